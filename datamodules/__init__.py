@@ -1,0 +1,6 @@
+"""Federated data modules: a data set, divided among clients, with the true clusters attached."""
+
+from datamodules.digits import Digits
+from datamodules.federated import FederatedDataModule
+
+__all__ = ["Digits", "FederatedDataModule"]

@@ -1,0 +1,1 @@
+"""Lit-CFL: clustered federated learning on PyTorch Lightning."""

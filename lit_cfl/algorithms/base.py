@@ -1,0 +1,125 @@
+"""What every algorithm is: a frozen dataclass of hyper-parameters over a state that is a value.
+
+Example (the whole of a working algorithm; `docs` has a longer one):
+
+    @dataclass(frozen=True, eq=False)
+    class LocalOnlyState:
+        models: dict[int, Tensor]
+
+    @dataclass(frozen=True)
+    class LocalOnly(Algorithm):
+        state_type = LocalOnlyState
+
+        def init(self, work, rng): return LocalOnlyState({}), Info()
+        ...
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from lit_cfl.errors import InputError
+from lit_cfl.local.work import LocalWork
+
+State = Any  # a flat frozen dataclass (eq=False) of tensors, numbers, strings, lists and dicts; of `state_type`
+
+
+@dataclass(frozen=True, eq=False)
+class Similarity:
+    """How alike clients were when they were clustered.
+
+    Args:
+        clients: ids int64 `[n]`.
+        matrix: cosines `[n, n]` in [-1, 1].
+    """
+
+    clients: Tensor
+    matrix: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Info:
+    """What people want to know of a round; nothing of it is carried on.
+
+    Args:
+        loss: mean training loss, weighted by examples; nan where nobody trained.
+        down, up: models sent to and by clients, counted where they are sent.
+        skipped: clients that were asked to train and did not (no data, or diverged and left out).
+        scores: further columns of `metrics.csv`.
+        similarity: where the algorithm compared clients.
+    """
+
+    loss: float = float("nan")
+    down: int = 0
+    up: int = 0
+    skipped: int = 0
+    scores: dict[str, float] = field(default_factory=dict)
+    similarity: Similarity | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Assignment:
+    """Who uses which model.
+
+    Args:
+        models: `[K, d]`.
+        index: int64 `[clients asked for]`, -1 = nobody yet.
+        extra: further rows `[d]` by name; `global` is scored as `test/global_accuracy`.
+    """
+
+    models: Tensor
+    index: Tensor
+    extra: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Algorithm(ABC):
+    """A federated learning algorithm. Every field has a default; arguments are never changed.
+
+    `rng` belongs to one (seed, purpose, round). Draws for clients are made for all ids and indexed, so that
+    the order of clients does not matter.
+    """
+
+    state_type: ClassVar[type]
+    score_columns: ClassVar[tuple[str, ...]] = ()  # names in Info.scores beside train/discrepancy
+
+    @abstractmethod
+    def init(self, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
+        """The state before round 0. May train, which costs traffic."""
+
+    @abstractmethod
+    def round(self, state: State, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
+        """One round with these clients, int64 `[n]`; there may be none."""
+
+    @abstractmethod
+    def place(self, state: State, clients: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
+        """Finds a model for clients from their present data: cold start, migration, newcomers. May train."""
+
+    @abstractmethod
+    def serve(self, state: State, clients: Tensor) -> Assignment:
+        """Who uses which model now: a look-up that does no work."""
+
+    def needs_all(self, round: int) -> bool:
+        """Whether every client takes part in this round, whatever the cohort size."""
+        return False
+
+    def first_clustering_round(self) -> int:
+        """The round that clusters first; a search must not stop a trial before it."""
+        return 0
+
+
+def require_positive(**values: float) -> None:
+    """Raises InputError for a hyper-parameter below 1."""
+    for name, value in values.items():
+        if value < 1:
+            raise InputError(f"{name} is {value}; it must be 1 or more")
+
+
+def require_not_negative(**values: float) -> None:
+    """Raises InputError for a hyper-parameter below 0 (or NaN)."""
+    for name, value in values.items():
+        if not value >= 0:
+            raise InputError(f"{name} is {value}; it must be 0 or more")

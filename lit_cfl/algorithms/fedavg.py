@@ -1,0 +1,62 @@
+"""FedAvg: one model for all clients, the weighted mean of what they trained.
+
+McMahan, Moore, Ramage, Hampson, Aguera y Arcas. Communication-Efficient Learning of Deep Networks from
+Decentralized Data. AISTATS 2017. arXiv:1602.05629, Algorithm 1.
+
+Where this differs from the paper:
+* the weights are n_i / sum of n over the clients of the round, as in the released code of FedProx and
+  FedGroup, not over all clients: otherwise a small cohort would shrink the model.
+* a client without training data has weight 0; a round in which nobody trains leaves the model as it is.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
+from lit_cfl.algorithms.base import Algorithm, Assignment, Info
+from lit_cfl.local.work import LocalWork
+
+
+@dataclass(frozen=True, eq=False)
+class FedAvgState:
+    models: Tensor  # [1, d]
+
+
+@dataclass(frozen=True)
+class FedAvg(Algorithm):
+    """Federated averaging: the baseline without clusters.
+
+    Args:
+        weights: of the clients in the mean: their number of `examples` (paper), or `equal`.
+    """
+
+    weights: Weights = "examples"
+    state_type = FedAvgState
+
+    @property
+    def prox(self) -> float:
+        """Pull of the local model towards the one it started from."""
+        return 0.0
+
+    def init(self, work: LocalWork, rng: torch.Generator) -> tuple[FedAvgState, Info]:
+        return FedAvgState(work.initial(0)[None]), Info()
+
+    def round(
+        self, state: FedAvgState, cohort: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[FedAvgState, Info]:
+        everyone = torch.zeros(len(cohort), dtype=torch.int64)
+        fitted = work.fit(state.models, cohort, prox=self.prox, centers=state.models)  # Alg. 1, ClientUpdate
+        weights = client_weights(work.num_examples[cohort], self.weights)
+        models = mean_by_cluster(fitted, everyone, weights, into=state.models)  # Alg. 1, last line of the round
+        scores = {"train/discrepancy": discrepancy(fitted, models, everyone)}
+        return FedAvgState(models), Info(fitted.loss, len(cohort), len(cohort), fitted.skipped, scores)
+
+    def place(
+        self, state: FedAvgState, clients: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[FedAvgState, Info]:
+        return state, Info(down=len(clients))  # everyone uses the one model
+
+    def serve(self, state: FedAvgState, clients: Tensor) -> Assignment:
+        return Assignment(state.models, torch.zeros(len(clients), dtype=torch.int64))

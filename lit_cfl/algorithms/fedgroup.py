@@ -1,0 +1,183 @@
+"""FedGroup: cluster clients once by the directions of their first updates, then one FedAvg a cluster.
+
+Duan, Liu, Ji, Liu, Liang, Chen, Tan. FedGroup: Efficient Federated Learning via Decomposed Similarity-Based
+Clustering. IEEE ISPA 2021. arXiv:2010.06870, Algorithms 2 and 3, Equations 6 to 9.
+
+Where this differs from the paper:
+* a cluster's first model is the mean of its members' pre-trained models and its direction the mean of their
+  updates, as in the published code; Algorithm 3, line 16 averages the updates and line 17 subtracts w_0 (C6).
+* clusters start from that mean, where Algorithm 2, line 2 says w_0: `group_start` (C7).
+* pre-training is its own budget (`pretrain`), 1 epoch as in the text; Algorithm 3 calls the full local
+  training (C8). It does not count as the first epoch of the client's round.
+* the inter-cluster mix divides by its weights, as in the published code: `mix` (C5).
+* a zero update is alike nobody (cosine 0) and a K-means centre without members is put on the farthest
+  client; the published code gives nan, and mixes up the clusters' numbers.
+* clustering clients are drawn among those that have training data, and one that diverges stays cold.
+* the global model is the mean of the clusters' models and is only scored (C34).
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster, mix_clusters
+from lit_cfl.algorithms.base import Algorithm, Assignment, Info, Similarity, require_not_negative, require_positive
+from lit_cfl.clustering import (
+    agglomerate,
+    assign,
+    clusters_of,
+    cosine_similarity,
+    edc_embedding,
+    kmeans,
+    madc,
+    nearest_direction,
+)
+from lit_cfl.errors import InputError
+from lit_cfl.local.work import Budget, LocalWork
+
+
+@dataclass(frozen=True, eq=False)
+class FedGroupState:
+    models: Tensor  # [m, d]
+    initial: Tensor  # w_0 [d]
+    directions: Tensor  # [m, parameters], frozen after the group cold start
+    index: Tensor  # [clients], -1 = cold
+    founders: Tensor  # ids of the clients that took part in the group cold start
+
+
+@dataclass(frozen=True)
+class FedGroup(Algorithm):
+    """One model per cluster; clusters come from the directions of pre-training updates.
+
+    Args:
+        num_clusters: m, 1 or more.
+        pretrain_scale: alpha; min(alpha * m, clients) clients are pre-trained and clustered. Others join by
+            client cold start when they are first selected.
+        measure: `edc` (K-means++ on decomposed cosines) or `madc` (complete linkage).
+        centers: `clustered` (paper), or `random`: one random client founds each cluster (ablation RCC).
+        cold_start: a cold client joins the `nearest` direction (paper), or a random cluster (ablation RAC):
+            `random_each_round` anew whenever it is selected (FedGroup's code), `random_once` (FlexCFL's) (C19).
+        cold_start_at: place cold clients at their first `selection`, or all at the `start`.
+        group_start: clusters start from the `cluster_mean` of pre-trained models (code) or from `w0` (paper).
+        pretrain: budget of the pre-training.
+        eta_g: rate of the inter-cluster mix, 0 or more; 0 = none, as in the paper's tables.
+        mix: `normalised` (code) or `sum` (paper).
+        weights: of the clients in a cluster's mean: their number of `examples` (paper), or `equal`.
+    """
+
+    num_clusters: int = 3
+    pretrain_scale: int = 20
+    measure: Literal["edc", "madc"] = "edc"
+    centers: Literal["clustered", "random"] = "clustered"
+    cold_start: Literal["nearest", "random_once", "random_each_round"] = "nearest"
+    cold_start_at: Literal["selection", "start"] = "selection"
+    group_start: Literal["cluster_mean", "w0"] = "cluster_mean"
+    pretrain: Budget = Budget(1, "epochs")
+    eta_g: float = 0.0
+    mix: Literal["normalised", "sum"] = "normalised"
+    weights: Weights = "examples"
+    state_type = FedGroupState
+
+    def __post_init__(self) -> None:
+        require_positive(num_clusters=self.num_clusters, pretrain_scale=self.pretrain_scale)
+        require_not_negative(eta_g=self.eta_g)
+
+    @property
+    def prox(self) -> float:
+        """Pull of the local model towards the one it started from."""
+        return 0.0
+
+    def init(self, work: LocalWork, rng: torch.Generator) -> tuple[FedGroupState, Info]:
+        """Algorithm 3, group cold start."""
+        m, w0 = self.num_clusters, work.initial(0)
+        founders = self._founders(work, rng)  # line 2
+        fitted = work.fit(
+            w0[None], founders, purpose="pretrain", prox=self.prox, centers=w0[None], budget=self.pretrain
+        )  # lines 4-5
+        models, founders = fitted.rows[fitted.trained], founders[fitted.trained]
+        self._require_enough(len(founders))
+        updates = (models - w0)[:, : work.layout.num_parameters]  # line 6
+        if self.centers == "random":
+            labels = torch.arange(m)  # RCC: each founder is a cluster
+        elif self.measure == "madc":
+            labels = agglomerate(madc(cosine_similarity(updates)), linkage="complete", num_clusters=m)  # lines 8-10
+        else:
+            labels = kmeans(edc_embedding(updates, m), m, rng)  # lines 12-14
+        state = FedGroupState(
+            models=mean_by_cluster(models, labels) if self.group_start == "cluster_mean" else w0.repeat(m, 1),
+            initial=w0,
+            directions=mean_by_cluster(updates, labels),  # line 17
+            index=assign(torch.full((len(work.num_examples),), -1), founders, labels),
+            founders=founders,
+        )
+        sent = len(fitted.trained)
+        similarity = Similarity(founders, cosine_similarity(updates))
+        info = Info(fitted.loss, sent, sent, fitted.skipped, similarity=similarity)
+        if self.cold_start_at == "start":
+            cold = work.population[state.index[work.population] < 0]
+            state, placed = self.place(state, cold, work, rng)
+            info = replace(info, up=info.up + placed.up, skipped=info.skipped + placed.skipped)
+        return state, info
+
+    def _founders(self, work: LocalWork, rng: torch.Generator) -> Tensor:
+        able = work.population[work.num_examples[work.population] > 0]
+        wanted = self.num_clusters * (1 if self.centers == "random" else self.pretrain_scale)
+        self._require_enough(len(able))
+        order = torch.rand(len(work.num_examples), generator=rng)[able].argsort()
+        return able[order[:wanted]].sort().values
+
+    def _require_enough(self, clients: int) -> None:
+        if clients < self.num_clusters:
+            raise InputError(
+                f"num_clusters is {self.num_clusters}, but only {clients} clients can be clustered; "
+                f"lower it to {clients} or less, or use more clients"
+            )
+
+    def round(
+        self, state: FedGroupState, cohort: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[FedGroupState, Info]:
+        """Algorithm 2, with client cold start first."""
+        joining = clusters_of(state.index, cohort) < 0
+        if self.cold_start == "random_each_round":
+            joining = ~torch.isin(cohort, state.founders)
+        state, placed = self.place(state, cohort[joining], work, rng)
+        labels = clusters_of(state.index, cohort)
+        cohort, labels = cohort[labels >= 0], labels[labels >= 0]  # a client without data stays cold
+        fitted = work.fit(state.models, cohort, labels, prox=self.prox, centers=state.models, center=labels)  # line 7
+        weights = client_weights(work.num_examples[cohort], self.weights)
+        models = mean_by_cluster(fitted, labels, weights, into=state.models)  # line 13
+        models = self._mixed(models, state.index)  # line 10
+        scores = {"train/discrepancy": discrepancy(fitted, models, labels)}
+        skipped = fitted.skipped + placed.skipped
+        info = Info(fitted.loss, len(cohort), len(cohort) + placed.up, skipped, scores)
+        return replace(state, models=models), info
+
+    def _mixed(self, models: Tensor, index: Tensor) -> Tensor:
+        used = index[index >= 0].unique()
+        return models.index_copy(0, used, mix_clusters(models[used], self.eta_g, self.mix))
+
+    def place(
+        self, state: FedGroupState, clients: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[FedGroupState, Info]:
+        """Client cold start, Equation 9. The client's first update goes to the server, which compares it."""
+        if self.cold_start != "nearest":
+            number = max(len(work.num_examples), len(state.index))
+            drawn = torch.randint(self.num_clusters, (number,), generator=rng)[clients]
+            return replace(state, index=assign(state.index, clients, drawn)), Info()
+        w0 = state.initial[None]
+        fitted = work.fit(w0, clients, purpose="pretrain", prox=self.prox, centers=w0, budget=self.pretrain)
+        labels = torch.full((len(clients),), -1)
+        for chunk in fitted.chunks():
+            updates = (chunk.models - w0)[:, : state.directions.shape[1]]
+            found = torch.where(chunk.trained, nearest_direction(updates, state.directions), -1)
+            labels[chunk.start : chunk.start + len(found)] = found
+        placed = labels >= 0
+        state = replace(state, index=assign(state.index, clients[placed], labels[placed]))
+        return state, Info(fitted.loss, up=int(placed.sum()), skipped=fitted.skipped)
+
+    def serve(self, state: FedGroupState, clients: Tensor) -> Assignment:
+        used = state.index[state.index >= 0].unique()
+        extra = {"global": state.models[used].mean(0)} if len(used) else {}
+        return Assignment(state.models, clusters_of(state.index, clients), extra)

@@ -1,0 +1,77 @@
+"""The command line. Heavy imports wait until a command needs them: help and lists answer at once."""
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
+from importlib.metadata import version
+
+from lit_cfl.errors import InputError
+
+_EPILOG = """\
+start here:
+  lit-cfl run --config quickstart      real digits, 40 clients, about 20 seconds
+  lit-cfl list algorithms              what there is to choose from
+  lit-cfl run --help                   every option of an experiment
+"""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs a command; returns the exit code: 0, or 2 for input that cannot be used."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    parser = argparse.ArgumentParser(
+        prog="lit-cfl", description="Clustered federated learning on PyTorch Lightning.", epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter, usage="lit-cfl [--version] COMMAND ...",
+    )  # fmt: skip
+    parser.add_argument("--version", action="version", version=f"lit-cfl {version('lit-cfl')}")
+    commands = parser.add_argument_group("commands")
+    for name, command in COMMANDS.items():
+        commands.add_argument(name, nargs="?", help=command.__doc__, metavar=name)
+    if not words or words[0].startswith("-"):
+        parser.parse_args(words or ["--help"])
+        return 0
+    try:
+        return _command(words[0])(words[1:])
+    except InputError as error:
+        print(f"lit-cfl: error: {error}", file=sys.stderr)
+        return 2
+
+
+def _command(name: str) -> Callable[[Sequence[str]], int]:
+    if name not in COMMANDS:
+        close = get_close_matches(name, COMMANDS, n=1)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        raise InputError(f"there is no command {name!r}{hint}. The commands: {', '.join(COMMANDS)}")
+    return COMMANDS[name]
+
+
+def run_command(arguments: Sequence[str]) -> int:
+    """run an experiment and its baseline"""
+    from lit_cfl.commands import run_experiment
+
+    return run_experiment(arguments)
+
+
+def list_command(arguments: Sequence[str]) -> int:
+    """list algorithms, data, nets, tasks or configs"""
+    from lit_cfl import catalogue
+
+    parser = argparse.ArgumentParser(prog="lit-cfl list", description="What there is to choose from.")
+    parser.add_argument("kind", nargs="?", choices=catalogue.KINDS, help="one kind only (default: all)")
+    kind = parser.parse_args(list(arguments)).kind
+    for one in [kind] if kind else catalogue.KINDS:
+        print(f"{one}:")
+        for entry in catalogue.entries(one):
+            print(f"  {entry.name:<20} {entry.line}")
+            if entry.paper:
+                print(f"  {'':<20} {entry.paper}")
+            if entry.config:
+                print(f"  {'':<20} lit-cfl run --config {entry.config}")
+    return 0
+
+
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"run": run_command, "list": list_command}
+
+
+if __name__ == "__main__":
+    sys.exit(main())

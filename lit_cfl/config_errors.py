@@ -1,0 +1,121 @@
+"""Turns the configuration parser's messages into one that quotes the value and names the remedy."""
+
+import difflib
+import inspect
+import re
+from collections.abc import Iterable, Sequence
+from importlib import import_module
+
+import torch
+
+from lit_cfl import catalogue
+
+_KIND_OF_KEY = {"algorithm": "algorithms", "baseline": "algorithms", "data": "data", "net": "nets", "task": "tasks"}
+
+_WORDS = {
+    "int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text",
+    "list": "a list such as [0, 1]",
+}  # fmt: skip
+
+
+def explain(message: str, options: Sequence[str]) -> str:
+    """A message for the user.
+
+    Args:
+        message: what the parser said; causes are nested, the innermost says what is wrong.
+        options: the option strings of the command, such as `--rounds`.
+    """
+    keys = re.findall(r'Parser key "([^"]+)"', message)
+    classes = re.findall(r"class_path '([^']+)'", message)
+    explained = (
+        _unknown_option(message, classes, options) or _unknown_class(message, keys) or _wrong_value(message, keys)
+    )
+    if explained:
+        return explained
+    errors = re.findall(r"^\s*- (.+)$", message, flags=re.MULTILINE)
+    return errors[0] if errors else " ".join(message.split())
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """` (did you mean ...?)`, or nothing where no name is close."""
+    known = list(known)
+    lower = {name.lower(): name for name in known}
+    close = difflib.get_close_matches(word.lower(), lower, n=1, cutoff=0.5)
+    return f" (did you mean {lower[close[0]]}?)" if close else ""
+
+
+def _unknown_option(message: str, classes: Sequence[str], options: Sequence[str]) -> str | None:
+    refused = re.search(r"Option '([^']+)' is not accepted", message)
+    if refused and "expects a function" in message:
+        words = re.search(r"class_path='([^']+)'", message)
+        classes = [*classes, words[1]] if words else classes
+    if refused is None:
+        refused = re.search(r"unrecognized arguments: (?:--)?([^\s=]+)", message)
+    if refused is None:
+        return None
+    option = refused[1]
+    if classes:
+        known = _arguments_of(classes[-1])
+        owner = classes[-1].rpartition(".")[2]
+        return f"{owner} has no option {option!r}{nearest(option, known)}. Its options: {', '.join(known)}"
+    names = [name.removeprefix("--") for name in options if name.startswith("--")]
+    group = option.partition(".")[0]
+    siblings = [name for name in names if name.startswith(f"{group}.")] or names
+    return f"there is no option {option!r}{nearest(option, siblings)}. See lit-cfl run --help"
+
+
+def _unknown_class(message: str, keys: Sequence[str]) -> str | None:
+    name = _first(
+        message,
+        r"Expected a dot import path string: (\S+)",
+        r"Import path (\S+) does not correspond",
+        r"Got value: ([\w.]+)$(?=[\s\S]*has no attribute)",
+        r"has no attribute '\w+'\. Got value: ([\w.]+)",
+    )
+    if name is None:
+        return None
+    key = keys[-1].rpartition(".")[2] if keys else ""
+    if key == "optimizer":
+        known = [n for n, found in vars(torch.optim).items() if inspect.isclass(found) and n != "Optimizer"]
+        return f"{name!r} is no optimizer{nearest(name.rpartition('.')[2], known)}. Write for example torch.optim.SGD"
+    kind = _KIND_OF_KEY.get(key)
+    if kind is None:
+        return None
+    known = catalogue.names(kind)
+    own = "a class of your own goes by its full path, such as my_file.MyClass"
+    return f"{key}: {name!r} is not known{nearest(name, known)}. Known: {', '.join(known)}; {own}"
+
+
+def _wrong_value(message: str, keys: Sequence[str]) -> str | None:
+    expected = re.search(r"Expected a (?:typing\.)?(<class '[^']+'>|Literal\[[^]]+\]|\S+)", message)
+    value = _first(message, r"Got value: (.+)", r"Given value: (?!NestedArg|Namespace)(.+)", r"val='([^']*)'")
+    if expected is None or value is None:
+        return None
+    wanted = re.findall(r"Expected a (?:typing\.)?(<class '[^']+'>|Literal\[[^]]+\])", message) or [expected[1]]
+    kinds = [_in_words(one) for one in dict.fromkeys(wanted) if "NoneType" not in one]
+    return f"{'.'.join(keys)}: {value.strip()!r} is not {' or '.join(kinds)}"
+
+
+def _in_words(type_name: str) -> str:
+    literal = re.fullmatch(r"Literal\[(.+)\]", type_name)
+    if literal:
+        return "one of " + literal[1].replace("'", "")
+    plain = type_name.removeprefix("<class '").removesuffix("'>").rpartition(".")[2]
+    return _WORDS.get(plain, f"a {plain}")
+
+
+def _arguments_of(class_path: str) -> list[str]:
+    module, _, name = class_path.rpartition(".")
+    try:
+        signature = inspect.signature(getattr(import_module(module), name))
+    except (ImportError, AttributeError, ValueError):
+        return []
+    return [argument for argument in signature.parameters if argument not in ("self", "params")]
+
+
+def _first(message: str, *patterns: str) -> str | None:
+    for pattern in patterns:
+        found = re.search(pattern, message, flags=re.MULTILINE)
+        if found:
+            return found[1]
+    return None

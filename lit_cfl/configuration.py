@@ -1,0 +1,163 @@
+"""From a YAML file and command-line options to an Experiment."""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonargparse import ArgumentError, ArgumentParser, Namespace
+from lightning import LightningModule
+
+import datamodules
+import lit_cfl.algorithms
+import lit_cfl.nets
+import lit_cfl.tasks
+from lit_cfl import catalogue
+from lit_cfl.config_errors import explain, nearest
+from lit_cfl.data import Examples
+from lit_cfl.errors import InputError
+from lit_cfl.experiment import Experiment
+
+SHORT_NAMES = (
+    datamodules,
+    lit_cfl.algorithms,
+    lit_cfl.nets,
+    lit_cfl.tasks,
+)  # imported, so that their classes go by name
+_COMMAND_ONLY = ("config", "seed", "run_dir", "tiny", "dry_run")  # options of the command, not of the experiment
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a command line asks for.
+
+    Args:
+        experiment: to run.
+        options: the command's own options.
+        notices: what the user should know before it starts.
+    """
+
+    experiment: Experiment
+    options: Namespace
+    notices: list[str]
+
+
+def experiment_parser(prog: str) -> ArgumentParser:
+    """A parser of all options of an experiment; help texts come from the docstrings."""
+    parser = ArgumentParser(
+        prog=prog, exit_on_error=False, allow_abbrev=False,
+        description="Runs an experiment and its baseline into a run directory.",
+    )  # fmt: skip
+    parser.add_argument("--config", action="config", help="A YAML file, or the name of one of `lit-cfl list configs`.")
+    parser.add_argument("--seed", type=int, help="One seed in place of the file's.")
+    parser.add_argument("--run_dir", type=str, help="Where the files go (default: runs/<name>-<time>).")
+    parser.add_argument(
+        "--tiny", action="store_true", help="4 clients, 20 samples, 2 steps, 1 round: does it run at all?"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="Say what would run, how large and how long; run nothing."
+    )
+    parser.add_class_arguments(Experiment, skip={"task", "config"})
+    parser.add_subclass_arguments(LightningModule, "task", required=True)
+    return parser
+
+
+def parse_run(arguments: Sequence[str], prog: str = "lit-cfl run") -> Request:
+    """Reads a command line. Raises InputError for anything that cannot be used."""
+    parser = experiment_parser(prog)
+    arguments = [_found_config(before, word) for before, word in zip(["", *arguments], arguments, strict=False)]
+    try:
+        read = parser.parse_args(arguments)
+    except ArgumentError as error:
+        raise InputError(explain(str(error), list(parser._option_string_actions))) from error
+    missing = [name for name in ("data", "task", "algorithm") if read.get(name) is None]
+    if missing:
+        raise InputError(f"no {missing[0]} is given; start from a file: {prog} --config quickstart")
+    if read.seed is not None:
+        read.seeds = [read.seed]
+    experiment = _build(parser, read)
+    return Request(experiment, read, _dropped_arguments(read))
+
+
+def _build(parser: ArgumentParser, read: Namespace) -> Experiment:
+    config = yaml.safe_load(parser.dump(read, skip_unset=False))
+    for name in _COMMAND_ONLY:
+        config.pop(name, None)
+    parts = read.clone()
+    task = parts.pop("task")
+    for name in _COMMAND_ONLY:
+        parts.pop(name, None)
+    try:
+        built = parser.instantiate(parts)
+    except ValueError as error:
+        raise _innermost(error) from error
+    given = {name: getattr(built, name) for name in vars(built)}
+    return Experiment(task=task_factory(task, lambda: built.data.examples), config=config, **given)
+
+
+def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[[], LightningModule]:
+    """Builds the configured LightningModule anew at each call; nets of ours are told the shape of the data."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(LightningModule, "task", required=True)
+
+    def build() -> LightningModule:
+        filled = task.clone()
+        net = filled.get("init_args.net")
+        if isinstance(net, Namespace) and "init_args" in net:
+            shape = {"input_shape": list(examples().input_shape), "num_labels": examples().num_labels}
+            for name, value in shape.items():
+                if name in net.init_args and net.init_args[name] is None:
+                    net.init_args[name] = value
+        try:
+            module: LightningModule = parser.instantiate(Namespace(task=filled)).task
+        except ValueError as error:
+            raise _innermost(error) from error
+        return module
+
+    return build
+
+
+def _innermost(error: BaseException) -> InputError:
+    """The cause that a class of ours, or the user's, raised; the parser wraps it in its own."""
+    while error.__cause__ is not None or error.__context__ is not None:
+        if isinstance(error, InputError):
+            return error
+        error = error.__cause__ or error.__context__ or error
+    return error if isinstance(error, InputError) else InputError(str(error))
+
+
+def _found_config(before: str, word: str) -> str:
+    """A configuration by its path, or by the name of a packaged one."""
+    if before == "--config":
+        return _config_path(word)
+    if word.startswith("--config="):
+        return f"--config={_config_path(word.removeprefix('--config='))}"
+    return word
+
+
+def _config_path(name: str) -> str:
+    if Path(name).exists():
+        return name
+    packaged = catalogue.configs()
+    plain = name.removeprefix("configs/").removesuffix(".yaml")
+    if plain in packaged:
+        return os.fspath(packaged[plain])
+    raise InputError(f"there is no file {name!r}, and no packaged configuration of that name{nearest(plain, packaged)}")
+
+
+def _dropped_arguments(read: Namespace) -> list[str]:
+    """The parser drops a class's options without a word when the command line names another class: say so."""
+    notices = []
+    for path in read.config or []:
+        written: dict[str, Any] = yaml.safe_load(Path(str(path)).read_text()) or {}
+        for part in ("algorithm", "baseline", "data", "task"):
+            before, now = written.get(part), read.get(part)
+            if not isinstance(before, dict) or now is None:
+                continue
+            was, name = str(before.get("class_path")).rpartition(".")[2], now.class_path.rpartition(".")[2]
+            lost = [key for key in before.get("init_args") or {} if key not in now.get("init_args", {})]
+            if was != name and lost:
+                notices.append(f"{part} is now {name}: the file's options for {was} do not apply ({', '.join(lost)})")
+    return notices

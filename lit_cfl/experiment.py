@@ -1,0 +1,207 @@
+"""Data + task + algorithm + engine -> runs. The only file that knows all parts."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from datamodules.federated import FederatedDataModule
+from lit_cfl.algorithms.base import Algorithm
+from lit_cfl.data import FederatedData
+from lit_cfl.errors import InputError
+from lit_cfl.evaluation import EvaluationPlan
+from lit_cfl.local.engine import Engine, LocalTraining, TaskFactory, score
+from lit_cfl.local.plan import EngineOption, Plan, Precision, choose_plan
+from lit_cfl.local.trainer import TrainerEngine
+from lit_cfl.rounds import Cohorts, Round, rounds
+from lit_cfl.selection import SelectionRule
+from lit_cfl.stopping import StopRule
+from lit_cfl.tracking import Tracking
+
+
+@dataclass(frozen=True)
+class CheckpointPlan:
+    """How often a run saves itself.
+
+    Args:
+        every_seconds: least time between two saves, 0 or more; the end of the run is always saved.
+    """
+
+    every_seconds: float = 30.0
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An algorithm on clients: all that a run needs.
+
+    Iterating runs it round by round under the first seed and writes nothing:
+
+        for r in Experiment(...):
+            print(r.number, r.info.loss)
+
+    Args:
+        data: divides a data set among clients.
+        task: builds the LightningModule that each client trains.
+        algorithm: what to run.
+        name: of the run, and of its directory.
+        seeds: one run a seed.
+        rounds: T, 1 or more.
+        cohort_size: K, clients a round.
+        selection: `uniform`, or `round_robin_first`: every client once, in turn, then uniform.
+        dropout: probability that a selected client does not answer, 0 to below 1.
+        selection_seed: of the cohorts; None = made from the run's seed (the papers' code: 2077).
+        local: how a client trains in a round.
+        evaluation: when to evaluate, and whom.
+        stop: early stopping; None = never.
+        baseline: an algorithm run on the same clients, split, cohorts and initial weights, into RUN_DIR/baseline/.
+        checkpoint: how often to save.
+        engine: `auto` chooses by the rule of `lit_cfl.local.plan`.
+        device: `auto`, `cpu`, `cuda` or `cuda:<i>`.
+        precision: a `lightning.Trainer` precision.
+        tracking: where the metrics go.
+        plan: the recorded plan of an earlier run; None = chosen by rule. It overrides engine, device and precision.
+        config: what `config.yaml` says of the arguments; None = described as far as their values tell.
+    """
+
+    data: FederatedDataModule
+    task: TaskFactory
+    algorithm: Algorithm
+    name: str = "run"
+    seeds: list[int] = field(default_factory=lambda: [0])
+    rounds: int = 10
+    cohort_size: int = 10
+    selection: SelectionRule = "uniform"
+    dropout: float = 0.0
+    selection_seed: int | None = None
+    local: LocalTraining = LocalTraining()
+    evaluation: EvaluationPlan = EvaluationPlan()
+    stop: StopRule | None = None
+    baseline: Algorithm | None = None
+    checkpoint: CheckpointPlan = CheckpointPlan()
+    engine: EngineOption = "auto"
+    device: str = "auto"
+    precision: Precision = "32-true"
+    tracking: Tracking = Tracking()
+    plan: Plan | None = None
+    config: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds):
+            raise InputError(f"seeds is {self.seeds}; give one or more different numbers, such as [0, 1, 2]")
+        if self.rounds < 1:
+            raise InputError(f"rounds is {self.rounds}; give 1 or more")
+
+    def __iter__(self) -> Iterator[Round]:
+        return self.prepare(self.seeds[0]).rounds()
+
+    def prepare(self, seed: int) -> "Prepared":
+        """Loads the data and builds the engine for one seed. Raises InputError where the parts do not fit."""
+        data = self.data.federated(seed)
+        _require_training_data(data)
+        plan = self.plan or self._choose_plan(seed)
+        plan.require_hardware()
+        torch.set_num_threads(plan.threads)
+        engine = TrainerEngine(self.task, plan, seed, self.local)
+        _require_matching_shapes(engine, data)
+        cohorts = Cohorts(self.cohort_size, self.selection, self.dropout, self.selection_seed)
+        cohorts.at(0, data.population, seed)  # refuses a cohort that cannot be drawn
+        if self.stop is not None and self.stop.metric.startswith("val/") and not len(data.validation.values):
+            raise InputError(
+                f"stop.metric is {self.stop.metric!r}, but the data have no validation part; set data.validation to 0.1"
+            )
+        return Prepared(self, seed, data, engine, cohorts)
+
+    def _choose_plan(self, seed: int) -> Plan:
+        probe = TrainerEngine(self.task, Plan(), seed, self.local)
+        return choose_plan(self.engine, self.device, self.precision, probe.layout.num_parameters)
+
+    def of_baseline(self) -> "Experiment":
+        """The same experiment with the baseline in the algorithm's place."""
+        if self.baseline is None:
+            raise InputError("this experiment has no baseline")
+        config = None
+        if self.config is not None:
+            config = dict(self.config) | {"algorithm": self.config["baseline"], "baseline": None}
+        return replace(self, algorithm=self.baseline, baseline=None, config=config)
+
+    def of_seed(self, seed: int) -> "Experiment":
+        """The same experiment for one of its seeds."""
+        config = None if self.config is None else dict(self.config) | {"seeds": [seed]}
+        return replace(self, seeds=[seed], config=config)
+
+    def described(self) -> dict[str, Any]:
+        """The configuration as plain values, for `config.yaml`."""
+        if self.config is not None:
+            return dict(self.config)
+        return {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "config"}
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """An experiment with its data loaded and its engine built, for one seed."""
+
+    experiment: Experiment
+    seed: int
+    data: FederatedData
+    engine: Engine
+    cohorts: Cohorts
+
+    def rounds(self, after: Round | None = None) -> Iterator[Round]:
+        """Runs round by round, from the start or after a round."""
+        return rounds(
+            self.experiment.algorithm,
+            self.engine,
+            self.data,
+            self.cohorts,
+            seed=self.seed,
+            num_rounds=self.experiment.rounds,
+            after=after,
+        )
+
+    def config(self) -> dict[str, Any]:
+        """The configuration with the plan."""
+        return self.experiment.described() | {"plan": asdict(self.engine.plan)}
+
+
+def _require_training_data(data: FederatedData) -> None:
+    empty = data.population[data.num_examples[data.population] == 0]
+    if len(empty):
+        raise InputError(
+            f"client {int(empty[0])} has no training data ({len(empty)} such clients in all); "
+            "use fewer clients, or smaller test and validation shares"
+        )
+
+
+def _require_matching_shapes(engine: Engine, data: FederatedData) -> None:
+    batch = engine.examples(data).batch(data.train.values[:2], engine.plan.dtype)
+    try:
+        losses, _ = score(engine.module(engine.initial(0)).eval(), batch)
+    except (RuntimeError, IndexError) as error:  # what torch raises for shapes and labels that do not fit
+        raise InputError(
+            f"the net cannot take the data: inputs of shape {tuple(batch[0].shape[1:])}, "
+            f"{data.examples.num_labels} labels ({error})"
+        ) from error
+    if losses.shape != (len(batch[1]),):
+        raise InputError(
+            f"losses(batch) returned shape {tuple(losses.shape)} for {len(batch[1])} examples; "
+            "return one number per example (reduction='none')"
+        )
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        content = {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
+        return {"class_path": _path(type(value)), "init_args": content} if isinstance(value, Algorithm) else content
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    return {"class_path": _path(value if isinstance(value, type) or callable(value) else type(value))}
+
+
+def _path(of: Any) -> str:
+    return f"{of.__module__}.{getattr(of, '__qualname__', type(of).__name__)}"

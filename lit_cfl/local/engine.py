@@ -1,0 +1,235 @@
+"""What every engine shares: nets under a seed, chunks of a fit, evaluation. Engines differ in `_fit_chunk`."""
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import torch
+from lightning import LightningModule
+from torch import Tensor
+
+from lit_cfl.data import Examples, FederatedData
+from lit_cfl.errors import InputError
+from lit_cfl.local.plan import Plan
+from lit_cfl.local.work import Budget, Chunk, Fitted, Sketch
+from lit_cfl.parameters import ParameterLayout
+from lit_cfl.seeds import derive
+
+TaskFactory = Callable[[], LightningModule]
+_EVALUATION_BATCH = 4096  # fixed: sums of float32 losses must not depend on the machine
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """How every client trains in a round.
+
+    Args:
+        epochs: E, full passes over the client's training examples, 1 or more.
+        batch_size: B, examples a mini-batch (a last short one is kept), or `full`.
+        gradient_clip: clip each client's gradient to this norm; None = never.
+        on_divergence: what a NaN or infinite loss does: `stop` the run, or `skip` the client and count it.
+    """
+
+    epochs: int = 1
+    batch_size: int | Literal["full"] = 10
+    gradient_clip: float | None = None
+    on_divergence: Literal["stop", "skip"] = "stop"
+
+    def __post_init__(self) -> None:
+        if self.gradient_clip is not None and not self.gradient_clip > 0:
+            raise InputError(f"gradient_clip {self.gradient_clip} must be above 0, or null for none")
+        Budget(self.epochs, "epochs", self.batch_size)
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(self.epochs, "epochs", self.batch_size)
+
+
+@dataclass(frozen=True, eq=False)
+class FitRequest:
+    """The arguments of one `LocalWork.fit`, spelled out client by client."""
+
+    models: Tensor  # [K, d]
+    clients: Tensor  # [n]
+    start: Tensor  # [n]
+    purpose: str
+    prox: float
+    centers: Tensor | None  # [C, d]
+    center: Tensor  # [n]
+    budget: Budget
+
+
+class Engine(ABC):
+    """Fits and evaluates clients.
+
+    Args:
+        task: builds the LightningModule that every client trains; called several times.
+        plan: how to compute.
+        seed: the run's seed.
+        local: how long and with what batches clients train.
+    """
+
+    def __init__(self, task: TaskFactory, plan: Plan, seed: int, local: LocalTraining = LocalTraining()) -> None:
+        self.plan, self.seed, self.local = plan, seed, local
+        self._task = task
+        self.template = self._build(0)
+        require_losses(self.template)
+        self.layout = ParameterLayout.of(self.template)
+        self._resident: tuple[Examples, Examples] | None = None
+
+    def at(self, round: int, data: FederatedData) -> "ClientWork":
+        """The clients as the algorithm sees them in this round: a cheap view."""
+        return ClientWork(self, round, data)
+
+    def initial(self, number: int) -> Tensor:
+        """The run's initial model of that number `[d]`."""
+        return self.layout.read(self._build(number), self.plan.dtype)
+
+    def _build(self, number: int) -> LightningModule:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(derive(self.seed, "initial", number))
+            return self._task()
+
+    def module(self, row: Tensor) -> LightningModule:
+        """A fresh LightningModule that holds this row, on the plan's device and in its dtype."""
+        module = copy.deepcopy(self.template).to(device=self.plan.device, dtype=self.plan.dtype)
+        self.layout.write(row, module)
+        return module
+
+    def examples(self, data: FederatedData) -> Examples:
+        """The pool of examples on the plan's device, moved there once."""
+        if self._resident is None or self._resident[0] is not data.examples:
+            self._resident = (data.examples, data.examples.to(self.plan.device))
+        return self._resident[1]
+
+    def outcomes(self, model: Tensor, index: Tensor, data: FederatedData) -> tuple[Tensor, Tensor]:
+        """What one model does on these examples: loss `[n]` in float64 and whether it is right `[n]`, on the CPU."""
+        module = self.module(model).eval()
+        examples, found = self.examples(data), []
+        with torch.no_grad():
+            for part in index.split(_EVALUATION_BATCH):
+                found.append(score(module, examples.batch(part, self.plan.dtype)))
+        if not found:
+            return torch.empty(0, dtype=torch.float64), torch.empty(0, dtype=torch.bool)
+        losses, correct = zip(*found, strict=True)
+        return torch.cat(losses).double().cpu(), torch.cat(correct).cpu()
+
+    def gradient(self, model: Tensor, index: Tensor, data: FederatedData) -> Tensor:
+        """Gradient `[d]` of the mean loss on these examples; 0 in the buffers' columns."""
+        module, row = self.module(model), torch.zeros(self.layout.num_columns, dtype=self.plan.dtype)
+        for part in index.split(_EVALUATION_BATCH):
+            batch = self.examples(data).batch(part, self.plan.dtype)
+            (losses_of(module, batch).sum() / len(index)).backward()
+        parameters = dict(module.named_parameters())
+        for slot in self.layout.slots:
+            if not slot.is_buffer and parameters[slot.name].grad is not None:
+                row[slot.start : slot.stop] = cast(Tensor, parameters[slot.name].grad).reshape(-1).cpu()
+        return row
+
+    def fit(self, request: FitRequest, round: int, data: FederatedData) -> Fitted:
+        """Fits the clients in chunks of `plan.rows_mib`; all at once where they fit."""
+        row_bytes = self.layout.num_columns * self.plan.dtype.itemsize
+        chunk_size = max(1, self.plan.rows_mib * 2**20 // row_bytes)
+        starts = range(0, len(request.clients), chunk_size)
+        chunks: Iterator[Chunk] = (self._fit_chunk(request, slice(s, s + chunk_size), round, data) for s in starts)
+        return Fitted(chunks, data.num_examples[request.clients], held=len(starts) <= 1)
+
+    @abstractmethod
+    def _fit_chunk(self, request: FitRequest, part: slice, round: int, data: FederatedData) -> Chunk:
+        """Trains the clients at these positions of the request."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClientWork:
+    """`LocalWork` on an engine."""
+
+    engine: Engine
+    round: int
+    data: FederatedData
+
+    @property
+    def layout(self) -> ParameterLayout:
+        return self.engine.layout
+
+    @property
+    def population(self) -> Tensor:
+        return self.data.population
+
+    @property
+    def num_examples(self) -> Tensor:
+        return self.data.num_examples
+
+    @property
+    def label_counts(self) -> Tensor:
+        return self.data.label_counts
+
+    @property
+    def skew(self) -> str:
+        return self.data.skew
+
+    def initial(self, number: int) -> Tensor:
+        return self.engine.initial(number)
+
+    def fit(
+        self,
+        models: Tensor,
+        clients: Tensor,
+        start: Tensor | int = 0,
+        *,
+        purpose: str = "train",
+        prox: float = 0.0,
+        centers: Tensor | None = None,
+        center: Tensor | int = 0,
+        budget: Budget | None = None,
+    ) -> Fitted:
+        request = FitRequest(
+            models, clients, per_client(start, clients), purpose, prox, centers, per_client(center, clients),
+            budget or self.engine.local.budget,
+        )  # fmt: skip
+        return self.engine.fit(request, self.round, self.data)
+
+    def gradients(self, model: Tensor, clients: Tensor, sketch: Sketch | None = None) -> Tensor:
+        rows = (self.engine.gradient(model, self.data.train[int(c)], self.data) for c in clients)
+        return torch.stack([row if sketch is None else sketch(row[None])[0] for row in rows])
+
+    def losses(self, models: Tensor, clients: Tensor) -> Tensor:
+        index = self.data.train.select(clients)
+        means = []
+        for model in models:
+            losses, _ = self.engine.outcomes(model, index.values, self.data)
+            sums = torch.zeros(len(clients), dtype=torch.float64).index_add_(0, index.owners, losses)
+            means.append(sums / index.sizes)  # 0 / 0 is nan: no data
+        return torch.stack(means, dim=1)
+
+
+def per_client(which: Tensor | int, clients: Tensor) -> Tensor:
+    """One index a client `[n]`: the tensor given, or the same number for all."""
+    return which if isinstance(which, Tensor) else torch.full((len(clients),), which, dtype=torch.int64)
+
+
+Batch = tuple[Tensor, Tensor]
+
+
+def require_losses(module: LightningModule) -> None:
+    """Raises InputError where the module lacks what evaluation needs."""
+    if not hasattr(module, "losses"):
+        name = type(module).__name__
+        raise InputError(f"{name} has no `losses(batch) -> [batch]`, one number per example; add it (see README.md)")
+
+
+def losses_of(module: LightningModule, batch: Batch) -> Tensor:
+    """The loss of each example `[n]`."""
+    return cast(Callable[[Batch], Tensor], module.losses)(batch)
+
+
+def score(module: LightningModule, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Loss of each example `[n]` and whether the prediction is right `[n]`.
+
+    A module may define `outcomes(batch)` to give both from one pass, or where a prediction is not the argmax of
+    its output.
+    """
+    if hasattr(module, "outcomes"):
+        return cast(Callable[[Batch], tuple[Tensor, Tensor]], module.outcomes)(batch)
+    return losses_of(module, batch), module(batch[0]).argmax(-1) == batch[1]

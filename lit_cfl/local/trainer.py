@@ -1,0 +1,149 @@
+"""Engine `trainer`: one `lightning.Trainer.fit` of a LightningModule per client.
+
+The plain reference for the other engines, and the one that takes any LightningModule.
+"""
+
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from lightning import Callback, LightningModule, Trainer
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from lit_cfl.data import FederatedData
+from lit_cfl.errors import DivergedError
+from lit_cfl.local.engine import Engine, FitRequest
+from lit_cfl.local.work import Chunk
+from lit_cfl.seeds import derive, generator
+
+
+class TrainerEngine(Engine):
+    """Fits one client after the other with `lightning.Trainer`."""
+
+    def _fit_chunk(self, request: FitRequest, part: slice, round: int, data: FederatedData) -> Chunk:
+        clients = request.clients[part]
+        models = request.models[request.start[part]].to(self.plan.dtype, copy=True)
+        losses = torch.full((len(clients),), float("nan"), dtype=torch.float64)
+        trained = torch.zeros(len(clients), dtype=torch.bool)
+        with _quiet():
+            for k, client in enumerate(clients.tolist()):
+                if data.num_examples[client] == 0:
+                    continue
+                center = None
+                if request.prox:
+                    if request.centers is None:
+                        raise TypeError("prox needs centers")
+                    center = request.centers[request.center[part][k]]
+                row, loss, rate = self._fit_client(models[k], client, center, request, round, data)
+                if row.isfinite().all() and loss == loss and abs(loss) != float("inf"):
+                    models[k], losses[k], trained[k] = row, loss, True
+                elif self.local.on_divergence == "stop":
+                    raise DivergedError(
+                        f"client {client} diverged in round {round}: training loss {loss}, learning rate {rate:g}; "
+                        "lower the learning rate, set local.gradient_clip, or set local.on_divergence to skip"
+                    )
+        return Chunk(part.start, models, losses, trained)
+
+    def _fit_client(
+        self, start: Tensor, client: int, center: Tensor | None, request: FitRequest, round: int, data: FederatedData
+    ) -> tuple[Tensor, float, float]:
+        """The trained row `[d]`, the mean loss per example over the fit, and the learning rate at its end."""
+        stream = (self.seed, request.purpose, round, client)
+        module, record = self.module(start), _LossRecord()
+        callbacks: list[Callback] = [record]
+        if center is not None:
+            callbacks.append(_Proximal(request.prox, self.module(center)))
+        trainer = Trainer(**self._options(request), callbacks=callbacks)
+        inputs, labels = self.examples(data).batch(data.train[client], self.plan.dtype)
+        batches = _Shuffled(len(labels), request.budget.batch_size or self.local.batch_size, generator(*stream))
+        loader = DataLoader(TensorDataset(inputs, labels), sampler=batches, batch_size=None)
+        gpus = [torch.device(self.plan.device)] if self.plan.device != "cpu" else []
+        with torch.random.fork_rng(devices=gpus):
+            torch.manual_seed(derive(*stream))  # for what the module itself draws, such as dropout
+            trainer.fit(module, loader)
+        rate = trainer.optimizers[0].param_groups[0]["lr"] if trainer.optimizers else float("nan")
+        return self.layout.read(module, self.plan.dtype), record.mean, rate
+
+    def _options(self, request: FitRequest) -> dict[str, Any]:
+        budget, device = request.budget, torch.device(self.plan.device)
+        in_epochs = budget.unit == "epochs"
+        return {
+            "max_epochs": budget.length if in_epochs else -1,
+            "max_steps": -1 if in_epochs else budget.length,
+            "accelerator": "cpu" if device.type == "cpu" else "gpu",
+            "devices": 1 if device.type == "cpu" else [device.index or 0],
+            "precision": self.plan.precision,
+            "gradient_clip_val": self.local.gradient_clip,
+            "logger": False,
+            "enable_checkpointing": False,
+            "enable_progress_bar": False,
+            "enable_model_summary": False,
+            "inference_mode": False,
+        }
+
+
+class _Shuffled:
+    """Mini-batches of positions, in a new order each epoch; the last one may be short."""
+
+    def __init__(self, num_examples: int, batch_size: int | str, rng: torch.Generator) -> None:
+        self.num_examples, self.rng = num_examples, rng
+        self.batch_size = min(batch_size, num_examples) if isinstance(batch_size, int) else num_examples
+
+    def __len__(self) -> int:
+        return -(-self.num_examples // self.batch_size)
+
+    def __iter__(self) -> Iterator[Tensor]:
+        return iter(torch.randperm(self.num_examples, generator=self.rng).split(self.batch_size))
+
+
+class _LossRecord(Callback):
+    """The mean training loss per example over the whole fit, without a transfer from the device each step."""
+
+    def __init__(self) -> None:
+        self._sum: Tensor | float = 0.0
+        self._count = 0
+
+    def on_train_batch_end(
+        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
+    ) -> None:
+        loss = outputs["loss"] if isinstance(outputs, dict) else outputs
+        if loss is not None:  # a training_step may skip a batch
+            self._sum = self._sum + loss.detach().double() * len(batch[1])
+            self._count += len(batch[1])
+
+    @property
+    def mean(self) -> float:
+        return float(self._sum) / self._count if self._count else float("nan")
+
+
+class _Proximal(Callback):
+    """Adds the gradient of prox/2 * |w - center|^2, before any clipping."""
+
+    def __init__(self, prox: float, center: LightningModule) -> None:
+        self.prox, self.center = prox, dict(center.named_parameters())
+
+    def on_before_optimizer_step(
+        self, trainer: Trainer, pl_module: LightningModule, optimizer: torch.optim.Optimizer
+    ) -> None:
+        with torch.no_grad():
+            for name, parameter in pl_module.named_parameters():
+                if parameter.grad is not None:
+                    parameter.grad.add_(parameter - self.center[name], alpha=self.prox)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Lightning announces devices and tips at every fit, and warns of small loaders: once would be too often."""
+    logger = logging.getLogger("lightning.pytorch")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", module=r"lightning\..*")
+            yield
+    finally:
+        logger.setLevel(level)

@@ -1,0 +1,156 @@
+"""Models as rows: a module's parameters laid out in one flat vector, with named columns.
+
+A row holds the trainable parameters in the order of registration, then the floating-point buffers
+(such as BatchNorm's running statistics). Buffers are averaged with the parameters but never enter a
+similarity. Frozen parameters and integer buffers are not in the row: every client has them already.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from lit_cfl.errors import InputError
+
+
+@dataclass(frozen=True)
+class Slot:
+    """One tensor of the module and its columns `start:stop` in a row.
+
+    Args:
+        name: the tensor's full name, such as `net.fc1.weight`.
+        layer: the module that owns it, such as `net.fc1`.
+        kind: the owner's class in lower case, such as `linear` or `conv2d`.
+    """
+
+    name: str
+    layer: str
+    kind: str
+    shape: torch.Size
+    start: int
+    stop: int
+    is_buffer: bool = False
+
+    def goes_by(self, pattern: str) -> bool:
+        """Whether the tensor's or the layer's name, with or without its outer modules, matches the pattern."""
+        names = (".".join(name.split(".")[i:]) for name in (self.layer, self.name) for i in range(name.count(".") + 1))
+        return any(fnmatchcase(name, pattern) for name in names)
+
+
+@dataclass(frozen=True)
+class ParameterLayout:
+    """Where every tensor of a module stands in a row.
+
+    Example:
+        >>> layout = ParameterLayout.of(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1)))
+        >>> layout.num_columns, layout.columns("linear[-1]").tolist()
+        (11, [8, 9, 10])
+    """
+
+    slots: tuple[Slot, ...]
+
+    @classmethod
+    def of(cls, module: nn.Module) -> "ParameterLayout":
+        named: list[tuple[str, Tensor, bool]] = [
+            (name, tensor, False) for name, tensor in module.named_parameters() if tensor.requires_grad
+        ]
+        named += [(name, tensor, True) for name, tensor in _floating_buffers(module)]
+        if not any(not is_buffer for *_, is_buffer in named):
+            raise InputError(f"{type(module).__name__} has no trainable parameters: there is nothing to federate")
+        owners = dict(module.named_modules())
+        slots, start = [], 0
+        for name, tensor, is_buffer in named:
+            layer = name.rpartition(".")[0]
+            kind = type(owners[layer]).__name__.lower()
+            stop = start + tensor.numel()
+            slots.append(Slot(name, layer, kind, tensor.shape, start, stop, is_buffer))
+            start = stop
+        return cls(tuple(slots))
+
+    @classmethod
+    def of_layers(cls, sizes: dict[str, int]) -> "ParameterLayout":
+        """A layout of plain vectors, one a layer; `conv...` and `fc...` get the kinds of such layers."""
+        slots, start = [], 0
+        for layer, size in sizes.items():
+            kind = {"conv": "conv2d", "fc": "linear"}.get(layer.rstrip("0123456789"), "other")
+            slots.append(Slot(f"{layer}.weight", layer, kind, torch.Size([size]), start, start + size))
+            start += size
+        return cls(tuple(slots))
+
+    @property
+    def num_columns(self) -> int:
+        """d, the length of a row."""
+        return self.slots[-1].stop
+
+    @cached_property
+    def num_parameters(self) -> int:
+        """The first columns of a row, which are trainable and may enter a similarity."""
+        return max(slot.stop for slot in self.slots if not slot.is_buffer)
+
+    @cached_property
+    def layers(self) -> tuple[str, ...]:
+        """Names of the modules that own trainable parameters, in the order of registration."""
+        return tuple(dict.fromkeys(slot.layer for slot in self.slots if not slot.is_buffer))
+
+    def columns(self, patterns: str | Sequence[str]) -> Tensor:
+        """Columns of the trainable parameters that a pattern chooses, ascending int64.
+
+        Args:
+            patterns: one or several of: a name with wildcards (`fc*`, `conv1.weight`, `*`), or a kind and a
+                position counted from 0 or from the end (`conv[3]` is the fourth convolution, `linear[-1]` the
+                last fully connected layer).
+
+        Raises:
+            InputError: a pattern that matches nothing; the message lists the layers there are.
+        """
+        patterns = [patterns] if isinstance(patterns, str) else list(patterns)
+        chosen = [slot for pattern in patterns for slot in self._matches(pattern)]
+        mask = torch.zeros(self.num_columns, dtype=torch.bool)
+        for slot in chosen:
+            mask[slot.start : slot.stop] = True
+        return mask.nonzero().flatten()
+
+    def _matches(self, pattern: str) -> list[Slot]:
+        trainable = [slot for slot in self.slots if not slot.is_buffer]
+        position = re.fullmatch(r"([a-z]\w*)\[(-?\d+)\]", pattern)
+        if position is None:
+            found = [slot for slot in trainable if slot.goes_by(pattern)]
+        else:
+            kind, number = position[1], int(position[2])
+            layers = list(dict.fromkeys(slot.layer for slot in trainable if slot.kind.startswith(kind)))
+            layer = layers[number] if -len(layers) <= number < len(layers) else None
+            found = [slot for slot in trainable if slot.layer == layer]
+        if not found:
+            raise InputError(
+                f"layer pattern {pattern!r} matches nothing; the layers are: {', '.join(self._described())}"
+            )
+        return found
+
+    def _described(self) -> Iterator[str]:
+        for layer in self.layers:
+            kind = next(slot.kind for slot in self.slots if slot.layer == layer)
+            yield f"{layer or '(top)'} ({kind})"
+
+    def read(self, module: nn.Module, dtype: torch.dtype = torch.float32) -> Tensor:
+        """The module's tensors as a new row `[d]` on the CPU."""
+        tensors = (tensor.detach().reshape(-1).to("cpu", dtype) for tensor in self._tensors(module))
+        return torch.cat(list(tensors))
+
+    def write(self, row: Tensor, module: nn.Module) -> None:
+        """Copies a row `[d]` into the module, in place."""
+        with torch.no_grad():
+            for slot, tensor in zip(self.slots, self._tensors(module), strict=True):
+                tensor.copy_(row[slot.start : slot.stop].view(slot.shape))
+
+    def _tensors(self, module: nn.Module) -> Iterable[Tensor]:
+        named = dict(module.named_parameters()) | dict(module.named_buffers())
+        return (named[slot.name] for slot in self.slots)
+
+
+def _floating_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    kept = module.state_dict(keep_vars=True)  # buffers that are not persistent are no part of a model
+    return ((name, buffer) for name, buffer in module.named_buffers() if buffer.is_floating_point() and name in kept)

@@ -1,0 +1,158 @@
+"""What a run shows on the screen: a live line in a terminal, a line now and then in a pipe, and the closing table."""
+
+from statistics import fmean
+from time import monotonic
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from lit_cfl.run import Finished, Watch
+from lit_cfl.run_directory import read_table
+
+Row = dict[str, Any]
+_QUIET_SECONDS = 2.0  # least time between two lines in a pipe
+
+
+def watch(console: Console) -> Watch:
+    """A display that suits where the output goes."""
+    display = _Live(console) if console.is_terminal else _Lines(console)
+    return Watch(display.started, display.row, display.ended)
+
+
+def describe(row: Row) -> str:
+    """One line about a row of `metrics.csv`."""
+    accuracy = "val" if row["val/weighted_accuracy"] is not None else "test"
+    parts = [
+        f"{accuracy} accuracy {_number(row[f'{accuracy}/weighted_accuracy'])}",
+        f"clusters {row['clusters/count']}",
+    ]
+    if row["clusters/ari"] is not None:
+        parts.append(f"agreement (ARI) {row['clusters/ari']:.2f}")
+    if row["clusters/unobserved"]:
+        parts.append(f"{row['clusters/unobserved']} clients not placed yet")
+    return "  ".join(parts)
+
+
+class _Live:
+    """A progress bar that is redrawn in place."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def started(self, title: str, rounds: int) -> None:
+        self.progress = Progress(
+            TextColumn("[bold]{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(),
+            TextColumn("{task.fields[line]}"), TimeRemainingColumn(), console=self.console,
+        )  # fmt: skip
+        self.task = self.progress.add_task(title, total=rounds, line="starting")
+        self.progress.start()
+
+    def row(self, row: Row) -> None:
+        self.progress.update(self.task, completed=row["round"] + 1, line=describe(row))
+
+    def ended(self, reason: str | None) -> None:
+        self.progress.stop()
+        _say_stopped(self.console, reason)
+
+
+class _Lines:
+    """A line at most every two seconds, and one for the last round."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def started(self, title: str, rounds: int) -> None:
+        self.title, self.rounds, self.begun = title, rounds, monotonic()
+        self.printed = 0.0
+
+    def row(self, row: Row) -> None:
+        now, done = monotonic(), row["round"] + 1
+        if now - self.printed < _QUIET_SECONDS and done < self.rounds:
+            return
+        self.printed = now
+        left = (now - self.begun) / done * (self.rounds - done)
+        self.console.print(
+            f"{self.title}  round {done}/{self.rounds}  {describe(row)}  {left:.0f} s left",
+            soft_wrap=True,
+            highlight=False,
+        )
+
+    def ended(self, reason: str | None) -> None:
+        _say_stopped(self.console, reason)
+
+
+def _say_stopped(console: Console, reason: str | None) -> None:
+    if reason is not None:
+        console.print(f"Stopped early: {reason}.", soft_wrap=True)
+
+
+def closing_table(console: Console, finished: Finished) -> None:
+    """The figures of a run and its baseline, and what to make of them."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("", "weighted accuracy", "mean", "worst 10 %", "ARI", "traffic MiB", "time s"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    for part in (finished, finished.baseline):
+        if part is not None:
+            table.add_row(*_cells(part.summary))
+    console.print(table)
+    seeds = finished.summary.get("seeds")
+    note = f"means of {seeds} seeds" if seeds else "test data, last round, a client each"
+    console.print(f"({note}; ARI: agreement with the true clusters, 1 = equal)", style="dim", soft_wrap=True)
+    if finished.summary["clusters/ari"] is None:
+        for line in _without_truth(finished):
+            console.print(line, soft_wrap=True, highlight=False)
+    console.print(f"Files: {finished.path}", soft_wrap=True, highlight=False)
+
+
+def _cells(summary: Row) -> list[str]:
+    names = ("test/weighted_accuracy", "test/mean_accuracy", "test/worst10_accuracy")
+    ari = summary["clusters/ari"]
+    return [
+        str(summary["algorithm"]),
+        *(_number(summary[name]) for name in names),
+        "unknown" if ari is None else f"{ari:.2f}",
+        f"{summary['traffic/mib']:.1f}",
+        f"{summary['time/elapsed_seconds']:.1f}",
+    ]
+
+
+def _without_truth(finished: Finished) -> list[str]:
+    """What can be said where nobody knows the true clusters."""
+    lines = ["The true clusters of these clients are not known, so nothing can be said about agreement with them."]
+    if not (finished.path / "clients.csv").exists():
+        return lines
+    clients = read_table(finished.path / "clients.csv")
+    found = [row["cluster"] for row in clients if row["cluster"] is not None]
+    sizes = ", ".join(str(found.count(cluster)) for cluster in sorted(set(found)))
+    score = finished.summary["clusters/silhouette"]
+    separated = "not known" if score is None else f"{score:.2f} (1 = well apart, 0 = none)"
+    lines.append(f"Cluster sizes: {sizes}. Silhouette of the updates: {separated}.")
+    if finished.baseline is not None:
+        lines += _gains(clients, read_table(finished.baseline.path / "clients.csv"), finished.baseline.summary)
+    else:
+        lines.append("To see what clustering gains, set baseline: FedAvg.")
+    return lines
+
+
+def _gains(clients: list[Row], others: list[Row], baseline: Row) -> list[str]:
+    pairs = [(a["accuracy"], b["accuracy"]) for a, b in zip(clients, others, strict=True)]
+    gains = [mine - theirs for mine, theirs in pairs if mine is not None and theirs is not None]
+    if not gains:
+        return []
+    losing = sum(gain < 0 for gain in gains) / len(gains)
+    lines = [
+        f"Gain per client over {baseline['algorithm']}: {fmean(gains):+.3f} on average; {losing:.0%} of clients lose."
+    ]
+    if fmean(gains) <= 0 or losing > 0.25:
+        lines.append(
+            "Clustering does not pay here: try fewer clusters (algorithm.num_clusters) or a longer pre-training."
+        )
+    else:
+        lines.append("Try other numbers of clusters (algorithm.num_clusters) and keep the best validation accuracy.")
+    return lines
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"

@@ -1,0 +1,211 @@
+"""Follows one run: evaluates, writes its files, feeds the loggers, saves, and stops it early."""
+
+from collections.abc import Callable, Iterator, Sequence
+from time import monotonic
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lit_cfl import checkpoint
+from lit_cfl.algorithms.base import Similarity
+from lit_cfl.data import FederatedData
+from lit_cfl.evaluation import (
+    Evaluation,
+    Scores,
+    evaluate,
+    place_for_scoring,
+    score_clients,
+    silhouette,
+    weighted_accuracy,
+)
+from lit_cfl.experiment import Prepared
+from lit_cfl.rounds import Round
+from lit_cfl.run_directory import RunDirectory, write_json
+from lit_cfl.tracking import Trackers
+
+Row = dict[str, Any]
+_MAX_SNAPSHOT_CLIENTS = 2000
+
+
+class Recorder:
+    """Runs a prepared experiment into its directory.
+
+    Args:
+        prepared: what to run.
+        directory: where its files go.
+        trackers: its loggers.
+    """
+
+    def __init__(self, prepared: Prepared, directory: RunDirectory, trackers: Trackers) -> None:
+        self.prepared, self.directory, self.trackers = prepared, directory, trackers
+        self.experiment, self.engine = prepared.experiment, prepared.engine
+        self._begun = self._saved = monotonic()
+        self._memberships: dict[int, Tensor] = {}  # round -> cluster of each client, -1 = none
+        self._latest: tuple[Round, Evaluation] | None = None
+        self._covered: list[float] = []  # test accuracies of the rounds with full coverage
+
+    def run(self, on_row: Callable[[Row], None]) -> str | None:
+        """All rounds; returns why it stopped early, or None."""
+        since, skipped = self._begun, 0
+        for r in self.prepared.rounds():
+            skipped += r.info.skipped
+            last = r.number == self.experiment.rounds - 1
+            if (r.number + 1) % self.experiment.evaluation.every and not last:
+                continue
+            trained = monotonic()
+            row = self._evaluate(r) | {"clients/skipped": skipped, "time/training_seconds": trained - since}
+            since, skipped = monotonic(), 0
+            row |= {"time/evaluation_seconds": since - trained, "time/elapsed_seconds": since - self._begun}
+            written = self.directory.add_row(row)
+            self.trackers.log(written)
+            on_row(written)
+            reason = self._reason_to_stop(since) if not last else None
+            if last or reason or since - self._saved >= self.experiment.checkpoint.every_seconds:
+                self._save(r)
+            if reason:
+                return reason
+        return None
+
+    def _reason_to_stop(self, now: float) -> str | None:
+        stop = self.experiment.stop
+        return None if stop is None else stop.reason(self.directory.rows, now - self._begun)
+
+    def _evaluate(self, r: Round) -> Row:
+        before = None if self._latest is None else _members(self._latest[1], r.data.num_clients)
+        evaluation = evaluate(
+            self.experiment.algorithm, r.state, self.engine, r.data, self.experiment.evaluation,
+            round=r.number, before=before,
+        )  # fmt: skip
+        self._latest = r, evaluation
+        row: Row = (
+            {"round": r.number, "train/loss": r.info.loss} | evaluation.metrics | r.info.scores | self._traffic(r)
+        )
+        if evaluation.full_coverage and "test/weighted_accuracy" in row:
+            self._covered.append(row["test/weighted_accuracy"])
+        if r.info.similarity is not None:
+            clusters = self.experiment.algorithm.serve(r.state, r.info.similarity.clients).index
+            row["clusters/silhouette"] = silhouette(r.info.similarity.matrix, clusters)
+            self.directory.write_arrays(f"snapshots/{r.number}.npz", _snapshot(r, r.info.similarity, clusters))
+        if r.number % self.experiment.tracking.snapshots_every == 0:
+            self._memberships[r.number] = _members(evaluation, r.data.num_clients)
+        self.directory.add_clusters(_cluster_rows(r.number, evaluation))
+        return row
+
+    def _traffic(self, r: Round) -> Row:
+        mib = self.engine.layout.num_columns * self.engine.plan.dtype.itemsize / 2**20
+        return {
+            "traffic/models_down": r.traffic.down,
+            "traffic/models_up": r.traffic.up,
+            "traffic/mib": (r.traffic.down + r.traffic.up) * mib,
+            "traffic/round_models_down": r.info.down,
+            "traffic/round_models_up": r.info.up,
+            "traffic/round_mib": (r.info.down + r.info.up) * mib,
+        }
+
+    def _save(self, r: Round) -> None:
+        content = {
+            "round": r.number,
+            "state": checkpoint.state_to_dict(r.state),
+            "traffic": [r.traffic.down, r.traffic.up],
+        }
+        checkpoint.save(self.directory.path / "checkpoint.pt", content)
+        self._saved = monotonic()
+
+    def finish(self, stopped: str | None) -> Row:
+        """Writes what is known at the end, and returns the summary."""
+        if self._latest is None:
+            raise RuntimeError("finish() comes after run()")
+        r, evaluation = self._latest
+        self._memberships[r.number] = _members(evaluation, r.data.num_clients)
+        self.directory.write_arrays("memberships.npz", _membership_arrays(self._memberships, r.data))
+        newcomers = self._score_newcomers(r)
+        self.directory.write_clients(_client_rows(r.data, [evaluation, *([newcomers] if newcomers else [])]))
+        summary: Row = {"algorithm": type(self.experiment.algorithm).__name__, "seed": self.prepared.seed}
+        summary |= {"stopped": stopped} | self.directory.rows[-1]
+        summary["test/max_weighted_accuracy"] = max(self._covered, default=None)
+        known = [row["clusters/silhouette"] for row in self.directory.rows if row["clusters/silhouette"] is not None]
+        summary["clusters/silhouette"] = known[-1] if known else None  # known only where clients were compared
+        if newcomers and "test" in newcomers.scores:
+            test = newcomers.scores["test"]
+            summary["test/newcomers_accuracy"] = weighted_accuracy(test.correct, test.count)
+        write_json(self.directory.path / "summary.json", summary)
+        return summary
+
+    def _score_newcomers(self, r: Round) -> Evaluation | None:
+        """Places the clients held out of training, and scores them; the state keeps nothing of it."""
+        if r.data.newcomers is None:
+            return None
+        clients = r.data.newcomers.nonzero().flatten()
+        placed = place_for_scoring(self.experiment.algorithm, r.state, self.engine, r.data, clients, r.number)
+        clients, index = clients[placed.index >= 0], placed.index[placed.index >= 0]
+        scores = score_clients(self.engine, placed.models, index, clients, r.data, "test")
+        return Evaluation(clients, index, {"test": scores}, {}, full_coverage=True)
+
+
+def _members(evaluation: Evaluation, num_clients: int) -> Tensor:
+    members = torch.full((num_clients,), -1)
+    members[evaluation.clients] = evaluation.index
+    return members
+
+
+def _membership_arrays(memberships: dict[int, Tensor], data: FederatedData) -> dict[str, np.ndarray]:
+    return {
+        "rounds": np.array(list(memberships)),
+        "cluster": torch.stack(list(memberships.values())).numpy().astype(np.int32),
+        "true_cluster": data.true_clusters.numpy().astype(np.int32),
+    }
+
+
+def _snapshot(r: Round, similarity: Similarity, clusters: Tensor) -> dict[str, np.ndarray]:
+    step = -(-len(clusters) // _MAX_SNAPSHOT_CLIENTS)
+    matrix, clients = similarity.matrix[::step, ::step], similarity.clients[::step]
+    return {
+        "clients": clients.numpy(),
+        "similarity": matrix.numpy().astype(np.float16),
+        "projection": _plane(matrix).numpy().astype(np.float16),
+        "cluster": clusters[::step].numpy(),
+        "true_cluster": r.data.true_clusters[clients].numpy(),
+    }
+
+
+def _plane(similarity: Tensor) -> Tensor:
+    """The two main coordinates of the clients `[n, 2]`: classical scaling of the similarity."""
+    centred = similarity.double() - similarity.double().mean(0)
+    values, vectors = torch.linalg.eigh(centred - centred.mean(1, keepdim=True))
+    plane: Tensor = vectors[:, -2:].flip(1) * values[-2:].flip(0).clamp(min=0).sqrt()
+    return plane
+
+
+def _cluster_rows(round: int, evaluation: Evaluation) -> Iterator[Row]:
+    test = evaluation.scores.get("test")
+    for cluster in evaluation.index.unique().tolist():
+        mine = evaluation.index == cluster
+        row: Row = {"round": round, "cluster": cluster, "size": int(mine.sum())}
+        if test is not None and int(test.count[mine].sum()):
+            row |= {
+                "n_test": int(test.count[mine].sum()),
+                "accuracy": weighted_accuracy(test.correct[mine], test.count[mine]),
+                "loss": float(test.loss[mine].sum() / test.count[mine].sum()),
+            }
+        yield row
+
+
+def _client_rows(data: FederatedData, evaluations: Sequence[Evaluation]) -> Iterator[list[Any]]:
+    """A row a client, ordered by id; what is not known is None."""
+    cluster, accuracy, loss = {}, {}, {}
+    for evaluation in evaluations:
+        test: Scores | None = evaluation.scores.get("test")
+        for k, client in enumerate(evaluation.clients.tolist()):
+            cluster[client] = int(evaluation.index[k])
+            if test is not None and test.count[k]:
+                accuracy[client] = float(test.accuracy[k])
+                loss[client] = float(test.loss[k] / test.count[k])
+    sizes = [split.sizes.tolist() for split in (data.train, data.validation, data.test)]
+    truth = data.true_clusters.tolist()
+    for client in range(data.num_clients):
+        newcomer = int(data.newcomers is not None and bool(data.newcomers[client]))
+        true = truth[client] if truth[client] >= 0 else None
+        counts = [size[client] for size in sizes]
+        yield [client, cluster.get(client), true, *counts, accuracy.get(client), loss.get(client), newcomer]

@@ -1,0 +1,123 @@
+"""The round loop: a generator, so that the command line, a search, a notebook and a test use the same one."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from torch import Tensor
+
+from lit_cfl.algorithms.base import Algorithm, Info, State
+from lit_cfl.data import FederatedData
+from lit_cfl.errors import InputError
+from lit_cfl.local.work import LocalWork
+from lit_cfl.seeds import generator
+from lit_cfl.selection import SelectionRule, drop_out, select, selection_seed
+
+
+class Clients(Protocol):
+    """An engine, or anything else that gives `LocalWork` for a round."""
+
+    def at(self, round: int, data: FederatedData) -> LocalWork: ...
+
+
+@dataclass(frozen=True)
+class Cohorts:
+    """Who takes part in the rounds.
+
+    Args:
+        size: K, clients in a round.
+        rule: see `selection.select`.
+        dropout: probability that a selected client does not answer, 0 to below 1. It does not apply to rounds for which
+            an algorithm needs every client.
+        seed: of the draws; None = made from the run's seed.
+    """
+
+    size: int
+    rule: SelectionRule = "uniform"
+    dropout: float = 0.0
+    seed: int | None = None
+
+    def at(self, round: int, population: Tensor, run_seed: int) -> Tensor:
+        """The cohort, ids ascending."""
+        seed = selection_seed(run_seed) if self.seed is None else self.seed
+        return drop_out(select(round, population, self.size, seed, self.rule), self.dropout, run_seed, round)
+
+
+@dataclass(frozen=True, eq=False)
+class Traffic:
+    """Models sent since the start of the run (w_0 is not counted, as in the papers)."""
+
+    down: int = 0
+    up: int = 0
+
+    def plus(self, info: Info) -> "Traffic":
+        return Traffic(self.down + info.down, self.up + info.up)
+
+
+@dataclass(frozen=True, eq=False)
+class Round:
+    """A round that has been run.
+
+    Args:
+        number: from 0.
+        state: of the algorithm, after the round.
+        info: of the round; round 0's includes `init`.
+        data: as it was in the round.
+        traffic: up to and with this round.
+    """
+
+    number: int
+    state: State
+    info: Info
+    data: FederatedData
+    traffic: Traffic
+
+
+def rounds(
+    algorithm: Algorithm,
+    clients: Clients,
+    data: FederatedData,
+    cohorts: Cohorts,
+    *,
+    seed: int,
+    num_rounds: int,
+    after: Round | None = None,
+) -> Iterator[Round]:
+    """Runs an algorithm round by round.
+
+    Args:
+        algorithm: what to run.
+        clients: an engine.
+        data: who has what.
+        cohorts: who takes part.
+        seed: the run's seed; with the arguments it fixes everything.
+        num_rounds: T; rounds are numbered 0 to T - 1.
+        after: go on after this round; None = from the start.
+    """
+    if num_rounds < 1:
+        raise InputError(f"rounds is {num_rounds}; give 1 or more")
+    if after is None:
+        state, begun = algorithm.init(clients.at(0, data), generator(seed, "init", 0))
+        traffic, first = Traffic(), 0
+    else:
+        state, begun, traffic, first = after.state, Info(), after.traffic, after.number + 1
+    for number in range(first, num_rounds):
+        work = clients.at(number, data)
+        cohort = data.population if algorithm.needs_all(number) else cohorts.at(number, data.population, seed)
+        state, info = algorithm.round(state, cohort, work, generator(seed, "round", number))
+        if number == 0:
+            info = _with_init(info, begun)
+        traffic = traffic.plus(info)
+        yield Round(number, state, info, data, traffic)
+
+
+def _with_init(info: Info, begun: Info) -> Info:
+    """Round 0's Info, with what `init` cost and found."""
+    return replace(
+        info,
+        down=info.down + begun.down,
+        up=info.up + begun.up,
+        skipped=info.skipped + begun.skipped,
+        scores=begun.scores | info.scores,
+        similarity=info.similarity or begun.similarity,
+    )

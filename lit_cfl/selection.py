@@ -1,0 +1,52 @@
+"""Which clients take part in a round."""
+
+from random import Random
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from lit_cfl.errors import InputError
+from lit_cfl.seeds import derive, generator
+
+SelectionRule = Literal["uniform", "round_robin_first"]
+
+
+def select(round: int, population: Tensor, cohort_size: int, seed: int, rule: SelectionRule = "uniform") -> Tensor:
+    """The cohort of a round.
+
+    Args:
+        round: from 0.
+        population: ids to choose from, ascending int64 `[N]`.
+        cohort_size: K, 1 to N.
+        seed: the draw of round t is `random.Random(seed + t).sample`, as in FlexCFL's published code (2077 there).
+        rule: `uniform` without replacement, or `round_robin_first`: while round < N/K the clients take turns in the
+            order of their ids (the last turn wraps to the head), so that each is seen once; then as `uniform`.
+
+    Returns:
+        ids int64 `[K]`, ascending, so that sums do not depend on the order of the draw.
+    """
+    clients = len(population)
+    if not 1 <= cohort_size <= clients:
+        raise InputError(f"cohort_size is {cohort_size}, but there are {clients} clients; give 1 to {clients}")
+    if rule == "round_robin_first" and round < clients / cohort_size:
+        first = round * cohort_size
+        chosen = [(first + k) % clients for k in range(cohort_size)]
+    else:
+        chosen = Random(seed + round).sample(range(clients), cohort_size)
+    return population[torch.tensor(chosen)].sort().values
+
+
+def drop_out(cohort: Tensor, probability: float, seed: int, round: int) -> Tensor:
+    """The cohort without those that drop out, each with this probability. Nobody may be left."""
+    if not probability:
+        return cohort
+    if not 0 <= probability < 1:
+        raise InputError(f"dropout is {probability}; it must be 0 or more and below 1")
+    draws = torch.rand(int(cohort.max()) + 1, generator=generator(seed, "dropout", round))
+    return cohort[draws[cohort] >= probability]
+
+
+def selection_seed(seed: int) -> int:
+    """The base of a run's draws where none is given. Runs with neighbouring seeds share no cohort."""
+    return derive(seed, "selection")

@@ -1,0 +1,82 @@
+"""Where the metrics of a run go beside its files: Weights & Biases, or any Lightning logger."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from lightning.pytorch.loggers import Logger
+
+from lit_cfl.errors import InputError
+
+
+@dataclass(frozen=True)
+class Tracking:
+    """What is tracked where.
+
+    Args:
+        wandb: `online`, `offline` (sync later) or `disabled` (wandb need not be installed).
+        project, entity, group, tags: of the W&B run.
+        loggers: any further Lightning loggers by `class_path`; each run (seed, baseline) builds its own.
+        snapshots_every: rounds between two entries of `memberships.npz` and `snapshots/`, 1 or more.
+    """
+
+    wandb: Literal["online", "offline", "disabled"] = "disabled"
+    project: str = "lit-cfl"
+    entity: str | None = None
+    group: str | None = None
+    tags: list[str] = field(default_factory=list)
+    loggers: list[Callable[[], Logger]] = field(default_factory=list)
+    snapshots_every: int = 10
+
+    def __post_init__(self) -> None:
+        if self.snapshots_every < 1:
+            raise InputError(f"tracking.snapshots_every is {self.snapshots_every}; it must be 1 or more")
+
+
+class Trackers:
+    """The loggers of one run.
+
+    Args:
+        tracking: what to track where.
+        name: of the run.
+        path: the run directory; W&B keeps its files there.
+        config: logged as hyper-parameters.
+    """
+
+    def __init__(self, tracking: Tracking, name: str, path: Path, config: Mapping[str, Any]) -> None:
+        self._loggers = [build() for build in tracking.loggers]
+        if tracking.wandb != "disabled":
+            self._loggers.append(_wandb_logger(tracking, name, path))
+        for logger in self._loggers:
+            logger.log_hyperparams(dict(config))
+
+    def log(self, row: Mapping[str, Any]) -> None:
+        """Logs a row of `metrics.csv`; blanks are left out."""
+        numbers = {name: value for name, value in row.items() if value is not None}
+        for logger in self._loggers:
+            logger.log_metrics(numbers, step=int(row["round"]))
+            logger.save()
+
+    def finish(self, status: Literal["success", "failed"]) -> None:
+        for logger in self._loggers:
+            logger.finalize(status)
+
+
+def _wandb_logger(tracking: Tracking, name: str, path: Path) -> Logger:
+    try:
+        from lightning.pytorch.loggers import WandbLogger
+
+        logger = WandbLogger(
+            name=name,
+            save_dir=path,
+            offline=tracking.wandb == "offline",
+            project=tracking.project,
+            entity=tracking.entity,
+            group=tracking.group,
+            tags=tracking.tags,
+        )
+    except ModuleNotFoundError as error:
+        raise InputError("tracking.wandb needs wandb: pip install wandb, or set it to disabled") from error
+    logger.experiment.define_metric("*", step_metric="round")
+    return logger

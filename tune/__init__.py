@@ -1,0 +1,1 @@
+"""Hyper-parameter search with Ray Tune (to come: the command `lit-cfl tune`)."""
