@@ -1,4 +1,4 @@
-"""Dividing examples among clients. Pure functions over index arrays and an explicit rng; nothing is changed in place."""
+"""Dividing examples among clients: pure functions over index arrays and an explicit rng."""
 
 import numpy as np
 import torch

@@ -88,7 +88,12 @@ def _unknown_class(message: str, keys: Sequence[str]) -> str | None:
 
 def _wrong_value(message: str, keys: Sequence[str]) -> str | None:
     expected = re.search(r"Expected a (?:typing\.)?(<class '[^']+'>|Literal\[[^]]+\]|\S+)", message)
-    value = _first(message, r"Got value: (.+)", r"Given value: (?!NestedArg|Namespace)(.+)", r"val='([^']*)'")
+    value = _first(
+        message,
+        r"Got value: (?!NestedArg|Namespace)(.+)",
+        r"Given value: (?!NestedArg|Namespace)(.+?)(?:\. Got value: .*)?$",
+        r"val='([^']*)'",
+    )
     if expected is None or value is None:
         return None
     wanted = re.findall(r"Expected a (?:typing\.)?(<class '[^']+'>|Literal\[[^]]+\])", message) or [expected[1]]

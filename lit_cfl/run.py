@@ -6,6 +6,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
+from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
 from lit_cfl.recorder import Recorder, Row
 from lit_cfl.run_directory import RunDirectory, claim, write_json
@@ -89,6 +90,10 @@ def _run_one(experiment: Experiment, path: Path, watch: Watch) -> Row:
         reason = recorder.run(watch.row)
         summary = recorder.finish(reason)
         status = "success"
+    except InputError:
+        if not directory.rows:  # nothing was trained: the user mends the input and may use the same path
+            directory.discard()
+        raise
     finally:
         trackers.finish(status)
     watch.ended(reason)

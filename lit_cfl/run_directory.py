@@ -5,6 +5,7 @@ import json
 import platform
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from math import isnan
@@ -53,6 +54,13 @@ class RunDirectory:
         write_json(path / "environment.json", environment())
         _append(path / "metrics.csv", [self.columns])
         _append(path / "clusters.csv", [CLUSTERS])
+
+    def discard(self) -> None:
+        """Removes the files made so far, and the directory if nothing else is in it."""
+        for name in ("config.yaml", "environment.json", "metrics.csv", "clusters.csv"):
+            (self.path / name).unlink(missing_ok=True)
+        with suppress(OSError):  # loggers may have left files of theirs
+            self.path.rmdir()
 
     def add_row(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Appends a row to `metrics.csv`; nan and missing values are left blank. Returns the row as written."""

@@ -1,0 +1,112 @@
+import pytest
+import torch
+from conftest import ids, quadratic_clients
+from torch.testing import assert_close
+
+from lit_cfl.aggregation import client_weights, discrepancy, mean_by_cluster, mix_clusters
+from lit_cfl.errors import InputError
+from lit_cfl.testing import QuadraticWork
+
+ROWS = torch.tensor([[1.0, 0.0], [4.0, 3.0], [10.0, 6.0]])
+
+
+def test_mean_is_weighted_within_each_cluster():
+    means = mean_by_cluster(ROWS, ids(0, 0, 1), torch.tensor([1, 3, 7]))
+    assert_close(means, torch.tensor([[(1 * 1 + 3 * 4) / 4, 9 / 4], [10.0, 6.0]]))
+
+
+def test_mean_without_weights_is_the_arithmetic_mean():
+    assert_close(mean_by_cluster(ROWS, ids(0, 0, 0)), torch.tensor([[5.0, 3.0]]))
+
+
+def test_empty_cluster_keeps_its_model():
+    before = torch.tensor([[9.0, 9.0], [8.0, 8.0], [7.0, 7.0]])
+    means = mean_by_cluster(ROWS, ids(0, 0, 2), into=before)
+    assert_close(means, torch.tensor([[2.5, 1.5], [8.0, 8.0], [10.0, 6.0]]))
+    assert before[0, 0] == 9.0  # arguments stay as they were
+
+
+def test_empty_cluster_without_into_is_refused():
+    with pytest.raises(InputError, match="cluster 1 has no members"):
+        mean_by_cluster(ROWS, ids(0, 0, 2))
+
+
+def test_scaling_all_weights_changes_nothing():
+    weights = torch.tensor([1.0, 2.0, 5.0])
+    assert torch.equal(mean_by_cluster(ROWS, ids(0, 1, 1), weights), mean_by_cluster(ROWS, ids(0, 1, 1), 64 * weights))
+
+
+def test_nobody_trained_keeps_the_models():
+    empty = mean_by_cluster(ROWS[:0], ids(), into=ROWS)
+    assert torch.equal(empty, ROWS)
+
+
+@pytest.mark.parametrize("chunk_size", [1, 2, 5])
+def test_mean_over_a_fit_is_the_same_bits_for_every_chunk_size(chunk_size: int):
+    whole, chunked = quadratic_clients(7), quadratic_clients(7, chunk_size=chunk_size)
+    start, clients, labels = torch.zeros(1, 4).double(), torch.arange(7), ids(0, 1, 0, 1, 1, 0, 1)
+    weights = whole.num_examples
+    expected = mean_by_cluster(whole.fit(start, clients), labels, weights)
+    assert torch.equal(mean_by_cluster(chunked.fit(start, clients), labels, weights), expected)
+
+
+def test_client_that_did_not_train_counts_nothing_even_with_equal_weights():
+    work = QuadraticWork(torch.tensor([[2.0], [100.0]]), ids(5, 0), 1.0, layers={"fc1": 1})
+    fitted = work.fit(torch.zeros(1, 1), ids(0, 1))
+    assert mean_by_cluster(fitted, ids(0, 0), into=torch.zeros(1, 1)).tolist() == [[2.0]]
+
+
+def test_mean_keeps_the_dtype():
+    assert mean_by_cluster(ROWS.double(), ids(0, 0, 0)).dtype == torch.float64
+    assert mean_by_cluster(ROWS, ids(0, 0, 0)).dtype == torch.float32
+
+
+def test_weights_by_examples_or_equal():
+    assert client_weights(ids(3, 0, 9), "examples").tolist() == [3, 0, 9]
+    assert client_weights(ids(3, 0, 9), "equal").tolist() == [1, 1, 1]
+
+
+def test_inter_cluster_mix_fixture():  # algorithms.md, check 15
+    models = torch.tensor([[3.0, 4.0], [0.0, 2.0]], dtype=torch.float64)
+    normalised = mix_clusters(models, 1.0, "normalised")
+    assert_close(normalised, torch.tensor([[2.0, 10 / 3], [0.5, 7 / 3]], dtype=torch.float64))
+    assert_close(mix_clusters(models, 1.0, "sum"), torch.tensor([[3.0, 5.0], [0.6, 2.8]], dtype=torch.float64))
+
+
+def test_mix_is_the_identity_without_rate_or_partner():
+    assert torch.equal(mix_clusters(ROWS, 0.0), ROWS)
+    assert torch.equal(mix_clusters(ROWS[:1], 5.0), ROWS[:1])
+
+
+def test_normalised_mix_leaves_equal_models_alone():
+    same = torch.tensor([[30.0, 40.0]] * 3, dtype=torch.float64)
+    assert_close(mix_clusters(same, 7.0), same)
+
+
+def test_sum_mix_moves_no_model_further_than_the_bound():  # FlexCFL, Eq. 21
+    models = torch.randn(4, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    moved = (mix_clusters(models, 0.3, "sum") - models).norm(dim=1)
+    assert (moved <= 0.3 * 3 + 1e-12).all()
+
+
+def test_zero_model_pulls_nobody():
+    models = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
+    assert_close(mix_clusters(models, 1.0, "sum"), torch.tensor([[0.6, 0.8], [3.0, 4.0]]))
+
+
+def test_discrepancy_is_the_mean_distance_to_the_own_cluster():
+    work = QuadraticWork(torch.tensor([[3.0, 4.0], [0.0, 8.0]]), ids(1, 2), 1.0)
+    fitted = work.fit(torch.zeros(1, 2), ids(0, 1))  # rows are the centres
+    assert discrepancy(fitted, torch.tensor([[0.0, 0.0], [0.0, 2.0]]), ids(0, 1)) == pytest.approx((5 + 6) / 2)
+
+
+def test_discrepancy_of_a_single_client_is_zero_after_aggregation():  # check 26
+    work = quadratic_clients(3)
+    fitted = work.fit(torch.zeros(1, 4).double(), ids(1))
+    assert discrepancy(fitted, mean_by_cluster(fitted, ids(0)), ids(0)) == 0.0
+
+
+def test_discrepancy_is_not_known_where_rows_are_not_held():
+    fitted = quadratic_clients(3, chunk_size=1).fit(torch.zeros(1, 4).double(), ids(0, 1, 2))
+    mean = mean_by_cluster(fitted, ids(0, 0, 0))
+    assert discrepancy(fitted, mean, ids(0, 0, 0)) != discrepancy(fitted, mean, ids(0, 0, 0))  # nan

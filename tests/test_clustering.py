@@ -1,0 +1,167 @@
+import pytest
+import torch
+from conftest import ids, rng
+from sklearn.metrics import adjusted_rand_score
+from torch.testing import assert_close
+
+from lit_cfl.clustering import (
+    agglomerate,
+    assign,
+    clusters_of,
+    cosine_similarity,
+    edc,
+    edc_embedding,
+    kmeans,
+    madc,
+    nearest_direction,
+)
+from lit_cfl.errors import InputError
+
+FIXTURE = torch.tensor([[1.0, 0, 0], [0, 1, 0], [1, 1, 0], [-1, 0, 0]], dtype=torch.float64)  # checks 10 and 11
+
+
+def random_updates(n: int, d: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(n, d, generator=rng(seed), dtype=torch.float64)
+
+
+def bundles(n: int = 12, d: int = 50) -> tuple[torch.Tensor, torch.Tensor]:
+    """Updates along +u and -u with small noise, of very different lengths."""
+    truth = torch.arange(n) % 2
+    direction = torch.nn.functional.normalize(random_updates(1, d, seed=5), dim=1)
+    lengths = 10.0 ** torch.linspace(-2, 2, n, dtype=torch.float64)[:, None]
+    return lengths * ((1 - 2 * truth[:, None]) * direction + 0.02 * random_updates(n, d, seed=6)), truth
+
+
+def test_cosines_of_the_fixture():
+    half = 2**-0.5
+    expected = torch.tensor([[1, 0, half, -1], [0, 1, half, 0], [half, half, 1, -half], [-1, 0, -half, 1]])
+    assert_close(cosine_similarity(FIXTURE), expected.double())
+
+
+def test_zero_update_is_alike_nobody():
+    updates = torch.cat([FIXTURE, torch.zeros(1, 3, dtype=torch.float64)])
+    assert (cosine_similarity(updates)[4] == 0).all()
+    assert (edc_embedding(updates, 2)[4] == 0).all()
+
+
+def test_edc_of_the_fixture():
+    distances = edc(FIXTURE, 2)
+    expected = {(0, 1): 0.7071, (0, 2): 0.3827, (0, 3): 1.0, (1, 2): 0.3827, (1, 3): 0.7071, (2, 3): 0.9239}
+    for (i, j), value in expected.items():
+        assert distances[i, j] == pytest.approx(value, abs=5e-5)
+
+
+def test_madc_of_the_fixture():
+    distances = madc(cosine_similarity(FIXTURE))
+    assert [distances[0, j].item() for j in (1, 2, 3)] == pytest.approx([0.5, 0.5, 0.70711], abs=1e-5)
+
+
+def test_madc_equals_its_definition():
+    similarity = cosine_similarity(random_updates(7, 5))
+    for i in range(7):
+        for j in range(7):
+            others = [z for z in range(7) if z not in (i, j)]
+            expected = sum(abs(similarity[i, z] - similarity[j, z]).item() for z in others) / 5
+            assert madc(similarity)[i, j].item() == pytest.approx(0 if i == j else expected, abs=1e-12)
+
+
+def test_madc_of_two_clients_is_refused():
+    with pytest.raises(InputError, match="2 clients are too few"):
+        madc(torch.eye(2))
+
+
+@pytest.mark.parametrize("num_directions", [1, 3])
+def test_edc_is_a_symmetric_distance(num_directions: int):
+    distances = edc(random_updates(6, 9), num_directions)
+    assert_close(distances, distances.T)
+    assert (distances.diagonal() == 0).all()
+    through = (distances[:, :, None] + distances[None]).amin(1)  # the best detour
+    assert (distances <= through + 1e-12).all()
+
+
+def test_edc_is_exact_where_the_rank_is_small():  # check 10
+    updates = random_updates(8, 2) @ random_updates(2, 30, seed=1)
+    expected = (2 - 2 * cosine_similarity(updates)).clamp(min=0).sqrt() / 2
+    assert_close(edc(updates, 2), expected, atol=1e-7, rtol=0)
+
+
+def test_edc_never_exceeds_the_cosine_distance():
+    updates = random_updates(9, 40)
+    assert (edc(updates, 3) <= (2 - 2 * cosine_similarity(updates)).clamp(min=0).sqrt() / 3 + 1e-12).all()
+
+
+def test_embedding_by_the_gram_matrix_equals_the_singular_value_decomposition():
+    updates = random_updates(10, 60)
+    _, _, directions = torch.linalg.svd(updates, full_matrices=False)
+    by_svd = updates @ directions[:3].T / updates.norm(dim=1, keepdim=True)
+    assert_close(edc_embedding(updates, 3).abs(), by_svd.abs(), atol=1e-9, rtol=0)
+
+
+def test_measures_do_not_change_under_rotation_of_the_parameters_and_order_of_the_clients():
+    updates = random_updates(6, 6)
+    rotation, _ = torch.linalg.qr(random_updates(6, 6, seed=2))
+    order = ids(3, 1, 5, 0, 2, 4)
+    assert_close(edc(updates @ rotation, 2), edc(updates, 2))
+    assert_close(edc(updates[order], 2), edc(updates, 2)[order][:, order])
+    assert_close(madc(cosine_similarity(updates[order])), madc(cosine_similarity(updates))[order][:, order])
+
+
+def test_scale_of_one_update_matters_to_edc_but_not_to_madc():
+    updates = random_updates(6, 6)
+    scaled = updates.clone()
+    scaled[2] *= 7
+    assert_close(madc(cosine_similarity(scaled)), madc(cosine_similarity(updates)))
+    assert_close(edc(4 * updates, 2), edc(updates, 2))
+    assert not torch.allclose(edc(scaled, 2), edc(updates, 2))
+
+
+def test_more_directions_than_updates_are_refused():
+    with pytest.raises(InputError, match="5 directions"):
+        edc_embedding(FIXTURE, 5)
+
+
+def test_both_measures_recover_two_bundles():  # check 12
+    updates, truth = bundles()
+    found = kmeans(edc_embedding(updates, 2), 2, rng())
+    assert adjusted_rand_score(truth, found) == 1
+    found = agglomerate(madc(cosine_similarity(updates)), linkage="complete", num_clusters=2)
+    assert adjusted_rand_score(truth, found) == 1
+
+
+def test_dtype_is_kept():
+    updates = FIXTURE.float()
+    assert cosine_similarity(updates).dtype == edc(updates, 2).dtype == edc_embedding(updates, 2).dtype == torch.float32
+
+
+def test_nearest_direction_is_by_angle_alone():  # check 13
+    directions = torch.tensor([[0.0, 1.0], [5.0, 0.0]])
+    updates = torch.tensor([[0.0, 100.0], [1e-4, 0.0], [3.0, 1.0], [0.0, -1.0]])
+    assert nearest_direction(updates, directions).tolist() == [0, 1, 1, 1]
+
+
+def test_ties_and_zero_updates_go_to_the_lowest_index():
+    directions = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+    assert nearest_direction(torch.tensor([[2.0, 0.0], [0.0, 0.0]]), directions).tolist() == [0, 0]
+
+
+def test_agglomerate_by_threshold_keeps_apart_what_is_further():
+    line = torch.tensor([0.0, 1.0, 10.0, 10.5])
+    distances = (line[:, None] - line).abs()
+    labels = agglomerate(distances, linkage="single", threshold=0.8)
+    assert len(labels.unique()) == 3
+    assert labels[2] == labels[3]
+
+
+def test_agglomerate_wants_exactly_one_way_to_cut():
+    with pytest.raises(InputError, match="one of them"):
+        agglomerate(torch.zeros(3, 3), linkage="single")
+    with pytest.raises(InputError, match="4 clusters cannot be made of 3"):
+        agglomerate(torch.zeros(3, 3), linkage="single", num_clusters=4)
+
+
+def test_client_map_grows_for_a_client_it_did_not_know():
+    index = ids(0, -1, 1)
+    grown = assign(index, ids(5, 1), ids(7, 8))
+    assert grown.tolist() == [0, 8, 1, -1, -1, 7]
+    assert index.tolist() == [0, -1, 1]
+    assert clusters_of(index, ids(2, 4, 0)).tolist() == [1, -1, 0]

@@ -1,0 +1,37 @@
+"""Every YAML in configs/: parsed, built, and (the short ones) run."""
+
+from pathlib import Path
+
+import pytest
+
+from lit_cfl import catalogue
+from lit_cfl.cli import main
+from lit_cfl.configuration import parse_run
+
+CONFIGS = catalogue.configs()
+
+
+def test_every_file_of_the_folder_is_found():
+    folder = Path(__file__).parents[1] / "configs"
+    assert {path.relative_to(folder) for path in folder.rglob("*.yaml")} == {Path(f"{name}.yaml") for name in CONFIGS}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_first_line_says_what_to_expect(name: str):
+    first = CONFIGS[name].read_text().splitlines()[0]
+    assert first.startswith("# ")
+    assert "expect" in first or "paper" in first
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_configuration_builds(name: str):
+    request = parse_run(["--config", name])
+    prepared = request.experiment.prepare(request.experiment.seeds[0])
+    assert prepared.engine.layout.num_parameters > 0
+    assert request.notices == []
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_configuration_runs_tiny(name: str, tmp_path: Path):
+    assert main(["run", "--config", name, "--tiny", "--run_dir", str(tmp_path / "run")]) == 0
+    assert (tmp_path / "run" / "summary.json").exists()

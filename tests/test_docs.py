@@ -1,0 +1,76 @@
+"""The documentation says what is there, and its commands run."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lit_cfl import catalogue
+from lit_cfl.cli import main
+from lit_cfl.columns import CLIENTS, CLUSTERS, METRICS
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+BASH = "\n".join(re.findall(r"```bash\n(.*?)```", README, flags=re.DOTALL))
+COMMANDS = [line.partition("#")[0].strip() for line in BASH.splitlines() if line.startswith("lit-cfl ")]
+
+
+def test_readme_prints_exactly_the_two_commands_that_ci_runs():
+    assert [line for line in README.splitlines() if line.startswith("pip install ")] == [
+        "pip install -c constraints.txt . && lit-cfl run --config configs/quickstart.yaml",
+        'pip install -c constraints.txt ".[test]" && pytest',
+    ]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_of_the_readme_run(command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    words = shlex.split(command)[1:]
+    if words[0] == "run" and "--dry-run" not in words:
+        words += ["--tiny"]  # whole runs are for the slow tests
+    assert main(words) == 0
+
+
+def test_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]):
+    (code,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    exec(compile(code, "README.md", "exec"), {})  # noqa: S102  # our own documentation
+    assert capsys.readouterr().out.count("loss") == 3
+
+
+def test_links_of_the_readme_exist():
+    for page in (README, (ROOT / "CONTRIBUTING.md").read_text()):
+        for target in re.findall(r"\]\(([^)#:]+)\)", page):
+            assert (ROOT / target).exists(), target
+
+
+def test_every_algorithm_stands_in_the_table_of_the_readme_with_its_configuration():
+    for entry in catalogue.entries("algorithms"):
+        assert re.search(rf"^\| {entry.name} \|.*`{entry.config}`", README, flags=re.MULTILINE), entry
+
+
+def test_every_metric_and_column_is_explained():
+    page = (ROOT / "docs" / "results.md").read_text()
+    for name in (*METRICS, *CLUSTERS, *CLIENTS):
+        assert f"`{name}`" in page, name
+
+
+@pytest.mark.slow
+def test_quickstart_as_a_person_would_type_it(tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, "-m", "lit_cfl", "run", "--config", "configs/quickstart.yaml"],
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    (path,) = (tmp_path / "runs").iterdir()
+    assert done.stderr == ""
+    assert f"Files: runs/{path.name}" in done.stdout
+    table = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if re.match(r"Fed\w+\s+0\.", line)}
+    assert float(table["FedGroup"][3]) >= 0.95
+    assert float(table["FedGroup"][0]) - float(table["FedAvg"][0]) >= 0.15
+
+
+@pytest.mark.slow
+def test_quickstart_finds_its_clusters_under_five_seeds():
+    subprocess.run([sys.executable, ROOT / "benchmarks" / "quickstart.py"], check=True)

@@ -1,0 +1,242 @@
+"""Accuracy over clients, and how well found clusters agree with true ones (algorithms.md, check 25)."""
+
+from math import isnan
+
+import pytest
+import torch
+from conftest import ids
+from torch import Tensor
+
+from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.errors import InputError
+from lit_cfl.evaluation import (
+    EvaluationPlan,
+    Scores,
+    agreement,
+    churn,
+    score_clients,
+    silhouette,
+    weighted_accuracy,
+)
+
+
+def scores(correct: list[int], count: list[int], loss: list[float] | None = None) -> Scores:
+    return Scores(torch.tensor(correct), torch.tensor(count), torch.tensor(loss or [0.0] * len(count)).double())
+
+
+def worst_tenth(correct: list[int], count: list[int]) -> float:
+    return scores(correct, count).metrics("test")["test/worst10_accuracy"]
+
+
+# Accuracy
+
+
+def test_weighted_accuracy_is_right_answers_over_examples():
+    assert weighted_accuracy(ids(90, 10), ids(100, 10)) == 100 / 110  # unrounded, in float64
+
+
+def test_weighted_accuracy_of_one_group_is_its_accuracy():
+    assert weighted_accuracy(ids(7), ids(9)) == 7 / 9
+
+
+def test_weighted_accuracy_does_not_depend_on_the_grouping():
+    assert weighted_accuracy(ids(3, 4, 1), ids(5, 4, 10)) == weighted_accuracy(ids(7, 1), ids(9, 10)) == 8 / 19
+
+
+def test_weighted_accuracy_of_nothing_is_nan():
+    assert isnan(weighted_accuracy(ids(0), ids(0)))
+
+
+def test_accuracy_of_a_client_without_examples_is_nan():
+    accuracy = scores([1, 0, 2], [3, 0, 2]).accuracy
+    assert accuracy[[0, 2]].tolist() == [1 / 3, 1]
+    assert accuracy[1].isnan()
+
+
+def test_metrics_by_hand():
+    metrics = scores([1, 6, 4], [2, 8, 4], [1.0, 2.5, 7.0]).metrics("val")  # accuracies .5, .75, 1
+    assert metrics == {
+        "val/weighted_accuracy": 11 / 14,
+        "val/mean_accuracy": 0.75,
+        "val/std_accuracy": pytest.approx((0.125 / 3) ** 0.5),  # of the population
+        "val/worst10_accuracy": 0.5,
+        "val/loss": 0.75,
+    }
+
+
+def test_clients_without_examples_are_not_counted():
+    without, with_idle = scores([1, 6], [2, 8], [1.0, 2.5]), scores([0, 1, 6, 0], [0, 2, 8, 0], [0.0, 1.0, 2.5, 0.0])
+    assert with_idle.metrics("test") == without.metrics("test")
+
+
+def test_no_examples_give_no_metrics():
+    assert scores([0, 0], [0, 0]).metrics("test") == {}
+    assert scores([], []).metrics("test") == {}
+
+
+def test_single_client_has_no_spread():
+    assert scores([3], [4]).metrics("test")["test/std_accuracy"] == 0
+
+
+def test_worst_tenth_of_few_clients_is_the_worst_one():
+    assert worst_tenth([4, 1, 3, 2, 5], [5] * 5) == 1 / 5
+
+
+def test_worst_tenth_of_ten_clients_is_the_worst_one():
+    assert worst_tenth([9, 8, 7, 6, 5, 2, 10, 10, 10, 10], [10] * 10) == 2 / 10
+
+
+def test_worst_tenth_of_25_clients_is_the_mean_of_the_two_worst():
+    assert worst_tenth([20] * 12 + [4] + [20] * 11 + [7], [20] * 25) == pytest.approx(11 / 40)
+
+
+def test_worst_tenth_is_one_of_those_with_examples():
+    assert worst_tenth([2, 0, 1] + [4] * 18, [4, 0, 4] + [4] * 18) == pytest.approx(3 / 8)  # two of 20
+
+
+# Scoring clients
+
+
+class ParityEngine:
+    """Model m answers m mod 2 everywhere; example e has label e mod 2 and loss m + e / 10."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[float, list[int]]] = []
+
+    def outcomes(self, model: Tensor, index: Tensor, data: FederatedData) -> tuple[Tensor, Tensor]:
+        self.calls.append((float(model), index.tolist()))
+        return (float(model) + index / 10).double(), index % 2 == model % 2
+
+
+def shared_examples() -> FederatedData:
+    held = ClientIndex.from_lists([ids(0, 1, 2), ids(), ids(2, 5), ids(3, 3, 4)])
+    none = ClientIndex.from_lists([ids()] * 4)
+    return FederatedData(Examples(torch.zeros(6, 1), torch.arange(6) % 2, 2), none, none, held, torch.zeros(4))
+
+
+def test_clients_are_scored_with_their_models():
+    models, engine = torch.tensor([[0.0], [1.0], [2.0]]), ParityEngine()
+    found = score_clients(engine, models, ids(1, 0, 1), ids(3, 2, 1), shared_examples(), "test")
+    assert found.correct.tolist() == [2, 1, 0]  # 3, 3 are odd; 2 is even; no examples
+    assert found.count.tolist() == [3, 2, 0]
+    assert found.loss.tolist() == pytest.approx([3 + 1.0, 0.7, 0])
+
+
+def test_example_that_clients_of_a_model_share_is_run_once():
+    engine = ParityEngine()
+    score_clients(engine, torch.tensor([[0.0], [1.0]]), ids(0, 0, 1), ids(0, 2, 3), shared_examples(), "test")
+    assert engine.calls == [(0.0, [0, 1, 2, 5]), (1.0, [3, 4])]
+
+
+# Agreement with the truth
+
+
+def test_clusters_that_are_only_renamed_agree_perfectly():
+    assert agreement(ids(7, 7, 2, 0, 2, 7), ids(0, 0, 1, 2, 1, 0)) == {
+        "clusters/ari": 1,
+        "clusters/ami": pytest.approx(1),
+        "clusters/purity": 1,
+        "clusters/matched_accuracy": 1,
+    }
+
+
+def test_one_cluster_for_all_agrees_as_chance_does():
+    found = agreement(ids(0, 0, 0, 0, 0), ids(0, 0, 0, 1, 1))
+    assert found["clusters/ari"] == 0
+    assert found["clusters/ami"] == pytest.approx(0, abs=1e-12)
+    assert (found["clusters/purity"], found["clusters/matched_accuracy"]) == (3 / 5, 3 / 5)
+
+
+def test_agreement_by_hand():
+    found = agreement(ids(0, 0, 0, 1, 1, 2), ids(0, 0, 1, 1, 1, 1))  # table: 2 1 / 0 2 / 0 1
+    assert found["clusters/purity"] == 5 / 6
+    assert found["clusters/matched_accuracy"] == 4 / 6
+    # pairs together: in both 1 + 1, found 3 + 1, true 1 + 6, of 15
+    assert found["clusters/ari"] == pytest.approx((2 - 4 * 7 / 15) / ((4 + 7) / 2 - 4 * 7 / 15))
+
+
+def test_own_cluster_for_everyone_is_pure_but_not_matched():
+    found = agreement(ids(0, 1, 2, 3, 4), ids(0, 0, 0, 1, 1))
+    assert (found["clusters/purity"], found["clusters/matched_accuracy"]) == (1, 2 / 5)
+
+
+def test_no_clients_no_agreement():
+    assert agreement(ids(), ids()) == {}
+
+
+# Churn
+
+
+def test_renamed_clusters_do_not_churn():
+    assert churn(ids(0, 0, 1, 2), ids(5, 5, 0, 1)) == 0
+
+
+def test_one_client_of_four_moved():
+    assert churn(ids(0, 0, 1, 1), ids(1, 1, 0, 1)) == 0.25
+
+
+def test_merged_clusters_churn_by_the_smaller_one():
+    assert churn(ids(0, 0, 0, 1, 1), ids(4, 4, 4, 4, 4)) == pytest.approx(2 / 5)
+
+
+def test_unassigned_clients_are_not_counted():
+    assert churn(ids(0, 0, -1, 1, 1, 0), ids(0, 0, 1, 1, 0, -1)) == 0.25
+
+
+def test_churn_of_nobody_is_nan():
+    assert isnan(churn(ids(-1, 0, 2), ids(0, -1, -1)))
+    assert isnan(churn(ids(), ids()))
+
+
+# Silhouette
+
+
+def cosines(*angles: float) -> Tensor:
+    directions = torch.tensor([[angle] for angle in angles], dtype=torch.float64).deg2rad()
+    return (directions - directions.T).cos()
+
+
+def test_tight_bundles_stand_apart():
+    similarity = cosines(0, 1, 2, 178, 180)
+    assert silhouette(similarity, ids(0, 0, 0, 1, 1)) > 0.99
+    assert silhouette(similarity, ids(0, 1, 0, 1, 0)) < 0
+
+
+def test_silhouette_by_hand():
+    similarity = torch.tensor([[1, 0.5, 0], [0.5, 1, -0.5], [0, -0.5, 1]])
+    # client 0: own .5, other 1; client 1: own .5, other 1.5; client 2 is alone: 0
+    assert silhouette(similarity, ids(0, 0, 1)) == pytest.approx((1 / 2 + 2 / 3 + 0) / 3)
+
+
+@pytest.mark.parametrize("labels", [ids(0, 0, 0), ids(0, 1, 2)])
+def test_silhouette_needs_two_clusters_and_a_pair(labels: Tensor):
+    assert isnan(silhouette(cosines(0, 1, 180), labels))
+
+
+def test_rounding_above_one_does_not_matter():
+    similarity = cosines(0, 0, 90, 90) * (1 + 1e-7)
+    assert silhouette(similarity.float(), ids(0, 0, 1, 1)) == pytest.approx(1, abs=1e-6)
+
+
+# Whom to evaluate
+
+
+def test_number_gives_a_fixed_sample_of_the_population():
+    population = torch.arange(3, 103, 2)
+    drawn = EvaluationPlan(clients=12).candidates(population, seed=5)
+    assert len(drawn.unique()) == 12
+    assert torch.isin(drawn, population).all()
+    assert drawn.tolist() == sorted(drawn.tolist())
+    assert torch.equal(drawn, EvaluationPlan(clients=12).candidates(population, seed=5))
+    assert not torch.equal(drawn, EvaluationPlan(clients=12).candidates(population, seed=6))
+
+
+@pytest.mark.parametrize("clients", ["assigned", "all", 4, 9])
+def test_everybody_may_be_scored_where_the_sample_is_no_smaller(clients: str | int):
+    assert EvaluationPlan(clients=clients).candidates(ids(2, 5, 6, 9), seed=0).tolist() == [2, 5, 6, 9]
+
+
+@pytest.mark.parametrize(("arguments", "message"), [({"every": 0}, "every is 0"), ({"clients": 0}, "clients is 0")])
+def test_evaluation_of_nothing_is_refused(arguments: dict[str, int], message: str):
+    with pytest.raises(InputError, match=f"evaluation.{message}"):
+        EvaluationPlan(**arguments)

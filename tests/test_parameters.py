@@ -1,0 +1,206 @@
+"""Modules as rows: the layout of columns, the patterns that choose them, and reading and writing."""
+
+import re
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from lit_cfl.errors import InputError
+from lit_cfl.parameters import ParameterLayout
+
+
+class SmallNet(nn.Module):
+    """21 trainable numbers, then 4 in floating-point buffers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 2, 1)  # columns 0:4
+        self.norm = nn.BatchNorm2d(2)  # 4:8, and 21:25 for the running statistics
+        self.fc1 = nn.Linear(2, 3)  # 8:17
+        self.fc2 = nn.Linear(3, 1)  # 17:21
+
+
+class OneVector(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.tensor([1.0, 2.0]))
+
+
+def column_range(start: int, stop: int) -> list[int]:
+    return list(range(start, stop))
+
+
+def nested() -> nn.Module:
+    """fc1 within net: 8 columns, then fc2: 3."""
+    net = nn.ModuleDict({"fc1": nn.Linear(3, 2), "fc2": nn.Linear(2, 1)})
+    return nn.ModuleDict({"net": net})
+
+
+def test_row_has_parameters_in_order_and_buffers_last():
+    names = [(slot.name, slot.start, slot.stop) for slot in ParameterLayout.of(SmallNet()).slots]
+    assert names == [
+        ("conv1.weight", 0, 2), ("conv1.bias", 2, 4), ("norm.weight", 4, 6), ("norm.bias", 6, 8),
+        ("fc1.weight", 8, 14), ("fc1.bias", 14, 17), ("fc2.weight", 17, 20), ("fc2.bias", 20, 21),
+        ("norm.running_mean", 21, 23), ("norm.running_var", 23, 25),
+    ]  # fmt: skip
+
+
+def test_all_columns_are_the_parameters_without_the_buffers():
+    layout = ParameterLayout.of(SmallNet())
+    assert (layout.num_columns, layout.num_parameters) == (25, 21)
+    assert layout.columns("*").tolist() == column_range(0, 21)
+
+
+def test_written_row_is_read_back():
+    module, row = SmallNet(), torch.arange(25.0)
+    layout = ParameterLayout.of(module)
+    layout.write(row, module)
+    assert torch.equal(layout.read(module), row)
+    assert module.fc1.weight.tolist() == [[8, 9], [10, 11], [12, 13]]
+    assert module.norm.running_var.tolist() == [23, 24]
+
+
+def test_written_module_equals_the_one_that_was_read():
+    torch.manual_seed(3)
+    first, second = SmallNet(), SmallNet()
+    layout = ParameterLayout.of(first)
+    layout.write(layout.read(first), second)
+    for (name, tensor), other in zip(first.state_dict().items(), second.state_dict().values(), strict=True):
+        assert torch.equal(tensor, other), name
+
+
+def test_row_keeps_the_precision_asked_for():
+    module = OneVector().double()
+    module.scale.data[0] = 1 / 3
+    layout = ParameterLayout.of(module)
+    assert layout.read(module, torch.float64)[0] == 1 / 3
+    assert layout.read(module).dtype == torch.float32
+
+
+def test_integer_buffers_are_neither_read_nor_written():
+    module = SmallNet()
+    module.norm.num_batches_tracked.fill_(7)
+    ParameterLayout.of(module).write(torch.zeros(25), module)
+    assert module.norm.num_batches_tracked == 7
+
+
+def test_buffers_that_are_not_saved_are_not_in_the_row():
+    module = OneVector()
+    module.register_buffer("cache", torch.zeros(5), persistent=False)
+    assert ParameterLayout.of(module).num_columns == 2
+
+
+def test_frozen_parameters_are_absent_and_left_alone():
+    module = SmallNet()
+    module.fc1.weight.requires_grad_(False).fill_(9)
+    layout = ParameterLayout.of(module)
+    assert layout.columns("fc1").tolist() == [8, 9, 10]  # the bias alone
+    layout.write(torch.zeros(19), module)
+    assert (module.fc1.weight == 9).all()
+    assert (module.fc1.bias == 0).all()
+
+
+def test_shared_parameter_has_its_columns_once():
+    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    module[1].weight = module[0].weight
+    layout = ParameterLayout.of(module)
+    layout.write(torch.arange(8.0), module)
+    assert layout.num_columns == 8
+    assert module[1].weight.tolist() == [[0, 1], [2, 3]]
+
+
+def test_module_does_not_change_with_the_row_written():
+    module, row = OneVector(), torch.tensor([5.0, 6.0])
+    ParameterLayout.of(module).write(row, module)
+    row.fill_(-1)
+    assert module.scale.tolist() == [5, 6]
+
+
+def test_row_read_does_not_change_with_the_module():
+    module = OneVector()  # a single tensor: nothing to join
+    row = ParameterLayout.of(module).read(module)
+    module.scale.data.fill_(-1)
+    assert row.tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("patterns", "expected"),
+    [
+        ("fc*", column_range(8, 21)),
+        ("fc1", column_range(8, 17)),
+        ("fc1.weight", column_range(8, 14)),
+        ("*.bias", [2, 3, 6, 7, 14, 15, 16, 20]),
+        ("norm", column_range(4, 8)),
+        ("conv[0]", column_range(0, 4)),
+        ("linear[0]", column_range(8, 17)),
+        ("linear[-1]", column_range(17, 21)),
+        ("linear[-2]", column_range(8, 17)),
+        (["fc2", "conv1.bias"], [2, 3, 17, 18, 19, 20]),
+        (["fc2", "fc2.bias", "linear[-1]"], column_range(17, 21)),
+    ],
+)
+def test_pattern_chooses_columns(patterns: str | list[str], expected: list[int]):
+    columns = ParameterLayout.of(SmallNet()).columns(patterns)
+    assert columns.tolist() == expected
+    assert columns.dtype == torch.int64
+
+
+def test_position_counts_layers_of_a_kind_from_zero():
+    layers = [layer for _ in range(5) for layer in (nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1))]  # 2 columns each
+    assert ParameterLayout.of(nn.Sequential(*layers)).columns("conv[3]").tolist() == [12, 13]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("fc1", column_range(0, 8)),
+        ("net.fc1", column_range(0, 8)),
+        ("fc1.weight", column_range(0, 6)),
+        ("net.fc1.bias", [6, 7]),
+        ("net.*", column_range(0, 11)),
+        ("linear[1]", [8, 9, 10]),
+    ],
+)
+def test_names_go_with_and_without_outer_modules(pattern: str, expected: list[int]):
+    assert ParameterLayout.of(nested()).columns(pattern).tolist() == expected
+
+
+def test_name_is_matched_whole():
+    layers = nn.ModuleDict({"fc1": nn.Linear(1, 1), "fc10": nn.Linear(1, 1)})
+    assert ParameterLayout.of(layers).columns("fc1").tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("pattern", ["fc9", "conv[1]", "linear[-3]", "lstm[0]", "running_mean"])
+def test_unmatched_pattern_is_refused_with_the_layers(pattern: str):
+    listed = "conv1 (conv2d), norm (batchnorm2d), fc1 (linear), fc2 (linear)"
+    with pytest.raises(InputError, match=re.escape(repr(pattern)) + ".*" + re.escape(listed)):
+        ParameterLayout.of(SmallNet()).columns(["fc1", pattern])
+
+
+def test_layers_are_those_with_trainable_parameters():
+    module = SmallNet()
+    module.fc1.requires_grad_(False)
+    assert ParameterLayout.of(module).layers == ("conv1", "norm", "fc2")
+
+
+def test_layout_of_plain_layers_has_their_names_and_kinds():
+    layout = ParameterLayout.of_layers({"conv1": 2, "fc1": 3, "fc2": 4, "rest": 1})
+    assert layout.layers == ("conv1", "fc1", "fc2", "rest")
+    assert [slot.kind for slot in layout.slots] == ["conv2d", "linear", "linear", "other"]
+    assert (layout.num_columns, layout.num_parameters) == (10, 10)
+    assert layout.columns("fc*").tolist() == column_range(2, 9)
+    assert layout.columns("linear[-1]").tolist() == [5, 6, 7, 8]
+
+
+@pytest.mark.parametrize("module", [nn.ReLU(), nn.BatchNorm1d(2, affine=False), nn.Linear(2, 1).requires_grad_(False)])
+def test_module_without_trainable_parameters_is_refused(module: nn.Module):
+    with pytest.raises(InputError, match=f"{type(module).__name__} has no trainable parameters"):
+        ParameterLayout.of(module)
+
+
+def test_rows_of_a_stack_can_be_written():
+    models: Tensor = torch.tensor([[1.0, 2.0], [3.0, 4.0]])
+    module = OneVector()
+    ParameterLayout.of(module).write(models[1], module)
+    assert module.scale.tolist() == [3, 4]

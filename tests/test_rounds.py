@@ -1,0 +1,89 @@
+"""The round loop and the traffic ledger, on quadratic clients (algorithms.md, section 5, check 27)."""
+
+import pytest
+import torch
+from conftest import ids, quadratic_clients
+from torch import Tensor
+
+from lit_cfl.algorithms import Algorithm, FedAvg, FedGroup
+from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.errors import InputError
+from lit_cfl.rounds import Cohorts, Round, rounds
+
+
+def empty_data(clients: int, newcomers: Tensor | None = None) -> FederatedData:
+    """As much of a data set as the loop looks at: who takes part."""
+    none = ClientIndex.from_lists([ids()] * clients)
+    pool = Examples(torch.empty(0, 1), ids(), 1)
+    return FederatedData(pool, none, none, none, torch.full((clients,), -1), newcomers=newcomers)
+
+
+def run(
+    algorithm: Algorithm, clients: int, cohorts: Cohorts, num_rounds: int, after: Round | None = None
+) -> list[Round]:
+    work = quadratic_clients(clients)
+    return list(rounds(algorithm, work, empty_data(clients), cohorts, seed=5, num_rounds=num_rounds, after=after))
+
+
+def test_fedavg_sends_a_model_down_and_up_for_each_selected_client():
+    last = run(FedAvg(), 1000, Cohorts(20), 300)[-1]
+    assert last.traffic.down + last.traffic.up == 2 * 20 * 300 == 12_000
+
+
+def test_fedgroup_adds_its_pretraining_and_one_update_for_each_cold_start():
+    algorithm = FedGroup(num_clusters=3, pretrain_scale=20)
+    last = run(algorithm, 1000, Cohorts(20, "round_robin_first"), 300)[-1]
+    pretraining, cold_starts = 2 * 20 * 3, 1000 - 20 * 3
+    assert last.traffic.down + last.traffic.up == 12_000 + pretraining + cold_starts
+    assert (last.state.index >= 0).all()
+
+
+def test_traffic_of_pretraining_is_in_round_0():
+    first, second = run(FedGroup(num_clusters=2, pretrain_scale=3, cold_start="random_once"), 30, Cohorts(5), 2)
+    assert (first.info.down, first.info.up) == (5 + 6, 5 + 6)
+    assert (second.info.down, second.info.up) == (5, 5)
+    assert (second.traffic.down, second.traffic.up) == (16, 16)
+    assert first.info.similarity is not None
+    assert second.info.similarity is None
+
+
+def test_going_on_after_a_round_equals_never_having_stopped():
+    algorithm, cohorts = FedGroup(num_clusters=2, pretrain_scale=3), Cohorts(4, dropout=0.3)
+    whole = run(algorithm, 20, cohorts, 9)
+    for stop in (1, 4, 8):
+        rest = run(algorithm, 20, cohorts, 9, after=whole[stop - 1])
+        assert [r.number for r in rest] == list(range(stop, 9))
+        assert torch.equal(rest[-1].state.models, whole[-1].state.models)
+        assert rest[-1].traffic.up == whole[-1].traffic.up
+
+
+def test_everybody_takes_part_where_the_algorithm_needs_it():
+    class Whole(FedAvg):
+        def needs_all(self, round: int) -> bool:
+            return round == 1
+
+    counts = [r.info.down for r in run(Whole(), 12, Cohorts(3, dropout=0.5), 3)]
+    assert counts[1] == 12
+    assert counts[0] <= 3
+    assert counts[2] <= 3
+
+
+def test_newcomers_are_never_selected_nor_founders():
+    newcomers = torch.arange(20) >= 14
+    work = quadratic_clients(20)
+    work.population = (~newcomers).nonzero().flatten()
+    algorithm = FedGroup(num_clusters=2, pretrain_scale=50)
+    *_, last = rounds(algorithm, work, empty_data(20, newcomers), Cohorts(9), seed=0, num_rounds=6)
+    assert last.state.founders.tolist() == list(range(14))
+    assert (last.state.index[14:] == -1).all()
+
+
+def test_a_run_of_no_rounds_is_refused():
+    with pytest.raises(InputError, match="rounds is 0"):
+        run(FedAvg(), 3, Cohorts(1), 0)
+
+
+def test_cohort_that_drops_out_whole_leaves_the_state():
+    last = run(FedAvg(), 3, Cohorts(1, dropout=0.999), 3)[-1]
+    assert last.traffic.down == 0
+    assert torch.equal(last.state.models[0], quadratic_clients(3).initial(0))
