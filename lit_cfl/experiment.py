@@ -121,15 +121,16 @@ class Experiment:
         """The same experiment with the baseline in the algorithm's place."""
         if self.baseline is None:
             raise InputError("this experiment has no baseline")
-        config = None
+        name, config = f"{self.name}-baseline", None
         if self.config is not None:
-            config = dict(self.config) | {"algorithm": self.config["baseline"], "baseline": None}
-        return replace(self, algorithm=self.baseline, baseline=None, config=config)
+            config = dict(self.config) | {"name": name, "algorithm": self.config["baseline"], "baseline": None}
+        return replace(self, name=name, algorithm=self.baseline, baseline=None, config=config)
 
     def of_seed(self, seed: int) -> "Experiment":
         """The same experiment for one of its seeds."""
-        config = None if self.config is None else dict(self.config) | {"seeds": [seed]}
-        return replace(self, seeds=[seed], config=config)
+        name = f"{self.name}-seed-{seed}"
+        config = None if self.config is None else dict(self.config) | {"name": name, "seeds": [seed]}
+        return replace(self, name=name, seeds=[seed], config=config)
 
     def described(self) -> dict[str, Any]:
         """The configuration as plain values, for `config.yaml`."""

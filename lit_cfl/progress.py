@@ -44,7 +44,8 @@ class _Live:
     def started(self, title: str, rounds: int) -> None:
         self.progress = Progress(
             TextColumn("[bold]{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(),
-            TextColumn("{task.fields[line]}"), TimeRemainingColumn(), console=self.console,
+            TextColumn("{task.fields[line]}"), TimeRemainingColumn(),
+            TextColumn("left"), console=self.console,
         )  # fmt: skip
         self.task = self.progress.add_task(title, total=rounds, line="starting")
         self.progress.start()

@@ -84,6 +84,7 @@ def _run_one(experiment: Experiment, path: Path, watch: Watch) -> Row:
     directory = RunDirectory(path, config, experiment.algorithm.score_columns)
     trackers = Trackers(experiment.tracking, experiment.name, path, config)
     status: Literal["success", "failed"] = "failed"
+    reason = None
     watch.started(type(experiment.algorithm).__name__, experiment.rounds)
     try:
         recorder = Recorder(prepared, directory, trackers)
@@ -96,5 +97,5 @@ def _run_one(experiment: Experiment, path: Path, watch: Watch) -> Row:
         raise
     finally:
         trackers.finish(status)
-    watch.ended(reason)
+        watch.ended(reason)
     return summary

@@ -46,8 +46,9 @@ class Trackers:
 
     def __init__(self, tracking: Tracking, name: str, path: Path, config: Mapping[str, Any]) -> None:
         self._loggers = [build() for build in tracking.loggers]
-        if tracking.wandb != "disabled":
-            self._loggers.append(_wandb_logger(tracking, name, path))
+        self._wandb = None if tracking.wandb == "disabled" else _WandbRun(tracking, name, path)
+        if self._wandb is not None:
+            self._loggers.append(self._wandb.logger)
         for logger in self._loggers:
             logger.log_hyperparams(dict(config))
 
@@ -61,22 +62,31 @@ class Trackers:
     def finish(self, status: Literal["success", "failed"]) -> None:
         for logger in self._loggers:
             logger.finalize(status)
+        if self._wandb is not None:
+            self._wandb.finish(status)
 
 
-def _wandb_logger(tracking: Tracking, name: str, path: Path) -> Logger:
-    try:
-        from lightning.pytorch.loggers import WandbLogger
+class _WandbRun:
+    """One run of Weights & Biases, ended before the next begins: a logger would go on with one that is open."""
 
-        logger = WandbLogger(
+    def __init__(self, tracking: Tracking, name: str, path: Path) -> None:
+        try:
+            import wandb
+            from lightning.pytorch.loggers import WandbLogger
+        except ModuleNotFoundError as error:
+            raise InputError("tracking.wandb needs wandb: pip install wandb, or set it to disabled") from error
+        self.run = wandb.init(
             name=name,
-            save_dir=path,
-            offline=tracking.wandb == "offline",
+            dir=path,
+            mode="offline" if tracking.wandb == "offline" else "online",
             project=tracking.project,
             entity=tracking.entity,
             group=tracking.group,
             tags=tracking.tags,
+            settings=wandb.Settings(silent=True),
         )
-    except ModuleNotFoundError as error:
-        raise InputError("tracking.wandb needs wandb: pip install wandb, or set it to disabled") from error
-    logger.experiment.define_metric("*", step_metric="round")
-    return logger
+        self.run.define_metric("*", step_metric="round")
+        self.logger = WandbLogger(experiment=self.run)
+
+    def finish(self, status: Literal["success", "failed"]) -> None:
+        self.run.finish(exit_code=0 if status == "success" else 1)
