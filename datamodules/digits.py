@@ -52,7 +52,8 @@ class Digits(FederatedDataModule):
         return Examples(images, torch.from_numpy(bunch.target).long(), 10, 1 / 16, rotations(self.rotations))
 
     def partition(self, examples: Examples, rng: np.random.Generator) -> tuple[list[Tensor], list[Tensor], Tensor, str]:
-        truth = in_turn(self.num_clients, len(examples.views))
-        own = seen_as(iid(len(examples), self.num_clients, rng), truth, len(examples))
+        shares = iid(len(examples), self.num_clients, rng)
+        truth = in_turn(len(shares), len(examples.views))
+        own = seen_as(shares, truth, len(examples))
         train, test = split_each(own, self.test, rng)
         return train, test, truth, "feature" if len(examples.views) > 1 else "other"

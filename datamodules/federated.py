@@ -70,8 +70,10 @@ class FederatedDataModule(LightningDataModule):
             truth,
             skew,
         )
-        held_out = int(self.newcomers * len(train))
-        if held_out:
+        if self.newcomers:
+            held_out = min(round(self.newcomers * len(train)), len(train) - 1)
+            if not held_out:
+                raise InputError(f"newcomers is {self.newcomers}, which is nobody of {len(train)} clients; raise it")
             mask = torch.zeros(len(train), dtype=torch.bool)
             mask[_rng(seed, "newcomers").permutation(len(train))[:held_out]] = True
             data = replace(data, newcomers=mask)

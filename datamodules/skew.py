@@ -20,6 +20,8 @@ def rotations(degrees: Sequence[int]) -> tuple[View, ...]:
             raise InputError(f"a rotation by {angle} degrees would blur the images; give multiples of 90")
     if not degrees:
         raise InputError("rotations is empty; give at least one angle, [0] for none")
+    if len({angle % 360 for angle in degrees}) < len(degrees):
+        raise InputError(f"rotations {list(degrees)} holds one angle twice: those clusters would be the same")
     return tuple(View(quarter_turns=angle // 90 % 4) for angle in degrees)
 
 

@@ -1,6 +1,7 @@
 """What there is to choose from, found by reading source files and never importing them: `lit-cfl list` is instant."""
 
 import ast
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,7 +62,7 @@ def _classes(folder: Path, base: str) -> Iterator[Entry]:
         if name.startswith("_") or name == base or not _derives(node, base, found):
             continue
         module = ast.get_docstring(trees[path]) or ""
-        uses = [config for config, text in texts.items() if f"class_path: {name}\n" in text.replace("}", "\n")]
+        uses = [config for config, text in texts.items() if re.search(rf"class_path: (\S+\.)?{name}\b", text)]
         own = [config for config in uses if config.partition("/")[0] == name.lower()]
         yield Entry(name, _first_line(ast.get_docstring(node)), _paper(module), (own or uses or [""])[0])
 

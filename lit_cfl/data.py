@@ -13,6 +13,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from lit_cfl.errors import InputError
+
 Split = Literal["train", "validation", "test"]
 
 
@@ -46,6 +48,10 @@ class Examples:
     num_labels: int
     scale: float = 1.0
     views: tuple[View, ...] = (View(),)
+
+    def __post_init__(self) -> None:
+        if any(view.quarter_turns % 2 for view in self.views) and self.inputs.shape[-1] != self.inputs.shape[-2]:
+            raise InputError(f"images of {tuple(self.inputs.shape[1:])} are not square; rotate them by 0 and 180 only")
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -98,6 +104,8 @@ class ClientIndex:
         return len(self.offsets) - 1
 
     def __getitem__(self, client: int) -> Tensor:
+        if not 0 <= client < len(self):
+            raise IndexError(f"there is no client {client}; ids are 0 to {len(self) - 1}")
         return self.values[self.offsets[client] : self.offsets[client + 1]]
 
     @property

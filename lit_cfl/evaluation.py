@@ -29,7 +29,7 @@ class EvaluationPlan:
     def __post_init__(self) -> None:
         if self.every < 1:
             raise InputError(f"evaluation.every is {self.every}; it must be 1 or more")
-        if isinstance(self.clients, int) and self.clients < 1:
+        if self.clients not in ("assigned", "all") and not (isinstance(self.clients, int) and self.clients >= 1):
             raise InputError(f"evaluation.clients is {self.clients}; give assigned, all, or a number of 1 or more")
 
     def candidates(self, population: Tensor, seed: int) -> Tensor:

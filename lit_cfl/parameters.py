@@ -142,6 +142,8 @@ class ParameterLayout:
 
     def write(self, row: Tensor, module: nn.Module) -> None:
         """Copies a row `[d]` into the module, in place."""
+        if row.shape != (self.num_columns,):
+            raise ValueError(f"a row of shape {tuple(row.shape)} does not fit {self.num_columns} columns")
         with torch.no_grad():
             for slot, tensor in zip(self.slots, self._tensors(module), strict=True):
                 tensor.copy_(row[slot.start : slot.stop].view(slot.shape))

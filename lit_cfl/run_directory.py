@@ -8,9 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
+from io import TextIOWrapper
 from math import isnan
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import torch
@@ -79,11 +80,15 @@ class RunDirectory:
 
     def write_clients(self, rows: Iterable[Sequence[Any]]) -> None:
         """Writes `clients.csv` whole."""
-        temporary = self.path / ".clients.csv.tmp"
-        temporary.unlink(missing_ok=True)
-        _append(temporary, [CLIENTS])
-        _append(temporary, ([_blank_nan(value) for value in row] for row in rows))
-        temporary.replace(self.path / "clients.csv")
+
+        def write(file: IO[bytes]) -> None:
+            text = TextIOWrapper(file, newline="")
+            writer = csv.writer(text, lineterminator="\n")
+            writer.writerow(CLIENTS)
+            writer.writerows([_blank_nan(value) for value in row] for row in rows)
+            text.detach()
+
+        write_atomically(self.path / "clients.csv", write)
 
     def write_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         """Writes a compressed `.npz`."""

@@ -14,7 +14,8 @@ class StopRule:
     """Early stopping.
 
     Args:
-        metric: a `val/...` or `train/...` column of `metrics.csv`; lower is better for a loss, higher for all else.
+        metric: a `val/...` or `train/...` column of `metrics.csv`; lower is better for a loss and
+            the discrepancy, higher for all else.
         patience: stop after so many evaluations without a better value; None = never.
         target: stop once the metric is this good; None = never.
         max_minutes: stop after so much time; None = never. Such a run cannot be repeated exactly.
@@ -29,6 +30,8 @@ class StopRule:
         require_choosable(self.metric)
         if self.patience is not None and self.patience < 1:
             raise InputError(f"stop.patience is {self.patience}; it must be 1 or more, or null for never")
+        if self.max_minutes is not None and not self.max_minutes > 0:
+            raise InputError(f"stop.max_minutes is {self.max_minutes}; it must be above 0, or null for never")
 
     def reason(self, rows: Sequence[dict[str, Any]], seconds: float) -> str | None:
         """Why to stop now, or None.
@@ -37,7 +40,7 @@ class StopRule:
             rows: of `metrics.csv`, up to now.
             seconds: since the start of the run.
         """
-        sign = -1.0 if self.metric.endswith("loss") else 1.0
+        sign = -1.0 if self.metric.endswith(("loss", "discrepancy")) else 1.0
         values = [sign * row[self.metric] for row in rows if row.get(self.metric) is not None]
         best = max(range(len(values)), key=values.__getitem__, default=0)  # the first of equals
         if self.target is not None and values and values[-1] >= sign * self.target:

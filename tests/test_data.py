@@ -200,7 +200,13 @@ def test_numbers_become_indices_of_a_view():
 
 
 def test_angles_become_quarter_turns():
-    assert rotations((0, 90, 180, 270, -90, 450)) == quarters(0, 1, 2, 3, 3, 1)
+    assert rotations((0, 90, 180, 270)) == quarters(0, 1, 2, 3)
+    assert rotations((-90, 450)) == quarters(3, 1)
+
+
+def test_the_same_angle_twice_is_refused():
+    with pytest.raises(InputError, match=r"\[0, 360\] holds one angle twice"):
+        rotations((0, 360))
 
 
 # Digits

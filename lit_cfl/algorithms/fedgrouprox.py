@@ -16,7 +16,9 @@ from lit_cfl.algorithms.fedgroup import FedGroup
 
 @dataclass(frozen=True)
 class FedGrouProx(FedGroup):
-    """FedGroup with FedProx inside each cluster. Arguments as in FedGroup, and:
+    """FedGroup with FedProx inside each cluster.
+
+    The arguments of FedGroup, and:
 
     Args:
         mu: adds mu/2 * |w - w_cluster|^2 to each client's loss; 0 is FedGroup. The paper uses 1 (Sent140: 0.01).
