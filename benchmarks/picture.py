@@ -11,7 +11,7 @@ import matplotlib
 import numpy as np
 import yaml
 
-from lit_cfl.run_directory import read_table
+from lit_cfl.tables import read_table
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # after the backend is chosen

@@ -6,8 +6,10 @@ from pathlib import Path
 from rich.console import Console
 
 from lit_cfl import dry_run, progress, tiny
-from lit_cfl.configuration import parse_run
-from lit_cfl.run import run
+from lit_cfl.configuration import Request, parse_run
+from lit_cfl.errors import Interrupted, SaveError
+from lit_cfl.interrupt import interruptible
+from lit_cfl.run import Going, run
 from lit_cfl.run_directory import default_run_directory
 
 
@@ -22,7 +24,22 @@ def run_experiment(arguments: Sequence[str]) -> int:
     if request.options.dry_run:
         dry_run.show(console, experiment)
         return 0
-    path = Path(request.options.run_dir) if request.options.run_dir else default_run_directory(experiment.name)
-    finished = run(experiment, path, progress.watch(console))
+    path, going = _where(request)
+    again = f"lit-cfl run --resume {path}"
+    try:
+        with interruptible():
+            finished = run(experiment, path, progress.watch(console), going)
+    except Interrupted as stop:
+        console.print(f"Interrupted; what was done is saved. Go on with: {again}", soft_wrap=True, highlight=False)
+        return 128 + stop.signum
+    except SaveError as error:
+        raise SaveError(f"{error}. The last checkpoint is intact: make room, then go on with: {again}") from error
     progress.closing_table(console, finished)
     return 0
+
+
+def _where(request: Request) -> tuple[Path, Going]:
+    options = request.options
+    if options.resume is None:
+        return Path(options.run_dir) if options.run_dir else default_run_directory(request.experiment.name), "new"
+    return Path(options.resume), "new_plan" if options.new_plan else "resume"

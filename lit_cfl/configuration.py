@@ -1,5 +1,6 @@
 """From a YAML file and command-line options to an Experiment."""
 
+import argparse
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -26,7 +27,15 @@ SHORT_NAMES = (
     lit_cfl.nets,
     lit_cfl.tasks,
 )  # imported, so that their classes go by name
-_COMMAND_ONLY = ("config", "seed", "run_dir", "tiny", "dry_run")  # options of the command, not of the experiment
+_COMMAND_ONLY = (
+    "config",
+    "seed",
+    "run_dir",
+    "resume",
+    "new_plan",
+    "tiny",
+    "dry_run",
+)  # options of the command, not of the experiment
 
 
 @dataclass(frozen=True)
@@ -53,6 +62,8 @@ def experiment_parser(prog: str) -> ArgumentParser:
     parser.add_argument("--config", action="config", help="A YAML file, or the name of one of `lit-cfl list configs`.")
     parser.add_argument("--seed", type=int, help="One seed in place of the file's.")
     parser.add_argument("--run_dir", type=str, help="Where the files go (default: runs/<name>-<time>).")
+    parser.add_argument("--resume", metavar="RUN_DIR", help="Go on with a run; with --config, start it where none is.")
+    parser.add_argument("--new_plan", action="store_true", help="With --resume: under a plan for this machine.")
     parser.add_argument(
         "--tiny", action="store_true", help="4 clients, 20 samples, 2 steps, 1 round: does it run at all?"
     )
@@ -67,6 +78,7 @@ def experiment_parser(prog: str) -> ArgumentParser:
 def parse_run(arguments: Sequence[str], prog: str = "lit-cfl run") -> Request:
     """Reads a command line. Raises InputError for anything that cannot be used."""
     parser = experiment_parser(prog)
+    arguments = _with_recorded_config(arguments)
     arguments = [_found_config(before, word) for before, word in zip(["", *arguments], arguments, strict=False)]
     try:
         read = parser.parse_args(arguments)
@@ -85,6 +97,8 @@ def _build(parser: ArgumentParser, read: Namespace) -> Experiment:
     config = yaml.safe_load(parser.dump(read, skip_unset=False))
     for name in _COMMAND_ONLY:
         config.pop(name, None)
+    if read.tiny:
+        config["tiny"] = True  # a resumed run has to be as tiny
     parts = read.clone()
     task = parts.pop("task")
     for name in _COMMAND_ONLY:
@@ -126,6 +140,22 @@ def _innermost(error: BaseException) -> InputError:
             return error
         error = error.__cause__ or error.__context__ or error
     return error if isinstance(error, InputError) else InputError(str(error))
+
+
+def _with_recorded_config(arguments: Sequence[str]) -> Sequence[str]:
+    """With `--resume` alone, the configuration is the one that the run recorded."""
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for option in ("--resume", "--config", "--run_dir"):
+        early.add_argument(option)
+    given, _ = early.parse_known_args(arguments)
+    if given.resume is None:
+        return arguments
+    if given.run_dir is not None:
+        raise InputError(f"--resume {given.resume} says where the run is; leave out --run_dir {given.run_dir}")
+    recorded = Path(given.resume) / "config.yaml"
+    if given.config is None and not recorded.exists():
+        raise InputError(f"{given.resume} holds no run to resume; give its directory, or --config to start one there")
+    return arguments if given.config is not None else ["--config", str(recorded), *arguments]
 
 
 def _found_config(before: str, word: str) -> str:

@@ -7,3 +7,19 @@ class InputError(ValueError):
 
 class DivergedError(InputError):
     """A client's training loss or model became NaN or infinite."""
+
+
+class SaveError(InputError):
+    """A file could not be written: the disk is full, or a limit was reached."""
+
+
+class Interrupted(BaseException):  # no error: the user or the scheduler asked for it
+    """SIGINT or SIGTERM arrived. Not an Exception, so that nothing on the way takes it for a failure.
+
+    Args:
+        signum: number of the signal.
+    """
+
+    def __init__(self, signum: int) -> None:
+        super().__init__(signum)
+        self.signum = signum

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from lit_cfl.run import Finished, Watch
-from lit_cfl.run_directory import read_table
+from lit_cfl.tables import read_table
 
 Row = dict[str, Any]
 _QUIET_SECONDS = 2.0  # least time between two lines in a pipe
@@ -41,13 +41,13 @@ class _Live:
     def __init__(self, console: Console) -> None:
         self.console = console
 
-    def started(self, title: str, rounds: int) -> None:
+    def started(self, title: str, first: int, rounds: int) -> None:
         self.progress = Progress(
             TextColumn("[bold]{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(),
             TextColumn("{task.fields[line]}"), TimeRemainingColumn(),
             TextColumn("left"), console=self.console,
         )  # fmt: skip
-        self.task = self.progress.add_task(title, total=rounds, line="starting")
+        self.task = self.progress.add_task(title, total=rounds, completed=first, line="starting")
         self.progress.start()
 
     def row(self, row: Row) -> None:
@@ -64,8 +64,8 @@ class _Lines:
     def __init__(self, console: Console) -> None:
         self.console = console
 
-    def started(self, title: str, rounds: int) -> None:
-        self.title, self.rounds, self.begun = title, rounds, monotonic()
+    def started(self, title: str, first: int, rounds: int) -> None:
+        self.title, self.first, self.rounds, self.begun = title, first, rounds, monotonic()
         self.printed = 0.0
 
     def row(self, row: Row) -> None:
@@ -73,7 +73,7 @@ class _Lines:
         if now - self.printed < _QUIET_SECONDS and done < self.rounds:
             return
         self.printed = now
-        left = (now - self.begun) / done * (self.rounds - done)
+        left = (now - self.begun) / (done - self.first) * (self.rounds - done)
         self.console.print(
             f"{self.title}  round {done}/{self.rounds}  {describe(row)}  {left:.0f} s left",
             soft_wrap=True,

@@ -1,6 +1,8 @@
 """Follows one run: evaluates, writes its files, feeds the loggers, saves, and stops it early."""
 
+import json
 from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import version
 from time import monotonic
 from typing import Any
 
@@ -8,9 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lit_cfl import checkpoint
-from lit_cfl.algorithms.base import Similarity
+from lit_cfl.algorithms.base import Info, Similarity, State
+from lit_cfl.checkpoint import Checkpoint, state_from_dict, state_to_dict
 from lit_cfl.data import FederatedData
+from lit_cfl.errors import Interrupted
 from lit_cfl.evaluation import (
     Evaluation,
     Scores,
@@ -21,9 +24,9 @@ from lit_cfl.evaluation import (
     weighted_accuracy,
 )
 from lit_cfl.experiment import Prepared
-from lit_cfl.rounds import Round
+from lit_cfl.resume import require_agreement
+from lit_cfl.rounds import Round, Traffic
 from lit_cfl.run_directory import RunDirectory, write_json
-from lit_cfl.tracking import Trackers
 
 Row = dict[str, Any]
 _MAX_SNAPSHOT_CLIENTS = 2000
@@ -35,62 +38,99 @@ class Recorder:
     Args:
         prepared: what to run.
         directory: where its files go.
-        trackers: its loggers.
+        checkpoint: where its state goes.
     """
 
-    def __init__(self, prepared: Prepared, directory: RunDirectory, trackers: Trackers) -> None:
-        self.prepared, self.directory, self.trackers = prepared, directory, trackers
+    def __init__(self, prepared: Prepared, directory: RunDirectory, checkpoint: Checkpoint) -> None:
+        self.prepared, self.directory, self.checkpoint = prepared, directory, checkpoint
         self.experiment, self.engine = prepared.experiment, prepared.engine
         self._begun = self._saved = monotonic()
+        self._seconds_before = 0.0  # of the processes that this one goes on from
         self._memberships: dict[int, Tensor] = {}  # round -> cluster of each client, -1 = none
+        self._best: float | None = None  # test accuracy, among rounds with full coverage
         self._latest: tuple[Round, Evaluation] | None = None
-        self._covered: list[float] = []  # test accuracies of the rounds with full coverage
+        self._unsaved: tuple[dict[str, Any], State] | None = None
 
-    def run(self, on_row: Callable[[Row], None]) -> str | None:
-        """All rounds; returns why it stopped early, or None."""
+    @property
+    def next_round(self) -> int:
+        """The round that `run` begins with."""
+        return 0 if self._latest is None else self._latest[0].number + 1
+
+    def restore(self, saved: dict[str, Any], new_plan: bool) -> None:
+        """Goes on where a checkpoint was made.
+
+        Raises:
+            InputError: it is of another configuration, or (unless `new_plan`) of another plan.
+        """
+        require_agreement(self.checkpoint.path, json.loads(saved["config"]), self.prepared.config(), new_plan)
+        self._memberships, self._best = saved["memberships"], saved["best"]
+        self._seconds_before = saved["seconds"]
+        state = state_from_dict(self.experiment.algorithm.state_type, saved["state"])
+        r = Round(saved["round"], state, Info(), self.prepared.data, Traffic(*saved["traffic"]))
+        self._latest = r, self._evaluation_of(r, before=None)
+
+    def run(self, *watchers: Callable[[Row], None]) -> str | None:
+        """The rounds that are left; each row goes to the watchers. Returns why the run stopped early, or None."""
         since, skipped = self._begun, 0
-        for r in self.prepared.rounds():
-            skipped += r.info.skipped
-            last = r.number == self.experiment.rounds - 1
-            if (r.number + 1) % self.experiment.evaluation.every and not last:
-                continue
-            trained = monotonic()
-            row = self._evaluate(r) | {"clients/skipped": skipped, "time/training_seconds": trained - since}
-            since, skipped = monotonic(), 0
-            row |= {"time/evaluation_seconds": since - trained, "time/elapsed_seconds": since - self._begun}
-            written = self.directory.add_row(row)
-            self.trackers.log(written)
-            on_row(written)
-            reason = self._reason_to_stop(since) if not last else None
-            if last or reason or since - self._saved >= self.experiment.checkpoint.every_seconds:
-                self._save(r)
-            if reason:
-                return reason
+        after = None if self._latest is None else self._latest[0]
+        reason = None if after is None else self._reason_to_stop(after.number)
+        if reason is not None:
+            return reason
+        try:
+            for r in self.prepared.rounds(after):
+                skipped += r.info.skipped
+                last = r.number == self.experiment.rounds - 1
+                if (r.number + 1) % self.experiment.evaluation.every and not last:
+                    continue
+                trained = monotonic()
+                row = self._evaluate(r) | {"clients/skipped": skipped, "time/training_seconds": trained - since}
+                since, skipped = monotonic(), 0
+                row |= {"time/evaluation_seconds": since - trained, "time/elapsed_seconds": self._elapsed()}
+                written = self.directory.add_row(row)
+                for watcher in watchers:
+                    watcher(written)
+                self._unsaved = self._content(r), r.state
+                reason = self._reason_to_stop(r.number)
+                if last or reason or since - self._saved >= self.experiment.checkpoint.every_seconds:
+                    self._save()
+                if reason:
+                    return reason
+        except Interrupted:
+            self._save()  # the last round that is whole
+            raise
         return None
 
-    def _reason_to_stop(self, now: float) -> str | None:
-        stop = self.experiment.stop
-        return None if stop is None else stop.reason(self.directory.rows, now - self._begun)
+    def _elapsed(self) -> float:
+        return self._seconds_before + monotonic() - self._begun
 
-    def _evaluate(self, r: Round) -> Row:
-        before = None if self._latest is None else _members(self._latest[1], r.data.num_clients)
-        evaluation = evaluate(
+    def _reason_to_stop(self, round: int) -> str | None:
+        stop = self.experiment.stop
+        if stop is None or round >= self.experiment.rounds - 1:
+            return None
+        return stop.reason(self.directory.rows, self._elapsed())
+
+    def _evaluation_of(self, r: Round, before: Tensor | None) -> Evaluation:
+        return evaluate(
             self.experiment.algorithm, r.state, self.engine, r.data, self.experiment.evaluation,
             round=r.number, before=before,
         )  # fmt: skip
+
+    def _evaluate(self, r: Round) -> Row:
+        before = None if self._latest is None else _members(self._latest[1], r.data.num_clients)
+        evaluation = self._evaluation_of(r, before)
         self._latest = r, evaluation
         row: Row = (
             {"round": r.number, "train/loss": r.info.loss} | evaluation.metrics | r.info.scores | self._traffic(r)
         )
         if evaluation.full_coverage and "test/weighted_accuracy" in row:
-            self._covered.append(row["test/weighted_accuracy"])
+            self._best = max(row["test/weighted_accuracy"], self._best or 0.0)
         if r.info.similarity is not None:
             clusters = self.experiment.algorithm.serve(r.state, r.info.similarity.clients).index
             row["clusters/silhouette"] = silhouette(r.info.similarity.matrix, clusters)
             self.directory.write_arrays(f"snapshots/{r.number}.npz", _snapshot(r, r.info.similarity, clusters))
         if r.number % self.experiment.tracking.snapshots_every == 0:
             self._memberships[r.number] = _members(evaluation, r.data.num_clients)
-        self.directory.add_clusters(_cluster_rows(r.number, evaluation))
+        self.directory.clusters.append(_cluster_rows(r.number, evaluation))
         return row
 
     def _traffic(self, r: Round) -> Row:
@@ -104,13 +144,24 @@ class Recorder:
             "traffic/round_mib": (r.info.down + r.info.up) * mib,
         }
 
-    def _save(self, r: Round) -> None:
-        content = {
+    def _content(self, r: Round) -> dict[str, Any]:
+        """What a checkpoint holds beside the state: all that the rest of the run depends on."""
+        return {
+            "version": version("lit-cfl"),
+            "config": json.dumps(self.prepared.config()),
             "round": r.number,
-            "state": checkpoint.state_to_dict(r.state),
             "traffic": [r.traffic.down, r.traffic.up],
+            "tables": self.directory.marks(),
+            "memberships": dict(self._memberships),
+            "best": self._best,
+            "seconds": self._elapsed(),
         }
-        checkpoint.save(self.directory.path / "checkpoint.pt", content)
+
+    def _save(self) -> None:
+        if self._unsaved is not None:
+            content, state = self._unsaved
+            self.checkpoint.save(content, state_to_dict(state))
+            self._unsaved = None
         self._saved = monotonic()
 
     def finish(self, stopped: str | None) -> Row:
@@ -124,7 +175,7 @@ class Recorder:
         self.directory.write_clients(_client_rows(r.data, [evaluation, *([newcomers] if newcomers else [])]))
         summary: Row = {"algorithm": type(self.experiment.algorithm).__name__, "seed": self.prepared.seed}
         summary |= {"stopped": stopped} | self.directory.rows[-1]
-        summary["test/max_weighted_accuracy"] = max(self._covered, default=None)
+        summary["test/max_weighted_accuracy"] = self._best
         known = [row["clusters/silhouette"] for row in self.directory.rows if row["clusters/silhouette"] is not None]
         summary["clusters/silhouette"] = known[-1] if known else None  # known only where clients were compared
         if newcomers and "test" in newcomers.scores:

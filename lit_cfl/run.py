@@ -1,4 +1,4 @@
-"""Runs into directories: one a seed, and the baseline beside each."""
+"""Runs into directories: one a seed, and the baseline beside each. All of it can be resumed."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -6,11 +6,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
+from lit_cfl.checkpoint import Checkpoint
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
 from lit_cfl.recorder import Recorder, Row
-from lit_cfl.run_directory import RunDirectory, claim, write_json
+from lit_cfl.resume import finished_summary, require_agreement, stored_config, with_stored_plan
+from lit_cfl.run_directory import RunDirectory, locked, refuse_used, write_config, write_json
 from lit_cfl.tracking import Trackers
+
+Going = Literal["new", "resume", "new_plan"]
 
 
 @dataclass
@@ -33,40 +37,53 @@ class Watch:
     """What the caller wants to be told while runs go on.
 
     Args:
-        started: called with a title and the number of rounds when a run begins.
+        started: called with a title, the first round and the number of rounds when a run begins or goes on.
         row: called with each row of `metrics.csv`.
         ended: called when a run ends, with the reason if it was stopped early.
     """
 
-    started: Callable[[str, int], None] = field(default=lambda title, rounds: None)
+    started: Callable[[str, int, int], None] = field(default=lambda title, first, rounds: None)
     row: Callable[[Row], None] = field(default=lambda row: None)
     ended: Callable[[str | None], None] = field(default=lambda reason: None)
 
 
-def run(experiment: Experiment, path: Path, watch: Watch | None = None) -> Finished:
+def run(experiment: Experiment, path: Path, watch: Watch | None = None, going: Going = "new") -> Finished:
     """Runs an experiment, and its baseline, for all its seeds.
 
     With one seed, `path` is the run directory; with several, `path/seed-<s>/` are, and `path/summary.json` holds
     the means of their figures.
+
+    Args:
+        going: `new`: the directory must hold no run; `resume`: go on with what is there, under the plan recorded;
+            `new_plan`: the same under a plan for this machine.
+
+    Raises:
+        InputError: another configuration than the one recorded, files that were changed, a directory in use.
     """
     watch = watch or Watch()
     if len(experiment.seeds) == 1:
-        return _run_seed(experiment, path, watch)
-    claim(path, experiment.described())
-    parts = [_run_seed(experiment.of_seed(seed), path / f"seed-{seed}", watch) for seed in experiment.seeds]
-    finished = Finished(path, mean_summary([part.summary for part in parts]))
-    baselines = [part.baseline.summary for part in parts if part.baseline is not None]
-    if baselines:
-        finished.baseline = Finished(path, mean_summary(baselines))
-    write_json(path / "summary.json", finished.summary)
+        return _run_seed(experiment, path, watch, going)
+    with locked(path):
+        config, stored = experiment.described(), stored_config(path)
+        if going == "new":
+            refuse_used(path)
+        elif stored is not None:
+            require_agreement(path, stored, config, going == "new_plan")
+        write_config(path, config)
+        parts = [_run_seed(experiment.of_seed(seed), path / f"seed-{seed}", watch, going) for seed in experiment.seeds]
+        finished = Finished(path, mean_summary([part.summary for part in parts]))
+        baselines = [part.baseline.summary for part in parts if part.baseline is not None]
+        if baselines:
+            finished.baseline = Finished(path, mean_summary(baselines))
+        write_json(path / "summary.json", finished.summary)
     return finished
 
 
-def _run_seed(experiment: Experiment, path: Path, watch: Watch) -> Finished:
-    finished = Finished(path, _run_one(experiment, path, watch))
+def _run_seed(experiment: Experiment, path: Path, watch: Watch, going: Going) -> Finished:
+    finished = Finished(path, _run_one(experiment, path, watch, going))
     if experiment.baseline is not None:
         beside = path / "baseline"
-        finished.baseline = Finished(beside, _run_one(experiment.of_baseline(), beside, watch))
+        finished.baseline = Finished(beside, _run_one(experiment.of_baseline(), beside, watch, going))
     return finished
 
 
@@ -78,23 +95,52 @@ def mean_summary(summaries: Sequence[Row]) -> Row:
     return {"algorithm": summaries[0]["algorithm"], "seeds": len(summaries)} | means
 
 
-def _run_one(experiment: Experiment, path: Path, watch: Watch) -> Row:
-    prepared = experiment.prepare(experiment.seeds[0])
-    config = prepared.config()
-    directory = RunDirectory(path, config, experiment.algorithm.score_columns)
-    trackers = Trackers(experiment.tracking, experiment.name, path, config)
+def _run_one(experiment: Experiment, path: Path, watch: Watch, going: Going) -> Row:
+    with locked(path):
+        stored = None if going == "new" else stored_config(path)
+        if stored is None:
+            refuse_used(path)
+        else:
+            experiment = with_stored_plan(experiment, stored, going == "new_plan")
+            require_agreement(path, stored, experiment.described() | {"plan": stored.get("plan")}, going == "new_plan")
+            summary = finished_summary(path, experiment.rounds)
+            if summary is not None:
+                return summary
+        prepared = experiment.prepare(experiment.seeds[0])
+        directory = RunDirectory(path, experiment.algorithm.score_columns)
+        recorder = Recorder(prepared, directory, Checkpoint(path))
+        logged = 0
+        if stored is None:
+            directory.create(prepared.config())
+        else:
+            logged = _go_on(recorder, new_plan=going == "new_plan")
+        try:
+            return _record(recorder, watch, logged)
+        except InputError:
+            if stored is None and not directory.rows:  # nothing was trained: the same path may be used again
+                directory.discard()
+            raise
+
+
+def _go_on(recorder: Recorder, new_plan: bool) -> int:
+    """Puts a run back where its checkpoint was made. Returns the last round that its loggers were given, plus one."""
+    saved = recorder.checkpoint.load()
+    if saved is not None:
+        recorder.restore(saved, new_plan)
+    return recorder.directory.reopen(recorder.prepared.config(), None if saved is None else saved["tables"])
+
+
+def _record(recorder: Recorder, watch: Watch, logged: int) -> Row:
+    experiment, directory = recorder.experiment, recorder.directory
+    config = recorder.prepared.config()
+    trackers = Trackers(experiment.tracking, experiment.name, directory.path, config, directory.run_id, logged)
     status: Literal["success", "failed"] = "failed"
     reason = None
-    watch.started(type(experiment.algorithm).__name__, experiment.rounds)
+    watch.started(type(experiment.algorithm).__name__, recorder.next_round, experiment.rounds)
     try:
-        recorder = Recorder(prepared, directory, trackers)
-        reason = recorder.run(watch.row)
+        reason = recorder.run(trackers.log, watch.row)
         summary = recorder.finish(reason)
         status = "success"
-    except InputError:
-        if not directory.rows:  # nothing was trained: the user mends the input and may use the same path
-            directory.discard()
-        raise
     finally:
         trackers.finish(status)
         watch.ended(reason)

@@ -1,15 +1,17 @@
 """The files of a run. `docs/results.md` explains each of them and every column."""
 
 import csv
+import fcntl
 import json
+import os
 import platform
+import secrets
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from io import TextIOWrapper
-from math import isnan
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,6 +22,7 @@ import yaml
 from lit_cfl.checkpoint import write_atomically
 from lit_cfl.columns import CLIENTS, CLUSTERS, METRICS
 from lit_cfl.errors import InputError
+from lit_cfl.tables import Mark, Table, blank_nan, read_table
 
 _PACKAGES = ("lit-cfl", "torch", "lightning", "numpy", "scikit-learn", "scipy")
 
@@ -35,57 +38,110 @@ def default_run_directory(name: str) -> Path:
     return path
 
 
-class RunDirectory:
-    """Writes the files of one run.
-
-    Args:
-        path: a directory that holds no run yet; made with its parents.
-        config: the resolved configuration, written at once.
-        score_columns: further columns of `metrics.csv`, the algorithm's own.
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Makes the directory and holds it for this process until the block ends, or the process does.
 
     Raises:
-        InputError: the directory holds a run, or cannot be written.
+        InputError: another process holds it, or it cannot be written.
+    """
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        file = (path / ".lock").open("a+")
+    except OSError as error:
+        raise InputError(f"{path} cannot be written ({error.strerror}); choose another --run_dir") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            file.seek(0)
+            raise InputError(
+                f"{path} is in use by process {file.read().strip()}; wait for it, or choose another --run_dir"
+            ) from error
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        try:
+            yield
+        finally:
+            if [entry.name for entry in path.iterdir()] == [".lock"]:  # nothing came of it
+                (path / ".lock").unlink()
+                path.rmdir()
+
+
+class RunDirectory:
+    """Writes the files of one run. `create` or `reopen` comes first.
+
+    Args:
+        path: a directory that this process holds.
+        score_columns: further columns of `metrics.csv`, the algorithm's own.
     """
 
-    def __init__(self, path: Path, config: Mapping[str, Any], score_columns: Sequence[str] = ()) -> None:
+    def __init__(self, path: Path, score_columns: Sequence[str] = ()) -> None:
         self.path = path
-        self.columns = (*METRICS, *score_columns)
-        self.rows: list[dict[str, Any]] = []
-        claim(path, config)
-        write_json(path / "environment.json", environment())
-        _append(path / "metrics.csv", [self.columns])
-        _append(path / "clusters.csv", [CLUSTERS])
+        self.metrics = Table(path / "metrics.csv", (*METRICS, *score_columns))
+        self.clusters = Table(path / "clusters.csv", CLUSTERS)
+        self.rows: list[dict[str, Any]] = []  # of metrics.csv
+
+    def create(self, config: Mapping[str, Any]) -> None:
+        """Starts a new run. Raises InputError where one lives already."""
+        refuse_used(self.path)
+        write_config(self.path, config)
+        write_json(self.path / "environment.json", environment() | {"run_id": secrets.token_hex(4)})
+        self.metrics.start()
+        self.clusters.start()
+
+    def reopen(self, config: Mapping[str, Any], marks: Mapping[str, Mark] | None) -> int:
+        """Goes on with a run: its tables are cut back to a checkpoint's marks, or to nothing if there was none.
+
+        Returns:
+            the round of the last row before the cut, plus one: rows up to it will be made again.
+        """
+        written = read_table(self.metrics.path) if self.metrics.path.exists() else []
+        if not (self.path / "environment.json").exists():
+            write_json(self.path / "environment.json", environment() | {"run_id": secrets.token_hex(4)})
+        if marks is None:
+            self.metrics.start()
+            self.clusters.start()
+        else:
+            self.rows = self.metrics.cut_back(marks["metrics.csv"])
+            self.clusters.cut_back(marks["clusters.csv"])
+        write_config(self.path, config)
+        return int(written[-1]["round"]) + 1 if written else 0
 
     def discard(self) -> None:
-        """Removes the files made so far, and the directory if nothing else is in it."""
+        """Removes the files made so far."""
         for name in ("config.yaml", "environment.json", "metrics.csv", "clusters.csv"):
             (self.path / name).unlink(missing_ok=True)
-        with suppress(OSError):  # loggers may have left files of theirs
-            self.path.rmdir()
+
+    @property
+    def run_id(self) -> str:
+        """Of this run, for trackers that go on with one; the same after every resume."""
+        run_id: str = json.loads((self.path / "environment.json").read_text())["run_id"]
+        return run_id
+
+    def marks(self) -> dict[str, Mark]:
+        """Where the tables end now."""
+        return {table.path.name: table.mark() for table in (self.metrics, self.clusters)}
 
     def add_row(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Appends a row to `metrics.csv`; nan and missing values are left blank. Returns the row as written."""
-        unknown = row.keys() - set(self.columns)
+        unknown = row.keys() - set(self.metrics.columns)
         if unknown:
             raise KeyError(f"{sorted(unknown)} are no columns of metrics.csv; name them in score_columns")
-        whole = {column: _blank_nan(row.get(column)) for column in self.columns}
+        whole = {column: blank_nan(row.get(column)) for column in self.metrics.columns}
+        self.metrics.append([whole])
         self.rows.append(whole)
-        _append(self.path / "metrics.csv", [whole.values()])
         return whole
 
-    def add_clusters(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Appends to `clusters.csv`."""
-        table = [[_blank_nan(row.get(column)) for column in CLUSTERS] for row in rows]
-        _append(self.path / "clusters.csv", table)
-
     def write_clients(self, rows: Iterable[Sequence[Any]]) -> None:
-        """Writes `clients.csv` whole."""
+        """Writes `clients.csv` whole, row by row."""
 
         def write(file: IO[bytes]) -> None:
             text = TextIOWrapper(file, newline="")
             writer = csv.writer(text, lineterminator="\n")
             writer.writerow(CLIENTS)
-            writer.writerows([_blank_nan(value) for value in row] for row in rows)
+            writer.writerows([blank_nan(value) for value in row] for row in rows)
             text.detach()
 
         write_atomically(self.path / "clients.csv", write)
@@ -97,25 +153,21 @@ class RunDirectory:
         write_atomically(target, lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]  # numpy's stub takes every keyword for allow_pickle
 
 
+def refuse_used(path: Path) -> None:
+    """Raises InputError where a run lives already."""
+    if (path / "config.yaml").exists():
+        raise InputError(f"{path} already holds a run; choose another --run_dir, or go on with --resume {path}")
+
+
+def write_config(path: Path, config: Mapping[str, Any]) -> None:
+    """Writes `config.yaml`."""
+    text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+    write_atomically(path / "config.yaml", lambda file: file.write(text.encode()))
+
+
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     text = json.dumps(content, indent=2, allow_nan=False) + "\n"
     write_atomically(path, lambda file: file.write(text.encode()))
-
-
-def claim(path: Path, config: Mapping[str, Any]) -> None:
-    """Makes the directory and writes `config.yaml`, which marks it as taken.
-
-    Raises:
-        InputError: a run lives there already, or it cannot be written.
-    """
-    text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
-    if (path / "config.yaml").exists():
-        raise InputError(f"{path} already holds a run; choose another --run_dir")
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        write_atomically(path / "config.yaml", lambda file: file.write(text.encode()))
-    except OSError as error:
-        raise InputError(f"{path} cannot be written ({error.strerror}); choose another --run_dir") from error
 
 
 def environment() -> dict[str, Any]:
@@ -134,31 +186,3 @@ def environment() -> dict[str, Any]:
         "gpus": gpus,
         "packages": found,
     }
-
-
-def read_table(path: Path) -> list[dict[str, Any]]:
-    """The rows of one of our CSV files: numbers as numbers, blanks as None."""
-    with path.open(newline="") as file:
-        return [{key: _number(text) for key, text in row.items()} for row in csv.DictReader(file)]
-
-
-def _append(path: Path, rows: Iterable[Iterable[Any]]) -> None:
-    with path.open("a", newline="") as file:
-        csv.writer(file, lineterminator="\n").writerows(rows)
-
-
-def _blank_nan(value: Any) -> Any:
-    return None if isinstance(value, float) and isnan(value) else value
-
-
-def _number(text: str) -> int | float | str | None:
-    if text == "":
-        return None
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        return float(text)
-    except ValueError:
-        return text

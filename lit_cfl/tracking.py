@@ -42,11 +42,16 @@ class Trackers:
         name: of the run.
         path: the run directory; W&B keeps its files there.
         config: logged as hyper-parameters.
+        run_id: of the W&B run; a resumed run goes on under it.
+        logged: rounds below this one were logged before the run was resumed, and are not logged again.
     """
 
-    def __init__(self, tracking: Tracking, name: str, path: Path, config: Mapping[str, Any]) -> None:
+    def __init__(
+        self, tracking: Tracking, name: str, path: Path, config: Mapping[str, Any], run_id: str, logged: int = 0
+    ) -> None:
+        self._logged = logged
         self._loggers = [build() for build in tracking.loggers]
-        self._wandb = None if tracking.wandb == "disabled" else _WandbRun(tracking, name, path)
+        self._wandb = None if tracking.wandb == "disabled" else _WandbRun(tracking, name, path, run_id)
         if self._wandb is not None:
             self._loggers.append(self._wandb.logger)
         for logger in self._loggers:
@@ -54,6 +59,8 @@ class Trackers:
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Logs a row of `metrics.csv`; blanks are left out."""
+        if row["round"] < self._logged:
+            return
         numbers = {name: value for name, value in row.items() if value is not None}
         for logger in self._loggers:
             logger.log_metrics(numbers, step=int(row["round"]))
@@ -69,13 +76,15 @@ class Trackers:
 class _WandbRun:
     """One run of Weights & Biases, ended before the next begins: a logger would go on with one that is open."""
 
-    def __init__(self, tracking: Tracking, name: str, path: Path) -> None:
+    def __init__(self, tracking: Tracking, name: str, path: Path, run_id: str) -> None:
         try:
             import wandb
             from lightning.pytorch.loggers import WandbLogger
         except ModuleNotFoundError as error:
             raise InputError("tracking.wandb needs wandb: pip install wandb, or set it to disabled") from error
         self.run = wandb.init(
+            id=run_id,
+            resume="allow",
             name=name,
             dir=path,
             mode="offline" if tracking.wandb == "offline" else "online",

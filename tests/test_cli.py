@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from lit_cfl.cli import main
-from lit_cfl.run_directory import read_table
+from lit_cfl.tables import read_table
 
 FAST = ["--rounds", "2", "--data.num_clients", "12", "--cohort_size", "4", "--algorithm.pretrain_scale", "2"]
 

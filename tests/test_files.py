@@ -1,6 +1,7 @@
 """What a run writes: checkpoints, and the files of its directory."""
 
 import json
+import os
 import pickle
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,7 +17,8 @@ from torch import Tensor
 from lit_cfl import checkpoint
 from lit_cfl.columns import CLIENTS, CLUSTERS, METRICS
 from lit_cfl.errors import InputError
-from lit_cfl.run_directory import RunDirectory, default_run_directory, read_table, write_json
+from lit_cfl.run_directory import RunDirectory, default_run_directory, locked, write_json
+from lit_cfl.tables import read_table
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,6 +34,13 @@ class SomeState:
 def some_state(models: Tensor) -> SomeState:
     personal = {7: torch.tensor([1.5]), 2: torch.empty(0)}
     return SomeState(models, personal, [torch.tensor([3, 1]), torch.tensor([True])], "warm", 4, 1 / 3)
+
+
+def new_directory(path: Path, config: dict[str, object] | None = None, columns: tuple[str, ...] = ()) -> RunDirectory:
+    path.mkdir(parents=True, exist_ok=True)
+    directory = RunDirectory(path, columns)
+    directory.create(config or {})
+    return directory
 
 
 def names(folder: Path) -> list[str]:
@@ -70,8 +79,8 @@ def test_written_file_replaces_the_old_one(tmp_path: Path):
 
 def test_state_survives_saving(tmp_path: Path):
     before = some_state(torch.tensor([[0.1, 2.0], [float("nan"), -0.0]], dtype=torch.float64))
-    checkpoint.save(tmp_path / "checkpoint.pt", {"round": 3, "state": checkpoint.state_to_dict(before)})
-    content = checkpoint.load(tmp_path / "checkpoint.pt")
+    checkpoint.Checkpoint(tmp_path).save({"round": 3}, checkpoint.state_to_dict(before))
+    content = checkpoint.Checkpoint(tmp_path).load()
     after = checkpoint.state_from_dict(SomeState, content["state"])
     assert content["round"] == 3
     torch.testing.assert_close(after.models, before.models, rtol=0, atol=0, equal_nan=True)
@@ -84,7 +93,7 @@ def test_state_survives_saving(tmp_path: Path):
 def test_view_is_saved_without_the_rest_of_its_storage(tmp_path: Path):
     whole = torch.zeros(1000, 1000)  # 4 MB
     state = SomeState(whole[3:4], {5: whole[0]}, [whole[:, 2]], "cold", 0, 0.0)
-    checkpoint.save(tmp_path / "checkpoint.pt", checkpoint.state_to_dict(state))
+    checkpoint.Checkpoint(tmp_path).save({"round": 0}, checkpoint.state_to_dict(state))
     assert (tmp_path / "checkpoint.pt").stat().st_size < 20_000
 
 
@@ -97,9 +106,17 @@ def test_saved_state_does_not_change_the_one_in_memory():
 
 
 def test_file_with_code_is_not_loaded(tmp_path: Path):
-    checkpoint.save(tmp_path / "checkpoint.pt", {"state": tmp_path})  # a path is restored by a call
-    with pytest.raises(pickle.UnpicklingError):
-        checkpoint.load(tmp_path / "checkpoint.pt")
+    ran = tmp_path / "ran"
+
+    class Trap:
+        def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+            return os.mkdir, (str(ran),)
+
+    for save in (torch.save, lambda content, path: path.write_bytes(pickle.dumps(content))):
+        save({"format": 1, "state": Trap()}, tmp_path / "checkpoint.pt")
+        with pytest.raises(InputError, match=r"checkpoint\.pt cannot be read: it is truncated, or no file of Lit-CFL"):
+            checkpoint.Checkpoint(tmp_path).load()
+    assert not ran.exists()
 
 
 # The run's directory
@@ -107,20 +124,20 @@ def test_file_with_code_is_not_loaded(tmp_path: Path):
 
 def test_new_directory_says_what_the_run_is(tmp_path: Path):
     path = tmp_path / "deep" / "run"
-    RunDirectory(path, {"name": "mine", "seeds": [1, 2]})
+    new_directory(path, {"name": "mine", "seeds": [1, 2]})
     assert names(path) == ["clusters.csv", "config.yaml", "environment.json", "metrics.csv"]
     assert yaml.safe_load((path / "config.yaml").read_text()) == {"name": "mine", "seeds": [1, 2]}
     assert json.loads((path / "environment.json").read_text())["packages"]["torch"]
 
 
 def test_header_names_all_columns(tmp_path: Path):
-    RunDirectory(tmp_path, {}, score_columns=("cfl/gap",))
+    new_directory(tmp_path, {}, ("cfl/gap",))
     assert (tmp_path / "metrics.csv").read_text() == ",".join([*METRICS, "cfl/gap"]) + "\n"
     assert (tmp_path / "clusters.csv").read_text() == ",".join(CLUSTERS) + "\n"
 
 
 def test_nan_and_missing_values_are_blank(tmp_path: Path):
-    directory = RunDirectory(tmp_path, {})
+    directory = new_directory(tmp_path)
     written = directory.add_row({"round": 0, "val/loss": float("nan"), "train/loss": np.float64("nan")})
     assert (tmp_path / "metrics.csv").read_text().split("\n")[1] == "0" + "," * (len(METRICS) - 1)
     assert written == {column: 0 if column == "round" else None for column in METRICS}
@@ -128,7 +145,7 @@ def test_nan_and_missing_values_are_blank(tmp_path: Path):
 
 
 def test_numbers_are_read_back_exactly(tmp_path: Path):
-    directory = RunDirectory(tmp_path, {}, ("score",))
+    directory = new_directory(tmp_path, {}, ("score",))
     values = [1 / 3, 0.1 + 0.2, 1e-300, -2 / 7, 1.0, float("inf"), 5e-324, 123456789.123456789]
     for number, value in enumerate(values):
         directory.add_row({"round": number, "score": value})
@@ -140,16 +157,16 @@ def test_numbers_are_read_back_exactly(tmp_path: Path):
 
 
 def test_unknown_column_is_refused_and_not_written(tmp_path: Path):
-    directory = RunDirectory(tmp_path, {}, ("score",))
+    directory = new_directory(tmp_path, {}, ("score",))
     with pytest.raises(KeyError, match="'scoer'"):
         directory.add_row({"round": 0, "scoer": 1.0})
     assert directory.rows == read_table(tmp_path / "metrics.csv") == []
 
 
 def test_clusters_are_appended(tmp_path: Path):
-    directory = RunDirectory(tmp_path, {})
-    directory.add_clusters([{"round": 0, "cluster": 1, "size": 3, "accuracy": 2 / 3, "u": float("nan")}])
-    directory.add_clusters([{"round": 1, "cluster": 0, "size": 5}, {"round": 1, "cluster": 1, "parent": 0}])
+    directory = new_directory(tmp_path)
+    directory.clusters.append([{"round": 0, "cluster": 1, "size": 3, "accuracy": 2 / 3, "u": float("nan")}])
+    directory.clusters.append([{"round": 1, "cluster": 0, "size": 5}, {"round": 1, "cluster": 1, "parent": 0}])
     table = read_table(tmp_path / "clusters.csv")
     assert [(row["round"], row["cluster"], row["size"], row["parent"]) for row in table] == [
         (0, 1, 3, None), (1, 0, 5, None), (1, 1, None, 0)
@@ -158,7 +175,7 @@ def test_clusters_are_appended(tmp_path: Path):
 
 
 def test_clients_are_written_whole_each_time(tmp_path: Path):
-    directory = RunDirectory(tmp_path, {})
+    directory = new_directory(tmp_path)
     directory.write_clients([[0, 1, 1, 5, 0, 2, 0.5, 0.1, 0], [1, 0, 0, 5, 0, 2, 1.0, 0.2, 0]])
     directory.write_clients([[4, None, 2, 9, 0, 0, float("nan"), None, 1]])
     expected = dict(zip(CLIENTS, [4, None, 2, 9, 0, 0, None, None, 1], strict=True))
@@ -167,7 +184,7 @@ def test_clients_are_written_whole_each_time(tmp_path: Path):
 
 
 def test_arrays_are_read_back(tmp_path: Path):
-    directory = RunDirectory(tmp_path, {})
+    directory = new_directory(tmp_path)
     directory.write_arrays("snapshots/round-3.npz", {"a": np.array([3, 1]), "b": np.eye(2, dtype=np.float16)})
     with np.load(tmp_path / "snapshots" / "round-3.npz") as found:
         assert found["a"].tolist() == [3, 1]
@@ -175,10 +192,10 @@ def test_arrays_are_read_back(tmp_path: Path):
 
 
 def test_used_directory_is_refused_and_left_alone(tmp_path: Path):
-    RunDirectory(tmp_path, {"name": "first"}).add_row({"round": 0})
+    new_directory(tmp_path, {"name": "first"}).add_row({"round": 0})
     before = {path.name: path.read_text() for path in tmp_path.iterdir()}
     with pytest.raises(InputError, match=rf"{tmp_path} already holds a run; choose another --run_dir"):
-        RunDirectory(tmp_path, {"name": "second"})
+        new_directory(tmp_path, {"name": "second"})
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == before
 
 
@@ -186,7 +203,7 @@ def test_used_directory_is_refused_and_left_alone(tmp_path: Path):
 def test_file_in_the_way_is_refused(below: str, tmp_path: Path):
     (tmp_path / "taken").write_text("a note")
     with pytest.raises(InputError, match=r"taken.* cannot be written \(.*\); choose another --run_dir"):
-        RunDirectory(tmp_path / "taken" / below, {})
+        locked(tmp_path / "taken" / below).__enter__()
     assert (tmp_path / "taken").read_text() == "a note"
 
 

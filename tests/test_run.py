@@ -15,7 +15,7 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from datamodules import Digits
 from lit_cfl.algorithms import FedAvg, FedGroup
-from lit_cfl.checkpoint import load, state_from_dict
+from lit_cfl.checkpoint import Checkpoint, state_from_dict
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.experiment import Experiment
@@ -23,8 +23,8 @@ from lit_cfl.local.engine import LocalTraining
 from lit_cfl.local.work import Budget
 from lit_cfl.nets import MCLR
 from lit_cfl.run import Watch, run
-from lit_cfl.run_directory import read_table
 from lit_cfl.stopping import StopRule
+from lit_cfl.tables import read_table
 from lit_cfl.tasks import Classification
 from lit_cfl.tracking import Tracking
 
@@ -94,7 +94,7 @@ def test_configuration_holds_plan_and_options(finished: Path):
 
 
 def test_checkpoint_holds_the_last_state_and_is_plain_data(finished: Path):
-    content = load(finished / "checkpoint.pt")
+    content = Checkpoint(finished).load()
     state = state_from_dict(FedGroup.state_type, content["state"])
     assert content["round"] == 2
     members = np.load(finished / "memberships.npz")["cluster"][-1]

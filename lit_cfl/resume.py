@@ -1,0 +1,108 @@
+"""Going on with a run: does what is asked agree with what was begun?"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lit_cfl.errors import InputError
+from lit_cfl.experiment import Experiment
+from lit_cfl.local.plan import Plan
+
+_PLAN_OPTIONS = ("engine", "device", "precision", "plan")
+
+
+def stored_config(path: Path) -> dict[str, Any] | None:
+    """`config.yaml` of a run directory; None if there is none.
+
+    Raises:
+        InputError: it is not readable.
+    """
+    file = path / "config.yaml"
+    if not file.exists():
+        return None
+    try:
+        config = yaml.safe_load(file.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"{file} is no valid YAML any more; put the original back, or start a new run") from error
+    if not isinstance(config, dict):
+        raise InputError(f"{file} holds no configuration; put the original back, or start a new run")
+    return config
+
+
+def finished_summary(path: Path, rounds: int) -> dict[str, Any] | None:
+    """`summary.json` of a run that has nothing left to do; else None."""
+    file = path / "summary.json"
+    if not file.exists():
+        return None
+    summary: dict[str, Any] = json.loads(file.read_text())
+    return summary if summary["round"] >= rounds - 1 or summary["stopped"] else None
+
+
+def with_stored_plan(experiment: Experiment, stored: Mapping[str, Any], new_plan: bool) -> Experiment:
+    """The experiment under the plan that was recorded, or (`new_plan`) one chosen for this machine.
+
+    Raises:
+        InputError: this machine cannot run the recorded plan.
+    """
+    if new_plan:
+        return replace(experiment, plan=None)
+    if not stored.get("plan"):
+        return experiment
+    plan = Plan(**stored["plan"])
+    try:
+        plan.require_hardware()
+    except InputError as error:
+        raise InputError(
+            f"the run was begun under plan {_in_words(stored['plan'])}, which this machine cannot run: {error}. "
+            "With --new_plan it goes on under a plan for this machine (results may differ by rounding)"
+        ) from error
+    return replace(experiment, plan=plan)
+
+
+def require_agreement(path: Path, stored: Mapping[str, Any], now: Mapping[str, Any], new_plan: bool) -> None:
+    """Refuses to go on with another configuration. More rounds are allowed; so is another plan if asked for.
+
+    Raises:
+        InputError: the differences, as `option: recorded -> asked`.
+    """
+    ignored = {"rounds", *(_PLAN_OPTIONS if new_plan else ())}
+    found = [line for line in differences(stored, now) if line.partition(".")[0].partition(":")[0] not in ignored]
+    if found:
+        raise InputError(
+            f"{path} was begun with another configuration: {'; '.join(found)}. Leave these as they were, "
+            "or start a new run with --run_dir (where only the plan differs, --new_plan goes on)"
+        )
+    if now["rounds"] < stored["rounds"]:
+        raise InputError(
+            f"{path} was begun with {stored['rounds']} rounds, {now['rounds']} are fewer; give as many or more"
+        )
+
+
+def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """`option: stored -> now` for each option that differs, by dotted name."""
+    before, after = _flat(stored), _flat(now)
+    names = [name for name in dict.fromkeys([*before, *after]) if before.get(name) != after.get(name)]
+    return [f"{name}: {_shown(before, name)} -> {_shown(after, name)}" for name in names]
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            flat |= _flat(value, f"{name}.")
+        else:
+            flat[name] = json.loads(json.dumps(value, default=str))  # tuples and lists are the same to YAML
+    return flat
+
+
+def _shown(flat: Mapping[str, Any], name: str) -> str:
+    return str(flat[name]) if name in flat else "(not set)"
+
+
+def _in_words(plan: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in plan.items())

@@ -1,0 +1,100 @@
+"""CSV files that grow by rows and can be cut back to where a checkpoint was made."""
+
+import csv
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from io import StringIO
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+from lit_cfl.checkpoint import write_atomically
+from lit_cfl.errors import InputError, SaveError
+
+Mark = list[int | str]  # size in bytes, and the SHA-256 of so many bytes
+
+
+class Table:
+    """A CSV file with a fixed header.
+
+    Args:
+        path: of the file.
+        columns: its header.
+    """
+
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+        self.path, self.columns = path, tuple(columns)
+        self._size, self._digest = 0, hashlib.sha256()
+
+    def start(self) -> None:
+        """A new file that holds the header alone; an old one is replaced by rename."""
+        self._replace(as_csv([self.columns]))
+
+    def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Adds rows; nan and missing values are left blank."""
+        data = as_csv([blank_nan(row.get(column)) for column in self.columns] for row in rows)
+        try:
+            with self.path.open("ab") as file:
+                file.write(data)
+        except OSError as error:
+            raise SaveError(f"{self.path} could not be written ({error.strerror})") from error
+        self._count(data)
+
+    def mark(self) -> Mark:
+        """Where the file ends now."""
+        return [self._size, self._digest.hexdigest()]
+
+    def cut_back(self, mark: Mark) -> list[dict[str, Any]]:
+        """Drops what came after a mark, by rename. Returns the rows that stay.
+
+        Raises:
+            InputError: what came before the mark is not what was written.
+        """
+        size, digest = int(mark[0]), mark[1]
+        data = self.path.read_bytes()[:size] if self.path.exists() else b""
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise InputError(
+                f"{self.path} was changed since its checkpoint was made; put the original back, or start a new run"
+            )
+        self._replace(data)
+        return read_table(self.path)
+
+    def _replace(self, data: bytes) -> None:
+        write_atomically(self.path, lambda file: file.write(data))
+        self._size, self._digest = 0, hashlib.sha256()
+        self._count(data)
+
+    def _count(self, data: bytes) -> None:
+        self._size += len(data)
+        self._digest.update(data)
+
+
+def as_csv(rows: Iterable[Iterable[Any]]) -> bytes:
+    """Rows as CSV text."""
+    text = StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()
+
+
+def read_table(path: Path) -> list[dict[str, Any]]:
+    """The rows of one of our CSV files: numbers as numbers, blanks as None."""
+    with path.open(newline="") as file:
+        return [{key: _number(text) for key, text in row.items()} for row in csv.DictReader(file)]
+
+
+def blank_nan(value: Any) -> Any:
+    """None in place of nan."""
+    return None if isinstance(value, float) and isnan(value) else value
+
+
+def _number(text: str) -> int | float | str | None:
+    if text == "":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        return text
