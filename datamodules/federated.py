@@ -40,6 +40,8 @@ class FederatedDataModule(LightningDataModule):
         for name, share in {"validation": validation, "newcomers": newcomers}.items():
             if not 0 <= share < 1:
                 raise InputError(f"{name} is {share}; it must be 0 or more and below 1")
+        if batch_size < 1:
+            raise InputError(f"data.batch_size is {batch_size}; it must be 1 or more")
         self.validation, self.newcomers, self.partition_seed = validation, newcomers, partition_seed
         self.batch_size = batch_size
 

@@ -103,5 +103,6 @@ def discrepancy(fitted: Fitted, models: Tensor, labels: Tensor) -> float:
     """
     if not fitted.held or not fitted.trained.any():
         return float("nan")
-    rows, targets = fitted.rows[fitted.trained], models[labels[fitted.trained]]
-    return float((rows.double() - targets.double()).norm(dim=1).mean())
+    pairs = zip(fitted.rows, labels.tolist(), fitted.trained.tolist(), strict=True)
+    distances = [(row - models[label]).norm(dtype=torch.float64) for row, label, trained in pairs if trained]
+    return float(torch.stack(distances).mean())  # row by row: no second copy of all rows

@@ -35,11 +35,11 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except OSError as error:
+    except BaseException as error:
         temporary.unlink(missing_ok=True)
-        raise SaveError(f"{path} could not be written ({error.strerror}); its last version is intact") from error
-    except BaseException:
-        temporary.unlink(missing_ok=True)
+        failure = error.__context__ if isinstance(error, RuntimeError) else error  # torch.save hides the system's error
+        if isinstance(failure, OSError):
+            raise SaveError(f"{path} could not be written ({failure.strerror}); its last version is intact") from error
         raise
 
 

@@ -113,9 +113,19 @@ def kmeans(points: Tensor, num_clusters: int, rng: torch.Generator) -> Tensor:
         rng: seeds scikit-learn.
 
     Returns:
-        labels int64 `[n]`.
+        labels int64 `[n]`; every cluster has a point.
+
+    Raises:
+        InputError: fewer different points than clusters.
     """
     from sklearn.cluster import KMeans  # a second of import, wanted only where clusters are made
+
+    different = len(points.unique(dim=0))
+    if different < num_clusters:
+        raise InputError(
+            f"num_clusters is {num_clusters}, but the clients' updates show only {different} different directions; "
+            "lower it, or train longer before clustering"
+        )
 
     seed = int(torch.randint(2**31 - 1, (), generator=rng))
     model = KMeans(num_clusters, init="k-means++", n_init=10, max_iter=20, random_state=seed)

@@ -15,4 +15,5 @@ METRICS = (
 )  # fmt: skip
 CLUSTERS = ("round", "cluster", "parent", "size", "n_test", "accuracy", "loss", "u", "v")
 CLIENTS = ("client", "cluster", "true_cluster", "n_train", "n_val", "n_test", "accuracy", "loss", "newcomer")
+LOWER_IS_BETTER = ("loss", "discrepancy", "std_accuracy")  # ends of their names
 CHOOSABLE = tuple(name for name in METRICS if name.startswith(("val/", "train/")))  # test data only report

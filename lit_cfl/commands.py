@@ -27,8 +27,8 @@ def run_experiment(arguments: Sequence[str]) -> int:
     path, going = _where(request)
     again = f"lit-cfl run --resume {path}"
     try:
-        with interruptible():
-            finished = run(experiment, path, progress.watch(console), going)
+        with interruptible() as check:
+            finished = run(experiment, path, progress.watch(console, check), going)
     except Interrupted as stop:
         console.print(f"Interrupted; what was done is saved. Go on with: {again}", soft_wrap=True, highlight=False)
         return 128 + stop.signum

@@ -4,8 +4,11 @@ import difflib
 import inspect
 import re
 from collections.abc import Iterable, Sequence
+from dataclasses import fields, is_dataclass
 from importlib import import_module
+from typing import Any
 
+import lightning.pytorch.loggers
 import torch
 
 from lit_cfl import catalogue
@@ -28,7 +31,12 @@ def explain(message: str, options: Sequence[str]) -> str:
     keys = re.findall(r'Parser key "([^"]+)"', message)
     classes = re.findall(r"class_path '([^']+)'", message)
     explained = (
-        _unknown_option(message, classes, options) or _unknown_class(message, keys) or _wrong_value(message, keys)
+        _missing(message, classes)
+        or _unknown_member(message, classes)
+        or _unknown_module(message)
+        or _unknown_option(message, classes, options)
+        or _unknown_class(message, keys)
+        or _wrong_value(message, keys)
     )
     if explained:
         return explained
@@ -42,6 +50,15 @@ def nearest(word: str, known: Iterable[str]) -> str:
     lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), lower, n=1, cutoff=0.5)
     return f" (did you mean {lower[close[0]]}?)" if close else ""
+
+
+def _missing(message: str, classes: Sequence[str]) -> str | None:
+    missing = _first(message, r"the following arguments are required: (.+)")
+    if missing is None:
+        return None
+    if classes:
+        return f"{classes[-1]} needs {missing}; give it under init_args"
+    return f"nothing says what to run (no {missing}); start from a file: lit-cfl run --config quickstart"
 
 
 def _unknown_option(message: str, classes: Sequence[str], options: Sequence[str]) -> str | None:
@@ -64,6 +81,24 @@ def _unknown_option(message: str, classes: Sequence[str], options: Sequence[str]
     return f"there is no option {option!r}{nearest(option, siblings)}. See lit-cfl run --help"
 
 
+def _unknown_member(message: str, classes: Sequence[str]) -> str | None:
+    """An option within a group of options, such as `pretrain.lenght`."""
+    found = re.search(r"Group '([^']+)' does not accept option '([^']+)'", message)
+    if found is None:
+        return None
+    group, option = found[1], found[2]
+    kind = _annotations_of(classes[-1]).get(group) if classes else None
+    known = [field.name for field in fields(kind)] if kind is not None and is_dataclass(kind) else []
+    return f"{group} has no option {option!r}{nearest(option, known)}. Its options: {', '.join(known)}"
+
+
+def _unknown_module(message: str) -> str | None:
+    name = _first(message, r"No module named '([^']+)'")
+    if name is None:
+        return None
+    return f"there is no module {name!r}: put {name}.py beside the YAML file or into the current folder"
+
+
 def _unknown_class(message: str, keys: Sequence[str]) -> str | None:
     name = _first(
         message,
@@ -78,6 +113,9 @@ def _unknown_class(message: str, keys: Sequence[str]) -> str | None:
     if key == "optimizer":
         known = [n for n, found in vars(torch.optim).items() if inspect.isclass(found) and n != "Optimizer"]
         return f"{name!r} is no optimizer{nearest(name.rpartition('.')[2], known)}. Write for example torch.optim.SGD"
+    if key == "loggers":
+        known = [name for name in lightning.pytorch.loggers.__all__ if name.endswith("Logger")]
+        return f"{name!r} is no logger{nearest(name, known)}. There are: {', '.join(known)}"
     kind = _KIND_OF_KEY.get(key)
     if kind is None:
         return None
@@ -97,7 +135,10 @@ def _wrong_value(message: str, keys: Sequence[str]) -> str | None:
     if expected is None or value is None:
         return None
     wanted = re.findall(r"Expected a (?:typing\.)?(<class '[^']+'>|Literal\[[^]]+\])", message) or [expected[1]]
-    kinds = [_in_words(one) for one in dict.fromkeys(wanted) if "NoneType" not in one]
+    kinds = [_in_words(one) for one in dict.fromkeys(wanted) if "NoneType" not in one and "Tensor" not in one]
+    if not kinds:
+        key = ".".join(keys)
+        return f"{key}: {value.strip()!r} cannot be used; give its options one by one ({key}.<option>), or null"
     return f"{'.'.join(keys)}: {value.strip()!r} is not {' or '.join(kinds)}"
 
 
@@ -110,12 +151,16 @@ def _in_words(type_name: str) -> str:
 
 
 def _arguments_of(class_path: str) -> list[str]:
+    return [name for name in _annotations_of(class_path) if name not in ("self", "params")]
+
+
+def _annotations_of(class_path: str) -> dict[str, Any]:
     module, _, name = class_path.rpartition(".")
     try:
         signature = inspect.signature(getattr(import_module(module), name))
     except (ImportError, AttributeError, ValueError):
-        return []
-    return [argument for argument in signature.parameters if argument not in ("self", "params")]
+        return {}
+    return {name: parameter.annotation for name, parameter in signature.parameters.items()}
 
 
 def _first(message: str, *patterns: str) -> str | None:

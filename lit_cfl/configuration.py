@@ -36,6 +36,7 @@ _COMMAND_ONLY = (
     "tiny",
     "dry_run",
 )  # options of the command, not of the experiment
+_GROUPS = ("local", "evaluation", "checkpoint", "tracking")  # options that are groups of options
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,13 @@ def parse_run(arguments: Sequence[str], prog: str = "lit-cfl run") -> Request:
     try:
         read = parser.parse_args(arguments)
     except ArgumentError as error:
-        raise InputError(explain(str(error), list(parser._option_string_actions))) from error
+        message = explain(str(error), list(parser._option_string_actions))
+        raise InputError(message.replace('"<unicode string>"', f'"{_last_config(arguments)}"')) from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"the configuration is no UTF-8 text: {error}") from error
+    empty = [name for name in _GROUPS if not isinstance(read.get(name), Namespace)]
+    if empty:
+        raise InputError(f"{empty[0]} is {read.get(empty[0])}; give its options, or leave it out")
     missing = [name for name in ("data", "task", "algorithm") if read.get(name) is None]
     if missing:
         raise InputError(f"no {missing[0]} is given; start from a file: {prog} --config quickstart")
@@ -167,8 +174,13 @@ def _found_config(before: str, word: str) -> str:
     return word
 
 
+def _last_config(arguments: Sequence[str]) -> str:
+    files = [word for before, word in zip(["", *arguments], arguments, strict=False) if before == "--config"]
+    return files[-1] if files else "the configuration"
+
+
 def _config_path(name: str) -> str:
-    if Path(name).exists():
+    if Path(name).is_file():
         return name
     packaged = catalogue.configs()
     plain = name.removeprefix("configs/").removesuffix(".yaml")

@@ -114,7 +114,7 @@ class Evaluation:
         index: their cluster, int64 `[n]`.
         scores: by split (`validation`, `test`).
         metrics: columns of `metrics.csv`.
-        full_coverage: whether every client that may be scored was; only such rounds have a best accuracy.
+        full_coverage: whether every client in training was scored; only such rounds count for the best accuracy.
     """
 
     clients: Tensor
@@ -167,7 +167,7 @@ def evaluate(
     metrics |= agreement(index[truth >= 0], truth[truth >= 0])
     if before is not None:
         metrics["clusters/churn"] = churn(before[clients], index)
-    return Evaluation(clients, index, scores, metrics, len(clients) == len(candidates))
+    return Evaluation(clients, index, scores, metrics, len(clients) == len(data.population))
 
 
 NAMES: dict[Split, str] = {"validation": "val", "test": "test"}

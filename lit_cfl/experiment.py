@@ -12,8 +12,9 @@ from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.data import FederatedData
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan
-from lit_cfl.local.engine import Engine, LocalTraining, TaskFactory, score
-from lit_cfl.local.plan import EngineOption, Plan, Precision, choose_plan
+from lit_cfl.local.check import require_trainable
+from lit_cfl.local.engine import Engine, LocalTraining, TaskFactory
+from lit_cfl.local.plan import EngineOption, Plan, PlanOptions, Precision, choose_plan
 from lit_cfl.local.trainer import TrainerEngine
 from lit_cfl.rounds import Cohorts, Round, rounds
 from lit_cfl.selection import SelectionRule
@@ -30,6 +31,10 @@ class CheckpointPlan:
     """
 
     every_seconds: float = 30.0
+
+    def __post_init__(self) -> None:
+        if not self.every_seconds >= 0:
+            raise InputError(f"checkpoint.every_seconds is {self.every_seconds}; it must be 0 or more")
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ class Experiment:
         device: `auto`, `cpu`, `cuda` or `cuda:<i>`.
         precision: a `lightning.Trainer` precision.
         tracking: where the metrics go.
-        plan: the recorded plan of an earlier run; None = chosen by rule. It overrides engine, device and precision.
+        plan: parts of the plan set by hand, or recorded by an earlier run; None = all by rule.
         config: what `config.yaml` says of the arguments; None = described as far as their values tell.
     """
 
@@ -84,7 +89,7 @@ class Experiment:
     device: str = "auto"
     precision: Precision = "32-true"
     tracking: Tracking = Tracking()
-    plan: Plan | None = None
+    plan: PlanOptions | None = None
     config: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
@@ -92,6 +97,8 @@ class Experiment:
             raise InputError(f"seeds is {self.seeds}; give one or more different numbers, such as [0, 1, 2]")
         if self.rounds < 1:
             raise InputError(f"rounds is {self.rounds}; give 1 or more")
+        if not self.name or Path(self.name).name != self.name:
+            raise InputError(f"name is {self.name!r}; it names a folder in runs/, so give a word without slashes")
 
     def __iter__(self) -> Iterator[Round]:
         return self.prepare(self.seeds[0]).rounds()
@@ -100,22 +107,25 @@ class Experiment:
         """Loads the data and builds the engine for one seed. Raises InputError where the parts do not fit."""
         data = self.data.federated(seed)
         _require_training_data(data)
-        plan = self.plan or self._choose_plan(seed)
-        plan.require_hardware()
+        plan = self.chosen_plan()
         torch.set_num_threads(plan.threads)
         engine = TrainerEngine(self.task, plan, seed, self.local)
-        _require_matching_shapes(engine, data)
         cohorts = Cohorts(self.cohort_size, self.selection, self.dropout, self.selection_seed)
         cohorts.at(0, data.population, seed)  # refuses a cohort that cannot be drawn
+        for algorithm in (self.algorithm, self.baseline):
+            if algorithm is not None:
+                algorithm.check(engine.at(0, data))
+        require_trainable(engine, data)
         if self.stop is not None and self.stop.metric.startswith("val/") and not len(data.validation.values):
             raise InputError(
                 f"stop.metric is {self.stop.metric!r}, but the data have no validation part; set data.validation to 0.1"
             )
         return Prepared(self, seed, data, engine, cohorts)
 
-    def _choose_plan(self, seed: int) -> Plan:
-        probe = TrainerEngine(self.task, Plan(), seed, self.local)
-        return choose_plan(self.engine, self.device, self.precision, probe.layout.num_parameters)
+    def chosen_plan(self) -> Plan:
+        """The plan on this machine: what is set by hand, the rest by rule."""
+        probe = TrainerEngine(self.task, Plan(), self.seeds[0], self.local)
+        return choose_plan(self.engine, self.device, self.precision, probe.layout.num_parameters, self.plan)
 
     def of_baseline(self) -> "Experiment":
         """The same experiment with the baseline in the algorithm's place."""
@@ -128,7 +138,7 @@ class Experiment:
 
     def of_seed(self, seed: int) -> "Experiment":
         """The same experiment for one of its seeds."""
-        name = f"{self.name}-seed-{seed}"
+        name = self.name if len(self.seeds) == 1 else f"{self.name}-seed-{seed}"
         config = None if self.config is None else dict(self.config) | {"name": name, "seeds": [seed]}
         return replace(self, name=name, seeds=[seed], config=config)
 
@@ -172,22 +182,6 @@ def _require_training_data(data: FederatedData) -> None:
         raise InputError(
             f"client {int(empty[0])} has no training data ({len(empty)} such clients in all); "
             "use fewer clients, or smaller test and validation shares"
-        )
-
-
-def _require_matching_shapes(engine: Engine, data: FederatedData) -> None:
-    batch = engine.examples(data).batch(data.train.values[:2], engine.plan.dtype)
-    try:
-        losses, _ = score(engine.module(engine.initial(0)).eval(), batch)
-    except (RuntimeError, IndexError) as error:  # what torch raises for shapes and labels that do not fit
-        raise InputError(
-            f"the net cannot take the data: inputs of shape {tuple(batch[0].shape[1:])}, "
-            f"{data.examples.num_labels} labels ({error})"
-        ) from error
-    if losses.shape != (len(batch[1]),):
-        raise InputError(
-            f"losses(batch) returned shape {tuple(losses.shape)} for {len(batch[1])} examples; "
-            "return one number per example (reduction='none')"
         )
 
 

@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -12,21 +12,28 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 
 @contextmanager
-def interruptible() -> Iterator[None]:
-    """Within the block the first SIGINT or SIGTERM raises `Interrupted`; a second one ends the process at once."""
-    arrived = False
+def interruptible() -> Iterator[Callable[[], None]]:
+    """Within the block SIGINT and SIGTERM wait for a good moment.
+
+    Gives a function that raises `Interrupted` once a signal has arrived: to be called wherever the run can be left.
+    A handler that raised would do so anywhere, in destructors and callbacks, too, where exceptions are lost. A second
+    signal ends the process at once.
+    """
+    arrived: list[int] = []
 
     def handle(signum: int, frame: FrameType | None) -> None:
-        nonlocal arrived
         if arrived:
             signal.signal(signum, signal.SIG_DFL)
             os.kill(os.getpid(), signum)
-        arrived = True
-        raise Interrupted(signum)
+        arrived.append(signum)
+
+    def check() -> None:
+        if arrived:
+            raise Interrupted(arrived[0])
 
     before = {signum: signal.signal(signum, handle) for signum in _SIGNALS}
     try:
-        yield
+        yield check
     finally:
         for signum, handler in before.items():
             signal.signal(signum, handler)

@@ -1,5 +1,6 @@
 """What a run shows on the screen: a live line in a terminal, a line now and then in a pipe, and the closing table."""
 
+from collections.abc import Callable
 from statistics import fmean
 from time import monotonic
 from typing import Any
@@ -12,26 +13,26 @@ from lit_cfl.run import Finished, Watch
 from lit_cfl.tables import read_table
 
 Row = dict[str, Any]
+_WIDE = 110  # characters, from which there is room for a bar
+_MANY = 0.25  # share of clients that lose, from which clustering is in doubt
 _QUIET_SECONDS = 2.0  # least time between two lines in a pipe
 
 
-def watch(console: Console) -> Watch:
+def watch(console: Console, between_clients: Callable[[], None] = lambda: None) -> Watch:
     """A display that suits where the output goes."""
     display = _Live(console) if console.is_terminal else _Lines(console)
-    return Watch(display.started, display.row, display.ended)
+    return Watch(display.started, between_clients, display.row, display.ended)
 
 
 def describe(row: Row) -> str:
-    """One line about a row of `metrics.csv`."""
-    accuracy = "val" if row["val/weighted_accuracy"] is not None else "test"
-    parts = [
-        f"{accuracy} accuracy {_number(row[f'{accuracy}/weighted_accuracy'])}",
-        f"clusters {row['clusters/count']}",
-    ]
+    """What matters of a row of `metrics.csv`, in at most 55 characters."""
+    split = "val" if row["val/weighted_accuracy"] is not None else "test"
+    accuracy = row[f"{split}/weighted_accuracy"]
+    parts = [f"{split} accuracy {'-' if accuracy is None else f'{accuracy:.2f}'}", f"clusters {row['clusters/count']}"]
     if row["clusters/ari"] is not None:
-        parts.append(f"agreement (ARI) {row['clusters/ari']:.2f}")
+        parts.append(f"ARI {row['clusters/ari']:.2f}")
     if row["clusters/unobserved"]:
-        parts.append(f"{row['clusters/unobserved']} clients not placed yet")
+        parts.append(f"{row['clusters/unobserved']} unplaced")
     return "  ".join(parts)
 
 
@@ -42,10 +43,10 @@ class _Live:
         self.console = console
 
     def started(self, title: str, first: int, rounds: int) -> None:
+        bar = [BarColumn(bar_width=20)] if self.console.width >= _WIDE else []
         self.progress = Progress(
-            TextColumn("[bold]{task.description}"), BarColumn(bar_width=20), MofNCompleteColumn(),
-            TextColumn("{task.fields[line]}"), TimeRemainingColumn(),
-            TextColumn("left"), console=self.console,
+            TextColumn("[bold]{task.description}"), *bar, MofNCompleteColumn(), TextColumn("{task.fields[line]}"),
+            TimeRemainingColumn(compact=True), TextColumn("left"), console=self.console,
         )  # fmt: skip
         self.task = self.progress.add_task(title, total=rounds, completed=first, line="starting")
         self.progress.start()
@@ -122,31 +123,36 @@ def _cells(summary: Row) -> list[str]:
 def _without_truth(finished: Finished) -> list[str]:
     """What can be said where nobody knows the true clusters."""
     lines = ["The true clusters of these clients are not known, so nothing can be said about agreement with them."]
-    if not (finished.path / "clients.csv").exists():
-        return lines
-    clients = read_table(finished.path / "clients.csv")
-    found = [row["cluster"] for row in clients if row["cluster"] is not None]
-    sizes = ", ".join(str(found.count(cluster)) for cluster in sorted(set(found)))
     score = finished.summary["clusters/silhouette"]
     separated = "not known" if score is None else f"{score:.2f} (1 = well apart, 0 = none)"
-    lines.append(f"Cluster sizes: {sizes}. Silhouette of the updates: {separated}.")
-    if finished.baseline is not None:
-        lines += _gains(clients, read_table(finished.baseline.path / "clients.csv"), finished.baseline.summary)
-    else:
-        lines.append("To see what clustering gains, set baseline: FedAvg.")
-    return lines
+    for part in finished.seeds or [finished]:
+        found = [row["cluster"] for row in _trained_clients(part) if row["cluster"] is not None]
+        sizes = ", ".join(str(found.count(cluster)) for cluster in sorted(set(found)))
+        of_seed = f" of seed {part.summary['seed']}" if finished.seeds else ""
+        lines.append(f"Cluster sizes{of_seed}: {sizes}.")
+    lines.append(f"Silhouette of the updates: {separated}.")
+    if finished.baseline is None:
+        return [*lines, "To see what clustering gains, set baseline: FedAvg."]
+    pairs = zip(finished.seeds or [finished], finished.baseline.seeds or [finished.baseline], strict=True)
+    gains = [gain for mine, theirs in pairs for gain in _gains(_trained_clients(mine), _trained_clients(theirs))]
+    return lines + _advice(gains, finished.baseline.summary["algorithm"])
 
 
-def _gains(clients: list[Row], others: list[Row], baseline: Row) -> list[str]:
+def _trained_clients(part: Finished) -> list[Row]:
+    return [row for row in read_table(part.path / "clients.csv") if not row["newcomer"]]
+
+
+def _gains(clients: list[Row], others: list[Row]) -> list[float]:
     pairs = [(a["accuracy"], b["accuracy"]) for a, b in zip(clients, others, strict=True)]
-    gains = [mine - theirs for mine, theirs in pairs if mine is not None and theirs is not None]
+    return [mine - theirs for mine, theirs in pairs if mine is not None and theirs is not None]
+
+
+def _advice(gains: list[float], baseline: str) -> list[str]:
     if not gains:
         return []
     losing = sum(gain < 0 for gain in gains) / len(gains)
-    lines = [
-        f"Gain per client over {baseline['algorithm']}: {fmean(gains):+.3f} on average; {losing:.0%} of clients lose."
-    ]
-    if fmean(gains) <= 0 or losing > 0.25:
+    lines = [f"Gain per client over {baseline}: {fmean(gains):+.3f} on average; {losing:.0%} of clients lose."]
+    if fmean(gains) <= 0 or losing > _MANY:
         lines.append(
             "Clustering does not pay here: try fewer clusters (algorithm.num_clusters) or a longer pre-training."
         )

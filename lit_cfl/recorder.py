@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from importlib.metadata import version
 from time import monotonic
 from typing import Any
@@ -29,6 +30,7 @@ from lit_cfl.rounds import Round, Traffic
 from lit_cfl.run_directory import RunDirectory, write_json
 
 Row = dict[str, Any]
+_CARRIED = ("_members", "_memberships", "_best", "_silhouette", "_skipped", "_compared")  # into checkpoints
 _MAX_SNAPSHOT_CLIENTS = 2000
 
 
@@ -46,15 +48,20 @@ class Recorder:
         self.experiment, self.engine = prepared.experiment, prepared.engine
         self._begun = self._saved = monotonic()
         self._seconds_before = 0.0  # of the processes that this one goes on from
-        self._memberships: dict[int, Tensor] = {}  # round -> cluster of each client, -1 = none
-        self._best: float | None = None  # test accuracy, among rounds with full coverage
+        self._after: Round | None = None  # what this process goes on from
         self._latest: tuple[Round, Evaluation] | None = None
         self._unsaved: tuple[dict[str, Any], State] | None = None
+        self._members: Tensor | None = None  # cluster of each client at the last evaluation, -1 = none
+        self._memberships: dict[int, Tensor] = {}  # the same for some rounds
+        self._best: float | None = None  # test accuracy, among rounds with full coverage
+        self._silhouette: float | None = None  # not in a row yet
+        self._skipped = 0  # not in a row yet
+        self._compared: int | None = None  # round of the last snapshot
 
     @property
     def next_round(self) -> int:
         """The round that `run` begins with."""
-        return 0 if self._latest is None else self._latest[0].number + 1
+        return 0 if self._after is None else self._after.number + 1
 
     def restore(self, saved: dict[str, Any], new_plan: bool) -> None:
         """Goes on where a checkpoint was made.
@@ -63,35 +70,34 @@ class Recorder:
             InputError: it is of another configuration, or (unless `new_plan`) of another plan.
         """
         require_agreement(self.checkpoint.path, json.loads(saved["config"]), self.prepared.config(), new_plan)
-        self._memberships, self._best = saved["memberships"], saved["best"]
+        for name in _CARRIED:
+            setattr(self, name, saved[name.lstrip("_")])
         self._seconds_before = saved["seconds"]
         state = state_from_dict(self.experiment.algorithm.state_type, saved["state"])
-        r = Round(saved["round"], state, Info(), self.prepared.data, Traffic(*saved["traffic"]))
-        self._latest = r, self._evaluation_of(r, before=None)
+        self._after = Round(saved["round"], state, Info(), self.prepared.data, Traffic(*saved["traffic"]))
 
     def run(self, *watchers: Callable[[Row], None]) -> str | None:
         """The rounds that are left; each row goes to the watchers. Returns why the run stopped early, or None."""
-        since, skipped = self._begun, 0
-        after = None if self._latest is None else self._latest[0]
-        reason = None if after is None else self._reason_to_stop(after.number)
+        reason = None if self._after is None else self._reason_to_stop(self._after.number)
         if reason is not None:
             return reason
+        since = self._begun
         try:
-            for r in self.prepared.rounds(after):
-                skipped += r.info.skipped
+            for r in self.prepared.rounds(self._after):
+                self._skipped += r.info.skipped
+                self._compare(r)
                 last = r.number == self.experiment.rounds - 1
-                if (r.number + 1) % self.experiment.evaluation.every and not last:
-                    continue
-                trained = monotonic()
-                row = self._evaluate(r) | {"clients/skipped": skipped, "time/training_seconds": trained - since}
-                since, skipped = monotonic(), 0
-                row |= {"time/evaluation_seconds": since - trained, "time/elapsed_seconds": self._elapsed()}
-                written = self.directory.add_row(row)
-                for watcher in watchers:
-                    watcher(written)
+                if evaluated := last or (r.number + 1) % self.experiment.evaluation.every == 0:
+                    trained = monotonic()
+                    row = self._evaluate(r) | {"time/training_seconds": trained - since}
+                    since = monotonic()
+                    row |= {"time/evaluation_seconds": since - trained, "time/elapsed_seconds": self._elapsed()}
+                    written = self.directory.add_row(row)
+                    for watcher in watchers:
+                        watcher(written)
                 self._unsaved = self._content(r), r.state
-                reason = self._reason_to_stop(r.number)
-                if last or reason or since - self._saved >= self.experiment.checkpoint.every_seconds:
+                reason = self._reason_to_stop(r.number) if evaluated else None
+                if last or reason or monotonic() - self._saved >= self.experiment.checkpoint.every_seconds:
                     self._save()
                 if reason:
                     return reason
@@ -109,29 +115,38 @@ class Recorder:
             return None
         return stop.reason(self.directory.rows, self._elapsed())
 
-    def _evaluation_of(self, r: Round, before: Tensor | None) -> Evaluation:
-        return evaluate(
-            self.experiment.algorithm, r.state, self.engine, r.data, self.experiment.evaluation,
-            round=r.number, before=before,
-        )  # fmt: skip
-
     def _evaluate(self, r: Round) -> Row:
-        before = None if self._latest is None else _members(self._latest[1], r.data.num_clients)
-        evaluation = self._evaluation_of(r, before)
+        """Evaluates a round; returns its row but for the clocks."""
+        evaluation = self._evaluation_of(r)
         self._latest = r, evaluation
         row: Row = (
             {"round": r.number, "train/loss": r.info.loss} | evaluation.metrics | r.info.scores | self._traffic(r)
         )
+        row |= {"clients/skipped": self._skipped, "clusters/silhouette": self._silhouette}
+        self._skipped, self._silhouette = 0, None
         if evaluation.full_coverage and "test/weighted_accuracy" in row:
             self._best = max(row["test/weighted_accuracy"], self._best or 0.0)
-        if r.info.similarity is not None:
-            clusters = self.experiment.algorithm.serve(r.state, r.info.similarity.clients).index
-            row["clusters/silhouette"] = silhouette(r.info.similarity.matrix, clusters)
-            self.directory.write_arrays(f"snapshots/{r.number}.npz", _snapshot(r, r.info.similarity, clusters))
-        if r.number % self.experiment.tracking.snapshots_every == 0:
-            self._memberships[r.number] = _members(evaluation, r.data.num_clients)
+        self._members = _members(evaluation, r.data.num_clients)
+        if _due(r.number, max(self._memberships, default=None), self.experiment.tracking.snapshots_every):
+            self._memberships[r.number] = self._members
         self.directory.clusters.append(_cluster_rows(r.number, evaluation))
         return row
+
+    def _evaluation_of(self, r: Round) -> Evaluation:
+        return evaluate(
+            self.experiment.algorithm, r.state, self.engine, r.data, self.experiment.evaluation,
+            round=r.number, before=self._members,
+        )  # fmt: skip
+
+    def _compare(self, r: Round) -> None:
+        """Keeps what the algorithm found when it compared clients, the first time and then now and again."""
+        every = self.experiment.tracking.snapshots_every
+        if r.info.similarity is None or not _due(r.number, self._compared, every):
+            return
+        self._compared = r.number
+        clusters = self.experiment.algorithm.serve(r.state, r.info.similarity.clients).index
+        self._silhouette = silhouette(r.info.similarity.matrix, clusters)
+        self.directory.write_arrays(f"snapshots/{r.number}.npz", _snapshot(r, r.info.similarity, clusters))
 
     def _traffic(self, r: Round) -> Row:
         mib = self.engine.layout.num_columns * self.engine.plan.dtype.itemsize / 2**20
@@ -152,9 +167,8 @@ class Recorder:
             "round": r.number,
             "traffic": [r.traffic.down, r.traffic.up],
             "tables": self.directory.marks(),
-            "memberships": dict(self._memberships),
-            "best": self._best,
             "seconds": self._elapsed(),
+            **{name.lstrip("_"): copy(getattr(self, name)) for name in _CARRIED},
         }
 
     def _save(self) -> None:
@@ -166,8 +180,10 @@ class Recorder:
 
     def finish(self, stopped: str | None) -> Row:
         """Writes what is known at the end, and returns the summary."""
-        if self._latest is None:
-            raise RuntimeError("finish() comes after run()")
+        if self._latest is None:  # the process before this one ended between its last round and here
+            if self._after is None:
+                raise RuntimeError("finish() comes after run()")
+            self._latest = self._after, self._evaluation_of(self._after)
         r, evaluation = self._latest
         self._memberships[r.number] = _members(evaluation, r.data.num_clients)
         self.directory.write_arrays("memberships.npz", _membership_arrays(self._memberships, r.data))
@@ -193,6 +209,11 @@ class Recorder:
         clients, index = clients[placed.index >= 0], placed.index[placed.index >= 0]
         scores = score_clients(self.engine, placed.models, index, clients, r.data, "test")
         return Evaluation(clients, index, {"test": scores}, {}, full_coverage=True)
+
+
+def _due(round: int, last: int | None, every: int) -> bool:
+    """Whether a new stretch of `every` rounds has begun since the last time."""
+    return last is None or round // every > last // every
 
 
 def _members(evaluation: Evaluation, num_clients: int) -> Tensor:

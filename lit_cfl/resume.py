@@ -10,7 +10,7 @@ import yaml
 
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
-from lit_cfl.local.plan import Plan
+from lit_cfl.local.plan import PlanOptions
 
 _PLAN_OPTIONS = ("engine", "device", "precision", "plan")
 
@@ -52,15 +52,15 @@ def with_stored_plan(experiment: Experiment, stored: Mapping[str, Any], new_plan
         return replace(experiment, plan=None)
     if not stored.get("plan"):
         return experiment
-    plan = Plan(**stored["plan"])
+    recorded = replace(experiment, plan=PlanOptions(**stored["plan"]))
     try:
-        plan.require_hardware()
+        recorded.chosen_plan()
     except InputError as error:
         raise InputError(
             f"the run was begun under plan {_in_words(stored['plan'])}, which this machine cannot run: {error}. "
             "With --new_plan it goes on under a plan for this machine (results may differ by rounding)"
         ) from error
-    return replace(experiment, plan=plan)
+    return recorded
 
 
 def require_agreement(path: Path, stored: Mapping[str, Any], now: Mapping[str, Any], new_plan: bool) -> None:

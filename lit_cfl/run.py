@@ -25,11 +25,13 @@ class Finished:
         path: its directory.
         summary: content of `summary.json`.
         baseline: the baseline's, if there was one.
+        seeds: with several seeds, each one's.
     """
 
     path: Path
     summary: Row
     baseline: "Finished | None" = None
+    seeds: Sequence["Finished"] = ()
 
 
 @dataclass
@@ -37,12 +39,14 @@ class Watch:
     """What the caller wants to be told while runs go on.
 
     Args:
+        between_clients: called before a client is trained; may raise to end the run, which saves itself.
         started: called with a title, the first round and the number of rounds when a run begins or goes on.
         row: called with each row of `metrics.csv`.
         ended: called when a run ends, with the reason if it was stopped early.
     """
 
     started: Callable[[str, int, int], None] = field(default=lambda title, first, rounds: None)
+    between_clients: Callable[[], None] = field(default=lambda: None)
     row: Callable[[Row], None] = field(default=lambda row: None)
     ended: Callable[[str | None], None] = field(default=lambda reason: None)
 
@@ -64,18 +68,26 @@ def run(experiment: Experiment, path: Path, watch: Watch | None = None, going: G
     if len(experiment.seeds) == 1:
         return _run_seed(experiment, path, watch, going)
     with locked(path):
-        config, stored = experiment.described(), stored_config(path)
-        if going == "new":
+        stored = None if going == "new" else stored_config(path)
+        if stored is None:
             refuse_used(path)
-        elif stored is not None:
-            require_agreement(path, stored, config, going == "new_plan")
-        write_config(path, config)
-        parts = [_run_seed(experiment.of_seed(seed), path / f"seed-{seed}", watch, going) for seed in experiment.seeds]
-        finished = Finished(path, mean_summary([part.summary for part in parts]))
-        baselines = [part.baseline.summary for part in parts if part.baseline is not None]
+        else:
+            require_agreement(path, stored, experiment.described(), going == "new_plan")
+        try:
+            write_config(path, experiment.described())
+            parts = [
+                _run_seed(experiment.of_seed(seed), path / f"seed-{seed}", watch, going) for seed in experiment.seeds
+            ]
+        except InputError:
+            if stored is None and not list(path.glob("seed-*")):  # nothing was trained
+                (path / "config.yaml").unlink(missing_ok=True)
+            raise
+        finished = Finished(path, mean_summary([part.summary for part in parts]), seeds=parts)
+        baselines = [part.baseline for part in parts if part.baseline is not None]
         if baselines:
-            finished.baseline = Finished(path, mean_summary(baselines))
-        write_json(path / "summary.json", finished.summary)
+            finished.baseline = Finished(path, mean_summary([part.summary for part in baselines]), seeds=baselines)
+        both = {"baseline": finished.baseline.summary} if finished.baseline else {}
+        write_json(path / "summary.json", finished.summary | both)
     return finished
 
 
@@ -89,7 +101,7 @@ def _run_seed(experiment: Experiment, path: Path, watch: Watch, going: Going) ->
 
 def mean_summary(summaries: Sequence[Row]) -> Row:
     """Means of the numbers over the seeds; None where a seed has none."""
-    keys = [key for key, value in summaries[0].items() if isinstance(value, (int, float)) or value is None]
+    keys = [key for key, value in summaries[0].items() if "/" in key and not isinstance(value, str)]
     known = {key: [summary[key] for summary in summaries if summary.get(key) is not None] for key in keys}
     means = {key: fmean(found) if len(found) == len(summaries) else None for key, found in known.items()}
     return {"algorithm": summaries[0]["algorithm"], "seeds": len(summaries)} | means
@@ -136,6 +148,7 @@ def _record(recorder: Recorder, watch: Watch, logged: int) -> Row:
     trackers = Trackers(experiment.tracking, experiment.name, directory.path, config, directory.run_id, logged)
     status: Literal["success", "failed"] = "failed"
     reason = None
+    recorder.engine.between_clients = watch.between_clients
     watch.started(type(experiment.algorithm).__name__, recorder.next_round, experiment.rounds)
     try:
         reason = recorder.run(trackers.log, watch.row)

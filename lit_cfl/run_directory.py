@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from io import TextIOWrapper
+from math import isfinite
 from pathlib import Path
 from typing import IO, Any
 
@@ -166,7 +167,11 @@ def write_config(path: Path, config: Mapping[str, Any]) -> None:
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    text = json.dumps(content, indent=2, allow_nan=False) + "\n"
+    """Writes a JSON file; numbers that are not finite become null."""
+    finite = {
+        key: None if isinstance(value, float) and not isfinite(value) else value for key, value in content.items()
+    }
+    text = json.dumps(finite, indent=2, allow_nan=False) + "\n"
     write_atomically(path, lambda file: file.write(text.encode()))
 
 

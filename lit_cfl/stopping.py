@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
-from lit_cfl.columns import CHOOSABLE
+from lit_cfl.columns import CHOOSABLE, LOWER_IS_BETTER
 from lit_cfl.errors import InputError
 
 
@@ -14,11 +14,11 @@ class StopRule:
     """Early stopping.
 
     Args:
-        metric: a `val/...` or `train/...` column of `metrics.csv`; lower is better for a loss and
-            the discrepancy, higher for all else.
+        metric: a `val/...` or `train/...` column of `metrics.csv`; lower is better for a loss, the
+            discrepancy and the deviation, higher for all else.
         patience: stop after so many evaluations without a better value; None = never.
         target: stop once the metric is this good; None = never.
-        max_minutes: stop after so much time; None = never. Such a run cannot be repeated exactly.
+        max_minutes: stop at the first evaluation after so much time; None = never. Not to be repeated exactly.
     """
 
     metric: str = "val/weighted_accuracy"
@@ -39,8 +39,13 @@ class StopRule:
         Args:
             rows: of `metrics.csv`, up to now.
             seconds: since the start of the run.
+
+        Raises:
+            InputError: the run does not report the metric.
         """
-        sign = -1.0 if self.metric.endswith(("loss", "discrepancy")) else 1.0
+        if rows and rows[0].get(self.metric) is None:
+            raise InputError(f"stop.metric is {self.metric!r}, which this algorithm and data do not report")
+        sign = -1.0 if self.metric.endswith(LOWER_IS_BETTER) else 1.0
         values = [sign * row[self.metric] for row in rows if row.get(self.metric) is not None]
         best = max(range(len(values)), key=values.__getitem__, default=0)  # the first of equals
         if self.target is not None and values and values[-1] >= sign * self.target:

@@ -79,10 +79,10 @@ class QuadraticWork:
         begin = models[per_client(start, clients)]
         anchor = begin if centers is None else centers[per_client(center, clients)]
         own = self.centers[clients]
-        steps = self.steps if budget is None else budget.length
+        steps = per_client(self.steps if budget is None else budget.length, clients)[:, None]
         resting = (own + prox * anchor) / (1 + prox)
         end = resting + (1 - self.learning_rate * (1 + prox)) ** steps * (begin - resting)
-        trained = self.num_examples[clients] > 0
+        trained = (self.num_examples[clients] > 0) & (steps[:, 0] > 0)
         end = torch.where(trained[:, None], end, begin)
         losses = torch.where(trained, self._loss(begin, own), float("nan"))
 

@@ -82,18 +82,21 @@ class _WandbRun:
             from lightning.pytorch.loggers import WandbLogger
         except ModuleNotFoundError as error:
             raise InputError("tracking.wandb needs wandb: pip install wandb, or set it to disabled") from error
-        self.run = wandb.init(
-            id=run_id,
-            resume="allow",
-            name=name,
-            dir=path,
-            mode="offline" if tracking.wandb == "offline" else "online",
-            project=tracking.project,
-            entity=tracking.entity,
-            group=tracking.group,
-            tags=tracking.tags,
-            settings=wandb.Settings(silent=True),
-        )
+        try:
+            self.run = wandb.init(
+                id=run_id,
+                resume="allow",
+                name=name,
+                dir=path,
+                mode="offline" if tracking.wandb == "offline" else "online",
+                project=tracking.project,
+                entity=tracking.entity,
+                group=tracking.group,
+                tags=tracking.tags,
+                settings=wandb.Settings(silent=True),
+            )
+        except wandb.Error as error:
+            raise InputError(f"W&B: {error}; log in with `wandb login`, or set tracking.wandb to offline") from error
         self.run.define_metric("*", step_metric="round")
         self.logger = WandbLogger(experiment=self.run)
 

@@ -50,7 +50,11 @@ def test_lower_is_better_for_a_loss():
 def test_rounds_without_the_metric_are_not_counted():
     rows = history(0.6, None, None, 0.5, None, 0.5)
     assert stops_at(StopRule(patience=2), rows) == 6
-    assert stops_at(StopRule(patience=2), [{"round": number} for number in range(9)]) is None
+
+
+def test_a_metric_that_the_run_does_not_report_is_refused():
+    with pytest.raises(InputError, match="'val/global_accuracy', which this algorithm and data do not report"):
+        StopRule("val/global_accuracy", patience=2).reason([{"round": 0, "val/global_accuracy": None}], 0)
 
 
 def test_target_stops_once_it_is_reached():

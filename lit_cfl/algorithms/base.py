@@ -86,6 +86,9 @@ class Algorithm(ABC):
     state_type: ClassVar[type]
     score_columns: ClassVar[tuple[str, ...]] = ()  # names in Info.scores beside train/discrepancy
 
+    def check(self, work: LocalWork) -> None:  # noqa: B027  # most have nothing to check
+        """Raises InputError where these clients cannot be trained with these hyper-parameters. Trains nothing."""
+
     @abstractmethod
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
         """The state before round 0. May train, which costs traffic."""

@@ -51,7 +51,7 @@ class FedAvg(Algorithm):
         weights = client_weights(work.num_examples[cohort], self.weights)
         models = mean_by_cluster(fitted, everyone, weights, into=state.models)  # Alg. 1, last line of the round
         scores = {"train/discrepancy": discrepancy(fitted, models, everyone)}
-        return FedAvgState(models), Info(fitted.loss, len(cohort), len(cohort), fitted.skipped, scores)
+        return FedAvgState(models), Info(fitted.loss, len(cohort), int(fitted.trained.sum()), fitted.skipped, scores)
 
     def place(
         self, state: FedAvgState, clients: Tensor, work: LocalWork, rng: torch.Generator

@@ -89,6 +89,9 @@ class FedGroup(Algorithm):
         """Pull of the local model towards the one it started from."""
         return 0.0
 
+    def check(self, work: LocalWork) -> None:
+        self._require_enough(int((work.num_examples[work.population] > 0).sum()))
+
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[FedGroupState, Info]:
         """Algorithm 3, group cold start."""
         m, w0 = self.num_clusters, work.initial(0)
@@ -96,7 +99,8 @@ class FedGroup(Algorithm):
         fitted = work.fit(
             w0[None], founders, purpose="pretrain", prox=self.prox, centers=w0[None], budget=self.pretrain
         )  # lines 4-5
-        models, founders = fitted.rows[fitted.trained], founders[fitted.trained]
+        models = fitted.collect()
+        founders = founders[fitted.trained]
         self._require_enough(len(founders))
         updates = (models - w0)[:, : work.layout.num_parameters]  # line 6
         if self.centers == "random":
@@ -112,9 +116,8 @@ class FedGroup(Algorithm):
             index=assign(torch.full((len(work.num_examples),), -1), founders, labels),
             founders=founders,
         )
-        sent = len(fitted.trained)
         similarity = Similarity(founders, cosine_similarity(updates))
-        info = Info(fitted.loss, sent, sent, fitted.skipped, similarity=similarity)
+        info = Info(fitted.loss, len(fitted.trained), len(founders), fitted.skipped, similarity=similarity)
         if self.cold_start_at == "start":
             cold = work.population[state.index[work.population] < 0]
             state, placed = self.place(state, cold, work, rng)
@@ -129,6 +132,8 @@ class FedGroup(Algorithm):
         return able[order[:wanted]].sort().values
 
     def _require_enough(self, clients: int) -> None:
+        if clients == 0:
+            raise InputError("no client can be clustered: all diverged in pre-training or have no data; lower the rate")
         if clients < self.num_clusters:
             raise InputError(
                 f"num_clusters is {self.num_clusters}, but only {clients} clients can be clustered; "
@@ -148,15 +153,12 @@ class FedGroup(Algorithm):
         fitted = work.fit(state.models, cohort, labels, prox=self.prox, centers=state.models, center=labels)  # line 7
         weights = client_weights(work.num_examples[cohort], self.weights)
         models = mean_by_cluster(fitted, labels, weights, into=state.models)  # line 13
-        models = self._mixed(models, state.index)  # line 10
+        used = state.index[state.index >= 0].unique()
+        models = models.index_copy(0, used, mix_clusters(models[used], self.eta_g, self.mix))  # line 10
         scores = {"train/discrepancy": discrepancy(fitted, models, labels)}
-        skipped = fitted.skipped + placed.skipped
-        info = Info(fitted.loss, len(cohort), len(cohort) + placed.up, skipped, scores)
+        up = int(fitted.trained.sum()) + placed.up + (len(used) if self.eta_g else 0)
+        info = Info(fitted.loss, len(cohort), up, fitted.skipped + placed.skipped, scores)
         return replace(state, models=models), info
-
-    def _mixed(self, models: Tensor, index: Tensor) -> Tensor:
-        used = index[index >= 0].unique()
-        return models.index_copy(0, used, mix_clusters(models[used], self.eta_g, self.mix))
 
     def place(
         self, state: FedGroupState, clients: Tensor, work: LocalWork, rng: torch.Generator
@@ -164,7 +166,7 @@ class FedGroup(Algorithm):
         """Client cold start, Equation 9. The client's first update goes to the server, which compares it."""
         if self.cold_start != "nearest":
             number = max(len(work.num_examples), len(state.index))
-            drawn = torch.randint(self.num_clusters, (number,), generator=rng)[clients]
+            drawn = torch.randint(len(state.models), (number,), generator=rng)[clients]
             return replace(state, index=assign(state.index, clients, drawn)), Info()
         w0 = state.initial[None]
         fitted = work.fit(w0, clients, purpose="pretrain", prox=self.prox, centers=w0, budget=self.pretrain)

@@ -1,13 +1,17 @@
 """What every engine shares: nets under a seed, chunks of a fit, evaluation. Engines differ in `_fit_chunk`."""
 
 import copy
+import random
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Literal, cast
 
+import numpy as np
 import torch
 from lightning import LightningModule
+from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 
 from lit_cfl.data import Examples, FederatedData
@@ -59,6 +63,7 @@ class FitRequest:
     centers: Tensor | None  # [C, d]
     center: Tensor  # [n]
     budget: Budget
+    lengths: Tensor  # [n], of the budget
 
 
 class Engine(ABC):
@@ -73,6 +78,7 @@ class Engine(ABC):
 
     def __init__(self, task: TaskFactory, plan: Plan, seed: int, local: LocalTraining = LocalTraining()) -> None:
         self.plan, self.seed, self.local = plan, seed, local
+        self.between_clients: Callable[[], None] = lambda: None  # may raise, to end a run between two clients
         self._task = task
         self.template = self._build(0)
         require_losses(self.template)
@@ -88,9 +94,18 @@ class Engine(ABC):
         return self.layout.read(self._build(number), self.plan.dtype)
 
     def _build(self, number: int) -> LightningModule:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(derive(self.seed, "initial", number))
+        with self.own_stream("initial", number):
             return self._task()
+
+    @contextmanager
+    def own_stream(self, purpose: str, *ids: int) -> Iterator[None]:
+        """Seeds the global generators, for what a module itself draws, and puts them back afterwards."""
+        seed = derive(self.seed, purpose, *ids)
+        with isolate_rng(include_cuda=self.plan.device != "cpu"):
+            torch.manual_seed(seed)
+            np.random.seed(seed % 2**32)  # the module's own draws may come from there
+            random.seed(seed)
+            yield
 
     def module(self, row: Tensor) -> LightningModule:
         """A fresh LightningModule that holds this row, on the plan's device and in its dtype."""
@@ -117,7 +132,7 @@ class Engine(ABC):
         return torch.cat(losses).double().cpu(), torch.cat(correct).cpu()
 
     def gradient(self, model: Tensor, index: Tensor, data: FederatedData) -> Tensor:
-        """Gradient `[d]` of the mean loss on these examples; 0 in the buffers' columns."""
+        """Gradient `[d]` of the mean loss on these examples, in training mode; 0 in the buffers' columns."""
         module, row = self.module(model), torch.zeros(self.layout.num_columns, dtype=self.plan.dtype)
         for part in index.split(_EVALUATION_BATCH):
             batch = self.examples(data).batch(part, self.plan.dtype)
@@ -184,15 +199,20 @@ class ClientWork:
         center: Tensor | int = 0,
         budget: Budget | None = None,
     ) -> Fitted:
+        budget = budget or self.engine.local.budget
         request = FitRequest(
             models, clients, per_client(start, clients), purpose, prox, centers, per_client(center, clients),
-            budget or self.engine.local.budget,
+            budget, per_client(budget.length, clients),
         )  # fmt: skip
         return self.engine.fit(request, self.round, self.data)
 
     def gradients(self, model: Tensor, clients: Tensor, sketch: Sketch | None = None) -> Tensor:
-        rows = (self.engine.gradient(model, self.data.train[int(c)], self.data) for c in clients)
-        return torch.stack([row if sketch is None else sketch(row[None])[0] for row in rows])
+        rows = []
+        for client in clients.tolist():
+            with self.engine.own_stream("gradient", self.round, client):
+                row = self.engine.gradient(model, self.data.train[client], self.data)
+            rows.append(row if sketch is None else sketch(row[None])[0])
+        return torch.stack(rows)
 
     def losses(self, models: Tensor, clients: Tensor) -> Tensor:
         index = self.data.train.select(clients)

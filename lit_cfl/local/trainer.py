@@ -5,20 +5,24 @@ The plain reference for the other engines, and the one that takes any LightningM
 
 import logging
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from math import isfinite
 from typing import Any
 
 import torch
 from lightning import Callback, LightningModule, Trainer
+from lightning.fabric.plugins.environments.lightning import LightningEnvironment
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from lit_cfl.data import FederatedData
-from lit_cfl.errors import DivergedError
+from lit_cfl.errors import DivergedError, InputError
 from lit_cfl.local.engine import Engine, FitRequest
 from lit_cfl.local.work import Chunk
-from lit_cfl.seeds import derive, generator
+from lit_cfl.seeds import generator
 
 
 class TrainerEngine(Engine):
@@ -31,16 +35,19 @@ class TrainerEngine(Engine):
         trained = torch.zeros(len(clients), dtype=torch.bool)
         with _quiet():
             for k, client in enumerate(clients.tolist()):
-                if data.num_examples[client] == 0:
+                if data.num_examples[client] == 0 or request.lengths[part][k] == 0:
                     continue
+                self.between_clients()
                 center = None
                 if request.prox:
                     if request.centers is None:
                         raise TypeError("prox needs centers")
                     center = request.centers[request.center[part][k]]
-                row, loss, rate = self._fit_client(models[k], client, center, request, round, data)
-                if row.isfinite().all() and loss == loss and abs(loss) != float("inf"):
-                    models[k], losses[k], trained[k] = row, loss, True
+                options = self._options(request, int(request.lengths[part][k]))
+                row, loss, rate = self._fit_client(models[k], client, center, request, options, round, data)
+                if row.isfinite().all() and (loss is None or isfinite(loss)):
+                    models[k], trained[k] = row, True
+                    losses[k] = float("nan") if loss is None else loss
                 elif self.local.on_divergence == "stop":
                     raise DivergedError(
                         f"client {client} diverged in round {round}: training loss {loss}, learning rate {rate:g}; "
@@ -49,31 +56,41 @@ class TrainerEngine(Engine):
         return Chunk(part.start, models, losses, trained)
 
     def _fit_client(
-        self, start: Tensor, client: int, center: Tensor | None, request: FitRequest, round: int, data: FederatedData
-    ) -> tuple[Tensor, float, float]:
-        """The trained row `[d]`, the mean loss per example over the fit, and the learning rate at its end."""
-        stream = (self.seed, request.purpose, round, client)
+        self,
+        start: Tensor,
+        client: int,
+        center: Tensor | None,
+        request: FitRequest,
+        options: dict[str, Any],
+        round: int,
+        data: FederatedData,
+    ) -> tuple[Tensor, float | None, float]:
+        """The trained row `[d]`, the mean loss per example (None if none was reported), and the last learning rate."""
         module, record = self.module(start), _LossRecord()
         callbacks: list[Callback] = [record]
         if center is not None:
             callbacks.append(_Proximal(request.prox, self.module(center)))
-        trainer = Trainer(**self._options(request), callbacks=callbacks)
+        trainer = Trainer(**options, callbacks=callbacks)
+        rng = generator(self.seed, request.purpose, round, client)
         inputs, labels = self.examples(data).batch(data.train[client], self.plan.dtype)
-        batches = _Shuffled(len(labels), request.budget.batch_size or self.local.batch_size, generator(*stream))
+        batches = _Shuffled(len(labels), request.budget.batch_size or self.local.batch_size, rng)
         loader = DataLoader(TensorDataset(inputs, labels), sampler=batches, batch_size=None)
-        gpus = [torch.device(self.plan.device)] if self.plan.device != "cpu" else []
-        with torch.random.fork_rng(devices=gpus):
-            torch.manual_seed(derive(*stream))  # for what the module itself draws, such as dropout
-            trainer.fit(module, loader)
+        try:
+            with self.own_stream(f"{request.purpose}/module", round, client):
+                trainer.fit(module, loader)
+        except SIGTERMException:
+            self.between_clients()  # raises where somebody waits for the signal
+            raise
+        except (ValueError, MisconfigurationException) as error:
+            raise InputError(f"client {client} cannot be trained in round {round}: {error}") from error
         rate = trainer.optimizers[0].param_groups[0]["lr"] if trainer.optimizers else float("nan")
         return self.layout.read(module, self.plan.dtype), record.mean, rate
 
-    def _options(self, request: FitRequest) -> dict[str, Any]:
-        budget, device = request.budget, torch.device(self.plan.device)
-        in_epochs = budget.unit == "epochs"
+    def _options(self, request: FitRequest, length: int) -> dict[str, Any]:
+        device, in_epochs = torch.device(self.plan.device), request.budget.unit == "epochs"
         return {
-            "max_epochs": budget.length if in_epochs else -1,
-            "max_steps": -1 if in_epochs else budget.length,
+            "max_epochs": length if in_epochs else -1,
+            "max_steps": -1 if in_epochs else length,
             "accelerator": "cpu" if device.type == "cpu" else "gpu",
             "devices": 1 if device.type == "cpu" else [device.index or 0],
             "precision": self.plan.precision,
@@ -82,7 +99,7 @@ class TrainerEngine(Engine):
             "enable_checkpointing": False,
             "enable_progress_bar": False,
             "enable_model_summary": False,
-            "inference_mode": False,
+            "plugins": LightningEnvironment(),  # a fit is ours alone, inside a SLURM job, too
         }
 
 
@@ -110,14 +127,14 @@ class _LossRecord(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        loss = outputs["loss"] if isinstance(outputs, dict) else outputs
-        if loss is not None:  # a training_step may skip a batch
+        loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
+        if loss is not None:  # a training_step may skip a batch, or optimise by hand
             self._sum = self._sum + loss.detach().double() * len(batch[1])
             self._count += len(batch[1])
 
     @property
-    def mean(self) -> float:
-        return float(self._sum) / self._count if self._count else float("nan")
+    def mean(self) -> float | None:
+        return float(self._sum) / self._count if self._count else None
 
 
 class _Proximal(Callback):

@@ -13,23 +13,25 @@ from lit_cfl.parameters import ParameterLayout
 Sketch = Callable[[Tensor], Tensor]  # rows [n, d] -> [n, smaller]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Budget:
     """How long a client trains.
 
     Args:
-        length: number of epochs or steps, 1 or more.
+        length: number of epochs or steps, 1 or more; or one number for each client of the fit, int64 `[n]`, where
+            0 leaves a client out.
         unit: `epochs` are full passes over the client's examples; `steps` are mini-batches, going on
             into new passes as needed.
         batch_size: examples a mini-batch, `full` = all of the client's, None = the run's.
     """
 
-    length: int = 1
+    length: int | Tensor = 1
     unit: Literal["epochs", "steps"] = "epochs"
     batch_size: int | Literal["full"] | None = None
 
     def __post_init__(self) -> None:
-        if self.length < 1:
+        too_short = bool((self.length < 0).any()) if isinstance(self.length, Tensor) else self.length < 1
+        if too_short:
             raise InputError(f"a budget of {self.length} {self.unit} trains nothing; give 1 or more")
         if isinstance(self.batch_size, int) and self.batch_size < 1:
             raise InputError(f"batch_size {self.batch_size} must be 1 or more, or 'full'")
@@ -81,6 +83,13 @@ class Fitted:
             self._losses.append(chunk.losses)
             self._trained.append(chunk.trained)
             yield chunk
+
+    def collect(self) -> Tensor:
+        """The local models of those that trained `[trained, d]`, however many: for what compares them all."""
+        found = [chunk.models[chunk.trained] for chunk in self.chunks()]
+        if not found:
+            raise RuntimeError("nobody was asked to train: there are no rows")
+        return torch.cat(found)
 
     @property
     def rows(self) -> Tensor:

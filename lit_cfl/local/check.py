@@ -1,0 +1,48 @@
+"""Whether a module can be trained and scored on the data, found out before anything is written."""
+
+import torch
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from torch import Tensor
+
+from lit_cfl.data import FederatedData
+from lit_cfl.errors import DivergedError, InputError
+from lit_cfl.local.engine import Engine, score
+from lit_cfl.local.work import Budget
+
+
+def require_trainable(engine: Engine, data: FederatedData) -> None:
+    """Scores an example of every label, and trains one client for one step, both on a throw-away module.
+
+    Raises:
+        InputError: the net does not fit the data, or the optimizer refuses its options.
+    """
+    model = engine.initial(0)
+    batch = engine.examples(data).batch(_one_of_each_label(data), engine.plan.dtype)
+    shapes = f"inputs of shape {tuple(batch[0].shape[1:])}, {data.examples.num_labels} labels"
+    try:
+        losses, _ = score(engine.module(model).eval(), batch)
+    except (RuntimeError, IndexError, ValueError) as error:  # what torch raises for shapes and labels that do not fit
+        raise InputError(f"the net cannot take the data: {shapes} ({_first_line(error)})") from error
+    if losses.shape != (len(batch[1]),):
+        raise InputError(
+            f"losses(batch) returned shape {tuple(losses.shape)} for {len(batch[1])} examples; "
+            "return one number per example (reduction='none')"
+        )
+    largest = data.population[data.num_examples[data.population].argmax()][None]
+    try:
+        engine.at(0, data).fit(model[None], largest, purpose="check", budget=Budget(1, "steps"))
+    except DivergedError:
+        pass  # the run itself says so, or leaves the client out
+    except (RuntimeError, MisconfigurationException, TypeError) as error:
+        raise InputError(f"a client cannot be trained: {_first_line(error)}") from error
+
+
+def _one_of_each_label(data: FederatedData) -> Tensor:
+    labels = data.examples.targets(data.train.values)
+    order = labels.argsort(stable=True)
+    first = torch.cat([torch.ones(1, dtype=torch.bool), labels[order].diff() > 0])
+    return data.train.values[order[first].cpu()]
+
+
+def _first_line(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
