@@ -52,6 +52,20 @@ def run_command(arguments: Sequence[str]) -> int:
     return run_experiment(arguments)
 
 
+def evaluate_command(arguments: Sequence[str]) -> int:
+    """score a run's models on its own clients, or on others"""
+    from lit_cfl.commands import evaluate_run
+
+    return evaluate_run(arguments)
+
+
+def assign_command(arguments: Sequence[str]) -> int:
+    """find a cluster for new clients"""
+    from lit_cfl.commands import assign_newcomers
+
+    return assign_newcomers(arguments)
+
+
 def list_command(arguments: Sequence[str]) -> int:
     """list algorithms, data, nets, tasks or configs"""
     from lit_cfl import catalogue
@@ -70,7 +84,12 @@ def list_command(arguments: Sequence[str]) -> int:
     return 0
 
 
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {"run": run_command, "list": list_command}
+COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
+    "run": run_command,
+    "evaluate": evaluate_command,
+    "assign": assign_command,
+    "list": list_command,
+}
 
 
 if __name__ == "__main__":

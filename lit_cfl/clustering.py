@@ -91,6 +91,19 @@ def edc(updates: Tensor, num_directions: int) -> Tensor:
     return exact / num_directions
 
 
+def direction_cosines(updates: Tensor, directions: Tensor) -> Tensor:
+    """Cosines between updates and clusters' directions.
+
+    Args:
+        updates: `[n, d]`.
+        directions: `[clusters, d]`.
+
+    Returns:
+        `[n, clusters]` in [-1, 1]; 0 for a zero update or direction.
+    """
+    return (_unit(updates) @ _unit(directions).T).clamp(-1, 1)
+
+
 def nearest_direction(updates: Tensor, directions: Tensor) -> Tensor:
     """The direction that each update is most alike by cosine (FedGroup, Eq. 9): client cold start.
 
@@ -101,7 +114,7 @@ def nearest_direction(updates: Tensor, directions: Tensor) -> Tensor:
     Returns:
         int64 `[n]`; ties, and zero updates, go to the lowest index.
     """
-    return (_unit(updates) @ _unit(directions).T).argmax(1)
+    return direction_cosines(updates, directions).argmax(1)
 
 
 def kmeans(points: Tensor, num_clusters: int, rng: torch.Generator) -> Tensor:

@@ -1,5 +1,6 @@
-"""The commands that train."""
+"""The commands that train or score."""
 
+import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -7,10 +8,13 @@ from rich.console import Console
 
 from lit_cfl import dry_run, progress, tiny
 from lit_cfl.configuration import Request, parse_run
-from lit_cfl.errors import Interrupted, SaveError
+from lit_cfl.data import FederatedData
+from lit_cfl.errors import InputError, Interrupted, SaveError
+from lit_cfl.evaluation import NAMES, score_clients
 from lit_cfl.interrupt import interruptible
 from lit_cfl.run import Going, run
 from lit_cfl.run_directory import default_run_directory
+from lit_cfl.saved import SavedRun, load_run
 
 
 def run_experiment(arguments: Sequence[str]) -> int:
@@ -43,3 +47,63 @@ def _where(request: Request) -> tuple[Path, Going]:
     if options.resume is None:
         return Path(options.run_dir) if options.run_dir else default_run_directory(request.experiment.name), "new"
     return Path(options.resume), "new_plan" if options.new_plan else "resume"
+
+
+def evaluate_run(arguments: Sequence[str]) -> int:
+    """`lit-cfl evaluate`: the run's own clients with their models, or newcomers after they were placed."""
+    parser = _run_parser("evaluate", "Scores the models of a run.")
+    given, rest = parser.parse_known_args(arguments)
+    saved, console = load_run(given.run_dir), Console()
+    if rest:
+        placed = saved.assign(_other_data(saved, rest))
+        if placed.test is None:
+            raise InputError("none of these clients could be placed and has test data: nothing to score")
+        progress.score_table(console, {"test, newcomers": placed.test})
+        return 0
+    served, data = saved.served(), saved.prepared.data
+    clients = (served.index >= 0).nonzero().flatten()
+    scores = {
+        name: score_clients(saved.prepared.engine, served.models, served.index[clients], clients, data, split)
+        for split, name in NAMES.items()
+        if len(clients) and len(data.split(split).values)
+    }
+    progress.score_table(console, scores)
+    return 0
+
+
+def assign_newcomers(arguments: Sequence[str]) -> int:
+    """`lit-cfl assign`: which cluster each client of other data belongs to, and how sure that is."""
+    parser = _run_parser("assign", "Finds a cluster for new clients.")
+    given, rest = parser.parse_known_args(arguments)
+    if not rest:
+        raise InputError(
+            "say which clients are new: --data NAME, or options of the run's own, such as --data.num_clients 8"
+        )
+    saved = load_run(given.run_dir)
+    progress.assignment_table(Console(), saved.path, saved.assign(_other_data(saved, rest)))
+    return 0
+
+
+def _run_parser(command: str, description: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"lit-cfl {command}", description=description, allow_abbrev=False, usage="%(prog)s RUN_DIR [--data ...]",
+        epilog="--data NAME and --data.<option> VALUE describe clients that the run has not seen, as for lit-cfl run.",
+    )  # fmt: skip
+    parser.add_argument("run_dir", help="directory of a run (of one seed)")
+    return parser
+
+
+def _other_data(saved: SavedRun, options: Sequence[str]) -> FederatedData:
+    """The data that these options describe, on top of the run's own; all their clients count as newcomers."""
+    wrong = [word for word in options if word.startswith("--") and not word.startswith("--data")]
+    if wrong:
+        raise InputError(f"{wrong[0]} is no option here; only --data and --data.<option> are")
+    request = parse_run(["--config", str(saved.path / "config.yaml"), *options])
+    data = request.experiment.data.federated(saved.experiment.seeds[0])
+    mine, theirs = saved.prepared.data.examples, data.examples
+    if mine.input_shape != theirs.input_shape or mine.num_labels != theirs.num_labels:
+        raise InputError(
+            f"the run's examples have shape {mine.input_shape} and {mine.num_labels} labels, "
+            f"these {theirs.input_shape} and {theirs.num_labels}: its models cannot take them"
+        )
+    return data

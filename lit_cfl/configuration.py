@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,6 +81,7 @@ def parse_run(arguments: Sequence[str], prog: str = "lit-cfl run") -> Request:
     """Reads a command line. Raises InputError for anything that cannot be used."""
     parser = experiment_parser(prog)
     arguments = _with_recorded_config(arguments)
+    _append_to_path(arguments)
     arguments = [_found_config(before, word) for before, word in zip(["", *arguments], arguments, strict=False)]
     try:
         read = parser.parse_args(arguments)
@@ -172,6 +174,14 @@ def _found_config(before: str, word: str) -> str:
     if word.startswith("--config="):
         return f"--config={_config_path(word.removeprefix('--config='))}"
     return word
+
+
+def _append_to_path(arguments: Sequence[str]) -> None:
+    """The user's own files: beside the YAML file, and in the current folder. Never in front of anything installed."""
+    folders = [Path(_last_config(arguments)).parent, Path()]
+    for folder in (str(folder.resolve()) for folder in folders):
+        if folder not in sys.path:
+            sys.path.append(folder)
 
 
 def _last_config(arguments: Sequence[str]) -> str:

@@ -118,6 +118,10 @@ class ClientIndex:
         """The client of each entry of `values`, int64."""
         return torch.repeat_interleave(torch.arange(len(self)), self.sizes)
 
+    def behind(self, clients: int) -> "ClientIndex":
+        """The same lists after so many clients without any."""
+        return ClientIndex(self.values, torch.cat([torch.zeros(clients, dtype=torch.int64), self.offsets]))
+
     def select(self, clients: Tensor) -> "ClientIndex":
         """The index lists of these clients alone, in their order."""
         return ClientIndex.from_lists([self[int(client)] for client in clients])
@@ -169,6 +173,18 @@ class FederatedData:
         labels = self.examples.num_labels
         cell = self.train.owners * labels + self.examples.targets(self.train.values).cpu()
         return torch.bincount(cell, minlength=self.num_clients * labels).view(self.num_clients, labels)
+
+    def behind(self, clients: int) -> "FederatedData":
+        """The same clients with ids raised by `clients`; the ids below have no data."""
+        unknown = torch.full((clients,), -1)
+        return replace(
+            self,
+            train=self.train.behind(clients),
+            validation=self.validation.behind(clients),
+            test=self.test.behind(clients),
+            true_clusters=torch.cat([unknown, self.true_clusters]),
+            newcomers=None,
+        )
 
     def subset(self, clients: Tensor, max_examples: int | None = None) -> "FederatedData":
         """These clients alone, renumbered from 0, each with at most `max_examples` of every split."""

@@ -6,6 +6,7 @@ import torch
 from rich.console import Console
 
 from lit_cfl.experiment import Experiment, Prepared
+from lit_cfl.local.hooks import needs_trainer
 
 
 def show(console: Console, experiment: Experiment) -> None:
@@ -26,6 +27,7 @@ def show(console: Console, experiment: Experiment) -> None:
         "rounds": f"{experiment.rounds} with {experiment.cohort_size} clients, {runs} run(s)",
         "local steps": f"about {steps * runs:,} (pre-training and evaluation not counted)",
         "plan": f"engine {plan.engine}, {plan.device}, {plan.precision}, {plan.threads} thread(s)",
+        "module": ", ".join(needs_trainer(engine.template)) or "losses and one plain optimizer: fit for every engine",
         "memory": f"about {(cohort + inputs.nbytes) / 2**20:.1f} MiB for data and local models, beside PyTorch itself",
         "time": f"about {_duration(steps * runs * seconds)} of local training, judged by one client on this machine",
     }.items():

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -20,6 +20,9 @@ from lit_cfl.rounds import Cohorts, Round, rounds
 from lit_cfl.selection import SelectionRule
 from lit_cfl.stopping import StopRule
 from lit_cfl.tracking import Tracking
+
+if TYPE_CHECKING:
+    from lit_cfl.run import Finished
 
 
 @dataclass(frozen=True)
@@ -102,6 +105,13 @@ class Experiment:
 
     def __iter__(self) -> Iterator[Round]:
         return self.prepare(self.seeds[0]).rounds()
+
+    def run(self, path: Path | str | None = None) -> "Finished":
+        """Runs all seeds, and the baseline, into a run directory (default: runs/<name>-<time>)."""
+        from lit_cfl.run import run
+        from lit_cfl.run_directory import default_run_directory
+
+        return run(self, default_run_directory(self.name) if path is None else Path(path))
 
     def prepare(self, seed: int) -> "Prepared":
         """Loads the data and builds the engine for one seed. Raises InputError where the parts do not fit."""

@@ -1,6 +1,7 @@
 """What a run shows on the screen: a live line in a terminal, a line now and then in a pipe, and the closing table."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from statistics import fmean
 from time import monotonic
 from typing import Any
@@ -9,7 +10,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from lit_cfl.evaluation import Scores
 from lit_cfl.run import Finished, Watch
+from lit_cfl.saved import Placed
 from lit_cfl.tables import read_table
 
 Row = dict[str, Any]
@@ -92,9 +95,7 @@ def _say_stopped(console: Console, reason: str | None) -> None:
 
 def closing_table(console: Console, finished: Finished) -> None:
     """The figures of a run and its baseline, and what to make of them."""
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("", "weighted accuracy", "mean", "worst 10 %", "ARI", "traffic MiB", "time s"):
-        table.add_column(heading, justify="left" if not heading else "right")
+    table = _table("", "weighted accuracy", "mean", "worst 10 %", "ARI", "traffic MiB", "time s")
     for part in (finished, finished.baseline):
         if part is not None:
             table.add_row(*_cells(part.summary))
@@ -163,3 +164,40 @@ def _advice(gains: list[float], baseline: str) -> list[str]:
 
 def _number(value: float | None) -> str:
     return "-" if value is None else f"{value:.3f}"
+
+
+def score_table(console: Console, scores: Mapping[str, Scores]) -> None:
+    """Accuracies on each split."""
+    table = _table("", "clients", "weighted accuracy", "mean", "worst 10 %", "loss")
+    for name, found in scores.items():
+        metrics = found.metrics("x")
+        values = [metrics[f"x/{key}"] for key in ("weighted_accuracy", "mean_accuracy", "worst10_accuracy", "loss")]
+        table.add_row(name, str(int((found.count > 0).sum())), *map(_number, values))
+    console.print(table)
+
+
+def assignment_table(console: Console, path: Path, placed: Placed) -> None:
+    """The cluster of each newcomer."""
+    table = _table("newcomer", "cluster", "closeness", "next best")
+    for client, cluster in enumerate(placed.assignment.index.tolist()):
+        if cluster < 0:
+            table.add_row(str(client), "none: no training data", "", "")
+            continue
+        near, next_best = "", ""
+        if placed.closeness is not None:
+            order = placed.closeness[client].argsort(descending=True).tolist()
+            near = _number(float(placed.closeness[client, cluster]))
+            others = [other for other in order if other != cluster][:1]
+            next_best = ", ".join(f"{other} ({_number(float(placed.closeness[client, other]))})" for other in others)
+        table.add_row(str(client), str(cluster), near, next_best)
+    console.print(table)
+    if placed.closeness is not None:
+        console.print("(closeness: the algorithm's own measure, for FedGroup the cosine of first updates)", style="dim")
+    console.print(f"Models: lit_cfl.load_run({str(path)!r}).module(<cluster>)", soft_wrap=True, highlight=False)
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for number, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if number else "left")
+    return table

@@ -31,7 +31,7 @@ def test_run_shows_progress_and_ends_with_a_table(capsys: pytest.CaptureFixture[
     out = capsys.readouterr().out
     for word in (
         "round 2/2",
-        "ARI 1.00",
+        "  ARI 0.",
         "clusters 4",
         "s left",
         "weighted accuracy",

@@ -50,6 +50,7 @@ class Info:
         skipped: clients that were asked to train and did not (no data, or diverged and left out).
         scores: further columns of `metrics.csv`.
         similarity: where the algorithm compared clients.
+        closeness: of `place`, where it compared clients with clusters: `[clients, clusters]`, larger is closer.
     """
 
     loss: float = float("nan")
@@ -58,6 +59,7 @@ class Info:
     skipped: int = 0
     scores: dict[str, float] = field(default_factory=dict)
     similarity: Similarity | None = None
+    closeness: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)

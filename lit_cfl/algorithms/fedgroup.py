@@ -29,10 +29,10 @@ from lit_cfl.clustering import (
     assign,
     clusters_of,
     cosine_similarity,
+    direction_cosines,
     edc_embedding,
     kmeans,
     madc,
-    nearest_direction,
 )
 from lit_cfl.errors import InputError
 from lit_cfl.local.work import Budget, LocalWork
@@ -170,14 +170,14 @@ class FedGroup(Algorithm):
             return replace(state, index=assign(state.index, clients, drawn)), Info()
         w0 = state.initial[None]
         fitted = work.fit(w0, clients, purpose="pretrain", prox=self.prox, centers=w0, budget=self.pretrain)
-        labels = torch.full((len(clients),), -1)
+        closeness = torch.full((len(clients), len(state.directions)), float("nan"), dtype=w0.dtype)
         for chunk in fitted.chunks():
             updates = (chunk.models - w0)[:, : state.directions.shape[1]]
-            found = torch.where(chunk.trained, nearest_direction(updates, state.directions), -1)
-            labels[chunk.start : chunk.start + len(found)] = found
-        placed = labels >= 0
-        state = replace(state, index=assign(state.index, clients[placed], labels[placed]))
-        return state, Info(fitted.loss, up=int(placed.sum()), skipped=fitted.skipped)
+            closeness[chunk.start : chunk.start + len(updates)] = direction_cosines(updates, state.directions)
+        placed = fitted.trained
+        labels = closeness[placed].argmax(1)  # Eq. 9; ties: lowest index
+        state = replace(state, index=assign(state.index, clients[placed], labels))
+        return state, Info(fitted.loss, up=int(placed.sum()), skipped=fitted.skipped, closeness=closeness)
 
     def serve(self, state: FedGroupState, clients: Tensor) -> Assignment:
         used = state.index[state.index >= 0].unique()

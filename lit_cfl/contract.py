@@ -1,0 +1,226 @@
+"""What every algorithm has to keep, checked on quadratic clients."""
+
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import MISSING, fields, is_dataclass
+from io import BytesIO
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lit_cfl.algorithms.base import Algorithm, State
+from lit_cfl.checkpoint import state_from_dict, state_to_dict
+from lit_cfl.quadratic import QuadraticWork
+from lit_cfl.seeds import generator
+
+_CLIENTS, _COLUMNS, _ROUNDS, _COHORT = 12, 6, 6, 5
+_TOLERANCE = 1e-9  # in float64: sums over clients may be made in another order
+
+
+def check_algorithm(algorithm: Algorithm) -> None:
+    """Checks that an algorithm keeps the contract.
+
+    * it is a frozen dataclass whose fields all have defaults, and names its `state_type`;
+    * its state is a flat dataclass of tensors, numbers, strings, lists and dicts, and survives
+      `torch.load(weights_only=True)`;
+    * `round`, `place` and `serve` never change their arguments;
+    * the same seed gives the same run, and one that is saved and loaded after any round goes on the same;
+    * the order of the clients in a cohort does not matter;
+    * `serve` does no work and gives each client a model or -1; `place` serves every client it is given, also one that
+      was never seen, and takes what it needs from its present data;
+    * a round without clients, clients without data, and fits that are read in chunks all work;
+    * scores are named in `score_columns`, and traffic is not negative.
+
+    Args:
+        algorithm: an instance with its default arguments.
+
+    Raises:
+        AssertionError: what was broken, in words.
+    """
+    for check in (
+        _is_plain, _keeps_arguments, _repeats, _resumes, _ignores_order, _serves, _places, _bears_emptiness,
+        _reads_chunks,
+    ):  # fmt: skip
+        check(algorithm)
+
+
+def _work(clients: int = _CLIENTS, **options: Any) -> QuadraticWork:
+    """Clients around two opposite points, of unequal sizes."""
+    rng = torch.Generator().manual_seed(7)
+    side = 1.0 - 2.0 * (torch.arange(clients) % 2).double()
+    centers = torch.randn(clients, _COLUMNS, generator=rng, dtype=torch.float64)
+    centers[:, 0] += 8 * side
+    labels = torch.randint(1, 9, (clients, 4), generator=rng)
+    sizes = labels.sum(1)
+    settings: dict[str, Any] = {"label_counts": labels, "steps": 3} | options
+    return QuadraticWork(centers, sizes, 0.2, **settings)
+
+
+def _cohort(round: int, algorithm: Algorithm) -> Tensor:
+    if algorithm.needs_all(round):
+        return torch.arange(_CLIENTS)
+    return torch.randperm(_CLIENTS, generator=generator(3, "cohort", round))[:_COHORT]
+
+
+def _states(
+    algorithm: Algorithm,
+    work: QuadraticWork,
+    reorder: Callable[[Tensor], Tensor] = lambda cohort: cohort.sort().values,
+    between: Callable[[State], State] = lambda state: state,
+) -> Iterator[State]:
+    """The state after `init` and after each round."""
+    state, _ = algorithm.init(work.at(0), generator(3, "init"))
+    yield state
+    for round in range(_ROUNDS):
+        cohort = reorder(_cohort(round, algorithm))
+        state, info = algorithm.round(between(state), cohort, work.at(round), generator(3, "round", round))
+        unknown = info.scores.keys() - {"train/discrepancy", *algorithm.score_columns}
+        assert not unknown, _say(
+            algorithm, f"round gives the scores {sorted(unknown)}, which score_columns does not name"
+        )
+        assert min(info.down, info.up, info.skipped) >= 0, _say(algorithm, "round counts negative traffic")
+        yield state
+
+
+def _is_plain(algorithm: Algorithm) -> None:
+    kind = type(algorithm)
+    frozen = is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    assert frozen, _say(algorithm, "is no frozen dataclass; write @dataclass(frozen=True)")
+    bare = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
+    assert not bare, _say(algorithm, f"its fields {bare} have no default")
+    assert hasattr(kind, "state_type"), _say(algorithm, "does not name its state_type")
+    for state in _states(algorithm, _work()):
+        assert isinstance(state, kind.state_type), _say(algorithm, f"its state is a {type(state).__name__}")
+        for f in fields(kind.state_type):
+            value = getattr(state, f.name)
+            assert _may_be_saved(value), _say(algorithm, f"state.{f.name} holds a {type(value).__name__}")
+
+
+def _may_be_saved(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, (int, str)) and _may_be_saved(item) for key, item in value.items())
+    if isinstance(value, list):
+        return all(_may_be_saved(item) for item in value)
+    return value is None or type(value) in (Tensor, int, float, bool, str)
+
+
+def _keeps_arguments(algorithm: Algorithm) -> None:
+    work, before = _work(), repr(algorithm)
+    state, _ = algorithm.init(work, generator(3, "init"))
+    everyone = torch.arange(_CLIENTS)
+    calls: dict[str, Callable[[State, Tensor], object]] = {
+        "round": lambda s, c: algorithm.round(s, c, work, generator(3, "round")),
+        "place": lambda s, c: algorithm.place(s, c, work, generator(3, "place")),
+        "serve": lambda s, c: algorithm.serve(s, c),
+    }
+    for name, call in calls.items():
+        kept_state, cohort = deepcopy(state_to_dict(state)), everyone.clone()
+        call(state, cohort)
+        same = _difference(kept_state, state_to_dict(state)) == 0 and torch.equal(cohort, everyone)
+        assert same, _say(algorithm, f"{name} changes its arguments")
+    assert repr(algorithm) == before, _say(algorithm, "changes its own fields")
+
+
+def _repeats(algorithm: Algorithm) -> None:
+    torch.manual_seed(1)
+    first = list(_states(algorithm, _work()))
+    torch.manual_seed(2)  # the global generator must not matter
+    for round, (a, b) in enumerate(zip(first, _states(algorithm, _work()), strict=True)):
+        assert _difference(state_to_dict(a), state_to_dict(b)) == 0, _say(
+            algorithm, f"the same seed gives another state after {_after(round)}"
+        )
+
+
+def _resumes(algorithm: Algorithm) -> None:
+    whole = list(_states(algorithm, _work()))
+    saved = list(_states(algorithm, _work(), between=lambda state: _loaded(algorithm, state)))
+    for round, (a, b) in enumerate(zip(whole, saved, strict=True)):
+        assert _difference(state_to_dict(a), state_to_dict(b)) == 0, _say(
+            algorithm, f"a run that is saved and loaded after each round differs after {_after(round)}"
+        )
+
+
+def _loaded(algorithm: Algorithm, state: State) -> State:
+    buffer = BytesIO()
+    torch.save(state_to_dict(state), buffer)
+    buffer.seek(0)
+    return state_from_dict(algorithm.state_type, torch.load(buffer, weights_only=True))
+
+
+def _ignores_order(algorithm: Algorithm) -> None:
+    ascending = list(_states(algorithm, _work()))
+    reverse = list(_states(algorithm, _work(), reorder=lambda cohort: cohort.sort(descending=True).values))
+    for round, (a, b) in enumerate(zip(ascending, reverse, strict=True)):
+        found = _difference(state_to_dict(a), state_to_dict(b))
+        assert found <= _TOLERANCE, _say(
+            algorithm, f"the order of the cohort matters by {found:.1e} in {_after(round)}"
+        )
+
+
+def _serves(algorithm: Algorithm) -> None:
+    for state in _states(algorithm, _work()):
+        served = algorithm.serve(state, torch.arange(_CLIENTS))
+        assert served.index.dtype == torch.int64, _say(algorithm, f"serve gives an index of {served.index.dtype}")
+        inside = (served.index >= -1) & (served.index < len(served.models))
+        assert inside.all(), _say(algorithm, "serve names a model that it does not give")
+        for row in (*served.models, *served.extra.values()):
+            assert row.shape == (_COLUMNS,), _say(algorithm, f"serve gives a model of shape {tuple(row.shape)}")
+            assert row.isfinite().all(), _say(algorithm, "serve gives a model that is not finite")
+
+
+def _places(algorithm: Algorithm) -> None:
+    more = _work(_CLIENTS + 3)
+    for state in _states(algorithm, _work()):
+        for clients in (torch.arange(_CLIENTS), torch.tensor([_CLIENTS + 2, _CLIENTS])):
+            placed, info = algorithm.place(state, clients, more.at(_ROUNDS), generator(3, "place"))
+            index = algorithm.serve(placed, clients).index
+            who = "clients never seen" if int(clients[0]) >= _CLIENTS else "its clients"
+            assert (index >= 0).all(), _say(algorithm, f"after place, serve gives {who} no model")
+            assert min(info.down, info.up) >= 0, _say(algorithm, "place counts negative traffic")
+
+
+def _bears_emptiness(algorithm: Algorithm) -> None:
+    work = _work()
+    work.num_examples = work.num_examples.clone()
+    work.num_examples[[2, 7]] = 0
+    state, _ = algorithm.init(work, generator(3, "init"))
+    nobody, without_data = torch.empty(0, dtype=torch.int64), torch.tensor([2, 7])
+    for name, cohort in {"nobody": nobody, "clients without data": without_data}.items():
+        after, _ = algorithm.round(state, cohort, work, generator(3, "round"))
+        models = algorithm.serve(after, torch.arange(_CLIENTS)).models
+        assert models.isfinite().all(), _say(algorithm, f"a round of {name} gives a model that is not finite")
+
+
+def _reads_chunks(algorithm: Algorithm) -> None:
+    chunked = list(_states(algorithm, _work(chunk_size=2)))
+    for round, (a, b) in enumerate(zip(_states(algorithm, _work()), chunked, strict=True)):
+        found = _difference(state_to_dict(a), state_to_dict(b))
+        assert found <= _TOLERANCE, _say(
+            algorithm, f"reading a fit in chunks matters by {found:.1e} in {_after(round)}"
+        )
+
+
+def _difference(a: Any, b: Any) -> float:
+    """Largest absolute difference of two states' values; infinite where they differ in kind."""
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return float("inf")
+        return float((a.double() - b.double()).abs().nan_to_num(0.0).max()) if a.numel() else 0.0
+    if isinstance(a, dict) and isinstance(b, dict):
+        return (
+            max((_difference(a[key], b.get(key)) for key in a), default=0.0) if a.keys() == b.keys() else float("inf")
+        )
+    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        return max((_difference(x, y) for x, y in zip(a, b, strict=True)), default=0.0)
+    if isinstance(a, float) and isinstance(b, float):
+        return 0.0 if a == b or (a != a and b != b) else abs(a - b)
+    return 0.0 if type(a) is type(b) and a == b else float("inf")
+
+
+def _after(position: int) -> str:
+    return "init" if position == 0 else f"round {position - 1}"
+
+
+def _say(algorithm: Algorithm, what: str) -> str:
+    return f"{type(algorithm).__name__}: {what}"

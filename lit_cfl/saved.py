@@ -1,0 +1,137 @@
+"""A run that is over (or was cut off), for notebooks: its files as tables, its models ready to predict."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning import LightningModule
+from torch import Tensor
+
+from lit_cfl.algorithms.base import Assignment, State
+from lit_cfl.checkpoint import Checkpoint, state_from_dict
+from lit_cfl.data import FederatedData
+from lit_cfl.errors import InputError
+from lit_cfl.evaluation import Scores, score_clients
+from lit_cfl.experiment import Experiment, Prepared
+from lit_cfl.resume import stored_config, with_stored_plan
+from lit_cfl.seeds import generator
+from lit_cfl.tables import read_table
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """Newcomers and the models that the algorithm gives them.
+
+    Args:
+        assignment: models `[K, d]` and the cluster of each newcomer `[n]`, -1 = could not be placed (no data).
+        closeness: `[n, K]` by the algorithm's own measure, larger is closer; None if it compares nothing.
+        test: scores on the newcomers' test data, those that were placed; None if there are none.
+    """
+
+    assignment: Assignment
+    closeness: Tensor | None
+    test: Scores | None
+
+
+@dataclass(frozen=True, eq=False)
+class SavedRun:
+    """What `load_run` gives.
+
+    Args:
+        path: the run directory.
+        config: `config.yaml`.
+        experiment: built from it.
+        round: the last round that was saved.
+        state: of the algorithm, then.
+    """
+
+    path: Path
+    config: Mapping[str, Any]
+    experiment: Experiment
+    round: int
+    state: State
+
+    @property
+    def metrics(self) -> list[Row]:
+        """The rows of `metrics.csv`; `pandas.DataFrame(run.metrics)` makes a frame of them."""
+        return read_table(self.path / "metrics.csv")
+
+    @property
+    def clients(self) -> list[Row]:
+        """The rows of `clients.csv`."""
+        return read_table(self.path / "clients.csv")
+
+    @property
+    def memberships(self) -> dict[str, np.ndarray]:
+        """`rounds` [R], `cluster` [R, clients] (-1 = none) and `true_cluster` [clients] (-1 = unknown)."""
+        with np.load(self.path / "memberships.npz") as arrays:
+            return dict(arrays)
+
+    @cached_property
+    def prepared(self) -> Prepared:
+        """The run's data, and an engine on this machine."""
+        return self.experiment.prepare(self.experiment.seeds[0])
+
+    def served(self) -> Assignment:
+        """Which client uses which model `[clients]`."""
+        clients = torch.arange(self.prepared.data.num_clients)
+        return self.experiment.algorithm.serve(self.state, clients)
+
+    def module(self, cluster: int) -> LightningModule:
+        """A cluster's LightningModule in evaluation mode, ready for `lightning.Trainer().predict(module, loader)`."""
+        models = self.served().models
+        if not 0 <= cluster < len(models):
+            raise InputError(f"there is no cluster {cluster} in {self.path}; there are 0 to {len(models) - 1}")
+        return self.prepared.engine.module(models[cluster]).eval()
+
+    def assign(self, data: FederatedData) -> Placed:
+        """Places the clients of other data as newcomers, by the algorithm's own rule and from their training data."""
+        algorithm, engine = self.experiment.algorithm, self.prepared.engine
+        known = self.prepared.data.num_clients
+        data = data.behind(known)  # ids that the run does not know
+        clients = torch.arange(known, data.num_clients)
+        rng = generator(engine.seed, "assign", self.round)
+        state, info = algorithm.place(self.state, clients, engine.at(self.round, data), rng)
+        found = algorithm.serve(state, clients)
+        placed = found.index >= 0
+        test = None
+        if placed.any() and len(data.test.values):
+            test = score_clients(engine, found.models, found.index[placed], clients[placed], data, "test")
+        return Placed(found, info.closeness, test)
+
+
+def load_run(path: Path | str, experiment: Experiment | None = None) -> SavedRun:
+    """Loads a run directory.
+
+    Args:
+        path: of the run (with several seeds, of one seed).
+        experiment: needed where the run was made in Python, so that its configuration names no classes.
+
+    Raises:
+        InputError: no run, or none that was saved yet.
+    """
+    path = Path(path)
+    config = stored_config(path)
+    if config is None:
+        raise InputError(f"{path} holds no run (no config.yaml)")
+    if experiment is None:
+        from lit_cfl.configuration import parse_run  # needs jsonargparse, which GPU machines may lack
+
+        experiment = parse_run(["--config", str(path / "config.yaml")]).experiment
+    try:
+        experiment = with_stored_plan(experiment, config, new_plan=False)
+    except InputError:  # another machine than the one that trained: any plan can predict
+        experiment = replace(experiment, plan=None, device="auto")
+    content = Checkpoint(path).load()
+    if content is None:
+        seeds = sorted(part.name for part in path.glob("seed-*"))
+        hint = f"; give one of its seeds: {', '.join(seeds)}" if seeds else "; it was not saved yet"
+        raise InputError(f"{path} holds no checkpoint{hint}")
+    state = state_from_dict(experiment.algorithm.state_type, content["state"])
+    return SavedRun(path, config, experiment, content["round"], state)

@@ -1,0 +1,148 @@
+"""The contract on every algorithm there is, and on algorithms that break it in one way each."""
+
+import inspect
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+import lit_cfl.algorithms
+from lit_cfl import catalogue
+from lit_cfl.algorithms import Algorithm, FedAvg, FedGroup, Info
+from lit_cfl.algorithms.fedavg import FedAvgState
+from lit_cfl.testing import check_algorithm
+
+ALL = [getattr(lit_cfl.algorithms, name) for name in catalogue.names("algorithms")]
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_algorithm_keeps_the_contract(kind: type[Algorithm]):
+    check_algorithm(kind())
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        FedGroup(measure="madc"),
+        FedGroup(centers="random"),
+        FedGroup(cold_start="random_once", pretrain_scale=1),
+        FedGroup(cold_start="random_each_round", pretrain_scale=1),
+        FedGroup(num_clusters=2, pretrain_scale=2, eta_g=0.5),
+        FedGroup(num_clusters=2, pretrain_scale=2, eta_g=0.5, mix="sum", weights="equal", group_start="w0"),
+        FedAvg(weights="equal"),
+    ],
+    ids=repr,
+)
+def test_options_keep_the_contract(algorithm: Algorithm):
+    check_algorithm(algorithm)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_ours_cite_their_paper(kind: type[Algorithm]):
+    docstring = inspect.getmodule(kind).__doc__
+    assert "arXiv:" in docstring
+    assert "Where this differs from the paper" in docstring
+
+
+class ChangesItsArguments(FedAvg):
+    def round(self, state, cohort, work, rng):
+        state.models.add_(1)
+        return super().round(state, cohort, work, rng)
+
+
+class DrawsFromTheGlobalGenerator(FedAvg):
+    def round(self, state, cohort, work, rng):
+        after, info = super().round(state, cohort, work, rng)
+        return replace(after, models=after.models + torch.rand(1)), info
+
+
+class DependsOnTheOrder(FedAvg):
+    def round(self, state, cohort, work, rng):
+        fitted = work.fit(state.models, cohort)
+        return FedAvgState(fitted.rows[:1] if len(cohort) else state.models), Info()
+
+
+class DrawsByPosition(FedAvg):
+    def round(self, state, cohort, work, rng):
+        kept = cohort[torch.rand(len(cohort), generator=rng) < 0.5]  # not for all ids, then indexed
+        return super().round(state, kept, work, rng)
+
+
+class ReadsAFitTwice(FedAvg):
+    def round(self, state, cohort, work, rng):
+        work.fit(state.models, cohort).rows.sum() if len(cohort) else 0
+        return super().round(state, cohort, work, rng)
+
+
+class ServesNobodyNew(FedGroup):
+    def place(self, state, clients, work, rng):
+        return super().place(state, clients[clients < len(state.index)], work, rng)
+
+
+class DividesByNobody(FedAvg):
+    def round(self, state, cohort, work, rng):
+        return FedAvgState(work.fit(state.models, cohort).collect().mean(0, keepdim=True)), Info()
+
+
+class NamesNoScore(FedAvg):
+    def round(self, state, cohort, work, rng):
+        after, info = super().round(state, cohort, work, rng)
+        return after, replace(info, scores={"mine/score": 1.0})
+
+
+@dataclass(frozen=True, eq=False)
+class WithArray:
+    models: Tensor
+    seen: object
+
+
+class SavesNumpy(FedAvg):
+    state_type = WithArray
+
+    def init(self, work, rng):
+        return WithArray(work.initial(0)[None], work.num_examples.numpy()), Info()
+
+    def round(self, state, cohort, work, rng):
+        return state, Info()
+
+
+class ForgetsOnSaving(FedAvg):
+    cache: ClassVar[dict[int, int]] = {}
+
+    def round(self, state, cohort, work, rng):
+        count = self.cache.get(id(state.models), 0) + 1  # a memory beside the state
+        after, info = super().round(state, cohort, work, rng)
+        self.cache[id(after.models)] = count
+        return replace(after, models=after.models * (1 + 0.01 * count)), info
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected"),
+    [
+        (ChangesItsArguments(), "changes its arguments"),
+        (DrawsFromTheGlobalGenerator(), "the same seed gives another state after round 0"),
+        (DependsOnTheOrder(), "the order of the cohort matters"),
+        (DrawsByPosition(), "the order of the cohort matters"),
+        (ServesNobodyNew(), "serve gives clients never seen no model"),
+        (NamesNoScore(), r"scores \['mine/score'\]"),
+        (SavesNumpy(), "state.seen holds a ndarray"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Algorithm) else "",
+)
+def test_broken_algorithm_is_told_what_is_broken(algorithm: Algorithm, expected: str):
+    with pytest.raises(AssertionError, match=f"{type(algorithm).__name__}: .*{expected}"):
+        check_algorithm(algorithm)
+
+
+def test_fit_read_twice_and_empty_mean_do_not_pass():
+    with pytest.raises(RuntimeError, match="not held in memory"):
+        check_algorithm(ReadsAFitTwice())
+    with pytest.raises((AssertionError, RuntimeError)):
+        check_algorithm(DividesByNobody())
+
+
+def test_memory_beside_the_state_is_found():
+    with pytest.raises(AssertionError, match=r"saved and loaded|same seed"):
+        check_algorithm(ForgetsOnSaving())
