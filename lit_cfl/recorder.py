@@ -1,37 +1,32 @@
 """Follows one run: evaluates, writes its files, feeds the loggers, saves, and stops it early."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from copy import copy
 from importlib.metadata import version
 from time import monotonic
 from typing import Any
 
-import numpy as np
-import torch
 from torch import Tensor
 
-from lit_cfl.algorithms.base import Info, Similarity, State
+from lit_cfl.agreement import silhouette
+from lit_cfl.algorithms.base import Info, State
 from lit_cfl.checkpoint import Checkpoint, state_from_dict, state_to_dict
-from lit_cfl.data import FederatedData
 from lit_cfl.errors import Interrupted
 from lit_cfl.evaluation import (
     Evaluation,
-    Scores,
     evaluate,
     place_for_scoring,
     score_clients,
-    silhouette,
     weighted_accuracy,
 )
 from lit_cfl.experiment import Prepared
 from lit_cfl.resume import require_agreement
 from lit_cfl.rounds import Round, Traffic
+from lit_cfl.run_contents import Row, client_rows, cluster_rows, members, membership_arrays, snapshot
 from lit_cfl.run_directory import RunDirectory, write_json
 
-Row = dict[str, Any]
 _CARRIED = ("_members", "_memberships", "_best", "_silhouette", "_skipped", "_compared")  # into checkpoints
-_MAX_SNAPSHOT_CLIENTS = 2000
 
 
 class Recorder:
@@ -126,10 +121,10 @@ class Recorder:
         self._skipped, self._silhouette = 0, None
         if evaluation.full_coverage and "test/weighted_accuracy" in row:
             self._best = max(row["test/weighted_accuracy"], self._best or 0.0)
-        self._members = _members(evaluation, r.data.num_clients)
+        self._members = members(evaluation, r.data.num_clients)
         if _due(r.number, max(self._memberships, default=None), self.experiment.tracking.snapshots_every):
             self._memberships[r.number] = self._members
-        self.directory.clusters.append(_cluster_rows(r.number, evaluation))
+        self.directory.clusters.append(cluster_rows(r.number, evaluation))
         return row
 
     def _evaluation_of(self, r: Round) -> Evaluation:
@@ -146,7 +141,7 @@ class Recorder:
         self._compared = r.number
         clusters = self.experiment.algorithm.serve(r.state, r.info.similarity.clients).index
         self._silhouette = silhouette(r.info.similarity.matrix, clusters)
-        self.directory.write_arrays(f"snapshots/{r.number}.npz", _snapshot(r, r.info.similarity, clusters))
+        self.directory.write_arrays(f"snapshots/{r.number}.npz", snapshot(r, r.info.similarity, clusters))
 
     def _traffic(self, r: Round) -> Row:
         mib = self.engine.layout.num_columns * self.engine.plan.dtype.itemsize / 2**20
@@ -185,10 +180,10 @@ class Recorder:
                 raise RuntimeError("finish() comes after run()")
             self._latest = self._after, self._evaluation_of(self._after)
         r, evaluation = self._latest
-        self._memberships[r.number] = _members(evaluation, r.data.num_clients)
-        self.directory.write_arrays("memberships.npz", _membership_arrays(self._memberships, r.data))
+        self._memberships[r.number] = members(evaluation, r.data.num_clients)
+        self.directory.write_arrays("memberships.npz", membership_arrays(self._memberships, r.data))
         newcomers = self._score_newcomers(r)
-        self.directory.write_clients(_client_rows(r.data, [evaluation, *([newcomers] if newcomers else [])]))
+        self.directory.write_clients(client_rows(r.data, [evaluation, *([newcomers] if newcomers else [])]))
         summary: Row = {"algorithm": type(self.experiment.algorithm).__name__, "seed": self.prepared.seed}
         summary |= {"stopped": stopped} | self.directory.rows[-1]
         summary["test/max_weighted_accuracy"] = self._best
@@ -214,70 +209,3 @@ class Recorder:
 def _due(round: int, last: int | None, every: int) -> bool:
     """Whether a new stretch of `every` rounds has begun since the last time."""
     return last is None or round // every > last // every
-
-
-def _members(evaluation: Evaluation, num_clients: int) -> Tensor:
-    members = torch.full((num_clients,), -1)
-    members[evaluation.clients] = evaluation.index
-    return members
-
-
-def _membership_arrays(memberships: dict[int, Tensor], data: FederatedData) -> dict[str, np.ndarray]:
-    return {
-        "rounds": np.array(list(memberships)),
-        "cluster": torch.stack(list(memberships.values())).numpy().astype(np.int32),
-        "true_cluster": data.true_clusters.numpy().astype(np.int32),
-    }
-
-
-def _snapshot(r: Round, similarity: Similarity, clusters: Tensor) -> dict[str, np.ndarray]:
-    step = -(-len(clusters) // _MAX_SNAPSHOT_CLIENTS)
-    matrix, clients = similarity.matrix[::step, ::step], similarity.clients[::step]
-    return {
-        "clients": clients.numpy(),
-        "similarity": matrix.numpy().astype(np.float16),
-        "projection": _plane(matrix).numpy().astype(np.float16),
-        "cluster": clusters[::step].numpy(),
-        "true_cluster": r.data.true_clusters[clients].numpy(),
-    }
-
-
-def _plane(similarity: Tensor) -> Tensor:
-    """The two main coordinates of the clients `[n, 2]`: classical scaling of the similarity."""
-    centred = similarity.double() - similarity.double().mean(0)
-    values, vectors = torch.linalg.eigh(centred - centred.mean(1, keepdim=True))
-    plane: Tensor = vectors[:, -2:].flip(1) * values[-2:].flip(0).clamp(min=0).sqrt()
-    return plane
-
-
-def _cluster_rows(round: int, evaluation: Evaluation) -> Iterator[Row]:
-    test = evaluation.scores.get("test")
-    for cluster in evaluation.index.unique().tolist():
-        mine = evaluation.index == cluster
-        row: Row = {"round": round, "cluster": cluster, "size": int(mine.sum())}
-        if test is not None and int(test.count[mine].sum()):
-            row |= {
-                "n_test": int(test.count[mine].sum()),
-                "accuracy": weighted_accuracy(test.correct[mine], test.count[mine]),
-                "loss": float(test.loss[mine].sum() / test.count[mine].sum()),
-            }
-        yield row
-
-
-def _client_rows(data: FederatedData, evaluations: Sequence[Evaluation]) -> Iterator[list[Any]]:
-    """A row a client, ordered by id; what is not known is None."""
-    cluster, accuracy, loss = {}, {}, {}
-    for evaluation in evaluations:
-        test: Scores | None = evaluation.scores.get("test")
-        for k, client in enumerate(evaluation.clients.tolist()):
-            cluster[client] = int(evaluation.index[k])
-            if test is not None and test.count[k]:
-                accuracy[client] = float(test.accuracy[k])
-                loss[client] = float(test.loss[k] / test.count[k])
-    sizes = [split.sizes.tolist() for split in (data.train, data.validation, data.test)]
-    truth = data.true_clusters.tolist()
-    for client in range(data.num_clients):
-        newcomer = int(data.newcomers is not None and bool(data.newcomers[client]))
-        true = truth[client] if truth[client] >= 0 else None
-        counts = [size[client] for size in sizes]
-        yield [client, cluster.get(client), true, *counts, accuracy.get(client), loss.get(client), newcomer]

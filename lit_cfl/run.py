@@ -9,8 +9,9 @@ from typing import Literal
 from lit_cfl.checkpoint import Checkpoint
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
-from lit_cfl.recorder import Recorder, Row
+from lit_cfl.recorder import Recorder
 from lit_cfl.resume import finished_summary, require_agreement, stored_config, with_stored_plan
+from lit_cfl.run_contents import Row
 from lit_cfl.run_directory import RunDirectory, locked, refuse_used, write_config, write_json
 from lit_cfl.tracking import Trackers
 

@@ -7,17 +7,10 @@ import torch
 from conftest import ids
 from torch import Tensor
 
+from lit_cfl.agreement import agreement, churn, silhouette
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.errors import InputError
-from lit_cfl.evaluation import (
-    EvaluationPlan,
-    Scores,
-    agreement,
-    churn,
-    score_clients,
-    silhouette,
-    weighted_accuracy,
-)
+from lit_cfl.evaluation import EvaluationPlan, Scores, score_clients, weighted_accuracy
 
 
 def scores(correct: list[int], count: list[int], loss: list[float] | None = None) -> Scores:

@@ -1,0 +1,105 @@
+"""The pages about own code: their files, in an empty folder, with their commands, do what they say."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from lit_cfl.cli import main
+from lit_cfl.tables import read_table
+
+DOCS = Path(__file__).parents[1] / "docs"
+PAGES = ("own_algorithm", "own_model", "own_data")
+NAMED = re.compile(r"`([a-z_]+\.py)`:\n\n```python\n(.*?)```", re.DOTALL)
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return tmp_path
+
+
+def unpack(page: str) -> list[str]:
+    """Writes the files of a page into the current folder; returns its commands."""
+    text = (DOCS / f"{page}.md").read_text()
+    for name, code in NAMED.findall(text):
+        Path(name).write_text(code)
+    for code in re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL):
+        Path(re.search(r"^name: (\w+)", code, flags=re.MULTILINE)[1] + ".yaml").write_text(code)
+    return [line for block in re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL) for line in block.splitlines()]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_of_the_page_run(page: str, capsys: pytest.CaptureFixture[str]):
+    commands = unpack(page)
+    assert commands
+    for number, command in enumerate(commands):
+        shorter = ["--rounds", "6", "--baseline", "null"] if "quickstart" in command else []
+        assert main([*shlex.split(command)[1:], *shorter, "--run_dir", f"run{number}"]) == 0
+        assert "weighted accuracy" in capsys.readouterr().out
+        last = read_table(Path(f"run{number}/metrics.csv"))[-1]
+        assert last["test/weighted_accuracy"] > 0.5
+
+
+def test_clusters_of_own_data_are_found():
+    (command,) = unpack("own_data")
+    assert main([*shlex.split(command)[1:], "--run_dir", "run"]) == 0
+    last, baseline = (read_table(Path(path, "metrics.csv"))[-1] for path in ("run", "run/baseline"))
+    assert last["clusters/ari"] == 1
+    assert last["test/weighted_accuracy"] > baseline["test/weighted_accuracy"] + 0.1
+
+
+def test_own_algorithm_keeps_the_contract(empty_folder: Path):
+    unpack("own_algorithm")
+    text = (DOCS / "own_algorithm.md").read_text()
+    (check,) = [code for code in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL) if "check_algorithm" in code]
+    done = subprocess.run([sys.executable, "-c", check], cwd=empty_folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_own_run_is_resumed_and_opened_again():
+    from lit_cfl import load_run
+
+    unpack("own_data")
+    assert main(["run", "--config", "sensors.yaml", "--run_dir", "run", "--rounds", "2"]) == 0
+    assert main(["run", "--resume", "run", "--rounds", "4"]) == 0
+    saved = load_run("run")
+    assert saved.round == 3
+    assert saved.module(0)(torch.zeros(2, 5)).shape == (2, 3)
+
+
+def test_files_beside_the_yaml_are_found_from_another_folder(empty_folder: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = empty_folder / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    unpack("own_data")
+    Path("sensors.py").rename("gauges.py")
+    Path("sensors.yaml").write_text(Path("sensors.yaml").read_text().replace("sensors.Sensors", "gauges.Sensors"))
+    monkeypatch.chdir(empty_folder)
+    assert main(["run", "--config", "project/sensors.yaml", "--tiny", "--run_dir", "run"]) == 0
+
+
+def test_users_files_never_hide_installed_packages(empty_folder: Path):
+    for name in ("datasets.py", "rich.py", "torch.py"):
+        (empty_folder / name).write_text("raise RuntimeError('the wrong file')")
+    code = (
+        "import sys; sys.path.pop(0); from lit_cfl.cli import main; sys.exit(main(sys.argv[1:]))"  # as the command is
+    )
+    command = ["run", "--config", "quickstart", "--tiny", "--run_dir", "run"]
+    done = subprocess.run([sys.executable, "-c", code, *command], cwd=empty_folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_missing_own_module_is_named(capsys: pytest.CaptureFixture[str]):
+    assert main(["run", "--config", "quickstart", "--algorithm", "nowhere.Mine"]) == 2
+    assert "there is no module 'nowhere': put nowhere.py beside the YAML file" in capsys.readouterr().err
+
+
+def test_pages_fit_a_screen():
+    for page in PAGES:
+        assert len((DOCS / f"{page}.md").read_text().splitlines()) <= 100

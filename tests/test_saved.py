@@ -1,0 +1,167 @@
+"""Opening a run again: tables, models, scores, newcomers."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from lightning import Trainer
+from torch.utils.data import DataLoader, TensorDataset
+
+from datamodules import Digits
+from lit_cfl import Experiment, load_run
+from lit_cfl.algorithms import FedGroup
+from lit_cfl.cli import main
+from lit_cfl.errors import InputError
+from lit_cfl.local.hooks import needs_trainer
+from lit_cfl.local.work import Budget
+from lit_cfl.nets import MCLR
+from lit_cfl.tables import read_table
+from lit_cfl.tasks import Classification
+
+OPTIONS = ["--rounds", "4", "--data.num_clients", "16", "--cohort_size", "8"]
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("saved") / "run"
+    assert main(["run", "--config", "quickstart", "--run_dir", str(path), *OPTIONS]) == 0
+    return path
+
+
+def test_saved_run_holds_configuration_metrics_and_memberships(path: Path):
+    saved = load_run(path)
+    assert saved.config["algorithm"]["class_path"].endswith("FedGroup")
+    assert [row["round"] for row in saved.metrics] == [0, 1, 2, 3]
+    assert saved.memberships["cluster"][-1].tolist() == saved.served().index.tolist()
+    assert [row["cluster"] for row in saved.clients] == saved.served().index.tolist()
+
+
+def test_modules_predict_what_the_run_scored(path: Path):
+    saved = load_run(path)
+    data, served = saved.prepared.data, saved.served()
+    for client in (0, 1, 7):
+        inputs, labels = data.examples.batch(data.test[client])
+        module = saved.module(int(served.index[client]))
+        trainer = Trainer(accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False)
+        found = torch.cat(trainer.predict(module, DataLoader(TensorDataset(inputs, labels), batch_size=4)))
+        assert (found == labels).double().mean().item() == pytest.approx(saved.clients[client]["accuracy"])
+
+
+def test_unknown_cluster_and_directory_are_refused(path: Path, tmp_path: Path):
+    with pytest.raises(InputError, match=r"there is no cluster 4 in .*; there are 0 to 3"):
+        load_run(path).module(4)
+    with pytest.raises(InputError, match="holds no run"):
+        load_run(tmp_path)
+
+
+def test_newcomers_join_the_cluster_of_their_rotation(path: Path):
+    saved = load_run(path)
+    data = Digits(8, partition_seed=99).federated(0)
+    placed = saved.assign(data)
+    truth_of = {row["cluster"]: row["true_cluster"] for row in saved.clients}
+    assert [truth_of[cluster] for cluster in placed.assignment.index.tolist()] == data.true_clusters.tolist()
+    assert torch.equal(placed.closeness.argmax(1), placed.assignment.index)
+    assert placed.test is not None
+    assert placed.test.count.tolist() == data.test.sizes.tolist()
+
+
+def test_evaluate_prints_the_figures_of_the_run(path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["evaluate", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    last = read_table(path / "metrics.csv")[-1]
+    for split in ("val", "test"):
+        (line,) = [line.split() for line in lines if line.startswith(split)]
+        assert line[1:3] == [str(last["clients/evaluated"]), f"{last[f'{split}/weighted_accuracy']:.3f}"]
+
+
+def test_evaluate_and_assign_take_other_data(path: Path, capsys: pytest.CaptureFixture[str]):
+    other = ["--data.num_clients", "8", "--data.partition_seed", "5"]
+    assert main(["evaluate", str(path), *other]) == 0
+    assert "test, newcomers        8" in capsys.readouterr().out
+    assert main(["assign", str(path), *other]) == 0
+    out = capsys.readouterr().out
+    assert "newcomer  cluster  closeness  next best" in out
+    assert f"load_run('{path}').module(<cluster>)" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("assign", "RUN"), "say which clients are new"),
+        (("assign", "RUN", "--rounds", "3"), "--rounds is no option here"),
+        (("evaluate", "nowhere"), "nowhere holds no run"),
+        (("evaluate", "RUN", "--data.num_client", "3"), "did you mean num_clients?"),
+    ],
+)
+def test_bad_input_of_evaluate_and_assign(path: Path, capsys, arguments: tuple[str, ...], expected: str):
+    assert main([str(path) if word == "RUN" else word for word in arguments]) == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_experiment_made_in_python_runs_and_is_opened_with_itself(tmp_path: Path):
+    experiment = Experiment(
+        Digits(8),
+        lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1)),
+        FedGroup(num_clusters=2, pretrain_scale=3, pretrain=Budget(2)),
+        rounds=2,
+        cohort_size=3,
+    )
+    finished = experiment.run(tmp_path / "run")
+    saved = load_run(tmp_path / "run", experiment)
+    assert saved.round == 1
+    assert saved.metrics[-1]["test/loss"] == finished.summary["test/loss"]
+    steps = list(experiment)
+    assert torch.equal(steps[-1].state.models, saved.state.models)
+    assert steps[-1].number == 1
+    assert steps[-1].data.num_clients == 8
+
+
+def test_run_of_several_seeds_names_them(tmp_path: Path):
+    assert (
+        main(
+            [
+                "run",
+                "--config",
+                "fedavg/digits",
+                "--run_dir",
+                str(tmp_path / "run"),
+                "--rounds",
+                "1",
+                "--seeds",
+                "[4, 5]",
+            ]
+        )
+        == 0
+    )
+    with pytest.raises(InputError, match="give one of its seeds: seed-4, seed-5"):
+        load_run(tmp_path / "run")
+    assert load_run(tmp_path / "run" / "seed-5").round == 0
+
+
+def test_what_only_the_trainer_can_fit_is_named():
+    class Hooked(Classification):
+        def on_train_epoch_end(self) -> None: ...
+
+        def configure_optimizers(self):
+            optimizer = torch.optim.RMSprop(self.parameters())
+            return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
+
+    plain = partial(Classification, MCLR([5], 3))
+    assert needs_trainer(plain()) == []
+    assert needs_trainer(plain(torch.optim.RMSprop)) == ["optimizer RMSprop"]
+    assert needs_trainer(Hooked(MCLR([5], 3))) == [
+        "hook on_train_epoch_end",
+        "configure_optimizers gives more than one plain optimizer",
+    ]
+
+
+def test_plan_of_another_machine_does_not_stop_a_prediction(path: Path, tmp_path: Path):
+    import shutil
+
+    shutil.copytree(path, tmp_path / "run")
+    config = tmp_path / "run" / "config.yaml"
+    config.write_text(config.read_text().replace("device: cpu", "device: cuda:31"))
+    assert load_run(tmp_path / "run").prepared.engine.plan.device == "cpu"
+    assert replace(load_run(path).experiment.chosen_plan(), device="cpu").device == "cpu"
