@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lit_cfl import dry_run, progress, tiny
+from lit_cfl import dry_run, progress
 from lit_cfl.configuration import Request, parse_run
 from lit_cfl.data import FederatedData
 from lit_cfl.errors import InputError, Interrupted, SaveError
@@ -23,8 +23,6 @@ def run_experiment(arguments: Sequence[str]) -> int:
     console, experiment = Console(), request.experiment
     for notice in request.notices:
         console.print(f"Note: {notice}.", soft_wrap=True, highlight=False)
-    if request.options.tiny:
-        experiment = tiny.shrink(experiment)
     if request.options.dry_run:
         dry_run.show(console, experiment)
         return 0

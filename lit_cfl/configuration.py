@@ -16,7 +16,7 @@ import datamodules
 import lit_cfl.algorithms
 import lit_cfl.nets
 import lit_cfl.tasks
-from lit_cfl import catalogue
+from lit_cfl import catalogue, tiny
 from lit_cfl.config_errors import explain, nearest
 from lit_cfl.data import Examples
 from lit_cfl.errors import InputError
@@ -99,7 +99,7 @@ def parse_run(arguments: Sequence[str], prog: str = "lit-cfl run") -> Request:
     if read.seed is not None:
         read.seeds = [read.seed]
     experiment = _build(parser, read)
-    return Request(experiment, read, _dropped_arguments(read))
+    return Request(tiny.shrink(experiment) if read.tiny else experiment, read, _dropped_arguments(read))
 
 
 def _build(parser: ArgumentParser, read: Namespace) -> Experiment:
