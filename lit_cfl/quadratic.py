@@ -5,8 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from lit_cfl.local.engine import per_client
-from lit_cfl.local.work import Budget, Chunk, Fitted, Sketch
+from lit_cfl.local.work import Budget, Chunk, Fitted, Sketch, per_client
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.seeds import generator
 

@@ -1,9 +1,15 @@
 """What several tests share."""
 
+import contextlib
+import io
+from pathlib import Path
+
 import pytest
 import torch
+from processes import start
 from torch import Tensor
 
+from lit_cfl.cli import main
 from lit_cfl.testing import QuadraticWork
 
 
@@ -11,6 +17,23 @@ from lit_cfl.testing import QuadraticWork
 def two_sides() -> QuadraticWork:
     """Eight clients around (+3, 0, 0, 0) and (-3, 0, 0, 0) in turn, of unequal sizes, spread a little."""
     return quadratic_clients(8)
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was never killed. Not to be changed."""
+    path = tmp_path_factory.mktemp("whole") / "run"
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert main(start(path)) == 0
+    return path
+
+
+@pytest.fixture
+def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where children write what they say."""
+    monkeypatch.setenv("CHILD_OUTPUT", str(tmp_path / "output.txt"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path / "output.txt"
 
 
 def quadratic_clients(clients: int, **options: object) -> QuadraticWork:

@@ -1,17 +1,6 @@
 """What every algorithm is: a frozen dataclass of hyper-parameters over a state that is a value.
 
-Example (the whole of a working algorithm; `docs` has a longer one):
-
-    @dataclass(frozen=True, eq=False)
-    class LocalOnlyState:
-        models: dict[int, Tensor]
-
-    @dataclass(frozen=True)
-    class LocalOnly(Algorithm):
-        state_type = LocalOnlyState
-
-        def init(self, work, rng): return LocalOnlyState({}), Info()
-        ...
+`docs/own_algorithm.md` holds a whole one.
 """
 
 from abc import ABC, abstractmethod

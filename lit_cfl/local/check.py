@@ -6,7 +6,8 @@ from torch import Tensor
 
 from lit_cfl.data import FederatedData
 from lit_cfl.errors import DivergedError, InputError
-from lit_cfl.local.engine import Engine, score
+from lit_cfl.local.engine import Engine
+from lit_cfl.local.scoring import score
 from lit_cfl.local.work import Budget
 
 

@@ -16,8 +16,10 @@ from torch import Tensor
 
 from lit_cfl.data import Examples, FederatedData
 from lit_cfl.errors import InputError
+from lit_cfl.local.clients import ClientWork, FitRequest
 from lit_cfl.local.plan import Plan
-from lit_cfl.local.work import Budget, Chunk, Fitted, Sketch
+from lit_cfl.local.scoring import losses_of, require_losses, score
+from lit_cfl.local.work import Budget, Chunk, Fitted
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.seeds import derive
 
@@ -49,21 +51,6 @@ class LocalTraining:
     @property
     def budget(self) -> Budget:
         return Budget(self.epochs, "epochs", self.batch_size)
-
-
-@dataclass(frozen=True, eq=False)
-class FitRequest:
-    """The arguments of one `LocalWork.fit`, spelled out client by client."""
-
-    models: Tensor  # [K, d]
-    clients: Tensor  # [n]
-    start: Tensor  # [n]
-    purpose: str
-    prox: float
-    centers: Tensor | None  # [C, d]
-    center: Tensor  # [n]
-    budget: Budget
-    lengths: Tensor  # [n], of the budget
 
 
 class Engine(ABC):
@@ -154,102 +141,3 @@ class Engine(ABC):
     @abstractmethod
     def _fit_chunk(self, request: FitRequest, part: slice, round: int, data: FederatedData) -> Chunk:
         """Trains the clients at these positions of the request."""
-
-
-@dataclass(frozen=True, eq=False)
-class ClientWork:
-    """`LocalWork` on an engine."""
-
-    engine: Engine
-    round: int
-    data: FederatedData
-
-    @property
-    def layout(self) -> ParameterLayout:
-        return self.engine.layout
-
-    @property
-    def population(self) -> Tensor:
-        return self.data.population
-
-    @property
-    def num_examples(self) -> Tensor:
-        return self.data.num_examples
-
-    @property
-    def label_counts(self) -> Tensor:
-        return self.data.label_counts
-
-    @property
-    def skew(self) -> str:
-        return self.data.skew
-
-    def initial(self, number: int) -> Tensor:
-        return self.engine.initial(number)
-
-    def fit(
-        self,
-        models: Tensor,
-        clients: Tensor,
-        start: Tensor | int = 0,
-        *,
-        purpose: str = "train",
-        prox: float = 0.0,
-        centers: Tensor | None = None,
-        center: Tensor | int = 0,
-        budget: Budget | None = None,
-    ) -> Fitted:
-        budget = budget or self.engine.local.budget
-        request = FitRequest(
-            models, clients, per_client(start, clients), purpose, prox, centers, per_client(center, clients),
-            budget, per_client(budget.length, clients),
-        )  # fmt: skip
-        return self.engine.fit(request, self.round, self.data)
-
-    def gradients(self, model: Tensor, clients: Tensor, sketch: Sketch | None = None) -> Tensor:
-        rows = []
-        for client in clients.tolist():
-            with self.engine.own_stream("gradient", self.round, client):
-                row = self.engine.gradient(model, self.data.train[client], self.data)
-            rows.append(row if sketch is None else sketch(row[None])[0])
-        return torch.stack(rows)
-
-    def losses(self, models: Tensor, clients: Tensor) -> Tensor:
-        index = self.data.train.select(clients)
-        means = []
-        for model in models:
-            losses, _ = self.engine.outcomes(model, index.values, self.data)
-            sums = torch.zeros(len(clients), dtype=torch.float64).index_add_(0, index.owners, losses)
-            means.append(sums / index.sizes)  # 0 / 0 is nan: no data
-        return torch.stack(means, dim=1)
-
-
-def per_client(which: Tensor | int, clients: Tensor) -> Tensor:
-    """One index a client `[n]`: the tensor given, or the same number for all."""
-    return which if isinstance(which, Tensor) else torch.full((len(clients),), which, dtype=torch.int64)
-
-
-Batch = tuple[Tensor, Tensor]
-
-
-def require_losses(module: LightningModule) -> None:
-    """Raises InputError where the module lacks what evaluation needs."""
-    if not hasattr(module, "losses"):
-        name = type(module).__name__
-        raise InputError(f"{name} has no `losses(batch) -> [batch]`, one number per example; add it (see README.md)")
-
-
-def losses_of(module: LightningModule, batch: Batch) -> Tensor:
-    """The loss of each example `[n]`."""
-    return cast(Callable[[Batch], Tensor], module.losses)(batch)
-
-
-def score(module: LightningModule, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Loss of each example `[n]` and whether the prediction is right `[n]`.
-
-    A module may define `outcomes(batch)` to give both from one pass, or where a prediction is not the argmax of
-    its output.
-    """
-    if hasattr(module, "outcomes"):
-        return cast(Callable[[Batch], tuple[Tensor, Tensor]], module.outcomes)(batch)
-    return losses_of(module, batch), module(batch[0]).argmax(-1) == batch[1]

@@ -20,7 +20,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lit_cfl.data import FederatedData
 from lit_cfl.errors import DivergedError, InputError
-from lit_cfl.local.engine import Engine, FitRequest
+from lit_cfl.local.clients import FitRequest
+from lit_cfl.local.engine import Engine
 from lit_cfl.local.work import Chunk
 from lit_cfl.seeds import generator
 

@@ -187,3 +187,8 @@ class LocalWork(Protocol):
 
     def losses(self, models: Tensor, clients: Tensor) -> Tensor:
         """Mean training loss of each model on each client `[n, K]`; nan for a client without data."""
+
+
+def per_client(which: Tensor | int, clients: Tensor) -> Tensor:
+    """One index a client `[n]`: the tensor given, or the same number for all."""
+    return which if isinstance(which, Tensor) else torch.full((len(clients),), which, dtype=torch.int64)

@@ -1,0 +1,99 @@
+"""Runs in real processes: children that begin as copies of this one, so that they need not load PyTorch again."""
+
+import contextlib
+import json
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import yaml
+from torch import Tensor
+
+from lit_cfl.checkpoint import Checkpoint
+from lit_cfl.cli import main
+from lit_cfl.tables import read_table
+
+ROUNDS = 8
+OPTIONS = [
+    "--config", "quickstart", "--data.num_clients", "12", "--cohort_size", "5", "--algorithm.pretrain_scale", "2",
+    "--tracking.snapshots_every", "3",
+]  # fmt: skip
+
+
+def start(path: Path, *more: str, rounds: int = ROUNDS) -> list[str]:
+    return ["run", *OPTIONS, "--rounds", str(rounds), "--run_dir", str(path), *more]
+
+
+def resume(path: Path, *more: str) -> list[str]:
+    return ["run", "--resume", str(path), *more]
+
+
+def in_child(arguments: list[str], prepare: Callable[[], None] = lambda: None) -> int:
+    """Starts the command in a child; returns its process id. Its output goes to a file beside the run."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child:
+        return child
+    code = 99
+    try:
+        target = os.environ["CHILD_OUTPUT"]
+        with open(target, "w") as out, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            prepare()
+            code = main(arguments)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def wait(child: int) -> int:
+    """The exit code, or minus the signal."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def contents(path: Path) -> dict[str, object]:
+    """All that must be equal: every file but clocks, locks and identities."""
+    found: dict[str, object] = {}
+    for run in (path, path / "baseline"):
+        name = run.name
+        found[f"{name} metrics"] = [without_clocks(row) for row in read_table(run / "metrics.csv")]
+        found[f"{name} summary"] = without_clocks(json.loads((run / "summary.json").read_text()))
+        found[f"{name} config"] = yaml.safe_load((run / "config.yaml").read_text())
+        for table in ("clusters.csv", "clients.csv"):
+            found[f"{name} {table}"] = (run / table).read_text()
+        for arrays in ("memberships.npz", *[f"snapshots/{p.name}" for p in run.glob("snapshots/*")]):
+            with np.load(run / arrays) as members:
+                found[f"{name} {arrays}"] = {key: value.tolist() for key, value in members.items()}
+        saved = Checkpoint(run).load()
+        assert saved is not None
+        found[f"{name} state"] = {key: bits(value) for key, value in saved["state"].items()}
+    return {key.replace(path.name, "run", 1) if not key.startswith("baseline") else key: v for key, v in found.items()}
+
+
+def bits(value: object) -> object:
+    return value.numpy().tobytes() if isinstance(value, Tensor) else value
+
+
+def without_clocks(row: dict[str, object]) -> dict[str, object]:
+    return {key: value for key, value in row.items() if not key.startswith("time/")}
+
+
+def wait_for(path: Path, text: str = "") -> None:
+    deadline = time.monotonic() + 60
+    while not (path.exists() and text in path.read_text(errors="replace")):
+        assert time.monotonic() < deadline, f"{path} never came"
+        time.sleep(0.002)
+
+
+def same_but_saves(mine: dict[str, object], other: dict[str, object]) -> bool:
+    """Equal, but for how often the runs saved themselves."""
+    for found in (mine, other):
+        for name in ("run config", "baseline config"):
+            found[name] = {**found[name], "checkpoint": None}  # type: ignore[dict-item]
+    for key in other:
+        assert mine[key] == other[key], key
+    return mine.keys() == other.keys()
