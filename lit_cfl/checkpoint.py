@@ -10,7 +10,6 @@ import os
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from pickle import UnpicklingError  # the exception alone: nothing is unpickled here
 from typing import IO, Any
 
 import torch
@@ -39,7 +38,7 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         temporary.unlink(missing_ok=True)
         failure = error.__context__ if isinstance(error, RuntimeError) else error  # torch.save hides the system's error
         if isinstance(failure, OSError):
-            raise SaveError(f"{path} could not be written ({failure.strerror}); its last version is intact") from error
+            raise SaveError(f"{path} could not be written ({failure.strerror})") from error
         raise
 
 
@@ -49,7 +48,13 @@ def state_to_dict(state: State) -> dict[str, Any]:
 
 
 def state_from_dict(state_type: type, values: dict[str, Any]) -> State:
-    """The state with these fields."""
+    """The state with these fields. Raises InputError where the fields are others than the class has now."""
+    names = {field.name for field in fields(state_type)}
+    if names != values.keys():
+        raise InputError(
+            f"{state_type.__name__} has the fields {sorted(names)}, the saved state {sorted(values)}: "
+            "the algorithm was changed since; put it back, or start a new run"
+        )
     return state_type(**values)
 
 
@@ -99,7 +104,7 @@ class Checkpoint:
         if not self.path.exists():
             return None
         content = _load(self.path)
-        if not isinstance(content, dict) or "format" not in content:
+        if not isinstance(content, dict) or not content.keys() >= {"format", "state", "rows"}:
             raise InputError(f"{self.path} is no checkpoint of Lit-CFL; remove it to start again at round 0")
         if content["format"] != FORMAT:
             raise InputError(
@@ -116,7 +121,7 @@ class Checkpoint:
 def _load(path: Path) -> Any:
     try:
         return torch.load(path, weights_only=True, map_location="cpu")
-    except (OSError, RuntimeError, ValueError, EOFError, KeyError, UnpicklingError) as error:
+    except Exception as error:  # a damaged file makes torch raise nearly anything
         raise InputError(
             f"{path} cannot be read: it is truncated, or no file of Lit-CFL; "
             "put a copy back, or remove checkpoint.pt to start again at round 0"

@@ -32,7 +32,7 @@ def run_experiment(arguments: Sequence[str]) -> int:
         with interruptible() as check:
             finished = run(experiment, path, progress.watch(console, check), going)
     except Interrupted as stop:
-        console.print(f"Interrupted; what was done is saved. Go on with: {again}", soft_wrap=True, highlight=False)
+        console.print(f"Interrupted; every whole round is saved. Go on with: {again}", soft_wrap=True, highlight=False)
         return 128 + stop.signum
     except SaveError as error:
         raise SaveError(f"{error}. The last checkpoint is intact: make room, then go on with: {again}") from error

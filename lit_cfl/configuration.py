@@ -36,6 +36,7 @@ _COMMAND_ONLY = (
     "new_plan",
     "tiny",
     "dry_run",
+    "code",
 )  # options of the command, not of the experiment
 _GROUPS = ("local", "evaluation", "checkpoint", "tracking")  # options that are groups of options
 
@@ -65,6 +66,9 @@ def experiment_parser(prog: str) -> ArgumentParser:
     parser.add_argument("--seed", type=int, help="One seed in place of the file's.")
     parser.add_argument("--run_dir", type=str, help="Where the files go (default: runs/<name>-<time>).")
     parser.add_argument("--resume", metavar="RUN_DIR", help="Go on with a run; with --config, start it where none is.")
+    parser.add_argument(
+        "--code", type=list[str], default=[], help="Written by runs: folders of the user's own classes."
+    )
     parser.add_argument("--new_plan", action="store_true", help="With --resume: under a plan for this machine.")
     parser.add_argument(
         "--tiny", action="store_true", help="4 clients, 20 samples, 2 steps, 1 round: does it run at all?"
@@ -81,13 +85,13 @@ def parse_run(arguments: Sequence[str], prog: str = "lit-cfl run") -> Request:
     """Reads a command line. Raises InputError for anything that cannot be used."""
     parser = experiment_parser(prog)
     arguments = _with_recorded_config(arguments)
-    _append_to_path(arguments)
+    code = _append_to_path(arguments)
     arguments = [_found_config(before, word) for before, word in zip(["", *arguments], arguments, strict=False)]
     try:
         read = parser.parse_args(arguments)
     except ArgumentError as error:
         message = explain(str(error), list(parser._option_string_actions))
-        raise InputError(message.replace('"<unicode string>"', f'"{_last_config(arguments)}"')) from error
+        raise InputError(message.replace('"<unicode string>"', f'"{"".join(_configs(arguments)[-1:])}"')) from error
     except UnicodeDecodeError as error:
         raise InputError(f"the configuration is no UTF-8 text: {error}") from error
     empty = [name for name in _GROUPS if not isinstance(read.get(name), Namespace)]
@@ -98,16 +102,17 @@ def parse_run(arguments: Sequence[str], prog: str = "lit-cfl run") -> Request:
         raise InputError(f"no {missing[0]} is given; start from a file: {prog} --config quickstart")
     if read.seed is not None:
         read.seeds = [read.seed]
-    experiment = _build(parser, read)
+    experiment = _build(parser, read, code)
     return Request(tiny.shrink(experiment) if read.tiny else experiment, read, _dropped_arguments(read))
 
 
-def _build(parser: ArgumentParser, read: Namespace) -> Experiment:
+def _build(parser: ArgumentParser, read: Namespace, code: list[str]) -> Experiment:
     config = yaml.safe_load(parser.dump(read, skip_unset=False))
     for name in _COMMAND_ONLY:
         config.pop(name, None)
     if read.tiny:
         config["tiny"] = True  # a resumed run has to be as tiny
+    config["code"] = code  # and to find the same files
     parts = read.clone()
     task = parts.pop("task")
     for name in _COMMAND_ONLY:
@@ -153,11 +158,13 @@ def _innermost(error: BaseException) -> InputError:
 
 def _with_recorded_config(arguments: Sequence[str]) -> Sequence[str]:
     """With `--resume` alone, the configuration is the one that the run recorded."""
-    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    early = argparse.ArgumentParser(prog="lit-cfl run", add_help=False, allow_abbrev=False)
     for option in ("--resume", "--config", "--run_dir"):
         early.add_argument(option)
     given, _ = early.parse_known_args(arguments)
     if given.resume is None:
+        if "--new_plan" in arguments:
+            raise InputError("--new_plan goes with --resume RUN_DIR: a new run chooses its plan anyway")
         return arguments
     if given.run_dir is not None:
         raise InputError(f"--resume {given.resume} says where the run is; leave out --run_dir {given.run_dir}")
@@ -176,17 +183,41 @@ def _found_config(before: str, word: str) -> str:
     return word
 
 
-def _append_to_path(arguments: Sequence[str]) -> None:
-    """The user's own files: beside the YAML file, and in the current folder. Never in front of anything installed."""
-    folders = [Path(_last_config(arguments)).parent, Path()]
-    for folder in (str(folder.resolve()) for folder in folders):
-        if folder not in sys.path:
-            sys.path.append(folder)
+def _append_to_path(arguments: Sequence[str]) -> list[str]:
+    """The user's own files: beside the YAML file, and in the current folder. Never in front of anything installed.
+
+    Returns:
+        these folders, absolute.
+    """
+    files = _configs(arguments)
+    recorded = [folder for file in files for folder in _recorded_code(file)]
+    beside = [str(Path(file).parent.resolve()) for file in files if Path(file).is_file()]
+    folders = list(dict.fromkeys([*recorded, *beside, str(Path().resolve())]))
+    sys.path.extend(folder for folder in folders if folder not in sys.path)
+    return folders
 
 
-def _last_config(arguments: Sequence[str]) -> str:
-    files = [word for before, word in zip(["", *arguments], arguments, strict=False) if before == "--config"]
-    return files[-1] if files else "the configuration"
+def _recorded_code(file: str) -> list[str]:
+    """Where the run that wrote this file found the user's classes."""
+    try:
+        content = yaml.safe_load(Path(file).read_text())
+    except (OSError, yaml.YAMLError, UnicodeDecodeError):
+        return []  # what is wrong with the file is said when it is parsed
+    if not isinstance(content, dict):
+        return []
+    if content.get("made_in_python"):
+        raise InputError(
+            f"{file} is of a run made in Python, which no file describes whole: go on with "
+            "lit_cfl.run.run(experiment, path, going='resume'), or open it with load_run(path, experiment)"
+        )
+    return list(content.get("code") or [])
+
+
+def _configs(arguments: Sequence[str]) -> list[str]:
+    """The files of `--config FILE` and `--config=FILE`."""
+    pairs = zip(["", *arguments], arguments, strict=False)
+    found = [word if before == "--config" else word.partition("--config=")[2] for before, word in pairs]
+    return [file for file in found if file]
 
 
 def _config_path(name: str) -> str:

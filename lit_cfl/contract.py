@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass, replace
 from io import BytesIO
 from typing import Any
 
@@ -27,8 +27,8 @@ def check_algorithm(algorithm: Algorithm) -> None:
     * `round`, `place` and `serve` never change their arguments;
     * the same seed gives the same run, and one that is saved and loaded after any round goes on the same;
     * the order of the clients in a cohort does not matter;
-    * `serve` does no work and gives each client a model or -1; `place` serves every client it is given, also one that
-      was never seen, and takes what it needs from its present data;
+    * `serve` gives each client that it is asked for a model or -1, in their order; `place` serves every client that
+      has data, also one that was never seen, alike in any order and every time;
     * a round without clients, clients without data, and fits that are read in chunks all work;
     * scores are named in `score_columns`, and traffic is not negative.
 
@@ -70,9 +70,11 @@ def _states(
     between: Callable[[State], State] = lambda state: state,
 ) -> Iterator[State]:
     """The state after `init` and after each round."""
+    algorithm = replace(algorithm)  # what an instance remembers is no state
     state, _ = algorithm.init(work.at(0), generator(3, "init"))
     yield state
     for round in range(_ROUNDS):
+        algorithm = replace(algorithm)
         cohort = reorder(_cohort(round, algorithm))
         state, info = algorithm.round(between(state), cohort, work.at(round), generator(3, "round", round))
         unknown = info.scores.keys() - {"train/discrepancy", *algorithm.score_columns}
@@ -89,12 +91,17 @@ def _is_plain(algorithm: Algorithm) -> None:
     assert frozen, _say(algorithm, "is no frozen dataclass; write @dataclass(frozen=True)")
     bare = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
     assert not bare, _say(algorithm, f"its fields {bare} have no default")
-    assert hasattr(kind, "state_type"), _say(algorithm, "does not name its state_type")
+    named = is_dataclass(getattr(kind, "state_type", None))
+    assert named, _say(algorithm, "names no state_type, or one that is no dataclass")
     for state in _states(algorithm, _work()):
         assert isinstance(state, kind.state_type), _say(algorithm, f"its state is a {type(state).__name__}")
         for f in fields(kind.state_type):
             value = getattr(state, f.name)
             assert _may_be_saved(value), _say(algorithm, f"state.{f.name} holds a {type(value).__name__}")
+
+
+def _tensors(work: QuadraticWork) -> dict[str, Any]:
+    return {name: value for name, value in vars(work).items() if isinstance(value, Tensor)}
 
 
 def _may_be_saved(value: Any) -> bool:
@@ -115,10 +122,13 @@ def _keeps_arguments(algorithm: Algorithm) -> None:
         "serve": lambda s, c: algorithm.serve(s, c),
     }
     for name, call in calls.items():
-        kept_state, cohort = deepcopy(state_to_dict(state)), everyone.clone()
+        kept_state, kept_work, cohort = deepcopy(state_to_dict(state)), deepcopy(_tensors(work)), everyone.clone()
         call(state, cohort)
         same = _difference(kept_state, state_to_dict(state)) == 0 and torch.equal(cohort, everyone)
         assert same, _say(algorithm, f"{name} changes its arguments")
+        assert _difference(kept_work, _tensors(work)) == 0, _say(
+            algorithm, f"{name} changes what it is told of clients"
+        )
     assert repr(algorithm) == before, _say(algorithm, "changes its own fields")
 
 
@@ -161,6 +171,9 @@ def _ignores_order(algorithm: Algorithm) -> None:
 def _serves(algorithm: Algorithm) -> None:
     for state in _states(algorithm, _work()):
         served = algorithm.serve(state, torch.arange(_CLIENTS))
+        some = torch.tensor([7, 2, 9])
+        in_order = _difference(algorithm.serve(state, some).index, served.index[some]) == 0
+        assert in_order, _say(algorithm, "serve does not answer for each client it is asked for, in their order")
         assert served.index.dtype == torch.int64, _say(algorithm, f"serve gives an index of {served.index.dtype}")
         inside = (served.index >= -1) & (served.index < len(served.models))
         assert inside.all(), _say(algorithm, "serve names a model that it does not give")
@@ -172,11 +185,17 @@ def _serves(algorithm: Algorithm) -> None:
 def _places(algorithm: Algorithm) -> None:
     more = _work(_CLIENTS + 3)
     for state in _states(algorithm, _work()):
+        algorithm.place(state, torch.empty(0, dtype=torch.int64), more.at(_ROUNDS), generator(3, "place"))
         for clients in (torch.arange(_CLIENTS), torch.tensor([_CLIENTS + 2, _CLIENTS])):
             placed, info = algorithm.place(state, clients, more.at(_ROUNDS), generator(3, "place"))
             index = algorithm.serve(placed, clients).index
             who = "clients never seen" if int(clients[0]) >= _CLIENTS else "its clients"
             assert (index >= 0).all(), _say(algorithm, f"after place, serve gives {who} no model")
+            torch.manual_seed(int(clients[0]))  # the global generator must not matter
+            work = more.at(_ROUNDS)
+            again, _ = algorithm.place(state, clients.flip(0), work, generator(3, "place"))
+            alike = _difference(index, algorithm.serve(again, clients).index) == 0
+            assert alike, _say(algorithm, f"place gives {who} another model the second time, in another order")
             assert min(info.down, info.up) >= 0, _say(algorithm, "place counts negative traffic")
 
 
@@ -206,7 +225,9 @@ def _difference(a: Any, b: Any) -> float:
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         if a.shape != b.shape or a.dtype != b.dtype:
             return float("inf")
-        return float((a.double() - b.double()).abs().nan_to_num(0.0).max()) if a.numel() else 0.0
+        apart = (a.double() - b.double()).abs()
+        same = (a == b) | (a.isnan() & b.isnan())
+        return float(torch.where(same, 0.0, apart.nan_to_num(torch.inf)).max()) if a.numel() else 0.0
     if isinstance(a, dict) and isinstance(b, dict):
         return (
             max((_difference(a[key], b.get(key)) for key in a), default=0.0) if a.keys() == b.keys() else float("inf")

@@ -2,10 +2,13 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from datamodules.federated import FederatedDataModule
 from lit_cfl.algorithms.base import Algorithm
@@ -156,7 +159,8 @@ class Experiment:
         """The configuration as plain values, for `config.yaml`."""
         if self.config is not None:
             return dict(self.config)
-        return {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "config"}
+        described = {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "config"}
+        return described | {"made_in_python": True}  # data and task are described by their class alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,6 +185,16 @@ class Prepared:
             after=after,
         )
 
+    @cached_property
+    def fingerprint(self) -> dict[str, str]:
+        """What tells these data and this net from others: SHA-256 of the partition with the labels, and of w_0."""
+        data = self.data
+        parts = [
+            data.examples.labels,
+            *(x for i in (data.train, data.validation, data.test) for x in (i.values, i.offsets)),
+        ]
+        return {"partition": _digest(parts), "initial model": _digest([self.engine.initial(0)])}
+
     def config(self) -> dict[str, Any]:
         """The configuration with the plan."""
         return self.experiment.described() | {"plan": asdict(self.engine.plan)}
@@ -193,6 +207,13 @@ def _require_training_data(data: FederatedData) -> None:
             f"client {int(empty[0])} has no training data ({len(empty)} such clients in all); "
             "use fewer clients, or smaller test and validation shares"
         )
+
+
+def _digest(tensors: list[Tensor]) -> str:
+    digest = sha256()
+    for tensor in tensors:
+        digest.update(tensor.contiguous().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def _plain(value: Any) -> Any:

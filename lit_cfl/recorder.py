@@ -21,7 +21,7 @@ from lit_cfl.evaluation import (
     weighted_accuracy,
 )
 from lit_cfl.experiment import Prepared
-from lit_cfl.resume import require_agreement
+from lit_cfl.resume import require_agreement, require_same_data
 from lit_cfl.rounds import Round, Traffic
 from lit_cfl.run_contents import Row, client_rows, cluster_rows, members, membership_arrays, snapshot
 from lit_cfl.run_directory import RunDirectory, write_json
@@ -65,6 +65,7 @@ class Recorder:
             InputError: it is of another configuration, or (unless `new_plan`) of another plan.
         """
         require_agreement(self.checkpoint.path, json.loads(saved["config"]), self.prepared.config(), new_plan)
+        require_same_data(self.checkpoint.path, saved, self.prepared)
         for name in _CARRIED:
             setattr(self, name, saved[name.lstrip("_")])
         self._seconds_before = saved["seconds"]
@@ -73,9 +74,11 @@ class Recorder:
 
     def run(self, *watchers: Callable[[Row], None]) -> str | None:
         """The rounds that are left; each row goes to the watchers. Returns why the run stopped early, or None."""
-        reason = None if self._after is None else self._reason_to_stop(self._after.number)
-        if reason is not None:
-            return reason
+        rows = self.directory.rows
+        if self._after is not None and rows and rows[-1]["round"] == self._after.number:
+            reason = self._reason_to_stop(self._after.number)  # it may have been killed just before its end
+            if reason is not None:
+                return reason
         since = self._begun
         try:
             for r in self.prepared.rounds(self._after):
@@ -161,14 +164,22 @@ class Recorder:
             "config": json.dumps(self.prepared.config()),
             "round": r.number,
             "traffic": [r.traffic.down, r.traffic.up],
+            "fingerprint": self.prepared.fingerprint,
             "tables": self.directory.marks(),
             "seconds": self._elapsed(),
             **{name.lstrip("_"): copy(getattr(self, name)) for name in _CARRIED},
         }
 
+    def save_again(self) -> None:
+        """Saves what was restored, now under the present plan."""
+        if self._after is not None:
+            self._unsaved = self._content(self._after), self._after.state
+            self._save()
+
     def _save(self) -> None:
         if self._unsaved is not None:
             content, state = self._unsaved
+            self.directory.sync()
             self.checkpoint.save(content, state_to_dict(state))
             self._unsaved = None
         self._saved = monotonic()

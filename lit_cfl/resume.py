@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from lit_cfl.errors import InputError
-from lit_cfl.experiment import Experiment
+from lit_cfl.experiment import Experiment, Prepared
 from lit_cfl.local.plan import PlanOptions
 
 _PLAN_OPTIONS = ("engine", "device", "precision", "plan")
@@ -38,24 +38,26 @@ def finished_summary(path: Path, rounds: int) -> dict[str, Any] | None:
     file = path / "summary.json"
     if not file.exists():
         return None
-    summary: dict[str, Any] = json.loads(file.read_text())
-    return summary if summary["round"] >= rounds - 1 or summary["stopped"] else None
+    try:
+        summary: dict[str, Any] = json.loads(file.read_text())
+        over = summary["round"] >= rounds - 1 or summary["stopped"]
+    except (ValueError, KeyError, TypeError):  # damaged: it can be made again
+        return None
+    return summary if over else None
 
 
-def with_stored_plan(experiment: Experiment, stored: Mapping[str, Any], new_plan: bool) -> Experiment:
-    """The experiment under the plan that was recorded, or (`new_plan`) one chosen for this machine.
+def with_stored_plan(experiment: Experiment, stored: Mapping[str, Any]) -> Experiment:
+    """The experiment under the plan that was recorded.
 
     Raises:
-        InputError: this machine cannot run the recorded plan.
+        InputError: this machine cannot run the recorded plan, or it is none.
     """
-    if new_plan:
-        return replace(experiment, plan=None)
     if not stored.get("plan"):
         return experiment
-    recorded = replace(experiment, plan=PlanOptions(**stored["plan"]))
     try:
+        recorded = replace(experiment, plan=PlanOptions(**stored["plan"]))
         recorded.chosen_plan()
-    except InputError as error:
+    except (InputError, TypeError) as error:
         raise InputError(
             f"the run was begun under plan {_in_words(stored['plan'])}, which this machine cannot run: {error}. "
             "With --new_plan it goes on under a plan for this machine (results may differ by rounding)"
@@ -69,17 +71,28 @@ def require_agreement(path: Path, stored: Mapping[str, Any], now: Mapping[str, A
     Raises:
         InputError: the differences, as `option: recorded -> asked`.
     """
-    ignored = {"rounds", *(_PLAN_OPTIONS if new_plan else ())}
+    ignored = {"rounds", "code", *(_PLAN_OPTIONS if new_plan else ())}
     found = [line for line in differences(stored, now) if line.partition(".")[0].partition(":")[0] not in ignored]
     if found:
         raise InputError(
             f"{path} was begun with another configuration: {'; '.join(found)}. Leave these as they were, "
             "or start a new run with --run_dir (where only the plan differs, --new_plan goes on)"
         )
-    if now["rounds"] < stored["rounds"]:
+    if now["rounds"] < stored.get("rounds", 0):
         raise InputError(
             f"{path} was begun with {stored['rounds']} rounds, {now['rounds']} are fewer; give as many or more"
         )
+
+
+def require_same_data(path: Path, saved: Mapping[str, Any], prepared: Prepared) -> None:
+    """Refuses other data or another initial model than the checkpoint's, which a configuration need not show.
+
+    Raises:
+        InputError: naming what differs.
+    """
+    for what, now in prepared.fingerprint.items():
+        if saved["fingerprint"].get(what) != now:
+            raise InputError(f"{path} was made with another {what}; give the same data and model as then")
 
 
 def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -1,13 +1,13 @@
 """Runs into directories: one a seed, and the baseline beside each. All of it can be resumed."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
 from lit_cfl.checkpoint import Checkpoint
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, SaveError
 from lit_cfl.experiment import Experiment
 from lit_cfl.recorder import Recorder
 from lit_cfl.resume import finished_summary, require_agreement, stored_config, with_stored_plan
@@ -111,14 +111,17 @@ def mean_summary(summaries: Sequence[Row]) -> Row:
 def _run_one(experiment: Experiment, path: Path, watch: Watch, going: Going) -> Row:
     with locked(path):
         stored = None if going == "new" else stored_config(path)
+        if going == "new_plan":
+            experiment = replace(experiment, plan=None)
         if stored is None:
             refuse_used(path)
         else:
-            experiment = with_stored_plan(experiment, stored, going == "new_plan")
             require_agreement(path, stored, experiment.described() | {"plan": stored.get("plan")}, going == "new_plan")
             summary = finished_summary(path, experiment.rounds)
             if summary is not None:
                 return summary
+            if going == "resume":
+                experiment = with_stored_plan(experiment, stored)
         prepared = experiment.prepare(experiment.seeds[0])
         directory = RunDirectory(path, experiment.algorithm.score_columns)
         recorder = Recorder(prepared, directory, Checkpoint(path))
@@ -129,8 +132,9 @@ def _run_one(experiment: Experiment, path: Path, watch: Watch, going: Going) -> 
             logged = _go_on(recorder, new_plan=going == "new_plan")
         try:
             return _record(recorder, watch, logged)
-        except InputError:
-            if stored is None and not directory.rows:  # nothing was trained: the same path may be used again
+        except InputError as error:
+            begun = directory.rows or recorder.checkpoint.path.exists() or isinstance(error, SaveError)
+            if stored is None and not begun:  # nothing was trained: the same path may be used again
                 directory.discard()
             raise
 
@@ -140,7 +144,10 @@ def _go_on(recorder: Recorder, new_plan: bool) -> int:
     saved = recorder.checkpoint.load()
     if saved is not None:
         recorder.restore(saved, new_plan)
-    return recorder.directory.reopen(recorder.prepared.config(), None if saved is None else saved["tables"])
+    logged = recorder.directory.reopen(recorder.prepared.config(), None if saved is None else saved["tables"])
+    if saved is not None and new_plan:
+        recorder.save_again()
+    return logged
 
 
 def _record(recorder: Recorder, watch: Watch, logged: int) -> Row:

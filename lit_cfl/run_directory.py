@@ -5,6 +5,7 @@ import fcntl
 import json
 import os
 import platform
+import re
 import secrets
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,7 +24,7 @@ import yaml
 from lit_cfl.checkpoint import write_atomically
 from lit_cfl.columns import CLIENTS, CLUSTERS, METRICS
 from lit_cfl.errors import InputError
-from lit_cfl.tables import Mark, Table, blank_nan, read_table
+from lit_cfl.tables import Mark, Table, blank_nan
 
 _PACKAGES = ("lit-cfl", "torch", "lightning", "numpy", "scikit-learn", "scipy")
 
@@ -87,6 +88,8 @@ class RunDirectory:
     def create(self, config: Mapping[str, Any]) -> None:
         """Starts a new run. Raises InputError where one lives already."""
         refuse_used(self.path)
+        for name in ("checkpoint.pt", "summary.json", "memberships.npz", "clients.csv"):  # of a run that left no config
+            (self.path / name).unlink(missing_ok=True)
         write_config(self.path, config)
         write_json(self.path / "environment.json", environment() | {"run_id": secrets.token_hex(4)})
         self.metrics.start()
@@ -98,9 +101,7 @@ class RunDirectory:
         Returns:
             the round of the last row before the cut, plus one: rows up to it will be made again.
         """
-        written = read_table(self.metrics.path) if self.metrics.path.exists() else []
-        if not (self.path / "environment.json").exists():
-            write_json(self.path / "environment.json", environment() | {"run_id": secrets.token_hex(4)})
+        written = self.metrics.path.read_bytes() if self.metrics.path.exists() else b""
         if marks is None:
             self.metrics.start()
             self.clusters.start()
@@ -108,7 +109,10 @@ class RunDirectory:
             self.rows = self.metrics.cut_back(marks["metrics.csv"])
             self.clusters.cut_back(marks["clusters.csv"])
         write_config(self.path, config)
-        return int(written[-1]["round"]) + 1 if written else 0
+        if self.run_id is None:
+            write_json(self.path / "environment.json", environment() | {"run_id": secrets.token_hex(4)})
+        rounds = [int(line) for line in re.findall(rb"^(\d+),", written, flags=re.MULTILINE)]
+        return max(rounds, default=-1) + 1
 
     def discard(self) -> None:
         """Removes the files made so far."""
@@ -116,10 +120,19 @@ class RunDirectory:
             (self.path / name).unlink(missing_ok=True)
 
     @property
-    def run_id(self) -> str:
-        """Of this run, for trackers that go on with one; the same after every resume."""
-        run_id: str = json.loads((self.path / "environment.json").read_text())["run_id"]
+    def run_id(self) -> str | None:
+        """Of this run, for trackers; the same after every resume; None where its file is damaged."""
+        try:
+            run_id: str = json.loads((self.path / "environment.json").read_text())["run_id"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
         return run_id
+
+    def sync(self) -> None:
+        """Waits until the tables are on the disk: a checkpoint names their ends."""
+        for table in (self.metrics, self.clusters):
+            with table.path.open("rb") as file:
+                os.fsync(file.fileno())
 
     def marks(self) -> dict[str, Mark]:
         """Where the tables end now."""

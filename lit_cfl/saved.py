@@ -1,5 +1,6 @@
 """A run that is over (or was cut off), for notebooks: its files as tables, its models ready to predict."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -17,11 +18,10 @@ from lit_cfl.data import FederatedData
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import Scores, score_clients
 from lit_cfl.experiment import Experiment, Prepared
-from lit_cfl.resume import stored_config, with_stored_plan
+from lit_cfl.resume import require_agreement, require_same_data, stored_config, with_stored_plan
+from lit_cfl.run_contents import Row
 from lit_cfl.seeds import generator
 from lit_cfl.tables import read_table
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,13 +65,20 @@ class SavedRun:
     @property
     def clients(self) -> list[Row]:
         """The rows of `clients.csv`."""
-        return read_table(self.path / "clients.csv")
+        return read_table(self._written_at_the_end("clients.csv"))
 
     @property
     def memberships(self) -> dict[str, np.ndarray]:
         """`rounds` [R], `cluster` [R, clients] (-1 = none) and `true_cluster` [clients] (-1 = unknown)."""
-        with np.load(self.path / "memberships.npz") as arrays:
+        with np.load(self._written_at_the_end("memberships.npz")) as arrays:
             return dict(arrays)
+
+    def _written_at_the_end(self, name: str) -> Path:
+        if not (self.path / name).exists():
+            raise InputError(
+                f"{self.path} has no {name} yet: it is written at the end; go on with --resume {self.path}"
+            )
+        return self.path / name
 
     @cached_property
     def prepared(self) -> Prepared:
@@ -121,11 +128,15 @@ def load_run(path: Path | str, experiment: Experiment | None = None) -> SavedRun
     if config is None:
         raise InputError(f"{path} holds no run (no config.yaml)")
     if experiment is None:
+        if config.get("made_in_python"):
+            raise InputError(
+                f"{path} was made in Python; give its experiment, too: load_run({str(path)!r}, experiment)"
+            )
         from lit_cfl.configuration import parse_run  # needs jsonargparse, which GPU machines may lack
 
         experiment = parse_run(["--config", str(path / "config.yaml")]).experiment
     try:
-        experiment = with_stored_plan(experiment, config, new_plan=False)
+        experiment = with_stored_plan(experiment, config)
     except InputError:  # another machine than the one that trained: any plan can predict
         experiment = replace(experiment, plan=None, device="auto")
     content = Checkpoint(path).load()
@@ -133,5 +144,8 @@ def load_run(path: Path | str, experiment: Experiment | None = None) -> SavedRun
         seeds = sorted(part.name for part in path.glob("seed-*"))
         hint = f"; give one of its seeds: {', '.join(seeds)}" if seeds else "; it was not saved yet"
         raise InputError(f"{path} holds no checkpoint{hint}")
+    require_agreement(path, json.loads(content["config"]), config, new_plan=True)
     state = state_from_dict(experiment.algorithm.state_type, content["state"])
-    return SavedRun(path, config, experiment, content["round"], state)
+    saved = SavedRun(path, config, experiment, content["round"], state)
+    require_same_data(path, content, saved.prepared)
+    return saved

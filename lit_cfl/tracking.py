@@ -47,7 +47,7 @@ class Trackers:
     """
 
     def __init__(
-        self, tracking: Tracking, name: str, path: Path, config: Mapping[str, Any], run_id: str, logged: int = 0
+        self, tracking: Tracking, name: str, path: Path, config: Mapping[str, Any], run_id: str | None, logged: int = 0
     ) -> None:
         self._logged = logged
         self._loggers = [build() for build in tracking.loggers]
@@ -55,7 +55,7 @@ class Trackers:
         if self._wandb is not None:
             self._loggers.append(self._wandb.logger)
         for logger in self._loggers:
-            logger.log_hyperparams(dict(config))
+            logger.log_hyperparams({key: value for key, value in config.items() if key != "code"})  # no paths
 
     def log(self, row: Mapping[str, Any]) -> None:
         """Logs a row of `metrics.csv`; blanks are left out."""
@@ -76,7 +76,7 @@ class Trackers:
 class _WandbRun:
     """One run of Weights & Biases, ended before the next begins: a logger would go on with one that is open."""
 
-    def __init__(self, tracking: Tracking, name: str, path: Path, run_id: str) -> None:
+    def __init__(self, tracking: Tracking, name: str, path: Path, run_id: str | None) -> None:
         try:
             import wandb
             from lightning.pytorch.loggers import WandbLogger

@@ -62,7 +62,7 @@ def contents(path: Path) -> dict[str, object]:
         name = run.name
         found[f"{name} metrics"] = [without_clocks(row) for row in read_table(run / "metrics.csv")]
         found[f"{name} summary"] = without_clocks(json.loads((run / "summary.json").read_text()))
-        found[f"{name} config"] = yaml.safe_load((run / "config.yaml").read_text())
+        found[f"{name} config"] = yaml.safe_load((run / "config.yaml").read_text()) | {"code": None}
         for table in ("clusters.csv", "clients.csv"):
             found[f"{name} {table}"] = (run / table).read_text()
         for arrays in ("memberships.npz", *[f"snapshots/{p.name}" for p in run.glob("snapshots/*")]):

@@ -92,6 +92,25 @@ class NamesNoScore(FedAvg):
         return after, replace(info, scores={"mine/score": 1.0})
 
 
+class ChangesTheWork(FedAvg):
+    def round(self, state, cohort, work, rng):
+        work.num_examples.clamp_(max=10)
+        return super().round(state, cohort, work, rng)
+
+
+class ServesInItsOwnOrder(FedGroup):
+    def serve(self, state, clients):
+        return super().serve(state, clients.sort().values)
+
+
+class PlacesByTheGlobalGenerator(FedGroup):
+    def place(self, state, clients, work, rng):
+        state, info = super().place(state, clients, work, rng)
+        index = state.index.clone()
+        index[clients] = torch.randint(3, (len(clients),))
+        return replace(state, index=index), info
+
+
 @dataclass(frozen=True, eq=False)
 class WithArray:
     models: Tensor
@@ -127,6 +146,9 @@ class ForgetsOnSaving(FedAvg):
         (DrawsByPosition(), "the order of the cohort matters"),
         (ServesNobodyNew(), "serve gives clients never seen no model"),
         (NamesNoScore(), r"scores \['mine/score'\]"),
+        (ChangesTheWork(), "changes what it is told of clients"),
+        (ServesInItsOwnOrder(), "in their order"),
+        (PlacesByTheGlobalGenerator(), "another model the second time|the same seed"),
         (SavesNumpy(), "state.seen holds a ndarray"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Algorithm) else "",
@@ -144,5 +166,5 @@ def test_fit_read_twice_and_empty_mean_do_not_pass():
 
 
 def test_memory_beside_the_state_is_found():
-    with pytest.raises(AssertionError, match=r"saved and loaded|same seed"):
+    with pytest.raises(AssertionError, match="ForgetsOnSaving: "):
         check_algorithm(ForgetsOnSaving())

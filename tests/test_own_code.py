@@ -84,6 +84,24 @@ def test_files_beside_the_yaml_are_found_from_another_folder(empty_folder: Path,
     assert main(["run", "--config", "project/sensors.yaml", "--tiny", "--run_dir", "run"]) == 0
 
 
+def test_own_run_is_resumed_from_another_folder(empty_folder: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = empty_folder / "elsewhere"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    unpack("own_data")
+    Path("sensors.py").rename("probes.py")
+    Path("sensors.yaml").write_text(Path("sensors.yaml").read_text().replace("sensors.Sensors", "probes.Sensors"))
+    monkeypatch.chdir(empty_folder)
+    first = ["run", "--config=elsewhere/sensors.yaml", "--rounds", "1", "--baseline", "null", "--run_dir", "run"]
+    assert main(first) == 0
+    third = empty_folder / "third"
+    third.mkdir()
+    code = "import sys; sys.path.pop(0); from lit_cfl.cli import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "run", "--resume", "../run", "--rounds", "2"]
+    done = subprocess.run(command, cwd=third, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
 def test_users_files_never_hide_installed_packages(empty_folder: Path):
     for name in ("datasets.py", "rich.py", "torch.py"):
         (empty_folder / name).write_text("raise RuntimeError('the wrong file')")

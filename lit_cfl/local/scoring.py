@@ -15,7 +15,9 @@ def require_losses(module: LightningModule) -> None:
     """Raises InputError where the module lacks what evaluation needs."""
     if not hasattr(module, "losses"):
         name = type(module).__name__
-        raise InputError(f"{name} has no `losses(batch) -> [batch]`, one number per example; add it (see README.md)")
+        raise InputError(
+            f"{name} has no `losses(batch) -> [batch]`, one number per example; add it (see docs/own_model.md)"
+        )
 
 
 def losses_of(module: LightningModule, batch: Batch) -> Tensor:

@@ -191,4 +191,6 @@ class LocalWork(Protocol):
 
 def per_client(which: Tensor | int, clients: Tensor) -> Tensor:
     """One index a client `[n]`: the tensor given, or the same number for all."""
+    if isinstance(which, Tensor) and bool((which < 0).any()):
+        raise ValueError("a client is given the model -1: those that have none yet cannot be fitted; place them first")
     return which if isinstance(which, Tensor) else torch.full((len(clients),), which, dtype=torch.int64)
