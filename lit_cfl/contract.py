@@ -87,7 +87,7 @@ def _states(
 
 def _is_plain(algorithm: Algorithm) -> None:
     kind = type(algorithm)
-    frozen = is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]
+    frozen = is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]  # dataclasses keep it, the stubs do not
     assert frozen, _say(algorithm, "is no frozen dataclass; write @dataclass(frozen=True)")
     bare = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
     assert not bare, _say(algorithm, f"its fields {bare} have no default")

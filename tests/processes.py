@@ -93,7 +93,7 @@ def same_but_saves(mine: dict[str, object], other: dict[str, object]) -> bool:
     """Equal, but for how often the runs saved themselves."""
     for found in (mine, other):
         for name in ("run config", "baseline config"):
-            found[name] = {**found[name], "checkpoint": None}  # type: ignore[dict-item]
+            found[name] = {**found[name], "checkpoint": None}
     for key in other:
         assert mine[key] == other[key], key
     return mine.keys() == other.keys()
