@@ -2,5 +2,6 @@
 
 from datamodules.digits import Digits
 from datamodules.federated import FederatedDataModule
+from datamodules.pooled import PooledDataModule
 
-__all__ = ["Digits", "FederatedDataModule"]
+__all__ = ["Digits", "FederatedDataModule", "PooledDataModule"]

@@ -1,8 +1,10 @@
 """The base of all data modules: a pool of examples, divided among clients."""
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,29 +13,38 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from datamodules.partition import split_each
-from lit_cfl.data import ClientIndex, Examples, FederatedData, Split
+from lit_cfl.data import Division, Examples, FederatedData, Split
+from lit_cfl.data.file import load_partition
 from lit_cfl.errors import InputError
 from lit_cfl.seeds import derive
+from lit_cfl.shifting import Shift, with_concepts
 
 
 class FederatedDataModule(LightningDataModule):
     """A LightningDataModule that can say which client has what.
 
-    Subclasses give `load` and `partition`. As an ordinary LightningDataModule it serves the union of all clients, which
+    Subclasses give `load` and `divide`. As an ordinary LightningDataModule it serves the union of all clients, which
     is what a centralised baseline trains on.
 
     Args:
+        shift: what changes the clients' data over the rounds, in this order.
         validation: share of each client's training part set aside for validation, 0 to below 1.
         newcomers: share of the clients held out of training, 0 to below 1; they join after it.
         partition_seed: of everything that is drawn here; None = the run's seed.
+        partition_file: take the partition that a run saved (`partition.npz`) instead of making one.
+        allow_unseen_labels: train even where some test or validation data have a label nobody trains on; an error
+            otherwise.
         batch_size: of the centralised loaders.
     """
 
     def __init__(
         self,
+        shift: Sequence[Shift] = (),
         validation: float = 0.0,
         newcomers: float = 0.0,
         partition_seed: int | None = None,
+        partition_file: str | Path | None = None,
+        allow_unseen_labels: bool = False,
         batch_size: int = 32,
     ) -> None:
         super().__init__()
@@ -42,44 +53,46 @@ class FederatedDataModule(LightningDataModule):
                 raise InputError(f"{name} is {share}; it must be 0 or more and below 1")
         if batch_size < 1:
             raise InputError(f"data.batch_size is {batch_size}; it must be 1 or more")
-        self.validation, self.newcomers, self.partition_seed = validation, newcomers, partition_seed
-        self.batch_size = batch_size
+        self.shift, self.validation, self.newcomers = tuple(shift), validation, newcomers
+        self.partition_seed, self.partition_file, self.batch_size = partition_seed, partition_file, batch_size
+        self.allow_unseen_labels = allow_unseen_labels
 
     @abstractmethod
     def load(self) -> Examples:
         """The pool of examples."""
 
     @abstractmethod
-    def partition(self, examples: Examples, rng: np.random.Generator) -> tuple[list[Tensor], list[Tensor], Tensor, str]:
-        """Train and test indices of each client, the true clusters int64 `[clients]`, and the skew's name."""
+    def divide(self, examples: Examples, rng: np.random.Generator) -> Division:
+        """Who has which examples, before a validation part is set aside."""
 
     @cached_property
     def examples(self) -> Examples:
-        """The pool of examples, loaded once."""
-        return self.load()
+        """The pool of examples, loaded once, with the views that shifts need."""
+        examples = self.load()
+        for shift in self.shift:
+            examples = shift.widen(examples)
+        return examples
 
     def federated(self, seed: int) -> FederatedData:
-        """The data of a run under this seed (unless `partition_seed` is set)."""
+        """The data of a run under this seed (unless `partition_seed` is set), before any shift."""
+        if self.partition_file is not None:
+            return load_partition(Path(self.partition_file), self.examples)
         seed = seed if self.partition_seed is None else self.partition_seed
-        examples = self.examples
-        train, test, truth, skew = self.partition(examples, _rng(seed, "partition"))
-        kept, validation = split_each(train, self.validation, _rng(seed, "validation"))
-        data = FederatedData(
-            examples,
-            ClientIndex.from_lists(kept),
-            ClientIndex.from_lists(validation),
-            ClientIndex.from_lists(test),
-            truth,
-            skew,
-        )
-        if self.newcomers:
-            held_out = min(round(self.newcomers * len(train)), len(train) - 1)
-            if not held_out:
-                raise InputError(f"newcomers is {self.newcomers}, which is nobody of {len(train)} clients; raise it")
-            mask = torch.zeros(len(train), dtype=torch.bool)
-            mask[_rng(seed, "newcomers").permutation(len(train))[:held_out]] = True
-            data = replace(data, newcomers=mask)
-        return data
+        division = self.divide(self.examples, _rng(seed, "partition"))
+        train, validation = split_each(division.train, self.validation, _rng(seed, "validation"))
+        data = FederatedData(self.examples, train, validation, division.test, division.true_clusters, division.skew)
+        data = replace(data, newcomers=self._held_out(data.num_clients, seed)) if self.newcomers else data
+        if not self.allow_unseen_labels:
+            _require_seen_labels(data)
+        return with_concepts(data, self.shift)
+
+    def _held_out(self, clients: int, seed: int) -> Tensor:
+        held_out = min(round(self.newcomers * clients), clients - 1)
+        if not held_out:
+            raise InputError(f"newcomers is {self.newcomers}, which is nobody of {clients} clients; raise it")
+        mask = torch.zeros(clients, dtype=torch.bool)
+        mask[_rng(seed, "newcomers").permutation(clients)[:held_out]] = True
+        return mask
 
     def setup(self, stage: str | None = None) -> None:
         """Divides the data under seed 0, for use as an ordinary LightningDataModule."""
@@ -95,8 +108,21 @@ class FederatedDataModule(LightningDataModule):
         return self._union("test")
 
     def _union(self, split: Split, shuffle: bool = False) -> DataLoader[tuple[Tensor, ...]]:
-        inputs, labels = self.data.examples.batch(self.data.split(split).values)
+        inputs, labels = self.data.examples.batch(self.data.split(split).entries.unique())
         return DataLoader(TensorDataset(inputs, labels), self.batch_size, shuffle=shuffle)
+
+
+def _require_seen_labels(data: FederatedData) -> None:
+    trained = data.train.select(data.population)
+    known = data.examples.targets(trained.compact().values).unique()
+    for name in ("validation", "test"):
+        labels = data.examples.targets(getattr(data, name).compact().values).unique()
+        unseen = labels[~torch.isin(labels, known)]
+        if len(unseen):
+            raise InputError(
+                f"the {name} data hold label {int(unseen[0])}, which no training client has ({len(unseen)} such); "
+                "choose another partition or seed, or set allow_unseen_labels to true"
+            )
 
 
 def _rng(seed: int, purpose: str) -> np.random.Generator:

@@ -1,41 +1,181 @@
-"""Making clients differ, with the truth attached. Pure functions over index lists."""
+"""Making clusters of clients differ, with the truth attached: each sees the examples under a view of its own."""
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import product
+from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from lit_cfl.data import View
+from lit_cfl.data import ClientIndex, Division, View
 from lit_cfl.errors import InputError
 
 
-def rotations(degrees: Sequence[int]) -> tuple[View, ...]:
-    """One view a rotation.
+@dataclass(frozen=True)
+class Skew(ABC):
+    """One view a cluster."""
+
+    kind: ClassVar[str]  # feature, label or other
+
+    @abstractmethod
+    def views(self, num_labels: int) -> tuple[View, ...]:
+        """The view of each cluster. Raises InputError where they do not fit the labels."""
+
+
+@dataclass(frozen=True)
+class Rotations(Skew):
+    """Each cluster sees its images rotated.
 
     Args:
-        degrees: multiples of 90, counter-clockwise.
+        degrees: of each cluster, multiples of 90, counter-clockwise.
     """
-    for angle in degrees:
-        if angle % 90:
-            raise InputError(f"a rotation by {angle} degrees would blur the images; give multiples of 90")
-    if not degrees:
-        raise InputError("rotations is empty; give at least one angle, [0] for none")
-    if len({angle % 360 for angle in degrees}) < len(degrees):
-        raise InputError(f"rotations {list(degrees)} holds one angle twice: those clusters would be the same")
-    return tuple(View(quarter_turns=angle // 90 % 4) for angle in degrees)
+
+    degrees: Sequence[int] = (0, 90, 180, 270)
+    kind: ClassVar[str] = "feature"
+
+    def __post_init__(self) -> None:
+        for angle in self.degrees:
+            if angle % 90:
+                raise InputError(f"a rotation by {angle} degrees would blur the images; give multiples of 90")
+        _require_different("rotations", [angle % 360 for angle in self.degrees], "[0]")
+
+    def views(self, num_labels: int) -> tuple[View, ...]:
+        return tuple(View(quarter_turns=angle // 90 % 4) for angle in self.degrees)
 
 
-def in_turn(num_clients: int, num_clusters: int) -> Tensor:
-    """True clusters given out in turn: client i is in cluster i mod `num_clusters`. int64 `[clients]`."""
-    return torch.arange(num_clients) % num_clusters
-
-
-def seen_as(lists: list[Tensor], views: Tensor, num_examples: int) -> list[Tensor]:
-    """Example numbers as indices of a view.
+@dataclass(frozen=True)
+class LabelShifts(Skew):
+    """Each cluster sees label y as (y + s) mod C (StoCFL's "shifted": 0, 3, 6, 9).
 
     Args:
-        lists: example numbers int64 of each client.
+        shifts: s of each cluster.
+    """
+
+    shifts: Sequence[int] = (0, 3, 6, 9)
+    kind: ClassVar[str] = "label"
+
+    def views(self, num_labels: int) -> tuple[View, ...]:
+        _require_different("label shifts", [s % num_labels for s in self.shifts], "[0]")
+        return tuple(View(label_map=shifted_labels(num_labels, s)) for s in self.shifts)
+
+
+@dataclass(frozen=True)
+class LabelPermutations(Skew):
+    """Each cluster names the labels in an order of its own, drawn at random; the first keeps them as they are.
+
+    Args:
+        num_clusters: 1 or more.
+        seed: of the permutations.
+    """
+
+    num_clusters: int = 4
+    seed: int = 0
+    kind: ClassVar[str] = "label"
+
+    def __post_init__(self) -> None:
+        if self.num_clusters < 1:
+            raise InputError(f"num_clusters of label permutations is {self.num_clusters}; give 1 or more")
+
+    def views(self, num_labels: int) -> tuple[View, ...]:
+        rng = np.random.default_rng(self.seed)
+        orders = [tuple(range(num_labels))]
+        for _ in range(100 * self.num_clusters):
+            if len(orders) >= self.num_clusters:
+                return tuple(View(label_map=order) for order in orders)
+            order = tuple(rng.permutation(num_labels).tolist())
+            orders += [order] if order not in orders else []
+        raise InputError(
+            f"{num_labels} labels have too few different orders for {self.num_clusters} clusters; ask for fewer"
+        )
+
+
+@dataclass(frozen=True)
+class NoiseLevels(Skew):
+    """Each cluster sees its inputs with Gaussian noise of its own strength; an input's noise never changes.
+
+    Args:
+        levels: standard deviations, in units of the scaled input (images: 0 to 1), 0 or more.
+    """
+
+    levels: Sequence[float] = (0.0, 0.5)
+    kind: ClassVar[str] = "feature"
+
+    def __post_init__(self) -> None:
+        for level in self.levels:
+            if not 0 <= level < float("inf"):
+                raise InputError(f"a noise level is {level}; it must be 0 or more")
+        _require_different("noise levels", list(self.levels), "[0]")
+
+    def views(self, num_labels: int) -> tuple[View, ...]:
+        return tuple(View(noise=level) for level in self.levels)
+
+
+def shifted_labels(num_labels: int, shift: int) -> tuple[int, ...]:
+    """(y + shift) mod C for each label y."""
+    return tuple((label + shift) % num_labels for label in range(num_labels))
+
+
+def all_views(skews: Sequence[Skew], num_labels: int) -> tuple[View, ...]:
+    """One view for each combination of the skews' clusters; the last skew changes fastest."""
+    return tuple(reduce(View.then, views, View()) for views in product(*[skew.views(num_labels) for skew in skews]))
+
+
+def skew_name(*kinds: str) -> str:
+    """What several skews together make: their kind where they agree, leaving out those that make no difference."""
+    different = {kind for kind in kinds if kind != "other"}
+    return different.pop() if len(different) == 1 else "other"
+
+
+def dealt(clusters: Tensor, num_views: int) -> Tensor:
+    """A view for each client, in turn within its cluster, so that every combination is as frequent.
+
+    Args:
+        clusters: int64 `[clients]`, -1 = none.
+        num_views: V.
+
+    Returns:
+        int64 `[clients]`, 0 to V - 1.
+    """
+    order = clusters.argsort(stable=True)
+    sizes = clusters.unique(return_counts=True)[1]
+    ranks = torch.cat([torch.arange(int(size)) for size in sizes])
+    return torch.empty_like(clusters).index_copy_(0, order, ranks % num_views)
+
+
+def under_views(division: Division, views: Tensor, num_views: int, num_examples: int) -> Division:
+    """The same examples, each client's under its view; its true cluster is the pair of its cluster and its view.
+
+    Args:
+        views: of each client, int64 `[clients]`.
+        num_views: V.
+        num_examples: N, size of the pool.
+    """
+    clusters = division.true_clusters.clamp(min=0) * num_views + views
+    train, test = (seen_as(index, views, num_examples) for index in (division.train, division.test))
+    return replace(division, train=train, test=test, true_clusters=clusters)
+
+
+def seen_as(index: ClientIndex, views: Tensor, num_examples: int) -> ClientIndex:
+    """Example numbers as indices of a view; clients that share a stretch and a view go on to share it.
+
+    Args:
+        index: example numbers of each client.
         views: the view of each client, int64 `[clients]`.
         num_examples: N, size of the pool.
     """
-    return [one + view * num_examples for one, view in zip(lists, views.tolist(), strict=True)]
+    keys, stretch_of = torch.stack([index.starts, index.sizes, views], 1).unique(dim=0, return_inverse=True)
+    stretches = ClientIndex(index.values, keys[:, 0], keys[:, 1])
+    seen = stretches.entries + keys[:, 2].repeat_interleave(keys[:, 1]) * num_examples
+    packed = ClientIndex.from_sizes(seen, keys[:, 1])
+    return ClientIndex(seen, packed.starts[stretch_of], index.sizes)
+
+
+def _require_different(what: str, values: list[float] | list[int], none: str) -> None:
+    if not values:
+        raise InputError(f"{what} is empty; give at least one, {none} for no change")
+    if len(set(values)) < len(values):
+        raise InputError(f"{what} {values} holds one twice: those clusters would be the same")

@@ -18,7 +18,7 @@ from torch import Tensor
 from lit_cfl.algorithms.base import State
 from lit_cfl.errors import InputError, SaveError
 
-FORMAT = 1  # of checkpoint.pt; another one is refused
+FORMAT = 2  # of checkpoint.pt; another one is refused
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:

@@ -11,9 +11,11 @@ METRICS = (
     "traffic/models_down", "traffic/models_up", "traffic/mib",
     "traffic/round_models_down", "traffic/round_models_up", "traffic/round_mib",
     "clients/evaluated", "clients/skipped",
+    "shift/clients", "shift/examples",
     "time/training_seconds", "time/evaluation_seconds", "time/elapsed_seconds",
 )  # fmt: skip
 CLUSTERS = ("round", "cluster", "parent", "size", "n_test", "accuracy", "loss", "u", "v")
 CLIENTS = ("client", "cluster", "true_cluster", "n_train", "n_val", "n_test", "accuracy", "loss", "newcomer")
+SHIFTS = ("round", "shift", "client", "partner", "examples", "cluster_before", "cluster_after")
 LOWER_IS_BETTER = ("loss", "discrepancy", "std_accuracy")  # ends of their names
 CHOOSABLE = tuple(name for name in METRICS if name.startswith(("val/", "train/")))  # test data only report

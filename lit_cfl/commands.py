@@ -58,12 +58,12 @@ def evaluate_run(arguments: Sequence[str]) -> int:
             raise InputError("none of these clients could be placed and has test data: nothing to score")
         progress.score_table(console, {"test, newcomers": placed.test})
         return 0
-    served, data = saved.served(), saved.prepared.data
+    served, data = saved.served(), saved.data
     clients = (served.index >= 0).nonzero().flatten()
     scores = {
         name: score_clients(saved.prepared.engine, served.models, served.index[clients], clients, data, split)
         for split, name in NAMES.items()
-        if len(clients) and len(data.split(split).values)
+        if len(clients) and data.split(split).sizes.any()
     }
     progress.score_table(console, scores)
     return 0

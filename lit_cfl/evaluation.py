@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lit_cfl.agreement import agreement, churn
 from lit_cfl.algorithms.base import Algorithm, Assignment, State
-from lit_cfl.data import FederatedData, Split
+from lit_cfl.data import ClientIndex, FederatedData, Split
 from lit_cfl.errors import InputError
 from lit_cfl.local.engine import Engine
 from lit_cfl.seeds import generator
@@ -90,20 +90,23 @@ def score_clients(
         index: the model of each client, int64 `[n]`, none negative.
         clients: ids int64 `[n]`.
     """
-    held = data.split(split).select(clients)
-    correct = torch.zeros(len(held.values), dtype=torch.bool)
-    losses = torch.zeros(len(held.values), dtype=torch.float64)
-    model_of = index[held.owners]
+    mine = data.split(split).select(clients)
+    keys = torch.stack([index, mine.starts, mine.sizes], dim=1)
+    distinct, list_of = keys.unique(dim=0, return_inverse=True)  # clients of one model may share a list, too
+    held = ClientIndex(mine.values, distinct[:, 1], distinct[:, 2])
+    correct = torch.zeros(len(held.entries), dtype=torch.bool)
+    losses = torch.zeros(len(held.entries), dtype=torch.float64)
+    model_of = distinct[held.owners, 0]
     for model in model_of.unique().tolist():
-        mine = (model_of == model).nonzero().flatten()
-        examples, where = held.values[mine].unique(return_inverse=True)
+        its = (model_of == model).nonzero().flatten()
+        examples, where = held.entries[its].unique(return_inverse=True)
         example_losses, example_correct = engine.outcomes(models[model], examples, data)
-        losses[mine], correct[mine] = example_losses[where], example_correct[where]
+        losses[its], correct[its] = example_losses[where], example_correct[where]
 
     def per_client(values: Tensor) -> Tensor:
-        return torch.zeros(len(clients), dtype=values.dtype).index_add_(0, held.owners, values)
+        return torch.zeros(len(held), dtype=values.dtype).index_add_(0, held.owners, values)[list_of]
 
-    return Scores(per_client(correct.long()), held.sizes, per_client(losses))
+    return Scores(per_client(correct.long()), mine.sizes, per_client(losses))
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +153,7 @@ def evaluate(
     metrics: dict[str, float] = {}
     scores: dict[Split, Scores] = {}
     for split, name in NAMES.items():
-        if not len(clients) or not len(data.split(split).values):
+        if not len(clients) or not data.split(split).sizes.any():
             continue
         scores[split] = score_clients(engine, scored.models, index, clients, data, split)
         metrics |= scores[split].metrics(name)

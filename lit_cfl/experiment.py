@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from datamodules.federated import FederatedDataModule
 from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.data import FederatedData
+from lit_cfl.data.file import partition_hash
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.local.check import require_trainable
@@ -129,7 +129,7 @@ class Experiment:
             if algorithm is not None:
                 algorithm.check(engine.at(0, data))
         require_trainable(engine, data)
-        if self.stop is not None and self.stop.metric.startswith("val/") and not len(data.validation.values):
+        if self.stop is not None and self.stop.metric.startswith("val/") and not data.validation.sizes.any():
             raise InputError(
                 f"stop.metric is {self.stop.metric!r}, but the data have no validation part; set data.validation to 0.1"
             )
@@ -182,18 +182,15 @@ class Prepared:
             self.cohorts,
             seed=self.seed,
             num_rounds=self.experiment.rounds,
+            shifts=self.experiment.data.shift,
             after=after,
         )
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:
-        """What tells these data and this net from others: SHA-256 of the partition with the labels, and of w_0."""
-        data = self.data
-        parts = [
-            data.examples.labels,
-            *(x for i in (data.train, data.validation, data.test) for x in (i.values, i.offsets)),
-        ]
-        return {"partition": _digest(parts), "initial model": _digest([self.engine.initial(0)])}
+        """What tells these data and this net from others: SHA-256 of the partition with the data, and of w_0."""
+        initial = sha256(self.engine.initial(0).contiguous().numpy().data)
+        return {"partition": partition_hash(self.data), "initial model": initial.hexdigest()}
 
     def config(self) -> dict[str, Any]:
         """The configuration with the plan."""
@@ -207,13 +204,6 @@ def _require_training_data(data: FederatedData) -> None:
             f"client {int(empty[0])} has no training data ({len(empty)} such clients in all); "
             "use fewer clients, or smaller test and validation shares"
         )
-
-
-def _digest(tensors: list[Tensor]) -> str:
-    digest = sha256()
-    for tensor in tensors:
-        digest.update(tensor.contiguous().numpy().tobytes())
-    return digest.hexdigest()
 
 
 def _plain(value: Any) -> Any:

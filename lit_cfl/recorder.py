@@ -12,6 +12,7 @@ from torch import Tensor
 from lit_cfl.agreement import silhouette
 from lit_cfl.algorithms.base import Info, State
 from lit_cfl.checkpoint import Checkpoint, state_from_dict, state_to_dict
+from lit_cfl.data.lists import lists_of, with_lists
 from lit_cfl.errors import Interrupted
 from lit_cfl.evaluation import (
     Evaluation,
@@ -23,10 +24,18 @@ from lit_cfl.evaluation import (
 from lit_cfl.experiment import Prepared
 from lit_cfl.resume import require_agreement, require_same_data
 from lit_cfl.rounds import Round, Traffic
-from lit_cfl.run_contents import Row, client_rows, cluster_rows, members, membership_arrays, snapshot
+from lit_cfl.run_contents import (
+    Row,
+    client_rows,
+    cluster_rows,
+    members,
+    membership_arrays,
+    shift_rows,
+    snapshot,
+)
 from lit_cfl.run_directory import RunDirectory, write_json
 
-_CARRIED = ("_members", "_memberships", "_best", "_silhouette", "_skipped", "_compared")  # into checkpoints
+_CARRIED = ("_members", "_memberships", "_best", "_silhouette", "_skipped", "_compared", "_shifted")  # into checkpoints
 
 
 class Recorder:
@@ -41,6 +50,7 @@ class Recorder:
     def __init__(self, prepared: Prepared, directory: RunDirectory, checkpoint: Checkpoint) -> None:
         self.prepared, self.directory, self.checkpoint = prepared, directory, checkpoint
         self.experiment, self.engine = prepared.experiment, prepared.engine
+        self.shifting = bool(self.experiment.data.shift)
         self._begun = self._saved = monotonic()
         self._seconds_before = 0.0  # of the processes that this one goes on from
         self._after: Round | None = None  # what this process goes on from
@@ -52,6 +62,7 @@ class Recorder:
         self._silhouette: float | None = None  # not in a row yet
         self._skipped = 0  # not in a row yet
         self._compared: int | None = None  # round of the last snapshot
+        self._shifted = [0, 0]  # clients and examples, not in a row yet
 
     @property
     def next_round(self) -> int:
@@ -70,7 +81,8 @@ class Recorder:
             setattr(self, name, saved[name.lstrip("_")])
         self._seconds_before = saved["seconds"]
         state = state_from_dict(self.experiment.algorithm.state_type, saved["state"])
-        self._after = Round(saved["round"], state, Info(), self.prepared.data, Traffic(*saved["traffic"]))
+        data = with_lists(self.prepared.data, saved["lists"]) if saved["lists"] else self.prepared.data
+        self._after = Round(saved["round"], state, Info(), data, Traffic(*saved["traffic"]))
 
     def run(self, *watchers: Callable[[Row], None]) -> str | None:
         """The rounds that are left; each row goes to the watchers. Returns why the run stopped early, or None."""
@@ -83,6 +95,7 @@ class Recorder:
         try:
             for r in self.prepared.rounds(self._after):
                 self._skipped += r.info.skipped
+                self._log_shift(r)
                 self._compare(r)
                 last = r.number == self.experiment.rounds - 1
                 if evaluated := last or (r.number + 1) % self.experiment.evaluation.every == 0:
@@ -121,7 +134,9 @@ class Recorder:
             {"round": r.number, "train/loss": r.info.loss} | evaluation.metrics | r.info.scores | self._traffic(r)
         )
         row |= {"clients/skipped": self._skipped, "clusters/silhouette": self._silhouette}
-        self._skipped, self._silhouette = 0, None
+        if self.shifting:
+            row |= {"shift/clients": self._shifted[0], "shift/examples": self._shifted[1]}
+        self._skipped, self._silhouette, self._shifted = 0, None, [0, 0]
         if evaluation.full_coverage and "test/weighted_accuracy" in row:
             self._best = max(row["test/weighted_accuracy"], self._best or 0.0)
         self._members = members(evaluation, r.data.num_clients)
@@ -135,6 +150,12 @@ class Recorder:
             self.experiment.algorithm, r.state, self.engine, r.data, self.experiment.evaluation,
             round=r.number, before=self._members,
         )  # fmt: skip
+
+    def _log_shift(self, r: Round) -> None:
+        for moved in r.moves:
+            self._shifted = [self._shifted[0] + len(moved.clients), self._shifted[1] + int(moved.examples.sum())]
+        if r.moves:
+            self.directory.shifts.append(shift_rows(r.number, r.moves))
 
     def _compare(self, r: Round) -> None:
         """Keeps what the algorithm found when it compared clients, the first time and then now and again."""
@@ -165,6 +186,7 @@ class Recorder:
             "round": r.number,
             "traffic": [r.traffic.down, r.traffic.up],
             "fingerprint": self.prepared.fingerprint,
+            "lists": lists_of(r.data) if self.shifting else None,
             "tables": self.directory.marks(),
             "seconds": self._elapsed(),
             **{name.lstrip("_"): copy(getattr(self, name)) for name in _CARRIED},
@@ -196,7 +218,7 @@ class Recorder:
         newcomers = self._score_newcomers(r)
         self.directory.write_clients(client_rows(r.data, [evaluation, *([newcomers] if newcomers else [])]))
         summary: Row = {"algorithm": type(self.experiment.algorithm).__name__, "seed": self.prepared.seed}
-        summary |= {"stopped": stopped} | self.directory.rows[-1]
+        summary |= {"partition": self.prepared.fingerprint["partition"], "stopped": stopped} | self.directory.rows[-1]
         summary["test/max_weighted_accuracy"] = self._best
         known = [row["clusters/silhouette"] for row in self.directory.rows if row["clusters/silhouette"] is not None]
         summary["clusters/silhouette"] = known[-1] if known else None  # known only where clients were compared

@@ -1,6 +1,6 @@
 """The round loop: a generator, so that the command line, a search, a notebook and a test use the same one."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -12,6 +12,7 @@ from lit_cfl.errors import InputError
 from lit_cfl.local.work import LocalWork
 from lit_cfl.seeds import generator
 from lit_cfl.selection import SelectionRule, drop_out, select, selection_seed
+from lit_cfl.shifting import Moves, Shift, shifted
 
 
 class Clients(Protocol):
@@ -64,6 +65,7 @@ class Round:
         info: of the round; round 0's includes `init`.
         data: as it was in the round.
         traffic: up to and with this round.
+        moves: what shifted before the clients trained.
     """
 
     number: int
@@ -71,6 +73,7 @@ class Round:
     info: Info
     data: FederatedData
     traffic: Traffic
+    moves: tuple[Moves, ...] = ()
 
 
 def rounds(
@@ -81,6 +84,7 @@ def rounds(
     *,
     seed: int,
     num_rounds: int,
+    shifts: Sequence[Shift] = (),
     after: Round | None = None,
 ) -> Iterator[Round]:
     """Runs an algorithm round by round.
@@ -88,10 +92,11 @@ def rounds(
     Args:
         algorithm: what to run.
         clients: an engine.
-        data: who has what.
+        data: who has what, before any shift; `after` brings its own.
         cohorts: who takes part.
         seed: the run's seed; with the arguments it fixes everything.
         num_rounds: T; rounds are numbered 0 to T - 1.
+        shifts: what changes the data before each round, in this order.
         after: go on after this round; None = from the start.
     """
     if num_rounds < 1:
@@ -101,14 +106,19 @@ def rounds(
         traffic, first = Traffic(), 0
     else:
         state, begun, traffic, first = after.state, Info(), after.traffic, after.number + 1
+        data = after.data
     for number in range(first, num_rounds):
-        work = clients.at(number, data)
         cohort = data.population if algorithm.needs_all(number) else cohorts.at(number, data.population, seed)
+        moves: tuple[Moves, ...] = ()
+        if shifts:
+            warm = data.population[algorithm.serve(state, data.population).index >= 0]
+            data, moves = shifted(data, shifts, number, seed, warm)
+        work = clients.at(number, data)
         state, info = algorithm.round(state, cohort, work, generator(seed, "round", number))
         if number == 0:
             info = _with_init(info, begun)
         traffic = traffic.plus(info)
-        yield Round(number, state, info, data, traffic)
+        yield Round(number, state, info, data, traffic, moves)
 
 
 def _with_init(info: Info, begun: Info) -> Info:

@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Literal
 
 from lit_cfl.checkpoint import Checkpoint
+from lit_cfl.data.file import save_partition
 from lit_cfl.errors import InputError, SaveError
 from lit_cfl.experiment import Experiment
 from lit_cfl.recorder import Recorder
@@ -123,11 +124,12 @@ def _run_one(experiment: Experiment, path: Path, watch: Watch, going: Going) -> 
             if going == "resume":
                 experiment = with_stored_plan(experiment, stored)
         prepared = experiment.prepare(experiment.seeds[0])
-        directory = RunDirectory(path, experiment.algorithm.score_columns)
+        directory = RunDirectory(path, experiment.algorithm.score_columns, bool(experiment.data.shift))
         recorder = Recorder(prepared, directory, Checkpoint(path))
         logged = 0
         if stored is None:
             directory.create(prepared.config())
+            save_partition(path / "partition.npz", prepared.data, prepared.seed)
         else:
             logged = _go_on(recorder, new_plan=going == "new_plan")
         try:

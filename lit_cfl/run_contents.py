@@ -11,9 +11,11 @@ from lit_cfl.algorithms.base import Similarity
 from lit_cfl.data import FederatedData
 from lit_cfl.evaluation import Evaluation, Scores, weighted_accuracy
 from lit_cfl.rounds import Round
+from lit_cfl.shifting import Moves
 
 Row = dict[str, Any]
 _MAX_SNAPSHOT_CLIENTS = 2000
+_ROWS_AT_ONCE = 10_000
 
 
 def members(evaluation: Evaluation, num_clients: int) -> Tensor:
@@ -64,20 +66,38 @@ def cluster_rows(round: int, evaluation: Evaluation) -> Iterator[Row]:
         yield row
 
 
+def shift_rows(round: int, moves: Sequence[Moves]) -> Iterator[Row]:
+    """A row a client that a shift touched; what is not known is None."""
+    for moved in moves:
+        columns = (moved.clients, moved.partners, moved.examples, moved.before, moved.after)
+        for client, partner, examples, before, after in torch.stack(columns, dim=1).tolist():
+            yield {
+                "round": round,
+                "shift": moved.what,
+                "client": client,
+                "partner": partner if partner >= 0 else None,
+                "examples": examples,
+                "cluster_before": before if before >= 0 else None,
+                "cluster_after": after if after >= 0 else None,
+            }
+
+
 def client_rows(data: FederatedData, evaluations: Sequence[Evaluation]) -> Iterator[list[Any]]:
-    """A row a client, ordered by id; what is not known is None."""
-    cluster, accuracy, loss = {}, {}, {}
+    """A row a client, ordered by id, made in blocks; what is not known is None."""
+    nan = float("nan")
+    cluster = torch.full((data.num_clients,), -1)
+    accuracy, loss = (torch.full((data.num_clients,), nan, dtype=torch.float64) for _ in range(2))
     for evaluation in evaluations:
+        cluster[evaluation.clients] = evaluation.index
         test: Scores | None = evaluation.scores.get("test")
-        for k, client in enumerate(evaluation.clients.tolist()):
-            cluster[client] = int(evaluation.index[k])
-            if test is not None and test.count[k]:
-                accuracy[client] = float(test.accuracy[k])
-                loss[client] = float(test.loss[k] / test.count[k])
-    sizes = [split.sizes.tolist() for split in (data.train, data.validation, data.test)]
-    truth = data.true_clusters.tolist()
-    for client in range(data.num_clients):
-        newcomer = int(data.newcomers is not None and bool(data.newcomers[client]))
-        true = truth[client] if truth[client] >= 0 else None
-        counts = [size[client] for size in sizes]
-        yield [client, cluster.get(client), true, *counts, accuracy.get(client), loss.get(client), newcomer]
+        if test is not None:
+            accuracy[evaluation.clients] = test.accuracy
+            loss[evaluation.clients] = test.loss / test.count
+    newcomers = torch.zeros_like(cluster) if data.newcomers is None else data.newcomers.long()
+    whole = torch.stack([cluster, data.true_clusters, data.train.sizes, data.validation.sizes, data.test.sizes], 1)
+    for start in range(0, data.num_clients, _ROWS_AT_ONCE):
+        block = slice(start, start + _ROWS_AT_ONCE)
+        columns = (whole[block].tolist(), accuracy[block].tolist(), loss[block].tolist(), newcomers[block].tolist())
+        for k, (counts, right, mean_loss, newcomer) in enumerate(zip(*columns, strict=True)):
+            found, true = (None if number < 0 else number for number in counts[:2])
+            yield [start + k, found, true, *counts[2:], right, mean_loss, newcomer]

@@ -22,10 +22,14 @@ import torch
 import yaml
 
 from lit_cfl.checkpoint import write_atomically
-from lit_cfl.columns import CLIENTS, CLUSTERS, METRICS
+from lit_cfl.columns import CLIENTS, CLUSTERS, METRICS, SHIFTS
 from lit_cfl.errors import InputError
-from lit_cfl.tables import Mark, Table, blank_nan
+from lit_cfl.tables import Mark, Table, blank_nan, read_table
 
+_FILES = (
+    "config.yaml", "environment.json", "partition.npz", "metrics.csv", "clusters.csv", "shift.csv", "clients.csv",
+    "memberships.npz", "checkpoint.pt", "summary.json",
+)  # fmt: skip
 _PACKAGES = ("lit-cfl", "torch", "lightning", "numpy", "scikit-learn", "scipy")
 
 
@@ -77,23 +81,26 @@ class RunDirectory:
     Args:
         path: a directory that this process holds.
         score_columns: further columns of `metrics.csv`, the algorithm's own.
+        shifting: whether the run logs shifts, too.
     """
 
-    def __init__(self, path: Path, score_columns: Sequence[str] = ()) -> None:
+    def __init__(self, path: Path, score_columns: Sequence[str] = (), shifting: bool = False) -> None:
         self.path = path
         self.metrics = Table(path / "metrics.csv", (*METRICS, *score_columns))
         self.clusters = Table(path / "clusters.csv", CLUSTERS)
+        self.shifts = Table(path / "shift.csv", SHIFTS)
+        self._tables = [self.metrics, self.clusters, *([self.shifts] if shifting else [])]
         self.rows: list[dict[str, Any]] = []  # of metrics.csv
 
     def create(self, config: Mapping[str, Any]) -> None:
         """Starts a new run. Raises InputError where one lives already."""
         refuse_used(self.path)
-        for name in ("checkpoint.pt", "summary.json", "memberships.npz", "clients.csv"):  # of a run that left no config
+        for name in _FILES:  # of a run that left no config
             (self.path / name).unlink(missing_ok=True)
         write_config(self.path, config)
         write_json(self.path / "environment.json", environment() | {"run_id": secrets.token_hex(4)})
-        self.metrics.start()
-        self.clusters.start()
+        for table in self._tables:
+            table.start()
 
     def reopen(self, config: Mapping[str, Any], marks: Mapping[str, Mark] | None) -> int:
         """Goes on with a run: its tables are cut back to a checkpoint's marks, or to nothing if there was none.
@@ -102,12 +109,12 @@ class RunDirectory:
             the round of the last row before the cut, plus one: rows up to it will be made again.
         """
         written = self.metrics.path.read_bytes() if self.metrics.path.exists() else b""
-        if marks is None:
-            self.metrics.start()
-            self.clusters.start()
-        else:
-            self.rows = self.metrics.cut_back(marks["metrics.csv"])
-            self.clusters.cut_back(marks["clusters.csv"])
+        for table in self._tables:
+            if marks is None:
+                table.start()
+            else:
+                table.cut_back(marks[table.path.name])
+        self.rows = read_table(self.metrics.path)
         write_config(self.path, config)
         if self.run_id is None:
             write_json(self.path / "environment.json", environment() | {"run_id": secrets.token_hex(4)})
@@ -116,7 +123,7 @@ class RunDirectory:
 
     def discard(self) -> None:
         """Removes the files made so far."""
-        for name in ("config.yaml", "environment.json", "metrics.csv", "clusters.csv"):
+        for name in _FILES:
             (self.path / name).unlink(missing_ok=True)
 
     @property
@@ -130,13 +137,13 @@ class RunDirectory:
 
     def sync(self) -> None:
         """Waits until the tables are on the disk: a checkpoint names their ends."""
-        for table in (self.metrics, self.clusters):
+        for table in self._tables:
             with table.path.open("rb") as file:
                 os.fsync(file.fileno())
 
     def marks(self) -> dict[str, Mark]:
         """Where the tables end now."""
-        return {table.path.name: table.mark() for table in (self.metrics, self.clusters)}
+        return {table.path.name: table.mark() for table in self._tables}
 
     def add_row(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Appends a row to `metrics.csv`; nan and missing values are left blank. Returns the row as written."""

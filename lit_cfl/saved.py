@@ -15,6 +15,7 @@ from torch import Tensor
 from lit_cfl.algorithms.base import Assignment, State
 from lit_cfl.checkpoint import Checkpoint, state_from_dict
 from lit_cfl.data import FederatedData
+from lit_cfl.data.lists import with_lists
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import Scores, score_clients
 from lit_cfl.experiment import Experiment, Prepared
@@ -49,6 +50,7 @@ class SavedRun:
         experiment: built from it.
         round: the last round that was saved.
         state: of the algorithm, then.
+        lists: who had what, then; None where no data shift.
     """
 
     path: Path
@@ -56,6 +58,7 @@ class SavedRun:
     experiment: Experiment
     round: int
     state: State
+    lists: Mapping[str, Tensor] | None = None
 
     @property
     def metrics(self) -> list[Row]:
@@ -85,6 +88,12 @@ class SavedRun:
         """The run's data, and an engine on this machine."""
         return self.experiment.prepare(self.experiment.seeds[0])
 
+    @cached_property
+    def data(self) -> FederatedData:
+        """Who had what at the last round that was saved."""
+        data = self.prepared.data
+        return with_lists(data, self.lists) if self.lists else data
+
     def served(self) -> Assignment:
         """Which client uses which model `[clients]`."""
         clients = torch.arange(self.prepared.data.num_clients)
@@ -108,7 +117,7 @@ class SavedRun:
         found = algorithm.serve(state, clients)
         placed = found.index >= 0
         test = None
-        if placed.any() and len(data.test.values):
+        if placed.any() and data.test.sizes.any():
             test = score_clients(engine, found.models, found.index[placed], clients[placed], data, "test")
         return Placed(found, info.closeness, test)
 
@@ -146,6 +155,6 @@ def load_run(path: Path | str, experiment: Experiment | None = None) -> SavedRun
         raise InputError(f"{path} holds no checkpoint{hint}")
     require_agreement(path, json.loads(content["config"]), config, new_plan=True)
     state = state_from_dict(experiment.algorithm.state_type, content["state"])
-    saved = SavedRun(path, config, experiment, content["round"], state)
+    saved = SavedRun(path, config, experiment, content["round"], state, content["lists"])
     require_same_data(path, content, saved.prepared)
     return saved

@@ -4,11 +4,10 @@ from dataclasses import fields, replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from datamodules.federated import FederatedDataModule
 from lit_cfl.algorithms.base import Algorithm
-from lit_cfl.data import Examples, FederatedData
+from lit_cfl.data import Division, Examples, FederatedData
 from lit_cfl.experiment import Experiment
 from lit_cfl.local.work import Budget
 
@@ -40,13 +39,13 @@ class _FirstClients(FederatedDataModule):
     """The first clients of another data module that train, and a newcomer if it has any, with few samples each."""
 
     def __init__(self, whole: FederatedDataModule, clients: int) -> None:
-        super().__init__()
+        super().__init__(shift=whole.shift)
         self.whole, self.clients = whole, clients
 
     def load(self) -> Examples:
         return self.whole.examples
 
-    def partition(self, examples: Examples, rng: np.random.Generator) -> tuple[list[Tensor], list[Tensor], Tensor, str]:
+    def divide(self, examples: Examples, rng: np.random.Generator) -> Division:
         raise NotImplementedError("the whole data module divides the data")
 
     def federated(self, seed: int) -> FederatedData:

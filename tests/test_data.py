@@ -7,11 +7,9 @@ from conftest import ids
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from datamodules import Digits
-from datamodules.partition import iid, split_each
-from datamodules.skew import in_turn, rotations, seen_as
+from datamodules.partition.base import apportioned, in_proportion, split_each, with_same_labels
 from lit_cfl.data import ClientIndex, Examples, FederatedData, View
 from lit_cfl.errors import InputError
 
@@ -29,14 +27,6 @@ def owned(*lists: list[int]) -> ClientIndex:
 
 def quarters(*numbers: int) -> tuple[View, ...]:
     return tuple(View(number) for number in numbers)
-
-
-def everything(data: FederatedData) -> Tensor:
-    return torch.cat([data.train.values, data.validation.values, data.test.values])
-
-
-def same_lists(one: ClientIndex, other: ClientIndex) -> bool:
-    return torch.equal(one.values, other.values) and torch.equal(one.offsets, other.offsets)
 
 
 # Examples and views
@@ -125,6 +115,35 @@ def test_index_of_nobody_is_empty():
 # Federated data
 
 
+def test_packed_lists_hold_nothing_else():
+    index = owned([4, 2], [], [7], [0, 1, 3]).select(ids(3, 0)).packed()
+    assert (index.values.tolist(), index.starts.tolist()) == ([0, 1, 3, 4, 2], [0, 3])
+
+
+def test_clients_may_share_a_list():
+    shared = ClientIndex(ids(8, 9, 5), ids(0, 0, 2), ids(2, 2, 1))
+    assert shared.entries.tolist() == [8, 9, 8, 9, 5]
+    assert shared.compact() is shared
+    assert shared.packed().values.tolist() == [8, 9, 8, 9, 5]
+
+
+def test_first_and_after_part_each_list():
+    index = owned([4, 2], [], [7], [0, 1, 3])
+    assert [one.tolist() for one in index.first(ids(1, 1, 0, 2))] == [[4], [], [], [0, 1]]
+    assert [one.tolist() for one in index.after(ids(1, 1, 0, 2))] == [[2], [], [7], [3]]
+    assert [one.tolist() for one in index.first(2)] == [[4, 2], [], [7], [0, 1]]
+
+
+def test_lists_are_joined_client_by_client():
+    joined = owned([4, 2], [], [7]).plus(owned([1], [3], [8, 9]))
+    assert [one.tolist() for one in joined] == [[4, 2, 1], [3], [7, 8, 9]]
+
+
+def test_owners_become_lists():
+    index = ClientIndex.from_owners(ids(2, 0, -1, 2, 0), 4)
+    assert [one.tolist() for one in index] == [[1, 4], [], [0, 3], []]
+
+
 def three_clients(newcomers: Tensor | None = None) -> FederatedData:
     examples = pool((View(), View(0, (1, 2, 0))))
     train, test = owned([0, 1, 2, 0], [], [4, 5]), owned([1], [2, 0], [3])
@@ -156,187 +175,50 @@ def test_subset_without_a_limit_keeps_all_examples():
     assert three_clients().subset(ids(0, 1)).num_examples.tolist() == [4, 0]
 
 
-# Partitions
+# Splitting
 
 
 @settings(deadline=None, derandomize=True, max_examples=60)
-@given(st.integers(1, 300), st.data(), st.integers(0, 2**32))
-def test_iid_is_a_partition_into_equal_shares(num_examples: int, draw: st.DataObject, seed: int):
-    clients = draw.draw(st.integers(1, num_examples))
-    lists = iid(num_examples, clients, np.random.default_rng(seed))
-    sizes = [len(one) for one in lists]
-    assert torch.cat(lists).sort().values.tolist() == list(range(num_examples))
-    assert len(lists) == clients
-    assert max(sizes) - min(sizes) <= 1
-
-
-@settings(deadline=None, derandomize=True, max_examples=60)
-@given(st.lists(st.integers(0, 12), max_size=6), st.floats(0, 1), st.integers(0, 2**32))
+@given(st.lists(st.integers(0, 12), max_size=6), st.floats(0, 1, exclude_max=True), st.integers(0, 2**32))
 def test_split_takes_the_share_but_never_all(sizes: list[int], share: float, seed: int):
-    lists = [torch.arange(size) + 100 * client for client, size in enumerate(sizes)]
-    kept, taken = split_each(lists, share, np.random.default_rng(seed))
-    for whole, stays, goes in zip(lists, kept, taken, strict=True):
-        assert torch.cat([stays, goes]).sort().values.tolist() == whole.tolist()
-        assert len(stays) >= min(1, len(whole))
-        assert len(goes) == min(round(share * len(whole)), max(len(whole) - 1, 0))
-
-
-def test_split_of_a_whole_leaves_one_example():
-    kept, taken = split_each([torch.arange(5), ids(9), ids()], 1.0, np.random.default_rng(0))
-    assert ([len(one) for one in kept], [len(one) for one in taken]) == ([1, 1, 0], [4, 0, 0])
+    whole = ClientIndex.from_lists([torch.arange(size) + 100 * client for client, size in enumerate(sizes)])
+    kept, taken = split_each(whole, share, np.random.default_rng(seed))
+    for mine, stays, goes in zip(whole, kept, taken, strict=True):
+        assert torch.cat([stays, goes]).sort().values.tolist() == mine.tolist()
+        assert len(stays) >= min(1, len(mine))
+        assert len(goes) == min(round(share * len(mine)), max(len(mine) - 1, 0))
 
 
 def test_split_is_at_random():
-    _, taken = split_each([torch.arange(100)], 0.5, np.random.default_rng(0))
+    _, taken = split_each(owned(list(range(100))), 0.5, np.random.default_rng(0))
     assert 10 < (taken[0] < 50).sum() < 40
 
 
-def test_true_clusters_are_given_in_turn():
-    assert in_turn(7, 3).tolist() == [0, 1, 2, 0, 1, 2, 0]
+@pytest.mark.parametrize("share", [1.0, -0.1, float("nan")])
+def test_split_by_a_share_outside_its_range_is_refused(share: float):
+    with pytest.raises(InputError, match=f"a share of {share} "):
+        split_each(owned([1, 2]), share, np.random.default_rng(0))
 
 
-def test_numbers_become_indices_of_a_view():
-    assert [one.tolist() for one in seen_as([ids(4, 0), ids(), ids(2)], ids(1, 0, 2), 5)] == [[9, 5], [], [12]]
+def test_test_data_are_shared_out_in_proportion_to_the_training_labels():
+    counts = torch.tensor([[6, 0], [2, 1], [0, 1]])
+    found = in_proportion(counts, ids(0, 1, 0, 0, 1, 0), np.random.default_rng(0))
+    assert found.sizes.tolist() == [3, 2, 1]  # 4 of label 0 as 3 : 1, 2 of label 1 as 1 : 1
+    assert sorted(found.entries.tolist()) == list(range(6))
 
 
-def test_angles_become_quarter_turns():
-    assert rotations((0, 90, 180, 270)) == quarters(0, 1, 2, 3)
-    assert rotations((-90, 450)) == quarters(3, 1)
+def test_test_data_of_a_label_that_nobody_trains_on_go_to_nobody():
+    found = in_proportion(torch.tensor([[1, 0], [1, 0]]), ids(0, 1, 0), np.random.default_rng(0))
+    assert sorted(found.entries.tolist()) == [0, 2]
 
 
-def test_the_same_angle_twice_is_refused():
-    with pytest.raises(InputError, match=r"\[0, 360\] holds one angle twice"):
-        rotations((0, 360))
+def test_apportioned_numbers_sum_to_the_total_by_largest_remainders():
+    assert apportioned(torch.tensor([1.0, 1.0, 1.0]), 5).tolist() == [2, 2, 1]  # remainders equal: the first ones
+    assert apportioned(torch.tensor([0.0, 3.0, 1.0]), 3).tolist() == [0, 2, 1]
 
 
-# Digits
-
-
-@pytest.mark.parametrize("clients", [1, 7, 40, 1797])
-def test_every_image_has_exactly_one_client(clients: int):
-    data = Digits(num_clients=clients).federated(0)
-    assert (everything(data) % NUM_DIGITS).sort().values.tolist() == list(range(NUM_DIGITS))
-
-
-def test_digits_are_split_72_8_20():
-    data = Digits().federated(0)
-    sizes = list(zip(*[split.sizes.tolist() for split in (data.train, data.validation, data.test)], strict=True))
-    assert sizes == [(32, 4, 9)] * 37 + [(31, 4, 9)] * 3  # 45 images: 9, round(3.6), rest; 44: 9, round(3.5), rest
-
-
-def test_true_cluster_is_the_rotation_the_client_sees():
-    data = Digits(num_clients=10).federated(0)
-    assert data.true_clusters.tolist() == [0, 1, 2, 3, 0, 1, 2, 3, 0, 1]
-    for split in (data.train, data.validation, data.test):
-        assert torch.equal(split.values // NUM_DIGITS, split.owners % 4)
-
-
-def test_skew_is_named_after_what_differs():
-    assert Digits().federated(0).skew == "feature"
-    assert Digits(rotations=[180]).federated(0).skew == "other"
-
-
-def test_same_seed_gives_the_same_partition():
-    one, other = Digits().federated(5), Digits().federated(5)
-    assert same_lists(one.train, other.train)
-    assert same_lists(one.validation, other.validation)
-    assert same_lists(one.test, other.test)
-
-
-def test_other_seed_gives_another_partition():
-    digits = Digits()
-    assert not same_lists(digits.federated(5).train, digits.federated(6).train)
-
-
-def test_partition_seed_stands_above_the_run_seed():
-    fixed = Digits(partition_seed=0)  # 0 is a seed, not a missing one
-    assert same_lists(fixed.federated(5).train, fixed.federated(6).train)
-    assert same_lists(fixed.federated(5).train, Digits().federated(0).train)
-
-
-def test_validation_share_does_not_move_the_test_data():
-    without = Digits(validation=0).federated(3)
-    assert same_lists(without.test, Digits(validation=0.5).federated(3).test)
-    assert len(without.validation.values) == 0
-
-
-def test_newcomers_are_drawn_from_the_same_partition():
-    data = Digits(newcomers=0.25).federated(3)
-    assert (int(data.newcomers.sum()), len(data.population)) == (10, 30)
-    assert not data.newcomers[data.population].any()
-    assert same_lists(data.train, Digits().federated(3).train)
-    assert data.newcomers.tolist() != Digits(newcomers=0.25).federated(4).newcomers.tolist()
-
-
-def test_no_newcomers_unless_asked_for():
-    assert Digits().federated(0).newcomers is None
-
-
-@pytest.mark.parametrize(("clients", "share", "expected"), [(40, 0.99, 39), (100, 0.29, 29), (10, 0.3, 3)])
-def test_newcomers_are_the_share_asked_for(clients: int, share: float, expected: int):
-    newcomers = Digits(num_clients=clients, newcomers=share).federated(0).newcomers
-    assert int(newcomers.sum()) == expected
-
-
-@pytest.mark.parametrize("clients", [0, 2000, -1])
-def test_number_of_clients_that_cannot_be_is_refused(clients: int):
-    with pytest.raises(InputError, match=f"{clients} clients"):
-        Digits(num_clients=clients).federated(0)
-
-
-@pytest.mark.parametrize("name", ["test", "validation", "newcomers"])
-@pytest.mark.parametrize("share", [1, -0.1, 1.5, float("nan")])
-def test_share_outside_its_range_is_refused(name: str, share: float):
-    with pytest.raises(InputError, match=f"{name} is {share}; it must be 0 or more and below 1"):
-        Digits(**{name: share})
-
-
-def test_rotation_that_blurs_is_refused():
-    with pytest.raises(InputError, match="by 45 degrees"):
-        Digits(rotations=[0, 45]).federated(0)
-
-
-def test_empty_list_of_rotations_is_refused():
-    with pytest.raises(InputError, match=r"give at least one angle, \[0\] for none"):
-        Digits(rotations=[]).federated(0)
-
-
-# As an ordinary LightningDataModule
-
-
-def served(loader: DataLoader[tuple[Tensor, ...]]) -> list[list[float]]:
-    """Images and labels of a whole loader, one row an example, in a fixed order."""
-    return sorted(row for images, labels in loader for row in joined(images, labels))
-
-
-def joined(images: Tensor, labels: Tensor) -> list[list[float]]:
-    return torch.cat([images.flatten(1), labels[:, None]], 1).tolist()
-
-
-@pytest.fixture
-def digits() -> Digits:
-    module = Digits(num_clients=12, batch_size=100)
-    module.setup()
-    torch.manual_seed(0)  # shuffling
-    return module
-
-
-def test_loaders_give_the_union_of_the_clients(digits: Digits):
-    loaders = (digits.train_dataloader(), digits.val_dataloader(), digits.test_dataloader())
-    data = Digits(num_clients=12).federated(0)
-    for loader, split in zip(loaders, (data.train, data.validation, data.test), strict=True):
-        assert served(loader) == sorted(row for client in split for row in joined(*data.examples.batch(client)))
-
-
-def test_only_training_data_are_shuffled(digits: Digits):
-    def first_labels(loader: DataLoader[tuple[Tensor, ...]]) -> list[int]:
-        return next(iter(loader))[1].tolist()
-
-    assert first_labels(digits.train_dataloader()) != first_labels(digits.train_dataloader())
-    assert first_labels(digits.test_dataloader()) == first_labels(digits.test_dataloader())
-
-
-def test_module_without_validation_data_serves_none():
-    digits = Digits(validation=0)
-    digits.setup()
-    assert served(digits.val_dataloader()) == []
+def test_shared_test_data_hold_the_labels_of_the_cluster():
+    counts = torch.tensor([[5, 0, 0], [0, 2, 0], [0, 0, 1]])
+    found = with_same_labels(counts, ids(0, 0, -1), ids(0, 1, 2, 2, 0))
+    assert [one.tolist() for one in found] == [[0, 1, 4], [0, 1, 4], [2, 3]]
+    assert found.starts[0] == found.starts[1]  # one stretch for both

@@ -10,7 +10,7 @@ import pytest
 
 from lit_cfl import catalogue
 from lit_cfl.cli import main
-from lit_cfl.columns import CLIENTS, CLUSTERS, METRICS
+from lit_cfl.columns import CLIENTS, CLUSTERS, METRICS, SHIFTS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -60,7 +60,7 @@ def test_every_algorithm_stands_in_the_table_of_the_readme_with_its_configuratio
 
 def test_every_metric_and_column_is_explained():
     page = (ROOT / "docs" / "results.md").read_text()
-    for name in (*METRICS, *CLUSTERS, *CLIENTS):
+    for name in (*METRICS, *CLUSTERS, *CLIENTS, *SHIFTS):
         assert f"`{name}`" in page, name
 
 

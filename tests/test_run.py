@@ -31,7 +31,7 @@ from lit_cfl.tracking import Tracking
 
 def digits(**changes: object) -> Experiment:
     settings: dict[str, object] = {
-        "data": Digits(num_clients=12),
+        "data": Digits(num_clients=12, validation=0.1),
         "task": lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1)),
         "algorithm": FedGroup(num_clusters=4, pretrain_scale=2, pretrain=Budget(5)),
         "rounds": 3,
@@ -222,16 +222,17 @@ def test_client_without_training_data_is_refused(tmp_path: Path):
 
 
 class _WithEmptyClient(Digits):
-    def partition(self, examples, rng):
-        train, test, truth, skew = super().partition(examples, rng)
-        return [*train[:-1], train[-1][:0]], test, truth, skew
+    def divide(self, examples, rng):
+        division = super().divide(examples, rng)
+        last = torch.arange(len(division.train)) == len(division.train) - 1
+        return replace(division, train=division.train.first(torch.where(last, 0, division.train.sizes)))
 
 
 def test_unknown_true_clusters_leave_agreement_blank(tmp_path: Path):
     class Unknown(Digits):
-        def partition(self, examples, rng):
-            train, test, truth, skew = super().partition(examples, rng)
-            return train, test, torch.full_like(truth, -1), skew
+        def divide(self, examples, rng):
+            division = super().divide(examples, rng)
+            return replace(division, true_clusters=torch.full_like(division.true_clusters, -1))
 
     summary = run(digits(data=Unknown(12)), tmp_path / "run").summary
     assert summary["clusters/ari"] is None

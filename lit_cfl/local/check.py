@@ -39,10 +39,10 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
 
 
 def _one_of_each_label(data: FederatedData) -> Tensor:
-    labels = data.examples.targets(data.train.values)
+    labels = data.examples.targets(data.train.entries)
     order = labels.argsort(stable=True)
     first = torch.cat([torch.ones(1, dtype=torch.bool), labels[order].diff() > 0])
-    return data.train.values[order[first].cpu()]
+    return data.train.entries[order[first].cpu()]
 
 
 def _first_line(error: BaseException) -> str:

@@ -91,7 +91,7 @@ class ClientWork:
         index = self.data.train.select(clients)
         means = []
         for model in models:
-            losses, _ = self.engine.outcomes(model, index.values, self.data)
+            losses, _ = self.engine.outcomes(model, index.entries, self.data)
             sums = torch.zeros(len(clients), dtype=torch.float64).index_add_(0, index.owners, losses)
             means.append(sums / index.sizes)  # 0 / 0 is nan: no data
         return torch.stack(means, dim=1)

@@ -1,0 +1,177 @@
+"""What every partition is, and how clients get their test data."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lit_cfl.data import ClientIndex, Division, Examples
+from lit_cfl.errors import InputError
+
+TestRule = float | Literal["alike", "shared"] | None
+
+
+@dataclass(frozen=True, eq=False)
+class Pool:
+    """A data set before it is divided.
+
+    Args:
+        examples: all of them, those of the source's training part first.
+        num_train: how many belong to the training part; the rest is the source's own test part, which may be empty.
+        owner: natural client of each example, int64 `[N]` from 0, or None where the source names none.
+        names: of the natural clients.
+    """
+
+    examples: Examples
+    num_train: int
+    owner: Tensor | None = None
+    names: tuple[str, ...] = ()
+
+    @property
+    def labels(self) -> Tensor:
+        """As they are stored, int64 `[N]`."""
+        return self.examples.labels
+
+    @property
+    def has_test(self) -> bool:
+        return self.num_train < len(self.examples)
+
+
+@dataclass(frozen=True)
+class Partition(ABC):
+    """How a pool is divided among clients: a choice of one of the functions of this package."""
+
+    skew: ClassVar[str] = "other"
+
+    @abstractmethod
+    def divide(self, pool: Pool, rng: np.random.Generator) -> Division:
+        """Who has which examples (numbers in the pool, under no view yet), and the true clusters."""
+
+
+@dataclass(frozen=True)
+class SharedOut(Partition):
+    """A partition that shares out examples by their labels, and finds test data by a rule.
+
+    Args:
+        num_clients: 1 or more.
+        test: a share (0 to below 1): training and test part of the source are shared out together, and each client's
+            share of that is its test data; `alike`: the source's test part, shared out in proportion to the training
+            examples of each label; `shared`: every client is tested on all of the source's test examples whose
+            labels its cluster trains on (StoCFL); null: `alike` where the source has a test part, else 0.2.
+    """
+
+    num_clients: int = 100
+    test: TestRule = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.test, float | int) and not 0 <= self.test < 1:
+            raise InputError(f"test is {self.test}; it must be 0 or more and below 1")
+
+    @abstractmethod
+    def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
+        """The positions in `labels` of each client."""
+
+    def clusters(self, shares: ClientIndex) -> Tensor:
+        """True cluster of each client, int64 `[clients]`; -1 where the rule makes none."""
+        return torch.full((len(shares),), -1)
+
+    def divide(self, pool: Pool, rng: np.random.Generator) -> Division:
+        test = self.test if self.test is not None else "alike" if pool.has_test else 0.2
+        if isinstance(test, str) and not pool.has_test:
+            raise InputError(f"test is {test!r}, but this source has no test part; give a share, such as test: 0.2")
+        labels, num_labels = pool.labels, pool.examples.num_labels
+        if isinstance(test, float | int):
+            whole = self.shares(labels, num_labels, rng)
+            train, own = split_each(whole, float(test), rng)
+            return Division(train, own, self.clusters(whole), self.skew)
+        train = self.shares(labels[: pool.num_train], num_labels, rng)
+        clusters = self.clusters(train)
+        counts = label_counts(train, labels, num_labels)
+        of_test = labels[pool.num_train :]
+        found = in_proportion(counts, of_test, rng) if test == "alike" else with_same_labels(counts, clusters, of_test)
+        return Division(train, replace(found, values=found.values + pool.num_train), clusters, self.skew)
+
+
+def split_each(index: ClientIndex, share: float, rng: np.random.Generator) -> tuple[ClientIndex, ClientIndex]:
+    """Parts a share of each client's examples, at random.
+
+    Args:
+        index: of each client.
+        share: 0 to below 1; the part has round(share * n) of n examples, but never all of them.
+
+    Returns:
+        what stays, and the part taken, for each client.
+    """
+    if not 0 <= share < 1:
+        raise InputError(f"a share of {share} of each client's examples was asked for; give 0 to below 1")
+    if share == 0:
+        return index, ClientIndex.empty(len(index))
+    mixed = shuffled(index, rng)
+    taken = (share * mixed.sizes.double()).round().long().minimum(mixed.sizes - 1).clamp(min=0)
+    return mixed.after(taken).packed(), mixed.first(taken).packed()
+
+
+def shuffled(index: ClientIndex, rng: np.random.Generator) -> ClientIndex:
+    """The same lists, each in random order."""
+    draws = torch.from_numpy(rng.permutation(len(index.entries)))
+    order = draws[index.owners[draws].argsort(stable=True)]
+    return ClientIndex.from_sizes(index.entries[order], index.sizes)
+
+
+def label_counts(index: ClientIndex, labels: Tensor, num_labels: int) -> Tensor:
+    """Examples of each label that each client has, int64 `[clients, labels]`."""
+    cells = index.owners * num_labels + labels[index.entries]
+    return torch.bincount(cells, minlength=len(index) * num_labels).view(len(index), num_labels)
+
+
+def in_proportion(counts: Tensor, labels: Tensor, rng: np.random.Generator) -> ClientIndex:
+    """Shares out each label in proportion to how many examples of it a client has; every example goes to one client.
+
+    Args:
+        counts: examples of each label that a client has, int64 `[clients, labels]`.
+        labels: of the examples to share out, int64 `[n]`. Those of a label that no client has go to nobody.
+    """
+    owners = torch.full((len(labels),), -1)
+    for label in labels.unique().tolist():
+        weights = counts[:, label].double()
+        if not weights.any():
+            continue
+        where = torch.from_numpy(rng.permutation((labels == label).nonzero().flatten().numpy()))
+        owners[where] = torch.repeat_interleave(torch.arange(len(counts)), apportioned(weights, len(where)))
+    return ClientIndex.from_owners(owners, len(counts))
+
+
+def apportioned(weights: Tensor, total: int) -> Tensor:
+    """Whole numbers in proportion to the weights that sum to `total`: largest remainders first, ties to the first.
+
+    Args:
+        weights: `[n]`, 0 or more, not all 0.
+        total: 0 or more.
+    """
+    exact = weights / weights.sum() * total
+    whole = exact.floor().long()
+    missing = total - int(whole.sum())
+    whole[(exact - whole).argsort(descending=True, stable=True)[:missing]] += 1
+    return whole
+
+
+def with_same_labels(counts: Tensor, clusters: Tensor, labels: Tensor) -> ClientIndex:
+    """For every client all examples whose label its cluster has (or the client, where it is in no cluster).
+
+    Clients with the same labels share one stretch.
+
+    Args:
+        counts: examples of each label that a client has, int64 `[clients, labels]`.
+        clusters: int64 `[clients]`, -1 = none.
+        labels: of the examples, int64 `[n]`.
+    """
+    has = counts > 0
+    for cluster in clusters[clusters >= 0].unique():
+        mine = clusters == cluster
+        has[mine] = has[mine].any(0)
+    sets, set_of = has.unique(dim=0, return_inverse=True)
+    index = ClientIndex.from_lists([wanted[labels].nonzero().flatten() for wanted in sets])
+    return ClientIndex(index.values, index.starts[set_of], index.sizes[set_of])

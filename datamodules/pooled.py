@@ -1,0 +1,82 @@
+"""Data modules over a pool: any partition, under any skew."""
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+
+from datamodules.federated import FederatedDataModule
+from datamodules.partition import Partition, Pool
+from datamodules.skew import Skew, all_views, dealt, skew_name, under_views
+from lit_cfl.data import ClientIndex, Division, Examples
+from lit_cfl.errors import InputError
+
+
+class PooledDataModule(FederatedDataModule):
+    """A pool of examples, divided by a partition, seen under skews.
+
+    Subclasses give `pool`.
+
+    Args:
+        partition: who has which examples.
+        skew: how clusters of clients differ; several give the product of their clusters.
+        copies: each cluster of the skew divides the whole pool among clients of its own, instead of sharing one pool:
+            the partition's clients are then those of one cluster (StoCFL's rotated MNIST).
+        options: of `FederatedDataModule`.
+    """
+
+    def __init__(self, partition: Partition, skew: Sequence[Skew] = (), copies: bool = False, **options: Any) -> None:
+        super().__init__(**options)
+        self.partition, self.skew, self.copies = partition, tuple(skew), copies
+        if copies and not self.skew:
+            raise InputError("copies is true, but there is no skew whose clusters could have one each; add a skew")
+
+    @abstractmethod
+    def pool(self) -> Pool:
+        """The examples before they are divided."""
+
+    @cached_property
+    def _pool(self) -> Pool:
+        return self.pool()
+
+    def load(self) -> Examples:
+        examples = self._pool.examples
+        return replace(examples, views=all_views(self.skew, examples.num_labels)) if self.skew else examples
+
+    def divide(self, examples: Examples, rng: np.random.Generator) -> Division:
+        if not self.skew:
+            return self.partition.divide(self._pool, rng)
+        num_views = len(all_views(self.skew, examples.num_labels))
+        if self.copies:
+            divisions = [self.partition.divide(self._pool, rng) for _ in range(num_views)]
+            division = _side_by_side(divisions)
+            views = torch.arange(num_views).repeat_interleave(len(divisions[0].train))
+        else:
+            division = self.partition.divide(self._pool, rng)
+            views = dealt(division.true_clusters, num_views)
+        kinds = [skew.kind for skew in self.skew] if num_views > 1 else []
+        name = skew_name(division.skew, *kinds)
+        return under_views(replace(division, skew=name), views, num_views, len(examples))
+
+
+def _side_by_side(divisions: Sequence[Division]) -> Division:
+    """The clients of all divisions, one division behind the other."""
+    train, test = (
+        ClientIndex(
+            torch.cat([index.values for index in lists]),
+            torch.cat([index.starts + before for index, before in zip(lists, _offsets(lists), strict=True)]),
+            torch.cat([index.sizes for index in lists]),
+        )
+        for lists in ([d.train for d in divisions], [d.test for d in divisions])
+    )
+    clusters = torch.cat([d.true_clusters for d in divisions])
+    return Division(train, test, clusters, divisions[0].skew)
+
+
+def _offsets(lists: Sequence[ClientIndex]) -> list[int]:
+    sizes = torch.tensor([0, *(len(index.values) for index in lists)])
+    return sizes.cumsum(0)[:-1].tolist()

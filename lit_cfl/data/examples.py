@@ -1,0 +1,138 @@
+"""The pool of examples, each held once, and the views under which clients see them.
+
+An index does not name an example alone but a *view* of it: `view * len(examples) + example`. So one image
+can be held by several clients under several rotations without a copy, and the rotation travels with
+the index when clients swap their data.
+"""
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lit_cfl.errors import InputError
+from lit_cfl.hashing import keyed_normal
+
+
+@dataclass(frozen=True)
+class View:
+    """How a client sees an example.
+
+    Args:
+        quarter_turns: counter-clockwise rotations of the image by 90 degrees, 0 to 3.
+        label_map: the label that stands in place of each label, or None for the labels as they are.
+        noise: standard deviation of the Gaussian noise on the input, in units of the scaled input; the same index always
+            has the same noise.
+    """
+
+    quarter_turns: int = 0
+    label_map: tuple[int, ...] | None = None
+    noise: float = 0.0
+
+    def then(self, other: "View") -> "View":
+        """This view, seen again through another one."""
+        maps = self.label_map, other.label_map
+        both = tuple(maps[1][label] for label in maps[0]) if maps[0] and maps[1] else maps[0] or maps[1]
+        noise = (self.noise**2 + other.noise**2) ** 0.5
+        return View((self.quarter_turns + other.quarter_turns) % 4, both, noise)
+
+
+@dataclass(frozen=True, eq=False)
+class Examples:
+    """The pool of examples, each held once.
+
+    An input is handed out as `(input - offset) * scale`.
+
+    Args:
+        inputs: `[N, ...]`; images `[N, channels, height, width]`, kept uint8 where they are; token ids int64 or int32.
+        labels: int64 `[N]`, 0 to `num_labels - 1`.
+        num_labels: size of the label space.
+        scale: a factor (1/255 for uint8 images), or one for each position of an input.
+        offset: what is taken off before, in the input's own units; a number, or one for each position of an input.
+        views: the views that indices may refer to.
+        embeddings: a fixed vector `[vocabulary, width]` in place of each token id, or None.
+        vocabulary: number of token ids where inputs are tokens, else 0.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    num_labels: int
+    scale: float | Tensor = 1.0
+    views: tuple[View, ...] = (View(),)
+    offset: float | Tensor = 0.0
+    embeddings: Tensor | None = None
+    vocabulary: int = 0
+
+    def __post_init__(self) -> None:
+        shape = self.inputs.shape
+        if any(view.quarter_turns for view in self.views) and len(shape) != 4:
+            raise InputError(f"inputs of shape {tuple(shape[1:])} are no images; only images can be rotated")
+        if any(view.quarter_turns % 2 for view in self.views) and shape[-1] != shape[-2]:
+            raise InputError(f"images of {tuple(shape[1:])} are not square; rotate them by 0 and 180 only")
+        if any(view.noise for view in self.views) and self.vocabulary and self.embeddings is None:
+            raise InputError("token ids cannot be made noisy; give embeddings, or leave out the noise")
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one input as it is handed out, without the batch dimension."""
+        shape = tuple(self.inputs.shape[1:])
+        return shape if self.embeddings is None else (*shape, self.embeddings.shape[1])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """A hash of the inputs and labels as they are stored, without the views."""
+        digest = blake2b(f"{self.inputs.dtype} {tuple(self.inputs.shape)} {self.num_labels}".encode(), digest_size=16)
+        for tensor in (self.inputs, self.labels):
+            digest.update(tensor.cpu().contiguous().numpy().data)
+        return digest.hexdigest()
+
+    def targets(self, index: Tensor) -> Tensor:
+        """Labels int64 `[n]` as the clients see them."""
+        index = index.to(self.labels.device)
+        labels = self.labels[index % len(self)].clone()
+        for view, seen in self._seen(index):
+            if view.label_map is not None:
+                labels[seen] = torch.tensor(view.label_map, device=labels.device)[labels[seen]]
+        return labels
+
+    def batch(self, index: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+        """Inputs `[n, ...]` (floats of `dtype`; token ids stay integers) and labels `[n]` of these indices."""
+        index = index.to(self.inputs.device)
+        inputs = self.inputs[index % len(self)]
+        if self.embeddings is not None:
+            inputs = self.embeddings[inputs.long()].to(dtype)
+        elif inputs.is_floating_point() or inputs.dtype == torch.uint8:
+            inputs = inputs.to(dtype)
+        else:
+            return inputs, self.targets(index)
+        inputs = inputs - self.offset if isinstance(self.offset, Tensor) or self.offset else inputs
+        inputs = inputs * self.scale if isinstance(self.scale, Tensor) or self.scale != 1.0 else inputs
+        for view, seen in self._seen(index):
+            if view.quarter_turns:
+                inputs[seen] = inputs[seen].rot90(view.quarter_turns, (-2, -1))
+            if view.noise:
+                noise = keyed_normal(index[seen], inputs[0].numel()).to(inputs.dtype)
+                inputs[seen] += view.noise * noise.view_as(inputs[seen])
+        return inputs.to(dtype), self.targets(index)
+
+    def _seen(self, index: Tensor) -> list[tuple[View, Tensor]]:
+        """The views among these indices that change something, and which of the indices are seen so."""
+        if len(self.views) == 1:
+            return [(self.views[0], slice(None))] if self.views[0] != View() else []  # type: ignore[list-item]
+        numbers = index // len(self)
+        changed = [int(number) for number in numbers.unique() if self.views[int(number)] != View()]
+        return [(self.views[number], numbers == number) for number in changed]
+
+    def to(self, device: torch.device | str) -> "Examples":
+        parts: dict[str, Any] = {
+            name: part.to(device)
+            for name in ("inputs", "labels", "scale", "offset", "embeddings")
+            if isinstance(part := getattr(self, name), Tensor)
+        }
+        return replace(self, **parts)

@@ -1,0 +1,103 @@
+"""Who holds which examples, and the true clusters where they are known."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from lit_cfl.data.examples import Examples
+from lit_cfl.data.index import ClientIndex
+
+Split = Literal["train", "validation", "test"]
+
+
+@dataclass(frozen=True, eq=False)
+class Division:
+    """Examples divided among clients.
+
+    Args:
+        train, test: index lists of each client.
+        true_clusters: int64 `[clients]`, -1 = unknown.
+        skew: what makes clusters differ: `feature`, `label` or `other`.
+    """
+
+    train: ClientIndex
+    test: ClientIndex
+    true_clusters: Tensor
+    skew: str = "other"
+
+
+@dataclass(frozen=True, eq=False)
+class FederatedData:
+    """Examples, who holds them, and the true cluster of each client where it is known.
+
+    Args:
+        examples: the pool.
+        train, validation, test: index lists of each client. `validation` may be empty.
+        true_clusters: int64 `[clients]`, -1 = unknown. For scoring only; no algorithm sees it.
+        skew: what the data module was told to make: `feature`, `label` or `other`.
+        newcomers: bool `[clients]`: clients that never take part in training and join after it.
+        withheld: training examples that a shift has not released yet; None = there are none.
+    """
+
+    examples: Examples
+    train: ClientIndex
+    validation: ClientIndex
+    test: ClientIndex
+    true_clusters: Tensor
+    skew: str = "other"
+    newcomers: Tensor | None = None
+    withheld: ClientIndex | None = None
+
+    @property
+    def num_clients(self) -> int:
+        return len(self.train)
+
+    def split(self, name: Split) -> ClientIndex:
+        index: ClientIndex = getattr(self, name)
+        return index
+
+    @cached_property
+    def population(self) -> Tensor:
+        """Ids of the clients that take part in training, ascending, int64."""
+        if self.newcomers is None:
+            return torch.arange(self.num_clients)
+        return (~self.newcomers).nonzero().flatten()
+
+    @cached_property
+    def num_examples(self) -> Tensor:
+        """n_i, the number of training examples, int64 `[clients]`."""
+        return self.train.sizes
+
+    @cached_property
+    def label_counts(self) -> Tensor:
+        """Training examples of each label, int64 `[clients, labels]`."""
+        labels = self.examples.num_labels
+        cell = self.train.owners * labels + self.examples.targets(self.train.entries).cpu()
+        return torch.bincount(cell, minlength=self.num_clients * labels).view(self.num_clients, labels)
+
+    def of_lists(self, change: Callable[[ClientIndex], ClientIndex]) -> "FederatedData":
+        """The same data with every kind of index list changed alike."""
+        withheld = None if self.withheld is None else change(self.withheld)
+        lists: dict[str, Any] = {
+            "train": change(self.train),
+            "validation": change(self.validation),
+            "test": change(self.test),
+        }
+        return replace(self, withheld=withheld, **lists)
+
+    def behind(self, clients: int) -> "FederatedData":
+        """The same clients with ids raised by `clients`; the ids below have no data."""
+        unknown = torch.full((clients,), -1)
+        lists = self.of_lists(lambda index: index.behind(clients))
+        return replace(lists, true_clusters=torch.cat([unknown, self.true_clusters]), newcomers=None)
+
+    def subset(self, clients: Tensor, max_examples: int | None = None) -> "FederatedData":
+        """These clients alone, renumbered from 0, each with at most `max_examples` of every split."""
+        size = 2**62 if max_examples is None else max_examples
+        newcomers = None if self.newcomers is None else self.newcomers[clients]
+        lists = self.of_lists(lambda index: index.select(clients).first(size))
+        return replace(lists, true_clusters=self.true_clusters[clients], newcomers=newcomers)

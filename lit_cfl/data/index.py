@@ -1,0 +1,101 @@
+"""Index lists of clients, however many: three tensors and no Python object a client."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class ClientIndex:
+    """Which indices each client has: a stretch of one flat array.
+
+    Clients may share a stretch (a test set that all of them are scored on), and an array may hold more than
+    its clients have.
+
+    Args:
+        values: int64 `[M]`.
+        starts, sizes: of each client's stretch, int64 `[clients]`.
+    """
+
+    values: Tensor
+    starts: Tensor
+    sizes: Tensor
+
+    @classmethod
+    def from_lists(cls, lists: Sequence[Tensor]) -> "ClientIndex":
+        """One tensor int64 a client."""
+        sizes = torch.tensor([len(one) for one in lists], dtype=torch.int64)
+        return cls.from_sizes(torch.cat([*lists, torch.empty(0, dtype=torch.int64)]).to(torch.int64), sizes)
+
+    @classmethod
+    def from_sizes(cls, values: Tensor, sizes: Tensor) -> "ClientIndex":
+        """Stretches one behind the other."""
+        return cls(values, sizes.cumsum(0) - sizes, sizes)
+
+    @classmethod
+    def from_owners(cls, owners: Tensor, num_clients: int) -> "ClientIndex":
+        """Position k goes to client `owners[k]`, int64 `[M]`; -1 = to nobody. In ascending order for each client."""
+        order = owners.argsort(stable=True)[int((owners < 0).sum()) :]
+        return cls.from_sizes(order, torch.bincount(owners[order], minlength=num_clients))
+
+    @classmethod
+    def empty(cls, num_clients: int) -> "ClientIndex":
+        none = torch.zeros(num_clients, dtype=torch.int64)
+        return cls(torch.empty(0, dtype=torch.int64), none, none)
+
+    def __len__(self) -> int:
+        return len(self.sizes)
+
+    def __getitem__(self, client: int) -> Tensor:
+        if not 0 <= client < len(self):
+            raise IndexError(f"there is no client {client}; ids are 0 to {len(self) - 1}")
+        start = int(self.starts[client])
+        return self.values[start : start + int(self.sizes[client])]
+
+    @cached_property
+    def entries(self) -> Tensor:
+        """The lists of all clients one behind the other, int64."""
+        packed = self.sizes.cumsum(0) - self.sizes
+        if len(self.values) == int(self.sizes.sum()) and torch.equal(packed, self.starts):
+            return self.values
+        return self.values[torch.arange(int(self.sizes.sum())) + (self.starts - packed).repeat_interleave(self.sizes)]
+
+    @property
+    def owners(self) -> Tensor:
+        """The client of each of `entries`, int64."""
+        return torch.repeat_interleave(torch.arange(len(self)), self.sizes)
+
+    def behind(self, clients: int) -> "ClientIndex":
+        """The same lists after so many clients without any."""
+        none = torch.zeros(clients, dtype=torch.int64)
+        return ClientIndex(self.values, torch.cat([none, self.starts]), torch.cat([none, self.sizes]))
+
+    def select(self, clients: Tensor) -> "ClientIndex":
+        """The index lists of these clients alone, in their order. Copies no list."""
+        return ClientIndex(self.values, self.starts[clients], self.sizes[clients])
+
+    def first(self, sizes: Tensor | int) -> "ClientIndex":
+        """Each client's list cut to at most so many entries."""
+        return ClientIndex(self.values, self.starts, self.sizes.clamp(max=sizes))
+
+    def after(self, sizes: Tensor) -> "ClientIndex":
+        """What `first` with these sizes leaves out."""
+        taken = torch.minimum(self.sizes, sizes)
+        return ClientIndex(self.values, self.starts + taken, self.sizes - taken)
+
+    def compact(self) -> "ClientIndex":
+        """The same lists in the smaller of two forms: packed, or with the stretches that clients share."""
+        return self.packed() if int(self.sizes.sum()) <= len(self.values) else self
+
+    def packed(self) -> "ClientIndex":
+        """The same lists in an array that holds nothing else, one behind the other."""
+        return ClientIndex.from_sizes(self.entries, self.sizes)
+
+    def plus(self, other: "ClientIndex") -> "ClientIndex":
+        """Each client's list followed by its list in `other`."""
+        entries = torch.cat([self.entries, other.entries])
+        order = torch.cat([self.owners, other.owners]).argsort(stable=True)
+        return ClientIndex.from_sizes(entries[order], self.sizes + other.sizes)

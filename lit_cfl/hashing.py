@@ -1,0 +1,35 @@
+"""Random numbers that belong to a key: the same for the same key, whoever asks, in any order and on any device."""
+
+from math import pi
+
+import torch
+from torch import Tensor
+
+_MASK = 0xFFFFFFFF
+
+
+def hashed(keys: Tensor) -> Tensor:
+    """Mixes 32-bit keys: int64 of any shape to int64 in [0, 2^32), the finaliser of MurmurHash3 (Appleby, 2011)."""
+    mixed = keys & _MASK
+    for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
+        mixed = ((mixed ^ (mixed >> shift)) * factor) & _MASK
+    return mixed ^ (mixed >> 16)
+
+
+def keyed_uniform(keys: Tensor, size: int) -> Tensor:
+    """Uniform numbers in (0, 1), `size` for each key: float64 `[n, size]`.
+
+    Args:
+        keys: int64 `[n]`; all of their 64 bits count.
+        size: numbers a key.
+    """
+    rows = hashed(hashed(keys) + 0x9E3779B9 * hashed(keys >> 32))
+    positions = torch.arange(size, device=keys.device) * 0x9E3779B9
+    return (hashed(rows[:, None] + positions).double() + 0.5) / 2**32
+
+
+def keyed_normal(keys: Tensor, size: int) -> Tensor:
+    """Standard normal numbers, `size` for each key: float64 `[n, size]` (Box and Muller, 1958)."""
+    uniform = keyed_uniform(keys, 2 * size)
+    normal: Tensor = (-2 * uniform[:, :size].log()).sqrt() * (2 * pi * uniform[:, size:]).cos()
+    return normal

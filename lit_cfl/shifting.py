@@ -1,0 +1,117 @@
+"""Data that change over the rounds: what a shift is, and the log of what really shifted.
+
+A shift is a function of the data, the round, the seed and who takes part; nothing is mutated and nothing remembered.
+With `participants: all` the data of a round depend on (seed, round) alone, so every method that is compared
+sees the same.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import ClassVar, Literal
+
+import numpy as np
+from torch import Tensor
+
+from lit_cfl.data import Examples, FederatedData
+from lit_cfl.seeds import derive
+
+
+@dataclass(frozen=True, eq=False)
+class Moves:
+    """What a shift did in one round, a row a client that it touched.
+
+    Args:
+        what: name of the shift.
+        clients: ids int64 `[n]`.
+        partners: the client that the data came from, int64 `[n]`; -1 = none.
+        examples: how many training, validation and test examples came or changed, int64 `[n]`.
+        before, after: true clusters int64 `[n]`; -1 = unknown.
+    """
+
+    what: str
+    clients: Tensor
+    partners: Tensor
+    examples: Tensor
+    before: Tensor
+    after: Tensor
+
+
+@dataclass(frozen=True)
+class Occasion:
+    """When a shift happens, and to whom.
+
+    Args:
+        round: from 0.
+        seed: of this shift in this run.
+        participants: ids int64 `[n]`, ascending.
+        stride: number of views before this shift added its own.
+        weight: what its concept counts in the number of a true cluster.
+    """
+
+    round: int
+    seed: int
+    participants: Tensor
+    stride: int = 1
+    weight: int = 1
+
+    def rng(self, purpose: str, round: int | None = None) -> np.random.Generator:
+        """A generator for this round (or the one given) and purpose alone."""
+        return np.random.default_rng(derive(self.seed, purpose, self.round if round is None else round))
+
+
+@dataclass(frozen=True)
+class Shift(ABC):
+    """A change of the clients' data over the rounds.
+
+    Args:
+        participants: `all` clients in training, or the `warm` ones only, those that have a model (the papers' tables);
+            `warm` depends on the algorithm.
+    """
+
+    participants: Literal["all", "warm"] = field(default="all", kw_only=True)
+    concepts: ClassVar[int] = 1  # how many views a shift makes of each
+
+    def widen(self, examples: Examples) -> Examples:
+        """The examples with the views that this shift will use: `concepts` times as many."""
+        return examples
+
+    @abstractmethod
+    def step(self, data: FederatedData, at: Occasion) -> tuple[FederatedData, Moves | None]:
+        """The data of a round, from those of the round before; None where nothing shifted."""
+
+
+def with_concepts(data: FederatedData, shifts: Sequence[Shift]) -> FederatedData:
+    """The data before any shift, true clusters numbered so that each can have several concepts: `c * concepts`."""
+    concepts = prod(shift.concepts for shift in shifts)
+    known = data.true_clusters >= 0
+    return replace(data, true_clusters=data.true_clusters.where(~known, data.true_clusters * concepts))
+
+
+def shifted(
+    data: FederatedData, shifts: Sequence[Shift], round: int, seed: int, warm: Tensor
+) -> tuple[FederatedData, tuple[Moves, ...]]:
+    """One round's shifts, in order.
+
+    Args:
+        data: of the round before; before round 0 the unshifted ones.
+        seed: of the run.
+        warm: ids of the clients in training that have a model, ascending.
+    """
+    moves = []
+    for number, shift in enumerate(shifts):
+        later = prod(other.concepts for other in shifts[number + 1 :])
+        stride = len(data.examples.views) // (later * shift.concepts)
+        who = data.population if shift.participants == "all" else warm
+        at = Occasion(round, derive(seed, "shift", number), who, stride, later)
+        data, moved = shift.step(data, at)
+        moves += [] if moved is None or not len(moved.clients) else [moved]
+    return data, tuple(moves)
+
+
+def data_at(data: FederatedData, shifts: Sequence[Shift], round: int, seed: int) -> FederatedData:
+    """The data of a round from the unshifted ones, for shifts of `all` participants."""
+    for number in range(round + 1):
+        data, _ = shifted(data, shifts, number, seed, data.population)
+    return data
