@@ -66,6 +66,13 @@ def assign_command(arguments: Sequence[str]) -> int:
     return assign_newcomers(arguments)
 
 
+def data_command(arguments: Sequence[str]) -> int:
+    """show how a configuration divides its data: a table and pictures"""
+    from lit_cfl.commands import show_data
+
+    return show_data(arguments)
+
+
 def list_command(arguments: Sequence[str]) -> int:
     """list algorithms, data, nets, tasks or configs"""
     from lit_cfl import catalogue
@@ -88,6 +95,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "run": run_command,
     "evaluate": evaluate_command,
     "assign": assign_command,
+    "data": data_command,
     "list": list_command,
 }
 

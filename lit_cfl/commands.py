@@ -6,8 +6,8 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lit_cfl import dry_run, progress
-from lit_cfl.configuration import Request, parse_run
+from lit_cfl import dry_run, overview, progress
+from lit_cfl.configuration import Request, parse_data, parse_run
 from lit_cfl.data import FederatedData
 from lit_cfl.errors import InputError, Interrupted, SaveError
 from lit_cfl.evaluation import NAMES, score_clients
@@ -45,6 +45,17 @@ def _where(request: Request) -> tuple[Path, Going]:
     if options.resume is None:
         return Path(options.run_dir) if options.run_dir else default_run_directory(request.experiment.name), "new"
     return Path(options.resume), "new_plan" if options.new_plan else "resume"
+
+
+def show_data(arguments: Sequence[str]) -> int:
+    """`lit-cfl data`: who has what, before anything is trained."""
+    given, console = parse_data(arguments), Console()
+    folder = Path(given.out) if given.out else Path("runs") / f"{given.name}-data"
+    data = given.module.federated(given.seed)
+    overview.show(console, type(given.module).__name__, data, given.module.shift)
+    for path in overview.write(folder, data, given.seed):
+        console.print(f"{'written':<18} {path}", soft_wrap=True, highlight=False)
+    return 0
 
 
 def evaluate_run(arguments: Sequence[str]) -> int:

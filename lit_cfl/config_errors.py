@@ -58,7 +58,7 @@ def _missing(message: str, classes: Sequence[str]) -> str | None:
         return None
     if classes:
         return f"{classes[-1]} needs {missing}; give it under init_args"
-    return f"nothing says what to run (no {missing}); start from a file: lit-cfl run --config quickstart"
+    return f"nothing says what to run (no {missing}); start from a file, such as --config quickstart"
 
 
 def _unknown_option(message: str, classes: Sequence[str], options: Sequence[str]) -> str | None:

@@ -1,8 +1,5 @@
 """From a YAML file and command-line options to an Experiment."""
 
-import argparse
-import os
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,17 +10,25 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from lightning import LightningModule
 
 import datamodules
+import datamodules.partition
+import datamodules.shift
+import datamodules.skew
 import lit_cfl.algorithms
 import lit_cfl.nets
 import lit_cfl.tasks
-from lit_cfl import catalogue, tiny
-from lit_cfl.config_errors import explain, nearest
+from datamodules.federated import FederatedDataModule
+from lit_cfl import tiny
+from lit_cfl.config_errors import explain
+from lit_cfl.config_files import append_to_path, config_files, found_config, with_recorded_config
 from lit_cfl.data import Examples
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
 
 SHORT_NAMES = (
     datamodules,
+    datamodules.partition,
+    datamodules.shift,
+    datamodules.skew,
     lit_cfl.algorithms,
     lit_cfl.nets,
     lit_cfl.tasks,
@@ -56,8 +61,30 @@ class Request:
     notices: list[str]
 
 
-def experiment_parser(prog: str) -> ArgumentParser:
-    """A parser of all options of an experiment; help texts come from the docstrings."""
+@dataclass(frozen=True)
+class DataRequest:
+    """What `lit-cfl data` asks for.
+
+    Args:
+        module: the data module.
+        name: of the experiment.
+        seed: the first of the experiment's.
+        out: a folder for the files, or None.
+    """
+
+    module: FederatedDataModule
+    name: str
+    seed: int
+    out: str | None
+
+
+def experiment_parser(prog: str, ignored: Sequence[str] = ()) -> ArgumentParser:
+    """A parser of all options of an experiment; help texts come from the docstrings.
+
+    Args:
+        prog: the command.
+        ignored: of `task`, `algorithm` and `baseline`, those that may be anything, or missing.
+    """
     parser = ArgumentParser(
         prog=prog, exit_on_error=False, allow_abbrev=False,
         description="Runs an experiment and its baseline into a run directory.",
@@ -76,24 +103,20 @@ def experiment_parser(prog: str) -> ArgumentParser:
     parser.add_argument(
         "--dry-run", action="store_true", help="Say what would run, how large and how long; run nothing."
     )
-    parser.add_class_arguments(Experiment, skip={"task", "config"})
-    parser.add_subclass_arguments(LightningModule, "task", required=True)
+    parser.add_class_arguments(Experiment, skip={"task", "config", *ignored})
+    for name in ignored:
+        parser.add_argument(f"--{name}", type=Any, help="Not looked at here.")
+    if "task" not in ignored:
+        parser.add_subclass_arguments(LightningModule, "task", required=True)
     return parser
 
 
 def parse_run(arguments: Sequence[str], prog: str = "lit-cfl run") -> Request:
     """Reads a command line. Raises InputError for anything that cannot be used."""
     parser = experiment_parser(prog)
-    arguments = _with_recorded_config(arguments)
-    code = _append_to_path(arguments)
-    arguments = [_found_config(before, word) for before, word in zip(["", *arguments], arguments, strict=False)]
-    try:
-        read = parser.parse_args(arguments)
-    except ArgumentError as error:
-        message = explain(str(error), list(parser._option_string_actions))
-        raise InputError(message.replace('"<unicode string>"', f'"{"".join(_configs(arguments)[-1:])}"')) from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"the configuration is no UTF-8 text: {error}") from error
+    arguments = with_recorded_config(arguments)
+    code = append_to_path(arguments)
+    read = _read(parser, arguments)
     empty = [name for name in _GROUPS if not isinstance(read.get(name), Namespace)]
     if empty:
         raise InputError(f"{empty[0]} is {read.get(empty[0])}; give its options, or leave it out")
@@ -104,6 +127,33 @@ def parse_run(arguments: Sequence[str], prog: str = "lit-cfl run") -> Request:
         read.seeds = [read.seed]
     experiment = _build(parser, read, code)
     return Request(tiny.shrink(experiment) if read.tiny else experiment, read, _dropped_arguments(read))
+
+
+def parse_data(arguments: Sequence[str]) -> DataRequest:
+    """Reads the command line of `lit-cfl data`, which needs no task and no algorithm."""
+    parser = experiment_parser("lit-cfl data", ignored=("task", "algorithm", "baseline"))
+    parser.description = "Shows who has what: a table, and pictures and the partition file in a folder."
+    parser.add_argument("--out", metavar="DIR", help="Where the files go (default: runs/<name>-data).")
+    append_to_path(arguments)
+    read = _read(parser, arguments)
+    only_data = ArgumentParser(exit_on_error=False)
+    only_data.add_subclass_arguments(FederatedDataModule, "data", required=True)
+    try:
+        module = only_data.instantiate(Namespace(data=read.data)).data
+    except ValueError as error:
+        raise _innermost(error) from error
+    return DataRequest(module, read.name, read.seeds[0] if read.seed is None else read.seed, read.out)
+
+
+def _read(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
+    words = [found_config(before, word) for before, word in zip(["", *arguments], arguments, strict=False)]
+    try:
+        return parser.parse_args(words)
+    except ArgumentError as error:
+        message = explain(str(error), list(parser._option_string_actions))
+        raise InputError(message.replace('"<unicode string>"', f'"{"".join(config_files(words)[-1:])}"')) from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"the configuration is no UTF-8 text: {error}") from error
 
 
 def _build(parser: ArgumentParser, read: Namespace, code: list[str]) -> Experiment:
@@ -154,80 +204,6 @@ def _innermost(error: BaseException) -> InputError:
             return error
         error = error.__cause__ or error.__context__ or error
     return error if isinstance(error, InputError) else InputError(str(error))
-
-
-def _with_recorded_config(arguments: Sequence[str]) -> Sequence[str]:
-    """With `--resume` alone, the configuration is the one that the run recorded."""
-    early = argparse.ArgumentParser(prog="lit-cfl run", add_help=False, allow_abbrev=False)
-    for option in ("--resume", "--config", "--run_dir"):
-        early.add_argument(option)
-    given, _ = early.parse_known_args(arguments)
-    if given.resume is None:
-        if "--new_plan" in arguments:
-            raise InputError("--new_plan goes with --resume RUN_DIR: a new run chooses its plan anyway")
-        return arguments
-    if given.run_dir is not None:
-        raise InputError(f"--resume {given.resume} says where the run is; leave out --run_dir {given.run_dir}")
-    recorded = Path(given.resume) / "config.yaml"
-    if given.config is None and not recorded.exists():
-        raise InputError(f"{given.resume} holds no run to resume; give its directory, or --config to start one there")
-    return arguments if given.config is not None else ["--config", str(recorded), *arguments]
-
-
-def _found_config(before: str, word: str) -> str:
-    """A configuration by its path, or by the name of a packaged one."""
-    if before == "--config":
-        return _config_path(word)
-    if word.startswith("--config="):
-        return f"--config={_config_path(word.removeprefix('--config='))}"
-    return word
-
-
-def _append_to_path(arguments: Sequence[str]) -> list[str]:
-    """The user's own files: beside the YAML file, and in the current folder. Never in front of anything installed.
-
-    Returns:
-        these folders, absolute.
-    """
-    files = _configs(arguments)
-    recorded = [folder for file in files for folder in _recorded_code(file)]
-    beside = [str(Path(file).parent.resolve()) for file in files if Path(file).is_file()]
-    folders = list(dict.fromkeys([*recorded, *beside, str(Path().resolve())]))
-    sys.path.extend(folder for folder in folders if folder not in sys.path)
-    return folders
-
-
-def _recorded_code(file: str) -> list[str]:
-    """Where the run that wrote this file found the user's classes."""
-    try:
-        content = yaml.safe_load(Path(file).read_text())
-    except (OSError, yaml.YAMLError, UnicodeDecodeError):
-        return []  # what is wrong with the file is said when it is parsed
-    if not isinstance(content, dict):
-        return []
-    if content.get("made_in_python"):
-        raise InputError(
-            f"{file} is of a run made in Python, which no file describes whole: go on with "
-            "lit_cfl.run.run(experiment, path, going='resume'), or open it with load_run(path, experiment)"
-        )
-    return list(content.get("code") or [])
-
-
-def _configs(arguments: Sequence[str]) -> list[str]:
-    """The files of `--config FILE` and `--config=FILE`."""
-    pairs = zip(["", *arguments], arguments, strict=False)
-    found = [word if before == "--config" else word.partition("--config=")[2] for before, word in pairs]
-    return [file for file in found if file]
-
-
-def _config_path(name: str) -> str:
-    if Path(name).is_file():
-        return name
-    packaged = catalogue.configs()
-    plain = name.removeprefix("configs/").removesuffix(".yaml")
-    if plain in packaged:
-        return os.fspath(packaged[plain])
-    raise InputError(f"there is no file {name!r}, and no packaged configuration of that name{nearest(plain, packaged)}")
 
 
 def _dropped_arguments(read: Namespace) -> list[str]:

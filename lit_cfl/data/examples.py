@@ -24,8 +24,8 @@ class View:
     Args:
         quarter_turns: counter-clockwise rotations of the image by 90 degrees, 0 to 3.
         label_map: the label that stands in place of each label, or None for the labels as they are.
-        noise: standard deviation of the Gaussian noise on the input, in units of the scaled input; the same index always
-            has the same noise.
+        noise: standard deviation of the Gaussian noise on the input, in units of the scaled input; the same index
+            always has the same noise.
     """
 
     quarter_turns: int = 0

@@ -1,0 +1,87 @@
+"""Which configuration files a command line names, and where the user's own classes lie."""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import yaml
+
+from lit_cfl import catalogue
+from lit_cfl.config_errors import nearest
+from lit_cfl.errors import InputError
+
+
+def with_recorded_config(arguments: Sequence[str]) -> Sequence[str]:
+    """With `--resume` alone, the configuration is the one that the run recorded."""
+    early = argparse.ArgumentParser(prog="lit-cfl run", add_help=False, allow_abbrev=False)
+    for option in ("--resume", "--config", "--run_dir"):
+        early.add_argument(option)
+    given, _ = early.parse_known_args(arguments)
+    if given.resume is None:
+        if "--new_plan" in arguments:
+            raise InputError("--new_plan goes with --resume RUN_DIR: a new run chooses its plan anyway")
+        return arguments
+    if given.run_dir is not None:
+        raise InputError(f"--resume {given.resume} says where the run is; leave out --run_dir {given.run_dir}")
+    recorded = Path(given.resume) / "config.yaml"
+    if given.config is None and not recorded.exists():
+        raise InputError(f"{given.resume} holds no run to resume; give its directory, or --config to start one there")
+    return arguments if given.config is not None else ["--config", str(recorded), *arguments]
+
+
+def found_config(before: str, word: str) -> str:
+    """A configuration by its path, or by the name of a packaged one."""
+    if before == "--config":
+        return _config_path(word)
+    if word.startswith("--config="):
+        return f"--config={_config_path(word.removeprefix('--config='))}"
+    return word
+
+
+def append_to_path(arguments: Sequence[str]) -> list[str]:
+    """The user's own files: beside the YAML file, and in the current folder. Never in front of anything installed.
+
+    Returns:
+        these folders, absolute.
+    """
+    files = config_files(arguments)
+    recorded = [folder for file in files for folder in _recorded_code(file)]
+    beside = [str(Path(file).parent.resolve()) for file in files if Path(file).is_file()]
+    folders = list(dict.fromkeys([*recorded, *beside, str(Path().resolve())]))
+    sys.path.extend(folder for folder in folders if folder not in sys.path)
+    return folders
+
+
+def _recorded_code(file: str) -> list[str]:
+    """Where the run that wrote this file found the user's classes."""
+    try:
+        content = yaml.safe_load(Path(file).read_text())
+    except (OSError, yaml.YAMLError, UnicodeDecodeError):
+        return []  # what is wrong with the file is said when it is parsed
+    if not isinstance(content, dict):
+        return []
+    if content.get("made_in_python"):
+        raise InputError(
+            f"{file} is of a run made in Python, which no file describes whole: go on with "
+            "lit_cfl.run.run(experiment, path, going='resume'), or open it with load_run(path, experiment)"
+        )
+    return list(content.get("code") or [])
+
+
+def config_files(arguments: Sequence[str]) -> list[str]:
+    """The files of `--config FILE` and `--config=FILE`."""
+    pairs = zip(["", *arguments], arguments, strict=False)
+    found = [word if before == "--config" else word.partition("--config=")[2] for before, word in pairs]
+    return [file for file in found if file]
+
+
+def _config_path(name: str) -> str:
+    if Path(name).is_file():
+        return name
+    packaged = catalogue.configs()
+    plain = name.removeprefix("configs/").removesuffix(".yaml")
+    if plain in packaged:
+        return os.fspath(packaged[plain])
+    raise InputError(f"there is no file {name!r}, and no packaged configuration of that name{nearest(plain, packaged)}")

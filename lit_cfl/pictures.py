@@ -1,0 +1,107 @@
+"""Pictures of data, drawn without a display and without global state."""
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from lit_cfl.data import FederatedData
+
+_MAX_CLIENTS = 500
+_MAX_CLUSTERS = 16
+
+
+def label_distribution(data: FederatedData) -> Figure:
+    """Share of each label in each client's training data, clients ordered by true cluster."""
+    clients = _sampled(data.population)
+    order = clients[data.true_clusters[clients].argsort(stable=True)]
+    counts = data.subset(order).label_counts.double()
+    shares = (counts / counts.sum(1, keepdim=True).clamp(min=1)).T
+    figure = Figure(figsize=(10, 1.6 + 0.18 * min(len(shares), 30)), layout="constrained")
+    axes = figure.subplots()
+    picture = axes.imshow(shares.numpy(), aspect="auto", cmap="viridis", vmin=0, interpolation="nearest")
+    figure.colorbar(picture, label="share of the client's examples", pad=0.01)
+    known = bool((data.true_clusters[clients] >= 0).any())
+    sample = "" if len(clients) == len(data.population) else f" ({len(clients)} of {len(data.population)} shown)"
+    axes.set(xlabel=f"clients{', in their true clusters' if known else ''}{sample}", ylabel="label")
+    if len(shares) <= 30:
+        axes.set_yticks(range(len(shares)))
+    axes.set_title("Labels of the clients' training data")
+    axes.set_xticks([])
+    if known:
+        _mark_clusters(axes, data.true_clusters[order], len(shares))
+    return figure
+
+
+def _mark_clusters(axes: Axes, clusters: torch.Tensor, height: int) -> None:
+    numbers, sizes = clusters.unique_consecutive(return_counts=True)
+    ends = sizes.cumsum(0)
+    if len(numbers) <= 40:
+        axes.vlines((ends[:-1] - 0.5).tolist(), -0.5, height - 0.5, colors="white", linewidth=0.8)
+        names = ["?" if number < 0 else str(number) for number in numbers.tolist()]
+        axes.set_xticks((ends - sizes / 2 - 0.5).tolist(), names)
+
+
+def size_histogram(data: FederatedData) -> Figure:
+    """How many training examples clients have."""
+    sizes = data.num_examples[data.population]
+    figure = Figure(figsize=(7, 4), layout="constrained")
+    axes = figure.subplots()
+    low, high = max(1, int(sizes.min())), max(1, int(sizes.max()))
+    if high > 20 * low:
+        axes.hist(sizes.numpy(), bins=np.geomspace(low, high + 1, 31).tolist(), color="#3b6ea8")
+        axes.set_xscale("log")
+    else:
+        step = max(1, -(-(high - low + 1) // 30))
+        edges = np.arange(low, high + step + 1, step) - 0.5
+        axes.hist(sizes.numpy(), bins=edges.tolist(), color="#3b6ea8")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    middle = float(sizes.double().median())
+    axes.axvline(middle, color="#c44e52", linestyle="--", label=f"median {middle:g}")
+    axes.set(xlabel="training examples of a client", ylabel="clients", title="Sizes of the clients")
+    axes.legend(frameon=False)
+    return figure
+
+
+def example_images(data: FederatedData) -> Figure | None:
+    """One training image of each true cluster, as its clients see it; None where inputs are no images."""
+    if len(data.examples.input_shape) != 3 or data.examples.input_shape[0] not in (1, 3):
+        return None
+    found = _one_of_each_cluster(data)
+    columns = min(len(found), 8)
+    rows = -(-len(found) // columns)
+    figure = Figure(figsize=(1.5 * columns + 0.4, 1.85 * rows + 0.4), layout="constrained")
+    places = np.atleast_1d(figure.subplots(rows, columns, squeeze=False)).flatten()
+    for axes in places:
+        axes.axis("off")
+    for axes, (cluster, index) in zip(places, found, strict=False):
+        _draw(axes, data, index)
+        label = int(data.examples.targets(index[None]))
+        axes.set_title(f"{'cluster ' + str(cluster) if cluster >= 0 else 'cluster ?'}\nlabel {label}", fontsize=9)
+    return figure
+
+
+def _one_of_each_cluster(data: FederatedData) -> list[tuple[int, torch.Tensor]]:
+    """A cluster and an index of its training data; all of one stored label where every cluster has it."""
+    clusters = data.true_clusters[data.population].unique().tolist()[:_MAX_CLUSTERS]
+    held = []
+    for cluster in clusters:
+        mine = data.population[data.true_clusters[data.population] == cluster]
+        held.append(data.train.select(mine[:50]).entries)
+    stored = [data.examples.labels[entries % len(data.examples)] for entries in held]
+    common = set.intersection(*(set(labels.tolist()) for labels in stored))
+    chosen = [(labels == sorted(common)[len(common) // 2]).nonzero()[0, 0] if common else 0 for labels in stored]
+    return [(cluster, entries[k]) for cluster, entries, k in zip(clusters, held, chosen, strict=True)]
+
+
+def _draw(axes: Axes, data: FederatedData, index: torch.Tensor) -> None:
+    image = data.examples.batch(index[None])[0][0].permute(1, 2, 0)
+    low, high = image.min(), image.max()
+    scaled = (image - low) / (high - low).clamp(min=1e-9)
+    axes.imshow((scaled if scaled.shape[-1] == 3 else scaled[..., 0]).numpy(), cmap="gray", vmin=0, vmax=1)
+
+
+def _sampled(clients: torch.Tensor) -> torch.Tensor:
+    step = -(-len(clients) // _MAX_CLIENTS)
+    return clients[::step]
