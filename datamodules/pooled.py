@@ -53,7 +53,7 @@ class PooledDataModule(FederatedDataModule):
         num_views = len(all_views(self.skew, examples.num_labels))
         if self.copies:
             divisions = [self.partition.divide(self._pool, rng) for _ in range(num_views)]
-            division = _side_by_side(divisions)
+            division = side_by_side(divisions)
             views = torch.arange(num_views).repeat_interleave(len(divisions[0].train))
         else:
             division = self.partition.divide(self._pool, rng)
@@ -63,7 +63,7 @@ class PooledDataModule(FederatedDataModule):
         return under_views(replace(division, skew=name), views, num_views, len(examples))
 
 
-def _side_by_side(divisions: Sequence[Division]) -> Division:
+def side_by_side(divisions: Sequence[Division]) -> Division:
     """The clients of all divisions, one division behind the other."""
     train, test = (
         ClientIndex(

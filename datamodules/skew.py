@@ -60,7 +60,7 @@ class LabelShifts(Skew):
 
     def views(self, num_labels: int) -> tuple[View, ...]:
         _require_different("label shifts", [s % num_labels for s in self.shifts], "[0]")
-        return tuple(View(label_map=shifted_labels(num_labels, s)) for s in self.shifts)
+        return tuple(View(label_map=shifted_labels(num_labels, s) if s % num_labels else None) for s in self.shifts)
 
 
 @dataclass(frozen=True)

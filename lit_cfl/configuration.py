@@ -184,9 +184,9 @@ def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[
         filled = task.clone()
         net = filled.get("init_args.net")
         if isinstance(net, Namespace) and "init_args" in net:
-            shape = {"input_shape": list(examples().input_shape), "num_labels": examples().num_labels}
-            for name, value in shape.items():
-                if name in net.init_args and net.init_args[name] is None:
+            for name, value in _shape(examples()).items():
+                unsaid = (None, 0) if name == "vocabulary" else (None,)
+                if name in net.init_args and net.init_args[name] in unsaid:
                     net.init_args[name] = value
         try:
             module: LightningModule = parser.instantiate(Namespace(task=filled)).task
@@ -195,6 +195,13 @@ def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[
         return module
 
     return build
+
+
+def _shape(examples: Examples) -> dict[str, object]:
+    """What a net of ours may ask of the data."""
+    vocabulary = examples.vocabulary if examples.embeddings is None else 0  # with embeddings, nets never see an id
+    shape = {"input_shape": list(examples.input_shape), "num_labels": examples.num_labels}
+    return shape | {"vocabulary": vocabulary}
 
 
 def _innermost(error: BaseException) -> InputError:

@@ -2,6 +2,7 @@
 
 import contextlib
 import io
+import os
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,12 @@ from torch import Tensor
 
 from lit_cfl.cli import main
 from lit_cfl.testing import QuadraticWork
+
+
+SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
+if SHARED_DATA.is_dir():
+    os.environ.setdefault("LITCFL_DATA", str(SHARED_DATA))
+os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a missing copy is an error at once, not after retries
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import pytest
 
 from lit_cfl import catalogue
 from lit_cfl.cli import main
-from lit_cfl.configuration import parse_run
+from lit_cfl.configuration import parse_data, parse_run
+from lit_cfl.errors import InputError
 
 CONFIGS = catalogue.configs()
 
@@ -23,8 +24,18 @@ def test_first_line_says_what_to_expect(name: str):
     assert "expect" in first or "paper" in first
 
 
+def skip_without_data(name: str) -> None:
+    try:
+        parse_data(["--config", name]).module.examples  # noqa: B018
+    except InputError as error:
+        if "LITCFL_DATA" not in str(error):
+            raise
+        pytest.skip(str(error))
+
+
 @pytest.mark.parametrize("name", CONFIGS)
 def test_configuration_builds(name: str):
+    skip_without_data(name)
     request = parse_run(["--config", name])
     prepared = request.experiment.prepare(request.experiment.seeds[0])
     assert prepared.engine.layout.num_parameters > 0
@@ -33,5 +44,6 @@ def test_configuration_builds(name: str):
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_configuration_runs_tiny(name: str, tmp_path: Path):
+    skip_without_data(name)
     assert main(["run", "--config", name, "--tiny", "--run_dir", str(tmp_path / "run")]) == 0
     assert (tmp_path / "run" / "summary.json").exists()

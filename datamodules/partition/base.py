@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from datamodules.partition.checks import require_partition, require_trained
 from lit_cfl.data import ClientIndex, Division, Examples
 from lit_cfl.errors import InputError
 
@@ -74,7 +75,7 @@ class SharedOut(Partition):
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
         """The positions in `labels` of each client."""
 
-    def clusters(self, shares: ClientIndex) -> Tensor:
+    def clusters(self, shares: ClientIndex, num_labels: int) -> Tensor:
         """True cluster of each client, int64 `[clients]`; -1 where the rule makes none."""
         return torch.full((len(shares),), -1)
 
@@ -84,15 +85,21 @@ class SharedOut(Partition):
             raise InputError(f"test is {test!r}, but this source has no test part; give a share, such as test: 0.2")
         labels, num_labels = pool.labels, pool.examples.num_labels
         if isinstance(test, float | int):
-            whole = self.shares(labels, num_labels, rng)
+            whole = self._checked_shares(labels, num_labels, rng)
             train, own = split_each(whole, float(test), rng)
-            return Division(train, own, self.clusters(whole), self.skew)
-        train = self.shares(labels[: pool.num_train], num_labels, rng)
-        clusters = self.clusters(train)
+            return Division(train, own, self.clusters(whole, num_labels), self.skew)
+        of_train, of_test = labels[: pool.num_train], labels[pool.num_train :]
+        require_trained(of_train, of_test)
+        train = self._checked_shares(of_train, num_labels, rng)
+        clusters = self.clusters(train, num_labels)
         counts = label_counts(train, labels, num_labels)
-        of_test = labels[pool.num_train :]
         found = in_proportion(counts, of_test, rng) if test == "alike" else with_same_labels(counts, clusters, of_test)
         return Division(train, replace(found, values=found.values + pool.num_train), clusters, self.skew)
+
+    def _checked_shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
+        shares = self.shares(labels, num_labels, rng)
+        require_partition(shares, len(labels))
+        return shares
 
 
 def split_each(index: ClientIndex, share: float, rng: np.random.Generator) -> tuple[ClientIndex, ClientIndex]:

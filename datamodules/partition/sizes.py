@@ -1,12 +1,14 @@
 """Partitions that look at no label: equal shares, or shares of unequal size."""
 
+from abc import abstractmethod
 from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from datamodules.partition.base import SharedOut
+from datamodules.partition.base import SharedOut, apportioned
+from datamodules.partition.checks import require_enough
 from lit_cfl.data import ClientIndex
 from lit_cfl.errors import InputError
 
@@ -18,8 +20,71 @@ class IID(SharedOut):
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
         return iid(len(labels), self.num_clients, rng)
 
-    def clusters(self, shares: ClientIndex) -> Tensor:
+    def clusters(self, shares: ClientIndex, num_labels: int) -> Tensor:
         return torch.zeros(len(shares), dtype=torch.int64)  # all alike
+
+
+@dataclass(frozen=True)
+class QuantitySkew(SharedOut):
+    """Every example to exactly one client, at random; sizes follow a law, and nothing else differs.
+
+    Args:
+        min_size: examples that each client has in any case, 1 or more; the law shares out the rest.
+    """
+
+    min_size: int = 10
+
+    @abstractmethod
+    def sizes(self, num_examples: int, rng: np.random.Generator) -> Tensor:
+        """Examples of each client, int64 `[clients]`, in all `num_examples`."""
+
+    def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
+        return at_random(self.sizes(len(labels), rng), rng)
+
+    def clusters(self, shares: ClientIndex, num_labels: int) -> Tensor:
+        return torch.zeros(len(shares), dtype=torch.int64)  # all alike
+
+
+@dataclass(frozen=True)
+class LogNormalSizes(QuantitySkew):
+    """Sizes as lognormal(0, sigma^2): the law behind FedProx's "power law" (Li et al., MLSys 2020, released code).
+
+    Args:
+        sigma: standard deviation of the logarithm, 0 (equal sizes) or more; FedProx's MNIST has 2.
+    """
+
+    sigma: float = 2.0
+
+    def sizes(self, num_examples: int, rng: np.random.Generator) -> Tensor:
+        return lognormal_sizes(num_examples, self.num_clients, self.sigma, self.min_size, rng)
+
+
+@dataclass(frozen=True)
+class PowerLawSizes(QuantitySkew):
+    """The client of rank k has a size in proportion to k to the power of -exponent; ranks are dealt at random.
+
+    Args:
+        exponent: 0 (equal sizes) or more.
+    """
+
+    exponent: float = 1.0
+
+    def sizes(self, num_examples: int, rng: np.random.Generator) -> Tensor:
+        return power_law_sizes(num_examples, self.num_clients, self.exponent, self.min_size, rng)
+
+
+@dataclass(frozen=True)
+class DirichletSizes(QuantitySkew):
+    """Sizes in proportions drawn from a symmetric Dirichlet (Li, Diao, Chen, He, ICDE 2022, arXiv:2102.02079).
+
+    Args:
+        alpha: concentration, above 0: the larger, the more equal.
+    """
+
+    alpha: float = 0.5
+
+    def sizes(self, num_examples: int, rng: np.random.Generator) -> Tensor:
+        return dirichlet_sizes(num_examples, self.num_clients, self.alpha, self.min_size, rng)
 
 
 def iid(num_examples: int, num_clients: int, rng: np.random.Generator) -> ClientIndex:
@@ -29,11 +94,56 @@ def iid(num_examples: int, num_clients: int, rng: np.random.Generator) -> Client
         num_examples: N.
         num_clients: 1 to N.
     """
-    if not 1 <= num_clients <= num_examples:
-        raise InputError(
-            f"{num_clients} clients cannot share {num_examples} examples; give 1 to {num_examples} clients"
-        )
-    order = torch.from_numpy(rng.permutation(num_examples))
-    sizes = torch.full((num_clients,), num_examples // num_clients)
-    sizes[: num_examples % num_clients] += 1
-    return ClientIndex.from_sizes(order, sizes)
+    require_enough(num_examples, num_clients)
+    return at_random(apportioned(torch.ones(num_clients, dtype=torch.float64), num_examples), rng)
+
+
+def at_random(sizes: Tensor, rng: np.random.Generator) -> ClientIndex:
+    """Numbers 0 to sum(sizes) - 1, each to one client, at random.
+
+    Args:
+        sizes: of each client, int64 `[clients]`.
+    """
+    return ClientIndex.from_sizes(torch.from_numpy(rng.permutation(int(sizes.sum()))), sizes)
+
+
+def lognormal_sizes(
+    num_examples: int, num_clients: int, sigma: float, min_size: int, rng: np.random.Generator
+) -> Tensor:
+    """min_size and a part of the rest as drawn from lognormal(0, sigma^2), int64 `[clients]`, in all `num_examples`."""
+    if not 0 <= sigma < float("inf"):
+        raise InputError(f"sigma of the sizes is {sigma}; give 0 or more")
+    require_enough(num_examples, num_clients, min_size)
+    logs = torch.from_numpy(sigma * rng.standard_normal(num_clients))
+    return at_least(min_size, (logs - logs.max()).exp(), num_examples)  # only proportions count; none overflows
+
+
+def power_law_sizes(
+    num_examples: int, num_clients: int, exponent: float, min_size: int, rng: np.random.Generator
+) -> Tensor:
+    """min_size and a part of the rest by rank^-exponent, ranks 1 to n at random, int64 `[clients]`."""
+    if not 0 <= exponent < float("inf"):
+        raise InputError(f"exponent of the sizes is {exponent}; give 0 or more")
+    require_enough(num_examples, num_clients, min_size)
+    ranks = torch.from_numpy(1.0 + rng.permutation(num_clients))
+    return at_least(min_size, ranks**-exponent, num_examples)
+
+
+def dirichlet_sizes(
+    num_examples: int, num_clients: int, alpha: float, min_size: int, rng: np.random.Generator
+) -> Tensor:
+    """min_size and a part of the rest by Dirichlet(alpha), int64 `[clients]`, in all `num_examples`."""
+    require_enough(num_examples, num_clients, min_size)
+    return at_least(min_size, dirichlet_weights(num_clients, alpha, rng), num_examples)
+
+
+def dirichlet_weights(num_clients: int, alpha: float, rng: np.random.Generator) -> Tensor:
+    """Proportions of clients from a symmetric Dirichlet, float64 `[clients]`, sum 1; alpha is above 0."""
+    if not 0 < alpha < float("inf"):
+        raise InputError(f"alpha of the Dirichlet distribution is {alpha}; it must be above 0")
+    return torch.from_numpy(rng.dirichlet(np.full(num_clients, alpha)))
+
+
+def at_least(min_size: int, weights: Tensor, num_examples: int) -> Tensor:
+    """min_size and the rest in proportion to the weights, int64 `[clients]`, in all `num_examples`."""
+    return min_size + apportioned(weights, num_examples - min_size * len(weights))

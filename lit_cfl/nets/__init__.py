@@ -1,7 +1,22 @@
 """The papers' nets. One file a family; layers are named fc1.., conv1.. in forward order."""
 
 from lit_cfl.nets.base import Net
+from lit_cfl.nets.cnn import FEMNISTCNN, MNISTCNN, FashionCNN, LeNet, SattlerCNN, StoCFLCNN
 from lit_cfl.nets.mclr import MCLR
 from lit_cfl.nets.mlp import MLP
+from lit_cfl.nets.recurrent import FedGroupLSTM, Sent140GRU, Sent140LSTM
 
-__all__ = ["MCLR", "MLP", "Net"]
+__all__ = [
+    "FEMNISTCNN",
+    "MCLR",
+    "MLP",
+    "MNISTCNN",
+    "FashionCNN",
+    "FedGroupLSTM",
+    "LeNet",
+    "Net",
+    "SattlerCNN",
+    "Sent140GRU",
+    "Sent140LSTM",
+    "StoCFLCNN",
+]

@@ -11,7 +11,8 @@ from lit_cfl.errors import InputError
 class Net(nn.Module):
     """A net of ours: found by its short name, and told the shape of the data.
 
-    An argument `input_shape` or `num_labels` that a configuration leaves out is filled from the data module.
+    An argument `input_shape`, `num_labels` or `vocabulary` (number of token ids, 0 where inputs are none) that a
+    configuration leaves out is filled from the data module.
     A user's own net may be any `torch.nn.Module`.
     """
 

@@ -1,0 +1,150 @@
+"""What data cost in time and memory, from reading files to a million clients.
+
+    LITCFL_DATA=DIR python benchmarks/data.py [--clients 1000 10000 100000 1000000] [--out FILE.json]
+
+DIR holds `fashion_mnist` and `cifar10` in the Hub's schema; without it these rows are left out. Every row is a fresh
+process. Seconds do not count the imports of torch and lightning; `peak` is the process's largest memory with them,
+`above imports` what the work added. First time: neither our cache nor that of `datasets` has anything.
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+Row = dict[str, float | str]
+
+
+def peak() -> float:
+    """MiB."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def measured(work: Callable[[], Row]) -> Row:
+    before = peak()
+    begun = perf_counter()
+    row = work()
+    return {"seconds": perf_counter() - begun} | row | {"peak MiB": peak(), "above imports MiB": peak() - before}
+
+
+def fashion() -> Row:
+    from datamodules import FashionMNIST
+    from datamodules.partition import IID
+
+    def work() -> Row:
+        data = FashionMNIST(partition=IID(100)).federated(0)
+        return {"clients": data.num_clients, "examples": len(data.examples)}
+
+    return measured(work)
+
+
+def cifar() -> Row:
+    from datamodules import CIFAR10
+    from datamodules.partition import IID
+    from datamodules.skew import Rotations
+
+    def work() -> Row:
+        data = CIFAR10(partition=IID(100), skew=[Rotations([0, 180])], copies=True).federated(0)
+        inputs, _ = data.examples.batch(data.train[150])
+        return {"clients": data.num_clients, "examples": len(data.examples), "one client": str(tuple(inputs.shape))}
+
+    return measured(work)
+
+
+def population(clients: int) -> Row:
+    import torch
+
+    from datamodules import Synthetic
+    from lit_cfl.rounds import Cohorts
+    from lit_cfl.run_contents import client_rows
+    from lit_cfl.run_directory import RunDirectory
+
+    def work() -> Row:
+        module = Synthetic(
+            num_clients=clients, dimensions=20, mean_log_size=0.5, log_size_deviation=1.0, min_size=2, test=0.1,
+            allow_unseen_labels=True,
+        )  # fmt: skip
+        begun = perf_counter()
+        examples = module.examples
+        made = perf_counter()
+        data = module.federated(0)
+        divided = perf_counter()
+        times = []
+        for number in range(7):
+            start = perf_counter()
+            cohort = Cohorts(min(1000, clients)).at(number, data.population, 0)
+            held = data.train.select(cohort)
+            inputs, labels = examples.batch(held.entries)
+            times.append(perf_counter() - start)
+            if not len(inputs) == len(labels) == int(data.num_examples[cohort].sum()):
+                raise RuntimeError("the cohort has other data than its clients")
+        with tempfile.TemporaryDirectory() as folder:
+            start = perf_counter()
+            RunDirectory(Path(folder)).write_clients(client_rows(data, []))
+            written = perf_counter() - start
+        return {
+            "clients": clients, "examples": len(examples), "population s": made - begun, "partition s": divided - made,
+            "cohort of 1,000 ms": 1000 * median(times[1:]), "clients.csv s": written,
+        }  # fmt: skip
+
+    torch.set_num_threads(1)
+    return measured(work)
+
+
+CASES: dict[str, Callable[..., Row]] = {"fashion": fashion, "cifar": cifar, "population": population}
+
+
+def fresh(environment: dict[str, str], *words: str) -> Row:
+    """One case in a process of its own."""
+    command = [sys.executable, __file__, "--case", *words]
+    done = subprocess.run(command, env=os.environ | environment, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(done.stderr)
+    row: Row = json.loads(done.stdout.splitlines()[-1])
+    return row
+
+
+def rows(clients: list[int]) -> Iterator[Row]:
+    with tempfile.TemporaryDirectory() as folder:
+        caches = {"LITCFL_CACHE": f"{folder}/ours", "HF_HOME": f"{folder}/theirs"}
+        for name, case in (("Fashion-MNIST", "fashion"), ("CIFAR-10, 200 clients, 2 rotations", "cifar")):
+            if "LITCFL_DATA" in os.environ:
+                yield {"what": f"{name}, first time"} | fresh(caches, case)
+                yield {"what": f"{name}, again"} | fresh(caches, case)
+    for number in clients:
+        yield {"what": f"synthetic, {number:,} clients"} | fresh({}, "population", str(number))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, nargs="*", default=[1_000, 10_000, 100_000, 1_000_000])
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--case", nargs="+", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.case:
+        name, *numbers = options.case
+        print(json.dumps(CASES[name](*map(int, numbers))))
+        return
+    found = []
+    columns = ["what", "seconds", "population s", "partition s", "cohort of 1,000 ms", "clients.csv s", "examples",
+               "peak MiB", "above imports MiB"]  # fmt: skip
+    print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
+    for row in rows(options.clients):
+        found.append(row)
+        cells = [row.get(column, "") for column in columns]
+        shown = [f"{cell:,.2f}" if isinstance(cell, float) else f"{cell:,}" if cell != "" and isinstance(cell, int)
+                 else str(cell) for cell in cells]  # fmt: skip
+        print(f"| {' | '.join(shown)} |", flush=True)
+    if options.out:
+        options.out.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

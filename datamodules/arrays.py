@@ -1,0 +1,221 @@
+"""Your own data: NumPy arrays, torch tensors, a file .npz, or a folder with one such file for each client."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datamodules.npz import KEYS, read_source
+from datamodules.partition import IID, Partition, Pool
+from datamodules.partition.natural import Natural
+from datamodules.pooled import PooledDataModule
+from datamodules.skew import Skew, skew_name
+from lit_cfl.data import Division, Examples
+from lit_cfl.errors import InputError
+
+
+class ArrayData(PooledDataModule):
+    """Arrays of your own: x, y, and perhaps the client and the true cluster of each example.
+
+    The clients are those of `client`; without it, ten of equal size. `partition` makes others.
+
+    `source` is a file .npz with x, y and perhaps client and cluster; or a folder with a file .npz for each client,
+    named after the client, with x, y and perhaps cluster, a single number or word. Nothing is unpickled.
+
+    Args:
+        x: inputs `[N, ...]`: a NumPy array, a torch tensor or lists, not copied unless they must be. uint8 or floats;
+            `[N, channels, height, width]` are images, and so are uint8 `[N, height, width]`. Other integers are token
+            ids.
+        y: labels `[N]`, integers from 0.
+        client: `[N]`, integers or words; client 0 is the first of them in ascending order.
+        cluster: true clusters, for scoring only: `[N]`, or one for each client in that order; integers from 0, or
+            words.
+        source: a file or folder in place of x, y, client and cluster.
+        num_labels: size of the label space; null = the largest label + 1.
+        scale: factor of the inputs, above 0; null = 1/255 for uint8, 1 for floats.
+        channels: the axis of four-dimensional x that holds the channels, `first` or `last`; null = the one of the two
+            that has 1 or 3.
+        skew_kind: what you know to make clusters of clients differ: `feature`, `label`, or `other`.
+        test: share of each client's examples kept for testing, 0 to below 1.
+        partition: who has which examples, in place of the natural clients and of `test`.
+        skew: how clusters of clients are made to differ (more), as in `PooledDataModule`.
+        options: of `PooledDataModule`.
+    """
+
+    def __init__(
+        self,
+        x: Any = None,
+        y: Any = None,
+        client: Any = None,
+        cluster: Any = None,
+        *,
+        source: str | Path | None = None,
+        num_labels: int | None = None,
+        scale: float | None = None,
+        channels: Literal["first", "last"] | None = None,
+        skew_kind: Literal["feature", "label", "other"] = "other",
+        test: float = 0.2,
+        partition: Partition | None = None,
+        skew: Sequence[Skew] = (),
+        **options: Any,
+    ) -> None:
+        super().__init__(_AsTold(partition, test, skew_kind), skew, **options)
+        arrays = dict(zip(KEYS, (x, y, client, cluster), strict=True))
+        self.arrays = {name: array for name, array in arrays.items() if array is not None}
+        if self.arrays if source is not None else not {"x", "y"} <= self.arrays.keys():
+            given = ", ".join([*self.arrays, *([] if source is None else ["source"])])
+            raise InputError(f"{given or 'nothing'} given; give x and y, or a source alone: a file or a folder of .npz")
+        self.source, self.num_labels, self.scale, self.channels = source, num_labels, scale, channels
+
+    def pool(self) -> Pool:
+        arrays = self.arrays if self.source is None else read_source(Path(self.source))
+        x, y = (torch.from_numpy(_numbers(name, arrays[name])) for name in ("x", "y"))
+        examples = examples_of(x, y, self.num_labels, self.scale, self.channels)
+        if "client" in arrays:
+            client = _column("client", arrays["client"], len(y))
+            names, owner = np.unique(client, return_inverse=True)
+            clusters = clusters_of(arrays["cluster"], owner, names) if "cluster" in arrays else None
+            return _ToldPool(examples, len(y), torch.from_numpy(owner), tuple(names.astype(str).tolist()), clusters)
+        if "cluster" in arrays:
+            raise InputError("cluster is given without client, but it is clients that have clusters; give both")
+        return Pool(examples, len(y))
+
+
+@dataclass(frozen=True, eq=False)
+class _ToldPool(Pool):
+    """A pool in which the true cluster of each example may be known, int64 `[N]`."""
+
+    clusters: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class _AsTold(Partition):
+    """The partition chosen, or the natural clients, or else equal shares; with what the user knows of the clients."""
+
+    chosen: Partition | None
+    test: float
+    kind: str
+
+    def divide(self, pool: Pool, rng: np.random.Generator) -> Division:
+        usual = IID(10, self.test) if pool.owner is None else Natural(test=self.test)
+        division = (self.chosen or usual).divide(pool, rng)
+        division = replace(division, skew=skew_name(division.skew, self.kind))
+        if not isinstance(pool, _ToldPool) or pool.clusters is None:
+            return division
+        train = division.train  # by its examples, as a partition may leave out clients, or number them anew
+        clusters = one_each(pool.clusters[train.entries], train.owners, range(len(train)))
+        return replace(division, true_clusters=clusters)
+
+
+def examples_of(
+    x: Tensor, y: Tensor, num_labels: int | None = None, scale: float | None = None, channels: str | None = None
+) -> Examples:
+    """Examples, after all checks. x is uint8, floats, int32 or int64; else the arguments are those of `ArrayData`."""
+    if x.ndim < 2 or not x.numel():
+        raise InputError(f"x has shape {tuple(x.shape)}; give [N, ...], at least one example and one more axis")
+    if y.shape != x.shape[:1]:
+        raise InputError(
+            f"y has shape {tuple(y.shape)} for {len(x)} examples in x; give one label for each, [{len(x)}]"
+        )
+    num_labels = _label_space(y, num_labels)
+    if x.dtype == torch.uint8 or x.is_floating_point():
+        usual = 1 / 255 if x.dtype == torch.uint8 else 1.0
+        if scale is not None and not 0 < scale < float("inf"):
+            raise InputError(f"scale is {scale}; give a number above 0, or null for {usual:.4g}")
+        if not (good := x.isfinite().flatten(1).all(1)).all():
+            raise InputError(f"x holds NaN or infinity in row {int(good.int().argmin())}; fill such rows, or drop them")
+        return Examples(_images(x, channels), y.long(), num_labels, usual if scale is None else scale)
+    if x.min() < 0 or scale is not None:
+        raise InputError(
+            f"integers in x are token ids, from 0 and never scaled (least: {int(x.min())}, scale: {scale}); "
+            "give numbers as floats"
+        )
+    return Examples(x, y.long(), num_labels, vocabulary=int(x.max()) + 1)
+
+
+def _label_space(y: Tensor, num_labels: int | None) -> int:
+    if y.is_floating_point():
+        raise InputError(f"y has dtype {y.dtype}; labels are integers from 0, so give y.astype(int) if these are whole")
+    size = int(y.max()) + 1 if num_labels is None else num_labels
+    wrong = (y < 0) | (y >= size)
+    if wrong.any():
+        row = int(wrong.int().argmax())
+        raise InputError(f"y holds the label {int(y[row])} in row {row}; labels are 0 to {size - 1}, num_labels - 1")
+    return size
+
+
+def _images(x: Tensor, channels: str | None) -> Tensor:
+    """Images as `[N, channels, height, width]`; anything else as it is."""
+    if x.ndim != 4:
+        return x[:, None] if x.ndim == 3 and x.dtype == torch.uint8 else x
+    first, last = x.shape[1] in (1, 3), x.shape[3] in (1, 3)
+    if channels is None and first == last:
+        raise InputError(f"x has shape {tuple(x.shape)}: which axis holds the channels? Set channels to first or last")
+    is_last = last if channels is None else channels == "last"
+    return x.permute(0, 3, 1, 2).contiguous() if is_last else x
+
+
+def clusters_of(cluster: Any, owner: np.ndarray, names: Sequence[object] | np.ndarray) -> Tensor:
+    """True cluster of each example, int64 `[N]`, from that of each example or each client.
+
+    Args:
+        owner: client of each example, int64 `[N]`.
+        names: of the clients.
+    """
+    column = _column("cluster", cluster, len(owner), len(names))
+    values = np.unique(column, return_inverse=True)[1] if column.dtype.kind == "U" else column.astype(np.int64)
+    if values.min() < 0:
+        raise InputError(f"cluster holds {values.min()}; true clusters are integers from 0, or words")
+    if len(values) != len(owner):
+        return torch.from_numpy(values[owner])
+    one_each(torch.from_numpy(values), torch.from_numpy(owner), names)
+    return torch.from_numpy(values)
+
+
+def one_each(clusters: Tensor, owners: Tensor, names: Sequence[object] | np.ndarray) -> Tensor:
+    """The true cluster of each client, int64 `[clients]`; -1 for one without examples.
+
+    Args:
+        clusters, owners: of each example, int64 `[n]`.
+        names: of the clients.
+
+    Raises:
+        InputError: a client has examples of several clusters.
+    """
+    unknown = torch.full((len(names),), -1)
+    low, high = (unknown.scatter_reduce(0, owners, clusters, how, include_self=False) for how in ("amin", "amax"))
+    if len(mixed := (low != high).nonzero().flatten()):
+        raise InputError(
+            f"client {names[int(mixed[0])]} has examples of the true clusters {int(low[mixed[0]])} and "
+            f"{int(high[mixed[0]])} ({len(mixed)} such clients); a client has only one: mend cluster, or leave it out"
+        )
+    return low
+
+
+def _array(name: str, values: Any) -> np.ndarray:
+    try:
+        return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
+    except (TypeError, ValueError) as error:  # ragged lists, or a dtype that NumPy does not have
+        raise InputError(f"{name} is no array: {error}") from error
+
+
+def _numbers(name: str, values: Any) -> np.ndarray:
+    array = _array(name, values)
+    if array.dtype.kind not in "iuf":
+        raise InputError(f"{name} has dtype {array.dtype}; give integers or floats")
+    usual = np.float64 if array.dtype.kind == "f" else np.int64
+    kept = array.dtype.type in (np.uint8, np.int32, np.float16, np.float32)
+    return np.require(array, array.dtype.type if kept else usual, ["C", "W"])  # what torch can share
+
+
+def _column(name: str, values: Any, *lengths: int) -> np.ndarray:
+    array = _array(name, values)
+    if array.ndim != 1 or array.dtype.kind not in "iuU":
+        raise InputError(f"{name} has dtype {array.dtype} and shape {array.shape}; give one axis of integers or str")
+    if len(array) not in lengths:
+        raise InputError(f"{name} has {len(array)} entries; give {' or '.join(str(length) for length in lengths)}")
+    return array

@@ -1,0 +1,87 @@
+"""Fixed word vectors from a text file in GloVe's form: a word and its numbers on each line.
+
+Pennington, Socher, Manning. GloVe: Global Vectors for Word Representation. EMNLP 2014.
+"""
+
+from collections.abc import Container, Iterator
+from contextlib import contextmanager
+from hashlib import blake2b, file_digest
+from pathlib import Path
+
+import numpy as np
+
+from datamodules.tokens import Vocabulary
+from lit_cfl.errors import InputError
+
+_REMEDY = "give a text file with a word and its numbers on each line, such as glove.6B.300d.txt"
+
+
+def fingerprint(path: Path) -> str:
+    """A hash of the file. Raises InputError where it cannot be read."""
+    with _errors_named(path), path.open("rb") as file:
+        return file_digest(file, lambda: blake2b(digest_size=16)).hexdigest()
+
+
+def read_vectors(path: Path, wanted: Container[str]) -> dict[str, np.ndarray]:
+    """The vectors of those wanted words that the file has, float32 `[width]` each.
+
+    Raises:
+        InputError: the file cannot be read, is empty or no UTF-8, has lines of different width or something that is no
+            number, or none of the wanted words.
+    """
+    found, first = {}, 0
+    for number, line in _lines(path):
+        word, _, numbers = line.partition(" ")
+        width = numbers.count(" ") + 1 if numbers else 0
+        first = first or width
+        if width != first or not width:
+            expected = f", but line 1 has {first}" if first else ""
+            raise InputError(f"line {number} of {path} has {width} numbers{expected}; {_REMEDY}")
+        if word in wanted:
+            found[word] = _vector(numbers, f"line {number} of {path}")
+    if not first:
+        raise InputError(f"{path} is empty; {_REMEDY}")
+    if not found:
+        raise InputError(f"{path} has none of the data's words; {_REMEDY}, in the language of the data")
+    return found
+
+
+def with_vectors(vocabulary: Vocabulary, path: Path) -> tuple[Vocabulary, np.ndarray]:
+    """Those words of a vocabulary that the file has, and the table of vectors.
+
+    Returns:
+        the smaller vocabulary, and a vector for each of its ids, float32 `[vocabulary, width]`: zeros for padding and
+        unknown words.
+    """
+    vectors = read_vectors(path, vocabulary.ids)
+    known = Vocabulary(tuple(word for word in vocabulary.words if word in vectors))
+    rows = np.stack([vectors[word] for word in known.words])
+    return known, np.concatenate([np.zeros((len(known) - len(rows), rows.shape[1]), np.float32), rows])
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Lines without their end, counted from 1. Split at line feeds alone: words may hold other separators."""
+    with _errors_named(path), path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                yield number, line.decode("utf-8").rstrip(" \r\n")
+            except UnicodeDecodeError as error:
+                raise InputError(f"line {number} of {path} is no UTF-8 text ({error}); {_REMEDY}") from error
+
+
+def _vector(numbers: str, where: str) -> np.ndarray:
+    try:
+        vector = np.array(numbers.split(" "), dtype=np.float32)
+    except ValueError as error:
+        raise InputError(f"{where} holds something that is no number ({error}); {_REMEDY}") from error
+    if not np.isfinite(vector).all():
+        raise InputError(f"{where} holds a number that is not finite; {_REMEDY}")
+    return vector
+
+
+@contextmanager
+def _errors_named(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise InputError(f"embeddings {path} cannot be read ({error.strerror}); {_REMEDY}") from error

@@ -1,0 +1,163 @@
+"""Any data set of the Hugging Face Hub, or a local folder in the same form, by its column names."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from datamodules.cache import Arrays, cached
+from datamodules.columns import clients, in_range, matrix, whole_numbers
+from datamodules.image_sets import image_pool, pool_of
+from datamodules.images import Mode, Pixels, decode
+from datamodules.partition import IID, Partition, Pool
+from datamodules.partition.natural import Natural
+from datamodules.pooled import PooledDataModule
+from datamodules.source import Kind, Source, find
+from datamodules.tokens import Padding, Vocabulary
+from lit_cfl.data import Examples
+from lit_cfl.errors import InputError
+
+
+@dataclass(frozen=True)
+class ImageOptions:
+    """How an image column is read.
+
+    Args:
+        pixels: how 0 to 255 is scaled; as in `ImageSet`.
+        mode: converts to grey (`L`) or colour (`RGB`); null: the images have to be all one or all the other.
+        size: height and width to resize to; null: the images have to have one size.
+        pad: black pixels added on each side.
+    """
+
+    pixels: Pixels = "unit"
+    mode: Mode | None = None
+    size: Sequence[int] | None = None
+    pad: int = 0
+
+
+@dataclass(frozen=True)
+class TextOptions:
+    """How a text column becomes token ids.
+
+    Args:
+        length: tokens kept of each text, 1 or more; shorter ones are padded.
+        padding: at the `front` or at the `end`.
+        max_words: words in the vocabulary, the most frequent of the training part, 1 or more.
+    """
+
+    length: int = 25
+    padding: Padding = "front"
+    max_words: int = 10_000
+
+
+class HFDataset(PooledDataModule):
+    """Any data set of the Hub, or a local folder in the same form: columns of images, text or numbers.
+
+    Images become uint8, texts token ids, numbers float32. Not tried on the live Hub.
+
+    Args:
+        source: a Hub id, or a local folder in the same form; LITCFL_DATA=DIR maps every id to DIR/<name>.
+        input_column: of images, texts, numbers or lists of numbers; several scalar columns as a list.
+        label_column: of class labels, integers from 0, or strings (numbered in sorted order).
+        client_column: whose values name the natural clients, or null.
+        kind: what the input column holds; null: as its feature type says.
+        num_labels: size of the label space; null: the number of class labels, or else the highest label + 1.
+        splits: name of the training split, and of the test split where there is one; null: `train`, and `test` if
+            the source has it.
+        revision: branch, tag or commit of the Hub copy.
+        subset: its name, where the data set has several.
+        images: how images are read.
+        text: how texts are read.
+        partition: who has which examples; null: `Natural` with a client column, else `IID` with 100 clients.
+        options: of `PooledDataModule`.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        input_column: str | list[str],
+        label_column: str,
+        client_column: str | None = None,
+        kind: Kind | None = None,
+        num_labels: int | None = None,
+        splits: list[str] | None = None,
+        revision: str | None = None,
+        subset: str | None = None,
+        images: ImageOptions = ImageOptions(),
+        text: TextOptions = TextOptions(),
+        partition: Partition | None = None,
+        **options: Any,
+    ) -> None:
+        natural = IID(num_clients=100) if client_column is None else Natural()
+        super().__init__(natural if partition is None else partition, **options)
+        self.source, self.revision, self.subset, self.splits = source, revision, subset, splits
+        self.inputs = [input_column] if isinstance(input_column, str) else list(input_column)
+        self.label_column, self.client_column = label_column, client_column
+        self.kind, self.num_labels, self.images, self.text = kind, num_labels, images, text
+        if splits is not None and not 1 <= len(splits) <= 2:
+            raise InputError(f"data.splits is {splits}; give [TRAIN], or [TRAIN, TEST]")
+        if not self.inputs:
+            raise InputError("data.input_column is empty; give the name of a column")
+
+    def pool(self) -> Pool:
+        source = find(self.source, self.revision, subset=self.subset)
+        columns = (self.inputs, self.label_column, self.client_column, self.kind, self.num_labels)
+        read = (self.images.mode, self.images.size, self.images.pad, self.text)
+        key = ["hf 1", source.fingerprint, repr((columns, self.subset, self.splits, read))]
+        arrays = cached(key, lambda: self._read(source))
+        num_labels = int(arrays["num_labels"])
+        if "images" in arrays:
+            return image_pool(arrays, num_labels, self.images.pixels)
+        inputs, labels = torch.from_numpy(arrays["inputs"]), torch.from_numpy(arrays["labels"])
+        examples = Examples(inputs, labels, num_labels, vocabulary=int(arrays["vocabulary"]))
+        return pool_of(examples, arrays)
+
+    def _read(self, source: Source) -> Arrays:
+        splits = self.splits or [split for split in ("train", "test") if split == "train" or source.has(split)]
+        num_train = source.size(splits[0])
+        kind = self.kind or source.kind(self.inputs[0])
+        if kind != "numbers" and len(self.inputs) > 1:
+            raise InputError(f"data.input_column is {self.inputs}; only columns of numbers can be put together")
+        arrays = self._labels(source, splits) | {"num_train": np.array(num_train), "vocabulary": np.array(0)}
+        if kind == "numbers":
+            parts = [[source.array(split, column) for split in splits] for column in self.inputs]
+            return arrays | {"inputs": matrix(parts, f"column {', '.join(self.inputs)}")}
+        values = source.joined(self.inputs, splits)[self.inputs[0]]
+        if kind == "image":
+            return arrays | {"images": decode(values, self.images.mode, self.images.size, self.images.pad)}
+        return arrays | token_ids(values, num_train, self.text, f"column {self.inputs[0]}")
+
+    def _labels(self, source: Source, splits: Sequence[str]) -> Arrays:
+        """Labels, their number, and the clients where a column names them."""
+        columns = [self.label_column, *([] if self.client_column is None else [self.client_column])]
+        table = source.joined(columns, splits)
+        labels = whole_numbers(table[self.label_column], self.label_column)
+        names = source.label_names(self.label_column)
+        known = len(names) if names is not None else int(labels.max(initial=0)) + 1
+        num_labels = known if self.num_labels is None else self.num_labels
+        arrays = {"labels": in_range(labels, num_labels, self.label_column), "num_labels": np.array(num_labels)}
+        if self.client_column is not None:
+            arrays["owner"], arrays["names"] = clients(table[self.client_column], self.client_column)
+        return arrays
+
+
+def token_ids(texts: Sequence[str | None], num_train: int, options: TextOptions, what: str) -> Arrays:
+    """Texts as token ids.
+
+    Args:
+        texts: those of the training part first.
+        num_train: size of the training part, which alone gives the vocabulary.
+        options: length, padding and size of the vocabulary.
+        what: name of the column, for errors.
+
+    Returns:
+        `inputs` int32 `[N, length]` (0 = padding, 1 = unknown) and `vocabulary`, the number of ids.
+    """
+    known = [text for text in texts if text is not None]
+    if len(known) < len(texts):
+        raise InputError(f"{what} holds no text in row {texts.index(None)} (from 0); mend the data or drop the row")
+    vocabulary = Vocabulary.of(known[:num_train], options.max_words)
+    tokens = vocabulary.encode(known, options.length, options.padding)
+    return {"inputs": tokens, "vocabulary": np.array(len(vocabulary))}

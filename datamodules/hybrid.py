@@ -1,0 +1,125 @@
+"""Several data sets side by side in one label space: clusters of clients differ in the data set they have."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from inspect import signature
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datamodules.federated import FederatedDataModule
+from datamodules.pooled import side_by_side
+from datamodules.skew import skew_name
+from lit_cfl.data import ClientIndex, Division, Examples, View
+from lit_cfl.errors import InputError
+
+_ALIKE = ("num_labels", "scale", "offset", "vocabulary", "embeddings")
+
+
+class Hybrid(FederatedDataModule):
+    """Data modules side by side: the clients of the first, then those of the second, and so on.
+
+    StoCFL's Hybrid MNIST: 100 clients with MNIST and 100 with Fashion-MNIST, whose labels are the same ten numbers
+    (Zeng et al. Stochastic Clustered Federated Learning. arXiv:2303.00897, section A.1).
+
+    A client's true cluster is its part together with its true cluster there; a part that knows of none is one cluster.
+    The skew is `feature`, as the inputs of the parts differ, but `other` where a part has a skew of its own that is
+    `label`. A Hybrid of one part has the skew of that part.
+
+    Args:
+        parts: data modules with inputs of one shape and dtype, scaled alike, and with as many labels. The options that
+            all data modules have (validation, newcomers, shift, ...) are set on the Hybrid, not on its parts.
+        options: of `FederatedDataModule`.
+    """
+
+    def __init__(self, parts: list[FederatedDataModule], **options: Any) -> None:
+        super().__init__(**options)
+        if not parts:
+            raise InputError("parts is empty; give a Hybrid one or more data modules")
+        for place, part in enumerate(parts):
+            _require_no_options(part, f"parts[{place}] ({type(part).__name__})")
+        self.parts = tuple(parts)
+
+    def load(self) -> Examples:
+        pools = [part.examples for part in self.parts]
+        for place, pool in enumerate(pools):
+            _require_alike(pools[0], pool, f"parts[{place}] ({type(self.parts[place]).__name__})")
+        inputs, labels = torch.cat([pool.inputs for pool in pools]), torch.cat([pool.labels for pool in pools])
+        return replace(pools[0], inputs=inputs, labels=labels, views=_union(pools))
+
+    def divide(self, examples: Examples, rng: np.random.Generator) -> Division:
+        pools = [part.examples for part in self.parts]
+        views, divisions, before = _union(pools), [], 0
+        for part, pool, own_rng in zip(self.parts, pools, rng.spawn(len(pools)), strict=True):
+            division = part.divide(pool, own_rng)
+            train, test = (
+                _renumbered(index, pool, before, views, len(examples)) for index in (division.train, division.test)
+            )
+            divisions.append(replace(division, train=train, test=test))
+            before += len(pool)
+        kinds = [division.skew for division in divisions]
+        joined = side_by_side(divisions)
+        clusters = numbered([division.true_clusters for division in divisions])
+        return replace(joined, true_clusters=clusters, skew=skew_name(*kinds, *["feature"] * (len(kinds) > 1)))
+
+
+def numbered(clusters: Sequence[Tensor]) -> Tensor:
+    """True clusters of all parts, one part behind the other, numbered from 0 without gaps.
+
+    Args:
+        clusters: of each part, int64 `[clients]`; -1 = unknown, and stays so unless a part has no others.
+    """
+    numbers, count = [], 0
+    for part in clusters:
+        values, place = part.unique(return_inverse=True)
+        place = place - int(len(values) > 1 and values[0] < 0)  # the unknown come first
+        numbers.append(place.where(place < 0, place + count))
+        count += int(place.max()) + 1
+    return torch.cat(numbers)
+
+
+def _renumbered(
+    index: ClientIndex, pool: Examples, before: int, views: Sequence[View], num_examples: int
+) -> ClientIndex:
+    """A part's indices in the pool of the whole.
+
+    Args:
+        pool: of the part; `before` it there are so many examples.
+        views: of the whole.
+        num_examples: of the whole.
+    """
+    places = torch.tensor([views.index(view) for view in pool.views])
+    view, example = index.values // len(pool), index.values % len(pool)
+    return replace(index, values=places[view] * num_examples + before + example)
+
+
+def _union(pools: Sequence[Examples]) -> tuple[View, ...]:
+    return tuple(dict.fromkeys(view for pool in pools for view in pool.views))
+
+
+def _require_no_options(part: FederatedDataModule, where: str) -> None:
+    for name, option in signature(FederatedDataModule).parameters.items():
+        if (value := getattr(part, name)) != option.default:
+            raise InputError(f"{name} is {value!r} in {where}, which does not use it; set it on the Hybrid")
+
+
+def _require_alike(first: Examples, other: Examples, where: str) -> None:
+    shapes = [f"{pool.inputs.dtype} of shape {tuple(pool.inputs.shape[1:])}" for pool in (first, other)]
+    if shapes[0] != shapes[1]:
+        raise InputError(f"inputs are {shapes[0]} in parts[0] and {shapes[1]} in {where}; a Hybrid needs them alike")
+    for name in _ALIKE:
+        one, another = getattr(first, name), getattr(other, name)
+        if not _equal(one, another):
+            raise InputError(f"{name} is {_short(one)} in parts[0] and {_short(another)} in {where}; make them alike")
+
+
+def _equal(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    return not isinstance(one, Tensor) and not isinstance(other, Tensor) and bool(one == other)
+
+
+def _short(value: Any) -> str:
+    return f"a tensor {tuple(value.shape)}" if isinstance(value, Tensor) else str(value)

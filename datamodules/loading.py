@@ -1,0 +1,125 @@
+"""Loading with `datasets`: without its noise, and with errors that say what to do."""
+
+import errno
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lit_cfl.errors import InputError
+
+if TYPE_CHECKING:
+    from datasets import DatasetDict
+
+_NOT_WRITABLE = {
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EEXIST,
+}  # fmt: skip
+
+
+class ScriptError(Exception):
+    """The data set is a Python script, which `datasets` 4 and later no longer run."""
+
+
+def load(place: Path | str, subset: str | None, revision: str | None, fetch: str) -> "DatasetDict":
+    """All splits of a data set, memory-mapped from the cache of `datasets`.
+
+    Args:
+        place: a local folder, or an id on the Hub.
+        subset: its name, where there are several.
+        revision: of the Hub copy.
+        fetch: what to do where the Hub cannot be reached.
+
+    Raises:
+        ScriptError: it is a script.
+        InputError: anything else that keeps it from being loaded.
+    """
+    import datasets
+
+    with quiet():
+        try:
+            return datasets.load_dataset(str(place), subset, revision=revision)
+        except Exception as error:  # `datasets` raises nearly anything, some of it from pyarrow and the network
+            if "scripts are no longer supported" in str(error):
+                raise ScriptError(str(error)) from error
+            raise InputError(_explained(error, place, fetch)) from error
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """No log lines and no progress bars of `datasets` and `huggingface_hub`; what was set before is set again after."""
+    import datasets
+    from huggingface_hub import utils as hub
+
+    loggers = [logging.getLogger(name) for name in ("datasets", "huggingface_hub")]
+    levels = [logger.level for logger in loggers]
+    shown = [bars for bars in (datasets, hub) if not bars.are_progress_bars_disabled()]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    for bars in shown:
+        bars.disable_progress_bars()
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+        for bars in shown:
+            bars.enable_progress_bars()
+
+
+def how_to_fetch(source: str, revision: str | None) -> str:
+    """What to do where the Hub cannot be reached."""
+    name = source.rpartition("/")[2]
+    at = f" --revision {revision}" if revision else ""
+    return (
+        f"fetch it where there is a network: hf download --repo-type dataset {source}{at} --local-dir DIR/{name}; "
+        f"copy DIR here and set LITCFL_DATA=DIR, or give source: DIR/{name}"
+    )
+
+
+def _explained(error: BaseException, place: Path | str, fetch: str) -> str:
+    causes = list(_causes(error))
+    for cause in causes:
+        of_source = isinstance(place, Path) and str(getattr(cause, "filename", "")).startswith(str(place))
+        if isinstance(cause, OSError) and cause.errno in _NOT_WRITABLE and not of_source:
+            return _no_cache(cause)
+    if isinstance(place, str):
+        what = f"{place} is no folder here, and cannot be had from the Hugging Face Hub"
+        return f"{what} ({_first_line(error)}); {fetch}"
+    damaged = _first_damaged(place)
+    if damaged is not None:
+        return f"{damaged[0]} is damaged or no Parquet file ({_first_line(damaged[1])}); fetch it again"
+    if isinstance(error, FileNotFoundError):
+        return f"the folder {place} holds no data files; put the Parquet files there, such as train-*.parquet"
+    return f"{place} cannot be loaded ({_first_line(causes[-1])})"
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _no_cache(error: OSError) -> str:
+    import datasets
+
+    return (
+        f"the cache of Hugging Face data sets, {datasets.config.HF_DATASETS_CACHE}, cannot be written "
+        f"({error.strerror}); make room there, or set HF_HOME to another folder"
+    )
+
+
+def _first_damaged(folder: Path) -> tuple[Path, Exception] | None:
+    from pyarrow import ArrowException, parquet
+
+    for path in sorted(folder.rglob("*.parquet")):
+        try:
+            for _ in parquet.ParquetFile(path).iter_batches():
+                pass
+        except (ArrowException, OSError) as error:
+            return path, error
+    return None
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip() or type(error).__name__).split("\n")[0]

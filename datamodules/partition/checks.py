@@ -1,0 +1,79 @@
+"""What partitions require of the data, and what is required of partitions."""
+
+import torch
+from torch import Tensor
+
+from lit_cfl.data import ClientIndex
+from lit_cfl.errors import InputError
+
+
+def require_enough(num_examples: int, num_clients: int, min_size: int = 1) -> None:
+    """Raises InputError unless so many examples give every client `min_size`."""
+    if num_clients < 1 or min_size < 1:
+        raise InputError(
+            f"{num_clients} clients with {min_size} or more examples each make no sense; give 1 or more of both"
+        )
+    if num_clients * min_size > num_examples:
+        raise InputError(
+            f"{num_clients} clients cannot share {num_examples} examples with {min_size} or more each; give fewer "
+            f"clients ({num_examples // min_size} at most)" + (" or a smaller min_size" if min_size > 1 else "")
+        )
+
+
+def require_partition(index: ClientIndex, num_examples: int) -> None:
+    """Raises InputError unless every client has an example, none has one twice, and no two have the same.
+
+    Args:
+        index: example numbers of each client.
+        num_examples: N; numbers are 0 to N - 1.
+    """
+    entries = index.entries
+    outside = entries[(entries < 0) | (entries >= num_examples)]
+    if len(outside):
+        raise InputError(f"a client has example {int(outside[0])}; give out numbers 0 to {num_examples - 1}")
+    counts = torch.bincount(entries, minlength=num_examples)
+    if (counts > 1).any():
+        raise InputError(f"example {int(counts.argmax())} is given out {int(counts.max())} times; give out each once")
+    empty = (index.sizes == 0).nonzero().flatten()
+    if len(empty):
+        raise InputError(
+            f"{len(empty)} of {len(index)} clients have no example (client {int(empty[0])} is the first); "
+            "give fewer clients"
+        )
+
+
+def require_trained(train: Tensor, test: Tensor) -> None:
+    """Raises InputError where test data have a label that no training data have.
+
+    Args:
+        train, test: labels int64 of the source's two parts.
+    """
+    unknown = test[~torch.isin(test, train)]
+    if len(unknown):
+        raise InputError(
+            f"label {int(unknown[0])} is in the source's test part but not in its training part, so that no client can "
+            "train on it; test: 0.2 shares out both parts together"
+        )
+
+
+def require_labels(rule: str, labels: Tensor, num_labels: int, least: int) -> Tensor:
+    """Counts the examples of each label, int64 `[num_labels]`; raises InputError unless a rule can do with them.
+
+    Args:
+        rule: its name.
+        labels: int64 `[n]`.
+        num_labels: of the rule: labels must be 0 to `num_labels - 1`.
+        least: examples that each label must have.
+    """
+    counts = torch.bincount(labels, minlength=num_labels)
+    if len(counts) > num_labels:
+        raise InputError(
+            f"{rule} is a rule for the labels 0 to {num_labels - 1}, but there is a label {len(counts) - 1}; take data "
+            f"with {num_labels} labels or another partition"
+        )
+    if int(counts.min()) < least:
+        raise InputError(
+            f"{rule} needs {least} examples of each label, and label {int(counts.argmin())} has {int(counts.min())}; "
+            "take more data or another partition"
+        )
+    return counts

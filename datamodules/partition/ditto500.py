@@ -1,0 +1,81 @@
+"""FashionMNIST-500: 500 clients with five labels each and log-normal sizes, exactly as released.
+
+Li, Hu, Beirami, Smith. Ditto: Fair and Robust Federated Learning Through Personalization. ICML 2021, arXiv:2012.04221;
+data/fmnist/create_dataset.py of the released code.
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datamodules.partition.base import Partition, Pool
+from datamodules.partition.checks import require_labels
+from datamodules.partition.pieces import cyclic_labels, pieces
+from lit_cfl.data import ClientIndex, Division
+from lit_cfl.errors import InputError
+
+NUM_CLIENTS, NUM_LABELS, CLASSES, TOTAL = 500, 10, 5, 60_000
+
+
+@dataclass(frozen=True)
+class Ditto500(Partition):
+    """500 clients with five labels each and log-normal sizes: the Fashion-MNIST of Ditto and FlexCFL.
+
+    The released generator: on Fashion-MNIST exactly 61,251 images for training and 11,254 for testing. Client u has the
+    labels u to u + 4 modulo 10. The images of a label are given out in the order of the source, training and test part
+    apart, and again from the first one where too few are left. So clients may share images; no client has an image
+    twice. The true cluster is u mod 10.
+
+    Args:
+        seed: of the sizes, 0 to 2^32 - 1; the released code has 233. No other seed changes anything.
+    """
+
+    skew: ClassVar[str] = "label"
+    seed: int = 233
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.seed < 2**32:
+            raise InputError(f"seed of Ditto500 is {self.seed}; give 0 to {2**32 - 1}")
+
+    def divide(self, pool: Pool, rng: np.random.Generator) -> Division:
+        if not pool.has_test:
+            raise InputError(
+                "Ditto500 tests on the source's test part, and this source has none; take another partition"
+            )
+        which, wanted = cyclic_labels(NUM_CLIENTS, CLASSES, NUM_LABELS), wanted_images(self.seed)
+        train = read_round(pool.labels[: pool.num_train], which, wanted.long() + 1)
+        test = read_round(pool.labels[pool.num_train :], which, (wanted / 6).long() + 1)
+        after = ClientIndex(test.values + pool.num_train, test.starts, test.sizes)
+        return Division(train, after, which[:, 0], self.skew)
+
+
+def wanted_images(seed: int) -> Tensor:
+    """Training images of each of its labels that a client should get, before rounding, float64 `[500, 5]`."""
+    rng = np.random.RandomState(seed)  # the legacy generator, whose numbers never change
+    sizes = rng.lognormal(3, 1, NUM_CLIENTS) + 10
+    sizes = TOTAL * sizes / sizes.cumsum()[-1]  # added one by one, as released
+    parts = rng.lognormal(1, 1, (NUM_CLIENTS, CLASSES))
+    return torch.from_numpy(parts / parts.sum(1, keepdims=True) * sizes[:, None])
+
+
+def read_round(labels: Tensor, which: Tensor, sizes: Tensor) -> ClientIndex:
+    """Gives out the examples of each label in their order, and from the first one again where too few are left.
+
+    Args:
+        labels: of the examples, int64 `[n]`.
+        which: the labels of each client, int64 `[clients, k]`.
+        sizes: how many of each it gets, int64 `[clients, k]`.
+
+    Raises:
+        InputError: a label has fewer examples than one client gets.
+    """
+    there = require_labels("Ditto500", labels, NUM_LABELS, int(sizes.max())).tolist()
+    starts, read = torch.zeros_like(sizes), [0] * NUM_LABELS
+    for client, k in np.ndindex(*sizes.shape):
+        label, size = int(which[client, k]), int(sizes[client, k])
+        start = read[label] if read[label] + size <= there[label] else 0
+        starts[client, k], read[label] = start, start + size
+    return pieces(ClientIndex.from_owners(labels, NUM_LABELS), which, starts, sizes)

@@ -1,0 +1,74 @@
+"""FEMNIST-200: 200 clients with three letters each, many images shared.
+
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks (FedProx). MLSys 2020,
+arXiv:1812.06127; data/nist/data/my_sample.py of the released code. The paper says five letters.
+
+Where this differs from the released code:
+* it has a seed, so these are clients of the same law, not the very clients of a paper.
+* a client that should get more images of a letter than there are gets all of them (there: labels go astray).
+"""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+
+from datamodules.partition.base import Partition, Pool, shuffled
+from datamodules.partition.checks import require_labels
+from datamodules.partition.pieces import cyclic_labels, in_turn, pieces
+from lit_cfl.data import ClientIndex, Division
+from lit_cfl.errors import InputError
+
+NUM_LABELS, CLASSES = 10, 3
+
+
+@dataclass(frozen=True)
+class FedProxFEMNIST(Partition):
+    """Clients with three of the letters a to j and log-normal sizes: the FEMNIST of FedProx, FedGroup and FlexCFL.
+
+    Client u has the labels u, u + 1 and u + 2 modulo 10, max(2, int(s / 3)) images of each with s from
+    lognormal(4, 1) + 5. Training and test part of the source are taken together; int(0.9 n) of a client's n images are
+    for training. The true cluster is u mod 10.
+
+    The released code reads the images of a letter from the first one on for every client (it sets its index back where
+    there is room, not where there is none). So 200 clients with about 18,000 images have 1,200 to 2,700 different
+    ones, and most test images are training images of another client: accuracies say little about new images.
+
+    Args:
+        num_clients: 1 or more.
+        sharing: true: as released; false: no image goes to two clients.
+        images_per_label: so many images of each letter are used at most, drawn at random; 1 or more.
+    """
+
+    skew: ClassVar[str] = "label"
+    num_clients: int = 200
+    sharing: bool = True
+    images_per_label: int = 4000
+
+    def __post_init__(self) -> None:
+        if self.num_clients < 1 or self.images_per_label < 1:
+            given = f"num_clients is {self.num_clients} and images_per_label {self.images_per_label}"
+            raise InputError(f"{given}; give 1 or more of both")
+
+    def divide(self, pool: Pool, rng: np.random.Generator) -> Division:
+        require_labels("FedProxFEMNIST", pool.labels, NUM_LABELS, 1)
+        which = cyclic_labels(self.num_clients, CLASSES, NUM_LABELS)
+        numbers = ((rng.lognormal(4, 1, self.num_clients) + 5) / CLASSES).astype(np.int64).clip(min=2)
+        sizes = torch.from_numpy(numbers)[:, None].expand_as(which)
+        of_label = shuffled(ClientIndex.from_owners(pool.labels, NUM_LABELS), rng).first(self.images_per_label)
+        there = of_label.sizes[which]
+        if self.sharing:
+            starts, sizes = torch.zeros_like(which), sizes.minimum(there)
+        else:
+            starts = in_turn(which, sizes, NUM_LABELS)
+        fits = (starts + sizes <= there).all(1)
+        if not fits.all():
+            raise InputError(
+                f"{self.num_clients} clients cannot have images of their own, as there are "
+                f"{of_label.sizes.tolist()} of the labels 0 to 9; give {int(fits.long().argmin())} clients at most, "
+                "or sharing: true"
+            )
+        whole = shuffled(pieces(of_label, which, starts, sizes), rng)
+        train = whole.sizes * 9 // 10
+        return Division(whole.first(train).packed(), whole.after(train).packed(), which[:, 0], self.skew)

@@ -1,0 +1,172 @@
+"""Partitions with clusters of clients that have the same labels, or the same label above all."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datamodules.partition.base import SharedOut, apportioned, shuffled
+from datamodules.partition.pieces import in_turn, pieces
+from datamodules.partition.sizes import iid
+from lit_cfl.data import ClientIndex
+from lit_cfl.errors import InputError
+
+
+@dataclass(frozen=True)
+class LabelGroups(SharedOut):
+    """Labels in groups; the examples of a group's labels are shared equally, at random, among clients of its own.
+
+    The true cluster is the group. The defaults are StoCFL's pathological MNIST (Zeng et al., section A.1).
+
+    Args:
+        groups: labels of each group. Every label of the data must be in one group, and in one only.
+        clients_per_group: clients of each group, 1 or more; those of the first group come first.
+    """
+
+    skew: ClassVar[str] = "label"
+    num_clients: int = field(init=False)
+    groups: Sequence[Sequence[int]] = ((0, 1, 2), (3, 4), (5, 6), (7, 8, 9))
+    clients_per_group: int = 100
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        object.__setattr__(self, "num_clients", len(self.groups) * self.clients_per_group)
+
+    def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
+        return grouped(labels, num_labels, self.groups, self.clients_per_group, rng)
+
+    def clusters(self, shares: ClientIndex, num_labels: int) -> Tensor:
+        return torch.arange(len(shares)) // self.clients_per_group
+
+
+@dataclass(frozen=True)
+class DominantClass(SharedOut):
+    """Most of a client's examples have its cluster's label, the rest are drawn at random from all other labels.
+
+    Client u is in cluster u mod `num_clusters`, whose label has the same number. No example goes to two clients, and
+    some go to nobody: all clients have equally many, so one label runs out first. This is the label distribution skew
+    of LayerCFL: 20 clients, 4 clusters, beta 0.5 (0.8 is easier to cluster).
+
+    Args:
+        num_clusters: 1 to the number of labels or clients.
+        beta: share of a client's examples with its cluster's label, 0 to 1.
+        examples_per_client: 1 or more; null: as many as there are for everyone.
+    """
+
+    skew: ClassVar[str] = "label"
+    num_clients: int = 20
+    num_clusters: int = 4
+    beta: float = 0.5
+    examples_per_client: int | None = None
+
+    def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
+        if not 1 <= self.num_clusters <= min(self.num_clients, num_labels):
+            raise InputError(
+                f"num_clusters is {self.num_clusters}; give 1 to {min(self.num_clients, num_labels)}, as there are "
+                f"{self.num_clients} clients and {num_labels} labels"
+            )
+        clusters = torch.arange(self.num_clients) % self.num_clusters
+        return dominated(labels, num_labels, clusters, self.beta, self.examples_per_client, rng)
+
+    def clusters(self, shares: ClientIndex, num_labels: int) -> Tensor:
+        return torch.arange(len(shares)) % self.num_clusters
+
+
+def grouped(
+    labels: Tensor, num_labels: int, groups: Sequence[Sequence[int]], clients_per_group: int, rng: np.random.Generator
+) -> ClientIndex:
+    """Shares out the examples of each group's labels equally among clients of its own, the first group's first.
+
+    Raises:
+        InputError: a label of the data is in no group, or in two.
+    """
+    named = sorted(label for group in groups for label in group)
+    if len(set(named)) < len(named):
+        raise InputError(f"groups {groups} name a label twice; each may be in one group only")
+    missing = sorted(set(labels.unique().tolist()) - set(named))
+    if missing:
+        raise InputError(f"labels {missing} of the data are in none of the groups {groups}; add them to one")
+    if named and not 0 <= named[0] <= named[-1] < num_labels:
+        raise InputError(f"groups {groups} name labels that are not among 0 to {num_labels - 1}")
+    lists = []
+    for group in groups:
+        mine = torch.isin(labels, torch.tensor(group)).nonzero().flatten()
+        shared = iid(len(mine), clients_per_group, rng)
+        lists.append(ClientIndex(mine[shared.values], shared.starts, shared.sizes))
+    return ClientIndex.from_sizes(torch.cat([one.values for one in lists]), torch.cat([one.sizes for one in lists]))
+
+
+def dominated(
+    labels: Tensor,
+    num_labels: int,
+    clusters: Tensor,
+    beta: float,
+    examples_per_client: int | None,
+    rng: np.random.Generator,
+) -> ClientIndex:
+    """So many examples for each client: round(beta * n) with its cluster's label, the others from all other labels.
+
+    What a cluster takes of the other labels is in proportion to how many examples these have; who of the cluster gets
+    which of them is drawn at random.
+
+    Args:
+        clusters: of each client, int64 `[clients]`, from 0; the label of a cluster has the same number.
+
+    Raises:
+        InputError: there are too few examples.
+    """
+    there, members = torch.bincount(labels, minlength=num_labels), torch.bincount(clusters)
+    if not 0 <= beta <= 1 or int((there > 0).sum()) < 2:
+        raise InputError(f"beta is {beta}, with {int((there > 0).sum())} labels; give 0 to 1, and 2 labels or more")
+    most = most_for_everyone(there, members, beta)
+    size = most if examples_per_client is None else examples_per_client
+    if size < 1 or not fits(there, members, beta, size):
+        raise InputError(
+            f"{len(clusters)} clients cannot have {size} examples each, a share of {beta} of them with their cluster's "
+            f"label, but {most} at most; change examples_per_client, the number of clients or beta"
+        )
+    own, others = taken_by_clusters(there, members, beta, size)
+    of_label = shuffled(ClientIndex.from_owners(labels, num_labels), rng)
+    which = torch.arange(num_labels).expand(len(members), -1)
+    starts = in_turn(which, own + others, num_labels)
+    first = pieces(of_label, which, starts, own)  # of each cluster
+    second = shuffled(pieces(of_label, which, starts, others), rng)
+    number = torch.full_like(clusters, round(beta * size))
+    parts = ClientIndex.from_sizes(first.entries, number), ClientIndex.from_sizes(second.entries, size - number)
+    ranks = clusters.argsort(stable=True).argsort()  # of each client where one cluster comes after the other
+    return parts[0].plus(parts[1]).select(ranks).packed()
+
+
+def taken_by_clusters(there: Tensor, members: Tensor, beta: float, size: int) -> tuple[Tensor, Tensor]:
+    """How many examples of its own label, and of every other label, a cluster takes: int64 `[clusters, labels]` each.
+
+    Args:
+        there: examples of each label, int64 `[labels]`.
+        members: clients of each cluster, int64 `[clusters]`.
+        beta: share with the own label.
+        size: examples of each client.
+    """
+    dominant = round(beta * size)
+    own = torch.zeros(len(members), len(there), dtype=torch.int64)
+    own.fill_diagonal_(1)
+    weights = there * (1 - own)
+    rest = [apportioned(w.double(), int(n) * (size - dominant)) for w, n in zip(weights, members, strict=True)]
+    return own * members[:, None] * dominant, torch.stack(rest)
+
+
+def most_for_everyone(there: Tensor, members: Tensor, beta: float) -> int:
+    """The most examples that each client can have, 0 where not even 1; for the arguments see `taken_by_clusters`."""
+    low, high = 0, int(there.sum()) // int(members.sum()) + 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits(there, members, beta, middle) else (low, middle)
+    return low
+
+
+def fits(there: Tensor, members: Tensor, beta: float, size: int) -> bool:
+    """Whether there are so many examples; for the arguments see `taken_by_clusters`."""
+    own, others = taken_by_clusters(there, members, beta, size)
+    return bool(((own + others).sum(0) <= there).all())

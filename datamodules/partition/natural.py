@@ -1,0 +1,87 @@
+"""The clients that the data came with: writers, users."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datamodules.partition.base import Partition, Pool, split_each
+from lit_cfl.data import ClientIndex, Division
+from lit_cfl.errors import InputError
+
+
+@dataclass(frozen=True)
+class Natural(Partition):
+    """One client for each owner that the source names, as in LEAF (FEMNIST by writer, Sent140 by user).
+
+    Clients come in the order of the owners' numbers. Examples without an owner go to nobody. True clusters are unknown.
+    Caldas et al. LEAF: A Benchmark for Federated Settings. arXiv:1812.01097.
+
+    Args:
+        min_examples: owners with fewer examples, for training and testing together, are left out (LEAF's -k), and so
+            is everyone without a training example; 1 or more.
+        max_clients: so many of those that remain are drawn at random, 1 or more; null, or more than remain: all.
+        test: a share of each client's examples (0 to below 1), training and test part of the source taken together;
+            `own`: the source's test part, by owner; null: `own` where a client that trains owns some of the source's
+            test part, else 0.1 (LEAF trains on 0.9).
+    """
+
+    min_examples: int = 1
+    max_clients: int | None = None
+    test: float | Literal["own"] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.test, float | int) and not 0 <= self.test < 1:
+            raise InputError(f"test is {self.test}; it must be 0 or more and below 1")
+        if self.min_examples < 1:
+            raise InputError(f"min_examples is {self.min_examples}; give 1 or more")
+        if self.max_clients is not None and self.max_clients < 1:
+            raise InputError(f"max_clients is {self.max_clients}; give 1 or more, or null for all")
+
+    def divide(self, pool: Pool, rng: np.random.Generator) -> Division:
+        if pool.owner is None:
+            raise InputError("this source names no owners of its examples; name its client column, or use IID")
+        train, test = by_owner(pool.owner, pool.num_train)
+        both = bool(train.sizes.minimum(test.sizes).any())
+        if self.test == "own" and not both:
+            raise InputError("test is 'own', but no client that trains owns a test example; give a share: test: 0.1")
+        share = (None if both else 0.1) if self.test is None else self.test
+        if isinstance(share, float | int):
+            train, test = by_owner(pool.owner, len(pool.owner))
+        clients = chosen(train.sizes, test.sizes, self.min_examples, self.max_clients, rng)
+        train, test = train.select(clients).packed(), test.select(clients).packed()
+        if isinstance(share, float | int):
+            train, test = split_each(train, float(share), rng)
+        return Division(train, test, torch.full((len(clients),), -1), self.skew)
+
+
+def by_owner(owner: Tensor, num_train: int) -> tuple[ClientIndex, ClientIndex]:
+    """The examples of each owner, those before `num_train` and those from there on.
+
+    Args:
+        owner: of each example, int64 `[N]`, -1 = nobody.
+    """
+    num_owners = int(owner.max()) + 1
+    test = ClientIndex.from_owners(owner[num_train:], num_owners)
+    after = ClientIndex(test.values + num_train, test.starts, test.sizes)
+    return ClientIndex.from_owners(owner[:num_train], num_owners), after
+
+
+def chosen(train: Tensor, test: Tensor, min_examples: int, max_clients: int | None, rng: np.random.Generator) -> Tensor:
+    """Numbers of the owners that become clients, ascending, int64.
+
+    Args:
+        train, test: how many examples of each kind every owner has, int64 `[owners]`.
+
+    Raises:
+        InputError: nobody has enough.
+    """
+    clients = ((train > 0) & (train + test >= min_examples)).nonzero().flatten()
+    if not len(clients):
+        most = int((train + test)[train > 0].max()) if train.any() else 0
+        raise InputError(f"no client has {min_examples} examples, the largest has {most}; lower min_examples")
+    if max_clients is not None and max_clients < len(clients):
+        clients = torch.from_numpy(rng.permutation(clients.numpy())[:max_clients]).sort().values
+    return clients

@@ -1,0 +1,104 @@
+"""Sentiment140: tweets by user.
+
+Go, Bhayani, Huang. Twitter Sentiment Classification using Distant Supervision. 2009.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from datamodules import glove
+from datamodules.cache import Arrays, cached
+from datamodules.columns import clients, whole_numbers
+from datamodules.image_sets import pool_of
+from datamodules.partition import Partition, Pool
+from datamodules.partition.natural import Natural
+from datamodules.pooled import PooledDataModule
+from datamodules.source import Source, find
+from datamodules.tokens import Padding, Vocabulary
+from lit_cfl.data import Examples
+from lit_cfl.errors import InputError
+
+NEGATIVE, NEUTRAL, POSITIVE = 0, 2, 4  # polarity, in the column `sentiment`
+
+
+class Sent140(PooledDataModule):
+    """Tweets, negative or positive (Sentiment140, 2009), a client a user: token ids or word vectors, 2 labels.
+
+    Of the Hub copy (1,600,000 tweets) only the split `train` is used: the 498 tweets of `test` are of other users, and
+    some are neutral. Neutral tweets and rows without text or user are left out. The papers have 772 users with 40,783
+    tweets (LEAF `-k 30`, 80 % for training), drawn without a public seed. Not tried on the live Hub.
+
+    Args:
+        source: a Hub id, or a local folder in the same form (columns text, user, sentiment: 0 negative, 4 positive).
+        revision: branch, tag or commit of the Hub copy; where that is a script, `refs/convert/parquet` is taken.
+        length: tokens kept of each tweet, 1 or more; shorter ones are padded.
+        padding: at the `front` (FlexCFL) or at the `end` (FedProx, FedGroup).
+        embeddings: a text file of GloVe vectors, such as glove.6B.300d.txt: nets get these vectors, which stay fixed,
+            and zeros for padding and unknown words (the papers' way). null: nets get token ids, and train an embedding.
+        max_words: without `embeddings`: words in the vocabulary, the most frequent of all users' tweets, 1 or more.
+        partition: who has which tweets.
+        options: of `PooledDataModule`.
+    """
+
+    def __init__(
+        self,
+        source: str = "stanfordnlp/sentiment140",
+        revision: str | None = None,
+        length: int = 25,
+        padding: Padding = "front",
+        embeddings: str | Path | None = None,
+        max_words: int = 10_000,
+        partition: Partition = Natural(min_examples=30, test=0.2),
+        **options: Any,
+    ) -> None:
+        super().__init__(partition, **options)
+        for name, value in {"length": length, "max_words": max_words}.items():
+            if value < 1:
+                raise InputError(f"data.{name} is {value}; it must be 1 or more")
+        self.source, self.revision, self.length, self.padding = source, revision, length, padding
+        self.embeddings, self.max_words = None if embeddings is None else Path(embeddings).expanduser(), max_words
+
+    def pool(self) -> Pool:
+        source = find(self.source, self.revision, script_revision="refs/convert/parquet")
+        known = str(self.max_words) if self.embeddings is None else glove.fingerprint(self.embeddings)
+        key = ["sent140 1", source.fingerprint, str(self.length), self.padding, known]
+        arrays = cached(key, lambda: self._read(source))
+        tokens, labels = torch.from_numpy(arrays["tokens"]), torch.from_numpy(arrays["labels"])
+        vectors = torch.from_numpy(arrays["embeddings"]) if "embeddings" in arrays else None
+        vocabulary = int(arrays["vocabulary"])
+        return pool_of(Examples(tokens, labels, 2, embeddings=vectors, vocabulary=vocabulary), arrays)
+
+    def _read(self, source: Source) -> Arrays:
+        table = source.table("train", ["text", "user", "sentiment"])
+        polarity = _polarities(whole_numbers(table["sentiment"], "sentiment"))
+        owned = [bool(text and user) for text, user in zip(table["text"], table["user"], strict=True)]
+        kept = np.flatnonzero(owned & (polarity != NEUTRAL))
+        if not len(kept):
+            raise InputError(f"{self.source} holds no tweet with a text, a user and a sentiment of 0 or 4")
+        texts = [table["text"][row] for row in kept]
+        owner, names = clients([table["user"][row] for row in kept], "user")
+        arrays = {
+            "labels": (polarity[kept] == POSITIVE).astype(np.int64),
+            "num_train": np.array(len(kept)),
+            "owner": owner,
+            "names": names,
+        }
+        vocabulary = Vocabulary.of(texts, self.max_words if self.embeddings is None else None)
+        if self.embeddings is not None:
+            vocabulary, arrays["embeddings"] = glove.with_vectors(vocabulary, self.embeddings)
+        tokens = vocabulary.encode(texts, self.length, self.padding)
+        return arrays | {"tokens": tokens, "vocabulary": np.array(len(vocabulary))}
+
+
+def _polarities(polarity: np.ndarray) -> np.ndarray:
+    """These values, int64 `[N]`. Raises InputError where one is no polarity."""
+    wrong = np.flatnonzero(~np.isin(polarity, [NEGATIVE, NEUTRAL, POSITIVE]))
+    if len(wrong):
+        raise InputError(
+            f"column 'sentiment' holds {polarity[wrong[0]]} in row {wrong[0]} (from 0); it must be 0 (negative), "
+            "2 (neutral) or 4 (positive)"
+        )
+    return polarity

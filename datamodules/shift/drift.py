@@ -1,0 +1,140 @@
+"""Label drift: from some round on, some clients mean other labels by the same inputs."""
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datamodules.shift.base import distinct, replaced
+from datamodules.skew import shifted_labels
+from lit_cfl.data import ClientIndex, Examples, FederatedData, View
+from lit_cfl.errors import InputError
+from lit_cfl.hashing import keyed_uniform
+from lit_cfl.shifting import Moves, Occasion, Shift
+
+
+@dataclass(frozen=True)
+class LabelDrift(Shift):
+    """Some clients come to see label y as (y + labels) mod C: at once, gradually, or now and again.
+
+    The same clients drift throughout, drawn once from the seed, with all the data that they have; data that they swap
+    away stay as they are. A client's true cluster then is that of its data before, under the new labels; under a
+    gradual drift, as soon as half of the examples are to drift.
+
+    Args:
+        share: of all clients that drift, 0 to 1.
+        labels: how far labels move; not a multiple of C.
+        start: the first round of the drift, from 0.
+        duration: rounds over which more and more of the examples drift, the last of them all; 0 or 1 = all at once.
+        period: null = the drift stays; else it is on for so many rounds, off for as many, and on again. Not below the
+            duration.
+        participants: `all` clients in training, or the `warm` ones only, those that have a model.
+    """
+
+    share: float = 0.5
+    labels: int = 1
+    start: int = 50
+    duration: int = 0
+    period: int | None = None
+    concepts: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise InputError(f"the share of clients that drift is {self.share}; give 0 to 1")
+        if self.start < 0 or self.duration < 0:
+            raise InputError(f"a drift starts at {self.start} and takes {self.duration} rounds; give 0 or more")
+        if self.period is not None and self.period < max(1, self.duration):
+            raise InputError(
+                f"the period of a drift is {self.period} rounds and its duration {self.duration}; "
+                "give a period of 1 or more that is as long as the duration, or null for a drift that stays"
+            )
+
+    def widen(self, examples: Examples) -> Examples:
+        """Behind the views that there are: each of them, seen under the new labels."""
+        if self.labels % examples.num_labels == 0:
+            raise InputError(
+                f"a drift by {self.labels} of {examples.num_labels} labels changes none; "
+                f"give 1 to {examples.num_labels - 1}"
+            )
+        drift = View(label_map=shifted_labels(examples.num_labels, self.labels))
+        return replace(examples, views=(*examples.views, *(view.then(drift) for view in examples.views)))
+
+    def step(self, data: FederatedData, at: Occasion) -> tuple[FederatedData, Moves | None]:
+        if at.round < self.start:
+            return data, None
+        drifts = drifting(data.num_clients, self.share, at.rng("who", round=0))
+        clients, degree = at.participants[drifts[at.participants]], self.degree(at.round)
+        lists: dict[str, Any] = {}
+        changed = torch.zeros_like(clients)
+        for name in ("train", "validation", "test", "withheld"):
+            index: ClientIndex | None = getattr(data, name)
+            if index is not None:
+                lists[name], differs = drifted(index, clients, len(data.examples), degree, at)
+                changed += differs if name != "withheld" else 0
+        before = data.true_clusters[clients]
+        after = with_concept(before, at.weight, degree >= 0.5)
+        rows = (changed > 0) | (after != before)
+        partners = torch.full_like(clients, -1)
+        columns = (column[rows] for column in (clients, partners, changed, before, after))
+        clusters = data.true_clusters.index_copy(0, clients, after)
+        return replace(data, true_clusters=clusters, **lists), Moves("label_drift", *columns)
+
+    def degree(self, round: int) -> float:
+        """The share of a drifting client's examples that have drifted by this round, 0 to 1."""
+        since = round - self.start
+        if since < 0 or (self.period and since // self.period % 2):
+            return 0.0
+        since = since % self.period if self.period else since
+        return min(1.0, (since + 1) / max(1, self.duration))
+
+
+def drifting(num_clients: int, share: float, rng: np.random.Generator) -> Tensor:
+    """Draws round(share * num_clients) clients: bool `[num_clients]`."""
+    drifts = torch.zeros(num_clients, dtype=torch.bool)
+    drifts[torch.from_numpy(rng.permutation(num_clients)[: round(share * num_clients)])] = True
+    return drifts
+
+
+def drifted(
+    index: ClientIndex, clients: Tensor, num_examples: int, degree: float, at: Occasion
+) -> tuple[ClientIndex, Tensor]:
+    """The index with a share of these clients' examples under the new labels, all others under the old ones.
+
+    Args:
+        index: of all clients.
+        clients: ids int64 `[n]`.
+        num_examples: N, size of the pool.
+        degree: the share, 0 to 1; as it grows, examples that have drifted stay so.
+
+    Returns:
+        the index, and how many of each client's entries changed, int64 `[n]`.
+    """
+    stretches, stretch_of = distinct(index.select(clients))
+    old = stretches.entries
+    is_new = old // num_examples // at.stride % 2
+    new = old + (_drifts(old % num_examples, degree, at.seed) - is_new) * at.stride * num_examples
+    changed = torch.bincount(stretches.owners[new != old], minlength=len(stretches))[stretch_of]
+    some = changed > 0
+    if not some.any():
+        return index, changed
+    lists = ClientIndex.from_sizes(new, stretches.sizes).select(stretch_of[some])
+    return replaced(index, clients[some], lists), changed
+
+
+def with_concept(clusters: Tensor, weight: int, new: bool) -> Tensor:
+    """True clusters under the new labels or the old ones, int64 `[n]`; -1 stays.
+
+    Args:
+        clusters: int64 `[n]`.
+        weight: what the new labels count in a cluster's number.
+    """
+    return clusters.where(clusters < 0, clusters + (int(new) - clusters // weight % 2) * weight)
+
+
+def _drifts(examples: Tensor, degree: float, seed: int) -> Tensor:
+    """1 for the examples that drift, 0 for the others, int64 `[n]`."""
+    if degree in (0, 1):  # spares the draws
+        return torch.full_like(examples, int(degree))
+    return (keyed_uniform(examples ^ seed, 1).flatten() < degree).long()

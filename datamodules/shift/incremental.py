@@ -1,0 +1,91 @@
+"""Training data that arrive by and by."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from datamodules.partition.base import shuffled
+from datamodules.shift.base import replaced
+from lit_cfl.data import ClientIndex, FederatedData
+from lit_cfl.errors import InputError
+from lit_cfl.shifting import Moves, Occasion, Shift
+
+
+@dataclass(frozen=True)
+class Incremental(Shift):
+    """Clients have a growing share of their training data; test and validation data are there from the start.
+
+    The first release withholds the rest, later ones hand out more of it. Clients that did not take part in the first
+    release (newcomers; the cold ones under `participants: warm`) have all their data from start to end.
+
+    Args:
+        rounds: of the releases, ascending. All data are there before the first one.
+        shares: of each client's training examples that are there from each release on, ascending, above 0 to 1.
+        release: `nominal` shares of all training examples (the paper), or `shrinking` ones, of those present (the
+            published code: 25, 50, 75, 100 % leave 25, 12.5, 9.4, 9.4 %).
+        participants: `all` clients in training, or the `warm` ones only, those that have a model (the papers' tables).
+    """
+
+    rounds: Sequence[int] = (0, 50, 100, 150)
+    shares: Sequence[float] = (0.25, 0.5, 0.75, 1.0)
+    release: Literal["nominal", "shrinking"] = "nominal"
+
+    def __post_init__(self) -> None:
+        if len(self.rounds) != len(self.shares) or not self.rounds:
+            raise InputError(f"rounds {self.rounds} and shares {self.shares} must be as many, and at least one")
+        if self.rounds[0] < 0 or any(later <= sooner for sooner, later in pairwise(self.rounds)):
+            raise InputError(f"the rounds of releases are {self.rounds}; give them in ascending order, from 0")
+        steps = pairwise((0, *self.shares))
+        if not all(less < more <= 1 for less, more in steps):
+            raise InputError(f"the shares of releases are {self.shares}; give them in ascending order, above 0 to 1")
+
+    def step(self, data: FederatedData, at: Occasion) -> tuple[FederatedData, Moves | None]:
+        if at.round not in self.rounds:
+            return data, None
+        number = list(self.rounds).index(at.round)
+        clients, withheld = at.participants, _withheld(data)
+        present = data.train.select(clients)
+        if number == 0:
+            present = shuffled(present, at.rng("order"))
+        else:
+            taking_part = withheld.sizes[clients] > 0
+            clients, present = clients[taking_part], present.select(taking_part.nonzero().flatten())
+        whole = present.plus(withheld.select(clients))
+        of = whole.sizes if self.release == "nominal" else present.sizes
+        sizes = share_of(self.shares[number], of)
+        if number and self.release == "nominal":
+            sizes = sizes.maximum(present.sizes)  # after swaps of a label more may be there already
+        released = replace(
+            data,
+            train=replaced(data.train, clients, whole.first(sizes)),
+            withheld=replaced(withheld, clients, whole.after(sizes)),
+        )
+        return released, _moves(data, released, clients)
+
+
+def share_of(share: float, sizes: Tensor) -> Tensor:
+    """ceil(share * n) for each n, exact for the fraction that the share stands for: 0.7 * 10 is 7, not 8.
+
+    Args:
+        share: above 0 to 1.
+        sizes: n, int64 of any shape.
+    """
+    numerator, denominator = Fraction(share).limit_denominator(1_000_000_000).as_integer_ratio()
+    return (sizes * numerator + denominator - 1) // denominator
+
+
+def _withheld(data: FederatedData) -> ClientIndex:
+    return ClientIndex.empty(data.num_clients) if data.withheld is None else data.withheld
+
+
+def _moves(before: FederatedData, after: FederatedData, clients: Tensor) -> Moves:
+    """A row for each client that now has more or fewer training examples."""
+    more = (after.num_examples - before.num_examples)[clients].abs()
+    clients, more = clients[more > 0], more[more > 0]
+    clusters = after.true_clusters[clients]
+    return Moves("incremental", clients, torch.full_like(clients, -1), more, clusters, clusters)

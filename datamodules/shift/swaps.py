@@ -1,0 +1,149 @@
+"""Swaps: two clients exchange all their data, or the examples of one label each."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from datamodules.partition.base import shuffled
+from datamodules.shift.base import replaced
+from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.errors import InputError
+from lit_cfl.shifting import Moves, Occasion, Shift
+
+
+@dataclass(frozen=True)
+class SwapAll(Shift):
+    """Pairs of clients exchange all their data, the true cluster with them.
+
+    In each round the participants are paired at random, and each pair exchanges with a probability. So a client moves
+    with about that probability in a round.
+
+    Args:
+        probability: of each pair in each round, 0 to 1.
+        participants: `all` clients in training, or the `warm` ones only, those that have a model (the papers' tables).
+    """
+
+    probability: float = 0.05
+
+    def __post_init__(self) -> None:
+        _require_probability(self.probability)
+
+    def step(self, data: FederatedData, at: Occasion) -> tuple[FederatedData, Moves | None]:
+        pairs = drawn_pairs(at.participants, self.probability, at.rng("pairs"))
+        return swap_all(data, pairs) if len(pairs) else (data, None)
+
+
+@dataclass(frozen=True)
+class SwapPart(Shift):
+    """Pairs of clients exchange the examples of one label each; their true clusters are unknown from then on.
+
+    Pairs are drawn as in `SwapAll`. Each client of a pair gives all examples of a label that it has both in its
+    training and in its test data, while the other one does not.
+
+    Args:
+        probability: of each pair in each round, 0 to 1.
+        part_abort: what ends where a pair has no such labels: this `pair`'s swap, or all swaps of the `round` from this
+            pair on (the published code).
+        participants: `all` clients in training, or the `warm` ones only, those that have a model (the papers' tables).
+    """
+
+    probability: float = 0.05
+    part_abort: Literal["pair", "round"] = "pair"
+
+    def __post_init__(self) -> None:
+        _require_probability(self.probability)
+
+    def step(self, data: FederatedData, at: Occasion) -> tuple[FederatedData, Moves | None]:
+        pairs = drawn_pairs(at.participants, self.probability, at.rng("pairs"))
+        labels = unique_labels(data, pairs, at.rng("labels"))
+        able = (labels >= 0).all(1)
+        if self.part_abort == "round":
+            able = able.cumprod(0).bool()
+        return swap_part(data, pairs[able], labels[able], at.rng("order")) if able.any() else (data, None)
+
+
+def drawn_pairs(clients: Tensor, probability: float, rng: np.random.Generator) -> Tensor:
+    """Pairs the clients at random and draws each pair with the probability.
+
+    Args:
+        clients: ids int64 `[n]`; where n is odd one of them is in no pair.
+        probability: 0 to 1.
+
+    Returns:
+        int64 `[pairs, 2]`.
+    """
+    order = clients[torch.from_numpy(rng.permutation(len(clients)))]
+    half = len(clients) // 2
+    pairs = torch.stack([order[:half], order.flip(0)[:half]], 1)
+    return pairs[torch.from_numpy(rng.random(half) < probability)]
+
+
+def swap_all(data: FederatedData, pairs: Tensor) -> tuple[FederatedData, Moves]:
+    """Each pair exchanges every list and the true cluster. Copies no list.
+
+    Args:
+        pairs: int64 `[pairs, 2]`, each client at most once.
+    """
+    source = torch.arange(data.num_clients)
+    source[pairs] = pairs.flip(1)
+    clusters = data.true_clusters[source]
+    swapped = replace(data.of_lists(lambda index: index.select(source)), true_clusters=clusters)
+    clients = pairs.flatten().sort().values
+    came = (swapped.train.sizes + swapped.validation.sizes + swapped.test.sizes)[clients]
+    return swapped, Moves("swap_all", clients, source[clients], came, data.true_clusters[clients], clusters[clients])
+
+
+def unique_labels(data: FederatedData, pairs: Tensor, rng: np.random.Generator) -> Tensor:
+    """Draws for each client of a pair a label that it has both in its training and in its test data, and the other not.
+
+    Returns:
+        labels int64 `[pairs, 2]`, uniform among those possible; -1 where there is none.
+    """
+    mine = data.subset(pairs.flatten())
+    held = (mine.label_counts > 0) & (replace(mine, train=mine.test).label_counts > 0)
+    held = held.view(*pairs.shape, data.examples.num_labels)
+    own = held & ~held.flip(1)
+    draws = torch.from_numpy(rng.random(tuple(own.shape))).where(own, -1.0)
+    return draws.argmax(2).where(own.any(2), -1)
+
+
+def swap_part(
+    data: FederatedData, pairs: Tensor, labels: Tensor, rng: np.random.Generator
+) -> tuple[FederatedData, Moves]:
+    """Each client of a pair gives all its examples of a label to the other one. Looks at these clients' lists only.
+
+    Args:
+        pairs: int64 `[pairs, 2]`, each client at most once.
+        labels: that each client gives, int64 `[pairs, 2]`.
+        rng: shuffles the new lists.
+    """
+    clients, given = pairs.flatten(), labels.flatten()
+
+    def exchanged(index: ClientIndex) -> ClientIndex:
+        mine = index.select(clients)
+        owners = mine.owners ^ _leaves(mine, given, data.examples).long()  # the two of a pair stand side by side
+        lists = ClientIndex.from_owners(owners, len(clients))
+        return replaced(index, clients, shuffled(replace(lists, values=mine.entries[lists.values]), rng))
+
+    swapped = replace(data.of_lists(exchanged), true_clusters=data.true_clusters.index_fill(0, clients, -1))
+    came = torch.zeros_like(pairs)
+    for index in (data.train, data.validation, data.test):
+        mine = index.select(clients)
+        left = torch.bincount(mine.owners[_leaves(mine, given, data.examples)], minlength=len(clients))
+        came += left.view_as(pairs).flip(1)
+    order = clients.argsort()
+    columns = (pairs, pairs.flip(1), came, data.true_clusters[pairs], torch.full_like(pairs, -1))
+    return swapped, Moves("swap_part", *(column.flatten()[order] for column in columns))
+
+
+def _leaves(lists: ClientIndex, given: Tensor, examples: Examples) -> Tensor:
+    """Which entries have the label that their owner gives away, bool `[entries]`."""
+    return examples.targets(lists.entries).cpu() == given[lists.owners]
+
+
+def _require_probability(probability: float) -> None:
+    if not 0 <= probability <= 1:
+        raise InputError(f"the probability of a swap is {probability}; give 0 (never) to 1 (every pair in every round)")

@@ -1,0 +1,185 @@
+"""Data sets on the Hugging Face Hub, or in local folders of the same form.
+
+Both are loaded by `datasets.load_dataset`, so a local copy takes the path that a download takes. `datasets` is
+imported only when a table is really read. Tried on local copies in the Hub's form; not on the live Hub.
+"""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b, file_digest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from datamodules.loading import ScriptError, how_to_fetch, load
+from lit_cfl.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow
+    from datasets import Dataset, DatasetDict
+
+Kind = Literal["image", "text", "numbers"]
+_HUB_ID = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
+
+
+def find(
+    source: str, revision: str | None = None, script_revision: str | None = None, subset: str | None = None
+) -> "Source":
+    """A data set by its Hub id or folder. Nothing is loaded yet.
+
+    Args:
+        source: a local folder, or an id of the Hub (`owner/name`). Where the environment variable LITCFL_DATA=DIR is
+            set, every id stands for the folder `DIR/<name>`.
+        revision: branch, tag or commit of the Hub copy; a local folder has none.
+        script_revision: taken in place of `revision` where the Hub copy is a script.
+        subset: its name, where the data set has several.
+
+    Raises:
+        InputError: there is no such folder, and it is no id.
+    """
+    if source and Path(source).expanduser().is_dir():
+        return Source(source, Path(source).expanduser(), revision, script_revision, subset)
+    if not _HUB_ID.fullmatch(source) or Path(source).is_file():
+        raise InputError(f"source {source!r} is no folder and no id of the Hugging Face Hub, such as ylecun/mnist")
+    local = os.environ.get("LITCFL_DATA")
+    if not local:
+        return Source(source, None, revision, script_revision, subset)
+    folder = Path(local).expanduser() / source.rpartition("/")[2]
+    if not folder.is_dir():
+        fetch = how_to_fetch(source, revision or script_revision)
+        raise InputError(f"LITCFL_DATA is {local}, but there is no folder {folder} for {source}; {fetch}")
+    return Source(source, folder, revision, script_revision, subset)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set, made by `find`.
+
+    Args:
+        name: what the user gave.
+        folder: where it lies, or None: on the Hub.
+        revision, script_revision, subset: as in `find`.
+    """
+
+    name: str
+    folder: Path | None
+    revision: str | None = None
+    script_revision: str | None = None
+    subset: str | None = None
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of the content: a hash of a folder's files, or what `datasets` says of the Hub copy (its commit is in it)."""
+        if self.folder is not None:
+            return _hash_of_files(self.folder)
+        return " ".join([self.name, *(str(part._fingerprint) for part in self._splits.values())])
+
+    @property
+    def columns(self) -> list[str]:
+        return list(next(iter(self._splits.values())).features)
+
+    def has(self, split: str) -> bool:
+        return split in self._splits
+
+    def label_names(self, column: str) -> list[str] | None:
+        """What the class labels 0, 1, ... mean; None where the column holds plain values."""
+        names = getattr(self._features([column])[column], "names", None)
+        return None if names is None else list(names)
+
+    def kind(self, column: str) -> Kind:
+        """What a column holds, by its feature type."""
+        import datasets
+
+        feature = self._features([column])[column]
+        if isinstance(feature, datasets.Image):
+            return "image"
+        return "text" if getattr(feature, "dtype", "") in ("string", "large_string") else "numbers"
+
+    def table(self, split: str, columns: Sequence[str]) -> dict[str, list[Any]]:
+        """Columns of a split: images as encoded bytes, class labels as numbers, all else as Python values.
+
+        Raises:
+            InputError: there is no such split or column (those there are get listed), or the data cannot be loaded.
+        """
+        kinds = {column: self.kind(column) for column in columns}
+        table = self._split(split).select_columns(list(columns)).with_format("arrow")[:]
+        return {
+            column: _encoded_images(table[column]) if kind == "image" else table[column].to_pylist()
+            for column, kind in kinds.items()
+        }
+
+    def array(self, split: str, column: str) -> np.ndarray:
+        """A column of numbers, or of lists of them, `[N, ...]`; dtype object where the lists differ in length."""
+        self._features([column])
+        return np.asarray(self._split(split).with_format("numpy")[column][:])
+
+    def joined(self, columns: Sequence[str], splits: Sequence[str]) -> dict[str, list[Any]]:
+        """Columns of several splits, one split behind the other."""
+        tables = [self.table(split, columns) for split in splits]
+        return {column: [value for table in tables for value in table[column]] for column in columns}
+
+    def size(self, split: str) -> int:
+        """Number of rows."""
+        return len(self._split(split))
+
+    @cached_property
+    def _splits(self) -> "DatasetDict":
+        try:
+            return self._load(self.revision)
+        except ScriptError as error:
+            if self.folder is None and self.script_revision is not None:
+                return self._load(self.script_revision)
+            fetch = how_to_fetch(self.name, "refs/convert/parquet")
+            raise InputError(
+                f"{self.folder or self.name} is a script, which `datasets` no longer runs; "
+                f"give revision: refs/convert/parquet, or {fetch}"
+            ) from error
+
+    def _load(self, revision: str | None) -> "DatasetDict":
+        fetch = how_to_fetch(self.name, revision or self.script_revision)
+        return load(self.folder or self.name, self.subset, revision, fetch)
+
+    def _split(self, split: str) -> "Dataset":
+        if not self.has(split):
+            raise InputError(f"{self.name} has no split {split!r}; it has {', '.join(self._splits)}")
+        return self._splits[split]
+
+    def _features(self, columns: Sequence[str]) -> dict[str, Any]:
+        features: dict[str, Any] = next(iter(self._splits.values())).features
+        for column in columns:
+            if column not in features:
+                raise InputError(f"{self.name} has no column {column!r}; it has {', '.join(features)}")
+        return features
+
+
+def _encoded_images(column: "pyarrow.ChunkedArray") -> list[bytes | None]:
+    """The files' bytes: those in the table, or those of the files that it names."""
+    from pyarrow import compute
+
+    encoded: list[bytes | None] = compute.struct_field(column, "bytes").to_pylist()
+    if None not in encoded:
+        return encoded
+    paths = compute.struct_field(column, "path").to_pylist()
+    return [
+        Path(path).read_bytes() if data is None and path and Path(path).is_file() else data
+        for data, path in zip(encoded, paths, strict=True)
+    ]
+
+
+def _hash_of_files(folder: Path) -> str:
+    """Of names and bytes of all files but hidden ones (`hf download` keeps notes in `.cache`)."""
+    digest = blake2b(digest_size=16)
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        if not path.is_file() or any(part.startswith(".") for part in name.parts):
+            continue
+        try:
+            with path.open("rb") as file:
+                digest.update(name.as_posix().encode() + b"\0" + file_digest(file, blake2b).digest())
+        except OSError as error:
+            raise InputError(f"{path} cannot be read ({error.strerror}); mend it, or give another source") from error
+    return digest.hexdigest()

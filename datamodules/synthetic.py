@@ -1,0 +1,204 @@
+"""Synthetic(alpha, beta): every client has inputs around a centre of its own, labelled by a linear model of its own.
+
+Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks. MLSys 2020,
+arXiv:1812.06127, section 5.1. The 100 clients of the clustering papers come from the code released with
+Li, Sanjabi, Beirami, Smith. Fair Resource Allocation in Federated Learning. ICLR 2020, arXiv:1905.10497.
+
+Where this differs from the papers:
+* alpha and beta are standard deviations, as in the released code; the text writes N(0, alpha), for 1 the same.
+* the released code has no seed, so these are clients of the same law, not the very clients of a paper.
+* clients may share models (`num_clusters`), so that there are true clusters to find.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from datamodules.federated import FederatedDataModule
+from datamodules.partition.base import shuffled
+from lit_cfl.data import ClientIndex, Division, Examples
+from lit_cfl.errors import InputError
+from lit_cfl.seeds import derive
+
+_BLOCK = 2**16  # examples made at a time: what is not kept stays small, however many clients there are
+_MOST = 10**9  # examples; more is a slip in the options of the sizes
+
+
+@dataclass(frozen=True, eq=False)
+class Population:
+    """Clients of one law; see `Synthetic` for it.
+
+    Args:
+        sizes: examples of each client, int64 `[clients]`, 1 or more.
+        num_clusters: client i has the model of cluster i mod num_clusters; None = one of its own.
+        seed: of models and examples.
+    """
+
+    sizes: np.ndarray
+    alpha: float
+    beta: float
+    dimensions: int
+    num_labels: int
+    num_clusters: int | None = None
+    seed: int = 0
+
+    def models(self) -> np.ndarray:
+        """W with b behind it, float32 `[clients or clusters, labels, dimensions + 1]`."""
+        return self._models(self.num_clusters or len(self.sizes), self._streams()[0])
+
+    def examples(self, block: int = _BLOCK) -> tuple[np.ndarray, np.ndarray]:
+        """x float32 `[N, dimensions]` and y int64 `[N]`, one client behind the other.
+
+        Args:
+            block: examples made at a time, about, 1 or more; any number gives the same examples.
+        """
+        ends = self.sizes.cumsum()
+        x, y = np.empty((ends[-1], self.dimensions), np.float32), np.empty(ends[-1], np.int64)
+        of_models, of_centres, of_inputs = self._streams()
+        shared = None if self.num_clusters is None else self.models()
+        for clients in _blocks(ends, block):
+            sizes = self.sizes[clients.start : clients.stop]
+            owners = np.repeat(np.arange(len(clients)), sizes)
+            rows = slice(ends[clients.stop - 1] - len(owners), ends[clients.stop - 1])
+            centres = around_own_mean(len(clients), self.dimensions, self.beta, of_centres)
+            x[rows] = inputs_around(centres[owners], of_inputs)
+            if shared is None:
+                y[rows] = labels_by(self._models(len(clients), of_models), owners, x[rows])
+            else:
+                y[rows] = labels_by(shared, (owners + clients.start) % len(shared), x[rows])
+        return x, y
+
+    def _models(self, number: int, rng: np.random.Generator) -> np.ndarray:
+        flat = around_own_mean(number, self.num_labels * (self.dimensions + 1), self.alpha, rng)
+        return flat.reshape(number, self.num_labels, self.dimensions + 1)
+
+    def _streams(self) -> list[np.random.Generator]:
+        """For models, centres and inputs: each in the order of the clients, so that blocks change nothing."""
+        return np.random.default_rng(derive(self.seed, "synthetic population")).spawn(3)
+
+
+def around_own_mean(rows: int, size: int, deviation: float, rng: np.random.Generator) -> np.ndarray:
+    """Numbers N(m, 1), where each row has an m ~ N(0, deviation^2) of its own: float32 `[rows, size]`."""
+    numbers: np.ndarray = rng.standard_normal((rows, 1 + size), dtype=np.float32)
+    numbers[:, 1:] += np.float32(deviation) * numbers[:, :1]
+    return numbers[:, 1:]
+
+
+def inputs_around(centres: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """One input N(centre, diag(j^-1.2)) for each centre, j from 1: float32 `[n, dimensions]`."""
+    inputs: np.ndarray = rng.standard_normal(centres.shape, dtype=np.float32)
+    inputs *= np.arange(1, centres.shape[1] + 1, dtype=np.float32) ** np.float32(-0.6)
+    inputs += centres
+    return inputs
+
+
+def labels_by(models: np.ndarray, which: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """argmax(W x + b), int64 `[n]`; ties: the lowest label.
+
+    Args:
+        models: W with b behind it, `[models, labels, dimensions + 1]`.
+        which: the model of each input, int64 `[n]`.
+        x: inputs `[n, dimensions]`.
+    """
+    scores = np.empty((len(x), models.shape[1]), x.dtype)
+    for label in range(models.shape[1]):  # never [n, labels, dimensions] at once
+        mine = models[which, label]
+        scores[:, label] = np.einsum("nd,nd->n", mine[:, :-1], x) + mine[:, -1]
+    labels: np.ndarray = scores.argmax(1)
+    return labels
+
+
+def log_normal_sizes(clients: int, mean: float, deviation: float, least: int, rng: np.random.Generator) -> np.ndarray:
+    """least + int(exp(N(mean, deviation^2))) for each client, int64 `[clients]`."""
+    with np.errstate(over="ignore"):
+        drawn = np.exp(mean + deviation * rng.standard_normal(clients))
+    total = drawn.sum() + least * clients
+    if not total <= _MOST:
+        raise InputError(
+            f"{clients} clients would have {total:.2g} examples in all (mean_log_size {mean}, "
+            f"log_size_deviation {deviation}, min_size {least}); the most is {_MOST:.0e}, so lower one of these"
+        )
+    sizes: np.ndarray = drawn.astype(np.int64) + least
+    return sizes
+
+
+def _blocks(ends: np.ndarray, block: int) -> Iterator[range]:
+    """Clients in stretches of about so many examples; `ends` counts those up to and with each client, int64."""
+    first = np.flatnonzero(np.diff(ends // block, prepend=-1))
+    return map(range, first, [*first[1:], len(ends)])
+
+
+class Synthetic(FederatedDataModule):
+    """Synthetic(alpha, beta): linear models in many dimensions (Li et al., FedProx, 2020, section 5.1).
+
+    y = argmax(W_i x + b_i) with W_i, b_i ~ N(u_i, 1) and u_i ~ N(0, alpha); x ~ N(v_i, diag(j^-1.2)) with
+    v_i ~ N(B_i, 1) and B_i ~ N(0, beta). The defaults are Synthetic(1, 1) of the clustering papers. Each client has a
+    law of its own, so true clusters are unknown unless `num_clusters` makes some.
+
+    Its skew is `label` with `num_clusters`: clusters name the same input differently, and inputs differ from client to
+    client in each of them. It is `other` without: both differ from client to client.
+
+    Args:
+        alpha: how much models differ among clients, 0 or more.
+        beta: how much inputs differ among clients, 0 or more.
+        num_clients: 1 or more.
+        dimensions: of an input, 1 or more.
+        num_labels: 2 or more.
+        mean_log_size: a client has min_size + int(exp(N(mean_log_size, log_size_deviation))) examples.
+        log_size_deviation: see there; 0 or more.
+        min_size: see there; the least size, 1 or more.
+        num_clusters: clients i, i + num_clusters, ... have one model, which is their true cluster; null = one for each.
+        test: share of a client's examples for testing, 0 to below 1; int((1 - test) n), at least 1, are for training.
+        population_seed: of models, sizes and examples; the run's seed only draws which examples are for testing.
+        options: of `FederatedDataModule`.
+    """
+
+    def __init__(
+        self,
+        alpha: float = 1.0,
+        beta: float = 1.0,
+        num_clients: int = 100,
+        dimensions: int = 60,
+        num_labels: int = 10,
+        mean_log_size: float = 4.0,
+        log_size_deviation: float = 2.0,
+        min_size: int = 50,
+        num_clusters: int | None = None,
+        test: float = 0.1,
+        population_seed: int = 0,
+        **options: Any,
+    ) -> None:
+        super().__init__(**options)
+        _at_least(1, num_clients=num_clients, dimensions=dimensions, min_size=min_size)
+        _at_least(2, num_labels=num_labels)
+        _at_least(0, alpha=alpha, beta=beta, log_size_deviation=log_size_deviation)
+        if num_clusters is not None and not 1 <= num_clusters <= num_clients:
+            raise InputError(f"num_clusters is {num_clusters}; give 1 to {num_clients}, the number of clients, or null")
+        if not 0 <= test < 1:
+            raise InputError(f"test is {test}; it must be 0 or more and below 1")
+        rng = np.random.default_rng(derive(population_seed, "synthetic sizes"))
+        sizes = log_normal_sizes(num_clients, mean_log_size, log_size_deviation, min_size, rng)
+        self.population = Population(sizes, alpha, beta, dimensions, num_labels, num_clusters, population_seed)
+        self.test = test
+
+    def load(self) -> Examples:
+        x, y = self.population.examples()
+        return Examples(torch.from_numpy(x), torch.from_numpy(y), self.population.num_labels)
+
+    def divide(self, examples: Examples, rng: np.random.Generator) -> Division:
+        sizes, number = torch.from_numpy(self.population.sizes), self.population.num_clusters
+        mixed = shuffled(ClientIndex.from_sizes(torch.arange(len(examples)), sizes), rng)
+        test = sizes - ((1 - self.test) * sizes.double()).long().clamp(min=1)
+        clients = torch.arange(len(sizes))
+        clusters = torch.full_like(clients, -1) if number is None else clients % number
+        skew = "other" if number in (None, 1) else "label"
+        return Division(mixed.after(test).packed(), mixed.first(test).packed(), clusters, skew)
+
+
+def _at_least(least: int, **numbers: float) -> None:
+    for name, number in numbers.items():
+        if not least <= number < float("inf"):
+            raise InputError(f"{name} is {number}; give {least} or more")

@@ -1,0 +1,80 @@
+"""Texts as token ids."""
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
+
+import numpy as np
+
+from lit_cfl.errors import InputError
+
+Padding = Literal["front", "end"]
+PADDING, UNKNOWN = 0, 1  # ids
+_SPECIAL = 2  # the first words' id
+_TOKEN = re.compile(r"[\w']+|[.,!?;]")
+
+
+def words(text: str) -> list[str]:
+    """The tokens of a text, in order: runs of letters, digits, _ and ', and each of . , ! ? ; (LEAF's rule, case kept).
+
+    Caldas et al. LEAF: A Benchmark for Federated Settings. arXiv:1812.01097, `language_utils.py`.
+    """
+    return _TOKEN.findall(text)
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """Words with an id each; id 0 is padding, id 1 any other word.
+
+    Args:
+        words: different ones; the first has id 2.
+    """
+
+    words: tuple[str, ...]
+
+    @classmethod
+    def of(cls, texts: Iterable[str], max_size: int | None = None) -> "Vocabulary":
+        """The words of these texts, the most frequent first, ties in alphabetical order.
+
+        Args:
+            texts: any number.
+            max_size: words kept, 1 or more; None = all.
+        """
+        if max_size is not None and max_size < 1:
+            raise InputError(f"a vocabulary of {max_size} words was asked for; give 1 or more")
+        counts = Counter[str]()
+        for text in texts:
+            counts.update(words(text))
+        order = sorted(counts, key=lambda word: (-counts[word], word))
+        return cls(tuple(order[:max_size]))
+
+    def __len__(self) -> int:
+        """Number of ids: the words, padding and unknown."""
+        return len(self.words) + _SPECIAL
+
+    @cached_property
+    def ids(self) -> dict[str, int]:
+        return {word: number for number, word in enumerate(self.words, _SPECIAL)}
+
+    def encode(self, texts: Sequence[str], length: int, pad: Padding = "front") -> np.ndarray:
+        """The first `length` tokens of each text as ids.
+
+        Args:
+            texts: `[N]`.
+            length: 1 or more.
+            pad: which side of a shorter text is filled up with 0.
+
+        Returns:
+            int32 `[N, length]`.
+        """
+        if length < 1:
+            raise InputError(f"texts of {length} tokens were asked for; give a length of 1 or more")
+        encoded = np.full((len(texts), length), PADDING, dtype=np.int32)
+        for row, text in zip(encoded, texts, strict=True):
+            ids = [self.ids.get(word, UNKNOWN) for word in words(text)[:length]]
+            start = length - len(ids) if pad == "front" else 0
+            row[start : start + len(ids)] = ids
+        return encoded

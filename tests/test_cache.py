@@ -1,0 +1,188 @@
+"""The cache of arrays: whole entries or none, repaired where damaged, and clear errors where it cannot be written."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from threading import Barrier, Thread
+
+import numpy as np
+import pytest
+import torch
+from hub import files_up_to
+
+from datamodules.cache import cached
+from lit_cfl.errors import InputError
+
+ARRAYS = {
+    "images": np.arange(5000, dtype=np.uint8).reshape(50, 1, 10, 10),
+    "names": np.array(["Ada", "Bo", "Cé"]),
+    "num_train": np.array(40),
+}
+
+
+class Maker:
+    """Makes `ARRAYS` and counts how often."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self) -> dict[str, np.ndarray]:
+        self.calls += 1
+        return {name: array.copy() for name, array in ARRAYS.items()}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("LITCFL_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+def same(arrays: dict[str, np.ndarray]) -> bool:
+    return arrays.keys() == ARRAYS.keys() and all(
+        array.dtype == ARRAYS[name].dtype and np.array_equal(array, ARRAYS[name]) for name, array in arrays.items()
+    )
+
+
+def test_arrays_are_made_once_and_read_back_equal():
+    make = Maker()
+    assert all(same(cached(["a", "b"], make)) for _ in range(3))
+    assert make.calls == 1
+
+
+def test_keys_are_told_apart_by_their_parts():
+    make = Maker()
+    for key in (["a", "b"], ["ab"], ["b", "a"], ["a", "b", ""]):
+        cached(key, make)
+    assert make.calls == 4
+
+
+def test_arrays_read_back_belong_to_torch_without_a_warning():
+    cached(["a"], Maker())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.from_numpy(cached(["a"], Maker())["images"])[0] = 7
+    assert same(cached(["a"], Maker()))  # what a run does to its arrays is not written back
+
+
+def test_off_keeps_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.setenv("LITCFL_CACHE", "off")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    make = Maker()
+    assert same(cached(["a"], make))
+    assert same(cached(["a"], make))
+    assert make.calls == 2
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_home_is_where_the_cache_is_without_the_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.delenv("LITCFL_CACHE")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    cached(["a"], Maker())
+    assert len(list((tmp_path / ".cache" / "lit-cfl").iterdir())) == 1
+
+
+def flip_a_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[-100] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda entry: (entry / "images.npy").write_bytes((entry / "images.npy").read_bytes()[:900]),
+        lambda entry: (entry / "images.npy").write_bytes(b""),
+        lambda entry: (entry / "images.npy").write_bytes(b"something else"),
+        lambda entry: (entry / "images.npy").unlink(),
+        lambda entry: (entry / "digest").unlink(),
+        lambda entry: flip_a_byte(entry / "images.npy"),
+        lambda entry: np.save(entry / "other.npy", np.arange(3)),
+        lambda entry: np.save(entry / "images.npy", ARRAYS["images"].reshape(50, 100)),
+    ],
+    ids=["truncated", "empty", "foreign", "missing", "no digest", "a byte", "one more", "shape"],
+)
+def test_damaged_entry_is_made_again(damage: Callable[[Path], object], folder: Path):
+    make = Maker()
+    cached(["a"], make)
+    (entry,) = folder.iterdir()
+    damage(entry)
+    assert same(cached(["a"], make))
+    assert same(cached(["a"], make))
+    assert make.calls == 2
+    assert list(folder.iterdir()) == [entry]
+
+
+def test_pickled_objects_are_neither_written_nor_read(folder: Path):
+    with pytest.raises(ValueError, match="Object arrays"):
+        cached(["a"], lambda: {"names": np.array(["a", None], dtype=object)})
+    assert list(folder.iterdir()) == []
+    cached(["a"], Maker())
+    (entry,) = folder.iterdir()
+    np.save(entry / "names.npy", np.array(["a", None], dtype=object), allow_pickle=True)
+    assert same(cached(["a"], Maker()))
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
+def test_nothing_is_left_where_making_fails(error: type[BaseException], folder: Path):
+    def fail() -> dict[str, np.ndarray]:
+        raise error
+
+    with pytest.raises(error):
+        cached(["a"], fail)
+    assert list(folder.iterdir()) == []
+
+
+def test_full_folder_is_a_clear_error_and_holds_nothing_half_written(folder: Path):
+    cached(["small"], lambda: {"images": np.arange(4)})
+    before = sorted(folder.rglob("*"))
+    with files_up_to(3000), pytest.raises(InputError, match=f"{folder} cannot be written .* set LITCFL_CACHE"):
+        cached(["a"], Maker())
+    assert sorted(folder.rglob("*")) == before
+    assert same(cached(["a"], Maker()))
+
+
+def test_folder_that_cannot_be_written_is_said_before_the_work_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("LITCFL_CACHE", str(tmp_path / "file" / "cache"))
+    make = Maker()
+    with pytest.raises(InputError, match=r"file/cache cannot be written \(Not a directory\).* or to off"):
+        cached(["a"], make)
+    assert make.calls == 0
+
+
+def test_entry_that_is_there_is_read_from_a_folder_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch):
+    cached(["a"], Maker())
+    monkeypatch.setattr(Path, "mkdir", lambda *args, **kwargs: (_ for _ in ()).throw(PermissionError(13, "denied")))
+    assert same(cached(["a"], Maker()))
+
+
+def test_entry_of_a_faster_process_is_kept(folder: Path):
+    def make() -> dict[str, np.ndarray]:
+        cached(["a"], Maker())  # the other process, while this one is at work
+        return Maker()()
+
+    assert same(cached(["a"], make))
+    again = Maker()
+    assert same(cached(["a"], again))
+    assert again.calls == 0
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_two_at_once_leave_one_whole_entry(folder: Path):
+    both_making, results = Barrier(2), []
+
+    def make() -> dict[str, np.ndarray]:
+        both_making.wait(10)
+        return Maker()()
+
+    threads = [Thread(target=lambda: results.append(cached(["a"], make))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert [same(result) for result in results] == [True, True]
+    assert len(list(folder.iterdir())) == 1
+    again = Maker()
+    assert same(cached(["a"], again))
+    assert again.calls == 0

@@ -1,0 +1,309 @@
+"""The generators behind the papers' tables: MNIST-1000, FashionMNIST-500, FedProx's FEMNIST."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+import torch
+from conftest import ids
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from datamodules.partition import MNIST1000, Ditto500, FedProxFEMNIST, Partition, Pool
+from datamodules.partition.base import label_counts
+from datamodules.partition.ditto500 import read_round, wanted_images
+from datamodules.partition.mnist1000 import drawn_sizes, that_fit
+from datamodules.partition.pieces import cyclic_labels, in_turn, pieces
+from lit_cfl.data import ClientIndex, Division, Examples
+from lit_cfl.errors import InputError
+
+DATA = Path(__file__).parents[2] / "shared/data"
+
+
+def pool_of(train: Tensor, test: Tensor | None = None, num_labels: int = 10) -> Pool:
+    labels = train if test is None else torch.cat([train, test])
+    return Pool(Examples(torch.zeros(len(labels), 1), labels, num_labels), len(train))
+
+
+def balanced(per_label: int, seed: int = 0) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).permutation(np.repeat(np.arange(10), per_label)))
+
+
+def real(name: str) -> Pool:
+    if not (DATA / name).is_dir():
+        pytest.skip(f"no real data in {DATA / name}")
+    parts = [pq.read_table(next((DATA / name).glob(f"{split}-*")), columns=["label"]) for split in ("train", "test")]
+    return pool_of(*(torch.tensor(part["label"].to_pylist()) for part in parts))
+
+
+def divided(partition: Partition, pool: Pool, seed: int = 0) -> Division:
+    return partition.divide(pool, np.random.default_rng(seed))
+
+
+def all_of(division: Division) -> Tensor:
+    return torch.cat([division.train.entries, division.test.entries])
+
+
+def sizes_of(division: Division) -> Tensor:
+    return division.train.sizes + division.test.sizes
+
+
+def labels_by_client(division: Division, pool: Pool) -> list[set[int]]:
+    has = sum(label_counts(index, pool.labels, 10) for index in (division.train, division.test))
+    return [set(row.nonzero().flatten().tolist()) for row in has]
+
+
+# Pieces
+
+
+def test_pieces_are_cut_from_the_lists_of_their_labels():
+    of_label = ClientIndex.from_lists([ids(10, 11, 12, 13), ids(20, 21), ids(30, 31, 32)])
+    found = pieces(
+        of_label, torch.tensor([[0, 2], [2, 1]]), torch.tensor([[1, 0], [1, 1]]), torch.tensor([[3, 1], [2, 0]])
+    )
+    assert [one.tolist() for one in found] == [[11, 12, 13, 30], [31, 32]]
+
+
+def test_pieces_of_a_label_follow_one_another():
+    starts = in_turn(torch.tensor([[0, 1], [1, 2], [2, 0]]), torch.tensor([[3, 5], [2, 4], [1, 7]]), 3)
+    assert starts.tolist() == [[0, 0], [5, 0], [4, 3]]
+
+
+def test_types_of_clients_are_cyclic():
+    assert cyclic_labels(4, 2, 3).tolist() == [[0, 1], [1, 2], [2, 0], [0, 1]]
+
+
+# MNIST-1000
+
+
+@pytest.mark.parametrize("classes", [1, 2, 3, 5, 10])
+def test_mnist_clients_have_the_digits_of_their_type(classes: int):
+    pool = pool_of(balanced(6000), balanced(1000, 1))
+    division = divided(MNIST1000(classes), pool)
+    assert labels_by_client(division, pool) == [{(u + j) % 10 for j in range(classes)} for u in range(1000)]
+    assert division.true_clusters.tolist() == [u % 10 if classes < 10 else 0 for u in range(1000)]
+    assert division.skew == "label"
+
+
+@settings(deadline=None, derandomize=True, max_examples=8)
+@given(st.integers(1, 10), st.integers(0, 2**32 - 1))
+def test_mnist_images_are_disjoint_and_nine_tenths_are_for_training(classes: int, seed: int):
+    pool = pool_of(balanced(6000), balanced(1000, 1))
+    division = divided(MNIST1000(classes), pool, seed)
+    sizes, every = sizes_of(division), all_of(division)
+    assert int(sizes.min()) >= 10
+    assert division.train.sizes.tolist() == [int(0.9 * n) for n in sizes.tolist()]
+    assert (every.unique().numel(), int(every.min()) >= 0, int(every.max()) < 70_000) == (every.numel(), True, True)
+    assert every.numel() > 70_000 - 1000 * classes - 1  # each client loses less than an image of a digit to rounding
+
+
+@pytest.mark.parametrize(("classes", "first"), [(1, [10]), (2, [5, 5]), (3, [4, 3, 3]), (5, [2] * 5), (10, [1] * 10)])
+def test_smallest_mnist_clients_have_ten_images_split_evenly(classes: int, first: list[int]):
+    pool = pool_of(balanced(1000))  # no more than the first ten of each client
+    division = divided(MNIST1000(classes), pool)
+    assert sizes_of(division).tolist() == [10] * 1000
+    has = sum(label_counts(index, pool.labels, 10) for index in (division.train, division.test))
+    assert has[3, [(3 + j) % 10 for j in range(classes)]].tolist() == first
+
+
+def test_mnist_sizes_are_log_normal():
+    sizes = drawn_sizes(torch.full((10,), 10**8), cyclic_labels(1000, 1, 10), np.random.default_rng(0))
+    of_type = (sizes - 10).double().log().view(100, 10)  # each digit is shared out by itself
+    assert of_type.var(0).mean().sqrt().item() == pytest.approx(2.0, rel=0.07)
+
+
+def test_mnist_training_images_are_drawn_at_random():
+    pool = pool_of(balanced(6000), balanced(1000, 1))
+    division = divided(MNIST1000(), pool)
+    both = label_counts(division.test, pool.labels, 10)
+    assert (both > 0).sum(1).double().mean() > 1.2  # not the last tenth in the order of the digits
+    shares = both.sum(0) / label_counts(division.train, pool.labels, 10).sum(0)
+    assert shares.tolist() == pytest.approx([1 / 9] * 10, rel=0.15)
+
+
+def test_what_does_not_fit_is_skipped_and_the_last_image_is_never_given():
+    wanted, which = np.array([[4, 1], [3, 7], [2, 2], [1, 1]]), np.array([[0, 1], [0, 1], [0, 1], [0, 1]])
+    granted = that_fit(wanted, which, np.array([7, 5]))
+    assert granted.tolist() == [[True, True], [False, False], [True, True], [False, True]]
+
+
+def test_mnist_total_of_the_released_rule():
+    pool = real("mnist")
+    totals = [sizes_of(divided(MNIST1000(), pool, seed)).sum().item() for seed in range(10)]
+    assert all(69_000 < total < 69_130 for total in totals)  # 69,017 to 69,113 in 100 runs of the released code
+    assert len(set(totals)) > 5
+
+
+# FashionMNIST-500
+
+
+def test_ditto_gives_exactly_the_released_totals():
+    division = divided(Ditto500(), pool_of(balanced(6000), balanced(1000, 1)))
+    train = division.train.sizes
+    assert (int(train.sum()), int(division.test.sizes.sum())) == (61_251, 11_254)
+    assert (int(train.min()), int(train.max()), float(np.median(train.numpy()))) == (31, 1378, 88.0)
+
+
+def test_ditto_on_the_real_data():
+    pool = real("fashion_mnist")
+    division = divided(Ditto500(), pool)
+    assert (len(division.train.entries), len(division.test.entries)) == (61_251, 11_254)
+    assert labels_by_client(division, pool) == [{(u + j) % 10 for j in range(5)} for u in range(500)]
+    first = (pool.labels[:60_000] == 0).nonzero().flatten()
+    assert set(division.train[0].tolist()) >= set(first[: int((pool.labels[division.train[0]] == 0).sum())].tolist())
+
+
+def test_ditto_begins_again_six_times_in_training_and_ten_times_in_test():
+    pool = pool_of(balanced(6000), balanced(1000, 1))
+    division = divided(Ditto500(), pool)
+    for index, part, wraps in ((division.train, slice(0, 60_000), 6), (division.test, slice(60_000, None), 10)):
+        firsts = [(pool.labels[part] == label).nonzero()[0].item() + (part.start or 0) for label in range(10)]
+        assert torch.isin(index.entries, torch.tensor(firsts)).sum().item() == 10 + wraps  # who reads from the first on
+
+
+def test_ditto_clients_have_five_labels_and_no_image_twice():
+    pool = pool_of(balanced(6000), balanced(1000, 1))
+    division = divided(Ditto500(), pool)
+    for index in (division.train, division.test):
+        assert label_counts(index, pool.labels, 10).bool().sum(1).tolist() == [5] * 500
+        assert all(one.unique().numel() == one.numel() for one in index)
+    assert int(division.train.entries.max()) < 60_000 <= int(division.test.entries.min())
+    assert division.true_clusters.tolist() == [u % 10 for u in range(500)]
+    assert (division.test.sizes.min() >= 5, division.skew) == (True, "label")
+
+
+def test_ditto_depends_on_its_own_seed_alone():
+    pool = pool_of(balanced(6000), balanced(1000, 1))
+    one, again, other = (divided(Ditto500(), pool, 0), divided(Ditto500(), pool, 1), divided(Ditto500(seed=2), pool, 0))
+    assert torch.equal(one.train.entries, again.train.entries)
+    assert len(one.train.entries) != len(other.train.entries)
+
+
+def test_ditto_shares_out_sixty_thousand_before_rounding():
+    assert wanted_images(233).sum().item() == pytest.approx(60_000)
+
+
+def test_reading_round_begins_again_where_too_few_are_left():
+    labels = torch.arange(10).repeat(5)  # label 0 is at 0, 10, 20, 30, 40
+    which = torch.zeros(4, 1, dtype=torch.int64)
+    found = read_round(labels, which, torch.tensor([[3], [2], [1], [5]]))
+    assert [one.tolist() for one in found] == [[0, 10, 20], [30, 40], [0], [0, 10, 20, 30, 40]]
+
+
+def test_no_global_random_state_is_touched():
+    np.random.seed(5)
+    before = np.random.get_state()[1].tolist()
+    divided(Ditto500(), pool_of(balanced(6000), balanced(1000, 1)))
+    assert np.random.get_state()[1].tolist() == before
+
+
+# FedProx's FEMNIST
+
+
+@pytest.mark.parametrize("sharing", [True, False])
+def test_femnist_clients_have_three_letters_in_equal_numbers(sharing: bool):
+    pool = pool_of(balanced(4500), num_labels=26)
+    division = divided(FedProxFEMNIST(sharing=sharing, images_per_label=4500), pool)
+    has = sum(label_counts(index, pool.labels, 10) for index in (division.train, division.test))
+    for client, row in enumerate(has.tolist()):
+        mine = [row[(client + j) % 10] for j in range(3)]
+        assert mine == [mine[0]] * 3
+        assert (mine[0] >= 2, sum(mine)) == (True, sum(row))
+    assert division.true_clusters.tolist() == [u % 10 for u in range(200)]
+    assert division.train.sizes.tolist() == [int(0.9 * n) for n in sizes_of(division).tolist()]
+
+
+def test_femnist_sizes_are_those_of_the_released_law():
+    pool = pool_of(balanced(4000))
+    sizes = torch.cat([sizes_of(divided(FedProxFEMNIST(), pool, seed)) for seed in range(10)]).double()
+    assert (sizes - 4).log().median().item() == pytest.approx(4.0, abs=0.08)  # 3 * int(s / 3) is s - 1 on average
+    assert (sizes.mean() * 200).item() == pytest.approx(200 * (np.exp(4.5) + 4), rel=0.05)
+
+
+def test_released_femnist_clients_read_the_same_images():
+    pool = pool_of(balanced(4000))
+    division = divided(FedProxFEMNIST(), pool)
+    every = all_of(division)
+    has = sum(label_counts(index, pool.labels, 10) for index in (division.train, division.test))
+    assert every.unique().numel() == int(has.max(0).values.sum())  # as many as the largest client of each letter
+    assert torch.isin(division.test.entries, division.train.entries).double().mean() > 0.8
+    for train, test in zip(division.train, division.test, strict=True):
+        assert torch.cat([train, test]).unique().numel() == len(train) + len(test)
+
+
+@settings(deadline=None, derandomize=True, max_examples=8)
+@given(st.integers(1, 60), st.integers(0, 2**32 - 1))
+def test_femnist_without_sharing_is_disjoint(clients: int, seed: int):
+    every = all_of(divided(FedProxFEMNIST(clients, sharing=False), pool_of(balanced(4000)), seed))
+    assert every.unique().numel() == every.numel()
+
+
+def test_sharing_does_not_change_the_sizes():
+    pool = pool_of(balanced(4000))
+    one, other = (divided(FedProxFEMNIST(sharing=sharing), pool) for sharing in (True, False))
+    assert sizes_of(one).tolist() == sizes_of(other).tolist()
+
+
+def test_femnist_uses_at_most_so_many_images_of_a_letter_at_random():
+    pool = pool_of(balanced(100))
+    one, other = (all_of(divided(FedProxFEMNIST(images_per_label=30), pool, seed)).unique() for seed in (0, 1))
+    assert (len(one), len(other)) == (300, 300)
+    assert one.tolist() != other.tolist()
+
+
+def test_femnist_follows_the_seed():
+    pool = pool_of(balanced(400))
+    one, again, other = (all_of(divided(FedProxFEMNIST(9), pool, seed)).tolist() for seed in (1, 1, 2))
+    assert (one == again, one == other) == (True, False)
+
+
+def test_too_few_images_without_sharing_name_how_many_clients_fit():
+    pool = pool_of(balanced(78))
+    with pytest.raises(
+        InputError, match=r"200 clients cannot have images of their own.*give (\d+) clients at most"
+    ) as error:
+        divided(FedProxFEMNIST(sharing=False), pool)
+    most = int(str(error.value).split("; give ")[1].split()[0])
+    assert most > 0
+    assert len(divided(FedProxFEMNIST(most, sharing=False), pool).train) == most
+    with pytest.raises(InputError, match="or sharing: true"):
+        divided(FedProxFEMNIST(most + 1, sharing=False), pool)
+
+
+# Bad input
+
+
+@pytest.mark.parametrize("partition", [MNIST1000(), Ditto500(), FedProxFEMNIST()], ids=lambda one: type(one).__name__)
+def test_other_label_spaces_are_refused(partition: Partition):
+    name = type(partition).__name__
+    eleven, nine = torch.arange(11).repeat(900), torch.arange(9).repeat(900)
+    with pytest.raises(InputError, match=f"{name} is a rule for the labels 0 to 9, but there is a label 10"):
+        divided(partition, pool_of(eleven, eleven, 11))
+    with pytest.raises(InputError, match=f"{name} needs .* and label 9 has 0; take more data"):
+        divided(partition, pool_of(nine, nine))
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: MNIST1000(0), "classes of MNIST1000 is 0; give 1 to 10"),
+        (lambda: MNIST1000(11), "classes of MNIST1000 is 11; give 1 to 10"),
+        (
+            lambda: divided(MNIST1000(), pool_of(balanced(999))),
+            "MNIST1000 needs 1000 examples of each label, .* has 999",
+        ),
+        (lambda: Ditto500(-1), "seed of Ditto500 is -1"),
+        (lambda: divided(Ditto500(), pool_of(balanced(6000))), "Ditto500 tests on the source's test part"),
+        (
+            lambda: divided(Ditto500(), pool_of(balanced(6000), balanced(40))),
+            r"Ditto500 needs \d+ examples of each label",
+        ),
+        (lambda: FedProxFEMNIST(0), "num_clients is 0 and images_per_label 4000; give 1 or more"),
+        (lambda: FedProxFEMNIST(images_per_label=0), "images_per_label 0; give 1 or more"),
+    ],
+)
+def test_impossible_generators_are_refused(make: object, message: str):
+    with pytest.raises(InputError, match=message):
+        make()

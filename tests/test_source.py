@@ -1,0 +1,306 @@
+"""Finding and reading data sets: Hub ids, local folders, fingerprints, and every way it can fail."""
+
+import logging
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import huggingface_hub
+import numpy as np
+import pytest
+from datasets import ClassLabel, List, Value, load_dataset
+from hub import DIGITS, files_up_to, fresh_caches, picture, pixels, write, write_images
+
+from datamodules.source import find
+from lit_cfl.errors import InputError
+
+MIXED = {
+    "image": datasets.Image(), "label": ClassLabel(names=["cat", "dog"]), "text": Value("string"),
+    "weight": Value("float64"), "reading": List(Value("float32")),
+}  # fmt: skip
+ROWS = {
+    "image": [picture(image) for image in pixels(3, 4, 4)], "label": [1, 0, 1], "text": ["a b", None, "c"],
+    "weight": [0.5, 1.5, -2.0], "reading": [[1, 2], [3, 4], [5, 6]],
+}  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def own_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh_caches(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return write(tmp_path / "data" / "mixed", MIXED, train=ROWS, test={name: rows[:1] for name, rows in ROWS.items()})
+
+
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As HF_HUB_OFFLINE=1, which is read at import."""
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+
+
+def test_table_holds_the_images_files_and_plain_values(folder: Path):
+    table = find(str(folder)).table("train", ["image", "label", "text", "reading"])
+    assert table == {
+        "image": [row["bytes"] for row in ROWS["image"]],
+        "label": [1, 0, 1],
+        "text": ["a b", None, "c"],
+        "reading": [[1, 2], [3, 4], [5, 6]],
+    }
+
+
+def test_source_says_what_it_holds(folder: Path):
+    source = find(str(folder))
+    assert source.columns == list(MIXED)
+    assert [source.has(split) for split in ("train", "test", "validation")] == [True, True, False]
+    assert [source.size(split) for split in ("train", "test")] == [3, 1]
+    assert source.label_names("label") == ["cat", "dog"]
+    assert source.label_names("weight") is None
+    kinds = [source.kind(column) for column in MIXED]
+    assert kinds == ["image", "numbers", "text", "numbers", "numbers"]
+
+
+def test_splits_are_joined_in_the_order_asked_for(folder: Path):
+    assert find(str(folder)).joined(["label", "text"], ["train", "test"]) == {
+        "label": [1, 0, 1, 1],
+        "text": ["a b", None, "c", "a b"],
+    }
+
+
+def test_number_columns_are_arrays(folder: Path):
+    source = find(str(folder))
+    assert source.array("train", "weight").tolist() == [0.5, 1.5, -2.0]
+    assert source.array("train", "reading").tolist() == [[1, 2], [3, 4], [5, 6]]
+
+
+def test_hub_id_is_a_folder_of_litcfl_data(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("LITCFL_DATA", str(folder.parent))
+    assert find("someone/mixed").table("train", ["label"]) == {"label": [1, 0, 1]}
+    assert find("someone/mixed").fingerprint == find(str(folder)).fingerprint
+    assert find("mixed", revision="v1").folder == folder
+
+
+def test_missing_folder_of_litcfl_data_says_how_to_fetch_it(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("LITCFL_DATA", str(folder.parent))
+    with pytest.raises(InputError) as error:
+        find("ylecun/mnist", revision="v1")
+    assert f"no folder {folder.parent / 'mnist'} for ylecun/mnist" in str(error.value)
+    assert "hf download --repo-type dataset ylecun/mnist --revision v1 --local-dir DIR/mnist" in str(error.value)
+
+
+def test_command_that_the_errors_name_exists():
+    """With its options, in the huggingface_hub that is installed."""
+    hf = Path(sys.executable).with_name("hf")
+    shown = subprocess.run([hf, "download", "--help"], capture_output=True, text=True, check=True).stdout
+    assert all(option in shown for option in ("--repo-type", "--revision", "--local-dir"))
+
+
+def test_images_may_be_files_that_the_table_names(tmp_path: Path):
+    expected = []
+    for number, (split, label) in enumerate([("train", "a"), ("train", "b"), ("test", "a")]):
+        place = tmp_path / "pictures" / split / label
+        place.mkdir(parents=True)
+        expected.append(picture(pixels(3, 4, 4)[number])["bytes"])
+        (place / "0.png").write_bytes(expected[-1])
+    source = find(str(tmp_path / "pictures"))
+    assert source.joined(["image", "label"], ["train", "test"]) == {"image": expected, "label": [0, 1, 0]}
+
+
+def test_parquet_copy_that_the_hub_makes_of_a_script_is_read(tmp_path: Path):
+    """The layout of refs/convert/parquet: a folder a subset, a folder a split, numbered files."""
+    for split, rows in {"train": slice(0, 2), "test": slice(2, 3)}.items():
+        part = {name: column[rows] for name, column in ROWS.items()}
+        write(tmp_path / "made", MIXED, all=part)
+        (tmp_path / "sent" / "sentiment" / split).mkdir(parents=True)
+        (tmp_path / "made" / "all-00000-of-00001.parquet").rename(
+            tmp_path / "sent" / "sentiment" / split / "0000.parquet"
+        )
+    assert find(str(tmp_path / "sent")).table("test", ["label"]) == {"label": [1]}
+
+
+def test_subset_is_chosen_by_name(tmp_path: Path):
+    for name, value in {"small": 1, "large": 2}.items():
+        write(tmp_path / "both" / name, {"label": Value("int64")}, train={"label": [value]})
+    (tmp_path / "both" / "README.md").write_text(
+        "---\nconfigs:\n- config_name: small\n  data_files: small/*\n- config_name: large\n  data_files: large/*\n---\n"
+    )
+    assert find(str(tmp_path / "both"), subset="large").table("train", ["label"]) == {"label": [2]}
+    with pytest.raises(InputError, match=r"both cannot be loaded \(Config name is missing"):
+        find(str(tmp_path / "both")).table("train", ["label"])
+
+
+def test_fingerprint_is_of_names_and_bytes_and_needs_no_datasets(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setitem(sys.modules, "datasets", None)  # importing it fails
+    before = find(str(folder)).fingerprint
+    shutil.copytree(folder, tmp_path / "copy")
+    copy = tmp_path / "copy"
+    assert find(str(copy)).fingerprint == before
+    (copy / ".cache").mkdir()
+    (copy / ".cache" / "note").write_text("of hf download")
+    assert find(str(copy)).fingerprint == before
+    file = copy / "test-00000-of-00001.parquet"
+    content = bytearray(file.read_bytes())
+    content[50] ^= 1
+    file.write_bytes(content)
+    changed = find(str(copy)).fingerprint
+    file.rename(copy / "testing-00000-of-00001.parquet")
+    assert len({before, changed, find(str(copy)).fingerprint}) == 3
+
+
+def test_file_that_cannot_be_read_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    def refuse(path: Path, mode: str) -> None:
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with pytest.raises(InputError, match=r"test-00000-of-00001.parquet cannot be read \(Permission denied\)"):
+        _ = find(str(folder)).fingerprint
+
+
+def test_missing_column_lists_those_there_are(folder: Path):
+    with pytest.raises(InputError, match="no column 'img'; it has image, label, text, weight, reading"):
+        find(str(folder)).table("train", ["label", "img"])
+    for ask in (find(str(folder)).label_names, find(str(folder)).kind):
+        with pytest.raises(InputError, match="no column 'y'; it has image, label"):
+            ask("y")
+    with pytest.raises(InputError, match="no column 'y'; it has image, label"):
+        find(str(folder)).array("train", "y")
+
+
+def test_missing_split_lists_those_there_are(folder: Path):
+    with pytest.raises(InputError, match="mixed has no split 'validation'; it has train, test"):
+        find(str(folder)).table("validation", ["label"])
+
+
+@pytest.mark.parametrize("source", ["", "./nothing", "/nowhere/at/all", "a/b/c", "two words", "~/nothing-of-that-name"])
+def test_source_that_is_neither_folder_nor_id_is_refused(source: str):
+    with pytest.raises(InputError, match=f"source {re.escape(repr(source))} is no folder and no id"):
+        find(source)
+
+
+def test_file_in_place_of_its_folder_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(folder)
+    with pytest.raises(InputError, match=r"source 'train-00000-of-00001.parquet' is no folder"):
+        find("train-00000-of-00001.parquet")
+
+
+@pytest.mark.parametrize("files", [[], ["README.md"]])
+def test_folder_without_data_is_named(files: list[str], tmp_path: Path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    for name in files:
+        (empty / name).write_text("hello")
+    with pytest.raises(InputError, match=rf"the folder {empty} holds no data files; put the Parquet files there"):
+        find(str(empty)).table("train", ["image"])
+
+
+def scramble(content: bytes) -> bytes:
+    """Random bytes in place of the first column's data."""
+    return content[:400] + np.random.default_rng(0).bytes(len(content) // 2) + content[400 + len(content) // 2 :]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [lambda content: content[: len(content) // 2], lambda content: b"", lambda content: b"hello" * 100, scramble],
+    ids=["truncated", "empty", "foreign", "scrambled"],
+)
+def test_damaged_parquet_is_named_and_nothing_half_written_is_left(damage: Callable[[bytes], bytes], tmp_path: Path):
+    folder = write_images(tmp_path / "images", train=200)
+    file = folder / "train-00000-of-00001.parquet"
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(InputError, match=f"{file} is damaged or no Parquet file .*; fetch it again"):
+        find(str(folder)).table("test", ["label"])
+    assert half_written(tmp_path / "hf") == []
+
+
+def half_written(cache: Path) -> list[Path]:
+    return [path for path in cache.rglob("*") if path.is_file() and path.suffix != ".lock"]
+
+
+def test_full_cache_is_named_and_nothing_half_written_is_left(tmp_path: Path):
+    folder = write_images(tmp_path / "images", train=200)
+    with files_up_to(20_000), pytest.raises(InputError, match=f"{tmp_path / 'hf'}, cannot be written .* HF_HOME"):
+        find(str(folder)).table("train", ["label"])
+    assert half_written(tmp_path / "hf") == []
+    assert len(find(str(folder)).table("train", ["label"])["label"]) == 200
+
+
+def test_cache_in_a_place_that_cannot_be_written_is_named(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "file" / "hf")
+    with pytest.raises(
+        InputError, match=r"file/hf, cannot be written \(Not a directory\); make room there, or set HF_"
+    ):
+        find(str(folder)).table("train", ["label"])
+
+
+def test_no_network_is_one_clear_error_without_noise(monkeypatch: pytest.MonkeyPatch, capfd):
+    offline(monkeypatch)
+    logger = logging.getLogger("datasets")
+    monkeypatch.setattr(logger, "level", logging.INFO)
+    shown = datasets.are_progress_bars_disabled()
+    with pytest.raises(InputError) as error:
+        find("ylecun/mnist").table("train", ["image"])
+    assert "ylecun/mnist is no folder here, and cannot be had from the Hugging Face Hub (Couldn't reach" in str(
+        error.value
+    )
+    assert "hf download --repo-type dataset ylecun/mnist --local-dir DIR/mnist" in str(error.value)
+    assert "set LITCFL_DATA=DIR, or give source: DIR/mnist" in str(error.value)
+    assert "\n" not in str(error.value)
+    assert capfd.readouterr() == ("", "")
+    assert (logger.level, datasets.are_progress_bars_disabled()) == (logging.INFO, shown)
+
+
+def test_loading_shows_no_progress_bar(folder: Path, capfd):
+    find(str(folder)).table("train", ["label"])
+    assert capfd.readouterr() == ("", "")
+    assert not datasets.are_progress_bars_disabled()
+
+
+def test_local_script_is_refused_with_the_remedy(tmp_path: Path):
+    folder = write(tmp_path / "sent", {"label": Value("int64")}, train={"label": [1]})
+    (folder / "sent.py").write_text("import datasets")
+    with pytest.raises(InputError, match=r"sent is a script.*--revision refs/convert/parquet --local-dir"):
+        find(str(folder)).table("train", ["label"])
+
+
+def hub_script(local: Path) -> Callable[..., Any]:
+    """`load_dataset` as it is for a Hub copy that is a script, with its Parquet copy in a folder."""
+
+    def load(name: str, subset: str | None, revision: str | None) -> Any:
+        assert name == "stanfordnlp/sentiment140"
+        if revision != "refs/convert/parquet":
+            raise RuntimeError("Dataset scripts are no longer supported, but found sentiment140.py")
+        return load_dataset(str(local), subset)
+
+    return load
+
+
+def test_script_on_the_hub_falls_back_to_its_parquet_copy(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(datasets, "load_dataset", hub_script(folder))
+    source = find("stanfordnlp/sentiment140", script_revision="refs/convert/parquet")
+    assert source.table("train", ["label"]) == {"label": [1, 0, 1]}
+    assert source.fingerprint.startswith("stanfordnlp/sentiment140 ")
+    with pytest.raises(InputError, match=r"sentiment140 is a script.*give revision: refs/convert/parquet, or fetch it"):
+        find("stanfordnlp/sentiment140").table("train", ["label"])
+    assert find("stanfordnlp/sentiment140", revision="refs/convert/parquet").has("test")
+
+
+def test_fingerprint_of_a_hub_copy_changes_with_its_content(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    prints = []
+    other = write_images(tmp_path / "other", 10, 5, labels=ClassLabel(names=DIGITS))
+    for local in (folder, folder, other):
+        monkeypatch.setattr(datasets, "load_dataset", hub_script(local))
+        prints.append(find("stanfordnlp/sentiment140", "refs/convert/parquet").fingerprint)
+    assert prints[0] == prints[1] != prints[2]
