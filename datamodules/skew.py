@@ -167,11 +167,12 @@ def seen_as(index: ClientIndex, views: Tensor, num_examples: int) -> ClientIndex
         views: the view of each client, int64 `[clients]`.
         num_examples: N, size of the pool.
     """
-    keys, stretch_of = torch.stack([index.starts, index.sizes, views], 1).unique(dim=0, return_inverse=True)
-    stretches = ClientIndex(index.values, keys[:, 0], keys[:, 1])
-    seen = stretches.entries + keys[:, 2].repeat_interleave(keys[:, 1]) * num_examples
-    packed = ClientIndex.from_sizes(seen, keys[:, 1])
-    return ClientIndex(seen, packed.starts[stretch_of], index.sizes)
+    stretches, stretch_of = index.distinct()
+    shared, seen_of = (stretch_of * (int(views.max()) + 1) + views).unique(return_inverse=True)
+    one_each = torch.empty_like(shared).index_copy_(0, seen_of, torch.arange(len(index)))  # a client that has it
+    seen = stretches.select(stretch_of[one_each])
+    entries = seen.entries + views[one_each].repeat_interleave(seen.sizes) * num_examples
+    return ClientIndex.from_sizes(entries, seen.sizes).select(seen_of)
 
 
 def _require_different(what: str, values: list[float] | list[int], none: str) -> None:

@@ -10,6 +10,9 @@ _HERE = Path(__file__).parent
 _KINDS = {
     "algorithms": (_HERE / "algorithms", "Algorithm"),
     "data": (_HERE.parent / "datamodules", "FederatedDataModule"),
+    "partitions": (_HERE.parent / "datamodules" / "partition", "Partition"),
+    "skews": (_HERE.parent / "datamodules", "Skew"),
+    "shifts": (_HERE.parent / "datamodules" / "shift", "Shift"),
     "nets": (_HERE / "nets", "Net"),
     "tasks": (_HERE / "tasks", "LightningModule"),
 }
@@ -59,7 +62,7 @@ def _classes(folder: Path, base: str) -> Iterator[Entry]:
     }
     texts = {name: path.read_text(encoding="utf-8") for name, path in configs().items()}
     for name, (path, node) in found.items():
-        if name.startswith("_") or name == base or not _derives(node, base, found):
+        if name.startswith("_") or name == base or not _derives(node, base, found) or _is_base(node):
             continue
         module = ast.get_docstring(trees[path]) or ""
         uses = [config for config, text in texts.items() if re.search(rf"class_path: (\S+\.)?{name}\b", text)]
@@ -70,6 +73,13 @@ def _classes(folder: Path, base: str) -> Iterator[Entry]:
 def _derives(node: ast.ClassDef, base: str, found: dict[str, tuple[Path, ast.ClassDef]]) -> bool:
     parents = [parent.id for parent in node.bases if isinstance(parent, ast.Name)]
     return base in parents or any(name in found and _derives(found[name][1], base, found) for name in parents)
+
+
+def _is_base(node: ast.ClassDef) -> bool:
+    """A class that leaves something to its subclasses cannot be chosen."""
+    functions = [part for part in node.body if isinstance(part, ast.FunctionDef)]
+    abstract = any(getattr(mark, "id", "") == "abstractmethod" for part in functions for mark in part.decorator_list)
+    return abstract or "Subclasses " in (ast.get_docstring(node) or "")
 
 
 def _first_line(docstring: str | None) -> str:

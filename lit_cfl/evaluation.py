@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lit_cfl.agreement import agreement, churn
 from lit_cfl.algorithms.base import Algorithm, Assignment, State
-from lit_cfl.data import ClientIndex, FederatedData, Split
+from lit_cfl.data import FederatedData, Split
 from lit_cfl.errors import InputError
 from lit_cfl.local.engine import Engine
 from lit_cfl.seeds import generator
@@ -91,12 +91,12 @@ def score_clients(
         clients: ids int64 `[n]`.
     """
     mine = data.split(split).select(clients)
-    keys = torch.stack([index, mine.starts, mine.sizes], dim=1)
-    distinct, list_of = keys.unique(dim=0, return_inverse=True)  # clients of one model may share a list, too
-    held = ClientIndex(mine.values, distinct[:, 1], distinct[:, 2])
+    stretches, stretch_of = mine.distinct()  # clients of one model may share a list, too
+    pairs, list_of = (index * len(stretches) + stretch_of).unique(return_inverse=True)
+    held = stretches.select(pairs % len(stretches))
     correct = torch.zeros(len(held.entries), dtype=torch.bool)
     losses = torch.zeros(len(held.entries), dtype=torch.float64)
-    model_of = distinct[held.owners, 0]
+    model_of = (pairs // len(stretches))[held.owners]
     for model in model_of.unique().tolist():
         its = (model_of == model).nonzero().flatten()
         examples, where = held.entries[its].unique(return_inverse=True)

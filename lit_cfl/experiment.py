@@ -17,8 +17,8 @@ from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.local.check import require_trainable
 from lit_cfl.local.engine import Engine, LocalTraining, TaskFactory
-from lit_cfl.local.plan import EngineOption, Plan, PlanOptions, Precision, choose_plan
-from lit_cfl.local.trainer import TrainerEngine
+from lit_cfl.local.engines import build_engine, warn_of_fallback, workload
+from lit_cfl.local.plan import EngineOption, Plan, PlanOptions, Precision, Workload, choose_plan
 from lit_cfl.rounds import Cohorts, Round, rounds
 from lit_cfl.selection import SelectionRule
 from lit_cfl.stopping import StopRule
@@ -120,9 +120,9 @@ class Experiment:
         """Loads the data and builds the engine for one seed. Raises InputError where the parts do not fit."""
         data = self.data.federated(seed)
         _require_training_data(data)
-        plan = self.chosen_plan()
+        plan = self.chosen_plan(data)
         torch.set_num_threads(plan.threads)
-        engine = TrainerEngine(self.task, plan, seed, self.local)
+        engine = build_engine(self.task, plan, seed, self.local)
         cohorts = Cohorts(self.cohort_size, self.selection, self.dropout, self.selection_seed)
         cohorts.at(0, data.population, seed)  # refuses a cohort that cannot be drawn
         for algorithm in (self.algorithm, self.baseline):
@@ -135,10 +135,13 @@ class Experiment:
             )
         return Prepared(self, seed, data, engine, cohorts)
 
-    def chosen_plan(self) -> Plan:
-        """The plan on this machine: what is set by hand, the rest by rule."""
-        probe = TrainerEngine(self.task, Plan(), self.seeds[0], self.local)
-        return choose_plan(self.engine, self.device, self.precision, probe.layout.num_parameters, self.plan)
+    def chosen_plan(self, data: FederatedData | None = None) -> Plan:
+        """The plan on this machine: what is set by hand, the rest by rule, which looks at the data."""
+        load, fits = Workload(), self.rounds * self.cohort_size
+        if data is not None:
+            load = workload(self.task, self.seeds[0], self.local, data, self.precision, fits)
+            warn_of_fallback(self.engine, load)
+        return choose_plan(self.engine, self.device, self.precision, load, self.plan)
 
     def of_baseline(self) -> "Experiment":
         """The same experiment with the baseline in the algorithm's place."""

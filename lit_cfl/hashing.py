@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 _MASK = 0xFFFFFFFF
+_NOT_ZERO = 0x27D4EB2F  # 0 is hashed to 0, which would be an outlier
 
 
 def hashed(keys: Tensor) -> Tensor:
@@ -23,7 +24,7 @@ def keyed_uniform(keys: Tensor, size: int) -> Tensor:
         keys: int64 `[n]`; all of their 64 bits count.
         size: numbers a key.
     """
-    rows = hashed(hashed(keys) + 0x9E3779B9 * hashed(keys >> 32))
+    rows = hashed(hashed(keys ^ _NOT_ZERO) + 0x9E3779B9 * hashed(keys >> 32))
     positions = torch.arange(size, device=keys.device) * 0x9E3779B9
     return (hashed(rows[:, None] + positions).double() + 0.5) / 2**32
 

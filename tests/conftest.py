@@ -13,7 +13,6 @@ from torch import Tensor
 from lit_cfl.cli import main
 from lit_cfl.testing import QuadraticWork
 
-
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 if SHARED_DATA.is_dir():
     os.environ.setdefault("LITCFL_DATA", str(SHARED_DATA))

@@ -12,21 +12,30 @@ import pytest
 from lightning import LightningModule
 
 from datamodules import FederatedDataModule
+from datamodules.partition import Partition
+from datamodules.skew import Skew
 from lit_cfl import algorithms, catalogue
 from lit_cfl.algorithms import Algorithm
 from lit_cfl.cli import main
 from lit_cfl.nets import Net
+from lit_cfl.shifting import Shift
 
 PACKAGES = {
     "algorithms": ("lit_cfl.algorithms", Algorithm),
     "data": ("datamodules", FederatedDataModule),
+    "partitions": ("datamodules.partition", Partition),
+    "skews": ("datamodules", Skew),
+    "shifts": ("datamodules.shift", Shift),
     "nets": ("lit_cfl.nets", Net),
     "tasks": ("lit_cfl.tasks", LightningModule),
 }
 
 
 def is_one(found: object, base: type) -> bool:
-    return inspect.isclass(found) and issubclass(found, base) and found is not base
+    """A subclass that can be chosen: not one that leaves something to its own subclasses."""
+    if not inspect.isclass(found) or not issubclass(found, base) or found is base:
+        return False
+    return not inspect.isabstract(found) and "Subclasses " not in (found.__doc__ or "")
 
 
 def classes(package: str, base: type) -> list[str]:
@@ -96,7 +105,8 @@ def test_configuration_is_found_however_it_names_the_class(text: str, tmp_path: 
     config = tmp_path / "mine.yaml"
     config.write_text(text)
     monkeypatch.setattr(catalogue, "configs", lambda: {"mine": config})
-    assert {entry.name: entry.config for entry in catalogue.entries("nets")} == {"MCLR": "", "MLP": "mine"}
+    found = {entry.name: entry.config for entry in catalogue.entries("nets")}
+    assert {name: config for name, config in found.items() if config} == {"MLP": "mine"}
 
 
 def test_configuration_named_after_the_class_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -127,7 +127,7 @@ QUICK = ("run", "--config", "quickstart")
         ((*QUICK, "--algorithm.num_clusters", "four"), "num_clusters: 'four' is not a whole number"),
         ((*QUICK, "--task.optimizer.lr", "abc"), "'abc' is not a number"),
         ((*QUICK, "--algorithm.measure", "cosine"), "'cosine' is not one of edc, madc"),
-        ((*QUICK, "--engine", "stacked"), "'stacked' is not one of auto, trainer"),
+        ((*QUICK, "--engine", "fast"), "'fast' is not one of auto, trainer, stacked, ray"),
         ((*QUICK, "--evaluation.clients", "some"), "'some' is not one of assigned, all or a whole number"),
         ((*QUICK, "--algorithm.num_clusters", "0"), "num_clusters is 0; it must be 1 or more"),
         ((*QUICK, "--algorithm.num_clusters", "41"), "num_clusters is 41, but only 40 clients"),

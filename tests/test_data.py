@@ -123,7 +123,9 @@ def test_packed_lists_hold_nothing_else():
 def test_clients_may_share_a_list():
     shared = ClientIndex(ids(8, 9, 5), ids(0, 0, 2), ids(2, 2, 1))
     assert shared.entries.tolist() == [8, 9, 8, 9, 5]
-    assert shared.compact() is shared
+    compact = ClientIndex(ids(4, 5, 8, 9), ids(2, 2, 1), ids(2, 2, 1)).compact()
+    assert [one.tolist() for one in compact] == [[8, 9], [8, 9], [5]]
+    assert (compact.values.tolist(), compact.starts.tolist()) == ([8, 9, 5], [0, 0, 2])
     assert shared.packed().values.tolist() == [8, 9, 8, 9, 5]
 
 

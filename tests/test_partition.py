@@ -112,7 +112,7 @@ def test_training_and_test_part_of_the_source_stay_apart_unless_a_share_is_asked
 
 
 @pytest.mark.parametrize("partition", [*EVERYTHING, DominantClass(8)], ids=lambda one: type(one).__name__)
-@pytest.mark.parametrize("test", [0.25, "alike"])
+@pytest.mark.parametrize("test", [0.0, 0.25, "alike"])
 def test_the_same_seed_gives_the_same_clients_and_another_others(partition: SharedOut, test: str | float):
     pool = pool_of(labels_of(COUNTS), labels_of([9] * 8))
     one, again, other = (divided(replace(partition, test=test), pool, seed) for seed in (3, 3, 4))
@@ -270,8 +270,9 @@ def test_impossible_sizes_are_refused(partition: SharedOut, message: str):
 
 
 @few
-@given(some_counts, st.integers(1, 12), st.sampled_from([0.3, 1.0, 10.0]), seeds)
-def test_dirichlet_keeps_the_minimum(counts: list[int], least: int, alpha: float, seed: int):
+@given(some_counts, st.sampled_from([0.3, 1.0]), seeds)
+def test_dirichlet_keeps_the_minimum(counts: list[int], alpha: float, seed: int):
+    least = sum(counts) // 8  # half of what there is on average: most first draws fail
     partition = Dirichlet(4, 0.0, alpha, min_size=least, max_tries=1000)
     division = divided(partition, pool_of(labels_of(counts)), seed)
     assert (int(division.train.sizes.min()) >= least, held(division)) == (True, list(range(sum(counts))))

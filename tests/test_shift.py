@@ -16,7 +16,6 @@ from torch import Tensor
 
 from datamodules import Digits
 from datamodules.shift import Incremental, LabelDrift, SwapAll, SwapPart
-from datamodules.shift.base import distinct, replaced
 from datamodules.shift.incremental import share_of
 from datamodules.shift.swaps import drawn_pairs, swap_part, unique_labels
 from lit_cfl.data import ClientIndex, Examples, FederatedData, View
@@ -454,6 +453,12 @@ def test_unknown_cluster_stays_unknown_under_drift():
     assert [data_at(data, [shift], r, 0).true_clusters.tolist() for r in range(2)] == [[-1, 3, -1, 3], [-1, 2, -1, 2]]
 
 
+def test_true_clusters_are_numbered_so_that_each_can_drift():
+    data = replace(made(3), true_clusters=ids(-1, 0, 2))
+    assert with_concepts(data, [SwapAll()]).true_clusters.tolist() == [-1, 0, 2]
+    assert with_concepts(data, [LabelDrift(), LabelDrift()]).true_clusters.tolist() == [-1, 0, 8]
+
+
 def test_seed_says_which_examples_drift_first():
     shift = LabelDrift(1.0, start=0, duration=2)
     data = made(shifts=(shift,))
@@ -675,7 +680,7 @@ def test_replaced_lists_stand_where_they_should(sizes: list[int], draw: st.DataO
     for step in range(draw.draw(st.integers(1, 4))):
         chosen = draw.draw(st.lists(st.sampled_from(range(len(sizes))), unique=True))
         new = [draw.draw(st.lists(st.integers(100 * step, 100 * step + 9), max_size=5)) for _ in chosen]
-        index = replaced(index, ids(*chosen), ClientIndex.from_lists([ids(*one) for one in new]))
+        index = index.replaced(ids(*chosen), ClientIndex.from_lists([ids(*one) for one in new]))
         for client, one in zip(chosen, new, strict=True):
             expected[client] = one
         assert [one.tolist() for one in index] == expected
@@ -691,14 +696,14 @@ def test_what_nobody_has_any_more_goes_in_time():
 
 def test_distinct_stretches_are_found():
     index = ClientIndex(torch.arange(10), ids(0, 4, 0, 4, 0), ids(4, 2, 4, 3, 0))
-    stretches, stretch_of = distinct(index)
+    stretches, stretch_of = index.distinct()
     assert len(stretches) == 4
     assert [one.tolist() for one in stretches.select(stretch_of)] == [one.tolist() for one in index]
 
 
 def test_lists_that_are_shared_stay_shared_when_others_are_replaced():
     shared = ClientIndex(torch.arange(6), ids(0, 0, 0), ids(6, 6, 6))
-    index = replaced(shared, ids(1), ClientIndex(ids(7, 8, 9, 9), ids(1), ids(2)))
+    index = shared.replaced(ids(1), ClientIndex(ids(7, 8, 9, 9), ids(1), ids(2)))
     assert [one.tolist() for one in index] == [[0, 1, 2, 3, 4, 5], [8, 9], [0, 1, 2, 3, 4, 5]]
     assert len(index.values) == 8
 

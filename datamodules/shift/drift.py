@@ -7,7 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamodules.shift.base import distinct, replaced
 from datamodules.skew import shifted_labels
 from lit_cfl.data import ClientIndex, Examples, FederatedData, View
 from lit_cfl.errors import InputError
@@ -111,7 +110,7 @@ def drifted(
     Returns:
         the index, and how many of each client's entries changed, int64 `[n]`.
     """
-    stretches, stretch_of = distinct(index.select(clients))
+    stretches, stretch_of = index.select(clients).distinct()
     old = stretches.entries
     is_new = old // num_examples // at.stride % 2
     new = old + (_drifts(old % num_examples, degree, at.seed) - is_new) * at.stride * num_examples
@@ -120,7 +119,7 @@ def drifted(
     if not some.any():
         return index, changed
     lists = ClientIndex.from_sizes(new, stretches.sizes).select(stretch_of[some])
-    return replaced(index, clients[some], lists), changed
+    return index.replaced(clients[some], lists), changed
 
 
 def with_concept(clusters: Tensor, weight: int, new: bool) -> Tensor:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from datamodules.partition.base import shuffled
-from datamodules.shift.base import replaced
 from lit_cfl.data import ClientIndex, FederatedData
 from lit_cfl.errors import InputError
 from lit_cfl.shifting import Moves, Occasion, Shift
@@ -62,8 +61,8 @@ class Incremental(Shift):
             sizes = sizes.maximum(present.sizes)  # after swaps of a label more may be there already
         released = replace(
             data,
-            train=replaced(data.train, clients, whole.first(sizes)),
-            withheld=replaced(withheld, clients, whole.after(sizes)),
+            train=data.train.replaced(clients, whole.first(sizes)),
+            withheld=withheld.replaced(clients, whole.after(sizes)),
         )
         return released, _moves(data, released, clients)
 

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 from datamodules.partition.base import shuffled
-from datamodules.shift.base import replaced
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.errors import InputError
 from lit_cfl.shifting import Moves, Occasion, Shift
@@ -126,7 +125,7 @@ def swap_part(
         mine = index.select(clients)
         owners = mine.owners ^ _leaves(mine, given, data.examples).long()  # the two of a pair stand side by side
         lists = ClientIndex.from_owners(owners, len(clients))
-        return replaced(index, clients, shuffled(replace(lists, values=mine.entries[lists.values]), rng))
+        return index.replaced(clients, shuffled(replace(lists, values=mine.entries[lists.values]), rng))
 
     swapped = replace(data.of_lists(exchanged), true_clusters=data.true_clusters.index_fill(0, clients, -1))
     came = torch.zeros_like(pairs)

@@ -24,7 +24,7 @@ class View:
     Args:
         quarter_turns: counter-clockwise rotations of the image by 90 degrees, 0 to 3.
         label_map: the label that stands in place of each label, or None for the labels as they are.
-        noise: standard deviation of the Gaussian noise on the input, in units of the scaled input; the same index
+        noise: standard deviation of the Gaussian noise on the input, in units of the scaled input; an example
             always has the same noise.
     """
 
@@ -117,7 +117,7 @@ class Examples:
             if view.quarter_turns:
                 inputs[seen] = inputs[seen].rot90(view.quarter_turns, (-2, -1))
             if view.noise:
-                noise = keyed_normal(index[seen], inputs[0].numel()).to(inputs.dtype)
+                noise = keyed_normal(index[seen] % len(self), inputs[0].numel()).to(inputs.dtype)
                 inputs[seen] += view.noise * noise.view_as(inputs[seen])
         return inputs.to(dtype), self.targets(index)
 

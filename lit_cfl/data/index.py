@@ -86,9 +86,35 @@ class ClientIndex:
         taken = torch.minimum(self.sizes, sizes)
         return ClientIndex(self.values, self.starts + taken, self.sizes - taken)
 
+    def distinct(self) -> tuple["ClientIndex", Tensor]:
+        """The different stretches, in the order in which clients have them, and the stretch of each client."""
+        width = int(self.sizes.max()) + 1 if len(self) else 1
+        keys, which = (self.starts * width + self.sizes).unique(return_inverse=True)
+        first = torch.full_like(keys, len(self)).scatter_reduce(0, which, torch.arange(len(self)), "amin")
+        order = first.argsort()
+        keys, place = keys[order], torch.empty_like(order).index_copy_(0, order, torch.arange(len(order)))
+        return ClientIndex(self.values, keys // width, keys % width), place[which]
+
     def compact(self) -> "ClientIndex":
-        """The same lists in the smaller of two forms: packed, or with the stretches that clients share."""
-        return self.packed() if int(self.sizes.sum()) <= len(self.values) else self
+        """The same lists in an array that holds nothing else; clients that share a stretch go on to share it."""
+        stretches, which = self.distinct()
+        return stretches.packed().select(which)
+
+    def replaced(self, clients: Tensor, lists: "ClientIndex") -> "ClientIndex":
+        """The same index with other lists for these clients.
+
+        The new lists are appended; what nobody has any more goes once it is more than half of the array.
+
+        Args:
+            clients: ids int64 `[n]`, each once.
+            lists: of these clients, in their order.
+        """
+        new = lists.compact()
+        starts = self.starts.index_copy(0, clients, new.starts + len(self.values))
+        sizes = self.sizes.index_copy(0, clients, new.sizes)
+        whole = ClientIndex(torch.cat([self.values, new.values]), starts, sizes)
+        compact = whole.compact()
+        return compact if len(whole.values) > 2 * len(compact.values) else whole
 
     def packed(self) -> "ClientIndex":
         """The same lists in an array that holds nothing else, one behind the other."""

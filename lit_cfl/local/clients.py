@@ -7,8 +7,10 @@ import torch
 from torch import Tensor
 
 from lit_cfl.data import FederatedData
+from lit_cfl.local.dropout import step_keys
 from lit_cfl.local.work import Budget, Fitted, Sketch, per_client
 from lit_cfl.parameters import ParameterLayout
+from lit_cfl.seeds import derive
 
 if TYPE_CHECKING:
     from lit_cfl.local.engine import Engine
@@ -83,7 +85,8 @@ class ClientWork:
         rows = []
         for client in clients.tolist():
             with self.engine.own_stream("gradient", self.round, client):
-                row = self.engine.gradient(model, self.data.train[client], self.data)
+                key = int(step_keys(derive(self.engine.seed, "gradient/dropout", self.round, client), 0, 1))
+                row = self.engine.gradient(model, self.data.train[client], self.data, key)
             rows.append(row if sketch is None else sketch(row[None])[0])
         return torch.stack(rows)
 

@@ -17,6 +17,7 @@ from torch import Tensor
 from lit_cfl.data import Examples, FederatedData
 from lit_cfl.errors import InputError
 from lit_cfl.local.clients import ClientWork, FitRequest
+from lit_cfl.local.dropout import set_key, with_keyed_dropout
 from lit_cfl.local.plan import Plan
 from lit_cfl.local.scoring import losses_of, require_losses, score
 from lit_cfl.local.work import Budget, Chunk, Fitted
@@ -82,7 +83,7 @@ class Engine(ABC):
 
     def _build(self, number: int) -> LightningModule:
         with self.own_stream("initial", number):
-            return self._task()
+            return with_keyed_dropout(self._task())
 
     @contextmanager
     def own_stream(self, purpose: str, *ids: int) -> Iterator[None]:
@@ -118,9 +119,14 @@ class Engine(ABC):
         losses, correct = zip(*found, strict=True)
         return torch.cat(losses).double().cpu(), torch.cat(correct).cpu()
 
-    def gradient(self, model: Tensor, index: Tensor, data: FederatedData) -> Tensor:
-        """Gradient `[d]` of the mean loss on these examples, in training mode; 0 in the buffers' columns."""
+    def gradient(self, model: Tensor, index: Tensor, data: FederatedData, key: int) -> Tensor:
+        """Gradient `[d]` of the mean loss on these examples, in training mode; 0 in the buffers' columns.
+
+        Args:
+            key: of the dropout masks.
+        """
         module, row = self.module(model), torch.zeros(self.layout.num_columns, dtype=self.plan.dtype)
+        set_key(module, key)
         for part in index.split(_EVALUATION_BATCH):
             batch = self.examples(data).batch(part, self.plan.dtype)
             (losses_of(module, batch).sum() / len(index)).backward()

@@ -1,27 +1,39 @@
 """The plan: how local training is computed, chosen by rule and recorded, so that a rerun computes the same.
 
-The rule looks at the model, the options and the kind of hardware, never at a timing or at free memory:
+The rule looks at the model, the options, the amount of work and the kind of hardware, never at a timing or at free
+memory:
 
-* engine: `trainer`, one `lightning.Trainer.fit` a client;
+* engine: `stacked`; `trainer` (one `lightning.Trainer.fit` a client) where the module needs it; `ray` when asked for;
 * device: the first GPU where there is one, else the CPU;
+* compile: on a CPU with a C++ compiler, from 50,000 client-steps in a run on: less does not pay for the compiling;
+* lanes: 4 on a CPU that compiles (more fall out of its cache), 1 without (a plain loop: an eager stack is slower), 64
+  on a GPU;
+* steps_per_call: 5 where it compiles a model below a million parameters, else 1;
+* narrow: the width of the stack when few lanes are busy: 1, but 2 for nets with convolutions, whose results in a stack
+  of one differ from those in wider ones;
 * threads: 1 below a million parameters (small tensors only lose time to a second thread), else all cores;
+* workers: of `ray`, one a core, or one a GPU;
 * rows_mib: 1024.
 
 Any part can be set by hand (`plan.threads: 2`); the rule fills the rest.
 """
 
 import os
-from dataclasses import dataclass
-from typing import Literal
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
 
 import torch
 
 from lit_cfl.errors import InputError
 
-EngineName = Literal["trainer"]
-EngineOption = Literal["auto", "trainer"]
+EngineName = Literal["trainer", "stacked", "ray"]
+EngineOption = Literal["auto", "trainer", "stacked", "ray"]
 Precision = Literal["32-true", "64-true", "16-mixed", "bf16-mixed", "bf16-true"]
 _SMALL_MODEL = 1_000_000  # parameters
+_COMPILING_PAYS = 50_000  # client-steps
+_MIXED = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
 
 
 @dataclass(frozen=True)
@@ -34,6 +46,11 @@ class PlanOptions:
         precision: a `lightning.Trainer` precision.
         threads: CPU threads of PyTorch, 1 or more.
         rows_mib: local models of one fit held in memory at once, MiB, 1 or more; a larger fit is read in chunks.
+        lanes: clients that train together, 1 or more; 1 = a plain loop.
+        narrow: width of the stack when no more lanes are busy, 1 to `lanes`.
+        steps_per_call: training steps in one compiled function, 1 or more.
+        compile: whether the stack is compiled.
+        workers: Ray actors of the engine `ray`, 1 or more.
     """
 
     engine: EngineName | None = None
@@ -41,6 +58,11 @@ class PlanOptions:
     precision: Precision | None = None
     threads: int | None = None
     rows_mib: int | None = None
+    lanes: int | None = None
+    narrow: int | None = None
+    steps_per_call: int | None = None
+    compile: bool | None = None
+    workers: int | None = None
 
 
 @dataclass(frozen=True)
@@ -52,11 +74,18 @@ class Plan:
     precision: Precision = "32-true"
     threads: int = 1
     rows_mib: int = 1024
+    lanes: int = 1
+    narrow: int = 1
+    steps_per_call: int = 1
+    compile: bool = False
+    workers: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("threads", "rows_mib"):
+        for name in ("threads", "rows_mib", "lanes", "narrow", "steps_per_call", "workers"):
             if getattr(self, name) < 1:
                 raise InputError(f"plan.{name} is {getattr(self, name)}; it must be 1 or more")
+        if self.narrow > self.lanes:
+            raise InputError(f"plan.narrow is {self.narrow}, plan.lanes {self.lanes}; it must not be more")
         if self.precision == "16-mixed" and self.device == "cpu":
             raise InputError("precision '16-mixed' needs a GPU; on a CPU use 32-true or bf16-mixed")
 
@@ -65,9 +94,40 @@ class Plan:
         """Of the rows."""
         return torch.float64 if self.precision == "64-true" else torch.float32
 
+    @property
+    def compute_dtype(self) -> torch.dtype:
+        """Of models while they train."""
+        return torch.bfloat16 if self.precision == "bf16-true" else self.dtype
+
+    @property
+    def autocast(self) -> torch.dtype | None:
+        """What losses are computed in where that is another type than the models'."""
+        return _MIXED.get(self.precision)
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What the rule looks at beside options and hardware.
+
+    Args:
+        num_parameters: of the model.
+        has_convolutions: whether it has any.
+        client_steps: expected mini-batches in a run.
+        obstacles: why the module cannot be stacked; empty if it can.
+    """
+
+    num_parameters: int = 0
+    has_convolutions: bool = False
+    client_steps: int = 0
+    obstacles: Sequence[str] = ()
+
 
 def choose_plan(
-    engine: EngineOption, device: str, precision: Precision, num_parameters: int, by_hand: PlanOptions | None = None
+    engine: EngineOption,
+    device: str,
+    precision: Precision,
+    workload: Workload,
+    by_hand: PlanOptions | None = None,
 ) -> Plan:
     """The plan for these options on this machine.
 
@@ -77,7 +137,8 @@ def choose_plan(
     by_hand = by_hand or PlanOptions()
     device = "cuda:0" if device == "cuda" else device
     for name, asked, fixed in (("engine", engine, by_hand.engine), ("device", device, by_hand.device)):
-        if fixed is not None and asked not in ("auto", fixed):
+        fell_back = (asked, fixed) == ("stacked", "trainer")
+        if fixed is not None and asked not in ("auto", fixed) and not fell_back:
             raise InputError(f"{name} is {asked!r}, but plan.{name} says {fixed!r}; leave out one of them")
     if by_hand.precision not in (None, precision):
         raise InputError(f"precision is {precision!r}, but plan.precision says {by_hand.precision!r}; set both alike")
@@ -85,10 +146,36 @@ def choose_plan(
     if device == "auto":
         device = "cuda:0" if torch.cuda.is_available() else "cpu"
     _require_device(device)
-    by_rule = 1 if num_parameters < _SMALL_MODEL else os.cpu_count() or 1
-    threads = by_rule if by_hand.threads is None else by_hand.threads
-    rows_mib = Plan.rows_mib if by_hand.rows_mib is None else by_hand.rows_mib
-    return Plan("trainer", device, precision, threads, rows_mib)
+    chosen = by_hand.engine or ("stacked" if engine == "auto" else engine)
+    if chosen == "stacked" and workload.obstacles:
+        chosen = "trainer"
+    given = {f.name: getattr(by_hand, f.name) for f in fields(by_hand) if getattr(by_hand, f.name) is not None}
+    return Plan(**_by_rule(chosen, device, precision, workload, given) | given | {"engine": chosen})
+
+
+def _by_rule(engine: str, device: str, precision: str, workload: Workload, given: dict[str, Any]) -> dict[str, Any]:
+    on_cpu, small = device == "cpu", workload.num_parameters < _SMALL_MODEL
+    stacks = engine != "trainer" and not workload.obstacles
+    compiles = stacks and on_cpu and workload.client_steps >= _COMPILING_PAYS and has_compiler()
+    compiles = given.get("compile", compiles)
+    lanes = given.get("lanes", 1 if not stacks else 64 if not on_cpu else 4 if compiles else 1)
+    cores = os.cpu_count() or 1
+    return {
+        "device": device,
+        "precision": precision,
+        "threads": 1 if small or engine == "ray" else cores,
+        "lanes": lanes,
+        "narrow": min(lanes, (2 if workload.has_convolutions else 1) if on_cpu else lanes),
+        "steps_per_call": 5 if compiles and small else 1,
+        "compile": compiles,
+        "workers": 1 if engine != "ray" else cores if on_cpu else torch.cuda.device_count(),
+    }
+
+
+def has_compiler() -> bool:
+    """Whether `torch.compile` finds a C++ compiler."""
+    names = [os.environ["CXX"]] if "CXX" in os.environ else ["g++", "clang++", "c++"]
+    return any(shutil.which(name) for name in names)
 
 
 def _require_device(device: str) -> None:

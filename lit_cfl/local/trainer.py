@@ -20,10 +20,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lit_cfl.data import FederatedData
 from lit_cfl.errors import DivergedError, InputError
+from lit_cfl.local.batches import Shuffled
 from lit_cfl.local.clients import FitRequest
+from lit_cfl.local.dropout import key_names, set_key, step_keys
 from lit_cfl.local.engine import Engine
 from lit_cfl.local.work import Chunk
-from lit_cfl.seeds import generator
+from lit_cfl.seeds import derive, generator
 
 
 class TrainerEngine(Engine):
@@ -69,12 +71,14 @@ class TrainerEngine(Engine):
         """The trained row `[d]`, the mean loss per example (None if none was reported), and the last learning rate."""
         module, record = self.module(start), _LossRecord()
         callbacks: list[Callback] = [record]
+        if key_names(module):
+            callbacks.append(_Keys(derive(self.seed, f"{request.purpose}/dropout", round, client)))
         if center is not None:
             callbacks.append(_Proximal(request.prox, self.module(center)))
         trainer = Trainer(**options, callbacks=callbacks)
         rng = generator(self.seed, request.purpose, round, client)
         inputs, labels = self.examples(data).batch(data.train[client], self.plan.dtype)
-        batches = _Shuffled(len(labels), request.budget.batch_size or self.local.batch_size, rng)
+        batches = Shuffled(len(labels), request.budget.batch_size or self.local.batch_size, rng)
         loader = DataLoader(TensorDataset(inputs, labels), sampler=batches, batch_size=None)
         try:
             with self.own_stream(f"{request.purpose}/module", round, client):
@@ -104,20 +108,6 @@ class TrainerEngine(Engine):
         }
 
 
-class _Shuffled:
-    """Mini-batches of positions, in a new order each epoch; the last one may be short."""
-
-    def __init__(self, num_examples: int, batch_size: int | str, rng: torch.Generator) -> None:
-        self.num_examples, self.rng = num_examples, rng
-        self.batch_size = min(batch_size, num_examples) if isinstance(batch_size, int) else num_examples
-
-    def __len__(self) -> int:
-        return -(-self.num_examples // self.batch_size)
-
-    def __iter__(self) -> Iterator[Tensor]:
-        return iter(torch.randperm(self.num_examples, generator=self.rng).split(self.batch_size))
-
-
 class _LossRecord(Callback):
     """The mean training loss per example over the whole fit, without a transfer from the device each step."""
 
@@ -136,6 +126,16 @@ class _LossRecord(Callback):
     @property
     def mean(self) -> float | None:
         return float(self._sum) / self._count if self._count else None
+
+
+class _Keys(Callback):
+    """Tells every keyed dropout which client's step it is."""
+
+    def __init__(self, client_key: int) -> None:
+        self.client_key = client_key
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        set_key(pl_module, int(step_keys(self.client_key, trainer.global_step, 1)))
 
 
 class _Proximal(Callback):

@@ -1,0 +1,49 @@
+"""Which engine a run gets."""
+
+import warnings
+
+from lit_cfl.data import FederatedData
+from lit_cfl.local.batches import num_steps
+from lit_cfl.local.engine import Engine, LocalTraining, TaskFactory
+from lit_cfl.local.plan import Plan, Precision, Workload
+from lit_cfl.local.stackable import obstacles
+from lit_cfl.local.stacked import StackedEngine
+from lit_cfl.local.trainer import TrainerEngine
+
+
+def build_engine(task: TaskFactory, plan: Plan, seed: int, local: LocalTraining) -> Engine:
+    """The engine that a plan names."""
+    return {"trainer": TrainerEngine, "stacked": StackedEngine}[plan.engine](task, plan, seed, local)
+
+
+def workload(
+    task: TaskFactory, seed: int, local: LocalTraining, data: FederatedData, precision: Precision, client_fits: int
+) -> Workload:
+    """What the rule of the plan looks at.
+
+    Args:
+        client_fits: how many times a client is fitted in the run.
+    """
+    probe = TrainerEngine(task, Plan(), seed, local)
+    return Workload(
+        probe.layout.num_parameters,
+        any(slot.kind.startswith("conv") for slot in probe.layout.slots),
+        round(client_fits * mean_steps(local, data)),
+        obstacles(probe.template, probe.layout, data.examples, precision),
+    )
+
+
+def mean_steps(local: LocalTraining, data: FederatedData) -> float:
+    """Mini-batches of a client in a round, the mean over those in training."""
+    sizes = data.num_examples[data.population]
+    counts = sizes.unique(return_counts=True)
+    steps = [num_steps(local.budget, local.epochs, size, local.batch_size) for size in counts[0].tolist()]
+    total: int = sum(n * c for n, c in zip(steps, counts[1].tolist(), strict=True))
+    return total / max(1, len(sizes))
+
+
+def warn_of_fallback(asked: str, workload: Workload) -> None:
+    """Says why a module is not stacked."""
+    if workload.obstacles and asked != "trainer":
+        reasons = "; ".join(workload.obstacles)
+        warnings.warn(f"clients are fitted by the engine `trainer`, which is slower: {reasons}", stacklevel=2)

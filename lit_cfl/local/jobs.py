@@ -1,0 +1,55 @@
+"""One client's training as tensors, and what comes of it."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+Pool = tuple[Tensor, Tensor]  # inputs [N, ...] and labels [N] of the clients that train together
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """One client's training.
+
+    Args:
+        position: of the client in its chunk.
+        start: the row it starts from `[d]`.
+        table: its mini-batches, positions in the pool int64 `[steps, B]`, -1 = no example; those there are come first.
+        keys: of the dropout masks, int64 `[steps]`.
+        center: of the proximal term `[d]`, or None.
+    """
+
+    position: int
+    start: Tensor
+    table: Tensor
+    keys: Tensor
+    center: Tensor | None = None
+
+    @property
+    def num_steps(self) -> int:
+        return len(self.table)
+
+    @property
+    def num_examples(self) -> int:
+        """Examples seen, each as often as it is."""
+        return int((self.table >= 0).sum())
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What came of a job.
+
+    Args:
+        position: of the client in its chunk.
+        row: `[d]`, on the CPU.
+        loss: mean per example over the whole fit.
+    """
+
+    position: int
+    row: Tensor
+    loss: float
+
+    @property
+    def finite(self) -> bool:
+        return bool(self.row.isfinite().all()) and bool(torch.tensor(self.loss).isfinite())

@@ -1,0 +1,84 @@
+"""Who trains in which lane, and when: the timetable of a stack.
+
+Clients take different numbers of steps. In a padded stack all wait for the longest one; here a lane that is free loads
+the next client. Longest first to the emptiest lane keeps the lanes' ends close together.
+"""
+
+from dataclasses import dataclass
+from heapq import heapify, heapreplace
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Seat:
+    """Where a job runs: in `lane` from call `start` to before call `stop`."""
+
+    job: int
+    lane: int
+    start: int
+    stop: int
+
+
+def timetable(calls: Tensor, lanes: int) -> list[Seat]:
+    """Seats jobs in lanes, longest first, each to the lane that is free first (Graham, 1969).
+
+    Lanes are numbered by how long they are busy, the longest first.
+
+    Args:
+        calls: of each job, int64 `[jobs]`, 1 or more.
+        lanes: L, 1 or more.
+    """
+    free = [(0, lane) for lane in range(lanes)]
+    heapify(free)
+    seats = []
+    for job in calls.argsort(descending=True, stable=True).tolist():
+        start, lane = free[0]
+        stop = start + int(calls[job])
+        seats.append(Seat(job, lane, start, stop))
+        heapreplace(free, (stop, lane))
+    rank = {lane: number for number, (_, lane) in enumerate(sorted(free, key=lambda end: (-end[0], end[1])))}
+    return [Seat(seat.job, rank[seat.lane], seat.start, seat.stop) for seat in seats]
+
+
+def busy_lanes(seats: list[Seat]) -> list[int]:
+    """How many lanes are busy in each call: they are the first ones."""
+    ends: dict[int, int] = {}
+    for seat in seats:
+        ends[seat.lane] = max(ends.get(seat.lane, 0), seat.stop)
+    return [sum(end > call for end in ends.values()) for call in range(max(ends.values(), default=0))]
+
+
+@dataclass
+class Effort:
+    """How much of the work was of use.
+
+    Args:
+        useful: mini-batches that trained a client.
+        computed: mini-batches computed, those of idle lanes and behind a client's end counted, too.
+    """
+
+    useful: int = 0
+    computed: int = 0
+
+    @property
+    def waste(self) -> float:
+        """Share of the computed mini-batches that trained nobody."""
+        return 1 - self.useful / self.computed if self.computed else 0.0
+
+
+def pool_groups(sizes: Tensor, capacity: int) -> list[slice]:
+    """Cuts clients into runs whose examples fit the pool together.
+
+    Args:
+        sizes: examples of each client, int64 `[n]`.
+        capacity: of the pool, no smaller than the largest client.
+    """
+    groups, start, held = [], 0, 0
+    for position, size in enumerate(torch.as_tensor(sizes).tolist()):
+        if held + size > capacity:
+            groups.append(slice(start, position))
+            start, held = position, 0
+        held += size
+    return [*groups, slice(start, len(sizes))]

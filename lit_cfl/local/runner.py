@@ -1,0 +1,163 @@
+"""Runs jobs in the lanes of a stack, call by call."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from lit_cfl.local.jobs import Job, Pool, Trained
+from lit_cfl.local.lanes import Effort, Seat, busy_lanes, timetable
+from lit_cfl.local.steps import Lanes, Work
+from lit_cfl.local.update import Tensors, Update
+from lit_cfl.parameters import ParameterLayout
+
+Advance = Callable[[Lanes, Work], tuple[Lanes, Tensor]]
+
+
+class Runner:
+    """Feeds a function of fixed shapes.
+
+    Args:
+        advance: some steps of all lanes, see `Steps`; compiled, captured or plain.
+        layout: of the rows.
+        update: the optimizer's rule.
+        lanes: L.
+        narrow: width of the stack when no more lanes than that are busy; 0 = the stack is always whole.
+        steps: S, steps of one call.
+        batch_size: B.
+        device: of the lanes.
+        dtype: of the lanes.
+    """
+
+    def __init__(
+        self,
+        advance: Advance,
+        layout: ParameterLayout,
+        update: Update,
+        *,
+        lanes: int,
+        narrow: int,
+        steps: int,
+        batch_size: int,
+        device: str,
+        dtype: torch.dtype,
+    ) -> None:
+        self._advance, self._slots, self._update = advance, layout.slots, update
+        self._trained = sum(not slot.is_buffer for slot in layout.slots)
+        self.lanes, self.narrow, self.steps, self.batch_size = lanes, narrow, steps, batch_size
+        self._device, self._dtype = device, dtype
+        self.effort = Effort()
+        self._pool: Pool | None = None
+
+    def run(self, jobs: Sequence[Job], pool: Pool, capacity: int, prox: float) -> list[Trained]:
+        """Trains the jobs.
+
+        Args:
+            pool: examples that the jobs' tables point into.
+            capacity: of the pool; the same in all calls, for shapes are fixed.
+            prox: strength of the proximal term; where it is not 0, every job has a centre.
+        """
+        calls = torch.tensor([-(-job.num_steps // self.steps) for job in jobs])
+        seats = timetable(calls, self.lanes)
+        work = self._work(jobs, seats, self._held(pool, capacity), prox)
+        rows, losses = self._go(jobs, seats, work)
+        return [self._result(jobs[seat.job], seat, rows[seat.job], losses) for seat in seats]
+
+    def _held(self, pool: Pool, capacity: int) -> Pool:
+        """The examples in buffers of fixed size."""
+        inputs, labels = pool
+        if self._pool is None or len(self._pool[0]) < capacity or self._pool[0].dtype != inputs.dtype:
+            held = max(capacity, len(inputs))
+            self._pool = inputs.new_zeros((held, *inputs.shape[1:])), labels.new_zeros(held)
+        self._pool[0][: len(inputs)] = inputs
+        self._pool[1][: len(labels)] = labels
+        return self._pool
+
+    def _work(self, jobs: Sequence[Job], seats: Sequence[Seat], pool: Pool, prox: float) -> Work:
+        """All calls' batches, keys and step numbers."""
+        total = max(seat.stop for seat in seats) * self.steps
+        index = torch.full((total, self.lanes, self.batch_size), -1)
+        keys = torch.zeros(total, self.lanes, dtype=torch.int64)
+        number = torch.ones(total, self.lanes, dtype=torch.int64)
+        first = torch.zeros(total, self.lanes, dtype=torch.bool)
+        for seat in seats:
+            job, begin = jobs[seat.job], seat.start * self.steps
+            rows = slice(begin, begin + job.num_steps)
+            index[rows, seat.lane, : job.table.shape[1]] = job.table
+            keys[rows, seat.lane] = job.keys
+            number[rows, seat.lane] = torch.arange(1, job.num_steps + 1)
+            first[begin, seat.lane] = True
+        corrections = self._update.corrections(number).transpose(0, 1).contiguous()
+        index, keys, corrections, first = (x.to(self._device) for x in (index, keys, corrections, first))
+        strength = torch.tensor(prox, dtype=self._dtype, device=self._device) if prox else None
+        return Work(*pool, index, keys, corrections, first, strength)
+
+    def _go(self, jobs: Sequence[Job], seats: Sequence[Seat], work: Work) -> tuple[dict[int, Tensor], Tensor]:
+        """All calls in order. Returns the row of each job and the losses `[steps, lanes]`."""
+        starts: dict[int, list[Seat]] = {}
+        stops: dict[int, list[Seat]] = {}
+        for seat in seats:
+            starts.setdefault(seat.start, []).append(seat)
+            stops.setdefault(seat.stop, []).append(seat)
+        lanes, centers = self._empty(), self._empty().rows if work.prox is not None else None
+        rows: dict[int, Tensor] = {}
+        losses = []
+        width = self.lanes
+        for call, busy in enumerate(busy_lanes(list(seats))):
+            for seat in starts.get(call, ()):
+                self._load(lanes, centers, jobs[seat.job], seat.lane)
+            if width > self.narrow >= busy:
+                width, lanes = self.narrow, _first(lanes, self.narrow)
+                centers = None if centers is None else _cut(centers, self.narrow)
+            lanes, sums = self._advance(lanes, self._part(work, call, width, centers))
+            losses.append(torch.nn.functional.pad(sums, (0, self.lanes - width)))
+            for seat in stops.get(call + 1, ()):
+                rows[seat.job] = self._row(lanes, seat.lane)
+            self.effort.computed += width * self.steps
+        self.effort.useful += sum(job.num_steps for job in jobs)
+        return rows, torch.cat(losses).double().cpu()
+
+    def _part(self, work: Work, call: int, width: int, centers: Tensors | None) -> Work:
+        """The work of one call of the first lanes."""
+        s = slice(call * self.steps, (call + 1) * self.steps)
+        return replace(
+            work,
+            index=work.index[s, :width].contiguous(),
+            keys=work.keys[s, :width].contiguous(),
+            corrections=work.corrections[s, :, :width].contiguous(),
+            first=work.first[s, :width].contiguous(),
+            centers=centers,
+        )
+
+    def _empty(self) -> Lanes:
+        rows = tuple(
+            torch.zeros(self.lanes, *slot.shape, device=self._device, dtype=self._dtype) for slot in self._slots
+        )
+        return Lanes(rows, self._update.start(rows[: self._trained]))
+
+    def _load(self, lanes: Lanes, centers: Tensors | None, job: Job, lane: int) -> None:
+        for slot, tensor in zip(self._slots, lanes.rows, strict=True):
+            tensor[lane] = job.start[slot.start : slot.stop].view(slot.shape)
+        for tensors in lanes.state:
+            for tensor in tensors:
+                tensor[lane] = 0
+        if centers is not None and job.center is not None:
+            for slot, tensor in zip(self._slots, centers, strict=True):
+                tensor[lane] = job.center[slot.start : slot.stop].view(slot.shape)
+
+    def _row(self, lanes: Lanes, lane: int) -> Tensor:
+        return torch.cat([tensor[lane].reshape(-1) for tensor in lanes.rows]).cpu()
+
+    def _result(self, job: Job, seat: Seat, row: Tensor, losses: Tensor) -> Trained:
+        begin = seat.start * self.steps
+        total = losses[begin : begin + job.num_steps, seat.lane].sum()
+        return Trained(job.position, row, float(total) / job.num_examples)
+
+
+def _first(lanes: Lanes, width: int) -> Lanes:
+    return Lanes(_cut(lanes.rows, width), tuple(_cut(tensors, width) for tensors in lanes.state))
+
+
+def _cut(tensors: Tensors, width: int) -> Tensors:
+    return tuple(tensor[:width].clone() for tensor in tensors)

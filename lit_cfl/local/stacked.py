@@ -1,0 +1,145 @@
+"""Engine `stacked`: several clients' models train together, each in a lane of one stack.
+
+Where the plan compiles, steps run as few compiled functions of fixed shapes: one for all lanes and one for the last
+lane that is busy, each with and without a proximal term. Without a compiler an eager stack is slower than a plain
+loop on a CPU, so there the clients train one after the other (`plain.py`).
+"""
+
+import copy
+import warnings
+from collections.abc import Iterable, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from lit_cfl.data import FederatedData
+from lit_cfl.errors import DivergedError
+from lit_cfl.local.batches import Shuffled, num_steps
+from lit_cfl.local.clients import FitRequest
+from lit_cfl.local.dropout import step_keys
+from lit_cfl.local.engine import Engine, LocalTraining, TaskFactory
+from lit_cfl.local.jobs import Job, Pool, Trained
+from lit_cfl.local.lanes import Effort, pool_groups
+from lit_cfl.local.plain import PlainLoop
+from lit_cfl.local.plan import Plan
+from lit_cfl.local.runner import Runner
+from lit_cfl.local.steps import Steps
+from lit_cfl.local.update import Update
+from lit_cfl.local.work import Chunk
+from lit_cfl.seeds import derive, generator
+
+_POOL_MIB = 64  # of the examples whose clients train together, as floats
+
+
+class StackedEngine(Engine):
+    """Fits the clients of a chunk together. The task must be one that `stackable` finds nothing against."""
+
+    def __init__(self, task: TaskFactory, plan: Plan, seed: int, local: LocalTraining = LocalTraining()) -> None:
+        super().__init__(task, plan, seed, local)
+        module = copy.deepcopy(self.template).to(device=plan.device, dtype=plan.compute_dtype).train()
+        parameters = dict(module.named_parameters())
+        trained = [parameters[slot.name] for slot in self.layout.slots if not slot.is_buffer]
+        optimizer = module.configure_optimizers()
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError("a module that `stackable` refuses")
+        self._update = Update.of(optimizer, trained)
+        self._plain = PlainLoop(module, self.layout, self._update, local.gradient_clip, plan.autocast)
+        self._steps = Steps(module, self.layout, self._update, local.gradient_clip, plan.autocast)
+        self._runner: Runner | None = None
+        self._capacity = 0
+
+    @property
+    def effort(self) -> Effort:
+        """How much of the stack's work was of use so far."""
+        return Effort() if self._runner is None else self._runner.effort
+
+    def _fit_chunk(self, request: FitRequest, part: slice, round: int, data: FederatedData) -> Chunk:
+        clients = request.clients[part]
+        models = request.models[request.start[part]].to(self.plan.dtype, copy=True)
+        losses = torch.full((len(clients),), float("nan"), dtype=torch.float64)
+        trained = torch.zeros(len(clients), dtype=torch.bool)
+        takes_part = ((data.num_examples[clients] > 0) & (request.lengths[part] > 0)).nonzero().flatten()
+        for positions in self._groups(takes_part, clients, data):
+            held = data.train.select(clients[positions])
+            pool = self.examples(data).batch(held.entries, self.plan.compute_dtype)
+            offsets = (held.sizes.cumsum(0) - held.sizes).tolist()
+            jobs = [
+                self._job(request, part.start + k, k, models[k], offset, round, data)
+                for k, offset in zip(positions.tolist(), offsets, strict=True)
+            ]
+            for done in self._train(jobs, pool, request):
+                if done.finite:
+                    k = done.position
+                    models[k], losses[k], trained[k] = done.row, done.loss, True
+                elif self.local.on_divergence == "stop":
+                    raise self._diverged(int(clients[done.position]), round, done.loss)
+        return Chunk(part.start, models, losses, trained)
+
+    def _groups(self, positions: Tensor, clients: Tensor, data: FederatedData) -> Iterable[Tensor]:
+        """Positions of clients whose examples fit the pool together."""
+        bytes_each = self.plan.compute_dtype.itemsize * max(1, torch.Size(data.examples.input_shape).numel())
+        largest = int(data.num_examples.max())
+        self._capacity = max(self._capacity, largest, _POOL_MIB * 2**20 // bytes_each)
+        for group in pool_groups(data.num_examples[clients[positions]], self._capacity):
+            if len(positions[group]):
+                yield positions[group]
+
+    def _job(
+        self, request: FitRequest, number: int, position: int, start: Tensor, offset: int, round: int,
+        data: FederatedData,
+    ) -> Job:  # fmt: skip
+        client = int(request.clients[number])
+        size, batch_size = int(data.num_examples[client]), self._batch_size(request)
+        steps = num_steps(request.budget, int(request.lengths[number]), size, batch_size)
+        rng = generator(self.seed, request.purpose, round, client)
+        table = Shuffled(size, batch_size, rng).all(steps)
+        key = derive(self.seed, f"{request.purpose}/dropout", round, client)
+        center = None
+        if request.prox:
+            if request.centers is None:
+                raise TypeError("prox needs centers")
+            center = request.centers[request.center[number]].to(self.plan.dtype)
+        return Job(position, start, table.where(table < 0, table + offset), step_keys(key, 0, steps), center)
+
+    def _batch_size(self, request: FitRequest) -> int | Literal["full"]:
+        return request.budget.batch_size or self.local.batch_size
+
+    def _train(self, jobs: Sequence[Job], pool: Pool, request: FitRequest) -> Iterable[Trained]:
+        self.between_clients()
+        batch_size = self._batch_size(request)
+        if self.plan.lanes == 1 or batch_size != self.local.batch_size or not isinstance(batch_size, int):
+            return self._one_by_one(jobs, pool, request.prox)
+        runner = self._lanes(batch_size)
+        return runner.run(jobs, pool, self._capacity, request.prox)
+
+    def _one_by_one(self, jobs: Sequence[Job], pool: Pool, prox: float) -> Iterable[Trained]:
+        with torch.no_grad():
+            for done in self._plain.run(jobs, pool, prox):
+                yield done
+                self.between_clients()
+
+    def _lanes(self, batch_size: int) -> Runner:
+        """The stack, made when it is first needed."""
+        if self._runner is None:
+            plan = self.plan
+            advance = _compiled(self._steps) if plan.compile else self._steps
+            self._runner = Runner(
+                advance, self.layout, self._update, lanes=plan.lanes, narrow=plan.narrow,
+                steps=plan.steps_per_call, batch_size=batch_size, device=plan.device, dtype=plan.compute_dtype,
+            )  # fmt: skip
+        return self._runner
+
+    def _diverged(self, client: int, round: int, loss: float) -> DivergedError:
+        rate = self._update.options[0]["lr"]
+        return DivergedError(
+            f"client {client} diverged in round {round}: training loss {loss}, learning rate {rate:g}; "
+            "lower the learning rate, set local.gradient_clip, or set local.on_divergence to skip"
+        )
+
+
+def _compiled(steps: Steps):  # type: ignore[no-untyped-def]
+    torch._dynamo.config.recompile_limit = 64  # four shapes a run, and several runs a process
+    with warnings.catch_warnings():
+        return torch.compile(steps, dynamic=False, fullgraph=True)
