@@ -13,8 +13,7 @@ from datamodules import glove
 from datamodules.cache import Arrays, cached
 from datamodules.columns import clients, whole_numbers
 from datamodules.image_sets import pool_of
-from datamodules.partition import Partition, Pool
-from datamodules.partition.natural import Natural
+from datamodules.partition import Natural, Partition, Pool
 from datamodules.pooled import PooledDataModule
 from datamodules.source import Source, find
 from datamodules.tokens import Padding, Vocabulary

@@ -2,12 +2,14 @@
 
 import argparse
 import sys
+import warnings
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
 from importlib.metadata import version
 
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 
+_PYTHONS_FORMAT = warnings.formatwarning
 _EPILOG = """\
 start here:
   lit-cfl run --config quickstart      real digits, 40 clients, about 20 seconds
@@ -30,11 +32,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not words or words[0].startswith("-"):
         parser.parse_args(words or ["--help"])
         return 0
+    warnings.formatwarning = _one_line
     try:
         return _command(words[0])(words[1:])
     except InputError as error:
         print(f"lit-cfl: error: {error}", file=sys.stderr)
         return 2
+
+
+def _one_line(
+    message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
+) -> str:
+    """A notice without the place in our code that gave it; other warnings as Python shows them."""
+    return f"Note: {message}.\n" if category is Notice else _PYTHONS_FORMAT(message, category, filename, lineno, line)
 
 
 def _command(name: str) -> Callable[[Sequence[str]], int]:

@@ -1,6 +1,10 @@
 """Errors whose message is meant for the user: it quotes the value and names the remedy."""
 
 
+class Notice(UserWarning):
+    """Something a user should know, though the run goes on. The command line prints it as one line."""
+
+
 class InputError(ValueError):
     """Something the user gave cannot be used. The command line prints the message alone and exits with 2."""
 

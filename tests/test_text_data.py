@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from datamodules.glove import read_vectors
-from datamodules.partition.natural import Natural
+from datamodules.partition import Natural
 from datamodules.sent140 import Sent140
 from datamodules.tokens import Vocabulary, words
 from lit_cfl.configuration import parse_run
@@ -263,11 +263,11 @@ def one_round(
     config = folder / "config.yaml"
     config.write_text(
         "data:\n"
-        "  class_path: datamodules.sent140.Sent140\n"
+        "  class_path: Sent140\n"
         "  init_args:\n"
         f"    source: {source}\n"
         "    partition:\n"
-        "      class_path: datamodules.partition.natural.Natural\n"
+        "      class_path: Natural\n"
         f"      init_args: {{min_examples: {min_examples}, max_clients: 4, test: 0.2}}\n"
         f"    {data}\n"
         "task:\n"

@@ -88,7 +88,8 @@ class Examples:
     def fingerprint(self) -> str:
         """A hash of the inputs and labels as they are stored, without the views."""
         digest = blake2b(f"{self.inputs.dtype} {tuple(self.inputs.shape)} {self.num_labels}".encode(), digest_size=16)
-        for tensor in (self.inputs, self.labels):
+        parts = (self.inputs, self.labels, *([] if self.embeddings is None else [self.embeddings]))
+        for tensor in parts:
             digest.update(tensor.cpu().contiguous().numpy().data)
         return digest.hexdigest()
 

@@ -3,6 +3,7 @@
 import warnings
 
 from lit_cfl.data import FederatedData
+from lit_cfl.errors import Notice
 from lit_cfl.local.batches import num_steps
 from lit_cfl.local.engine import Engine, LocalTraining, TaskFactory
 from lit_cfl.local.plan import Plan, Precision, Workload
@@ -46,4 +47,4 @@ def warn_of_fallback(asked: str, workload: Workload) -> None:
     """Says why a module is not stacked."""
     if workload.obstacles and asked != "trainer":
         reasons = "; ".join(workload.obstacles)
-        warnings.warn(f"clients are fitted by the engine `trainer`, which is slower: {reasons}", stacklevel=2)
+        warnings.warn(f"clients are fitted by the engine trainer, which is slower: {reasons}", Notice, stacklevel=2)
