@@ -13,7 +13,10 @@ import torch
 
 from lit_cfl import catalogue
 
-_KIND_OF_KEY = {"algorithm": "algorithms", "baseline": "algorithms", "data": "data", "net": "nets", "task": "tasks"}
+_KIND_OF_KEY = {
+    "algorithm": "algorithms", "baseline": "algorithms", "data": "data", "parts": "data", "partition": "partitions",
+    "skew": "skews", "shift": "shifts", "net": "nets", "task": "tasks",
+}  # fmt: skip
 
 _WORDS = {
     "int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text",

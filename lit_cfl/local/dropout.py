@@ -35,7 +35,7 @@ class KeyedDropout(nn.Module):
         positions = torch.arange(inputs.numel(), device=inputs.device) * 0x9E3779B9
         kept = hashed(row + positions).view(inputs.shape) >= int(self.p * 2**32)
         scale = 0.0 if self.p == 1 else 1 / (1 - self.p)
-        return inputs * (kept * scale).to(inputs.dtype)
+        return inputs * (kept.to(inputs.dtype) * scale)
 
     def extra_repr(self) -> str:
         return f"p={self.p}"

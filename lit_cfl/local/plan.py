@@ -9,8 +9,8 @@ memory:
 * lanes: 4 on a CPU that compiles (more fall out of its cache), 1 without (a plain loop: an eager stack is slower), 64
   on a GPU;
 * steps_per_call: 5 where it compiles a model below a million parameters, else 1;
-* narrow: the width of the stack when few lanes are busy: 1, but 2 for nets with convolutions, whose results in a stack
-  of one differ from those in wider ones;
+* narrow: the width of a compiled stack when few lanes are busy: 1, but 2 for nets with convolutions, whose results in a
+  stack of one differ from those in wider ones (so do all nets' where nothing is compiled);
 * threads: 1 below a million parameters (small tensors only lose time to a second thread), else all cores;
 * workers: of `ray`, one a core, or one a GPU;
 * rows_mib: 1024.
@@ -165,7 +165,7 @@ def _by_rule(engine: str, device: str, precision: str, workload: Workload, given
         "precision": precision,
         "threads": 1 if small or engine == "ray" else cores,
         "lanes": lanes,
-        "narrow": min(lanes, (2 if workload.has_convolutions else 1) if on_cpu else lanes),
+        "narrow": min(lanes, 2 if workload.has_convolutions else 1) if compiles else lanes,
         "steps_per_call": 5 if compiles and small else 1,
         "compile": compiles,
         "workers": 1 if engine != "ray" else cores if on_cpu else torch.cuda.device_count(),

@@ -1,0 +1,70 @@
+"""Ragged clients, and engines of every kind on them."""
+
+from collections.abc import Callable
+from functools import partial
+
+import torch
+from lightning import LightningModule
+from torch import Tensor, nn
+
+from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.local.engine import Engine, LocalTraining
+from lit_cfl.local.engines import build_engine
+from lit_cfl.local.plan import Plan
+from lit_cfl.local.work import Budget, Fitted
+from lit_cfl.tasks import Classification
+
+SIZES = (0, 3, 17, 36, 9, 20)
+SHAPE = [1, 8, 8]
+LOCAL = LocalTraining(epochs=3, batch_size=10)
+SGD = partial(torch.optim.SGD, lr=0.1)
+
+PLANS = {
+    "trainer": Plan("trainer"),
+    "plain loop": Plan("stacked"),
+    "4 lanes": Plan("stacked", lanes=4, narrow=4),
+    "8 lanes": Plan("stacked", lanes=8, narrow=8),
+    "2 lanes, 5 steps a call": Plan("stacked", lanes=2, narrow=2, steps_per_call=5),
+    "3 lanes": Plan("stacked", lanes=3, narrow=3),
+}
+
+
+def ragged_data(sizes: tuple[int, ...] = SIZES) -> FederatedData:
+    rng = torch.Generator().manual_seed(0)
+    total = sum(sizes)
+    images = torch.randint(0, 255, (total, *SHAPE), generator=rng, dtype=torch.uint8)
+    examples = Examples(images, torch.randint(0, 10, (total,), generator=rng), 10, 1 / 255)
+    none = ClientIndex.empty(len(sizes))
+    train = ClientIndex.from_sizes(torch.arange(total), torch.tensor(sizes))
+    return FederatedData(examples, train, none, none, torch.zeros(len(sizes), dtype=torch.int64))
+
+
+def task(
+    net: Callable[[], nn.Module], optimizer: Callable[..., torch.optim.Optimizer] = SGD
+) -> Callable[[], LightningModule]:
+    return lambda: Classification(net(), optimizer)
+
+
+def fitted(
+    make: Callable[[], LightningModule],
+    plan: Plan,
+    *,
+    local: LocalTraining = LOCAL,
+    clients: Tensor | None = None,
+    prox: float = 0.0,
+    budget: Budget | None = None,
+    data: FederatedData | None = None,
+) -> tuple[Fitted, Engine]:
+    """Clients that start from two models in turn, drawn to a third."""
+    data = data or ragged_data()
+    engine = build_engine(make, plan, 5, local)
+    clients = torch.arange(data.num_clients) if clients is None else clients
+    models = torch.stack([engine.initial(number) for number in range(3)])
+    work = engine.at(2, data)
+    fit = work.fit(models, clients, clients % 2, prox=prox, centers=models, center=2, budget=budget)
+    return fit, engine
+
+
+def rows_of(fit: Fitted) -> Tensor:
+    """All rows, also of a fit that comes in chunks."""
+    return fit.rows if fit.held else torch.cat([chunk.models for chunk in fit.chunks()])

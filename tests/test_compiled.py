@@ -1,0 +1,51 @@
+"""The compiled stack: few graphs, the same result, the same bits in any company."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from ragged import SHAPE, fitted, ragged_data, rows_of, task
+from torch._dynamo.utils import counters
+from torch.testing import assert_close
+
+from lit_cfl.local.engine import LocalTraining
+from lit_cfl.local.engines import build_engine
+from lit_cfl.local.plan import Plan
+from lit_cfl.nets import MLP, MNISTCNN
+
+pytestmark = pytest.mark.slow  # compiling takes ten seconds and more
+
+
+@pytest.mark.parametrize("precision", ["64-true"])
+def test_compiled_stack_gives_the_trainers_result_with_at_most_four_graphs(precision: str):
+    make = task(lambda: MLP(12, SHAPE, 10))
+    plan = Plan("stacked", precision=precision, lanes=4, narrow=1, steps_per_call=2, compile=True)
+    data = ragged_data()
+    engine = build_engine(make, plan, 5, LocalTraining(3, 10))
+    models = torch.stack([engine.initial(number) for number in range(3)])
+    counters.clear()
+
+    def fit(clients: torch.Tensor, prox: float) -> torch.Tensor:
+        return engine.at(2, data).fit(models, clients, clients % 2, prox=prox, centers=models, center=2).rows
+
+    whole = {prox: fit(torch.arange(6), prox) for prox in (0.0, 0.3)}
+    for prox, rows in whole.items():
+        expected, _ = fitted(make, Plan("trainer", precision=precision), prox=prox)
+        assert_close(rows, expected.rows, rtol=0, atol=1e-12)
+    graphs = counters["stats"]["unique_graphs"]
+    assert 1 <= graphs <= 4
+    for cohort in ([1], [5, 3], [3, 0, 5, 1, 4, 2], [2, 4, 1]):
+        clients = torch.tensor(cohort)
+        for prox, rows in whole.items():
+            assert torch.equal(fit(clients, prox), rows[clients])
+    assert counters["stats"]["unique_graphs"] == graphs  # no cohort compiles anything
+
+
+def test_convolutions_keep_their_bits_in_any_company():
+    make = task(lambda: MNISTCNN(SHAPE, 10))
+    plan = Plan("stacked", lanes=4, narrow=2, compile=True)
+    whole = rows_of(fitted(make, plan)[0])
+    for client in (1, 3):
+        assert torch.equal(rows_of(fitted(make, plan, clients=torch.tensor([client]))[0])[0], whole[client])
+    eager, _ = fitted(make, replace(plan, compile=False))
+    assert_close(rows_of(eager), whole, rtol=0, atol=1e-3)  # ties in ReLU and pooling amplify rounding

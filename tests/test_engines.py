@@ -1,0 +1,136 @@
+"""One result: every engine, plan and order of clients computes the same."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from ragged import PLANS, SGD, SHAPE, SIZES, fitted, ragged_data, rows_of, task
+from torch import nn
+from torch.testing import assert_close
+
+from lit_cfl.errors import DivergedError
+from lit_cfl.local.engine import LocalTraining
+from lit_cfl.local.plan import Plan
+from lit_cfl.local.work import Budget
+from lit_cfl.nets import MCLR, MLP, MNISTCNN
+
+NETS: dict[str, Callable[[], nn.Module]] = {
+    "linear": lambda: MCLR(SHAPE, 10),
+    "mlp": lambda: MLP(12, SHAPE, 10),
+    "mlp with dropout": lambda: nn.Sequential(MLP(12, SHAPE, 16), nn.Dropout(0.4), nn.Linear(16, 10)),
+    "cnn with dropout": lambda: MNISTCNN(SHAPE, 10),
+}
+OPTIMIZERS = {
+    "sgd": SGD,
+    "momentum": partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=0.01),
+    "nesterov": partial(torch.optim.SGD, lr=0.05, momentum=0.9, nesterov=True),
+    "dampening": partial(torch.optim.SGD, lr=0.05, momentum=0.9, dampening=0.5),
+    "adam": partial(torch.optim.Adam, lr=0.01, weight_decay=0.01),
+    "adamw": partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1),
+    "decay of weights alone": lambda parameters: torch.optim.AdamW(_groups(list(parameters)), lr=0.01),
+}
+STACKS = [name for name in PLANS if name != "trainer"]
+
+
+def _groups(parameters: list[nn.Parameter]) -> list[dict[str, object]]:
+    return [
+        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": 0.1},
+        {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0, "lr": 0.02},
+    ]
+
+
+def same_as_trainer(make: Callable, plan: Plan, precision: str, tolerance: float, **options: object) -> None:
+    expected, _ = fitted(make, Plan("trainer", precision=precision), **options)
+    found, _ = fitted(make, replace(plan, precision=precision), **options)
+    assert_close(rows_of(found), rows_of(expected), rtol=0, atol=tolerance)
+    assert_close(found.losses, expected.losses, rtol=tolerance, atol=tolerance, equal_nan=True)
+    assert found.trained.tolist() == [size > 0 for size in SIZES]
+
+
+@pytest.mark.parametrize("plan", STACKS)
+@pytest.mark.parametrize("net", NETS)
+def test_every_plan_gives_the_trainers_result(net: str, plan: str):
+    same_as_trainer(task(NETS[net]), PLANS[plan], "64-true", 1e-12)
+
+
+@pytest.mark.parametrize("plan", ["plain loop", "2 lanes, 5 steps a call"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_optimizer_gives_the_trainers_result(optimizer: str, plan: str):
+    make = task(NETS["mlp"], OPTIMIZERS[optimizer])
+    same_as_trainer(make, PLANS[plan], "64-true", 1e-12, prox=0.3, local=LocalTraining(3, 10, gradient_clip=0.5))
+
+
+@pytest.mark.parametrize("plan", STACKS)
+@pytest.mark.parametrize(
+    "budget",
+    [Budget(7, "steps"), Budget(2, "epochs", "full"), Budget(4, "steps", 7), Budget(torch.tensor([1, 2, 0, 3, 1, 2]))],
+    ids=["steps", "full batch", "another batch size", "a number each"],
+)
+def test_every_budget_gives_the_trainers_result(budget: Budget, plan: str):
+    expected, _ = fitted(task(NETS["mlp"]), Plan("trainer", precision="64-true"), budget=budget)
+    found, _ = fitted(task(NETS["mlp"]), replace(PLANS[plan], precision="64-true"), budget=budget)
+    assert_close(rows_of(found), rows_of(expected), rtol=0, atol=1e-12)
+    assert found.trained.tolist() == expected.trained.tolist()
+
+
+@pytest.mark.parametrize(("optimizer", "tolerance"), [("sgd", 1e-6), ("adam", 1e-4)])
+@pytest.mark.parametrize("net", ["linear", "mlp"])
+def test_single_precision_stays_close(net: str, optimizer: str, tolerance: float):
+    same_as_trainer(task(NETS[net], OPTIMIZERS[optimizer]), PLANS["4 lanes"], "32-true", tolerance)
+
+
+def test_convolutions_in_single_precision_stay_close_for_a_step_and_in_the_loss():
+    make = task(NETS["cnn with dropout"])
+    same_as_trainer(make, PLANS["4 lanes"], "32-true", 1e-6, budget=Budget(1, "steps"))
+    expected, _ = fitted(make, Plan("trainer"))
+    found, _ = fitted(make, PLANS["4 lanes"])
+    rows_of(found), rows_of(expected)
+    assert_close(found.losses, expected.losses, rtol=1e-3, atol=1e-3, equal_nan=True)
+
+
+@pytest.mark.parametrize("plan", STACKS)
+@pytest.mark.parametrize("net", ["linear", "mlp with dropout", "cnn with dropout"])
+def test_order_and_company_of_clients_change_no_bit(net: str, plan: str):
+    make = task(NETS[net])
+    whole = rows_of(fitted(make, PLANS[plan])[0])
+    order = torch.tensor([3, 0, 5, 1, 4, 2])
+    assert torch.equal(rows_of(fitted(make, PLANS[plan], clients=order)[0]), whole[order])
+    for client in (1, 3):
+        alone, _ = fitted(make, PLANS[plan], clients=torch.tensor([client]))
+        assert torch.equal(rows_of(alone)[0], whole[client])
+
+
+@pytest.mark.parametrize("net", ["linear", "mlp with dropout"])
+def test_chunks_change_no_bit(net: str):
+    plan = Plan("stacked", lanes=3, narrow=3, steps_per_call=2)
+    whole, _ = fitted(task(NETS[net]), plan)
+    for size in (1, 2, 4):
+        parts = [fitted(task(NETS[net]), plan, clients=part)[0] for part in torch.arange(len(SIZES)).split(size)]
+        assert torch.equal(torch.cat([rows_of(part) for part in parts]), rows_of(whole))
+
+
+@pytest.mark.parametrize("plan", STACKS)
+def test_client_that_diverges_does_not_touch_the_others(plan: str):
+    local = LocalTraining(2, 10, on_divergence="skip")
+    data = ragged_data()
+    inputs = data.examples.inputs.float()
+    inputs[data.train[3]] = float("inf")
+    broken = replace(data, examples=replace(data.examples, inputs=inputs))
+    whole = replace(data, examples=replace(data.examples, inputs=data.examples.inputs.float()))
+    found, _ = fitted(task(NETS["mlp"]), PLANS[plan], local=local, data=broken)
+    expected, _ = fitted(task(NETS["mlp"]), PLANS[plan], local=local, data=whole)
+    others = torch.arange(len(SIZES)) != 3
+    assert torch.equal(rows_of(found)[others], rows_of(expected)[others])
+    assert (bool(found.trained[3]), found.skipped) == (False, 2)  # client 0 has no data
+    with pytest.raises(DivergedError, match="client 3 diverged in round 2"):
+        rows_of(fitted(task(NETS["mlp"]), PLANS[plan], data=broken)[0])
+
+
+def test_mixed_precision_trains_close_to_single():
+    mixed, _ = fitted(task(NETS["mlp"]), replace(PLANS["4 lanes"], precision="bf16-mixed"))
+    single, _ = fitted(task(NETS["mlp"]), PLANS["4 lanes"])
+    trainer, _ = fitted(task(NETS["mlp"]), Plan("trainer", precision="bf16-mixed"))
+    assert_close(rows_of(mixed), rows_of(trainer), rtol=0, atol=2e-2)  # bfloat16 has eight bits
+    assert 0 < (rows_of(mixed) - rows_of(single)).abs().max() < 2e-2

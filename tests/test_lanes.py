@@ -1,0 +1,90 @@
+"""The timetable of a stack, and how much of its work is of use."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ragged import LOCAL, SHAPE, SIZES, fitted, task
+
+from lit_cfl.local.batches import Shuffled, num_steps
+from lit_cfl.local.lanes import busy_lanes, pool_groups, timetable
+from lit_cfl.local.plan import Plan
+from lit_cfl.local.stacked import StackedEngine
+from lit_cfl.local.work import Budget
+from lit_cfl.nets import MCLR
+
+JOBS = st.lists(st.integers(1, 40), min_size=1, max_size=30)
+
+
+@settings(deadline=None, derandomize=True)
+@given(JOBS, st.integers(1, 8))
+def test_every_job_sits_alone_and_as_long_as_it_needs(calls: list[int], lanes: int):
+    seats = timetable(torch.tensor(calls), lanes)
+    assert sorted(seat.job for seat in seats) == list(range(len(calls)))
+    assert all(seat.stop - seat.start == calls[seat.job] for seat in seats)
+    taken = [(seat.lane, call) for seat in seats for call in range(seat.start, seat.stop)]
+    assert len(set(taken)) == len(taken) == sum(calls)
+    assert {lane for lane, _ in taken} <= set(range(lanes))
+
+
+@settings(deadline=None, derandomize=True)
+@given(JOBS, st.integers(1, 8))
+def test_lanes_have_no_gaps_and_the_first_is_busy_longest(calls: list[int], lanes: int):
+    seats = timetable(torch.tensor(calls), lanes)
+    busy = busy_lanes(seats)
+    assert sum(busy) == sum(calls)  # no gaps
+    assert busy == sorted(busy, reverse=True)
+    assert len(busy) <= sum(calls) / lanes + max(calls)  # Graham's bound
+
+
+def test_longest_job_comes_first():
+    seats = {seat.job: (seat.lane, seat.start) for seat in timetable(torch.tensor([2, 5, 3, 1]), 2)}
+    assert seats == {1: (1, 0), 2: (0, 0), 0: (0, 3), 3: (0, 5)} or seats[1][1] == seats[2][1] == 0
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_heavy_tailed_cohorts_waste_less_than_a_fifth(seed: int):
+    rng = np.random.default_rng(seed)
+    sizes = 10 + rng.lognormal(3, 1.2, 20).astype(int)  # like MNIST-1000: tens, some of many hundreds
+    steps = torch.from_numpy(10 * -(-sizes // 10))
+    busy = busy_lanes(timetable(-(-steps // 5), 4))
+    computed = sum(5 * (4 if lanes > 1 else 1) for lanes in busy)
+    assert int(steps.sum()) <= computed
+    assert 1 - int(steps.sum()) / computed < 0.2
+
+
+def test_engine_says_how_much_of_its_work_was_of_use():
+    _, engine = fitted(task(lambda: MCLR(SHAPE, 10)), Plan("stacked", lanes=2, narrow=1, steps_per_call=5))
+    assert isinstance(engine, StackedEngine)
+    useful = sum(num_steps(LOCAL.budget, 3, size, 10) for size in SIZES)
+    assert (engine.effort.useful, engine.effort.computed % 5) == (useful, 0)
+    assert 0 < engine.effort.waste < 0.5
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.lists(st.integers(0, 9), max_size=12), st.integers(9, 20))
+def test_groups_fit_the_pool_and_keep_the_order(sizes: list[int], capacity: int):
+    groups = pool_groups(torch.tensor(sizes, dtype=torch.int64), capacity)
+    assert [size for group in groups for size in sizes[group]] == sizes
+    assert all(sum(sizes[group]) <= capacity for group in groups)
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.integers(1, 25), st.integers(1, 30), st.integers(1, 12))
+def test_table_holds_the_batches_of_the_loop(size: int, batch_size: int, steps: int):
+    def rng() -> torch.Generator:
+        return torch.Generator().manual_seed(4)
+
+    table = Shuffled(size, batch_size, rng()).all(steps)
+    batches, loop = [], Shuffled(size, batch_size, rng())
+    while len(batches) < steps:
+        batches += list(loop)
+    assert [row[row >= 0].tolist() for row in table] == [batch.tolist() for batch in batches[:steps]]
+
+
+def test_steps_of_a_budget():
+    assert num_steps(Budget(3), 3, 21, 10) == 9
+    assert num_steps(Budget(3, "epochs", "full"), 3, 21, "full") == 3
+    assert num_steps(Budget(4, "steps"), 4, 21, 10) == 4
+    assert num_steps(Budget(4, "steps"), 4, 0, 10) == 0
