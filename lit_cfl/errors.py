@@ -17,6 +17,10 @@ class SaveError(InputError):
     """A file could not be written: the disk is full, or a limit was reached."""
 
 
+class WorkersLostError(InputError):
+    """Ray workers that train the same clients died again and again, short of memory most likely."""
+
+
 class Interrupted(BaseException):  # no error: the user or the scheduler asked for it
     """SIGINT or SIGTERM arrived. Not an Exception, so that nothing on the way takes it for a failure.
 

@@ -7,8 +7,6 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from datamodules.federated import FederatedDataModule
 from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.data import FederatedData
@@ -18,7 +16,7 @@ from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.local.check import require_trainable
 from lit_cfl.local.engine import Engine, LocalTraining, TaskFactory
 from lit_cfl.local.engines import build_engine, warn_of_fallback, workload
-from lit_cfl.local.plan import EngineOption, Plan, PlanOptions, Precision, Workload, choose_plan
+from lit_cfl.local.plan import EngineOption, Plan, PlanOptions, Precision, Workload, choose_plan, set_up_torch
 from lit_cfl.rounds import Cohorts, Round, rounds
 from lit_cfl.selection import SelectionRule
 from lit_cfl.stopping import StopRule
@@ -71,6 +69,7 @@ class Experiment:
         engine: `auto` chooses by the rule of `lit_cfl.local.plan`.
         device: `auto`, `cpu`, `cuda` or `cuda:<i>`.
         precision: a `lightning.Trainer` precision.
+        deterministic: only operations that give the same bits in every run; a GPU needs it for that, a CPU does not.
         tracking: where the metrics go.
         plan: parts of the plan set by hand, or recorded by an earlier run; None = all by rule.
         config: what `config.yaml` says of the arguments; None = described as far as their values tell.
@@ -94,6 +93,7 @@ class Experiment:
     engine: EngineOption = "auto"
     device: str = "auto"
     precision: Precision = "32-true"
+    deterministic: bool = False
     tracking: Tracking = Tracking()
     plan: PlanOptions | None = None
     config: Mapping[str, Any] | None = None
@@ -121,7 +121,7 @@ class Experiment:
         data = self.data.federated(seed)
         _require_training_data(data)
         plan = self.chosen_plan(data)
-        torch.set_num_threads(plan.threads)
+        set_up_torch(plan, self.deterministic)
         engine = build_engine(self.task, plan, seed, self.local)
         cohorts = Cohorts(self.cohort_size, self.selection, self.dropout, self.selection_seed)
         cohorts.at(0, data.population, seed)  # refuses a cohort that cannot be drawn

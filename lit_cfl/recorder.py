@@ -33,7 +33,7 @@ from lit_cfl.run_contents import (
     shift_rows,
     snapshot,
 )
-from lit_cfl.run_directory import RunDirectory, write_json
+from lit_cfl.run_directory import RunDirectory, write_config, write_json
 
 _CARRIED = ("_members", "_memberships", "_best", "_silhouette", "_skipped", "_compared", "_shifted")  # into checkpoints
 
@@ -50,6 +50,7 @@ class Recorder:
     def __init__(self, prepared: Prepared, directory: RunDirectory, checkpoint: Checkpoint) -> None:
         self.prepared, self.directory, self.checkpoint = prepared, directory, checkpoint
         self.experiment, self.engine = prepared.experiment, prepared.engine
+        self._recorded_plan = self.engine.plan
         self.shifting = bool(self.experiment.data.shift)
         self._begun = self._saved = monotonic()
         self._seconds_before = 0.0  # of the processes that this one goes on from
@@ -201,6 +202,9 @@ class Recorder:
     def _save(self) -> None:
         if self._unsaved is not None:
             content, state = self._unsaved
+            if self.engine.plan != self._recorded_plan:  # it ran out of memory
+                write_config(self.directory.path, self.prepared.config())
+                self._recorded_plan = self.engine.plan
             self.directory.sync()
             self.checkpoint.save(content, state_to_dict(state))
             self._unsaved = None

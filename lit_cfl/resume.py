@@ -12,7 +12,8 @@ from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment, Prepared
 from lit_cfl.local.plan import PlanOptions
 
-_PLAN_OPTIONS = ("engine", "device", "precision", "plan")
+_PLAN_OPTIONS = ("engine", "device", "precision", "deterministic", "plan")
+_CHANGES_NOTHING = "plan.rows_mib:"  # it only says how much is computed at once
 
 
 def stored_config(path: Path) -> dict[str, Any] | None:
@@ -72,7 +73,11 @@ def require_agreement(path: Path, stored: Mapping[str, Any], now: Mapping[str, A
         InputError: the differences, as `option: recorded -> asked`.
     """
     ignored = {"rounds", "code", *(_PLAN_OPTIONS if new_plan else ())}
-    found = [line for line in differences(stored, now) if line.partition(".")[0].partition(":")[0] not in ignored]
+    found = [
+        line
+        for line in differences(stored, now)
+        if line.partition(".")[0].partition(":")[0] not in ignored and not line.startswith(_CHANGES_NOTHING)
+    ]
     if found:
         raise InputError(
             f"{path} was begun with another configuration: {'; '.join(found)}. Leave these as they were, "

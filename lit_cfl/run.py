@@ -165,6 +165,7 @@ def _record(recorder: Recorder, watch: Watch, logged: int) -> Row:
         summary = recorder.finish(reason)
         status = "success"
     finally:
+        recorder.engine.close()
         trackers.finish(status)
         watch.ended(reason)
     return summary

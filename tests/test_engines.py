@@ -7,11 +7,13 @@ from functools import partial
 import pytest
 import torch
 from ragged import PLANS, SGD, SHAPE, SIZES, fitted, ragged_data, rows_of, task
-from torch import nn
+from torch import Tensor, nn
 from torch.testing import assert_close
 
-from lit_cfl.errors import DivergedError
+from lit_cfl.data import FederatedData
+from lit_cfl.errors import DivergedError, Notice
 from lit_cfl.local.engine import LocalTraining
+from lit_cfl.local.engines import build_engine
 from lit_cfl.local.plan import Plan
 from lit_cfl.local.work import Budget
 from lit_cfl.nets import MCLR, MLP, MNISTCNN
@@ -134,3 +136,50 @@ def test_mixed_precision_trains_close_to_single():
     trainer, _ = fitted(task(NETS["mlp"]), Plan("trainer", precision="bf16-mixed"))
     assert_close(rows_of(mixed), rows_of(trainer), rtol=0, atol=2e-2)  # bfloat16 has eight bits
     assert 0 < (rows_of(mixed) - rows_of(single)).abs().max() < 2e-2
+
+
+@pytest.mark.parametrize("plan", ["plain loop", "4 lanes"])
+@pytest.mark.parametrize("net", ["linear", "mlp with dropout", "cnn with dropout"])
+def test_gradients_of_a_stack_are_the_trainers(net: str, plan: str):
+    clients, data = torch.tensor([3, 1, 5, 2, 4]), ragged_data()
+    rows = []
+    for one in (Plan("trainer", precision="64-true"), replace(PLANS[plan], precision="64-true")):
+        engine = build_engine(task(NETS[net]), one, 5, LocalTraining(1, 10))
+        rows.append(engine.at(2, data).gradients(engine.initial(0), clients))
+    assert_close(rows[1], rows[0], rtol=0, atol=1e-12)
+    assert (rows[0].norm(dim=1) > 0).all()
+
+
+def test_running_out_of_memory_halves_the_chunks_and_says_so_once():
+    engine = build_engine(task(NETS["mlp"]), replace(PLANS["plain loop"], rows_mib=64), 5, LocalTraining(1, 10))
+    sizes, whole = [], engine._fit_chunk
+
+    def short_of_memory(request, part, round, data):
+        sizes.append(part.stop - part.start)
+        if sizes[-1] > 600:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return whole(request, part, round, data)
+
+    engine._fit_chunk = short_of_memory
+    data = ragged_data((3,) * 1500)
+    models = engine.initial(0)[None]
+    with pytest.warns(Notice, match="out of memory: local models now take") as said:
+        rows = engine.at(0, data).fit(models, torch.arange(1500)).rows
+    fits = [size for size in sizes if size <= 600]
+    assert (len(said), sum(min(size, 1500) for size in fits) >= 1500, engine.plan.rows_mib) == (1, True, 2)
+    assert torch.equal(rows, fitted_rows(data))
+
+
+def fitted_rows(data: FederatedData) -> Tensor:
+    engine = build_engine(task(NETS["mlp"]), PLANS["plain loop"], 5, LocalTraining(1, 10))
+    return engine.at(0, data).fit(engine.initial(0)[None], torch.arange(data.num_clients)).rows
+
+
+def test_losses_of_several_models_are_those_of_each():
+    engine = build_engine(task(NETS["mlp"]), PLANS["plain loop"], 5, LocalTraining(1, 10))
+    work = engine.at(0, ragged_data())
+    models = torch.stack([engine.initial(number) for number in range(3)])
+    together = work.losses(models, torch.tensor([3, 0, 2]))
+    alone = torch.cat([work.losses(model[None], torch.tensor([3, 0, 2])) for model in models], dim=1)
+    assert torch.equal(together.nan_to_num(-1), alone.nan_to_num(-1))
+    assert together.isnan().tolist() == [[False] * 3, [True] * 3, [False] * 3]

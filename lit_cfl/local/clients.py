@@ -7,10 +7,8 @@ import torch
 from torch import Tensor
 
 from lit_cfl.data import FederatedData
-from lit_cfl.local.dropout import step_keys
 from lit_cfl.local.work import Budget, Fitted, Sketch, per_client
 from lit_cfl.parameters import ParameterLayout
-from lit_cfl.seeds import derive
 
 if TYPE_CHECKING:
     from lit_cfl.local.engine import Engine
@@ -82,19 +80,11 @@ class ClientWork:
         return self.engine.fit(request, self.round, self.data)
 
     def gradients(self, model: Tensor, clients: Tensor, sketch: Sketch | None = None) -> Tensor:
-        rows = []
-        for client in clients.tolist():
-            with self.engine.own_stream("gradient", self.round, client):
-                key = int(step_keys(derive(self.engine.seed, "gradient/dropout", self.round, client), 0, 1))
-                row = self.engine.gradient(model, self.data.train[client], self.data, key)
-            rows.append(row if sketch is None else sketch(row[None])[0])
-        return torch.stack(rows)
+        rows = self.engine.gradients(model, clients, self.round, self.data)
+        return torch.stack([row if sketch is None else sketch(row[None])[0] for row in rows])
 
     def losses(self, models: Tensor, clients: Tensor) -> Tensor:
         index = self.data.train.select(clients)
-        means = []
-        for model in models:
-            losses, _ = self.engine.outcomes(model, index.entries, self.data)
-            sums = torch.zeros(len(clients), dtype=torch.float64).index_add_(0, index.owners, losses)
-            means.append(sums / index.sizes)  # 0 / 0 is nan: no data
-        return torch.stack(means, dim=1)
+        losses, _ = self.engine.outcomes_of_all(models, index.entries, self.data)
+        sums = torch.zeros(len(clients), len(models), dtype=torch.float64).index_add_(0, index.owners, losses.T)
+        return sums / index.sizes[:, None]  # 0 / 0 is nan: no data

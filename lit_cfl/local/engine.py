@@ -2,10 +2,12 @@
 
 import copy
 import random
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal, cast
 
 import numpy as np
@@ -15,9 +17,9 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 
 from lit_cfl.data import Examples, FederatedData
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 from lit_cfl.local.clients import ClientWork, FitRequest
-from lit_cfl.local.dropout import set_key, with_keyed_dropout
+from lit_cfl.local.dropout import set_key, step_keys, with_keyed_dropout
 from lit_cfl.local.plan import Plan
 from lit_cfl.local.scoring import losses_of, require_losses, score
 from lit_cfl.local.work import Budget, Chunk, Fitted
@@ -109,15 +111,44 @@ class Engine(ABC):
 
     def outcomes(self, model: Tensor, index: Tensor, data: FederatedData) -> tuple[Tensor, Tensor]:
         """What one model does on these examples: loss `[n]` in float64 and whether it is right `[n]`, on the CPU."""
-        module = self.module(model).eval()
-        examples, found = self.examples(data), []
+        losses, correct = self.outcomes_of_all(model[None], index, data)
+        return losses[0], correct[0]
+
+    def outcomes_of_all(self, models: Tensor, index: Tensor, data: FederatedData) -> tuple[Tensor, Tensor]:
+        """What each model does on these examples, which are read once for all of them.
+
+        Args:
+            models: `[K, d]`.
+
+        Returns:
+            losses float64 and whether the answers are right, both `[K, n]`, on the CPU.
+        """
+        examples, module = self.examples(data), self._scorer
+        losses = torch.empty(len(models), len(index), dtype=torch.float64)
+        correct = torch.empty(len(models), len(index), dtype=torch.bool)
         with torch.no_grad():
-            for part in index.split(_EVALUATION_BATCH):
-                found.append(score(module, examples.batch(part, self.plan.dtype)))
-        if not found:
-            return torch.empty(0, dtype=torch.float64), torch.empty(0, dtype=torch.bool)
-        losses, correct = zip(*found, strict=True)
-        return torch.cat(losses).double().cpu(), torch.cat(correct).cpu()
+            for start in range(0, len(index), _EVALUATION_BATCH):
+                part = slice(start, start + _EVALUATION_BATCH)
+                batch = examples.batch(index[part], self.plan.dtype)
+                for number, row in enumerate(models):
+                    self.layout.write(row, module)
+                    losses[number, part], correct[number, part] = score(module, batch)
+        return losses, correct
+
+    @cached_property
+    def _scorer(self) -> LightningModule:
+        """A module to evaluate with; whoever uses it writes a row into it first."""
+        return self.module(self.layout.read(self.template, self.plan.dtype)).eval()
+
+    def gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[Tensor]:
+        """The gradient `[d]` of each client's mean training loss, in their order; see `LocalWork.gradients`."""
+        for client in clients.tolist():
+            with self.own_stream("gradient", round, client):
+                yield self.gradient(model, data.train[client], data, self.gradient_key(round, client))
+
+    def gradient_key(self, round: int, client: int) -> int:
+        """The key of the dropout masks under which a client's gradient is taken."""
+        return int(step_keys(derive(self.seed, "gradient/dropout", round, client), 0, 1))
 
     def gradient(self, model: Tensor, index: Tensor, data: FederatedData, key: int) -> Tensor:
         """Gradient `[d]` of the mean loss on these examples, in training mode; 0 in the buffers' columns.
@@ -138,11 +169,36 @@ class Engine(ABC):
 
     def fit(self, request: FitRequest, round: int, data: FederatedData) -> Fitted:
         """Fits the clients in chunks of `plan.rows_mib`; all at once where they fit."""
-        row_bytes = self.layout.num_columns * self.plan.dtype.itemsize
-        chunk_size = max(1, self.plan.rows_mib * 2**20 // row_bytes)
-        starts = range(0, len(request.clients), chunk_size)
-        chunks: Iterator[Chunk] = (self._fit_chunk(request, slice(s, s + chunk_size), round, data) for s in starts)
-        return Fitted(chunks, data.num_examples[request.clients], held=len(starts) <= 1)
+        chunks = self._chunks(request, round, data)
+        return Fitted(chunks, data.num_examples[request.clients], held=len(request.clients) <= self._chunk_size)
+
+    @property
+    def _chunk_size(self) -> int:
+        """Clients whose rows fit `plan.rows_mib`, at least one."""
+        return max(1, self.plan.rows_mib * 2**20 // (self.layout.num_columns * self.plan.dtype.itemsize))
+
+    def _chunks(self, request: FitRequest, round: int, data: FederatedData) -> Iterator[Chunk]:
+        start = 0
+        while start < len(request.clients):
+            part = slice(start, min(start + self._chunk_size, len(request.clients)))
+            try:
+                yield self._fit_chunk(request, part, round, data)
+            except torch.OutOfMemoryError as error:
+                self._halve_chunks(part, error)
+                continue
+            start = part.stop
+
+    def _halve_chunks(self, part: slice, error: Exception) -> None:
+        """After running out of memory: smaller chunks from now on, in the recorded plan, too."""
+        row_mib = self.layout.num_columns * self.plan.dtype.itemsize / 2**20
+        size = (part.stop - part.start) // 2
+        if size < 1 or size * row_mib < 1:
+            raise InputError(f"the device has too little memory for one client ({error}); use --device cpu") from error
+        self.plan = replace(self.plan, rows_mib=int(size * row_mib))
+        warnings.warn(f"out of memory: local models now take {self.plan.rows_mib} MiB at once", Notice, stacklevel=2)
+
+    def close(self) -> None:  # noqa: B027
+        """Gives back what the engine holds beside memory: to be called by whoever built it. Can be called again."""
 
     @abstractmethod
     def _fit_chunk(self, request: FitRequest, part: slice, round: int, data: FederatedData) -> Chunk:

@@ -14,6 +14,10 @@ from lit_cfl.local.trainer import TrainerEngine
 
 def build_engine(task: TaskFactory, plan: Plan, seed: int, local: LocalTraining) -> Engine:
     """The engine that a plan names."""
+    if plan.engine == "ray":
+        from lit_cfl.local.ray import RayEngine  # all others work without Ray
+
+        return RayEngine(task, plan, seed, local)
     return {"trainer": TrainerEngine, "stacked": StackedEngine}[plan.engine](task, plan, seed, local)
 
 

@@ -172,6 +172,15 @@ def _by_rule(engine: str, device: str, precision: str, workload: Workload, given
     }
 
 
+def set_up_torch(plan: Plan, deterministic: bool) -> None:
+    """Sets what belongs to the whole process: threads, and whether only deterministic operations are allowed."""
+    torch.set_num_threads(plan.threads)
+    if deterministic and plan.device != "cpu":
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.backends.cudnn.benchmark = False
+    torch.use_deterministic_algorithms(deterministic and plan.device != "cpu")
+
+
 def has_compiler() -> bool:
     """Whether `torch.compile` finds a C++ compiler."""
     names = [os.environ["CXX"]] if "CXX" in os.environ else ["g++", "clang++", "c++"]

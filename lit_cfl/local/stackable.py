@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lit_cfl.data import Examples
+from lit_cfl.local.cells import why_not_stacked, with_plain_cells
 from lit_cfl.local.hooks import needs_trainer
 from lit_cfl.local.plan import Precision
 from lit_cfl.local.scoring import Batch, losses_of
@@ -26,14 +27,15 @@ def obstacles(module: LightningModule, layout: ParameterLayout, examples: Exampl
     if isinstance(optimizer, Optimizer):
         found = [f"the optimizer's option {name}" for name in unsupported(optimizer)]
     found += [f"{type(layer).__name__} ({name})" for name, layer in module.named_modules() if _cannot_stack(layer)]
+    found += [f"{why} ({name})" for name, layer in module.named_modules() if (why := why_not_stacked(layer))]
     if precision == "16-mixed":
         found.append("precision 16-mixed, which needs a gradient scaler")
     return found or _tried(module, layout, examples.batch(torch.arange(min(2, len(examples)))))
 
 
 def _cannot_stack(layer: nn.Module) -> bool:
-    """BatchNorm writes statistics while it trains; fused recurrent layers have no rule for stacks."""
-    return isinstance(layer, (nn.modules.batchnorm._BatchNorm, nn.RNNBase))
+    """BatchNorm writes statistics while it trains."""
+    return isinstance(layer, nn.modules.batchnorm._BatchNorm)
 
 
 def _tried(module: LightningModule, layout: ParameterLayout, batch: Batch) -> list[str]:
@@ -46,13 +48,13 @@ def _tried(module: LightningModule, layout: ParameterLayout, batch: Batch) -> li
     optimizer = module.configure_optimizers()
     if not isinstance(optimizer, Optimizer):
         raise TypeError("`needs_trainer` has refused this module already")
-    steps = Steps(module, layout, Update.of(optimizer, trained))
     inputs, labels = (_twice(part) for part in batch)
     present = torch.ones(labels.shape, dtype=torch.bool)
     try:
         losses_of(module, batch)
     except Exception:  # it cannot take the data at all: `require_trainable` says so
         return []
+    steps = Steps(with_plain_cells(module), layout, Update.of(optimizer, trained))
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")  # an operation without a rule for stacks is slow, and says so

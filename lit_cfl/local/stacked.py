@@ -7,19 +7,21 @@ loop on a CPU, so there the clients train one after the other (`plain.py`).
 
 import copy
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lit_cfl.data import FederatedData
 from lit_cfl.errors import DivergedError
 from lit_cfl.local.batches import Shuffled, num_steps
+from lit_cfl.local.cells import with_plain_cells
 from lit_cfl.local.clients import FitRequest
 from lit_cfl.local.dropout import step_keys
 from lit_cfl.local.engine import Engine, LocalTraining, TaskFactory
+from lit_cfl.local.graph import CapturedSteps
 from lit_cfl.local.jobs import Job, Pool, Trained
 from lit_cfl.local.lanes import Effort, pool_groups
 from lit_cfl.local.plain import PlainLoop
@@ -30,6 +32,7 @@ from lit_cfl.local.update import Update
 from lit_cfl.local.work import Chunk
 from lit_cfl.seeds import derive, generator
 
+_LARGEST_STACKED = 2048  # examples of a client whose gradient is taken at once
 _POOL_MIB = 64  # of the examples whose clients train together, as floats
 
 
@@ -45,8 +48,10 @@ class StackedEngine(Engine):
         if not isinstance(optimizer, Optimizer):
             raise TypeError("a module that `stackable` refuses")
         self._update = Update.of(optimizer, trained)
-        self._plain = PlainLoop(module, self.layout, self._update, local.gradient_clip, plan.autocast)
-        self._steps = Steps(module, self.layout, self._update, local.gradient_clip, plan.autocast)
+        stacked = with_plain_cells(copy.deepcopy(module))
+        one = with_plain_cells(module, {nn.GRU})  # faster than the fused one on a CPU, a plain LSTM is slower
+        self._plain = PlainLoop(one, self.layout, self._update, local.gradient_clip, plan.autocast)
+        self._steps = Steps(stacked, self.layout, self._update, local.gradient_clip, plan.autocast)
         self._runner: Runner | None = None
         self._capacity = 0
 
@@ -124,12 +129,42 @@ class StackedEngine(Engine):
         """The stack, made when it is first needed."""
         if self._runner is None:
             plan = self.plan
-            advance = _compiled(self._steps) if plan.compile else self._steps
+            on_gpu = torch.device(plan.device).type == "cuda"
+            advance = CapturedSteps(self._steps) if on_gpu else _compiled(self._steps) if plan.compile else self._steps
             self._runner = Runner(
                 advance, self.layout, self._update, lanes=plan.lanes, narrow=plan.narrow,
                 steps=plan.steps_per_call, batch_size=batch_size, device=plan.device, dtype=plan.compute_dtype,
             )  # fmt: skip
         return self._runner
+
+    def gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[Tensor]:
+        if self.plan.lanes == 1 or not len(clients) or int(data.num_examples[clients].max()) > _LARGEST_STACKED:
+            yield from super().gradients(model, clients, round, data)
+            return
+        for part in clients.split(self.plan.lanes):
+            yield from self._gradients_of(model, part, round, data)
+
+    def _gradients_of(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Tensor:
+        """Gradients `[n, d]` of a few clients in one stack, each over all its examples at once."""
+        held, device = data.train.select(clients), self.plan.device
+        width = max(1, int(held.sizes.max()))
+        places = torch.arange(width).expand(len(clients), -1)
+        present = places < held.sizes[:, None]
+        chosen = held.packed().values[(places + (held.sizes.cumsum(0) - held.sizes)[:, None])[present]]
+        index = torch.zeros_like(places).masked_scatter(present, chosen)
+        inputs, labels = self.examples(data).batch(index.flatten(), self.plan.compute_dtype)
+        batch = inputs.view(*index.shape, *inputs.shape[1:]), labels.view(index.shape)
+        keys = torch.tensor([self.gradient_key(round, client) for client in clients.tolist()])
+        rows = model.to(device, self.plan.compute_dtype).expand(len(clients), -1)
+        pieces = tuple(rows[:, slot.start : slot.stop].reshape(-1, *slot.shape) for slot in self.layout.slots)
+        trained = sum(not slot.is_buffer for slot in self.layout.slots)
+        with torch.no_grad():
+            found, _ = self._steps.gradients(
+                pieces[:trained], pieces[trained:], batch, present.to(device), keys.to(device)
+            )
+        gradients = torch.zeros(len(clients), self.layout.num_columns, dtype=self.plan.dtype)
+        gradients[:, : self.layout.num_parameters] = torch.cat([g.flatten(1) for g in found], dim=1).cpu()
+        return gradients
 
     def _diverged(self, client: int, round: int, loss: float) -> DivergedError:
         rate = self._update.options[0]["lr"]

@@ -1,0 +1,195 @@
+"""Layers of plain operations in place of those that PyTorch cannot stack: LSTM, GRU, and embeddings with a padding id.
+
+Fused LSTMs and GRUs have no rule for a stack of clients. In the plain ones a matrix product projects the inputs of all
+time steps, and both directions of a layer go side by side, so that only the product with the state is taken step by
+step. In a stack of embeddings PyTorch (2.15) keeps the gradient from the padding row of the first client alone.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Collection
+from typing import Any
+
+import torch
+from lightning import LightningModule
+from torch import Tensor, nn
+from torch.nn.functional import embedding
+
+from lit_cfl.errors import InputError
+
+States = tuple[Tensor, ...]  # h, and c of an LSTM, `[directions, B, H]` each in a layer
+_OPTIONS = ("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional", "proj_size")
+
+
+class _PlainCells(nn.Module):
+    """Takes the place of a fused layer, with its options and its own parameters under their names.
+
+    Args:
+        layer: an LSTM or GRU, see `why_not_stacked`.
+    """
+
+    hidden_size: int
+    num_layers: int
+    bias: bool
+    batch_first: bool
+    bidirectional: bool
+
+    def __init__(self, layer: nn.RNNBase) -> None:
+        super().__init__()
+        for option in _OPTIONS:
+            setattr(self, option, getattr(layer, option))
+        for name, parameter in layer.named_parameters():
+            self.register_parameter(name, parameter)
+        self.train(layer.training)
+
+    def flatten_parameters(self) -> None:
+        """Nothing to do: nets call it for the sake of fused layers on a GPU."""
+
+    def _run(self, inputs: Tensor, start: States | None, num_states: int) -> tuple[Tensor, States]:
+        """Outputs `[B, T, directions * H]`, and the last states `[layers * directions, B, H]`.
+
+        Args:
+            inputs: `[B, T, F]`; as the outputs, `[T, B, ...]` where the layer is not `batch_first`.
+            start: states to start from, as the last ones; None = zeros.
+            num_states: parts of the state.
+        """
+        if not isinstance(inputs, Tensor) or inputs.dim() != 3:
+            raise InputError("recurrent layers in a stack take batches [B, T, F], not packed or single sequences")
+        sequence = inputs.transpose(0, 1) if self.batch_first else inputs
+        directions, ends = 1 + self.bidirectional, []
+        zeros = inputs.new_zeros(directions, sequence.shape[1], self.hidden_size)
+        for number in range(self.num_layers):
+            own = slice(number * directions, (number + 1) * directions)
+            states = (zeros,) * num_states if start is None else tuple(state[own] for state in start)
+            sequence, states = self._layer(number, sequence, states)
+            ends.append(states)
+        outputs = sequence.transpose(0, 1) if self.batch_first else sequence
+        return outputs, tuple(torch.cat(parts) for parts in zip(*ends, strict=True))
+
+    def _layer(self, number: int, sequence: Tensor, states: States) -> tuple[Tensor, States]:
+        """One layer: `[T, B, F]` to `[T, B, directions * H]`, and the last states."""
+        both = torch.stack([sequence, sequence.flip(0)]) if self.bidirectional else sequence[None]
+        projected = both.flatten(1, 2) @ self._both("weight_ih", number).transpose(1, 2)
+        if self.bias:
+            projected = projected + self._both("bias_ih", number)[:, None]
+        weight = self._both("weight_hh", number)
+        bias = self._both("bias_hh", number) if self.bias else weight.new_zeros(weight.shape[:2])
+        projected = projected.unflatten(1, sequence.shape[:2])
+        states_each, states = self._steps(projected, states, weight.transpose(1, 2), bias[:, None])
+        if not self.bidirectional:
+            return states_each[0], states
+        return torch.cat([states_each[0], states_each[1].flip(0)], 2), states
+
+    def _both(self, name: str, number: int) -> Tensor:
+        """A parameter in each direction `[directions, ...]`."""
+        ends = ("", "_reverse") if self.bidirectional else ("",)
+        return torch.stack([getattr(self, f"{name}_l{number}{end}") for end in ends])
+
+    @abstractmethod
+    def _steps(self, projected: Tensor, states: States, weight: Tensor, bias: Tensor) -> tuple[Tensor, States]:
+        """All time steps: h after each `[directions, T, B, H]`, and the last states.
+
+        Args:
+            projected: inputs of the gates `[directions, T, B, gates * H]`.
+            states: to start from.
+            weight: from h to the gates `[directions, H, gates * H]`.
+            bias: of that product `[directions, 1, gates * H]`.
+        """
+
+
+class PlainLSTM(_PlainCells):
+    """Takes the place of `nn.LSTM`, for batches of sequences of one length."""
+
+    def forward(self, inputs: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        outputs, (h, c) = self._run(inputs, hx, 2)
+        return outputs, (h, c)
+
+    def _steps(self, projected: Tensor, states: States, weight: Tensor, bias: Tensor) -> tuple[Tensor, States]:
+        size = self.hidden_size
+        (h, c), found = states, []
+        for inputs in (projected + bias[:, None]).unbind(1):
+            pair, cell, output = torch.baddbmm(inputs, h, weight).split([2 * size, size, size], 2)
+            input, forget = pair.sigmoid().chunk(2, 2)
+            c = forget * c + input * cell.tanh()
+            h = output.sigmoid() * c.tanh()
+            found.append(h)
+        return torch.stack(found, 1), (h, c)
+
+
+class PlainGRU(_PlainCells):
+    """Takes the place of `nn.GRU`, for batches of sequences of one length."""
+
+    def forward(self, inputs: Tensor, hx: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        outputs, (h,) = self._run(inputs, None if hx is None else (hx,), 1)
+        return outputs, h
+
+    def _steps(self, projected: Tensor, states: States, weight: Tensor, bias: Tensor) -> tuple[Tensor, States]:
+        sizes = [2 * self.hidden_size, self.hidden_size]
+        (h,), found = states, []
+        for pair, new in zip(*(part.unbind(1) for part in projected.split(sizes, 3)), strict=True):
+            of_pair, of_new = torch.baddbmm(bias, h, weight).split(sizes, 2)
+            reset, update = (pair + of_pair).sigmoid().chunk(2, 2)
+            new = (new + reset * of_new).tanh()
+            h = new + update * (h - new)
+            found.append(h)
+        return torch.stack(found, 1), (h,)
+
+
+class PlainEmbedding(nn.Embedding):
+    """Takes the place of an `nn.Embedding` with a padding id, whose row no gradient reaches."""
+
+    padding_idx: int
+
+    def __init__(self, layer: nn.Embedding) -> None:
+        super().__init__(
+            layer.num_embeddings, layer.embedding_dim, layer.padding_idx, sparse=layer.sparse, _weight=layer.weight
+        )
+        self.weight = layer.weight
+        self.train(layer.training)
+
+    def forward(self, input: Tensor) -> Tensor:
+        vectors = embedding(input, self.weight, sparse=self.sparse)
+        return torch.where(input.eq(self.padding_idx)[..., None], vectors.detach(), vectors)
+
+
+_PLAIN: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
+    nn.LSTM: PlainLSTM,
+    nn.GRU: PlainGRU,
+    nn.Embedding: PlainEmbedding,
+}
+
+
+def with_plain_cells(module: LightningModule, kinds: Collection[type[nn.Module]] = tuple(_PLAIN)) -> LightningModule:
+    """The module with the layers of these kinds replaced by their plain form; those that have or need none stay.
+
+    Args:
+        module: changed in place; its parameters stay the same objects.
+        kinds: of `nn.LSTM`, `nn.GRU` and `nn.Embedding`.
+    """
+    plain: dict[nn.Module, nn.Module] = {}
+    for name, layer in list(module.named_modules(remove_duplicate=False)):
+        if type(layer) in kinds and _needs_plain(layer) and not why_not_stacked(layer):
+            plain.setdefault(layer, _PLAIN[type(layer)](layer))
+            module.set_submodule(name, plain[layer])  # a layer that goes by two names stays one
+    return module
+
+
+def why_not_stacked(layer: nn.Module) -> str:
+    """Why this layer cannot be stacked in a plain form; empty if it can, and for layers that need no such form."""
+    kind = type(layer).__name__
+    if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and (layer.max_norm is not None or layer.scale_grad_by_freq):
+        return f"{kind} with max_norm or scale_grad_by_freq, which would count the fill of a short batch"
+    if not _needs_plain(layer):
+        return ""
+    if type(layer) not in _PLAIN:
+        return f"{kind}, which is none of torch.nn's LSTM, GRU and Embedding itself"
+    if layer._forward_hooks or layer._forward_pre_hooks:
+        return f"{kind} with hooks"
+    if isinstance(layer, nn.RNNBase) and layer.proj_size:
+        return f"{kind} with proj_size {layer.proj_size}"
+    if isinstance(layer, nn.RNNBase) and layer.num_layers > 1 and layer.dropout:
+        return f"{kind} with dropout {layer.dropout} between its layers"
+    return ""
+
+
+def _needs_plain(layer: nn.Module) -> bool:
+    return isinstance(layer, nn.RNNBase) or (isinstance(layer, nn.Embedding) and layer.padding_idx is not None)
