@@ -2,11 +2,12 @@
 
 from time import monotonic
 
-import torch
 from rich.console import Console
 
 from lit_cfl.experiment import Experiment, Prepared
-from lit_cfl.local.hooks import needs_trainer
+from lit_cfl.local.engines import mean_steps
+from lit_cfl.local.plan import Plan
+from lit_cfl.local.stackable import obstacles
 
 
 def show(console: Console, experiment: Experiment) -> None:
@@ -26,8 +27,9 @@ def show(console: Console, experiment: Experiment) -> None:
         "model": f"{engine.layout.num_parameters:,} parameters, {row / 2**20:.2f} MiB",
         "rounds": f"{experiment.rounds} with {experiment.cohort_size} clients, {runs} run(s)",
         "local steps": f"about {steps * runs:,} (pre-training and evaluation not counted)",
-        "plan": f"engine {plan.engine}, {plan.device}, {plan.precision}, {plan.threads} thread(s)",
-        "module": ", ".join(needs_trainer(engine.template)) or "losses and one plain optimizer: fit for every engine",
+        "plan": f"engine {plan.engine}, {plan.device}, {plan.precision}, {plan.threads} thread(s), {_stack(plan)}",
+        "module": "; ".join(obstacles(engine.template, engine.layout, data.examples, plan.precision))
+        or "losses and one plain optimizer: fit for every engine",
         "memory": f"about {(cohort + inputs.nbytes) / 2**20:.1f} MiB for data and local models, beside PyTorch itself",
         "time": f"about {_duration(steps * runs * seconds)} of local training, judged by one client on this machine",
     }.items():
@@ -36,12 +38,8 @@ def show(console: Console, experiment: Experiment) -> None:
 
 def client_steps(prepared: Prepared) -> int:
     """Expected mini-batches over all rounds."""
-    local, sizes = prepared.experiment.local, prepared.data.num_examples[prepared.data.population]
-    batches = (
-        torch.ones_like(sizes) if local.batch_size == "full" else (sizes + local.batch_size - 1) // local.batch_size
-    )
-    a_round = prepared.experiment.cohort_size * local.epochs * float(batches.double().mean())
-    return round(prepared.experiment.rounds * a_round)
+    experiment = prepared.experiment
+    return round(experiment.rounds * experiment.cohort_size * mean_steps(experiment.local, prepared.data))
 
 
 def _seconds_per_step(prepared: Prepared) -> float:
@@ -54,6 +52,12 @@ def _seconds_per_step(prepared: Prepared) -> float:
     local, size = prepared.experiment.local, int(data.num_examples[client])
     batch = size if local.batch_size == "full" else local.batch_size
     return (monotonic() - begun) / (local.epochs * -(-size // batch))
+
+
+def _stack(plan: Plan) -> str:
+    if plan.engine == "trainer" or plan.lanes == 1:
+        return "one client after the other"
+    return f"{plan.lanes} clients together, {'compiled' if plan.compile else 'not compiled'}"
 
 
 def _duration(seconds: float) -> str:

@@ -15,7 +15,7 @@ from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.local.check import require_trainable
 from lit_cfl.local.engine import Engine, LocalTraining, TaskFactory
-from lit_cfl.local.engines import build_engine, warn_of_fallback, workload
+from lit_cfl.local.engines import build_engine, warn_of_slowness, workload
 from lit_cfl.local.plan import EngineOption, Plan, PlanOptions, Precision, Workload, choose_plan, set_up_torch
 from lit_cfl.rounds import Cohorts, Round, rounds
 from lit_cfl.selection import SelectionRule
@@ -140,8 +140,9 @@ class Experiment:
         load, fits = Workload(), self.rounds * self.cohort_size
         if data is not None:
             load = workload(self.task, self.seeds[0], self.local, data, self.precision, fits)
-            warn_of_fallback(self.engine, load)
-        return choose_plan(self.engine, self.device, self.precision, load, self.plan)
+        plan = choose_plan(self.engine, self.device, self.precision, load, self.plan)
+        warn_of_slowness(self.engine, plan, load)
+        return plan
 
     def of_baseline(self) -> "Experiment":
         """The same experiment with the baseline in the algorithm's place."""

@@ -8,13 +8,16 @@ import pytest
 import torch
 from ragged import PLANS, SGD, SHAPE, SIZES, fitted, ragged_data, rows_of, task
 from torch import Tensor, nn
+from torch._dynamo.exc import BackendCompilerFailed
 from torch.testing import assert_close
 
 from lit_cfl.data import FederatedData
 from lit_cfl.errors import DivergedError, Notice
+from lit_cfl.local import plan as plans
+from lit_cfl.local import stacked
 from lit_cfl.local.engine import LocalTraining
-from lit_cfl.local.engines import build_engine
-from lit_cfl.local.plan import Plan
+from lit_cfl.local.engines import build_engine, warn_of_slowness
+from lit_cfl.local.plan import Plan, Workload
 from lit_cfl.local.work import Budget
 from lit_cfl.nets import MCLR, MLP, MNISTCNN
 
@@ -183,3 +186,25 @@ def test_losses_of_several_models_are_those_of_each():
     alone = torch.cat([work.losses(model[None], torch.tensor([3, 0, 2])) for model in models], dim=1)
     assert torch.equal(together.nan_to_num(-1), alone.nan_to_num(-1))
     assert together.isnan().tolist() == [[False] * 3, [True] * 3, [False] * 3]
+
+
+def test_compiling_that_fails_ends_in_a_plain_loop(monkeypatch: pytest.MonkeyPatch):
+    def broken(*_: object) -> object:
+        raise BackendCompilerFailed(broken, RuntimeError("g++: command not found"), None)
+
+    monkeypatch.setattr(stacked, "_compiled", lambda steps: broken)
+    engine = build_engine(task(NETS["mlp"]), Plan("stacked", lanes=4, compile=True), 5, LocalTraining(3, 10))
+    models, data = engine.initial(0)[None], ragged_data()
+    with pytest.warns(Notice, match="compiling failed .*: clients train in a plain loop"):
+        rows = engine.at(2, data).fit(models, torch.arange(6)).rows
+    plain = build_engine(task(NETS["mlp"]), Plan("stacked"), 5, LocalTraining(3, 10))
+    assert torch.equal(rows, plain.at(2, data).fit(models, torch.arange(6)).rows)
+    assert engine.plan == plain.plan
+
+
+def test_missing_compiler_is_said_where_it_costs(monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder):
+    monkeypatch.setattr(plans, "has_compiler", lambda: False)
+    warn_of_slowness("auto", Plan("stacked"), Workload(7_850, client_steps=49_999))
+    assert not recwarn
+    with pytest.warns(Notice, match=r"no C\+\+ compiler"):
+        warn_of_slowness("auto", Plan("stacked"), Workload(7_850, client_steps=50_000))

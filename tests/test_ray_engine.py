@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Thread
+from time import sleep
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ from conftest import ids
 from torch import Tensor, nn
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
-from lit_cfl.errors import DivergedError, InputError, Interrupted, WorkersLostError
+from lit_cfl.errors import DivergedError, InputError, Interrupted, Notice, WorkersLostError
 from lit_cfl.local import ray_cluster, ray_pool
 from lit_cfl.local.engine import Engine, LocalTraining, TaskFactory
 from lit_cfl.local.engines import build_engine
@@ -38,23 +39,26 @@ class OwnNet(nn.Sequential):  # 1.2 MiB
 """
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster() -> Iterator[None]:
-    """Ray as a user may have started it."""
+    """Ray as a user may have started it, and as many threads here as the plan has."""
     import ray
 
+    threads = torch.get_num_threads()
+    torch.set_num_threads(DOUBLE.threads)
     ray.init("local", num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
     yield
     ray.shutdown()
+    torch.set_num_threads(threads)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def orders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that workers look into at each step: files there tell them to fail."""
     return tmp_path_factory.mktemp("orders")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def task(orders: Path, tmp_path_factory: pytest.TempPathFactory) -> TaskFactory:
     """Of a net in a file that only the driver's path leads to, and of a class that no file holds."""
     folder = tmp_path_factory.mktemp("code")
@@ -72,6 +76,9 @@ def task(orders: Path, tmp_path_factory: pytest.TempPathFactory) -> TaskFactory:
                 (orders / "died").write_text(str(os.getpid()))
                 (orders / "die once").unlink(missing_ok=True)
                 os.kill(os.getpid(), signal.SIGKILL)
+            if (orders / "no memory").exists():
+                (orders / "no memory").unlink()
+                raise torch.OutOfMemoryError("none left")
             return super().losses(batch) + (float("nan") if (orders / "diverge").exists() else 0.0)
 
     return lambda: Obedient(OwnNet(), partial(torch.optim.SGD, lr=0.05, momentum=0.9))
@@ -85,14 +92,14 @@ def order(orders: Path) -> Iterator[Callable[[str], None]]:
         file.unlink()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def two_workers(cluster: None, task: TaskFactory) -> Iterator[Engine]:
     engine = engine_of(task, workers=2)
     yield engine
     engine.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def one_worker(cluster: None, task: TaskFactory) -> Iterator[Engine]:
     engine = engine_of(task, workers=1)
     yield engine
@@ -114,10 +121,13 @@ def engine_of(task: TaskFactory, engine: str = "ray", workers: int = 1) -> Engin
 
 
 def gone(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
+    """Whether a process has ended; one that was just killed is given some seconds."""
+    for _ in range(100):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        sleep(0.1)
     return False
 
 
@@ -174,8 +184,8 @@ def test_what_cannot_be_stacked_is_trained_by_the_trainer_in_each_worker(cluster
     spread, alone, data = engine_of(task, workers=2), engine_of(task, "trainer"), made_data()
     try:
         start = alone.initial(0)[None]
-        rows = spread.at(0, data).fit(start, ids(2, 3, 4)).rows
-        assert torch.equal(rows, alone.at(0, data).fit(start, ids(2, 3, 4)).rows)
+        rows = spread.at(0, data).fit(start, ids(1, 3, 4)).rows
+        assert torch.equal(rows, alone.at(0, data).fit(start, ids(1, 3, 4)).rows)
     finally:
         spread.close()
 
@@ -208,6 +218,19 @@ def test_error_of_a_worker_arrives_as_it_is(two_workers: Engine, order: Callable
     with pytest.raises(DivergedError, match="client 2 diverged in round 6") as caught:
         two_workers.at(6, made_data()).fit(two_workers.initial(0)[None], ids(2))
     assert type(caught.value) is DivergedError
+
+
+@pytest.mark.ray
+def test_chunks_become_smaller_for_all_when_a_worker_runs_out_of_memory(
+    one_worker: Engine, order: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+):
+    work, start = one_worker.at(4, made_data()), one_worker.initial(0)[None]
+    expected = work.fit(start, ids(2, 4)).rows
+    monkeypatch.setattr(one_worker, "plan", one_worker.plan)  # put back in the end
+    order("no memory")
+    with pytest.warns(Notice, match="out of memory: local models now take 1 MiB"):
+        assert torch.equal(work.fit(start, ids(2, 4)).rows, expected)
+    assert one_worker.plan.rows_mib == 1
 
 
 @pytest.mark.ray

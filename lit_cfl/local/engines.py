@@ -6,7 +6,7 @@ from lit_cfl.data import FederatedData
 from lit_cfl.errors import Notice
 from lit_cfl.local.batches import num_steps
 from lit_cfl.local.engine import Engine, LocalTraining, TaskFactory
-from lit_cfl.local.plan import Plan, Precision, Workload
+from lit_cfl.local.plan import Plan, Precision, Workload, lacks_compiler
 from lit_cfl.local.stackable import obstacles
 from lit_cfl.local.stacked import StackedEngine
 from lit_cfl.local.trainer import TrainerEngine
@@ -47,8 +47,10 @@ def mean_steps(local: LocalTraining, data: FederatedData) -> float:
     return total / max(1, len(sizes))
 
 
-def warn_of_fallback(asked: str, workload: Workload) -> None:
-    """Says why a module is not stacked."""
+def warn_of_slowness(asked: str, plan: Plan, workload: Workload) -> None:
+    """Says why clients are not stacked where they might have been."""
     if workload.obstacles and asked != "trainer":
         reasons = "; ".join(workload.obstacles)
         warnings.warn(f"clients are fitted by the engine trainer, which is slower: {reasons}", Notice, stacklevel=2)
+    if lacks_compiler(plan, workload):
+        warnings.warn("no C++ compiler (g++) is there: clients train in a plain loop, slower", Notice, stacklevel=2)

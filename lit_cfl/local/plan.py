@@ -172,6 +172,12 @@ def _by_rule(engine: str, device: str, precision: str, workload: Workload, given
     }
 
 
+def lacks_compiler(plan: Plan, workload: Workload) -> bool:
+    """Whether the stack would have been compiled, had there been a compiler."""
+    pays = workload.client_steps >= _COMPILING_PAYS and not workload.obstacles
+    return pays and plan.engine != "trainer" and plan.device == "cpu" and not plan.compile and not has_compiler()
+
+
 def set_up_torch(plan: Plan, deterministic: bool) -> None:
     """Sets what belongs to the whole process: threads, and whether only deterministic operations are allowed."""
     torch.set_num_threads(plan.threads)

@@ -101,10 +101,11 @@ class Worker:
         engine, table = self._built(), torch.from_numpy(np.stack(rows))
         request = replace(shard.request, models=table, centers=table if shard.request.prox else None)
         before = replace(_effort(engine))
-        fitted = engine.fit(request, shard.round, shard.data(self._examples(examples[0])))
+        data = shard.data(self._examples(examples[0]))
+        chunk = engine._fit_chunk(request, slice(0, len(request.clients)), shard.round, data)  # cut is the driver's
         after = _effort(engine)
         effort = Effort(after.useful - before.useful, after.computed - before.computed)
-        return ShardDone(fitted.rows.numpy(), fitted.losses.numpy(), fitted.trained.numpy(), effort)
+        return ShardDone(chunk.models.numpy(), chunk.losses.numpy(), chunk.trained.numpy(), effort)
 
     def _built(self) -> Engine:
         """Built at the first fit, not at the start: what is wrong then reaches the driver as it is."""

@@ -8,6 +8,7 @@ loop on a CPU, so there the clients train one after the other (`plain.py`).
 import copy
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lit_cfl.data import FederatedData
-from lit_cfl.errors import DivergedError
+from lit_cfl.errors import DivergedError, Notice
 from lit_cfl.local.batches import Shuffled, num_steps
 from lit_cfl.local.cells import with_plain_cells
 from lit_cfl.local.clients import FitRequest
@@ -26,7 +27,7 @@ from lit_cfl.local.jobs import Job, Pool, Trained
 from lit_cfl.local.lanes import Effort, pool_groups
 from lit_cfl.local.plain import PlainLoop
 from lit_cfl.local.plan import Plan
-from lit_cfl.local.runner import Runner
+from lit_cfl.local.runner import Advance, Runner
 from lit_cfl.local.steps import Steps
 from lit_cfl.local.update import Update
 from lit_cfl.local.work import Chunk
@@ -116,8 +117,17 @@ class StackedEngine(Engine):
         batch_size = self._batch_size(request)
         if self.plan.lanes == 1 or batch_size != self.local.batch_size or not isinstance(batch_size, int):
             return self._one_by_one(jobs, pool, request.prox)
-        runner = self._lanes(batch_size)
-        return runner.run(jobs, pool, self._capacity, request.prox)
+        if not self.plan.compile:
+            return self._lanes(batch_size).run(jobs, pool, self._capacity, request.prox)
+        from torch._dynamo.exc import TorchDynamoException  # slow to import, and only here needed
+
+        try:
+            return self._lanes(batch_size).run(jobs, pool, self._capacity, request.prox)
+        except TorchDynamoException as error:
+            self.plan = replace(self.plan, lanes=1, narrow=1, compile=False)
+            reason = str(error).splitlines()[0]
+            warnings.warn(f"compiling failed ({reason}): clients train in a plain loop", Notice, stacklevel=2)
+            return self._one_by_one(jobs, pool, request.prox)
 
     def _one_by_one(self, jobs: Sequence[Job], pool: Pool, prox: float) -> Iterable[Trained]:
         with torch.no_grad():
@@ -174,7 +184,7 @@ class StackedEngine(Engine):
         )
 
 
-def _compiled(steps: Steps):  # type: ignore[no-untyped-def]
+def _compiled(steps: Steps) -> Advance:
     torch._dynamo.config.recompile_limit = 64  # four shapes a run, and several runs a process
-    with warnings.catch_warnings():
-        return torch.compile(steps, dynamic=False, fullgraph=True)
+    compiled: Advance = torch.compile(steps, dynamic=False, fullgraph=True)
+    return compiled
