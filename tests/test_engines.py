@@ -1,5 +1,6 @@
 """One result: every engine, plan and order of clients computes the same."""
 
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -16,10 +17,12 @@ from lit_cfl.errors import DivergedError, Notice
 from lit_cfl.local import plan as plans
 from lit_cfl.local import stacked
 from lit_cfl.local.engine import LocalTraining
-from lit_cfl.local.engines import build_engine, warn_of_slowness
+from lit_cfl.local.engines import build_engine, warn_of_slowness, workload
 from lit_cfl.local.plan import Plan, Workload
 from lit_cfl.local.work import Budget
 from lit_cfl.nets import MCLR, MLP, MNISTCNN
+from lit_cfl.tasks import Classification
+from lit_cfl.tasks.classification import Batch
 
 NETS: dict[str, Callable[[], nn.Module]] = {
     "linear": lambda: MCLR(SHAPE, 10),
@@ -208,3 +211,49 @@ def test_missing_compiler_is_said_where_it_costs(monkeypatch: pytest.MonkeyPatch
     assert not recwarn
     with pytest.warns(Notice, match=r"no C\+\+ compiler"):
         warn_of_slowness("auto", Plan("stacked"), Workload(7_850, client_steps=50_000))
+
+
+class Coupled(Classification):
+    """A loss that looks at the whole batch, as no loss per example should."""
+
+    def losses(self, batch: Batch) -> Tensor:
+        return super().losses(batch) * (1 + batch[0].mean())
+
+
+class Noisy(Classification):
+    def losses(self, batch: Batch) -> Tensor:
+        return super().losses((batch[0] + torch.rand_like(batch[0]), batch[1]))
+
+
+class WithBatchNorm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.bn1, self.fc2 = nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.fc2(self.bn1(self.fc1(inputs.flatten(1))))
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (lambda: Coupled(MLP(12, SHAPE, 10), SGD), "its gradients in a stack are others than alone"),
+        (lambda: Noisy(MLP(12, SHAPE, 10), SGD), "RuntimeError in a stack: vmap: called random operation"),
+        (lambda: Classification(WithBatchNorm(), SGD), r"BatchNorm1d \(net.bn1\)"),
+        (task(NETS["mlp"], partial(torch.optim.Adam, amsgrad=True)), "the optimizer's option amsgrad"),
+        (task(NETS["mlp"], torch.optim.RMSprop), "optimizer RMSprop"),
+    ],
+)
+def test_what_cannot_be_stacked_is_named(module: Callable, reason: str):
+    load = workload(module, 0, LocalTraining(1, 10), ragged_data(), "32-true", client_fits=1)
+    assert len(load.obstacles) == 1
+    assert re.match(reason, load.obstacles[0])
+    with pytest.warns(Notice, match=f"fitted by the engine trainer, which is slower: {reason}"):
+        warn_of_slowness("auto", Plan("trainer"), load)
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_nets_of_ours_can_be_stacked(net: str):
+    load = workload(task(NETS[net]), 0, LocalTraining(1, 10), ragged_data(), "32-true", client_fits=10)
+    assert load.obstacles == []
+    assert load.has_convolutions == net.startswith("cnn")

@@ -271,7 +271,7 @@ def test_long_runs_compile_where_there_is_a_compiler(compiler: bool, lanes: int,
     long = Workload(7_850, client_steps=50_000)
     chosen = choose_plan("auto", "cpu", "32-true", long)
     assert (chosen.compile, chosen.lanes, chosen.narrow) == (compiler, lanes, 1)
-    conv = choose_plan("auto", "cpu", "32-true", Workload(3_000_000, True, 50_000))
+    conv = choose_plan("auto", "cpu", "32-true", Workload(3_000_000, has_convolutions=True, client_steps=50_000))
     assert (conv.narrow, conv.steps_per_call) == (min(2, lanes), 1)
     assert not choose_plan("auto", "cpu", "32-true", Workload(7_850, client_steps=49_999)).compile
 

@@ -2,6 +2,8 @@
 
 import warnings
 
+from torch import nn
+
 from lit_cfl.data import FederatedData
 from lit_cfl.errors import Notice
 from lit_cfl.local.batches import num_steps
@@ -33,6 +35,7 @@ def workload(
     return Workload(
         probe.layout.num_parameters,
         any(slot.kind.startswith("conv") for slot in probe.layout.slots),
+        any(isinstance(layer, nn.RNNBase) for layer in probe.template.modules()),
         round(client_fits * mean_steps(local, data)),
         obstacles(probe.template, probe.layout, data.examples, precision),
     )

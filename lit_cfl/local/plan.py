@@ -5,7 +5,8 @@ memory:
 
 * engine: `stacked`; `trainer` (one `lightning.Trainer.fit` a client) where the module needs it; `ray` when asked for;
 * device: the first GPU where there is one, else the CPU;
-* compile: on a CPU with a C++ compiler, from 50,000 client-steps in a run on: less does not pay for the compiling;
+* compile: on a CPU with a C++ compiler, from 50,000 client-steps in a run on: less does not pay for the compiling; no
+  recurrent nets, whose graphs take a minute and a half each and make LSTMs no faster;
 * lanes: 4 on a CPU that compiles (more fall out of its cache), 1 without (a plain loop: an eager stack is slower), 64
   on a GPU;
 * steps_per_call: 5 where it compiles a model below a million parameters, else 1;
@@ -112,12 +113,14 @@ class Workload:
     Args:
         num_parameters: of the model.
         has_convolutions: whether it has any.
+        is_recurrent: whether it has recurrent layers.
         client_steps: expected mini-batches in a run.
         obstacles: why the module cannot be stacked; empty if it can.
     """
 
     num_parameters: int = 0
     has_convolutions: bool = False
+    is_recurrent: bool = False
     client_steps: int = 0
     obstacles: Sequence[str] = ()
 
@@ -156,7 +159,8 @@ def choose_plan(
 def _by_rule(engine: str, device: str, precision: str, workload: Workload, given: dict[str, Any]) -> dict[str, Any]:
     on_cpu, small = device == "cpu", workload.num_parameters < _SMALL_MODEL
     stacks = engine != "trainer" and not workload.obstacles
-    compiles = stacks and on_cpu and workload.client_steps >= _COMPILING_PAYS and has_compiler()
+    pays = workload.client_steps >= _COMPILING_PAYS and not workload.is_recurrent
+    compiles = stacks and on_cpu and pays and has_compiler()
     compiles = given.get("compile", compiles)
     lanes = given.get("lanes", 1 if not stacks else 64 if not on_cpu else 4 if compiles else 1)
     cores = os.cpu_count() or 1
@@ -174,7 +178,7 @@ def _by_rule(engine: str, device: str, precision: str, workload: Workload, given
 
 def lacks_compiler(plan: Plan, workload: Workload) -> bool:
     """Whether the stack would have been compiled, had there been a compiler."""
-    pays = workload.client_steps >= _COMPILING_PAYS and not workload.obstacles
+    pays = workload.client_steps >= _COMPILING_PAYS and not workload.is_recurrent and not workload.obstacles
     return pays and plan.engine != "trainer" and plan.device == "cpu" and not plan.compile and not has_compiler()
 
 

@@ -39,32 +39,49 @@ def _cannot_stack(layer: nn.Module) -> bool:
 
 
 def _tried(module: LightningModule, layout: ParameterLayout, batch: Batch) -> list[str]:
-    """Takes the gradients of two lanes; what fails here would fail in the run."""
-    module = copy.deepcopy(module).cpu().float().train()
-    parameters = dict(module.named_parameters())
-    buffers = dict(module.named_buffers())
-    trained = [parameters[slot.name] for slot in layout.slots if not slot.is_buffer]
-    constant = [buffers[slot.name] for slot in layout.slots if slot.is_buffer]
-    optimizer = module.configure_optimizers()
-    if not isinstance(optimizer, Optimizer):
-        raise TypeError("`needs_trainer` has refused this module already")
-    inputs, labels = (_twice(part) for part in batch)
-    present = torch.ones(labels.shape, dtype=torch.bool)
+    """Compares the gradients of two lanes with those of a plain loop; what differs here would differ in the run.
+
+    The first lane has two examples, the second lane one and a place that is filled up.
+    """
+    module = copy.deepcopy(module).cpu().double().train()
+    inputs, labels = batch[0].double() if batch[0].is_floating_point() else batch[0], batch[1]
+    parts = [(inputs, labels), (inputs[:1], labels[:1])]
     try:
-        losses_of(module, batch)
+        expected = [_gradient(module, layout, part) for part in parts]
     except Exception:  # it cannot take the data at all: `require_trainable` says so
         return []
-    steps = Steps(with_plain_cells(module), layout, Update.of(optimizer, trained))
+    present = torch.tensor([[True, True], [True, False]])[:, : len(labels)]
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")  # an operation without a rule for stacks is slow, and says so
-            steps.gradients(
-                tuple(_twice(p.detach()) for p in trained), tuple(_twice(b) for b in constant),
-                (inputs, labels), present, torch.zeros(2, dtype=torch.int64),
-            )  # fmt: skip
+            found = _stacked_gradients(copy.deepcopy(module), layout, (_twice(inputs), _twice(labels)), present)
     except Exception as error:  # whatever a user's own module raises when it is stacked
         return [f"{type(error).__name__} in a stack: {str(error).splitlines()[0] if str(error) else ''}"]
-    return []
+    differs = any(
+        not torch.allclose(mine, theirs, rtol=1e-6, atol=1e-9) for mine, theirs in zip(found, expected, strict=True)
+    )
+    return ["its gradients in a stack are others than alone"] if differs else []
+
+
+def _gradient(module: LightningModule, layout: ParameterLayout, batch: Batch) -> Tensor:
+    """Of the mean loss, the trainable parameters one behind the other."""
+    parameters = [module.get_parameter(slot.name) for slot in layout.slots if not slot.is_buffer]
+    found = torch.autograd.grad(losses_of(module, batch).mean(), parameters, allow_unused=True)
+    pairs = zip(found, parameters, strict=True)
+    return torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for g, p in pairs])
+
+
+def _stacked_gradients(module: LightningModule, layout: ParameterLayout, batch: Batch, present: Tensor) -> Tensor:
+    """The same of each lane `[2, parameters]`."""
+    trained = [module.get_parameter(slot.name) for slot in layout.slots if not slot.is_buffer]
+    constant = [module.get_buffer(slot.name) for slot in layout.slots if slot.is_buffer]
+    optimizer = module.configure_optimizers()
+    if not isinstance(optimizer, Optimizer):
+        raise TypeError("`needs_trainer` has refused this module already")
+    steps = Steps(with_plain_cells(module), layout, Update.of(optimizer, trained))
+    pieces = [tuple(_twice(tensor.detach()) for tensor in part) for part in (trained, constant)]
+    gradients, _ = steps.gradients(*pieces, batch, present, torch.zeros(2, dtype=torch.int64))
+    return torch.cat([g.flatten(1) for g in gradients], dim=1)
 
 
 def _twice(tensor: Tensor) -> Tensor:
