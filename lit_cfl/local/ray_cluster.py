@@ -136,10 +136,11 @@ def _require_answer(address: str) -> None:
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """Ray takes SIGTERM for itself; a run has its own way to end."""
+    """Ray takes SIGTERM for itself; a run may have its own way to end."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield
     finally:
-        if before is not None and threading.current_thread() is threading.main_thread():
+        ours = before not in (None, signal.SIG_DFL)
+        if ours and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)

@@ -30,7 +30,10 @@ def obstacles(module: LightningModule, layout: ParameterLayout, examples: Exampl
     found += [f"{why} ({name})" for name, layer in module.named_modules() if (why := why_not_stacked(layer))]
     if precision == "16-mixed":
         found.append("precision 16-mixed, which needs a gradient scaler")
-    return found or _tried(module, layout, examples.batch(torch.arange(min(2, len(examples)))))
+    if found:
+        return found
+    with torch.random.fork_rng(devices=[]):  # a module may draw numbers of its own
+        return _tried(module, layout, examples.batch(torch.arange(min(2, len(examples)))))
 
 
 def _cannot_stack(layer: nn.Module) -> bool:
@@ -57,10 +60,8 @@ def _tried(module: LightningModule, layout: ParameterLayout, batch: Batch) -> li
             found = _stacked_gradients(copy.deepcopy(module), layout, (_twice(inputs), _twice(labels)), present)
     except Exception as error:  # whatever a user's own module raises when it is stacked
         return [f"{type(error).__name__} in a stack: {str(error).splitlines()[0] if str(error) else ''}"]
-    differs = any(
-        not torch.allclose(mine, theirs, rtol=1e-6, atol=1e-9) for mine, theirs in zip(found, expected, strict=True)
-    )
-    return ["its gradients in a stack are others than alone"] if differs else []
+    same = torch.allclose(found, torch.stack(expected), rtol=1e-6, atol=1e-9)
+    return [] if same else ["its gradients in a stack are others than alone"]
 
 
 def _gradient(module: LightningModule, layout: ParameterLayout, batch: Batch) -> Tensor:
@@ -79,8 +80,8 @@ def _stacked_gradients(module: LightningModule, layout: ParameterLayout, batch: 
     if not isinstance(optimizer, Optimizer):
         raise TypeError("`needs_trainer` has refused this module already")
     steps = Steps(with_plain_cells(module), layout, Update.of(optimizer, trained))
-    pieces = [tuple(_twice(tensor.detach()) for tensor in part) for part in (trained, constant)]
-    gradients, _ = steps.gradients(*pieces, batch, present, torch.zeros(2, dtype=torch.int64))
+    parameters, buffers = (tuple(_twice(tensor.detach()) for tensor in part) for part in (trained, constant))
+    gradients, _ = steps.gradients(parameters, buffers, batch, present, torch.zeros(2, dtype=torch.int64))
     return torch.cat([g.flatten(1) for g in gradients], dim=1)
 
 
