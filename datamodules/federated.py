@@ -30,8 +30,10 @@ class FederatedDataModule(LightningDataModule):
         shift: what changes the clients' data over the rounds, in this order.
         validation: share of each client's training part set aside for validation, 0 to below 1.
         newcomers: share of the clients held out of training, 0 to below 1; they join after it.
-        partition_seed: of everything that is drawn here; None = the run's seed.
-        partition_file: take the partition that a run saved (`partition.npz`) instead of making one.
+        partition_seed: of the partition, the validation part and the newcomers; None = the run's seed. Shifts are drawn
+            from the run's seed alone.
+        partition_file: take the partition that a run saved (`partition.npz`) instead of making one: clients, validation
+            part and newcomers are then those of the file, whatever the other options say.
         allow_unseen_labels: train even where some test or validation data have a label nobody trains on; an error
             otherwise.
         batch_size: of the centralised loaders.
@@ -39,7 +41,7 @@ class FederatedDataModule(LightningDataModule):
 
     def __init__(
         self,
-        shift: Sequence[Shift] = (),
+        shift: Shift | Sequence[Shift] = (),
         validation: float = 0.0,
         newcomers: float = 0.0,
         partition_seed: int | None = None,
@@ -53,7 +55,8 @@ class FederatedDataModule(LightningDataModule):
                 raise InputError(f"{name} is {share}; it must be 0 or more and below 1")
         if batch_size < 1:
             raise InputError(f"data.batch_size is {batch_size}; it must be 1 or more")
-        self.shift, self.validation, self.newcomers = tuple(shift), validation, newcomers
+        self.shift = (shift,) if isinstance(shift, Shift) else tuple(shift)
+        self.validation, self.newcomers = validation, newcomers
         self.partition_seed, self.partition_file, self.batch_size = partition_seed, partition_file, batch_size
         self.allow_unseen_labels = allow_unseen_labels
 
@@ -81,6 +84,7 @@ class FederatedDataModule(LightningDataModule):
         division = self.divide(self.examples, _rng(seed, "partition"))
         train, validation = split_each(division.train, self.validation, _rng(seed, "validation"))
         data = FederatedData(self.examples, train, validation, division.test, division.true_clusters, division.skew)
+        data = replace(data, partition_seed=seed)
         data = replace(data, newcomers=self._held_out(data.num_clients, seed)) if self.newcomers else data
         if not self.allow_unseen_labels:
             _require_seen_labels(data)
@@ -108,7 +112,8 @@ class FederatedDataModule(LightningDataModule):
         return self._union("test")
 
     def _union(self, split: Split, shuffle: bool = False) -> DataLoader[tuple[Tensor, ...]]:
-        inputs, labels = self.data.examples.batch(self.data.split(split).entries.unique())
+        held = self.data.split(split).select(self.data.population)  # newcomers are no part of a centralised baseline
+        inputs, labels = self.data.examples.batch(held.entries.unique())
         return DataLoader(TensorDataset(inputs, labels), self.batch_size, shuffle=shuffle)
 
 

@@ -1,5 +1,6 @@
 """Data modules over a pool: any partition, under any skew."""
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
@@ -8,12 +9,13 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from datamodules.federated import FederatedDataModule
 from datamodules.partition import Partition, Pool
 from datamodules.skew import Skew, all_views, dealt, skew_name, under_views
 from lit_cfl.data import ClientIndex, Division, Examples
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 
 
 class PooledDataModule(FederatedDataModule):
@@ -29,9 +31,12 @@ class PooledDataModule(FederatedDataModule):
         options: of `FederatedDataModule`.
     """
 
-    def __init__(self, partition: Partition, skew: Sequence[Skew] = (), copies: bool = False, **options: Any) -> None:
+    def __init__(
+        self, partition: Partition, skew: Skew | Sequence[Skew] = (), copies: bool = False, **options: Any
+    ) -> None:
         super().__init__(**options)
-        self.partition, self.skew, self.copies = partition, tuple(skew), copies
+        self.skew = (skew,) if isinstance(skew, Skew) else tuple(skew)
+        self.partition, self.copies = partition, copies
         if copies and not self.skew:
             raise InputError("copies is true, but there is no skew whose clusters could have one each; add a skew")
 
@@ -58,9 +63,19 @@ class PooledDataModule(FederatedDataModule):
         else:
             division = self.partition.divide(self._pool, rng)
             views = dealt(division.true_clusters, num_views)
+            _say_if_too_few(division.true_clusters, num_views)
         kinds = [skew.kind for skew in self.skew] if num_views > 1 else []
         name = skew_name(division.skew, *kinds)
         return under_views(replace(division, skew=name), views, num_views, len(examples))
+
+
+def _say_if_too_few(clusters: Tensor, num_views: int) -> None:
+    fewest = int(clusters.unique(return_counts=True)[1].min())
+    if fewest < num_views:
+        warnings.warn(
+            f"the skew has {num_views} views, but a cluster of the partition has only {fewest} clients: "
+            "not every combination occurs", Notice, stacklevel=2,
+        )  # fmt: skip
 
 
 def side_by_side(divisions: Sequence[Division]) -> Division:

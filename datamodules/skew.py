@@ -77,6 +77,8 @@ class LabelPermutations(Skew):
     kind: ClassVar[str] = "label"
 
     def __post_init__(self) -> None:
+        if self.seed < 0:
+            raise InputError(f"seed of label permutations is {self.seed}; give 0 or more")
         if self.num_clusters < 1:
             raise InputError(f"num_clusters of label permutations is {self.num_clusters}; give 1 or more")
 
@@ -121,7 +123,10 @@ def shifted_labels(num_labels: int, shift: int) -> tuple[int, ...]:
 
 def all_views(skews: Sequence[Skew], num_labels: int) -> tuple[View, ...]:
     """One view for each combination of the skews' clusters; the last skew changes fastest."""
-    return tuple(reduce(View.then, views, View()) for views in product(*[skew.views(num_labels) for skew in skews]))
+    views = tuple(reduce(View.then, views, View()) for views in product(*[skew.views(num_labels) for skew in skews]))
+    if len(set(views)) < len(views):
+        raise InputError("two combinations of these skews show the same: those clusters would be one; choose others")
+    return views
 
 
 def skew_name(*kinds: str) -> str:

@@ -53,7 +53,7 @@ def show_data(arguments: Sequence[str]) -> int:
     folder = Path(given.out) if given.out else Path("runs") / f"{given.name}-data"
     data = given.module.federated(given.seed)
     overview.show(console, type(given.module).__name__, data, given.module.shift)
-    for path in overview.write(folder, data, given.seed):
+    for path in overview.write(folder, data):
         console.print(f"{'written':<18} {path}", soft_wrap=True, highlight=False)
     return 0
 
@@ -107,7 +107,8 @@ def _other_data(saved: SavedRun, options: Sequence[str]) -> FederatedData:
     wrong = [word for word in options if word.startswith("--") and not word.startswith("--data")]
     if wrong:
         raise InputError(f"{wrong[0]} is no option here; only --data and --data.<option> are")
-    request = parse_run(["--config", str(saved.path / "config.yaml"), *options])
+    own = [] if saved.experiment.data.partition_file is None else ["--data.partition_file", "null"]
+    request = parse_run(["--config", str(saved.path / "config.yaml"), *own, *options])
     data = request.experiment.data.federated(saved.experiment.seeds[0])
     mine, theirs = saved.prepared.data.examples, data.examples
     if mine.input_shape != theirs.input_shape or mine.num_labels != theirs.num_labels:

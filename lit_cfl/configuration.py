@@ -136,6 +136,9 @@ def parse_data(arguments: Sequence[str]) -> DataRequest:
     parser.add_argument("--out", metavar="DIR", help="Where the files go (default: runs/<name>-data).")
     append_to_path(arguments)
     read = _read(parser, arguments)
+    foreign = [name for name in ("resume", "run_dir", "new_plan", "tiny", "dry_run") if read[name]]
+    if foreign:
+        raise InputError(f"--{foreign[0]} is an option of lit-cfl run; lit-cfl data trains nothing, leave it out")
     only_data = ArgumentParser(exit_on_error=False)
     only_data.add_subclass_arguments(FederatedDataModule, "data", required=True)
     try:

@@ -168,7 +168,8 @@ def evaluate(
         "clients/evaluated": len(clients),
     }
     truth = data.true_clusters[clients]
-    metrics |= agreement(index[truth >= 0], truth[truth >= 0])
+    if (truth >= 0).all():  # after a partial swap nobody knows: agreement over the rest alone would mislead
+        metrics |= agreement(index, truth)
     if before is not None:
         metrics["clusters/churn"] = churn(before[clients], index)
     return Evaluation(clients, index, scores, metrics, len(clients) == len(data.population))

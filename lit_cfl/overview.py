@@ -40,7 +40,7 @@ def show(console: Console, name: str, data: FederatedData, shifts: tuple[Shift, 
         console.print(f"{title:<18} {value}", soft_wrap=True, highlight=False)
 
 
-def write(folder: Path, data: FederatedData, seed: int) -> list[Path]:
+def write(folder: Path, data: FederatedData) -> list[Path]:
     """Writes the pictures and the partition file. Returns their paths.
 
     Raises:
@@ -58,7 +58,7 @@ def write(folder: Path, data: FederatedData, seed: int) -> list[Path]:
             if figure is not None:
                 figure.savefig(folder / file, dpi=120)
                 written.append(folder / file)
-        save_partition(folder / "partition.npz", data, seed)
+        save_partition(folder / "partition.npz", data)
     except OSError as error:
         raise InputError(f"{folder} cannot be written ({error.strerror}); choose another --out") from error
     return [*written, folder / "partition.npz"]

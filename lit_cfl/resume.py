@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +46,16 @@ def finished_summary(path: Path, rounds: int) -> dict[str, Any] | None:
     except (ValueError, KeyError, TypeError):  # damaged: it can be made again
         return None
     return summary if over else None
+
+
+def with_own_partition(experiment: Experiment, path: Path) -> Experiment:
+    """The experiment with the run's own copy of a partition that was read from a file, which may be gone by now."""
+    own = path / "partition.npz"
+    if experiment.data.partition_file is None or not own.exists():
+        return experiment
+    data = copy(experiment.data)
+    data.partition_file = own
+    return replace(experiment, data=data)
 
 
 def with_stored_plan(experiment: Experiment, stored: Mapping[str, Any]) -> Experiment:

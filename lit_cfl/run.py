@@ -11,7 +11,13 @@ from lit_cfl.data.file import save_partition
 from lit_cfl.errors import InputError, SaveError
 from lit_cfl.experiment import Experiment
 from lit_cfl.recorder import Recorder
-from lit_cfl.resume import finished_summary, require_agreement, stored_config, with_stored_plan
+from lit_cfl.resume import (
+    finished_summary,
+    require_agreement,
+    stored_config,
+    with_own_partition,
+    with_stored_plan,
+)
 from lit_cfl.run_contents import Row
 from lit_cfl.run_directory import RunDirectory, locked, refuse_used, write_config, write_json
 from lit_cfl.tracking import Trackers
@@ -121,6 +127,7 @@ def _run_one(experiment: Experiment, path: Path, watch: Watch, going: Going) -> 
             summary = finished_summary(path, experiment.rounds)
             if summary is not None:
                 return summary
+            experiment = with_own_partition(experiment, path)
             if going == "resume":
                 experiment = with_stored_plan(experiment, stored)
         prepared = experiment.prepare(experiment.seeds[0])
@@ -129,7 +136,7 @@ def _run_one(experiment: Experiment, path: Path, watch: Watch, going: Going) -> 
         logged = 0
         if stored is None:
             directory.create(prepared.config())
-            save_partition(path / "partition.npz", prepared.data, prepared.seed)
+            save_partition(path / "partition.npz", prepared.data)
         else:
             logged = _go_on(recorder, new_plan=going == "new_plan")
         try:

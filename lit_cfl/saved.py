@@ -19,7 +19,7 @@ from lit_cfl.data.lists import with_lists
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import Scores, score_clients
 from lit_cfl.experiment import Experiment, Prepared
-from lit_cfl.resume import require_agreement, require_same_data, stored_config, with_stored_plan
+from lit_cfl.resume import require_agreement, require_same_data, stored_config, with_own_partition, with_stored_plan
 from lit_cfl.run_contents import Row
 from lit_cfl.seeds import generator
 from lit_cfl.tables import read_table
@@ -144,6 +144,7 @@ def load_run(path: Path | str, experiment: Experiment | None = None) -> SavedRun
         from lit_cfl.configuration import parse_run  # needs jsonargparse, which GPU machines may lack
 
         experiment = parse_run(["--config", str(path / "config.yaml")]).experiment
+    experiment = with_own_partition(experiment, path)
     try:
         experiment = with_stored_plan(experiment, config)
     except InputError:  # another machine than the one that trained: any plan can predict

@@ -19,7 +19,7 @@ MODULE = Digits(num_clients=7, validation=0.25, newcomers=0.3)
 
 def saved(path: Path, seed: int = 3) -> FederatedData:
     data = MODULE.federated(seed)
-    save_partition(path, data, seed)
+    save_partition(path, data)
     return data
 
 
@@ -57,7 +57,7 @@ def test_clients_that_share_test_data_share_them_in_the_file(tmp_path: Path):
     own = ClientIndex.from_lists([torch.tensor([0]), torch.tensor([1]), torch.tensor([2])])
     shared = ClientIndex(torch.tensor([3, 4, 5]), torch.zeros(3, dtype=torch.int64), torch.full((3,), 3))
     data = FederatedData(examples, own, ClientIndex.empty(3), shared, torch.zeros(3, dtype=torch.int64))
-    save_partition(tmp_path / "p.npz", data, 0)
+    save_partition(tmp_path / "p.npz", data)
     again = load_partition(tmp_path / "p.npz", examples).test
     assert ([one.tolist() for one in again], len(again.values)) == ([[3, 4, 5]] * 3, 3)
 

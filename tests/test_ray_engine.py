@@ -202,6 +202,27 @@ def test_worker_killed_in_the_middle_of_a_round_changes_nothing(
 
 
 @pytest.mark.ray
+def test_other_workers_take_over_where_a_lost_one_cannot_be_replaced(
+    two_workers: Engine, order: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+):
+    work, start = two_workers.at(4, made_data()), two_workers.initial(0)[None]
+    expected = work.fit(start, ids(1, 2, 3, 4)).rows
+    monkeypatch.setattr(ray_pool.Pool, "_start", lambda self, number: None)  # no node has room any more
+    order("die once")
+    assert torch.equal(work.fit(start, ids(1, 2, 3, 4)).rows, expected)
+    assert torch.equal(work.fit(start, ids(4, 2)).rows, expected[[3, 1]])
+
+
+@pytest.mark.ray
+def test_nobody_waits_for_ever_for_a_worker_that_does_not_start(cluster: None, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ray_pool, "_START_SECONDS", 0.0)
+    engine = engine_of(lambda: Classification(MCLR([5], 3)))
+    with pytest.raises(InputError, match="none of 1 Ray workers started in 0 s: others hold"):
+        engine.at(0, made_data()).fit(engine.initial(0)[None], ids(2))
+    engine.close()
+
+
+@pytest.mark.ray
 def test_round_fails_with_the_clients_named_when_workers_die_again_and_again(
     one_worker: Engine, order: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ):
@@ -358,7 +379,7 @@ def _accept(server: socket.socket, answer: bytes | None) -> None:
             connection.sendall(answer)
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:1", "localhost", "no such host:6379", "127.0.0.1:port", "auto"])
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "localhost", "no such host:6379", "127.0.0.1:port"])
 def test_address_that_is_none_is_refused_at_once(address: str, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("ray.is_initialized", lambda: False)
     monkeypatch.setenv("RAY_ADDRESS", address)

@@ -136,7 +136,7 @@ def test_agreement_leaves_out_clients_whose_cluster_is_unknown(tmp_path: Path):
     moved = {row["client"] for row in read_table(tmp_path / "run" / "shift.csv")}
     unknown = {row["client"] for row in read_table(tmp_path / "run" / "clients.csv") if row["true_cluster"] is None}
     assert moved == unknown != set()
-    assert (metrics[-1]["clusters/ari"] is None) == (len(moved) == 10)
+    assert metrics[-1]["clusters/ari"] is None
 
 
 def without_clocks(path: Path) -> list[dict[str, object]]:

@@ -1,7 +1,7 @@
 """What every partition is, and how clients get their test data."""
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -62,10 +62,12 @@ class SharedOut(Partition):
             share of that is its test data; `alike`: the source's test part, shared out in proportion to the training
             examples of each label; `shared`: every client is tested on all of the source's test examples whose
             labels its cluster trains on (StoCFL); null: `alike` where the source has a test part, else 0.2.
+        only_train: with a share as `test`, leave out the source's test part (StoCFL's Table 2).
     """
 
     num_clients: int = 100
     test: TestRule = None
+    only_train: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         if isinstance(self.test, float | int) and not 0 <= self.test < 1:
@@ -85,7 +87,7 @@ class SharedOut(Partition):
             raise InputError(f"test is {test!r}, but this source has no test part; give a share, such as test: 0.2")
         labels, num_labels = pool.labels, pool.examples.num_labels
         if isinstance(test, float | int):
-            whole = self._checked_shares(labels, num_labels, rng)
+            whole = self._checked_shares(labels[: pool.num_train] if self.only_train else labels, num_labels, rng)
             train, own = split_each(whole, float(test), rng)
             return Division(train, own, self.clusters(whole, num_labels), self.skew)
         of_train, of_test = labels[: pool.num_train], labels[pool.num_train :]

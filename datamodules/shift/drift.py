@@ -58,7 +58,13 @@ class LabelDrift(Shift):
                 f"give 1 to {examples.num_labels - 1}"
             )
         drift = View(label_map=shifted_labels(examples.num_labels, self.labels))
-        return replace(examples, views=(*examples.views, *(view.then(drift) for view in examples.views)))
+        drifted = tuple(view.then(drift) for view in examples.views)
+        if set(drifted) & set(examples.views):
+            raise InputError(
+                f"a drift by {self.labels} labels makes one cluster's data into another's, which would be "
+                "scored as two; give another number of labels"
+            )
+        return replace(examples, views=(*examples.views, *drifted))
 
     def step(self, data: FederatedData, at: Occasion) -> tuple[FederatedData, Moves | None]:
         if at.round < self.start:

@@ -41,6 +41,7 @@ class FederatedData:
         skew: what the data module was told to make: `feature`, `label` or `other`.
         newcomers: bool `[clients]`: clients that never take part in training and join after it.
         withheld: training examples that a shift has not released yet; None = there are none.
+        partition_seed: that the partition was drawn under; None = not known.
     """
 
     examples: Examples
@@ -51,6 +52,7 @@ class FederatedData:
     skew: str = "other"
     newcomers: Tensor | None = None
     withheld: ClientIndex | None = None
+    partition_seed: int | None = None
 
     @property
     def num_clients(self) -> int:

@@ -30,10 +30,10 @@ def partition_hash(data: FederatedData) -> str:
     return digest.hexdigest()
 
 
-def save_partition(path: Path, data: FederatedData, seed: int) -> None:
+def save_partition(path: Path, data: FederatedData) -> None:
     """Writes clients, indices, truth, the data's fingerprint and the seed, complete or not at all."""
     about = {
-        "format": FORMAT, "hash": partition_hash(data), "data": data.examples.fingerprint, "seed": seed,
+        "format": FORMAT, "hash": partition_hash(data), "data": data.examples.fingerprint, "seed": data.partition_seed,
         "views": _views(data.examples), "skew": data.skew, "clients": data.num_clients,
     }  # fmt: skip
     arrays: dict[str, Any] = {"about": np.array(json.dumps(about)), **_arrays(data)}
@@ -84,7 +84,7 @@ def _federated(arrays: Mapping[str, np.ndarray], about: Mapping[str, Any], examp
     blank = FederatedData(examples, none, none, none, nobody, about["skew"])
     tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
     newcomers = tensors.pop("newcomers", None)
-    return replace(with_lists(blank, tensors), newcomers=newcomers)
+    return replace(with_lists(blank, tensors), newcomers=newcomers, partition_seed=about["seed"])
 
 
 def _arrays(data: FederatedData) -> dict[str, np.ndarray]:

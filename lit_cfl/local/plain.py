@@ -51,17 +51,19 @@ class PlainLoop:
         center = None if job.center is None or not prox else self._pieces(job.center)
         stacked = tuple(p.detach()[None] for p in self._parameters)  # views: what is written there, the module has
         state = self._update.start(stacked)
-        corrections = self._update.corrections(torch.arange(1, job.num_steps + 1)[:, None]).unbind(1)
-        sums = torch.zeros((), dtype=torch.float64, device=stacked[0].device)
+        device = stacked[0].device
+        corrections = self._update.corrections(torch.arange(1, job.num_steps + 1)[:, None]).to(device).unbind(1)
+        table = job.table.to(device)
+        sums = torch.zeros((), dtype=torch.float64, device=device)
         counts = (job.table >= 0).sum(1).tolist()
         for step, count in enumerate(counts):
-            chosen = job.table[step, :count]
+            chosen = table[step, :count]
             gradients, loss = self._gradients(pool[0][chosen], pool[1][chosen], int(job.keys[step]))
             if center is not None:
                 gradients = tuple(g + prox * (p - c) for g, p, c in zip(gradients, stacked, center, strict=True))
             if self._clip is not None:
                 gradients = clipped(gradients, self._clip)
-            first = torch.tensor([step == 0])
+            first = torch.full((1,), step == 0, device=device)
             new, state = self._update.step(stacked, gradients, state, corrections[step], first)
             for p, n in zip(stacked, new, strict=True):
                 p.copy_(n)

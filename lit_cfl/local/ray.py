@@ -47,23 +47,23 @@ class RayEngine(Engine):
         self._close_pool()
 
     def _fit_chunk(self, request: FitRequest, part: slice, round: int, data: FederatedData) -> Chunk:
-        models = request.models[request.start[part]].to(self.plan.dtype)
-        losses = torch.full((len(models),), float("nan"), dtype=torch.float64)
-        trained = torch.zeros(len(models), dtype=torch.bool)
-        shares = self._shares(request, part, data)
+        start = request.start[part]
+        models = torch.empty(len(start), self.layout.num_columns, dtype=self.plan.dtype)
+        losses = torch.full((len(start),), float("nan"), dtype=torch.float64)
+        trained, idle = torch.zeros(len(start), dtype=torch.bool), torch.ones(len(start), dtype=torch.bool)
         pool = self._started(data)  # before anything is put into the store
         rows, examples = _Rows(request, self.plan.dtype), self._examples_stored(data)
+        shares = self._shares(request, part, data)
         shards = [self._shard(request, share + part.start, rows, round, data) for share in shares]
         parcels = [Parcel(shard, examples, refs) for shard, refs in shards]
         for number, done in pool.run(parcels, self.between_clients):
             share = shares[number].numpy()
-            models.numpy()[share], losses.numpy()[share], trained.numpy()[share] = (
-                done.models,
-                done.losses,
-                done.trained,
-            )
+            models.numpy()[share] = done.models
+            losses.numpy()[share], trained.numpy()[share] = done.losses, done.trained
+            idle[shares[number]] = False
             self.effort.useful += done.effort.useful
             self.effort.computed += done.effort.computed
+        models[idle] = request.models[start[idle]].to(self.plan.dtype)
         return Chunk(part.start, models, losses, trained)
 
     def _shares(self, request: FitRequest, part: slice, data: FederatedData) -> list[Tensor]:

@@ -78,7 +78,7 @@ def share_of_each(plan: Plan, room: Sequence[Resources]) -> Resources:
         each = " and ".join(f"{amount:g} {kind}" for kind, amount in share.items())
         raise InputError(
             f"plan.workers is {plan.workers}, but Ray has room for {places} workers of {each} each here; "
-            "lower plan.workers or plan.threads"
+            "lower plan.workers or plan.threads, or add nodes (to a Ray Tune trial: bundles)"
         )
     return share
 
@@ -111,7 +111,9 @@ def _start(plan: Plan) -> None:
         try:
             ray.init(address, **options)
         except Exception as error:  # Ray has many: no cluster, another version, no right, no disk
-            where = "on this machine" if address == "local" else f"at RAY_ADDRESS={address!r}"
+            where = "on this machine"
+            if address != "local":
+                where = f"at RAY_ADDRESS={address!r} (set RAY_AUTH_MODE and the token as the cluster has them)"
             raise InputError(f"Ray cannot be used {where}: {type(error).__name__}: {error}") from error
 
 

@@ -1,7 +1,8 @@
 """A pool of Ray actors that train shards of a fit. It is started once a run; an actor that dies is replaced."""
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any
@@ -54,6 +55,9 @@ class Pool:
         share = ray_cluster.connect(plan)
         self._open = True
         self._workers: list[Any] = [None] * plan.workers  # None = to be started
+        self._starting: dict[Ref, int] = {}
+        self._idle: list[int] = []
+        self._asked = monotonic()
         try:
             self._blueprint = ray.put(blueprint)
         except Exception as error:  # whatever an object of the user's raises when it is pickled
@@ -73,33 +77,36 @@ class Pool:
         """Trains each parcel on a worker. Gives the number of each, and what came of it, as they end.
 
         Args:
-            parcels: no more than there are workers.
+            parcels: as many as there are workers, or fewer.
             between: called while it waits; may raise.
 
         Raises:
             WorkersLostError: a parcel's workers died again and again.
         """
-        self._start_missing(between)
-        running = {self._send(number, parcel): number for number, parcel in enumerate(parcels)}
-        deaths = [0] * len(parcels)
+        for number in range(len(self._workers)):
+            self._start(number)
+        waiting, running, deaths = deque(range(len(parcels))), dict[Ref, tuple[int, int]](), Counter[int]()
         try:
-            while running:
-                for ref in ray.wait(list(running), timeout=_POLL_SECONDS)[0]:
-                    number = running.pop(ref)
+            while waiting or running:
+                while waiting and self._idle:
+                    parcel, number = waiting.popleft(), self._idle.pop()
+                    running[self._send(number, parcels[parcel])] = parcel, number
+                for ref in self._ended(running, between):
+                    parcel, number = running.pop(ref)
+                    self._idle.append(number)
                     try:
                         done = _result(ref)
                     except _LOST as error:
-                        deaths[number] += 1
+                        deaths[parcel] += 1
                         self._kill(number)
-                        if deaths[number] > MAX_RETRIES:
-                            raise _lost(parcels[number].shard, deaths[number], error) from error
-                        self._start_missing(between)
-                        running[self._send(number, parcels[number])] = number
+                        if deaths[parcel] > MAX_RETRIES:
+                            raise _lost(parcels[parcel].shard, deaths[parcel], error) from error
+                        self._start(number)
+                        waiting.append(parcel)
                     else:
-                        yield number, done
-                between()
+                        yield parcel, done
         finally:
-            for number in running.values():  # what is left when it is given up
+            for _, number in running.values():  # what is left when it is given up
                 self._kill(number)
 
     def close(self) -> None:
@@ -112,20 +119,24 @@ class Pool:
                 self._kill(number)
         ray_cluster.disconnect()
 
-    def _start_missing(self, between: Callable[[], None]) -> None:
-        missing = [number for number, worker in enumerate(self._workers) if worker is None]
-        for number in missing:
+    def _start(self, number: int) -> None:
+        """Asks for a worker where there is none. It comes when it comes: the others go on meanwhile."""
+        if self._workers[number] is None:
             self._workers[number] = self._actor.remote([self._blueprint], sys.path)
-        waiting = [self._workers[number].ready.remote() for number in missing]
-        since = monotonic()
-        while waiting:  # one that dies here is found out when it is given work
-            waiting = ray.wait(waiting, timeout=_POLL_SECONDS)[1]
-            between()
-            if monotonic() - since > _START_SECONDS:
-                raise InputError(
-                    f"{len(waiting)} of {len(self._workers)} Ray workers did not start in {_START_SECONDS:.0f} s: "
-                    "others hold the cluster's cores or GPUs; wait for them, or lower plan.workers"
-                )
+            self._starting[self._workers[number].ready.remote()] = number
+            self._asked = monotonic()
+
+    def _ended(self, running: Collection[Ref], between: Callable[[], None]) -> list[Ref]:
+        """Waits a moment. Gives those of these fits that ended; workers that came up are idle from now on."""
+        ended = ray.wait([*running, *self._starting], timeout=_POLL_SECONDS)[0]
+        between()
+        self._idle += [self._starting.pop(ref) for ref in ended if ref in self._starting]
+        if not running and not self._idle and monotonic() - self._asked > _START_SECONDS:
+            raise InputError(
+                f"none of {len(self._workers)} Ray workers started in {_START_SECONDS:.0f} s: others hold the "
+                "cluster's cores or GPUs; wait for them, or use --engine stacked"
+            )
+        return [ref for ref in ended if ref in running]
 
     def _send(self, number: int, parcel: Parcel) -> Ref:
         ref: Ref = self._workers[number].fit.remote(parcel.shard, [parcel.examples], *parcel.rows)
@@ -133,6 +144,8 @@ class Pool:
 
     def _kill(self, number: int) -> None:
         worker, self._workers[number] = self._workers[number], None
+        self._idle = [other for other in self._idle if other != number]
+        self._starting = {ref: other for ref, other in self._starting.items() if other != number}
         if worker is not None:
             ray.kill(worker)
 

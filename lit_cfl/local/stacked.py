@@ -63,7 +63,7 @@ class StackedEngine(Engine):
 
     def _fit_chunk(self, request: FitRequest, part: slice, round: int, data: FederatedData) -> Chunk:
         clients = request.clients[part]
-        models = request.models[request.start[part]].to(self.plan.dtype, copy=True)
+        models = request.models[request.start[part]].to(self.plan.dtype)
         losses = torch.full((len(clients),), float("nan"), dtype=torch.float64)
         trained = torch.zeros(len(clients), dtype=torch.bool)
         takes_part = ((data.num_examples[clients] > 0) & (request.lengths[part] > 0)).nonzero().flatten()

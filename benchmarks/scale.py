@@ -1,0 +1,179 @@
+"""Time and memory of a round against the size of the cohort, and against the population.
+
+    python benchmarks/scale.py [--cohorts 10 30 100 300 1000 3000 4800] [--populations 1000 10000 100000 1000000]
+                               [--rows_mib 1024] [--out FILE.json] [--picture docs/scale.png]
+
+A round is `fit` and `mean_by_cluster`: only the means are kept, and local models are held `--rows_mib` at a time.
+Every row is a fresh process with one thread; peak is the largest memory of the process, imports included.
+
+* cohort: so many clients, each with 10 images of 28 x 28, one step of an MLP of 1,628,170 parameters; 10 clusters.
+* population: 100 of so many synthetic clients, one epoch of a linear model; the median of five rounds after a first.
+  Selecting the cohort counts, making the clients does not: it has a column of its own.
+"""
+
+import argparse
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+from data import Row, measured
+
+COHORTS, POPULATIONS = [10, 30, 100, 300, 1000, 3000, 4800], [1_000, 10_000, 100_000, 1_000_000]
+COLUMNS = ("what", "clients", "round s", "ms a client", "made s", "peak MiB", "above imports MiB", "all models MiB")
+BATCH, CLUSTERS, SELECTED = 10, 10, 100
+
+
+def cohort(clients: int, rows_mib: int) -> Row:
+    import torch
+
+    from lit_cfl.aggregation import mean_by_cluster
+    from lit_cfl.data import ClientIndex, Examples, FederatedData
+    from lit_cfl.local.engine import LocalTraining
+    from lit_cfl.local.plan import Plan
+    from lit_cfl.local.stacked import StackedEngine
+    from lit_cfl.local.work import Budget
+    from lit_cfl.nets import MLP
+    from lit_cfl.tasks import Classification
+
+    torch.set_num_threads(1)
+
+    def work() -> Row:
+        begun = perf_counter()
+        rng, total = torch.Generator().manual_seed(0), clients * BATCH
+        images = torch.randint(0, 255, (total, 1, 28, 28), generator=rng, dtype=torch.uint8)
+        examples = Examples(images, torch.randint(0, 10, (total,), generator=rng), 10, 1 / 255)
+        train = ClientIndex.from_sizes(torch.arange(total), torch.full((clients,), BATCH))
+        none = ClientIndex.empty(clients)
+        data = FederatedData(examples, train, none, none, torch.zeros(clients, dtype=torch.int64))
+        plan = Plan("stacked", rows_mib=rows_mib)
+        engine = StackedEngine(lambda: Classification(MLP(2048, [1, 28, 28], 10)), plan, 0, LocalTraining(1, BATCH))
+        models, everyone = engine.initial(0).repeat(CLUSTERS, 1), torch.arange(clients)
+        step = Budget(1, "steps")
+        engine.at(0, data).fit(models, everyone[:1], budget=step)  # what is slow once
+        made = perf_counter()
+        fitted = engine.at(1, data).fit(models, everyone, everyone % CLUSTERS, budget=step)
+        means = mean_by_cluster(fitted, everyone % CLUSTERS, data.num_examples, into=models)
+        seconds = perf_counter() - made
+        if fitted.skipped or torch.equal(means, models):
+            raise RuntimeError("nobody has trained")
+        return {"clients": clients, "round s": seconds, "made s": made - begun,
+                "all models MiB": clients * engine.layout.num_columns * 4 / 2**20}  # fmt: skip
+
+    return measured(work)
+
+
+def population(clients: int, rows_mib: int) -> Row:
+    import torch
+
+    from datamodules import Synthetic
+    from lit_cfl.aggregation import mean_by_cluster
+    from lit_cfl.local.engine import LocalTraining
+    from lit_cfl.local.plan import Plan
+    from lit_cfl.local.stacked import StackedEngine
+    from lit_cfl.nets import MCLR
+    from lit_cfl.rounds import Cohorts
+    from lit_cfl.tasks import Classification
+
+    torch.set_num_threads(1)
+
+    def work() -> Row:
+        begun = perf_counter()
+        data = Synthetic(
+            num_clients=clients, dimensions=20, mean_log_size=0.5, log_size_deviation=1.0, min_size=2, test=0.1,
+            allow_unseen_labels=True,
+        ).federated(0)  # fmt: skip
+        plan = Plan("stacked", rows_mib=rows_mib)
+        engine = StackedEngine(lambda: Classification(MCLR([20], 10)), plan, 0, LocalTraining(1, BATCH))
+        model, times = engine.initial(0)[None], []
+        made = perf_counter()
+        for number in range(6):
+            start = perf_counter()
+            chosen = Cohorts(SELECTED).at(number, data.population, 0)
+            fitted = engine.at(number, data).fit(model, chosen)
+            model = mean_by_cluster(fitted, torch.zeros_like(chosen), data.num_examples[chosen], into=model)
+            times.append(perf_counter() - start)
+        return {"clients": clients, "round s": median(times[1:]), "made s": made - begun}
+
+    return measured(work)
+
+
+CASES: dict[str, Callable[[int, int], Row]] = {"cohort": cohort, "population": population}
+
+
+def rows(cohorts: list[int], populations: list[int], rows_mib: int) -> Iterator[Row]:
+    for case, numbers in (("cohort", cohorts), ("population", populations)):
+        for number in numbers:
+            row = fresh(case, number, rows_mib)
+            trained = number if case == "cohort" else min(SELECTED, number)
+            yield {"what": case, "ms a client": 1000 * float(row["round s"]) / trained} | row
+
+
+def fresh(case: str, number: int, rows_mib: int) -> Row:
+    """A case in a process of its own."""
+    command = [sys.executable, __file__, "--case", case, str(number), "--rows_mib", str(rows_mib)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    row: Row = json.loads(done.stdout.splitlines()[-1])
+    return row
+
+
+def shown(cell: float | str) -> str:
+    if isinstance(cell, str):
+        return cell
+    return f"{cell:,.3g}" if cell < 100 else f"{cell:,.0f}"
+
+
+def draw(found: list[Row], target: Path) -> None:
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    import matplotlib.pyplot as plt  # after the backend is chosen
+
+    plt.rcParams.update({"font.size": 10, "axes.spines.top": False, "axes.spines.right": False})
+    figure, axes = plt.subplots(2, 2, figsize=(9, 5), sharex="col", layout="constrained")
+    titles = {"cohort": "clients in a round, MLP of 1.63 M", "population": f"clients there are, {SELECTED} in a round"}
+    for column, (case, title) in enumerate(titles.items()):
+        mine = [row for row in found if row["what"] == case]
+        clients = [row["clients"] for row in mine]
+        time, memory = axes[:, column]
+        time.plot(clients, [row["round s"] for row in mine], "o-", color="tab:blue")
+        memory.plot(clients, [float(row["peak MiB"]) / 1024 for row in mine], "o-", color="tab:blue", label="peak")
+        if case == "cohort":
+            held = [float(row["all models MiB"]) / 1024 for row in mine]
+            memory.plot(clients, held, ":", color="tab:gray", label="all local models at once")
+            memory.legend(frameon=False, fontsize=8)
+        time.set(xscale="log", yscale="log", title=title)
+        memory.set(xscale="log", yscale="log", xlabel="clients")
+    axes[0, 0].set_ylabel("seconds a round")
+    axes[1, 0].set_ylabel("GiB of memory")
+    figure.savefig(target, dpi=130)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--cohorts", type=int, nargs="*", default=COHORTS)
+    parser.add_argument("--populations", type=int, nargs="*", default=POPULATIONS)
+    parser.add_argument("--rows_mib", type=int, default=1024)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--picture", type=Path)
+    parser.add_argument("--case", nargs=2, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.case:
+        print(json.dumps(CASES[options.case[0]](int(options.case[1]), options.rows_mib)))
+        return
+    found = []
+    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
+    for row in rows(options.cohorts, options.populations, options.rows_mib):
+        found.append(row)
+        print(f"| {' | '.join(shown(row.get(column, '')) for column in COLUMNS)} |", flush=True)
+        if options.out:
+            options.out.write_text(json.dumps(found, indent=1) + "\n")
+    if options.picture:
+        draw(found, options.picture)
+
+
+if __name__ == "__main__":
+    main()
