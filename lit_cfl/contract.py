@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lit_cfl.algorithms.base import Algorithm, State
+from lit_cfl.algorithms.base import Algorithm, Info, State
 from lit_cfl.checkpoint import state_from_dict, state_to_dict
 from lit_cfl.quadratic import QuadraticWork
 from lit_cfl.seeds import generator
@@ -30,7 +30,7 @@ def check_algorithm(algorithm: Algorithm) -> None:
     * `serve` gives each client that it is asked for a model or -1, in their order; `place` serves every client that
       has data, also one that was never seen, alike in any order and every time;
     * a round without clients, clients without data, and fits that are read in chunks all work;
-    * scores are named in `score_columns`, and traffic is not negative.
+    * scores are named in `score_columns`, tables in `tables`, and traffic is not negative.
 
     Args:
         algorithm: an instance with its default arguments.
@@ -82,7 +82,19 @@ def _states(
             algorithm, f"round gives the scores {sorted(unknown)}, which score_columns does not name"
         )
         assert min(info.down, info.up, info.skipped) >= 0, _say(algorithm, "round counts negative traffic")
+        _names_its_tables(algorithm, info)
+        served = len(algorithm.serve(state, torch.arange(_CLIENTS)).models)
+        for name, values in info.clusters.items():
+            fits = name in ("parent", "u", "v") and values.shape == (served,)
+            assert fits, _say(algorithm, f"Info.clusters[{name!r}] is no column of clusters.csv with a value a model")
         yield state
+
+
+def _names_its_tables(algorithm: Algorithm, info: Info) -> None:
+    for name, rows in info.tables.items():
+        columns = set(algorithm.tables.get(name, ()))
+        named = all(row.keys() <= columns for row in rows) and columns
+        assert named, _say(algorithm, f"Info.tables[{name!r}] has columns that `tables` does not name")
 
 
 def _is_plain(algorithm: Algorithm) -> None:

@@ -97,6 +97,8 @@ class Recorder:
             for r in self.prepared.rounds(self._after):
                 self._skipped += r.info.skipped
                 self._log_shift(r)
+                for name, found in r.info.tables.items():
+                    self.directory.own[name].append({"round": r.number} | line for line in found)
                 self._compare(r)
                 last = r.number == self.experiment.rounds - 1
                 if evaluated := last or (r.number + 1) % self.experiment.evaluation.every == 0:
@@ -143,7 +145,7 @@ class Recorder:
         self._members = members(evaluation, r.data.num_clients)
         if _due(r.number, max(self._memberships, default=None), self.experiment.tracking.snapshots_every):
             self._memberships[r.number] = self._members
-        self.directory.clusters.append(cluster_rows(r.number, evaluation))
+        self.directory.clusters.append(cluster_rows(r.number, evaluation, r.info.clusters))
         return row
 
     def _evaluation_of(self, r: Round) -> Evaluation:

@@ -130,4 +130,5 @@ def _with_init(info: Info, begun: Info) -> Info:
         skipped=info.skipped + begun.skipped,
         scores=begun.scores | info.scores,
         similarity=info.similarity or begun.similarity,
+        tables={name: [*begun.tables.get(name, []), *rows] for name, rows in (begun.tables | info.tables).items()},
     )

@@ -131,7 +131,8 @@ def _run_one(experiment: Experiment, path: Path, watch: Watch, going: Going) -> 
             if going == "resume":
                 experiment = with_stored_plan(experiment, stored)
         prepared = experiment.prepare(experiment.seeds[0])
-        directory = RunDirectory(path, experiment.algorithm.score_columns, bool(experiment.data.shift))
+        algorithm, shifting = experiment.algorithm, bool(experiment.data.shift)
+        directory = RunDirectory(path, algorithm.score_columns, algorithm.tables, shifting)
         recorder = Recorder(prepared, directory, Checkpoint(path))
         logged = 0
         if stored is None:

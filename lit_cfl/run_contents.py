@@ -1,6 +1,6 @@
 """What stands in the files of a run: from evaluations and states to arrays and rows."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from lit_cfl.shifting import Moves
 Row = dict[str, Any]
 _MAX_SNAPSHOT_CLIENTS = 2000
 _ROWS_AT_ONCE = 10_000
+_NONE = -1  # of a number of a cluster
 
 
 def members(evaluation: Evaluation, num_clients: int) -> Tensor:
@@ -52,7 +53,8 @@ def _plane(similarity: Tensor) -> Tensor:
     return plane
 
 
-def cluster_rows(round: int, evaluation: Evaluation) -> Iterator[Row]:
+def cluster_rows(round: int, evaluation: Evaluation, known: Mapping[str, Tensor]) -> Iterator[Row]:
+    """A row a cluster; `known` holds what the algorithm says of each: further columns `[K]`."""
     test = evaluation.scores.get("test")
     for cluster in evaluation.index.unique().tolist():
         mine = evaluation.index == cluster
@@ -63,7 +65,8 @@ def cluster_rows(round: int, evaluation: Evaluation) -> Iterator[Row]:
                 "accuracy": weighted_accuracy(test.correct[mine], test.count[mine]),
                 "loss": float(test.loss[mine].sum() / test.count[mine].sum()),
             }
-        yield row
+        more = {name: values[cluster].item() for name, values in known.items() if cluster < len(values)}
+        yield row | {name: value for name, value in more.items() if value != _NONE}
 
 
 def shift_rows(round: int, moves: Sequence[Moves]) -> Iterator[Row]:

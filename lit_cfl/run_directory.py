@@ -81,22 +81,31 @@ class RunDirectory:
     Args:
         path: a directory that this process holds.
         score_columns: further columns of `metrics.csv`, the algorithm's own.
+        tables: columns after `round` of the algorithm's own tables, by name.
         shifting: whether the run logs shifts, too.
     """
 
-    def __init__(self, path: Path, score_columns: Sequence[str] = (), shifting: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        score_columns: Sequence[str] = (),
+        tables: Mapping[str, Sequence[str]] | None = None,
+        shifting: bool = False,
+    ) -> None:
         self.path = path
         self.metrics = Table(path / "metrics.csv", (*METRICS, *score_columns))
         self.clusters = Table(path / "clusters.csv", CLUSTERS)
         self.shifts = Table(path / "shift.csv", SHIFTS)
-        self._tables = [self.metrics, self.clusters, *([self.shifts] if shifting else [])]
+        own = (tables or {}).items()
+        self.own = {name: Table(path / f"{name}.csv", ("round", *columns)) for name, columns in own}
+        logs = [self.shifts] if shifting else []
+        self._tables = [self.metrics, self.clusters, *logs, *self.own.values()]
         self.rows: list[dict[str, Any]] = []  # of metrics.csv
 
     def create(self, config: Mapping[str, Any]) -> None:
         """Starts a new run. Raises InputError where one lives already."""
         refuse_used(self.path)
-        for name in _FILES:  # of a run that left no config
-            (self.path / name).unlink(missing_ok=True)
+        self.discard()  # of a run that left no config
         write_config(self.path, config)
         write_json(self.path / "environment.json", environment() | {"run_id": secrets.token_hex(4)})
         for table in self._tables:
@@ -123,8 +132,8 @@ class RunDirectory:
 
     def discard(self) -> None:
         """Removes the files made so far."""
-        for name in _FILES:
-            (self.path / name).unlink(missing_ok=True)
+        for path in (*(self.path / name for name in _FILES), *(table.path for table in self._tables)):
+            path.unlink(missing_ok=True)
 
     @property
     def run_id(self) -> str | None:

@@ -4,6 +4,7 @@
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -40,6 +41,9 @@ class Info:
         scores: further columns of `metrics.csv`.
         similarity: where the algorithm compared clients.
         closeness: of `place`, where it compared clients with clusters: `[clients, clusters]`, larger is closer.
+        clusters: columns of `clusters.csv` for the models that `serve` gives now `[K]`: `parent` (int64, -1 = none),
+            `u`, `v` (nan = none).
+        tables: rows of the algorithm's own tables, by name; see `Algorithm.tables`.
     """
 
     loss: float = float("nan")
@@ -49,6 +53,8 @@ class Info:
     scores: dict[str, float] = field(default_factory=dict)
     similarity: Similarity | None = None
     closeness: Tensor | None = None
+    clusters: dict[str, Tensor] = field(default_factory=dict)
+    tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +82,7 @@ class Algorithm(ABC):
 
     state_type: ClassVar[type]
     score_columns: ClassVar[tuple[str, ...]] = ()  # names in Info.scores beside train/discrepancy
+    tables: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # columns after `round` of a run's `<name>.csv`, by name
 
     def check(self, work: LocalWork) -> None:  # noqa: B027  # most have nothing to check
         """Raises InputError where these clients cannot be trained with these hyper-parameters. Trains nothing."""
