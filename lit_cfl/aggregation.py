@@ -1,7 +1,7 @@
 """Means over clients and mixes over clusters. Pure functions; sums are made in float64."""
 
 from collections.abc import Iterable, Iterator
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -9,12 +9,39 @@ from torch import Tensor
 from lit_cfl.errors import InputError
 from lit_cfl.local.work import Chunk, Fitted
 
-Weights = Literal["examples", "equal"]
+Weights = Literal["examples", "equal", "first"]
+Mix = Literal["normalised", "sum"]
 
 
-def client_weights(num_examples: Tensor, kind: Weights) -> Tensor:
-    """Weight of each client `[n]` in float64: its number of training examples, or one."""
-    return num_examples.double() if kind == "examples" else torch.ones(len(num_examples), dtype=torch.float64)
+def client_weights(num_examples: Tensor, kind: Weights, labels: Tensor | None = None) -> Tensor:
+    """Weight of each client in its cluster's mean.
+
+    Args:
+        num_examples: n_i of the clients `[n]`, in the order in which they were selected.
+        kind: `examples` = n_i; `equal` = one; `first` = one for the first client of each cluster that has data and
+            zero for all others, as in FlexCFL's published IFCA and FeSEM (C1).
+        labels: cluster of each client, int64 `[n]`; wanted for `first`.
+
+    Returns:
+        float64 `[n]`.
+
+    Raises:
+        InputError: unknown kind, or `first` without labels.
+    """
+    if kind not in get_args(Weights):
+        raise InputError(f"weights '{kind}' are not known; give one of {', '.join(get_args(Weights))}")
+    if kind == "examples":
+        return num_examples.double()
+    if kind == "equal":
+        return torch.ones(len(num_examples), dtype=torch.float64)
+    if labels is None:
+        raise InputError("weights 'first' need the clusters of the clients; pass labels, or use 'equal' or 'examples'")
+    able = (num_examples > 0).nonzero().squeeze(1)
+    _, cluster = labels[able].unique(return_inverse=True)
+    first = torch.full((len(able),), len(able)).scatter_reduce(0, cluster, torch.arange(len(able)), "amin")
+    weights = torch.zeros(len(num_examples), dtype=torch.float64)
+    weights[able[first[first < len(able)]]] = 1.0
+    return weights
 
 
 def mean_by_cluster(
@@ -33,30 +60,52 @@ def mean_by_cluster(
         `[clusters, d]` in the dtype of the models.
 
     Raises:
-        InputError: a cluster without members, and no `into`.
+        InputError: a cluster without members, and no `into`; a weight below 0; labels that do not fit.
     """
     weights = torch.ones(len(labels), dtype=torch.float64) if weights is None else weights.double()
     num_clusters = len(into) if into is not None else int(labels.max()) + 1 if len(labels) else 0
-    sums, totals = None, torch.zeros(num_clusters, dtype=torch.float64)
-    for chunk in _chunks(models):
-        at = slice(chunk.start, chunk.start + len(chunk.models))
-        share = torch.where(chunk.trained, weights[at], 0.0)
-        if sums is None:
-            sums = torch.zeros(num_clusters, chunk.models.shape[1], dtype=torch.float64)
-            dtype = chunk.models.dtype
-        for row, label, weight in zip(chunk.models, labels[at].tolist(), share.tolist(), strict=True):
-            if weight:  # row by row: the same sum for every size of chunk, and no float64 copy of all rows
-                sums[label].add_(row, alpha=weight)
-        totals.index_add_(0, labels[at], share)
-    if sums is None:
+    _require_fitting(models, labels, weights, num_clusters)
+    found = _sums_by_cluster(models, labels, weights, num_clusters)
+    if found is None:
         if into is None:
             raise InputError("a mean over no models at all; give at least one row, or `into`")
         return into.clone()
+    sums, totals, dtype = found
     empty = totals == 0
     if into is None and empty.any():
         raise InputError(f"cluster {int(empty.nonzero()[0])} has no members; pass `into` to keep a model for it")
-    means = (sums / totals.clamp(min=torch.finfo(torch.float64).tiny)[:, None]).to(dtype)
+    means = sums.div_(totals.clamp(min=torch.finfo(torch.float64).tiny)[:, None]).to(dtype)
     return means if into is None else torch.where(empty[:, None], into, means)
+
+
+def _sums_by_cluster(
+    models: Tensor | Fitted, labels: Tensor, weights: Tensor, num_clusters: int
+) -> tuple[Tensor, Tensor, torch.dtype] | None:
+    """Weighted sums `[clusters, d]` and weights `[clusters]` in float64, and the models' dtype; None without models."""
+    found = None
+    for chunk in _chunks(models):
+        at = slice(chunk.start, chunk.start + len(chunk.models))
+        share = torch.where(chunk.trained, weights[at], 0.0)
+        if found is None:
+            sums = torch.zeros(num_clusters, chunk.models.shape[1], dtype=torch.float64)
+            found = sums, torch.zeros(num_clusters, dtype=torch.float64), chunk.models.dtype
+        for row, label, weight in zip(chunk.models, labels[at].tolist(), share.tolist(), strict=True):
+            if weight:  # row by row: the same sum for every size of chunk, and no float64 copy of all rows
+                found[0][label].add_(row, alpha=weight)
+        found[1].index_add_(0, labels[at], share)
+    return found
+
+
+def _require_fitting(models: Tensor | Fitted, labels: Tensor, weights: Tensor, num_clusters: int) -> None:
+    if isinstance(models, Tensor) and len(models) != len(labels):
+        raise InputError(f"{len(labels)} labels do not fit {len(models)} models; give one for each")
+    if len(weights) != len(labels):
+        raise InputError(f"{len(weights)} weights do not fit {len(labels)} labels; give one for each")
+    if bool((weights < 0).any()):
+        raise InputError(f"a weight of {float(weights.min())} in a mean; give 0 or more")
+    if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_clusters:
+        wrong = int(labels.min()) if labels.min() < 0 else int(labels.max())
+        raise InputError(f"label {wrong} is none of the {num_clusters} clusters; place every client first")
 
 
 def _chunks(models: Tensor | Fitted) -> Iterable[Chunk] | Iterator[Chunk]:
@@ -66,7 +115,7 @@ def _chunks(models: Tensor | Fitted) -> Iterable[Chunk] | Iterator[Chunk]:
     return [Chunk(0, models, torch.zeros(len(models)), everyone)] if len(models) else []
 
 
-def mix_clusters(models: Tensor, eta_g: float, form: Literal["normalised", "sum"] = "normalised") -> Tensor:
+def mix_clusters(models: Tensor, eta_g: float, form: Mix = "normalised") -> Tensor:
     """Inter-cluster aggregation of FedGroup and FlexCFL, from the models before the mix (FlexCFL, Eq. 20).
 
     Args:
@@ -78,7 +127,14 @@ def mix_clusters(models: Tensor, eta_g: float, form: Literal["normalised", "sum"
 
     Returns:
         `[clusters, d]` in the dtype of the models.
+
+    Raises:
+        InputError: negative eta_g, or unknown form.
     """
+    if not eta_g >= 0:
+        raise InputError(f"eta_g {eta_g} would push models apart; give 0 or more")
+    if form not in get_args(Mix):
+        raise InputError(f"mix '{form}' is not known; give one of {', '.join(get_args(Mix))}")
     if eta_g == 0 or len(models) < 2:
         return models
     norms = models.double().norm(dim=1)

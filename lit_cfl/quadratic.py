@@ -24,6 +24,7 @@ class QuadraticWork:
         layers: sizes by name, summing to d; None = `conv1` and `fc1`, half of the columns each.
         steps: E of the run's budget.
         chunk_size: read a larger fit in chunks of so many clients, which are not held; None = held.
+        kernel_l2: penalised losses are F_i(w) + kernel_l2 * |w|^2; training does not know of it.
 
     Example:
         >>> work = QuadraticWork(torch.tensor([[0.0, 0.0], [2.0, 0.0]]), torch.tensor([1, 3]), learning_rate=0.5)
@@ -43,6 +44,7 @@ class QuadraticWork:
         chunk_size: int | None = None,
         skew: str = "other",
         seed: int = 0,
+        kernel_l2: float = 0.0,
     ) -> None:
         d = centers.shape[1]
         self.centers, self.num_examples, self.learning_rate = centers, num_examples, learning_rate
@@ -50,7 +52,7 @@ class QuadraticWork:
         sizes = layers or {"conv1": d // 2, "fc1": d - d // 2}
         self.layout = ParameterLayout.of_layers({layer: size for layer, size in sizes.items() if size})
         self.steps, self.chunk_size, self.skew, self.seed = steps, chunk_size, skew, seed
-        self.round = 0
+        self.kernel_l2, self.round = kernel_l2, 0
         self.population = torch.arange(len(centers))
 
     def at(self, round: int, data: object = None) -> "QuadraticWork":
@@ -58,6 +60,10 @@ class QuadraticWork:
         view = object.__new__(QuadraticWork)
         view.__dict__ = self.__dict__ | {"round": round}
         return view
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(self.steps)
 
     def initial(self, number: int) -> Tensor:
         rng = generator(self.seed, "initial", number)
@@ -98,8 +104,9 @@ class QuadraticWork:
         rows = model - self.centers[clients]
         return rows if sketch is None else sketch(rows)
 
-    def losses(self, models: Tensor, clients: Tensor) -> Tensor:
-        return torch.stack([self._loss(model, self.centers[clients]) for model in models], dim=1)
+    def losses(self, models: Tensor, clients: Tensor, *, penalised: bool = False) -> Tensor:
+        plain = torch.stack([self._loss(model, self.centers[clients]) for model in models], dim=1)
+        return plain + self.kernel_l2 * models.square().sum(1) if penalised else plain
 
     @staticmethod
     def _loss(models: Tensor, centers: Tensor) -> Tensor:

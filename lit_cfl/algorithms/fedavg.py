@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info
-from lit_cfl.local.work import LocalWork
+from lit_cfl.local.work import Budget, LocalWork
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +40,10 @@ class FedAvg(Algorithm):
         """Pull of the local model towards the one it started from."""
         return 0.0
 
+    def budget(self, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> Budget | None:
+        """How long each client of the cohort trains; None = the run's budget."""
+        return None
+
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[FedAvgState, Info]:
         return FedAvgState(work.initial(0)[None]), Info()
 
@@ -47,7 +51,8 @@ class FedAvg(Algorithm):
         self, state: FedAvgState, cohort: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[FedAvgState, Info]:
         everyone = torch.zeros(len(cohort), dtype=torch.int64)
-        fitted = work.fit(state.models, cohort, prox=self.prox, centers=state.models)  # Alg. 1, ClientUpdate
+        budget = self.budget(cohort, work, rng)
+        fitted = work.fit(state.models, cohort, prox=self.prox, centers=state.models, budget=budget)  # ClientUpdate
         weights = client_weights(work.num_examples[cohort], self.weights)
         models = mean_by_cluster(fitted, everyone, weights, into=state.models)  # Alg. 1, last line of the round
         scores = {"train/discrepancy": discrepancy(fitted, models, everyone)}

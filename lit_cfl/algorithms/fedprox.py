@@ -1,18 +1,25 @@
-"""FedProx: FedAvg whose clients are held near the model they started from.
+"""FedProx: FedAvg whose clients are held near the model they started from, and may do less work than asked.
 
 Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks. MLSys 2020.
-arXiv:1812.06127, Algorithm 2.
+arXiv:1812.06127, Algorithm 2 and Section 5.2.
 
 Where this differs from the paper:
-* every client runs the run's whole local budget; stragglers are not simulated.
+* stragglers are off by default, as in the papers of clustered federated learning.
+* a straggler trains 1 to E - 1 epochs (of E = 1 that one), as the released code draws them; the paper says up to E.
 * clients are drawn uniformly and averaged by their number of examples, as in the released code; the
   paper's text draws them in proportion to it and takes the simple mean (`weights: equal` has the mean).
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
 
 from lit_cfl.algorithms.base import require_not_negative
 from lit_cfl.algorithms.fedavg import FedAvg
+from lit_cfl.errors import InputError
+from lit_cfl.local.work import Budget, LocalWork, per_client
 
 
 @dataclass(frozen=True)
@@ -22,13 +29,30 @@ class FedProx(FedAvg):
     Args:
         weights: of the clients in the mean: their number of `examples`, or `equal`.
         mu: adds mu/2 * |w - w_t|^2 to each client's loss; 0 is FedAvg. The papers use 1 (Sent140: 0.01).
+        stragglers: share of each cohort that cannot do all its work, 0 to 1; the paper tries 0, 0.5 and 0.9.
+        straggler_work: a straggler does a `partial` number of epochs (FedProx), or the server `drop`s it (the paper's
+            FedAvg).
     """
 
     mu: float = 1.0
+    stragglers: float = 0.0
+    straggler_work: Literal["partial", "drop"] = "partial"
 
     def __post_init__(self) -> None:
         require_not_negative(mu=self.mu)
+        if not 0 <= self.stragglers <= 1:
+            raise InputError(f"stragglers is {self.stragglers}; give a share of the cohort, 0 to 1")
 
     @property
     def prox(self) -> float:
         return self.mu
+
+    def budget(self, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> Budget | None:
+        if self.stragglers == 0:
+            return None
+        whole = per_client(work.budget.length, cohort)
+        everyone = torch.rand(2, len(work.num_examples), generator=rng)  # for all ids: the order must not matter
+        turn, share = everyone[:, cohort]
+        partial = 1 + (share * (whole - 1)).long() if self.straggler_work == "partial" else torch.zeros_like(whole)
+        slow = turn.argsort().argsort() < round(self.stragglers * len(cohort))
+        return replace(work.budget, length=torch.where(slow, partial, whole))

@@ -54,6 +54,10 @@ class ClientWork:
         return self.data.label_counts
 
     @property
+    def budget(self) -> Budget:
+        return self.engine.local.budget
+
+    @property
     def skew(self) -> str:
         return self.data.skew
 
@@ -72,7 +76,7 @@ class ClientWork:
         center: Tensor | int = 0,
         budget: Budget | None = None,
     ) -> Fitted:
-        budget = budget or self.engine.local.budget
+        budget = budget or self.budget
         request = FitRequest(
             models, clients, per_client(start, clients), purpose, prox, centers, per_client(center, clients),
             budget, per_client(budget.length, clients),
@@ -80,11 +84,15 @@ class ClientWork:
         return self.engine.fit(request, self.round, self.data)
 
     def gradients(self, model: Tensor, clients: Tensor, sketch: Sketch | None = None) -> Tensor:
-        rows = self.engine.gradients(model, clients, self.round, self.data)
-        return torch.stack([row if sketch is None else sketch(row[None])[0] for row in rows])
+        rows = {
+            position: row if sketch is None else sketch(row[None])[0]
+            for position, row in self.engine.gradients(model, clients, self.round, self.data)
+        }
+        return torch.stack([rows[position] for position in range(len(clients))])
 
-    def losses(self, models: Tensor, clients: Tensor) -> Tensor:
+    def losses(self, models: Tensor, clients: Tensor, *, penalised: bool = False) -> Tensor:
         index = self.data.train.select(clients)
         losses, _ = self.engine.outcomes_of_all(models, index.entries, self.data)
         sums = torch.zeros(len(clients), len(models), dtype=torch.float64).index_add_(0, index.owners, losses.T)
-        return sums / index.sizes[:, None]  # 0 / 0 is nan: no data
+        means = sums / index.sizes[:, None]  # 0 / 0 is nan: no data
+        return means + self.engine.penalties(models) if penalised else means

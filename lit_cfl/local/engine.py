@@ -21,13 +21,14 @@ from lit_cfl.errors import InputError, Notice
 from lit_cfl.local.clients import ClientWork, FitRequest
 from lit_cfl.local.dropout import set_key, step_keys, with_keyed_dropout
 from lit_cfl.local.plan import Plan
-from lit_cfl.local.scoring import losses_of, require_losses, score
+from lit_cfl.local.scorer import EVALUATION_BATCH, Scorer
+from lit_cfl.local.scoring import losses_of, require_losses
 from lit_cfl.local.work import Budget, Chunk, Fitted
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.seeds import derive
 
 TaskFactory = Callable[[], LightningModule]
-_EVALUATION_BATCH = 4096  # fixed: sums of float32 losses must not depend on the machine
+Placed = tuple[int, Tensor]  # a row [d], and the position of the client that it is of
 
 
 @dataclass(frozen=True)
@@ -74,6 +75,7 @@ class Engine(ABC):
         require_losses(self.template)
         self.layout = ParameterLayout.of(self.template)
         self._resident: tuple[Examples, Examples] | None = None
+        self._was_short = False  # of memory
 
     def at(self, round: int, data: FederatedData) -> "ClientWork":
         """The clients as the algorithm sees them in this round: a cheap view."""
@@ -123,28 +125,37 @@ class Engine(ABC):
         Returns:
             losses float64 and whether the answers are right, both `[K, n]`, on the CPU.
         """
-        examples, module = self.examples(data), self._scorer
-        losses = torch.empty(len(models), len(index), dtype=torch.float64)
-        correct = torch.empty(len(models), len(index), dtype=torch.bool)
-        with torch.no_grad():
-            for start in range(0, len(index), _EVALUATION_BATCH):
-                part = slice(start, start + _EVALUATION_BATCH)
-                batch = examples.batch(index[part], self.plan.dtype)
-                for number, row in enumerate(models):
-                    self.layout.write(row, module)
-                    losses[number, part], correct[number, part] = score(module, batch)
-        return losses, correct
+        return self._scorer.of_all(models, index, self.examples(data))
+
+    def outcomes_of_each(
+        self, models: Tensor, which: Tensor, index: Tensor, data: FederatedData
+    ) -> tuple[Tensor, Tensor]:
+        """What models do on examples of their own.
+
+        Args:
+            models: `[K, d]`.
+            which: the model of each example, int64 `[n]`, ascending.
+            index: the examples, int64 `[n]`.
+
+        Returns:
+            losses float64 and whether the answers are right, both `[n]`, on the CPU.
+        """
+        return self._scorer.of_each(models, which, index, self.examples(data))
+
+    def penalties(self, models: Tensor) -> Tensor:
+        """What the task adds to the loss of every example in training: float64 `[K]`, 0 where it adds nothing."""
+        return self._scorer.penalties(models)
 
     @cached_property
-    def _scorer(self) -> LightningModule:
-        """A module to evaluate with; whoever uses it writes a row into it first."""
-        return self.module(self.layout.read(self.template, self.plan.dtype)).eval()
+    def _scorer(self) -> Scorer:
+        module = self.module(self.layout.read(self.template, self.plan.dtype)).eval()
+        return Scorer(module, self.layout, self.plan.dtype)
 
-    def gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[Tensor]:
-        """The gradient `[d]` of each client's mean training loss, in their order; see `LocalWork.gradients`."""
-        for client in clients.tolist():
+    def gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[Placed]:
+        """Positions in `clients` and gradients `[d]` of their mean training losses, in any order; see `LocalWork`."""
+        for position, client in enumerate(clients.tolist()):
             with self.own_stream("gradient", round, client):
-                yield self.gradient(model, data.train[client], data, self.gradient_key(round, client))
+                yield position, self.gradient(model, data.train[client], data, self.gradient_key(round, client))
 
     def gradient_key(self, round: int, client: int) -> int:
         """The key of the dropout masks under which a client's gradient is taken."""
@@ -158,7 +169,7 @@ class Engine(ABC):
         """
         module, row = self.module(model), torch.zeros(self.layout.num_columns, dtype=self.plan.dtype)
         set_key(module, key)
-        for part in index.split(_EVALUATION_BATCH):
+        for part in index.split(EVALUATION_BATCH):
             batch = self.examples(data).batch(part, self.plan.dtype)
             (losses_of(module, batch).sum() / len(index)).backward()
         parameters = dict(module.named_parameters())
@@ -174,8 +185,13 @@ class Engine(ABC):
 
     @property
     def _chunk_size(self) -> int:
-        """Clients whose rows fit `plan.rows_mib`, at least one."""
-        return max(1, self.plan.rows_mib * 2**20 // (self.layout.num_columns * self.plan.dtype.itemsize))
+        """Clients whose rows fit `plan.rows_mib`; at least one, on a GPU at least as many as the stack has lanes."""
+        least = 1 if self.plan.device == "cpu" else self.plan.lanes
+        return max(least, int(self.plan.rows_mib / self._row_mib))
+
+    @property
+    def _row_mib(self) -> float:
+        return self.layout.num_columns * self.plan.dtype.itemsize / 2**20
 
     def _chunks(self, request: FitRequest, round: int, data: FederatedData) -> Iterator[Chunk]:
         start = 0
@@ -184,18 +200,25 @@ class Engine(ABC):
             try:
                 yield self._fit_chunk(request, part, round, data)
             except torch.OutOfMemoryError as error:
-                self._halve_chunks(part, error)
+                self._shrink(part.stop - part.start, error)
                 continue
             start = part.stop
 
-    def _halve_chunks(self, part: slice, error: Exception) -> None:
-        """After running out of memory: smaller chunks from now on, in the recorded plan, too."""
-        row_mib = self.layout.num_columns * self.plan.dtype.itemsize / 2**20
-        size = (part.stop - part.start) // 2
-        if size < 1 or size * row_mib < 1:
+    def _shrink(self, clients: int, error: Exception) -> None:
+        """After a chunk of so many clients ran out of memory: half of them, in half the lanes, from now on."""
+        before, lanes = self.plan, max(1, self.plan.lanes // 2)
+        rows_mib = max(1, min(before.rows_mib, int(clients // 2 * self._row_mib)))
+        self.adopt(replace(before, rows_mib=rows_mib, lanes=lanes, narrow=min(before.narrow, lanes)))
+        if (before.lanes, clients) == (1, 1) or self.plan == before:
             raise InputError(f"the device has too little memory for one client ({error}); use --device cpu") from error
-        self.plan = replace(self.plan, rows_mib=int(size * row_mib))
-        warnings.warn(f"out of memory: local models now take {self.plan.rows_mib} MiB at once", Notice, stacklevel=2)
+        if not self._was_short:
+            self._was_short = True
+            warnings.warn(f"out of memory: local models now take {rows_mib} MiB at once, in {lanes} lane(s); "
+                          "the plan that is recorded follows", Notice, stacklevel=2)  # fmt: skip
+
+    def adopt(self, plan: Plan) -> None:
+        """Computes under another plan from now on; of what it was made from, lanes and chunks may differ."""
+        self.plan = plan
 
     def close(self) -> None:  # noqa: B027
         """Gives back what the engine holds beside memory: to be called by whoever built it. Can be called again."""

@@ -25,6 +25,14 @@ def losses_of(module: LightningModule, batch: Batch) -> Tensor:
     return cast(Callable[[Batch], Tensor], module.losses)(batch)
 
 
+def penalty_of(module: LightningModule) -> float:
+    """What the module adds to the loss of every example in training; 0 where it has no `penalty`.
+
+    A module with `penalty() -> 0-d tensor` adds it in `losses`, and leaves it out of the losses of its `outcomes`.
+    """
+    return float(cast(Callable[[], Tensor], module.penalty)()) if hasattr(module, "penalty") else 0.0
+
+
 def score(module: LightningModule, batch: Batch) -> tuple[Tensor, Tensor]:
     """Loss of each example `[n]` and whether the prediction is right `[n]`.
 

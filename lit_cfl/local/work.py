@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.errors import InputError
+from lit_cfl.local.stored import stored
 from lit_cfl.parameters import ParameterLayout
 
 Sketch = Callable[[Tensor], Tensor]  # rows [n, d] -> [n, smaller]
@@ -85,11 +86,17 @@ class Fitted:
             yield chunk
 
     def collect(self) -> Tensor:
-        """The local models of those that trained `[trained, d]`, however many: for what compares them all."""
-        found = [chunk.models[chunk.trained] for chunk in self.chunks()]
-        if not found:
+        """The local models of those that trained `[trained, d]`, however many: for what compares them all.
+
+        Rows of a fit that is not held go into a temporary file, which goes away with them.
+
+        Raises:
+            InputError: the disk has no room for it.
+        """
+        if not len(self._num_examples):
             raise RuntimeError("nobody was asked to train: there are no rows")
-        return torch.cat(found)
+        found = (chunk.models[chunk.trained] for chunk in self.chunks())
+        return torch.cat(list(found)) if self.held else stored(found, len(self._num_examples))
 
     @property
     def rows(self) -> Tensor:
@@ -152,6 +159,10 @@ class LocalWork(Protocol):
         """Training examples of each label, int64 `[clients, labels]`."""
 
     @property
+    def budget(self) -> Budget:
+        """The run's: how long clients train where a fit names no other."""
+
+    @property
     def skew(self) -> str:
         """What the data module was told to make: `feature`, `label` or `other`."""
 
@@ -185,8 +196,14 @@ class LocalWork(Protocol):
     def gradients(self, model: Tensor, clients: Tensor, sketch: Sketch | None = None) -> Tensor:
         """Gradient of each client's mean training loss at `model` `[d]`: rows `[n, d]`, 0 in the buffers' columns."""
 
-    def losses(self, models: Tensor, clients: Tensor) -> Tensor:
-        """Mean training loss of each model on each client `[n, K]`; nan for a client without data."""
+    def losses(self, models: Tensor, clients: Tensor, *, penalised: bool = False) -> Tensor:
+        """Mean loss of each model on each client's training examples `[n, K]`; nan for a client without data.
+
+        Args:
+            models: `[K, d]`.
+            clients: ids int64 `[n]`.
+            penalised: add to each model's losses what the task adds in training, such as `kernel_l2`.
+        """
 
 
 def per_client(which: Tensor | int, clients: Tensor) -> Tensor:

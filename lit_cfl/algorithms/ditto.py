@@ -1,0 +1,93 @@
+"""Ditto: a model for each client, held near the global one that FedAvg trains beside it.
+
+Li, Hu, Beirami, Smith. Ditto: Fair and Robust Federated Learning Through Personalization. ICML 2021.
+arXiv:2012.04221, Algorithm 1.
+
+Where this differs from the paper:
+* the personal model trains after the global one and on batches of its own; the published code takes both steps
+  on the same mini-batch. Its centre w_t is frozen either way, so neither depends on the other.
+* clients are drawn as the run says and averaged by their number of examples; the published code draws them in
+  proportion to it and takes the simple mean (`weights: equal`).
+* the personal budget is the run's (`personal`: another); the published code takes 2 iterations.
+* a newcomer trains its personal model once from the global one; the paper has no newcomers.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
+from lit_cfl.algorithms.base import Algorithm, Assignment, Info, require_not_negative
+from lit_cfl.local.work import Budget, Fitted, LocalWork
+
+
+@dataclass(frozen=True, eq=False)
+class DittoState:
+    models: Tensor  # w [1, d]
+    initial: Tensor  # w_0 [d], which every personal model starts from
+    personal: dict[int, Tensor]  # v_k [d] by client
+
+
+@dataclass(frozen=True)
+class Ditto(Algorithm):
+    """Personal models with a pull towards the global one; a client is its own cluster.
+
+    Args:
+        lambda_: adds lambda/2 * |v - w_t|^2 to each client's personal loss, 0 or more; 0 is local training alone.
+        weights: of the clients in the global mean: their number of `examples`, or `equal` (published code).
+        personal: budget of the personal model in a round; none = the run's.
+    """
+
+    lambda_: float = 1.0
+    weights: Weights = "examples"
+    personal: Budget | None = None
+    state_type = DittoState
+
+    def __post_init__(self) -> None:
+        require_not_negative(lambda_=self.lambda_)
+
+    def init(self, work: LocalWork, rng: torch.Generator) -> tuple[DittoState, Info]:
+        w0 = work.initial(0)
+        return DittoState(w0[None], w0, {}), Info()
+
+    def round(
+        self, state: DittoState, cohort: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[DittoState, Info]:
+        everyone = torch.zeros(len(cohort), dtype=torch.int64)
+        fitted = work.fit(state.models, cohort)  # Alg. 1, line 5
+        weights = client_weights(work.num_examples[cohort], self.weights)
+        models = mean_by_cluster(fitted, everyone, weights, into=state.models)  # line 8
+        scores = {"train/discrepancy": discrepancy(fitted, models, everyone)}
+        own, personal = self._personalise(state, cohort, work)  # line 6
+        state = replace(state, models=models, personal=personal)
+        return state, Info(own.loss, len(cohort), int(fitted.trained.sum()), fitted.skipped, scores)
+
+    def place(
+        self, state: DittoState, clients: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[DittoState, Info]:
+        """A client without a model trains one, from the global model and towards it."""
+        new = clients[[int(client) not in state.personal for client in clients]]
+        own, personal = self._personalise(replace(state, initial=state.models[0]), new, work)
+        return replace(state, personal=personal), Info(own.loss, down=len(new), skipped=own.skipped)
+
+    def _personalise(self, state: DittoState, clients: Tensor, work: LocalWork) -> tuple[Fitted, dict[int, Tensor]]:
+        starts = [state.personal.get(client, state.initial) for client in clients.tolist()]
+        fitted = work.fit(
+            torch.stack(starts) if starts else state.models, clients, torch.arange(len(clients)),
+            purpose="personal", prox=self.lambda_, centers=state.models, budget=self.personal,
+        )  # fmt: skip
+        trained: dict[int, Tensor] = {}
+        for chunk in fitted.chunks():
+            ids = clients[chunk.start : chunk.start + len(chunk.models)][chunk.trained]
+            trained |= {
+                client: row.clone() for client, row in zip(ids.tolist(), chunk.models[chunk.trained], strict=True)
+            }
+        return fitted, state.personal | trained
+
+    def serve(self, state: DittoState, clients: Tensor) -> Assignment:
+        known = torch.tensor(sorted(state.personal), dtype=torch.int64)
+        models = torch.stack([state.personal[client] for client in known.tolist()]) if len(known) else state.models
+        position = torch.searchsorted(known, clients).clamp(max=max(len(known) - 1, 0))
+        found = known[position] == clients if len(known) else torch.zeros(len(clients), dtype=torch.bool)
+        return Assignment(models, torch.where(found, position, -1), {"global": state.models[0]})

@@ -1,0 +1,48 @@
+"""How alike clients are, and the clusters that are made of it. Pure functions; the dtype is kept.
+
+Rows are updates (local model minus the model it started from) restricted to trainable parameters, or models, or
+gradients. They may be one tensor `[n, d]`, also one on a memory map, or its chunks in a list; they are read in
+blocks of columns and never copied as a whole. Labels are int64, numbered by each cluster's lowest member.
+"""
+
+from lit_cfl.clustering.client_map import assign, clusters_of
+from lit_cfl.clustering.decomposed import edc, edc_embedding, kmeans, madc
+from lit_cfl.clustering.drift import ShiftMetric, drifted, label_shift_distance
+from lit_cfl.clustering.merging import Linkage, agglomerate, merge_by_threshold, merge_distances
+from lit_cfl.clustering.similarity import (
+    Metric,
+    cosine_similarity,
+    cross_distances,
+    direction_cosines,
+    distances,
+    nearest_direction,
+)
+from lit_cfl.clustering.sketch import random_projection
+from lit_cfl.clustering.splitting import bipartition, separation_gap, separation_gap_l2, separation_threshold
+
+__all__ = [
+    "Linkage",
+    "Metric",
+    "ShiftMetric",
+    "agglomerate",
+    "assign",
+    "bipartition",
+    "clusters_of",
+    "cosine_similarity",
+    "cross_distances",
+    "direction_cosines",
+    "distances",
+    "drifted",
+    "edc",
+    "edc_embedding",
+    "kmeans",
+    "label_shift_distance",
+    "madc",
+    "merge_by_threshold",
+    "merge_distances",
+    "nearest_direction",
+    "random_projection",
+    "separation_gap",
+    "separation_gap_l2",
+    "separation_threshold",
+]

@@ -1,0 +1,17 @@
+"""The map from clients to clusters: int64 `[clients]`, -1 = none."""
+
+import torch
+from torch import Tensor
+
+
+def assign(index: Tensor, clients: Tensor, labels: Tensor) -> Tensor:
+    """The client map with new entries: a new int64 `[clients]`, longer where a client is new (-1 between)."""
+    missing = int(clients.max()) + 1 - len(index) if len(clients) else 0
+    grown = torch.cat([index, torch.full((max(missing, 0),), -1)])
+    return grown.index_copy(0, clients, labels)
+
+
+def clusters_of(index: Tensor, clients: Tensor) -> Tensor:
+    """The entries of a client map `[n]`; -1 for clients that it does not know."""
+    known = clients < len(index)
+    return torch.where(known, index[clients.clamp(max=len(index) - 1)], -1)

@@ -1,0 +1,103 @@
+"""FedGroup's measures: EDC with K-means++, and MADC."""
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lit_cfl.clustering.merging import by_lowest_member
+from lit_cfl.clustering.products import Rows, chunks_of, gram
+from lit_cfl.errors import InputError
+
+_NO_DIRECTION = 1e-6  # a direction whose singular value is below this share of the largest is rounding alone
+
+
+def madc(similarity: Tensor) -> Tensor:
+    """Mean absolute difference of cosines (FedGroup, Eq. 7).
+
+    Args:
+        similarity: cosines `[n, n]`, n of at least 3.
+
+    Returns:
+        `[n, n]`: (1 / (n - 2)) * sum over z other than i and j of |S_iz - S_jz|; in [0, 2], 0 on the diagonal.
+
+    Raises:
+        InputError: fewer than three clients, for which it is not defined.
+    """
+    n = len(similarity)
+    if n < 3:
+        raise InputError(f"MADC compares two clients by all the others: {n} clients are too few, give at least 3")
+    difference = torch.cdist(similarity, similarity, p=1)  # includes z = i and z = j
+    own = similarity.diagonal()
+    both = (own[:, None] - similarity.T).abs() + (similarity - own[None, :]).abs()
+    return ((difference - both) / (n - 2)).clamp(min=0).fill_diagonal_(0)
+
+
+def edc_embedding(updates: Rows, num_directions: int) -> Tensor:
+    """Cosines between the updates and the main directions of all of them (FedGroup, Eq. 8 and Algorithm 3).
+
+    The directions are the left singular vectors of the updates' transpose, not centred, found from the
+    n x n Gram matrix: the same subspace as the papers' truncated SVD, at O(n^2 d).
+
+    Args:
+        updates: `[n, d]`, or its chunks.
+        num_directions: m, 1 to n.
+
+    Returns:
+        `[n, m]` in [-1, 1]; the row of a zero update is 0, and so is a direction beyond the rank.
+
+    Raises:
+        InputError: more directions than updates.
+    """
+    parts = chunks_of(updates)
+    n = sum(map(len, parts))
+    if not 1 <= num_directions <= n:
+        raise InputError(f"{num_directions} directions cannot be found from {n} updates; give 1 to {n}")
+    products = gram(updates)
+    norms = products.diagonal().sqrt()[:, None]
+    values, vectors = torch.linalg.eigh(products)  # ascending
+    values, vectors = values.flip(0)[:num_directions].clamp(min=0).sqrt(), vectors.flip(1)[:, :num_directions]
+    values = torch.where(values > _NO_DIRECTION * values[0], values, 0.0)
+    return torch.where(norms > 0, values * vectors / norms, 0.0).to(parts[0].dtype)
+
+
+def edc(updates: Rows, num_directions: int) -> Tensor:
+    """Euclidean distance of decomposed cosines (FedGroup, Eq. 8).
+
+    Args:
+        updates: `[n, d]`, or its chunks.
+        num_directions: m, 1 to n.
+
+    Returns:
+        `[n, n]`: (1/m) * |E_i - E_j| with E the embedding; 0 on the diagonal.
+    """
+    embedding = edc_embedding(updates, num_directions)
+    exact = torch.cdist(embedding, embedding, compute_mode="donot_use_mm_for_euclid_dist")
+    return exact / num_directions
+
+
+def kmeans(points: Tensor, num_clusters: int, rng: torch.Generator) -> Tensor:
+    """K-means++ with 10 restarts of at most 20 iterations (FedGroup, Algorithm 3, line 14).
+
+    Args:
+        points: `[n, m]`.
+        num_clusters: 1 to n; a centre that loses all its points is put on the farthest one.
+        rng: seeds scikit-learn.
+
+    Returns:
+        labels int64 `[n]`; every cluster has a point.
+
+    Raises:
+        InputError: fewer different points than clusters.
+    """
+    from sklearn.cluster import KMeans  # a second of import, wanted only where clusters are made
+
+    different = len(points.unique(dim=0))
+    if different < num_clusters:
+        raise InputError(
+            f"num_clusters is {num_clusters}, but the clients' updates show only {different} different directions; "
+            "lower it, or train longer before clustering"
+        )
+
+    seed = int(torch.randint(2**31 - 1, (), generator=rng))
+    model = KMeans(num_clusters, init="k-means++", n_init=10, max_iter=20, random_state=seed)
+    return by_lowest_member(torch.from_numpy(model.fit_predict(points.double().numpy()).astype(np.int64)))

@@ -1,0 +1,90 @@
+"""How far a client's labels have moved (FlexCFL's migration, C4)."""
+
+from fractions import Fraction
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from lit_cfl.errors import InputError
+
+ShiftMetric = Literal["sorted_counts", "l1_counts", "total_variation", "w1_label_axis"]
+
+
+def label_shift_distance(counts_now: Tensor, counts_before: Tensor, metric: ShiftMetric) -> Tensor:
+    """Distance of each client's label counts from what they were.
+
+    Args:
+        counts_now: examples of each label `[n, C]`, integers or floats, not negative.
+        counts_before: the same before `[n, C]`.
+        metric: `sorted_counts` = (1/C) sum |sort(a)_k - sort(b)_k| (published code: it does not see which labels
+            are held); `l1_counts` = (1/C) sum |a_k - b_k|; `total_variation` = (1/2) sum |p_k - q_k| of the shares,
+            in [0, 1]; `w1_label_axis` = Wasserstein-1 of the shares with labels as places, in [0, C - 1].
+
+    Returns:
+        float64 `[n]`. Of the metrics on shares: 0 where both are empty, and the greatest value where one is.
+
+    Raises:
+        InputError: unknown metric, different shapes, or negative counts.
+    """
+    moved, out_of = _as_fraction(counts_now, counts_before, metric)
+    return moved / out_of
+
+
+def drifted(
+    counts_now: Tensor, counts_before: Tensor, num_examples: Tensor, threshold: float, metric: ShiftMetric
+) -> Tensor:
+    """Which clients' labels have moved by more than the threshold (FlexCFL, Section 4.3; strict).
+
+    Args:
+        counts_now: examples of each label `[n, C]`.
+        counts_before: the same at the last accepted state `[n, C]`.
+        num_examples: n_i at the start `[n]`; the counts' metrics fire above threshold * n_i / C.
+        threshold: 0 or more; the share of data that may change (paper: 0.2). Decimals are taken as they are written
+            (up to a denominator of 10^6), so that a client exactly at the threshold stays.
+        metric: as for `label_shift_distance`; those on shares fire above the threshold itself.
+
+    Returns:
+        bool `[n]`.
+    """
+    if not threshold >= 0:
+        raise InputError(f"threshold {threshold} is no distance; give 0 or more")
+    if len(num_examples) != len(counts_now):
+        raise InputError(f"{len(num_examples)} sizes do not fit counts of {len(counts_now)} clients; give one for each")
+    moved, out_of = _as_fraction(counts_now, counts_before, metric)
+    if metric in ("sorted_counts", "l1_counts"):
+        out_of = num_examples.double()  # distance > threshold * n_i / C, times C
+    if threshold == float("inf"):
+        return torch.zeros(len(moved), dtype=torch.bool)
+    limit = Fraction(threshold).limit_denominator(10**6)
+    return moved * limit.denominator > limit.numerator * out_of  # whole numbers: exact below 2^53
+
+
+def _as_fraction(now: Tensor, before: Tensor, metric: ShiftMetric) -> tuple[Tensor, Tensor]:
+    """The distance as numerator and denominator `[n]`, whole numbers in float64 where the counts are whole."""
+    _check(now, before, metric)
+    now, before = now.double(), before.double()
+    if metric == "sorted_counts":
+        now, before = now.sort(1).values, before.sort(1).values
+    if metric in ("sorted_counts", "l1_counts"):
+        moved = (now - before).abs().sum(1)
+        return moved, torch.full_like(moved, now.shape[1])
+    size_now, size_before = now.sum(1, keepdim=True), before.sum(1, keepdim=True)
+    difference = now * size_before - before * size_now
+    if metric == "w1_label_axis":
+        moved, scale, greatest = difference.cumsum(1).abs().sum(1), 1, now.shape[1] - 1
+    else:
+        moved, scale, greatest = difference.abs().sum(1), 2, 1
+    product = (size_now * size_before).squeeze(1)
+    one_empty = (size_now > 0) != (size_before > 0)
+    moved = torch.where(product > 0, moved, torch.where(one_empty.squeeze(1), float(greatest), 0.0))
+    return moved, torch.where(product > 0, scale * product, 1.0)
+
+
+def _check(now: Tensor, before: Tensor, metric: ShiftMetric) -> None:
+    if metric not in get_args(ShiftMetric):
+        raise InputError(f"shift_metric '{metric}' is not known; give one of {', '.join(get_args(ShiftMetric))}")
+    if now.ndim != 2 or now.shape != before.shape:
+        raise InputError(f"counts of one shape [n, C] are wanted; given are {list(now.shape)} and {list(before.shape)}")
+    if bool((now < 0).any()) or bool((before < 0).any()):
+        raise InputError(f"a count is {float(torch.minimum(now, before).min())}; counts are 0 or more")

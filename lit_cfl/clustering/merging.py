@@ -1,0 +1,133 @@
+"""Hierarchical clustering, and StoCFL's merge. Labels are numbered by each cluster's lowest member."""
+
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lit_cfl.clustering.products import Rows, gram
+from lit_cfl.clustering.similarity import cosines
+from lit_cfl.errors import InputError
+
+Linkage = Literal["single", "complete", "average", "ward"]
+
+
+def agglomerate(
+    distances: Tensor,
+    *,
+    linkage: Linkage,
+    num_clusters: int | None = None,
+    threshold: float | None = None,
+) -> Tensor:
+    """Hierarchical clustering, cut at a number of clusters or at a distance.
+
+    Args:
+        distances: `[n, n]`, symmetric, finite and not negative.
+        linkage: distance of two clusters: least (`single`), greatest (`complete`) or mean (`average`) distance of
+            their members; `ward` merges what adds least to the sum of squares, and wants l2 distances.
+        num_clusters: 1 to n.
+        threshold: clusters at or above this distance stay apart: 0 leaves everyone alone, infinity makes one
+            cluster. Exactly one of the two is given.
+
+    Returns:
+        labels int64 `[n]`.
+
+    Raises:
+        InputError: both or none of the two, more clusters than clients, or what is no matrix of distances.
+    """
+    n = len(distances)
+    if (num_clusters is None) == (threshold is None):
+        raise InputError(f"give num_clusters or threshold, one of them (got {num_clusters} and {threshold})")
+    if num_clusters is not None and not 1 <= num_clusters <= n:
+        raise InputError(f"{num_clusters} clusters cannot be made of {n} clients")
+    if threshold is not None and not threshold >= 0:
+        raise InputError(f"threshold {threshold} is no distance; give 0 or more")
+    if bool((distances < 0).any()):
+        raise InputError(f"a distance is {float(distances.min())}; distances are 0 or more")
+    tree = merge_tree(distances, linkage)
+    kept = n - num_clusters if num_clusters is not None else int((tree[:, 2] < threshold).sum())
+    return cut(tree, kept)
+
+
+def merge_distances(distances: Tensor, *, linkage: Linkage) -> Tensor:
+    """At which distances `agglomerate` merges, ascending float64 `[n - 1]`: to look for the largest gap (AdaCFL).
+
+    Args:
+        distances: `[n, n]`, symmetric and finite.
+        linkage: as for `agglomerate`.
+    """
+    return torch.from_numpy(merge_tree(distances, linkage)[:, 2].copy())
+
+
+def merge_by_threshold(representations: Rows, tau: float) -> Tensor:
+    """StoCFL's merge (Algorithm 1, lines 13-15): clusters whose cosine is tau or more are joined, transitively.
+
+    Args:
+        representations: of the clusters `[n, d]`, or its chunks; a scale common to all does not matter.
+        tau: in [-1, 1]. 1 never merges (C23: so that StoCFL becomes Ditto), -1 always does.
+
+    Returns:
+        labels int64 `[n]`. A zero representation merges with nobody where tau is above 0.
+
+    Raises:
+        InputError: tau outside [-1, 1], or a representation that is not finite.
+    """
+    if not -1 <= tau <= 1:
+        raise InputError(f"tau {tau} is no cosine; give a number in [-1, 1]")
+    products = gram(representations)
+    finite = products.diagonal().isfinite()
+    if not finite.all():
+        raise InputError(f"representation {int((~finite).nonzero()[0])} is not finite; lower the learning rate")
+    if tau >= 1:
+        return torch.arange(len(products))
+    return components((cosines(products) >= tau).numpy())
+
+
+def merge_tree(distances: Tensor, linkage: Linkage) -> np.ndarray:
+    """SciPy's linkage matrix `[n - 1, 4]`: what is merged, at which distance (ascending)."""
+    from scipy.cluster.hierarchy import linkage as scipy_linkage
+    from scipy.spatial.distance import squareform
+
+    if linkage not in get_args(Linkage):
+        raise InputError(f"linkage '{linkage}' is not known; give one of {', '.join(get_args(Linkage))}")
+    require_symmetric(distances)
+    if len(distances) < 2:
+        return np.empty((0, 4))
+    tree: np.ndarray = scipy_linkage(squareform(distances.double().numpy(), checks=False), linkage)
+    return tree
+
+
+def require_symmetric(matrix: Tensor) -> None:
+    """Raises InputError unless it is `[n, n]`, finite and symmetric up to rounding."""
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise InputError(f"a matrix [n, n] of all pairs is wanted; the one given is {list(matrix.shape)}")
+    if not matrix.isfinite().all():
+        raise InputError("a pair's value is not finite: an update diverged; lower the learning rate")
+    if not torch.allclose(matrix, matrix.T, rtol=1e-4, atol=1e-6):
+        raise InputError("the matrix of all pairs is not symmetric; give the same value for (i, j) and (j, i)")
+
+
+def cut(tree: np.ndarray, kept: int) -> Tensor:
+    """The clusters after the first `kept` merges of a linkage matrix, int64 `[n]`."""
+    from scipy.sparse import coo_array
+
+    n = len(tree) + 1
+    made = np.repeat(np.arange(n, n + kept), 2)
+    edges = coo_array((np.ones(2 * kept), (made, tree[:kept, :2].astype(np.int64).ravel())), shape=(2 * n, 2 * n))
+    return components(edges)[:n]
+
+
+def components(graph: object) -> Tensor:
+    """Connected parts of an undirected graph `[n, n]`: int64 `[n]`, numbered by lowest member."""
+    from scipy.sparse.csgraph import connected_components
+
+    _, labels = connected_components(graph, directed=False)
+    return by_lowest_member(torch.from_numpy(labels.astype(np.int64)))
+
+
+def by_lowest_member(labels: Tensor) -> Tensor:
+    """The same clusters `[n]`, numbered in the order of their lowest member."""
+    _, inverse = labels.unique(return_inverse=True)
+    lowest = torch.full((len(labels),), len(labels)).scatter_reduce_(0, inverse, torch.arange(len(labels)), "amin")
+    return lowest.argsort().argsort()[inverse]

@@ -1,0 +1,45 @@
+"""Inner products of rows, read in blocks of columns: in float64, without a second copy of the rows."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+
+Rows = Tensor | Sequence[Tensor]  # [n, d], or its chunks [c, d] in order
+
+BLOCK_BYTES = 2**28  # of one float64 block of columns
+TILE = 1024  # rows of the Gram matrix found at once: only the upper half is multiplied
+
+
+def chunks_of(rows: Rows) -> list[Tensor]:
+    """The rows as a list of tensors `[c, d]`; one tensor is one chunk."""
+    return [rows] if isinstance(rows, Tensor) else list(rows)
+
+
+def column_blocks(rows: Rows) -> Iterator[Tensor]:
+    """All rows, some columns at a time: float64 `[n, b]` of at most `BLOCK_BYTES` (one column at least)."""
+    parts = chunks_of(rows)
+    width = max(1, BLOCK_BYTES // (8 * max(1, sum(map(len, parts)))))
+    for start in range(0, parts[0].shape[1], width):
+        block = [part[:, start : start + width].double() for part in parts]
+        yield block[0] if len(block) == 1 else torch.cat(block)
+
+
+def gram(rows: Rows) -> Tensor:
+    """Inner products of every two rows: float64 `[n, n]`, exactly symmetric."""
+    n = sum(map(len, chunks_of(rows)))
+    products = torch.zeros(n, n, dtype=torch.float64)
+    for block in column_blocks(rows):
+        add_gram(products, block)
+    return mirrored(products)
+
+
+def add_gram(products: Tensor, block: Tensor) -> None:
+    """Adds the inner products of a block's rows to the upper half of `products` `[n, n]`, in place."""
+    for start in range(0, len(block), TILE):
+        products[start : start + TILE, start:].addmm_(block[start : start + TILE], block[start:].T)
+
+
+def mirrored(upper: Tensor) -> Tensor:
+    """The symmetric matrix of an upper half."""
+    return upper.triu() + upper.triu(1).T

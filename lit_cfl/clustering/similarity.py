@@ -1,0 +1,148 @@
+"""Cosines and distances of rows."""
+
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from lit_cfl.clustering.products import TILE, Rows, add_gram, chunks_of, column_blocks, gram, mirrored
+from lit_cfl.errors import InputError
+
+Metric = Literal["l1", "l2", "cosine"]
+
+_SAME = 1e-14  # squared distances below this share of the rows' squared norms are rounding
+
+
+def cosine_similarity(updates: Rows) -> Tensor:
+    """Cosine of the angle between every two updates.
+
+    Args:
+        updates: `[n, d]`, or its chunks.
+
+    Returns:
+        `[n, n]` in [-1, 1], symmetric, 1 on the diagonal; the row of a zero update is 0 throughout.
+    """
+    return cosines(gram(updates)).to(chunks_of(updates)[0].dtype)
+
+
+def cosines(products: Tensor) -> Tensor:
+    """The cosines of a Gram matrix `[n, n]`; 0 for a row without length, else exactly 1 on the diagonal."""
+    norms = products.diagonal().sqrt()
+    similarity = divided(products, norms[:, None] * norms)
+    return similarity.fill_diagonal_(1) * (norms > 0)[:, None] * (norms > 0)
+
+
+def direction_cosines(updates: Rows, directions: Tensor) -> Tensor:
+    """Cosines between updates and clusters' directions.
+
+    Args:
+        updates: `[n, d]`, or its chunks.
+        directions: `[clusters, d]`.
+
+    Returns:
+        `[n, clusters]` in [-1, 1]; 0 for a zero update or direction.
+    """
+    parts, num_directions = chunks_of(updates), len(directions)
+    n = sum(map(len, parts))
+    products = torch.zeros(n, num_directions, dtype=torch.float64)
+    squares = torch.zeros(n + num_directions, dtype=torch.float64)
+    for block in column_blocks([*parts, directions]):
+        products.addmm_(block[:n], block[n:].T)
+        squares += block.square().sum(1)
+    norms = squares.sqrt()
+    return divided(products, norms[:n, None] * norms[n:]).to(parts[0].dtype)
+
+
+def divided(products: Tensor, lengths: Tensor) -> Tensor:
+    """Inner products over products of norms, in [-1, 1]; 0 where a norm is 0."""
+    return torch.where(lengths > 0, products / lengths, 0.0).clamp_(-1, 1)
+
+
+def nearest_direction(updates: Rows, directions: Tensor) -> Tensor:
+    """The direction that each update is most alike by cosine (FedGroup, Eq. 9): client cold start.
+
+    Args:
+        updates: `[n, d]`, or its chunks.
+        directions: `[clusters, d]`.
+
+    Returns:
+        int64 `[n]`; ties, and zero updates, go to the lowest index.
+    """
+    return direction_cosines(updates, directions).argmax(1)
+
+
+def distances(rows: Rows, metric: Metric) -> Tensor:
+    """Distance of every two rows: of FL+HC (on updates), AdaCFL and LayerCFL (on updates or weights).
+
+    Args:
+        rows: `[n, d]`, or its chunks.
+        metric: `l1` and `l2` are the norms of the difference, `cosine` is 1 - cosine, in [0, 2]. `l1` costs far more:
+            it is no matrix product.
+
+    Returns:
+        `[n, n]`, symmetric, 0 on the diagonal. A zero row has cosine distance 1 to all others.
+
+    Raises:
+        InputError: unknown metric.
+    """
+    _require_known(metric)
+    if metric == "cosine":
+        found = 1 - cosines(gram(rows))
+    else:
+        found = _euclidean(rows) if metric == "l2" else _manhattan(rows)
+    return found.fill_diagonal_(0).to(chunks_of(rows)[0].dtype)
+
+
+def cross_distances(rows: Rows, others: Tensor, metric: Metric) -> Tensor:
+    """Distance of each row from a few others, such as the clusters' centres.
+
+    Args:
+        rows: `[n, d]`, or its chunks.
+        others: `[K, d]`.
+        metric: as for `distances`.
+
+    Returns:
+        `[n, K]`. A zero row has cosine distance 1 to all.
+
+    Raises:
+        InputError: unknown metric.
+    """
+    _require_known(metric)
+    parts = chunks_of(rows)
+    if metric == "cosine":
+        return 1 - direction_cosines(parts, others)
+    n, power = sum(map(len, parts)), 1 if metric == "l1" else 2
+    total = torch.zeros(n, len(others), dtype=torch.float64)
+    for block in column_blocks([*parts, others]):
+        total += _pairwise(block[:n], block[n:], power) ** power
+    return (total ** (1 / power)).to(parts[0].dtype)
+
+
+def _manhattan(rows: Rows) -> Tensor:
+    n = sum(map(len, chunks_of(rows)))
+    total = torch.zeros(n, n, dtype=torch.float64)
+    for block in column_blocks(rows):
+        for start in range(0, n, TILE):
+            total[start : start + TILE, start:] += _pairwise(block[start : start + TILE], block[start:], 1)
+    return mirrored(total)
+
+
+def _euclidean(rows: Rows) -> Tensor:
+    n = sum(map(len, chunks_of(rows)))
+    products = torch.zeros(n, n, dtype=torch.float64)
+    for block in column_blocks(rows):
+        add_gram(products, block - block.mean(0))  # centred: models that lie close together keep their digits
+    squares = products.diagonal()
+    lengths = squares[:, None] + squares
+    squared = lengths - 2 * mirrored(products)
+    return torch.where(squared > _SAME * lengths, squared, 0.0).sqrt()
+
+
+def _pairwise(rows: Tensor, others: Tensor, power: int) -> Tensor:
+    found: Tensor = torch.cdist(rows, others, p=power, compute_mode="donot_use_mm_for_euclid_dist")
+    return found
+
+
+def _require_known(metric: str) -> None:
+    if metric not in get_args(Metric):
+        raise InputError(f"metric '{metric}' is not known; give one of {', '.join(get_args(Metric))}")

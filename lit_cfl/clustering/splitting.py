@@ -1,0 +1,79 @@
+"""CFL's split of a cluster in two, and how well clusters are separated (Sattler; LayerCFL)."""
+
+import math
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from lit_cfl.clustering.merging import cut, merge_tree, require_symmetric
+from lit_cfl.errors import InputError
+
+_ROUNDING = 1e-6
+
+
+def bipartition(similarity: Tensor, linkage: Literal["single", "complete"] = "single") -> Tensor:
+    """The split in two whose greatest similarity across is least (CFL, optimal bipartition).
+
+    Args:
+        similarity: `[n, n]`, symmetric, n of at least 2.
+        linkage: `single` linkage on the negative similarity, which is exactly optimal (paper), or `complete`, which
+            need not be (published code) (C29).
+
+    Returns:
+        labels int64 `[n]`, 0 or 1: 0 is the part with the lowest index. Ties: the same part at every call.
+
+    Raises:
+        InputError: fewer than two clients.
+    """
+    if len(similarity) < 2:
+        raise InputError(f"{len(similarity)} clients cannot be split in two; give at least 2")
+    return cut(merge_tree(-similarity, linkage), len(similarity) - 2)
+
+
+def separation_gap(similarity: Tensor, labels: Tensor) -> float:
+    """Least similarity within a cluster minus the greatest across: above 0 = separated (LayerCFL's Gap).
+
+    Args:
+        similarity: `[n, n]`, symmetric.
+        labels: int64 `[n]`.
+
+    Returns:
+        In [-2, 2] for cosines; nan where no cluster has a pair, or there is one cluster only.
+    """
+    require_symmetric(similarity)
+    same = labels[:, None] == labels
+    pairs = same & ~torch.eye(len(labels), dtype=torch.bool)
+    if not pairs.any() or same.all():
+        return math.nan
+    return float(similarity[pairs].min()) - float(similarity[~same].max())
+
+
+def separation_gap_l2(distance: Tensor, labels: Tensor) -> float:
+    """Least distance across clusters minus the greatest within: above 0 = separated (LayerCFL's Gap).
+
+    Args:
+        distance: `[n, n]`, symmetric.
+        labels: int64 `[n]`.
+
+    Returns:
+        nan where no cluster has a pair, or there is one cluster only.
+    """
+    return separation_gap(-distance, labels)
+
+
+def separation_threshold(cross_similarity: float) -> float:
+    """What gamma_max must stay below for a split to be right (CFL, Theorem 1).
+
+    Args:
+        cross_similarity: greatest cosine across the two parts, in [-1, 1].
+
+    Returns:
+        sqrt((1 - cross_similarity) / 2), in [0, 1].
+
+    Raises:
+        InputError: no cosine.
+    """
+    if not abs(cross_similarity) <= 1 + _ROUNDING:
+        raise InputError(f"a cross similarity of {cross_similarity} is no cosine; give a number in [-1, 1]")
+    return math.sqrt((1 - min(cross_similarity, 1.0)) / 2)
