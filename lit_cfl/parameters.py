@@ -96,6 +96,11 @@ class ParameterLayout:
         """Names of the modules that own trainable parameters, in the order of registration."""
         return tuple(dict.fromkeys(slot.layer for slot in self.slots if not slot.is_buffer))
 
+    def layers_of(self, kind: str) -> list[str]:
+        """Names of the layers of a kind, such as `conv` or `linear`, in the order of registration."""
+        trainable = (slot for slot in self.slots if not slot.is_buffer)
+        return list(dict.fromkeys(slot.layer for slot in trainable if slot.kind.startswith(kind)))
+
     def columns(self, patterns: str | Sequence[str]) -> Tensor:
         """Columns of the trainable parameters that a pattern chooses, ascending int64.
 
@@ -107,7 +112,7 @@ class ParameterLayout:
         Raises:
             InputError: a pattern that matches nothing; the message lists the layers there are.
         """
-        patterns = [patterns] if isinstance(patterns, str) else list(patterns)
+        patterns = [patterns] if isinstance(patterns, str) else list(patterns) or [""]
         chosen = [slot for pattern in patterns for slot in self._matches(pattern)]
         mask = torch.zeros(self.num_columns, dtype=torch.bool)
         for slot in chosen:
@@ -121,7 +126,7 @@ class ParameterLayout:
             found = [slot for slot in trainable if slot.goes_by(pattern)]
         else:
             kind, number = position[1], int(position[2])
-            layers = list(dict.fromkeys(slot.layer for slot in trainable if slot.kind.startswith(kind)))
+            layers = self.layers_of(kind)
             layer = layers[number] if -len(layers) <= number < len(layers) else None
             found = [slot for slot in trainable if slot.layer == layer]
         if not found:

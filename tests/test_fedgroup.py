@@ -121,6 +121,17 @@ def test_mix_is_made_from_the_new_models_of_clusters_with_members(two_sides: Qua
     assert_close(mixed.models, before.models + 0.5 * other / other.norm(dim=1, keepdim=True))
 
 
+def test_clusters_spread_tells_how_many_there_are():  # to choose m
+    rows = torch.tensor([1.0, 2.0, 1.5, 3.0, -1.0, -2.0], dtype=torch.float64)[:, None]
+    work = QuadraticWork(rows * 1e6, ids(1, 2, 3, 1, 1, 1), 0.5, layers={"fc1": 1})
+    found = []
+    for m in (1, 2):
+        state, _ = FedGroup(num_clusters=m).init(work, rng(3))
+        _, info = FedGroup(num_clusters=m).round(state, ids(0, 5), work, rng())
+        found.append(info.scores["clusters/inertia"])
+    assert_close(found, [4 * (1 - 1 / 3) ** 2 + 2 * (1 + 1 / 3) ** 2, 0.0])  # cosines 1, 1, 1, 1, -1, -1
+
+
 def test_random_centres_found_one_cluster_each(two_sides: QuadraticWork):  # RCC
     state, info = replace(TWO, centers="random").init(two_sides, rng(1))
     assert len(state.founders) == 2

@@ -1,9 +1,30 @@
 """The algorithms, one file each. `base.py` says what an algorithm is."""
 
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info, Similarity
+from lit_cfl.algorithms.ditto import Ditto
 from lit_cfl.algorithms.fedavg import FedAvg
 from lit_cfl.algorithms.fedgroup import FedGroup
 from lit_cfl.algorithms.fedgrouprox import FedGrouProx
 from lit_cfl.algorithms.fedprox import FedProx
+from lit_cfl.algorithms.fesem import FeSEM
+from lit_cfl.algorithms.flexcfl import FlexCFL
+from lit_cfl.algorithms.flhc import FLHC
+from lit_cfl.algorithms.ifca import IFCA
+from lit_cfl.algorithms.stocfl import StoCFL
 
-__all__ = ["Algorithm", "Assignment", "FedAvg", "FedGrouProx", "FedGroup", "FedProx", "Info", "Similarity"]
+__all__ = [
+    "FLHC",
+    "IFCA",
+    "Algorithm",
+    "Assignment",
+    "Ditto",
+    "FeSEM",
+    "FedAvg",
+    "FedGrouProx",
+    "FedGroup",
+    "FedProx",
+    "FlexCFL",
+    "Info",
+    "Similarity",
+    "StoCFL",
+]

@@ -17,12 +17,12 @@ Where this differs from the paper:
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster, mix_clusters
+from lit_cfl.aggregation import Mix, Weights, client_weights, discrepancy, mean_by_cluster, mix_clusters
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info, Similarity, require_not_negative, require_positive
 from lit_cfl.clustering import (
     agglomerate,
@@ -45,6 +45,7 @@ class FedGroupState:
     directions: Tensor  # [m, parameters], frozen after the group cold start
     index: Tensor  # [clients], -1 = cold
     founders: Tensor  # ids of the clients that took part in the group cold start
+    inertia: float  # within-cluster sum of squares of the founders' embedding
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ class FedGroup(Algorithm):
         pretrain: budget of the pre-training.
         eta_g: rate of the inter-cluster mix, 0 or more; 0 = none, as in the paper's tables.
         mix: `normalised` (code) or `sum` (paper).
-        weights: of the clients in a cluster's mean: their number of `examples` (paper), or `equal`.
+        weights: of clients in a cluster's mean: `examples` (paper), `equal`, or `first` (one client only, to test C1).
     """
 
     num_clusters: int = 3
@@ -76,9 +77,10 @@ class FedGroup(Algorithm):
     group_start: Literal["cluster_mean", "w0"] = "cluster_mean"
     pretrain: Budget = Budget(1, "epochs")
     eta_g: float = 0.0
-    mix: Literal["normalised", "sum"] = "normalised"
+    mix: Mix = "normalised"
     weights: Weights = "examples"
-    state_type = FedGroupState
+    state_type: ClassVar[type] = FedGroupState
+    score_columns: ClassVar[tuple[str, ...]] = ("clusters/inertia",)
 
     def __post_init__(self) -> None:
         require_positive(num_clusters=self.num_clusters, pretrain_scale=self.pretrain_scale)
@@ -93,8 +95,17 @@ class FedGroup(Algorithm):
         self._require_enough(int((work.num_examples[work.population] > 0).sum()))
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[FedGroupState, Info]:
-        """Algorithm 3, group cold start."""
-        m, w0 = self.num_clusters, work.initial(0)
+        state, info = self._group_cold_start(work, rng)
+        if self.cold_start_at == "start":
+            cold = work.population[state.index[work.population] < 0]
+            state, placed = self.place(state, cold, work, rng)
+            down, up = info.down + placed.down, info.up + placed.up
+            info = replace(info, down=down, up=up, skipped=info.skipped + placed.skipped)
+        return state, info
+
+    def _group_cold_start(self, work: LocalWork, rng: torch.Generator) -> tuple[FedGroupState, Info]:
+        """Algorithm 3."""
+        w0 = work.initial(0)
         founders = self._founders(work, rng)  # line 2
         fitted = work.fit(
             w0[None], founders, purpose="pretrain", prox=self.prox, centers=w0[None], budget=self.pretrain
@@ -103,26 +114,26 @@ class FedGroup(Algorithm):
         founders = founders[fitted.trained]
         self._require_enough(len(founders))
         updates = (models - w0)[:, : work.layout.num_parameters]  # line 6
-        if self.centers == "random":
-            labels = torch.arange(m)  # RCC: each founder is a cluster
-        elif self.measure == "madc":
-            labels = agglomerate(madc(cosine_similarity(updates)), linkage="complete", num_clusters=m)  # lines 8-10
-        else:
-            labels = kmeans(edc_embedding(updates, m), m, rng)  # lines 12-14
+        similarity, embedding = cosine_similarity(updates), edc_embedding(updates, self.num_clusters)  # lines 8, 12-13
+        labels = self._clusters(similarity, embedding, rng)
+        means = mean_by_cluster(models, labels)
         state = FedGroupState(
-            models=mean_by_cluster(models, labels) if self.group_start == "cluster_mean" else w0.repeat(m, 1),
+            models=means if self.group_start == "cluster_mean" else w0.repeat(len(means), 1),  # line 16
             initial=w0,
             directions=mean_by_cluster(updates, labels),  # line 17
             index=assign(torch.full((len(work.num_examples),), -1), founders, labels),
             founders=founders,
+            inertia=float((embedding - mean_by_cluster(embedding, labels)[labels]).square().sum()),
         )
-        similarity = Similarity(founders, cosine_similarity(updates))
-        info = Info(fitted.loss, len(fitted.trained), len(founders), fitted.skipped, similarity=similarity)
-        if self.cold_start_at == "start":
-            cold = work.population[state.index[work.population] < 0]
-            state, placed = self.place(state, cold, work, rng)
-            info = replace(info, up=info.up + placed.up, skipped=info.skipped + placed.skipped)
-        return state, info
+        info = Info(fitted.loss, len(fitted.trained), len(founders), fitted.skipped)
+        return state, replace(info, similarity=Similarity(founders, similarity))
+
+    def _clusters(self, similarity: Tensor, embedding: Tensor, rng: torch.Generator) -> Tensor:
+        if self.centers == "random":
+            return torch.arange(self.num_clusters)  # RCC: each founder is a cluster
+        if self.measure == "madc":
+            return agglomerate(madc(similarity), linkage="complete", num_clusters=self.num_clusters)  # lines 9-10
+        return kmeans(embedding, self.num_clusters, rng)  # line 14
 
     def _founders(self, work: LocalWork, rng: torch.Generator) -> Tensor:
         able = work.population[work.num_examples[work.population] > 0]
@@ -151,33 +162,37 @@ class FedGroup(Algorithm):
         labels = clusters_of(state.index, cohort)
         cohort, labels = cohort[labels >= 0], labels[labels >= 0]  # a client without data stays cold
         fitted = work.fit(state.models, cohort, labels, prox=self.prox, centers=state.models, center=labels)  # line 7
-        weights = client_weights(work.num_examples[cohort], self.weights)
+        weights = client_weights(work.num_examples[cohort], self.weights, labels)
         models = mean_by_cluster(fitted, labels, weights, into=state.models)  # line 13
         used = state.index[state.index >= 0].unique()
         models = models.index_copy(0, used, mix_clusters(models[used], self.eta_g, self.mix))  # line 10
-        scores = {"train/discrepancy": discrepancy(fitted, models, labels)}
+        scores = {"train/discrepancy": discrepancy(fitted, models, labels), "clusters/inertia": state.inertia}
         up = int(fitted.trained.sum()) + placed.up + (len(used) if self.eta_g else 0)
-        info = Info(fitted.loss, len(cohort), up, fitted.skipped + placed.skipped, scores)
+        info = Info(fitted.loss, len(cohort) + placed.down, up, fitted.skipped + placed.skipped, scores)
         return replace(state, models=models), info
 
     def place(
         self, state: FedGroupState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[FedGroupState, Info]:
-        """Client cold start, Equation 9. The client's first update goes to the server, which compares it."""
-        if self.cold_start != "nearest":
-            number = max(len(work.num_examples), len(state.index))
-            drawn = torch.randint(len(state.models), (number,), generator=rng)[clients]
-            return replace(state, index=assign(state.index, clients, drawn)), Info()
+        """Client cold start. The client's first update goes to the server, which compares it."""
+        if self.cold_start == "nearest":
+            labels, info = self._nearest(state, clients, work)
+            placed = labels >= 0
+            return replace(state, index=assign(state.index, clients[placed], labels[placed])), info
+        number = max(len(work.num_examples), len(state.index))
+        drawn = torch.randint(len(state.models), (number,), generator=rng)[clients]
+        return replace(state, index=assign(state.index, clients, drawn)), Info()
+
+    def _nearest(self, state: FedGroupState, clients: Tensor, work: LocalWork) -> tuple[Tensor, Info]:
+        """Equation 9: the direction most alike to each client's first update, int64 `[n]`; -1 if it did not train."""
         w0 = state.initial[None]
         fitted = work.fit(w0, clients, purpose="pretrain", prox=self.prox, centers=w0, budget=self.pretrain)
         closeness = torch.full((len(clients), len(state.directions)), float("nan"), dtype=w0.dtype)
         for chunk in fitted.chunks():
             updates = (chunk.models - w0)[:, : state.directions.shape[1]]
             closeness[chunk.start : chunk.start + len(updates)] = direction_cosines(updates, state.directions)
-        placed = fitted.trained
-        labels = closeness[placed].argmax(1)  # Eq. 9; ties: lowest index
-        state = replace(state, index=assign(state.index, clients[placed], labels))
-        return state, Info(fitted.loss, up=int(placed.sum()), skipped=fitted.skipped, closeness=closeness)
+        labels = torch.where(fitted.trained, closeness.argmax(1), -1)  # ties: lowest index
+        return labels, Info(fitted.loss, up=int(fitted.trained.sum()), skipped=fitted.skipped, closeness=closeness)
 
     def serve(self, state: FedGroupState, clients: Tensor) -> Assignment:
         used = state.index[state.index >= 0].unique()

@@ -1,0 +1,172 @@
+"""What migration is worth: clients exchange all their data for some rounds; FlexCFL tests for it, FedGroup does not.
+
+    LITCFL_DATA=DIR python benchmarks/migration.py [--data digits mnist] [--seeds 0 1 2 3 4] [--out FILE.csv]
+
+A cell is a data set, a method (FlexCFL with each `shift_metric`, FedGroup with the same pre-training, FedAvg) and a
+seed. Clients are exchanged in pairs with probability 0.05 a round (swap_all) between two rounds, and rest before and
+after. Every finished cell is a row of FILE.csv; cells that stand there are not run again.
+
+* before, lowest, end: test accuracy over all clients, before the first exchange, at worst, and after the last round.
+* the others: see `migration_watch.py`.
+"""
+
+import argparse
+import csv
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import product
+from pathlib import Path
+from statistics import mean, stdev
+from time import perf_counter
+from typing import get_args
+
+import torch
+from migration_watch import WATCHED, Row, Watch
+
+from datamodules import MNIST, Digits
+from datamodules.federated import FederatedDataModule
+from datamodules.partition import MNIST1000, LabelGroups
+from datamodules.shift import SwapAll
+from lit_cfl import Experiment
+from lit_cfl.algorithms import Algorithm, FedAvg, FedGroup
+from lit_cfl.algorithms.flexcfl import FlexCFL
+from lit_cfl.clustering import ShiftMetric
+from lit_cfl.data import FederatedData
+from lit_cfl.evaluation import EvaluationPlan, evaluate
+from lit_cfl.local.engine import LocalTraining
+from lit_cfl.nets import MCLR
+from lit_cfl.shifting import Moves, Occasion
+from lit_cfl.tasks import Classification
+
+KEYS = ("data", "method", "seed")
+SCORES = ("before", "lowest", "end", *WATCHED)
+COLUMNS = (*KEYS, *SCORES, "seconds")
+
+
+@dataclass(frozen=True)
+class SwapsBetween(SwapAll):
+    """SwapAll in some rounds alone, from `first` to the one before `end`."""
+
+    first: int = 0
+    end: int = 0
+
+    def step(self, data: FederatedData, at: Occasion) -> tuple[FederatedData, Moves | None]:
+        return super().step(data, at) if self.first <= at.round < self.end else (data, None)
+
+
+@dataclass(frozen=True)
+class Case:
+    """Clients, and how they train.
+
+    Args:
+        data: takes the shifts.
+        swaps: rounds from which and until which clients are exchanged.
+    """
+
+    data: Callable[[tuple[SwapAll, ...]], FederatedDataModule]
+    swaps: tuple[int, int]
+    rounds: int
+    shape: tuple[int, ...]
+    lr: float
+    epochs: int
+    cohort: int
+    clusters: int
+    pretrain_scale: int
+
+    def experiment(self, method: str, seed: int) -> Experiment:
+        module = self.data((SwapsBetween(0.05, first=self.swaps[0], end=self.swaps[1]),))
+        return Experiment(
+            module,
+            lambda: Classification(MCLR(list(self.shape), 10), partial(torch.optim.SGD, lr=self.lr)),
+            methods(self.clusters, self.pretrain_scale)[method],
+            seeds=[seed], rounds=self.rounds, cohort_size=self.cohort, selection="round_robin_first",
+            local=LocalTraining(self.epochs, 10), device="cpu",
+        )  # fmt: skip
+
+
+def methods(clusters: int, pretrain_scale: int) -> dict[str, Algorithm]:
+    flex = FlexCFL(clusters, pretrain_scale)
+    tested = {f"FlexCFL {metric}": replace(flex, shift_metric=metric) for metric in get_args(ShiftMetric)}
+    return tested | {"FedGroup": FedGroup(clusters, pretrain_scale, pretrain=flex.pretrain), "FedAvg": FedAvg()}
+
+
+CASES = {
+    "digits": Case(
+        lambda shift: Digits(partition=LabelGroups(test=0.2, clients_per_group=10), skew=(), shift=shift),
+        swaps=(10, 30), rounds=50, shape=(1, 8, 8), lr=0.1, epochs=3, cohort=10, clusters=4, pretrain_scale=5,
+    ),
+    "mnist": Case(
+        lambda shift: MNIST(pixels="standardised_pooled", partition=MNIST1000(), shift=shift),
+        swaps=(60, 80), rounds=120, shape=(1, 28, 28), lr=0.03, epochs=10, cohort=20, clusters=3, pretrain_scale=20,
+    ),
+}  # fmt: skip
+METHODS = list(methods(2, 1))
+
+
+def cell(name: str, method: str, seed: int) -> Row:
+    case, begun = CASES[name], perf_counter()
+    prepared = case.experiment(method, seed).prepare(seed)
+    algorithm, watch, accuracy = prepared.experiment.algorithm, None, []
+    for r in prepared.rounds():
+        if watch is not None:
+            watch.add(r)
+        if r.number >= case.swaps[0] - 1:
+            found = evaluate(algorithm, r.state, prepared.engine, r.data, EvaluationPlan(), round=r.number)
+            accuracy.append(found.metrics["test/weighted_accuracy"])
+            watch = watch or Watch(found.index, r.data.true_clusters)
+    if watch is None:
+        raise RuntimeError("the rounds end before the first exchange")
+    row: Row = {"data": name, "method": method, "seed": seed} | watch.scores(found.index)
+    row |= {"before": accuracy[0], "lowest": min(accuracy), "end": accuracy[-1]}
+    return row | {"seconds": perf_counter() - begun}
+
+
+def rows(names: list[str], methods: list[str], seeds: list[int], out: Path | None) -> Iterator[Row]:
+    """Rows of all cells, those that `out` has already as they stand there."""
+    known: dict[tuple[str, ...], Row] = {}
+    if out is not None and out.exists():
+        with out.open(newline="") as file:
+            known = {tuple(line[key] for key in KEYS): line for line in csv.DictReader(file)}
+    for name, method, seed in product(names, methods, seeds):
+        key = (name, method, str(seed))
+        if key not in known:
+            known[key] = cell(name, method, seed)
+            if out is not None:
+                append(known[key], out)
+        yield known[key]
+
+
+def append(row: Row, out: Path) -> None:
+    new = not out.exists()
+    with out.open("a", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        if new:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def shown(values: list[float]) -> str:
+    """Mean and standard deviation over the seeds."""
+    if not values:
+        return "-"
+    return f"{mean(values):.3g}" + (f" ± {stdev(values):.2g}" if len(values) > 1 else "")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--data", nargs="+", choices=CASES, default=list(CASES))
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=METHODS)
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    parser.add_argument("--out", type=Path, help="a CSV file to go on with")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    print(f"| data | method | {' | '.join(SCORES)} |\n|{'---|' * (2 + len(SCORES))}")
+    for name, method in product(options.data, options.methods):
+        found = list(rows([name], [method], options.seeds, options.out))
+        columns = ([float(row[score]) for row in found if row[score] not in (None, "")] for score in SCORES)
+        print(f"| {name} | {method} | {' | '.join(map(shown, columns))} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

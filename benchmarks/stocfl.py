@@ -1,0 +1,139 @@
+"""Does StoCFL find the true clusters of rotated, shifted, pathological and hybrid MNIST? (StoCFL, section A.1)
+
+    LITCFL_DATA=DIR python benchmarks/stocfl.py --out FILE.csv [--data rotated shifted pathological hybrid]
+                                                [--psi update gradient] [--seeds 0 1 2 3 4] [--tau 0.5]
+
+As in the paper: 400 clients (hybrid: 200), 10 % of them a round, 50 rounds. As in its section 3.2:
+5 epochs of full batches, lr 0.1, lambda 0.05, tau 0.5. The net is linear. A cell is a data set, a Psi, a tau, a seed: a
+whole run, whose rows are added to the file when it has ended. Cells that the file has are left out.
+
+* ari, clusters, objective: over the clients observed so far, after each round; unobserved: how many are not yet.
+* ari_all: once the unobserved are placed, in the last round. accuracy, global: of the observed clients' models and of
+  omega on test data, every tenth round.
+
+Prints a row a cell; `ARI 1 from`: the first round (from 1) after which the ARI over the observed stays 1.
+"""
+
+import argparse
+import csv
+from collections.abc import Iterator
+from functools import partial
+from itertools import product
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from sklearn.metrics import adjusted_rand_score
+
+from datamodules import IID, MNIST, FashionMNIST, FederatedDataModule, Hybrid, LabelGroups, LabelShifts, Rotations
+from lit_cfl.algorithms.stocfl import StoCFL
+from lit_cfl.evaluation import EvaluationPlan, evaluate, place_for_scoring
+from lit_cfl.experiment import Experiment, Prepared
+from lit_cfl.local.engine import LocalTraining
+from lit_cfl.nets import MCLR
+from lit_cfl.rounds import Round
+from lit_cfl.tasks import Classification
+
+Row = dict[str, Any]
+CELL = ("data", "psi", "tau", "seed")
+COLUMNS = (*CELL, "round", "ari", "unobserved", "clusters", "objective", "accuracy", "global", "ari_all", "seconds")
+ROUNDS, SHARE, SHOWN = 50, 0.1, (1, 5, 10, 20, 50)
+
+
+def data(name: str) -> FederatedDataModule:
+    hundred = IID(100, test="shared")
+    if name == "rotated":
+        return MNIST(partition=hundred, skew=Rotations(), copies=True)
+    if name == "shifted":
+        return MNIST(partition=hundred, skew=LabelShifts(), copies=True)
+    if name == "pathological":
+        return MNIST(partition=LabelGroups(test="shared"))
+    return Hybrid([MNIST(partition=hundred), FashionMNIST(partition=hundred)])
+
+
+def experiment(module: FederatedDataModule, algorithm: StoCFL, seed: int) -> Experiment:
+    optimizer = partial(torch.optim.SGD, lr=0.1)
+    task = partial(Classification, MCLR([1, 28, 28], 10), optimizer)
+    cohort_size = round(SHARE * module.federated(seed).num_clients)
+    local = LocalTraining(5, "full")
+    return Experiment(module, task, algorithm, seeds=[seed], rounds=ROUNDS, cohort_size=cohort_size, local=local)
+
+
+def cell(name: str, psi: Any, tau: float, seed: int) -> Iterator[Row]:
+    """A row a round."""
+    algorithm, begun = StoCFL(tau=tau, psi=psi), perf_counter()
+    prepared = experiment(data(name), algorithm, seed).prepare(seed)
+    truth = prepared.data.true_clusters
+    for r in prepared.rounds():
+        index = algorithm.serve(r.state, r.data.population).index
+        seen = index >= 0
+        row: Row = {"data": name, "psi": psi, "tau": tau, "seed": seed, "round": r.number + 1}
+        row |= {"ari": adjusted_rand_score(truth[seen], index[seen]), "unobserved": int((~seen).sum())}
+        row |= {"clusters": len(index[seen].unique()), "objective": r.info.scores["clusters/objective"]}
+        if row["round"] % 10 == 0:
+            row |= accuracies(prepared, algorithm, r)
+        if row["round"] == ROUNDS:
+            placed = place_for_scoring(algorithm, r.state, prepared.engine, r.data, r.data.population, r.number)
+            row |= {"ari_all": adjusted_rand_score(truth, placed.index), "seconds": round(perf_counter() - begun, 1)}
+        yield row
+
+
+def accuracies(prepared: Prepared, algorithm: StoCFL, r: Round) -> Row:
+    found = evaluate(algorithm, r.state, prepared.engine, r.data, EvaluationPlan(), round=r.number).metrics
+    return {"accuracy": found["test/weighted_accuracy"], "global": found["test/global_accuracy"]}
+
+
+def read(path: Path) -> list[Row]:
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def add(path: Path, rows: list[Row]) -> None:
+    new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        if new:
+            writer.writeheader()
+        writer.writerows(rows)
+
+
+def name_of(row: Row) -> tuple[str, ...]:
+    return tuple(str(row[column]) for column in CELL)
+
+
+def line(rows: list[Row]) -> str:
+    """The row of the table that is printed for a cell."""
+    aris = [float(row["ari"]) for row in rows]
+    wrong = [number for number, ari in enumerate(aris, 1) if ari < 1]
+    since = "never" if wrong and wrong[-1] == len(aris) else str(wrong[-1] + 1 if wrong else 1)
+    last = rows[-1]
+    figures = [f"{aris[number - 1]:.3f}" for number in SHOWN]
+    figures += [since, str(last["unobserved"]), f"{float(last['ari_all']):.3f}"]
+    figures += [f"{float(last['accuracy']):.3f}", f"{float(last['global']):.3f}", str(last["seconds"])]
+    return f"| {' | '.join([*name_of(last), *figures])} |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--data", nargs="+", default=["rotated", "shifted", "pathological", "hybrid"])
+    parser.add_argument("--psi", nargs="+", default=["update", "gradient"])
+    parser.add_argument("--tau", type=float, nargs="+", default=[0.5])
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
+    options = parser.parse_args()
+    shown = [*CELL, *(f"ARI at {number}" for number in SHOWN), "ARI 1 from", "unobserved", "ARI of all", "accuracy",
+             "omega", "seconds"]  # fmt: skip
+    print(f"| {' | '.join(shown)} |\n|{'---|' * len(shown)}", flush=True)
+    for wanted in product(options.data, options.psi, options.tau, options.seeds):
+        rows = [row for row in read(options.out) if name_of(row) == tuple(map(str, wanted))]
+        if not rows:
+            rows = list(cell(*wanted))
+            add(options.out, rows)
+        print(line(rows), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""AdaCFL as far as it is known: CFL by the distances of fully connected weights, into as many parts as show.
+
+Described in: Yuan et al. LayerCFL: An Efficient Federated Learning with Layer-Wised Clustering. Cybersecurity 6, 2023.
+
+Where this differs from the paper:
+* AdaCFL's own rule for the number of clusters is not in our sources, and no code could be found. Taken from the
+  description are the l2 distances between the weights of the fully connected layers; OURS is the cut at the largest gap
+  between two merges of complete linkage, at the moments at which CFL splits. Whatever a table says of AdaCFL holds for
+  this rule alone.
+* everything else is CFL's (C30, C32): the criterion, the means, and how a newcomer is placed, by l2 distance.
+"""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from lit_cfl.algorithms.cfl import CFL, Comparison
+from lit_cfl.clustering import agglomerate, cross_distances, distances, merge_distances
+from lit_cfl.errors import InputError
+from lit_cfl.local.work import LocalWork
+
+
+@dataclass(frozen=True)
+class AdaCFL(CFL):
+    """CFL with l2 distances of fully connected weights, cut at the largest gap (our rule: AdaCFL's is not known).
+
+    The arguments of CFL without `gamma_max` and `linkage`, and:
+
+    Args:
+        layers: patterns of the layers to compare; none = all fully connected ones.
+    """
+
+    layers: list[str] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.gamma_max is not None:
+            raise InputError(f"gamma_max is {self.gamma_max}, but Theorem 1 speaks of cosines, not of l2; give null")
+        if self.linkage != "single":
+            raise InputError(f"linkage is {self.linkage}, but AdaCFL splits by no bipartition; leave it out")
+
+    def check(self, work: LocalWork) -> None:
+        work.layout.columns(self._layers(work))
+
+    def _layers(self, work: LocalWork) -> list[str]:
+        return work.layout.layers_of("linear") if self.layers is None else self.layers
+
+    def _compare(self, updates: Tensor, start: Tensor, v: float, work: LocalWork) -> Comparison | None:
+        if v <= self.eps2:
+            return None
+        features, layers = self._features(updates, start), self._layers(work)
+        return Comparison(features, layers, -distances(features[:, work.layout.columns(layers)], "l2"))
+
+    def _parts(self, similarity: Tensor) -> Tensor | None:
+        """As many clusters as there are below the largest gap between merges; None without a gap."""
+        heights = merge_distances(-similarity, linkage="complete")
+        gaps = heights.diff()
+        if not (gaps > 0).any():
+            return None
+        return agglomerate(-similarity, linkage="complete", num_clusters=len(gaps) + 1 - int(gaps.argmax()))
+
+    def _features(self, updates: Tensor, start: Tensor) -> Tensor:
+        return updates.add_(start)  # in place: the rows may fill a disk, and updates are not needed any more
+
+    def _closeness(self, features: Tensor, means: Tensor) -> Tensor:
+        return -cross_distances(features, means, "l2")

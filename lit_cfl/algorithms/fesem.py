@@ -1,0 +1,179 @@
+"""FeSEM: cluster clients by their local models, as in K-means, while the clusters' models are trained.
+
+Xie, Long, Shen, Zhou, Wang, Jiang. Multi-Center Federated Learning. 2020. arXiv:2005.01026, Equation 3 and
+Algorithm 1 (stochastic expectation maximisation).
+
+Where this differs from the paper:
+* the clients of a round take the E-step, not all; a client's model is the one it trained last, and the server keeps it,
+  as in FlexCFL's code. So the E-step costs no traffic, and memory for a model a client.
+* a client that never trained joins a random cluster; in FlexCFL's code all such clients have one and the same model
+  and so join the same cluster: `start_partition` (C14).
+* distances are over all parameters as in FlexCFL, where FeSEM's code takes the last layer's: `cluster_on` (C15). That
+  code also starts from K-means, and weighs by examples.
+* FlexCFL's code averages with wrong weights: `weights` (C1).
+* a cluster without selected members stays as it is; the paper's mean would be over nobody.
+* neither paper nor code says what a newcomer does. Ours: it trains once from the mean of the clusters that have
+  members, and joins the nearest.
+* migration (FeSEM-MIG) is FlexCFL's addition: `migrate`. Data do not enter the rule, so that models stay the same.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from lit_cfl.aggregation import discrepancy, mean_by_cluster
+from lit_cfl.algorithms.base import Algorithm, Assignment, Info, require_not_negative, require_positive
+from lit_cfl.algorithms.groups import GroupWeights, group_weights, require_clients
+from lit_cfl.algorithms.migration import MIGRATIONS, SHIFT_SCORES, migrate
+from lit_cfl.clustering import ShiftMetric, assign, clusters_of
+from lit_cfl.local.work import Chunk, Fitted, LocalWork
+from lit_cfl.parameters import ParameterLayout
+
+
+@dataclass(frozen=True, eq=False)
+class FeSEMState:
+    models: Tensor  # C [K, d]
+    index: Tensor  # [clients], -1 = never selected
+    last: dict[int, Tensor]  # W_i, the columns of what client i trained last that distances are over
+    initial: Tensor  # those columns of w_0
+    reference: Tensor  # label counts at the last migration or the start [clients, labels]; empty without `migrate`
+    sizes: Tensor  # n_i at the start [clients]; empty without `migrate`
+
+
+@dataclass(frozen=True)
+class FeSEM(Algorithm):
+    """Federated expectation maximisation: a client joins the cluster whose model is nearest to its own last one.
+
+    Args:
+        num_clusters: K, 1 or more.
+        start_partition: a client that never trained joins a `random` cluster (paper), or the one nearest to the `same`
+            model w_0 for all (FlexCFL's code), which puts all of them into one (C14).
+        cluster_on: distances over `all` trainable parameters (paper), or over the kernel of the `last_layer` (FeSEM's
+            code) (C15): the first tensor of the last layer that has parameters.
+        weights: of the clients in a cluster's mean: `equal` (paper), their number of `examples` (FeSEM's code), or
+            `first`: only the lowest id counts (FlexCFL's code, a mistake; only to test C1).
+        migrate: before training, clients whose labels drifted join their nearest cluster again (FeSEM-MIG).
+        shift_threshold: share of the data that may change before a client migrates, 0 or more.
+        shift_metric: how the change is measured: `total_variation`, `sorted_counts` (FlexCFL's code), `l1_counts`
+            or `w1_label_axis` (C4).
+    """
+
+    num_clusters: int = 3
+    start_partition: Literal["random", "same"] = "random"
+    cluster_on: Literal["all", "last_layer"] = "all"
+    weights: GroupWeights = "equal"
+    migrate: bool = False
+    shift_threshold: float = 0.2
+    shift_metric: ShiftMetric = "total_variation"
+    state_type = FeSEMState
+    score_columns = SHIFT_SCORES
+    tables = MIGRATIONS
+
+    def __post_init__(self) -> None:
+        require_positive(num_clusters=self.num_clusters)
+        require_not_negative(shift_threshold=self.shift_threshold)
+
+    def check(self, work: LocalWork) -> None:
+        require_clients(self.num_clusters, work)
+
+    def init(self, work: LocalWork, rng: torch.Generator) -> tuple[FeSEMState, Info]:
+        models = torch.stack([work.initial(number) for number in range(self.num_clusters)])
+        known = len(work.num_examples) if self.migrate else 0
+        state = FeSEMState(
+            models=models,
+            index=torch.full((len(work.num_examples),), -1),
+            last={},
+            initial=models[0, self._columns(work.layout)].clone(),
+            reference=work.label_counts[:known].clone(),
+            sizes=work.num_examples[:known].clone(),
+        )
+        return state, Info()
+
+    def round(
+        self, state: FeSEMState, cohort: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[FeSEMState, Info]:
+        state, migrated = self._migrate(state, work)
+        asked, cohort = len(cohort), cohort[work.num_examples[cohort] > 0]
+        state = self._first_touch(state, cohort, work, rng)
+        state, _ = self._nearest(state, cohort, work)  # E-step
+        labels = clusters_of(state.index, cohort)
+        last = dict(state.last)
+        fitted = self._kept(work.fit(state.models, cohort, labels), cohort, last, work)  # W_i from C_k
+        weights = group_weights(work.num_examples[cohort], cohort, labels, self.weights)
+        models = mean_by_cluster(fitted, labels, weights, into=state.models)  # M-step
+        trained = int(fitted.trained.sum())
+        scores = {"train/discrepancy": discrepancy(fitted, models, labels), **migrated.scores}
+        info = Info(fitted.loss, len(cohort), trained, asked - trained, scores, tables=migrated.tables)
+        return replace(state, models=models, last=last), info
+
+    def _migrate(self, state: FeSEMState, work: LocalWork) -> tuple[FeSEMState, Info]:
+        if not self.migrate:
+            return state, Info()
+        return migrate(state, work, lambda s, c: self._nearest(s, c, work), self.shift_threshold, self.shift_metric)
+
+    def _first_touch(self, state: FeSEMState, clients: Tensor, work: LocalWork, rng: torch.Generator) -> FeSEMState:
+        """Clusters for clients that have none yet (C14)."""
+        if self.start_partition == "same":
+            nearest = self._distances(state.initial, state, work).argmin()
+            drawn = nearest.expand(len(work.num_examples))
+        else:
+            drawn = torch.randint(len(state.models), (len(work.num_examples),), generator=rng)
+        new = clients[clusters_of(state.index, clients) < 0]
+        return replace(state, index=assign(state.index, new, drawn[new]))
+
+    def _nearest(self, state: FeSEMState, clients: Tensor, work: LocalWork) -> tuple[FeSEMState, Info]:
+        """E-step: the cluster nearest to each client's last model; who has none stays. Ties: lowest index."""
+        closeness = torch.full((len(clients), len(state.models)), float("nan"), dtype=torch.float64)
+        for row, client in enumerate(clients.tolist()):
+            if client in state.last:
+                closeness[row] = -self._distances(state.last[client], state, work)
+        found = ~closeness.isnan().all(1)
+        labels = closeness[found].nan_to_num(-torch.inf).argmax(1)
+        return replace(state, index=assign(state.index, clients[found], labels)), Info(closeness=closeness)
+
+    def _distances(self, row: Tensor, state: FeSEMState, work: LocalWork) -> Tensor:
+        """|W - C_k| for each k, float64 `[K]`."""
+        apart = state.models[:, self._columns(work.layout)] - row
+        distances: Tensor = torch.linalg.vector_norm(apart, dim=1, dtype=torch.float64)
+        return distances
+
+    def _columns(self, layout: ParameterLayout) -> slice:
+        if self.cluster_on == "all":
+            return slice(0, layout.num_parameters)  # running statistics are no part of a distance
+        kernel = next(slot for slot in layout.slots if slot.layer == layout.layers[-1])
+        return slice(kernel.start, kernel.stop)
+
+    def _kept(self, fitted: Fitted, clients: Tensor, last: dict[int, Tensor], work: LocalWork) -> Fitted:
+        """The same fit, whose rows are put into `last` while it is read: they can be read once only."""
+        columns = self._columns(work.layout)
+
+        def chunks() -> Iterator[Chunk]:
+            for chunk in fitted.chunks():
+                ids = clients[chunk.start : chunk.start + len(chunk.models)].tolist()
+                for client, row, trained in zip(ids, chunk.models, chunk.trained.tolist(), strict=True):
+                    if trained:
+                        last[client] = row[columns].clone()  # a view would hold the rows of the whole chunk
+                yield chunk
+
+        return Fitted(chunks(), work.num_examples[clients], held=fitted.held)
+
+    def place(
+        self, state: FeSEMState, clients: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[FeSEMState, Info]:
+        """The E-step; who never trained does so now, from the mean of the clusters that have members (ours)."""
+        new = clients[torch.tensor([client not in state.last for client in clients.tolist()], dtype=torch.bool)]
+        used = state.index[state.index >= 0].unique()
+        middle = state.models[used if len(used) else slice(None)].mean(0, keepdim=True)
+        last = dict(state.last)
+        fitted = self._kept(work.fit(middle, new, purpose="place"), new, last, work)
+        for _ in fitted.chunks():  # read for what `_kept` keeps
+            pass
+        state, info = self._nearest(replace(state, last=last), clients, work)
+        up = int(fitted.trained.sum())
+        return state, replace(info, loss=fitted.loss, down=len(new), up=up, skipped=fitted.skipped)
+
+    def serve(self, state: FeSEMState, clients: Tensor) -> Assignment:
+        return Assignment(state.models, clusters_of(state.index, clients))

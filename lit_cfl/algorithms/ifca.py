@@ -1,0 +1,141 @@
+"""IFCA: keep k models; each client trains the one that fits its data best.
+
+Ghosh, Chung, Yin, Ramchandran. An Efficient Framework for Clustered Federated Learning. NeurIPS 2020.
+arXiv:2006.04088, Algorithm 1, option II (model averaging) or I (gradient averaging).
+
+Where this differs from the paper:
+* a model that nobody chose stays as it is (line 13 would divide by zero), also one that attracts nobody for ever.
+* a client without training data cannot estimate: it keeps its cluster, or stays without one; its weight is 0.
+* option I scales the clients' whole updates by the group's share of the round. It is the paper's line 12 where a client
+  takes one full-batch step; with more steps it is ours.
+* a client is served the model it chose when it last took part; the paper's own code estimates again before each
+  test: `reassign_at_evaluation` (C13). The estimate is from training data, never from test data as in that code.
+* FlexCFL's code averages with wrong weights: `weights` (C1); and estimates by a loss with its L2 penalty:
+  `assign_with_l2` (C11).
+* migration (IFCA-MIG) is FlexCFL's addition: `migrate`. A client that migrates and is selected gets the models twice.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from lit_cfl.aggregation import discrepancy, mean_by_cluster
+from lit_cfl.algorithms.base import Algorithm, Assignment, Info, require_not_negative, require_positive
+from lit_cfl.algorithms.groups import GroupWeights, group_weights, require_clients
+from lit_cfl.algorithms.migration import MIGRATIONS, SHIFT_SCORES, migrate
+from lit_cfl.clustering import ShiftMetric, assign, clusters_of
+from lit_cfl.errors import InputError
+from lit_cfl.local.work import Fitted, LocalWork
+
+
+@dataclass(frozen=True, eq=False)
+class IFCAState:
+    models: Tensor  # [k, d]
+    index: Tensor  # [clients], -1 = never selected
+    reference: Tensor  # label counts at the last migration or the start [clients, labels]; empty without `migrate`
+    sizes: Tensor  # n_i at the start [clients]; empty without `migrate`
+
+
+@dataclass(frozen=True)
+class IFCA(Algorithm):
+    """Iterative federated clustering: each selected client chooses among k models by its training loss.
+
+    Args:
+        num_clusters: k, 1 or more.
+        weights: of the clients in a cluster's mean: `equal` (paper), their number of `examples` (FedGroup's code), or
+            `first`: only the lowest id counts (FlexCFL's code, a mistake; only to test C1).
+        averaging: of `models` within each cluster (paper, option II), or of `gradients` (option I): a cluster moves by
+            the sum of its members' weighted updates over the weight of everyone who trained in the round.
+        assign_with_l2: choose by the loss with the task's L2 penalty (FlexCFL's code), not the plain loss
+            (paper) (C11).
+        reassign_at_evaluation: at the end of each round every client in training chooses again, so that evaluation
+            finds it with the model that fits best now (paper's code); costs k models down each. Without, a client
+            keeps what it chose when it last took part (FlexCFL's tables) (C13).
+        migrate: before training, clients whose labels drifted choose again (IFCA-MIG); costs k models down each.
+        shift_threshold: share of the data that may change before a client migrates, 0 or more.
+        shift_metric: how the change is measured: `total_variation`, `sorted_counts` (FlexCFL's code), `l1_counts`
+            or `w1_label_axis` (C4).
+    """
+
+    num_clusters: int = 3
+    weights: GroupWeights = "equal"
+    averaging: Literal["models", "gradients"] = "models"
+    assign_with_l2: bool = False
+    reassign_at_evaluation: bool = False
+    migrate: bool = False
+    shift_threshold: float = 0.2
+    shift_metric: ShiftMetric = "total_variation"
+    state_type = IFCAState
+    score_columns = SHIFT_SCORES
+    tables = MIGRATIONS
+
+    def __post_init__(self) -> None:
+        require_positive(num_clusters=self.num_clusters)
+        require_not_negative(shift_threshold=self.shift_threshold)
+        if self.averaging == "gradients" and self.weights == "first":
+            raise InputError(
+                "weights 'first' repeats a mistake in averaging models; with gradients give equal or examples"
+            )
+
+    def check(self, work: LocalWork) -> None:
+        require_clients(self.num_clusters, work)
+
+    def init(self, work: LocalWork, rng: torch.Generator) -> tuple[IFCAState, Info]:
+        models = torch.stack([work.initial(number) for number in range(self.num_clusters)])  # line 1
+        known = len(work.num_examples) if self.migrate else 0
+        nobody = torch.full((len(work.num_examples),), -1)
+        return IFCAState(models, nobody, work.label_counts[:known].clone(), work.num_examples[:known].clone()), Info()
+
+    def round(self, state: IFCAState, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[IFCAState, Info]:
+        state, migrated = self._migrate(state, work, rng)
+        state, placed = self.place(state, cohort, work, rng)  # lines 3 and 6
+        labels = clusters_of(state.index, cohort)
+        asked, cohort, labels = len(cohort), cohort[labels >= 0], labels[labels >= 0]  # without data: without a model
+        fitted = work.fit(state.models, cohort, labels)  # line 9
+        models = self._average(fitted, state.models, cohort, labels, work)  # line 12 or 13
+        state, reassigned = self._reassign(replace(state, models=models), work, rng)
+        trained = int(fitted.trained.sum())
+        info = Info(
+            loss=fitted.loss,
+            down=migrated.down + placed.down + reassigned.down,
+            up=trained,
+            skipped=asked - trained,
+            scores={"train/discrepancy": discrepancy(fitted, models, labels), **migrated.scores},
+            tables=migrated.tables,
+        )
+        return state, info
+
+    def _average(self, fitted: Fitted, models: Tensor, clients: Tensor, labels: Tensor, work: LocalWork) -> Tensor:
+        weights = group_weights(work.num_examples[clients], clients, labels, self.weights)
+        means = mean_by_cluster(fitted, labels, weights, into=models)
+        if self.averaging == "models":
+            return means
+        heard = torch.zeros(len(models), dtype=torch.float64).index_add(0, labels, weights * fitted.trained)
+        share = heard / heard.sum().clamp(min=torch.finfo(torch.float64).tiny)  # |group| / |S_t|, with equal weights
+        return (models + share[:, None] * (means.double() - models)).to(models.dtype)
+
+    def _migrate(self, state: IFCAState, work: LocalWork, rng: torch.Generator) -> tuple[IFCAState, Info]:
+        if not self.migrate:
+            return state, Info()
+        return migrate(state, work, lambda s, c: self.place(s, c, work, rng), self.shift_threshold, self.shift_metric)
+
+    def _reassign(self, state: IFCAState, work: LocalWork, rng: torch.Generator) -> tuple[IFCAState, Info]:
+        if not self.reassign_at_evaluation:
+            return state, Info()
+        return self.place(state, work.population, work, rng)
+
+    def place(self, state: IFCAState, clients: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[IFCAState, Info]:
+        """Cluster identity estimate, line 6: the model with the least training loss. Ties: lowest index."""
+        able = work.num_examples[clients] > 0
+        losses = torch.full((len(clients), len(state.models)), float("nan"), dtype=state.models.dtype)
+        found = work.losses(state.models, clients[able], penalised=self.assign_with_l2)  # [clients, k]
+        losses[able] = found.to(losses.dtype)
+        labels = found.nan_to_num(torch.inf).argmin(1)  # a model that diverged fits nobody
+        state = replace(state, index=assign(state.index, clients[able], labels))
+        down, skipped = len(clients) * len(state.models), int((~able).sum())
+        return state, Info(down=down, skipped=skipped, closeness=-losses)
+
+    def serve(self, state: IFCAState, clients: Tensor) -> Assignment:
+        return Assignment(state.models, clusters_of(state.index, clients))

@@ -1,0 +1,131 @@
+"""LayerCFL: CFL that compares clients by those layers in which their kind of skew shows.
+
+Yuan et al. LayerCFL: An Efficient Federated Learning with Layer-Wised Clustering. Cybersecurity 6, 2023. Algorithms 1
+and 2, Equations 24 to 28.
+
+Where this differs from the paper (beside what CFL lists: C29 to C32):
+* eps2 is compared with the norm of the whole update by default, like eps1; the paper takes the selected layers' (whose
+  scale depends on their size) and lets eps2 range from eps1 to 10 eps1: `eps2_on` (C33).
+* linkage is not stated; ours is single, as in CFL, on every distance.
+* Algorithm 2 splits at >= eps2, CFL's code above it; above here.
+* "a conv layer" is the fourth convolution, as in the paper's VGG16, or the last of fewer; "an FC layer" the first
+  fully connected one. `layers: auto` is ours: it never sees true clusters.
+* Theorem 1 speaks of cosines: with the other distances there is no `gamma_max`.
+"""
+
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from lit_cfl.agreement import silhouette
+from lit_cfl.algorithms.cfl import CFL, Comparison
+from lit_cfl.clustering import (
+    bipartition,
+    cosine_similarity,
+    cross_distances,
+    direction_cosines,
+    distances,
+    separation_gap,
+)
+from lit_cfl.errors import InputError
+from lit_cfl.local.work import LocalWork
+from lit_cfl.parameters import ParameterLayout
+
+_FEATURE_LAYER = 3  # conv4 of VGG16 in the paper
+
+
+@dataclass(frozen=True)
+class LayerCFL(CFL):
+    """CFL by part of the layers.
+
+    The arguments of CFL, and:
+
+    Args:
+        layers: `by_skew` (paper): a convolution for feature skew, a fully connected layer for label skew, otherwise
+            all; `auto`: the layer that separates the clients best, anew at each split; or patterns of layers, such as
+            `["conv4"]`, `["fc*"]`, `["*"]` (= CFL).
+        distance: of two clients: `cos` or `l2` of their weights in these layers, `delta_cos` or `delta_l2` of their
+            updates.
+        eps2_on: compare eps2 with the norm of the `whole` update, or of the selected `layer` (paper) (C33).
+        layer_score: what `auto` goes by: the mean `silhouette` of the bipartition, or its `gap` (Equation 24: least
+            similarity within minus greatest across).
+    """
+
+    layers: Literal["by_skew", "auto"] | list[str] = "by_skew"
+    distance: Literal["l2", "delta_l2", "cos", "delta_cos"] = "delta_cos"
+    eps2_on: Literal["whole", "layer"] = "whole"
+    layer_score: Literal["silhouette", "gap"] = "silhouette"
+    tables: ClassVar[dict[str, tuple[str, ...]]] = {"layers": ("cluster", "layer", "silhouette", "gap", "chosen")}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.gamma_max is not None and self.distance.endswith("l2"):
+            raise InputError(f"gamma_max is {self.gamma_max}, but distance {self.distance} has no Theorem 1; give null")
+
+    def check(self, work: LocalWork) -> None:
+        if isinstance(self.layers, list):
+            work.layout.columns(self.layers)
+
+    def _compare(self, updates: Tensor, start: Tensor, v: float, work: LocalWork) -> Comparison | None:
+        if self.eps2_on == "whole" and v <= self.eps2:
+            return None
+        features, layout = self._features(updates, start), work.layout
+        scores = self._scores(features, layout) if self.layers == "auto" else {}
+        layers = self._chosen(layout, work.skew, scores)
+        columns = layout.columns(layers)
+        if self.eps2_on == "layer" and self._reach(features, start, columns) <= self.eps2:
+            return None
+        return Comparison(features, layers, self._similarity(features[:, columns]), scores)
+
+    def _chosen(self, layout: ParameterLayout, skew: str, scores: dict[str, dict[str, float]]) -> list[str]:
+        if isinstance(self.layers, list):
+            return self.layers
+        if self.layers == "auto":
+            return [max(scores, key=lambda layer: _number(scores[layer][self.layer_score]))]  # ties: the earlier layer
+        convolutions, connected = layout.layers_of("conv"), layout.layers_of("linear")
+        if skew == "feature" and convolutions:
+            return [convolutions[min(_FEATURE_LAYER, len(convolutions) - 1)]]
+        return [connected[0]] if skew == "label" and connected else ["*"]
+
+    def _scores(self, features: Tensor, layout: ParameterLayout) -> dict[str, dict[str, float]]:
+        """How well each layer alone separates the clients, by the bipartition that it suggests itself."""
+        found = {}
+        for layer in layout.layers:
+            similarity = self._similarity(features[:, layout.columns(layer)])
+            parts = bipartition(similarity, self.linkage)
+            found[layer] = {"silhouette": silhouette(similarity, parts), "gap": separation_gap(similarity, parts)}
+        return found
+
+    def _features(self, updates: Tensor, start: Tensor) -> Tensor:
+        """Updates, or weights: made in place, for the rows may fill a disk and updates are not needed any more."""
+        return updates if self.distance.startswith("delta") else updates.add_(start)
+
+    def _reach(self, features: Tensor, start: Tensor, columns: Tensor) -> float:
+        """The largest norm of an update in these columns."""
+        origin = 0 if self.distance.startswith("delta") else start[columns]
+        return float((features[:, columns] - origin).norm(dim=1).max())
+
+    def _similarity(self, rows: Tensor) -> Tensor:
+        """Cosines, or 1 - 2 l2 / the largest l2: in [-1, 1], whatever the scale of the layer."""
+        if self.distance.endswith("cos"):
+            return cosine_similarity(rows)
+        apart = distances(rows, "l2")
+        return 1 - 2 * apart / apart.max().clamp(min=torch.finfo(apart.dtype).tiny)
+
+    def _closeness(self, features: Tensor, means: Tensor) -> Tensor:
+        near = self.distance.endswith("cos")
+        return direction_cosines(features, means) if near else -cross_distances(features, means, "l2")
+
+    def _tables(self, compared: dict[int, Comparison]) -> dict[str, list[dict[str, Any]]]:
+        rows = [
+            {"cluster": cluster, "layer": layer, **scores, "chosen": int(layer in looked.layers)}
+            for cluster, looked in compared.items()
+            for layer, scores in looked.scores.items()
+        ]
+        return {"layers": rows}
+
+
+def _number(score: float) -> float:
+    return score if score == score else float("-inf")  # a nan separates nobody

@@ -1,0 +1,200 @@
+"""StoCFL: merge clusters whose data look alike, as clients are sampled; train them around a shared global model.
+
+Zeng, Hu, Liu, Yu, Wang, Xu. Stochastic Clustered Federated Learning. arXiv:2303.00897, Algorithm 1.
+
+Where this differs from the paper:
+* a client's Psi is by default its update in a short training from the anchor, as in the published code, not the
+  gradient of Section 2.1: `psi` (C20).
+* line 5 says "and in P"; Psi is asked of sampled clients that are NOT in P yet (C22).
+* line 14 says "> tau", the newcomers' rule ">= tau": >= here, transitive in a round; tau = 1 never merges (C23).
+* line 10 is the mean over all members observed so far; the published code's is over those sampled: `representation`
+  (C21). Psi is asked once; a client that is placed again adds its new one, and leaves the old where it was.
+* merged clusters keep the theta of the largest, whatever the order of the merges: `merged_model` (C24). A client's own
+  theta is not stored before it is first sampled; a cluster without any starts from the current omega.
+* lines 22 and 24 are simple means: `weights` (C26). All clients start from one omega: `global_update` (C2).
+* newcomers that join no cluster are merged with each other by the same rule.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from lit_cfl.aggregation import client_weights, discrepancy, mean_by_cluster
+from lit_cfl.algorithms.base import Algorithm, Assignment, Info, Similarity, require_not_negative, require_positive
+from lit_cfl.algorithms.stocfl_clusters import (
+    MergedModel,
+    StoCFLState,
+    cosine_histogram,
+    for_clients,
+    founded,
+    joined,
+    nearest_cluster,
+    objective,
+    united,
+)
+from lit_cfl.clustering import clusters_of, cosine_similarity, merge_by_threshold, random_projection
+from lit_cfl.errors import InputError
+from lit_cfl.local.work import Budget, Chunk, Fitted, LocalWork, Sketch
+
+
+@dataclass(frozen=True)
+class StoCFL(Algorithm):
+    """Any number of clusters, merged as clients are sampled; a model for each, drawn to a global one.
+
+    Args:
+        tau: clusters whose representations have a cosine of tau or more merge, -1 to 1; 1 = never.
+        lambda_: pull of a cluster's model towards the global model omega, 0 or more.
+        psi: what represents a client: the `gradient` of its loss at the anchor (paper), or the `update`, anchor minus
+            weights, after `psi_budget` (published code).
+        psi_budget: how long a client trains for its `update`.
+        representation: of a cluster: mean over all members `observed` so far (paper), or over those `sampled` in the
+            round (published code), which keeps Psi of every client (C21).
+        merged_model: of merged clusters: that of the `larger` (published code), or the `average` weighted by their
+            numbers of clients (C24).
+        global_update: clients train omega in `parallel` (paper), or in `sequential` order of their ids, each going on
+            where the one before ended, before the mean is taken (published code, C2).
+        weights: of the clients in all means: `equal` (paper), or their number of `examples`.
+        sketch_dim: compare random projections of Psi to so many columns, the same for everyone; None = Psi itself.
+    """
+
+    tau: float = 0.5
+    lambda_: float = 0.05
+    psi: Literal["gradient", "update"] = "update"
+    psi_budget: Budget = Budget(10, "steps", "full")
+    representation: Literal["observed", "sampled"] = "observed"
+    merged_model: MergedModel = "larger"
+    global_update: Literal["parallel", "sequential"] = "parallel"
+    weights: Literal["examples", "equal"] = "equal"
+    sketch_dim: int | None = None
+    state_type = StoCFLState
+    score_columns = ("clusters/objective",)
+    tables: ClassVar[dict[str, tuple[str, ...]]] = {"cosines": ("low", "high", "pairs")}
+
+    def __post_init__(self) -> None:
+        if not -1 <= self.tau <= 1:
+            raise InputError(f"tau is {self.tau}; it is a cosine: give -1 (one cluster) to 1 (no merge)")
+        require_not_negative(lambda_=self.lambda_)
+        require_positive(sketch_dim=1 if self.sketch_dim is None else self.sketch_dim)
+
+    def check(self, work: LocalWork) -> None:
+        self._sketch(work, seed=0)
+
+    def init(self, work: LocalWork, rng: torch.Generator) -> tuple[StoCFLState, Info]:
+        w0 = work.initial(0)
+        state = StoCFLState(
+            anchor=w0,
+            omega=w0,
+            models=w0.new_empty(0, len(w0)),
+            sums=w0.new_empty(0, self.sketch_dim or work.layout.num_parameters),
+            counts=torch.empty(0, dtype=torch.int64),
+            index=torch.full((len(work.num_examples),), -1),
+            psi={},
+            sketch_seed=int(torch.randint(2**31 - 1, (), generator=rng)),
+        )
+        return state, Info()
+
+    def round(
+        self, state: StoCFLState, cohort: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[StoCFLState, Info]:
+        """Algorithm 1, lines 4 to 25."""
+        cohort = cohort.sort().values  # clusters are numbered, and omega is handed on, in the order of ids
+        asked = cohort[clusters_of(state.index, cohort) < 0]
+        fresh, psi = self._represented(state, asked, work)  # lines 5-8
+        state, compared = self._merged(state, cohort, fresh, psi)  # lines 9-17
+        labels = clusters_of(state.index, cohort)
+        cohort, labels = cohort[labels >= 0], labels[labels >= 0]  # a client without data stays unobserved
+        weights, omega = client_weights(work.num_examples[cohort], self.weights), state.omega[None]
+        thetas = work.fit(state.models, cohort, labels, prox=self.lambda_, centers=omega)  # lines 19-20, 28
+        models = mean_by_cluster(thetas, labels, weights, into=state.models)  # lines 23-25
+        omegas = self._omegas(omega, cohort, work)  # line 29
+        omega = mean_by_cluster(omegas, torch.zeros_like(labels), weights, into=omega)  # line 22
+        info = Info(
+            loss=thetas.loss,
+            down=len(asked) + 2 * len(cohort),
+            up=len(fresh) + int(thetas.trained.sum()) + int(omegas.trained.sum()),
+            skipped=len(asked) - len(fresh) + int((~(thetas.trained & omegas.trained)).sum()),
+            scores={"clusters/objective": objective(state), "train/discrepancy": discrepancy(thetas, models, labels)},
+            similarity=self._similarity(state, cohort, fresh, psi),
+            tables={"cosines": cosine_histogram(compared)},
+        )
+        return replace(state, models=models, omega=omega[0]), info
+
+    def place(
+        self, state: StoCFLState, clients: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[StoCFLState, Info]:
+        """Section 3.3, cluster inference: Psi goes to the server, which compares it with all clusters."""
+        found, psi = self._represented(state, clients.sort().values, work)
+        closeness, best, nearest = nearest_cluster(state, psi)  # step 1
+        joins = (best >= self.tau) & (self.tau < 1)  # step 2
+        state = joined(state, found[joins], psi[joins], nearest[joins], keep=self._keeps)
+        if not joins.all():
+            alone, own = found[~joins], psi[~joins]
+            groups = merge_by_threshold(own, self.tau)
+            _, _, start = nearest_cluster(state, mean_by_cluster(own, groups))
+            state, numbers = founded(state, torch.cat([state.models, state.omega[None]])[start])  # -1: omega
+            state = joined(state, alone, own, numbers[groups], keep=self._keeps)
+        told = for_clients(closeness, found, clients)
+        return state, Info(down=len(clients), up=len(found), skipped=len(clients) - len(found), closeness=told)
+
+    def serve(self, state: StoCFLState, clients: Tensor) -> Assignment:
+        return Assignment(state.models, clusters_of(state.index, clients), {"global": state.omega})
+
+    @property
+    def _keeps(self) -> bool:
+        return self.representation == "sampled"
+
+    def _sketch(self, work: LocalWork, seed: int) -> Sketch:
+        columns = work.layout.num_parameters
+        project = random_projection(columns, self.sketch_dim, seed) if self.sketch_dim else Tensor.contiguous
+        return lambda rows: project(rows[:, :columns])
+
+    def _represented(self, state: StoCFLState, clients: Tensor, work: LocalWork) -> tuple[Tensor, Tensor]:
+        """Psi at the anchor (line 6): the clients that have one, in their order, and their rows `[n, s]`."""
+        clients, sketch = clients[work.num_examples[clients] > 0], self._sketch(work, state.sketch_seed)
+        if not len(clients):
+            return clients, state.sums[:0]
+        if self.psi == "gradient":
+            return clients, work.gradients(state.anchor, clients, sketch)
+        fitted = work.fit(state.anchor[None], clients, purpose="psi", budget=self.psi_budget)
+        rows = torch.cat([sketch(state.anchor - chunk.models[chunk.trained]) for chunk in fitted.chunks()])
+        return clients[fitted.trained], rows
+
+    def _merged(
+        self, state: StoCFLState, cohort: Tensor, fresh: Tensor, psi: Tensor
+    ) -> tuple[StoCFLState, list[Tensor]]:
+        """Lines 9 to 17: merges the clusters of the cohort; the representations compared come with the state."""
+        labels = clusters_of(state.index, cohort)
+        known, labels = cohort[labels >= 0], labels[labels >= 0]
+        touched, place = labels.unique(return_inverse=True)
+        rows = state.sums[touched]  # line 10: a mean has the direction of its sum
+        if self._keeps and len(known):
+            rows = torch.zeros_like(rows).index_add(0, place, state.psi_of(known))
+        if not len(touched) + len(fresh):
+            return state, [rows, psi]
+        groups = merge_by_threshold([rows, psi], self.tau)  # lines 12-17; groups with a known cluster come first
+        before, after = groups[: len(touched)], groups[len(touched) :]
+        state, lived = united(state, touched, before, self.merged_model)
+        state, new = founded(state, state.omega.expand(int(groups.max()) + 1 - len(lived), -1))
+        state = joined(state, fresh, psi, torch.cat([lived, new])[after], keep=self._keeps)
+        return state, [rows, psi]
+
+    def _omegas(self, omega: Tensor, cohort: Tensor, work: LocalWork) -> Fitted:
+        if self.global_update == "parallel":
+            return work.fit(omega, cohort, purpose="omega")
+        return Fitted(_one_after_another(omega, cohort, work), work.num_examples[cohort], held=False)
+
+    def _similarity(self, state: StoCFLState, cohort: Tensor, fresh: Tensor, psi: Tensor) -> Similarity | None:
+        if len(cohort) < 2 or (not self._keeps and len(fresh) < len(cohort)):
+            return None  # Psi of some is not at hand
+        return Similarity(cohort, cosine_similarity(psi if len(fresh) == len(cohort) else state.psi_of(cohort)))
+
+
+def _one_after_another(omega: Tensor, cohort: Tensor, work: LocalWork) -> Iterator[Chunk]:
+    """Each client trains omega `[1, d]` from where the one before it ended (C2)."""
+    for position, client in enumerate(cohort[:, None]):
+        (chunk,) = work.fit(omega, client, purpose="omega").chunks()
+        omega = chunk.models
+        yield replace(chunk, start=position)

@@ -1,0 +1,125 @@
+"""StoCFL's clusters: what the server knows of them, and how they are founded, joined and merged. Pure functions.
+
+A cluster is a number from 0 and a row of each tensor. It keeps its number as long as it lives; of merged clusters the
+lowest number lives on, the others are free for new ones.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from lit_cfl.aggregation import mean_by_cluster
+from lit_cfl.clustering import assign, cosine_similarity, direction_cosines
+from lit_cfl.clustering.products import Rows
+
+MergedModel = Literal["larger", "average"]
+_BINS = 40  # of the histogram of cosines
+
+
+@dataclass(frozen=True, eq=False)
+class StoCFLState:
+    anchor: Tensor  # psi [d], which is omega_0 and never trained
+    omega: Tensor  # [d]
+    models: Tensor  # theta [C, d]
+    sums: Tensor  # of the members' Psi [C, s]
+    counts: Tensor  # of Psi in each sum, int64 [C]; 0 = the number is free
+    index: Tensor  # [clients], -1 = never observed, which is a cluster by itself
+    psi: dict[int, Tensor]  # of each observed client [s]; empty unless `representation` is `sampled`
+    sketch_seed: int
+
+    def psi_of(self, clients: Tensor) -> Tensor:
+        """Psi of observed clients `[n, s]`."""
+        return torch.stack([self.psi[client] for client in clients.tolist()])
+
+
+def founded(state: StoCFLState, models: Tensor) -> tuple[StoCFLState, Tensor]:
+    """New clusters with these thetas `[n, d]`, still without clients, and their numbers `[n]`, ascending."""
+    size, free = len(state.counts), (state.counts == 0).nonzero().flatten()
+    numbers = torch.cat([free, size + torch.arange(len(models))])[: len(models)]
+    missing = int((numbers >= size).sum())
+
+    def longer(rows: Tensor) -> Tensor:
+        return torch.cat([rows, rows.new_zeros(missing, *rows.shape[1:])])
+
+    grown = longer(state.models).index_copy(0, numbers, models)
+    return replace(state, models=grown, sums=longer(state.sums), counts=longer(state.counts)), numbers
+
+
+def joined(state: StoCFLState, clients: Tensor, psi: Tensor, clusters: Tensor, *, keep: bool) -> StoCFLState:
+    """Clients `[n]` in their clusters `[n]`, whose sums have their Psi `[n, s]`; `keep` it for each of them, too."""
+    return replace(
+        state,
+        sums=state.sums.index_add(0, clusters, psi),
+        counts=state.counts.index_add(0, clusters, torch.ones_like(clusters)),
+        index=assign(state.index, clients, clusters),
+        psi=state.psi | {client: row.clone() for client, row in zip(clients.tolist(), psi, strict=True) if keep},
+    )
+
+
+def united(
+    state: StoCFLState, clusters: Tensor, groups: Tensor, merged_model: MergedModel
+) -> tuple[StoCFLState, Tensor]:
+    """Clusters `[n]` merged by group `[n]`, and each group's number: the lowest of its clusters.
+
+    Args:
+        merged_model: the theta of the `larger` cluster (ties: the lower number), or the `average` by size (C24).
+    """
+    numbers = _lowest(clusters, groups)
+    if len(numbers) == len(clusters):
+        return state, numbers  # nothing merges
+    sizes, into = state.counts[clusters], numbers[groups]
+    weights = _largest(sizes, groups) if merged_model == "larger" else sizes
+    renamed = torch.arange(len(state.counts)).index_copy(0, clusters, into)
+    merged = replace(
+        state,
+        models=state.models.index_copy(0, numbers, mean_by_cluster(state.models[clusters], groups, weights)),
+        sums=state.sums.index_fill(0, clusters, 0).index_add(0, into, state.sums[clusters]),
+        counts=state.counts.index_fill(0, clusters, 0).index_add(0, into, sizes),
+        index=torch.where(state.index >= 0, renamed[state.index.clamp(min=0)], -1),
+    )
+    return merged, numbers
+
+
+def _lowest(values: Tensor, groups: Tensor) -> Tensor:
+    """The lowest value of each group: int64 `[groups]`; groups are numbered from 0 without gaps."""
+    number = int(groups.max()) + 1 if len(groups) else 0
+    return values.new_zeros(number).scatter_reduce(0, groups, values, "amin", include_self=False)
+
+
+def _largest(sizes: Tensor, groups: Tensor) -> Tensor:
+    """1 for the largest of each group, ties: the first; 0 for the others `[n]`."""
+    rank = sizes.argsort(descending=True, stable=True).argsort()
+    return (rank == _lowest(rank, groups)[groups]).double()
+
+
+def nearest_cluster(state: StoCFLState, psi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Cosines with the clusters `[n, C]` (-inf: a free number), the best `[n]` and whose it is `[n]` (-1: nobody's)."""
+    cosines = direction_cosines(psi, state.sums).masked_fill(state.counts == 0, -torch.inf)
+    nobody = cosines.new_full((len(psi), 1), -torch.inf)
+    best, nearest = torch.cat([nobody, cosines], dim=1).max(1)  # ties: the lowest number
+    return cosines, best, nearest - 1
+
+
+def for_clients(rows: Tensor, found: Tensor, clients: Tensor) -> Tensor:
+    """Rows of the clients `found`, ids ascending, as rows of `clients`, in their order; nan for the others."""
+    told = rows.new_full((len(clients), rows.shape[1]), float("nan"))
+    there = torch.isin(clients, found)
+    return told.masked_scatter(there[:, None], rows[torch.searchsorted(found, clients[there])])
+
+
+def objective(state: StoCFLState) -> float:
+    """Eq. 2, the sum of the cosines of all pairs of clusters, from the length of the sum of their directions."""
+    norms = state.sums.norm(dim=1, keepdim=True)
+    directions = torch.where(norms > 0, state.sums / norms, 0.0).double()
+    return float(directions.sum(0).square().sum() - directions.square().sum()) / 2
+
+
+def cosine_histogram(representations: Rows) -> list[dict[str, Any]]:
+    """How many pairs of representations `[n, s]` have a cosine from `low` to `high`; empty bins are left out."""
+    similarity = cosine_similarity(representations).double()
+    pairs = similarity[torch.ones_like(similarity).triu(1).bool()]
+    counts = torch.histc(pairs, _BINS, -1, 1).int().tolist()
+    edges = [round(2 * k / _BINS - 1, 3) for k in range(_BINS + 1)]
+    return [{"low": edges[k], "high": edges[k + 1], "pairs": count} for k, count in enumerate(counts) if count]

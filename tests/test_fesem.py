@@ -1,0 +1,232 @@
+"""FeSEM on quadratic clients (algorithms.md, section 2.5, checks 7 and 8; C1, C14, C15)."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import ids, quadratic_clients, rng
+from torch import nn
+from torch.testing import assert_close
+
+from lit_cfl.algorithms import FedAvg
+from lit_cfl.algorithms.fesem import FeSEM, FeSEMState
+from lit_cfl.errors import InputError
+from lit_cfl.parameters import ParameterLayout
+from lit_cfl.testing import QuadraticWork, check_algorithm
+
+TWO = FeSEM(num_clusters=2)
+OPTIONS = [
+    FeSEM(),
+    FeSEM(start_partition="same"),
+    FeSEM(cluster_on="last_layer"),
+    FeSEM(weights="examples"),
+    FeSEM(weights="first"),
+    FeSEM(migrate=True),
+]
+
+
+def line(*centers: float, sizes: tuple[int, ...] = ()) -> QuadraticWork:
+    """Clients on a line; one step goes half of the way to the client's centre."""
+    num_examples = torch.tensor(sizes or tuple(range(1, len(centers) + 1)))
+    return QuadraticWork(torch.tensor(centers, dtype=torch.float64)[:, None], num_examples, 0.5)
+
+
+def start(work: QuadraticWork, *models: float, index: tuple[int, ...] | None = None) -> FeSEMState:
+    state, _ = FeSEM(num_clusters=len(models)).init(work, rng())
+    models_now = torch.tensor(models, dtype=torch.float64)[:, None]
+    return replace(state, models=models_now, index=state.index if index is None else torch.tensor(index))
+
+
+def kept(state: FeSEMState) -> dict[int, list[float]]:
+    return {client: row.tolist() for client, row in state.last.items()}
+
+
+@pytest.mark.parametrize("algorithm", OPTIONS, ids=str)
+def test_every_option_keeps_the_contract(algorithm: FeSEM):
+    check_algorithm(algorithm)
+
+
+def test_three_rounds_by_hand():
+    work = line(0.0, -6.0, 10.0, 8.0)
+    state = start(work, 1.0, 9.0, index=(0, 1, 1, -1))  # the random partition of the first touch
+    state, info = TWO.round(state, ids(0, 1, 2), work, rng())
+    assert kept(state) == {0: [(1 + 0) / 2], 1: [(9 - 6) / 2], 2: [(9 + 10) / 2]}
+    assert state.models[:, 0].tolist() == [0.5, (1.5 + 9.5) / 2]
+    assert info.loss == pytest.approx((1 * 0.5 + 2 * 15**2 / 2 + 3 * 0.5) / 6)
+    assert (info.down, info.up, info.skipped) == (3, 3, 0)
+
+    state, _ = TWO.round(state, ids(0, 1), work, rng())
+    assert state.index.tolist() == [0, 0, 1, -1]  # 1.5 is 1 from 0.5 and 4 from 5.5
+    assert kept(state) == {0: [0.25], 1: [(0.5 - 6) / 2], 2: [9.5]}
+    assert state.models[:, 0].tolist() == [(0.25 - 2.75) / 2, 5.5]
+
+    state, info = TWO.round(state, ids(1, 2), work, rng())
+    assert kept(state) == {0: [0.25], 1: [(-1.25 - 6) / 2], 2: [(5.5 + 10) / 2]}
+    assert state.models[:, 0].tolist() == [-3.625, 7.75]
+    assert (info.down, info.up) == (2, 2)
+
+    state, info = TWO.place(state, ids(3), work, rng())  # from the mean 2.0625 half of the way to 8
+    assert state.index.tolist() == [0, 0, 1, 1]
+    assert kept(state)[3] == [(2.0625 + 8) / 2]
+    assert (info.down, info.up) == (1, 1)
+    assert info.closeness is not None
+    assert info.closeness.tolist() == [[-(5.03125 + 3.625), -(7.75 - 5.03125)]]
+
+
+def test_three_rounds_by_hand_weighted_by_examples():
+    work = line(0.0, -6.0, 10.0)
+    algorithm = replace(TWO, weights="examples")
+    state = start(work, 1.0, 9.0, index=(0, 1, 1))
+    state, _ = algorithm.round(state, ids(0, 1, 2), work, rng())
+    assert_close(state.models[:, 0].tolist(), [0.5, (2 * 1.5 + 3 * 9.5) / 5])
+    state, _ = algorithm.round(state, ids(0, 1), work, rng())
+    assert_close(state.models[:, 0].tolist(), [(1 * 0.25 + 2 * -2.75) / 3, 6.3])
+    state, _ = algorithm.round(state, ids(1, 2), work, rng())
+    assert_close(state.models[:, 0].tolist(), [(-1.75 - 6) / 2, (6.3 + 10) / 2])
+
+
+def test_first_weights_take_the_lowest_id_of_each_cluster():  # check 8, C1
+    work = line(0.0, -6.0, 10.0)
+    after, _ = replace(TWO, weights="first").round(start(work, 1.0, 9.0, index=(0, 1, 1)), ids(0, 1, 2), work, rng())
+    assert after.models[:, 0].tolist() == [0.5, 1.5]
+
+
+@pytest.mark.parametrize("weights", ["equal", "examples"])
+def test_one_cluster_is_fedavg(two_sides: QuadraticWork, weights: str):  # check 7
+    one, average = FeSEM(1, weights=weights), FedAvg(weights=weights)
+    a, b = one.init(two_sides, rng())[0], average.init(two_sides, rng())[0]
+    for cohort in (ids(0, 3, 5), ids(1, 2), ids(4, 6, 7)):
+        (a, found), (b, expected) = one.round(a, cohort, two_sides, rng()), average.round(b, cohort, two_sides, rng())
+        assert torch.equal(a.models, b.models)
+        assert (found.down, found.up, found.scores) == (expected.down, expected.up, expected.scores)
+
+
+def test_same_start_puts_all_first_time_clients_into_one_cluster(two_sides: QuadraticWork):  # check 7, C14
+    algorithm = FeSEM(start_partition="same")
+    state, _ = algorithm.init(two_sides, rng())
+    state, _ = algorithm.round(state, ids(0, 1, 2, 3, 4), two_sides, rng())
+    assert state.index.tolist() == [0, 0, 0, 0, 0, -1, -1, -1]
+    moved = replace(state, models=state.models.flip(0))  # now w_0 is nearest to another
+    after, _ = algorithm.round(moved, ids(5, 6, 7), two_sides, rng())
+    expected = int((moved.models - two_sides.initial(0)).norm(dim=1).argmin())
+    assert expected != 0
+    assert after.index[5:].tolist() == [expected] * 3
+
+
+def test_random_start_spreads_first_time_clients():  # C14
+    work = quadratic_clients(300)
+    state, _ = FeSEM().init(work, rng())
+    whole, _ = FeSEM().round(state, torch.arange(300), work, rng(5))
+    assert min(whole.index.bincount(minlength=3)) > 70
+    some, _ = FeSEM().round(state, ids(7, 250, 3), work, rng(5))
+    assert some.index[[3, 7, 250]].tolist() == whole.index[[3, 7, 250]].tolist()  # drawn for all ids
+
+
+def test_distance_may_be_over_the_last_layer_alone():  # C15
+    centers = torch.zeros(2, 4, dtype=torch.float64)
+    work = QuadraticWork(centers, ids(1, 2), 0.5, layers={"conv1": 2, "fc1": 2})
+    models = torch.tensor([[9.0, 9.0, 1.0, 1.0], [0.0, 0.0, 3.0, 3.0]], dtype=torch.float64)
+    found = {}
+    for cluster_on in ("all", "last_layer"):
+        algorithm = replace(TWO, cluster_on=cluster_on)
+        state = replace(algorithm.init(work, rng())[0], index=ids(1, -1), models=models)
+        state, _ = algorithm.round(state, ids(0), work, rng())  # W_0 = (0, 0, 1.5, 1.5)
+        state, _ = algorithm.round(replace(state, models=models), ids(0), work, rng())
+        found[cluster_on] = state.index[0].item()
+        assert len(state.last[0]) == (4 if cluster_on == "all" else 2)
+    assert found == {"all": 1, "last_layer": 0}
+
+
+def test_running_statistics_are_no_part_of_a_distance():
+    work = QuadraticWork(torch.zeros(1, 8, dtype=torch.float64), ids(3), 0.5)
+    work.layout = ParameterLayout.of(nn.BatchNorm1d(2))  # 4 parameters, 4 columns of statistics
+    far = torch.tensor([[1.0] * 4 + [100.0] * 4, [2.0] * 4 + [0.0] * 4], dtype=torch.float64)
+    state = replace(TWO.init(work, rng())[0], models=far, last={0: torch.zeros(4, dtype=torch.float64)})
+    after, _ = TWO.round(state, ids(0), work, rng())
+    assert after.index.tolist() == [0]
+
+
+def test_last_layer_is_the_kernel_without_the_bias():
+    net = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1))  # 6 + 2, then 2 + 1 columns
+    work = QuadraticWork(torch.zeros(1, 11, dtype=torch.float64), ids(3), 0.5)
+    work.layout = ParameterLayout.of(net)
+    algorithm = replace(TWO, cluster_on="last_layer")
+    state, _ = algorithm.init(work, rng())
+    after, _ = algorithm.round(state, ids(0), work, rng())
+    assert_close(after.last[0], after.models[after.index[0]][8:10])
+
+
+def test_rows_of_clients_that_did_not_train_are_shared(two_sides: QuadraticWork):
+    state, _ = FeSEM().init(two_sides, rng())
+    state, _ = FeSEM().round(state, ids(0, 1, 2), two_sides, rng())
+    after, _ = FeSEM().round(state, ids(1, 5), two_sides, rng())
+    assert after.last[0] is state.last[0]
+    assert after.last[1] is not state.last[1]
+    assert sorted(after.last) == [0, 1, 2, 5]
+    assert sorted(state.last) == [0, 1, 2]
+
+
+def test_cluster_without_selected_members_keeps_its_model():
+    work = line(0.0, 10.0)
+    after, _ = TWO.round(start(work, 1.0, 9.0, index=(0, 1)), ids(0), work, rng())
+    assert after.models[:, 0].tolist() == [0.5, 9.0]
+
+
+def test_client_without_data_stays_cold_or_where_it_was():
+    work = line(0.0, 10.0, 4.0, sizes=(0, 3, 0))
+    after, info = TWO.round(start(work, 1.0, 9.0, index=(-1, 1, 0)), ids(0, 1, 2), work, rng())
+    assert after.index.tolist() == [-1, 1, 0]
+    assert sorted(after.last) == [1]
+    assert (info.up, info.skipped) == (1, 2)
+    placed, info = TWO.place(after, ids(0), work, rng())
+    assert placed.index.tolist() == [-1, 1, 0]
+    assert (info.up, info.skipped) == (0, 1)
+
+
+def test_tie_goes_to_the_lowest_cluster():
+    work = line(0.0)
+    state = replace(start(work, 3.0, -1.0, 1.0), last={0: torch.zeros(1, dtype=torch.float64)})
+    assert TWO.place(state, ids(0), work, rng())[0].index.tolist() == [1]
+
+
+def test_swapped_data_do_not_enter_the_assignment(two_sides: QuadraticWork):  # check 7
+    state, _ = FeSEM().init(two_sides, rng())
+    state, _ = FeSEM().round(state, torch.arange(8), two_sides, rng())
+    swapped = QuadraticWork(two_sides.centers.flip(0), two_sides.num_examples.flip(0), 0.25, steps=3)
+    a, _ = FeSEM().round(state, torch.arange(8), two_sides, rng())
+    b, _ = FeSEM().round(state, torch.arange(8), swapped, rng())
+    assert torch.equal(a.index, b.index)
+
+
+def test_newcomer_starts_from_the_clusters_that_have_members_and_warm_clients_are_not_trained():
+    work = line(0.0, 10.0, 8.0)
+    state, _ = FeSEM().round(start(work, 1.0, 9.0, 1000.0, index=(0, 1, -1)), ids(0, 1), work, rng())
+    placed, info = FeSEM().place(state, ids(2, 0), work, rng())
+    assert kept(placed)[2] == [((0.5 + 9.5) / 2 + 8) / 2]
+    assert placed.index.tolist() == [0, 1, 1]
+    assert (info.down, info.up) == (1, 1)
+
+
+def test_traffic_of_the_papers_mnist_runs():  # check 27: 2KT
+    work = quadratic_clients(1000)
+    state, _ = FeSEM().init(work, rng())
+    down = up = 0
+    for number in range(300):
+        cohort = torch.randperm(1000, generator=rng(number))[:20]
+        state, info = FeSEM().round(state, cohort, work, rng(number))
+        down, up = down + info.down, up + info.up
+    assert (down, up) == (6_000, 6_000)
+
+
+def test_bad_hyper_parameters_are_refused():
+    with pytest.raises(InputError, match="num_clusters is 0"):
+        FeSEM(num_clusters=0)
+    with pytest.raises(InputError, match="shift_threshold is nan"):
+        FeSEM(shift_threshold=float("nan"))
+
+
+def test_more_clusters_than_clients_with_data_are_refused():
+    work = line(0.0, 1.0, 2.0, sizes=(1, 0, 4))
+    FeSEM(2).check(work)
+    with pytest.raises(InputError, match="num_clusters is 3, but only 2 clients have training data; lower it to 2"):
+        FeSEM(3).check(work)

@@ -1,0 +1,152 @@
+"""Migration of clients whose labels drifted: IFCA-MIG and FeSEM-MIG (algorithms.md, sections 2.4 and 2.5, check 7)."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from conftest import ids, rng
+from torch import Tensor
+
+from lit_cfl.algorithms.base import Info, State
+from lit_cfl.algorithms.fesem import FeSEM
+from lit_cfl.algorithms.ifca import IFCA
+from lit_cfl.testing import QuadraticWork
+
+CENTERS, LABELS = [-4.0, 4.0, -5.0, 5.0], [[6, 0], [0, 4], [8, 0], [0, 10]]
+MIG = IFCA(num_clusters=2, migrate=True)
+
+
+def clients(order: tuple[int, ...] = (0, 1, 2, 3), labels: list[list[int]] | None = None) -> QuadraticWork:
+    """Four clients on a line, two sides; `order` names whose data each has."""
+    counts = torch.tensor(labels) if labels else torch.tensor(LABELS)[list(order)]
+    centers = torch.tensor(CENTERS, dtype=torch.float64)[list(order)][:, None]
+    return QuadraticWork(centers, counts.sum(1), 0.5, label_counts=counts)
+
+
+def begun(algorithm: IFCA = MIG) -> State:
+    """After a round of everyone from -1 and 1: clients 0 and 2 in cluster 0, 1 and 3 in cluster 1."""
+    state, _ = algorithm.init(clients(), rng())
+    state = replace(state, models=torch.tensor([[-1.0], [1.0]], dtype=torch.float64))
+    state, _ = algorithm.round(state, ids(0, 1, 2, 3), clients(), rng())
+    assert state.index.tolist() == [0, 1, 0, 1]
+    return state
+
+
+def rows(info: Info) -> list[tuple[int, ...]]:
+    return [(row["client"], row["cluster_before"], row["cluster_after"]) for row in info.tables["migrations"]]
+
+
+def test_swapped_clients_change_cluster_before_the_round_although_not_selected():
+    swapped = clients((3, 1, 2, 0))
+    after, info = MIG.round(begun(), ids(1), swapped, rng())
+    assert after.index.tolist() == [1, 1, 0, 0]
+    assert rows(info) == [(0, 0, 1), (3, 1, 0)]
+    assert (info.scores["shift/detected"], info.scores["shift/migrated"]) == (2, 2)
+    assert (info.down, info.up) == (2 * 1 + 2 * 2, 1)  # KT(m + 1) + m for each shifted client
+    sticky, plain = replace(MIG, migrate=False).round(begun(), ids(1), swapped, rng())
+    assert sticky.index.tolist() == [0, 1, 0, 1]
+    assert (plain.tables, plain.down) == ({}, 2)
+    assert torch.equal(sticky.models, after.models)
+
+
+def test_migration_is_over_once_the_new_labels_are_the_reference():
+    swapped = clients((3, 1, 2, 0))
+    state, _ = MIG.round(begun(), ids(1), swapped, rng())
+    assert state.reference.tolist() == [[0, 10], [0, 4], [8, 0], [6, 0]]
+    assert state.sizes.tolist() == [6, 4, 8, 10]  # n_i at the start, for ever
+    after, info = MIG.round(state, ids(1), swapped, rng())
+    assert (info.scores["shift/detected"], rows(info), info.down) == (0, [], 2)
+    assert after.index.tolist() == [1, 1, 0, 0]
+
+
+def test_shift_that_leaves_the_cluster_as_it_is_is_detected_and_costs():
+    relabelled = clients(labels=[[3, 3], [0, 4], [8, 0], [0, 10]])
+    after, info = MIG.round(begun(), ids(1), relabelled, rng())
+    assert (info.scores["shift/detected"], info.scores["shift/migrated"], rows(info)) == (1, 0, [])
+    assert info.down == 2 + 2
+    assert after.reference[0].tolist() == [3, 3]
+
+
+def test_slow_drift_adds_up_until_it_fires():
+    state, found = begun(), []
+    for moved in (1, 2, 3):  # of client 3's 10 examples: 0.1, 0.2 (not above the threshold), 0.3
+        work = clients(labels=[[6, 0], [0, 4], [8, 0], [moved, 10 - moved]])
+        state, info = MIG.round(state, ids(1), work, rng())
+        found.append(info.scores["shift/detected"])
+    assert found == [0, 0, 1]
+
+
+def test_sorted_counts_do_not_see_whose_labels_they_are():  # C4
+    work = clients(labels=[[0, 6], [0, 4], [8, 0], [0, 10]])
+    for metric, detected in {"sorted_counts": 0, "l1_counts": 1, "total_variation": 1, "w1_label_axis": 1}.items():
+        _, info = replace(MIG, shift_metric=metric).round(begun(), ids(1), work, rng())
+        assert info.scores["shift/detected"] == detected, metric
+
+
+def test_threshold_of_counts_is_by_the_first_number_of_examples():
+    algorithm = replace(MIG, shift_metric="l1_counts", shift_threshold=1.0)
+    grown = clients(labels=[[13, 0], [0, 4], [8, 0], [0, 10]])  # distance 7 / 2 > 1.0 * 6 / 2, but not > 13 / 2
+    _, info = algorithm.round(begun(), ids(1), grown, rng())
+    assert info.scores["shift/detected"] == 1
+
+
+def test_cold_clients_and_those_without_data_do_not_migrate():
+    state = replace(begun(), index=ids(0, 1, -1, 1))
+    changed = clients(labels=[[0, 0], [0, 4], [0, 8], [10, 0]])  # 0 lost its data, 2 is cold
+    after, info = MIG.round(state, ids(1), changed, rng())
+    assert info.scores["shift/detected"] == 1
+    assert after.index.tolist()[:3] == [0, 1, -1]
+    assert after.reference.tolist() == [[6, 0], [0, 4], [8, 0], [10, 0]]
+
+
+def test_client_that_was_not_there_at_the_start_is_compared_with_its_first_data():
+    state, _ = MIG.init(_first(3), rng())
+    state, _ = MIG.place(state, ids(3), clients(), rng())
+    state, info = MIG.round(state, ids(1), clients(), rng())
+    assert info.scores["shift/detected"] == 0
+    assert state.sizes.tolist() == [6, 4, 8, 10]
+    _, info = MIG.round(state, ids(1), clients((0, 1, 2, 0)), rng())
+    assert info.scores["shift/detected"] == 1
+
+
+def _first(number: int) -> QuadraticWork:
+    labels = torch.tensor(LABELS)[:number]
+    return QuadraticWork(clients().centers[:number], labels.sum(1), 0.5, label_counts=labels)
+
+
+def test_migrating_fesem_trains_the_same_models():  # check 7
+    plain, migrating = FeSEM(num_clusters=2), FeSEM(num_clusters=2, migrate=True)
+    a, b = plain.init(clients(), rng())[0], migrating.init(clients(), rng())[0]
+    works = [clients(), clients(), clients((3, 1, 2, 0)), clients((3, 0, 2, 1)), clients((0, 1, 2, 3))]
+    detected, up = 0.0, 0
+    for number, (cohort, work) in enumerate(zip(_cohorts(), works, strict=True)):
+        (a, _), (b, info) = plain.round(a, cohort, work, rng(number)), migrating.round(b, cohort, work, rng(number))
+        assert torch.equal(a.models, b.models)
+        detected, up = detected + info.scores["shift/detected"], up + info.up
+        assert (info.down, info.up) == (len(cohort), len(cohort))  # migration is the server's work alone
+    assert detected >= 4
+
+
+def _cohorts() -> list[Tensor]:
+    return [ids(0, 1, 2, 3), ids(0, 2), ids(1, 3), ids(2), ids(0, 3)]
+
+
+def test_migrating_fesem_moves_shifted_clients_to_the_nearest_model():
+    algorithm = FeSEM(num_clusters=2, migrate=True)
+    state, _ = algorithm.init(clients(), rng())
+    last = {0: -2.5, 1: 2.5, 2: 2.0, 3: 1.0}
+    state = replace(
+        state,
+        models=torch.tensor([[-3.0], [3.0]], dtype=torch.float64),
+        index=ids(0, 1, 0, 0),
+        last={client: torch.tensor([value], dtype=torch.float64) for client, value in last.items()},
+    )
+    after, info = algorithm.round(state, ids(1), clients((1, 1, 3, 3)), rng())  # labels of 0 and 2 changed
+    assert after.index.tolist() == [0, 1, 1, 0]  # 0 stays: data do not enter; 3 was not shifted
+    assert (info.scores["shift/detected"], rows(info)) == (2, [(2, 0, 1)])
+
+
+@pytest.mark.parametrize("kind", [IFCA, FeSEM])
+def test_without_migration_no_histograms_are_kept(kind: type[IFCA | FeSEM]):
+    state, _ = kind(num_clusters=2).init(clients(), rng())
+    assert (state.reference.numel(), state.sizes.numel()) == (0, 0)
