@@ -60,9 +60,13 @@ class ArrayData(PooledDataModule):
         skew_kind: Literal["feature", "label", "other"] = "other",
         test: float = 0.2,
         partition: Partition | None = None,
-        skew: Sequence[Skew] = (),
+        skew: Skew | Sequence[Skew] = (),
         **options: Any,
     ) -> None:
+        if not isinstance(partition, Partition | None):
+            raise InputError(f"partition is {partition!r}; give a Partition, such as IID(num_clients=10), or None")
+        if num_labels is not None and num_labels < 1:
+            raise InputError(f"num_labels is {num_labels}; give 1 or more, or null for the largest label + 1")
         super().__init__(_AsTold(partition, test, skew_kind), skew, **options)
         arrays = dict(zip(KEYS, (x, y, client, cluster), strict=True))
         self.arrays = {name: array for name, array in arrays.items() if array is not None}
@@ -141,10 +145,10 @@ def _label_space(y: Tensor, num_labels: int | None) -> int:
     if y.is_floating_point():
         raise InputError(f"y has dtype {y.dtype}; labels are integers from 0, so give y.astype(int) if these are whole")
     size = int(y.max()) + 1 if num_labels is None else num_labels
-    wrong = (y < 0) | (y >= size)
-    if wrong.any():
+    if (wrong := (y < 0) | (y >= size)).any():
         row = int(wrong.int().argmax())
-        raise InputError(f"y holds the label {int(y[row])} in row {row}; labels are 0 to {size - 1}, num_labels - 1")
+        remedy = "number them anew" if y[row] < 0 else f"num_labels is {size}, so none is above {size - 1}"
+        raise InputError(f"y holds the label {int(y[row])} in row {row}; labels are integers from 0: {remedy}")
     return size
 
 

@@ -31,9 +31,11 @@ def in_range(labels: np.ndarray, num_labels: int, column: str) -> np.ndarray:
     """These labels, int64 `[N]`. Raises InputError where one is not 0 to `num_labels - 1`."""
     wrong = np.flatnonzero((labels < 0) | (labels >= num_labels))
     if len(wrong):
+        most = int(labels.max())
+        wider = f", or read them by HFDataset with num_labels: {most + 1}" if most >= num_labels else ""
         raise InputError(
             f"label column {column!r} holds {labels[wrong[0]]} in row {wrong[0]} (from 0, test rows after the training "
-            f"rows), but labels are 0 to {num_labels - 1}; mend the data, or give another num_labels"
+            f"rows), but labels are 0 to {num_labels - 1}; mend the data{wider}"
         )
     return labels
 

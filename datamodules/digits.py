@@ -9,6 +9,7 @@ from datamodules.partition import IID, Partition, Pool
 from datamodules.pooled import PooledDataModule
 from datamodules.skew import Rotations, Skew
 from lit_cfl.data import Examples
+from lit_cfl.errors import InputError
 
 
 class Digits(PooledDataModule):
@@ -18,25 +19,30 @@ class Digits(PooledDataModule):
     its true cluster. `partition` and `skew` make other clients of the same images.
 
     Args:
-        num_clients: 1 to 1,797; shares are equal.
-        rotations: degrees, multiples of 90, one a true cluster.
-        test: share of each client's images kept for testing, 0 to below 1.
-        partition: in place of `num_clients` and `test`.
-        skew: in place of `rotations`.
+        num_clients: 1 to 1,797; shares are equal. null = 40.
+        rotations: degrees, multiples of 90, one a true cluster. null = 0, 90, 180, 270.
+        test: share of each client's images kept for testing, 0 to below 1. null = 0.2.
+        partition: who has which images, instead of `num_clients` and `test`: an error together with one of them.
+        skew: how clusters differ, instead of `rotations`: an error together with them.
         options: of `PooledDataModule`.
     """
 
     def __init__(
         self,
-        num_clients: int = 40,
-        rotations: Sequence[int] = (0, 90, 180, 270),
-        test: float = 0.2,
+        num_clients: int | None = None,
+        rotations: Sequence[int] | None = None,
+        test: float | None = None,
         partition: Partition | None = None,
-        skew: Sequence[Skew] | None = None,
+        skew: Skew | Sequence[Skew] | None = None,
         **options: Any,
     ) -> None:
-        partition = IID(num_clients, test) if partition is None else partition
-        super().__init__(partition, (Rotations(rotations),) if skew is None else skew, **options)
+        _one_of("partition", partition, num_clients=num_clients, test=test)
+        _one_of("skew", skew, rotations=rotations)
+        if partition is None:
+            partition = IID(40 if num_clients is None else num_clients, 0.2 if test is None else test)
+        if skew is None:
+            skew = [Rotations() if rotations is None else Rotations(rotations)]
+        super().__init__(partition, skew, **options)
 
     def pool(self) -> Pool:
         from sklearn.datasets import load_digits
@@ -44,3 +50,12 @@ class Digits(PooledDataModule):
         bunch = load_digits()
         images = torch.from_numpy(bunch.images).to(torch.uint8)[:, None]  # [1797, 1, 8, 8], 0 to 16
         return Pool(Examples(images, torch.from_numpy(bunch.target).long(), 10, 1 / 16), len(images))
+
+
+def _one_of(name: str, value: object, **short: object) -> None:
+    """Raises InputError where an option is given together with a short one in its place."""
+    for other, given in short.items():
+        if value is not None and given is not None:
+            raise InputError(
+                f"{other} is {given}, but {name} is given too and stands in its place; leave one out, or make it null"
+            )

@@ -32,8 +32,9 @@ class FederatedDataModule(LightningDataModule):
         newcomers: share of the clients held out of training, 0 to below 1; they join after it.
         partition_seed: of the partition, the validation part and the newcomers; None = the run's seed. Shifts are drawn
             from the run's seed alone.
-        partition_file: take the partition that a run saved (`partition.npz`) instead of making one: clients, validation
-            part and newcomers are then those of the file, whatever the other options say.
+        partition_file: take the partition that a run saved instead of making one: a run directory, or the file
+            `partition.npz` in it. Clients, validation part and newcomers are then those of the file, whatever the other
+            options say.
         allow_unseen_labels: train even where some test or validation data have a label nobody trains on; an error
             otherwise.
         batch_size: of the centralised loaders.
@@ -55,7 +56,7 @@ class FederatedDataModule(LightningDataModule):
                 raise InputError(f"{name} is {share}; it must be 0 or more and below 1")
         if batch_size < 1:
             raise InputError(f"data.batch_size is {batch_size}; it must be 1 or more")
-        self.shift = (shift,) if isinstance(shift, Shift) else tuple(shift)
+        self.shift = _shifts(shift)
         self.validation, self.newcomers = validation, newcomers
         self.partition_seed, self.partition_file, self.batch_size = partition_seed, partition_file, batch_size
         self.allow_unseen_labels = allow_unseen_labels
@@ -79,12 +80,13 @@ class FederatedDataModule(LightningDataModule):
     def federated(self, seed: int) -> FederatedData:
         """The data of a run under this seed (unless `partition_seed` is set), before any shift."""
         if self.partition_file is not None:
-            return load_partition(Path(self.partition_file), self.examples)
+            given = Path(self.partition_file).expanduser()
+            return load_partition(given / "partition.npz" if given.is_dir() else given, self.examples)
         seed = seed if self.partition_seed is None else self.partition_seed
         division = self.divide(self.examples, _rng(seed, "partition"))
         train, validation = split_each(division.train, self.validation, _rng(seed, "validation"))
         data = FederatedData(self.examples, train, validation, division.test, division.true_clusters, division.skew)
-        data = replace(data, partition_seed=seed)
+        data = replace(data, partition_seed=seed, names=division.names)
         data = replace(data, newcomers=self._held_out(data.num_clients, seed)) if self.newcomers else data
         if not self.allow_unseen_labels:
             _require_seen_labels(data)
@@ -112,9 +114,18 @@ class FederatedDataModule(LightningDataModule):
         return self._union("test")
 
     def _union(self, split: Split, shuffle: bool = False) -> DataLoader[tuple[Tensor, ...]]:
+        if not hasattr(self, "data"):
+            raise InputError(f"{type(self).__name__} is not set up: call setup() before you ask for its loaders")
         held = self.data.split(split).select(self.data.population)  # newcomers are no part of a centralised baseline
         inputs, labels = self.data.examples.batch(held.entries.unique())
         return DataLoader(TensorDataset(inputs, labels), self.batch_size, shuffle=shuffle)
+
+
+def _shifts(shift: Shift | Sequence[Shift]) -> tuple[Shift, ...]:
+    listed = [shift] if isinstance(shift, Shift) else shift
+    if not isinstance(listed, Sequence) or not all(isinstance(one, Shift) for one in listed):
+        raise InputError(f"shift is {shift!r}; give a shift, such as SwapAll(probability=0.1), or a list: [] for none")
+    return tuple(listed)
 
 
 def _require_seen_labels(data: FederatedData) -> None:

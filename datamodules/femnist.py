@@ -46,6 +46,8 @@ class FEMNIST(ImageSet):
         **options: Any,
     ) -> None:
         super().__init__(source, partition=partition, **options)
+        if labels not in _NUM_LABELS:
+            raise InputError(f"data.labels is {labels!r}; give one of {', '.join(_NUM_LABELS)}")
         self.labels, self.num_labels = labels, _NUM_LABELS[labels]
 
     @property

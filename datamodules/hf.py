@@ -28,13 +28,21 @@ class ImageOptions:
         pixels: how 0 to 255 is scaled; as in `ImageSet`.
         mode: converts to grey (`L`) or colour (`RGB`); null: the images have to be all one or all the other.
         size: height and width to resize to; null: the images have to have one size.
-        pad: black pixels added on each side.
+        pad: black pixels added on each side, 0 or more.
     """
 
     pixels: Pixels = "unit"
     mode: Mode | None = None
     size: Sequence[int] | None = None
     pad: int = 0
+
+    def __post_init__(self) -> None:
+        if self.size is not None and (len(self.size) != 2 or min(self.size) < 1):
+            raise InputError(
+                f"data.images.size is {list(self.size)}; give height and width, 1 or more, such as [28, 28]"
+            )
+        if self.pad < 0:
+            raise InputError(f"data.images.pad is {self.pad}; it must be 0 or more")
 
 
 @dataclass(frozen=True)
@@ -51,6 +59,11 @@ class TextOptions:
     padding: Padding = "front"
     max_words: int = 10_000
 
+    def __post_init__(self) -> None:
+        for name, value in {"length": self.length, "max_words": self.max_words}.items():
+            if value < 1:
+                raise InputError(f"data.text.{name} is {value}; it must be 1 or more")
+
 
 class HFDataset(PooledDataModule):
     """Any data set of the Hub, or a local folder in the same form: columns of images, text or numbers.
@@ -62,7 +75,7 @@ class HFDataset(PooledDataModule):
         input_column: of images, texts, numbers or lists of numbers; several scalar columns as a list.
         label_column: of class labels, integers from 0, or strings (numbered in sorted order).
         client_column: whose values name the natural clients, or null.
-        kind: what the input column holds; null: as its feature type says.
+        kind: what the input column has to hold; null: whatever its feature type says (bytes are images).
         num_labels: size of the label space; null: the number of class labels, or else the highest label + 1.
         splits: name of the training split, and of the test split where there is one; null: `train`, and `test` if
             the source has it.
@@ -100,6 +113,8 @@ class HFDataset(PooledDataModule):
             raise InputError(f"data.splits is {splits}; give [TRAIN], or [TRAIN, TEST]")
         if not self.inputs:
             raise InputError("data.input_column is empty; give the name of a column")
+        if num_labels is not None and num_labels < 1:
+            raise InputError(f"data.num_labels is {num_labels}; give 1 or more, or null: as the label column says")
 
     def pool(self) -> Pool:
         source = find(self.source, self.revision, subset=self.subset)
@@ -117,17 +132,27 @@ class HFDataset(PooledDataModule):
     def _read(self, source: Source) -> Arrays:
         splits = self.splits or [split for split in ("train", "test") if split == "train" or source.has(split)]
         num_train = source.size(splits[0])
-        kind = self.kind or source.kind(self.inputs[0])
+        kind = self._kind(source)
         if kind != "numbers" and len(self.inputs) > 1:
             raise InputError(f"data.input_column is {self.inputs}; only columns of numbers can be put together")
         arrays = self._labels(source, splits) | {"num_train": np.array(num_train), "vocabulary": np.array(0)}
         if kind == "numbers":
             parts = [[source.array(split, column) for split in splits] for column in self.inputs]
             return arrays | {"inputs": matrix(parts, f"column {', '.join(self.inputs)}")}
-        values = source.joined(self.inputs, splits)[self.inputs[0]]
         if kind == "image":
-            return arrays | {"images": decode(values, self.images.mode, self.images.size, self.images.pad)}
-        return arrays | token_ids(values, num_train, self.text, f"column {self.inputs[0]}")
+            encoded, count = source.images(self.inputs[0], splits), len(arrays["labels"])
+            return arrays | {"images": decode(encoded, count, self.images.mode, self.images.size, self.images.pad)}
+        texts = source.joined(self.inputs, splits)[self.inputs[0]]
+        return arrays | token_ids(texts, num_train, self.text, f"column {self.inputs[0]}")
+
+    def _kind(self, source: Source) -> Kind:
+        held = source.kind(self.inputs[0])
+        if self.kind not in (None, held):
+            what = {"image": "images", "text": "texts", "numbers": "numbers"}[held]
+            raise InputError(
+                f"data.kind is {self.kind!r}, but column {self.inputs[0]!r} holds {what}; make it {held!r}, or null"
+            )
+        return held
 
     def _labels(self, source: Source, splits: Sequence[str]) -> Arrays:
         """Labels, their number, and the clients where a column names them."""

@@ -36,8 +36,8 @@ class Hybrid(FederatedDataModule):
 
     def __init__(self, parts: list[FederatedDataModule], **options: Any) -> None:
         super().__init__(**options)
-        if not parts:
-            raise InputError("parts is empty; give a Hybrid one or more data modules")
+        if not isinstance(parts, Sequence) or not parts:
+            raise InputError(f"parts is {parts!r}; give a Hybrid a list of one or more data modules")
         for place, part in enumerate(parts):
             _require_no_options(part, f"parts[{place}] ({type(part).__name__})")
         self.parts = tuple(parts)
@@ -100,6 +100,8 @@ def _union(pools: Sequence[Examples]) -> tuple[View, ...]:
 
 
 def _require_no_options(part: FederatedDataModule, where: str) -> None:
+    if not isinstance(part, FederatedDataModule):
+        raise InputError(f"{where} is {part!r}; give a data module, such as Digits()")
     for name, option in signature(FederatedDataModule).parameters.items():
         if (value := getattr(part, name)) != option.default:
             raise InputError(f"{name} is {value!r} in {where}, which does not use it; set it on the Hybrid")

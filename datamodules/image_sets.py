@@ -77,16 +77,16 @@ class ImageSet(PooledDataModule):
 
     def _read(self, source: Source) -> Arrays:
         splits = [split for split in ("train", "test") if split == "train" or source.has(split)]
-        columns = [self.image_column, self.label_column, *([self.client_column] if self.client_column else [])]
+        columns = [self.label_column, *([self.client_column] if self.client_column else [])]
         table = source.joined(columns, splits)
         raw = whole_numbers(table[self.label_column], self.label_column)
         labels = self.relabel(raw, source.label_names(self.label_column))
         kept = np.flatnonzero(labels >= 0)
         if not len(kept):
             raise InputError(f"{self.source} holds no image with one of these labels; give another source")
-        encoded = [table[self.image_column][row] for row in kept]
+        encoded = source.images(self.image_column, splits, kept)
         arrays = {
-            "images": decode(encoded, pad=self.pad, background=self.background),
+            "images": decode(encoded, len(kept), pad=self.pad, background=self.background),
             "labels": labels[kept],
             "num_train": np.array((kept < source.size("train")).sum()),
         }

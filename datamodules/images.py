@@ -1,8 +1,10 @@
 """Encoded images as one uint8 array, and how pixels are scaled."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from io import BytesIO
-from typing import TYPE_CHECKING, Literal
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 import torch
@@ -11,6 +13,7 @@ from torch import Tensor
 from lit_cfl.errors import InputError
 
 if TYPE_CHECKING:
+    import pyarrow
     from PIL.Image import Image
 
 Mode = Literal["L", "RGB"]
@@ -19,16 +22,18 @@ _CHANNELS = {"L": 1, "RGB": 3}
 
 
 def decode(
-    encoded: Sequence[bytes | None],
+    encoded: Iterable[bytes | None],
+    count: int,
     mode: Mode | None = None,
     size: Sequence[int] | None = None,
     pad: int = 0,
     background: int = 0,
 ) -> np.ndarray:
-    """Images of one mode and size as uint8 `[N, channels, height, width]`; no second copy is held.
+    """Images of one mode and size as uint8 `[N, channels, height, width]`; one file is held at a time.
 
     Args:
-        encoded: files of any format that Pillow reads, `[N]`, at least one.
+        encoded: files of any format that Pillow reads, at least one.
+        count: N, how many there are.
         mode: converts them to grey (`L`) or colour (`RGB`); None: they have to be one of these.
         size: height and width to resize them to (bilinear); None: they have to have one size.
         pad: pixels added on each side.
@@ -37,25 +42,43 @@ def decode(
     Raises:
         InputError: an image that is missing, broken, or of another mode or size than the first.
     """
-    if not len(encoded):
+    opened = (_opened(row, data, mode, size) for row, data in enumerate(encoded))
+    first = next(opened, None)
+    if first is None:
         raise InputError("there are no images; give a source with at least one row")
-    first = _opened(0, encoded[0], mode, size)
     if first.mode not in _CHANNELS:
-        raise InputError(f"image 0 has the mode {first.mode}; give mode: L (grey) or mode: RGB (colour) to convert it")
+        raise InputError(
+            f"image 0 has the mode {first.mode}; convert it in the source, or read it by HFDataset with images.mode: L "
+            "(grey) or RGB (colour)"
+        )
     height, width = first.height, first.width
-    shape = (len(encoded), _CHANNELS[first.mode], height + 2 * pad, width + 2 * pad)
-    images = np.full(shape, background, dtype=np.uint8)
+    images = np.full((count, _CHANNELS[first.mode], height + 2 * pad, width + 2 * pad), background, dtype=np.uint8)
     inner = images[:, :, pad : pad + height, pad : pad + width]
-    for row, data in enumerate(encoded):
-        image = _opened(row, data, mode, size)
+    for row, image in enumerate(chain([first], opened)):
         if (image.mode, image.size) != (first.mode, first.size):
             raise InputError(
                 f"image {row} is {image.mode} {image.height} x {image.width}, image 0 is {first.mode} {height} x "
-                f"{width}: give mode: L or RGB and size: [{height}, {width}], or make them alike in the source"
+                f"{width}; make them alike in the source, or read them by HFDataset with images.mode: {first.mode} and "
+                f"images.size: [{height}, {width}]"
             )
         pixels = np.asarray(image)
         inner[row] = pixels if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
     return images
+
+
+def files_in(column: "pyarrow.ChunkedArray") -> list[bytes | None]:
+    """The encoded images of a column: bytes in it, or those of the files that it names."""
+    from pyarrow import compute, types
+
+    is_struct = types.is_struct(column.type)  # else bytes alone
+    encoded: list[bytes | None] = (compute.struct_field(column, "bytes") if is_struct else column).to_pylist()
+    if None not in encoded or not is_struct:
+        return encoded
+    paths = compute.struct_field(column, "path").to_pylist()
+    return [
+        Path(path).read_bytes() if data is None and path and Path(path).is_file() else data
+        for data, path in zip(encoded, paths, strict=True)
+    ]
 
 
 def scaling(images: np.ndarray, num_train: int, pixels: Pixels) -> tuple[float | Tensor, float | Tensor]:
@@ -70,6 +93,8 @@ def scaling(images: np.ndarray, num_train: int, pixels: Pixels) -> tuple[float |
     Returns:
         offset and scale: numbers, or float32 `[channels, height, width]`.
     """
+    if pixels not in get_args(Pixels):
+        raise InputError(f"pixels is {pixels!r}; give one of {', '.join(get_args(Pixels))}")
     if pixels == "unit":
         return 0.0, 1 / 255
     if pixels == "centred":

@@ -35,6 +35,7 @@ def load(place: Path | str, subset: str | None, revision: str | None, fetch: str
         InputError: anything else that keeps it from being loaded.
     """
     import datasets
+    import pyarrow
 
     with quiet():
         try:
@@ -43,6 +44,8 @@ def load(place: Path | str, subset: str | None, revision: str | None, fetch: str
             if "scripts are no longer supported" in str(error):
                 raise ScriptError(str(error)) from error
             raise InputError(_explained(error, place, fetch)) from error
+        finally:
+            pyarrow.default_memory_pool().release_unused()  # it keeps the largest block of each file otherwise
 
 
 @contextmanager

@@ -35,7 +35,9 @@ class PooledDataModule(FederatedDataModule):
         self, partition: Partition, skew: Skew | Sequence[Skew] = (), copies: bool = False, **options: Any
     ) -> None:
         super().__init__(**options)
-        self.skew = (skew,) if isinstance(skew, Skew) else tuple(skew)
+        if not isinstance(partition, Partition):
+            raise InputError(f"partition is {partition!r}; give a Partition, such as IID(num_clients=100)")
+        self.skew = _skews(skew)
         self.partition, self.copies = partition, copies
         if copies and not self.skew:
             raise InputError("copies is true, but there is no skew whose clusters could have one each; add a skew")
@@ -64,9 +66,18 @@ class PooledDataModule(FederatedDataModule):
             division = self.partition.divide(self._pool, rng)
             views = dealt(division.true_clusters, num_views)
             _say_if_too_few(division.true_clusters, num_views)
-        kinds = [skew.kind for skew in self.skew] if num_views > 1 else []
+        kinds = [skew.kind for skew in self.skew if len(skew.views(examples.num_labels)) > 1]
         name = skew_name(division.skew, *kinds)
         return under_views(replace(division, skew=name), views, num_views, len(examples))
+
+
+def _skews(given: object) -> tuple[Skew, ...]:
+    """One skew or several. Raises InputError where something is none."""
+    several = given if isinstance(given, list | tuple) else [given]
+    for one in several:
+        if not isinstance(one, Skew):
+            raise InputError(f"skew holds {one!r}; give skews, such as [Rotations([0, 180])]")
+    return tuple(several)
 
 
 def _say_if_too_few(clusters: Tensor, num_views: int) -> None:
@@ -89,7 +100,9 @@ def side_by_side(divisions: Sequence[Division]) -> Division:
         for lists in ([d.train for d in divisions], [d.test for d in divisions])
     )
     clusters = torch.cat([d.true_clusters for d in divisions])
-    return Division(train, test, clusters, divisions[0].skew)
+    some = any(d.names for d in divisions)
+    names = tuple(name for d in divisions for name in d.names or [""] * len(d.train)) if some else ()
+    return Division(train, test, clusters, divisions[0].skew, names)
 
 
 def _offsets(lists: Sequence[ClientIndex]) -> list[int]:

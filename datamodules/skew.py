@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import product
+from numbers import Integral, Real
 from typing import ClassVar
 
 import numpy as np
@@ -38,10 +39,11 @@ class Rotations(Skew):
     kind: ClassVar[str] = "feature"
 
     def __post_init__(self) -> None:
+        _require_list("rotations", self.degrees, Integral, "[0, 90]")
         for angle in self.degrees:
             if angle % 90:
                 raise InputError(f"a rotation by {angle} degrees would blur the images; give multiples of 90")
-        _require_different("rotations", [angle % 360 for angle in self.degrees], "[0]")
+        _require_different("rotations", [angle % 360 for angle in self.degrees])
 
     def views(self, num_labels: int) -> tuple[View, ...]:
         return tuple(View(quarter_turns=angle // 90 % 4) for angle in self.degrees)
@@ -58,8 +60,11 @@ class LabelShifts(Skew):
     shifts: Sequence[int] = (0, 3, 6, 9)
     kind: ClassVar[str] = "label"
 
+    def __post_init__(self) -> None:
+        _require_list("label shifts", self.shifts, Integral, "[0, 3]")
+
     def views(self, num_labels: int) -> tuple[View, ...]:
-        _require_different("label shifts", [s % num_labels for s in self.shifts], "[0]")
+        _require_different("label shifts", [s % num_labels for s in self.shifts])
         return tuple(View(label_map=shifted_labels(num_labels, s) if s % num_labels else None) for s in self.shifts)
 
 
@@ -107,10 +112,11 @@ class NoiseLevels(Skew):
     kind: ClassVar[str] = "feature"
 
     def __post_init__(self) -> None:
+        _require_list("noise levels", self.levels, Real, "[0, 0.5]")
         for level in self.levels:
             if not 0 <= level < float("inf"):
                 raise InputError(f"a noise level is {level}; it must be 0 or more")
-        _require_different("noise levels", list(self.levels), "[0]")
+        _require_different("noise levels", list(self.levels))
 
     def views(self, num_labels: int) -> tuple[View, ...]:
         return tuple(View(noise=level) for level in self.levels)
@@ -180,8 +186,15 @@ def seen_as(index: ClientIndex, views: Tensor, num_examples: int) -> ClientIndex
     return ClientIndex.from_sizes(entries, seen.sizes).select(seen_of)
 
 
-def _require_different(what: str, values: list[float] | list[int], none: str) -> None:
+def _require_list(what: str, values: object, kind: type, example: str) -> None:
+    """Raises InputError unless these are numbers of a kind (Integral or Real) in a list, at least one."""
+    wanted = "whole numbers" if kind is Integral else "numbers"
+    if not isinstance(values, Sequence) or not all(isinstance(value, kind) for value in values):
+        raise InputError(f"{what} is {values!r}; give a list of {wanted}, one a cluster, such as {example}")
     if not values:
-        raise InputError(f"{what} is empty; give at least one, {none} for no change")
+        raise InputError(f"{what} is empty; give at least one, [0] for no change")
+
+
+def _require_different(what: str, values: list[float] | list[int]) -> None:
     if len(set(values)) < len(values):
         raise InputError(f"{what} {values} holds one twice: those clusters would be the same")

@@ -6,7 +6,7 @@ imported only when a table is really read. Tried on local copies in the Hub's fo
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b, file_digest
@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from datamodules.images import files_in
 from datamodules.loading import ScriptError, how_to_fetch, load
 from lit_cfl.errors import InputError
 
 if TYPE_CHECKING:
-    import pyarrow
     from datasets import Dataset, DatasetDict
 
 Kind = Literal["image", "text", "numbers"]
@@ -27,7 +27,7 @@ _HUB_ID = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
 
 
 def find(
-    source: str, revision: str | None = None, script_revision: str | None = None, subset: str | None = None
+    source: str | Path, revision: str | None = None, script_revision: str | None = None, subset: str | None = None
 ) -> "Source":
     """A data set by its Hub id or folder. Nothing is loaded yet.
 
@@ -41,6 +41,7 @@ def find(
     Raises:
         InputError: there is no such folder, and it is no id.
     """
+    source = str(source)
     if source and Path(source).expanduser().is_dir():
         return Source(source, Path(source).expanduser(), revision, script_revision, subset)
     if not _HUB_ID.fullmatch(source) or Path(source).is_file():
@@ -95,22 +96,44 @@ class Source:
         import datasets
 
         feature = self._features([column])[column]
-        if isinstance(feature, datasets.Image):
+        dtype = getattr(feature, "dtype", "")
+        if isinstance(feature, datasets.Image) or dtype in ("binary", "large_binary"):
             return "image"
-        return "text" if getattr(feature, "dtype", "") in ("string", "large_string") else "numbers"
+        return "text" if dtype in ("string", "large_string") else "numbers"
 
     def table(self, split: str, columns: Sequence[str]) -> dict[str, list[Any]]:
-        """Columns of a split: images as encoded bytes, class labels as numbers, all else as Python values.
+        """Columns of a split as Python values, class labels as numbers.
 
         Raises:
             InputError: there is no such split or column (those there are get listed), or the data cannot be loaded.
         """
-        kinds = {column: self.kind(column) for column in columns}
+        self._features(columns)
         table = self._split(split).select_columns(list(columns)).with_format("arrow")[:]
-        return {
-            column: _encoded_images(table[column]) if kind == "image" else table[column].to_pylist()
-            for column, kind in kinds.items()
-        }
+        return {column: table[column].to_pylist() for column in columns}
+
+    def images(self, column: str, splits: Sequence[str], rows: np.ndarray | None = None) -> Iterator[bytes | None]:
+        """The encoded images of several splits, one split behind the other; a thousand are in memory at a time.
+
+        Args:
+            column: of images, or of bytes.
+            splits: their names.
+            rows: which ones, ascending, counted over all splits; None = all.
+
+        Raises:
+            InputError: as `table`, or the column holds no images.
+        """
+        if (kind := self.kind(column)) != "image":
+            raise InputError(
+                f"column {column!r} of {self.name} holds {kind}, no images; give a source with images there"
+            )
+        before = 0
+        for split in splits:
+            part = self._split(split).select_columns([column])
+            if rows is not None:
+                part = part.select(rows[(rows >= before) & (rows < before + len(part))] - before)
+            for block in part.with_format("arrow").iter(1000):
+                yield from files_in(block[column])
+            before += self.size(split)
 
     def array(self, split: str, column: str) -> np.ndarray:
         """A column of numbers, or of lists of them, `[N, ...]`; dtype object where the lists differ in length."""
@@ -154,20 +177,6 @@ class Source:
             if column not in features:
                 raise InputError(f"{self.name} has no column {column!r}; it has {', '.join(features)}")
         return features
-
-
-def _encoded_images(column: "pyarrow.ChunkedArray") -> list[bytes | None]:
-    """The files' bytes: those in the table, or those of the files that it names."""
-    from pyarrow import compute
-
-    encoded: list[bytes | None] = compute.struct_field(column, "bytes").to_pylist()
-    if None not in encoded:
-        return encoded
-    paths = compute.struct_field(column, "path").to_pylist()
-    return [
-        Path(path).read_bytes() if data is None and path and Path(path).is_file() else data
-        for data, path in zip(encoded, paths, strict=True)
-    ]
 
 
 def _hash_of_files(folder: Path) -> str:

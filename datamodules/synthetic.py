@@ -19,6 +19,7 @@ import torch
 
 from datamodules.federated import FederatedDataModule
 from datamodules.partition.base import shuffled
+from datamodules.partition.checks import require_share
 from lit_cfl.data import ClientIndex, Division, Examples
 from lit_cfl.errors import InputError
 from lit_cfl.seeds import derive
@@ -177,8 +178,7 @@ class Synthetic(FederatedDataModule):
         _at_least(0, alpha=alpha, beta=beta, log_size_deviation=log_size_deviation)
         if num_clusters is not None and not 1 <= num_clusters <= num_clients:
             raise InputError(f"num_clusters is {num_clusters}; give 1 to {num_clients}, the number of clients, or null")
-        if not 0 <= test < 1:
-            raise InputError(f"test is {test}; it must be 0 or more and below 1")
+        require_share("test", test)
         rng = np.random.default_rng(derive(population_seed, "synthetic sizes"))
         sizes = log_normal_sizes(num_clients, mean_log_size, log_size_deviation, min_size, rng)
         self.population = Population(sizes, alpha, beta, dimensions, num_labels, num_clusters, population_seed)

@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -72,6 +72,8 @@ class Vocabulary:
         """
         if length < 1:
             raise InputError(f"texts of {length} tokens were asked for; give a length of 1 or more")
+        if pad not in get_args(Padding):
+            raise InputError(f"padding is {pad!r}; give one of {', '.join(get_args(Padding))}")
         encoded = np.full((len(texts), length), PADDING, dtype=np.int32)
         for row, text in zip(encoded, texts, strict=True):
             ids = [self.ids.get(word, UNKNOWN) for word in words(text)[:length]]

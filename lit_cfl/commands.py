@@ -2,15 +2,18 @@
 
 import argparse
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from rich.console import Console
 
 from lit_cfl import dry_run, overview, progress
+from lit_cfl.config_files import with_absolute_paths
 from lit_cfl.configuration import Request, parse_data, parse_run
 from lit_cfl.data import FederatedData
 from lit_cfl.errors import InputError, Interrupted, SaveError
 from lit_cfl.evaluation import NAMES, score_clients
+from lit_cfl.experiment import Experiment
 from lit_cfl.interrupt import interruptible
 from lit_cfl.run import Going, run
 from lit_cfl.run_directory import default_run_directory
@@ -20,7 +23,7 @@ from lit_cfl.saved import SavedRun, load_run
 def run_experiment(arguments: Sequence[str]) -> int:
     """`lit-cfl run`."""
     request = parse_run(arguments)
-    console, experiment = Console(), request.experiment
+    console, experiment = Console(), _found_from_anywhere(request.experiment)
     for notice in request.notices:
         console.print(f"Note: {notice}.", soft_wrap=True, highlight=False)
     if request.options.dry_run:
@@ -38,6 +41,12 @@ def run_experiment(arguments: Sequence[str]) -> int:
         raise SaveError(f"{error}. The last checkpoint is intact: make room, then go on with: {again}") from error
     progress.closing_table(console, finished)
     return 0
+
+
+def _found_from_anywhere(experiment: Experiment) -> Experiment:
+    """The experiment as `config.yaml` shall describe it: the run may be resumed from another folder."""
+    config = experiment.described()
+    return replace(experiment, config=config | {"data": with_absolute_paths(config["data"])})
 
 
 def _where(request: Request) -> tuple[Path, Going]:

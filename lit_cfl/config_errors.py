@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 import lightning.pytorch.loggers
@@ -20,7 +21,7 @@ _KIND_OF_KEY = {
 
 _WORDS = {
     "int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text",
-    "list": "a list such as [0, 1]",
+    "list": "a list such as [0, 1]", "Sequence": "a list such as [0, 1]",
 }  # fmt: skip
 
 
@@ -37,6 +38,7 @@ def explain(message: str, options: Sequence[str]) -> str:
         _missing(message, classes)
         or _unknown_member(message, classes)
         or _unknown_module(message)
+        or _lone_word(message)
         or _unknown_option(message, classes, options)
         or _unknown_class(message, keys)
         or _wrong_value(message, keys)
@@ -102,6 +104,20 @@ def _unknown_module(message: str) -> str | None:
     return f"there is no module {name!r}: put {name}.py beside the YAML file or into the current folder"
 
 
+def _lone_word(message: str) -> str | None:
+    """A word in front of which no option stands, as in `lit-cfl data MNIST`."""
+    word = _first(message, r"unrecognized arguments: (?!-)(\S+)")
+    if word is None:
+        return None
+    if Path(word).is_file():
+        return f"{word!r} stands alone; write --config {word}"
+    options = {"--algorithm": "algorithms", "--config": "configs", "--data": "data"}
+    meant = {name.lower(): f"{option} {name}" for option, kind in options.items() for name in catalogue.names(kind)}
+    close = difflib.get_close_matches(word.lower(), meant, n=1, cutoff=0.7)
+    written = meant[close[0]] if close else "its option in front of it, such as --data MNIST or --config quickstart"
+    return f"{word!r} stands alone; write {written}"
+
+
 def _unknown_class(message: str, keys: Sequence[str]) -> str | None:
     name = _first(
         message,
@@ -140,9 +156,18 @@ def _wrong_value(message: str, keys: Sequence[str]) -> str | None:
     wanted = re.findall(r"Expected a (?:typing\.)?(<class '[^']+'>|Literal\[[^]]+\])", message) or [expected[1]]
     kinds = [_in_words(one) for one in dict.fromkeys(wanted) if "NoneType" not in one and "Tensor" not in one]
     if not kinds:
-        key = ".".join(keys)
+        key = _dotted(keys)
         return f"{key}: {value.strip()!r} cannot be used; give its options one by one ({key}.<option>), or null"
-    return f"{'.'.join(keys)}: {value.strip()!r} is not {' or '.join(kinds)}"
+    return f"{_dotted(keys)}: {value.strip()!r} is not {' or '.join(kinds)}"
+
+
+def _dotted(keys: Sequence[str]) -> str:
+    """The keys of nested parsers as one name; an inner one may repeat the end of the one around it."""
+    name = ""
+    for key in keys:
+        if not f".{name}".endswith(f".{key}"):
+            name = f"{name}.{key}" if name else key
+    return name
 
 
 def _in_words(type_name: str) -> str:

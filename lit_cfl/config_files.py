@@ -5,12 +5,15 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from lit_cfl import catalogue
 from lit_cfl.config_errors import nearest
 from lit_cfl.errors import InputError
+
+_PATHS = ("source", "partition_file", "embeddings")  # options of data modules
 
 
 def with_recorded_config(arguments: Sequence[str]) -> Sequence[str]:
@@ -68,6 +71,26 @@ def _recorded_code(file: str) -> list[str]:
             "lit_cfl.run.run(experiment, path, going='resume'), or open it with load_run(path, experiment)"
         )
     return list(content.get("code") or [])
+
+
+def with_absolute_paths(data: Any) -> Any:
+    """The configuration of a data module in which files and folders go by absolute paths: it holds in any folder.
+
+    A `source` that is not here is an id of the Hugging Face Hub, and stays as it is.
+    """
+    if isinstance(data, list):
+        return [with_absolute_paths(part) for part in data]
+    if not isinstance(data, dict):
+        return data
+    return {
+        name: _absolute(name, value) if name in _PATHS and isinstance(value, str) else with_absolute_paths(value)
+        for name, value in data.items()
+    }
+
+
+def _absolute(name: str, value: str) -> str:
+    path = Path(value).expanduser()
+    return str(path.absolute()) if value and (name != "source" or path.exists()) else value
 
 
 def config_files(arguments: Sequence[str]) -> list[str]:

@@ -66,6 +66,45 @@ def test_weights_by_examples_or_equal():
     assert client_weights(ids(3, 0, 9), "equal").tolist() == [1, 1, 1]
 
 
+def test_first_counts_the_first_client_with_data_of_each_cluster():  # C1
+    sizes, labels = ids(0, 5, 9, 2, 4, 0), ids(1, 0, 1, 1, 0, 4)
+    assert client_weights(sizes, "first", labels).tolist() == [0, 1, 1, 0, 0, 0]
+    assert client_weights(ids(), "first", ids()).tolist() == []
+
+
+def test_mean_with_first_is_the_first_clients_model():  # check 8
+    sizes, labels = ids(3, 1, 7), ids(1, 0, 1)
+    first = mean_by_cluster(ROWS, labels, client_weights(sizes, "first", labels))
+    assert torch.equal(first, ROWS[[1, 0]])
+    equal = mean_by_cluster(ROWS, labels, client_weights(sizes, "equal", labels))
+    assert_close(equal, torch.stack([ROWS[1], (ROWS[0] + ROWS[2]) / 2]))
+
+
+def test_bad_weights_are_refused():
+    with pytest.raises(InputError, match="weights 'last' are not known; give one of examples, equal, first"):
+        client_weights(ids(1, 2), "last")
+    with pytest.raises(InputError, match="need the clusters"):
+        client_weights(ids(1, 2), "first")
+    with pytest.raises(InputError, match=r"a weight of -1\.0"):
+        mean_by_cluster(ROWS, ids(0, 0, 0), torch.tensor([1.0, -1.0, 3.0]))
+    with pytest.raises(InputError, match="2 weights do not fit 3 labels"):
+        mean_by_cluster(ROWS, ids(0, 0, 0), torch.tensor([1.0, 1.0]))
+
+
+def test_labels_that_do_not_fit_are_refused():
+    with pytest.raises(InputError, match="2 labels do not fit 3 models"):
+        mean_by_cluster(ROWS, ids(0, 0))
+    with pytest.raises(InputError, match="label -1 is none of the 1 clusters"):
+        mean_by_cluster(ROWS, ids(0, -1, 0))
+    with pytest.raises(InputError, match="label 3 is none of the 2 clusters"):
+        mean_by_cluster(ROWS, ids(0, 3, 0), into=ROWS[:2])
+
+
+def test_mean_over_no_models_is_refused():
+    with pytest.raises(InputError, match="no models at all"):
+        mean_by_cluster(ROWS[:0], ids())
+
+
 def test_inter_cluster_mix_fixture():  # algorithms.md, check 15
     models = torch.tensor([[3.0, 4.0], [0.0, 2.0]], dtype=torch.float64)
     normalised = mix_clusters(models, 1.0, "normalised")
@@ -92,6 +131,18 @@ def test_sum_mix_moves_no_model_further_than_the_bound():  # FlexCFL, Eq. 21
 def test_zero_model_pulls_nobody():
     models = torch.tensor([[0.0, 0.0], [3.0, 4.0]])
     assert_close(mix_clusters(models, 1.0, "sum"), torch.tensor([[0.6, 0.8], [3.0, 4.0]]))
+
+
+@pytest.mark.parametrize("eta_g", [-0.1, float("nan")])
+def test_rate_of_the_mix_below_zero_is_refused(eta_g: float):
+    with pytest.raises(InputError, match=f"eta_g {eta_g}"):
+        mix_clusters(ROWS, eta_g)
+
+
+def test_form_of_the_mix_that_is_not_known_is_refused():
+    for eta_g in (0.0, 1.0):
+        with pytest.raises(InputError, match="mix 'mean' is not known; give one of normalised, sum"):
+            mix_clusters(ROWS, eta_g, "mean")
 
 
 def test_discrepancy_is_the_mean_distance_to_the_own_cluster():

@@ -1,6 +1,5 @@
-"""ArrayData: arrays, tensors and .npz files in all their forms; their clients and true clusters; what is refused."""
+"""ArrayData: arrays and tensors in all their forms, their labels; what is refused."""
 
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,42 +8,13 @@ import numpy as np
 import pytest
 import torch
 from conftest import ids
+from own_arrays import OWNERS, error_of, folder_of, given, owned
 
 from datamodules.arrays import ArrayData
-from datamodules.partition import IID
-from datamodules.partition.natural import Natural
-from datamodules.skew import LabelShifts, Rotations
 from lit_cfl.algorithms import FedAvg
-from lit_cfl.data import FederatedData
-from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
 from lit_cfl.nets import MCLR
 from lit_cfl.tasks import Classification
-
-OWNERS = [7, 7, 7, 7, 2, 2, 2, 9, 9, 9, 9, 9]  # clients 1, 0 and 2 with 4, 3 and 5 examples
-
-
-def given(**changes: Any) -> dict[str, Any]:
-    """Twelve inputs of two numbers: 0 1, 2 3, ..., with labels 0, 1, 2 in turn."""
-    return {"x": np.arange(24.0).reshape(12, 2), "y": np.arange(12) % 3} | changes
-
-
-def owned(**changes: Any) -> ArrayData:
-    return ArrayData(**given(client=np.array(OWNERS)), **changes)
-
-
-def examples_of_clients(data: FederatedData) -> list[list[int]]:
-    """Numbers of the examples of each client, whatever its view and the split."""
-    size = len(data.examples)
-    pairs = zip(data.train, data.test, strict=True)
-    return [sorted((torch.cat([train, test]) % size).tolist()) for train, test in pairs]
-
-
-def error_of(module: Callable[[], object] | ArrayData) -> str:
-    with pytest.raises(InputError) as error:
-        module.federated(0) if isinstance(module, ArrayData) else module()
-    return str(error.value)
-
 
 # Inputs
 
@@ -154,9 +124,10 @@ def test_label_space_is_as_large_as_the_labels_say():
 @pytest.mark.parametrize(
     ("label", "num_labels", "expected"),
     [
-        (-2, None, "y holds the label -2 in row 8; labels are 0 to 2"),
-        (7, 3, "y holds the label 7 in row 8; labels are 0 to 2"),
-        (3, 3, "y holds the label 3 in row 8; labels are 0 to 2"),
+        (-2, None, "y holds the label -2 in row 8; labels are integers from 0: number them anew"),
+        (-1, 3, "y holds the label -1 in row 8; labels are integers from 0: number them anew"),
+        (7, 3, "y holds the label 7 in row 8; labels are integers from 0: num_labels is 3, so none is above 2"),
+        (3, 3, "y holds the label 3 in row 8"),
     ],
 )
 def test_label_outside_its_range_is_refused(label: int, num_labels: int | None, expected: str):
@@ -165,216 +136,22 @@ def test_label_outside_its_range_is_refused(label: int, num_labels: int | None, 
     assert expected in error_of(ArrayData(**given(y=y), num_labels=num_labels))
 
 
+def test_labels_that_are_all_negative_are_refused():
+    assert "y holds the label -1 in row 0; labels are integers from 0" in error_of(
+        ArrayData(**given(y=-np.ones(12, int)))
+    )
+
+
+@pytest.mark.parametrize("num_labels", [0, -3])
+def test_label_space_without_labels_is_refused(num_labels: int):
+    expected = f"num_labels is {num_labels}; give 1 or more, or null for the largest label + 1"
+    assert error_of(lambda: ArrayData(**given(), num_labels=num_labels)) == expected
+
+
 def test_labels_that_are_no_integers_are_refused():
     assert "y has dtype torch.float64; labels are integers" in error_of(ArrayData(**given(y=np.zeros(12))))
     assert "y has dtype bool" in error_of(ArrayData(**given(y=np.zeros(12, bool))))
     assert "y has dtype object" in error_of(ArrayData(**given(y=np.array([0, None] * 6))))
-
-
-# Clients
-
-
-def test_clients_are_those_named_in_ascending_order():
-    module = owned()
-    assert examples_of_clients(module.federated(0)) == [[4, 5, 6], [0, 1, 2, 3], [7, 8, 9, 10, 11]]
-    assert module.pool().names == ("2", "7", "9")
-
-
-def test_clients_may_have_words_for_names():
-    words = np.array(["b", "a", "b", "c"] * 3)
-    module = ArrayData(**given(client=words))
-    assert module.pool().names == ("a", "b", "c")
-    assert examples_of_clients(module.federated(0))[0] == [1, 5, 9]
-
-
-def test_each_client_keeps_its_share_for_testing():
-    data = owned(test=0.4).federated(0)
-    assert data.test.sizes.tolist() == [1, 2, 2]  # round(0.4 n)
-    assert owned(test=0).federated(0).test.sizes.tolist() == [0, 0, 0]
-
-
-def test_without_clients_there_are_ten_of_equal_size():
-    data = ArrayData(np.zeros((50, 2)), np.arange(50) % 2, test=0.4).federated(0)
-    assert (data.train.sizes.tolist(), data.test.sizes.tolist()) == ([3] * 10, [2] * 10)
-    assert sorted(i for client in examples_of_clients(data) for i in client) == list(range(50))
-
-
-def test_partition_stands_in_place_of_the_clients():
-    data = owned(partition=IID(4, 0.0)).federated(0)
-    assert data.train.sizes.tolist() == [3, 3, 3, 3]
-
-
-def test_split_depends_on_the_seed():
-    one, other, again = (owned(test=0.5, allow_unseen_labels=True).federated(seed).test for seed in (0, 1, 0))
-    assert one.values.tolist() != other.values.tolist()
-    assert one.values.tolist() == again.values.tolist()
-
-
-# True clusters
-
-
-@pytest.mark.parametrize(
-    "cluster",
-    [
-        [5, 0, 5],  # of clients 2, 7 and 9
-        [0, 0, 0, 0, 5, 5, 5, 5, 5, 5, 5, 5],  # of each example
-    ],
-)
-def test_true_clusters_are_those_given(cluster: list[int]):
-    assert owned(cluster=np.array(cluster)).federated(0).true_clusters.tolist() == [5, 0, 5]
-
-
-def test_true_clusters_may_be_words():
-    assert owned(cluster=np.array(["north", "east", "north"])).federated(0).true_clusters.tolist() == [1, 0, 1]
-
-
-def test_true_clusters_are_unknown_unless_given():
-    assert owned().federated(0).true_clusters.tolist() == [-1, -1, -1]
-
-
-def test_clients_that_are_left_out_take_their_cluster_with_them():
-    cluster = np.array([3, 1, 2])  # of clients 2, 7 and 9 with 3, 4 and 5 examples
-    module = owned(cluster=cluster, partition=Natural(min_examples=4, test=0.2))
-    assert module.federated(0).true_clusters.tolist() == [1, 2]
-    assert examples_of_clients(module.federated(0)) == [[0, 1, 2, 3], [7, 8, 9, 10, 11]]
-    drawn = owned(cluster=cluster, partition=Natural(max_clients=1, test=0.0))
-    runs = [drawn.federated(seed) for seed in range(20)]
-    found = {tuple(examples_of_clients(data)[0]): int(data.true_clusters) for data in runs}
-    assert found == {(4, 5, 6): 3, (0, 1, 2, 3): 1, (7, 8, 9, 10, 11): 2}
-
-
-def test_skew_on_top_gives_the_product_of_clusters():
-    clients, cluster = np.arange(40).repeat(3), np.arange(40) % 2
-    images = np.random.default_rng(0).integers(0, 256, (120, 4, 4), np.uint8)
-    data = ArrayData(images, np.arange(120) % 3, clients, cluster, skew=[Rotations((0, 180))]).federated(0)
-    views = data.train.values[data.train.starts] // 120
-    assert data.true_clusters.tolist() == (torch.arange(40) % 2 * 2 + views).tolist()
-    assert data.true_clusters.bincount().tolist() == [10, 10, 10, 10]  # not the rotation alone, nor the cluster alone
-
-
-def test_copies_for_each_view_keep_the_clusters_of_their_clients():
-    data = owned(cluster=np.array([2, 0, 1]), skew=[LabelShifts((0, 1))], copies=True).federated(0)
-    assert data.true_clusters.tolist() == [4, 0, 2, 5, 1, 3]  # 2 cluster + view
-
-
-@pytest.mark.parametrize("kind", ["feature", "label", "other"])
-def test_skew_is_what_the_user_says(kind: str):
-    assert owned(skew_kind=kind).federated(0).skew == kind
-
-
-def test_skew_of_the_partition_counts_too():
-    class ByLabel(IID):
-        skew = "label"
-
-    assert owned(partition=ByLabel(2)).federated(0).skew == "label"
-    assert owned(partition=ByLabel(2), skew_kind="feature").federated(0).skew == "other"
-
-
-def test_skew_of_two_kinds_is_other():
-    assert owned(skew_kind="label", skew=[LabelShifts((0, 1))]).federated(0).skew == "label"
-    assert owned(skew_kind="feature", skew=[LabelShifts((0, 1))]).federated(0).skew == "other"
-
-
-# Files
-
-
-def saved(path: Path, **arrays: Any) -> Path:
-    np.savez(path, **arrays)
-    return path
-
-
-def folder_of(tmp_path: Path, **clusters: Any) -> Path:
-    """Files b.npz with 2 examples, a.npz with 1 and a-c.npz with 3."""
-    for name, rows in {"b": slice(0, 2), "a": slice(2, 3), "a-c": slice(3, 6)}.items():
-        arrays = {key: array[rows] for key, array in given().items()}
-        saved(tmp_path / f"{name}.npz", **arrays, **({"cluster": clusters[name[-1]]} if clusters else {}))
-    (tmp_path / "notes.txt").write_text("not data")
-    return tmp_path
-
-
-def test_file_is_the_arrays_in_it(tmp_path: Path):
-    arrays = given(client=np.array(OWNERS), cluster=np.array([0, 1, 0]))
-    read = ArrayData(source=saved(tmp_path / "own.npz", **arrays, comment=np.array("ignored"))).federated(2)
-    direct = ArrayData(**arrays).federated(2)
-    assert torch.equal(read.examples.inputs, direct.examples.inputs)
-    assert torch.equal(read.train.values, direct.train.values)
-    assert read.true_clusters.tolist() == [0, 1, 0]
-
-
-def test_file_without_clients_is_divided(tmp_path: Path):
-    module = ArrayData(source=str(saved(tmp_path / "own.npz", **given())), partition=IID(3))
-    assert module.federated(0).num_clients == 3
-
-
-def test_folder_has_a_file_for_each_client(tmp_path: Path):
-    module = ArrayData(source=folder_of(tmp_path))
-    assert module.pool().names == ("a", "a-c", "b")
-    data = module.federated(0)
-    inputs = [sorted(module.examples.inputs[client, 0].tolist()) for client in data.train.plus(data.test)]
-    assert inputs == [[4], [6, 8, 10], [0, 2]]
-    assert data.true_clusters.tolist() == [-1, -1, -1]
-
-
-def test_files_of_a_folder_may_name_their_cluster(tmp_path: Path):
-    module = ArrayData(source=folder_of(tmp_path, a=1, b=0, c=np.array([1])))
-    assert module.federated(0).true_clusters.tolist() == [1, 1, 0]
-
-
-def test_source_that_is_not_there_is_refused(tmp_path: Path):
-    assert "there is no file or folder" in error_of(ArrayData(source=tmp_path / "none.npz"))
-    assert "holds no file .npz" in error_of(ArrayData(source=tmp_path))
-
-
-def test_missing_array_is_named_with_those_there_are(tmp_path: Path):
-    path = saved(tmp_path / "own.npz", images=np.zeros((3, 2)), y=np.zeros(3, int))
-    assert error_of(ArrayData(source=path)) == f"{path} has no array 'x'; it holds images, y"
-
-
-@pytest.mark.parametrize("damage", ["cut", "changed", "text", "empty", "array", "objects"])
-def test_damaged_file_is_refused(tmp_path: Path, damage: str):
-    path = saved(tmp_path / "own.npz", **given())
-    content = bytearray(path.read_bytes())
-    content[200] ^= 255  # in x, which begins after about 150 bytes of headers
-    {
-        "cut": lambda: path.write_bytes(path.read_bytes()[:-300]),
-        "changed": lambda: path.write_bytes(content),
-        "text": lambda: path.write_text("x, y"),
-        "empty": lambda: path.write_bytes(b""),
-        "array": lambda: path.write_bytes(npy(np.zeros(3))),
-        "objects": lambda: saved(path, **given(y=np.array([0, None] * 6))),
-    }[damage]()
-    assert f"{path} is damaged, no .npz, or holds objects" in error_of(ArrayData(source=path))
-
-
-def npy(array: np.ndarray) -> bytes:
-    from io import BytesIO
-
-    file = BytesIO()
-    np.save(file, array)
-    return file.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("arrays", "expected"),
-    [
-        ({"client": np.zeros(2)}, "holds client, but in a folder each file is one"),
-        ({"cluster": 1}, "give one cluster in each file of the folder, or in none"),
-        ({"x": np.zeros((2, 3))}, r"holds x of float64 (3,), the first file of the folder float64 (2,)"),
-        ({"x": np.zeros((2, 2), np.float32)}, r"holds x of float32 (2,), the first file of the folder float64 (2,)"),
-        ({"y": np.zeros(3, int)}, r"has x of shape (2, 2) and y of shape (3,)"),
-        ({"x": np.zeros((0, 2)), "y": np.zeros(0, int)}, r"has x of shape (0, 2) and y of shape (0,)"),
-    ],
-)
-def test_file_that_does_not_fit_its_folder_is_named(tmp_path: Path, arrays: dict[str, Any], expected: str):
-    saved(folder_of(tmp_path) / "b.npz", **({"x": np.zeros((2, 2)), "y": np.zeros(2, int)} | arrays))
-    message = error_of(ArrayData(source=tmp_path))
-    assert str(tmp_path / "b.npz") in message
-    assert expected in message
-
-
-def test_cluster_that_is_no_single_one_in_a_folder_is_refused(tmp_path: Path):
-    message = error_of(ArrayData(source=folder_of(tmp_path, a=1, b=np.array([0, 1]), c=1)))
-    assert "b.npz: give one cluster in each file" in message
 
 
 # What else is refused
@@ -417,18 +194,6 @@ def test_number_that_is_not_finite_is_found(value: float):
     assert "x holds NaN or infinity in row 5;" in error_of(ArrayData(**given(x=x), channels="first"))
 
 
-def test_client_in_two_true_clusters_is_named():
-    cluster = np.array([1, 1, 1, 1, 0, 0, 0, 2, 2, 2, 4, 2])
-    message = error_of(owned(cluster=cluster))
-    assert "client 9 has examples of the true clusters 2 and 4 (1 such clients)" in message
-
-
-def test_partition_that_mixes_true_clusters_is_refused():
-    message = error_of(owned(cluster=np.array([0, 1, 2]), partition=IID(2, 0.0)))
-    assert "client 0 has examples of the true clusters" in message
-    assert "leave it out" in message
-
-
 @pytest.mark.parametrize("scale", [0, -1.0, float("nan"), float("inf")])
 def test_scale_that_is_no_factor_is_refused(scale: float):
     assert f"scale is {scale}; give a number above 0" in error_of(ArrayData(**given(), scale=scale))
@@ -436,12 +201,6 @@ def test_scale_that_is_no_factor_is_refused(scale: float):
 
 def test_tokens_are_not_scaled():
     assert "scale: 0.5" in error_of(ArrayData(**given(x=np.zeros((12, 2), int)), scale=0.5))
-
-
-@pytest.mark.parametrize("share", [1.0, -0.1])
-def test_share_outside_its_range_is_refused(share: float):
-    assert f"{share}" in error_of(owned(test=share))
-    assert f"{share}" in error_of(ArrayData(**given(), test=share))
 
 
 @pytest.mark.parametrize(

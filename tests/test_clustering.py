@@ -65,6 +65,18 @@ def test_madc_equals_its_definition():
             assert madc(similarity)[i, j].item() == pytest.approx(0 if i == j else expected, abs=1e-12)
 
 
+def test_madc_of_three_clients_compares_two_by_the_third():  # check 11
+    similarity = cosine_similarity(random_updates(3, 4))
+    expected = (similarity[0, 2] - similarity[1, 2]).abs()
+    assert_close(madc(similarity)[0, 1], expected)
+
+
+def test_madc_of_equal_updates_is_zero():
+    updates = random_updates(5, 4)
+    updates[3] = updates[1]
+    assert madc(cosine_similarity(updates))[1, 3] == pytest.approx(0, abs=1e-12)
+
+
 def test_madc_of_two_clients_is_refused():
     with pytest.raises(InputError, match="2 clients are too few"):
         madc(torch.eye(2))
@@ -139,24 +151,25 @@ def test_nearest_direction_is_by_angle_alone():  # check 13
     assert nearest_direction(updates, directions).tolist() == [0, 1, 1, 1]
 
 
+def test_update_against_a_direction_goes_to_the_other():  # check 13
+    directions = random_updates(2, 8)
+    assert nearest_direction(torch.cat([3 * directions, -directions]), directions).tolist() == [0, 1, 1, 0]
+
+
 def test_ties_and_zero_updates_go_to_the_lowest_index():
     directions = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
     assert nearest_direction(torch.tensor([[2.0, 0.0], [0.0, 0.0]]), directions).tolist() == [0, 0]
 
 
-def test_agglomerate_by_threshold_keeps_apart_what_is_further():
-    line = torch.tensor([0.0, 1.0, 10.0, 10.5])
-    distances = (line[:, None] - line).abs()
-    labels = agglomerate(distances, linkage="single", threshold=0.8)
-    assert len(labels.unique()) == 3
-    assert labels[2] == labels[3]
+def test_kmeans_numbers_clusters_by_their_lowest_member():
+    points = torch.tensor([[5.0], [0.0], [5.1], [9.0], [0.1]])
+    for seed in range(5):
+        assert kmeans(points, 3, rng(seed)).tolist() == [0, 1, 0, 2, 1]
 
 
-def test_agglomerate_wants_exactly_one_way_to_cut():
-    with pytest.raises(InputError, match="one of them"):
-        agglomerate(torch.zeros(3, 3), linkage="single")
-    with pytest.raises(InputError, match="4 clusters cannot be made of 3"):
-        agglomerate(torch.zeros(3, 3), linkage="single", num_clusters=4)
+def test_kmeans_of_fewer_different_points_than_clusters_is_refused():
+    with pytest.raises(InputError, match="num_clusters is 3, but the clients' updates show only 2 different"):
+        kmeans(torch.tensor([[1.0], [2.0], [1.0]]), 3, rng())
 
 
 def test_client_map_grows_for_a_client_it_did_not_know():

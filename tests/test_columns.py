@@ -41,9 +41,15 @@ def test_label_that_is_missing_or_no_label_is_named(values: list[Any], expected:
         whole_numbers(values, "y")
 
 
-@pytest.mark.parametrize(("labels", "wrong"), [([0, 1, 3, 4], "3 in row 2"), ([0, -1], "-1 in row 1")])
-def test_label_out_of_range_is_named_with_its_row(labels: list[int], wrong: str):
-    with pytest.raises(InputError, match=f"label column 'y' holds {wrong} .*labels are 0 to 2; .*num_labels"):
+@pytest.mark.parametrize(
+    ("labels", "wrong", "remedy"),
+    [
+        ([0, 1, 3, 4], "3 in row 2", "mend the data, or read them by HFDataset with num_labels: 5"),
+        ([0, -1], "-1 in row 1", "mend the data"),
+    ],
+)
+def test_label_out_of_range_is_named_with_its_row(labels: list[int], wrong: str, remedy: str):
+    with pytest.raises(InputError, match=f"label column 'y' holds {wrong} .*labels are 0 to 2; {remedy}$"):
         in_range(np.array(labels), 3, "y")
 
 

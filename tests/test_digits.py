@@ -46,7 +46,23 @@ def test_skew_is_named_after_what_differs():
     assert Digits(rotations=[180]).federated(0).skew == "other"
 
 
-def test_partition_and_skew_stand_above_the_short_options():
+@pytest.mark.parametrize("short", [{"num_clients": 40}, {"test": 0.2}, {"test": 0.0}])
+def test_partition_and_a_short_option_in_its_place_are_refused(short: dict[str, float]):
+    ((name, value),) = short.items()
+    with pytest.raises(InputError, match=f"{name} is {value}, but partition is given too .* leave one out"):
+        Digits(partition=IID(7), **short)
+    Digits(skew=[LabelShifts()], **short)
+
+
+def test_skew_and_rotations_are_refused():
+    with pytest.raises(InputError, match=r"rotations is \[0, 90\], but skew is given too"):
+        Digits(rotations=[0, 90], skew=[LabelShifts()])
+    with pytest.raises(InputError, match="rotations is"):
+        Digits(rotations=[0, 90], skew=[])
+    Digits(rotations=[0, 90], partition=IID(7))
+
+
+def test_partition_and_skew_stand_in_place_of_the_short_options():
     data = Digits(partition=IID(6, test=0.0), skew=[LabelShifts([0, 1, 2])]).federated(0)
     assert data.true_clusters.tolist() == [0, 1, 2, 0, 1, 2]
     assert (data.skew, int(data.test.sizes.sum()), len(data.examples.views)) == ("label", 0, 3)
@@ -154,6 +170,17 @@ def test_only_training_data_are_shuffled(digits: Digits):
 
     assert first_labels(digits.train_dataloader()) != first_labels(digits.train_dataloader())
     assert first_labels(digits.test_dataloader()) == first_labels(digits.test_dataloader())
+
+
+def test_loaders_leave_out_newcomers():
+    digits = Digits(num_clients=12, validation=0.1, newcomers=0.25)
+    digits.setup()
+    data = Digits(num_clients=12, validation=0.1, newcomers=0.25).federated(0)
+    loaders = (digits.train_dataloader(), digits.val_dataloader(), digits.test_dataloader())
+    for loader, split in zip(loaders, (data.train, data.validation, data.test), strict=True):
+        held = split.select(data.population).entries
+        assert served(loader) == sorted(joined(*data.examples.batch(held)))
+        assert len(held) < len(split.entries)
 
 
 def test_module_without_validation_data_serves_none():

@@ -1,8 +1,6 @@
 """HFDataset: columns of images, texts and numbers by name, natural clients, splits, and errors."""
 
-import math
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +8,13 @@ import datasets
 import numpy as np
 import pytest
 import torch
-from datasets import ClassLabel, Features, List, Value
-from hub import DIGITS, SHARED, fresh_caches, picture, pixels, write
-from jsonargparse import ArgumentParser
+from datasets import ClassLabel, List, Value
+from hub import fresh_caches, picture, pixels, write
 
-from datamodules import FederatedDataModule
 from datamodules.hf import HFDataset, ImageOptions, TextOptions
 from datamodules.partition import IID
 from datamodules.partition.natural import Natural
-from lit_cfl import Experiment
-from lit_cfl.algorithms import FedAvg
 from lit_cfl.errors import InputError
-from lit_cfl.nets import MCLR
-from lit_cfl.run import run
-from lit_cfl.tables import read_table
-from lit_cfl.tasks import Classification
 
 FEATURES = {
     "photo": datasets.Image(), "kind": Value("string"), "rank": ClassLabel(names=["low", "mid", "high"]),
@@ -121,9 +111,38 @@ def test_lists_of_numbers_and_scalar_columns_become_float32(folder: str):
     assert HFDataset(folder, "heat", "rank").pool().examples.inputs.shape == (6, 1)
 
 
-def test_kind_may_be_told(folder: str):
-    with pytest.raises(InputError, match="column kind cannot be made one array of numbers"):
-        HFDataset(folder, "kind", "rank", kind="numbers").pool()
+@pytest.mark.parametrize(
+    ("column", "told", "held"),
+    [
+        ("kind", "numbers", "texts; make it 'text', or null"),
+        ("kind", "image", "texts"),
+        ("photo", "text", "images; make it 'image', or null"),
+        ("photo", "numbers", "images"),
+        ("age", "text", "numbers; make it 'numbers', or null"),
+        ("reading", "image", "numbers"),
+        ("age", "sound", "numbers"),
+    ],
+)
+def test_kind_that_the_column_is_not_is_refused(column: str, told: Any, held: str, folder: str):
+    with pytest.raises(InputError, match=f"data.kind is '{told}', but column '{column}' holds {held}"):
+        HFDataset(folder, column, "rank", kind=told).pool()
+
+
+def test_kind_that_the_column_is_may_be_told(folder: str):
+    for column, kind in {"kind": "text", "photo": "image", "reading": "numbers"}.items():
+        told, untold = HFDataset(folder, column, "rank", kind=kind), HFDataset(folder, column, "rank")
+        assert torch.equal(told.pool().examples.inputs, untold.pool().examples.inputs)
+
+
+def test_bytes_are_images(tmp_path: Path):
+    features = {"raw": Value("binary"), "y": Value("int64")}
+    files = [row["bytes"] for row in ROWS["photo"]]
+    folder = write(tmp_path / "raw", features, train={"raw": files, "y": [0, 1] * 3})
+    assert np.array_equal(HFDataset(str(folder), "raw", "y").pool().examples.inputs, pixels(6, 5, 5)[:, None])
+
+
+def test_folder_may_be_a_path(folder: str):
+    assert len(HFDataset(Path(folder), "photo", "rank").pool().examples) == 6
 
 
 @pytest.mark.parametrize("readings", [[[1.0], [1.0, 2.0], [1.0], [1.0], [1.0]], [[1.0], None, [1.0], [1.0], [1.0]]])
@@ -185,49 +204,3 @@ def test_each_option_that_changes_the_arrays_is_another_entry(folder: str):
     pools = [HFDataset(folder, "text", "rank", **options).pool() for options in variants]
     seen = {(len(p.examples), p.examples.num_labels, p.examples.input_shape, p.owner is None) for p in pools}
     assert len(seen) == len(variants)
-
-
-def test_options_can_be_configured():
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(FederatedDataModule, "data")
-    given = {
-        "source": "someone/something", "input_column": ["a", "b"], "label_column": "y", "client_column": "who",
-        "kind": "numbers", "splits": ["train", "validation"], "images": {"mode": "L", "size": [8, 8]},
-        "text": {"length": 9, "padding": "end"}, "validation": 0.1, "newcomers": 0.2,
-    }  # fmt: skip
-    read = parser.parse_object({"data": {"class_path": "datamodules.hf.HFDataset", "init_args": given}})
-    built = parser.instantiate(read).data
-    assert (built.inputs, built.splits, built.validation) == (["a", "b"], ["train", "validation"], 0.1)
-    assert (built.images, built.text) == (ImageOptions(mode="L", size=[8, 8]), TextOptions(9, "end"))
-    assert built.partition == Natural()
-
-
-def test_round_on_made_numbers(tmp_path: Path):
-    rng = np.random.default_rng(0)
-    features = Features({"x": List(Value("float32")), "y": ClassLabel(names=DIGITS), "who": Value("int64")})
-    columns = {"x": rng.normal(size=(80, 7)), "y": rng.integers(0, 10, 80), "who": np.arange(80) % 4}
-    folder = write(tmp_path / "numbers", features, train=columns)
-    assert round_of_fedavg(HFDataset(str(folder), "x", "y", "who"), tmp_path / "run")["clients/evaluated"] == 4
-
-
-def test_round_on_the_first_real_set_by_column_names(tmp_path: Path):
-    if not (SHARED / "femnist").exists():
-        pytest.skip(f"{SHARED / 'femnist'} holds no copy of this data set")
-    few = Natural(max_clients=5)
-    data = HFDataset(
-        str(SHARED / "femnist"), "image", "character", "writer_id", partition=few, allow_unseen_labels=True
-    )
-    assert round_of_fedavg(data, tmp_path / "run")["clients/evaluated"] == 5
-
-
-def round_of_fedavg(data: HFDataset, path: Path) -> dict[str, Any]:
-    shape, num_labels = list(data.examples.input_shape), data.examples.num_labels
-
-    def task() -> Classification:
-        return Classification(MCLR(shape, num_labels), partial(torch.optim.SGD, lr=0.01))
-
-    run(Experiment(data=data, task=task, algorithm=FedAvg(), rounds=1, cohort_size=2), path)
-    row: dict[str, Any] = read_table(path / "metrics.csv")[-1]
-    assert math.isfinite(row["train/loss"])
-    assert math.isfinite(row["test/loss"])
-    return row

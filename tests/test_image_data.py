@@ -1,9 +1,7 @@
-"""The image sets: what reaches the pool, the cache, the labels of FEMNIST and EMNIST, options, and real rounds."""
+"""The image sets: what reaches the pool, the cache, the labels of EMNIST, options, and real rounds."""
 
-import math
 import sys
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +9,15 @@ import numpy as np
 import pytest
 import torch
 from datasets import ClassLabel, Value
-from hub import DIGITS, SHARED, first_rows, fresh_caches, pixels, write_images, write_writers
+from hub import SHARED, first_rows, fresh_caches, pixels, write_images
 from jsonargparse import ArgumentParser
+from one_round import round_of_fedavg
 
 from datamodules import FederatedDataModule
-from datamodules.femnist import CHARACTERS, FEMNIST
 from datamodules.image_sets import CIFAR10, MNIST, EMNISTLetters, FashionMNIST, ImageSet
 from datamodules.partition import IID
 from datamodules.skew import Rotations
-from lit_cfl import Experiment
-from lit_cfl.algorithms import FedAvg
 from lit_cfl.errors import InputError
-from lit_cfl.nets import MCLR
-from lit_cfl.run import run
-from lit_cfl.tables import read_table
-from lit_cfl.tasks import Classification
 
 LETTERS = [chr(65 + place) for place in range(26)]
 FEW = IID(num_clients=6)
@@ -144,56 +136,6 @@ def test_letters_with_labels_0_and_26_are_refused(tmp_path: Path):
         EMNISTLetters(str(folder)).pool()
 
 
-WRITERS = ["f1", "f0", "f1", "f2", "f0", "f1"]
-WRITTEN = ["a", "7", "j", "Z", "b", "k"]
-
-
-@pytest.fixture
-def writers(tmp_path: Path) -> Path:
-    return write_writers(tmp_path / "femnist", WRITTEN, WRITERS, list(CHARACTERS))
-
-
-def test_writers_are_clients_and_all_characters_are_labels(writers: Path):
-    pool = FEMNIST(str(writers)).pool()
-    assert pool.examples.num_labels == 62
-    assert pool.labels.tolist() == [36, 7, 45, 35, 37, 46]
-    assert (pool.owner.tolist(), pool.names) == ([1, 0, 1, 2, 0, 1], ("f0", "f1", "f2"))
-    assert (pool.num_train, pool.has_test) == (6, False)
-    assert FEMNIST(str(writers)).federated(0).num_clients == 3
-
-
-@pytest.mark.parametrize(("labels", "outputs"), [("a-j", 10), ("a-j_26", 26)])
-def test_ten_letters_are_labels_0_to_9_of_their_writers_alone(labels: str, outputs: int, writers: Path):
-    pool = FEMNIST(str(writers), labels=labels).pool()
-    assert pool.examples.num_labels == outputs
-    assert pool.labels.tolist() == [0, 9, 1]
-    assert (pool.owner.tolist(), pool.names) == ([1, 1, 0], ("f0", "f1"))
-    assert np.array_equal(pool.examples.inputs, pixels(6, 28, 28)[[0, 2, 4], None])
-    assert pool.num_train == 3
-
-
-def test_characters_may_stand_in_another_order(tmp_path: Path):
-    folder = write_writers(tmp_path / "other", WRITTEN, WRITERS, list(reversed(CHARACTERS)))
-    assert FEMNIST(str(folder)).pool().labels.tolist() == [36, 7, 45, 35, 37, 46]
-    assert FEMNIST(str(folder), labels="a-j").pool().labels.tolist() == [0, 9, 1]
-
-
-def test_other_characters_are_refused(tmp_path: Path):
-    folder = write_writers(tmp_path / "digits", ["1", "2"], ["f0", "f1"], DIGITS)
-    with pytest.raises(InputError, match=r"has the characters 0 1 2 .*; FEMNIST has 0-9, A-Z and a-z"):
-        FEMNIST(str(folder)).pool()
-
-
-def test_source_without_the_ten_letters_is_refused(tmp_path: Path):
-    folder = write_writers(tmp_path / "digits", ["1", "2"], ["f0", "f1"], list(CHARACTERS))
-    with pytest.raises(InputError, match="holds no image with one of these labels"):
-        FEMNIST(str(folder), labels="a-j").pool()
-
-
-def test_paper_is_white_around_padded_characters(writers: Path):
-    assert (FEMNIST(str(writers), pad=2).pool().examples.inputs[:, :, :2] == 255).all()
-
-
 def test_negative_padding_is_refused():
     with pytest.raises(InputError, match=r"data.pad is -1; it must be 0 or more"):
         MNIST(pad=-1)
@@ -216,22 +158,6 @@ def test_options_of_all_bases_can_be_configured(name: str):
     assert built.skew == (Rotations((0, 90)),) or built.skew == (Rotations([0, 90]),)
 
 
-def round_of_fedavg(data: ImageSet, path: Path) -> dict[str, Any]:
-    """The last row of `metrics.csv` after a round of two clients."""
-    shape, num_labels = list(data.examples.input_shape), data.examples.num_labels
-
-    def task() -> Classification:
-        return Classification(MCLR(shape, num_labels), partial(torch.optim.SGD, lr=0.01))
-
-    run(Experiment(data=data, task=task, algorithm=FedAvg(), rounds=1, cohort_size=2), path)
-    row: dict[str, Any] = read_table(path / "metrics.csv")[-1]
-    assert math.isfinite(row["train/loss"])
-    assert math.isfinite(row["test/loss"])
-    assert 0 <= row["test/weighted_accuracy"] <= 1
-    assert row["clients/evaluated"] == data.federated(0).num_clients
-    return row
-
-
 def test_round_on_letters(tmp_path: Path):
     folder = write_letters(tmp_path / "emnist_letters", ClassLabel(names=LETTERS), 0)
     round_of_fedavg(EMNISTLetters(str(folder), partition=FEW), tmp_path / "run")
@@ -243,13 +169,6 @@ def test_round_on_the_first_rows_of_real_images(name: str, make: Callable[..., I
     data = make(str(folder), partition=IID(num_clients=10), pixels="standardised")
     assert data.pool().examples.inputs.shape[0] == 2400
     round_of_fedavg(data, tmp_path / "run")
-
-
-@pytest.mark.parametrize("labels", ["all", "a-j"])
-def test_round_on_real_writers(labels: str, tmp_path: Path):
-    if not (SHARED / "femnist").exists():
-        pytest.skip(f"{SHARED / 'femnist'} holds no copy of this data set")
-    round_of_fedavg(FEMNIST(str(SHARED / "femnist"), labels=labels), tmp_path / "run")
 
 
 @pytest.mark.slow

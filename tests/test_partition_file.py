@@ -1,15 +1,16 @@
 """A partition as a file: saved with a run, loadable, hashed, refused where it does not belong."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
-from datamodules import Digits
+from datamodules import ArrayData, Digits
 from datamodules.partition import IID
-from datamodules.skew import LabelShifts
+from datamodules.skew import LabelShifts, NoiseLevels
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.data.file import load_partition, partition_hash, save_partition
 from lit_cfl.errors import InputError
@@ -33,6 +34,47 @@ def test_loaded_partition_is_the_one_saved(tmp_path: Path):
     assert torch.equal(data.true_clusters, again.true_clusters)
     assert torch.equal(data.newcomers, again.newcomers)
     assert (again.skew, partition_hash(again)) == (data.skew, partition_hash(data))
+
+
+@pytest.mark.parametrize(("partition_seed", "expected"), [(None, 3), (0, 0), (11, 11)])
+def test_file_says_under_which_seed_the_partition_was_drawn(tmp_path: Path, partition_seed: int | None, expected: int):
+    data = Digits(num_clients=7, partition_seed=partition_seed).federated(3)
+    save_partition(tmp_path / "p.npz", data)
+    with np.load(tmp_path / "p.npz") as file:
+        assert json.loads(str(file["about"]))["seed"] == expected
+    again = Digits(partition_file=tmp_path / "p.npz", partition_seed=5).federated(99)
+    assert (data.partition_seed, again.partition_seed) == (expected, expected)
+
+
+def test_file_of_a_partition_without_a_seed_has_none(tmp_path: Path):
+    save_partition(tmp_path / "p.npz", replace(MODULE.federated(0), partition_seed=None))
+    assert load_partition(tmp_path / "p.npz", MODULE.examples).partition_seed is None
+
+
+def test_file_brings_its_own_validation_part_and_newcomers(tmp_path: Path):
+    data = saved(tmp_path / "p.npz")
+    again = Digits(validation=0.0, newcomers=0.0, partition_file=tmp_path / "p.npz").federated(0)
+    assert again.validation.sizes.tolist() == data.validation.sizes.tolist() != [0] * 7
+    assert torch.equal(again.newcomers, data.newcomers)
+
+
+def test_file_keeps_the_names_of_the_clients(tmp_path: Path):
+    names = ("Åse", "0042", "a_b", "", "écrivain", "w5", "w6")
+    data = replace(MODULE.federated(3), names=names)
+    save_partition(tmp_path / "p.npz", data)
+    assert load_partition(tmp_path / "p.npz", MODULE.examples).names == names
+    with np.load(tmp_path / "p.npz") as file:
+        assert file["names"].tolist() == list(names)
+    assert partition_hash(data) != partition_hash(MODULE.federated(3))
+    save_partition(tmp_path / "p.npz", MODULE.federated(3))
+    assert load_partition(tmp_path / "p.npz", MODULE.examples).names == ()
+
+
+def test_names_of_natural_clients_go_from_the_source_to_the_file(tmp_path: Path):
+    client = np.array(["ulm", "bonn", "ulm", "kiel"] * 5)
+    module = ArrayData(np.zeros((20, 3)), np.arange(20) % 2, client, skew=[NoiseLevels([0, 1])], copies=True)
+    save_partition(tmp_path / "p.npz", module.federated(0))
+    assert load_partition(tmp_path / "p.npz", module.examples).names == ("bonn", "kiel", "ulm") * 2
 
 
 def test_data_module_takes_the_partition_of_a_file(tmp_path: Path):

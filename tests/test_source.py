@@ -1,32 +1,20 @@
-"""Finding and reading data sets: Hub ids, local folders, fingerprints, and every way it can fail."""
+"""Finding and reading data sets: Hub ids, local folders, columns, fingerprints."""
 
-import logging
-import re
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import datasets
-import huggingface_hub
 import numpy as np
 import pytest
-from datasets import ClassLabel, List, Value, load_dataset
-from hub import DIGITS, files_up_to, fresh_caches, picture, pixels, write, write_images
+from datasets import ClassLabel, Value, load_dataset
+from hub import DIGITS, fresh_caches, picture, pixels, write, write_images
+from mixed import MIXED, ROWS
 
 from datamodules.source import find
 from lit_cfl.errors import InputError
-
-MIXED = {
-    "image": datasets.Image(), "label": ClassLabel(names=["cat", "dog"]), "text": Value("string"),
-    "weight": Value("float64"), "reading": List(Value("float32")),
-}  # fmt: skip
-ROWS = {
-    "image": [picture(image) for image in pixels(3, 4, 4)], "label": [1, 0, 1], "text": ["a b", None, "c"],
-    "weight": [0.5, 1.5, -2.0], "reading": [[1, 2], [3, 4], [5, 6]],
-}  # fmt: skip
 
 
 @pytest.fixture(autouse=True)
@@ -39,20 +27,30 @@ def folder(tmp_path: Path) -> Path:
     return write(tmp_path / "data" / "mixed", MIXED, train=ROWS, test={name: rows[:1] for name, rows in ROWS.items()})
 
 
-def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As HF_HUB_OFFLINE=1, which is read at import."""
-    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-
-
-def test_table_holds_the_images_files_and_plain_values(folder: Path):
-    table = find(str(folder)).table("train", ["image", "label", "text", "reading"])
-    assert table == {
-        "image": [row["bytes"] for row in ROWS["image"]],
+def test_table_holds_plain_values(folder: Path):
+    assert find(str(folder)).table("train", ["label", "text", "reading"]) == {
         "label": [1, 0, 1],
         "text": ["a b", None, "c"],
         "reading": [[1, 2], [3, 4], [5, 6]],
     }
+
+
+def test_images_are_read_over_the_splits_in_blocks(tmp_path: Path):
+    files = [f"file {row}".encode() for row in range(2500)]
+    folder = write(
+        tmp_path / "files", {"raw": Value("binary")}, train={"raw": files[:2100]}, test={"raw": files[2100:]}
+    )
+    source = find(str(folder))
+    assert source.kind("raw") == "image"
+    assert list(source.images("raw", ["train", "test"])) == files
+    rows = np.array([0, 999, 1000, 2099, 2100, 2499])
+    assert list(source.images("raw", ["train", "test"], rows)) == [files[row] for row in rows]
+    assert list(source.images("raw", ["train", "test"], np.array([2400]))) == files[2400:2401]
+
+
+def test_column_without_images_is_refused(folder: Path):
+    with pytest.raises(InputError, match=r"column 'text' of .*mixed holds text, no images"):
+        next(find(str(folder)).images("text", ["train"]))
 
 
 def test_source_says_what_it_holds(folder: Path):
@@ -86,21 +84,6 @@ def test_hub_id_is_a_folder_of_litcfl_data(folder: Path, monkeypatch: pytest.Mon
     assert find("mixed", revision="v1").folder == folder
 
 
-def test_missing_folder_of_litcfl_data_says_how_to_fetch_it(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setenv("LITCFL_DATA", str(folder.parent))
-    with pytest.raises(InputError) as error:
-        find("ylecun/mnist", revision="v1")
-    assert f"no folder {folder.parent / 'mnist'} for ylecun/mnist" in str(error.value)
-    assert "hf download --repo-type dataset ylecun/mnist --revision v1 --local-dir DIR/mnist" in str(error.value)
-
-
-def test_command_that_the_errors_name_exists():
-    """With its options, in the huggingface_hub that is installed."""
-    hf = Path(sys.executable).with_name("hf")
-    shown = subprocess.run([hf, "download", "--help"], capture_output=True, text=True, check=True).stdout
-    assert all(option in shown for option in ("--repo-type", "--revision", "--local-dir"))
-
-
 def test_images_may_be_files_that_the_table_names(tmp_path: Path):
     expected = []
     for number, (split, label) in enumerate([("train", "a"), ("train", "b"), ("test", "a")]):
@@ -109,7 +92,8 @@ def test_images_may_be_files_that_the_table_names(tmp_path: Path):
         expected.append(picture(pixels(3, 4, 4)[number])["bytes"])
         (place / "0.png").write_bytes(expected[-1])
     source = find(str(tmp_path / "pictures"))
-    assert source.joined(["image", "label"], ["train", "test"]) == {"image": expected, "label": [0, 1, 0]}
+    assert list(source.images("image", ["train", "test"])) == expected
+    assert source.joined(["label"], ["train", "test"]) == {"label": [0, 1, 0]}
 
 
 def test_parquet_copy_that_the_hub_makes_of_a_script_is_read(tmp_path: Path):
@@ -153,124 +137,6 @@ def test_fingerprint_is_of_names_and_bytes_and_needs_no_datasets(
     changed = find(str(copy)).fingerprint
     file.rename(copy / "testing-00000-of-00001.parquet")
     assert len({before, changed, find(str(copy)).fingerprint}) == 3
-
-
-def test_file_that_cannot_be_read_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    def refuse(path: Path, mode: str) -> None:
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(InputError, match=r"test-00000-of-00001.parquet cannot be read \(Permission denied\)"):
-        _ = find(str(folder)).fingerprint
-
-
-def test_missing_column_lists_those_there_are(folder: Path):
-    with pytest.raises(InputError, match="no column 'img'; it has image, label, text, weight, reading"):
-        find(str(folder)).table("train", ["label", "img"])
-    for ask in (find(str(folder)).label_names, find(str(folder)).kind):
-        with pytest.raises(InputError, match="no column 'y'; it has image, label"):
-            ask("y")
-    with pytest.raises(InputError, match="no column 'y'; it has image, label"):
-        find(str(folder)).array("train", "y")
-
-
-def test_missing_split_lists_those_there_are(folder: Path):
-    with pytest.raises(InputError, match="mixed has no split 'validation'; it has train, test"):
-        find(str(folder)).table("validation", ["label"])
-
-
-@pytest.mark.parametrize("source", ["", "./nothing", "/nowhere/at/all", "a/b/c", "two words", "~/nothing-of-that-name"])
-def test_source_that_is_neither_folder_nor_id_is_refused(source: str):
-    with pytest.raises(InputError, match=f"source {re.escape(repr(source))} is no folder and no id"):
-        find(source)
-
-
-def test_file_in_place_of_its_folder_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(folder)
-    with pytest.raises(InputError, match=r"source 'train-00000-of-00001.parquet' is no folder"):
-        find("train-00000-of-00001.parquet")
-
-
-@pytest.mark.parametrize("files", [[], ["README.md"]])
-def test_folder_without_data_is_named(files: list[str], tmp_path: Path):
-    empty = tmp_path / "empty"
-    empty.mkdir()
-    for name in files:
-        (empty / name).write_text("hello")
-    with pytest.raises(InputError, match=rf"the folder {empty} holds no data files; put the Parquet files there"):
-        find(str(empty)).table("train", ["image"])
-
-
-def scramble(content: bytes) -> bytes:
-    """Random bytes in place of the first column's data."""
-    return content[:400] + np.random.default_rng(0).bytes(len(content) // 2) + content[400 + len(content) // 2 :]
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [lambda content: content[: len(content) // 2], lambda content: b"", lambda content: b"hello" * 100, scramble],
-    ids=["truncated", "empty", "foreign", "scrambled"],
-)
-def test_damaged_parquet_is_named_and_nothing_half_written_is_left(damage: Callable[[bytes], bytes], tmp_path: Path):
-    folder = write_images(tmp_path / "images", train=200)
-    file = folder / "train-00000-of-00001.parquet"
-    file.write_bytes(damage(file.read_bytes()))
-    with pytest.raises(InputError, match=f"{file} is damaged or no Parquet file .*; fetch it again"):
-        find(str(folder)).table("test", ["label"])
-    assert half_written(tmp_path / "hf") == []
-
-
-def half_written(cache: Path) -> list[Path]:
-    return [path for path in cache.rglob("*") if path.is_file() and path.suffix != ".lock"]
-
-
-def test_full_cache_is_named_and_nothing_half_written_is_left(tmp_path: Path):
-    folder = write_images(tmp_path / "images", train=200)
-    with files_up_to(20_000), pytest.raises(InputError, match=f"{tmp_path / 'hf'}, cannot be written .* HF_HOME"):
-        find(str(folder)).table("train", ["label"])
-    assert half_written(tmp_path / "hf") == []
-    assert len(find(str(folder)).table("train", ["label"])["label"]) == 200
-
-
-def test_cache_in_a_place_that_cannot_be_written_is_named(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    (tmp_path / "file").write_text("no folder")
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "file" / "hf")
-    with pytest.raises(
-        InputError, match=r"file/hf, cannot be written \(Not a directory\); make room there, or set HF_"
-    ):
-        find(str(folder)).table("train", ["label"])
-
-
-def test_no_network_is_one_clear_error_without_noise(monkeypatch: pytest.MonkeyPatch, capfd):
-    offline(monkeypatch)
-    logger = logging.getLogger("datasets")
-    monkeypatch.setattr(logger, "level", logging.INFO)
-    shown = datasets.are_progress_bars_disabled()
-    with pytest.raises(InputError) as error:
-        find("ylecun/mnist").table("train", ["image"])
-    assert "ylecun/mnist is no folder here, and cannot be had from the Hugging Face Hub (Couldn't reach" in str(
-        error.value
-    )
-    assert "hf download --repo-type dataset ylecun/mnist --local-dir DIR/mnist" in str(error.value)
-    assert "set LITCFL_DATA=DIR, or give source: DIR/mnist" in str(error.value)
-    assert "\n" not in str(error.value)
-    assert capfd.readouterr() == ("", "")
-    assert (logger.level, datasets.are_progress_bars_disabled()) == (logging.INFO, shown)
-
-
-def test_loading_shows_no_progress_bar(folder: Path, capfd):
-    find(str(folder)).table("train", ["label"])
-    assert capfd.readouterr() == ("", "")
-    assert not datasets.are_progress_bars_disabled()
-
-
-def test_local_script_is_refused_with_the_remedy(tmp_path: Path):
-    folder = write(tmp_path / "sent", {"label": Value("int64")}, train={"label": [1]})
-    (folder / "sent.py").write_text("import datasets")
-    with pytest.raises(InputError, match=r"sent is a script.*--revision refs/convert/parquet --local-dir"):
-        find(str(folder)).table("train", ["label"])
 
 
 def hub_script(local: Path) -> Callable[..., Any]:

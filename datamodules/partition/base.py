@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamodules.partition.checks import require_partition, require_trained
+from datamodules.partition.checks import require_partition, require_share, require_trained
 from lit_cfl.data import ClientIndex, Division, Examples
 from lit_cfl.errors import InputError
 
@@ -23,7 +23,7 @@ class Pool:
         examples: all of them, those of the source's training part first.
         num_train: how many belong to the training part; the rest is the source's own test part, which may be empty.
         owner: natural client of each example, int64 `[N]` from 0, or None where the source names none.
-        names: of the natural clients.
+        names: of the natural clients, by their number; empty = they have none.
     """
 
     examples: Examples
@@ -45,7 +45,7 @@ class Pool:
 class Partition(ABC):
     """How a pool is divided among clients: a choice of one of the functions of this package."""
 
-    skew: ClassVar[str] = "other"
+    skew: ClassVar[str] = "other"  # what differs from client to client: feature, label or other
 
     @abstractmethod
     def divide(self, pool: Pool, rng: np.random.Generator) -> Division:
@@ -70,8 +70,10 @@ class SharedOut(Partition):
     only_train: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
-        if isinstance(self.test, float | int) and not 0 <= self.test < 1:
-            raise InputError(f"test is {self.test}; it must be 0 or more and below 1")
+        if isinstance(self.test, float | int):
+            require_share("test", self.test)
+        elif self.test not in ("alike", "shared", None):
+            raise InputError(f"test is {self.test!r}; give a share, 'alike', 'shared' or null")
 
     @abstractmethod
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
@@ -89,14 +91,18 @@ class SharedOut(Partition):
         if isinstance(test, float | int):
             whole = self._checked_shares(labels[: pool.num_train] if self.only_train else labels, num_labels, rng)
             train, own = split_each(whole, float(test), rng)
-            return Division(train, own, self.clusters(whole, num_labels), self.skew)
+            return self._division(train, own, self.clusters(whole, num_labels))
         of_train, of_test = labels[: pool.num_train], labels[pool.num_train :]
         require_trained(of_train, of_test)
         train = self._checked_shares(of_train, num_labels, rng)
         clusters = self.clusters(train, num_labels)
         counts = label_counts(train, labels, num_labels)
         found = in_proportion(counts, of_test, rng) if test == "alike" else with_same_labels(counts, clusters, of_test)
-        return Division(train, replace(found, values=found.values + pool.num_train), clusters, self.skew)
+        return self._division(train, replace(found, values=found.values + pool.num_train), clusters)
+
+    def _division(self, train: ClientIndex, test: ClientIndex, clusters: Tensor) -> Division:
+        alike = bool((clusters == 0).all())  # one true cluster for everyone: nothing makes clients differ
+        return Division(train, test, clusters, "other" if alike else self.skew)
 
     def _checked_shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
         shares = self.shares(labels, num_labels, rng)
@@ -114,8 +120,7 @@ def split_each(index: ClientIndex, share: float, rng: np.random.Generator) -> tu
     Returns:
         what stays, and the part taken, for each client.
     """
-    if not 0 <= share < 1:
-        raise InputError(f"a share of {share} of each client's examples was asked for; give 0 to below 1")
+    require_share("the share of each client's examples", share)
     if share == 0:
         return index, ClientIndex.empty(len(index))
     mixed = shuffled(index, rng)

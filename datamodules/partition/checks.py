@@ -7,6 +7,12 @@ from lit_cfl.data import ClientIndex
 from lit_cfl.errors import InputError
 
 
+def require_share(name: str, share: float) -> None:
+    """Raises InputError unless this is 0 or more and below 1."""
+    if not 0 <= share < 1:
+        raise InputError(f"{name} is {share}; it must be 0 or more and below 1")
+
+
 def require_enough(num_examples: int, num_clients: int, min_size: int = 1) -> None:
     """Raises InputError unless so many examples give every client `min_size`."""
     if num_clients < 1 or min_size < 1:

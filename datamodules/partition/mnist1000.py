@@ -36,7 +36,8 @@ class MNIST1000(Partition):
     Args:
         classes: digits of each client, 1 to 10. The released code has 2. FlexCFL's Table 1 has 1, 3, 5 and 10 by code
             that was not released; the rule for these is ours: the same law, and the 10 first images split as evenly as
-            can be, lower digits of the client first.
+            can be, lower digits of the client first. With 10 there is one true cluster, but clients still differ in how
+            many images of each digit they have: a label skew without clusters.
     """
 
     skew: ClassVar[str] = "label"

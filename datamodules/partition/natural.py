@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from datamodules.partition.base import Partition, Pool, split_each
+from datamodules.partition.checks import require_share
 from lit_cfl.data import ClientIndex, Division
 from lit_cfl.errors import InputError
 
@@ -33,8 +34,10 @@ class Natural(Partition):
     test: float | Literal["own"] | None = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.test, float | int) and not 0 <= self.test < 1:
-            raise InputError(f"test is {self.test}; it must be 0 or more and below 1")
+        if isinstance(self.test, float | int):
+            require_share("test", self.test)
+        elif self.test not in ("own", None):
+            raise InputError(f"test is {self.test!r}; give a share, 'own' or null")
         if self.min_examples < 1:
             raise InputError(f"min_examples is {self.min_examples}; give 1 or more")
         if self.max_clients is not None and self.max_clients < 1:
@@ -54,7 +57,8 @@ class Natural(Partition):
         train, test = train.select(clients).packed(), test.select(clients).packed()
         if isinstance(share, float | int):
             train, test = split_each(train, float(share), rng)
-        return Division(train, test, torch.full((len(clients),), -1), self.skew)
+        names = tuple(np.array(pool.names)[clients.numpy()].tolist()) if pool.names else ()
+        return Division(train, test, torch.full((len(clients),), -1), self.skew, names)
 
 
 def by_owner(owner: Tensor, num_train: int) -> tuple[ClientIndex, ClientIndex]:

@@ -14,18 +14,23 @@ from lit_cfl.errors import InputError
 
 
 @dataclass(frozen=True)
-class IID(SharedOut):
+class Alike(SharedOut):
+    """Clients whose examples are drawn alike, so that all are in one true cluster. Subclasses say who gets how many."""
+
+    def clusters(self, shares: ClientIndex, num_labels: int) -> Tensor:
+        return torch.zeros(len(shares), dtype=torch.int64)
+
+
+@dataclass(frozen=True)
+class IID(Alike):
     """Every example to exactly one client, at random; sizes differ by one at most."""
 
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
         return iid(len(labels), self.num_clients, rng)
 
-    def clusters(self, shares: ClientIndex, num_labels: int) -> Tensor:
-        return torch.zeros(len(shares), dtype=torch.int64)  # all alike
-
 
 @dataclass(frozen=True)
-class QuantitySkew(SharedOut):
+class QuantitySkew(Alike):
     """Every example to exactly one client, at random; sizes follow a law, and nothing else differs.
 
     Args:
@@ -40,9 +45,6 @@ class QuantitySkew(SharedOut):
 
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
         return at_random(self.sizes(len(labels), rng), rng)
-
-    def clusters(self, shares: ClientIndex, num_labels: int) -> Tensor:
-        return torch.zeros(len(shares), dtype=torch.int64)  # all alike
 
 
 @dataclass(frozen=True)

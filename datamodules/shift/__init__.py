@@ -14,6 +14,9 @@ Where the swaps and the release differ from the published code:
   that the data shrink (`shrinking`, C3).
 * the validation part, which the papers do not have, moves with the training part and is always there in the release.
 * clients are paired by numpy's generator, not by the code's own draws.
+
+Newcomers, which the papers do not shift either, neither swap nor wait for data; under label drift they drift as the
+others do.
 """
 
 from datamodules.shift.drift import LabelDrift

@@ -22,6 +22,9 @@ class LabelDrift(Shift):
     away stay as they are. A client's true cluster then is that of its data before, under the new labels; under a
     gradual drift, as soon as half of the examples are to drift.
 
+    Newcomers drift as the others do, so that they join the world as it is by then; the log leaves them out, as nobody
+    trains on their data.
+
     Args:
         share: of all clients that drift, 0 to 1.
         labels: how far labels move; not a multiple of C.
@@ -29,7 +32,7 @@ class LabelDrift(Shift):
         duration: rounds over which more and more of the examples drift, the last of them all; 0 or 1 = all at once.
         period: null = the drift stays; else it is on for so many rounds, off for as many, and on again. Not below the
             duration.
-        participants: `all` clients in training, or the `warm` ones only, those that have a model.
+        participants: `all` clients, or the `warm` ones only, those that have a model; newcomers then keep their labels.
     """
 
     share: float = 0.5
@@ -70,7 +73,7 @@ class LabelDrift(Shift):
         if at.round < self.start:
             return data, None
         drifts = drifting(data.num_clients, self.share, at.rng("who", round=0))
-        clients, degree = at.participants[drifts[at.participants]], self.degree(at.round)
+        clients, degree = (drifts & self.reached(data, at)).nonzero().flatten(), self.degree(at.round)
         lists: dict[str, Any] = {}
         changed = torch.zeros_like(clients)
         for name in ("train", "validation", "test", "withheld"):
@@ -81,10 +84,17 @@ class LabelDrift(Shift):
         before = data.true_clusters[clients]
         after = with_concept(before, at.weight, degree >= 0.5)
         rows = (changed > 0) | (after != before)
+        rows = rows if data.newcomers is None else rows & ~data.newcomers[clients]
         partners = torch.full_like(clients, -1)
         columns = (column[rows] for column in (clients, partners, changed, before, after))
         clusters = data.true_clusters.index_copy(0, clients, after)
         return replace(data, true_clusters=clusters, **lists), Moves("label_drift", *columns)
+
+    def reached(self, data: FederatedData, at: Occasion) -> Tensor:
+        """The clients that can drift in this round: bool `[clients]`."""
+        reached = torch.zeros(data.num_clients, dtype=torch.bool)
+        reached[at.participants] = True
+        return reached if data.newcomers is None or self.participants == "warm" else reached | data.newcomers
 
     def degree(self, round: int) -> float:
         """The share of a drifting client's examples that have drifted by this round, 0 to 1."""

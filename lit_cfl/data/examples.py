@@ -33,9 +33,10 @@ class View:
     noise: float = 0.0
 
     def then(self, other: "View") -> "View":
-        """This view, seen again through another one."""
+        """This view, seen again through another one; labels that end where they began are None."""
         maps = self.label_map, other.label_map
         both = tuple(maps[1][label] for label in maps[0]) if maps[0] and maps[1] else maps[0] or maps[1]
+        both = None if both and list(both) == sorted(both) else both
         noise = (self.noise**2 + other.noise**2) ** 0.5
         return View((self.quarter_turns + other.quarter_turns) % 4, both, noise)
 

@@ -21,13 +21,16 @@ class Division:
     Args:
         train, test: index lists of each client.
         true_clusters: int64 `[clients]`, -1 = unknown.
-        skew: what makes clusters differ: `feature`, `label` or `other`.
+        skew: what makes true clusters differ (or the clients, where there are none): `feature`, `label`, or `other`
+            for both, for nothing at all, and for what is not known.
+        names: of the clients as the source has them; empty = it has none.
     """
 
     train: ClientIndex
     test: ClientIndex
     true_clusters: Tensor
     skew: str = "other"
+    names: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,10 +41,11 @@ class FederatedData:
         examples: the pool.
         train, validation, test: index lists of each client. `validation` may be empty.
         true_clusters: int64 `[clients]`, -1 = unknown. For scoring only; no algorithm sees it.
-        skew: what the data module was told to make: `feature`, `label` or `other`.
+        skew: what the data module was told to make, before any shift: `feature`, `label` or `other`; see `Division`.
         newcomers: bool `[clients]`: clients that never take part in training and join after it.
         withheld: training examples that a shift has not released yet; None = there are none.
         partition_seed: that the partition was drawn under; None = not known.
+        names: of the clients as the source has them (writers, users), for people to read; empty = it has none.
     """
 
     examples: Examples
@@ -53,6 +57,7 @@ class FederatedData:
     newcomers: Tensor | None = None
     withheld: ClientIndex | None = None
     partition_seed: int | None = None
+    names: tuple[str, ...] = ()
 
     @property
     def num_clients(self) -> int:
@@ -95,11 +100,11 @@ class FederatedData:
         """The same clients with ids raised by `clients`; the ids below have no data."""
         unknown = torch.full((clients,), -1)
         lists = self.of_lists(lambda index: index.behind(clients))
-        return replace(lists, true_clusters=torch.cat([unknown, self.true_clusters]), newcomers=None)
+        return replace(lists, true_clusters=torch.cat([unknown, self.true_clusters]), newcomers=None, names=())
 
     def subset(self, clients: Tensor, max_examples: int | None = None) -> "FederatedData":
-        """These clients alone, renumbered from 0, each with at most `max_examples` of every split."""
+        """These clients alone, without names, renumbered from 0, with at most `max_examples` of every split each."""
         size = 2**62 if max_examples is None else max_examples
         newcomers = None if self.newcomers is None else self.newcomers[clients]
         lists = self.of_lists(lambda index: index.select(clients).first(size))
-        return replace(lists, true_clusters=self.true_clusters[clients], newcomers=newcomers)
+        return replace(lists, true_clusters=self.true_clusters[clients], newcomers=newcomers, names=())

@@ -31,7 +31,7 @@ def partition_hash(data: FederatedData) -> str:
 
 
 def save_partition(path: Path, data: FederatedData) -> None:
-    """Writes clients, indices, truth, the data's fingerprint and the seed, complete or not at all."""
+    """Writes clients and their names, indices, truth, the data's fingerprint and the seed, complete or not at all."""
     about = {
         "format": FORMAT, "hash": partition_hash(data), "data": data.examples.fingerprint, "seed": data.partition_seed,
         "views": _views(data.examples), "skew": data.skew, "clients": data.num_clients,
@@ -82,14 +82,17 @@ def _require_made_for(path: Path, about: Mapping[str, Any], examples: Examples) 
 def _federated(arrays: Mapping[str, np.ndarray], about: Mapping[str, Any], examples: Examples) -> FederatedData:
     none, nobody = ClientIndex.empty(about["clients"]), torch.empty(0, dtype=torch.int64)
     blank = FederatedData(examples, none, none, none, nobody, about["skew"])
-    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    names = tuple(arrays["names"].tolist()) if "names" in arrays else ()
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items() if name != "names"}
     newcomers = tensors.pop("newcomers", None)
-    return replace(with_lists(blank, tensors), newcomers=newcomers, partition_seed=about["seed"])
+    return replace(with_lists(blank, tensors), newcomers=newcomers, partition_seed=about["seed"], names=names)
 
 
 def _arrays(data: FederatedData) -> dict[str, np.ndarray]:
     newcomers = {} if data.newcomers is None else {"newcomers": data.newcomers}
-    return {name: tensor.numpy() for name, tensor in (lists_of(data) | newcomers).items()}
+    tensors = lists_of(data) | newcomers
+    names = {"names": np.array(data.names)} if data.names else {}
+    return {name: tensor.numpy() for name, tensor in tensors.items()} | names
 
 
 def _views(examples: Examples) -> list[list[Any]]:

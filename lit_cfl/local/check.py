@@ -10,6 +10,11 @@ from lit_cfl.local.engine import Engine
 from lit_cfl.local.scoring import score
 from lit_cfl.local.work import Budget
 
+_TOKENS = (
+    "; the inputs are token ids: choose a net with an embedding (Sent140GRU, Sent140LSTM, FedGroupLSTM), or give the "
+    "data word vectors (Sent140's option embeddings)"
+)
+
 
 def require_trainable(engine: Engine, data: FederatedData) -> None:
     """Scores an example of every label, and trains one client for one step, both on a throw-away module.
@@ -23,7 +28,8 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
     try:
         losses, _ = score(engine.module(model).eval(), batch)
     except (RuntimeError, IndexError, ValueError) as error:  # what torch raises for shapes and labels that do not fit
-        raise InputError(f"the net cannot take the data: {shapes} ({_first_line(error)})") from error
+        remedy = _TOKENS if data.examples.vocabulary and data.examples.embeddings is None else ""
+        raise InputError(f"the net cannot take the data: {shapes} ({_first_line(error)}){remedy}") from error
     if losses.shape != (len(batch[1]),):
         raise InputError(
             f"losses(batch) returned shape {tuple(losses.shape)} for {len(batch[1])} examples; "

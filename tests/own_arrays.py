@@ -1,0 +1,51 @@
+"""Small arrays with clients of unequal size, and files of them."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from datamodules.arrays import ArrayData
+from lit_cfl.data import FederatedData
+from lit_cfl.errors import InputError
+
+OWNERS = [7, 7, 7, 7, 2, 2, 2, 9, 9, 9, 9, 9]  # clients 1, 0 and 2 with 4, 3 and 5 examples
+
+
+def given(**changes: Any) -> dict[str, Any]:
+    """Twelve inputs of two numbers: 0 1, 2 3, ..., with labels 0, 1, 2 in turn."""
+    return {"x": np.arange(24.0).reshape(12, 2), "y": np.arange(12) % 3} | changes
+
+
+def owned(**changes: Any) -> ArrayData:
+    return ArrayData(**given(client=np.array(OWNERS)), **changes)
+
+
+def examples_of_clients(data: FederatedData) -> list[list[int]]:
+    """Numbers of the examples of each client, whatever its view and the split."""
+    size = len(data.examples)
+    pairs = zip(data.train, data.test, strict=True)
+    return [sorted((torch.cat([train, test]) % size).tolist()) for train, test in pairs]
+
+
+def error_of(module: Callable[[], object] | ArrayData) -> str:
+    with pytest.raises(InputError) as error:
+        module.federated(0) if isinstance(module, ArrayData) else module()
+    return str(error.value)
+
+
+def saved(path: Path, **arrays: Any) -> Path:
+    np.savez(path, **arrays)
+    return path
+
+
+def folder_of(tmp_path: Path, **clusters: Any) -> Path:
+    """Files b.npz with 2 examples, a.npz with 1 and a-c.npz with 3."""
+    for name, rows in {"b": slice(0, 2), "a": slice(2, 3), "a-c": slice(3, 6)}.items():
+        arrays = {key: array[rows] for key, array in given().items()}
+        saved(tmp_path / f"{name}.npz", **arrays, **({"cluster": clusters[name[-1]]} if clusters else {}))
+    (tmp_path / "notes.txt").write_text("not data")
+    return tmp_path

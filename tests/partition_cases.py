@@ -1,0 +1,48 @@
+"""Pools of examples with labels alone, and what clients have of them."""
+
+import numpy as np
+import torch
+from hypothesis import settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from datamodules.partition import (
+    Partition,
+    Pool,
+)
+from datamodules.partition.base import label_counts
+from lit_cfl.data import ClientIndex, Division, Examples
+
+few = settings(deadline=None, derandomize=True, max_examples=30)
+some_counts = st.lists(st.integers(20, 60), min_size=4, max_size=8)  # examples of each label
+seeds = st.integers(0, 2**32 - 1)
+
+
+def labels_of(counts: list[int], seed: int = 0) -> Tensor:
+    """So many examples of each label, mixed."""
+    return torch.from_numpy(np.random.default_rng(seed).permutation(np.repeat(np.arange(len(counts)), counts)))
+
+
+def pool_of(
+    labels: Tensor, test: Tensor | None = None, owner: Tensor | None = None, num_labels: int | None = None
+) -> Pool:
+    every = labels if test is None else torch.cat([labels, test])
+    number = int(every.max()) + 1 if num_labels is None else num_labels
+    return Pool(Examples(torch.zeros(len(every), 1), every, number), len(labels), owner)
+
+
+def divided(partition: Partition, pool: Pool, seed: int = 0) -> Division:
+    return partition.divide(pool, np.random.default_rng(seed))
+
+
+def held(division: Division) -> list[int]:
+    """Numbers of all examples that clients have, as often as they have them, ascending."""
+    return torch.cat([division.train.entries, division.test.entries]).sort().values.tolist()
+
+
+def lists(division: Division) -> list[list[int]]:
+    return [one.tolist() for index in (division.train, division.test) for one in index]
+
+
+def counts_in(index: ClientIndex, pool: Pool) -> list[list[int]]:
+    return label_counts(index, pool.labels, pool.examples.num_labels).tolist()

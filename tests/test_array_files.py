@@ -1,0 +1,97 @@
+"""ArrayData from a file .npz, or from a folder of them; what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from own_arrays import OWNERS, error_of, folder_of, given, saved
+
+from datamodules.arrays import ArrayData
+from datamodules.partition import IID
+
+
+def test_file_is_the_arrays_in_it(tmp_path: Path):
+    arrays = given(client=np.array(OWNERS), cluster=np.array([0, 1, 0]))
+    read = ArrayData(source=saved(tmp_path / "own.npz", **arrays, comment=np.array("ignored"))).federated(2)
+    direct = ArrayData(**arrays).federated(2)
+    assert torch.equal(read.examples.inputs, direct.examples.inputs)
+    assert torch.equal(read.train.values, direct.train.values)
+    assert read.true_clusters.tolist() == [0, 1, 0]
+
+
+def test_file_without_clients_is_divided(tmp_path: Path):
+    module = ArrayData(source=str(saved(tmp_path / "own.npz", **given())), partition=IID(3))
+    assert module.federated(0).num_clients == 3
+
+
+def test_folder_has_a_file_for_each_client(tmp_path: Path):
+    module = ArrayData(source=folder_of(tmp_path))
+    assert module.pool().names == ("a", "a-c", "b")
+    data = module.federated(0)
+    inputs = [sorted(module.examples.inputs[client, 0].tolist()) for client in data.train.plus(data.test)]
+    assert inputs == [[4], [6, 8, 10], [0, 2]]
+    assert data.true_clusters.tolist() == [-1, -1, -1]
+
+
+def test_files_of_a_folder_may_name_their_cluster(tmp_path: Path):
+    module = ArrayData(source=folder_of(tmp_path, a=1, b=0, c=np.array([1])))
+    assert module.federated(0).true_clusters.tolist() == [1, 1, 0]
+
+
+def test_source_that_is_not_there_is_refused(tmp_path: Path):
+    assert "there is no file or folder" in error_of(ArrayData(source=tmp_path / "none.npz"))
+    assert "holds no file .npz" in error_of(ArrayData(source=tmp_path))
+
+
+def test_missing_array_is_named_with_those_there_are(tmp_path: Path):
+    path = saved(tmp_path / "own.npz", images=np.zeros((3, 2)), y=np.zeros(3, int))
+    assert error_of(ArrayData(source=path)) == f"{path} has no array 'x'; it holds images, y"
+
+
+@pytest.mark.parametrize("damage", ["cut", "changed", "text", "empty", "array", "objects"])
+def test_damaged_file_is_refused(tmp_path: Path, damage: str):
+    path = saved(tmp_path / "own.npz", **given())
+    content = bytearray(path.read_bytes())
+    content[200] ^= 255  # in x, which begins after about 150 bytes of headers
+    {
+        "cut": lambda: path.write_bytes(path.read_bytes()[:-300]),
+        "changed": lambda: path.write_bytes(content),
+        "text": lambda: path.write_text("x, y"),
+        "empty": lambda: path.write_bytes(b""),
+        "array": lambda: path.write_bytes(npy(np.zeros(3))),
+        "objects": lambda: saved(path, **given(y=np.array([0, None] * 6))),
+    }[damage]()
+    assert f"{path} is damaged, no .npz, or holds objects" in error_of(ArrayData(source=path))
+
+
+def npy(array: np.ndarray) -> bytes:
+    from io import BytesIO
+
+    file = BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("arrays", "expected"),
+    [
+        ({"client": np.zeros(2)}, "holds client, but in a folder each file is one"),
+        ({"cluster": 1}, "give one cluster in each file of the folder, or in none"),
+        ({"x": np.zeros((2, 3))}, r"holds x of float64 (3,), the first file of the folder float64 (2,)"),
+        ({"x": np.zeros((2, 2), np.float32)}, r"holds x of float32 (2,), the first file of the folder float64 (2,)"),
+        ({"y": np.zeros(3, int)}, r"has x of shape (2, 2) and y of shape (3,)"),
+        ({"x": np.zeros((0, 2)), "y": np.zeros(0, int)}, r"has x of shape (0, 2) and y of shape (0,)"),
+    ],
+)
+def test_file_that_does_not_fit_its_folder_is_named(tmp_path: Path, arrays: dict[str, Any], expected: str):
+    saved(folder_of(tmp_path) / "b.npz", **({"x": np.zeros((2, 2)), "y": np.zeros(2, int)} | arrays))
+    message = error_of(ArrayData(source=tmp_path))
+    assert str(tmp_path / "b.npz") in message
+    assert expected in message
+
+
+def test_cluster_that_is_no_single_one_in_a_folder_is_refused(tmp_path: Path):
+    message = error_of(ArrayData(source=folder_of(tmp_path, a=1, b=np.array([0, 1]), c=1)))
+    assert "b.npz: give one cluster in each file" in message

@@ -1,0 +1,86 @@
+import pytest
+import torch
+from conftest import rng
+from torch.testing import assert_close
+
+from lit_cfl.clustering import cosine_similarity, cross_distances, distances
+from lit_cfl.errors import InputError
+
+ROWS = torch.tensor([[0.0, 0.0], [3.0, 4.0], [6.0, 8.0], [4.0, -3.0]])
+METRICS = ["l1", "l2", "cosine"]
+
+
+def random_rows(n: int, d: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(n, d, generator=rng(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"),
+    [
+        ("l1", [[0, 7, 14, 7], [7, 0, 7, 8], [14, 7, 0, 13], [7, 8, 13, 0]]),
+        ("l2", [[0, 5, 10, 5], [5, 0, 5, 50**0.5], [10, 5, 0, 125**0.5], [5, 50**0.5, 125**0.5, 0]]),
+        ("cosine", [[0, 1, 1, 1], [1, 0, 0, 1], [1, 0, 0, 1], [1, 1, 1, 0]]),  # a zero row is alike nobody
+    ],
+)
+def test_distances_of_hand_worked_rows(metric: str, expected: list[list[float]]):
+    assert_close(distances(ROWS, metric), torch.tensor(expected, dtype=torch.float32))
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_distance_is_symmetric_and_zero_to_itself(metric: str):
+    found = distances(random_rows(9, 30), metric)
+    assert torch.equal(found, found.T)
+    assert (found.diagonal() == 0).all()
+    assert (found >= 0).all()
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_distance_to_others_is_that_between_rows(metric: str):
+    rows = random_rows(9, 30)
+    assert_close(cross_distances(rows, rows[2:5], metric)[:2], distances(rows, metric)[:2, 2:5])
+
+
+@pytest.mark.parametrize("metric", ["l1", "l2"])
+def test_distance_from_itself_is_exactly_zero(metric: str):
+    rows = random_rows(5, 30).float()
+    assert (cross_distances(rows, rows, metric).diagonal() == 0).all()
+
+
+def test_models_that_lie_close_together_keep_their_distances():  # not lost in |a|^2 - 2ab + |b|^2
+    updates = 1e-6 * random_rows(6, 500)
+    models = 100 * random_rows(1, 500, seed=1) + updates
+    assert_close(distances(models, "l2"), distances(updates, "l2"), rtol=1e-6, atol=0)
+
+
+def test_equal_models_have_distance_zero():
+    for seed in range(5):
+        rows = random_rows(7, 333, seed).repeat(2, 1)
+        found = distances(rows, "l2")
+        assert (found[:7, 7:].diagonal() == 0).all()
+        assert not found.isnan().any()
+
+
+def test_distances_of_updates_are_those_of_models_from_one_start():  # check 23
+    updates, start = random_rows(6, 40), random_rows(1, 40, seed=1)
+    for metric in ("l1", "l2"):
+        assert_close(distances(start + updates, metric), distances(updates, metric))
+    assert not torch.allclose(distances(start + updates, "cosine"), distances(updates, "cosine"))
+
+
+def test_cosine_distance_is_one_minus_the_cosine():
+    rows = random_rows(6, 4)
+    assert_close(distances(rows, "cosine"), (1 - cosine_similarity(rows)).fill_diagonal_(0))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("metric", METRICS)
+def test_dtype_is_kept(metric: str, dtype: torch.dtype):
+    assert distances(ROWS.to(dtype), metric).dtype == dtype
+    assert cross_distances(ROWS.to(dtype), ROWS[:2].to(dtype), metric).dtype == dtype
+
+
+def test_metric_that_is_not_known_is_refused():
+    with pytest.raises(InputError, match="metric 'l3' is not known; give one of l1, l2, cosine"):
+        distances(ROWS, "l3")
+    with pytest.raises(InputError, match="metric 'l3' is not known"):
+        cross_distances(ROWS, ROWS, "l3")

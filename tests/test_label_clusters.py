@@ -1,0 +1,113 @@
+"""Clusters of clients with the same labels, or one label above all."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from partition_cases import counts_in, divided, few, labels_of, pool_of, seeds
+
+from datamodules.partition import DominantClass, LabelGroups, SharedOut
+from datamodules.partition.base import label_counts
+from lit_cfl.errors import InputError
+
+
+def test_groups_have_clients_of_their_own():
+    pool = pool_of(labels_of([40, 50, 61, 30, 31]))
+    division = divided(LabelGroups(0.0, [[4, 0], [1, 2, 3]], clients_per_group=3), pool)
+    counts = label_counts(division.train, pool.labels, 5)
+    assert division.true_clusters.tolist() == [0, 0, 0, 1, 1, 1]
+    assert division.train.sizes.tolist() == [24, 24, 23, 47, 47, 47]
+    assert counts[:3].sum(0).tolist() == [40, 0, 0, 0, 31]
+    assert counts[3:].sum(0).tolist() == [0, 50, 61, 30, 0]
+    assert counts[0].tolist() != [14, 0, 0, 0, 10]  # at random, not label by label
+
+
+def test_stocfl_has_four_groups_of_a_hundred_clients():
+    pool = pool_of(labels_of([150] * 10), labels_of([10] * 10))
+    division = divided(LabelGroups(), pool)
+    assert (len(division.train), LabelGroups().num_clients) == (400, 400)
+    assert division.true_clusters.bincount().tolist() == [100] * 4
+    shared = divided(LabelGroups("shared"), pool)
+    assert counts_in(shared.test, pool)[::100] == [
+        [10, 10, 10, 0, 0, 0, 0, 0, 0, 0],
+        [0, 0, 0, 10, 10, 0, 0, 0, 0, 0],
+        [0, 0, 0, 0, 0, 10, 10, 0, 0, 0],
+        [0, 0, 0, 0, 0, 0, 0, 10, 10, 10],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ([[0, 1]], r"labels \[2, 3\] of the data are in none of the groups .* add them to one"),
+        ([], r"labels \[0, 1, 2, 3\] of the data are in none"),
+        ([[0, 1, 2], [2, 3]], "name a label twice"),
+        ([[0, 1, 2], [3, 4]], "name labels that are not among 0 to 3"),
+        ([[0, -1, 1, 2], [3]], "name labels that are not among 0 to 3"),
+        ([[0, 1, 2, 3], []], "5 clients cannot share 0 examples"),
+    ],
+)
+def test_impossible_groups_are_refused(groups: list[list[int]], message: str):
+    with pytest.raises(InputError, match=message):
+        divided(LabelGroups(0.0, groups, 5), pool_of(labels_of([10] * 4)))
+
+
+@few
+@given(
+    st.lists(st.integers(100, 300), min_size=3, max_size=6),
+    st.integers(1, 3),
+    st.integers(0, 5),
+    st.sampled_from([0.0, 0.25, 0.5, 0.8, 1.0]),
+    st.integers(1, 12),
+    seeds,
+)
+def test_dominant_class_has_its_share_of_each_client(
+    counts: list[int], clusters: int, more: int, beta: float, size: int, seed: int
+):
+    pool = pool_of(labels_of(counts, seed))
+    division = divided(DominantClass(clusters + more, 0.0, clusters, beta, size), pool, seed)
+    has = label_counts(division.train, pool.labels, len(counts))
+    truth = torch.arange(clusters + more) % clusters
+    assert torch.equal(division.true_clusters, truth)
+    assert division.train.sizes.tolist() == [size] * (clusters + more)
+    assert has.gather(1, truth[:, None]).flatten().tolist() == [round(beta * size)] * (clusters + more)
+    assert division.train.entries.unique().numel() == division.train.entries.numel()
+
+
+def test_the_rest_is_drawn_from_the_other_labels_in_proportion():
+    pool = pool_of(labels_of([9000, 3000, 6000, 12_000]))
+    has = label_counts(divided(DominantClass(10, 0.0, 2, 0.5, 400), pool).train, pool.labels, 4)
+    assert has[0::2].sum(0).tolist() == [1000, 143, 286, 571]  # 3000 : 6000 : 12,000
+    assert has[1::2].sum(0).tolist() == [333, 1000, 222, 445]
+    assert len({tuple(row) for row in has.tolist()}) == 10  # who gets which of them is chance
+
+
+def test_dominant_class_gives_out_as_much_as_there_is_for_all():
+    pool = pool_of(labels_of([600] * 10), labels_of([100] * 10))
+    division = divided(DominantClass(), pool)
+    assert division.train.sizes.tolist() == [180] * 20  # 5 * 90 + 15 * 90 / 9 = 600 of a cluster's label
+    with pytest.raises(InputError, match=r"20 clients cannot have 182 examples each, .* but 18\d at most"):
+        divided(DominantClass(examples_per_client=182), pool)
+    counts = label_counts(division.test, pool.labels, 10)
+    assert counts[:4].argmax(1).tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("partition", "message"),
+    [
+        (DominantClass(8, 0.0, 5), "num_clusters is 5; give 1 to 4, as there are 8 clients and 4 labels"),
+        (DominantClass(3, 0.0, 4), "num_clusters is 4; give 1 to 3"),
+        (DominantClass(8, 0.0, 0), "num_clusters is 0"),
+        (DominantClass(8, 0.0, 2, 1.2), "beta is 1.2, with 4 labels; give 0 to 1"),
+        (DominantClass(8, 0.0, 2, 0.5, 0), "8 clients cannot have 0 examples each"),
+        (DominantClass(100, 0.0, 2, 1.0), "100 clients cannot have 0 examples each, .* but 0 at most"),
+    ],
+)
+def test_impossible_dominance_is_refused(partition: SharedOut, message: str):
+    with pytest.raises(InputError, match=message):
+        divided(partition, pool_of(labels_of([10] * 4)))
+
+
+def test_one_label_cannot_dominate_others():
+    with pytest.raises(InputError, match="2 labels or more"):
+        divided(DominantClass(2, 0.0, 1), pool_of(labels_of([10])))

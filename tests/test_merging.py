@@ -1,0 +1,176 @@
+import math
+
+import pytest
+import torch
+from conftest import rng
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import adjusted_rand_score
+
+from lit_cfl.clustering import (
+    agglomerate,
+    cosine_similarity,
+    distances,
+    madc,
+    merge_by_threshold,
+    merge_distances,
+)
+from lit_cfl.clustering.merging import by_lowest_member
+from lit_cfl.errors import InputError
+
+few = settings(deadline=None, derandomize=True, max_examples=25)
+
+LINKAGES = ["single", "complete", "average", "ward"]
+LINE = torch.tensor([[10.0], [0.0], [1.0], [10.5], [30.0]], dtype=torch.float64)
+APART = distances(LINE, "l2")
+
+
+def random_rows(n: int, d: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(n, d, generator=rng(seed), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("linkage", LINKAGES)
+def test_cut_at_a_number_of_clusters(linkage: str):
+    assert agglomerate(APART, linkage=linkage, num_clusters=3).tolist() == [0, 1, 1, 0, 2]
+    assert agglomerate(APART, linkage=linkage, num_clusters=5).tolist() == [0, 1, 2, 3, 4]
+    assert agglomerate(APART, linkage=linkage, num_clusters=1).tolist() == [0] * 5
+
+
+def test_cut_at_a_distance_keeps_apart_what_is_at_it_or_further():
+    assert agglomerate(APART, linkage="single", threshold=1.01).tolist() == [0, 1, 1, 0, 2]
+    assert agglomerate(APART, linkage="single", threshold=1.0).tolist() == [0, 1, 2, 0, 3]
+    assert agglomerate(APART, linkage="single", threshold=9.01).tolist() == [0, 0, 0, 0, 1]
+    assert agglomerate(APART, linkage="complete", threshold=9.01).tolist() == [0, 1, 1, 0, 2]
+
+
+@pytest.mark.parametrize("linkage", LINKAGES)
+def test_limits_of_the_threshold(linkage: str):  # check 24
+    assert agglomerate(APART, linkage=linkage, threshold=math.inf).tolist() == [0] * 5
+    assert agglomerate(APART, linkage=linkage, threshold=0.0).tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("linkage", LINKAGES)
+def test_agglomeration_equals_that_of_scikit_learn(linkage: str):
+    from sklearn.cluster import AgglomerativeClustering
+
+    rows = random_rows(20, 3)
+    for num_clusters in (1, 2, 5, 19, 20):
+        found = agglomerate(distances(rows, "l2"), linkage=linkage, num_clusters=num_clusters)
+        expected = AgglomerativeClustering(num_clusters, linkage=linkage).fit_predict(rows.numpy())
+        assert adjusted_rand_score(found, expected) == 1
+
+
+def test_everyone_alike_can_still_be_cut_at_any_number():
+    for num_clusters in (1, 2, 3, 4):
+        labels = agglomerate(torch.zeros(4, 4), linkage="complete", num_clusters=num_clusters)
+        assert len(labels.unique()) == num_clusters
+
+
+def test_one_client_is_one_cluster():
+    assert agglomerate(torch.zeros(1, 1), linkage="complete", threshold=1.0).tolist() == [0]
+    assert merge_distances(torch.zeros(1, 1), linkage="complete").tolist() == []
+
+
+def test_merge_distances_tell_where_the_tree_can_be_cut():
+    assert merge_distances(APART, linkage="single").tolist() == [0.5, 1.0, 9.0, 19.5]
+    assert merge_distances(APART, linkage="complete").tolist() == [0.5, 1.0, 10.5, 30.0]
+
+
+def test_labels_are_numbered_by_their_lowest_member():
+    assert by_lowest_member(torch.tensor([7, 2, 5, 7, 2])).tolist() == [0, 1, 2, 0, 1]
+    assert by_lowest_member(torch.tensor([], dtype=torch.int64)).tolist() == []
+
+
+def test_madc_with_complete_linkage_recovers_two_bundles():  # check 12
+    truth = torch.arange(12) % 2
+    updates = (1 - 2 * truth[:, None]) * torch.ones(12, 50) / 50**0.5 + 0.02 * random_rows(12, 50)
+    found = agglomerate(madc(cosine_similarity(updates)), linkage="complete", num_clusters=2)
+    assert torch.equal(found, truth)
+
+
+def test_bad_input_of_agglomerate_is_refused():
+    with pytest.raises(InputError, match="one of them"):
+        agglomerate(torch.zeros(3, 3), linkage="single")
+    with pytest.raises(InputError, match="one of them"):
+        agglomerate(torch.zeros(3, 3), linkage="single", num_clusters=2, threshold=1.0)
+    with pytest.raises(InputError, match="4 clusters cannot be made of 3"):
+        agglomerate(torch.zeros(3, 3), linkage="single", num_clusters=4)
+    with pytest.raises(InputError, match=r"threshold -1\.0"):
+        agglomerate(torch.zeros(3, 3), linkage="single", threshold=-1.0)
+    with pytest.raises(InputError, match="'centroid' is not known"):
+        agglomerate(torch.zeros(3, 3), linkage="centroid", num_clusters=2)
+    with pytest.raises(InputError, match=r"a distance is -1\.0"):
+        agglomerate(torch.full((3, 3), -1.0), linkage="single", num_clusters=2)
+    with pytest.raises(InputError, match="not finite"):
+        agglomerate(torch.full((3, 3), math.nan), linkage="single", num_clusters=2)
+    with pytest.raises(InputError, match="not symmetric"):
+        agglomerate(torch.tensor([[0.0, 1.0], [2.0, 0.0]]), linkage="single", num_clusters=2)
+
+
+def at_angles(*degrees: float) -> torch.Tensor:
+    angles = torch.tensor(degrees, dtype=torch.float64).deg2rad()
+    return torch.stack([angles.cos(), angles.sin()], 1)
+
+
+def test_merge_is_transitive():  # 0-30-60: each step above tau, the ends below
+    assert merge_by_threshold(at_angles(0, 200, 30, 60), 0.8).tolist() == [0, 1, 0, 0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("tau", [0.6, 0.8, 0.28, 0.96])
+def test_pair_exactly_at_tau_is_merged(tau: float, dtype: torch.dtype):  # check 21
+    other = {0.6: (3, 4), 0.8: (4, 3), 0.28: (7, 24), 0.96: (24, 7)}[tau]
+    pair = torch.tensor([(1, 0), other], dtype=dtype)
+    assert merge_by_threshold(pair, tau).tolist() == [0, 0]
+    assert merge_by_threshold(pair, tau + 1e-9).tolist() == [0, 1]
+
+
+def test_limits_of_tau():  # check 20
+    rows = torch.cat([at_angles(0, 0, 90, 180), torch.zeros(1, 2).double()])
+    assert merge_by_threshold(rows, 1.0).tolist() == [0, 1, 2, 3, 4]
+    assert merge_by_threshold(rows, -1.0).tolist() == [0] * 5
+
+
+def test_zero_representation_merges_with_nobody_where_tau_is_positive():
+    rows = torch.tensor([[1.0, 0.0], [0.0, 0.0], [1.0, 0.1], [0.0, 0.0]])
+    assert merge_by_threshold(rows, 0.001).tolist() == [0, 1, 0, 2]
+
+
+@few
+@given(st.integers(0, 10_000), st.permutations(range(9)), st.floats(-0.9, 0.99))
+def test_merge_depends_neither_on_the_order_nor_on_a_common_scale(seed: int, order: list[int], tau: float):
+    rows = random_rows(9, 3, seed)
+    labels = merge_by_threshold(rows, tau)
+    assert adjusted_rand_score(merge_by_threshold(rows[order], tau), labels[order]) == 1
+    assert torch.equal(merge_by_threshold(1024 * rows, tau), labels)
+    first = [labels.tolist().index(cluster) for cluster in range(int(labels.max()) + 1)]
+    assert first == sorted(first)  # numbered by lowest member
+
+
+@few
+@given(st.integers(0, 10_000), st.floats(-0.9, 0.99))
+def test_merge_is_single_linkage_at_tau(seed: int, tau: float):  # check 21, full participation
+    rows = random_rows(10, 3, seed)
+    expected = agglomerate(distances(rows, "cosine"), linkage="single", threshold=1 - tau)
+    assert torch.equal(merge_by_threshold(rows, tau), expected)
+
+
+@few
+@given(st.integers(0, 10_000), st.floats(-1, 1), st.floats(-1, 1))
+def test_lower_tau_never_leaves_more_clusters(seed: int, one: float, other: float):
+    rows = random_rows(8, 4, seed)
+    assert merge_by_threshold(rows, min(one, other)).max() <= merge_by_threshold(rows, max(one, other)).max()
+
+
+@pytest.mark.parametrize("tau", [1.5, -1.01, math.nan])
+def test_tau_that_is_no_cosine_is_refused(tau: float):
+    with pytest.raises(InputError, match=f"tau {tau} is no cosine"):
+        merge_by_threshold(torch.eye(3), tau)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_representation_that_is_not_finite_is_refused(value: float):
+    with pytest.raises(InputError, match="representation 1 is not finite"):
+        merge_by_threshold(torch.tensor([[1.0, 0.0], [value, 0.0]]), 0.5)
+    with pytest.raises(InputError, match="representation 1 is not finite"):
+        merge_by_threshold(torch.tensor([[1.0, 0.0], [value, 0.0]]), 1.0)

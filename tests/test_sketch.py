@@ -1,0 +1,89 @@
+import pickle
+
+import pytest
+import torch
+from conftest import rng
+from torch.testing import assert_close
+
+from lit_cfl.clustering import cosine_similarity, random_projection
+from lit_cfl.errors import InputError
+
+
+def rows_of(n: int, d: int, seed: int = 0) -> torch.Tensor:
+    """Directions that share a part, as clients' gradients do."""
+    return torch.randn(n, d, generator=rng(seed)) + 0.5 * torch.randn(1, d, generator=rng(seed + 1))
+
+
+@pytest.mark.parametrize("sketch_dim", [64, 256, 1024])
+def test_error_of_a_cosine_is_that_of_the_dimension(sketch_dim: int):
+    rows = rows_of(40, 20_000)
+    errors = []
+    for seed in range(5):
+        sketch = random_projection(20_000, sketch_dim, seed)
+        errors.append((cosine_similarity(sketch(rows)) - cosine_similarity(rows))[*torch.triu_indices(40, 40, 1)])
+    error = torch.stack(errors)
+    assert error.square().mean().sqrt() == pytest.approx(sketch_dim**-0.5, rel=0.25)
+    assert error.mean().abs() < 0.5 * sketch_dim**-0.5  # no bias
+
+
+def test_rows_without_a_common_column_stay_at_right_angles():  # without signs their sums would look alike
+    rows = torch.ones(2, 20_000)
+    rows[0, ::2], rows[1, 1::2] = 0, 0
+    assert cosine_similarity(random_projection(20_000, 1_000, 0)(rows))[0, 1].abs() < 4 / 1_000**0.5
+
+
+@pytest.mark.parametrize(("num_columns", "sketch_dim"), [(12, 5), (12, 12), (12, 1), (13, 6)])
+def test_every_column_goes_into_one_bucket_and_keeps_its_size(num_columns: int, sketch_dim: int):
+    sketched = random_projection(num_columns, sketch_dim, 3)(torch.eye(num_columns))
+    assert ((sketched != 0).sum(1) == 1).all()
+    assert (sketched.abs().sum(1) == 1).all()
+    used = sketched.abs().sum(0)
+    assert used.max() - used.min() <= 1  # buckets of equal size, but for the last columns
+
+
+def test_as_many_buckets_as_columns_keep_every_cosine():
+    rows = rows_of(6, 30).double()
+    assert_close(cosine_similarity(random_projection(30, 30, 1)(rows)), cosine_similarity(rows))
+
+
+def test_projection_is_linear():
+    rows = rows_of(2, 50).double()
+    sketch = random_projection(50, 7, 0)
+    assert_close(sketch((2 * rows[0] - rows[1])[None])[0], 2 * sketch(rows)[0] - sketch(rows)[1])
+
+
+def test_row_has_the_same_bits_in_any_company():
+    rows, sketch = rows_of(9, 5_000), random_projection(5_000, 300, 0)
+    alone = torch.cat([sketch(row[None]) for row in rows])
+    assert torch.equal(sketch(rows), alone)
+    assert torch.equal(sketch(rows.T.contiguous().T), alone)
+
+
+def test_seed_alone_decides():
+    rows = rows_of(3, 100)
+    assert torch.equal(random_projection(100, 10, 7)(rows), random_projection(100, 10, 7)(rows))
+    assert torch.equal(random_projection(100, 10, rng(7))(rows), random_projection(100, 10, 7)(rows))
+    assert not torch.equal(random_projection(100, 10, 8)(rows), random_projection(100, 10, 7)(rows))
+
+
+def test_dtype_is_kept_and_no_rows_give_none():
+    sketch = random_projection(20, 4, 0)
+    assert sketch(torch.zeros(0, 20)).shape == (0, 4)
+    for dtype in (torch.float32, torch.float64):
+        assert sketch(torch.ones(2, 20, dtype=dtype)).dtype == dtype
+
+
+def test_projection_reaches_another_process_unchanged():
+    rows, sketch = rows_of(2, 100), random_projection(100, 10, 7)
+    assert torch.equal(pickle.loads(pickle.dumps(sketch))(rows), sketch(rows))  # noqa: S301
+
+
+@pytest.mark.parametrize("sketch_dim", [0, -1, 11])
+def test_dimension_that_does_not_project_is_refused(sketch_dim: int):
+    with pytest.raises(InputError, match=f"sketch_dim {sketch_dim} does not project 10 columns"):
+        random_projection(10, sketch_dim, 0)
+
+
+def test_rows_of_another_model_are_refused():
+    with pytest.raises(InputError, match="rows have 9 columns, but this projection was made for 10"):
+        random_projection(10, 3, 0)(torch.zeros(2, 9))

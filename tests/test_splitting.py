@@ -1,0 +1,148 @@
+import math
+from itertools import product
+
+import pytest
+import torch
+from conftest import ids, rng
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics import adjusted_rand_score
+
+from lit_cfl.clustering import (
+    bipartition,
+    cosine_similarity,
+    distances,
+    separation_gap,
+    separation_gap_l2,
+    separation_threshold,
+)
+from lit_cfl.errors import InputError
+
+few = settings(deadline=None, derandomize=True, max_examples=60)
+
+OPPOSITE = torch.tensor([[1.0, 2.0], [-3.0, -6.0], [0.5, 1.0], [2.0, 4.0], [-1.0, -2.0]])  # check 19
+SIDES = ids(0, 1, 0, 0, 1)
+
+
+@st.composite
+def similarities(draw: st.DrawFn, values: st.SearchStrategy[float]) -> torch.Tensor:
+    n = draw(st.integers(2, 8))
+    pairs = draw(st.lists(values, min_size=n * (n - 1) // 2, max_size=n * (n - 1) // 2))
+    matrix = torch.eye(n, dtype=torch.float64)
+    upper = torch.triu_indices(n, n, 1)
+    matrix[upper[0], upper[1]] = torch.tensor(pairs, dtype=torch.float64)
+    return matrix.triu() + matrix.triu(1).T
+
+
+def greatest_across(similarity: torch.Tensor, labels: torch.Tensor) -> float:
+    return similarity[labels[:, None] != labels].max().item()
+
+
+def best_of_all(similarity: torch.Tensor) -> float:
+    """The least possible greatest similarity across, by trying every split."""
+    splits = [torch.tensor((0, *rest)) for rest in product((0, 1), repeat=len(similarity) - 1)]
+    return min(greatest_across(similarity, labels) for labels in splits if labels.any())
+
+
+@few
+@given(similarities(st.floats(-1, 1)) | similarities(st.sampled_from([-1.0, -0.5, 0.0, 0.5, 1.0])))
+def test_bipartition_is_the_best_of_all_splits(similarity: torch.Tensor):
+    labels = bipartition(similarity)
+    assert sorted(labels.unique().tolist()) == [0, 1]
+    assert labels[0] == 0
+    assert greatest_across(similarity, labels) == best_of_all(similarity)
+    assert torch.equal(bipartition(similarity.clone()), labels)
+
+
+def test_complete_linkage_need_not_be_the_best():  # C29
+    generator, worse = rng(3), 0
+    for _ in range(40):
+        updates = torch.randn(6, 8, generator=generator, dtype=torch.float64)
+        similarity = cosine_similarity(updates)
+        labels = bipartition(similarity, linkage="complete")
+        assert sorted(labels.unique().tolist()) == [0, 1]
+        worse += greatest_across(similarity, labels) > best_of_all(similarity)
+    assert worse > 10
+
+
+def test_two_opposite_tasks_are_split_exactly():  # check 19
+    similarity = cosine_similarity(OPPOSITE.double())
+    labels = bipartition(similarity)
+    assert labels.tolist() == SIDES.tolist()
+    assert greatest_across(similarity, labels) == pytest.approx(-1, abs=1e-12)
+    assert separation_gap(similarity, labels) == pytest.approx(2, abs=1e-12)
+
+
+def test_two_bundles_are_recovered():  # check 12
+    truth = torch.arange(12) % 2
+    noise = 0.02 * torch.randn(12, 50, generator=rng(6))
+    updates = (1 - 2 * truth[:, None]) * torch.ones(12, 50) / 50**0.5 + noise
+    assert adjusted_rand_score(truth, bipartition(cosine_similarity(updates))) == 1
+
+
+def test_split_does_not_depend_on_the_order_of_the_clients():
+    similarity = cosine_similarity(torch.randn(7, 4, generator=rng(1), dtype=torch.float64))
+    order = ids(3, 6, 0, 5, 1, 2, 4)
+    moved = bipartition(similarity[order][:, order])
+    assert adjusted_rand_score(moved, bipartition(similarity)[order]) == 1
+
+
+def test_pair_is_split_into_its_members():
+    assert bipartition(torch.ones(2, 2)).tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("n", [0, 1])
+def test_fewer_than_two_cannot_be_split(n: int):
+    with pytest.raises(InputError, match=f"{n} clients cannot be split"):
+        bipartition(torch.eye(n))
+
+
+def test_similarity_that_is_not_a_number_is_refused():
+    with pytest.raises(InputError, match="not finite"):
+        bipartition(torch.full((3, 3), math.nan))
+
+
+def test_matrix_that_is_not_of_all_pairs_is_refused():
+    with pytest.raises(InputError, match=r"\[3, 2\]"):
+        bipartition(torch.zeros(3, 2))
+    with pytest.raises(InputError, match="not symmetric"):
+        separation_gap(torch.tensor([[1.0, 0.5], [0.1, 1.0]]), ids(0, 1))
+
+
+def test_linkage_that_is_no_bipartition_is_refused():
+    with pytest.raises(InputError, match="'mean' is not known"):
+        bipartition(torch.eye(3), linkage="mean")
+
+
+def test_gap_of_a_hand_worked_matrix():
+    similarity = torch.tensor([[1.0, 0.8, 0.1], [0.8, 1.0, -0.3], [0.1, -0.3, 1.0]], dtype=torch.float64)
+    assert separation_gap(similarity, ids(0, 0, 1)) == pytest.approx(0.8 - 0.1)
+    assert separation_gap(similarity, ids(4, 2, 2)) == pytest.approx(-0.3 - 0.8)  # the wrong split
+
+
+def test_gap_of_distances_is_across_minus_within():
+    points = torch.tensor([[0.0], [1.0], [5.0], [7.0]])
+    assert separation_gap_l2(distances(points, "l2"), ids(0, 0, 1, 1)) == pytest.approx(4 - 2)
+    assert separation_gap_l2(distances(points, "l2"), ids(0, 1, 0, 1)) == pytest.approx(1 - 6)
+
+
+@pytest.mark.parametrize("labels", [ids(0, 1, 2), ids(0, 0, 0)], ids=["nobody has a partner", "one cluster"])
+def test_gap_is_not_a_number_where_there_is_nothing_to_compare(labels: torch.Tensor):
+    assert math.isnan(separation_gap(torch.eye(3), labels))
+    assert math.isnan(separation_gap_l2(1 - torch.eye(3), labels))
+
+
+@pytest.mark.parametrize(("across", "bound"), [(-1, 1), (0, 0.70711), (0.5, 0.5), (1, 0)])
+def test_bound_of_theorem_1(across: float, bound: float):  # algorithms.md 2.6
+    assert separation_threshold(across) == pytest.approx(bound, abs=1e-5)
+
+
+def test_bound_forgives_rounding():
+    assert separation_threshold(1 + 1e-7) == 0
+    assert separation_threshold(-1 - 1e-7) == pytest.approx(1)
+
+
+@pytest.mark.parametrize("across", [1.1, -2.0, math.nan])
+def test_bound_of_what_is_no_cosine_is_refused(across: float):
+    with pytest.raises(InputError, match=f"{across} is no cosine"):
+        separation_threshold(across)

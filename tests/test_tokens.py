@@ -1,0 +1,62 @@
+"""Tokens and vocabularies."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datamodules.tokens import Vocabulary, words
+from lit_cfl.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("I can't go, ok?", ["I", "can't", "go", ",", "ok", "?"]),
+        ("WOW!!! So_good;", ["WOW", "!", "!", "!", "So_good", ";"]),
+        ("@user http://t.co/a1 :-) #fun", ["user", "http", "t", ".", "co", "a1", "fun"]),
+        ("café...näh", ["café", ".", ".", ".", "näh"]),
+        ("  :-( *&^\t\n", []),
+        ("", []),
+    ],
+)
+def test_tokens_are_words_with_their_case_and_single_marks(text: str, tokens: list[str]):
+    assert words(text) == tokens
+
+
+def test_most_frequent_word_comes_first_and_ties_are_alphabetical():
+    vocabulary = Vocabulary.of(["b a c", "c b", "c B d"])
+    assert vocabulary.words == ("c", "b", "B", "a", "d")
+    assert Vocabulary.of(["b a c", "c b", "c B d"], max_size=3).words == ("c", "b", "B")
+    assert len(vocabulary) == 5 + 2
+
+
+def test_texts_are_padded_in_front_or_at_the_end_and_cut():
+    vocabulary = Vocabulary(("a", "b"))
+    texts = ["a b", "", "b b a a b", "x a X"]
+    front, end = vocabulary.encode(texts, 3), vocabulary.encode(texts, 3, pad="end")
+    assert front.tolist() == [[0, 2, 3], [0, 0, 0], [3, 3, 2], [1, 2, 1]]
+    assert end.tolist() == [[2, 3, 0], [0, 0, 0], [3, 3, 2], [1, 2, 1]]
+    assert (front.dtype, vocabulary.encode([], 3).shape) == (np.int32, (0, 3))
+
+
+@given(st.lists(st.text("ab ,.!'", max_size=12), max_size=6), st.integers(1, 9))
+def test_ids_turn_back_into_the_first_words(texts: list[str], length: int):
+    vocabulary = Vocabulary.of(texts)
+    for pad in ("front", "end"):
+        encoded = vocabulary.encode(texts, length, pad)
+        back = [[vocabulary.words[number - 2] for number in row if number] for row in encoded.tolist()]
+        assert back == [words(text)[:length] for text in texts]
+
+
+@pytest.mark.parametrize("size", [0, -1])
+def test_vocabulary_without_words_is_refused(size: int):
+    with pytest.raises(InputError, match=f"vocabulary of {size} words"):
+        Vocabulary.of(["a"], size)
+    with pytest.raises(InputError, match=f"texts of {size} tokens"):
+        Vocabulary(("a",)).encode(["a"], size)
+
+
+def test_padding_on_no_side_is_refused():
+    with pytest.raises(InputError, match="padding is 'left'; give one of front, end"):
+        Vocabulary(("a",)).encode(["a"], 2, "left")

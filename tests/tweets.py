@@ -1,0 +1,47 @@
+"""Tweets in the Hub's form, and word vectors for them, written by code."""
+
+from pathlib import Path
+from typing import Any
+
+from datasets import Value
+from hub import write
+
+from datamodules.partition import Natural
+from datamodules.sent140 import Sent140
+
+FEATURES = {name: Value("string") for name in ("text", "date", "user", "query")} | {"sentiment": Value("int32")}
+TWEETS = [
+    ("good day , good night", "ann", 4),
+    ("bad day", "bob", 0),
+    ("so so", "ann", 2),
+    ("Good !", "ann", 4),
+    ("bad bad night", "bob", 0),
+    ("sad", "cat", 0),
+]
+VECTORS = "good 1 2 3\nbad -1 -2.5 -3e0\nunheard 7 7 7\n, 4 5 6\n"
+
+
+def tweets(folder: Path, rows: list[tuple[Any, Any, Any]] = TWEETS) -> str:
+    """A folder in the Hub's form; the split `test` has other users, as there."""
+    parts = {"train": rows, "test": [("of somebody else", "zoe", 4), ("no opinion", "yan", 2)]}
+    columns = {
+        split: {
+            "text": [text for text, _, _ in part],
+            "date": ["Mon Apr 06 22:19:45 PDT 2009"] * len(part),
+            "user": [user for _, user, _ in part],
+            "sentiment": [sentiment for _, _, sentiment in part],
+            "query": ["NO_QUERY"] * len(part),
+        }
+        for split, part in parts.items()
+    }
+    return str(write(folder / "tweets", {name: FEATURES[name] for name in columns["train"]}, **columns))
+
+
+def all_users(folder: Path, **options: Any) -> Sent140:
+    return Sent140(tweets(folder), length=4, partition=Natural(test=0.0), **options)
+
+
+def glove(folder: Path, content: str | bytes = VECTORS) -> Path:
+    path = folder / "vectors.txt"
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
