@@ -1,35 +1,51 @@
 """One round of local training by every engine: the same work, ratios from one run.
 
-    python benchmarks/engines.py [--models linear mlp cnn] [--repeats 5] [--out FILE.json]
+    [LITCFL_DATA=DIR] python benchmarks/engines.py [--models linear mlp cnn] [--repeats 5] [--out FILE.json]
 
-Work: 20 clients of 60 images of 28 x 28 (random numbers: the time does not depend on them), batches of 10, 10 epochs,
-which is 1,200 client-steps a round; SGD. Engines: `trainer`, one Lightning fit a client; `plain loop`; `stacked`,
-compiled, on one core; the same in two processes side by side. The first call, which compiles, is stated apart.
-`GEMM` is the rate of a matrix product of the model's largest layer on this machine and one core, and the share of
-it that the compiled stack reaches (2 x 3 x parameters x examples operations a step; convolutions counted as such).
+Cohorts, trained in batches of 10, 10 epochs a round, with SGD:
+
+* even: 20 clients of 60 images of 28 x 28 (random numbers: the time does not depend on them), 1,200 client-steps;
+* MNIST-1000: 20 of the 1,000 clients of Li et al. (FedProx, 2020), other ones each round, most of them with a few tens
+  of digits and some with many hundreds; where DIR holds `mnist`.
+
+Engines: `trainer`, one Lightning fit a client; `plain loop`; `stacked`, compiled, on one core; the same in two
+processes side by side. The first round, which compiles, is stated apart. Columns:
+
+* of GEMM rate: of a large matrix product on this machine and one core (2 x 3 x parameters x examples operations a step;
+  convolutions counted as such);
+* waste: share of the mini-batches that the stack computed, but nobody trained on: those of idle lanes, and behind a
+  client's last step (`engine.effort`); in brackets what a stack padded to the longest client would waste.
 """
 
 import argparse
 import json
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import median
 from time import perf_counter
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.local.engine import Engine, LocalTraining
 from lit_cfl.local.engines import build_engine
+from lit_cfl.local.lanes import Effort
 from lit_cfl.local.plan import Plan
 from lit_cfl.nets import MCLR, MLP
+from lit_cfl.rounds import Cohorts
 from lit_cfl.tasks import Classification
 
 SHAPE, CLIENTS, IMAGES, BATCH, EPOCHS = [1, 28, 28], 20, 60, 10, 10
-STEPS = CLIENTS * EPOCHS * IMAGES // BATCH
+COLUMNS = ("model", "cohort", "engine", "ms a client-step", "against trainer", "against plain loop", "first round s",
+           "of GEMM rate", "waste")  # fmt: skip
+Row = dict[str, Any]
 
 
 class PeerCNN(nn.Module):
@@ -50,7 +66,12 @@ NETS = {"linear": lambda: MCLR(SHAPE, 10), "mlp": lambda: MLP(128, SHAPE, 10), "
 OPERATIONS = {"linear": 7_850, "mlp": 101_770, "cnn": 28 * 28 * 25 * 32 + 14 * 14 * 25 * 32 * 64 + 3136 * 512 + 5120}
 
 
-def data() -> FederatedData:
+def data(cohort: str = "even") -> FederatedData:
+    if cohort != "even":
+        from datamodules import MNIST
+        from datamodules.partition import MNIST1000
+
+        return MNIST(partition=MNIST1000()).federated(0)
     rng = torch.Generator().manual_seed(0)
     total = CLIENTS * IMAGES
     images = torch.randint(0, 255, (total, *SHAPE), generator=rng, dtype=torch.uint8)
@@ -71,24 +92,38 @@ def engine(model: str, kind: str) -> Engine:
     return build_engine(task, plans[kind], 0, LocalTraining(EPOCHS, BATCH))
 
 
-def seconds(model: str, kind: str, repeats: int) -> tuple[float, float]:
-    """Of the first round, and the median of later ones."""
+def steps_of(clients: Tensor, held: FederatedData) -> Tensor:
+    """Of each client in a round, int64 `[n]`."""
+    return EPOCHS * -(-held.num_examples[clients] // BATCH)
+
+
+def measured(model: str, kind: str, cohort: str, repeats: int) -> Row:
+    """Seconds of the first round; a client-step's milliseconds in later ones, the median of the rounds."""
     torch.set_num_threads(1)
-    held, made = data(), engine(model, kind)
-    start, clients = made.initial(0)[None], torch.arange(CLIENTS)
-    times = []
+    held, made = data(cohort), engine(model, kind)
+    start, times, padded = made.initial(0)[None], [], Effort()
     for number in range(repeats + 1):
+        clients = Cohorts(CLIENTS).at(number, held.population, 0)
+        steps = steps_of(clients, held)
         begun = perf_counter()
         made.at(number, held).fit(start, clients)
-        times.append(perf_counter() - begun)
-    return times[0], median(times[1:])
+        times.append((perf_counter() - begun, int(steps.sum())))
+        padded.useful += int(steps.sum())
+        padded.computed += len(steps) * int(steps.max())
+    later = median(seconds / steps for seconds, steps in times[1:])
+    row: Row = {"first round s": times[0][0], "ms a client-step": 1000 * later}
+    if kind == "stacked":
+        row |= {"waste": made.effort.waste, "waste if padded": padded.waste}  # type: ignore[attr-defined]  # a stack's
+    return row
 
 
-def side_by_side(model: str, repeats: int) -> float:
-    """Seconds of a round where two processes run one each at the same time: the slower one's median."""
-    command = [sys.executable, __file__, "--case", model, "stacked", "--repeats", str(repeats)]
+def side_by_side(model: str, cohort: str, repeats: int) -> Row:
+    """Where two processes train at the same time: the slower one's time, for the work of both."""
+    command = [sys.executable, __file__, "--case", model, "stacked", cohort, "--repeats", str(repeats)]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    return max(json.loads(one.communicate()[0].splitlines()[-1])[1] for one in both)
+    found: list[Row] = [json.loads(one.communicate()[0].splitlines()[-1]) for one in both]
+    slower = max(found, key=lambda row: row["ms a client-step"])
+    return slower | {"ms a client-step": slower["ms a client-step"] / 2}
 
 
 def gemm_rate() -> float:
@@ -103,41 +138,47 @@ def gemm_rate() -> float:
     return 2 * a.shape[0] * a.shape[1] * b.shape[1] / median(times)
 
 
+def rows(models: list[str], cohorts: list[str], repeats: int, rate: float) -> Iterator[Row]:
+    for model, cohort in product(models, cohorts):
+        found: dict[str, float] = {}
+        for kind in ("trainer", "plain loop", "stacked", "stacked, 2 processes"):
+            if kind == "stacked, 2 processes":
+                row = side_by_side(model, cohort, repeats)
+            else:
+                row = measured(model, kind, cohort, 1 if kind == "trainer" else repeats)
+            found[kind] = row["ms a client-step"]
+            row |= {f"against {other}": found[other] / found[kind] for other in ("trainer", "plain loop")
+                    if other in found}  # fmt: skip
+            row["of GEMM rate"] = 6 * OPERATIONS[model] * BATCH / (found[kind] / 1000) / rate
+            yield {"model": model, "cohort": cohort, "engine": kind} | row
+
+
+def shown(row: Row) -> str:
+    cells = [f"{cell:.3g}" if isinstance(cell := row.get(name, ""), float) else cell for name in COLUMNS]
+    if "waste" in row:
+        cells[-1] = f"{row['waste']:.1%} ({row['waste if padded']:.0%})"
+    return f"| {' | '.join(cells)} |"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="*", default=list(NETS), choices=list(NETS))
+    cohorts = ["even", "MNIST-1000"] if "LITCFL_DATA" in os.environ else ["even"]
+    parser.add_argument("--cohorts", nargs="*", default=cohorts, choices=["even", "MNIST-1000"])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--case", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("--case", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.case:
-        print(json.dumps(seconds(*options.case, options.repeats)))
+        print(json.dumps(measured(*options.case, options.repeats)))
         return
-    rows = []
-    columns = (
-        "| model | engine | ms a client-step | against trainer | against plain loop | first round s | of GEMM rate |"
-    )
-    print(columns + "\n|---|---|---|---|---|---|---|")
-    rate = gemm_rate()
-    for model in options.models:
-        found = {}
-        for kind in ("trainer", "plain loop", "stacked"):
-            repeats = 1 if kind == "trainer" else options.repeats
-            found[kind] = seconds(model, kind, repeats)
-        found["stacked, 2 processes"] = (float("nan"), side_by_side(model, options.repeats) / 2)
-        for kind, (first, later) in found.items():
-            row = {
-                "model": model, "engine": kind, "ms a client-step": 1000 * later / STEPS, "first round s": first,
-                "against trainer": found["trainer"][1] / later, "against plain loop": found["plain loop"][1] / later,
-                "of GEMM rate": 6 * OPERATIONS[model] * BATCH * STEPS / later / rate,
-            }  # fmt: skip
-            rows.append(row)
-            print(
-                f"| {model} | {kind} | {row['ms a client-step']:.4f} | {row['against trainer']:.1f} | "
-                f"{row['against plain loop']:.1f} | {first:.1f} | {row['of GEMM rate']:.2f} |", flush=True,
-            )  # fmt: skip
+    found, rate = [], gemm_rate()
+    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
+    for row in rows(options.models, options.cohorts, options.repeats, rate):
+        found.append(row)
+        print(shown(row), flush=True)
     if options.out:
-        options.out.write_text(json.dumps({"gemm operations a second": rate, "rows": rows}, indent=2) + "\n")
+        options.out.write_text(json.dumps({"gemm operations a second": rate, "rows": found}, indent=2) + "\n")
 
 
 if __name__ == "__main__":

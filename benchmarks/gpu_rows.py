@@ -23,7 +23,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lit_cfl.local.clients import FitRequest
 from lit_cfl.local.engine import Engine
-from lit_cfl.local.graph import CapturedSteps
+from lit_cfl.local.graph import CapturedSteps, ran_out
 from lit_cfl.local.jobs import Job, Pool, Trained
 from lit_cfl.local.plan import Plan, set_up_torch
 from lit_cfl.local.runner import Advance
@@ -74,11 +74,11 @@ class Stack(StackedEngine):
         if self._runner is None:
             on_gpu = self.plan.device != "cpu"
             runner = self._lanes(BATCH)
-            advance = CapturedSteps(self._steps) if on_gpu and not self.eager else self._steps
+            advance = CapturedSteps(self._steps, self.plan.device) if on_gpu and not self.eager else self._steps
             runner._advance = self.clock = Clock(advance, on_gpu)
         return self._lanes(BATCH).run(jobs, pool, self._capacity, request.prox)
 
-    def _halve_chunks(self, part: slice, error: Exception) -> None:
+    def _shrink(self, clients: int, error: Exception) -> None:
         raise error
 
 
@@ -136,13 +136,6 @@ def tried(work: Callable[[], Row]) -> Row:
         gc.collect()
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-
-
-def ran_out(error: BaseException | None) -> bool:
-    """Whether memory ended; a capture that is broken off for it may raise another error."""
-    if error is None or isinstance(error, torch.OutOfMemoryError):
-        return error is not None
-    return "out of memory" in str(error) or ran_out(error.__context__)
 
 
 def ways(case: Case, device: str) -> Iterator[tuple[str, bool, int, int]]:

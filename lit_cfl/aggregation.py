@@ -9,39 +9,42 @@ from torch import Tensor
 from lit_cfl.errors import InputError
 from lit_cfl.local.work import Chunk, Fitted
 
-Weights = Literal["examples", "equal", "first"]
+Weights = Literal["examples", "equal"]
+ClusterWeights = Literal[Weights, "first"]
 Mix = Literal["normalised", "sum"]
 
 
-def client_weights(num_examples: Tensor, kind: Weights, labels: Tensor | None = None) -> Tensor:
-    """Weight of each client in its cluster's mean.
+def client_weights(
+    num_examples: Tensor, kind: ClusterWeights, labels: Tensor | None = None, clients: Tensor | None = None
+) -> Tensor:
+    """Weight of each client in its cluster's mean, whatever the order of the clients.
 
     Args:
-        num_examples: n_i of the clients `[n]`, in the order in which they were selected.
-        kind: `examples` = n_i; `equal` = one; `first` = one for the first client of each cluster that has data and
-            zero for all others, as in FlexCFL's published IFCA and FeSEM (C1).
+        num_examples: n_i of the clients `[n]`.
+        kind: `examples` = n_i; `equal` = one; `first` = one for the lowest id of each cluster that has data and zero
+            for all others. That is a mistake of FlexCFL's published IFCA and FeSEM: its list of weights has one
+            element, so that a cluster takes the model of its first client (times K / (K + 1e-5), left out here) (C1).
         labels: cluster of each client, int64 `[n]`; wanted for `first`.
+        clients: their ids, int64 `[n]`; wanted for `first`.
 
     Returns:
         float64 `[n]`.
 
     Raises:
-        InputError: unknown kind, or `first` without labels.
+        InputError: unknown kind, or `first` without labels or ids.
     """
-    if kind not in get_args(Weights):
-        raise InputError(f"weights '{kind}' are not known; give one of {', '.join(get_args(Weights))}")
+    if kind not in get_args(ClusterWeights):
+        raise InputError(f"weights '{kind}' are not known; give one of {', '.join(get_args(ClusterWeights))}")
     if kind == "examples":
         return num_examples.double()
     if kind == "equal":
         return torch.ones(len(num_examples), dtype=torch.float64)
-    if labels is None:
-        raise InputError("weights 'first' need the clusters of the clients; pass labels, or use 'equal' or 'examples'")
-    able = (num_examples > 0).nonzero().squeeze(1)
-    _, cluster = labels[able].unique(return_inverse=True)
-    first = torch.full((len(able),), len(able)).scatter_reduce(0, cluster, torch.arange(len(able)), "amin")
-    weights = torch.zeros(len(num_examples), dtype=torch.float64)
-    weights[able[first[first < len(able)]]] = 1.0
-    return weights
+    if labels is None or clients is None:
+        raise InputError("weights 'first' need ids and clusters; pass labels and clients, or use 'equal' or 'examples'")
+    able, (found, cluster) = num_examples > 0, labels.unique(return_inverse=True)
+    nobody = clients.new_full((len(found),), torch.iinfo(torch.int64).max)
+    lowest = nobody.scatter_reduce(0, cluster[able], clients[able], "amin")
+    return (clients == lowest[cluster]).double()
 
 
 def mean_by_cluster(

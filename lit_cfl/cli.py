@@ -62,6 +62,13 @@ def run_command(arguments: Sequence[str]) -> int:
     return run_experiment(arguments)
 
 
+def tune_command(arguments: Sequence[str]) -> int:
+    """search an experiment's options with Ray Tune"""
+    from tune.command import search
+
+    return search(arguments)
+
+
 def evaluate_command(arguments: Sequence[str]) -> int:
     """score a run's models on its own clients, or on others"""
     from lit_cfl.commands import evaluate_run
@@ -103,6 +110,7 @@ def list_command(arguments: Sequence[str]) -> int:
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "run": run_command,
+    "tune": tune_command,
     "evaluate": evaluate_command,
     "assign": assign_command,
     "data": data_command,

@@ -94,19 +94,15 @@ def score_clients(
     stretches, stretch_of = mine.distinct()  # clients of one model may share a list, too
     pairs, list_of = (index * len(stretches) + stretch_of).unique(return_inverse=True)
     held = stretches.select(pairs % len(stretches))
-    correct = torch.zeros(len(held.entries), dtype=torch.bool)
-    losses = torch.zeros(len(held.entries), dtype=torch.float64)
-    model_of = (pairs // len(stretches))[held.owners]
-    for model in model_of.unique().tolist():
-        its = (model_of == model).nonzero().flatten()
-        examples, where = held.entries[its].unique(return_inverse=True)
-        example_losses, example_correct = engine.outcomes(models[model], examples, data)
-        losses[its], correct[its] = example_losses[where], example_correct[where]
+    views = len(data.examples) * len(data.examples.views)
+    asked = (pairs // len(stretches))[held.owners] * views + held.entries
+    asked, where = asked.unique(return_inverse=True)
+    losses, correct = engine.outcomes_of_each(models, asked // views, asked % views, data)
 
     def per_client(values: Tensor) -> Tensor:
         return torch.zeros(len(held), dtype=values.dtype).index_add_(0, held.owners, values)[list_of]
 
-    return Scores(per_client(correct.long()), mine.sizes, per_client(losses))
+    return Scores(per_client(correct.long()[where]), mine.sizes, per_client(losses[where]))
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lit_cfl.agreement import silhouette
 from lit_cfl.algorithms.base import Info, State
-from lit_cfl.checkpoint import Checkpoint, state_from_dict, state_to_dict
+from lit_cfl.checkpoint import Checkpoint, state_from_dict, state_to_dict, write_atomically
 from lit_cfl.data.lists import lists_of, with_lists
 from lit_cfl.errors import Interrupted
 from lit_cfl.evaluation import (
@@ -34,6 +34,7 @@ from lit_cfl.run_contents import (
     snapshot,
 )
 from lit_cfl.run_directory import RunDirectory, write_config, write_json
+from lit_cfl.tables import read_table
 
 _CARRIED = ("_members", "_memberships", "_best", "_silhouette", "_skipped", "_compared", "_shifted")  # into checkpoints
 
@@ -231,8 +232,20 @@ class Recorder:
         if newcomers and "test" in newcomers.scores:
             test = newcomers.scores["test"]
             summary["test/newcomers_accuracy"] = weighted_accuracy(test.correct, test.count)
+        self._draw()
         write_json(self.directory.path / "summary.json", summary)
         return summary
+
+    def _draw(self) -> None:
+        """`layers.png`, where the algorithm scored layers."""
+        table = self.directory.own.get("layers")
+        if table is None or not {"layer", "cluster", "silhouette", "gap", "chosen"} <= set(table.columns):
+            return
+        rows = read_table(table.path)
+        if rows:
+            from lit_cfl.pictures import layer_scores  # matplotlib takes a second to import
+
+            write_atomically(self.directory.path / "layers.png", lambda file: layer_scores(rows).savefig(file, dpi=120))
 
     def _score_newcomers(self, r: Round) -> Evaluation | None:
         """Places the clients held out of training, and scores them; the state keeps nothing of it."""

@@ -66,15 +66,18 @@ def test_weights_by_examples_or_equal():
     assert client_weights(ids(3, 0, 9), "equal").tolist() == [1, 1, 1]
 
 
-def test_first_counts_the_first_client_with_data_of_each_cluster():  # C1
-    sizes, labels = ids(0, 5, 9, 2, 4, 0), ids(1, 0, 1, 1, 0, 4)
-    assert client_weights(sizes, "first", labels).tolist() == [0, 1, 1, 0, 0, 0]
-    assert client_weights(ids(), "first", ids()).tolist() == []
+def test_first_counts_the_lowest_id_with_data_of_each_cluster_whatever_the_order():  # C1
+    clients, sizes, labels = ids(8, 7, 6, 2, 9, 1), ids(0, 5, 9, 2, 4, 0), ids(1, 0, 1, 1, 0, 4)
+    expected = ids(0, 1, 0, 1, 0, 0)
+    assert client_weights(sizes, "first", labels, clients).tolist() == expected.tolist()
+    order = ids(3, 5, 0, 4, 2, 1)
+    assert client_weights(sizes[order], "first", labels[order], clients[order]).tolist() == expected[order].tolist()
+    assert client_weights(ids(), "first", ids(), ids()).tolist() == []
 
 
 def test_mean_with_first_is_the_first_clients_model():  # check 8
     sizes, labels = ids(3, 1, 7), ids(1, 0, 1)
-    first = mean_by_cluster(ROWS, labels, client_weights(sizes, "first", labels))
+    first = mean_by_cluster(ROWS, labels, client_weights(sizes, "first", labels, ids(0, 1, 2)))
     assert torch.equal(first, ROWS[[1, 0]])
     equal = mean_by_cluster(ROWS, labels, client_weights(sizes, "equal", labels))
     assert_close(equal, torch.stack([ROWS[1], (ROWS[0] + ROWS[2]) / 2]))
@@ -83,8 +86,9 @@ def test_mean_with_first_is_the_first_clients_model():  # check 8
 def test_bad_weights_are_refused():
     with pytest.raises(InputError, match="weights 'last' are not known; give one of examples, equal, first"):
         client_weights(ids(1, 2), "last")
-    with pytest.raises(InputError, match="need the clusters"):
-        client_weights(ids(1, 2), "first")
+    for incomplete in ((None, None), (ids(0, 0), None), (None, ids(0, 1))):
+        with pytest.raises(InputError, match="weights 'first' need ids and clusters"):
+            client_weights(ids(1, 2), "first", *incomplete)
     with pytest.raises(InputError, match=r"a weight of -1\.0"):
         mean_by_cluster(ROWS, ids(0, 0, 0), torch.tensor([1.0, -1.0, 3.0]))
     with pytest.raises(InputError, match="2 weights do not fit 3 labels"):

@@ -8,11 +8,13 @@ from pathlib import Path
 
 import pytest
 
+import lit_cfl.algorithms
 from lit_cfl import catalogue
 from lit_cfl.cli import main
 from lit_cfl.columns import CLIENTS, CLUSTERS, METRICS, SHIFTS
 
 ROOT = Path(__file__).parents[1]
+ALGORITHMS = [getattr(lit_cfl.algorithms, name) for name in catalogue.names("algorithms")]
 README = (ROOT / "README.md").read_text()
 BASH = "\n".join(re.findall(r"```bash\n(.*?)```", README, flags=re.DOTALL))
 COMMANDS = [line.partition("#")[0].strip() for line in BASH.splitlines() if line.startswith("lit-cfl ")]
@@ -62,6 +64,26 @@ def test_every_metric_and_column_is_explained():
     page = (ROOT / "docs" / "results.md").read_text()
     for name in (*METRICS, *CLUSTERS, *CLIENTS, *SHIFTS):
         assert f"`{name}`" in page, name
+
+
+def section(heading: str) -> list[str]:
+    """Rows of the table under a heading of docs/results.md."""
+    page = (ROOT / "docs" / "results.md").read_text()
+    text = page.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    return [line for line in text.splitlines() if line.startswith("| `")]
+
+
+def test_metrics_that_are_explained_are_those_there_are():
+    explained = [name for row in section("`metrics.csv`") for name in re.findall(r"`([^`]+)`", row.split("|")[1])]
+    assert sorted(explained) == sorted({*METRICS, *(name for kind in ALGORITHMS for name in kind.score_columns)})
+
+
+def test_tables_of_algorithms_that_are_explained_are_those_there_are():
+    explained = {}
+    for row in section("Tables of the algorithms' own"):
+        file, _, columns = (re.findall(r"`([^`]+)`", cell) for cell in row.split("|")[1:4])
+        explained[file[0].removesuffix(".csv")] = tuple(columns)
+    assert explained == {name: columns for kind in ALGORITHMS for name, columns in kind.tables.items()}
 
 
 @pytest.mark.slow

@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from torch._dynamo.exc import BackendCompilerFailed
 from torch.testing import assert_close
 
+from lit_cfl.clustering import random_projection
 from lit_cfl.data import FederatedData
 from lit_cfl.errors import DivergedError, Notice
+from lit_cfl.local import gradients, scorer, stacked
 from lit_cfl.local import plan as plans
-from lit_cfl.local import stacked
 from lit_cfl.local.engine import LocalTraining
 from lit_cfl.local.engines import build_engine, warn_of_slowness, workload
 from lit_cfl.local.plan import Plan, Workload
@@ -147,13 +148,53 @@ def test_mixed_precision_trains_close_to_single():
 @pytest.mark.parametrize("plan", ["plain loop", "4 lanes"])
 @pytest.mark.parametrize("net", ["linear", "mlp with dropout", "cnn with dropout"])
 def test_gradients_of_a_stack_are_the_trainers(net: str, plan: str):
-    clients, data = torch.tensor([3, 1, 5, 2, 4]), ragged_data()
+    clients, data = torch.tensor([3, 1, 0, 5, 2, 4]), ragged_data()
     rows = []
     for one in (Plan("trainer", precision="64-true"), replace(PLANS[plan], precision="64-true")):
         engine = build_engine(task(NETS[net]), one, 5, LocalTraining(1, 10))
         rows.append(engine.at(2, data).gradients(engine.initial(0), clients))
     assert_close(rows[1], rows[0], rtol=0, atol=1e-12)
-    assert (rows[0].norm(dim=1) > 0).all()
+    assert (rows[0].norm(dim=1) > 0).tolist() == [True, True, False, True, True, True]  # client 0 has no data
+
+
+@pytest.mark.parametrize(("examples", "calls"), [(10**6, [4, 1]), (40, [1, 2, 2]), (1, [1] * 5)])
+def test_gradients_of_a_stack_stay_within_memory_and_in_any_order_the_same(
+    examples: int, calls: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    engine = build_engine(task(NETS["mlp"]), PLANS["4 lanes"], 5, LocalTraining(1, 10))
+    work, model = engine.at(2, ragged_data()), engine.initial(0)
+    clients, seen, whole = torch.tensor([3, 1, 5, 2, 4]), [], engine._steps.gradients
+    monkeypatch.setattr(gradients, "_EXAMPLES", examples)
+    monkeypatch.setattr(engine._steps, "gradients", lambda p, *rest: seen.append(len(p[0])) or whole(p, *rest))
+    rows = work.gradients(model, clients)
+    assert seen == calls
+    order = torch.tensor([4, 2, 0, 1, 3])
+    assert torch.equal(work.gradients(model, clients[order]), rows[order])
+    seen.clear()
+    monkeypatch.setattr(type(engine), "rows_that_fit", 2)
+    work.gradients(model, clients)
+    assert max(seen) <= 2
+
+
+def test_large_clients_take_their_gradients_alone(monkeypatch: pytest.MonkeyPatch):
+    engine = build_engine(task(NETS["mlp"]), replace(PLANS["4 lanes"], precision="64-true"), 5, LocalTraining(1, 10))
+    work, model, clients = engine.at(2, ragged_data()), engine.initial(0), torch.tensor([4, 3, 1, 5, 2])
+    expected = work.gradients(model, clients)
+    monkeypatch.setattr(stacked, "LARGEST", 18)  # clients 3 and 5 have more
+    seen, whole = [], engine._steps.gradients
+    monkeypatch.setattr(engine._steps, "gradients", lambda p, *rest: seen.append(len(p[0])) or whole(p, *rest))
+    assert_close(work.gradients(model, clients), expected, rtol=0, atol=1e-12)
+    assert seen == [3]
+
+
+@pytest.mark.parametrize("plan", [Plan("trainer"), PLANS["4 lanes"]], ids=["trainer", "4 lanes"])
+def test_nobodys_gradients_are_no_rows(plan: Plan):
+    engine = build_engine(task(NETS["mlp"]), plan, 5, LocalTraining(1, 10))
+    work, nobody = engine.at(2, ragged_data()), torch.empty(0, dtype=torch.int64)
+    found = work.gradients(engine.initial(0), nobody)
+    assert (found.shape, found.dtype) == ((0, engine.layout.num_columns), plan.dtype)
+    sketch = random_projection(engine.layout.num_columns, 7, 0)
+    assert work.gradients(engine.initial(0), nobody, sketch).shape == (0, 7)
 
 
 def test_running_out_of_memory_halves_the_chunks_and_says_so_once():
@@ -169,7 +210,7 @@ def test_running_out_of_memory_halves_the_chunks_and_says_so_once():
     engine._fit_chunk = short_of_memory
     data = ragged_data((3,) * 1500)
     models = engine.initial(0)[None]
-    with pytest.warns(Notice, match="out of memory: local models now take") as said:
+    with pytest.warns(Notice, match="out of memory: local models now take 2 MiB at once") as said:
         rows = engine.at(0, data).fit(models, torch.arange(1500)).rows
     fits = [size for size in sizes if size <= 600]
     assert (len(said), sum(min(size, 1500) for size in fits) >= 1500, engine.plan.rows_mib) == (1, True, 2)
@@ -189,6 +230,21 @@ def test_losses_of_several_models_are_those_of_each():
     alone = torch.cat([work.losses(model[None], torch.tensor([3, 0, 2])) for model in models], dim=1)
     assert torch.equal(together.nan_to_num(-1), alone.nan_to_num(-1))
     assert together.isnan().tolist() == [[False] * 3, [True] * 3, [False] * 3]
+
+
+def test_examples_under_models_of_their_own_are_scored_as_by_each_model_alone(monkeypatch: pytest.MonkeyPatch):
+    engine, data = build_engine(task(NETS["mlp"]), PLANS["plain loop"], 5, LocalTraining(1, 10)), ragged_data()
+    models = torch.stack([engine.initial(number) for number in range(5)])
+    which = torch.tensor([0] * 7 + [1] * 2 + [3] + [4] * 30)
+    index = torch.randperm(len(data.examples), generator=torch.Generator().manual_seed(0))[: len(which)]
+    alone = [engine.outcomes(models[k], index[which == k], data) for k in (0, 1, 3, 4)]
+    for batch in (4096, 8):  # all in one read; reads of one model, and of several
+        monkeypatch.setattr(scorer, "EVALUATION_BATCH", batch)
+        losses, correct = engine.outcomes_of_each(models, which, index, data)
+        assert_close(losses, torch.cat([loss for loss, _ in alone]), rtol=1e-6, atol=1e-6)
+        assert torch.equal(correct, torch.cat([right for _, right in alone]))
+    none = engine.outcomes_of_each(models, which[:0], index[:0], data)
+    assert [len(part) for part in none] == [0, 0]
 
 
 def test_compiling_that_fails_ends_in_a_plain_loop(monkeypatch: pytest.MonkeyPatch):

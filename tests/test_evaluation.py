@@ -94,11 +94,14 @@ class ParityEngine:
     """Model m answers m mod 2 everywhere; example e has label e mod 2 and loss m + e / 10."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple[float, list[int]]] = []
+        self.calls: list[tuple[list[float], list[int]]] = []
 
-    def outcomes(self, model: Tensor, index: Tensor, data: FederatedData) -> tuple[Tensor, Tensor]:
-        self.calls.append((float(model), index.tolist()))
-        return (float(model) + index / 10).double(), index % 2 == model % 2
+    def outcomes_of_each(
+        self, models: Tensor, which: Tensor, index: Tensor, data: FederatedData
+    ) -> tuple[Tensor, Tensor]:
+        model = models[which, 0]
+        self.calls.append((model.tolist(), index.tolist()))
+        return (model + index / 10).double(), index % 2 == model % 2
 
 
 def shared_examples() -> FederatedData:
@@ -118,7 +121,7 @@ def test_clients_are_scored_with_their_models():
 def test_example_that_clients_of_a_model_share_is_run_once():
     engine = ParityEngine()
     score_clients(engine, torch.tensor([[0.0], [1.0]]), ids(0, 0, 1), ids(0, 2, 3), shared_examples(), "test")
-    assert engine.calls == [(0.0, [0, 1, 2, 5]), (1.0, [3, 4])]
+    assert engine.calls == [([0.0] * 4 + [1.0] * 2, [0, 1, 2, 5, 3, 4])]
 
 
 # Agreement with the truth

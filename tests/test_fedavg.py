@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from lit_cfl.algorithms import Algorithm, FedAvg
-from lit_cfl.testing import QuadraticWork
+from lit_cfl.testing import QuadraticWork, check_algorithm
 
 
 def train(algorithm: Algorithm, work: QuadraticWork, cohorts: list[Tensor]) -> list[Tensor]:
@@ -20,6 +20,10 @@ def train(algorithm: Algorithm, work: QuadraticWork, cohorts: list[Tensor]) -> l
         state, _ = algorithm.round(state, cohort, work.at(number), rng(number))
         path.append(state.models[0])
     return path
+
+
+def test_equal_weights_keep_the_contract():
+    check_algorithm(FedAvg(weights="equal"))
 
 
 def test_single_client_follows_its_closed_form():

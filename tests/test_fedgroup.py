@@ -11,9 +11,25 @@ from torch.testing import assert_close
 from lit_cfl.algorithms import FedAvg, FedGroup, FedGrouProx
 from lit_cfl.errors import InputError
 from lit_cfl.local.work import Budget
-from lit_cfl.testing import QuadraticWork
+from lit_cfl.testing import QuadraticWork, check_algorithm
 
 TWO = FedGroup(num_clusters=2, pretrain_scale=2)  # four of eight clients found the clusters
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        FedGroup(measure="madc"),
+        FedGroup(centers="random"),
+        FedGroup(cold_start="random_once", pretrain_scale=1),
+        FedGroup(cold_start="random_each_round", pretrain_scale=1),
+        replace(TWO, eta_g=0.5, weights="first"),
+        replace(TWO, eta_g=0.5, mix="sum", weights="equal", group_start="w0"),
+    ],
+    ids=repr,
+)
+def test_options_keep_the_contract(algorithm: FedGroup):
+    check_algorithm(algorithm)
 
 
 @pytest.mark.parametrize("measure", ["edc", "madc"])

@@ -228,5 +228,5 @@ def test_bad_hyper_parameters_are_refused():
 def test_more_clusters_than_clients_with_data_are_refused():
     work = line(0.0, 1.0, 2.0, sizes=(1, 0, 4))
     FeSEM(2).check(work)
-    with pytest.raises(InputError, match="num_clusters is 3, but only 2 clients have training data; lower it to 2"):
+    with pytest.raises(InputError, match="num_clusters is 3, but only 2 clients can be clustered; lower it to 2"):
         FeSEM(3).check(work)

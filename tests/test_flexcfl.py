@@ -219,8 +219,9 @@ def test_client_that_lost_its_data_stays_and_is_tried_again():
     state, _ = TWO.init(before, rng(3))
     for _ in range(2):
         state, info = TWO.round(state, ids(1), empty, rng())
-        assert (info.scores["shift/detected"], info.skipped) == (1, 1)
+        assert (info.scores["shift/detected"], info.skipped, info.tables["migrations"]) == (1, 1, [])
         assert state.index.tolist() == [0, 1, 0, 1]
+        assert state.reference[0].tolist() == [5, 0]
     state, info = TWO.round(state, ids(1), other, rng())  # 1 has other examples of the same labels: nobody notices
     assert info.tables["migrations"] == [{"client": 0, "cluster_before": 0, "cluster_after": 1}]
     assert state.index.tolist() == [1, 1, 0, 1]
@@ -231,7 +232,7 @@ def test_newcomer_is_compared_with_the_labels_it_came_with():
     grown = line((*CENTERS, 6, -6), (*SIZES, 5, 5))
     state, _ = TWO.place(state, ids(7, 6), grown, rng())
     assert state.index[6:].tolist() == [0, 1]
-    _, info = TWO.round(state, ids(0), grown, rng())
+    state, info = TWO.round(state, ids(0), grown, rng())
     assert info.scores["shift/detected"] == 0
     state, info = TWO.round(state, ids(0), swapped(grown, 6, 7), rng())
     assert info.scores["shift/migrated"] == 2

@@ -86,6 +86,11 @@ def test_newcomer_joins_the_nearest_mean_update():
     placed, info = TWO.place(state, ids(7, 6), work.at(6), rng())
     assert TWO.serve(placed, ids(6, 7)).index.tolist() == [0, 1]
     assert (info.down, info.up) == (2, 2)
+    work.num_examples = work.num_examples * (torch.arange(8) != 6)
+    placed, info = TWO.place(state, ids(7, 6), work, rng())
+    assert TWO.serve(placed, ids(6, 7)).index.tolist() == [-1, 1]
+    assert info.closeness.isnan().all(1).tolist() == [False, True]
+    assert (info.down, info.up, info.skipped) == (2, 1, 1)
 
 
 def replace_population(work: QuadraticWork, clients: int) -> QuadraticWork:
@@ -134,5 +139,5 @@ def test_bad_options_are_refused(options: dict[str, object], message: str):
 
 
 def test_more_clusters_than_clients_are_refused():
-    with pytest.raises(InputError, match="only 4 clients can be clustered"):
+    with pytest.raises(InputError, match="num_clusters is 5, but only 4 clients can be clustered; lower it to 4"):
         FLHC(num_clusters=5).check(quadratic_clients(4))

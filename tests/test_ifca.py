@@ -127,8 +127,9 @@ def test_gradients_of_clients_without_data_do_not_count():
 def test_first_weights_take_the_lowest_id_of_each_cluster():  # check 8, C1
     work = line(0.0, 2.0, 10.0, 14.0, sizes=(0, 3, 4, 1))
     state = replace(start(work, 4.0, 9.0), index=ids(0, -1, -1, -1))  # client 0 lost its data
-    after, _ = replace(TWO, weights="first").round(state, ids(0, 1, 2, 3), work, rng())
-    assert_close(after.models[:, 0].tolist(), [(4 + 2) / 2, (9 + 10) / 2])
+    for cohort in (ids(0, 1, 2, 3), ids(3, 2, 1, 0)):
+        after, _ = replace(TWO, weights="first").round(state, cohort, work, rng())
+        assert_close(after.models[:, 0].tolist(), [(4 + 2) / 2, (9 + 10) / 2])
 
 
 def test_client_without_data_stays_where_it_is():
@@ -212,5 +213,5 @@ def test_bad_hyper_parameters_are_refused():
 def test_more_clusters_than_clients_with_data_are_refused():
     work = line(0.0, 1.0, 2.0, sizes=(1, 0, 4))
     IFCA(2).check(work)
-    with pytest.raises(InputError, match="num_clusters is 3, but only 2 clients have training data; lower it to 2"):
+    with pytest.raises(InputError, match="num_clusters is 3, but only 2 clients can be clustered; lower it to 2"):
         IFCA(3).check(work)

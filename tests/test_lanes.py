@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from ragged import LOCAL, SHAPE, SIZES, fitted, task
 
 from lit_cfl.local.batches import Shuffled, num_steps
-from lit_cfl.local.lanes import busy_lanes, pool_groups, timetable
+from lit_cfl.local.lanes import busy_lanes, pool_capacity, pool_groups, timetable
 from lit_cfl.local.plan import Plan
 from lit_cfl.local.stacked import StackedEngine
 from lit_cfl.local.work import Budget
@@ -68,6 +68,15 @@ def test_groups_fit_the_pool_and_keep_the_order(sizes: list[int], capacity: int)
     groups = pool_groups(torch.tensor(sizes, dtype=torch.int64), capacity)
     assert [size for group in groups for size in sizes[group]] == sizes
     assert all(sum(sizes[group]) <= capacity for group in groups)
+
+
+def test_pool_has_room_for_the_largest_client_and_grows_with_the_lanes():
+    image, mib = 3 * 32 * 32 * 4, 2**20
+    many, few = torch.full((100,), 500), torch.full((100,), 40)
+    assert [pool_capacity(many, image, lanes) * image // mib for lanes in (1, 4, 16, 256)] == [63, 63, 255, 768]
+    assert pool_capacity(few, image, 256) == pool_capacity(few, image, 4)  # all of them fit
+    assert pool_capacity(torch.tensor([3, 70_000]), image, 4) == 70_000
+    assert pool_capacity(many, image, 64) // 500 >= 64  # so that no lane of 64 is idle
 
 
 @settings(deadline=None, derandomize=True)

@@ -1,4 +1,4 @@
-"""Migration of clients whose labels drifted: IFCA-MIG and FeSEM-MIG (algorithms.md, sections 2.4 and 2.5, check 7)."""
+"""Migration of clients whose labels drifted, on IFCA-MIG and FeSEM-MIG (algorithms.md, sections 2.4, 2.5, check 7)."""
 
 from dataclasses import replace
 
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from lit_cfl.algorithms.base import Info, State
 from lit_cfl.algorithms.fesem import FeSEM
+from lit_cfl.algorithms.flexcfl import FlexCFL
 from lit_cfl.algorithms.ifca import IFCA
 from lit_cfl.testing import QuadraticWork
 
@@ -62,7 +63,7 @@ def test_migration_is_over_once_the_new_labels_are_the_reference():
 def test_shift_that_leaves_the_cluster_as_it_is_is_detected_and_costs():
     relabelled = clients(labels=[[3, 3], [0, 4], [8, 0], [0, 10]])
     after, info = MIG.round(begun(), ids(1), relabelled, rng())
-    assert (info.scores["shift/detected"], info.scores["shift/migrated"], rows(info)) == (1, 0, [])
+    assert (info.scores["shift/detected"], info.scores["shift/migrated"], rows(info)) == (1, 0, [(0, 0, 0)])
     assert info.down == 2 + 2
     assert after.reference[0].tolist() == [3, 3]
 
@@ -90,13 +91,27 @@ def test_threshold_of_counts_is_by_the_first_number_of_examples():
     assert info.scores["shift/detected"] == 1
 
 
-def test_cold_clients_and_those_without_data_do_not_migrate():
+def test_cold_client_does_not_migrate():
     state = replace(begun(), index=ids(0, 1, -1, 1))
-    changed = clients(labels=[[0, 0], [0, 4], [0, 8], [10, 0]])  # 0 lost its data, 2 is cold
+    changed = clients(labels=[[6, 0], [0, 4], [0, 8], [10, 0]])  # 2 is cold
     after, info = MIG.round(state, ids(1), changed, rng())
-    assert info.scores["shift/detected"] == 1
-    assert after.index.tolist()[:3] == [0, 1, -1]
+    assert (info.scores["shift/detected"], rows(info)) == (1, [(3, 1, 1)])
+    assert after.index.tolist() == [0, 1, -1, 1]
     assert after.reference.tolist() == [[6, 0], [0, 4], [8, 0], [10, 0]]
+
+
+def test_client_that_lost_its_data_is_detected_stays_and_is_tried_again():
+    empty = clients(labels=[[0, 0], [0, 4], [8, 0], [0, 10]])
+    state = begun()
+    for _ in range(2):
+        state, info = MIG.round(state, ids(1), empty, rng())
+        scores = info.scores["shift/detected"], info.scores["shift/migrated"]
+        assert (scores, rows(info)) == ((1, 0), [])
+        assert state.index.tolist() == [0, 1, 0, 1]
+        assert state.reference[0].tolist() == [6, 0]
+    state, info = MIG.round(state, ids(1), clients((3, 1, 2, 3)), rng())
+    assert rows(info) == [(0, 0, 1)]
+    assert state.reference[0].tolist() == [0, 10]
 
 
 def test_client_that_was_not_there_at_the_start_is_compared_with_its_first_data():
@@ -143,10 +158,20 @@ def test_migrating_fesem_moves_shifted_clients_to_the_nearest_model():
     )
     after, info = algorithm.round(state, ids(1), clients((1, 1, 3, 3)), rng())  # labels of 0 and 2 changed
     assert after.index.tolist() == [0, 1, 1, 0]  # 0 stays: data do not enter; 3 was not shifted
-    assert (info.scores["shift/detected"], rows(info)) == (2, [(2, 0, 1)])
+    assert rows(info) == [(0, 0, 0), (2, 0, 1)]
+    assert (info.scores["shift/detected"], info.scores["shift/migrated"]) == (2, 1)
 
 
-@pytest.mark.parametrize("kind", [IFCA, FeSEM])
-def test_without_migration_no_histograms_are_kept(kind: type[IFCA | FeSEM]):
-    state, _ = kind(num_clusters=2).init(clients(), rng())
+def test_client_that_has_no_model_of_its_own_stays_and_keeps_its_reference():
+    algorithm = FeSEM(num_clusters=2, migrate=True)
+    state, _ = algorithm.init(clients(), rng())
+    state = replace(state, index=ids(0, 1, 0, 1))  # assigned, but their training failed
+    after, info = algorithm.round(state, ids(), clients((3, 1, 2, 0)), rng())
+    assert (info.scores["shift/detected"], rows(info)) == (2, [])
+    assert torch.equal(after.reference, state.reference)
+
+
+@pytest.mark.parametrize("kind", [IFCA, FeSEM, FlexCFL])
+def test_without_migration_no_histograms_are_kept(kind: type[IFCA | FeSEM | FlexCFL]):
+    state, _ = kind(num_clusters=2, migrate=False).init(clients(), rng())
     assert (state.reference.numel(), state.sizes.numel()) == (0, 0)

@@ -255,6 +255,43 @@ def test_chunks_become_smaller_for_all_when_a_worker_runs_out_of_memory(
 
 
 @pytest.mark.ray
+def test_workers_train_in_fewer_lanes_after_one_ran_out_of_memory(
+    cluster: None, task: TaskFactory, order: Callable[[str], None]
+):
+    plan = replace(DOUBLE, engine="ray", lanes=4, narrow=4)
+    spread, data = build_engine(task, plan, 11, LocalTraining(epochs=2, batch_size=4)), made_data()
+    order("no memory")
+    with pytest.warns(Notice, match="and 2 client"):
+        rows = spread.at(4, data).fit(spread.initial(0)[None], ids(3, 4, 2)).collect()
+    spread.close()
+    narrower = replace(spread.plan, engine="stacked", rows_mib=1024)
+    alone = build_engine(task, narrower, 11, LocalTraining(epochs=2, batch_size=4))
+    assert torch.equal(rows, alone.at(4, data).fit(alone.initial(0)[None], ids(3, 4, 2)).rows)
+    assert spread.effort.computed == 2 * spread.effort.useful == 2 * 2 * (9 + 2 + 5)  # a client a chunk, in two lanes
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_workers_are_as_deterministic_as_the_driver(deterministic: bool, monkeypatch: pytest.MonkeyPatch):
+    from lit_cfl.local import ray as engines
+    from lit_cfl.local import ray_worker
+
+    drawn, said = [], []
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: deterministic)
+    monkeypatch.setattr(engines, "Pool", lambda blueprint, plan: drawn.append(blueprint) or Pool())
+    monkeypatch.setattr(ray_worker, "set_up_torch", lambda *told: said.append(told))
+    monkeypatch.setattr("ray.get", lambda reference: drawn[0])
+    engine = engine_of(lambda: Classification(MCLR([5], 3)), workers=2)
+    engine._started(made_data())
+    built = ray_worker.Worker([None], [])._built()
+    assert said == [(built.plan, deterministic)]
+    assert (built.plan.engine, built.plan.workers) == ("stacked", 1)
+
+
+class Pool:
+    def close(self) -> None: ...
+
+
+@pytest.mark.ray
 def test_run_can_be_ended_while_workers_train_and_goes_on_afterwards(
     one_worker: Engine, monkeypatch: pytest.MonkeyPatch
 ):

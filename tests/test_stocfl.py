@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
+from lit_cfl.algorithms.ditto import Ditto
 from lit_cfl.algorithms.fedavg import FedAvg
 from lit_cfl.algorithms.stocfl import StoCFL
 from lit_cfl.algorithms.stocfl_clusters import StoCFLState, cosine_histogram, objective
@@ -151,10 +152,23 @@ def test_psi_is_the_gradient_at_omega_0_or_the_way_of_the_budget():
     assert_close(ran(update, work, ids(1, 2)).sums, (1 - 0.75**2) * (w0 - work.centers[[1, 2]]))
 
 
-def test_full_participation_without_merges_is_ditto():  # check 20
+@pytest.mark.parametrize("lambda_", [0.0, 0.7, 3.0])
+@pytest.mark.parametrize("weights", ["equal", "examples"])
+def test_full_participation_without_merges_is_the_class_ditto(lambda_: float, weights: str):  # check 20
+    work = quadratic_clients(5, steps=2)
+    stocfl, ditto = StoCFL(tau=1.0, lambda_=lambda_, weights=weights), Ditto(lambda_, weights=weights)
+    a, b = stocfl.init(work, rng())[0], ditto.init(work, rng())[0]
+    for number in range(4):
+        a, _ = stocfl.round(a, torch.arange(5), work.at(number), rng())
+        b, _ = ditto.round(b, torch.arange(5), work.at(number), rng())
+        personal = torch.stack([b.personal[client] for client in range(5)])
+        assert_close(a.models[a.index], personal, rtol=0, atol=1e-14)
+        assert_close(a.omega, b.models[0], rtol=0, atol=1e-14)
+
+
+def test_full_participation_without_merges_is_ditto_in_closed_form():  # check 20
     work, lambda_ = quadratic_clients(5, steps=2), 0.7
-    ditto = StoCFL(tau=1.0, lambda_=lambda_)
-    state = ran(ditto, work, *[torch.arange(5)] * 4)
+    state = ran(StoCFL(tau=1.0, lambda_=lambda_), work, *[torch.arange(5)] * 4)
     omega = work.initial(0)
     personal = omega.repeat(5, 1)
     for _ in range(4):

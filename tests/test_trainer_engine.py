@@ -1,6 +1,5 @@
 """The `trainer` engine against plain PyTorch."""
 
-import os
 from collections.abc import Callable
 from functools import partial
 
@@ -14,9 +13,8 @@ from torch.testing import assert_close
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.errors import DivergedError, InputError
-from lit_cfl.local import plan
 from lit_cfl.local.engine import LocalTraining
-from lit_cfl.local.plan import Plan, PlanOptions, Workload, choose_plan
+from lit_cfl.local.plan import Plan
 from lit_cfl.local.trainer import TrainerEngine
 from lit_cfl.local.work import Budget
 from lit_cfl.nets import MCLR, MLP
@@ -252,39 +250,3 @@ def test_module_without_losses_is_refused():
 
     with pytest.raises(InputError, match=r"Bare has no `losses\(batch\)"):
         TrainerEngine(Bare, DOUBLE, 0)
-
-
-def test_plan_follows_its_rule():
-    small = Workload(7_850, client_steps=1000)
-    assert choose_plan("auto", "cpu", "32-true", small) == Plan("stacked", "cpu", "32-true", 1)
-    assert choose_plan("trainer", "cpu", "32-true", small) == Plan("trainer", "cpu", "32-true", 1)
-    assert choose_plan("auto", "cpu", "32-true", Workload(2_000_000)).threads == os.cpu_count()
-    with pytest.raises(InputError, match="'cuda:7' was asked for"):
-        choose_plan("auto", "cuda:7", "32-true", small)
-    with pytest.raises(InputError, match="'tpu' is not known"):
-        choose_plan("auto", "tpu", "32-true", small)
-
-
-@pytest.mark.parametrize(("compiler", "lanes"), [(True, 4), (False, 1)])
-def test_long_runs_compile_where_there_is_a_compiler(compiler: bool, lanes: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(plan, "has_compiler", lambda: compiler)
-    long = Workload(7_850, client_steps=50_000)
-    chosen = choose_plan("auto", "cpu", "32-true", long)
-    assert (chosen.compile, chosen.lanes, chosen.narrow) == (compiler, lanes, 1)
-    conv = choose_plan("auto", "cpu", "32-true", Workload(3_000_000, has_convolutions=True, client_steps=50_000))
-    assert (conv.narrow, conv.steps_per_call) == (min(2, lanes), 1)
-    assert not choose_plan("auto", "cpu", "32-true", Workload(7_850, client_steps=49_999)).compile
-
-
-def test_module_that_cannot_be_stacked_falls_back():
-    odd = Workload(7_850, client_steps=10**6, obstacles=["hook on_train_start"])
-    assert choose_plan("auto", "cpu", "32-true", odd) == Plan("trainer", "cpu", "32-true", 1)
-    assert choose_plan("stacked", "cpu", "32-true", odd).engine == "trainer"
-
-
-def test_parts_of_the_plan_set_by_hand_stay():
-    by_hand = PlanOptions(lanes=8, compile=True, threads=2)
-    chosen = choose_plan("auto", "cpu", "32-true", Workload(7_850), by_hand)
-    assert (chosen.lanes, chosen.compile, chosen.threads, chosen.steps_per_call) == (8, True, 2, 5)
-    with pytest.raises(InputError, match=r"plan\.narrow is 3, plan\.lanes 2"):
-        choose_plan("auto", "cpu", "32-true", Workload(7_850), PlanOptions(lanes=2, narrow=3))

@@ -1,6 +1,8 @@
 """The algorithms, one file each. `base.py` says what an algorithm is."""
 
+from lit_cfl.algorithms.adacfl import AdaCFL
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info, Similarity
+from lit_cfl.algorithms.cfl import CFL
 from lit_cfl.algorithms.ditto import Ditto
 from lit_cfl.algorithms.fedavg import FedAvg
 from lit_cfl.algorithms.fedgroup import FedGroup
@@ -10,11 +12,14 @@ from lit_cfl.algorithms.fesem import FeSEM
 from lit_cfl.algorithms.flexcfl import FlexCFL
 from lit_cfl.algorithms.flhc import FLHC
 from lit_cfl.algorithms.ifca import IFCA
+from lit_cfl.algorithms.layercfl import LayerCFL
 from lit_cfl.algorithms.stocfl import StoCFL
 
 __all__ = [
+    "CFL",
     "FLHC",
     "IFCA",
+    "AdaCFL",
     "Algorithm",
     "Assignment",
     "Ditto",
@@ -25,6 +30,7 @@ __all__ = [
     "FedProx",
     "FlexCFL",
     "Info",
+    "LayerCFL",
     "Similarity",
     "StoCFL",
 ]

@@ -14,10 +14,13 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from lit_cfl.algorithms.cfl import CFL, Comparison
+from lit_cfl.algorithms.cfl import CFL
+from lit_cfl.algorithms.splits import Comparison, Still, scaled_similarity, with_columns
 from lit_cfl.clustering import agglomerate, cross_distances, distances, merge_distances
 from lit_cfl.errors import InputError
 from lit_cfl.local.work import LocalWork
+
+_ROUNDING = 1e-5  # of distances scaled to 2
 
 
 @dataclass(frozen=True)
@@ -45,22 +48,23 @@ class AdaCFL(CFL):
     def _layers(self, work: LocalWork) -> list[str]:
         return work.layout.layers_of("linear") if self.layers is None else self.layers
 
-    def _compare(self, updates: Tensor, start: Tensor, v: float, work: LocalWork) -> Comparison | None:
-        if v <= self.eps2:
+    def _compare(self, still: Still, work: LocalWork) -> Comparison | None:
+        if still.v <= self.eps2:
             return None
-        features, layers = self._features(updates, start), self._layers(work)
-        return Comparison(features, layers, -distances(features[:, work.layout.columns(layers)], "l2"))
+        features, layers = self._features(still.updates, still.start), self._layers(work)
+        rows = with_columns(features, work.layout.columns(layers))
+        return Comparison(features, layers, scaled_similarity(distances(rows, "l2")))
 
     def _parts(self, similarity: Tensor) -> Tensor | None:
         """As many clusters as there are below the largest gap between merges; None without a gap."""
-        heights = merge_distances(-similarity, linkage="complete")
+        heights = merge_distances(1 - similarity, linkage="complete")  # 2 at most
         gaps = heights.diff()
-        if not (gaps > 0).any():
+        if not gaps.max() > _ROUNDING:
             return None
-        return agglomerate(-similarity, linkage="complete", num_clusters=len(gaps) + 1 - int(gaps.argmax()))
+        return agglomerate(1 - similarity, linkage="complete", num_clusters=len(gaps) + 1 - int(gaps.argmax()))
 
     def _features(self, updates: Tensor, start: Tensor) -> Tensor:
-        return updates.add_(start)  # in place: the rows may fill a disk, and updates are not needed any more
+        return updates.add_(start[: updates.shape[1]])  # in place: the rows may fill a disk
 
     def _closeness(self, features: Tensor, means: Tensor) -> Tensor:
         return -cross_distances(features, means, "l2")

@@ -124,3 +124,19 @@ def require_not_negative(**values: float) -> None:
     for name, value in values.items():
         if not value >= 0:
             raise InputError(f"{name} is {value}; it must be 0 or more")
+
+
+def clients_with_data(work: LocalWork) -> Tensor:
+    """Ids of the clients in training that have examples to train on, ascending."""
+    return work.population[work.num_examples[work.population] > 0]
+
+
+def require_clients(num_clusters: int, clients: int) -> None:
+    """Raises InputError where so few clients can be clustered that a cluster would have none."""
+    if clients == 0:
+        raise InputError("no client can be clustered: all diverged or have no training data; lower the learning rate")
+    if clients < num_clusters:
+        raise InputError(
+            f"num_clusters is {num_clusters}, but only {clients} clients can be clustered; "
+            f"lower it to {clients} or less, or use more clients"
+        )

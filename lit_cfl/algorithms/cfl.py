@@ -12,18 +12,32 @@ Where this differs from the paper:
 * a cluster of one or two clients is never split, as in the published code; `warmup_rounds` are that code's, too.
 * a newcomer walks down the tree of splits and goes at each to the part whose MEAN is most alike; the paper compares it
   with each member, whose updates we do not keep. Of a split, the server keeps the model before it and those means.
-* a client without data at a split stays with the part that keeps the cluster's number.
+* all parts of a split go on from the cluster's mean of that round; in the published code each part already goes on from
+  its own mean.
+* a client that could not train in the round of a split stays with the part that keeps the cluster's number.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from lit_cfl.aggregation import client_weights, discrepancy, mean_by_cluster
+from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info, Similarity, require_not_negative
-from lit_cfl.algorithms.splits import SplitState, divided, unsplit
+from lit_cfl.algorithms.placing import closest_by_update
+from lit_cfl.algorithms.splits import (
+    Comparison,
+    SplitState,
+    Still,
+    by_cluster,
+    divided,
+    into_updates,
+    largest_norms,
+    slices_of,
+    unsplit,
+    with_columns,
+)
 from lit_cfl.clustering import (
     assign,
     bipartition,
@@ -34,23 +48,6 @@ from lit_cfl.clustering import (
 )
 from lit_cfl.errors import InputError
 from lit_cfl.local.work import Fitted, LocalWork
-
-
-@dataclass(frozen=True, eq=False)
-class Comparison:
-    """What a cluster's clients look like beside each other.
-
-    Args:
-        features: what was compared, in all layers `[n, parameters]`.
-        layers: those that were looked at.
-        similarity: `[n, n]`, larger is more alike.
-        scores: of each layer, where layers were chosen by them: names to numbers.
-    """
-
-    features: Tensor
-    layers: list[str]
-    similarity: Tensor
-    scores: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -76,8 +73,8 @@ class CFL(Algorithm):
     warmup_rounds: int = 20
     gamma_max: float | None = None
     linkage: Literal["single", "complete"] = "single"
-    weights: Literal["examples", "equal"] = "examples"
-    criterion_weights: Literal["examples", "equal"] = "examples"
+    weights: Weights = "examples"
+    criterion_weights: Weights = "examples"
     state_type: ClassVar[type] = SplitState
 
     def __post_init__(self) -> None:
@@ -99,72 +96,72 @@ class CFL(Algorithm):
     def round(
         self, state: SplitState, cohort: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[SplitState, Info]:
-        """A round of Algorithm 3 in every cluster."""
-        cohort = cohort[(clusters_of(state.index, cohort) >= 0) & (work.num_examples[cohort] > 0)]
-        cohort = cohort[(clusters_of(state.index, cohort) * len(state.index) + cohort).argsort()]  # rows by cluster
-        if not len(cohort):
-            return state, Info()
+        """FedAvg in every cluster (Algorithm 2), then the splits (Algorithm 3)."""
+        cohort = by_cluster(state.index, cohort)
         labels = clusters_of(state.index, cohort)
         fitted = work.fit(state.models, cohort, labels)
-        updates = fitted.collect()
-        clients, labels = cohort[fitted.trained], labels[fitted.trained]
-        for row, label in zip(updates, labels.tolist(), strict=True):
-            row -= state.models[label]  # in place: they may fill a disk
-        sizes, nothing = work.num_examples[clients], torch.zeros_like(state.models)
-        before, moves = state, mean_by_cluster(updates, labels, client_weights(sizes, self.weights), into=nothing)
-        state = replace(state, models=state.models + moves)
-        updates = updates[:, : work.layout.num_parameters]
-        criterion = mean_by_cluster(
-            updates, labels, client_weights(sizes, self.criterion_weights), into=nothing[:, : updates.shape[1]]
-        )
-        u, v = criterion.norm(dim=1), _largest_norms(updates, labels, len(nothing))
-        compared: dict[int, Comparison] = {}
-        for cluster, size in zip(*(found.tolist() for found in labels.unique(return_counts=True)), strict=True):
-            if work.round < self.warmup_rounds or not u[cluster] < self.eps1 or size <= 2:
+        local = fitted.collect()
+        clients, own = cohort[fitted.trained], labels[fitted.trained]
+        updates = into_updates(local, state.models, own)
+        moves, criterion = self._means(updates, own, work.num_examples[clients], torch.zeros_like(state.models))
+        after = replace(state, models=state.models + moves)
+        updates, u = updates[:, : work.layout.num_parameters], criterion[:, : work.layout.num_parameters].norm(dim=1)
+        v = largest_norms(updates, own, len(u))
+        compared = []
+        for cluster, mine in slices_of(own):
+            if work.round < self.warmup_rounds or not u[cluster] < self.eps1 or mine.stop - mine.start <= 2:
                 continue
-            first = int(torch.searchsorted(labels, cluster))
-            mine, start = slice(first, first + size), before.models[cluster, : updates.shape[1]]
-            looked = self._compare(updates[mine], start, float(v[cluster]), work)
-            if looked is None:
-                continue
-            compared[cluster] = looked
-            parts = self._parts(looked.similarity)
-            if parts is not None:
-                state = divided(
-                    state, cluster, clients[mine], parts,
-                    start=before.models[cluster], features=looked.features, layers=looked.layers,
-                )  # fmt: skip
-        return state, self._info(state, fitted, len(cohort), u, v, compared, clients, labels)
+            still = Still(cluster, clients[mine], updates[mine], state.models[cluster], float(v[cluster]))
+            found = self._compare(still, work)
+            if found is not None:
+                compared.append((still, found))
+                after = self._split(after, still, found)
+        return after, self._info(after, fitted, labels, torch.where(v.isnan(), v, u), v, compared)
 
-    def _compare(self, updates: Tensor, start: Tensor, v: float, work: LocalWork) -> Comparison | None:
-        """The members of a cluster that stands still, or None where they do not pull apart."""
-        return Comparison(updates, ["*"], cosine_similarity(updates)) if v > self.eps2 else None
+    def _means(self, updates: Tensor, labels: Tensor, sizes: Tensor, into: Tensor) -> tuple[Tensor, Tensor]:
+        """The mean updates of the clusters `[K, d]`, for the models and for u."""
+        means = {
+            kind: mean_by_cluster(updates, labels, client_weights(sizes, kind), into=into)
+            for kind in {self.weights, self.criterion_weights}
+        }
+        return means[self.weights], means[self.criterion_weights]
+
+    def _compare(self, still: Still, work: LocalWork) -> Comparison | None:
+        """The members beside each other, or None where they do not pull apart."""
+        return Comparison(still.updates, ["*"], cosine_similarity(still.updates)) if still.v > self.eps2 else None
+
+    def _split(self, state: SplitState, still: Still, found: Comparison) -> SplitState:
+        parts = self._parts(found.similarity)
+        if parts is None:
+            return state
+        return divided(
+            state, still.number, still.clients, parts, start=still.start, features=found.features, layers=found.layers
+        )
 
     def _parts(self, similarity: Tensor) -> Tensor | None:
-        """The optimal bipartition, if Theorem 1 allows it: labels `[n]`."""
+        """The bipartition, if Theorem 1 allows it: labels `[n]`."""
         parts = bipartition(similarity, self.linkage)
         across = float(similarity[parts == 0][:, parts == 1].max())
         allowed = self.gamma_max is None or self.gamma_max < separation_threshold(across)
         return parts if allowed else None
 
     def _info(
-        self, state: SplitState, fitted: Fitted, asked: int, u: Tensor, v: Tensor, compared: dict[int, Comparison],
-        clients: Tensor, labels: Tensor,
+        self, after: SplitState, fitted: Fitted, labels: Tensor, u: Tensor, v: Tensor,
+        compared: list[tuple[Still, Comparison]],
     ) -> Info:  # fmt: skip
-        new = u.new_full((len(state.models) - len(u),), float("nan"))
-        first = next(iter(compared), None)
+        new = u.new_full((len(after.models) - len(u),), torch.nan)
         return Info(
             loss=fitted.loss,
-            down=asked,
-            up=len(clients),
+            down=len(labels),
+            up=int(fitted.trained.sum()),
             skipped=fitted.skipped,
-            scores={"train/discrepancy": discrepancy(fitted, state.models, labels)},
-            similarity=None if first is None else Similarity(clients[labels == first], compared[first].similarity),
-            clusters={"parent": state.parent, "u": torch.cat([u, new]), "v": torch.cat([v, new])},
+            scores={"train/discrepancy": discrepancy(fitted, after.models, labels)},
+            similarity=next((Similarity(still.clients, found.similarity) for still, found in compared), None),
+            clusters={"parent": after.parent, "u": torch.cat([u, new]), "v": torch.cat([v, new])},
             tables=self._tables(compared),
         )
 
-    def _tables(self, compared: dict[int, Comparison]) -> dict[str, list[dict[str, Any]]]:
+    def _tables(self, compared: list[tuple[Still, Comparison]]) -> dict[str, list[dict[str, Any]]]:
         return {}
 
     def place(
@@ -173,23 +170,27 @@ class CFL(Algorithm):
         """Down the tree: at each split of their cluster, clients train from its start and go to the part they match."""
         at = torch.zeros(len(clients), dtype=torch.int64)
         down = up = 0
-        for split, start in enumerate(state.starts):
-            parts = state.part_split == split
-            numbers, means = state.part_cluster[parts], state.part_means[parts]
-            here = (at == numbers[0]).nonzero().flatten()
-            columns = work.layout.columns(state.layers[split])
-            fitted = work.fit(start[None], clients[here], purpose="place")
-            for chunk in fitted.chunks():
-                features = self._features((chunk.models - start)[:, : means.shape[1]], start[: means.shape[1]])
-                closest = self._closeness(features[:, columns], means[:, columns]).argmax(1)  # ties: the older number
-                mine = here[chunk.start : chunk.start + len(closest)]
-                at[mine] = torch.where(chunk.trained, numbers[closest], -1)
-            down, up = down + len(here), up + int(fitted.trained.sum())
-        found = at >= 0
-        return replace(state, index=assign(state.index, clients[found], at[found])), Info(down=down, up=up)
+        for split in range(len(state.starts)):
+            numbers = state.part_cluster[state.part_split == split]
+            here = (at == numbers[0]).nonzero().flatten()  # the first part has the number of the cluster split
+            parts, info = self._matched(state, split, clients[here], work)
+            at[here] = torch.where(parts >= 0, numbers[parts], -1)
+            down, up = down + len(here), up + info.up
+        return replace(state, index=assign(state.index, clients, at)), Info(down=down, up=up)
+
+    def _matched(self, state: SplitState, split: int, clients: Tensor, work: LocalWork) -> tuple[Tensor, Info]:
+        """The part of a split that each client matches, int64 `[n]`; -1 if it did not train."""
+        start, columns = state.starts[split], work.layout.columns(state.layers[split])
+
+        def closeness(updates: Tensor, means: Tensor) -> Tensor:
+            features = self._features(updates, start)
+            return self._closeness(with_columns(features, columns), with_columns(means, columns))
+
+        fitted = work.fit(start[None], clients, purpose="place")
+        return closest_by_update(fitted, start, state.part_means[state.part_split == split], closeness)
 
     def _features(self, updates: Tensor, start: Tensor) -> Tensor:
-        """What is compared, of clients that trained from `start`: `[n, parameters]`."""
+        """What is compared, of clients that trained from `start` `[d]`: `[n, parameters]`."""
         return updates
 
     def _closeness(self, features: Tensor, means: Tensor) -> Tensor:
@@ -197,9 +198,3 @@ class CFL(Algorithm):
 
     def serve(self, state: SplitState, clients: Tensor) -> Assignment:
         return Assignment(state.models, clusters_of(state.index, clients))
-
-
-def _largest_norms(updates: Tensor, labels: Tensor, num_clusters: int) -> Tensor:
-    """The largest norm of an update in each cluster `[K]`; 0 without any."""
-    norms = torch.stack([row.norm() for row in updates])
-    return updates.new_zeros(num_clusters).scatter_reduce(0, labels, norms, "amax")

@@ -22,8 +22,18 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lit_cfl.aggregation import Mix, Weights, client_weights, discrepancy, mean_by_cluster, mix_clusters
-from lit_cfl.algorithms.base import Algorithm, Assignment, Info, Similarity, require_not_negative, require_positive
+from lit_cfl.aggregation import ClusterWeights, Mix, client_weights, discrepancy, mean_by_cluster, mix_clusters
+from lit_cfl.algorithms.base import (
+    Algorithm,
+    Assignment,
+    Info,
+    Similarity,
+    clients_with_data,
+    require_clients,
+    require_not_negative,
+    require_positive,
+)
+from lit_cfl.algorithms.placing import closest_by_update
 from lit_cfl.clustering import (
     agglomerate,
     assign,
@@ -34,7 +44,6 @@ from lit_cfl.clustering import (
     kmeans,
     madc,
 )
-from lit_cfl.errors import InputError
 from lit_cfl.local.work import Budget, LocalWork
 
 
@@ -78,7 +87,7 @@ class FedGroup(Algorithm):
     pretrain: Budget = Budget(1, "epochs")
     eta_g: float = 0.0
     mix: Mix = "normalised"
-    weights: Weights = "examples"
+    weights: ClusterWeights = "examples"
     state_type: ClassVar[type] = FedGroupState
     score_columns: ClassVar[tuple[str, ...]] = ("clusters/inertia",)
 
@@ -92,7 +101,7 @@ class FedGroup(Algorithm):
         return 0.0
 
     def check(self, work: LocalWork) -> None:
-        self._require_enough(int((work.num_examples[work.population] > 0).sum()))
+        require_clients(self.num_clusters, len(clients_with_data(work)))
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[FedGroupState, Info]:
         state, info = self._group_cold_start(work, rng)
@@ -112,7 +121,7 @@ class FedGroup(Algorithm):
         )  # lines 4-5
         models = fitted.collect()
         founders = founders[fitted.trained]
-        self._require_enough(len(founders))
+        require_clients(self.num_clusters, len(founders))
         updates = (models - w0)[:, : work.layout.num_parameters]  # line 6
         similarity, embedding = cosine_similarity(updates), edc_embedding(updates, self.num_clusters)  # lines 8, 12-13
         labels = self._clusters(similarity, embedding, rng)
@@ -136,20 +145,11 @@ class FedGroup(Algorithm):
         return kmeans(embedding, self.num_clusters, rng)  # line 14
 
     def _founders(self, work: LocalWork, rng: torch.Generator) -> Tensor:
-        able = work.population[work.num_examples[work.population] > 0]
+        able = clients_with_data(work)
         wanted = self.num_clusters * (1 if self.centers == "random" else self.pretrain_scale)
-        self._require_enough(len(able))
+        require_clients(self.num_clusters, len(able))
         order = torch.rand(len(work.num_examples), generator=rng)[able].argsort()
         return able[order[:wanted]].sort().values
-
-    def _require_enough(self, clients: int) -> None:
-        if clients == 0:
-            raise InputError("no client can be clustered: all diverged in pre-training or have no data; lower the rate")
-        if clients < self.num_clusters:
-            raise InputError(
-                f"num_clusters is {self.num_clusters}, but only {clients} clients can be clustered; "
-                f"lower it to {clients} or less, or use more clients"
-            )
 
     def round(
         self, state: FedGroupState, cohort: Tensor, work: LocalWork, rng: torch.Generator
@@ -162,7 +162,7 @@ class FedGroup(Algorithm):
         labels = clusters_of(state.index, cohort)
         cohort, labels = cohort[labels >= 0], labels[labels >= 0]  # a client without data stays cold
         fitted = work.fit(state.models, cohort, labels, prox=self.prox, centers=state.models, center=labels)  # line 7
-        weights = client_weights(work.num_examples[cohort], self.weights, labels)
+        weights = client_weights(work.num_examples[cohort], self.weights, labels, cohort)
         models = mean_by_cluster(fitted, labels, weights, into=state.models)  # line 13
         used = state.index[state.index >= 0].unique()
         models = models.index_copy(0, used, mix_clusters(models[used], self.eta_g, self.mix))  # line 10
@@ -177,8 +177,7 @@ class FedGroup(Algorithm):
         """Client cold start. The client's first update goes to the server, which compares it."""
         if self.cold_start == "nearest":
             labels, info = self._nearest(state, clients, work)
-            placed = labels >= 0
-            return replace(state, index=assign(state.index, clients[placed], labels[placed])), info
+            return replace(state, index=assign(state.index, clients, labels)), info
         number = max(len(work.num_examples), len(state.index))
         drawn = torch.randint(len(state.models), (number,), generator=rng)[clients]
         return replace(state, index=assign(state.index, clients, drawn)), Info()
@@ -187,12 +186,7 @@ class FedGroup(Algorithm):
         """Equation 9: the direction most alike to each client's first update, int64 `[n]`; -1 if it did not train."""
         w0 = state.initial[None]
         fitted = work.fit(w0, clients, purpose="pretrain", prox=self.prox, centers=w0, budget=self.pretrain)
-        closeness = torch.full((len(clients), len(state.directions)), float("nan"), dtype=w0.dtype)
-        for chunk in fitted.chunks():
-            updates = (chunk.models - w0)[:, : state.directions.shape[1]]
-            closeness[chunk.start : chunk.start + len(updates)] = direction_cosines(updates, state.directions)
-        labels = torch.where(fitted.trained, closeness.argmax(1), -1)  # ties: lowest index
-        return labels, Info(fitted.loss, up=int(fitted.trained.sum()), skipped=fitted.skipped, closeness=closeness)
+        return closest_by_update(fitted, state.initial, state.directions, direction_cosines)
 
     def serve(self, state: FedGroupState, clients: Tensor) -> Assignment:
         used = state.index[state.index >= 0].unique()

@@ -24,10 +24,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lit_cfl.aggregation import discrepancy, mean_by_cluster
-from lit_cfl.algorithms.base import Algorithm, Assignment, Info, require_not_negative, require_positive
-from lit_cfl.algorithms.groups import GroupWeights, group_weights, require_clients
-from lit_cfl.algorithms.migration import MIGRATIONS, SHIFT_SCORES, migrate
+from lit_cfl.aggregation import ClusterWeights, client_weights, discrepancy, mean_by_cluster
+from lit_cfl.algorithms.base import (
+    Algorithm,
+    Assignment,
+    Info,
+    clients_with_data,
+    require_clients,
+    require_not_negative,
+    require_positive,
+)
+from lit_cfl.algorithms.migration import MIGRATIONS, SHIFT_SCORES, first_labels, migrate
 from lit_cfl.clustering import ShiftMetric, assign, clusters_of
 from lit_cfl.local.work import Chunk, Fitted, LocalWork
 from lit_cfl.parameters import ParameterLayout
@@ -64,7 +71,7 @@ class FeSEM(Algorithm):
     num_clusters: int = 3
     start_partition: Literal["random", "same"] = "random"
     cluster_on: Literal["all", "last_layer"] = "all"
-    weights: GroupWeights = "equal"
+    weights: ClusterWeights = "equal"
     migrate: bool = False
     shift_threshold: float = 0.2
     shift_metric: ShiftMetric = "total_variation"
@@ -77,18 +84,18 @@ class FeSEM(Algorithm):
         require_not_negative(shift_threshold=self.shift_threshold)
 
     def check(self, work: LocalWork) -> None:
-        require_clients(self.num_clusters, work)
+        require_clients(self.num_clusters, len(clients_with_data(work)))
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[FeSEMState, Info]:
         models = torch.stack([work.initial(number) for number in range(self.num_clusters)])
-        known = len(work.num_examples) if self.migrate else 0
+        reference, sizes = first_labels(work, wanted=self.migrate)
         state = FeSEMState(
             models=models,
             index=torch.full((len(work.num_examples),), -1),
             last={},
             initial=models[0, self._columns(work.layout)].clone(),
-            reference=work.label_counts[:known].clone(),
-            sizes=work.num_examples[:known].clone(),
+            reference=reference,
+            sizes=sizes,
         )
         return state, Info()
 
@@ -98,11 +105,12 @@ class FeSEM(Algorithm):
         state, migrated = self._migrate(state, work)
         asked, cohort = len(cohort), cohort[work.num_examples[cohort] > 0]
         state = self._first_touch(state, cohort, work, rng)
-        state, _ = self._nearest(state, cohort, work)  # E-step
+        nearest, _ = self._nearest(state, cohort, work)  # E-step
+        state = replace(state, index=assign(state.index, cohort, nearest))
         labels = clusters_of(state.index, cohort)
         last = dict(state.last)
         fitted = self._kept(work.fit(state.models, cohort, labels), cohort, last, work)  # W_i from C_k
-        weights = group_weights(work.num_examples[cohort], cohort, labels, self.weights)
+        weights = client_weights(work.num_examples[cohort], self.weights, labels, cohort)
         models = mean_by_cluster(fitted, labels, weights, into=state.models)  # M-step
         trained = int(fitted.trained.sum())
         scores = {"train/discrepancy": discrepancy(fitted, models, labels), **migrated.scores}
@@ -112,7 +120,7 @@ class FeSEM(Algorithm):
     def _migrate(self, state: FeSEMState, work: LocalWork) -> tuple[FeSEMState, Info]:
         if not self.migrate:
             return state, Info()
-        return migrate(state, work, lambda s, c: self._nearest(s, c, work), self.shift_threshold, self.shift_metric)
+        return migrate(state, work, lambda c: self._nearest(state, c, work), self.shift_threshold, self.shift_metric)
 
     def _first_touch(self, state: FeSEMState, clients: Tensor, work: LocalWork, rng: torch.Generator) -> FeSEMState:
         """Clusters for clients that have none yet (C14)."""
@@ -124,15 +132,14 @@ class FeSEM(Algorithm):
         new = clients[clusters_of(state.index, clients) < 0]
         return replace(state, index=assign(state.index, new, drawn[new]))
 
-    def _nearest(self, state: FeSEMState, clients: Tensor, work: LocalWork) -> tuple[FeSEMState, Info]:
-        """E-step: the cluster nearest to each client's last model; who has none stays. Ties: lowest index."""
+    def _nearest(self, state: FeSEMState, clients: Tensor, work: LocalWork) -> tuple[Tensor, Info]:
+        """The cluster nearest to each client's last model, ties: the lowest; int64 `[n]`, -1 without such a model."""
         closeness = torch.full((len(clients), len(state.models)), float("nan"), dtype=torch.float64)
         for row, client in enumerate(clients.tolist()):
             if client in state.last:
                 closeness[row] = -self._distances(state.last[client], state, work)
         found = ~closeness.isnan().all(1)
-        labels = closeness[found].nan_to_num(-torch.inf).argmax(1)
-        return replace(state, index=assign(state.index, clients[found], labels)), Info(closeness=closeness)
+        return torch.where(found, closeness.nan_to_num(-torch.inf).argmax(1), -1), Info(closeness=closeness)
 
     def _distances(self, row: Tensor, state: FeSEMState, work: LocalWork) -> Tensor:
         """|W - C_k| for each k, float64 `[K]`."""
@@ -171,9 +178,10 @@ class FeSEM(Algorithm):
         fitted = self._kept(work.fit(middle, new, purpose="place"), new, last, work)
         for _ in fitted.chunks():  # read for what `_kept` keeps
             pass
-        state, info = self._nearest(replace(state, last=last), clients, work)
-        up = int(fitted.trained.sum())
-        return state, replace(info, loss=fitted.loss, down=len(new), up=up, skipped=fitted.skipped)
+        state = replace(state, last=last)
+        labels, info = self._nearest(state, clients, work)
+        info = replace(info, loss=fitted.loss, down=len(new), up=int(fitted.trained.sum()), skipped=fitted.skipped)
+        return replace(state, index=assign(state.index, clients, labels)), info
 
     def serve(self, state: FeSEMState, clients: Tensor) -> Assignment:
         return Assignment(state.models, clusters_of(state.index, clients))

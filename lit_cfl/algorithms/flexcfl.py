@@ -23,14 +23,15 @@ from torch import Tensor
 
 from lit_cfl.algorithms.base import Info, State, require_not_negative
 from lit_cfl.algorithms.fedgroup import FedGroup, FedGroupState
-from lit_cfl.clustering import ShiftMetric, assign, clusters_of, drifted
+from lit_cfl.algorithms.migration import MIGRATIONS, SHIFT_SCORES, first_labels, migrate
+from lit_cfl.clustering import ShiftMetric, clusters_of
 from lit_cfl.local.work import Budget, LocalWork
 
 
 @dataclass(frozen=True, eq=False)
 class FlexCFLState(FedGroupState):
-    reference: Tensor  # label counts when a client's data were last accepted [clients, labels]
-    first_sizes: Tensor  # n_i when it was first heard of [clients]
+    reference: Tensor  # label counts at the last migration or the start [clients, labels]; empty without `migrate`
+    sizes: Tensor  # n_i at the start [clients]; empty without `migrate`
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,8 @@ class FlexCFL(FedGroup):
     shift_threshold: float = 0.2
     shift_metric: ShiftMetric = "total_variation"
     state_type: ClassVar[type] = FlexCFLState
-    score_columns: ClassVar[tuple[str, ...]] = (*FedGroup.score_columns, "shift/detected", "shift/migrated")
-    tables: ClassVar[dict[str, tuple[str, ...]]] = {"migrations": ("client", "cluster_before", "cluster_after")}
+    score_columns: ClassVar[tuple[str, ...]] = (*FedGroup.score_columns, *SHIFT_SCORES)
+    tables: ClassVar[dict[str, tuple[str, ...]]] = MIGRATIONS
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,34 +65,20 @@ class FlexCFL(FedGroup):
     def _group_cold_start(self, work: LocalWork, rng: torch.Generator) -> tuple[FlexCFLState, Info]:
         """Algorithm 3. Who is in a cluster gets all directions, to migrate by (line 19)."""
         groups, info = super()._group_cold_start(work, rng)
-        state = FlexCFLState(**vars(groups), reference=work.label_counts, first_sizes=work.num_examples)
+        reference, sizes = first_labels(work, wanted=self.migrate)
+        state = FlexCFLState(**vars(groups), reference=reference, sizes=sizes)
         return state, replace(info, down=info.down + len(state.models) * len(state.founders))
 
     def round(self, state: State, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
         """Algorithm 2: migration, then a round of FedGroup."""
         if not self.migrate:
             return super().round(state, cohort, work, rng)
-        shifted = self._shifted(state, work)  # lines 4-5
-        moved, skipped = self._migrated(state, shifted, work)  # line 7
-        after, info = super().round(moved, cohort, work, rng)  # lines 8-14
-        old, new = state.index[shifted], moved.index[shifted]
-        scores = {"shift/detected": float(len(shifted)), "shift/migrated": float((old != new).sum())}
-        columns, rows = self.tables["migrations"], zip(shifted.tolist(), old.tolist(), new.tolist(), strict=True)
-        tables = {"migrations": [dict(zip(columns, row, strict=True)) for row in rows]}
-        return after, replace(info, skipped=info.skipped + skipped, scores=info.scores | scores, tables=tables)
-
-    def _shifted(self, state: FlexCFLState, work: LocalWork) -> Tensor:
-        """Ids of the warm clients whose labels have moved by more than the threshold (Equation 9)."""
-        warm = work.population[clusters_of(state.index, work.population) >= 0]
-        now, before, sizes = work.label_counts[warm], state.reference[warm], state.first_sizes[warm]
-        return warm[drifted(now, before, sizes, self.shift_threshold, self.shift_metric)]
-
-    def _migrated(self, state: FlexCFLState, clients: Tensor, work: LocalWork) -> tuple[FlexCFLState, int]:
-        """These clients by the directions that they hold, which sends nothing; and how many could not be placed."""
-        labels, info = self._nearest(state, clients, work)
-        clients, labels = clients[labels >= 0], labels[labels >= 0]
-        reference = state.reference.index_copy(0, clients, work.label_counts[clients])
-        return replace(state, index=assign(state.index, clients, labels), reference=reference), info.skipped
+        found, migrated = migrate(  # lines 4-7
+            state, work, lambda clients: self._nearest(state, clients, work), self.shift_threshold, self.shift_metric
+        )
+        after, info = super().round(found, cohort, work, rng)  # lines 8-14
+        scores, skipped = info.scores | migrated.scores, info.skipped + migrated.skipped
+        return after, replace(info, skipped=skipped, scores=scores, tables=migrated.tables)
 
     def place(self, state: State, clients: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
         """Client cold start. A client that had no cluster gets all directions, and compares its update itself."""
@@ -99,14 +86,4 @@ class FlexCFL(FedGroup):
         placed: State
         placed, info = super().place(state, clients, work, rng)
         joined = cold & (clusters_of(placed.index, clients) >= 0)
-        placed = replace(placed, **_heard_of(placed, work))
         return placed, replace(info, down=len(state.models) * int(joined.sum()), up=0)
-
-
-def _heard_of(state: FlexCFLState, work: LocalWork) -> dict[str, Tensor]:
-    """The references and first sizes, longer where there are new clients."""
-    new = slice(len(state.reference), None)
-    return {
-        "reference": torch.cat([state.reference, work.label_counts[new]]),
-        "first_sizes": torch.cat([state.first_sizes, work.num_examples[new]]),
-    }

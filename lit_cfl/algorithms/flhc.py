@@ -21,7 +21,17 @@ import torch
 from torch import Tensor
 
 from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
-from lit_cfl.algorithms.base import Algorithm, Assignment, Info, Similarity, require_not_negative, require_positive
+from lit_cfl.algorithms.base import (
+    Algorithm,
+    Assignment,
+    Info,
+    Similarity,
+    clients_with_data,
+    require_clients,
+    require_not_negative,
+    require_positive,
+)
+from lit_cfl.algorithms.placing import closest_by_update
 from lit_cfl.clustering import agglomerate, assign, clusters_of, cosine_similarity, cross_distances, distances
 from lit_cfl.errors import InputError
 from lit_cfl.local.work import LocalWork
@@ -71,14 +81,7 @@ class FLHC(Algorithm):
             raise InputError(f"linkage ward needs distance l2, not {self.distance}; or choose another linkage")
 
     def check(self, work: LocalWork) -> None:
-        self._require_enough(int((work.num_examples[work.population] > 0).sum()))
-
-    def _require_enough(self, clients: int) -> None:
-        if clients < (self.num_clusters or 1):
-            raise InputError(
-                f"num_clusters is {self.num_clusters}, but only {clients} clients can be clustered; lower it, or use "
-                "more clients"
-            )
+        require_clients(self.num_clusters or 1, len(clients_with_data(work)))
 
     def needs_all(self, round: int) -> bool:
         return round == self.warmup_rounds
@@ -106,11 +109,11 @@ class FLHC(Algorithm):
 
     def _cluster(self, state: FLHCState, cohort: Tensor, work: LocalWork) -> tuple[FLHCState, Info]:
         joint, cohort = state.models[0], cohort.sort().values
-        self._require_enough(int((work.num_examples[cohort] > 0).sum()))
+        require_clients(self.num_clusters or 1, int((work.num_examples[cohort] > 0).sum()))
         fitted = work.fit(state.models, cohort)
         updates = (fitted.collect() - joint)[:, : work.layout.num_parameters]
         clients = cohort[fitted.trained]
-        self._require_enough(len(clients))
+        require_clients(self.num_clusters or 1, len(clients))
         labels = agglomerate(
             distances(updates, self.distance), linkage=self.linkage, num_clusters=self.num_clusters,
             threshold=self.threshold,
@@ -125,15 +128,10 @@ class FLHC(Algorithm):
         if not len(state.centroids):  # before the clustering: the joint model
             return replace(state, index=assign(state.index, clients, torch.zeros_like(clients))), Info()
         fitted = work.fit(state.joint[None], clients, purpose="place")
-        closeness = torch.full((len(clients), len(state.centroids)), float("nan"), dtype=state.joint.dtype)
-        for chunk in fitted.chunks():
-            updates = (chunk.models - state.joint)[:, : state.centroids.shape[1]]
-            part = slice(chunk.start, chunk.start + len(updates))
-            closeness[part] = -cross_distances(updates, state.centroids, self.distance)
-        placed = fitted.trained
-        index = assign(state.index, clients[placed], closeness[placed].argmax(1))  # ties: lowest index
-        info = Info(fitted.loss, len(clients), int(placed.sum()), fitted.skipped, closeness=closeness)
-        return replace(state, index=index), info
+        labels, info = closest_by_update(
+            fitted, state.joint, state.centroids, lambda rows, means: -cross_distances(rows, means, self.distance)
+        )
+        return replace(state, index=assign(state.index, clients, labels)), replace(info, down=len(clients))
 
     def serve(self, state: FLHCState, clients: Tensor) -> Assignment:
         return Assignment(state.models, clusters_of(state.index, clients))

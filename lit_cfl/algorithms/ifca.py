@@ -21,10 +21,17 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lit_cfl.aggregation import discrepancy, mean_by_cluster
-from lit_cfl.algorithms.base import Algorithm, Assignment, Info, require_not_negative, require_positive
-from lit_cfl.algorithms.groups import GroupWeights, group_weights, require_clients
-from lit_cfl.algorithms.migration import MIGRATIONS, SHIFT_SCORES, migrate
+from lit_cfl.aggregation import ClusterWeights, client_weights, discrepancy, mean_by_cluster
+from lit_cfl.algorithms.base import (
+    Algorithm,
+    Assignment,
+    Info,
+    clients_with_data,
+    require_clients,
+    require_not_negative,
+    require_positive,
+)
+from lit_cfl.algorithms.migration import MIGRATIONS, SHIFT_SCORES, first_labels, migrate
 from lit_cfl.clustering import ShiftMetric, assign, clusters_of
 from lit_cfl.errors import InputError
 from lit_cfl.local.work import Fitted, LocalWork
@@ -60,7 +67,7 @@ class IFCA(Algorithm):
     """
 
     num_clusters: int = 3
-    weights: GroupWeights = "equal"
+    weights: ClusterWeights = "equal"
     averaging: Literal["models", "gradients"] = "models"
     assign_with_l2: bool = False
     reassign_at_evaluation: bool = False
@@ -80,16 +87,15 @@ class IFCA(Algorithm):
             )
 
     def check(self, work: LocalWork) -> None:
-        require_clients(self.num_clusters, work)
+        require_clients(self.num_clusters, len(clients_with_data(work)))
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[IFCAState, Info]:
         models = torch.stack([work.initial(number) for number in range(self.num_clusters)])  # line 1
-        known = len(work.num_examples) if self.migrate else 0
         nobody = torch.full((len(work.num_examples),), -1)
-        return IFCAState(models, nobody, work.label_counts[:known].clone(), work.num_examples[:known].clone()), Info()
+        return IFCAState(models, nobody, *first_labels(work, wanted=self.migrate)), Info()
 
     def round(self, state: IFCAState, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[IFCAState, Info]:
-        state, migrated = self._migrate(state, work, rng)
+        state, migrated = self._migrate(state, work)
         state, placed = self.place(state, cohort, work, rng)  # lines 3 and 6
         labels = clusters_of(state.index, cohort)
         asked, cohort, labels = len(cohort), cohort[labels >= 0], labels[labels >= 0]  # without data: without a model
@@ -108,7 +114,7 @@ class IFCA(Algorithm):
         return state, info
 
     def _average(self, fitted: Fitted, models: Tensor, clients: Tensor, labels: Tensor, work: LocalWork) -> Tensor:
-        weights = group_weights(work.num_examples[clients], clients, labels, self.weights)
+        weights = client_weights(work.num_examples[clients], self.weights, labels, clients)
         means = mean_by_cluster(fitted, labels, weights, into=models)
         if self.averaging == "models":
             return means
@@ -116,10 +122,10 @@ class IFCA(Algorithm):
         share = heard / heard.sum().clamp(min=torch.finfo(torch.float64).tiny)  # |group| / |S_t|, with equal weights
         return (models + share[:, None] * (means.double() - models)).to(models.dtype)
 
-    def _migrate(self, state: IFCAState, work: LocalWork, rng: torch.Generator) -> tuple[IFCAState, Info]:
+    def _migrate(self, state: IFCAState, work: LocalWork) -> tuple[IFCAState, Info]:
         if not self.migrate:
             return state, Info()
-        return migrate(state, work, lambda s, c: self.place(s, c, work, rng), self.shift_threshold, self.shift_metric)
+        return migrate(state, work, lambda c: self._estimate(state, c, work), self.shift_threshold, self.shift_metric)
 
     def _reassign(self, state: IFCAState, work: LocalWork, rng: torch.Generator) -> tuple[IFCAState, Info]:
         if not self.reassign_at_evaluation:
@@ -127,15 +133,18 @@ class IFCA(Algorithm):
         return self.place(state, work.population, work, rng)
 
     def place(self, state: IFCAState, clients: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[IFCAState, Info]:
-        """Cluster identity estimate, line 6: the model with the least training loss. Ties: lowest index."""
+        labels, info = self._estimate(state, clients, work)
+        return replace(state, index=assign(state.index, clients, labels)), info
+
+    def _estimate(self, state: IFCAState, clients: Tensor, work: LocalWork) -> tuple[Tensor, Info]:
+        """Line 6: the model with the least training loss, ties: the lowest; int64 `[n]`, -1 without data."""
         able = work.num_examples[clients] > 0
-        losses = torch.full((len(clients), len(state.models)), float("nan"), dtype=state.models.dtype)
-        found = work.losses(state.models, clients[able], penalised=self.assign_with_l2)  # [clients, k]
-        losses[able] = found.to(losses.dtype)
-        labels = found.nan_to_num(torch.inf).argmin(1)  # a model that diverged fits nobody
-        state = replace(state, index=assign(state.index, clients[able], labels))
+        found = work.losses(state.models, clients[able], penalised=self.assign_with_l2)  # [able, k]
+        losses = found.new_full((len(clients), len(state.models)), float("nan"))
+        losses[able] = found
+        best = losses.nan_to_num(torch.inf).argmin(1)  # a model that diverged fits nobody
         down, skipped = len(clients) * len(state.models), int((~able).sum())
-        return state, Info(down=down, skipped=skipped, closeness=-losses)
+        return torch.where(able, best, -1), Info(down=down, skipped=skipped, closeness=-losses)
 
     def serve(self, state: IFCAState, clients: Tensor) -> Assignment:
         return Assignment(state.models, clusters_of(state.index, clients))

@@ -16,11 +16,11 @@ Where this differs from the paper (beside what CFL lists: C29 to C32):
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from lit_cfl.agreement import silhouette
-from lit_cfl.algorithms.cfl import CFL, Comparison
+from lit_cfl.algorithms.cfl import CFL
+from lit_cfl.algorithms.splits import Comparison, Still, scaled_similarity, with_columns
 from lit_cfl.clustering import (
     bipartition,
     cosine_similarity,
@@ -68,16 +68,16 @@ class LayerCFL(CFL):
         if isinstance(self.layers, list):
             work.layout.columns(self.layers)
 
-    def _compare(self, updates: Tensor, start: Tensor, v: float, work: LocalWork) -> Comparison | None:
-        if self.eps2_on == "whole" and v <= self.eps2:
+    def _compare(self, still: Still, work: LocalWork) -> Comparison | None:
+        if self.eps2_on == "whole" and still.v <= self.eps2:
             return None
-        features, layout = self._features(updates, start), work.layout
+        layout, features = work.layout, self._features(still.updates, still.start)
         scores = self._scores(features, layout) if self.layers == "auto" else {}
         layers = self._chosen(layout, work.skew, scores)
         columns = layout.columns(layers)
-        if self.eps2_on == "layer" and self._reach(features, start, columns) <= self.eps2:
+        if self.eps2_on == "layer" and self._reach(features, still.start, columns) <= self.eps2:
             return None
-        return Comparison(features, layers, self._similarity(features[:, columns]), scores)
+        return Comparison(features, layers, self._similarity(with_columns(features, columns)), scores)
 
     def _chosen(self, layout: ParameterLayout, skew: str, scores: dict[str, dict[str, float]]) -> list[str]:
         if isinstance(self.layers, list):
@@ -93,36 +93,33 @@ class LayerCFL(CFL):
         """How well each layer alone separates the clients, by the bipartition that it suggests itself."""
         found = {}
         for layer in layout.layers:
-            similarity = self._similarity(features[:, layout.columns(layer)])
+            similarity = self._similarity(with_columns(features, layout.columns(layer)))
             parts = bipartition(similarity, self.linkage)
             found[layer] = {"silhouette": silhouette(similarity, parts), "gap": separation_gap(similarity, parts)}
         return found
 
     def _features(self, updates: Tensor, start: Tensor) -> Tensor:
         """Updates, or weights: made in place, for the rows may fill a disk and updates are not needed any more."""
-        return updates if self.distance.startswith("delta") else updates.add_(start)
+        return updates if self.distance.startswith("delta") else updates.add_(start[: updates.shape[1]])
 
     def _reach(self, features: Tensor, start: Tensor, columns: Tensor) -> float:
         """The largest norm of an update in these columns."""
         origin = 0 if self.distance.startswith("delta") else start[columns]
-        return float((features[:, columns] - origin).norm(dim=1).max())
+        return float((with_columns(features, columns) - origin).norm(dim=1).max())
 
     def _similarity(self, rows: Tensor) -> Tensor:
-        """Cosines, or 1 - 2 l2 / the largest l2: in [-1, 1], whatever the scale of the layer."""
-        if self.distance.endswith("cos"):
-            return cosine_similarity(rows)
-        apart = distances(rows, "l2")
-        return 1 - 2 * apart / apart.max().clamp(min=torch.finfo(apart.dtype).tiny)
+        near = self.distance.endswith("cos")
+        return cosine_similarity(rows) if near else scaled_similarity(distances(rows, "l2"))
 
     def _closeness(self, features: Tensor, means: Tensor) -> Tensor:
         near = self.distance.endswith("cos")
         return direction_cosines(features, means) if near else -cross_distances(features, means, "l2")
 
-    def _tables(self, compared: dict[int, Comparison]) -> dict[str, list[dict[str, Any]]]:
+    def _tables(self, compared: list[tuple[Still, Comparison]]) -> dict[str, list[dict[str, Any]]]:
         rows = [
-            {"cluster": cluster, "layer": layer, **scores, "chosen": int(layer in looked.layers)}
-            for cluster, looked in compared.items()
-            for layer, scores in looked.scores.items()
+            {"cluster": still.number, "layer": layer, **scores, "chosen": int(layer in found.layers)}
+            for still, found in compared
+            for layer, scores in found.scores.items()
         ]
         return {"layers": rows}
 

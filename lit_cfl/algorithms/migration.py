@@ -1,7 +1,7 @@
 """Client migration: clients whose labels have drifted are placed anew before they train, and it is written down.
 
-FlexCFL (arXiv:2108.09749, Section 4.3) places them by its cold start, its baselines by their own rules: IFCA-MIG by the
-least loss, FeSEM-MIG by the nearest model. So the rule is handed in.
+FlexCFL (arXiv:2108.09749, Algorithm 2, lines 4 to 7, and Section 4.3) places them by its cold start, its baselines by
+their own rules: IFCA-MIG by the least loss, FeSEM-MIG by the nearest model. So the rule is handed in.
 """
 
 from collections.abc import Callable
@@ -11,51 +11,55 @@ import torch
 from torch import Tensor
 
 from lit_cfl.algorithms.base import Info, State
-from lit_cfl.clustering import ShiftMetric, clusters_of, drifted
+from lit_cfl.clustering import ShiftMetric, assign, clusters_of, drifted
 from lit_cfl.local.work import LocalWork
 
-MIGRATIONS = {"migrations": ("client", "cluster_before", "cluster_after")}  # for `Algorithm.tables`
+MIGRATIONS: dict[str, tuple[str, ...]] = {"migrations": ("client", "cluster_before", "cluster_after")}  # the table
 SHIFT_SCORES = ("shift/detected", "shift/migrated")  # for `Algorithm.score_columns`
+
+
+def first_labels(work: LocalWork, *, wanted: bool) -> tuple[Tensor, Tensor]:
+    """The `reference` (label counts `[clients, labels]`) and `sizes` (n_i) of a new state; no rows if not `wanted`."""
+    known = len(work.num_examples) if wanted else 0
+    return work.label_counts[:known].clone(), work.num_examples[:known].clone()
 
 
 def migrate(
     state: State,
     work: LocalWork,
-    place: Callable[[State, Tensor], tuple[State, Info]],
+    find: Callable[[Tensor], tuple[Tensor, Info]],
     threshold: float,
     metric: ShiftMetric,
 ) -> tuple[State, Info]:
     """Places every warm client whose trigger fires, and takes its present labels as the new reference.
 
-    A slow drift adds up until it fires, because the reference changes then only. Clients without data stay.
+    A slow drift adds up until it fires, because the reference changes then only. A client that cannot be placed stays
+    where it is, and as its reference does, too, it is tried again in the next round.
 
     Args:
         state: with `index` (int64 `[clients]`, -1 = cold), `reference` (label counts at the last accepted state
             `[clients, labels]`) and `sizes` (n_i at the start `[clients]`). Clients that were not there at the start
-            are compared with their data now.
-        place: gives these clients (ids, ascending) a cluster by the method's rule.
+            are compared with the first data that they come with.
+        find: a cluster for each of these clients (ids, ascending) by the method's rule: int64 `[n]`, -1 = it cannot
+            be placed (no data, or it diverged).
         threshold: as for `drifted`.
         metric: as for `drifted`.
 
     Returns:
-        The new state, and the Info of `place` with the scores `shift/detected` (clients whose trigger fired) and
-        `shift/migrated` (those whose cluster changed), and with the table of the latter.
+        The new state, and the Info of `find` with the scores `shift/detected` (clients whose trigger fired) and
+        `shift/migrated` (those whose cluster changed), and a row of `migrations` for each client placed anew.
     """
     counts, known = work.label_counts, len(state.sizes)
-    reference = torch.cat([state.reference, counts[known:]]) if len(counts) > known else state.reference
+    reference = torch.cat([state.reference, counts[known:]])
     sizes = torch.cat([state.sizes, work.num_examples[known:]])
     warm = work.population[clusters_of(state.index, work.population) >= 0]
-    warm = warm[work.num_examples[warm] > 0]
     fired = warm[drifted(counts[warm], reference[warm], sizes[warm], threshold, metric)]
-    placed, info = place(state, fired)
-    log = _log(fired, clusters_of(state.index, fired), clusters_of(placed.index, fired))
-    refreshed = reference.index_copy(0, fired, counts[fired])
-    return replace(placed, reference=refreshed, sizes=sizes), replace(info, scores=log.scores, tables=log.tables)
-
-
-def _log(clients: Tensor, before: Tensor, after: Tensor) -> Info:
-    moved = before != after
-    columns = MIGRATIONS["migrations"]
-    rows = torch.stack([clients, before, after], dim=1)[moved].tolist()
-    scores = {"shift/detected": float(len(clients)), "shift/migrated": float(len(rows))}
-    return Info(scores=scores, tables={"migrations": [dict(zip(columns, row, strict=True)) for row in rows]})
+    labels, info = find(fired)
+    placed, after = fired[labels >= 0], labels[labels >= 0]
+    before = clusters_of(state.index, placed)
+    rows = torch.stack([placed, before, after], dim=1).tolist()
+    scores = {"shift/detected": float(len(fired)), "shift/migrated": float((before != after).sum())}
+    tables = {"migrations": [dict(zip(MIGRATIONS["migrations"], row, strict=True)) for row in rows]}
+    reference = reference.index_copy(0, placed, counts[placed])
+    state = replace(state, index=assign(state.index, placed, after), reference=reference, sizes=sizes)
+    return state, replace(info, scores=scores, tables=tables)

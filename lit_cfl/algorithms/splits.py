@@ -1,16 +1,17 @@
-"""The tree of splits that CFL and its kin keep, and how it grows. Pure functions.
+"""The tree of splits that CFL and its kin keep, how it grows, and what it grows by. Pure functions.
 
 A cluster is a number from 0 and a row of `models`. When it is split, the part with the lowest client id keeps the
 number and each other part gets a new one.
 """
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
 
 from lit_cfl.aggregation import mean_by_cluster
-from lit_cfl.clustering import assign
+from lit_cfl.clustering import assign, clusters_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +24,42 @@ class SplitState:
     part_split: Tensor  # of each part of a split: the split, int64 [P]
     part_cluster: Tensor  # of each part: the cluster that it became, int64 [P]
     part_means: Tensor  # of each part: mean of what was compared, in all layers [P, parameters]
+
+
+@dataclass(frozen=True, eq=False)
+class Still:
+    """A cluster that stands still.
+
+    Args:
+        number: of the cluster.
+        clients: ids of those that trained int64 `[n]`, ascending; 3 or more.
+        updates: theirs `[n, parameters]`.
+        start: the model that they trained from `[d]`.
+        v: the largest norm of an update.
+    """
+
+    number: int
+    clients: Tensor
+    updates: Tensor
+    start: Tensor
+    v: float
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """What the clients of such a cluster look like beside each other.
+
+    Args:
+        features: what was compared, in all layers `[n, parameters]`.
+        layers: those that were looked at.
+        similarity: `[n, n]` in [-1, 1], larger is more alike.
+        scores: of each layer, where layers were chosen by them: names to numbers.
+    """
+
+    features: Tensor
+    layers: list[str]
+    similarity: Tensor
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 def unsplit(model: Tensor, population: Tensor, num_parameters: int) -> SplitState:
@@ -72,3 +109,44 @@ def divided(
         part_cluster=torch.cat([state.part_cluster, numbers]),
         part_means=torch.cat([state.part_means, mean_by_cluster(features, parts)]),
     )
+
+
+def by_cluster(index: Tensor, clients: Tensor) -> Tensor:
+    """The clients `[n]` ordered by cluster and id, so that the rows of a cluster are a view of all rows."""
+    clients = clients.sort().values
+    return clients[clusters_of(index, clients).argsort(stable=True)]
+
+
+def slices_of(labels: Tensor) -> Iterator[tuple[int, slice]]:
+    """Each cluster of ascending labels `[n]`, and where it stands."""
+    clusters, sizes = labels.unique_consecutive(return_counts=True)
+    ends = sizes.cumsum(0)
+    for cluster, start, end in zip(clusters.tolist(), (ends - sizes).tolist(), ends.tolist(), strict=True):
+        yield cluster, slice(start, end)
+
+
+def into_updates(rows: Tensor, models: Tensor, labels: Tensor) -> Tensor:
+    """Local models `[n, d]` minus those they started from, `models[labels]`: in place, for they may fill a disk."""
+    for row, label in zip(rows, labels.tolist(), strict=True):
+        row -= models[label]
+    return rows
+
+
+def largest_norms(updates: Tensor, labels: Tensor, num_clusters: int) -> Tensor:
+    """v of each cluster `[K]`: the largest norm of a member's update; nan without members."""
+    nobody = updates.new_full((num_clusters,), torch.nan)
+    if not len(updates):
+        return nobody
+    norms = torch.stack([row.norm() for row in updates])  # row by row: no copy of a file's rows
+    return nobody.scatter_reduce(0, labels, norms, "amax", include_self=False)
+
+
+def with_columns(rows: Tensor, columns: Tensor) -> Tensor:
+    """These columns (int64, ascending) of the rows `[n, d]`: a view where they lie side by side, as a layer's do."""
+    first, end = int(columns[0]), int(columns[-1]) + 1
+    return rows[:, first:end] if end - first == len(columns) else rows[:, columns]
+
+
+def scaled_similarity(distances: Tensor) -> Tensor:
+    """Distances `[n, n]` as similarities in [-1, 1], whatever their scale: 1 - 2 * distance / the largest one."""
+    return 1 - 2 * distances / distances.max().clamp(min=torch.finfo(distances.dtype).tiny)

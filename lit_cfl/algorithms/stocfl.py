@@ -22,7 +22,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lit_cfl.aggregation import client_weights, discrepancy, mean_by_cluster
+from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info, Similarity, require_not_negative, require_positive
 from lit_cfl.algorithms.stocfl_clusters import (
     MergedModel,
@@ -67,7 +67,7 @@ class StoCFL(Algorithm):
     representation: Literal["observed", "sampled"] = "observed"
     merged_model: MergedModel = "larger"
     global_update: Literal["parallel", "sequential"] = "parallel"
-    weights: Literal["examples", "equal"] = "equal"
+    weights: Weights = "equal"
     sketch_dim: int | None = None
     state_type = StoCFLState
     score_columns = ("clusters/objective",)

@@ -9,6 +9,7 @@ from lit_cfl.clustering.client_map import assign, clusters_of
 from lit_cfl.clustering.decomposed import edc, edc_embedding, kmeans, madc
 from lit_cfl.clustering.drift import ShiftMetric, drifted, label_shift_distance
 from lit_cfl.clustering.merging import Linkage, agglomerate, merge_by_threshold, merge_distances
+from lit_cfl.clustering.products import Rows
 from lit_cfl.clustering.similarity import (
     Metric,
     cosine_similarity,
@@ -23,6 +24,7 @@ from lit_cfl.clustering.splitting import bipartition, separation_gap, separation
 __all__ = [
     "Linkage",
     "Metric",
+    "Rows",
     "ShiftMetric",
     "agglomerate",
     "assign",

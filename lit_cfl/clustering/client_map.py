@@ -5,7 +5,12 @@ from torch import Tensor
 
 
 def assign(index: Tensor, clients: Tensor, labels: Tensor) -> Tensor:
-    """The client map with new entries: a new int64 `[clients]`, longer where a client is new (-1 between)."""
+    """The client map with new entries: a new int64 `[clients]`, longer where a client is new (-1 between).
+
+    Args:
+        labels: int64 `[n]`; -1 leaves the client as it is.
+    """
+    clients, labels = clients[labels >= 0], labels[labels >= 0]
     missing = int(clients.max()) + 1 - len(index) if len(clients) else 0
     grown = torch.cat([index, torch.full((max(missing, 0),), -1)])
     return grown.index_copy(0, clients, labels)

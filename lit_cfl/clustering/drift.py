@@ -34,7 +34,7 @@ def label_shift_distance(counts_now: Tensor, counts_before: Tensor, metric: Shif
 def drifted(
     counts_now: Tensor, counts_before: Tensor, num_examples: Tensor, threshold: float, metric: ShiftMetric
 ) -> Tensor:
-    """Which clients' labels have moved by more than the threshold (FlexCFL, Section 4.3; strict).
+    """Which clients' labels have moved by more than the threshold (FlexCFL, Algorithm 2, line 5; strict).
 
     Args:
         counts_now: examples of each label `[n, C]`.
@@ -46,6 +46,9 @@ def drifted(
 
     Returns:
         bool `[n]`.
+
+    Raises:
+        InputError: as `label_shift_distance`; a negative threshold; not one size for each client.
     """
     if not threshold >= 0:
         raise InputError(f"threshold {threshold} is no distance; give 0 or more")

@@ -11,33 +11,33 @@ from lit_cfl.local.work import Sketch
 
 @dataclass(frozen=True, eq=False)
 class CountSketch:
-    """Columns are dealt into equal buckets, each with a random sign, and summed: rows `[n, d]` -> `[n, sketch_dim]`.
+    """Each column goes into one bucket with a random sign; buckets are summed: rows `[n, d]` -> `[n, sketch_dim]`.
 
     Args:
-        order: the columns in the order in which they are dealt, int64 `[d]`.
-        signs: of the columns in that order, int8 `[d]`.
+        buckets: of the columns, int64 `[d]`, as equal in size as can be.
+        signs: of the columns, int8 `[d]`.
         sketch_dim: number of buckets.
     """
 
-    order: Tensor
+    buckets: Tensor
     signs: Tensor
     sketch_dim: int
 
     def __call__(self, rows: Tensor) -> Tensor:
-        if rows.shape[1] != len(self.order):
-            raise InputError(f"rows have {rows.shape[1]} columns, but this projection was made for {len(self.order)}")
-        order, signs = self.order.to(rows.device), self.signs.to(rows.device)
-        whole = len(order) // self.sketch_dim * self.sketch_dim
-        sketches = rows.new_empty(len(rows), self.sketch_dim)
+        if rows.shape[1] != len(self.buckets):
+            raise InputError(f"rows have {rows.shape[1]} columns, but this projection was made for {len(self.buckets)}")
+        sketches = rows.new_zeros(len(rows), self.sketch_dim)
         for row, sketch in zip(rows, sketches, strict=True):  # row by row: no copy of all, and the same bits
-            dealt = row[order] * signs
-            torch.sum(dealt[:whole].view(-1, self.sketch_dim), 0, out=sketch)
-            sketch[: len(dealt) - whole] += dealt[whole:]
+            sketch.scatter_add_(0, self.buckets, row * self.signs)
         return sketches
 
 
 def random_projection(num_columns: int, sketch_dim: int, rng: torch.Generator | int) -> Sketch:
     """A count sketch: a random projection in one pass over a row, that never holds a matrix.
+
+    Charikar, Chen, Farach-Colton, 2002; with buckets of equal size. Measured by `benchmarks/clustering.py` at
+    d = 1,628,170, on columns of one scale and of very different ones: the error of a cosine is .034 near 0 and .019
+    near .7 to 1,024 columns (root mean square; the greatest of 25,000: .14), .010 and .006 to 8,192 (.04).
 
     Args:
         num_columns: d of the rows.
@@ -52,6 +52,6 @@ def random_projection(num_columns: int, sketch_dim: int, rng: torch.Generator | 
             f"sketch_dim {sketch_dim} does not project {num_columns} columns; give 1 to {num_columns}, or none at all"
         )
     rng = torch.Generator().manual_seed(rng) if isinstance(rng, int) else rng
-    order = torch.randperm(num_columns, generator=rng)
+    buckets = torch.randperm(num_columns, generator=rng) % sketch_dim
     signs = torch.randint(2, (num_columns,), generator=rng, dtype=torch.int8) * 2 - 1
-    return CountSketch(order, signs, sketch_dim)
+    return CountSketch(buckets, signs, sketch_dim)

@@ -88,6 +88,9 @@ class ClientWork:
             position: row if sketch is None else sketch(row[None])[0]
             for position, row in self.engine.gradients(model, clients, self.round, self.data)
         }
+        if not rows:
+            nobody = model.new_empty(0, self.layout.num_columns)
+            return nobody if sketch is None else sketch(nobody)
         return torch.stack([rows[position] for position in range(len(clients))])
 
     def losses(self, models: Tensor, clients: Tensor, *, penalised: bool = False) -> Tensor:

@@ -185,9 +185,13 @@ class Engine(ABC):
 
     @property
     def _chunk_size(self) -> int:
-        """Clients whose rows fit `plan.rows_mib`; at least one, on a GPU at least as many as the stack has lanes."""
-        least = 1 if self.plan.device == "cpu" else self.plan.lanes
-        return max(least, int(self.plan.rows_mib / self._row_mib))
+        """Clients of a chunk: as many as `rows_that_fit`; on a GPU at least as many as the stack has lanes."""
+        return self.rows_that_fit if self.plan.device == "cpu" else max(self.plan.lanes, self.rows_that_fit)
+
+    @property
+    def rows_that_fit(self) -> int:
+        """Rows that take `plan.rows_mib`, at least one."""
+        return max(1, int(self.plan.rows_mib / self._row_mib))
 
     @property
     def _row_mib(self) -> float:
@@ -206,18 +210,19 @@ class Engine(ABC):
 
     def _shrink(self, clients: int, error: Exception) -> None:
         """After a chunk of so many clients ran out of memory: half of them, in half the lanes, from now on."""
-        before, lanes = self.plan, max(1, self.plan.lanes // 2)
-        rows_mib = max(1, min(before.rows_mib, int(clients // 2 * self._row_mib)))
-        self.adopt(replace(before, rows_mib=rows_mib, lanes=lanes, narrow=min(before.narrow, lanes)))
-        if (before.lanes, clients) == (1, 1) or self.plan == before:
+        lanes = max(1, self.plan.lanes // 2)
+        rows_mib = max(1, min(self.plan.rows_mib, int(clients // 2 * self._row_mib)))
+        plan = replace(self.plan, rows_mib=rows_mib, lanes=lanes, narrow=min(self.plan.narrow, lanes))
+        if self.plan == plan or (self.plan.lanes, clients) == (1, 1):
             raise InputError(f"the device has too little memory for one client ({error}); use --device cpu") from error
+        self.adopt(plan)
         if not self._was_short:
-            self._was_short = True
-            warnings.warn(f"out of memory: local models now take {rows_mib} MiB at once, in {lanes} lane(s); "
-                          "the plan that is recorded follows", Notice, stacklevel=2)  # fmt: skip
+            said = f"out of memory: local models now take {rows_mib} MiB at once, and {lanes} client(s) train together"
+            warnings.warn(f"{said}; should that be too much, too, the plan in config.yaml will say so", Notice, 2)
+        self._was_short = True
 
     def adopt(self, plan: Plan) -> None:
-        """Computes under another plan from now on; of what it was made from, lanes and chunks may differ."""
+        """Computes under another plan from now on, one with other lanes or chunks."""
         self.plan = plan
 
     def close(self) -> None:  # noqa: B027

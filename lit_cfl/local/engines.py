@@ -24,12 +24,14 @@ def build_engine(task: TaskFactory, plan: Plan, seed: int, local: LocalTraining)
 
 
 def workload(
-    task: TaskFactory, seed: int, local: LocalTraining, data: FederatedData, precision: Precision, client_fits: int
-) -> Workload:
+    task: TaskFactory, seed: int, local: LocalTraining, data: FederatedData, precision: Precision, client_fits: int,
+    cohort: int = 64,
+) -> Workload:  # fmt: skip
     """What the rule of the plan looks at.
 
     Args:
         client_fits: how many times a client is fitted in the run.
+        cohort: clients of a round.
     """
     probe = TrainerEngine(task, Plan(), seed, local)
     return Workload(
@@ -38,6 +40,7 @@ def workload(
         any(isinstance(layer, nn.RNNBase) for layer in probe.template.modules()),
         round(client_fits * mean_steps(local, data)),
         obstacles(probe.template, probe.layout, data.examples, precision),
+        min(cohort, len(data.population)),
     )
 
 

@@ -24,51 +24,66 @@ class _Captured:
 class CapturedSteps:
     """Steps captured at their first call, for each shape of the work, and replayed from then on.
 
-    The lanes are updated in place: those returned are the graph's own, and so are valid until the next call.
+    The lanes are updated in place: those returned are the graph's own, and so are valid until the next call. The pool
+    of examples is read where it lies: a call with another pool drops all graphs.
 
     Args:
-        steps: to capture.
+        steps: to capture; no operation in them may wait for the GPU or draw random numbers.
+        device: `cuda:<i>`.
     """
 
-    def __init__(self, steps: Steps) -> None:
-        self._steps = steps
+    def __init__(self, steps: Steps, device: str) -> None:
+        self._steps, self._device = steps, torch.device(device)
         self._captured: dict[tuple[object, ...], _Captured] = {}
+        self._pool: Tensor | None = None
+        self._stream: torch.cuda.Stream | None = None
 
     def __call__(self, lanes: Lanes, work: Work) -> tuple[Lanes, Tensor]:
-        key = (work.index.shape, work.prox is not None, work.inputs.data_ptr())
+        with torch.cuda.device(self._device):  # streams and captures belong to the current device
+            held = self._graph_for(lanes, work)
+            for mine, given in zip(_tensors(held.lanes, held.work), _tensors(lanes, work), strict=True):
+                if mine is not given:
+                    mine.copy_(given)
+            held.graph.replay()
+            return held.lanes, held.losses.clone()
+
+    def _graph_for(self, lanes: Lanes, work: Work) -> _Captured:
+        if self._pool is not work.inputs:
+            self._captured.clear()
+            self._pool = work.inputs
+        key = (work.index.shape, work.prox is not None)
         if key not in self._captured:
-            self._captured[key] = self._capture(lanes, work)
-        held = self._captured[key]
-        for mine, given in zip(_tensors(held.lanes, held.work), _tensors(lanes, work), strict=True):
-            if mine is not given:
-                mine.copy_(given)
-        held.graph.replay()
-        return held.lanes, held.losses.clone()
+            try:
+                self._captured[key] = self._capture(lanes, work)
+            except RuntimeError as error:
+                if not ran_out(error):
+                    raise
+                raise torch.OutOfMemoryError(f"no memory for a CUDA graph: {error}") from error
+        return self._captured[key]
 
     def _capture(self, lanes: Lanes, work: Work) -> _Captured:
-        """The pool of examples is read where it lies; all else is copied into tensors of the graph."""
-        own_lanes = Lanes(_copies(lanes.rows), tuple(_copies(slot) for slot in lanes.state))
-        own_work = replace(
-            work,
-            index=work.index.clone(),
-            keys=work.keys.clone(),
-            corrections=work.corrections.clone(),
-            first=work.first.clone(),
-            prox=None if work.prox is None else work.prox.clone(),
-            centers=None if work.centers is None else _copies(work.centers),
-        )
-        stream = torch.cuda.Stream()
+        """As torch's notes on CUDA graphs have it: tensors that stay where they are, and warm-ups on a side stream."""
+        own_lanes, own_work = _copied(lanes, work)
+        self._stream = stream = self._stream or torch.cuda.Stream()  # one for all: they share memory
+        graph = torch.cuda.CUDAGraph()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
+        with torch.cuda.stream(stream):  # and back to this one where a capture breaks off, which torch 2.11 forgets
             for _ in range(_WARM_UPS):
                 self._steps(own_lanes, own_work)
+            shared = next((held.graph.pool() for held in self._captured.values()), None)  # they never run at once
+            with torch.cuda.graph(graph, pool=shared, stream=stream):
+                after, losses = self._steps(own_lanes, own_work)
+                for mine, new in zip(_of_lanes(own_lanes), _of_lanes(after), strict=True):
+                    mine.copy_(new)
         torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            after, losses = self._steps(own_lanes, own_work)
-            for mine, new in zip(_of_lanes(own_lanes), _of_lanes(after), strict=True):
-                mine.copy_(new)
         return _Captured(graph, own_lanes, own_work, losses)
+
+
+def ran_out(error: BaseException | None) -> bool:
+    """Whether memory ended; a capture that is broken off for it raises another error from that one."""
+    if error is None or isinstance(error, torch.OutOfMemoryError):
+        return error is not None
+    return "out of memory" in str(error) or ran_out(error.__context__)
 
 
 def _tensors(lanes: Lanes, work: Work) -> list[Tensor]:
@@ -81,6 +96,20 @@ def _tensors(lanes: Lanes, work: Work) -> list[Tensor]:
 
 def _of_lanes(lanes: Lanes) -> list[Tensor]:
     return [*lanes.rows, *(tensor for slot in lanes.state for tensor in slot)]
+
+
+def _copied(lanes: Lanes, work: Work) -> tuple[Lanes, Work]:
+    """All but the pool."""
+    own_work = replace(
+        work,
+        index=work.index.clone(),
+        keys=work.keys.clone(),
+        corrections=work.corrections.clone(),
+        first=work.first.clone(),
+        prox=None if work.prox is None else work.prox.clone(),
+        centers=None if work.centers is None else _copies(work.centers),
+    )
+    return Lanes(_copies(lanes.rows), tuple(_copies(slot) for slot in lanes.state)), own_work
 
 
 def _copies(tensors: Tensors) -> Tensors:

@@ -10,6 +10,8 @@ from heapq import heapify, heapreplace
 import torch
 from torch import Tensor
 
+_POOL_MIB_A_LANE = 16
+
 
 @dataclass(frozen=True)
 class Seat:
@@ -66,6 +68,22 @@ class Effort:
     def waste(self) -> float:
         """Share of the computed mini-batches that trained nobody."""
         return 1 - self.useful / self.computed if self.computed else 0.0
+
+
+def pool_capacity(sizes: Tensor, bytes_each: int, lanes: int) -> int:
+    """Examples of the pool that clients of a stack train from.
+
+    It has room for the largest client, and 16 MiB a lane, so that wide stacks find enough clients; beyond the 64 MiB
+    of four lanes no more than there are examples, rounded up to a power of two, so that it seldom changes.
+
+    Args:
+        sizes: examples of each client that there is, int64 `[clients]`.
+        bytes_each: of one example.
+        lanes: L.
+    """
+    whole = 1 << (max(1, int(sizes.sum())) - 1).bit_length()
+    few, many = (_POOL_MIB_A_LANE * 2**20 * number // bytes_each for number in (4, max(4, lanes)))
+    return max(int(sizes.max()), few, min(many, whole))
 
 
 def pool_groups(sizes: Tensor, capacity: int) -> list[slice]:

@@ -7,14 +7,18 @@ memory:
 * device: the first GPU where there is one, else the CPU;
 * compile: on a CPU with a C++ compiler, from 50,000 client-steps in a run on: less does not pay for the compiling; no
   recurrent nets, whose graphs take a minute and a half each and make LSTMs no faster;
-* lanes: 4 on a CPU that compiles (more fall out of its cache), 1 without (a plain loop: an eager stack is slower), 64
-  on a GPU;
+* lanes: 4 on a CPU that compiles (more fall out of its cache), 1 without (a plain loop: an eager stack is slower); on a
+  GPU as many as a cohort has clients, rounded up to a multiple of 8, but no more than 256, and than models of 1 GiB;
 * steps_per_call: 5 where it compiles a model below a million parameters, else 1;
 * narrow: the width of a compiled stack when few lanes are busy: 1, but 2 for nets with convolutions, whose results in a
-  stack of one differ from those in wider ones (so do all nets' where nothing is compiled);
+  stack of one differ from those in wider ones (so do all nets' where nothing is compiled); a quarter of the lanes on a
+  GPU, where a run then captures at most four graphs: both widths, each with and without a proximal term;
 * threads: 1 below a million parameters (small tensors only lose time to a second thread), else all cores;
 * workers: of `ray`, one a core, or one a GPU;
 * rows_mib: 1024.
+
+In `32-true` all of float32 counts: products and convolutions on a GPU do not round to TF32, which PyTorch by itself
+allows in convolutions.
 
 Any part can be set by hand (`plan.threads: 2`); the rule fills the rest.
 """
@@ -34,6 +38,7 @@ EngineOption = Literal["auto", "trainer", "stacked", "ray"]
 Precision = Literal["32-true", "64-true", "16-mixed", "bf16-mixed", "bf16-true"]
 _SMALL_MODEL = 1_000_000  # parameters
 _COMPILING_PAYS = 50_000  # client-steps
+_MOST_LANES, _LANES_MIB = 256, 1024  # of a GPU's stack
 _MIXED = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
 
 
@@ -46,7 +51,8 @@ class PlanOptions:
         device: `cpu` or `cuda:<i>`.
         precision: a `lightning.Trainer` precision.
         threads: CPU threads of PyTorch, 1 or more.
-        rows_mib: local models of one fit held in memory at once, MiB, 1 or more; a larger fit is read in chunks.
+        rows_mib: local models of one fit held in memory at once, MiB, 1 or more; a larger fit is read in chunks, which
+            on a GPU have no fewer clients than the stack has lanes.
         lanes: clients that train together, 1 or more; 1 = a plain loop.
         narrow: width of the stack when no more lanes are busy, 1 to `lanes`.
         steps_per_call: training steps in one compiled function, 1 or more.
@@ -116,6 +122,7 @@ class Workload:
         is_recurrent: whether it has recurrent layers.
         client_steps: expected mini-batches in a run.
         obstacles: why the module cannot be stacked; empty if it can.
+        cohort: clients of a round.
     """
 
     num_parameters: int = 0
@@ -123,6 +130,7 @@ class Workload:
     is_recurrent: bool = False
     client_steps: int = 0
     obstacles: Sequence[str] = ()
+    cohort: int = 64
 
 
 def choose_plan(
@@ -162,18 +170,28 @@ def _by_rule(engine: str, device: str, precision: str, workload: Workload, given
     pays = workload.client_steps >= _COMPILING_PAYS and not workload.is_recurrent
     compiles = stacks and on_cpu and pays and has_compiler()
     compiles = given.get("compile", compiles)
-    lanes = given.get("lanes", 1 if not stacks else 64 if not on_cpu else 4 if compiles else 1)
+    lanes = given.get("lanes", 1 if not stacks else lanes_of_gpu(workload) if not on_cpu else 4 if compiles else 1)
     cores = os.cpu_count() or 1
     return {
         "device": device,
         "precision": precision,
         "threads": 1 if small or engine == "ray" else cores,
         "lanes": lanes,
-        "narrow": min(lanes, 2 if workload.has_convolutions else 1) if compiles else lanes,
+        "narrow": min(lanes, 2 if workload.has_convolutions else 1)
+        if compiles
+        else lanes
+        if on_cpu
+        else -(-lanes // 4),
         "steps_per_call": 5 if compiles and small else 1,
         "compile": compiles,
         "workers": 1 if engine != "ray" else cores if on_cpu else torch.cuda.device_count(),
     }
+
+
+def lanes_of_gpu(workload: Workload) -> int:
+    """Width of a GPU's stack."""
+    fitting = _LANES_MIB * 2**20 // (4 * max(1, workload.num_parameters))
+    return max(1, min(-(-workload.cohort // 8) * 8, _MOST_LANES, fitting))
 
 
 def lacks_compiler(plan: Plan, workload: Workload) -> bool:
@@ -183,12 +201,18 @@ def lacks_compiler(plan: Plan, workload: Workload) -> bool:
 
 
 def set_up_torch(plan: Plan, deterministic: bool) -> None:
-    """Sets what belongs to the whole process: threads, and whether only deterministic operations are allowed."""
+    """Sets what belongs to the whole process: threads, full float32, whether only deterministic operations are allowed.
+
+    To be called before anything runs on a GPU: cuBLAS reads its setting once, when it starts.
+    """
     torch.set_num_threads(plan.threads)
-    if deterministic and plan.device != "cpu":
+    torch.set_float32_matmul_precision("highest")
+    torch.backends.cudnn.allow_tf32 = False
+    deterministic = deterministic and plan.device != "cpu"
+    if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.backends.cudnn.benchmark = False
-    torch.use_deterministic_algorithms(deterministic and plan.device != "cpu")
+    torch.use_deterministic_algorithms(deterministic)
 
 
 def has_compiler() -> bool:

@@ -46,6 +46,11 @@ class RayEngine(Engine):
         self._pool = self._stored = None
         self._close_pool()
 
+    def adopt(self, plan: Plan) -> None:
+        if plan.lanes != self.plan.lanes:
+            self.close()  # workers have those they were started with
+        super().adopt(plan)
+
     def _fit_chunk(self, request: FitRequest, part: slice, round: int, data: FederatedData) -> Chunk:
         start = request.start[part]
         models = torch.empty(len(start), self.layout.num_columns, dtype=self.plan.dtype)
@@ -97,7 +102,8 @@ class RayEngine(Engine):
             stackable = not obstacles(self.template, self.layout, data.examples, self.plan.precision)
             device = "cpu" if self.plan.device == "cpu" else "cuda:0"  # Ray shows a worker its own GPU alone
             plan = replace(self.plan, engine="stacked" if stackable else "trainer", device=device, workers=1)
-            self._pool = Pool(Blueprint(self._task, plan, self.seed, self.local), self.plan)
+            deterministic = torch.are_deterministic_algorithms_enabled()
+            self._pool = Pool(Blueprint(self._task, plan, self.seed, self.local, deterministic), self.plan)
             self._close_pool = weakref.finalize(self, self._pool.close)  # when nobody has called `close`, too
         return self._pool
 

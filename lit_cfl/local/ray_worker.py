@@ -16,7 +16,7 @@ from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.local.clients import FitRequest
 from lit_cfl.local.engine import Engine, LocalTraining, TaskFactory
 from lit_cfl.local.lanes import Effort
-from lit_cfl.local.plan import Plan
+from lit_cfl.local.plan import Plan, set_up_torch
 
 Ref = ObjectRef[Any]  # to what is in Ray's object store
 Parts = dict[str, Any]  # of Examples, each tensor as an array: those Ray hands out without a copy
@@ -29,12 +29,14 @@ class Blueprint:
     Args:
         task, seed, local: the run's, see `Engine`.
         plan: of the worker's own engine, `stacked` or `trainer`.
+        deterministic: only deterministic operations on a GPU, as in the driver.
     """
 
     task: TaskFactory
     plan: Plan
     seed: int
     local: LocalTraining
+    deterministic: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,7 +115,7 @@ class Worker:
             from lit_cfl.local.engines import build_engine
 
             drawn: Blueprint = ray.get(self._blueprint)
-            torch.set_num_threads(drawn.plan.threads)
+            set_up_torch(drawn.plan, drawn.deterministic)
             self._engine = build_engine(drawn.task, drawn.plan, drawn.seed, drawn.local)
         return self._engine
 

@@ -28,6 +28,7 @@ class Runner:
         batch_size: B.
         device: of the lanes.
         dtype: of the lanes.
+        effort: to add to.
     """
 
     def __init__(
@@ -42,12 +43,13 @@ class Runner:
         batch_size: int,
         device: str,
         dtype: torch.dtype,
+        effort: Effort,
     ) -> None:
         self._advance, self._slots, self._update = advance, layout.slots, update
         self._trained = sum(not slot.is_buffer for slot in layout.slots)
         self.lanes, self.narrow, self.steps, self.batch_size = lanes, narrow, steps, batch_size
         self._device, self._dtype = device, dtype
-        self.effort = Effort()
+        self.effort = effort
         self._pool: Pool | None = None
 
     def run(self, jobs: Sequence[Job], pool: Pool, capacity: int, prox: float) -> list[Trained]:
@@ -105,15 +107,13 @@ class Runner:
         losses = []
         width = self.lanes
         for call, busy in enumerate(busy_lanes(list(seats))):
-            for seat in starts.get(call, ()):
-                self._load(lanes, centers, jobs[seat.job], seat.lane)
+            self._load(lanes, centers, jobs, starts.get(call, []))
             if width > self.narrow >= busy:
                 width, lanes = self.narrow, _first(lanes, self.narrow)
                 centers = None if centers is None else _cut(centers, self.narrow)
             lanes, sums = self._advance(lanes, self._part(work, call, width, centers))
             losses.append(torch.nn.functional.pad(sums, (0, self.lanes - width)))
-            for seat in stops.get(call + 1, ()):
-                rows[seat.job] = self._row(lanes, seat.lane)
+            rows |= self._rows(lanes, stops.get(call + 1, []))
             self.effort.computed += width * self.steps
         self.effort.useful += sum(job.num_steps for job in jobs)
         return rows, torch.cat(losses).double().cpu()
@@ -136,18 +136,33 @@ class Runner:
         )
         return Lanes(rows, self._update.start(rows[: self._trained]))
 
-    def _load(self, lanes: Lanes, centers: Tensors | None, job: Job, lane: int) -> None:
-        for slot, tensor in zip(self._slots, lanes.rows, strict=True):
-            tensor[lane] = job.start[slot.start : slot.stop].view(slot.shape)
-        for tensors in lanes.state:
-            for tensor in tensors:
-                tensor[lane] = 0
-        if centers is not None and job.center is not None:
-            for slot, tensor in zip(self._slots, centers, strict=True):
-                tensor[lane] = job.center[slot.start : slot.stop].view(slot.shape)
+    def _load(self, lanes: Lanes, centers: Tensors | None, jobs: Sequence[Job], seats: Sequence[Seat]) -> None:
+        """Jobs take their seats, all at once: each transfer to a GPU would wait for it."""
+        if not seats:
+            return
+        where, seated = self._lanes_of(seats), [jobs[seat.job] for seat in seats]
+        self._fill(lanes.rows, where, [job.start for job in seated])
+        for tensor in (tensor for tensors in lanes.state for tensor in tensors):
+            tensor.index_fill_(0, where, 0)
+        if centers is not None:
+            self._fill(centers, where, [job.center for job in seated if job.center is not None])
 
-    def _row(self, lanes: Lanes, lane: int) -> Tensor:
-        return torch.cat([tensor[lane].reshape(-1) for tensor in lanes.rows]).cpu()
+    def _fill(self, tensors: Tensors, where: Tensor, rows: Sequence[Tensor]) -> None:
+        """Writes rows `[d]` into these lanes."""
+        table = torch.stack(list(rows)).to(self._device, self._dtype)
+        for slot, tensor in zip(self._slots, tensors, strict=True):
+            tensor.index_copy_(0, where, table[:, slot.start : slot.stop].view(-1, *slot.shape))
+
+    def _rows(self, lanes: Lanes, seats: Sequence[Seat]) -> dict[int, Tensor]:
+        """The rows of the jobs that leave these seats, by job."""
+        if not seats:
+            return {}
+        where = self._lanes_of(seats)
+        table = torch.cat([tensor.index_select(0, where).flatten(1) for tensor in lanes.rows], dim=1).cpu()
+        return {seat.job: row for seat, row in zip(seats, table, strict=True)}
+
+    def _lanes_of(self, seats: Sequence[Seat]) -> Tensor:
+        return torch.tensor([seat.lane for seat in seats], device=self._device)
 
     def _result(self, job: Job, seat: Seat, row: Tensor, losses: Tensor) -> Trained:
         begin = seat.start * self.steps

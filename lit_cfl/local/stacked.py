@@ -21,10 +21,12 @@ from lit_cfl.local.batches import Shuffled, num_steps
 from lit_cfl.local.cells import with_plain_cells
 from lit_cfl.local.clients import FitRequest
 from lit_cfl.local.dropout import step_keys
-from lit_cfl.local.engine import Engine, LocalTraining, TaskFactory
+from lit_cfl.local.engine import Engine, LocalTraining, Placed, TaskFactory
+from lit_cfl.local.gradients import LARGEST, stacked_gradients, stacks
 from lit_cfl.local.graph import CapturedSteps
 from lit_cfl.local.jobs import Job, Pool, Trained
-from lit_cfl.local.lanes import Effort, pool_groups
+from lit_cfl.local.lanes import Effort, pool_capacity, pool_groups
+from lit_cfl.local.linear import with_stacked_linear
 from lit_cfl.local.plain import PlainLoop
 from lit_cfl.local.plan import Plan
 from lit_cfl.local.runner import Advance, Runner
@@ -32,9 +34,6 @@ from lit_cfl.local.steps import Steps
 from lit_cfl.local.update import Update
 from lit_cfl.local.work import Chunk
 from lit_cfl.seeds import derive, generator
-
-_LARGEST_STACKED = 2048  # examples of a client whose gradient is taken at once
-_POOL_MIB = 64  # of the examples whose clients train together, as floats
 
 
 class StackedEngine(Engine):
@@ -50,16 +49,17 @@ class StackedEngine(Engine):
             raise TypeError("a module that `stackable` refuses")
         self._update = Update.of(optimizer, trained)
         stacked = with_plain_cells(copy.deepcopy(module))
+        stacked = with_stacked_linear(stacked) if plan.compile else stacked
         one = with_plain_cells(module, {nn.GRU})  # faster than the fused one on a CPU, a plain LSTM is slower
         self._plain = PlainLoop(one, self.layout, self._update, local.gradient_clip, plan.autocast)
         self._steps = Steps(stacked, self.layout, self._update, local.gradient_clip, plan.autocast)
         self._runner: Runner | None = None
         self._capacity = 0
+        self.effort = Effort()  # how much of the stack's work was of use so far
 
-    @property
-    def effort(self) -> Effort:
-        """How much of the stack's work was of use so far."""
-        return Effort() if self._runner is None else self._runner.effort
+    def adopt(self, plan: Plan) -> None:
+        super().adopt(plan)
+        self._runner, self._capacity = None, 0
 
     def _fit_chunk(self, request: FitRequest, part: slice, round: int, data: FederatedData) -> Chunk:
         clients = request.clients[part]
@@ -86,8 +86,7 @@ class StackedEngine(Engine):
     def _groups(self, positions: Tensor, clients: Tensor, data: FederatedData) -> Iterable[Tensor]:
         """Positions of clients whose examples fit the pool together."""
         bytes_each = self.plan.compute_dtype.itemsize * max(1, torch.Size(data.examples.input_shape).numel())
-        largest = int(data.num_examples.max())
-        self._capacity = max(self._capacity, largest, _POOL_MIB * 2**20 // bytes_each)
+        self._capacity = max(self._capacity, pool_capacity(data.num_examples, bytes_each, self.plan.lanes))
         for group in pool_groups(data.num_examples[clients[positions]], self._capacity):
             if len(positions[group]):
                 yield positions[group]
@@ -140,41 +139,34 @@ class StackedEngine(Engine):
         if self._runner is None:
             plan = self.plan
             on_gpu = torch.device(plan.device).type == "cuda"
-            advance = CapturedSteps(self._steps) if on_gpu else _compiled(self._steps) if plan.compile else self._steps
+            advance = (
+                CapturedSteps(self._steps, plan.device)
+                if on_gpu
+                else _compiled(self._steps)
+                if plan.compile
+                else self._steps
+            )
             self._runner = Runner(
                 advance, self.layout, self._update, lanes=plan.lanes, narrow=plan.narrow,
                 steps=plan.steps_per_call, batch_size=batch_size, device=plan.device, dtype=plan.compute_dtype,
+                effort=self.effort,
             )  # fmt: skip
         return self._runner
 
-    def gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[Tensor]:
-        if self.plan.lanes == 1 or not len(clients) or int(data.num_examples[clients].max()) > _LARGEST_STACKED:
-            yield from super().gradients(model, clients, round, data)
-            return
-        for part in clients.split(self.plan.lanes):
-            yield from self._gradients_of(model, part, round, data)
-
-    def _gradients_of(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Tensor:
-        """Gradients `[n, d]` of a few clients in one stack, each over all its examples at once."""
-        held, device = data.train.select(clients), self.plan.device
-        width = max(1, int(held.sizes.max()))
-        places = torch.arange(width).expand(len(clients), -1)
-        present = places < held.sizes[:, None]
-        chosen = held.packed().values[(places + (held.sizes.cumsum(0) - held.sizes)[:, None])[present]]
-        index = torch.zeros_like(places).masked_scatter(present, chosen)
-        inputs, labels = self.examples(data).batch(index.flatten(), self.plan.compute_dtype)
-        batch = inputs.view(*index.shape, *inputs.shape[1:]), labels.view(index.shape)
-        keys = torch.tensor([self.gradient_key(round, client) for client in clients.tolist()])
-        rows = model.to(device, self.plan.compute_dtype).expand(len(clients), -1)
-        pieces = tuple(rows[:, slot.start : slot.stop].reshape(-1, *slot.shape) for slot in self.layout.slots)
-        trained = sum(not slot.is_buffer for slot in self.layout.slots)
-        with torch.no_grad():
-            found, _ = self._steps.gradients(
-                pieces[:trained], pieces[trained:], batch, present.to(device), keys.to(device)
-            )
-        gradients = torch.zeros(len(clients), self.layout.num_columns, dtype=self.plan.dtype)
-        gradients[:, : self.layout.num_parameters] = torch.cat([g.flatten(1) for g in found], dim=1).cpu()
-        return gradients
+    def gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[Placed]:
+        sizes = data.num_examples[clients]
+        alone = sizes > (LARGEST if self.plan.lanes > 1 else -1)
+        large, others = alone.nonzero().flatten(), (~alone).nonzero().flatten()
+        for number, row in super().gradients(model, clients[large], round, data):
+            yield int(large[number]), row
+        others = others[clients[others].argsort(stable=True)]
+        others = others[sizes[others].argsort(descending=True, stable=True)]  # by size and id: in any order the same
+        for part in stacks(sizes[others], min(self.plan.lanes, self.rows_that_fit)):
+            chosen = clients[others[part]]
+            keys = torch.tensor([self.gradient_key(round, client) for client in chosen.tolist()])
+            held, examples = data.train.select(chosen), self.examples(data)
+            rows = stacked_gradients(self._steps, self.layout, self.plan, model, held, examples, keys)
+            yield from zip(others[part].tolist(), rows, strict=True)
 
     def _diverged(self, client: int, round: int, loss: float) -> DivergedError:
         rate = self._update.options[0]["lr"]

@@ -5,12 +5,14 @@ from lit_cfl.nets.cnn import FEMNISTCNN, MNISTCNN, FashionCNN, LeNet, SattlerCNN
 from lit_cfl.nets.mclr import MCLR
 from lit_cfl.nets.mlp import MLP
 from lit_cfl.nets.recurrent import FedGroupLSTM, Sent140GRU, Sent140LSTM
+from lit_cfl.nets.vgg import VGG16
 
 __all__ = [
     "FEMNISTCNN",
     "MCLR",
     "MLP",
     "MNISTCNN",
+    "VGG16",
     "FashionCNN",
     "FedGroupLSTM",
     "LeNet",

@@ -27,9 +27,50 @@ def sizes(input_shape: Sequence[int] | None, num_labels: int | None) -> tuple[in
     return prod(input_shape), num_labels
 
 
+def image_sizes(
+    input_shape: Sequence[int] | None, num_labels: int | None, *, border: int, halvings: int
+) -> tuple[int, int, int]:
+    """Channels of the images, the pixels left of each channel behind the convolutions, and outputs.
+
+    Args:
+        border: pixels that unpadded convolutions take off a side before each halving.
+        halvings: how often pooling or a stride halves the sides.
+
+    Raises:
+        InputError: inputs that are no images, or so small that nothing is left of them.
+    """
+    _, labels = sizes(input_shape, num_labels)
+    if input_shape is None or len(input_shape) != 3:
+        raise InputError(
+            f"inputs of shape {input_shape} are no images (channels, height, width); "
+            "choose MLP or MCLR for vectors, a recurrent net for tokens"
+        )
+    channels, height, width = input_shape
+    least = 2**halvings + border * (2**halvings - 1)
+    missing = least - min(height, width)
+    if missing > 0:
+        raise InputError(
+            f"images of {list(input_shape)} are too small for this net, which takes {least} x {least} or more; "
+            f"add a border (the data's option pad: {-(-missing // 2)}), or choose MNISTCNN, MLP or MCLR"
+        )
+    for _ in range(halvings):
+        height, width = (height - border) // 2, (width - border) // 2
+    return channels, height * width, labels
+
+
 def glorot(layer: nn.Linear | nn.Conv2d) -> nn.Linear | nn.Conv2d:
     """The layer with Glorot-uniform weights and zero biases, as Keras starts the papers' nets."""
     nn.init.xavier_uniform_(layer.weight)
+    return _without_bias(layer)
+
+
+def he(layer: nn.Linear | nn.Conv2d) -> nn.Linear | nn.Conv2d:
+    """The layer with He-normal weights (He et al., 2015), which deep ReLU nets need, and zero biases."""
+    nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
+    return _without_bias(layer)
+
+
+def _without_bias(layer: nn.Linear | nn.Conv2d) -> nn.Linear | nn.Conv2d:
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)
     return layer

@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d, pad, relu
 
-from lit_cfl.errors import InputError
-from lit_cfl.nets.base import Net, glorot, sizes
+from lit_cfl.nets.base import Net, glorot, image_sizes
 
 
 class MNISTCNN(Net):
@@ -22,7 +21,7 @@ class MNISTCNN(Net):
 
     def __init__(self, input_shape: Sequence[int] | None = None, num_labels: int | None = None) -> None:
         super().__init__()
-        channels, pixels, labels = _image(input_shape, num_labels, border=0, halvings=2)
+        channels, pixels, labels = image_sizes(input_shape, num_labels, border=0, halvings=2)
         self.conv1 = glorot(nn.Conv2d(channels, 32, 3, padding=1))
         self.conv2 = glorot(nn.Conv2d(32, 64, 3, padding=1))
         self.dropout = nn.Dropout(0.5)
@@ -44,23 +43,25 @@ class FEMNISTCNN(Net):
 
     def __init__(self, input_shape: Sequence[int] | None = None, num_labels: int | None = None) -> None:
         super().__init__()
-        channels, pixels, labels = _image(input_shape, num_labels, border=4, halvings=2)
+        channels, pixels, labels = image_sizes(input_shape, num_labels, border=4, halvings=2)
         self.conv1 = glorot(nn.Conv2d(channels, 32, 3))
         self.conv2 = glorot(nn.Conv2d(32, 32, 3))
         self.conv3 = glorot(nn.Conv2d(32, 32, 5, stride=2))
+        self.dropout1 = nn.Dropout(0.4)
         self.conv4 = glorot(nn.Conv2d(32, 64, 3))
         self.conv5 = glorot(nn.Conv2d(64, 64, 3))
         self.conv6 = glorot(nn.Conv2d(64, 64, 5, stride=2))
+        self.dropout2 = nn.Dropout(0.4)
         self.fc1 = glorot(nn.Linear(64 * pixels, 128))
+        self.dropout3 = nn.Dropout(0.4)
         self.fc2 = glorot(nn.Linear(128, labels))
-        self.dropout = nn.Dropout(0.4)
 
     def forward(self, inputs: Tensor) -> Tensor:
         hidden = relu(self.conv2(relu(self.conv1(inputs))))
-        hidden = self.dropout(relu(self.conv3(_padded(hidden))))
+        hidden = self.dropout1(relu(self.conv3(_padded(hidden))))
         hidden = relu(self.conv5(relu(self.conv4(hidden))))
-        hidden = self.dropout(relu(self.conv6(_padded(hidden))))
-        outputs: Tensor = self.fc2(self.dropout(relu(self.fc1(hidden.flatten(1)))))
+        hidden = self.dropout2(relu(self.conv6(_padded(hidden))))
+        outputs: Tensor = self.fc2(self.dropout3(relu(self.fc1(hidden.flatten(1)))))
         return outputs
 
 
@@ -74,7 +75,7 @@ class FashionCNN(Net):
 
     def __init__(self, input_shape: Sequence[int] | None = None, num_labels: int | None = None) -> None:
         super().__init__()
-        channels, pixels, labels = _image(input_shape, num_labels, border=0, halvings=2)
+        channels, pixels, labels = image_sizes(input_shape, num_labels, border=0, halvings=2)
         self.conv1 = glorot(nn.Conv2d(channels, 32, 5, padding=2))
         self.conv2 = glorot(nn.Conv2d(32, 64, 5, padding=2))
         self.fc1 = glorot(nn.Linear(64 * pixels, 1024))
@@ -96,7 +97,7 @@ class LeNet(Net):
 
     def __init__(self, input_shape: Sequence[int] | None = None, num_labels: int | None = None) -> None:
         super().__init__()
-        channels, pixels, labels = _image(input_shape, num_labels, border=4, halvings=2)
+        channels, pixels, labels = image_sizes(input_shape, num_labels, border=4, halvings=2)
         self.conv1 = glorot(nn.Conv2d(channels, 6, 5))
         self.conv2 = glorot(nn.Conv2d(6, 16, 5))
         self.fc1 = glorot(nn.Linear(16 * pixels, 120))
@@ -119,7 +120,7 @@ class StoCFLCNN(Net):
 
     def __init__(self, input_shape: Sequence[int] | None = None, num_labels: int | None = None) -> None:
         super().__init__()
-        channels, pixels, labels = _image(input_shape, num_labels, border=4, halvings=1)
+        channels, pixels, labels = image_sizes(input_shape, num_labels, border=4, halvings=1)
         self.conv1 = glorot(nn.Conv2d(channels, 32, 3))
         self.conv2 = glorot(nn.Conv2d(32, 64, 3))
         self.dropout1 = nn.Dropout(0.25)
@@ -143,7 +144,7 @@ class SattlerCNN(Net):
 
     def __init__(self, input_shape: Sequence[int] | None = None, num_labels: int | None = None) -> None:
         super().__init__()
-        channels, pixels, labels = _image(input_shape, num_labels, border=4, halvings=2)
+        channels, pixels, labels = image_sizes(input_shape, num_labels, border=4, halvings=2)
         self.conv1 = glorot(nn.Conv2d(channels, 6, 5))
         self.conv2 = glorot(nn.Conv2d(6, 16, 5))
         self.fc1 = glorot(nn.Linear(16 * pixels, labels))
@@ -161,23 +162,3 @@ def _convolve_and_pool(layer: nn.Module, inputs: Tensor) -> Tensor:
 def _padded(inputs: Tensor) -> Tensor:
     """What TensorFlow's "same" adds for a 5 x 5 kernel with stride 2 on even sizes: one in front, two behind."""
     return pad(inputs, (1, 2, 1, 2))
-
-
-def _image(
-    input_shape: Sequence[int] | None, num_labels: int | None, border: int, halvings: int
-) -> tuple[int, int, int]:
-    """Channels, the pixels left of each channel, and outputs.
-
-    Args:
-        border: pixels that unpadded convolutions take off a side before each halving.
-        halvings: how often pooling or a stride halves the sides.
-    """
-    _, labels = sizes(input_shape, num_labels)
-    if input_shape is None or len(input_shape) != 3:
-        raise InputError(f"inputs of shape {input_shape} are no images (channels, height, width); choose MLP or MCLR")
-    channels, height, width = input_shape
-    for _ in range(halvings):
-        height, width = (height - border) // 2, (width - border) // 2
-    if min(height, width) < 1:
-        raise InputError(f"images of {list(input_shape)} are too small for this net; choose MNISTCNN, MLP or MCLR")
-    return channels, height * width, labels

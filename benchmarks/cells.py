@@ -1,0 +1,46 @@
+"""Long experiments in cells: each combination of settings is run once, and its rows are added to a CSV when it is done."""
+
+import csv
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+Row = dict[str, Any]
+
+
+def run_cells(
+    path: Path, key: Sequence[str], columns: Sequence[str], wanted: Iterable[tuple[Any, ...]],
+    run: Callable[..., Iterable[Row]],
+) -> Iterator[list[Row]]:  # fmt: skip
+    """The rows of each wanted cell, from the file or else from running it.
+
+    Args:
+        path: of the CSV; made where it is not there.
+        key: columns that name a cell.
+        columns: the others.
+        wanted: cells, as values of `key`.
+        run: makes the rows of a cell, without its key.
+    """
+    for cell in wanted:
+        name = dict(zip(key, map(str, cell), strict=True))
+        rows = [row for row in _read(path) if name.items() <= row.items()]
+        if not rows:
+            rows = [name | {column: str(row.get(column, "")) for column in columns} for row in run(*cell)]
+            _add(path, (*key, *columns), rows)
+        yield rows
+
+
+def _read(path: Path) -> list[Row]:
+    if not path.exists():
+        return []
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _add(path: Path, columns: Sequence[str], rows: list[Row]) -> None:
+    new = not path.exists()
+    with path.open("a", newline="") as file:
+        writer = csv.DictWriter(file, columns, lineterminator="\n")
+        if new:
+            writer.writeheader()
+        writer.writerows(rows)

@@ -1,0 +1,89 @@
+"""What it costs to evaluate many clients, against their union.
+
+    python benchmarks/evaluation.py [--clients 1000] [--models 1 5 50 1000] [--repeats 15] [--out FILE.json]
+
+So many clients with 60 test images of 28 x 28 each are scored with the models of their clusters; beside it the same
+images as one client with one model. Both in turn, in one thread; times are of the processor, which others on the
+machine do not lengthen as much as those of the clock. `ratio` is the median of the repeats.
+"""
+
+import argparse
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from statistics import median
+from time import process_time
+
+import torch
+from engines import NETS
+
+from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.evaluation import score_clients
+from lit_cfl.local.engine import Engine, LocalTraining
+from lit_cfl.local.plan import Plan
+from lit_cfl.local.stacked import StackedEngine
+from lit_cfl.tasks import Classification
+
+IMAGES, COLUMNS = 60, ("net", "clients", "models", "clients ms", "union ms", "ratio")
+Row = dict[str, float | str]
+
+
+def divided(clients: int, examples: Examples) -> FederatedData:
+    """The examples as the test sets of so many clients, in an order of their own."""
+    order = torch.randperm(len(examples), generator=torch.Generator().manual_seed(0))
+    test = ClientIndex.from_sizes(order, torch.full((clients,), len(examples) // clients))
+    none = ClientIndex.empty(clients)
+    return FederatedData(examples, none, none, test, torch.zeros(clients, dtype=torch.int64))
+
+
+def scored(engine: Engine, models: int, data: FederatedData) -> Callable[[], float]:
+    """A function that evaluates all clients, and gives the seconds that it took."""
+    rows = torch.stack([engine.initial(number % 10) for number in range(models)])
+    everyone = torch.arange(data.num_clients)
+
+    def seconds() -> float:
+        begun = process_time()
+        score_clients(engine, rows, everyone % models, everyone, data, "test")
+        return process_time() - begun
+
+    return seconds
+
+
+def rows(clients: int, models: list[int], repeats: int) -> Iterator[Row]:
+    rng, total = torch.Generator().manual_seed(0), clients * IMAGES
+    images = torch.randint(0, 255, (total, 1, 28, 28), generator=rng, dtype=torch.uint8)
+    examples = Examples(images, torch.randint(0, 10, (total,), generator=rng), 10, 1 / 255)
+    for net in ("linear", "mlp"):
+        engine = StackedEngine(lambda net=net: Classification(NETS[net]()), Plan("stacked"), 0, LocalTraining())
+        union = scored(engine, 1, divided(1, examples))
+        for number in models:
+            each = scored(engine, number, divided(clients, examples))
+            times = [(each(), union()) for _ in range(repeats)]
+            yield {
+                "net": net, "clients": clients, "models": number,
+                "clients ms": 1000 * median(mine for mine, _ in times),
+                "union ms": 1000 * median(whole for _, whole in times),
+                "ratio": median(mine / whole for mine, whole in times),
+            }  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clients", type=int, default=1000)
+    parser.add_argument("--models", type=int, nargs="*", default=[1, 5, 50, 1000])
+    parser.add_argument("--repeats", type=int, default=15)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    found = []
+    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
+    for row in rows(options.clients, options.models, options.repeats):
+        found.append(row)
+        cells = [f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row.values()]
+        print(f"| {' | '.join(cells)} |", flush=True)
+    if options.out:
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

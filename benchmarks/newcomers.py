@@ -1,0 +1,120 @@
+"""How well is a client served that was held out of training? One protocol for all thirteen systems.
+
+    LITCFL_DATA=DIR python benchmarks/newcomers.py --out docs/newcomers.csv [--data rotated femnist] [--seeds 0 1 2]
+                                                   [--algorithms FedAvg ...] [--rounds 50]
+
+30 % of the clients are held out. After the last round each of them is placed by the method's own rule, from its training
+data, and scored on its test data with the model it is served (0 steps), and after 1 and 10 further mini-batches of
+local training from there. Nothing is chosen by these figures.
+
+* rotated: MNIST in four rotations, 400 clients of 600 images (StoCFL, section A.1), linear net, 10 % of the others a
+  round, 5 epochs of batches of 50, lr 0.1. ari: of the newcomers' clusters with their rotations.
+* femnist: 105 writers of LEAF's FEMNIST, MLP of 128, 10 writers a round, 5 epochs of batches of 20, lr 0.05.
+
+Where a method wants a number of clusters it is told 4. Prints a row a cell.
+"""
+
+import argparse
+from collections.abc import Iterator
+from functools import partial
+from itertools import product
+from pathlib import Path
+from time import perf_counter
+
+import torch
+from cells import Row, run_cells
+from sklearn.metrics import adjusted_rand_score
+
+from datamodules import FEMNIST, IID, MNIST, Rotations
+from lit_cfl.algorithms import (
+    CFL,
+    FLHC,
+    IFCA,
+    AdaCFL,
+    Algorithm,
+    Ditto,
+    FedAvg,
+    FedGroup,
+    FedGrouProx,
+    FedProx,
+    FeSEM,
+    FlexCFL,
+    LayerCFL,
+    StoCFL,
+)
+from lit_cfl.evaluation import place_for_scoring, score_clients, weighted_accuracy
+from lit_cfl.experiment import Experiment
+from lit_cfl.local.engine import LocalTraining
+from lit_cfl.local.work import Budget
+from lit_cfl.nets import MCLR, MLP
+from lit_cfl.tasks import Classification
+
+STEPS = (0, 1, 10)
+KEY, COLUMNS = ("data", "algorithm", "seed"), ("rounds", "steps", "accuracy", "ari", "clusters", "placed", "seconds")
+SPLITTING = {
+    "rotated": {"eps1": 0.15, "eps2": 0.6, "warmup_rounds": 5},
+    "femnist": {"eps1": 0.3, "eps2": 0.6, "warmup_rounds": 5},
+}
+
+
+def algorithms(data: str) -> dict[str, Algorithm]:
+    known = [
+        FedAvg(), FedProx(), Ditto(), IFCA(4), FeSEM(4), FLHC(5, num_clusters=4), FedGroup(4), FedGrouProx(4),
+        FlexCFL(4), StoCFL(), CFL(**SPLITTING[data]), LayerCFL(layers="auto", **SPLITTING[data]),
+        AdaCFL(**SPLITTING[data]),
+    ]  # fmt: skip
+    return {type(algorithm).__name__: algorithm for algorithm in known}
+
+
+def experiment(data: str, algorithm: Algorithm, seed: int, rounds: int) -> Experiment:
+    if data == "rotated":
+        module = MNIST(partition=IID(100, test="shared"), skew=Rotations(), copies=True, newcomers=0.3)
+        net, local, lr, cohort = MCLR([1, 28, 28], 10), LocalTraining(5, 50), 0.1, 28
+    else:
+        module = FEMNIST(newcomers=0.3)
+        net, local, lr, cohort = MLP(128, [1, 28, 28], 62), LocalTraining(5, 20), 0.05, 10
+    task = partial(Classification, net, partial(torch.optim.SGD, lr=lr))
+    return Experiment(module, task, algorithm, seeds=[seed], rounds=rounds, cohort_size=cohort, local=local)
+
+
+def cell(rounds: int, data: str, name: str, seed: int) -> Iterator[Row]:
+    algorithm, begun = algorithms(data)[name], perf_counter()
+    prepared = experiment(data, algorithm, seed, rounds).prepare(seed)
+    *_, last = prepared.rounds()
+    engine, clients = prepared.engine, last.data.newcomers.nonzero().flatten()
+    served = place_for_scoring(algorithm, last.state, engine, last.data, clients, last.number)
+    clients, index = clients[served.index >= 0], served.index[served.index >= 0]
+    truth = last.data.true_clusters[clients]
+    known = {"rounds": rounds, "placed": len(clients), "clusters": len(index.unique())}
+    known |= {"ari": adjusted_rand_score(truth, index) if (truth >= 0).all() else ""}
+    for steps in STEPS:
+        models, which = served.models, index
+        if steps:
+            work, budget = engine.at(rounds, last.data), Budget(steps, "steps")
+            models = work.fit(served.models, clients, index, purpose="adapt", budget=budget).rows
+            which = torch.arange(len(clients))
+        scores = score_clients(engine, models, which, clients, last.data, "test")
+        accuracy = weighted_accuracy(scores.correct, scores.count)
+        yield known | {"steps": steps, "accuracy": accuracy, "seconds": round(perf_counter() - begun, 1)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--data", nargs="+", default=["rotated", "femnist"])
+    parser.add_argument("--algorithms", nargs="+", default=list(algorithms("rotated")))
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--rounds", type=int, default=50)
+    options = parser.parse_args()
+    titles = [*KEY, *(f"{k} steps" for k in STEPS), "ARI", "clusters", "seconds"]
+    print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}", flush=True)
+    wanted = product(options.data, options.algorithms, options.seeds)
+    for rows in run_cells(options.out, KEY, COLUMNS, wanted, partial(cell, options.rounds)):
+        figures = [f"{float(row['accuracy']):.3f}" for row in rows]
+        ari = f"{float(rows[0]['ari']):.2f}" if rows[0]["ari"] else ""
+        named = [rows[0][column] for column in KEY]
+        print(f"| {' | '.join([*named, *figures, ari, rows[0]['clusters'], rows[-1]['seconds']])} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,35 @@
+"""Fully connected layers for a compiled stack of clients on a CPU."""
+
+from lightning import LightningModule
+from torch import Tensor, nn
+
+
+class StackedLinear(nn.Linear):
+    """Takes the place of an `nn.Linear`, with its own parameters: weight by input, not input by weight.
+
+    The numbers are the same but for rounding. PyTorch derives the weights' gradient of a stack from the product as it
+    is written: as input by output, which MKL's batched product takes five times as long for as for output by input
+    (4 clients, batches of 10, 784 to 10: 105 and 22 us).
+    """
+
+    def __init__(self, layer: nn.Linear) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = layer.in_features, layer.out_features
+        self.weight, self.bias = layer.weight, layer.bias
+        self.train(layer.training)
+
+    def forward(self, input: Tensor) -> Tensor:
+        if input.dim() != 2:
+            return super().forward(input)
+        outputs = (self.weight @ input.mT).mT
+        return outputs if self.bias is None else outputs + self.bias.to(outputs.dtype)
+
+
+def with_stacked_linear(module: LightningModule) -> LightningModule:
+    """The module with each plain `nn.Linear` replaced; it is changed in place, its parameters stay the same objects."""
+    found: dict[nn.Module, StackedLinear] = {}
+    for name, layer in list(module.named_modules(remove_duplicate=False)):
+        if type(layer) is nn.Linear and not layer._forward_hooks and not layer._forward_pre_hooks:
+            found.setdefault(layer, StackedLinear(layer))
+            module.set_submodule(name, found[layer])  # a layer that goes by two names stays one
+    return module

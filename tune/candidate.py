@@ -1,0 +1,64 @@
+"""From a study's base and one point of its space to an Experiment, through the parser of `lit-cfl run`."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+
+from lit_cfl.config_files import append_to_path, found_config, with_absolute_paths
+from lit_cfl.configuration import parse_run
+from lit_cfl.errors import InputError
+from lit_cfl.experiment import Experiment
+
+Config = Mapping[str, Any]  # content of an experiment's file
+
+
+def base_config(base: str | Mapping[str, Any], beside: Path | None = None) -> dict[str, Any]:
+    """The base experiment as plain values that hold in any folder.
+
+    Args:
+        base: a file, the name of a packaged configuration, or the experiment itself.
+        beside: folder of the study's file, where the user's own classes and a relative `base` may lie.
+
+    Raises:
+        InputError: there is no such file, or its content is no experiment.
+    """
+    if isinstance(base, str):
+        near = None if beside is None else beside / base
+        file = str(near) if near is not None and near.is_file() else found_config("--config", base)
+        code = append_to_path(["--config", file])
+        content = _read(file)
+    else:
+        code, content = append_to_path([]), deepcopy(dict(base))
+    own = [] if beside is None else [str(beside.resolve())]
+    content["code"] = list(dict.fromkeys([*content.get("code", []), *own, *code]))
+    return content | {"data": with_absolute_paths(content.get("data")), "baseline": None}
+
+
+def _read(file: str) -> dict[str, Any]:
+    try:
+        content = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise InputError(f"base: {file} is no YAML file: {error}") from error
+    if not isinstance(content, dict):
+        raise InputError(f"base: {file} holds no experiment")
+    return content
+
+
+def build(config: Config, words: Sequence[str] = ()) -> Experiment:
+    """The experiment of a configuration with some options changed. Raises InputError for what cannot be used."""
+    with TemporaryDirectory(prefix="lit-cfl-") as folder:
+        file = Path(folder) / "experiment.yaml"
+        file.write_text(yaml.safe_dump(dict(config), allow_unicode=True, sort_keys=False), encoding="utf-8")
+        try:
+            experiment = parse_run(["--config", str(file), *words], prog="lit-cfl tune").experiment
+        finally:  # the parser expects classes of the user's own beside the file
+            sys.path[:] = [path for path in sys.path if path != str(Path(folder).resolve())]
+    described = experiment.described()
+    code = [path for path in described["code"] if path != str(Path(folder).resolve())]
+    return replace(experiment, config=described | {"code": code})

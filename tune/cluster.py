@@ -1,0 +1,107 @@
+"""The Ray that a study runs on: a cluster that is there, or one on this machine for as long as the study lasts."""
+
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from math import ceil
+from types import FrameType
+
+import ray
+import torch
+
+from lit_cfl.errors import InputError, Interrupted
+from lit_cfl.local import ray_cluster
+from lit_cfl.local.plan import Plan
+from tune.study import Resources
+
+_SETTINGS = {
+    "TUNE_GLOBAL_CHECKPOINT_S": "1",  # seconds between two records of the study: what a killed driver forgets
+    "RAY_AIR_NEW_OUTPUT": "0",
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the runs write their own files
+    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+    "TUNE_RESULT_BUFFER_LENGTH": "1",
+    "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
+}
+_FREE_MIB = 200
+
+
+@contextmanager
+def connected(address: str | None, resources: Resources) -> Iterator[None]:
+    """Ray within the block. What was started here ends with it.
+
+    Raises:
+        InputError: the cluster does not answer, or no node has what a trial needs.
+    """
+    before = dict(os.environ)
+    os.environ.update({name: value for name, value in _SETTINGS.items() if name not in os.environ})
+    if address is not None:
+        os.environ["RAY_ADDRESS"] = address
+    here = os.environ.get("RAY_ADDRESS", "local") in ("", "local") and not ray.is_initialized()
+    device = "cuda:0" if here and torch.cuda.is_available() else "cpu"
+    if here:
+        _require(resources, [{"CPU": os.cpu_count() or 1, "GPU": torch.cuda.device_count()}], "this machine")
+    try:
+        cores = os.cpu_count() or 1
+        ray_cluster.connect(Plan("ray", device=device, workers=cores if here and device == "cpu" else 1))
+        try:
+            if not here:
+                nodes = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's
+                _require(resources, [node["Resources"] for node in nodes if node["Alive"]], "the cluster")
+            yield
+        finally:
+            ray_cluster.disconnect()
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _require(resources: Resources, nodes: list[dict[str, float]], where: str) -> None:
+    for name, kind, asked in (("cpus", "CPU", resources.cpus), ("gpus", "GPU", resources.gpus)):
+        most = max((node.get(kind, 0) for node in nodes), default=0)
+        if asked > most:
+            raise InputError(
+                f"resources.{name} is {asked:g}, but no node of {where} has more than {most:g}: a trial would wait "
+                f"for ever; lower it, or give --ray.address of a larger cluster"
+            )
+    for node in nodes:
+        if node.get("CPU", 0) >= resources.cpus and node.get("GPU", 0) >= resources.gpus:
+            return
+    raise InputError(f"no node of {where} has {resources.cpus:g} cores and {resources.gpus:g} GPUs at once; lower one")
+
+
+def require_room(path: str) -> None:
+    """Raises InputError where a disk is all but full: Ray would stop somewhere in the middle."""
+    free = shutil.disk_usage(path).free // 2**20
+    if free < _FREE_MIB:
+        raise InputError(f"only {free} MiB are free where {path} lies; make room for {_FREE_MIB}, or use --study_dir")
+
+
+def threads_of(resources: Resources) -> int:
+    """PyTorch's threads in a trial."""
+    return max(1, ceil(resources.cpus))
+
+
+@contextmanager
+def ended_by_signals() -> Iterator[None]:
+    """SIGINT and SIGTERM end the block by an exception, so that Ray is shut down; a second one ends the process."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(signum: int, frame: FrameType | None) -> None:
+        for one in before:
+            signal.signal(one, signal.SIG_DFL)
+        raise Interrupted(signum)
+
+    before = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
+    for signum in before:
+        signal.signal(signum, handle)
+    os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
+    try:
+        yield
+    finally:
+        for signum, handler in before.items():
+            signal.signal(signum, handler)

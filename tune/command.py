@@ -1,0 +1,30 @@
+"""`lit-cfl tune`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from lit_cfl.errors import Interrupted
+from lit_cfl.run_directory import default_run_directory
+from tune.report import closing_table
+from tune.results import FAILED_STATUS
+from tune.search import run_study
+from tune.study import parse_study
+
+
+def search(arguments: Sequence[str]) -> int:
+    """Runs a study. Returns 1 where no trial came to anything, 128 + the signal where one ended the study."""
+    request, console = parse_study(arguments), Console()
+    where = request.resume or request.study_dir
+    path = default_run_directory(request.study.name) if where is None else Path(where)
+    try:
+        outcome = run_study(
+            request.study, path, request.resume is not None, request.address,
+            say=lambda line: console.print(line, soft_wrap=True, highlight=False),
+        )  # fmt: skip
+    except Interrupted as stop:
+        console.print(f"Interrupted. Go on with: lit-cfl tune --resume {path}", soft_wrap=True, highlight=False)
+        return 128 + stop.signum
+    closing_table(console, request.study, outcome)
+    return 1 if all(row["status"] == FAILED_STATUS for row in outcome.rows) else 0

@@ -1,0 +1,115 @@
+"""The best trial and the default setting on new seeds: the only place where a study looks at test figures."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import ray
+from scipy.stats import t as student
+
+from lit_cfl.checkpoint import write_atomically
+from lit_cfl.errors import InputError
+from lit_cfl.run import run
+from tune.candidate import Config, build
+from tune.study import Study
+from tune.trial import Job
+
+TEST = "test/weighted_accuracy"
+BEST, DEFAULT = "best", "default"
+_LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean with its 95 % confidence interval (Student's t over the seeds).
+
+    Args:
+        mean: over the seeds.
+        margin: half the interval; None with fewer than two seeds.
+    """
+
+    mean: float
+    margin: float | None
+
+    def __str__(self) -> str:
+        return f"{self.mean:.4f}" + ("" if self.margin is None else f" ± {self.margin:.4f}")
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """Figures on new seeds.
+
+    Args:
+        seeds: which.
+        figures: by setting (`best`, `default`) and metric.
+        gain: of the best over the default on test data, seed by seed.
+        failed: what could not be repeated, with the reason.
+    """
+
+    seeds: list[int]
+    figures: dict[str, dict[str, Interval]]
+    gain: Interval | None
+    failed: list[str]
+
+
+def interval(values: Sequence[float]) -> Interval:
+    """Mean and confidence interval of figures of different seeds."""
+    if len(values) < 2:
+        return Interval(fmean(values), None)
+    quantile = float(student.ppf((1 + _LEVEL) / 2, len(values) - 1))
+    return Interval(fmean(values), quantile * stdev(values) / sqrt(len(values)))
+
+
+def new_seeds(used: Sequence[int], count: int) -> list[int]:
+    """Seeds that no trial had."""
+    first = max(used) + 1
+    return list(range(first, first + count))
+
+
+def repeat(study: Study, job: Job, best: Config, path: Path, say: Callable[[str], None]) -> Repeated | None:
+    """Trains both settings on new seeds, side by side in Ray. Runs that are there already are not run again."""
+    seeds = new_seeds(job.seeds, study.num_repeats)
+    if not seeds:
+        return None
+    say(f"training the best and the default setting on {len(seeds)} new seeds")
+    default = job.of_trial(build(job.base)).described()
+    task = ray.remote(num_cpus=study.resources.cpus, num_gpus=study.resources.gpus, max_retries=3)(_summary)
+    names = [(setting, seed) for setting in (BEST, DEFAULT) for seed in seeds]
+    configs = {BEST: best, DEFAULT: default}
+    running = [task.remote(configs[setting], seed, path / setting / f"seed-{seed}") for setting, seed in names]
+    found: dict[str, dict[int, Mapping[str, Any]]] = {BEST: {}, DEFAULT: {}}
+    failed = []
+    for (setting, seed), reference in zip(names, running, strict=True):
+        try:
+            found[setting][seed] = ray.get(reference)
+        except ray.exceptions.RayError as error:
+            failed.append(f"{setting}, seed {seed}: {str(error).strip().splitlines()[-1]}")
+    repeated = Repeated(seeds, {name: _figures(study, own) for name, own in found.items()}, _gain(found), failed)
+    _write(path / "repeats.json", found)
+    return repeated
+
+
+def _summary(config: Config, seed: int, path: Path) -> Mapping[str, Any]:
+    return run(build(dict(config) | {"seeds": [seed]}), path, going="resume").summary
+
+
+def _figures(study: Study, own: Mapping[int, Mapping[str, Any]]) -> dict[str, Interval]:
+    values = {name: [summary[name] for summary in own.values()] for name in (study.metric, TEST)}
+    return {name: interval(known) for name, known in values.items() if known and None not in known}
+
+
+def _gain(found: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> Interval | None:
+    both = sorted(found[BEST].keys() & found[DEFAULT].keys())
+    pairs = [(found[BEST][seed].get(TEST), found[DEFAULT][seed].get(TEST)) for seed in both]
+    gains = [mine - theirs for mine, theirs in pairs if mine is not None and theirs is not None]
+    return interval(gains) if gains else None
+
+
+def _write(path: Path, found: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> None:
+    if not path.parent.exists():
+        raise InputError(f"{path.parent} is gone; resume the study")
+    write_atomically(path, lambda file: file.write((json.dumps(found, indent=2) + "\n").encode()))

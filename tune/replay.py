@@ -1,0 +1,125 @@
+"""Values that change in the middle of a run, as population based training sets them: recorded, and replayed."""
+
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import yaml
+from torch import Tensor
+
+from lit_cfl.algorithms import FedAvg
+from lit_cfl.algorithms.base import Algorithm, Assignment, Info, State
+from lit_cfl.checkpoint import Checkpoint
+from lit_cfl.errors import InputError
+from lit_cfl.experiment import Experiment
+from lit_cfl.local.work import LocalWork
+from lit_cfl.run_directory import write_config
+
+Stages = list[tuple[int, dict[str, Any]]]  # the first round, the values that hold from it on
+_STAGES = "stages.json"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """An algorithm from a round on.
+
+    Args:
+        first_round: from 0.
+        algorithm: with the values that hold from then on.
+    """
+
+    first_round: int = 0
+    algorithm: Algorithm = field(default_factory=FedAvg)
+
+
+@dataclass(frozen=True)
+class Scheduled(Algorithm):
+    """An algorithm whose hyper-parameters change at given rounds.
+
+    Args:
+        stages: one or more of the same algorithm, by rising first rounds; the first begins at 0.
+    """
+
+    stages: list[Stage] = field(default_factory=lambda: [Stage()])
+
+    def __post_init__(self) -> None:
+        begins = [stage.first_round for stage in self.stages]
+        if not begins or begins[0] != 0 or begins != sorted(set(begins)):
+            raise InputError(f"stages begin at rounds {begins}; the first is 0, each later one higher")
+        kinds = sorted({type(stage.algorithm).__name__ for stage in self.stages})
+        if len(kinds) > 1:
+            raise InputError(f"stages are of {', '.join(kinds)}; only values may change, not the algorithm")
+
+    def __getattribute__(self, name: str) -> Any:
+        """What a class says of itself is the scheduled algorithm's."""
+        if name in ("state_type", "score_columns", "tables"):
+            return getattr(self.stages[0].algorithm, name)
+        return super().__getattribute__(name)
+
+    def at(self, round: int) -> Algorithm:
+        """The algorithm of a round."""
+        return [stage.algorithm for stage in self.stages if stage.first_round <= round][-1]
+
+    def check(self, work: LocalWork) -> None:
+        for stage in self.stages:
+            stage.algorithm.check(work)
+
+    def init(self, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
+        return self.at(0).init(work, rng)
+
+    def round(self, state: State, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
+        return self.at(work.round).round(state, cohort, work, rng)
+
+    def place(self, state: State, clients: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
+        return self.at(work.round).place(state, clients, work, rng)
+
+    def serve(self, state: State, clients: Tensor) -> Assignment:
+        return self.stages[-1].algorithm.serve(state, clients)  # a look-up in the state
+
+    def needs_all(self, round: int) -> bool:
+        return self.at(round).needs_all(round)
+
+    def first_clustering_round(self) -> int:
+        return max(stage.algorithm.first_clustering_round() for stage in self.stages)
+
+
+def with_stages(path: Path, stages: Stages, experiments: Sequence[tuple[int, Experiment]]) -> Experiment:
+    """One experiment of several that differ in their algorithm's values; its stages are noted in its directory."""
+    algorithm = Scheduled([Stage(first, experiment.algorithm) for first, experiment in experiments])
+    content = [{"first_round": f, "algorithm": e.described()["algorithm"]} for f, e in experiments]
+    described = {"class_path": "tune.replay.Scheduled", "init_args": {"stages": content}}
+    last = experiments[-1][1]
+    path.mkdir(parents=True, exist_ok=True)
+    (path / _STAGES).write_text(json.dumps(stages))
+    _rewrite(path, described)
+    return replace(last, algorithm=algorithm, config=dict(last.described()) | {"algorithm": described})
+
+
+def copied(source: Path, path: Path, values: Mapping[str, Any]) -> Stages:
+    """Takes over a run with these values from its next round on. Returns the stages of the whole run."""
+    shutil.copytree(source, path, ignore=shutil.ignore_patterns(".lock", "summary.json"))
+    stages: Stages = [(first, own) for first, own in json.loads((path / _STAGES).read_text())]
+    saved = Checkpoint(path).load()
+    following = 0 if saved is None else int(saved["round"]) + 1
+    if stages[-1][1] != values:
+        stages = [stage for stage in stages if stage[0] < following]
+        stages.append((following, dict(values)))
+    return stages
+
+
+def _rewrite(path: Path, algorithm: Mapping[str, Any]) -> None:
+    """Puts the algorithm into the configuration of a run that is about to be gone on with."""
+    if not (path / "config.yaml").exists():
+        return
+    config = yaml.safe_load((path / "config.yaml").read_text())
+    write_config(path, config | {"algorithm": dict(algorithm)})
+    checkpoint = Checkpoint(path)
+    saved = checkpoint.load()
+    if saved is not None:
+        told = json.loads(saved["config"]) | {"algorithm": algorithm}
+        content = {key: value for key, value in saved.items() if key not in ("format", "rows", "state")}
+        checkpoint.save(content | {"config": json.dumps(told)}, cast(Mapping[str, Any], saved["state"]))

@@ -1,0 +1,57 @@
+"""The short table that ends `lit-cfl tune`."""
+
+from rich.console import Console
+from rich.table import Table
+
+from tune.repeats import BEST, DEFAULT, TEST
+from tune.results import FAILED_STATUS, FINISHED_STATUS
+from tune.search import Outcome
+from tune.study import Study
+from tune.trial import ERROR
+
+
+def closing_table(console: Console, study: Study, outcome: Outcome) -> None:
+    """Best, default, gain; then the failures."""
+    count = {
+        status: sum(row["status"] == status for row in outcome.rows) for status in (FINISHED_STATUS, FAILED_STATUS)
+    }
+    stopped = len(outcome.rows) - sum(count.values())
+    _say(console, f"{len(outcome.rows)} trials: {count[FINISHED_STATUS]} finished, {stopped} stopped early, "
+                  f"{count[FAILED_STATUS]} failed")  # fmt: skip
+    if outcome.best is None:
+        _say(console, "No trial ran to its end, so there is no best: give more rounds' time (limits.minutes).")
+    else:
+        parameters = {k: outcome.best[k] for k in ("algorithm", *_keys(study)) if outcome.best.get(k) is not None}
+        _say(console, "Best: " + ", ".join(f"{key} = {value}" for key, value in parameters.items()))
+        _say(console, f"{study.metric} of its trial: {outcome.best[study.metric]:.4f}")
+    if outcome.repeated is not None:
+        _figures(console, study, outcome)
+    for row in outcome.rows:
+        if row["status"] == FAILED_STATUS:
+            _say(console, f"failed: {row['trial_id']}: {row[ERROR]}")
+    _say(console, f"Files: {outcome.path}")
+
+
+def _keys(study: Study) -> list[str]:
+    return [parameter.key for parameter in study.searched().parameters]
+
+
+def _figures(console: Console, study: Study, outcome: Outcome) -> None:
+    repeated = outcome.repeated
+    if repeated is None:
+        return
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in ("", study.metric, TEST):
+        table.add_column(heading, justify="right" if heading else "left")
+    for setting in (BEST, DEFAULT):
+        figures = repeated.figures[setting]
+        table.add_row(setting, *(str(figures[name]) if name in figures else "-" for name in (study.metric, TEST)))
+    table.add_row("gain", "", "-" if repeated.gain is None else str(repeated.gain))
+    console.print(table)
+    _say(console, f"(means and 95 % intervals over the new seeds {repeated.seeds})")
+    for line in repeated.failed:
+        _say(console, f"not repeated: {line}")
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, soft_wrap=True, highlight=False)
