@@ -77,6 +77,21 @@ def test_u_v_and_parents_as_worked_by_hand():
     assert parents == [[-1, 0]] * 3 + [[-1, 0, 0]] * 2 + [[-1, 0, 0, 1]]
 
 
+def test_of_each_split_the_start_and_the_parts_mean_updates_are_kept():
+    state = after_both_splits()
+    assert state.starts.tolist() == [[2, 0], [3.5, 0], [-3.625, 0]]
+    assert state.part_cluster.tolist() == [0, 1, 0, 2, 1, 3]
+    assert state.part_split.tolist() == [0, 0, 1, 1, 2, 2]
+    halves = [[0.25, 0.5], [0.25, -0.5], [-0.1875, 0.5], [-0.1875, -0.5]]
+    assert state.part_means.tolist() == [[1, 0], [-3, 0], *halves]
+
+
+def test_only_a_clusters_own_clients_count_for_its_criterion():
+    stricter = replace(BY_HAND, eps2=0.56)  # in round 3 v is 0.559 where u is small, and 0.90 in the other cluster
+    state, _ = list(rounds(stricter, work_of(), begun(stricter, work_of(), 2, 0)))[-1]
+    assert state.index.tolist() == [0, 1, 0, 1, 1, 0, 0, 1]
+
+
 def test_similarity_of_the_cluster_looked_at_is_shown_with_its_clients():
     _, info = list(rounds(BY_HAND, work_of(), begun(BY_HAND, work_of(), 2, 0), 4))[3]
     assert info.similarity.clients.tolist() == [0, 2, 5, 6]  # A B B A

@@ -13,7 +13,6 @@ from torch._dynamo.exc import BackendCompilerFailed
 from torch.testing import assert_close
 
 from lit_cfl.clustering import random_projection
-from lit_cfl.data import FederatedData
 from lit_cfl.errors import DivergedError, Notice
 from lit_cfl.local import gradients, scorer, stacked
 from lit_cfl.local import plan as plans
@@ -198,28 +197,24 @@ def test_nobodys_gradients_are_no_rows(plan: Plan):
 
 
 def test_running_out_of_memory_halves_the_chunks_and_says_so_once():
-    engine = build_engine(task(NETS["mlp"]), replace(PLANS["plain loop"], rows_mib=64), 5, LocalTraining(1, 10))
+    make = task(lambda: MLP(2000, SHAPE, 10))  # 0.57 MiB
+    engine = build_engine(make, Plan("stacked"), 5, LocalTraining(1, 10))
     sizes, whole = [], engine._fit_chunk
 
     def short_of_memory(request, part, round, data):
         sizes.append(part.stop - part.start)
-        if sizes[-1] > 600:
+        if sizes[-1] > 4:
             raise torch.OutOfMemoryError("CUDA out of memory")
         return whole(request, part, round, data)
 
     engine._fit_chunk = short_of_memory
-    data = ragged_data((3,) * 1500)
-    models = engine.initial(0)[None]
-    with pytest.warns(Notice, match="out of memory: local models now take 2 MiB at once") as said:
-        rows = engine.at(0, data).fit(models, torch.arange(1500)).rows
-    fits = [size for size in sizes if size <= 600]
-    assert (len(said), sum(min(size, 1500) for size in fits) >= 1500, engine.plan.rows_mib) == (1, True, 2)
-    assert torch.equal(rows, fitted_rows(data))
-
-
-def fitted_rows(data: FederatedData) -> Tensor:
-    engine = build_engine(task(NETS["mlp"]), PLANS["plain loop"], 5, LocalTraining(1, 10))
-    return engine.at(0, data).fit(engine.initial(0)[None], torch.arange(data.num_clients)).rows
+    data, models = ragged_data((3,) * 12), engine.initial(0)[None]
+    with pytest.warns(Notice, match="out of memory: local models now take 3 MiB at once") as said:
+        rows = engine.at(0, data).fit(models, torch.arange(12)).rows
+    assert sizes == [12, 5, *[1] * 12]  # 3 MiB hold five, 1 MiB holds one
+    assert (len(said), engine.plan.rows_mib) == (1, 1)
+    alone = build_engine(make, Plan("stacked"), 5, LocalTraining(1, 10))
+    assert torch.equal(rows, alone.at(0, data).fit(models, torch.arange(12)).rows)
 
 
 def test_losses_of_several_models_are_those_of_each():

@@ -177,6 +177,27 @@ def test_running_out_of_memory_halves_the_lanes_and_says_so_once(lanes: int):
     assert torch.equal(rows, fit(alone, 2))
 
 
+def test_stack_that_ran_out_of_memory_is_given_up_with_its_graphs(
+    devices: list[torch.device], monkeypatch: pytest.MonkeyPatch
+):
+    engine, narrower = engine_of(WIDE, monkeypatch), engine_of(replace(WIDE, lanes=2), monkeypatch, captures=False)
+    monkeypatch.setattr(stacked, "_compiled", lambda steps: CapturedSteps(steps, "cuda:1"))
+    fit(engine, 1)
+    old, replay = engine._runner, Graph.replay
+
+    def without_memory(graph: Graph) -> None:
+        if engine._runner is old:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        replay(graph)
+
+    monkeypatch.setattr(Graph, "replay", without_memory)
+    with pytest.warns(Notice, match="out of memory"):
+        rows = fit(engine, 2)
+    assert engine._runner.lanes == 2
+    assert torch.equal(rows, fit(narrower, 2))
+    assert engine.effort.computed > narrower.effort.computed  # the effort of the run goes on
+
+
 def test_memory_that_does_not_do_for_one_client_is_an_error():
     engine = build_engine(task(mlp), Plan("stacked"), 5, LocalTraining(1, 10))
 

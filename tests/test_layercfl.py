@@ -37,10 +37,6 @@ def split(algorithm: CFL, work: QuadraticWork):
     return algorithm.round(begun(algorithm, work, *[0.0] * d), work.population, work, rng())
 
 
-def as_pairs(layer: str) -> list[int]:
-    return PAIRS[layer]
-
-
 def test_all_layers_and_cosines_of_updates_are_cfl():  # check 23
     layered_form = LayerCFL(eps1=0.3, eps2=0.5, warmup_rounds=0, layers=["*"], distance="delta_cos")
     start = begun(BY_HAND, work_of(), 2, 0)
@@ -160,19 +156,19 @@ def test_layer_is_looked_for_anew_at_each_split():
 
 
 def test_eps2_is_held_against_the_whole_update_or_the_layers():  # C33
-    work = layered({"conv1": 6.0, "fc1": 1.0})
-    whole = float(work.centers.norm(dim=1).max()) / 2
-    layer = float(work.centers[:, 4:].norm(dim=1).max()) / 2
+    work, start = layered({"conv1": 9.0, "fc1": 1.0}), torch.full((6,), 3.0).double()
+    whole, layer = ((work.centers - start)[:, first:].norm(dim=1).max().item() / 2 for first in (0, 4))
     assert layer < whole - 1
     for distance in ("delta_cos", "l2"):
-        algorithm = replace(ALWAYS, layers=["fc1"], distance=distance)
         for eps2, on, clusters in [
             (layer + 0.01, "whole", 2),
             (layer + 0.01, "layer", 1),
             (layer - 0.01, "layer", 2),
             (whole + 0.01, "whole", 1),
         ]:
-            assert len(split(replace(algorithm, eps2=eps2, eps2_on=on), work)[0].models) == clusters
+            algorithm = replace(ALWAYS, layers=["fc1"], distance=distance, eps2=eps2, eps2_on=on)
+            state, _ = algorithm.round(begun(algorithm, work, *start.tolist()), work.population, work, rng())
+            assert len(state.models) == clusters
 
 
 @pytest.mark.parametrize("distance", ["l2", "delta_l2", "cos", "delta_cos"])

@@ -22,7 +22,7 @@ _SETTINGS = {
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the runs write their own files
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
-    "TUNE_RESULT_BUFFER_LENGTH": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # ours ends Ray, too
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
 }
 _FREE_MIB = 200
@@ -99,7 +99,6 @@ def ended_by_signals() -> Iterator[None]:
     before = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
     for signum in before:
         signal.signal(signum, handle)
-    os.environ["TUNE_DISABLE_SIGINT_HANDLER"] = "1"
     try:
         yield
     finally:

@@ -6,10 +6,17 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
+import optuna
 from ray import tune as ray_tune
 from ray.tune import schedulers as ray_schedulers
 from ray.tune import search as ray_search
-from ray.tune.schedulers import ASHAScheduler, PopulationBasedTraining, TrialScheduler
+from ray.tune.schedulers import (
+    ASHAScheduler,
+    AsyncHyperBandScheduler,
+    FIFOScheduler,
+    PopulationBasedTraining,
+    TrialScheduler,
+)
 from ray.tune.search import BasicVariantGenerator
 from ray.tune.search.optuna import OptunaSearch
 
@@ -53,6 +60,7 @@ def searcher(study: Study, space: Space) -> Any:
     if not issubclass(kind, BasicVariantGenerator) and (space.grid or is_population_based(study)):
         what = "a grid" if space.grid else "population based training"
         raise InputError(f"{what} draws its own values; leave out searcher {kind.__name__}")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
     accepted = inspect.signature(kind).parameters
     seed = {name: study.search_seed for name in _SEEDS if name in accepted}
     if issubclass(kind, OptunaSearch) and space.algorithms:
@@ -81,6 +89,11 @@ def _suggest_one(trial: Any, parameter: Parameter) -> None:
 def is_population_based(study: Study) -> bool:
     """Whether trials copy each other."""
     return issubclass(_scheduler_class(study)[0], PopulationBasedTraining)
+
+
+def pauses(study: Study) -> bool:
+    """Whether the scheduler may put trials aside and go on with them later."""
+    return _scheduler_class(study)[0] not in (ASHAScheduler, AsyncHyperBandScheduler, FIFOScheduler)
 
 
 def scheduler(study: Study, space: Space, rounds: int, first_clustering_round: int) -> TrialScheduler:

@@ -3,31 +3,24 @@
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ray import tune as ray_tune
-from ray.tune import Stopper
-from ray.tune.experiment import Trial
 
 from lit_cfl.errors import InputError
-from lit_cfl.experiment import Experiment
 from lit_cfl.run_directory import locked
-from tune.candidate import build
-from tune.check import check_space, first_clustering_round
-from tune.cluster import connected, ended_by_signals, require_room, threads_of
-from tune.domains import domains, is_population_based, scheduler, searcher
-from tune.objective import Objective
+from tune.cluster import connected, ended_by_signals, require_room
+from tune.domains import domains
+from tune.prepared import TRIALS, Prepared, prepare
 from tune.repeats import Repeated, repeat
 from tune.results import FINISHED_STATUS, Row, trial_rows, write_best, write_trials
-from tune.spaces import Space
 from tune.study import Study
-from tune.trial import FINISHED, Job, run_trial
+from tune.trial import run_trial
+from tune.tuner import new_tuner
 
-_RAY, _TRIALS, _REPEATS = "ray", "trials", "repeats"  # folders of a study directory
-_WORKER_DEATHS = 3  # of one trial, that are survived
-_DEFAULT_TRIALS = 20
+_RAY, _REPEATS = "ray", "repeats"  # folders of a study directory
 
 
 @dataclass(frozen=True)
@@ -45,46 +38,6 @@ class Outcome:
     rows: list[Row]
     best: Row | None
     repeated: Repeated | None
-
-
-@dataclass(frozen=True)
-class Prepared:
-    """A study that was checked.
-
-    Args:
-        study: as given.
-        space: parsed.
-        job: what its trials share.
-        default: the base's experiment.
-        rounds: T.
-        first_clustering_round: no trial is stopped before it.
-    """
-
-    study: Study
-    space: Space
-    job: Job
-    default: Experiment
-    rounds: int
-    first_clustering_round: int
-
-
-def prepare(study: Study, path: Path) -> Prepared:
-    """Checks all of a study and starts nothing. Raises InputError."""
-    space, objective = study.searched(), study.objective
-    if not isinstance(study.base, dict):
-        raise InputError("the base has to be read first; see tune.candidate.base_config")
-    trials = study.limits.trials
-    if space.grid and trials is not None and trials < space.size:
-        raise InputError(f"limits.trials is {trials}, but the grid has {space.size} points; leave it out")
-    seeds = study.seeds or build(study.base).seeds
-    with_seeds = replace(study, seeds=seeds)
-    default, *corners = check_space(study.base, space, seeds)
-    threads, evolves = threads_of(study.resources), is_population_based(study)
-    job = Job(study.base, space, seeds, objective, path.absolute() / _TRIALS, threads, evolves)
-    prepared = Prepared(with_seeds, space, job, default, default.rounds, first_clustering_round(corners))
-    searcher(with_seeds, space)
-    scheduler(with_seeds, space, default.rounds, prepared.first_clustering_round)
-    return prepared
 
 
 def run_study(
@@ -114,13 +67,13 @@ def run_study(
             prepared.study.write(path / "study.yaml")
             results = _search(prepared, path, resume, say)
             rows = trial_rows(results, prepared.job)
-            _remove_orphans(path / _TRIALS, rows)
+            _remove_orphans(path / TRIALS, rows)
             write_trials(path / "trials.csv", rows, prepared.job)
             best = study.objective.best([row for row in rows if row["status"] == FINISHED_STATUS])
             if best is None:
                 return Outcome(path, rows, None, None)
             say(f"best trial: {best['trial_id']}; see {path / 'best.yaml'}")
-            whole = write_best(path / "best.yaml", path / _TRIALS / best["trial_id"])
+            whole = write_best(path / "best.yaml", path / TRIALS / best["trial_id"])
             repeated = repeat(prepared.study, prepared.job, whole, path / _REPEATS, say)
     return Outcome(path, rows, dict(best), repeated)
 
@@ -141,59 +94,9 @@ def _search(prepared: Prepared, path: Path, resume: bool, say: Callable[[str], N
         tuner = ray_tune.Tuner.restore(str(records), trainable=trainable, param_space=domains(prepared.space))
     else:
         shutil.rmtree(records, ignore_errors=True)
-        tuner = _new_tuner(prepared, trainable, records)
-    say(f"trials go to {path / _TRIALS}")
+        tuner = new_tuner(prepared, trainable, records)
+    say(f"trials go to {path / TRIALS}")
     return tuner.fit()
-
-
-def _new_tuner(prepared: Prepared, trainable: Any, records: Path) -> ray_tune.Tuner:
-    study, space, limits = prepared.study, prepared.space, prepared.study.limits
-    samples = 1 if space.grid else limits.trials or _DEFAULT_TRIALS
-    objective = study.objective
-    chosen = searcher(study, space)
-    conditional = space.algorithms and getattr(chosen, "_space", None) is not None
-    return ray_tune.Tuner(
-        trainable,
-        param_space={} if conditional else domains(space),
-        tune_config=ray_tune.TuneConfig(
-            metric=None if conditional else study.metric,
-            mode=None if conditional else objective.mode,
-            search_alg=chosen,
-            scheduler=scheduler(study, space, prepared.rounds, prepared.first_clustering_round),
-            num_samples=samples,
-            max_concurrent_trials=limits.concurrent,
-            time_budget_s=None if limits.minutes is None else 60 * limits.minutes,
-            reuse_actors=True,
-            trial_dirname_creator=_directory_name,
-        ),
-        run_config=ray_tune.RunConfig(
-            name=records.name,
-            storage_path=str(records.parent),
-            failure_config=ray_tune.FailureConfig(max_failures=_WORKER_DEATHS),
-            checkpoint_config=ray_tune.CheckpointConfig(num_to_keep=2),
-            stop=TargetReached(objective, limits.target),
-            verbose=0,
-        ),
-    )
-
-
-def _directory_name(trial: Trial) -> str:
-    return str(trial.trial_id)
-
-
-class TargetReached(Stopper):
-    """Ends a study once a trial that ran to its end is good enough."""
-
-    def __init__(self, objective: Objective, target: float | None) -> None:
-        self._objective, self._target, self._reached = objective, target, False
-
-    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        if self._target is not None and result.get(FINISHED):
-            self._reached |= self._objective.reached(result[self._objective.metric], self._target)
-        return False
-
-    def stop_all(self) -> bool:
-        return self._reached
 
 
 def _remove_orphans(trials: Path, rows: list[Row]) -> None:

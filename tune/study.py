@@ -1,21 +1,16 @@
-"""A study as its file describes it, and `lit-cfl tune`'s options."""
+"""A study as its file describes it."""
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import yaml
-from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
-from lit_cfl import catalogue
 from lit_cfl.checkpoint import write_atomically
-from lit_cfl.config_errors import explain
-from lit_cfl.config_files import config_files, found_config
 from lit_cfl.errors import InputError
-from tune.candidate import base_config
 from tune.objective import DEFAULT, Objective
-from tune.spaces import Space, parse_space
+from tune.space_file import parse_space
+from tune.spaces import Space
 
 
 @dataclass(frozen=True)
@@ -113,94 +108,3 @@ class Study:
         """Writes the study file."""
         text = yaml.safe_dump(asdict(self), sort_keys=False, allow_unicode=True)
         write_atomically(path, lambda file: file.write(text.encode()))
-
-
-@dataclass(frozen=True)
-class StudyRequest:
-    """What a command line asks for.
-
-    Args:
-        study: with its base whole.
-        study_dir: where its files go; None = runs/<name>-<time>.
-        resume: a study directory to go on with, or None.
-        address: of a Ray cluster; None = this machine.
-    """
-
-    study: Study
-    study_dir: str | None
-    resume: str | None
-    address: str | None
-
-
-def study_parser() -> ArgumentParser:
-    """Options of `lit-cfl tune`; help texts come from the docstrings."""
-    parser = ArgumentParser(
-        prog="lit-cfl tune", exit_on_error=False, allow_abbrev=False,
-        description="Searches an experiment's options with Ray Tune; every trial is a whole run.",
-    )  # fmt: skip
-    parser.add_argument(
-        "--config", action="config", help="A study's file, or the name of one, such as tune/quickstart."
-    )
-    parser.add_argument("--study_dir", type=str, help="Where the files go (default: runs/<name>-<time>).")
-    parser.add_argument("--resume", metavar="STUDY_DIR", help="Go on with a study. Never one of a stranger.")
-    parser.add_argument("--ray.address", type=str, help="auto or HOST:PORT of a Ray cluster (default: this machine).")
-    parser.add_class_arguments(Study)
-    return parser
-
-
-def parse_study(arguments: Sequence[str]) -> StudyRequest:
-    """Reads a command line. Raises InputError for anything that cannot be used."""
-    words = _with_recorded_study(arguments)
-    parser = study_parser()
-    read = _read(parser, [found_config(a, b) for a, b in zip(["", *words], words, strict=False)])
-    if read.get("base") is None:
-        raise InputError("no base is given; start from a file: lit-cfl tune --config tune/quickstart")
-    resume, address = read.pop("resume"), read.pop("ray").address
-    study_dir = read.pop("study_dir")
-    files = [Path(file) for file in config_files(words)]
-    read.pop("config")
-    study = _build(parser, read)
-    beside = next((file.parent for file in reversed(files) if file.is_file()), None)
-    whole = base_config(study.base, beside)
-    return StudyRequest(Study(**(vars(study) | {"base": whole})), study_dir, resume, address)
-
-
-def _with_recorded_study(arguments: Sequence[str]) -> list[str]:
-    words = list(arguments)
-    at = next((i for i, word in enumerate(words) if word.partition("=")[0] == "--resume"), None)
-    if at is None:
-        return words
-    path = Path(words[at].partition("=")[2] or "".join(words[at + 1 : at + 2]))
-    others = [word for word in words if word.startswith("--") and word.partition(".")[0].partition("=")[0] != "--ray"]
-    if len(others) > 1:
-        raise InputError(
-            f"--resume goes on with the study as it is; leave out {others[0]} (only --ray.address is free)"
-        )
-    if not (path / "study.yaml").is_file():
-        raise InputError(f"{path} holds no study to resume; give the directory of one")
-    return ["--config", str(path / "study.yaml"), *words]
-
-
-def _read(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
-    try:
-        return parser.parse_args(list(words))
-    except ArgumentError as error:
-        message = explain(str(error), list(parser._option_string_actions))
-        raise InputError(message.replace("lit-cfl run", "lit-cfl tune")) from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"the study's file is no UTF-8 text: {error}") from error
-
-
-def _build(parser: ArgumentParser, read: Namespace) -> Study:
-    try:
-        given = parser.instantiate(read)
-    except ValueError as error:
-        raise next(
-            (e for e in (error, error.__cause__, error.__context__) if isinstance(e, InputError)), error
-        ) from error
-    return Study(**{name: getattr(given, name) for name in vars(given)})
-
-
-def packaged() -> list[str]:
-    """Names of the studies that come with the package."""
-    return [name for name in catalogue.configs() if name.startswith("tune/")]

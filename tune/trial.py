@@ -1,10 +1,13 @@
 """One trial: a whole run in a directory of its own, which tells Ray Tune of each round."""
 
+import fcntl
 import shutil
 import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic, sleep
 from typing import Any
 
 from ray import tune as ray_tune
@@ -23,6 +26,7 @@ ROUNDS = "rounds"  # what schedulers count: rounds that were run
 FINISHED = "finished"  # whether the trial ran to its own end
 ERROR = "error"  # why it did not
 SECONDS = "seconds"
+_WAIT_SECONDS, _POLL_SECONDS = 60.0, 0.2
 _REPORTED = ("val/", "train/", "clusters/", "traffic/")  # test figures never reach the search
 
 
@@ -38,6 +42,7 @@ class Job:
         folder: of the trials' directories.
         threads: PyTorch's, in each trial, unless the base says otherwise.
         evolves: whether values change in the middle of a trial (PBT).
+        pauses: whether the scheduler pauses trials; they then save every round, or a pause would lose many.
     """
 
     base: Mapping[str, Any]
@@ -47,6 +52,7 @@ class Job:
     folder: Path
     threads: int = 1
     evolves: bool = False
+    pauses: bool = False
 
     def experiment(self, values: Mapping[str, Any]) -> Experiment:
         """The experiment at one point of the space."""
@@ -56,7 +62,7 @@ class Job:
     def of_trial(self, experiment: Experiment) -> Experiment:
         """An experiment under the seeds and the threads of a trial."""
         plan = experiment.plan or PlanOptions()
-        checkpoint = replace(experiment.checkpoint, every_seconds=0.0) if self.evolves else experiment.checkpoint
+        checkpoint = replace(experiment.checkpoint, every_seconds=0.0) if self.pauses else experiment.checkpoint
         plan = replace(plan, threads=plan.threads or self.threads)
         config = dict(experiment.described()) | {"seeds": list(self.seeds), "plan": vars(plan)}
         config["checkpoint"] = vars(checkpoint)
@@ -83,7 +89,21 @@ def run_trial(config: dict[str, Any], job: Job) -> None:
 
 def _run(experiment: Experiment, path: Path, report: "Report") -> Finished:
     report.begin(experiment)
+    _wait_until_free(path)
     return run(experiment, path, Watch(started=report.started, row=report.row), going="resume")
+
+
+def _wait_until_free(path: Path) -> None:
+    """The process that ran this trial before may still be about to end."""
+    deadline = monotonic() + _WAIT_SECONDS
+    while monotonic() < deadline and (path / ".lock").exists():
+        with (path / ".lock").open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                sleep(_POLL_SECONDS)
+            else:
+                return
 
 
 def _evolving(job: Job, path: Path, values: Mapping[str, Any]) -> Experiment:
@@ -129,7 +149,7 @@ class Report:
         if not self._first_seed or row["round"] + 1 >= self._rounds or row.get(self.job.objective.metric) is None:
             return
         self._last = _reported(row) | {ROUNDS: row["round"] + 1, SECONDS: row["time/elapsed_seconds"]}
-        self._send(self._last | {FINISHED: False}, with_files=self.job.evolves)
+        self._send(self._last | {FINISHED: False}, saved=self.job.pauses)
 
     def end(self, finished: Finished) -> None:
         """All seeds are over."""
@@ -155,10 +175,16 @@ class Report:
         objective = self.job.objective
         self._send({ROUNDS: 0} | self._last | {objective.metric: objective.worst, FINISHED: False, ERROR: text})
 
-    def _send(self, metrics: dict[str, Any], with_files: bool = False) -> None:
-        saved = with_files and (self.path / "checkpoint.pt").exists()
-        checkpoint = ray_tune.Checkpoint.from_directory(str(self.path)) if saved else None
-        ray_tune.report(metrics, checkpoint=checkpoint)
+    def _send(self, metrics: dict[str, Any], saved: bool = False) -> None:
+        """Reports; `saved`: with a checkpoint, which is a mark only where no other trial may go on from it."""
+        if not saved or (self.job.evolves and not (self.path / "checkpoint.pt").exists()):
+            ray_tune.report(metrics)
+        elif self.job.evolves:
+            ray_tune.report(metrics, checkpoint=ray_tune.Checkpoint.from_directory(str(self.path)))
+        else:
+            with TemporaryDirectory(prefix="lit-cfl-") as mark:
+                (Path(mark) / "trial.txt").write_text(str(self.path))
+                ray_tune.report(metrics, checkpoint=ray_tune.Checkpoint.from_directory(mark))
 
 
 def _reported(row: Mapping[str, Any]) -> dict[str, Any]:

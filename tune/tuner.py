@@ -1,0 +1,67 @@
+"""A study as Ray Tune is given it."""
+
+from pathlib import Path
+from typing import Any
+
+from ray import tune as ray_tune
+from ray.tune import Stopper
+from ray.tune.experiment import Trial
+
+from tune.domains import domains, scheduler, searcher
+from tune.objective import Objective
+from tune.prepared import Prepared
+from tune.trial import FINISHED
+
+_WORKER_DEATHS = 3  # of one trial, that are survived
+_DEFAULT_TRIALS = 20
+
+
+def new_tuner(prepared: Prepared, trainable: Any, records: Path) -> ray_tune.Tuner:
+    """A tuner that has not begun; its records go to a folder."""
+    study, space, limits = prepared.study, prepared.space, prepared.study.limits
+    samples = 1 if space.grid else limits.trials or _DEFAULT_TRIALS
+    objective = study.objective
+    chosen = searcher(study, space)
+    conditional = space.algorithms and getattr(chosen, "_space", None) is not None
+    return ray_tune.Tuner(
+        trainable,
+        param_space={} if conditional else domains(space),
+        tune_config=ray_tune.TuneConfig(
+            metric=study.metric,
+            mode=objective.mode,
+            search_alg=chosen,
+            scheduler=scheduler(study, space, prepared.rounds, prepared.first_clustering_round),
+            num_samples=samples,
+            max_concurrent_trials=limits.concurrent,
+            time_budget_s=None if limits.minutes is None else 60 * limits.minutes,
+            reuse_actors=True,
+            trial_dirname_creator=_directory_name,
+        ),
+        run_config=ray_tune.RunConfig(
+            name=records.name,
+            storage_path=str(records.parent),
+            failure_config=ray_tune.FailureConfig(max_failures=_WORKER_DEATHS),
+            checkpoint_config=ray_tune.CheckpointConfig(num_to_keep=4),
+            stop=TargetReached(objective, limits.target),
+            verbose=0,
+        ),
+    )
+
+
+def _directory_name(trial: Trial) -> str:
+    return str(trial.trial_id)
+
+
+class TargetReached(Stopper):
+    """Ends a study once a trial that ran to its end is good enough."""
+
+    def __init__(self, objective: Objective, target: float | None) -> None:
+        self._objective, self._target, self._reached = objective, target, False
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        if self._target is not None and result.get(FINISHED):
+            self._reached |= self._objective.reached(result[self._objective.metric], self._target)
+        return False
+
+    def stop_all(self) -> bool:
+        return self._reached
