@@ -3,9 +3,9 @@
     LITCFL_DATA=DIR python benchmarks/newcomers.py --out docs/newcomers.csv [--data rotated femnist] [--seeds 0 1 2]
                                                    [--algorithms FedAvg ...] [--rounds 50]
 
-30 % of the clients are held out. After the last round each of them is placed by the method's own rule, from its training
-data, and scored on its test data with the model it is served (0 steps), and after 1 and 10 further mini-batches of
-local training from there. Nothing is chosen by these figures.
+30 % of the clients are held out. After the last round each of them is placed by the method's own rule, from its
+training data, and scored on its test data with the model it is served (0 steps), and after 1 and 10 further
+mini-batches of local training from there. Nothing is chosen by these figures.
 
 * rotated: MNIST in four rotations, 400 clients of 600 images (StoCFL, section A.1), linear net, 10 % of the others a
   round, 5 epochs of batches of 50, lr 0.1. ari: of the newcomers' clusters with their rotations.

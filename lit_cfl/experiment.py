@@ -139,7 +139,7 @@ class Experiment:
         """The plan on this machine: what is set by hand, the rest by rule, which looks at the data."""
         load, fits = Workload(), self.rounds * self.cohort_size
         if data is not None:
-            load = workload(self.task, self.seeds[0], self.local, data, self.precision, fits)
+            load = workload(self.task, self.seeds[0], self.local, data, self.precision, fits, self.cohort_size)
         plan = choose_plan(self.engine, self.device, self.precision, load, self.plan)
         warn_of_slowness(self.engine, plan, load)
         return plan

@@ -52,6 +52,7 @@ def rows_of(n: int, d: int = COLUMNS) -> torch.Tensor:
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(products, "BLOCK_BYTES", 16_000)
     monkeypatch.setattr(products, "TILE", 4)
+    monkeypatch.setattr(products, "ROWS_AT_ONCE", 4)
     monkeypatch.setattr(similarity, "TILE", 4)
 
 
@@ -64,6 +65,7 @@ def test_chunks_and_blocks_change_nothing(function: Callable[[Any], torch.Tensor
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(products, "BLOCK_BYTES", block_bytes)
         patch.setattr(products, "TILE", 4)
+        patch.setattr(products, "ROWS_AT_ONCE", 4)
         patch.setattr(similarity, "TILE", 4)
         found = function([rows[start:stop] for start, stop in zip([0, *cuts], [*cuts, 11], strict=True)])
     assert_close(found, expected, atol=1e-7, rtol=0)

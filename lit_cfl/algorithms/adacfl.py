@@ -1,6 +1,7 @@
 """AdaCFL as far as it is known: CFL by the distances of fully connected weights, into as many parts as show.
 
 Described in: Yuan et al. LayerCFL: An Efficient Federated Learning with Layer-Wised Clustering. Cybersecurity 6, 2023.
+Neither has an arXiv number that we know of; what is CFL's in it is of arXiv:1910.01991.
 
 Where this differs from the paper:
 * AdaCFL's own rule for the number of clusters is not in our sources, and no code could be found. Taken from the

@@ -1,7 +1,7 @@
 """LayerCFL: CFL that compares clients by those layers in which their kind of skew shows.
 
 Yuan et al. LayerCFL: An Efficient Federated Learning with Layer-Wised Clustering. Cybersecurity 6, 2023. Algorithms 1
-and 2, Equations 24 to 28.
+and 2, Equations 23 to 28. It has no arXiv number that we know of; it builds on CFL, arXiv:1910.01991.
 
 Where this differs from the paper (beside what CFL lists: C29 to C32):
 * eps2 is compared with the norm of the whole update by default, like eps1; the paper takes the selected layers' (whose
@@ -10,7 +10,8 @@ Where this differs from the paper (beside what CFL lists: C29 to C32):
 * Algorithm 2 splits at >= eps2, CFL's code above it; above here.
 * "a conv layer" is the fourth convolution, as in the paper's VGG16, or the last of fewer; "an FC layer" the first
   fully connected one. `layers: auto` is ours: it never sees true clusters.
-* Theorem 1 speaks of cosines: with the other distances there is no `gamma_max`.
+* Theorem 1 speaks of cosines: with l2 distances there is no `gamma_max`. They are looked at as 1 - 2 l2 / the largest
+  l2, so that layers of any size can be held against each other.
 """
 
 from dataclasses import dataclass
@@ -49,7 +50,7 @@ class LayerCFL(CFL):
         distance: of two clients: `cos` or `l2` of their weights in these layers, `delta_cos` or `delta_l2` of their
             updates.
         eps2_on: compare eps2 with the norm of the `whole` update, or of the selected `layer` (paper) (C33).
-        layer_score: what `auto` goes by: the mean `silhouette` of the bipartition, or its `gap` (Equation 24: least
+        layer_score: what `auto` goes by: the mean `silhouette` of the bipartition, or its `gap` (Equation 21: least
             similarity within minus greatest across).
     """
 

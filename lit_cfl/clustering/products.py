@@ -8,12 +8,19 @@ from torch import Tensor
 Rows = Tensor | Sequence[Tensor]  # [n, d], or its chunks [c, d] in order
 
 BLOCK_BYTES = 2**28  # of one float64 block of columns
+ROWS_AT_ONCE = 64  # compared with a few others
 TILE = 1024  # rows of the Gram matrix found at once: only the upper half is multiplied
 
 
 def chunks_of(rows: Rows) -> list[Tensor]:
     """The rows as a list of tensors `[c, d]`; one tensor is one chunk."""
     return [rows] if isinstance(rows, Tensor) else list(rows)
+
+
+def row_tiles(rows: Rows) -> Iterator[Tensor]:
+    """Some rows at a time `[t, d]`, whole: a file is read from beginning to end."""
+    for part in chunks_of(rows):
+        yield from part.split(ROWS_AT_ONCE)
 
 
 def column_blocks(rows: Rows) -> Iterator[Tensor]:

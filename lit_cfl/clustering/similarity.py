@@ -5,7 +5,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from lit_cfl.clustering.products import TILE, Rows, add_gram, chunks_of, column_blocks, gram, mirrored
+from lit_cfl.clustering.products import TILE, Rows, add_gram, chunks_of, column_blocks, gram, mirrored, row_tiles
 from lit_cfl.errors import InputError
 
 Metric = Literal["l1", "l2", "cosine"]
@@ -42,15 +42,18 @@ def direction_cosines(updates: Rows, directions: Tensor) -> Tensor:
     Returns:
         `[n, clusters]` in [-1, 1]; 0 for a zero update or direction.
     """
-    parts, num_directions = chunks_of(updates), len(directions)
-    n = sum(map(len, parts))
-    products = torch.zeros(n, num_directions, dtype=torch.float64)
-    squares = torch.zeros(n + num_directions, dtype=torch.float64)
-    for block in column_blocks([*parts, directions]):
+    return torch.cat([_direction_cosines(tile, directions) for tile in row_tiles(updates)])
+
+
+def _direction_cosines(updates: Tensor, directions: Tensor) -> Tensor:
+    n = len(updates)
+    products = torch.zeros(n, len(directions), dtype=torch.float64)
+    squares = torch.zeros(n + len(directions), dtype=torch.float64)
+    for block in column_blocks([updates, directions]):
         products.addmm_(block[:n], block[n:].T)
         squares += block.square().sum(1)
     norms = squares.sqrt()
-    return divided(products, norms[:n, None] * norms[n:]).to(parts[0].dtype)
+    return divided(products, norms[:n, None] * norms[n:]).to(updates.dtype)
 
 
 def divided(products: Tensor, lengths: Tensor) -> Tensor:
@@ -108,14 +111,17 @@ def cross_distances(rows: Rows, others: Tensor, metric: Metric) -> Tensor:
         InputError: unknown metric.
     """
     _require_known(metric)
-    parts = chunks_of(rows)
     if metric == "cosine":
-        return 1 - direction_cosines(parts, others)
-    n, power = sum(map(len, parts)), 1 if metric == "l1" else 2
+        return 1 - direction_cosines(rows, others)
+    return torch.cat([_cross_distances(tile, others, 1 if metric == "l1" else 2) for tile in row_tiles(rows)])
+
+
+def _cross_distances(rows: Tensor, others: Tensor, power: int) -> Tensor:
+    n = len(rows)
     total = torch.zeros(n, len(others), dtype=torch.float64)
-    for block in column_blocks([*parts, others]):
+    for block in column_blocks([rows, others]):
         total += _pairwise(block[:n], block[n:], power) ** power
-    return (total ** (1 / power)).to(parts[0].dtype)
+    return (total ** (1 / power)).to(rows.dtype)
 
 
 def _manhattan(rows: Rows) -> Tensor:

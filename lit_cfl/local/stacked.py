@@ -20,6 +20,7 @@ from lit_cfl.errors import DivergedError, Notice
 from lit_cfl.local.batches import Shuffled, num_steps
 from lit_cfl.local.cells import with_plain_cells
 from lit_cfl.local.clients import FitRequest
+from lit_cfl.local.compiled import CompiledSteps, CompilingError
 from lit_cfl.local.dropout import step_keys
 from lit_cfl.local.engine import Engine, LocalTraining, Placed, TaskFactory
 from lit_cfl.local.gradients import LARGEST, stacked_gradients, stacks
@@ -29,7 +30,7 @@ from lit_cfl.local.lanes import Effort, pool_capacity, pool_groups
 from lit_cfl.local.linear import with_stacked_linear
 from lit_cfl.local.plain import PlainLoop
 from lit_cfl.local.plan import Plan
-from lit_cfl.local.runner import Advance, Runner
+from lit_cfl.local.runner import Runner
 from lit_cfl.local.steps import Steps
 from lit_cfl.local.update import Update
 from lit_cfl.local.work import Chunk
@@ -118,11 +119,9 @@ class StackedEngine(Engine):
             return self._one_by_one(jobs, pool, request.prox)
         if not self.plan.compile:
             return self._lanes(batch_size).run(jobs, pool, self._capacity, request.prox)
-        from torch._dynamo.exc import TorchDynamoException  # slow to import, and only here needed
-
         try:
             return self._lanes(batch_size).run(jobs, pool, self._capacity, request.prox)
-        except TorchDynamoException as error:
+        except CompilingError as error:
             self.plan = replace(self.plan, lanes=1, narrow=1, compile=False)
             reason = str(error).splitlines()[0]
             warnings.warn(f"compiling failed ({reason}): clients train in a plain loop", Notice, stacklevel=2)
@@ -142,7 +141,7 @@ class StackedEngine(Engine):
             advance = (
                 CapturedSteps(self._steps, plan.device)
                 if on_gpu
-                else _compiled(self._steps)
+                else CompiledSteps(self._steps)
                 if plan.compile
                 else self._steps
             )
@@ -174,9 +173,3 @@ class StackedEngine(Engine):
             f"client {client} diverged in round {round}: training loss {loss}, learning rate {rate:g}; "
             "lower the learning rate, set local.gradient_clip, or set local.on_divergence to skip"
         )
-
-
-def _compiled(steps: Steps) -> Advance:
-    torch._dynamo.config.recompile_limit = 64  # four shapes a run, and several runs a process
-    compiled: Advance = torch.compile(steps, dynamic=False, fullgraph=True)
-    return compiled
