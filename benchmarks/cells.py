@@ -1,4 +1,4 @@
-"""Long experiments in cells: each combination of settings is run once, and its rows are added to a CSV when it is done."""
+"""Long experiments in cells: each combination of settings is run once; its rows go to a CSV when it is done."""
 
 import csv
 from collections.abc import Callable, Iterable, Iterator, Sequence

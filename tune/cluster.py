@@ -2,17 +2,14 @@
 
 import os
 import shutil
-import signal
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import ceil
-from types import FrameType
 
 import ray
 import torch
 
-from lit_cfl.errors import InputError, Interrupted
+from lit_cfl.errors import InputError
 from lit_cfl.local import ray_cluster
 from lit_cfl.local.plan import Plan
 from tune.study import Resources
@@ -82,25 +79,3 @@ def require_room(path: str) -> None:
 def threads_of(resources: Resources) -> int:
     """PyTorch's threads in a trial."""
     return max(1, ceil(resources.cpus))
-
-
-@contextmanager
-def ended_by_signals() -> Iterator[None]:
-    """SIGINT and SIGTERM end the block by an exception, so that Ray is shut down; a second one ends the process."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def handle(signum: int, frame: FrameType | None) -> None:
-        for one in before:
-            signal.signal(one, signal.SIG_DFL)
-        raise Interrupted(signum)
-
-    before = {signum: signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)}
-    for signum in before:
-        signal.signal(signum, handle)
-    try:
-        yield
-    finally:
-        for signum, handler in before.items():
-            signal.signal(signum, handler)

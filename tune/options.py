@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
@@ -94,5 +95,5 @@ def _read(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
 def _build(read: Namespace) -> Study:
     """The study. Its base, space, searcher and scheduler stay as they are written: nothing in them is instantiated."""
     given = read.as_dict()
-    groups = {"resources": Resources(**given.pop("resources")), "limits": Limits(**given.pop("limits"))}
+    groups: dict[str, Any] = {"resources": Resources(**given.pop("resources")), "limits": Limits(**given.pop("limits"))}
     return Study(**given, **groups)

@@ -15,12 +15,14 @@ from lit_cfl.checkpoint import write_atomically
 from lit_cfl.errors import InputError
 from lit_cfl.run import run
 from tune.candidate import Config, build
+from tune.leaving import leave_if_asked
 from tune.study import Study
 from tune.trial import Job
 
 TEST = "test/weighted_accuracy"
 BEST, DEFAULT = "best", "default"
 _LEVEL = 0.95
+_POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
@@ -85,6 +87,8 @@ def repeat(study: Study, job: Job, best: Config, path: Path, say: Callable[[str]
     failed = []
     for (setting, seed), reference in zip(names, running, strict=True):
         try:
+            while not ray.wait([reference], timeout=_POLL_SECONDS)[0]:
+                leave_if_asked()
             found[setting][seed] = ray.get(reference)
         except ray.exceptions.RayError as error:
             failed.append(f"{setting}, seed {seed}: {str(error).strip().splitlines()[-1]}")

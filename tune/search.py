@@ -11,8 +11,9 @@ from ray import tune as ray_tune
 
 from lit_cfl.errors import InputError
 from lit_cfl.run_directory import locked
-from tune.cluster import connected, ended_by_signals, require_room
+from tune.cluster import connected, require_room
 from tune.domains import domains
+from tune.leaving import leavable
 from tune.prepared import TRIALS, Prepared, prepare
 from tune.repeats import Repeated, repeat
 from tune.results import FINISHED_STATUS, Row, trial_rows, write_best, write_trials
@@ -63,7 +64,7 @@ def run_study(
         if resume:
             require_own(path / _RAY)
         prepared = prepare(study, path)
-        with ended_by_signals(), connected(address, study.resources):
+        with leavable(), connected(address, study.resources):
             prepared.study.write(path / "study.yaml")
             results = _search(prepared, path, resume, say)
             rows = trial_rows(results, prepared.job)

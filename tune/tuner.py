@@ -8,6 +8,7 @@ from ray.tune import Stopper
 from ray.tune.experiment import Trial
 
 from tune.domains import domains, scheduler, searcher
+from tune.leaving import LeaveWhenAsked
 from tune.objective import Objective
 from tune.prepared import Prepared
 from tune.trial import FINISHED
@@ -43,6 +44,7 @@ def new_tuner(prepared: Prepared, trainable: Any, records: Path) -> ray_tune.Tun
             failure_config=ray_tune.FailureConfig(max_failures=_WORKER_DEATHS),
             checkpoint_config=ray_tune.CheckpointConfig(num_to_keep=4),
             stop=TargetReached(objective, limits.target),
+            callbacks=[LeaveWhenAsked()],
             verbose=0,
         ),
     )

@@ -33,7 +33,10 @@ def column_blocks(rows: Rows) -> Iterator[Tensor]:
 
 
 def gram(rows: Rows) -> Tensor:
-    """Inner products of every two rows: float64 `[n, n]`, exactly symmetric."""
+    """Inner products of every two rows: float64 `[n, n]`, exactly symmetric.
+
+    Rows on a map larger than the free memory are slow where the disk reads far ahead: sketch them first.
+    """
     n = sum(map(len, chunks_of(rows)))
     products = torch.zeros(n, n, dtype=torch.float64)
     for block in column_blocks(rows):
