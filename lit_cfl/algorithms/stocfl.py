@@ -1,6 +1,6 @@
 """StoCFL: merge clusters whose data look alike, as clients are sampled; train them around a shared global model.
 
-Zeng, Hu, Liu, Yu, Wang, Xu. Stochastic Clustered Federated Learning. arXiv:2303.00897, Algorithm 1.
+Zeng, Hu, Liu, Yu, Wang, Xu. Stochastic Clustered Federated Learning. 2023. arXiv:2303.00897, Algorithm 1.
 
 Where this differs from the paper:
 * a client's Psi is by default its update in a short training from the anchor, as in the published code, not the
