@@ -10,6 +10,7 @@ from lit_cfl.configuration import parse_data, parse_run
 from lit_cfl.errors import InputError
 
 CONFIGS = catalogue.configs()
+RUNS = [name for name in CONFIGS if not name.startswith("tune/")]  # test_tune_study.py looks at the studies
 
 
 def test_every_file_of_the_folder_is_found():
@@ -33,7 +34,7 @@ def skip_without_data(name: str) -> None:
         pytest.skip(str(error))
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", RUNS)
 def test_configuration_builds(name: str):
     skip_without_data(name)
     request = parse_run(["--config", name])
@@ -42,7 +43,7 @@ def test_configuration_builds(name: str):
     assert request.notices == []
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", RUNS)
 def test_configuration_runs_tiny(name: str, tmp_path: Path):
     skip_without_data(name)
     assert main(["run", "--config", name, "--tiny", "--run_dir", str(tmp_path / "run")]) == 0
