@@ -3,8 +3,8 @@
     LITCFL_DATA=DIR python benchmarks/whole_run.py [--rounds 300] [--repeats 3]
 
 1,000 clients of two digits each (FedProx's generator), 20 a round, 10 epochs of batches of 10, lr 0.03; FedGroup with
-m = 3 and alpha = 20, one epoch of pre-training. Each run is a fresh process and a whole run directory; seconds count from its
-first line after the imports to its last file, compiling and evaluation included, and reading the data apart.
+m = 3 and alpha = 20, one epoch of pre-training. Each run is a fresh process and a whole run directory; seconds count
+from its first line after the imports to its last file, compiling and evaluation included, and reading the data apart.
 """
 
 import argparse

@@ -1,10 +1,15 @@
 """What a study is judged by."""
 
+from pathlib import Path
+from types import SimpleNamespace
+
 import pytest
 
 from lit_cfl.errors import InputError
+from tune.cluster import require_room
 from tune.objective import Objective, mean_over_seeds
 from tune.repeats import interval, new_seeds
+from tune.search import require_own
 
 
 @pytest.mark.parametrize(
@@ -59,3 +64,23 @@ def test_interval_is_students():
 
 def test_new_seeds_are_new():
     assert new_seeds([0, 7, 2], 3) == [8, 9, 10]
+
+
+def test_records_of_another_user_are_never_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "ray").mkdir()
+    (tmp_path / "ray" / "tuner.pkl").touch()
+    require_own(tmp_path / "ray")
+    (tmp_path / "ray" / "link").symlink_to("tuner.pkl")
+    with pytest.raises(InputError, match="link is not yours"):
+        require_own(tmp_path / "ray")
+    (tmp_path / "ray" / "link").unlink()
+    monkeypatch.setattr("os.getuid", lambda: 12345)
+    with pytest.raises(InputError, match="is not yours: Ray's records may hold code"):
+        require_own(tmp_path / "ray")
+
+
+def test_a_full_disk_is_said_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    require_room(str(tmp_path))
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=5 * 2**20))
+    with pytest.raises(InputError, match="only 5 MiB are free"):
+        require_room(str(tmp_path))

@@ -19,7 +19,7 @@ def closing_table(console: Console, study: Study, outcome: Outcome) -> None:
     _say(console, f"{len(outcome.rows)} trials: {count[FINISHED_STATUS]} finished, {stopped} stopped early, "
                   f"{count[FAILED_STATUS]} failed")  # fmt: skip
     if outcome.best is None:
-        _say(console, "No trial ran to its end, so there is no best: give more rounds' time (limits.minutes).")
+        _say(console, "No trial ran to its end, so there is no best: raise limits.minutes, or mend what failed.")
     else:
         parameters = {k: outcome.best[k] for k in ("algorithm", *_keys(study)) if outcome.best.get(k) is not None}
         _say(console, "Best: " + ", ".join(f"{key} = {value}" for key, value in parameters.items()))

@@ -18,8 +18,8 @@ FINISHED_STATUS, STOPPED_STATUS, FAILED_STATUS = "finished", "stopped", "failed"
 
 
 def trial_rows(results: Any, job: Job) -> list[Row]:
-    """A row a trial, by id: what Ray Tune was told of each last."""
-    return sorted((_row(result, job) for result in results), key=lambda row: str(row["trial_id"]))
+    """A row a trial, in the order in which they were made: what Ray Tune was told of each last."""
+    return [_row(result, job) for result in results]
 
 
 def _row(result: Any, job: Job) -> Row:
