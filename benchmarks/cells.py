@@ -9,13 +9,13 @@ Row = dict[str, Any]
 
 
 def run_cells(
-    path: Path, key: Sequence[str], columns: Sequence[str], wanted: Iterable[tuple[Any, ...]],
+    path: Path | None, key: Sequence[str], columns: Sequence[str], wanted: Iterable[tuple[Any, ...]],
     run: Callable[..., Iterable[Row]],
 ) -> Iterator[list[Row]]:  # fmt: skip
     """The rows of each wanted cell, from the file or else from running it.
 
     Args:
-        path: of the CSV; made where it is not there.
+        path: of the CSV, made where it is not there; None = nothing is kept.
         key: columns that name a cell.
         columns: the others.
         wanted: cells, as values of `key`.
@@ -25,19 +25,25 @@ def run_cells(
         name = dict(zip(key, map(str, cell), strict=True))
         rows = [row for row in _read(path) if name.items() <= row.items()]
         if not rows:
-            rows = [name | {column: str(row.get(column, "")) for column in columns} for row in run(*cell)]
+            rows = [name | {column: _text(row.get(column)) for column in columns} for row in run(*cell)]
             _add(path, (*key, *columns), rows)
         yield rows
 
 
-def _read(path: Path) -> list[Row]:
-    if not path.exists():
+def _text(value: object) -> str:
+    return "" if value is None else str(value)
+
+
+def _read(path: Path | None) -> list[Row]:
+    if path is None or not path.exists():
         return []
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
 
 
-def _add(path: Path, columns: Sequence[str], rows: list[Row]) -> None:
+def _add(path: Path | None, columns: Sequence[str], rows: list[Row]) -> None:
+    if path is None:
+        return
     new = not path.exists()
     with path.open("a", newline="") as file:
         writer = csv.DictWriter(file, columns, lineterminator="\n")

@@ -18,15 +18,14 @@ many of them it is above 0.
 """
 
 import argparse
-import csv
 from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import product
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import torch
+from cells import Row, run_cells
 
 from datamodules import CIFAR10, IID, MNIST, Rotations
 from datamodules.image_sets import ImageSet
@@ -39,9 +38,8 @@ from lit_cfl.local.engine import LocalTraining
 from lit_cfl.nets import VGG16, LeNet, Net
 from lit_cfl.tasks import Classification
 
-Row = dict[str, Any]
 CELL = ("net", "images", "skew", "seed")
-COLUMNS = (*CELL, "round", "layer", "gap", "loss")
+COLUMNS = ("round", "layer", "gap", "loss")
 IMAGES: dict[str, Callable[..., ImageSet]] = {"cifar10": CIFAR10, "mnist": MNIST}
 SKEWS = ("rotation", "label .5", "label .8")
 NETS: dict[str, Callable[..., Net]] = {"vgg16": partial(VGG16, [64, 64], 0.0, width=8), "lenet": LeNet}
@@ -82,22 +80,6 @@ def cell(net: str, images: str, skew: str, seed: int) -> Iterator[Row]:
         model = model + mean_by_cluster(updates, torch.zeros_like(clients))  # clients of equal sizes
 
 
-def read(path: Path) -> list[Row]:
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def add(path: Path, rows: list[Row]) -> None:
-    new = not path.exists()
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        if new:
-            writer.writeheader()
-        writer.writerows(rows)
-
-
 def line(rows: list[Row]) -> str:
     """The row of the table that is printed for a cell."""
     gaps: dict[str, list[float]] = {}
@@ -119,11 +101,8 @@ def main() -> None:
     options = parser.parse_args()
     shown = [*CELL, "loss", f"mean gap of each layer (rounds above 0, of {ROUNDS})"]
     print(f"| {' | '.join(shown)} |\n|{'---|' * len(shown)}", flush=True)
-    for wanted in product(options.nets, options.images, options.skews, options.seeds):
-        rows = [row for row in read(options.out) if tuple(row[column] for column in CELL) == tuple(map(str, wanted))]
-        if not rows:
-            rows = list(cell(*wanted))
-            add(options.out, rows)
+    wanted = product(options.nets, options.images, options.skews, options.seeds)
+    for rows in run_cells(options.out, CELL, COLUMNS, wanted, cell):
         print(line(rows), flush=True)
 
 

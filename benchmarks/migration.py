@@ -11,7 +11,6 @@ after. Every finished cell is a row of FILE.csv; cells that stand there are not 
 """
 
 import argparse
-import csv
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +21,8 @@ from time import perf_counter
 from typing import get_args
 
 import torch
-from migration_watch import WATCHED, Row, Watch
+from cells import Row, run_cells
+from migration_watch import WATCHED, Watch
 
 from datamodules import MNIST, Digits
 from datamodules.federated import FederatedDataModule
@@ -41,7 +41,7 @@ from lit_cfl.tasks import Classification
 
 KEYS = ("data", "method", "seed")
 SCORES = ("before", "lowest", "end", *WATCHED)
-COLUMNS = (*KEYS, *SCORES, "seconds")
+COLUMNS = (*SCORES, "seconds")
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ CASES = {
 METHODS = list(methods(2, 1))
 
 
-def cell(name: str, method: str, seed: int) -> Row:
+def cell(name: str, method: str, seed: int) -> Iterator[Row]:
     case, begun = CASES[name], perf_counter()
     prepared = case.experiment(method, seed).prepare(seed)
     algorithm, watch, accuracy = prepared.experiment.algorithm, None, []
@@ -117,33 +117,8 @@ def cell(name: str, method: str, seed: int) -> Row:
             watch = watch or Watch(found.index, r.data.true_clusters)
     if watch is None:
         raise RuntimeError("the rounds end before the first exchange")
-    row: Row = {"data": name, "method": method, "seed": seed} | watch.scores(found.index)
-    row |= {"before": accuracy[0], "lowest": min(accuracy), "end": accuracy[-1]}
-    return row | {"seconds": perf_counter() - begun}
-
-
-def rows(names: list[str], methods: list[str], seeds: list[int], out: Path | None) -> Iterator[Row]:
-    """Rows of all cells, those that `out` has already as they stand there."""
-    known: dict[tuple[str, ...], Row] = {}
-    if out is not None and out.exists():
-        with out.open(newline="") as file:
-            known = {tuple(line[key] for key in KEYS): line for line in csv.DictReader(file)}
-    for name, method, seed in product(names, methods, seeds):
-        key = (name, method, str(seed))
-        if key not in known:
-            known[key] = cell(name, method, seed)
-            if out is not None:
-                append(known[key], out)
-        yield known[key]
-
-
-def append(row: Row, out: Path) -> None:
-    new = not out.exists()
-    with out.open("a", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        if new:
-            writer.writeheader()
-        writer.writerow(row)
+    row = watch.scores(found.index) | {"before": accuracy[0], "lowest": min(accuracy), "end": accuracy[-1]}
+    yield row | {"seconds": perf_counter() - begun}
 
 
 def shown(values: list[float]) -> str:
@@ -163,8 +138,9 @@ def main() -> None:
     torch.set_num_threads(1)
     print(f"| data | method | {' | '.join(SCORES)} |\n|{'---|' * (2 + len(SCORES))}")
     for name, method in product(options.data, options.methods):
-        found = list(rows([name], [method], options.seeds, options.out))
-        columns = ([float(row[score]) for row in found if row[score] not in (None, "")] for score in SCORES)
+        wanted = product([name], [method], options.seeds)
+        found = [row for rows in run_cells(options.out, KEYS, COLUMNS, wanted, cell) for row in rows]
+        columns = ([float(row[score]) for row in found if row[score]] for score in SCORES)
         print(f"| {name} | {method} | {' | '.join(map(shown, columns))} |", flush=True)
 
 

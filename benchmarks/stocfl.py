@@ -15,7 +15,6 @@ Prints a row a cell; `ARI 1 from`: the first round (from 1) after which the ARI 
 """
 
 import argparse
-import csv
 from collections.abc import Iterator
 from functools import partial
 from itertools import product
@@ -24,6 +23,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from cells import Row, run_cells
 from sklearn.metrics import adjusted_rand_score
 
 from datamodules import IID, MNIST, FashionMNIST, FederatedDataModule, Hybrid, LabelGroups, LabelShifts, Rotations
@@ -35,9 +35,8 @@ from lit_cfl.nets import MCLR
 from lit_cfl.rounds import Round
 from lit_cfl.tasks import Classification
 
-Row = dict[str, Any]
 CELL = ("data", "psi", "tau", "seed")
-COLUMNS = (*CELL, "round", "ari", "unobserved", "clusters", "objective", "accuracy", "global", "ari_all", "seconds")
+COLUMNS = ("round", "ari", "unobserved", "clusters", "objective", "accuracy", "global", "ari_all", "seconds")
 ROUNDS, SHARE, SHOWN = 50, 0.1, (1, 5, 10, 20, 50)
 
 
@@ -84,26 +83,6 @@ def accuracies(prepared: Prepared, algorithm: StoCFL, r: Round) -> Row:
     return {"accuracy": found["test/weighted_accuracy"], "global": found["test/global_accuracy"]}
 
 
-def read(path: Path) -> list[Row]:
-    if not path.exists():
-        return []
-    with path.open(newline="") as file:
-        return list(csv.DictReader(file))
-
-
-def add(path: Path, rows: list[Row]) -> None:
-    new = not path.exists()
-    with path.open("a", newline="") as file:
-        writer = csv.DictWriter(file, COLUMNS)
-        if new:
-            writer.writeheader()
-        writer.writerows(rows)
-
-
-def name_of(row: Row) -> tuple[str, ...]:
-    return tuple(str(row[column]) for column in CELL)
-
-
 def line(rows: list[Row]) -> str:
     """The row of the table that is printed for a cell."""
     aris = [float(row["ari"]) for row in rows]
@@ -113,7 +92,7 @@ def line(rows: list[Row]) -> str:
     figures = [f"{aris[number - 1]:.3f}" for number in SHOWN]
     figures += [since, str(last["unobserved"]), f"{float(last['ari_all']):.3f}"]
     figures += [f"{float(last['accuracy']):.3f}", f"{float(last['global']):.3f}", str(last["seconds"])]
-    return f"| {' | '.join([*name_of(last), *figures])} |"
+    return f"| {' | '.join([*(last[column] for column in CELL), *figures])} |"
 
 
 def main() -> None:
@@ -127,11 +106,8 @@ def main() -> None:
     shown = [*CELL, *(f"ARI at {number}" for number in SHOWN), "ARI 1 from", "unobserved", "ARI of all", "accuracy",
              "omega", "seconds"]  # fmt: skip
     print(f"| {' | '.join(shown)} |\n|{'---|' * len(shown)}", flush=True)
-    for wanted in product(options.data, options.psi, options.tau, options.seeds):
-        rows = [row for row in read(options.out) if name_of(row) == tuple(map(str, wanted))]
-        if not rows:
-            rows = list(cell(*wanted))
-            add(options.out, rows)
+    wanted = product(options.data, options.psi, options.tau, options.seeds)
+    for rows in run_cells(options.out, CELL, COLUMNS, wanted, cell):
         print(line(rows), flush=True)
 
 
