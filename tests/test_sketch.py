@@ -75,7 +75,7 @@ def test_dtype_is_kept_and_no_rows_give_none():
 
 def test_projection_reaches_another_process_unchanged():
     rows, sketch = rows_of(2, 100), random_projection(100, 10, 7)
-    assert torch.equal(pickle.loads(pickle.dumps(sketch))(rows), sketch(rows))  # noqa: S301
+    assert torch.equal(pickle.loads(pickle.dumps(sketch))(rows), sketch(rows))  # noqa: S301  # our own bytes, as Ray sends them
 
 
 @pytest.mark.parametrize("sketch_dim", [0, -1, 11])

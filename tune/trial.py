@@ -83,7 +83,7 @@ def run_trial(config: dict[str, Any], job: Job) -> None:
         values = job.values(config)
         experiment = _evolving(job, path, values) if job.evolves else job.experiment(values)
         report.end(_run(experiment, path, report))
-    except Exception as error:
+    except Exception as error:  # whatever a user's net or data raise: the other trials go on
         report.failed(error)
 
 

@@ -22,7 +22,7 @@ jax.tree_multimap = jax.tree_util.tree_map
 jax.tree_leaves = jax.tree_util.tree_leaves
 
 import bench_common as bc  # noqa: E402
-import fedjax  # noqa: E402
+import fedjax  # noqa: E402  # these imports need the names put back above
 import haiku as hk  # noqa: E402
 from fedjax.algorithms import fed_avg  # noqa: E402
 

@@ -32,7 +32,7 @@ class CompiledSteps:
         return len(self._compiled)
 
     def __call__(self, lanes: Lanes, work: Work) -> tuple[Lanes, Tensor]:
-        tensors = [*_of_lanes(lanes), *_of_work(work)]
+        tensors = [*lanes.tensors, *_of_work(work)]
         key = (work.index.shape, work.inputs.shape, work.inputs.dtype, work.prox is not None)
         if key not in self._compiled:
             try:
@@ -47,20 +47,16 @@ class CompiledSteps:
         from torch.fx.experimental.proxy_tensor import make_fx
 
         def flat(*given: Tensor) -> list[Tensor]:
-            count = len(_of_lanes(lanes))
+            count = len(lanes.tensors)
             after, losses = self._steps(_lanes(lanes, given[:count]), _work(work, given[count:]))
-            return [*_of_lanes(after), losses]
+            return [*after.tensors, losses]
 
         function: Callable[..., list[Tensor]] = lowered(make_fx(flat)(*tensors), [*tensors])
         return function
 
 
-def _of_lanes(lanes: Lanes) -> list[Tensor]:
-    return [*lanes.rows, *(tensor for slot in lanes.state for tensor in slot)]
-
-
 def _lanes(like: Lanes, tensors: Sequence[Tensor]) -> Lanes:
-    """The lanes that `_of_lanes` gives these tensors of."""
+    """The lanes whose `tensors` these are."""
     rest = iter(tensors)
     rows = tuple(next(rest) for _ in like.rows)
     return Lanes(rows, tuple(tuple(next(rest) for _ in slot) for slot in like.state))

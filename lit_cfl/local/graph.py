@@ -73,7 +73,7 @@ class CapturedSteps:
             shared = next((held.graph.pool() for held in self._captured.values()), None)  # they never run at once
             with torch.cuda.graph(graph, pool=shared, stream=stream):
                 after, losses = self._steps(own_lanes, own_work)
-                for mine, new in zip(_of_lanes(own_lanes), _of_lanes(after), strict=True):
+                for mine, new in zip(own_lanes.tensors, after.tensors, strict=True):
                     mine.copy_(new)
         torch.cuda.current_stream().wait_stream(stream)
         return _Captured(graph, own_lanes, own_work, losses)
@@ -90,12 +90,8 @@ def _tensors(lanes: Lanes, work: Work) -> list[Tensor]:
     """All that may differ from call to call; the pool's buffers do not."""
     prox = [] if work.prox is None else [work.prox]
     return [
-        *_of_lanes(lanes), work.index, work.keys, work.corrections, work.first, *prox, *(work.centers or ()),
+        *lanes.tensors, work.index, work.keys, work.corrections, work.first, *prox, *(work.centers or ()),
     ]  # fmt: skip
-
-
-def _of_lanes(lanes: Lanes) -> list[Tensor]:
-    return [*lanes.rows, *(tensor for slot in lanes.state for tensor in slot)]
 
 
 def _copied(lanes: Lanes, work: Work) -> tuple[Lanes, Work]:

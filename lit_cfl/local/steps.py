@@ -31,6 +31,11 @@ class Lanes:
     rows: Tensors
     state: tuple[Tensors, ...]
 
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All of them: the rows, then the state."""
+        return [*self.rows, *(tensor for slot in self.state for tensor in slot)]
+
 
 @dataclass(frozen=True)
 class Work:
