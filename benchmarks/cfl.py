@@ -42,7 +42,10 @@ EPS1, EPS2 = 0.1, 0.6  # u falls from 0.54 to 0.04 in 40 rounds of the joint mod
 
 def experiment(linkage: Linkage, seed: int) -> Experiment:
     module = MNIST(partition=IID(CLIENTS, test=0.5), skew=LabelShifts())
-    task = partial(Classification, MCLR([1, 28, 28], 10), partial(torch.optim.SGD, lr=0.05))
+
+    def task() -> Classification:
+        return Classification(MCLR([1, 28, 28], 10), partial(torch.optim.SGD, lr=0.05))
+
     algorithm = CFL(eps1=EPS1, eps2=EPS2, warmup_rounds=5, linkage=linkage)
     return Experiment(
         module, task, algorithm, seeds=[seed], rounds=ROUNDS, cohort_size=CLIENTS, local=LocalTraining(1, 50),

@@ -69,11 +69,14 @@ def algorithms(data: str) -> dict[str, Algorithm]:
 def experiment(data: str, algorithm: Algorithm, seed: int, rounds: int) -> Experiment:
     if data == "rotated":
         module = MNIST(partition=IID(100, test="shared"), skew=Rotations(), copies=True, newcomers=0.3)
-        net, local, lr, cohort = MCLR([1, 28, 28], 10), LocalTraining(5, 50), 0.1, 28
+        net, local, lr, cohort = partial(MCLR, [1, 28, 28], 10), LocalTraining(5, 50), 0.1, 28
     else:
         module = FEMNIST(newcomers=0.3)
-        net, local, lr, cohort = MLP(128, [1, 28, 28], 62), LocalTraining(5, 20), 0.05, 10
-    task = partial(Classification, net, partial(torch.optim.SGD, lr=lr))
+        net, local, lr, cohort = partial(MLP, 128, [1, 28, 28], 62), LocalTraining(5, 20), 0.05, 10
+
+    def task() -> Classification:
+        return Classification(net(), partial(torch.optim.SGD, lr=lr))
+
     return Experiment(module, task, algorithm, seeds=[seed], rounds=rounds, cohort_size=cohort, local=local)
 
 

@@ -52,8 +52,9 @@ def data(name: str) -> FederatedDataModule:
 
 
 def experiment(module: FederatedDataModule, algorithm: StoCFL, seed: int) -> Experiment:
-    optimizer = partial(torch.optim.SGD, lr=0.1)
-    task = partial(Classification, MCLR([1, 28, 28], 10), optimizer)
+    def task() -> Classification:
+        return Classification(MCLR([1, 28, 28], 10), partial(torch.optim.SGD, lr=0.1))
+
     cohort_size = round(SHARE * module.federated(seed).num_clients)
     local = LocalTraining(5, "full")
     return Experiment(module, task, algorithm, seeds=[seed], rounds=ROUNDS, cohort_size=cohort_size, local=local)

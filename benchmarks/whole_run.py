@@ -29,7 +29,10 @@ from lit_cfl.tasks import Classification
 
 def whole_run(rounds: int) -> str:
     module = MNIST(partition=MNIST1000(), pixels="standardised_pooled")
-    task = partial(Classification, MCLR([1, 28, 28], 10), partial(torch.optim.SGD, lr=0.03))
+
+    def task() -> Classification:
+        return Classification(MCLR([1, 28, 28], 10), partial(torch.optim.SGD, lr=0.03))
+
     experiment = Experiment(
         module, task, FedGroup(3, pretrain_scale=20), rounds=rounds, cohort_size=20, selection="round_robin_first",
         local=LocalTraining(10, 10),

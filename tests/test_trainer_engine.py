@@ -218,6 +218,12 @@ def test_initial_models_depend_on_seed_and_number():
     assert not torch.equal(engine.initial(0), engine.initial(1))
 
 
+def test_a_net_made_outside_the_task_is_refused():
+    engine = TrainerEngine(partial(Classification, MCLR([5], 3)), Plan(), seed=0)
+    with pytest.raises(InputError, match="same net at every call.*make the net inside"):
+        engine.initial(0)
+
+
 def test_float32_and_bfloat16_rows_are_float32():
     for precision in ("32-true", "bf16-mixed"):
         engine = engine_of(Plan(precision=precision), batch_size=4)

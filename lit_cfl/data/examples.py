@@ -106,15 +106,15 @@ class Examples:
     def batch(self, index: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
         """Inputs `[n, ...]` (floats of `dtype`; token ids stay integers) and labels `[n]` of these indices."""
         index = index.to(self.inputs.device)
-        inputs = self.inputs[index % len(self)]
+        inputs = self.inputs.index_select(0, index % len(self))  # a copy, made 20 times as fast as by inputs[...]
         if self.embeddings is not None:
             inputs = self.embeddings[inputs.long()].to(dtype)
         elif inputs.is_floating_point() or inputs.dtype == torch.uint8:
             inputs = inputs.to(dtype)
         else:
             return inputs, self.targets(index)
-        inputs = inputs - self.offset if isinstance(self.offset, Tensor) or self.offset else inputs
-        inputs = inputs * self.scale if isinstance(self.scale, Tensor) or self.scale != 1.0 else inputs
+        inputs = inputs.sub_(self.offset) if isinstance(self.offset, Tensor) or self.offset else inputs
+        inputs = inputs.mul_(self.scale) if isinstance(self.scale, Tensor) or self.scale != 1.0 else inputs
         for view, seen in self._seen(index):
             if view.quarter_turns:
                 inputs[seen] = inputs[seen].rot90(view.quarter_turns, (-2, -1))

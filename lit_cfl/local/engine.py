@@ -82,8 +82,19 @@ class Engine(ABC):
         return ClientWork(self, round, data)
 
     def initial(self, number: int) -> Tensor:
-        """The run's initial model of that number `[d]`."""
-        return self.layout.read(self._build(number), self.plan.dtype)
+        """The run's initial model of that number `[d]`.
+
+        Raises:
+            InputError: the task gives a net that was made outside of it: models would be alike, whatever the seed.
+        """
+        module = self._build(number)
+        mine = {id(parameter) for parameter in self.template.parameters() if parameter.requires_grad}
+        if any(id(parameter) in mine for parameter in module.parameters()):
+            raise InputError(
+                "the task gives the same net at every call, so that initial models do not follow from the seed; "
+                "make the net inside of it: lambda: Classification(MCLR(...), ...)"
+            )
+        return self.layout.read(module, self.plan.dtype)
 
     def _build(self, number: int) -> LightningModule:
         with self.own_stream("initial", number):
