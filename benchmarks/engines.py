@@ -8,8 +8,8 @@ Cohorts, trained in batches of 10, 10 epochs a round, with SGD:
 * MNIST-1000: 20 of the 1,000 clients of Li et al. (FedProx, 2020), other ones each round, most of them with a few tens
   of digits and some with many hundreds; where DIR holds `mnist`.
 
-Engines: `trainer`, one Lightning fit a client; `plain loop`; `stacked`, compiled, on one core; the same in two
-processes side by side. The first round, which compiles, is stated apart. Columns:
+Engines: `trainer`, one Lightning fit a client; `plain loop`; `stacked`, compiled, on one core; with `two threads`; on one
+core, but in two processes side by side. The first round, which compiles, is stated apart. Columns:
 
 * of GEMM rate: of a large matrix product on this machine and one core (2 x 3 x parameters x examples operations a step;
   convolutions counted as such);
@@ -23,6 +23,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -83,10 +84,12 @@ def data(cohort: str = "even") -> FederatedData:
 
 def engine(model: str, kind: str) -> Engine:
     small = model != "cnn"
+    stacked = Plan("stacked", lanes=4, narrow=1 if small else 2, steps_per_call=5 if small else 1, compile=True)
     plans = {
         "trainer": Plan("trainer"),
         "plain loop": Plan("stacked"),
-        "stacked": Plan("stacked", lanes=4, narrow=1 if small else 2, steps_per_call=5 if small else 1, compile=True),
+        "stacked": stacked,
+        "two threads": replace(stacked, narrow=2, threads=2),
     }
     task = lambda: Classification(NETS[model](), partial(torch.optim.SGD, lr=0.03))  # noqa: E731
     return build_engine(task, plans[kind], 0, LocalTraining(EPOCHS, BATCH))
@@ -99,8 +102,8 @@ def steps_of(clients: Tensor, held: FederatedData) -> Tensor:
 
 def measured(model: str, kind: str, cohort: str, repeats: int) -> Row:
     """Seconds of the first round; a client-step's milliseconds in later ones, the median of the rounds."""
-    torch.set_num_threads(1)
     held, made = data(cohort), engine(model, kind)
+    torch.set_num_threads(made.plan.threads)
     start, times, padded = made.initial(0)[None], [], Effort()
     for number in range(repeats + 1):
         clients = Cohorts(CLIENTS).at(number, held.population, 0)
@@ -112,7 +115,7 @@ def measured(model: str, kind: str, cohort: str, repeats: int) -> Row:
         padded.computed += len(steps) * int(steps.max())
     later = median(seconds / steps for seconds, steps in times[1:])
     row: Row = {"first round s": times[0][0], "ms a client-step": 1000 * later}
-    if kind == "stacked":
+    if kind in ("stacked", "two threads"):
         row |= {"waste": made.effort.waste, "waste if padded": padded.waste}  # type: ignore[attr-defined]  # a stack's
     return row
 
@@ -141,7 +144,7 @@ def gemm_rate() -> float:
 def rows(models: list[str], cohorts: list[str], repeats: int, rate: float) -> Iterator[Row]:
     for model, cohort in product(models, cohorts):
         found: dict[str, float] = {}
-        for kind in ("trainer", "plain loop", "stacked", "stacked, 2 processes"):
+        for kind in ("trainer", "plain loop", "stacked", "two threads", "stacked, 2 processes"):
             if kind == "stacked, 2 processes":
                 row = side_by_side(model, cohort, repeats)
             else:

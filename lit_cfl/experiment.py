@@ -16,7 +16,8 @@ from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.local.check import require_trainable
 from lit_cfl.local.engine import Engine, LocalTraining, TaskFactory
 from lit_cfl.local.engines import build_engine, warn_of_slowness, workload
-from lit_cfl.local.plan import EngineOption, Plan, PlanOptions, Precision, Workload, choose_plan, set_up_torch
+from lit_cfl.local.plan import EngineOption, Plan, PlanOptions, Precision, set_up_torch
+from lit_cfl.local.rule import Workload, choose_plan
 from lit_cfl.rounds import Cohorts, Round, rounds
 from lit_cfl.selection import SelectionRule
 from lit_cfl.stopping import StopRule
@@ -66,7 +67,7 @@ class Experiment:
         stop: early stopping; None = never.
         baseline: an algorithm run on the same clients, split, cohorts and initial weights, into RUN_DIR/baseline/.
         checkpoint: how often to save.
-        engine: `auto` chooses by the rule of `lit_cfl.local.plan`.
+        engine: `auto` chooses by the rule of `lit_cfl.local.rule`.
         device: `auto`, `cpu`, `cuda` or `cuda:<i>`.
         precision: a `lightning.Trainer` precision.
         deterministic: only operations that give the same bits in every run; a GPU needs it for that, a CPU does not.

@@ -40,6 +40,20 @@ def test_compiled_stack_gives_the_trainers_result_with_at_most_four_graphs(preci
     assert compiled.graphs == graphs  # no cohort compiles anything
 
 
+def test_two_threads_keep_the_bits_in_any_company():
+    make, plan = task(lambda: MLP(128, SHAPE, 10)), Plan("stacked", lanes=4, narrow=2, compile=True, threads=2)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        engine, data = build_engine(make, plan, 5, LocalTraining(3, 10)), ragged_data()
+        start = engine.initial(0)[None]
+        whole = engine.at(2, data).fit(start, torch.arange(6)).rows
+        for cohort in ([1], [5, 3], [3, 0, 5, 1, 4, 2], [2, 4, 1]):
+            assert torch.equal(engine.at(2, data).fit(start, torch.tensor(cohort)).rows, whole[cohort])
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_convolutions_keep_their_bits_in_any_company():
     make = task(lambda: MNISTCNN(SHAPE, 10))
     plan = Plan("stacked", lanes=4, narrow=2, compile=True)

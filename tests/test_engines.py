@@ -13,12 +13,12 @@ from torch.testing import assert_close
 
 from lit_cfl.clustering import random_projection
 from lit_cfl.errors import DivergedError, Notice
-from lit_cfl.local import gradients, scorer, stacked
-from lit_cfl.local import plan as plans
+from lit_cfl.local import gradients, rule, scorer, stacked
 from lit_cfl.local.compiled import CompiledSteps
 from lit_cfl.local.engine import LocalTraining
 from lit_cfl.local.engines import build_engine, warn_of_slowness, workload
-from lit_cfl.local.plan import Plan, Workload
+from lit_cfl.local.plan import Plan
+from lit_cfl.local.rule import Workload
 from lit_cfl.local.work import Budget
 from lit_cfl.nets import MCLR, MLP, MNISTCNN
 from lit_cfl.tasks import Classification
@@ -257,7 +257,7 @@ def test_compiling_that_fails_ends_in_a_plain_loop(monkeypatch: pytest.MonkeyPat
 
 
 def test_missing_compiler_is_said_where_it_costs(monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder):
-    monkeypatch.setattr(plans, "has_compiler", lambda: False)
+    monkeypatch.setattr(rule, "has_compiler", lambda: False)
     warn_of_slowness("auto", Plan("stacked"), Workload(7_850, client_steps=49_999))
     assert not recwarn
     with pytest.warns(Notice, match=r"no C\+\+ compiler"):

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from lit_cfl.errors import InputError
-from lit_cfl.local import plan
-from lit_cfl.local.plan import Plan, PlanOptions, Workload, choose_plan, set_up_torch
+from lit_cfl.local import rule
+from lit_cfl.local.plan import Plan, PlanOptions, set_up_torch
+from lit_cfl.local.rule import Workload, choose_plan
 
 
 @pytest.fixture
@@ -39,13 +40,28 @@ def test_plan_follows_its_rule():
 
 @pytest.mark.parametrize(("compiler", "lanes"), [(True, 4), (False, 1)])
 def test_long_runs_compile_where_there_is_a_compiler(compiler: bool, lanes: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(plan, "has_compiler", lambda: compiler)
+    monkeypatch.setattr(rule, "has_compiler", lambda: compiler)
     long = Workload(7_850, client_steps=50_000)
     chosen = choose_plan("auto", "cpu", "32-true", long)
     assert (chosen.compile, chosen.lanes, chosen.narrow) == (compiler, lanes, 1)
     conv = choose_plan("auto", "cpu", "32-true", Workload(3_000_000, has_convolutions=True, client_steps=50_000))
     assert (conv.narrow, conv.steps_per_call) == (min(2, lanes), 1)
     assert not choose_plan("auto", "cpu", "32-true", Workload(7_850, client_steps=49_999)).compile
+
+
+@pytest.mark.parametrize(("parameters", "threads"), [(49_999, 1), (50_000, 2), (999_999, 2), (1_000_000, 16)])
+def test_two_threads_where_a_compiled_model_is_of_middle_size(
+    parameters: int, threads: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(rule, "has_compiler", lambda: True)
+    monkeypatch.setattr(rule.os, "cpu_count", lambda: 16)
+    chosen = choose_plan("auto", "cpu", "32-true", Workload(parameters, client_steps=50_000))
+    assert (chosen.threads, chosen.narrow) == (threads, 1 if threads == 1 else 2)
+    assert choose_plan("ray", "cpu", "32-true", Workload(parameters, client_steps=50_000)).threads == 1
+    short = choose_plan("auto", "cpu", "32-true", Workload(parameters))
+    assert short.threads == (16 if threads == 16 else 1)  # a plain loop
+    by_hand = choose_plan("auto", "cpu", "32-true", Workload(10, client_steps=50_000), PlanOptions(threads=2))
+    assert by_hand.narrow == 2
 
 
 def test_module_that_cannot_be_stacked_falls_back():

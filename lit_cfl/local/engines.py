@@ -8,7 +8,8 @@ from lit_cfl.data import FederatedData
 from lit_cfl.errors import Notice
 from lit_cfl.local.batches import num_steps
 from lit_cfl.local.engine import Engine, LocalTraining, TaskFactory
-from lit_cfl.local.plan import Plan, Precision, Workload, lacks_compiler
+from lit_cfl.local.plan import Plan, Precision
+from lit_cfl.local.rule import Workload, lacks_compiler
 from lit_cfl.local.stackable import obstacles
 from lit_cfl.local.stacked import StackedEngine
 from lit_cfl.local.trainer import TrainerEngine

@@ -1,0 +1,86 @@
+"""Ours beside other frameworks: the same rounds, in turns, so that a busy minute hits everyone.
+
+    python benchmarks/peers/compare.py --python fedjax=ENV/bin/python pfl=ENV/bin/python fedlab=... flower=...
+                                       [--models linear mlp cnn] [--turns 3] [--out FILE.json]
+
+Each framework runs in its own environment, as the docstring of its script says; one that is not given is left out. The
+work is that of `engines.py`: 20 clients of 60 images, batches of 10, 10 epochs. Every turn runs each one in a fresh
+process of some rounds and takes the median of the rounds after the first two; the table shows the median of the turns
+in ms a client-step, and in brackets how many times as long as ours that is, turn by turn, the median again.
+
+Ours computes on one core (`stacked`).
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+HERE = Path(__file__).parent
+STEPS = 1200  # client-steps a round
+NAMES = {"linear": "mclr", "mlp": "mlp", "cnn": "cnn"}
+OPTIONS = {"pfl": ["--threads", "2"], "fedlab": ["--threads", "2"], "flower": ["--tune"]}
+
+
+def of_peer(name: str, python: str, model: str, rounds: int) -> float:
+    """Milliseconds a client-step."""
+    command = [
+        python, str(HERE / f"bench_{name}.py"), "--preset", "flexcfl-mnist", "--model", NAMES[model],
+        "--clients", "100", "--rounds", str(rounds), "--eval-every", "0", *OPTIONS.get(name, []),
+    ]  # fmt: skip
+    text = output(command)
+    if found := re.search(r"([0-9.]+) ms per client-step", text):
+        return float(found[1])
+    seconds = re.search(r'"s_per_round_median": ([0-9.e-]+)', text)
+    if seconds is None:
+        raise ValueError(f"{name} printed no time: {text[-500:]}")
+    return 1000 * float(seconds[1]) / STEPS
+
+
+def of_ours(model: str, rounds: int) -> float:
+    """Milliseconds a client-step."""
+    kind = "stacked" if model == "linear" else "two threads"
+    case = [str(HERE.parent / "engines.py"), "--case", model, kind, "even", "--repeats", str(rounds)]
+    return float(json.loads(output([sys.executable, *case]).splitlines()[-1])["ms a client-step"])
+
+
+def output(command: Sequence[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, cwd=HERE)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)} failed:\n{done.stderr[-2000:]}")
+    return done.stdout
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", nargs="+", required=True, metavar="NAME=PATH")
+    parser.add_argument("--models", nargs="+", default=["linear", "mlp"], choices=list(NAMES))
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    peers = dict(pair.split("=", 1) for pair in options.python)
+    print(f"| model | ours | {' | '.join(peers)} |\n|{'---|' * (2 + len(peers))}", flush=True)
+    found = {}
+    for model in options.models:
+        rounds = 5 if model == "cnn" else 30
+        turns = [
+            {"ours": of_ours(model, rounds)}
+            | {name: of_peer(name, path, model, rounds) for name, path in peers.items()}
+            for _ in range(options.turns)
+        ]
+        found[model] = turns
+        cells = [f"{median(turn['ours'] for turn in turns):.3g}"]
+        for name in peers:
+            ratio = median(turn[name] / turn["ours"] for turn in turns)
+            cells.append(f"{median(turn[name] for turn in turns):.3g} ({ratio:.2g})")
+        print(f"| {model} | {' | '.join(cells)} |", flush=True)
+    if options.out:
+        options.out.write_text(json.dumps(found, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
