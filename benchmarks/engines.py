@@ -8,8 +8,8 @@ Cohorts, trained in batches of 10, 10 epochs a round, with SGD:
 * MNIST-1000: 20 of the 1,000 clients of Li et al. (FedProx, 2020), other ones each round, most of them with a few tens
   of digits and some with many hundreds; where DIR holds `mnist`.
 
-Engines: `trainer`, one Lightning fit a client; `plain loop`; `stacked`, compiled, on one core; with `two threads`; on one
-core, but in two processes side by side. The first round, which compiles, is stated apart. Columns:
+Engines: `trainer`, one Lightning fit a client; `plain loop`; `stacked`, compiled, on one core; `two threads`, the same
+on two; `stacked, 2 processes`, on one core each, side by side. The first round, which compiles, is stated apart. Columns:
 
 * of GEMM rate: of a large matrix product on this machine and one core (2 x 3 x parameters x examples operations a step;
   convolutions counted as such);

@@ -145,8 +145,12 @@ def draw(found: list[Row], target: Path) -> None:
             held = [float(row["all models MiB"]) / 1024 for row in mine]
             memory.plot(clients, held, ":", color="tab:gray", label="all local models at once")
             memory.legend(frameon=False, fontsize=8)
-        time.set(xscale="log", yscale="log", title=title)
-        memory.set(xscale="log", yscale="log", xlabel="clients")
+        many = case == "cohort"  # the others differ too little for a logarithm
+        time.set(xscale="log", yscale="log" if many else "linear", title=title)
+        memory.set(xscale="log", yscale="log" if many else "linear", xlabel="clients")
+        if not many:
+            time.set_ylim(bottom=0)
+            memory.set_ylim(bottom=0)
     axes[0, 0].set_ylabel("seconds a round")
     axes[1, 0].set_ylabel("GiB of memory")
     figure.savefig(target, dpi=130)
