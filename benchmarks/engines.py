@@ -9,7 +9,7 @@ Cohorts, trained in batches of 10, 10 epochs a round, with SGD:
   of digits and some with many hundreds; where DIR holds `mnist`.
 
 Engines: `trainer`, one Lightning fit a client; `plain loop`; `stacked`, compiled, on one core; `two threads`, the same
-on two; `stacked, 2 processes`, on one core each, side by side. The first round, which compiles, is stated apart. Columns:
+on two; `stacked, 2 processes`, on one core each, side by side. The first round, which compiles, is stated apart.
 
 * of GEMM rate: of a large matrix product on this machine and one core (2 x 3 x parameters x examples operations a step;
   convolutions counted as such);
@@ -141,6 +141,17 @@ def gemm_rate() -> float:
     return 2 * a.shape[0] * a.shape[1] * b.shape[1] / median(times)
 
 
+def bandwidth(mib: float) -> float:
+    """Bytes a second read and written by a copy of so many MiB, on one core."""
+    source = torch.ones(int(mib * 2**18))
+    target, times = torch.empty_like(source), []
+    for _ in range(30):
+        begun = perf_counter()
+        target.copy_(source)
+        times.append(perf_counter() - begun)
+    return 2 * 4 * len(source) / median(times)
+
+
 def rows(models: list[str], cohorts: list[str], repeats: int, rate: float) -> Iterator[Row]:
     for model, cohort in product(models, cohorts):
         found: dict[str, float] = {}
@@ -176,12 +187,17 @@ def main() -> None:
         print(json.dumps(measured(*options.case, options.repeats)))
         return
     found, rate = [], gemm_rate()
+    copies = {mib: bandwidth(mib) for mib in (1, 256)}
+    print(f"one core: {rate / 1e9:.0f} billion operations a second in a product; copies, GB/s: ", end="")
+    print(", ".join(f"{speed / 1e9:.0f} of {mib} MiB" for mib, speed in copies.items()), end="\n\n")
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
     for row in rows(options.models, options.cohorts, options.repeats, rate):
         found.append(row)
         print(shown(row), flush=True)
     if options.out:
-        options.out.write_text(json.dumps({"gemm operations a second": rate, "rows": found}, indent=2) + "\n")
+        options.out.write_text(
+            json.dumps({"gemm operations a second": rate, "bytes a second": copies, "rows": found}, indent=2) + "\n"
+        )
 
 
 if __name__ == "__main__":

@@ -149,8 +149,8 @@ def draw(found: list[Row], target: Path) -> None:
         time.set(xscale="log", yscale="log" if many else "linear", title=title)
         memory.set(xscale="log", yscale="log" if many else "linear", xlabel="clients")
         if not many:
-            time.set_ylim(bottom=0)
-            memory.set_ylim(bottom=0)
+            time.set_ylim(0, 1.2 * max(row["round s"] for row in mine))
+            memory.set_ylim(0, 1.2 * max(float(row["peak MiB"]) for row in mine) / 1024)
     axes[0, 0].set_ylabel("seconds a round")
     axes[1, 0].set_ylabel("GiB of memory")
     figure.savefig(target, dpi=130)
