@@ -1,7 +1,7 @@
 """How well is a client served that was held out of training? One protocol for all thirteen systems.
 
     LITCFL_DATA=DIR python benchmarks/newcomers.py --out docs/newcomers.csv [--data rotated femnist] [--seeds 0 1 2]
-                                                   [--algorithms FedAvg ...] [--rounds 50]
+                                                   [--algorithms FedAvg ...] [--rounds 50] [--page docs/newcomers.md]
 
 30 % of the clients are held out. After the last round each of them is placed by the method's own rule, from its
 training data, and scored on its test data with the model it is served (0 steps), and after 1 and 10 further
@@ -11,14 +11,17 @@ mini-batches of local training from there. Nothing is chosen by these figures.
   round, 5 epochs of batches of 50, lr 0.1. ari: of the newcomers' clusters with their rotations.
 * femnist: 105 writers of LEAF's FEMNIST, MLP of 128, 10 writers a round, 5 epochs of batches of 20, lr 0.05.
 
-Where a method wants a number of clusters it is told 4. Prints a row a cell.
+Where a method wants a number of clusters it is told 4. Prints a row a cell; with `--page`, writes the tables of that
+page from all cells of the CSV: means over the seeds.
 """
 
 import argparse
+import csv
 from collections.abc import Iterator
 from functools import partial
 from itertools import product
 from pathlib import Path
+from statistics import fmean
 from time import perf_counter
 
 import torch
@@ -49,7 +52,9 @@ from lit_cfl.local.work import Budget
 from lit_cfl.nets import MCLR, MLP
 from lit_cfl.tasks import Classification
 
-STEPS = (0, 1, 10)
+DATA, STEPS = ("rotated", "femnist"), (0, 1, 10)
+TITLES = ("algorithm", *(f"{steps} steps" for steps in STEPS), "ARI", "clusters")
+BEGIN, END = "<!-- written by benchmarks/newcomers.py -->", "<!-- until here -->"
 KEY, COLUMNS = ("data", "algorithm", "seed"), ("rounds", "steps", "accuracy", "ari", "clusters", "placed", "seconds")
 SPLITTING = {
     "rotated": {"eps1": 0.15, "eps2": 0.6, "warmup_rounds": 5},
@@ -101,15 +106,47 @@ def cell(rounds: int, data: str, name: str, seed: int) -> Iterator[Row]:
         yield known | {"steps": steps, "accuracy": accuracy, "seconds": round(perf_counter() - begun, 1)}
 
 
+def tables(path: Path) -> str:
+    """A table for each data set from all rows of the CSV: means over its seeds."""
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    return "\n".join(_table(data, [row for row in rows if row["data"] == data]) for data in DATA)
+
+
+def _table(data: str, rows: list[Row]) -> str:
+    seeds = sorted({row["seed"] for row in rows})
+    lines = [f"### {data.capitalize()}, seed(s) {', '.join(seeds)}", "", f"| {' | '.join(TITLES)} |"]
+    lines.append(f"|{'---|' * len(TITLES)}")
+    for name in algorithms(data):
+        mine = [row for row in rows if row["algorithm"] == name]
+        if mine:
+            cells = [_mean([row["accuracy"] for row in mine if row["steps"] == str(steps)], ".3f") for steps in STEPS]
+            found = [row["clusters"] for row in mine if row["steps"] == "0"]
+            cells += [_mean([row["ari"] for row in mine if row["ari"]], ".2f"), _mean(found, ".3g")]
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _mean(values: list[str], form: str) -> str:
+    return format(fmean(map(float, values)), form) if values else ""
+
+
+def write_page(page: Path, path: Path) -> None:
+    """Writes the tables between the page's two marks."""
+    before, rest = page.read_text().split(BEGIN)
+    page.write_text(f"{before}{BEGIN}\n{tables(path)}{END}{rest.split(END)[1]}")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--data", nargs="+", default=["rotated", "femnist"])
+    parser.add_argument("--data", nargs="*", default=DATA)
     parser.add_argument("--algorithms", nargs="+", default=list(algorithms("rotated")))
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--rounds", type=int, default=50)
+    parser.add_argument("--page", type=Path)
     options = parser.parse_args()
-    titles = [*KEY, *(f"{k} steps" for k in STEPS), "ARI", "clusters", "seconds"]
+    titles = [*KEY, *TITLES[1:], "seconds"]
     print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}", flush=True)
     wanted = product(options.data, options.algorithms, options.seeds)
     for rows in run_cells(options.out, KEY, COLUMNS, wanted, partial(cell, options.rounds)):
@@ -117,6 +154,8 @@ def main() -> None:
         ari = f"{float(rows[0]['ari']):.2f}" if rows[0]["ari"] else ""
         named = [rows[0][column] for column in KEY]
         print(f"| {' | '.join([*named, *figures, ari, rows[0]['clusters'], rows[-1]['seconds']])} |", flush=True)
+    if options.page:
+        write_page(options.page, options.out)
 
 
 if __name__ == "__main__":
