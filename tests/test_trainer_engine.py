@@ -220,7 +220,7 @@ def test_initial_models_depend_on_seed_and_number():
 
 def test_a_net_made_outside_the_task_is_refused():
     engine = TrainerEngine(partial(Classification, MCLR([5], 3)), Plan(), seed=0)
-    with pytest.raises(InputError, match="same net at every call.*make the net inside"):
+    with pytest.raises(InputError, match=r"same net at every call.*make the net inside"):
         engine.initial(0)
 
 
