@@ -1,6 +1,8 @@
 """The command line. Heavy imports wait until a command needs them: help and lists answer at once."""
 
 import argparse
+import os
+import signal
 import sys
 import warnings
 from collections.abc import Callable, Sequence
@@ -19,7 +21,7 @@ start here:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit code: 0, or 2 for input that cannot be used."""
+    """Runs a command; returns the exit code: 0, 1 where some runs failed, 2 for input that cannot be used."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = argparse.ArgumentParser(
         prog="lit-cfl", description="Clustered federated learning on PyTorch Lightning.", epilog=_EPILOG,
@@ -38,6 +40,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"lit-cfl: error: {error}", file=sys.stderr)
         return 2
+    except BrokenPipeError:  # who read our output has left, as `head` does
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
 
 
 def _one_line(
@@ -60,6 +65,13 @@ def run_command(arguments: Sequence[str]) -> int:
     from lit_cfl.commands import run_experiment
 
     return run_experiment(arguments)
+
+
+def compare_command(arguments: Sequence[str]) -> int:
+    """run several algorithms on the same clients over several seeds, into one table"""
+    from lit_cfl.compare.command import compare
+
+    return compare(arguments)
 
 
 def tune_command(arguments: Sequence[str]) -> int:
@@ -110,6 +122,7 @@ def list_command(arguments: Sequence[str]) -> int:
 
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "run": run_command,
+    "compare": compare_command,
     "tune": tune_command,
     "evaluate": evaluate_command,
     "assign": assign_command,

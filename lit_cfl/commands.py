@@ -23,23 +23,24 @@ from lit_cfl.saved import SavedRun, load_run
 def run_experiment(arguments: Sequence[str]) -> int:
     """`lit-cfl run`."""
     request = parse_run(arguments)
-    console, experiment = Console(), _found_from_anywhere(request.experiment)
+    options, experiment = request.options, _found_from_anywhere(request.experiment)
+    screen = progress.Screen(options.quiet, options.json)
     for notice in request.notices:
-        console.print(f"Note: {notice}.", soft_wrap=True, highlight=False)
-    if request.options.dry_run:
-        dry_run.show(console, experiment)
+        screen.say(f"Note: {notice}.")
+    if options.dry_run:
+        dry_run.show(screen.aside, experiment)
         return 0
     path, going = _where(request)
     again = f"lit-cfl run --resume {path}"
     try:
         with interruptible() as check:
-            finished = run(experiment, path, progress.watch(console, check), going)
+            finished = run(experiment, path, screen.watch(check), going)
     except Interrupted as stop:
-        console.print(f"Interrupted; every whole round is saved. Go on with: {again}", soft_wrap=True, highlight=False)
+        screen.say(f"Interrupted; every whole round is saved. Go on with: {again}")
         return 128 + stop.signum
     except SaveError as error:
         raise SaveError(f"{error}. The last checkpoint is intact: make room, then go on with: {again}") from error
-    progress.closing_table(console, finished)
+    screen.close(finished)
     return 0
 
 

@@ -41,6 +41,8 @@ _COMMAND_ONLY = (
     "new_plan",
     "tiny",
     "dry_run",
+    "quiet",
+    "json",
     "code",
 )  # options of the command, not of the experiment
 _GROUPS = ("local", "evaluation", "checkpoint", "tracking")  # options that are groups of options
@@ -103,6 +105,10 @@ def experiment_parser(prog: str, ignored: Sequence[str] = ()) -> ArgumentParser:
     parser.add_argument(
         "--dry-run", action="store_true", help="Say what would run, how large and how long; run nothing."
     )
+    parser.add_argument("--quiet", action="store_true", help="Print the run directory at the end; no more but errors.")
+    parser.add_argument(
+        "--json", action="store_true", help="Print a JSON object for each evaluated round and each summary, no more."
+    )
     parser.add_class_arguments(Experiment, skip={"task", "config", *ignored})
     for name in ignored:
         parser.add_argument(f"--{name}", type=Any, help="Not looked at here.")
@@ -136,7 +142,7 @@ def parse_data(arguments: Sequence[str]) -> DataRequest:
     parser.add_argument("--out", metavar="DIR", help="Where the files go (default: runs/<name>-data).")
     append_to_path(arguments)
     read = _read(parser, arguments)
-    foreign = [name for name in ("resume", "run_dir", "new_plan", "tiny", "dry_run") if read[name]]
+    foreign = [name for name in ("resume", "run_dir", "new_plan", "tiny", "dry_run", "quiet", "json") if read[name]]
     if foreign:
         raise InputError(f"--{foreign[0]} is an option of lit-cfl run; lit-cfl data trains nothing, leave it out")
     only_data = ArgumentParser(exit_on_error=False)

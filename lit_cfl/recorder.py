@@ -7,11 +7,12 @@ from importlib.metadata import version
 from time import monotonic
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from lit_cfl.agreement import silhouette
 from lit_cfl.algorithms.base import Info, State
-from lit_cfl.checkpoint import Checkpoint, state_from_dict, state_to_dict, write_atomically
+from lit_cfl.checkpoint import Checkpoint, state_from_dict, state_to_dict
 from lit_cfl.data.lists import lists_of, with_lists
 from lit_cfl.errors import Interrupted
 from lit_cfl.evaluation import (
@@ -22,6 +23,7 @@ from lit_cfl.evaluation import (
     weighted_accuracy,
 )
 from lit_cfl.experiment import Prepared
+from lit_cfl.look import Look
 from lit_cfl.resume import require_agreement, require_same_data
 from lit_cfl.rounds import Round, Traffic
 from lit_cfl.run_contents import (
@@ -34,7 +36,7 @@ from lit_cfl.run_contents import (
     snapshot,
 )
 from lit_cfl.run_directory import RunDirectory, write_config, write_json
-from lit_cfl.tables import read_table
+from lit_cfl.tracking.artifacts import Models, cluster_models
 
 _CARRIED = ("_members", "_memberships", "_best", "_silhouette", "_skipped", "_compared", "_shifted")  # into checkpoints
 
@@ -57,6 +59,7 @@ class Recorder:
         self._seconds_before = 0.0  # of the processes that this one goes on from
         self._after: Round | None = None  # what this process goes on from
         self._latest: tuple[Round, Evaluation] | None = None
+        self._over = False  # whether the latest round is the last
         self._unsaved: tuple[dict[str, Any], State] | None = None
         self._members: Tensor | None = None  # cluster of each client at the last evaluation, -1 = none
         self._memberships: dict[int, Tensor] = {}  # the same for some rounds
@@ -108,10 +111,13 @@ class Recorder:
                     since = monotonic()
                     row |= {"time/evaluation_seconds": since - trained, "time/elapsed_seconds": self._elapsed()}
                     written = self.directory.add_row(row)
+                reason = self._reason_to_stop(r.number) if evaluated else None
+                self._over = last or reason is not None
+                if evaluated:
                     for watcher in watchers:
                         watcher(written)
+                    since = monotonic()
                 self._unsaved = self._content(r), r.state
-                reason = self._reason_to_stop(r.number) if evaluated else None
                 if last or reason or monotonic() - self._saved >= self.experiment.checkpoint.every_seconds:
                     self._save()
                 if reason:
@@ -219,6 +225,7 @@ class Recorder:
             if self._after is None:
                 raise RuntimeError("finish() comes after run()")
             self._latest = self._after, self._evaluation_of(self._after)
+        self._over = True
         r, evaluation = self._latest
         self._memberships[r.number] = members(evaluation, r.data.num_clients)
         self.directory.write_arrays("memberships.npz", membership_arrays(self._memberships, r.data))
@@ -232,20 +239,35 @@ class Recorder:
         if newcomers and "test" in newcomers.scores:
             test = newcomers.scores["test"]
             summary["test/newcomers_accuracy"] = weighted_accuracy(test.correct, test.count)
-        self._draw()
         write_json(self.directory.path / "summary.json", summary)
         return summary
 
-    def _draw(self) -> None:
-        """`layers.png`, where the algorithm scored layers."""
-        table = self.directory.own.get("layers")
-        if table is None or not {"layer", "cluster", "silhouette", "gap", "chosen"} <= set(table.columns):
-            return
-        rows = read_table(table.path)
-        if rows:
-            from lit_cfl.pictures import layer_scores  # matplotlib takes a second to import
+    def look(self) -> Look | None:
+        """What there is to see after the latest evaluation; None where nothing is due."""
+        if self._latest is None or not (self._over or self._latest[0].number in self._memberships):
+            return None
+        r, evaluation = self._latest
+        test = evaluation.scores.get("test")
+        kept = self._memberships | {r.number: members(evaluation, r.data.num_clients)}
+        shifts = {"shift": self.directory.shifts} if self.shifting else {}
+        return Look(
+            r.number,
+            self._over,
+            memberships=lambda: membership_arrays(kept, r.data),
+            cluster=evaluation.index.numpy(),
+            accuracy=(torch.empty(0) if test is None else test.accuracy).numpy(),
+            clusters=list(cluster_rows(r.number, evaluation, r.info.clusters)),
+            snapshots=self.directory.path / "snapshots",
+            compared=self._compared,
+            tables={name: table.path for name, table in (self.directory.own | shifts).items()},
+        )
 
-            write_atomically(self.directory.path / "layers.png", lambda file: layer_scores(rows).savefig(file, dpi=120))
+    def models(self) -> Models:
+        """The models that clients use after the latest round, by cluster."""
+        if self._latest is None:
+            raise RuntimeError("models() comes after run()")
+        r, _ = self._latest
+        return cluster_models(self.experiment.algorithm, r.state, self.engine, r.data.population)
 
     def _score_newcomers(self, r: Round) -> Evaluation | None:
         """Places the clients held out of training, and scores them; the state keeps nothing of it."""

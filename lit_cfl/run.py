@@ -1,5 +1,6 @@
 """Runs into directories: one a seed, and the baseline beside each. All of it can be resumed."""
 
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Literal
 
 from lit_cfl.checkpoint import Checkpoint
 from lit_cfl.data.file import save_partition
-from lit_cfl.errors import InputError, SaveError
+from lit_cfl.errors import InputError, Notice, SaveError
 from lit_cfl.experiment import Experiment
 from lit_cfl.recorder import Recorder
 from lit_cfl.resume import (
@@ -21,6 +22,7 @@ from lit_cfl.resume import (
 from lit_cfl.run_contents import Row
 from lit_cfl.run_directory import RunDirectory, locked, refuse_used, write_config, write_json
 from lit_cfl.tracking import Trackers
+from lit_cfl.tracking.offline import sync_line
 
 Going = Literal["new", "resume", "new_plan"]
 
@@ -51,12 +53,14 @@ class Watch:
         started: called with a title, the first round and the number of rounds when a run begins or goes on.
         row: called with each row of `metrics.csv`.
         ended: called when a run ends, with the reason if it was stopped early.
+        told: called once, at the end of all, with what the user should know: how to upload what W&B kept offline.
     """
 
     started: Callable[[str, int, int], None] = field(default=lambda title, first, rounds: None)
     between_clients: Callable[[], None] = field(default=lambda: None)
     row: Callable[[Row], None] = field(default=lambda row: None)
     ended: Callable[[str | None], None] = field(default=lambda reason: None)
+    told: Callable[[str], None] = field(default=lambda line: warnings.warn(Notice(line), stacklevel=3))
 
 
 def run(experiment: Experiment, path: Path, watch: Watch | None = None, going: Going = "new") -> Finished:
@@ -74,7 +78,16 @@ def run(experiment: Experiment, path: Path, watch: Watch | None = None, going: G
     """
     watch = watch or Watch()
     if len(experiment.seeds) == 1:
-        return _run_seed(experiment, path, watch, going)
+        finished = _run_seed(experiment, path, watch, going)
+    else:
+        finished = _run_seeds(experiment, path, watch, going)
+    line = sync_line([path, *sorted(path.glob("seed-*"))])
+    if line is not None:
+        watch.told(line)
+    return finished
+
+
+def _run_seeds(experiment: Experiment, path: Path, watch: Watch, going: Going) -> Finished:
     with locked(path):
         stored = None if going == "new" else stored_config(path)
         if stored is None:
@@ -163,14 +176,17 @@ def _go_on(recorder: Recorder, new_plan: bool) -> int:
 def _record(recorder: Recorder, watch: Watch, logged: int) -> Row:
     experiment, directory = recorder.experiment, recorder.directory
     config = recorder.prepared.config()
-    trackers = Trackers(experiment.tracking, experiment.name, directory.path, config, directory.run_id, logged)
+    trackers = Trackers(
+        experiment.tracking, experiment.name, directory.path, config, directory.run_id, directory.rows, logged
+    )
     status: Literal["success", "failed"] = "failed"
     reason = None
     recorder.engine.between_clients = watch.between_clients
     watch.started(type(experiment.algorithm).__name__, recorder.next_round, experiment.rounds)
     try:
-        reason = recorder.run(trackers.log, watch.row)
+        reason = recorder.run(lambda row: trackers.log(row, recorder.look()), watch.row)
         summary = recorder.finish(reason)
+        trackers.conclude(summary, recorder.look(), recorder.models)
         status = "success"
     finally:
         recorder.engine.close()

@@ -17,6 +17,7 @@ SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 if SHARED_DATA.is_dir():
     os.environ.setdefault("LITCFL_DATA", str(SHARED_DATA))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a missing copy is an error at once, not after retries
+os.environ["WANDB_MODE"] = "disabled"  # tests of tracking set their own; with a key, all the others would go online
 
 
 @pytest.fixture

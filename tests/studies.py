@@ -1,9 +1,13 @@
 """Small studies on digits for the tests of `tune/`."""
 
+import logging
+import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 BASE: dict[str, Any] = {
@@ -23,6 +27,7 @@ STUDY: dict[str, Any] = {
     "limits": {"trials": 3},
     "num_repeats": 0,
 }
+SLOW = {"class_path": "own_slow.Slow", "init_args": {"rate": 0.0, "pause": 0.0}}
 ALGORITHMS = {
     "choice": [
         {"class_path": "IFCA", "space": {"num_clusters": {"randint": [2, 4]}}},
@@ -48,3 +53,19 @@ def base(**changes: Any) -> dict[str, Any]:
 
 def tune_command(*words: str) -> list[str]:
     return [sys.executable, "-m", "lit_cfl", "tune", *words]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """Ray with two cores and one GPU that is none."""
+    import ray
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(
+            "PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep
+        )  # workers import trainables from here
+        ray.init(
+            "local", num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
+        )
+    yield
+    ray.shutdown()

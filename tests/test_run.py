@@ -1,8 +1,6 @@
 """Whole runs on the digits: files, repeatability, baseline, seeds, evaluation of others, early stopping."""
 
 import json
-import struct
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -259,45 +257,3 @@ def test_recorded_plan_is_used_again(tmp_path: Path):
     experiment = digits()
     plan = replace(experiment.prepare(3).engine.plan, rows_mib=77)
     assert replace(experiment, plan=plan).prepare(3).engine.plan == plan
-
-
-@pytest.mark.slow
-def test_every_run_is_a_wandb_run_of_its_own(tmp_path: Path):
-    run(digits(name="mine", tracking=Tracking(wandb="offline"), baseline=FedAvg()), tmp_path / "run")
-    folders = [
-        list((path / "wandb").glob("offline-run-*")) for path in (tmp_path / "run", tmp_path / "run" / "baseline")
-    ]
-    assert [len(found) for found in folders] == [1, 1]
-    assert folders[0][0].name[-8:] != folders[1][0].name[-8:]
-    logged = wandb_history(next(folders[0][0].glob("*.wandb")))
-    own = read_table(tmp_path / "run" / "metrics.csv")
-    assert [row["test/loss"] for row in logged] == [row["test/loss"] for row in own]
-
-
-def wandb_history(path: Path) -> list[dict[str, float]]:
-    """The rows of an offline run's file: a LevelDB log of protocol buffers."""
-    from wandb.proto.wandb_internal_pb2 import Record
-
-    rows = []
-    for data in leveldb_log(path.read_bytes()):
-        record = Record()
-        record.ParseFromString(data)
-        if record.WhichOneof("record_type") == "history":
-            rows.append({item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item})
-    return rows
-
-
-def leveldb_log(data: bytes) -> Iterator[bytes]:
-    """Records in blocks of 32 KiB; each piece has a checksum, its length and its place in the record."""
-    at, pieces = 7, b""  # behind the file's own header
-    while at + 7 <= len(data):
-        room = 32768 - at % 32768
-        if room < 7:
-            at += room
-            continue
-        length, place = struct.unpack_from("<HB", data, at + 4)
-        pieces += data[at + 7 : at + 7 + length]
-        at += 7 + length
-        if place in (1, 4):  # whole, or last
-            yield pieces
-            pieces = b""

@@ -1,19 +1,17 @@
 """Every kind of searcher and scheduler in real Ray, on a trainable that takes no time; and what is refused."""
 
-import logging
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from studies import ALGORITHMS, base
+from studies import ALGORITHMS, base, cluster  # noqa: F401  # a fixture
 
 from lit_cfl.errors import InputError
 from tune.cluster import connected
 from tune.domains import domains, is_population_based, pauses, scheduler, searcher
+from tune.reporting import FINISHED, ROUNDS
 from tune.space_file import parse_space
 from tune.study import Resources, Study
-from tune.trial import FINISHED, ROUNDS
 
 METRIC = "val/weighted_accuracy"
 ETA = {"algorithm.eta_g": {"uniform": [0.0, 1.0]}}
@@ -22,20 +20,6 @@ GRID = {"algorithm.eta_g": {"grid": [0.0, 0.5, 1.0]}}
 
 def study(space: dict[str, Any], **changes: Any) -> Study:
     return Study(base(), space, **changes)
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[None]:
-    """Two cores and one GPU that is none."""
-    import ray
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent))  # workers import the trainable from here
-        ray.init(
-            "local", num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
-        )
-    yield
-    ray.shutdown()
 
 
 def synthetic(config: dict[str, Any]) -> None:

@@ -15,12 +15,11 @@ from typing import Any
 
 import pytest
 import yaml
-from studies import base, study_file, tune_command
+from studies import SLOW, base, study_file, tune_command
 
 from lit_cfl.cli import main
 
 pytestmark = pytest.mark.ray
-SLOW = {"class_path": "own_slow.Slow", "init_args": {"rate": 0.0, "pause": 0.0}}
 SPACE = {"algorithm.rate": {"uniform": [0.0, 1.0]}}  # under seed 0: 0.64, 0.04, 0.02, 0.91
 
 
@@ -37,7 +36,7 @@ class Command:
         )  # fmt: skip
 
     def end(self) -> tuple[int, str]:
-        output, _ = self.process.communicate(timeout=400)
+        output, _ = self.process.communicate(timeout=900)
         return self.process.returncode, output
 
     def left(self) -> list[int]:
@@ -57,7 +56,7 @@ class Command:
 
 
 def wait_until(condition: Callable[[], object], command: Command) -> None:
-    deadline = time.monotonic() + 200
+    deadline = time.monotonic() + 600
     while not condition():
         assert command.process.poll() is None, command.end()
         assert time.monotonic() < deadline

@@ -8,6 +8,7 @@ from math import ceil
 
 import ray
 import torch
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from lit_cfl.errors import InputError
 from lit_cfl.local import ray_cluster
@@ -67,6 +68,22 @@ def _require(resources: Resources, nodes: list[dict[str, float]], where: str) ->
         if node.get("CPU", 0) >= resources.cpus and node.get("GPU", 0) >= resources.gpus:
             return
     raise InputError(f"no node of {where} has {resources.cpus:g} cores and {resources.gpus:g} GPUs at once; lower one")
+
+
+def require_seen_by_all(path: str) -> None:
+    """Raises InputError where a node of the cluster does not see a folder: its trials would leave nothing here."""
+    nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]  # Ray's
+    if len(nodes) < 2:
+        return
+    look = ray.remote(num_cpus=0)(os.path.isdir)
+    on = [NodeAffinitySchedulingStrategy(node["NodeID"], soft=False) for node in nodes]
+    seen = ray.get([look.options(scheduling_strategy=strategy).remote(path) for strategy in on])
+    blind = [node["NodeManagerAddress"] for node, sees in zip(nodes, seen, strict=True) if not sees]
+    if blind:
+        raise InputError(
+            f"{path} is not there on {', '.join(blind)}: a trial writes its directory where it runs; give a "
+            "--study_dir on a file system that all nodes of the cluster share (to lit-cfl launch: --remote_dir)"
+        )
 
 
 def require_room(path: str) -> None:

@@ -22,9 +22,9 @@ from ray.tune.search.optuna import OptunaSearch
 
 from lit_cfl.config_errors import nearest
 from lit_cfl.errors import InputError
-from tune.spaces import Distribution, Integers, OneOf, Parameter, Space, as_word
+from tune.reporting import ROUNDS
+from tune.spaces import Distribution, Integers, OneOf, Parameter, Space, as_plain
 from tune.study import Study
-from tune.trial import ROUNDS
 
 _SEARCHERS = {"BasicVariantGenerator": BasicVariantGenerator, "OptunaSearch": OptunaSearch}
 _SEEDS = ("seed", "random_state", "random_state_seed", "random_seed")  # names of one thing in Ray's searchers
@@ -40,7 +40,7 @@ def domains(space: Space) -> dict[str, Any]:
 def domain(distribution: Distribution) -> Any:
     """Ray's domain. Values of a choice that are no plain numbers or texts travel as YAML."""
     if isinstance(distribution, OneOf):
-        plain = [value if isinstance(value, (int, float)) else as_word(value) for value in distribution.values]
+        plain = [as_plain(value) for value in distribution.values]
         return ray_tune.grid_search(plain) if distribution.grid else ray_tune.choice(plain)
     if isinstance(distribution, Integers):
         return ray_tune.randint(distribution.low, distribution.high)
@@ -79,7 +79,7 @@ def _suggest(space: Space, trial: Any) -> None:
 def _suggest_one(trial: Any, parameter: Parameter) -> None:
     key, what = parameter.key, parameter.distribution
     if isinstance(what, OneOf):
-        trial.suggest_categorical(key, [v if isinstance(v, (int, float)) else as_word(v) for v in what.values])
+        trial.suggest_categorical(key, [as_plain(value) for value in what.values])
     elif isinstance(what, Integers):
         trial.suggest_int(key, what.low, what.high - 1)
     else:

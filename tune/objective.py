@@ -1,6 +1,6 @@
 """What a study maximises, or minimises: a validation figure, never a test figure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from statistics import fmean
@@ -53,7 +53,7 @@ class Objective:
         """Whether a value is as good as the target."""
         return value <= target if self.mode == "min" else value >= target
 
-    def best(self, rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    def best(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
         """The best row that has the metric; ties go to lower traffic, then to the earlier one."""
         sign = 1.0 if self.mode == "min" else -1.0
         known = [row for row in rows if row.get(self.metric) is not None and isfinite(row[self.metric])]

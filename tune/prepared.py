@@ -9,9 +9,9 @@ from tune.candidate import build
 from tune.check import check_space, first_clustering_round
 from tune.cluster import threads_of
 from tune.domains import is_population_based, pauses, scheduler, searcher
+from tune.job import Job
 from tune.spaces import Space
 from tune.study import Study
-from tune.trial import Job
 
 TRIALS = "trials"  # folder of a study directory
 
@@ -49,7 +49,8 @@ def prepare(study: Study, path: Path) -> Prepared:
     with_seeds = replace(study, seeds=seeds)
     default, *corners = check_space(study.base, space, seeds)
     threads, folder = threads_of(study.resources), path.absolute() / TRIALS
-    job = Job(study.base, space, seeds, objective, folder, threads, is_population_based(study), pauses(study))
+    evolves = is_population_based(study)
+    job = Job(study.name, study.base, space, seeds, objective, folder, threads, evolves, pauses(study))
     prepared = Prepared(with_seeds, space, job, default, default.rounds, first_clustering_round(corners))
     searcher(with_seeds, space)
     scheduler(with_seeds, space, default.rounds, prepared.first_clustering_round)

@@ -12,12 +12,11 @@ import ray
 from scipy.stats import t as student
 
 from lit_cfl.checkpoint import write_atomically
-from lit_cfl.errors import InputError
 from lit_cfl.run import run
 from tune.candidate import Config, build
+from tune.job import Job
 from tune.leaving import leave_if_asked
 from tune.study import Study
-from tune.trial import Job
 
 TEST = "test/weighted_accuracy"
 BEST, DEFAULT = "best", "default"
@@ -78,11 +77,11 @@ def repeat(study: Study, job: Job, best: Config, path: Path, say: Callable[[str]
     if not seeds:
         return None
     say(f"training the best and the default setting on {len(seeds)} new seeds")
-    default = job.of_trial(build(job.base)).described()
+    default = job.of_trial(build(job.base), DEFAULT).described()
     task = ray.remote(num_cpus=study.resources.cpus, num_gpus=study.resources.gpus, max_retries=3)(_summary)
     names = [(setting, seed) for setting in (BEST, DEFAULT) for seed in seeds]
     configs = {BEST: best, DEFAULT: default}
-    running = [task.remote(configs[setting], seed, path / setting / f"seed-{seed}") for setting, seed in names]
+    running = [task.remote(configs[setting], setting, seed, path, job) for setting, seed in names]
     found: dict[str, dict[int, Mapping[str, Any]]] = {BEST: {}, DEFAULT: {}}
     failed = []
     for (setting, seed), reference in zip(names, running, strict=True):
@@ -93,12 +92,16 @@ def repeat(study: Study, job: Job, best: Config, path: Path, say: Callable[[str]
         except ray.exceptions.RayError as error:
             failed.append(f"{setting}, seed {seed}: {str(error).strip().splitlines()[-1]}")
     repeated = Repeated(seeds, {name: _figures(study, own) for name, own in found.items()}, _gain(found), failed)
+    path.mkdir(exist_ok=True)  # it is there unless all failed
     _write(path / "repeats.json", found)
     return repeated
 
 
-def _summary(config: Config, seed: int, path: Path) -> Mapping[str, Any]:
-    return run(build(dict(config) | {"seeds": [seed]}), path, going="resume").summary
+def _summary(config: Config, setting: str, seed: int, path: Path, job: Job) -> Mapping[str, Any]:
+    experiment = build(dict(config) | {"name": f"{job.study}-{setting}-seed-{seed}", "seeds": [seed]})
+    if job.data is not None:
+        job.data.give_to(experiment)
+    return run(experiment, path / setting / f"seed-{seed}", going="resume").summary
 
 
 def _figures(study: Study, own: Mapping[int, Mapping[str, Any]]) -> dict[str, Interval]:
@@ -114,6 +117,4 @@ def _gain(found: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> Interval | No
 
 
 def _write(path: Path, found: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> None:
-    if not path.parent.exists():
-        raise InputError(f"{path.parent} is gone; resume the study")
     write_atomically(path, lambda file: file.write((json.dumps(found, indent=2) + "\n").encode()))

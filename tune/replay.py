@@ -21,6 +21,7 @@ from lit_cfl.run_directory import write_config
 
 Stages = list[tuple[int, dict[str, Any]]]  # the first round, the values that hold from it on
 _STAGES = "stages.json"
+_OWN = (".lock", "summary.json", "environment.json", "wandb")  # what a run does not take over from another
 
 
 @dataclass(frozen=True)
@@ -95,13 +96,14 @@ def with_stages(path: Path, stages: Stages, experiments: Sequence[tuple[int, Exp
     last = experiments[-1][1]
     path.mkdir(parents=True, exist_ok=True)
     (path / _STAGES).write_text(json.dumps(stages))
-    _rewrite(path, described)
-    return replace(last, algorithm=algorithm, config=dict(last.described()) | {"algorithm": described})
+    config = last.described() | {"algorithm": described}
+    _rewrite(path, {key: config[key] for key in ("name", "tracking", "algorithm")})
+    return replace(last, algorithm=algorithm, config=config)
 
 
 def copied(source: Path, path: Path, values: Mapping[str, Any]) -> Stages:
     """Takes over a run with these values from its next round on. Returns the stages of the whole run."""
-    shutil.copytree(source, path, ignore=shutil.ignore_patterns(".lock", "summary.json"))
+    shutil.copytree(source, path, ignore=shutil.ignore_patterns(*_OWN))
     stages: Stages = [(first, own) for first, own in json.loads((path / _STAGES).read_text())]
     saved = Checkpoint(path).load()
     following = 0 if saved is None else int(saved["round"]) + 1
@@ -111,15 +113,15 @@ def copied(source: Path, path: Path, values: Mapping[str, Any]) -> Stages:
     return stages
 
 
-def _rewrite(path: Path, algorithm: Mapping[str, Any]) -> None:
-    """Puts the algorithm into the configuration of a run that is about to be gone on with."""
+def _rewrite(path: Path, changed: Mapping[str, Any]) -> None:
+    """Puts these options into the configuration of a run that is about to be gone on with."""
     if not (path / "config.yaml").exists():
         return
     config = yaml.safe_load((path / "config.yaml").read_text())
-    write_config(path, config | {"algorithm": dict(algorithm)})
+    write_config(path, config | changed)
     checkpoint = Checkpoint(path)
     saved = checkpoint.load()
     if saved is not None:
-        told = json.loads(saved["config"]) | {"algorithm": algorithm}
+        told = json.loads(saved["config"]) | changed
         content = {key: value for key, value in saved.items() if key not in ("format", "rows", "state")}
         checkpoint.save(content | {"config": json.dumps(told)}, cast(Mapping[str, Any], saved["state"]))

@@ -3,15 +3,16 @@
 from rich.console import Console
 from rich.table import Table
 
+from tune.importance import METHOD
+from tune.outcome import Outcome
 from tune.repeats import BEST, DEFAULT, TEST
+from tune.reporting import ERROR
 from tune.results import FAILED_STATUS, FINISHED_STATUS
-from tune.search import Outcome
 from tune.study import Study
-from tune.trial import ERROR
 
 
 def closing_table(console: Console, study: Study, outcome: Outcome) -> None:
-    """Best, default, gain; then the failures."""
+    """Best, default, gain, importance; then the failures."""
     count = {
         status: sum(row["status"] == status for row in outcome.rows) for status in (FINISHED_STATUS, FAILED_STATUS)
     }
@@ -26,6 +27,9 @@ def closing_table(console: Console, study: Study, outcome: Outcome) -> None:
         _say(console, f"{study.metric} of its trial: {outcome.best[study.metric]:.4f}")
     if outcome.repeated is not None:
         _figures(console, study, outcome)
+    if outcome.importance:
+        shares = ", ".join(f"{key} {share:.2f}" for key, share in outcome.importance.items())
+        _say(console, f"Importance ({METHOD}): {shares}")
     for row in outcome.rows:
         if row["status"] == FAILED_STATUS:
             _say(console, f"failed: {row['trial_id']}: {row[ERROR]}")

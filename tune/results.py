@@ -10,8 +10,9 @@ import yaml
 
 from lit_cfl.checkpoint import write_atomically
 from lit_cfl.tables import blank_nan
+from tune.job import Job
 from tune.objective import TRAFFIC
-from tune.trial import ERROR, FINISHED, ROUNDS, SECONDS, Job
+from tune.reporting import ERROR, FINISHED, ROUNDS, SECONDS
 
 Row = dict[str, Any]
 FINISHED_STATUS, STOPPED_STATUS, FAILED_STATUS = "finished", "stopped", "failed"

@@ -3,7 +3,7 @@
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,33 +12,20 @@ from ray import tune as ray_tune
 from lit_cfl.errors import InputError
 from lit_cfl.run_directory import locked
 from tune.cluster import connected, require_room
-from tune.domains import domains
+from tune.importance import importance
 from tune.leaving import leavable
+from tune.outcome import Outcome
+from tune.pictures import draw
 from tune.prepared import TRIALS, Prepared, prepare
-from tune.repeats import Repeated, repeat
+from tune.repeats import repeat
 from tune.results import FINISHED_STATUS, Row, trial_rows, write_best, write_trials
+from tune.sharing import share
 from tune.study import Study
 from tune.trial import run_trial
-from tune.tuner import new_tuner
+from tune.tuner import new_tuner, restored_tuner
+from tune.wandb_run import track_study
 
-_RAY, _REPEATS = "ray", "repeats"  # folders of a study directory
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a study leaves.
-
-    Args:
-        path: its directory.
-        rows: of `trials.csv`.
-        best: the best of the trials that ran their full budget, or None.
-        repeated: figures of the best and of the default on new seeds, or None.
-    """
-
-    path: Path
-    rows: list[Row]
-    best: Row | None
-    repeated: Repeated | None
+_RAY, _REPEATS, PICTURES = "ray", "repeats", "pictures"  # folders of a study directory
 
 
 def run_study(
@@ -55,28 +42,41 @@ def run_study(
         InputError: a study that cannot be run; nothing was started then.
         Interrupted: SIGINT or SIGTERM came; the study can be resumed.
     """
-    if not resume and (path / "study.yaml").exists():
-        raise InputError(f"{path} already holds a study; choose another --study_dir, or go on with --resume {path}")
-    if (path / "config.yaml").exists():
-        raise InputError(f"{path} holds a run, not a study; choose another --study_dir")
+    if not resume:
+        _refuse_used(path)
     with locked(path):
         require_room(str(path))
         if resume:
             require_own(path / _RAY)
         prepared = prepare(study, path)
-        with leavable(), connected(address, study.resources):
+        with leavable(path), connected(address, study.resources):
             prepared.study.write(path / "study.yaml")
+            prepared = replace(prepared, job=replace(prepared.job, data=share(prepared.default)))
             results = _search(prepared, path, resume, say)
             rows = trial_rows(results, prepared.job)
             _remove_orphans(path / TRIALS, rows)
             write_trials(path / "trials.csv", rows, prepared.job)
+            shares = importance(rows, prepared.space, study.objective)
+            draw(path / PICTURES, rows, prepared.space, study.objective, shares)
             best = study.objective.best([row for row in rows if row["status"] == FINISHED_STATUS])
-            if best is None:
-                return Outcome(path, rows, None, None)
-            say(f"best trial: {best['trial_id']}; see {path / 'best.yaml'}")
-            whole = write_best(path / "best.yaml", path / TRIALS / best["trial_id"])
-            repeated = repeat(prepared.study, prepared.job, whole, path / _REPEATS, say)
-    return Outcome(path, rows, dict(best), repeated)
+            outcome = Outcome(path, rows, best, shares, None)
+            if best is not None:
+                say(f"best trial: {best['trial_id']}; see {path / 'best.yaml'}")
+                whole = write_best(path / "best.yaml", path / TRIALS / best["trial_id"])
+                repeated = repeat(prepared.study, prepared.job, whole, path / _REPEATS, say)
+                outcome = replace(outcome, repeated=repeated)
+        track_study(prepared, outcome, say)
+    return outcome
+
+
+def _refuse_used(path: Path) -> None:
+    if (path / "study.yaml").exists():
+        raise InputError(f"{path} already holds a study; choose another --study_dir, or go on with --resume {path}")
+    if (path / "config.yaml").exists():
+        raise InputError(f"{path} holds a run, not a study; choose another --study_dir")
+    for name in (TRIALS, _RAY, _REPEATS, PICTURES):
+        if (path / name).exists():
+            raise InputError(f"{path} holds {name!r} that is no study's; choose another --study_dir")
 
 
 def require_own(path: Path) -> None:
@@ -92,7 +92,7 @@ def _search(prepared: Prepared, path: Path, resume: bool, say: Callable[[str], N
     trainable = ray_tune.with_resources(trainable, {"CPU": resources.cpus, "GPU": resources.gpus})
     records = path.absolute() / _RAY
     if resume and any(records.glob("experiment_state-*.json")):
-        tuner = ray_tune.Tuner.restore(str(records), trainable=trainable, param_space=domains(prepared.space))
+        tuner = restored_tuner(prepared, trainable, records)
     else:
         shutil.rmtree(records, ignore_errors=True)
         tuner = new_tuner(prepared, trainable, records)

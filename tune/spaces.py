@@ -4,7 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import product
-from math import isfinite, prod
+from math import isclose, isfinite, prod
 from typing import Any, ClassVar
 
 from lit_cfl.errors import InputError
@@ -36,6 +36,11 @@ class Uniform:
             raise InputError(f"loguniform begins at {self.low}; give a number above 0")
         if self.step < 0 or self.step > self.high - self.low:
             raise InputError(f"quniform rounds to {self.step}; give a step between 0 and {self.high - self.low}")
+        if self.step and not all(_is_multiple(end, self.step) for end in (self.low, self.high)):
+            raise InputError(
+                f"quniform rounds to multiples of {self.step}, but {self.low} or {self.high} is none; a value would "
+                "be rounded out of the range"
+            )
 
     @property
     def corners(self) -> list[Any]:
@@ -160,5 +165,14 @@ def as_word(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
+def as_plain(value: Any) -> Any:
+    """A value as searchers are given it: numbers stay, all else travels as YAML."""
+    return value if isinstance(value, (int, float)) else as_word(value)
+
+
 def _is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
+
+
+def _is_multiple(value: float, step: float) -> bool:
+    return isclose(round(value / step) * step, value, rel_tol=1e-9, abs_tol=1e-12)

@@ -1,6 +1,7 @@
 """A study as its file describes it."""
 
 from dataclasses import asdict, dataclass, field
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,8 @@ class Limits:
                 raise InputError(f"limits.{name} is {value}; give 1 or more")
         if self.minutes is not None and not self.minutes > 0:
             raise InputError(f"limits.minutes is {self.minutes}; give a number above 0")
+        if self.target is not None and not isfinite(self.target):
+            raise InputError(f"limits.target is {self.target}; give a number, such as 0.95")
 
 
 @dataclass(frozen=True)

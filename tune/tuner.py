@@ -11,7 +11,8 @@ from tune.domains import domains, scheduler, searcher
 from tune.leaving import LeaveWhenAsked
 from tune.objective import Objective
 from tune.prepared import Prepared
-from tune.trial import FINISHED
+from tune.reporting import FINISHED
+from tune.spaces import Space
 
 _WORKER_DEATHS = 3  # of one trial, that are survived
 _DEFAULT_TRIALS = 20
@@ -23,10 +24,9 @@ def new_tuner(prepared: Prepared, trainable: Any, records: Path) -> ray_tune.Tun
     samples = 1 if space.grid else limits.trials or _DEFAULT_TRIALS
     objective = study.objective
     chosen = searcher(study, space)
-    conditional = space.algorithms and getattr(chosen, "_space", None) is not None
     return ray_tune.Tuner(
         trainable,
-        param_space={} if conditional else domains(space),
+        param_space=_left_to_ray(space, chosen),
         tune_config=ray_tune.TuneConfig(
             metric=study.metric,
             mode=objective.mode,
@@ -48,6 +48,18 @@ def new_tuner(prepared: Prepared, trainable: Any, records: Path) -> ray_tune.Tun
             verbose=0,
         ),
     )
+
+
+def restored_tuner(prepared: Prepared, trainable: Any, records: Path) -> ray_tune.Tuner:
+    """A tuner that goes on from its records."""
+    space = _left_to_ray(prepared.space, searcher(prepared.study, prepared.space))
+    return ray_tune.Tuner.restore(str(records), trainable=trainable, param_space=space)
+
+
+def _left_to_ray(space: Space, chosen: Any) -> dict[str, Any]:
+    """The domains, unless the searcher knows them itself."""
+    conditional = space.algorithms and getattr(chosen, "_space", None) is not None
+    return {} if conditional else domains(space)
 
 
 def _directory_name(trial: Trial) -> str:

@@ -1,10 +1,5 @@
-"""Pictures of data and of runs, drawn without a display and without global state."""
+"""Pictures of data: who has which labels, how much, and what it looks like."""
 
-from collections.abc import Mapping, Sequence
-from itertools import groupby
-from typing import Any
-
-import matplotlib
 import numpy as np
 import torch
 from matplotlib.axes import Axes
@@ -15,7 +10,6 @@ from lit_cfl.data import FederatedData
 
 _MAX_CLIENTS = 500
 _MAX_CLUSTERS = 16
-_MAX_NAMED = 8
 
 
 def label_distribution(data: FederatedData) -> Figure:
@@ -106,35 +100,6 @@ def _draw(axes: Axes, data: FederatedData, index: torch.Tensor) -> None:
     low, high = image.min(), image.max()
     scaled = (image - low) / (high - low).clamp(min=1e-9)
     axes.imshow((scaled if scaled.shape[-1] == 3 else scaled[..., 0]).numpy(), cmap="gray", vmin=0, vmax=1)
-
-
-def layer_scores(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """How well each layer alone separates the clients: a line for each time that a cluster was looked at.
-
-    Args:
-        rows: of `layers.csv`, one or more.
-    """
-    looks = [(key, list(found)) for key, found in groupby(rows, lambda row: (row["round"], row["cluster"]))]
-    names = list(dict.fromkeys(str(row["layer"]) for row in rows))
-    figure = Figure(figsize=(9 + 0.3 * max(len(names) - 8, 0), 6), layout="constrained")
-    panels = figure.subplots(2, 1, sharex=True)
-    colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(looks)))
-    for axes, score in zip(panels, ("silhouette", "gap"), strict=True):
-        for ((round, cluster), found), colour in zip(looks, colours, strict=True):
-            places = [names.index(str(row["layer"])) for row in found]
-            heights = [np.nan if row[score] is None else float(row[score]) for row in found]
-            chosen = [k for k, row in enumerate(found) if row["chosen"]]
-            axes.plot(places, heights, "-o", color=colour, markersize=3, label=f"round {round}, cluster {cluster}")
-            axes.plot([places[k] for k in chosen], [heights[k] for k in chosen], "o", color=colour, markersize=9)
-        axes.axhline(0, color="grey", linewidth=0.6)
-        axes.set_ylabel(score)
-    panels[0].set_title("How well each layer separates the clients (large dot: chosen)", loc="left")
-    panels[1].set_xticks(range(len(names)), names, rotation=45, ha="right")
-    if len(looks) <= _MAX_NAMED:
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
-    else:
-        panels[1].set_xlabel(f"{len(looks)} looks, from round {rows[0]['round']} (dark) to {rows[-1]['round']} (light)")
-    return figure
 
 
 def _sampled(clients: torch.Tensor) -> torch.Tensor:

@@ -1,0 +1,136 @@
+"""What tracking costs: W&B offline with all pictures over a whole run, and the picture of 5,000 clients' similarity.
+
+    LITCFL_DATA=DIR python benchmarks/tracking.py [--rounds 300] [--repeats 3] [--clients 5000]
+
+The run is that of whole_run.py (FedGroup, MNIST-1000, linear net, every round evaluated), with and without tracking in
+turn, each in a fresh process. `run`: seconds of the whole of it. `waited`: seconds in which training waited for the
+trackers, their start and end included. `beside`: CPU seconds of the thread in which pictures are drawn and W&B is fed,
+wandb's import included; where no core is idle, training is so much slower at most. The picture starts from the cosines
+of all clients and ends with a PNG; its memory is the peak of a process that does nothing else.
+"""
+
+import argparse
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial, wraps
+from pathlib import Path
+from statistics import median
+from time import perf_counter, thread_time
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+from datamodules import MNIST, MNIST1000
+from lit_cfl.algorithms import FedGroup
+from lit_cfl.algorithms.base import Similarity
+from lit_cfl.experiment import Experiment
+from lit_cfl.local.engine import LocalTraining
+from lit_cfl.nets import MCLR
+from lit_cfl.pictures import similarity
+from lit_cfl.recorder import Recorder
+from lit_cfl.run_contents import snapshot
+from lit_cfl.tasks import Classification
+from lit_cfl.tracking import Trackers, Tracking
+from lit_cfl.tracking.beside import Beside
+
+CLUSTERS, WIDTH = 10, 64
+
+
+def whole_run(rounds: int, tracked: bool) -> str:
+    """Seconds of the run, those that it waited, their share, the CPU seconds of tracking's thread, and their share."""
+    module = MNIST(partition=MNIST1000(), pixels="standardised_pooled")
+    tracking = Tracking(wandb="offline") if tracked else Tracking(wandb="disabled", pictures=False)
+    experiment = Experiment(
+        module, lambda: Classification(MCLR([1, 28, 28], 10), partial(torch.optim.SGD, lr=0.03)),
+        FedGroup(3, pretrain_scale=20), rounds=rounds, cohort_size=20, selection="round_robin_first",
+        local=LocalTraining(10, 10), tracking=tracking,
+    )  # fmt: skip
+    module.federated(0)
+    waited, beside = [], []
+    for owner, names, spent, clock in (
+        (Trackers, ("__init__", "log", "conclude", "finish"), waited, perf_counter),
+        (Recorder, ("look",), waited, perf_counter),
+        (Beside, ("_begin", "_log", "_conclude", "_finish"), beside, thread_time),
+    ):
+        for name in names:
+            setattr(owner, name, timed(getattr(owner, name), spent, clock))
+    begun = perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        experiment.run(Path(folder) / "run")
+        took = perf_counter() - begun
+    parts = [part for spent in (waited, beside) for part in (f"{sum(spent):.2f}", f"{sum(spent) / took:.1%}")]
+    return " | ".join([f"{took:.2f}", *parts])
+
+
+def timed(call: Callable[..., Any], spent: list[float], clock: Callable[[], float]) -> Callable[..., Any]:
+    @wraps(call)
+    def measured(*arguments: Any, **options: Any) -> Any:
+        begun = clock()
+        try:
+            return call(*arguments, **options)
+        finally:
+            spent.append(clock() - begun)
+
+    return measured
+
+
+def picture(clients: int) -> str:
+    """Seconds, and the peak of memory in MiB, before and after."""
+    rng = torch.Generator().manual_seed(0)
+    true = torch.arange(clients) % CLUSTERS
+    directions = torch.randn(CLUSTERS, WIDTH, generator=rng)[true] + torch.randn(clients, WIDTH, generator=rng)
+    directions /= directions.norm(dim=1, keepdim=True)
+    before, begun = peak_mib(), perf_counter()
+    alike = Similarity(torch.arange(clients), directions @ directions.T)
+    arrays = snapshot(SimpleNamespace(data=SimpleNamespace(true_clusters=true)), alike, true)
+    with tempfile.TemporaryDirectory() as folder:
+        similarity(arrays, 0).savefig(Path(folder) / "similarity.png", dpi=100)
+    return f"{clients:,} | {perf_counter() - begun:.2f} | {before:,.0f} | {peak_mib():,.0f}"
+
+
+def peak_mib() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def in_process(*words: str) -> str:
+    """The last line that this script prints when it does one thing."""
+    command = [sys.executable, __file__, *words]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip().splitlines()[-1]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=300)
+    parser.add_argument("--repeats", type=int, default=3, help="0: the picture alone")
+    parser.add_argument("--clients", type=int, default=5000)
+    parser.add_argument("--once", choices=("tracked", "untracked", "picture"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.once == "picture":
+        print(picture(options.clients))
+    elif options.once:
+        print(whole_run(options.rounds, options.once == "tracked"))
+    else:
+        compare(options.rounds, options.repeats)
+        print("\n| clients | picture s | MiB before | peak MiB |\n|---|---|---|---|")
+        print(f"| {in_process('--once', 'picture', '--clients', str(options.clients))} |")
+
+
+def compare(rounds: int, repeats: int) -> None:
+    print("| | run s | waited s | share | beside CPU s | share |\n|---|---|---|---|---|---|", flush=True)
+    took: dict[str, list[float]] = {"untracked": [], "tracked": []}
+    for _ in range(repeats):
+        for kind, found in took.items():
+            line = in_process("--once", kind, "--rounds", str(rounds))
+            found.append(float(line.split(" | ")[0]))
+            print(f"| {kind} | {line} |", flush=True)
+    if repeats:
+        untracked, tracked = (median(found) for found in took.values())
+        print(f"\nmedians: {untracked:.1f} and {tracked:.1f} s, {tracked / untracked - 1:+.1%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""`lit-cfl compare`."""
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+from rich.console import Console
+
+from lit_cfl import dry_run
+from lit_cfl.checkpoint import write_atomically
+from lit_cfl.compare.comparison import Comparison, held, read_comparison, require_unused
+from lit_cfl.compare.jobs import View, processes, run_jobs, unfinished
+from lit_cfl.compare.options import Words, directory, read_words
+from lit_cfl.compare.planning import plan_comparison
+from lit_cfl.compare.results import Results, collect
+from lit_cfl.compare.tables import show_table, write_tables
+from lit_cfl.compare.view import Lines, Live
+from lit_cfl.errors import Interrupted
+from lit_cfl.interrupt import interruptible
+from lit_cfl.local.plan import Plan
+from lit_cfl.progress import Screen
+from lit_cfl.run_directory import default_run_directory
+from lit_cfl.tracking.offline import sync_line
+
+PICTURE = "pictures/accuracy.png"
+
+
+def compare(arguments: Sequence[str]) -> int:
+    """Runs a comparison. Returns 1 where a run failed, 128 + the signal where one ended it."""
+    words = read_words(arguments)
+    screen = Screen(words.quiet)
+    comparison, path = _asked_for(words, screen)
+    if words.dry_run:
+        _show_plan(screen.aside, comparison, words.num_cpus)
+        return 0
+    try:
+        with held(path), interruptible() as check:
+            if words.resume is None:
+                require_unused(path)
+                comparison.write(path)
+            results = _run(comparison, path, words, screen, check)
+    except Interrupted as stop:
+        screen.say(f"Interrupted; finished runs stay. Go on with: lit-cfl compare --resume {path}")
+        return 128 + stop.signum
+    _show(screen, results, path)
+    return 1 if results.failed else 0
+
+
+def _asked_for(words: Words, screen: Screen) -> tuple[Comparison, Path]:
+    if words.resume is not None:
+        path = directory(words.resume)
+        return read_comparison(path).with_target(words.target), path
+    if words.compare_dir is not None:
+        require_unused(directory(words.compare_dir))
+    comparison, notices = plan_comparison(words)
+    for notice in notices:
+        screen.say(f"Note: {notice}.")
+    default = default_run_directory(f"{comparison.name}-compare")
+    return comparison, directory(words.compare_dir or str(default))
+
+
+def _run(comparison: Comparison, path: Path, words: Words, screen: Screen, check: Callable[[], None]) -> Results:
+    jobs = unfinished(comparison, path)
+    total = len(comparison.names) * len(comparison.seeds)
+    live = screen.out.is_terminal and not screen.quiet
+    view = Live(screen.out, comparison, total - len(jobs)) if live else Lines(screen.out, comparison, total - len(jobs))
+    shown: View = View() if screen.quiet else view
+    with view if isinstance(view, Live) else nullcontext():
+        errors = run_jobs(jobs, _plan(comparison), words.num_cpus, shown, check) if jobs else {}
+    results = collect(comparison, path, errors)
+    title = f"{comparison.name}: {', '.join(comparison.names)}"
+    write_tables(path, results, title, write_picture(path, results))
+    return results
+
+
+def _plan(comparison: Comparison) -> Plan:
+    return Plan(**{key: value for key, value in vars(comparison.first.plan).items() if value is not None})
+
+
+def write_picture(path: Path, results: Results) -> str | None:
+    """`pictures/accuracy.png`, where there is anything to draw. Returns its place in the directory."""
+    if not any(results.curves.values()):
+        return None
+    from lit_cfl.compare.picture import accuracy_over_rounds  # matplotlib takes a second to import
+
+    file = path / PICTURE
+    file.parent.mkdir(exist_ok=True)
+    figure = accuracy_over_rounds(results.curves, results.rows[0]["target"])
+    write_atomically(file, lambda opened: figure.savefig(opened, dpi=120, format="png"))
+    return PICTURE
+
+
+def _show(screen: Screen, results: Results, path: Path) -> None:
+    if screen.quiet:
+        screen.say_path(str(path))
+        for row in results.failed:
+            screen.say(f"{row['algorithm']} seed {row['seed']} failed: {row['error']}")
+        return
+    show_table(screen.out, results)
+    for note in results.notes:
+        screen.out.print(note, style="dim", soft_wrap=True, highlight=False, markup=False)
+    line = sync_line(path / row["algorithm"] / f"seed-{row['seed']}" for row in results.runs)
+    if line is not None:
+        screen.say(f"Note: {line}.")
+    if results.failed:
+        screen.say(f"Failed runs: {len(results.failed)}. Try them again with: lit-cfl compare --resume {path}")
+    screen.say(f"Files: {path}")
+
+
+def _show_plan(console: Console, comparison: Comparison, num_cpus: int | None) -> None:
+    """What would run."""
+    runs = len(comparison.names) * len(comparison.seeds)
+    at_once = processes(_plan(comparison), num_cpus, runs)
+    for name, value in {
+        "algorithms": ", ".join(comparison.names),
+        "seeds": ", ".join(map(str, comparison.seeds)),
+        "runs": f"{runs}, {at_once} at a time",
+    }.items():
+        console.print(f"{name:<18} {value}", soft_wrap=True, highlight=False, markup=False)
+    console.print(f"\n{comparison.names[0]}, and the others nearly so:", highlight=False, markup=False)
+    dry_run.show(console, comparison.first)

@@ -1,0 +1,102 @@
+"""A comparison: which experiments, under which seeds, in which directory."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import yaml
+
+from lit_cfl.checkpoint import write_atomically
+from lit_cfl.configuration import parse_run
+from lit_cfl.errors import InputError
+from lit_cfl.experiment import Experiment
+from lit_cfl.run_directory import locked, write_config
+
+RECORD = "compare.yaml"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared.
+
+    Args:
+        name: of the experiment.
+        experiments: one an algorithm, by its name, under one plan; the others are compared with the first.
+        seeds: each algorithm runs once under each.
+        target: a test accuracy; None = one that all runs reach.
+    """
+
+    name: str
+    experiments: Mapping[str, Experiment]
+    seeds: Sequence[int]
+    target: float | None = None
+
+    @property
+    def names(self) -> list[str]:
+        """Of the algorithms, in order."""
+        return list(self.experiments)
+
+    @property
+    def first(self) -> Experiment:
+        """What the others are compared with."""
+        return self.experiments[self.names[0]]
+
+    def rounds_with_all(self, name: str) -> int:
+        """Rounds in which an algorithm trains every client, whatever the cohort size."""
+        experiment = self.experiments[name]
+        return sum(experiment.algorithm.needs_all(round) for round in range(experiment.rounds))
+
+    def write(self, path: Path) -> None:
+        """A configuration an algorithm, and last the record that makes the directory a comparison."""
+        for name, experiment in self.experiments.items():
+            (path / name).mkdir(exist_ok=True)
+            write_config(path / name, experiment.described())
+        record = {"name": self.name, "algorithms": self.names, "seeds": list(self.seeds), "target": self.target}
+        text = yaml.safe_dump(record, sort_keys=False, allow_unicode=True)
+        write_atomically(path / RECORD, lambda file: file.write(text.encode()))
+
+    def with_target(self, target: float | None) -> "Comparison":
+        """The same with another target, where one is given."""
+        return self if target is None else replace(self, target=target)
+
+
+def read_comparison(path: Path) -> Comparison:
+    """The comparison in a directory. Raises InputError where there is none, or its record is damaged."""
+    file = path / RECORD
+    if not file.is_file():
+        raise InputError(f"{path} holds no comparison to resume (no {RECORD}); give the directory of one")
+    try:
+        record = yaml.safe_load(file.read_text(encoding="utf-8"))
+        name, names, seeds, target = (record[key] for key in ("name", "algorithms", "seeds", "target"))
+        experiments = {str(own): recorded(path, str(own)) for own in names}
+    except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise InputError(f"{file} is damaged ({error}); put the original back, or start another comparison") from error
+    return Comparison(name, experiments, seeds, target)
+
+
+def recorded(path: Path, name: str) -> Experiment:
+    """The experiment of one algorithm of a comparison."""
+    file = path / name / "config.yaml"
+    if not file.is_file():
+        raise InputError(f"{file} is missing; put the original back, or start another comparison")
+    return parse_run(["--config", str(file)], prog="lit-cfl compare").experiment
+
+
+def require_unused(path: Path) -> None:
+    """Raises InputError where a comparison, a study or a run lives already."""
+    for file, what in ((RECORD, "a comparison"), ("study.yaml", "a study"), ("config.yaml", "a run")):
+        if (path / file).exists():
+            more = f", or go on with --resume {path}" if file == RECORD else ""
+            raise InputError(f"{path} already holds {what}; choose another --compare_dir{more}")
+
+
+@contextmanager
+def held(path: Path) -> Iterator[None]:
+    """Makes the directory and holds it for this process. Raises InputError where another one does."""
+    with ExitStack() as stack:
+        try:
+            stack.enter_context(locked(path))
+        except InputError as error:
+            raise InputError(str(error).replace("--run_dir", "--compare_dir")) from error
+        yield

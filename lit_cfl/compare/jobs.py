@@ -1,0 +1,153 @@
+"""The runs of a comparison, one after the other or side by side in Ray; the results are the same to the bit."""
+
+import fcntl
+import os
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from time import monotonic, sleep
+from typing import Any
+
+import torch
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # it has no types
+
+from lit_cfl.checkpoint import write_atomically
+from lit_cfl.compare.comparison import Comparison, recorded
+from lit_cfl.errors import InputError
+from lit_cfl.local.plan import Plan
+from lit_cfl.resume import finished_summary
+from lit_cfl.run import Watch, run
+
+Row = dict[str, Any]
+_WAIT_SECONDS, _POLL_SECONDS = 60.0, 0.2
+
+
+@dataclass(frozen=True)
+class Job:
+    """One run of a comparison: `<path>/<name>/seed-<seed>` is its run directory."""
+
+    path: Path
+    name: str
+    seed: int
+
+    @property
+    def folder(self) -> Path:
+        return self.path / self.name / f"seed-{self.seed}"
+
+    def __str__(self) -> str:
+        return f"{self.name} seed {self.seed}"
+
+
+class View:
+    """Is told how the runs go; see `view`."""
+
+    def began(self, job: Job) -> None:
+        """A run starts, or goes on."""
+
+    def row(self, job: Job, row: Row) -> None:
+        """The latest row of `metrics.csv` of a run."""
+
+    def over(self, job: Job, error: str | None) -> None:
+        """A run is over; with an error, it failed."""
+
+
+def unfinished(comparison: Comparison, path: Path) -> list[Job]:
+    """What is left to run, seed by seed: a comparison that is interrupted has whole pairs."""
+    jobs = [Job(path, name, seed) for seed in comparison.seeds for name in comparison.names]
+    return [job for job in jobs if summary_of(job, comparison) is None]
+
+
+def summary_of(job: Job, comparison: Comparison) -> Row | None:
+    """`summary.json` of a run that is over, else None."""
+    return finished_summary(job.folder, comparison.experiments[job.name].rounds)
+
+
+def run_jobs(
+    jobs: Sequence[Job], plan: Plan, num_cpus: int | None, view: View, check: Callable[[], None]
+) -> dict[Job, str]:
+    """Runs them all, whatever becomes of each.
+
+    Args:
+        plan: of every run.
+        num_cpus: cores to use; None = all.
+        view: is told how they go.
+        check: called now and then; may raise to leave.
+
+    Returns:
+        why runs failed.
+    """
+    at_once = processes(plan, num_cpus, len(jobs))
+    if at_once > 1:
+        from lit_cfl.compare.side_by_side import side_by_side as runner
+    outcomes = runner(jobs, plan, at_once, view, check) if at_once > 1 else one_by_one(jobs, view, check)
+    failed = {}
+    for job, error in outcomes:
+        view.over(job, error)
+        if error is not None:
+            failed[job] = error
+    return failed
+
+
+def processes(plan: Plan, num_cpus: int | None, jobs: int) -> int:
+    """How many runs go on at once: as many as there are cores for their threads, or GPUs; 1 without Ray."""
+    if find_spec("ray") is None or plan.engine == "ray" or num_cpus == 1:
+        return 1
+    cores = num_cpus or os.cpu_count() or 1
+    places = cores // plan.threads if plan.device == "cpu" else torch.cuda.device_count()
+    return max(1, min(places, jobs))
+
+
+def one_by_one(jobs: Sequence[Job], view: View, check: Callable[[], None]) -> Iterator[tuple[Job, str | None]]:
+    """In this process."""
+    for job in jobs:
+        check()
+        view.began(job)
+        yield job, run_job(job, partial(view.row, job), check)
+
+
+def run_job(
+    job: Job, row: Callable[[Row], None] = lambda row: None, check: Callable[[], None] = lambda: None
+) -> str | None:
+    """Runs, or goes on with, one run. Returns why it failed; the traceback is in `error.txt`.
+
+    Args:
+        row: called with each row of `metrics.csv`.
+        check: called before each client; may raise `Interrupted`.
+    """
+    try:
+        _wait_until_free(job.folder)
+        experiment = recorded(job.path, job.name)
+        threads = (experiment.plan and experiment.plan.threads) or 1
+        watch = Watch(between_clients=check, row=row, told=lambda line: None)  # it is said once, of all runs
+        with threadpool_limits(threads):  # NumPy's and scikit-learn's, too: sums depend on their number
+            run(experiment.of_seed(job.seed), job.folder, watch, going="resume")
+    except Exception as error:  # whatever a user's net or data raise: the other runs go on
+        text = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+        _write_traceback(job.folder, error)
+        return text
+    (job.folder / "error.txt").unlink(missing_ok=True)
+    return None
+
+
+def _write_traceback(folder: Path, error: Exception) -> None:
+    lines = "".join(traceback.format_exception(error)).encode()
+    with suppress(OSError, InputError):  # the disk may be full
+        folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(folder / "error.txt", lambda file: file.write(lines))
+
+
+def _wait_until_free(path: Path) -> None:
+    """A process of a comparison that was killed may still be about to end."""
+    deadline = monotonic() + _WAIT_SECONDS
+    while monotonic() < deadline and (path / ".lock").exists():
+        with (path / ".lock").open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                sleep(_POLL_SECONDS)
+            else:
+                return

@@ -1,0 +1,146 @@
+"""The command line of `lit-cfl compare`."""
+
+import argparse
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lit_cfl.errors import InputError
+
+_EPILOG = """\
+WHAT is a class (FedAvg; the file's own algorithm keeps the arguments it has there), a packaged configuration
+(ifca/digits) or a YAML file, whose algorithm: is taken. Options of one algorithm go by its name, all others as for
+lit-cfl run:
+
+  lit-cfl compare --config quickstart --algorithms FedAvg IFCA StoCFL --seeds 0 1 2 3 4
+  lit-cfl compare --config quickstart --algorithms FedAvg two=IFCA four=IFCA --two.num_clusters 2 --four.num_clusters 4
+"""
+_ELSEWHERE = {
+    "--seed": "give --seeds",
+    "--run_dir": "give --compare_dir",
+    "--json": "read runs.csv and results.csv",
+    "--new_plan": "all runs of a comparison are under one plan",
+    "--algorithm": "give --algorithms, and options by its name, such as --FedGroup.num_clusters 4",
+    "--baseline": "put it first in --algorithms",
+    "--print_config": "see <name>/config.yaml in the comparison's directory",
+}
+_FREE = ("--resume", "--num_cpus", "--target", "--quiet", "--dry-run")  # with --resume
+
+
+@dataclass(frozen=True)
+class Words:
+    """What a command line says.
+
+    Args:
+        config: the experiment's file; empty with `resume`.
+        algorithms: entries, see `entries`.
+        seeds: empty = the file's.
+        compare_dir: where the files go; None = runs/<name>-compare-<time>.
+        resume: a comparison to go on with, or None.
+        target: a test accuracy, or None.
+        num_cpus: cores to use, or None for all.
+        quiet, dry_run: as for `lit-cfl run`.
+        rest: options of the experiment and of single algorithms.
+    """
+
+    config: str
+    algorithms: list[str]
+    seeds: list[int]
+    compare_dir: str | None
+    resume: str | None
+    target: float | None
+    num_cpus: int | None
+    quiet: bool
+    dry_run: bool
+    rest: list[str]
+
+
+def read_words(arguments: Sequence[str]) -> Words:
+    """Reads a command line as far as it does not need the experiment. Raises InputError."""
+    given, rest = _parser().parse_known_args(arguments)
+    for word in rest:
+        head = word.partition("=")[0]
+        owner = (
+            "--algorithm"
+            if head.startswith("--algorithm.")
+            else "--baseline"
+            if head.startswith("--baseline.")
+            else head
+        )
+        if owner in _ELSEWHERE:
+            raise InputError(f"{head} is no option of lit-cfl compare; {_ELSEWHERE[owner]}")
+    if given.resume is not None:
+        _require_free(arguments)
+    elif given.config is None:
+        raise InputError("nothing says on which experiment to compare; give a file: --config quickstart")
+    elif not given.algorithms:
+        raise InputError("nothing says what to compare; give --algorithms, such as --algorithms FedAvg IFCA")
+    if given.target is not None and not 0 < given.target <= 1:
+        raise InputError(f"--target is {given.target:g}; it is a test accuracy, so give a number above 0, 1 at most")
+    if given.num_cpus is not None:
+        _require_cores(given.num_cpus)
+    return Words(
+        given.config or "", given.algorithms or [], _whole_numbers(given.seeds or []), given.compare_dir, given.resume,
+        given.target, given.num_cpus, given.quiet, given.dry_run, rest,
+    )  # fmt: skip
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="lit-cfl compare", allow_abbrev=False, epilog=_EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        description="Runs several algorithms on the same clients, cohorts and initial weights over several seeds.",
+        usage="%(prog)s --config FILE --algorithms [NAME=]WHAT ... [--seeds N ...] [options]",
+    )  # fmt: skip
+    add = parser.add_argument
+    add("--config", metavar="FILE", help="The experiment: a file, or the name of one of `lit-cfl list configs`.")
+    add("--algorithms", nargs="+", metavar="WHAT", help="What to compare; differences are to the first.")
+    add("--seeds", nargs="+", metavar="N", help="In place of the file's.")
+    add("--compare_dir", metavar="DIR", help="Where the files go (default: runs/<name>-compare-<time>).")
+    add("--resume", metavar="DIR", help="Go on with a comparison as it was begun.")
+    add("--target", type=float, help="Test accuracy for the columns rounds and MiB (default: what all runs reach).")
+    add("--num_cpus", type=int, help="Cores to use (default: all); 1: one run after the other, without Ray.")
+    add("--quiet", action="store_true", help="Print the comparison's directory at the end; no more but errors.")
+    add("--dry-run", action="store_true", help="Check everything and say what would run; run nothing.")
+    return parser
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong the way our own errors do."""
+
+    def error(self, message: str) -> None:  # type: ignore[override]  # it raises, too
+        raise InputError(f"{message}; see lit-cfl compare --help")
+
+
+def _whole_numbers(words: Sequence[str]) -> list[int]:
+    """Numbers, also in brackets and with commas: `--seeds [0, 1]`."""
+    texts = [text for text in re.split(r"[\s,\[\]]+", " ".join(words)) if text]
+    for text in texts:
+        if not text.isdecimal():
+            raise InputError(f"--seeds: {text!r} is no seed; give whole numbers from 0 on, such as --seeds 0 1 2")
+    return [int(text) for text in texts]
+
+
+def _require_cores(asked: int) -> None:
+    cores = os.cpu_count() or 1
+    if asked < 1:
+        raise InputError(f"--num_cpus is {asked}; give 1 or more")
+    if asked > cores and "RAY_ADDRESS" not in os.environ:
+        raise InputError(f"--num_cpus is {asked}, but this machine has {cores} cores; give {cores} or less")
+
+
+def _require_free(arguments: Sequence[str]) -> None:
+    for word in arguments:
+        name = word.partition("=")[0]
+        if name.startswith("--") and name not in _FREE:
+            raise InputError(
+                f"--resume goes on with the comparison as it was begun; leave out {name} "
+                f"(free are {', '.join(_FREE[1:])}), or start another one with --compare_dir"
+            )
+
+
+def directory(given: str) -> Path:
+    """An absolute path: workers may run elsewhere."""
+    return Path(given).expanduser().absolute()

@@ -1,0 +1,40 @@
+"""Accuracy over the rounds: a line an algorithm, and how far its seeds spread."""
+
+from collections.abc import Mapping, Sequence
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+_STYLES = ("-", "--", ":", "-.")
+
+
+def accuracy_over_rounds(curves: Mapping[str, Mapping[int, Sequence[float]]], target: float | None) -> Figure:
+    """Means over the seeds, with a band of one standard deviation where there are two seeds or more.
+
+    Args:
+        curves: for each algorithm the accuracies of its runs by round.
+        target: drawn as a thin line.
+    """
+    figure = Figure(figsize=(8, 4.8), layout="constrained")
+    axes = figure.subplots()
+    colours = matplotlib.colormaps["tab10"].colors  # type: ignore[attr-defined]  # of listed maps
+    for number, (name, curve) in enumerate(curves.items()):
+        if not curve:
+            continue
+        rounds, values = np.array(list(curve)) + 1, np.array(list(curve.values()))
+        mean, colour = values.mean(1), colours[number % len(colours)]
+        mark = "o" if len(rounds) == 1 else None
+        style = _STYLES[number // len(colours) % len(_STYLES)]
+        axes.plot(rounds, mean, style, color=colour, marker=mark, label=name.replace("$", r"\$"))
+        if values.shape[1] > 1:
+            deviation = values.std(1, ddof=1)
+            axes.fill_between(rounds, mean - deviation, mean + deviation, color=colour, alpha=0.15, linewidth=0)
+    if target is not None:
+        axes.axhline(target, color="grey", linewidth=0.8, linestyle=":", zorder=0)
+    axes.set(xlabel="round", ylabel="weighted test accuracy", title="Mean over seeds, band: one standard deviation")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5))
+    return figure

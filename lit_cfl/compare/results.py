@@ -1,0 +1,168 @@
+"""What came of a comparison: a row a run, a row an algorithm, and what to know of them."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from lit_cfl.compare.comparison import Comparison
+from lit_cfl.compare.jobs import Job, summary_of
+from lit_cfl.compare.statistics import ACCURACY, common_target, cost_of, paired_difference, spread
+from lit_cfl.tables import read_table
+
+Row = dict[str, Any]
+RUNS = {
+    "test_accuracy": ACCURACY, "val_accuracy": "val/weighted_accuracy", "clusters": "clusters/count",
+    "ari": "clusters/ari", "unplaced": "clusters/unobserved", "mib": "traffic/mib", "seconds": "time/elapsed_seconds",
+    "stopped": "stopped",
+}  # fmt: skip
+RUN_COLUMNS = ("algorithm", "seed", "status", "rounds", *RUNS, "rounds_to_target", "mib_to_target", "error")
+COLUMNS = (
+    "algorithm", "class", "runs", "failed", "test_mean", "test_sd", "val_mean", "val_sd", "pairs", "difference",
+    "difference_low", "difference_high", "ari_mean", "ari_sd", "target", "reached", "rounds_to_target", "mib_to_target",
+    "mib", "seconds", "rounds_with_all_clients",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Results:
+    """Of a comparison.
+
+    Args:
+        runs: a row an algorithm and seed, with `RUN_COLUMNS`.
+        rows: a row an algorithm, with `COLUMNS`.
+        notes: sentences that belong under the table.
+        curves: test accuracies of each algorithm's finished runs by round, in the rounds that all of them have.
+    """
+
+    runs: Sequence[Row]
+    rows: Sequence[Row]
+    notes: Sequence[str]
+    curves: Mapping[str, Mapping[int, Sequence[float]]]
+
+    @property
+    def failed(self) -> list[Row]:
+        """Rows of runs that failed."""
+        return [row for row in self.runs if row["status"] == "failed"]
+
+
+def collect(comparison: Comparison, path: Path, errors: Mapping[Job, str]) -> Results:
+    """Reads what the runs left."""
+    jobs = [Job(path, name, seed) for name in comparison.names for seed in comparison.seeds]
+    summaries = {job: summary_of(job, comparison) for job in jobs}
+    done = {job: summary for job, summary in summaries.items() if summary is not None}
+    metrics = {job: read_table(job.folder / "metrics.csv") for job in done}
+    target = comparison.target or common_target([summary[ACCURACY] for summary in done.values()])
+    runs = [_run_row(job, done.get(job), cost_of(metrics.get(job, []), target), errors.get(job)) for job in jobs]
+    rows = [_row(comparison, name, runs, target) for name in comparison.names]
+    curves = {name: _curve(rows for job, rows in metrics.items() if job.name == name) for name in comparison.names}
+    return Results(runs, rows, [*_mismatches(comparison, list(done)), *_notes(comparison, runs, rows, target)], curves)
+
+
+def _run_row(job: Job, summary: Row | None, cost: tuple[int, float] | None, error: str | None) -> Row:
+    row: Row = {"algorithm": job.name, "seed": job.seed}
+    if summary is None:
+        return row | {"status": "failed" if error else "missing", "error": error}
+    rounds, mib = cost or (None, None)
+    row |= {"status": "finished", "rounds": summary["round"] + 1, "rounds_to_target": rounds, "mib_to_target": mib}
+    return row | {column: summary[name] for column, name in RUNS.items()}
+
+
+def _row(comparison: Comparison, name: str, runs: Sequence[Row], target: float | None) -> Row:
+    mine = [run for run in runs if run["algorithm"] == name]
+    done = [run for run in mine if run["status"] == "finished"]
+    first = [run for run in runs if run["algorithm"] == comparison.names[0]]
+    test, val, ari = (spread([run[key] for run in done]) for key in ("test_accuracy", "val_accuracy", "ari"))
+    reached = [run for run in done if run["rounds_to_target"] is not None]
+    row: Row = {"algorithm": name, "class": type(comparison.experiments[name].algorithm).__name__, "runs": len(done)}
+    row |= {"failed": len(mine) - len(done), "test_mean": test.mean, "test_sd": test.deviation}
+    row |= {"val_mean": val.mean, "val_sd": val.deviation, "ari_mean": ari.mean, "ari_sd": ari.deviation}
+    if name != comparison.names[0]:
+        gain = paired_difference(_by_seed(mine), _by_seed(first))
+        row |= {"pairs": gain.pairs, "difference": gain.mean}
+        row |= {"difference_low": gain.low, "difference_high": gain.high}
+    row |= {"target": target, "reached": len(reached), "rounds_with_all_clients": comparison.rounds_with_all(name)}
+    whole = reached if len(reached) == len(done) else []
+    row |= {key: spread([run[key] for run in whole]).mean for key in ("rounds_to_target", "mib_to_target")}
+    return row | {key: spread([run[key] for run in done]).mean for key in ("mib", "seconds")}
+
+
+def _by_seed(runs: Sequence[Row]) -> dict[int, float | None]:
+    return {run["seed"]: run.get("test_accuracy") for run in runs}
+
+
+def _curve(tables: Iterable[Sequence[Row]]) -> dict[int, list[float]]:
+    known = [{row["round"]: row[ACCURACY] for row in rows if row[ACCURACY] is not None} for rows in tables]
+    shared = set.intersection(*(set(one) for one in known)) if known else set()
+    return {round: [one[round] for one in known] for round in sorted(shared)}
+
+
+def _mismatches(comparison: Comparison, done: Sequence[Job]) -> list[str]:
+    """Where runs of one seed did not have the same clients or initial weights, by what each of them recorded."""
+    if comparison.first.described().get("tiny"):
+        return ["Tiny runs: good for seeing whether they run, and not paired."]
+    notes = []
+    for seed in comparison.seeds:
+        prints = {job.name: fingerprint(job.folder) for job in done if job.seed == seed}
+        for what in sorted({key for found in prints.values() for key in found}):
+            values = {name: found.get(what) for name, found in prints.items()}
+            if len(set(values.values())) > 1:
+                notes.append(f"Warning: under seed {seed} the runs do not share one {what}: nothing is paired.")
+    return notes
+
+
+def fingerprint(folder: Path) -> dict[str, str]:
+    """What a run recorded of its clients and initial weights; see `Prepared.fingerprint`."""
+    saved = torch.load(folder / "checkpoint.pt", weights_only=True, map_location="cpu", mmap=True)
+    return dict(saved["fingerprint"])
+
+
+def _notes(comparison: Comparison, runs: Sequence[Row], rows: Sequence[Row], target: float | None) -> list[str]:
+    first, seeds = comparison.names[0], len(comparison.seeds)
+    notes = ["Accuracy: weighted test accuracy after the last round, mean ± standard deviation over seeds."]
+    if seeds == 1:
+        notes = ["Accuracy: weighted test accuracy after the last round. One seed: no deviation and no interval."]
+    elif len(rows) > 1:
+        notes.append(
+            f"Difference to {first}: mean over paired seeds [95 % percentile bootstrap interval, 9,999 resamples]; "
+            "with fewer than ten seeds it is too narrow, see docs/compare.md."
+        )
+    if target is not None:
+        said = "as asked" if comparison.target else "the lowest accuracy that a run ends with"
+        notes.append(
+            f"Rounds and MiB: until the test accuracy is {target:g} ({said}); test data only report, "
+            "and rounds in which some clients have no model yet do not count."
+        )
+    for row in rows:
+        if row["rounds_with_all_clients"]:
+            notes.append(
+                f"† {row['algorithm']} trains every client in {row['rounds_with_all_clients']} of "
+                f"{comparison.experiments[row['algorithm']].rounds} rounds, whatever the cohort size."
+            )
+    notes += _notes_of_runs(comparison, runs)
+    if any(getattr(shift, "participants", "all") == "warm" for shift in comparison.first.data.shift):
+        notes.append(
+            "Data shift among clients that have a model (participants: warm): not the same for all algorithms."
+        )
+    return notes
+
+
+def _notes_of_runs(comparison: Comparison, runs: Sequence[Row]) -> list[str]:
+    notes = []
+    for name in comparison.names:
+        mine = [run for run in runs if run["algorithm"] == name]
+        stopped = sum(bool(run.get("stopped")) for run in mine)
+        unplaced = sum(bool(run.get("unplaced")) for run in mine)
+        if stopped:
+            notes.append(f"{name}: {stopped} of {len(mine)} runs stopped early; their last round counts.")
+        if unplaced:
+            notes.append(
+                f"{name}: in {unplaced} of {len(mine)} runs some clients have no model at the end and are not scored "
+                "(evaluation.clients: all scores them)."
+            )
+        for run in mine:
+            if run["status"] == "failed":
+                notes.append(f"{name}, seed {run['seed']}, failed: {run['error']}")
+    return notes

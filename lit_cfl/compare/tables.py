@@ -1,0 +1,129 @@
+"""One table in four forms: for the screen, Markdown, LaTeX and CSV."""
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from lit_cfl.checkpoint import write_atomically
+from lit_cfl.compare.results import COLUMNS, RUN_COLUMNS, Results, Row
+from lit_cfl.progress.tables import new_table
+from lit_cfl.tables import as_csv, blank_nan
+
+_WIDE, _NO_LIMIT = 130, 1000  # characters
+_TEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "|": r"\textbar{}", "±": r"$\pm$", "†": r"$^\dagger$",
+}  # fmt: skip
+
+
+def cells(results: Results) -> list[list[str]]:
+    """Headings and a line an algorithm, as plain text; a dash stands for what is not known."""
+    rows = results.rows
+    target = rows[0]["target"]
+    at = "target" if target is None else f"{target:g}"
+    columns: dict[str, Callable[[Row], str]] = {
+        "algorithm": lambda row: row["algorithm"] + ("†" if row["rounds_with_all_clients"] else ""),
+        "seeds": lambda row: str(row["runs"]),
+        "test accuracy": lambda row: _spread(row, "test"),
+        "val accuracy": lambda row: _spread(row, "val"),
+        f"difference to {rows[0]['algorithm']}": lambda row: "" if row is rows[0] else _difference(row),
+        "ARI": lambda row: _spread(row, "ari", 2),
+        f"rounds to {at}": lambda row: _cost(row, "rounds_to_target"),
+        f"MiB to {at}": lambda row: _cost(row, "mib_to_target"),
+        "traffic MiB": lambda row: _number(row["mib"], 1),
+        "time s": lambda row: _number(row["seconds"], 1),
+    }
+    if all(row["val_mean"] is None for row in rows):
+        del columns["val accuracy"]
+    return [list(columns), *([text(row) for text in columns.values()] for row in rows)]
+
+
+def _number(value: float | None, digits: int = 3) -> str:
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _spread(row: Row, name: str, digits: int = 3) -> str:
+    mean, deviation = row[f"{name}_mean"], row[f"{name}_sd"]
+    return _number(mean, digits) + ("" if deviation is None else f" ± {deviation:.{digits}f}")
+
+
+def _difference(row: Row) -> str:
+    mean, low, high = (row[name] for name in ("difference", "difference_low", "difference_high"))
+    if mean is None:
+        return "-"
+    return f"{mean:+.3f}" + ("" if low is None else f" [{low:+.3f}, {high:+.3f}]")
+
+
+def _cost(row: Row, name: str) -> str:
+    if row[name] is not None or not row["reached"]:
+        return _number(row[name], 1)
+    return f"{row['reached']} of {row['runs']} runs"
+
+
+def show_table(console: Console, results: Results) -> None:
+    """On the screen; a narrow terminal gets fewer columns, a file or pipe all of them."""
+    lines = cells(results)
+    if console.is_terminal and console.width < _WIDE:
+        kept = [
+            k for k, heading in enumerate(lines[0]) if heading not in ("seeds", "val accuracy", "traffic MiB", "time s")
+        ]
+        lines = [[line[k] for k in kept] for line in lines]
+    table = new_table(*(heading.replace(" to ", " to\n") for heading in lines[0]))
+    for column in table.columns:
+        column.no_wrap = True
+    for line in lines[1:]:
+        table.add_row(*map(Text, line))
+    Console(file=console.file, width=_NO_LIMIT, force_terminal=console.is_terminal).print(table)  # nothing cut off
+
+
+def as_markdown(results: Results, title: str, picture: str | None) -> str:
+    """With its notes, and a picture where there is one."""
+    headings, *lines = [[_markdown(text) for text in line] for line in cells(results)]
+    rule = ["---", *["---:"] * (len(headings) - 1)]
+    table = [f"| {' | '.join(line)} |" for line in (headings, rule, *lines)]
+    shown = [] if picture is None else ["", f"![test accuracy over rounds]({picture})"]
+    notes = [f"- {_markdown(note)}" for note in results.notes]
+    return "\n".join([f"# {_markdown(title)}", "", *table, "", *notes, *shown]) + "\n"
+
+
+def _markdown(text: str) -> str:
+    return re.sub(r"([\\`*_\[\]<>|#~])", r"\\\1", " ".join(text.split()))
+
+
+def as_latex(results: Results) -> str:
+    """A `tabular` of the package booktabs; the notes are comments."""
+    headings, *lines = [[latex(text) for text in line] for line in cells(results)]
+    rows = ["{}" * line[0].startswith(("[", "*")) + " & ".join(line) + r" \\" for line in lines]  # \\ takes these
+    notes = ["% " + " ".join(note.split()) for note in results.notes]
+    head = [
+        rf"\begin{{tabular}}{{l{'r' * (len(headings) - 1)}}}",
+        r"\toprule",
+        " & ".join(headings) + r" \\",
+        r"\midrule",
+    ]
+    return "\n".join(["% needs \\usepackage{booktabs}", *notes, *head, *rows, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def latex(text: str) -> str:
+    """Text as LaTeX prints it."""
+    return "".join(_TEX.get(character, character) for character in " ".join(text.split()))
+
+
+def write_tables(path: Path, results: Results, title: str, picture: str | None) -> None:
+    """`results.md`, `results.tex`, `results.csv` and `runs.csv`."""
+    texts = {
+        "results.md": as_markdown(results, title, picture).encode(),
+        "results.tex": as_latex(results).encode(),
+        "results.csv": _csv(COLUMNS, results.rows),
+        "runs.csv": _csv(RUN_COLUMNS, results.runs),
+    }
+    for name, text in texts.items():
+        write_atomically(path / name, lambda file, text=text: file.write(text))  # type: ignore[misc]  # mypy infers no default
+
+
+def _csv(columns: Sequence[str], rows: Sequence[Row]) -> bytes:
+    return as_csv([columns, *([blank_nan(row.get(column)) for column in columns] for row in rows)])

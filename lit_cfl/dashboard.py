@@ -1,0 +1,81 @@
+"""`lit-cfl dashboard`: a W&B workspace with a panel for every metric of `docs/results.md`."""
+
+import argparse
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+from lit_cfl.columns import METRICS
+from lit_cfl.errors import InputError
+
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "Accuracy": tuple(name for name in METRICS if name.endswith("accuracy") and not name.startswith("clusters/")),
+    "Loss": tuple(name for name in METRICS if name.endswith(("/loss", "/discrepancy"))),
+    "Clusters": tuple(name for name in METRICS if name.startswith(("clusters/", "clients/"))),
+    "Traffic": tuple(name for name in METRICS if name.startswith("traffic/")),
+    "Time": tuple(name for name in METRICS if name.startswith("time/")),
+    "Shift": tuple(name for name in METRICS if name.startswith("shift/")),
+    "Of single algorithms": ("clusters/inertia", "clusters/objective", "shift/detected", "shift/migrated"),
+}  # all of METRICS but the round, which is the x-axis
+_OPEN = ("Accuracy", "Clusters")
+_PROJECT = "lit-cfl"  # that of tracking.project, unless it is told otherwise
+
+
+def dashboard(arguments: Sequence[str]) -> int:
+    """Makes a workspace in a W&B project and prints where it is."""
+    parser = argparse.ArgumentParser(
+        prog="lit-cfl dashboard", description="Makes a W&B workspace with a panel for every metric of a run.",
+        allow_abbrev=False,
+    )  # fmt: skip
+    parser.add_argument("--project", default=_PROJECT, help="the project of your runs (default: %(default)s)")
+    parser.add_argument("--entity", help="user or team (default: the one that is logged in)")
+    parser.add_argument("--name", default="Lit-CFL", help="of the workspace (default: %(default)s)")
+    parser.add_argument("--list", action="store_true", help="only print the panels; needs no account")
+    given = parser.parse_args(list(arguments))
+    if given.list:
+        for section, metrics in SECTIONS.items():
+            print(f"{section}: {', '.join(metrics)}")
+        return 0
+    print(_saved(given.project, given.entity, given.name))
+    return 0
+
+
+def workspace(project: str, entity: str, name: str) -> Any:
+    """The workspace, not yet saved: sections of line plots over rounds.
+
+    Raises:
+        InputError: wandb-workspaces is not installed.
+    """
+    try:
+        panels = import_module("wandb_workspaces.reports.v2")
+        workspaces = import_module("wandb_workspaces.workspaces")
+    except ModuleNotFoundError as error:
+        raise InputError('the dashboard needs wandb-workspaces: pip install "lit-cfl[dashboard]"') from error
+    sections = [
+        workspaces.Section(
+            name=section,
+            panels=[panels.LinePlot(title=metric, x="round", y=[metric]) for metric in metrics],
+            is_open=section in _OPEN,
+        )
+        for section, metrics in SECTIONS.items()
+    ]
+    return workspaces.Workspace(project=project, entity=entity, name=name, sections=sections)
+
+
+def _saved(project: str, entity: str | None, name: str) -> str:
+    """Saves the workspace; returns its address."""
+    import wandb
+
+    try:
+        made = workspace(project, entity or wandb.Api().default_entity or "", name)
+        made.save()
+    except InputError:
+        raise
+    except Exception as error:  # wandb has several, and `requests` has its own
+        where = f"{entity}/{project}" if entity else project
+        raise InputError(
+            f"W&B took no workspace for {where} ({str(error) or type(error).__name__}); log in with `wandb login` or "
+            "set WANDB_API_KEY, check the network (WANDB_BASE_URL for a server of your own), and name a --project "
+            "that holds a run"
+        ) from error
+    return str(made.url)

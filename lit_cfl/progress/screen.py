@@ -1,0 +1,53 @@
+"""Where the words of a run go, for people and for programs."""
+
+from collections.abc import Callable
+
+from rich.console import Console
+
+from lit_cfl.progress.closing import closing_table
+from lit_cfl.progress.live import Display, Json, Lines, Live, Nothing
+from lit_cfl.run import Finished, Watch
+
+
+class Screen:
+    """The screen of one command.
+
+    Args:
+        quiet: standard output gets the run directory alone, at the end.
+        json: standard output gets one JSON object a line, and nothing else; with `quiet` no less.
+    """
+
+    def __init__(self, quiet: bool = False, json: bool = False) -> None:
+        self.quiet, self.json = quiet, json
+        self.out = Console()
+        self.aside = Console(stderr=True) if quiet or json else self.out  # for words that no program reads
+
+    def say(self, line: str) -> None:
+        """A line for people."""
+        self.aside.print(line, soft_wrap=True, highlight=False, markup=False)
+
+    def watch(self, between_clients: Callable[[], None] = lambda: None) -> Watch:
+        """A display that suits where the output goes."""
+        display = self._display()
+        return Watch(display.started, between_clients, display.row, display.ended)
+
+    def _display(self) -> Display:
+        if self.json:
+            return Json(self.out)
+        if self.quiet:
+            return Nothing(self.out)
+        return Live(self.out) if self.out.is_terminal else Lines(self.out)
+
+    def close(self, finished: Finished) -> None:
+        """What came of the run."""
+        if self.json:
+            for part in finished.seeds or [finished]:
+                Json(self.out).summary(part)
+        elif self.quiet:
+            self.say_path(str(finished.path))
+        else:
+            closing_table(self.out, finished)
+
+    def say_path(self, path: str) -> None:
+        """The one line of a quiet command."""
+        self.out.print(path, soft_wrap=True, highlight=False, markup=False)

@@ -1,0 +1,66 @@
+"""What W&B keeps of a run: its models, who is in which cluster, and who has what."""
+
+import shutil
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning import LightningModule
+from torch import Tensor
+
+from lit_cfl.algorithms.base import Algorithm, State
+from lit_cfl.errors import Notice
+from lit_cfl.local.engine import Engine
+
+Models = Mapping[str, Mapping[str, Tensor]]  # a state dict for each cluster, by number, and for `global`
+MAX_MIB = 256  # of models
+
+
+def cluster_models(algorithm: Algorithm, state: State, engine: Engine, clients: Tensor) -> Models:
+    """The models that clients use, as state dicts: of each cluster by its number, and of the `global` one if any.
+
+    Args:
+        clients: ids int64 `[n]`.
+    """
+    served = algorithm.serve(state, clients)
+    used = served.index[served.index >= 0].unique().tolist()
+    rows = {str(number): served.models[number] for number in used}
+    if "global" in served.extra:
+        rows["global"] = served.extra["global"]
+    mib = sum(row.numel() * row.element_size() for row in rows.values()) / 2**20
+    if mib > MAX_MIB:
+        warnings.warn(Notice(f"W&B gets no models, they are {mib:,.0f} MiB; checkpoint.pt has them"), stacklevel=2)
+        return {}
+    return {name: _state_dict(engine.module(row)) for name, row in rows.items()}
+
+
+def _state_dict(module: LightningModule) -> dict[str, Tensor]:
+    return {name: value.cpu() for name, value in module.state_dict().items()}
+
+
+def gathered(run: Path, folder: Path, models: Models) -> dict[str, Path]:
+    """Copies of what shall be kept, which nothing will change before they are uploaded, by their names.
+
+    Args:
+        run: the run directory.
+        folder: where the copies go.
+        models: what `cluster_models` gives.
+    """
+    folder.mkdir()
+    for name in ("memberships.npz", "partition.npz"):
+        shutil.copyfile(run / name, folder / name)
+    if models:
+        torch.save(models, folder / "models.pt")  # plain tensors: torch.load(weights_only=True)
+    return {path.name: path for path in sorted(folder.iterdir())}
+
+
+def log_artifact(run: Any, name: str, files: Mapping[str, Path]) -> None:
+    """Logs files as one artifact of a W&B run."""
+    import wandb
+
+    artifact = wandb.Artifact(name, type="clusters")
+    for file, path in files.items():
+        artifact.add_file(str(path), name=file, policy="immutable", skip_cache=True)
+    run.log_artifact(artifact)

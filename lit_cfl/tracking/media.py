@@ -1,0 +1,44 @@
+"""What W&B shows of a round beside numbers: pictures, a histogram, tables."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lit_cfl.look import Look
+from lit_cfl.tables import read_table
+
+_MAX_ROWS = 1000  # the last ones of a table
+_BINS = np.linspace(0, 1, 21)
+
+
+def media(look: Look, pictures: Mapping[str, Path], with_tables: bool) -> dict[str, Any]:
+    """Objects of wandb by the names that `docs/tracking.md` lists.
+
+    Args:
+        look: at the run.
+        pictures: drawn now.
+        with_tables: whether the server, if any, can be asked about them.
+    """
+    import wandb
+
+    found: dict[str, Any] = {f"pictures/{name}": wandb.Image(str(path)) for name, path in pictures.items()}
+    tested = look.accuracy[~np.isnan(look.accuracy)]
+    if len(tested):
+        found["clients/accuracy"] = wandb.Histogram(np_histogram=np.histogram(tested, _BINS))
+    if with_tables:
+        own = {name: read_table(path) for name, path in look.tables.items()} if look.last else {}
+        tables: dict[str, Sequence[Mapping[str, Any]]] = {**own, "clusters": look.clusters}
+        found |= {f"tables/{name}": _table(rows) for name, rows in tables.items() if rows}
+    return found
+
+
+def _table(rows: Sequence[Mapping[str, Any]]) -> Any:
+    import wandb
+
+    columns: list[str | int] = list(dict.fromkeys(column for row in rows for column in row))
+    table = wandb.Table(columns=columns)
+    for row in rows[-_MAX_ROWS:]:  # of a list of rows, wandb asks pandas whether it is a frame
+        table.add_data(*(row.get(str(column)) for column in columns))
+    return table

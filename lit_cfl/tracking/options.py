@@ -1,0 +1,67 @@
+"""What is tracked where."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Literal
+
+from lightning.pytorch.loggers import Logger
+
+from lit_cfl.errors import InputError
+
+Mode = Literal["online", "offline", "disabled"]
+_MODES: dict[str, Mode] = {
+    "online": "online", "run": "online", "offline": "offline", "dryrun": "offline", "disabled": "disabled",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tracking:
+    """What is tracked where; `docs/tracking.md` says more.
+
+    Args:
+        wandb: Weights & Biases: `online`, `offline` (sync later) or `disabled`. None = as the variable WANDB_MODE says,
+            else online where a key is set (`wandb login`, WANDB_API_KEY), else offline; disabled if not installed.
+        project: of the W&B run.
+        entity: user or team of the W&B run; None = the account's own.
+        group: of the W&B run.
+        tags: of the W&B run.
+        notes: of the W&B run.
+        loggers: any further Lightning loggers by `class_path`; each run (seed, baseline) builds its own.
+        snapshots_every: rounds between two entries of `memberships.npz` and `snapshots/`, and between two sets of
+            pictures, 1 or more.
+        pictures: whether to draw `pictures/`; None = where W&B is on.
+    """
+
+    wandb: Mode | None = None
+    project: str = "lit-cfl"
+    entity: str | None = None
+    group: str | None = None
+    tags: list[str] = field(default_factory=list)
+    notes: str | None = None
+    loggers: list[Callable[[], Logger]] = field(default_factory=list)
+    snapshots_every: int = 10
+    pictures: bool | None = None
+
+    def __post_init__(self) -> None:
+        if self.snapshots_every < 1:
+            raise InputError(f"tracking.snapshots_every is {self.snapshots_every}; it must be 1 or more")
+
+    def asked(self) -> Mode | None:
+        """The mode of W&B that the option or else WANDB_MODE names; None = whichever is possible.
+
+        Raises:
+            InputError: WANDB_MODE is none of them, or wandb is asked for and not installed.
+        """
+        named = os.environ.get("WANDB_MODE")
+        if self.wandb is None and named and named not in _MODES:
+            raise InputError(f"WANDB_MODE is {named!r}; set it to online, offline or disabled")
+        mode = self.wandb or (_MODES[named] if named else None)
+        if mode == "disabled" or find_spec("wandb") is not None:
+            return mode
+        if mode is not None:
+            raise InputError(
+                f"W&B is to be {mode}, which needs wandb: pip install wandb, or set tracking.wandb to disabled"
+            )
+        return "disabled"

@@ -1,0 +1,104 @@
+"""Feeds the trackers of one run. None of them can stop it."""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lightning.pytorch.loggers import Logger
+
+from lit_cfl.errors import InputError
+from lit_cfl.look import Look
+from lit_cfl.pictures.folder import PictureFolder
+from lit_cfl.tracking.artifacts import Models
+from lit_cfl.tracking.beside import Beside, Guard, Row, Status
+from lit_cfl.tracking.options import Tracking
+from lit_cfl.tracking.weights_and_biases import WandbRun
+
+
+class Trackers:
+    """The pictures, W&B and the loggers of one run.
+
+    Args:
+        tracking: what to track where.
+        name: of the run.
+        path: the run directory: pictures and W&B keep their files there.
+        config: logged as hyper-parameters, folders left out.
+        run_id: of the W&B run; a resumed run goes on under it.
+        rows: of `metrics.csv` before this process begins; W&B is given those that it lacks.
+        logged: rounds below this one were logged before the run was resumed, and are not logged again.
+
+    Raises:
+        InputError: a logger cannot be built, or wandb is asked for and not installed.
+    """
+
+    def __init__(
+        self, tracking: Tracking, name: str, path: Path, config: Row, run_id: str | None,
+        rows: Sequence[Row] = (), logged: int = 0,
+    ) -> None:  # fmt: skip
+        self._logged, mode = logged, tracking.asked()
+        self._loggers = [(Guard(type(logger).__name__), logger) for logger in map(_built, tracking.loggers)]
+        plain = {key: _without_folders(value) for key, value in config.items() if key != "code"}
+        for guard, logger in self._loggers:
+            guard(partial(logger.log_hyperparams, plain))
+        drawn = mode != "disabled" if tracking.pictures is None else tracking.pictures
+        folder = PictureFolder(path / "pictures", only_layers=not drawn)
+        begin = partial(WandbRun, tracking, mode, name, path, plain, run_id, logged)
+        self._beside = Beside(folder, None if mode == "disabled" else begin, [_known(row) for row in rows])
+
+    def log(self, row: Row, look: Look | None = None) -> None:
+        """Logs a row of `metrics.csv`; blanks are left out.
+
+        Args:
+            row: of a round.
+            look: where pictures and tables are due; they wait for the end where those before have cost too much.
+        """
+        numbers = _known(row)
+        self._beside.log(numbers, look)
+        if row["round"] >= self._logged:
+            for guard, logger in self._loggers:
+                guard(partial(_log, logger, numbers))
+
+    def conclude(self, summary: Row, look: Look | None, models: Callable[[], Models]) -> None:
+        """What is known at the end: W&B gets the summary, the models, the memberships and the partition.
+
+        Args:
+            summary: content of `summary.json`.
+            look: at the end.
+            models: gives those that clients use.
+        """
+        self._beside.conclude(_known(summary), look, models)
+
+    def finish(self, status: Status) -> None:
+        """Ends them all."""
+        for guard, logger in self._loggers:
+            guard(partial(logger.finalize, status))
+        self._beside.finish(status)
+
+
+def _known(row: Row) -> dict[str, Any]:
+    """What is not blank."""
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def _log(logger: Logger, numbers: Row) -> None:
+    logger.log_metrics(dict(numbers), step=int(numbers["round"]))
+    logger.save()
+
+
+def _built(build: Callable[[], Logger]) -> Logger:
+    try:
+        return build()
+    except ImportError as error:
+        raise InputError(f"a logger of tracking.loggers cannot be built: {error}") from error
+
+
+def _without_folders(value: Any) -> Any:
+    """The same with absolute paths cut down to their last name: folders tell who the user is."""
+    if isinstance(value, Mapping):
+        return {key: _without_folders(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_folders(item) for item in value]
+    if isinstance(value, str) and (value.startswith("~") or Path(value).is_absolute()):
+        return Path(value).name
+    return value

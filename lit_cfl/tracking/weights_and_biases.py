@@ -1,0 +1,175 @@
+"""One run of Weights & Biases, online where that is possible, else offline. What it sends: `docs/tracking.md`."""
+
+import logging
+import os
+import shlex
+import ssl
+import sys
+import urllib.error
+import urllib.request
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
+
+from lit_cfl.errors import Notice
+from lit_cfl.look import Look
+from lit_cfl.tracking.artifacts import Models, gathered, log_artifact
+from lit_cfl.tracking.media import media
+from lit_cfl.tracking.offline import first_missing_round, mend
+from lit_cfl.tracking.options import Mode, Tracking
+
+_REACH_SECONDS = 3.0  # to see whether the server answers at all
+_INIT_SECONDS = 20.0
+_FINISH_SECONDS = 60.0  # for what is left to upload at the end
+
+
+class WandbRun:
+    """A run that goes on under its id after a resume. It ends before the next begins.
+
+    Args:
+        tracking: its options.
+        mode: as asked for; None = online where a key is set, else offline.
+        name: of the run.
+        path: the run directory: files go into `wandb/` there.
+        config: logged as the run's configuration.
+        run_id: of the run.
+        logged: rounds below this one were logged if the folders cannot tell.
+    """
+
+    def __init__(
+        self, tracking: Tracking, mode: Mode | None, name: str, path: Path, config: Mapping[str, Any],
+        run_id: str | None, logged: int,
+    ) -> None:  # fmt: skip
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it sends tracebacks, which name folders
+        import wandb
+
+        self._path, self._first = path, first_missing_round(path / "wandb", run_id, logged)
+        mend(path / "wandb", run_id)
+        (path / "wandb").mkdir(exist_ok=True)  # where wandb cannot make it, it takes a temporary folder
+        wandb.setup(wandb.Settings(silent=True, mode="online"))  # so that the key is looked for
+        self._options: dict[str, Any] = {
+            "id": run_id, "resume": "allow", "name": name, "dir": path, "config": dict(config), "tags": tracking.tags,
+            "project": tracking.project, "entity": tracking.entity, "group": tracking.group, "notes": tracking.notes,
+            "settings": _settings(wandb),
+        }  # fmt: skip
+        with _without_launch():
+            online = self._online(asked=mode == "online") if mode != "offline" else None
+            self.run = wandb.init(mode="offline", **self._options) if online is None else online
+        self._server: str | None = None if online is None else wandb.setup().settings.base_url
+        logging.getLogger("wandb").setLevel(logging.CRITICAL)  # its diary: on a full disk, tracebacks on the screen
+        self.run.define_metric("*", step_metric="round")
+
+    def _online(self, asked: bool) -> Any:
+        """The run, or None where it has to be offline: with a notice, unless that was to be expected."""
+        import wandb
+
+        try:
+            if not wandb.login(prompt=False, verify=False):
+                if asked:
+                    _tell("no key is set (`wandb login`, or WANDB_API_KEY)")
+                return None
+        except wandb.Error as error:  # a key of another form
+            _tell(str(error))
+            return None
+        server = wandb.setup().settings.base_url
+        if not _answers(server):
+            _tell(f"{server} does not answer")
+            return None
+        try:
+            return wandb.init(mode="online", **self._options)
+        except Exception as error:  # a wrong key, a project of somebody else, an outage
+            _tell(str(error).splitlines()[0].replace(f" for run {self._options['id']}", ""))
+            wandb.teardown()  # or the id would stay in use
+            return None
+
+    def log(self, row: Mapping[str, Any], look: Look | None, pictures: Mapping[str, Path]) -> None:
+        """Logs a round, unless an earlier process did: numbers and media are one entry of the history."""
+        if row["round"] < self._first:
+            return
+        shown = {} if look is None else media(look, pictures, with_tables=self._takes_artifacts())
+        with _staged_in(self._path / "wandb"):
+            self.run.log(dict(row) | shown)
+
+    def conclude(self, summary: Mapping[str, Any], models: Callable[[], Models]) -> None:
+        """Logs what is known at the end."""
+        self.run.summary.update(dict(summary))
+        if not self._takes_artifacts():
+            return
+        files = gathered(self._path, Path(self.run.dir).parent / "artifact", models())
+        log_artifact(self.run, f"clusters-{self.run.id}", files)
+
+    def _takes_artifacts(self) -> bool:
+        """Whether tables and artifacts can be logged without waiting: online, wandb asks the server about each."""
+        return self._server is None or _answers(self._server)
+
+    def finish(self, status: Literal["success", "failed"]) -> None:
+        """Ends it.
+
+        Raises:
+            TimeoutError: not all could be uploaded.
+        """
+        folder = Path(self.run.dir).parent
+        try:
+            self.run.finish(exit_code=0 if status == "success" else 1)
+        except TimeoutError as error:
+            command = f"wandb sync --include-online {shlex.quote(str(folder))}"
+            raise TimeoutError(f"not all could be uploaded; to upload the rest: {command}") from error
+
+
+@contextmanager
+def _without_launch() -> Iterator[None]:
+    """Spares what wandb would look up for its job queue, W&B Launch: the import takes longer than all the rest."""
+    name = "wandb.sdk.launch.inputs.internal"
+    spared = name not in sys.modules
+    if spared:
+        sys.modules[name] = None  # type: ignore[assignment]  # Python's own way to make an import fail
+    try:
+        yield
+    finally:
+        if spared:
+            del sys.modules[name]
+
+
+@contextmanager
+def _staged_in(folder: Path) -> Iterator[None]:
+    """Lets wandb keep the files of tables there until they are uploaded, not in the user's home."""
+    own = "WANDB_DATA_DIR" not in os.environ
+    if own:
+        os.environ["WANDB_DATA_DIR"] = str(folder.absolute())
+    try:
+        yield
+    finally:
+        if own:
+            del os.environ["WANDB_DATA_DIR"]
+
+
+def _settings(wandb: Any) -> Any:
+    """Quiet, and without anything about the machine, its user, its folders and its other programs."""
+    return wandb.Settings(
+        reinit="create_new", program="lit-cfl", host="", symlink=False, silent=True, console="off",
+        init_timeout=_INIT_SECONDS, finish_timeout=_FINISH_SECONDS, finish_timeout_raises=True,
+        disable_git=True, disable_code=True, x_disable_machine_info=True, x_disable_meta=True, x_disable_stats=True,
+        x_save_requirements=False,
+    )  # fmt: skip
+
+
+def _answers(server: str) -> bool:
+    """Whether anything answers there, be it an error: wandb alone would try for minutes."""
+    try:
+        with urllib.request.urlopen(server, timeout=_REACH_SECONDS):  # noqa: S310  # wandb's own setting
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except urllib.error.URLError as error:
+        return isinstance(error.reason, ssl.SSLError)  # wandb may know its certificate
+    except OSError:
+        return False
+
+
+@cache
+def _tell(reason: str) -> None:
+    """Gives a reason once, however many seeds and baselines it holds for."""
+    warnings.warn(Notice(f"W&B stays offline: {reason}"), stacklevel=2)

@@ -1,0 +1,91 @@
+"""What an evaluation scores: each client with the model it has now, and the global model beside it."""
+
+from dataclasses import replace
+from math import isnan
+
+import pytest
+import torch
+from conftest import ids
+from test_evaluation import ParityEngine
+
+from lit_cfl.algorithms.base import Algorithm, Assignment, Info
+from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.evaluation import Evaluation, EvaluationPlan, Scores, evaluate
+
+LISTS = [ids(0, 1, 2), ids(1, 3), ids(4), ids(3, 5)]  # label of an example: its number mod 2
+
+
+class Served(Algorithm):
+    """The state is what is served: an `Assignment` for all clients. Who has no model gets model 0."""
+
+    def init(self, work, rng):
+        raise NotImplementedError
+
+    def round(self, state, cohort, work, rng):
+        raise NotImplementedError
+
+    def place(self, state, clients, work, rng):
+        return replace(state, index=state.index.index_fill(0, clients, 0)), Info()
+
+    def serve(self, state, clients):
+        return replace(state, index=state.index[clients])
+
+
+class Engine(ParityEngine):
+    """Model m answers m mod 2 everywhere."""
+
+    seed = 3
+
+    def at(self, round: int, data: FederatedData) -> None:
+        return None
+
+
+def evaluation(index: torch.Tensor, *, before: torch.Tensor | None = None, **options: object) -> Evaluation:
+    """Of models 0 and 1, and of the global model 1."""
+    models, none = torch.tensor([[0.0], [1.0]]), ClientIndex.empty(4)
+    pool = Examples(torch.zeros(6, 1), torch.arange(6) % 2, 2)
+    data = FederatedData(pool, none, none, ClientIndex.from_lists(LISTS), ids(0, 0, 1, 1))
+    state = Assignment(models, index, {"global": torch.tensor([1.0])})
+    return evaluate(Served(), state, Engine(), data, EvaluationPlan(**options), round=0, before=before)
+
+
+def test_client_is_scored_with_the_model_it_has_now_not_with_the_one_of_the_evaluation_before():  # C12
+    found = evaluation(ids(1, 1, 0, 0), before=ids(0, 0, 0, 1))
+    assert found.index.tolist() == [1, 1, 0, 0]
+    assert found.scores["test"].correct.tolist() == [1, 2, 1, 0]
+    assert found.metrics["test/weighted_accuracy"] == 4 / 8
+    assert found.metrics["clusters/churn"] == pytest.approx(1 / 4)  # 0 and 1 moved together, 3 came back
+
+
+def test_global_accuracy_is_that_of_the_global_model_on_the_clients_scored():
+    found = evaluation(ids(-1, 1, 0, 0))
+    assert found.clients.tolist() == [1, 2, 3]
+    assert found.scores["test"].correct.tolist() == [2, 1, 0]  # of the clusters' models
+    assert found.metrics["test/weighted_accuracy"] == 3 / 5
+    assert found.metrics["test/global_accuracy"] == 4 / 5  # all but example 4; model 0 would have that alone
+
+
+def test_clients_without_a_model_are_counted_and_scored_only_where_all_are_asked_for():
+    found = evaluation(ids(1, -1, 0, -1))
+    assert (found.metrics["clusters/assigned"], found.metrics["clusters/unobserved"]) == (2, 2)
+    assert (found.metrics["clients/evaluated"], found.full_coverage) == (2, False)
+    placed = evaluation(ids(1, -1, 0, -1), clients="all")
+    assert placed.index.tolist() == [1, 0, 0, 0]
+    assert placed.scores["test"].correct.tolist() == [1, 0, 1, 0]
+    assert (placed.metrics["clusters/assigned"], placed.metrics["clusters/unobserved"]) == (2, 2)
+    assert (placed.metrics["clients/evaluated"], placed.full_coverage) == (4, True)
+
+
+def test_agreement_and_churn_are_of_the_clients_that_were_scored():
+    found = evaluation(ids(1, 1, 0, -1), before=ids(0, -1, 1, 0))
+    assert found.metrics["clusters/purity"] == 1
+    assert found.metrics["clusters/ari"] == 1
+    assert found.metrics["clusters/churn"] == 0  # 0 and 2 were apart and still are
+    assert isnan(evaluation(ids(1, 1, 0, -1), before=ids(-1, -1, -1, 0)).metrics["clusters/churn"])
+
+
+def test_worst_tenth_is_a_tenth_of_the_clients_that_have_examples():
+    correct, count = ids(*[0, 4], *[4] * 13, *[0] * 5), ids(*[4] * 15, *[0] * 5)  # 15 of 20: one client, not two
+    found = Scores(correct, count, torch.zeros(20)).metrics("test")
+    assert found["test/worst10_accuracy"] == 0
+    assert found["test/mean_accuracy"] == pytest.approx(14 / 15)

@@ -1,0 +1,47 @@
+"""Newcomers of LayerCFL and AdaCFL: only the layers that the split went by say where they belong."""
+
+import pytest
+import torch
+from conftest import ids, rng
+from test_cfl import begun
+
+from lit_cfl.algorithms import CFL, AdaCFL, LayerCFL
+from lit_cfl.testing import QuadraticWork
+
+ALWAYS = {"eps1": 100.0, "eps2": 0.0, "warmup_rounds": 0}  # splits whenever there are three
+MEMBERS = [[1.0, 4.0], [1.0, 4.5], [-1.0, -4.0], [-1.0, -4.5]]  # columns: conv1, fc1
+CONTRADICTING = [[-100.0, 4.0], [100.0, -4.0]]  # conv1 speaks for the other part, and louder
+
+
+def work_of(*centers: list[float]) -> QuadraticWork:
+    rows = torch.tensor(centers, dtype=torch.float64)
+    return QuadraticWork(rows, torch.arange(1, len(rows) + 1), 0.5, layers={"conv1": 1, "fc1": 1})
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        AdaCFL(**ALWAYS),
+        *[LayerCFL(**ALWAYS, layers=["fc1"], distance=each) for each in ("l2", "delta_l2", "cos", "delta_cos")],
+    ],
+    ids=lambda one: getattr(one, "distance", "AdaCFL"),
+)
+def test_newcomer_is_placed_by_the_layers_of_the_split_whatever_the_others_say(algorithm: CFL):
+    work = work_of(*MEMBERS)
+    state, _ = algorithm.round(begun(algorithm, work, 0.0, 0.0), work.population, work, rng())
+    assert state.index.tolist() == [0, 0, 1, 1]
+    placed, _ = algorithm.place(state, ids(5, 4), work_of(*MEMBERS, *CONTRADICTING), rng())
+    assert placed.index.tolist() == [0, 0, 1, 1, 0, 1]
+    whole = CFL(**ALWAYS)  # all layers: the other way round
+    state, _ = whole.round(begun(whole, work, 0.0, 0.0), work.population, work, rng())
+    placed, _ = whole.place(state, ids(5, 4), work_of(*MEMBERS, *CONTRADICTING), rng())
+    assert placed.index.tolist() == [0, 0, 1, 1, 1, 0]
+
+
+def test_eps2_of_a_layer_is_held_against_updates_also_where_weights_are_compared():
+    work = work_of(*[[x, y + 1000] for x, y in MEMBERS])
+    for eps2, count in ((2.24, 2), (2.26, 1)):  # half of 4.5 is the longest way in fc1
+        options = ALWAYS | {"eps2": eps2}
+        algorithm = LayerCFL(**options, layers=["fc1"], distance="l2", eps2_on="layer")
+        state, _ = algorithm.round(begun(algorithm, work, 0.0, 1000.0), work.population, work, rng())
+        assert len(state.models) == count

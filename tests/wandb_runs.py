@@ -1,0 +1,158 @@
+"""Runs that are tracked by W&B, in children: wandb keeps a service and a login for the whole of a process."""
+
+import gzip
+import json
+import os
+import sys
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+from processes import in_child, start, wait
+
+from lit_cfl.tables import read_table
+from lit_cfl.tracking.offline import entries, folders_of, history
+
+KEY = "0123456789" * 4
+
+
+def tracked(path: Path, *options: str, rounds: int = 4, **variables: str | None) -> int:
+    """Runs the quickstart, small; returns the exit code. Variables are of W&B, without their prefix."""
+    return tracked_command(start(path, *options, rounds=rounds), **variables)
+
+
+def tracked_command(arguments: list[str], **variables: str | None) -> int:
+    return wait(in_child(arguments, lambda: set_variables(**variables)))
+
+
+def set_variables(**variables: str | None) -> None:
+    """In a child: W&B's variables, and notices on the screen, for pytest would keep them."""
+    warnings.simplefilter("default")
+    warnings.showwarning = lambda *warning: print(warnings.formatwarning(*warning[:4]), file=sys.stderr)
+    for name in [name for name in os.environ if name.startswith("WANDB_")]:
+        del os.environ[name]
+    own = {"NETRC": "/dev/null", "WANDB_CONFIG_DIR": "/dev/null"}  # nobody is logged in
+    os.environ.update(own | {f"WANDB_{name}": value for name, value in variables.items() if value is not None})
+
+
+def folders(run: Path) -> list[Path]:
+    """Its W&B folders, in order."""
+    return folders_of(run / "wandb", "*")
+
+
+def records(folder: Path) -> list[Any]:
+    """All that a folder's file holds."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    (path,) = folder.glob("*.wandb")
+    return [Record.FromString(data) for _, data in entries(path.read_bytes())]
+
+
+def logged(run: Path) -> list[dict[str, float]]:
+    """All rounds that its folders hold."""
+    return [row for folder in folders(run) for row in history(folder)]
+
+
+def numbers(row: dict[str, object]) -> dict[str, object]:
+    """What of a logged row, or of a row of `metrics.csv`, is a figure of ours."""
+    return {
+        name: value
+        for name, value in row.items()
+        if isinstance(value, int | float) and not name.startswith("_") and "." not in name  # of media: picture.size
+    }
+
+
+def own_rows(run: Path) -> list[dict[str, object]]:
+    return [numbers(row) for row in read_table(run / "metrics.csv")]
+
+
+@contextmanager
+def server_that_refuses() -> Iterator[str]:
+    """The address of a server that takes nobody's key."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Refuses)
+    Thread(target=server.serve_forever, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+
+
+class _Refuses(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self._refuse()
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self._refuse()
+
+    def _refuse(self) -> None:
+        self.send_response(401)
+        self.send_header("Content-Length", "2")
+        self.end_headers()
+        self.wfile.write(b"{}")
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+class Server(ThreadingHTTPServer):
+    """As much of W&B's server as a run needs. What it was sent is in `sent`: paths and bodies."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Takes)
+        self.sent: list[tuple[str, bytes]] = []
+        self.address = f"http://127.0.0.1:{self.server_port}"
+        Thread(target=self.serve_forever, daemon=True).start()
+
+    def rounds(self) -> list[int]:
+        """Of the history that arrived."""
+        bodies = [json.loads(body)["files"] for path, body in self.sent if path.endswith("/file_stream")]
+        lines = [line for files in bodies for line in files.get("wandb-history.jsonl", {}).get("content", [])]
+        return [json.loads(line)["round"] for line in lines]
+
+    def close(self) -> None:
+        """Answers nobody from now on."""
+        self.shutdown()
+        self.server_close()
+
+
+class _Takes(_Refuses):
+    server: Server
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._answer({})
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = gzip.decompress(body) if self.headers.get("Content-Encoding") == "gzip" else body
+        self.server.sent.append((self.path, body))
+        self._answer({"data": self._data(json.loads(body))} if self.path == "/graphql" else {})
+
+    do_PUT = do_POST  # noqa: N815  # the name that the library asks for
+
+    def _data(self, asked: dict[str, Any]) -> dict[str, Any] | None:
+        given = asked.get("variables") or {}
+        if "upsertBucket" in asked["query"]:
+            project = {"id": "p", "name": given["project"], "entity": {"id": "e", "name": "someone"}}
+            bucket = {"id": "b", "name": given["name"], "displayName": None, "config": "{}", "historyLineCount": 0}
+            return {"upsertBucket": {"bucket": bucket | {"project": project}, "inserted": True}}
+        if "createRunFiles" in asked["query"]:
+            files = [{"name": name, "uploadUrl": f"{self.server.address}/put/{name}"} for name in given["files"]]
+            return {"createRunFiles": {"runID": "b", "uploadHeaders": [], "files": files}}
+        if "viewer" in asked["query"]:
+            teams = {"edges": [{"node": {"name": "someone"}}]}
+            return {"viewer": {"id": "v", "entity": "someone", "username": "someone", "flags": "{}", "teams": teams}}
+        return {"model": None} if "RunResumeStatus" in asked["query"] else None
+
+    def _answer(self, content: dict[str, Any]) -> None:
+        data = json.dumps(content).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)

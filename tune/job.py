@@ -1,0 +1,67 @@
+"""What all trials of a study share."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lit_cfl.experiment import Experiment
+from lit_cfl.local.plan import PlanOptions
+from tune.candidate import build
+from tune.objective import Objective
+from tune.sharing import SharedData
+from tune.spaces import Space
+
+
+@dataclass(frozen=True)
+class Job:
+    """What all trials of a study share.
+
+    Args:
+        study: its name.
+        base: the experiment.
+        space: what is searched.
+        seeds: of every trial.
+        objective: what is reported.
+        folder: of the trials' directories.
+        threads: PyTorch's, in each trial, unless the base says otherwise.
+        evolves: whether values change in the middle of a trial (PBT).
+        pauses: whether the scheduler pauses trials; they then save every round, or a pause would lose many.
+        data: of the base, already loaded; None = each trial loads its own.
+    """
+
+    study: str
+    base: Mapping[str, Any]
+    space: Space
+    seeds: Sequence[int]
+    objective: Objective
+    folder: Path
+    threads: int = 1
+    evolves: bool = False
+    pauses: bool = False
+    data: SharedData | None = None
+
+    def experiment(self, values: Mapping[str, Any], name: str) -> Experiment:
+        """The experiment at one point of the space; trackers know it by the study and this name."""
+        experiment = build(self.base, self.space.words(values))
+        told = ", ".join(f"{key} = {value}" for key, value in values.items())
+        return self.of_trial(replace(experiment, tracking=replace(experiment.tracking, notes=told)), name)
+
+    def of_trial(self, experiment: Experiment, name: str) -> Experiment:
+        """An experiment under the seeds and the threads of a trial, and with the study's data."""
+        plan, before = experiment.plan or PlanOptions(), experiment.described()
+        checkpoint = replace(experiment.checkpoint, every_seconds=0.0) if self.pauses else experiment.checkpoint
+        plan = replace(plan, threads=plan.threads or self.threads)
+        tracking = replace(experiment.tracking, group=experiment.tracking.group or self.study)
+        changed: dict[str, Any] = {"name": f"{self.study}-{name}", "seeds": list(self.seeds)}
+        config = before | changed | {"plan": vars(plan), "checkpoint": vars(checkpoint)}
+        config["tracking"] = before["tracking"] | {"group": tracking.group, "notes": tracking.notes}
+        if self.data is not None:
+            self.data.give_to(experiment)
+        return replace(experiment, **changed, plan=plan, checkpoint=checkpoint, tracking=tracking, config=config)
+
+    def values(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """What of Ray's configuration is a value of ours: what does not matter for the algorithm is left out."""
+        name = config.get("algorithm", "")
+        own = {p.key for p in self.space.of(name)}
+        return {key: value for key, value in config.items() if key in own or key == "algorithm"}

@@ -1,0 +1,161 @@
+"""`lit-cfl launch`: a run or a study on a Ray cluster, as a job of its own."""
+
+import argparse
+import os
+import re
+import secrets
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from lit_cfl.errors import InputError
+from tune.launching.jobs import Jobs, Needs
+from tune.launching.order import Order, read_order
+from tune.launching.parcel import packed
+from tune.launching.results import becoming, packing_command, require_new, unpack
+from tune.launching.storage import collect, require_storage
+
+_EPILOG = """\
+every further option is one of lit-cfl run, or of lit-cfl tune where the file is a study:
+  lit-cfl launch --config quickstart --address http://head:8265 --rounds 50
+"""
+_FOLDER, _STORAGE = "lit-cfl folder", "lit-cfl storage"  # in a job's metadata
+
+
+def launch(arguments: Sequence[str]) -> int:
+    """Sends a job, or goes back to one. Returns 0, the job's own exit code, or 130 after Ctrl-C."""
+    given, rest = _parser().parse_known_args(arguments)
+    address = given.address or os.environ.get("RAY_API_SERVER_ADDRESS")
+    if not address:
+        raise InputError("say where the cluster is: --address http://HOST:8265")
+    folder = given.run_dir or given.study_dir
+    if given.follow or given.stop:
+        _refuse_more(rest)
+        jobs = Jobs(address)
+        return _stop(jobs, given.stop) if given.stop else _follow(jobs, given.follow, folder)
+    order = read_order(rest, given.include)
+    job = _job_name(order.name)
+    require_new(Path(folder or _default_folder(job)))
+    storage = None if given.storage_path is None else f"{require_storage(given.storage_path)}/{job}"
+    needs = Needs(given.cpus, given.gpus, _environment(given.env), given.pip)
+    jobs = Jobs(address)
+    _send(jobs, job, order, f"{given.remote_dir.rstrip('/')}/{job}", storage, needs)
+    if given.detach:
+        _say_how(job, jobs.address, folder)
+        return 0
+    return _follow(jobs, job, folder)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="lit-cfl launch", description="Runs an experiment or a study on a Ray cluster, and fetches its results.",
+        epilog=_EPILOG, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="%(prog)s --config FILE --address http://HOST:8265 [...]",
+    )  # fmt: skip
+    parser.add_argument("--address", help="of the cluster's dashboard, http://HOST:8265 (or RAY_API_SERVER_ADDRESS)")
+    parser.add_argument("--run_dir", help="where a run's results come to (default: runs/<job>)")
+    parser.add_argument("--study_dir", help="the same, of a study")
+    parser.add_argument("--remote_dir", default="~/lit-cfl", help="where jobs write on the cluster (%(default)s)")
+    parser.add_argument("--storage_path", help="shared folder or URL (s3://...) that the results go through")
+    parser.add_argument("--include", nargs="+", default=[], metavar="PATH", help="further files to send")
+    parser.add_argument("--env", action="append", default=[], metavar="NAME[=VALUE]", help="set for the job")
+    parser.add_argument("--pip", metavar="FILE", help="requirements that the cluster installs for the job")
+    parser.add_argument("--cpus", type=float, default=0.0, help="cores of the job itself (default: beside the head)")
+    parser.add_argument("--gpus", type=float, default=0.0, help="GPUs of the job itself")
+    parser.add_argument("--detach", action="store_true", help="do not wait for the job")
+    parser.add_argument("--follow", metavar="JOB", help="go on following a job; fetches its results at the end")
+    parser.add_argument("--stop", metavar="JOB", help="end a job")
+    return parser
+
+
+def _refuse_more(rest: Sequence[str]) -> None:
+    if rest:
+        raise InputError(f"--follow and --stop go back to a job that was launched; leave out {' '.join(rest)}")
+
+
+def _environment(given: Sequence[str]) -> dict[str, str]:
+    found = {}
+    for word in given:
+        name, equals, value = word.partition("=")
+        if not equals and name not in os.environ:
+            raise InputError(f"--env {name}: it is not set here; give --env {name}=VALUE")
+        found[name] = value if equals else os.environ[name]
+    return found
+
+
+def _job_name(name: str) -> str:
+    return f"{re.sub(r'[^A-Za-z0-9_.-]', '-', name)}-{datetime.now():%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
+
+
+def _default_folder(job: str) -> str:
+    return f"runs/{job}"
+
+
+def _send(jobs: Jobs, job: str, order: Order, target: str, storage: str | None, needs: Needs) -> None:
+    for notice in order.notices:
+        print(f"Note: {notice}.")
+    own = ", ".join(sorted(order.files)) or "no file of yours"
+    print(f"sends lit-cfl itself, the configuration, and {own}")
+    with packed(order, target, storage) as parcel:
+        jobs.submit(job, parcel, needs, {_FOLDER: target, _STORAGE: storage or ""})
+    print(f"job {job}; it writes to {target} on the cluster", flush=True)
+
+
+def _follow(jobs: Jobs, job: str, folder: str | None) -> int:
+    where = Path(folder or _default_folder(job))
+    require_new(where)
+    try:
+        details = jobs.follow(job, lambda text: print(text, end="", flush=True))
+        if details.status == "SUCCEEDED":
+            _fetch(jobs, job, where)
+            return 0
+        print(f"lit-cfl: the job {details.status.lower()}: {details.message}", file=sys.stderr)
+        _fetch_if_any(jobs, job, where)
+        return details.driver_exit_code or 1
+    except KeyboardInterrupt:
+        print()
+        _say_how(job, jobs.address, folder)
+        return 130
+
+
+def _fetch_if_any(jobs: Jobs, job: str, folder: Path) -> None:
+    """A job that failed may have left a part of its results, or nothing."""
+    try:
+        _fetch(jobs, job, folder)
+    except InputError as error:
+        print(f"nothing is fetched: {error}", file=sys.stderr)
+
+
+def _fetch(jobs: Jobs, job: str, folder: Path) -> None:
+    details = jobs.details(job)
+    metadata = details.metadata or {}
+    if _FOLDER not in metadata:
+        raise InputError(f"{job} was not started by lit-cfl launch: there is nothing to fetch")
+    with becoming(folder) as new:
+        if metadata[_STORAGE]:
+            collect(metadata[_STORAGE], new)
+        else:
+            unpack(jobs.output_of(packing_command(metadata[_FOLDER]), details.driver_node_id), new)
+    print(f"fetched: {folder}")
+
+
+def _stop(jobs: Jobs, job: str) -> int:
+    stopped = jobs.stop(job)
+    print(f"{job} " + ("is asked to stop" if stopped else "was over already"))
+    print(f"fetch what it left: lit-cfl launch --follow {job} --address {jobs.address}")
+    return 0
+
+
+def _say_how(job: str, address: str, folder: str | None) -> None:
+    where = "" if folder is None else f" --run_dir {folder}"
+    print(f"{job} goes on on the cluster.")
+    print(f"follow it, and fetch its results: lit-cfl launch --follow {job} --address {address}{where}")
+    print(f"stop it:                          lit-cfl launch --stop {job} --address {address}")
+
+
+if __name__ == "__main__":  # without the other commands
+    try:
+        sys.exit(launch(sys.argv[1:]))
+    except InputError as error:
+        sys.exit(f"lit-cfl: error: {error}")

@@ -1,0 +1,76 @@
+"""The folder that a job gets: our packages, the configuration, the user's own code, and nothing else."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from importlib.metadata import version
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import yaml
+
+from lit_cfl.errors import InputError
+from tune.launching.files import OURS, Files
+from tune.launching.order import Order
+
+CONFIG, JOB = "launched.yaml", "launched.json"
+_LIMIT_MIB = 100  # Ray's dashboard takes no larger request
+
+
+@contextmanager
+def packed(order: Order, folder: str, storage: str | None) -> Iterator[Path]:
+    """The job's folder, for as long as the block lasts.
+
+    Args:
+        folder: where the job writes, on the cluster.
+        storage: where it leaves a copy, or None.
+
+    Raises:
+        InputError: it is larger than Ray takes.
+    """
+    files = _packages() | order.files
+    _require_small(files)
+    where = "--run_dir" if order.command == "run" else "--study_dir"
+    job = {
+        "words": [order.command, "--config", CONFIG, *order.words, where],
+        "folder": folder,
+        "storage": storage,
+    }
+    with TemporaryDirectory(prefix="lit-cfl-") as name:
+        parcel = Path(name)
+        for place, file in files.items():
+            (parcel / place).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(file, parcel / place)
+        (parcel / CONFIG).write_text(yaml.safe_dump(order.config, sort_keys=False, allow_unicode=True), "utf-8")
+        (parcel / JOB).write_text(json.dumps(job), "utf-8")
+        _write_version(parcel)
+        yield parcel
+
+
+def _packages() -> Files:
+    found: Files = {}
+    for name in OURS:
+        folder = Path(str(import_module(name).__file__)).parent
+        found |= {file.relative_to(folder.parent).as_posix(): file for file in folder.rglob("*.py")}
+    return found
+
+
+def _require_small(files: Files) -> None:
+    sizes = {place: file.stat().st_size for place, file in files.items()}
+    mib = sum(sizes.values()) / 2**20
+    if mib > _LIMIT_MIB:
+        largest = max(sizes, key=lambda place: sizes[place])
+        raise InputError(
+            f"the job's folder would be {mib:.0f} MiB, and a Ray cluster takes {_LIMIT_MIB}; the largest file is "
+            f"{largest}: leave it out, put it where the cluster can read it, and name that path in the configuration"
+        )
+
+
+def _write_version(parcel: Path) -> None:
+    """As if it were installed: the command line asks for its own version."""
+    number = version("lit-cfl")
+    folder = parcel / f"lit_cfl-{number}.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.4\nName: lit-cfl\nVersion: {number}\n", "utf-8")

@@ -1,0 +1,26 @@
+"""What a study comes to."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from tune.repeats import Repeated
+from tune.results import Row
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a study leaves.
+
+    Args:
+        path: its directory.
+        rows: of `trials.csv`.
+        best: the best of the trials that ran their full budget, or None.
+        importance: of each parameter, highest first; empty with few trials.
+        repeated: figures of the best and of the default on new seeds, or None.
+    """
+
+    path: Path
+    rows: list[Row]
+    best: Row | None
+    importance: dict[str, float]
+    repeated: Repeated | None

@@ -1,0 +1,193 @@
+"""The pictures of a study, drawn without a display and without global state."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from lit_cfl.checkpoint import write_atomically
+from tune.importance import METHOD
+from tune.objective import TRAFFIC, Objective
+from tune.results import FAILED_STATUS, FINISHED_STATUS, STOPPED_STATUS, Row
+from tune.scales import Scale, shown
+from tune.spaces import Parameter, Space
+
+_BLUE, _RED, _GREY = "#3b6ea8", "#c44e52", "#9a9a9a"
+_PAPER = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.5}  # behind labels that lines cross
+_COLUMNS = 3  # of slices
+
+
+def draw(path: Path, rows: Sequence[Row], space: Space, objective: Objective, shares: Mapping[str, float]) -> None:
+    """Writes the pictures of a study into a folder; one that there is nothing to show in is left out.
+
+    Args:
+        rows: of `trials.csv`.
+        shares: each parameter's importance.
+    """
+    known = [row for row in rows if _figure_of(row, objective) is not None]
+    if not known:
+        return
+    figures = {
+        "history": history(rows, objective),
+        "slices": slices(known, space, objective),
+        "parallel": parallel(known, space, objective),
+        "importance": importance_bars(shares, len(known)) if shares else None,
+        "pareto": pareto([row for row in known if row["status"] == FINISHED_STATUS], objective),
+    }
+    path.mkdir(exist_ok=True)
+    for name, figure in figures.items():
+        (path / f"{name}.png").unlink(missing_ok=True)  # a study that was resumed may have drawn it before
+        if figure is not None:
+            write_atomically(path / f"{name}.png", partial(figure.savefig, dpi=120))
+
+
+def _figure_of(row: Row, objective: Objective) -> float | None:
+    value = row.get(objective.metric)
+    return value if value is not None and isfinite(value) else None
+
+
+def history(rows: Sequence[Row], objective: Objective) -> Figure:
+    """Each trial's figure in the order in which trials were begun, and the best so far."""
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    axes = figure.subplots()
+    for status, face in ((FINISHED_STATUS, _BLUE), (STOPPED_STATUS, "white")):
+        points = [(k, row[objective.metric]) for k, row in enumerate(rows)
+                  if row["status"] == status and _figure_of(row, objective) is not None]  # fmt: skip
+        if points:
+            across, up = zip(*points, strict=True)
+            axes.scatter(across, up, s=30, facecolor=face, edgecolor=_BLUE, label=status, zorder=3)
+    failed = [k for k, row in enumerate(rows) if row["status"] == FAILED_STATUS]
+    if failed:
+        marks = axes.get_xaxis_transform()  # at the lower edge, wherever that is
+        axes.scatter(failed, [0.02] * len(failed), marker="x", color=_RED, label=FAILED_STATUS, transform=marks)
+    best = [(k, row[objective.metric]) for k in range(len(rows))
+            if (row := objective.best([r for r in rows[: k + 1] if r["status"] == FINISHED_STATUS]))]  # fmt: skip
+    if best:
+        axes.step(*zip(*best, strict=True), where="post", color=_RED, linewidth=1.2, label="best so far")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set(xlabel="trial", ylabel=objective.metric, title="History of the search")
+    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    return figure
+
+
+def slices(rows: Sequence[Row], space: Space, objective: Objective) -> Figure:
+    """The figure over each parameter alone."""
+    parameters = shown(space)
+    columns = min(_COLUMNS, len(parameters))
+    lines = -(-len(parameters) // columns)
+    figure = Figure(figsize=(3.6 * columns + 0.6, 3.0 * lines + 0.5), layout="constrained")
+    places = figure.subplots(lines, columns, squeeze=False, sharey=True).flatten()
+    for axes, parameter in zip(places, parameters, strict=False):
+        own = [row for row in rows if row.get(parameter.key) is not None]
+        scale = Scale(parameter)
+        for status, face in ((FINISHED_STATUS, _BLUE), (STOPPED_STATUS, "white")):
+            some = [row for row in own if row["status"] == status]
+            points = [scale.position(row[parameter.key]) for row in some], [row[objective.metric] for row in some]
+            axes.scatter(*points, s=26, facecolor=face, edgecolor=_BLUE, alpha=0.85)
+        axes.set_xlabel(parameter.key)
+        turned = {"rotation": 25, "ha": "right"} if scale.long else {}
+        axes.set_xticks(scale.ticks, scale.labels, **turned)
+        low, high = scale.ends
+        margin = 0.06 * (high - low) or 0.5
+        axes.set_xlim(low - margin, high + margin)
+    for axes in places[len(parameters) :]:
+        axes.axis("off")
+    for first in range(0, len(parameters), columns):
+        places[first].set_ylabel(objective.metric)
+    figure.suptitle("One parameter at a time (hollow: stopped early)")
+    return figure
+
+
+def parallel(rows: Sequence[Row], space: Space, objective: Objective) -> Figure:
+    """A line for each trial through all its values; a panel for each algorithm."""
+    names = [name for name in space.algorithms or [""] if any(row.get("algorithm", "") == name for row in rows)]
+    most = max(len(space.of(name)) for name in names) + 1
+    figure = Figure(figsize=(2.6 * max(most, 3) + 1, 3.4 * len(names) + 0.4), layout="constrained")
+    panels = figure.subplots(len(names), 1, squeeze=False).flatten()
+    values = [float(row[objective.metric]) for row in rows]
+    colour = ScalarMappable(Normalize(min(values), max(values)), colormaps["viridis"])
+    for axes, name in zip(panels, names, strict=True):
+        own = [row for row in rows if row.get("algorithm", "") == name]
+        _lines(axes, own, space.of(name), objective, colour)
+        axes.set_title(name, loc="left", weight="bold")
+    figure.colorbar(colour, ax=list(panels), label=objective.metric, pad=0.02)
+    figure.suptitle("Every trial a line (dashed: stopped early)")
+    return figure
+
+
+def _lines(
+    axes: Axes, rows: Sequence[Row], parameters: Sequence[Parameter], objective: Objective, colour: ScalarMappable
+) -> None:
+    scales = [Scale(parameter) for parameter in parameters]
+    axes.axis("off")
+    for k, scale in enumerate(scales):
+        _axis(axes, k, scale.parameter.option.removeprefix("algorithm."))
+        for tick, label in zip(scale.ticks, scale.labels, strict=True):
+            axes.text(k - 0.03, scale.share(tick), label, ha="right", va="center", fontsize=9, bbox=_PAPER, zorder=4)
+    _axis(axes, len(scales), objective.metric, weight="bold")
+    lowest, highest = colour.get_clim()
+    span = (highest - lowest) or 1.0
+    for row in sorted(rows, key=lambda row: float(row[objective.metric]), reverse=objective.mode == "min"):
+        heights = [scale.share(scale.position(row[scale.parameter.key])) for scale in scales]
+        style = "-" if row["status"] == FINISHED_STATUS else (0, (4, 2))
+        end = (row[objective.metric] - lowest) / span
+        axes.plot([*heights, end], color=colour.to_rgba(row[objective.metric]), linestyle=style, linewidth=1.6)
+    axes.set(xlim=(-0.4, len(scales) + 0.25), ylim=(-0.06, 1.2))
+
+
+def _axis(axes: Axes, place: int, name: str, **style: Any) -> None:
+    axes.plot([place, place], [0, 1], color=_GREY, linewidth=0.8)
+    axes.text(place, 1.06, name, ha="center", va="bottom", **style)
+
+
+def importance_bars(shares: Mapping[str, float], trials: int) -> Figure:
+    """The importance of each parameter, the greatest first."""
+    figure = Figure(figsize=(7, 1.1 + 0.38 * len(shares)), layout="constrained")
+    axes = figure.subplots()
+    names = list(shares)[::-1]
+    bars = axes.barh(names, [shares[name] for name in names], color=_BLUE, height=0.65)
+    axes.bar_label(bars, fmt="%.2f", padding=3)
+    axes.set(xlim=(0, 1.1 * max(shares.values())), xlabel=f"importance ({METHOD}, the best quarter of {trials} trials)")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.set_title("What mattered")
+    return figure
+
+
+def pareto(rows: Sequence[Row], objective: Objective) -> Figure | None:
+    """The metric against the traffic, and the trials that none beats in both; None where all cost the same."""
+    rows = [row for row in rows if row[TRAFFIC] is not None]
+    costs = [float(row[TRAFFIC]) for row in rows]
+    if len(set(costs)) < 2:
+        return None
+    figure = Figure(figsize=(7, 4.2), layout="constrained")
+    axes = figure.subplots()
+    front = pareto_front(rows, objective)
+    others = [row for row in rows if row not in front]
+    axes.scatter([row[TRAFFIC] for row in others], [row[objective.metric] for row in others], color=_GREY, s=26)
+    costs_of_front, best = [row[TRAFFIC] for row in front], [row[objective.metric] for row in front]
+    axes.plot(costs_of_front, best, "-o", color=_RED, drawstyle="steps-post", label="Pareto front")
+    if max(costs) > 20 * min(costs) > 0:
+        axes.set_xscale("log")
+    axes.set(xlabel=f"{TRAFFIC} (finished trials)", ylabel=objective.metric, title="What accuracy costs")
+    if objective.metric != "val/weighted_accuracy":
+        axes.set_title(f"What {objective.metric} costs")
+    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
+    return figure
+
+
+def pareto_front(rows: Sequence[Row], objective: Objective) -> list[Row]:
+    """The rows that no other beats in metric and traffic at once, the cheapest first."""
+    sign = 1.0 if objective.mode == "min" else -1.0
+    front: list[Row] = []
+    for row in sorted(rows, key=lambda row: (row[TRAFFIC], sign * row[objective.metric])):
+        if not front or sign * row[objective.metric] < sign * front[-1][objective.metric]:
+            front.append(row)
+    return front

@@ -1,0 +1,103 @@
+"""What Ray Tune is told of a trial."""
+
+import traceback
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from ray import tune as ray_tune
+
+from lit_cfl.errors import InputError
+from lit_cfl.experiment import Experiment
+from lit_cfl.resume import finished_summary
+from lit_cfl.run import Finished
+from tune.job import Job
+from tune.objective import DEFAULT, TRAFFIC, mean_over_seeds
+
+ROUNDS = "rounds"  # what schedulers count: rounds that were run
+FINISHED = "finished"  # whether the trial ran to its own end
+ERROR = "error"  # why it did not
+SECONDS = "seconds"
+_REPORTED = ("val/", "train/", "clusters/", "traffic/")  # test figures never reach the search
+
+
+@dataclass
+class Report:
+    """Tells Ray Tune how a trial goes.
+
+    The rounds of the first seed are reported one by one, so that a scheduler can stop a bad trial before its other
+    seeds cost anything; the last report is of all seeds.
+    """
+
+    job: Job
+    path: Path
+    _first_seed: bool = True
+    _rounds: int = 0
+    _last: dict[str, Any] = field(default_factory=dict)
+
+    def begin(self, experiment: Experiment) -> None:
+        self._rounds = experiment.rounds
+        several = len(self.job.seeds) > 1
+        first = self.path / f"seed-{self.job.seeds[0]}" if several else self.path
+        done = first.exists() and finished_summary(first, experiment.rounds) is not None
+        self._seeds_begun = 1 if done else 0
+
+    def started(self, title: str, first: int, rounds: int) -> None:
+        self._seeds_begun += 1
+        self._first_seed = self._seeds_begun == 1
+
+    def row(self, row: Mapping[str, Any]) -> None:
+        """A round is over. Raises InputError where it cannot give the metric."""
+        if row.get(self.job.objective.metric) is None and row.get(DEFAULT) is not None:
+            raise self._never_reported()
+        if not self._first_seed or row["round"] + 1 >= self._rounds or row.get(self.job.objective.metric) is None:
+            return
+        self._last = _reported(row) | {ROUNDS: row["round"] + 1, SECONDS: row["time/elapsed_seconds"]}
+        self._send(self._last | {FINISHED: False}, saved=self.job.pauses)
+
+    def end(self, finished: Finished) -> None:
+        """All seeds are over."""
+        metric = self.job.objective.metric
+        parts = [part.summary for part in finished.seeds or [finished]]
+        mean = mean_over_seeds([part.get(metric) for part in parts])
+        if mean is None:
+            raise self._never_reported()
+        each = {f"seed {part['seed']}": part[metric] for part in parts}
+        whole = {
+            metric: mean,
+            TRAFFIC: mean_over_seeds([part[TRAFFIC] for part in parts]),
+            ROUNDS: max(part["round"] for part in parts) + 1,
+            SECONDS: sum(part["time/elapsed_seconds"] for part in parts),
+        }
+        self._send(_reported(parts[0]) | each | whole | {FINISHED: True})
+
+    def _never_reported(self) -> InputError:
+        metric = self.job.objective.metric
+        return InputError(f"{metric} was never reported: this algorithm and these data do not give it; use {DEFAULT}")
+
+    def failed(self, error: Exception) -> None:
+        """The trial cannot go on."""
+        text = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+        with suppress(OSError):  # no room for the story
+            self.path.mkdir(parents=True, exist_ok=True)
+            (self.path / "error.txt").write_text("".join(traceback.format_exception(error)))
+        objective = self.job.objective
+        self._send({ROUNDS: 0} | self._last | {objective.metric: objective.worst, FINISHED: False, ERROR: text})
+
+    def _send(self, metrics: dict[str, Any], saved: bool = False) -> None:
+        """Reports; `saved`: with a checkpoint, which is a mark only where no other trial may go on from it."""
+        if not saved or (self.job.evolves and not (self.path / "checkpoint.pt").exists()):
+            ray_tune.report(metrics)
+        elif self.job.evolves:
+            ray_tune.report(metrics, checkpoint=ray_tune.Checkpoint.from_directory(str(self.path)))
+        else:
+            with TemporaryDirectory(prefix="lit-cfl-") as mark:
+                (Path(mark) / "trial.txt").write_text(str(self.path))
+                ray_tune.report(metrics, checkpoint=ray_tune.Checkpoint.from_directory(mark))
+
+
+def _reported(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key.startswith(_REPORTED) and value is not None}

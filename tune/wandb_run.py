@@ -1,0 +1,90 @@
+"""The run of Weights & Biases that stands for a whole study; its trials are runs of the same group."""
+
+import secrets
+import warnings
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+
+from lit_cfl.errors import Notice
+from lit_cfl.tracking.offline import sync_line
+from lit_cfl.tracking.options import Mode, Tracking
+from lit_cfl.tracking.weights_and_biases import WandbRun
+from tune.outcome import Outcome
+from tune.prepared import Prepared
+
+_FILES = ("trials.csv", "pictures/*.png")
+
+
+def track_study(prepared: Prepared, outcome: Outcome, say: Callable[[str], None]) -> None:
+    """Logs the study's result, pictures and `best.yaml`, as the base's `tracking` says, and says how to upload them.
+
+    What fails there ends no study.
+    """
+    tracking = prepared.default.tracking
+    mode = tracking.asked()
+    if mode == "disabled":
+        return
+    try:
+        _log(prepared, outcome, replace(tracking, group=tracking.group or prepared.study.name), mode)
+    except Exception as error:  # W&B has many
+        warnings.warn(Notice(f"W&B has no run of the study as a whole ({error})"), stacklevel=2)
+    line = sync_line([outcome.path, *sorted(path.parent for path in outcome.path.glob("*/**/wandb"))])
+    if line is not None:
+        say(line)
+
+
+def _log(prepared: Prepared, outcome: Outcome, tracking: Tracking, mode: Mode | None) -> None:
+    import wandb
+
+    study, path = prepared.study, outcome.path
+    config = {key: value for key, value in asdict(study).items() if key != "base"}
+    run = WandbRun(tracking, mode, f"{study.name}-study", path, config, _run_id(path), 0)
+    try:
+        pictures = {f"pictures/{file.stem}": wandb.Image(str(file)) for file in sorted(path.glob("pictures/*.png"))}
+        run.run.log(pictures)
+        run.run.summary.update(_summary(prepared, outcome))
+        with TemporaryDirectory(dir=path / "wandb") as folder:
+            artifact = wandb.Artifact(f"study-{run.run.id}", type="study")
+            for file in (*(file for pattern in _FILES for file in sorted(path.glob(pattern))), _best(path, folder)):
+                if file is not None:
+                    artifact.add_file(str(file), name=file.name, skip_cache=True)
+            run.run.log_artifact(artifact)
+            run.finish("success")
+    except BaseException:
+        run.finish("failed")
+        raise
+
+
+def _best(path: Path, folder: str) -> Path | None:
+    """A copy of `best.yaml` without the folders of the user's own code."""
+    if not (path / "best.yaml").exists():
+        return None
+    content = yaml.safe_load((path / "best.yaml").read_text()) | {"code": []}
+    copy = Path(folder) / "best.yaml"
+    copy.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+    return copy
+
+
+def _summary(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
+    found: dict[str, Any] = {"trials": len(outcome.rows)} | {
+        f"importance/{k}": v for k, v in outcome.importance.items()
+    }
+    if outcome.best is not None:
+        found |= {f"best/{key}": value for key, value in outcome.best.items() if value is not None}
+    if outcome.repeated is not None:
+        for setting, figures in outcome.repeated.figures.items():
+            found |= {f"new seeds/{setting}/{metric}": figure.mean for metric, figure in figures.items()}
+        if outcome.repeated.gain is not None:
+            found["new seeds/gain"] = outcome.repeated.gain.mean
+    return found
+
+
+def _run_id(path: Path) -> str:
+    """The same after a resume, as long as the folder of the first time is there."""
+    before = sorted((path / "wandb").glob("*run-*-*"))
+    return before[0].name.rpartition("-")[2] if before else secrets.token_hex(4)
