@@ -25,6 +25,7 @@ from lit_cfl.local.engine import LocalTraining
 from lit_cfl.nets import MCLR
 from lit_cfl.tables import read_table
 from lit_cfl.tasks import Classification
+from lit_cfl.tracking import Tracking
 
 
 def whole_run(rounds: int) -> str:
@@ -35,7 +36,7 @@ def whole_run(rounds: int) -> str:
 
     experiment = Experiment(
         module, task, FedGroup(3, pretrain_scale=20), rounds=rounds, cohort_size=20, selection="round_robin_first",
-        local=LocalTraining(10, 10),
+        local=LocalTraining(10, 10), tracking=Tracking(wandb="disabled"),
     )  # fmt: skip
     begun = perf_counter()
     module.federated(0)

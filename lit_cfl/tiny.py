@@ -26,6 +26,7 @@ def shrink(experiment: Experiment) -> Experiment:
         seeds=experiment.seeds[:1],
         cohort_size=min(_CLIENTS, experiment.cohort_size),
         local=replace(experiment.local, epochs=1, batch_size=_SAMPLES // _STEPS),
+        tracking=replace(experiment.tracking, wandb="disabled"),  # nobody wants to keep it
     )
 
 

@@ -174,6 +174,7 @@ def test_pictures_come_every_few_rounds_while_they_cost_little(tmp_path: Path, m
 
     monkeypatch.setattr(beside.PictureFolder, "draw", noted)
     experiment = digits(rounds=6, tracking=Tracking(pictures=True, snapshots_every=2))
+    monkeypatch.setattr(beside, "SHARE", 0.0)
     run(experiment, tmp_path / "dear")
     assert [number for number, _ in drawn] == [5]
     drawn.clear()

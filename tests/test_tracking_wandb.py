@@ -67,7 +67,7 @@ def test_pictures_and_tables_stand_in_the_entry_of_their_round(offline: Path):
     rows = logged(offline / "run")
     media = [{name.partition(".")[0] for name in row if "." in name} for row in rows]
     drawn = {f"pictures/{name}" for name in ("similarity", "clients", "memberships", "accuracy")}
-    assert media == [set(), set(), set(), {"clients/accuracy", "tables/clusters"} | drawn]  # so short a run: at its end
+    assert media == [set(), set(), set(), {"clients/accuracy", "tables/clusters"} | drawn]
     files = folders(offline / "run")[0] / "files"
     for name in drawn:
         assert (files / str(rows[-1][f"{name}.path"])).read_bytes().startswith(b"\x89PNG")

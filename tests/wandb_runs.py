@@ -15,6 +15,7 @@ from typing import Any
 from processes import in_child, start, wait
 
 from lit_cfl.tables import read_table
+from lit_cfl.tracking import beside
 from lit_cfl.tracking.offline import entries, folders_of, history
 
 KEY = "0123456789" * 4
@@ -30,7 +31,8 @@ def tracked_command(arguments: list[str], **variables: str | None) -> int:
 
 
 def set_variables(**variables: str | None) -> None:
-    """In a child: W&B's variables, and notices on the screen, for pytest would keep them."""
+    """In a child: W&B's variables; notices on the screen, for pytest would keep them; pictures at the end alone."""
+    beside.SHARE = 0.0
     warnings.simplefilter("default")
     warnings.showwarning = lambda *warning: print(warnings.formatwarning(*warning[:4]), file=sys.stderr)
     for name in [name for name in os.environ if name.startswith("WANDB_")]:
