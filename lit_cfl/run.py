@@ -50,13 +50,13 @@ class Watch:
 
     Args:
         between_clients: called before a client is trained; may raise to end the run, which saves itself.
-        started: called with a title, the first round and the number of rounds when a run begins or goes on.
+        started: called with a title, the first round, the number of rounds and the seed when a run begins or goes on.
         row: called with each row of `metrics.csv`.
         ended: called when a run ends, with the reason if it was stopped early.
         told: called once, at the end of all, with what the user should know: how to upload what W&B kept offline.
     """
 
-    started: Callable[[str, int, int], None] = field(default=lambda title, first, rounds: None)
+    started: Callable[[str, int, int, int], None] = field(default=lambda title, first, rounds, seed: None)
     between_clients: Callable[[], None] = field(default=lambda: None)
     row: Callable[[Row], None] = field(default=lambda row: None)
     ended: Callable[[str | None], None] = field(default=lambda reason: None)
@@ -182,7 +182,7 @@ def _record(recorder: Recorder, watch: Watch, logged: int) -> Row:
     status: Literal["success", "failed"] = "failed"
     reason = None
     recorder.engine.between_clients = watch.between_clients
-    watch.started(type(experiment.algorithm).__name__, recorder.next_round, experiment.rounds)
+    watch.started(type(experiment.algorithm).__name__, recorder.next_round, experiment.rounds, recorder.prepared.seed)
     try:
         reason = recorder.run(lambda row: trackers.log(row, recorder.look()), watch.row)
         summary = recorder.finish(reason)

@@ -1,5 +1,7 @@
 """The round loop and the traffic ledger, on quadratic clients (algorithms.md, section 5, check 27)."""
 
+from typing import Any
+
 import pytest
 import torch
 from conftest import ids, quadratic_clients
@@ -55,6 +57,21 @@ def test_going_on_after_a_round_equals_never_having_stopped():
         assert [r.number for r in rest] == list(range(stop, 9))
         assert torch.equal(rest[-1].state.models, whole[-1].state.models)
         assert rest[-1].traffic.up == whole[-1].traffic.up
+
+
+def test_an_algorithm_draws_other_numbers_in_every_round_and_the_same_in_every_run(monkeypatch: pytest.MonkeyPatch):
+    drawn: list[float] = []
+    plain = FedAvg.round
+
+    def drawing(self: FedAvg, state: Any, cohort: Tensor, work: Any, rng: torch.Generator) -> Any:
+        drawn.append(float(torch.rand((), generator=rng)))
+        return plain(self, state, cohort, work, rng)
+
+    monkeypatch.setattr(FedAvg, "round", drawing)
+    for _ in range(2):
+        run(FedAvg(), 10, Cohorts(3), 6)
+    assert drawn[:6] == drawn[6:]
+    assert len(set(drawn)) == 6
 
 
 def test_everybody_takes_part_where_the_algorithm_needs_it():

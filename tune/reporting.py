@@ -45,7 +45,7 @@ class Report:
         done = first.exists() and finished_summary(first, experiment.rounds) is not None
         self._seeds_begun = 1 if done else 0
 
-    def started(self, title: str, first: int, rounds: int) -> None:
+    def started(self, title: str, first: int, rounds: int, seed: int) -> None:
         self._seeds_begun += 1
         self._first_seed = self._seeds_begun == 1
 
