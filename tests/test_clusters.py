@@ -214,8 +214,7 @@ def numbers(path: Path) -> list[dict[str, str]]:
         return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in csv.DictReader(file)]
 
 
-@pytest.mark.ray
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_a_launched_run_gives_what_it_gives_here(cluster: Cluster, tmp_path: Path, capsys):
     config = experiment_file(tmp_path)
     words = ["--config", config, "--rounds", "3"]
@@ -245,8 +244,7 @@ print("followed", job, launch(["--follow", job, "--address", address, "--run_dir
 """
 
 
-@pytest.mark.ray
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_a_job_can_be_left_stopped_and_followed_and_a_failed_one_says_why(cluster: Cluster, tmp_path: Path):
     slow = SLOW | {"init_args": {"pause": 0.5}}
     config = experiment_file(tmp_path, name="halting", algorithm=slow, rounds=500, checkpoint={"every_seconds": 0})
@@ -266,8 +264,7 @@ def test_a_job_can_be_left_stopped_and_followed_and_a_failed_one_says_why(cluste
     assert numbers(tmp_path / "shared" / job) == numbers(tmp_path / "left")
 
 
-@pytest.mark.ray
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_a_cluster_that_wants_a_token_is_refused_without(cluster: Cluster):
     with pytest.raises(InputError, match="refused the token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"):
         Jobs(cluster.url)
@@ -293,8 +290,7 @@ class Gated(FedAvg):
 """
 
 
-@pytest.mark.ray
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_a_study_over_two_nodes_survives_the_death_of_one(cluster: Cluster, tmp_path: Path):
     log = Path(cluster.environment["SLOW_LOG"])
     log.unlink(missing_ok=True)
@@ -334,8 +330,7 @@ exec "$@"
 """
 
 
-@pytest.mark.ray
-@pytest.mark.slow
+@pytest.mark.cluster
 def test_the_slurm_script_starts_a_cluster_runs_its_command_and_leaves_nothing(tmp_path: Path):
     for name, text in (("scontrol", SCONTROL), ("srun", SRUN)):
         (tmp_path / name).write_text(text)
