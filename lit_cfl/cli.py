@@ -81,6 +81,20 @@ def tune_command(arguments: Sequence[str]) -> int:
     return search(arguments)
 
 
+def launch_command(arguments: Sequence[str]) -> int:
+    """send a run or a search to a Ray cluster"""
+    from tune.launch import launch
+
+    return launch(arguments)
+
+
+def dashboard_command(arguments: Sequence[str]) -> int:
+    """make a W&B workspace with a panel for every metric"""
+    from lit_cfl.dashboard import dashboard
+
+    return dashboard(arguments)
+
+
 def evaluate_command(arguments: Sequence[str]) -> int:
     """score a run's models on its own clients, or on others"""
     from lit_cfl.commands import evaluate_run
@@ -124,6 +138,8 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "run": run_command,
     "compare": compare_command,
     "tune": tune_command,
+    "launch": launch_command,
+    "dashboard": dashboard_command,
     "evaluate": evaluate_command,
     "assign": assign_command,
     "data": data_command,
