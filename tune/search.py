@@ -11,7 +11,7 @@ from ray import tune as ray_tune
 
 from lit_cfl.errors import InputError
 from lit_cfl.run_directory import locked
-from tune.cluster import connected, require_room
+from tune.cluster import connected, require_room, require_seen_by_all
 from tune.importance import importance
 from tune.leaving import leavable
 from tune.outcome import Outcome
@@ -50,6 +50,7 @@ def run_study(
             require_own(path / _RAY)
         prepared = prepare(study, path)
         with leavable(path), connected(address, study.resources):
+            require_seen_by_all(str(path.absolute()))
             prepared.study.write(path / "study.yaml")
             prepared = replace(prepared, job=replace(prepared.job, data=share(prepared.default)))
             results = _search(prepared, path, resume, say)
