@@ -186,6 +186,24 @@ def test_large_clients_take_their_gradients_alone(monkeypatch: pytest.MonkeyPatc
     assert seen == [3]
 
 
+def test_gradients_that_run_out_of_memory_are_taken_in_half_the_lanes(monkeypatch: pytest.MonkeyPatch):
+    engine = build_engine(task(NETS["mlp"]), replace(PLANS["4 lanes"], precision="64-true"), 5, LocalTraining(1, 10))
+    work, model, clients = engine.at(2, ragged_data()), engine.initial(0), torch.tensor([4, 3, 1, 5, 2])
+    expected, seen, whole = work.gradients(model, clients), [], stacked.StackedEngine._stacked_gradients
+
+    def short_of_memory(self, model, clients, round, data):
+        seen.append(len(clients))
+        if len(clients) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return whole(self, model, clients, round, data)
+
+    monkeypatch.setattr(stacked.StackedEngine, "_stacked_gradients", short_of_memory)
+    with pytest.warns(Notice, match="2 client.s. train together"):
+        found = work.gradients(model, clients)
+    assert (seen, engine.plan.lanes) == ([4, 2, 2, 1], 2)
+    assert_close(found, expected, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("plan", [Plan("trainer"), PLANS["4 lanes"]], ids=["trainer", "4 lanes"])
 def test_nobodys_gradients_are_no_rows(plan: Plan):
     engine = build_engine(task(NETS["mlp"]), plan, 5, LocalTraining(1, 10))

@@ -199,6 +199,14 @@ def test_more_clusters_than_clients_are_refused(two_sides: QuadraticWork):
         FedGroup(num_clusters=9).init(two_sides, rng())
 
 
+def test_madc_needs_three_founders(two_sides: QuadraticWork):
+    algorithm = FedGroup(num_clusters=2, pretrain_scale=1, measure="madc")
+    with pytest.raises(InputError, match=r"2 founders .num_clusters 2 times pretrain_scale 1, of 8 clients"):
+        algorithm.check(two_sides)
+    replace(algorithm, centers="random").check(two_sides)  # does not compare founders
+    replace(algorithm, pretrain_scale=2).check(two_sides)
+
+
 def test_global_model_is_the_mean_of_clusters_with_members(two_sides: QuadraticWork):
     state, _ = TWO.init(two_sides, rng(3))
     assert_close(TWO.serve(state, ids(0)).extra["global"], state.models.mean(0))

@@ -44,6 +44,7 @@ from lit_cfl.clustering import (
     kmeans,
     madc,
 )
+from lit_cfl.errors import InputError
 from lit_cfl.local.work import Budget, LocalWork
 
 
@@ -101,7 +102,15 @@ class FedGroup(Algorithm):
         return 0.0
 
     def check(self, work: LocalWork) -> None:
-        require_clients(self.num_clusters, len(clients_with_data(work)))
+        able = len(clients_with_data(work))
+        require_clients(self.num_clusters, able)
+        founders = min(able, self._num_founders)
+        if self.centers == "clustered" and self.measure == "madc" and founders < 3:
+            raise InputError(
+                f"measure madc compares two clients by all the others: {founders} founders (num_clusters "
+                f"{self.num_clusters} times pretrain_scale {self.pretrain_scale}, of {able} clients) are too few; "
+                "raise pretrain_scale, or use edc"
+            )
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[FedGroupState, Info]:
         state, info = self._group_cold_start(work, rng)
@@ -146,10 +155,13 @@ class FedGroup(Algorithm):
 
     def _founders(self, work: LocalWork, rng: torch.Generator) -> Tensor:
         able = clients_with_data(work)
-        wanted = self.num_clusters * (1 if self.centers == "random" else self.pretrain_scale)
         require_clients(self.num_clusters, len(able))
         order = torch.rand(len(work.num_examples), generator=rng)[able].argsort()
-        return able[order[:wanted]].sort().values
+        return able[order[: self._num_founders]].sort().values
+
+    @property
+    def _num_founders(self) -> int:
+        return self.num_clusters * (1 if self.centers == "random" else self.pretrain_scale)
 
     def round(
         self, state: FedGroupState, cohort: Tensor, work: LocalWork, rng: torch.Generator

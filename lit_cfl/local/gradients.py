@@ -1,7 +1,5 @@
 """Gradients of several clients at one model, in one stack."""
 
-from collections.abc import Iterator
-
 import torch
 from torch import Tensor
 
@@ -14,18 +12,15 @@ LARGEST = 2048  # examples of a client whose gradient is taken at once
 _EXAMPLES = 4 * LARGEST  # of a stack, those that only fill it up among them
 
 
-def stacks(sizes: Tensor, most: int) -> Iterator[slice]:
-    """Cuts clients into stacks, each as wide as its largest client.
+def next_stack(sizes: Tensor, start: int, most: int) -> slice:
+    """The clients from `start` on whose gradients are taken together; a stack is as wide as its largest client.
 
     Args:
         sizes: examples of each client, int64 `[n]`, the largest first.
+        start: 0 to n - 1.
         most: clients of a stack, 1 or more.
     """
-    start = 0
-    while start < len(sizes):
-        stop = start + max(1, min(most, _EXAMPLES // max(1, int(sizes[start]))))
-        yield slice(start, stop)
-        start = stop
+    return slice(start, min(len(sizes), start + max(1, min(most, _EXAMPLES // max(1, int(sizes[start]))))))
 
 
 def stacked_gradients(

@@ -23,7 +23,7 @@ from lit_cfl.local.clients import FitRequest
 from lit_cfl.local.compiled import CompiledSteps, CompilingError
 from lit_cfl.local.dropout import step_keys
 from lit_cfl.local.engine import Engine, LocalTraining, Placed, TaskFactory
-from lit_cfl.local.gradients import LARGEST, stacked_gradients, stacks
+from lit_cfl.local.gradients import LARGEST, next_stack, stacked_gradients
 from lit_cfl.local.graph import CapturedSteps
 from lit_cfl.local.jobs import Job, Pool, Trained
 from lit_cfl.local.lanes import Effort, pool_capacity, pool_groups
@@ -160,12 +160,21 @@ class StackedEngine(Engine):
             yield int(large[number]), row
         others = others[clients[others].argsort(stable=True)]
         others = others[sizes[others].argsort(descending=True, stable=True)]  # by size and id: in any order the same
-        for part in stacks(sizes[others], min(self.plan.lanes, self.rows_that_fit)):
-            chosen = clients[others[part]]
-            keys = torch.tensor([self.gradient_key(round, client) for client in chosen.tolist()])
-            held, examples = data.train.select(chosen), self.examples(data)
-            rows = stacked_gradients(self._steps, self.layout, self.plan, model, held, examples, keys)
+        start = 0
+        while start < len(others):
+            part = next_stack(sizes[others], start, min(self.plan.lanes, self.rows_that_fit))
+            try:
+                rows = self._stacked_gradients(model, clients[others[part]], round, data)
+            except torch.OutOfMemoryError as error:
+                self._shrink(part.stop - start, error)
+                continue
             yield from zip(others[part].tolist(), rows, strict=True)
+            start = part.stop
+
+    def _stacked_gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Tensor:
+        keys = torch.tensor([self.gradient_key(round, client) for client in clients.tolist()])
+        held, examples = data.train.select(clients), self.examples(data)
+        return stacked_gradients(self._steps, self.layout, self.plan, model, held, examples, keys)
 
     def _diverged(self, client: int, round: int, loss: float) -> DivergedError:
         rate = self._update.options[0]["lr"]
