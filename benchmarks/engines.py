@@ -1,6 +1,6 @@
 """One round of local training by every engine: the same work, ratios from one run.
 
-    [LITCFL_DATA=DIR] python benchmarks/engines.py [--models linear mlp cnn] [--repeats 5] [--out FILE.json]
+    [LITCFL_DATA=DIR] python benchmarks/engines.py [--models linear mlp cnn] [--workers] [--repeats 5] [--out F.json]
 
 Cohorts, trained in batches of 10, 10 epochs a round, with SGD:
 
@@ -9,7 +9,8 @@ Cohorts, trained in batches of 10, 10 epochs a round, with SGD:
   of digits and some with many hundreds; where DIR holds `mnist`.
 
 Engines: `trainer`, one Lightning fit a client; `plain loop`; `stacked`, compiled, on one core; `two threads`, the same
-on two; `stacked, 2 processes`, on one core each, side by side. The first round, which compiles, is stated apart.
+on two; `stacked, 2 processes`, on one core each, side by side; `1 worker` and `2 workers`, the plain loop in Ray actors
+with a core each (only where --workers is given). The first round, which compiles and starts Ray, is stated apart.
 
 * of GEMM rate: of a large matrix product on this machine and one core (2 x 3 x parameters x examples operations a step;
   convolutions counted as such);
@@ -22,7 +23,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -46,6 +47,8 @@ from lit_cfl.tasks import Classification
 SHAPE, CLIENTS, IMAGES, BATCH, EPOCHS = [1, 28, 28], 20, 60, 10, 10
 COLUMNS = ("model", "cohort", "engine", "ms a client-step", "against trainer", "against plain loop", "first round s",
            "of GEMM rate", "waste")  # fmt: skip
+KINDS = ("trainer", "plain loop", "stacked", "two threads", "stacked, 2 processes")
+WORKERS = ("1 worker", "2 workers")
 Row = dict[str, Any]
 
 
@@ -90,6 +93,8 @@ def engine(model: str, kind: str) -> Engine:
         "plain loop": Plan("stacked"),
         "stacked": stacked,
         "two threads": replace(stacked, narrow=2, threads=2),
+        "1 worker": Plan("ray", workers=1),
+        "2 workers": Plan("ray", workers=2),
     }
     task = lambda: Classification(NETS[model](), partial(torch.optim.SGD, lr=0.03))  # noqa: E731
     return build_engine(task, plans[kind], 0, LocalTraining(EPOCHS, BATCH))
@@ -117,6 +122,7 @@ def measured(model: str, kind: str, cohort: str, repeats: int) -> Row:
     row: Row = {"first round s": times[0][0], "ms a client-step": 1000 * later}
     if kind in ("stacked", "two threads"):
         row |= {"waste": made.effort.waste, "waste if padded": padded.waste}  # type: ignore[attr-defined]  # a stack's
+    made.close()
     return row
 
 
@@ -152,10 +158,10 @@ def bandwidth(mib: float) -> float:
     return 2 * 4 * len(source) / median(times)
 
 
-def rows(models: list[str], cohorts: list[str], repeats: int, rate: float) -> Iterator[Row]:
+def rows(models: list[str], cohorts: list[str], kinds: Sequence[str], repeats: int, rate: float) -> Iterator[Row]:
     for model, cohort in product(models, cohorts):
         found: dict[str, float] = {}
-        for kind in ("trainer", "plain loop", "stacked", "two threads", "stacked, 2 processes"):
+        for kind in kinds:
             if kind == "stacked, 2 processes":
                 row = side_by_side(model, cohort, repeats)
             else:
@@ -179,6 +185,7 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", default=list(NETS), choices=list(NETS))
     cohorts = ["even", "MNIST-1000"] if "LITCFL_DATA" in os.environ else ["even"]
     parser.add_argument("--cohorts", nargs="*", default=cohorts, choices=["even", "MNIST-1000"])
+    parser.add_argument("--workers", action="store_true", help="Ray's, too")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--case", nargs=3, help=argparse.SUPPRESS)
@@ -191,7 +198,8 @@ def main() -> None:
     print(f"one core: {rate / 1e9:.0f} billion operations a second in a product; copies, GB/s: ", end="")
     print(", ".join(f"{speed / 1e9:.0f} of {mib} MiB" for mib, speed in copies.items()), end="\n\n")
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
-    for row in rows(options.models, options.cohorts, options.repeats, rate):
+    kinds = [*KINDS, *WORKERS] if options.workers else KINDS
+    for row in rows(options.models, options.cohorts, kinds, options.repeats, rate):
         found.append(row)
         print(shown(row), flush=True)
     if options.out:

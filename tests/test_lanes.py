@@ -1,5 +1,8 @@
 """The timetable of a stack, and how much of its work is of use."""
 
+import json
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -7,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ragged import LOCAL, SHAPE, SIZES, fitted, task
 
+from lit_cfl.cli import main
 from lit_cfl.local.batches import Shuffled, num_steps
 from lit_cfl.local.lanes import busy_lanes, pool_capacity, pool_groups, timetable
 from lit_cfl.local.plan import Plan
@@ -60,6 +64,23 @@ def test_engine_says_how_much_of_its_work_was_of_use():
     useful = sum(num_steps(LOCAL.budget, 3, size, 10) for size in SIZES)
     assert (engine.effort.useful, engine.effort.computed % 5) == (useful, 0)
     assert 0 < engine.effort.waste < 0.5
+
+
+@pytest.mark.parametrize("lanes", [1, 2])
+def test_summary_says_how_much_was_wasted(lanes: int, tmp_path: Path):
+    words = [
+        "--engine",
+        "stacked",
+        "--plan.lanes",
+        str(lanes),
+        "--plan.compile",
+        "false",
+        "--run_dir",
+        str(tmp_path / "run"),
+    ]
+    assert main(["run", "--config", "quickstart", "--tiny", "--quiet", *words]) == 0
+    wasted = json.loads((tmp_path / "run" / "summary.json").read_text())["time/wasted_share"]
+    assert wasted is None if lanes == 1 else 0 < wasted < 0.5
 
 
 @settings(deadline=None, derandomize=True)

@@ -22,7 +22,7 @@ from statistics import median
 
 HERE = Path(__file__).parent
 STEPS = 1200  # client-steps a round
-NAMES = {"linear": "mclr", "mlp": "mlp", "cnn": "cnn"}
+NAMES = {"linear": "mclr", "mlp": "mlp", "cnn": "conv5"}
 OPTIONS = {"pfl": ["--threads", "2"], "fedlab": ["--threads", "2"], "flower": ["--tune"]}
 
 
@@ -66,7 +66,7 @@ def main() -> None:
     print(f"| model | ours | {' | '.join(peers)} |\n|{'---|' * (2 + len(peers))}", flush=True)
     found = {}
     for model in options.models:
-        rounds = 5 if model == "cnn" else 30
+        rounds = 4 if model == "cnn" else 30
         turns = [
             {"ours": of_ours(model, rounds)}
             | {name: of_peer(name, path, model, rounds) for name, path in peers.items()}

@@ -236,6 +236,11 @@ class Engine(ABC):
         """Computes under another plan from now on, one with other lanes or chunks."""
         self.plan = plan
 
+    @property
+    def wasted_share(self) -> float | None:
+        """Share of the mini-batches computed so far that nobody trained on; None where clients do not stack."""
+        return None
+
     def close(self) -> None:  # noqa: B027
         """Gives back what the engine holds beside memory: to be called by whoever built it. Can be called again."""
 

@@ -46,6 +46,10 @@ class RayEngine(Engine):
         self._pool = self._stored = None
         self._close_pool()
 
+    @property
+    def wasted_share(self) -> float | None:
+        return self.effort.waste if self.effort.computed else None
+
     def adopt(self, plan: Plan) -> None:
         if plan.lanes != self.plan.lanes:
             self.close()  # workers have those they were started with

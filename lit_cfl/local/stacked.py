@@ -58,6 +58,10 @@ class StackedEngine(Engine):
         self._capacity = 0
         self.effort = Effort()  # how much of the stack's work was of use so far
 
+    @property
+    def wasted_share(self) -> float | None:
+        return self.effort.waste if self.effort.computed else None
+
     def adopt(self, plan: Plan) -> None:
         super().adopt(plan)
         self._runner, self._capacity = None, 0
