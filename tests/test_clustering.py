@@ -44,6 +44,17 @@ def test_zero_update_is_alike_nobody():
     assert (edc_embedding(updates, 2)[4] == 0).all()
 
 
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_updates_that_are_not_finite_are_refused(bad: float):
+    updates = torch.eye(3)
+    updates[1, 2] = bad
+    for compare in (cosine_similarity, lambda rows: nearest_direction(rows, torch.eye(3)), lambda rows: edc(rows, 2)):
+        with pytest.raises(InputError, match="update 1 is not finite"):
+            compare(updates)
+    with pytest.raises(InputError, match="direction 1 is not finite"):
+        nearest_direction(torch.eye(3), updates)
+
+
 def test_edc_of_the_fixture():
     distances = edc(FIXTURE, 2)
     expected = {(0, 1): 0.7071, (0, 2): 0.3827, (0, 3): 1.0, (1, 2): 0.3827, (1, 3): 0.7071, (2, 3): 0.9239}

@@ -37,6 +37,7 @@ OPTIMIZERS = {
     "dampening": partial(torch.optim.SGD, lr=0.05, momentum=0.9, dampening=0.5),
     "adam": partial(torch.optim.Adam, lr=0.01, weight_decay=0.01),
     "adamw": partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1),
+    "adam, decoupled": partial(torch.optim.Adam, lr=0.01, weight_decay=0.1, decoupled_weight_decay=True),
     "decay of weights alone": lambda parameters: torch.optim.AdamW(_groups(list(parameters)), lr=0.01),
 }
 STACKS = [name for name in PLANS if name != "trainer"]
@@ -119,21 +120,35 @@ def test_chunks_change_no_bit(net: str):
         assert torch.equal(torch.cat([rows_of(part) for part in parts]), rows_of(whole))
 
 
+@pytest.mark.parametrize("client", [1, 3])  # 1 is the first that has data
 @pytest.mark.parametrize("plan", STACKS)
-def test_client_that_diverges_does_not_touch_the_others(plan: str):
+def test_client_that_diverges_does_not_touch_the_others(plan: str, client: int):
     local = LocalTraining(2, 10, on_divergence="skip")
     data = ragged_data()
     inputs = data.examples.inputs.float()
-    inputs[data.train[3]] = float("inf")
+    inputs[data.train[client]] = float("inf")
     broken = replace(data, examples=replace(data.examples, inputs=inputs))
     whole = replace(data, examples=replace(data.examples, inputs=data.examples.inputs.float()))
     found, _ = fitted(task(NETS["mlp"]), PLANS[plan], local=local, data=broken)
     expected, _ = fitted(task(NETS["mlp"]), PLANS[plan], local=local, data=whole)
-    others = torch.arange(len(SIZES)) != 3
+    others = torch.arange(len(SIZES)) != client
     assert torch.equal(rows_of(found)[others], rows_of(expected)[others])
-    assert (bool(found.trained[3]), found.skipped) == (False, 2)  # client 0 has no data
-    with pytest.raises(DivergedError, match="client 3 diverged in round 2"):
+    assert (bool(found.trained[client]), found.skipped) == (False, 2)  # client 0 has no data
+    with pytest.raises(DivergedError, match=f"client {client} diverged in round 2"):
         rows_of(fitted(task(NETS["mlp"]), PLANS[plan], data=broken)[0])
+
+
+def test_gradient_that_is_infinite_does_not_touch_the_others():
+    data, clients = ragged_data(), torch.tensor([1, 2, 3, 4])
+    inputs = data.examples.inputs.float()
+    inputs[data.train[1]] = float("inf")
+    if not (data.train[1] == 0).any():  # the pool's first example, too, whoever has it
+        inputs[0] = float("inf")
+    broken = replace(data, examples=replace(data.examples, inputs=inputs))
+    engine = build_engine(task(NETS["mlp"]), PLANS["4 lanes"], 5, LocalTraining(1, 10))
+    found = engine.at(2, broken).gradients(engine.initial(0), clients).isfinite().all(1).tolist()
+    assert found == [bool(inputs[data.train[client]].isfinite().all()) for client in clients.tolist()]
+    assert sum(found) >= 2
 
 
 def test_mixed_precision_trains_close_to_single():
@@ -303,9 +318,32 @@ class WithBatchNorm(nn.Module):
         return self.fc2(self.bn1(self.fc1(inputs.flatten(1))))
 
 
+class WithAverage(nn.Module):
+    """Keeps a moving average of what it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(64, 10)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.seen.lerp_(inputs.mean().detach(), 0.1)
+        return self.fc1(inputs.flatten(1))
+
+
+class WithSpare(MLP):
+    """Has a layer that nobody uses."""
+
+    def __init__(self) -> None:
+        super().__init__(12, SHAPE, 10)
+        self.spare = nn.Linear(3, 3)
+
+
 @pytest.mark.parametrize(
     ("module", "reason"),
     [
+        (lambda: Classification(WithAverage(), SGD), "the buffer net.seen changes in training"),
+        (lambda: Classification(WithSpare(), SGD), "the parameter net.spare.weight takes no part in the losses"),
         (lambda: Coupled(MLP(12, SHAPE, 10), SGD), "its gradients in a stack are others than alone"),
         (lambda: Noisy(MLP(12, SHAPE, 10), SGD), "RuntimeError in a stack: vmap: called random operation"),
         (lambda: Classification(WithBatchNorm(), SGD), r"BatchNorm1d \(net.bn1\)"),

@@ -184,6 +184,16 @@ def test_client_without_data_never_founds_and_stays_cold():
     assert algorithm.serve(state, ids(1, 4)).index.tolist() == [-1, -1]
 
 
+@pytest.mark.parametrize("cold_start", ["random_once", "random_each_round"])
+def test_client_without_data_is_dealt_no_cluster_either(cold_start: str):
+    work = QuadraticWork(quadratic_clients(6).centers, ids(4, 0, 2, 3, 0, 1), 0.25)
+    algorithm = FedGroup(num_clusters=2, pretrain_scale=1, cold_start=cold_start)
+    state, _ = algorithm.init(work, rng())
+    state, info = algorithm.place(state, ids(1, 2, 3, 4), work, rng())
+    assert (algorithm.serve(state, ids(1, 2, 3, 4)).index >= 0).tolist() == [False, True, True, False]
+    assert info.skipped == 2
+
+
 def test_newcomer_with_an_unknown_id_is_placed_and_served(two_sides: QuadraticWork):
     state, _ = replace(TWO, pretrain_scale=4).init(two_sides, rng(3))
     grown = quadratic_clients(8)

@@ -44,7 +44,7 @@ class AdaCFL(CFL):
             raise InputError(f"linkage is {self.linkage}, but AdaCFL splits by no bipartition; leave it out")
 
     def check(self, work: LocalWork) -> None:
-        work.layout.columns(self._layers(work))
+        work.layout.columns(self._layers(work) or ["linear[0]"])  # raises, and says which layers there are
 
     def _layers(self, work: LocalWork) -> list[str]:
         return work.layout.layers_of("linear") if self.layers is None else self.layers

@@ -192,7 +192,9 @@ class FedGroup(Algorithm):
             return replace(state, index=assign(state.index, clients, labels)), info
         number = max(len(work.num_examples), len(state.index))
         drawn = torch.randint(len(state.models), (number,), generator=rng)[clients]
-        return replace(state, index=assign(state.index, clients, drawn)), Info()
+        able = work.num_examples[clients] > 0
+        placed = assign(state.index, clients, drawn.where(able, -1))
+        return replace(state, index=placed), Info(skipped=int((~able).sum()))
 
     def _nearest(self, state: FedGroupState, clients: Tensor, work: LocalWork) -> tuple[Tensor, Info]:
         """Equation 9: the direction most alike to each client's first update, int64 `[n]`; -1 if it did not train."""

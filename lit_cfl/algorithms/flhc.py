@@ -32,6 +32,7 @@ from lit_cfl.algorithms.base import (
     require_positive,
 )
 from lit_cfl.algorithms.placing import closest_by_update
+from lit_cfl.algorithms.splits import into_updates
 from lit_cfl.clustering import agglomerate, assign, clusters_of, cosine_similarity, cross_distances, distances
 from lit_cfl.errors import InputError
 from lit_cfl.local.work import LocalWork
@@ -111,8 +112,8 @@ class FLHC(Algorithm):
         joint, cohort = state.models[0], cohort.sort().values
         require_clients(self.num_clusters or 1, int((work.num_examples[cohort] > 0).sum()))
         fitted = work.fit(state.models, cohort)
-        updates = (fitted.collect() - joint)[:, : work.layout.num_parameters]
-        clients = cohort[fitted.trained]
+        rows, clients = fitted.collect(), cohort[fitted.trained]
+        updates = into_updates(rows, state.models, torch.zeros_like(clients))[:, : work.layout.num_parameters]
         require_clients(self.num_clusters or 1, len(clients))
         labels = agglomerate(
             distances(updates, self.distance), linkage=self.linkage, num_clusters=self.num_clusters,

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.clustering.merging import by_lowest_member
-from lit_cfl.clustering.products import Rows, chunks_of, gram
+from lit_cfl.clustering.products import Rows, chunks_of, gram, require_finite
 from lit_cfl.errors import InputError
 
 _NO_DIRECTION = 1e-6  # a direction whose singular value is below this share of the largest is rounding alone
@@ -46,7 +46,7 @@ def edc_embedding(updates: Rows, num_directions: int) -> Tensor:
         `[n, m]` in [-1, 1]; the row of a zero update is 0, and so is a direction beyond the rank.
 
     Raises:
-        InputError: more directions than updates.
+        InputError: more directions than updates, or an update that is not finite.
     """
     parts = chunks_of(updates)
     n = sum(map(len, parts))
@@ -54,6 +54,7 @@ def edc_embedding(updates: Rows, num_directions: int) -> Tensor:
         raise InputError(f"{num_directions} directions cannot be found from {n} updates; give 1 to {n}")
     products = gram(updates)
     norms = products.diagonal().sqrt()[:, None]
+    require_finite(norms[:, 0])
     values, vectors = torch.linalg.eigh(products)  # ascending
     values, vectors = values.flip(0)[:num_directions].clamp(min=0).sqrt(), vectors.flip(1)[:, :num_directions]
     values = torch.where(values > _NO_DIRECTION * values[0], values, 0.0)
@@ -69,6 +70,9 @@ def edc(updates: Rows, num_directions: int) -> Tensor:
 
     Returns:
         `[n, n]`: (1/m) * |E_i - E_j| with E the embedding; 0 on the diagonal.
+
+    Raises:
+        InputError: as `edc_embedding`.
     """
     embedding = edc_embedding(updates, num_directions)
     exact = torch.cdist(embedding, embedding, compute_mode="donot_use_mm_for_euclid_dist")

@@ -6,7 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lit_cfl.clustering.products import Rows, gram
+from lit_cfl.clustering.products import Rows, gram, require_finite
 from lit_cfl.clustering.similarity import cosines
 from lit_cfl.errors import InputError
 
@@ -34,7 +34,8 @@ def agglomerate(
         labels int64 `[n]`.
 
     Raises:
-        InputError: both or none of the two, more clusters than clients, or what is no matrix of distances.
+        InputError: both or none of the two, more clusters than clients, what is no matrix of distances, or an unknown
+            linkage.
     """
     n = len(distances)
     if (num_clusters is None) == (threshold is None):
@@ -56,6 +57,9 @@ def merge_distances(distances: Tensor, *, linkage: Linkage) -> Tensor:
     Args:
         distances: `[n, n]`, symmetric and finite.
         linkage: as for `agglomerate`.
+
+    Raises:
+        InputError: what is no matrix of distances, or an unknown linkage.
     """
     return torch.from_numpy(merge_tree(distances, linkage)[:, 2].copy())
 
@@ -76,9 +80,7 @@ def merge_by_threshold(representations: Rows, tau: float) -> Tensor:
     if not -1 <= tau <= 1:
         raise InputError(f"tau {tau} is no cosine; give a number in [-1, 1]")
     products = gram(representations)
-    finite = products.diagonal().isfinite()
-    if not finite.all():
-        raise InputError(f"representation {int((~finite).nonzero()[0])} is not finite; lower the learning rate")
+    require_finite(products.diagonal(), "representation")
     if tau >= 1:
         return torch.arange(len(products))
     return components((cosines(products) >= tau).numpy())

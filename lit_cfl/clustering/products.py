@@ -5,6 +5,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from lit_cfl.errors import InputError
+
 Rows = Tensor | Sequence[Tensor]  # [n, d], or its chunks [c, d] in order
 
 BLOCK_BYTES = 2**28  # of one float64 block of columns
@@ -30,6 +32,13 @@ def column_blocks(rows: Rows) -> Iterator[Tensor]:
     for start in range(0, parts[0].shape[1], width):
         block = [part[:, start : start + width].double() for part in parts]
         yield block[0] if len(block) == 1 else torch.cat(block)
+
+
+def require_finite(values: Tensor, what: str = "update") -> None:
+    """Raises InputError where the value of one of them `[n]` is not finite."""
+    finite = values.isfinite()
+    if not finite.all():
+        raise InputError(f"{what} {int((~finite).nonzero()[0])} is not finite; lower the learning rate")
 
 
 def gram(rows: Rows) -> Tensor:

@@ -5,7 +5,17 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
-from lit_cfl.clustering.products import TILE, Rows, add_gram, chunks_of, column_blocks, gram, mirrored, row_tiles
+from lit_cfl.clustering.products import (
+    TILE,
+    Rows,
+    add_gram,
+    chunks_of,
+    column_blocks,
+    gram,
+    mirrored,
+    require_finite,
+    row_tiles,
+)
 from lit_cfl.errors import InputError
 
 Metric = Literal["l1", "l2", "cosine"]
@@ -14,13 +24,16 @@ _SAME = 1e-14  # squared distances below this share of the rows' squared norms a
 
 
 def cosine_similarity(updates: Rows) -> Tensor:
-    """Cosine of the angle between every two updates.
+    """Cosine of the angle between every two updates (CFL; FedGroup, Eq. 6; LayerCFL, Eq. 6).
 
     Args:
         updates: `[n, d]`, or its chunks.
 
     Returns:
         `[n, n]` in [-1, 1], symmetric, 1 on the diagonal; the row of a zero update is 0 throughout.
+
+    Raises:
+        InputError: an update that is not finite.
     """
     return cosines(gram(updates)).to(chunks_of(updates)[0].dtype)
 
@@ -28,6 +41,7 @@ def cosine_similarity(updates: Rows) -> Tensor:
 def cosines(products: Tensor) -> Tensor:
     """The cosines of a Gram matrix `[n, n]`; 0 for a row without length, else exactly 1 on the diagonal."""
     norms = products.diagonal().sqrt()
+    require_finite(norms)
     similarity = divided(products, norms[:, None] * norms)
     return similarity.fill_diagonal_(1) * (norms > 0)[:, None] * (norms > 0)
 
@@ -41,6 +55,9 @@ def direction_cosines(updates: Rows, directions: Tensor) -> Tensor:
 
     Returns:
         `[n, clusters]` in [-1, 1]; 0 for a zero update or direction.
+
+    Raises:
+        InputError: an update or a direction that is not finite.
     """
     return torch.cat([_direction_cosines(tile, directions) for tile in row_tiles(updates)])
 
@@ -53,6 +70,8 @@ def _direction_cosines(updates: Tensor, directions: Tensor) -> Tensor:
         products.addmm_(block[:n], block[n:].T)
         squares += block.square().sum(1)
     norms = squares.sqrt()
+    require_finite(norms[:n])
+    require_finite(norms[n:], "direction")
     return divided(products, norms[:n, None] * norms[n:]).to(updates.dtype)
 
 
@@ -70,6 +89,9 @@ def nearest_direction(updates: Rows, directions: Tensor) -> Tensor:
 
     Returns:
         int64 `[n]`; ties, and zero updates, go to the lowest index.
+
+    Raises:
+        InputError: an update or a direction that is not finite.
     """
     return direction_cosines(updates, directions).argmax(1)
 

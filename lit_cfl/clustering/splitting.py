@@ -24,7 +24,7 @@ def bipartition(similarity: Tensor, linkage: Literal["single", "complete"] = "si
         labels int64 `[n]`, 0 or 1: 0 is the part with the lowest index. Ties: the same part at every call.
 
     Raises:
-        InputError: fewer than two clients.
+        InputError: fewer than two clients, a matrix that is not `[n, n]`, finite and symmetric, or an unknown linkage.
     """
     if len(similarity) < 2:
         raise InputError(f"{len(similarity)} clients cannot be split in two; give at least 2")
@@ -40,6 +40,9 @@ def separation_gap(similarity: Tensor, labels: Tensor) -> float:
 
     Returns:
         In [-2, 2] for cosines; nan where no cluster has a pair, or there is one cluster only.
+
+    Raises:
+        InputError: a matrix that is not `[n, n]`, finite and symmetric.
     """
     require_symmetric(similarity)
     same = labels[:, None] == labels
@@ -58,6 +61,9 @@ def separation_gap_l2(distance: Tensor, labels: Tensor) -> float:
 
     Returns:
         nan where no cluster has a pair, or there is one cluster only.
+
+    Raises:
+        InputError: a matrix that is not `[n, n]`, finite and symmetric.
     """
     return separation_gap(-distance, labels)
 

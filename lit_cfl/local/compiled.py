@@ -49,7 +49,7 @@ class CompiledSteps:
         def flat(*given: Tensor) -> list[Tensor]:
             count = len(lanes.tensors)
             after, losses = self._steps(_lanes(lanes, given[:count]), _work(work, given[count:]))
-            return [*after.tensors, losses]
+            return [*(tensor.contiguous() for tensor in after.tensors), losses]  # strides are as fixed as shapes
 
         function: Callable[..., list[Tensor]] = lowered(make_fx(flat)(*tensors), [*tensors])
         return function

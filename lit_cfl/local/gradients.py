@@ -41,7 +41,8 @@ def stacked_gradients(
     """
     places = torch.arange(max(1, int(held.sizes.max()))).expand(len(held), -1)
     present = places < held.sizes[:, None]
-    index = torch.zeros_like(places).masked_scatter(present, held.entries)
+    first = held.entries[(held.sizes.cumsum(0) - held.sizes).clamp(max=max(0, len(held.entries) - 1))]
+    index = first[:, None].expand_as(places).masked_scatter(present, held.entries)  # filled up with its own example
     inputs, labels = examples.batch(index.flatten(), plan.compute_dtype)
     batch = inputs.view(*index.shape, *inputs.shape[1:]), labels.view(index.shape)
     rows = model.to(plan.device, plan.compute_dtype).expand(len(held), -1)

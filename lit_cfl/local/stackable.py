@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from collections.abc import Sequence
 
 import torch
 from lightning import LightningModule
@@ -49,31 +50,38 @@ def _tried(module: LightningModule, layout: ParameterLayout, batch: Batch) -> li
     module = copy.deepcopy(module).cpu().double().train()
     inputs, labels = batch[0].double() if batch[0].is_floating_point() else batch[0], batch[1]
     parts = [(inputs, labels), (inputs[:1], labels[:1])]
+    buffers = {slot.name: module.get_buffer(slot.name).clone() for slot in layout.slots if slot.is_buffer}
     try:
-        expected = [_gradient(module, layout, part) for part in parts]
+        alone = [_gradients(module, layout, part) for part in parts]
     except Exception:  # it cannot take the data at all: `require_trainable` says so
         return []
+    for found in alone:
+        for slot, gradient in zip(layout.slots, found, strict=False):  # trainable parameters come first
+            if gradient is None:  # an optimizer leaves it as it is, decay and all
+                return [f"the parameter {slot.name} takes no part in the losses"]
+    changed = [name for name, before in buffers.items() if not torch.equal(before, module.get_buffer(name))]
+    if changed:
+        return [f"the buffer {changed[0]} changes in training"]
     present = torch.tensor([[True, True], [True, False]])[:, : len(labels)]
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")  # an operation without a rule for stacks is slow, and says so
-            found = _stacked_gradients(copy.deepcopy(module), layout, (_twice(inputs), _twice(labels)), present)
+            together = _stacked_gradients(copy.deepcopy(module), layout, (_twice(inputs), _twice(labels)), present)
     except Exception as error:  # whatever a user's own module raises when it is stacked
         return [f"{type(error).__name__} in a stack: {str(error).splitlines()[0] if str(error) else ''}"]
-    same = torch.allclose(found, torch.stack(expected), rtol=1e-6, atol=1e-9)
+    expected = torch.stack([torch.cat([g.flatten() for g in lane if g is not None]) for lane in alone])
+    same = torch.allclose(together, expected, rtol=1e-6, atol=1e-9)
     return [] if same else ["its gradients in a stack are others than alone"]
 
 
-def _gradient(module: LightningModule, layout: ParameterLayout, batch: Batch) -> Tensor:
-    """Of the mean loss, the trainable parameters one behind the other."""
+def _gradients(module: LightningModule, layout: ParameterLayout, batch: Batch) -> Sequence[Tensor | None]:
+    """Of the mean loss by each trainable parameter; None where it plays no part."""
     parameters = [module.get_parameter(slot.name) for slot in layout.slots if not slot.is_buffer]
-    found = torch.autograd.grad(losses_of(module, batch).mean(), parameters, allow_unused=True)
-    pairs = zip(found, parameters, strict=True)
-    return torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for g, p in pairs])
+    return torch.autograd.grad(losses_of(module, batch).mean(), parameters, allow_unused=True)
 
 
 def _stacked_gradients(module: LightningModule, layout: ParameterLayout, batch: Batch, present: Tensor) -> Tensor:
-    """The same of each lane `[2, parameters]`."""
+    """Of each lane's mean loss by all trainable parameters `[2, parameters]`."""
     trained = [module.get_parameter(slot.name) for slot in layout.slots if not slot.is_buffer]
     constant = [module.get_buffer(slot.name) for slot in layout.slots if slot.is_buffer]
     optimizer = module.configure_optimizers()

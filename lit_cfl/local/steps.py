@@ -98,7 +98,8 @@ class Steps:
         index = work.index[step]
         present = index != _NO_EXAMPLE
         counts = present.sum(1)
-        chosen = index.clamp(min=0)
+        own = index[:, :1]  # a short batch is filled up with its own example: another client's may be infinite
+        chosen = torch.where(present, index, own).clamp(min=0)
         batch = work.inputs[chosen], work.labels[chosen]
         parameters, buffers = lanes.rows[: self._trained], lanes.rows[self._trained :]
         gradients, sums = self.gradients(parameters, buffers, batch, present, work.keys[step])
@@ -126,7 +127,7 @@ class Steps:
 
         def total(parameters: Tensors) -> tuple[Tensor, Tensor]:
             losses = vmap(self._lane)((*parameters, *buffers), batch[0], batch[1], keys)
-            return (losses * weights).sum(), (losses.detach() * present).sum(1)
+            return (losses * weights).sum(), torch.where(present, losses.detach(), 0.0).sum(1)
 
         found: tuple[Tensors, Tensor] = grad(total, has_aux=True)(parameters)
         return found

@@ -71,7 +71,7 @@ class Update:
             if self.kind == "sgd":
                 p, mine = _sgd(p, g, mine, self.options[number], first)
             else:
-                p, mine = _adam(p, g, mine, self.options[number], corrections, decoupled=self.kind == "adamw")
+                p, mine = _adam(p, g, mine, self.options[number], corrections)
             new.append(p)
             slots.append(mine)
         return tuple(new), tuple(zip(*slots, strict=True)) if self.slots else ()
@@ -102,10 +102,10 @@ def _sgd(
 
 
 def _adam(
-    p: Tensor, g: Tensor, state: list[Tensor], option: dict[str, Any], corrections: Tensor, *, decoupled: bool
+    p: Tensor, g: Tensor, state: list[Tensor], option: dict[str, Any], corrections: Tensor
 ) -> tuple[Tensor, list[Tensor]]:
     rate, decay = option["lr"], option["weight_decay"]
-    if decay and decoupled:
+    if decay and option["decoupled_weight_decay"]:  # of AdamW, and of Adam where it is asked for
         p = p * (1 - rate * decay)
     elif decay:
         g = g + decay * p
