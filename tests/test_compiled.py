@@ -1,17 +1,23 @@
 """The compiled stack: few graphs, the same result, the same bits in any company."""
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
+from lightning import LightningModule
 from ragged import SHAPE, fitted, ragged_data, rows_of, task
+from torch import Tensor, nn
 from torch.testing import assert_close
 
 from lit_cfl.local.engine import LocalTraining
 from lit_cfl.local.engines import build_engine
 from lit_cfl.local.plan import Plan
-from lit_cfl.nets import MLP, MNISTCNN
+from lit_cfl.nets import MCLR, MLP, MNISTCNN
 
+ADAM = partial(torch.optim.Adam, lr=0.01)
+MOMENTUM = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
 pytestmark = pytest.mark.slow  # compiling takes ten seconds and more
 
 
@@ -38,6 +44,43 @@ def test_compiled_stack_gives_the_trainers_result_with_at_most_four_graphs(preci
         for prox, rows in whole.items():
             assert torch.equal(fit(clients, prox), rows[clients])
     assert compiled.graphs == graphs  # no cohort compiles anything
+
+
+class OnRows(nn.Module):
+    """A fully connected layer on each row of the image: its gradient is no product of two matrices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.fc2 = nn.Linear(8, 4), nn.Linear(32, 10)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.fc2(self.fc1(inputs.squeeze(1)).relu().flatten(1))
+
+
+@pytest.mark.parametrize(
+    ("make", "local", "tolerance"),
+    [
+        (task(lambda: MCLR(SHAPE, 10)), LocalTraining(3, 10), 1e-6),
+        (
+            task(lambda: nn.Sequential(MLP(12, SHAPE, 16), nn.Dropout(0.4), nn.Linear(16, 10)), ADAM),
+            LocalTraining(3, 10, gradient_clip=0.5),
+            1e-4,
+        ),
+        (task(OnRows, MOMENTUM), LocalTraining(3, 10), 1e-6),
+    ],
+    ids=["linear", "dropout, Adam, clipped", "momentum"],
+)
+def test_the_plan_that_long_runs_have_gives_the_trainers_result(
+    make: Callable[[], LightningModule], local: LocalTraining, tolerance: float
+):
+    plan = Plan("stacked", lanes=4, narrow=1, steps_per_call=5, compile=True)
+    found, engine = fitted(make, plan, local=local)
+    assert engine.plan.compile  # the compiler did not give up
+    assert_close(rows_of(found), rows_of(fitted(make, Plan("trainer"), local=local)[0]), rtol=0, atol=tolerance)
+    cohort = torch.tensor([5, 3])
+    start = torch.stack([engine.initial(number) for number in range(3)])
+    alone = engine.at(2, ragged_data()).fit(start, cohort, cohort % 2).rows
+    assert torch.equal(alone, rows_of(found)[cohort])
 
 
 def test_two_threads_keep_the_bits_in_any_company():
