@@ -45,7 +45,9 @@ class Child:
     def __init__(self, kind: str, device: str, seconds: float, models: Sequence[str]) -> None:
         script = Path(__file__).with_name("gpu_rows.py")
         command = [sys.executable, str(script), kind, device, str(time() + seconds), *models]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        paths = [str(script.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]  # Lit-CFL need not be installed
+        environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
         self.timer = Timer(seconds + 10, self.process.kill)
         self.timer.daemon = True
         self.timer.start()

@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from lit_cfl.run import run
-from tune.candidate import base_config, build
+from lit_cfl.variants import base_config, build
 from tune.search import run_study
 from tune.study import Limits, Study
 

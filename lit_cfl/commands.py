@@ -34,7 +34,7 @@ def run_experiment(arguments: Sequence[str]) -> int:
     again = f"lit-cfl run --resume {path}"
     try:
         with interruptible() as check:
-            finished = run(experiment, path, screen.watch(check), going)
+            finished = run(experiment, path, screen.watch(check, len(experiment.seeds) > 1), going)
     except Interrupted as stop:
         screen.say(f"Interrupted; every whole round is saved. Go on with: {again}")
         return 128 + stop.signum

@@ -19,6 +19,8 @@ _KIND_OF_KEY = {
     "skew": "skews", "shift": "shifts", "net": "nets", "task": "tasks",
 }  # fmt: skip
 
+_OF_A_STUDY = ("base", "space")
+
 _WORDS = {
     "int": "a whole number", "float": "a number", "bool": "true or false", "str": "a text",
     "list": "a list such as [0, 1]", "Sequence": "a list such as [0, 1]",
@@ -40,7 +42,9 @@ def explain(message: str, options: Sequence[str]) -> str:
         or _unknown_module(message)
         or _lone_word(message)
         or _unknown_option(message, classes, options)
+        or _not_in_file(message)
         or _unknown_class(message, keys)
+        or _without_type(message)
         or _wrong_value(message, keys)
     )
     if explained:
@@ -82,6 +86,8 @@ def _unknown_option(message: str, classes: Sequence[str], options: Sequence[str]
         return f"{owner} has no option {option!r}{nearest(option, known)}. Its options: {', '.join(known)}"
     names = [name.removeprefix("--") for name in options if name.startswith("--")]
     group = option.partition(".")[0]
+    if group in _OF_A_STUDY and group not in names:
+        return f"{option!r} is an option of a study: a study's file goes to lit-cfl tune, or to lit-cfl launch"
     siblings = [name for name in names if name.startswith(f"{group}.")] or names
     return f"there is no option {option!r}{nearest(option, siblings)}. See lit-cfl run --help"
 
@@ -102,6 +108,23 @@ def _unknown_module(message: str) -> str | None:
     if name is None:
         return None
     return f"there is no module {name!r}: put {name}.py beside the YAML file or into the current folder"
+
+
+def _not_in_file(message: str) -> str | None:
+    """A class that is not in the user's file."""
+    found = re.search(
+        r"Problem with given class_path '([\w.]+)':\s+module '([\w.]+)' has no attribute '(\w+)'", message
+    )
+    if found is None:
+        return None
+    path, module, name = found.groups()
+    known = [name for name, kind in vars(import_module(module)).items() if inspect.isclass(kind)]
+    return f"{path!r} is not there: {module} has no class {name!r}{nearest(name, known)}"
+
+
+def _without_type(message: str) -> str | None:
+    found = re.search(r"Parameter '(\w+)' from '([\w.]+?)(?:\.__init__)?' does not specify a type", message)
+    return found and f"{found[2]}: its option {found[1]!r} has no type; write one, such as {found[1]}: float"
 
 
 def _lone_word(message: str) -> str | None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from lit_cfl.tables import latest_rows
+
 
 @dataclass(frozen=True, eq=False)
 class Look:
@@ -20,7 +22,8 @@ class Look:
         clusters: the rows of `clusters.csv` of this round.
         snapshots: the folder of snapshots.
         compared: the round of the latest snapshot; None = there is none.
-        tables: the run's further tables by name, among them the algorithm's own.
+        tables: the run's further tables by name, among them the algorithm's own: files that grow, and how many bytes
+            they have now.
     """
 
     round: int
@@ -31,9 +34,13 @@ class Look:
     clusters: Sequence[Mapping[str, Any]]
     snapshots: Path
     compared: int | None
-    tables: Mapping[str, Path]
+    tables: Mapping[str, tuple[Path, int]]
 
     def snapshot(self) -> dict[str, np.ndarray]:
         """The content of the latest snapshot."""
         with np.load(self.snapshots / f"{self.compared}.npz") as arrays:
             return dict(arrays)
+
+    def table(self, name: str) -> list[dict[str, Any]]:
+        """The latest rows of a further table, up to here; empty where there is no such table."""
+        return latest_rows(*self.tables[name]) if name in self.tables else []

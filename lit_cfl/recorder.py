@@ -1,44 +1,28 @@
-"""Follows one run: evaluates, writes its files, feeds the loggers, saves, and stops it early."""
+"""Follows one run: evaluates, writes its files, saves, and stops it early."""
 
 import json
 from collections.abc import Callable
-from copy import copy
 from importlib.metadata import version
 from time import monotonic
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from lit_cfl.agreement import silhouette
 from lit_cfl.algorithms.base import Info, State
+from lit_cfl.carried import Carried, due
 from lit_cfl.checkpoint import Checkpoint, state_from_dict, state_to_dict
 from lit_cfl.data.lists import lists_of, with_lists
+from lit_cfl.ending import write_end
 from lit_cfl.errors import Interrupted
-from lit_cfl.evaluation import (
-    Evaluation,
-    evaluate,
-    place_for_scoring,
-    score_clients,
-    weighted_accuracy,
-)
+from lit_cfl.evaluation import Evaluation, evaluate
 from lit_cfl.experiment import Prepared
 from lit_cfl.look import Look
 from lit_cfl.resume import require_agreement, require_same_data
 from lit_cfl.rounds import Round, Traffic
-from lit_cfl.run_contents import (
-    Row,
-    client_rows,
-    cluster_rows,
-    members,
-    membership_arrays,
-    shift_rows,
-    snapshot,
-)
-from lit_cfl.run_directory import RunDirectory, write_config, write_json
+from lit_cfl.run_contents import Row, cluster_rows, membership_arrays, shift_rows, snapshot, traffic_row
+from lit_cfl.run_directory import RunDirectory, write_config
 from lit_cfl.tracking.artifacts import Models, cluster_models
-
-_CARRIED = ("_members", "_memberships", "_best", "_silhouette", "_skipped", "_compared", "_shifted")  # into checkpoints
 
 
 class Recorder:
@@ -61,13 +45,7 @@ class Recorder:
         self._latest: tuple[Round, Evaluation] | None = None
         self._over = False  # whether the latest round is the last
         self._unsaved: tuple[dict[str, Any], State] | None = None
-        self._members: Tensor | None = None  # cluster of each client at the last evaluation, -1 = none
-        self._memberships: dict[int, Tensor] = {}  # the same for some rounds
-        self._best: float | None = None  # test accuracy, among rounds with full coverage
-        self._silhouette: float | None = None  # not in a row yet
-        self._skipped = 0  # not in a row yet
-        self._compared: int | None = None  # round of the last snapshot
-        self._shifted = [0, 0]  # clients and examples, not in a row yet
+        self._carried = Carried()
 
     @property
     def next_round(self) -> int:
@@ -82,8 +60,7 @@ class Recorder:
         """
         require_agreement(self.checkpoint.path, json.loads(saved["config"]), self.prepared.config(), new_plan)
         require_same_data(self.checkpoint.path, saved, self.prepared)
-        for name in _CARRIED:
-            setattr(self, name, saved[name.lstrip("_")])
+        self._carried = Carried.restored(saved)
         self._seconds_before = saved["seconds"]
         state = state_from_dict(self.experiment.algorithm.state_type, saved["state"])
         data = with_lists(self.prepared.data, saved["lists"]) if saved["lists"] else self.prepared.data
@@ -99,23 +76,16 @@ class Recorder:
         since = self._begun
         try:
             for r in self.prepared.rounds(self._after):
-                self._skipped += r.info.skipped
-                self._log_shift(r)
-                for name, found in r.info.tables.items():
-                    self.directory.own[name].append({"round": r.number} | line for line in found)
+                self._write_tables(r)
                 self._compare(r)
                 last = r.number == self.experiment.rounds - 1
                 if evaluated := last or (r.number + 1) % self.experiment.evaluation.every == 0:
-                    trained = monotonic()
-                    row = self._evaluate(r) | {"time/training_seconds": trained - since}
-                    since = monotonic()
-                    row |= {"time/evaluation_seconds": since - trained, "time/elapsed_seconds": self._elapsed()}
-                    written = self.directory.add_row(row)
+                    row = self._add_row(r, monotonic() - since)
                 reason = self._reason_to_stop(r.number) if evaluated else None
                 self._over = last or reason is not None
                 if evaluated:
                     for watcher in watchers:
-                        watcher(written)
+                        watcher(row)
                     since = monotonic()
                 self._unsaved = self._content(r), r.state
                 if last or reason or monotonic() - self._saved >= self.experiment.checkpoint.every_seconds:
@@ -136,57 +106,45 @@ class Recorder:
             return None
         return stop.reason(self.directory.rows, self._elapsed())
 
+    def _add_row(self, r: Round, training_seconds: float) -> Row:
+        """Evaluates a round, and writes its row."""
+        begun = monotonic()
+        row = self._evaluate(r) | {"time/training_seconds": training_seconds}
+        row |= {"time/evaluation_seconds": monotonic() - begun, "time/elapsed_seconds": self._elapsed()}
+        return self.directory.add_row(row)
+
     def _evaluate(self, r: Round) -> Row:
         """Evaluates a round; returns its row but for the clocks."""
         evaluation = self._evaluation_of(r)
         self._latest = r, evaluation
-        row: Row = (
-            {"round": r.number, "train/loss": r.info.loss} | evaluation.metrics | r.info.scores | self._traffic(r)
-        )
-        row |= {"clients/skipped": self._skipped, "clusters/silhouette": self._silhouette}
-        if self.shifting:
-            row |= {"shift/clients": self._shifted[0], "shift/examples": self._shifted[1]}
-        self._skipped, self._silhouette, self._shifted = 0, None, [0, 0]
-        if evaluation.full_coverage and "test/weighted_accuracy" in row:
-            self._best = max(row["test/weighted_accuracy"], self._best or 0.0)
-        self._members = members(evaluation, r.data.num_clients)
-        if _due(r.number, max(self._memberships, default=None), self.experiment.tracking.snapshots_every):
-            self._memberships[r.number] = self._members
+        self._carried.take(r, evaluation, self.experiment.tracking.snapshots_every)
         self.directory.clusters.append(cluster_rows(r.number, evaluation, r.info.clusters))
-        return row
+        mib = self.engine.layout.num_columns * self.engine.plan.dtype.itemsize / 2**20
+        row: Row = {"round": r.number, "train/loss": r.info.loss} | evaluation.metrics | r.info.scores
+        return row | traffic_row(r, mib) | self._carried.row(self.shifting)
 
     def _evaluation_of(self, r: Round) -> Evaluation:
         return evaluate(
             self.experiment.algorithm, r.state, self.engine, r.data, self.experiment.evaluation,
-            round=r.number, before=self._members,
+            round=r.number, before=self._carried.members,
         )  # fmt: skip
 
-    def _log_shift(self, r: Round) -> None:
-        for moved in r.moves:
-            self._shifted = [self._shifted[0] + len(moved.clients), self._shifted[1] + int(moved.examples.sum())]
+    def _write_tables(self, r: Round) -> None:
+        """What every round adds, evaluated or not."""
+        self._carried.count(r)
         if r.moves:
             self.directory.shifts.append(shift_rows(r.number, r.moves))
+        for name, found in r.info.tables.items():
+            self.directory.own[name].append({"round": r.number} | line for line in found)
 
     def _compare(self, r: Round) -> None:
         """Keeps what the algorithm found when it compared clients, the first time and then now and again."""
-        every = self.experiment.tracking.snapshots_every
-        if r.info.similarity is None or not _due(r.number, self._compared, every):
+        found, carried = r.info.similarity, self._carried
+        if found is None or not due(r.number, carried.compared, self.experiment.tracking.snapshots_every):
             return
-        self._compared = r.number
-        clusters = self.experiment.algorithm.serve(r.state, r.info.similarity.clients).index
-        self._silhouette = silhouette(r.info.similarity.matrix, clusters)
-        self.directory.write_arrays(f"snapshots/{r.number}.npz", snapshot(r, r.info.similarity, clusters))
-
-    def _traffic(self, r: Round) -> Row:
-        mib = self.engine.layout.num_columns * self.engine.plan.dtype.itemsize / 2**20
-        return {
-            "traffic/models_down": r.traffic.down,
-            "traffic/models_up": r.traffic.up,
-            "traffic/mib": (r.traffic.down + r.traffic.up) * mib,
-            "traffic/round_models_down": r.info.down,
-            "traffic/round_models_up": r.info.up,
-            "traffic/round_mib": (r.info.down + r.info.up) * mib,
-        }
+        clusters = self.experiment.algorithm.serve(r.state, found.clients).index
+        carried.compared, carried.silhouette = r.number, silhouette(found.matrix, clusters)
+        self.directory.write_arrays(f"snapshots/{r.number}.npz", snapshot(r, found, clusters))
 
     def _content(self, r: Round) -> dict[str, Any]:
         """What a checkpoint holds beside the state: all that the rest of the run depends on."""
@@ -199,7 +157,7 @@ class Recorder:
             "lists": lists_of(r.data) if self.shifting else None,
             "tables": self.directory.marks(),
             "seconds": self._elapsed(),
-            **{name.lstrip("_"): copy(getattr(self, name)) for name in _CARRIED},
+            **self._carried.content(),
         }
 
     def save_again(self) -> None:
@@ -227,29 +185,17 @@ class Recorder:
             self._latest = self._after, self._evaluation_of(self._after)
         self._over = True
         r, evaluation = self._latest
-        self._memberships[r.number] = members(evaluation, r.data.num_clients)
-        self.directory.write_arrays("memberships.npz", membership_arrays(self._memberships, r.data))
-        newcomers = self._score_newcomers(r)
-        self.directory.write_clients(client_rows(r.data, [evaluation, *([newcomers] if newcomers else [])]))
-        summary: Row = {"algorithm": type(self.experiment.algorithm).__name__, "seed": self.prepared.seed}
-        summary |= {"partition": self.prepared.fingerprint["partition"], "stopped": stopped} | self.directory.rows[-1]
-        summary["test/max_weighted_accuracy"] = self._best
-        known = [row["clusters/silhouette"] for row in self.directory.rows if row["clusters/silhouette"] is not None]
-        summary["clusters/silhouette"] = known[-1] if known else None  # known only where clients were compared
-        if newcomers and "test" in newcomers.scores:
-            test = newcomers.scores["test"]
-            summary["test/newcomers_accuracy"] = weighted_accuracy(test.correct, test.count)
-        write_json(self.directory.path / "summary.json", summary)
-        return summary
+        memberships = self._carried.memberships_with(r, evaluation)
+        return write_end(self.prepared, self.directory, r, evaluation, memberships, self._carried.best, stopped)
 
     def look(self) -> Look | None:
         """What there is to see after the latest evaluation; None where nothing is due."""
-        if self._latest is None or not (self._over or self._latest[0].number in self._memberships):
+        if self._latest is None or not (self._over or self._latest[0].number in self._carried.memberships):
             return None
         r, evaluation = self._latest
         test = evaluation.scores.get("test")
-        kept = self._memberships | {r.number: members(evaluation, r.data.num_clients)}
-        shifts = {"shift": self.directory.shifts} if self.shifting else {}
+        kept = self._carried.memberships_with(r, evaluation)
+        tables = self.directory.own | ({"shift": self.directory.shifts} if self.shifting else {})
         return Look(
             r.number,
             self._over,
@@ -258,8 +204,8 @@ class Recorder:
             accuracy=(torch.empty(0) if test is None else test.accuracy).numpy(),
             clusters=list(cluster_rows(r.number, evaluation, r.info.clusters)),
             snapshots=self.directory.path / "snapshots",
-            compared=self._compared,
-            tables={name: table.path for name, table in (self.directory.own | shifts).items()},
+            compared=self._carried.compared,
+            tables={name: (table.path, table.size) for name, table in tables.items()},
         )
 
     def models(self) -> Models:
@@ -268,18 +214,3 @@ class Recorder:
             raise RuntimeError("models() comes after run()")
         r, _ = self._latest
         return cluster_models(self.experiment.algorithm, r.state, self.engine, r.data.population)
-
-    def _score_newcomers(self, r: Round) -> Evaluation | None:
-        """Places the clients held out of training, and scores them; the state keeps nothing of it."""
-        if r.data.newcomers is None:
-            return None
-        clients = r.data.newcomers.nonzero().flatten()
-        placed = place_for_scoring(self.experiment.algorithm, r.state, self.engine, r.data, clients, r.number)
-        clients, index = clients[placed.index >= 0], placed.index[placed.index >= 0]
-        scores = score_clients(self.engine, placed.models, index, clients, r.data, "test")
-        return Evaluation(clients, index, {"test": scores}, {}, full_coverage=True)
-
-
-def _due(round: int, last: int | None, every: int) -> bool:
-    """Whether a new stretch of `every` rounds has begun since the last time."""
-    return last is None or round // every > last // every

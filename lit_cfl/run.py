@@ -188,6 +188,9 @@ def _record(recorder: Recorder, watch: Watch, logged: int) -> Row:
         summary = recorder.finish(reason)
         trackers.conclude(summary, recorder.look(), recorder.models)
         status = "success"
+    except SystemExit:  # a search has stopped its trial: no failure
+        status = "success"
+        raise
     finally:
         recorder.engine.close()
         trackers.finish(status)

@@ -25,7 +25,7 @@ def members(evaluation: Evaluation, num_clients: int) -> Tensor:
     return members
 
 
-def membership_arrays(memberships: dict[int, Tensor], data: FederatedData) -> dict[str, np.ndarray]:
+def membership_arrays(memberships: Mapping[int, Tensor], data: FederatedData) -> dict[str, np.ndarray]:
     return {
         "rounds": np.array(list(memberships)),
         "cluster": torch.stack(list(memberships.values())).numpy().astype(np.int32),
@@ -73,6 +73,22 @@ def cluster_rows(round: int, evaluation: Evaluation, known: Mapping[str, Tensor]
             }
         more = {name: values[cluster].item() for name, values in known.items() if cluster < len(values)}
         yield row | {name: value for name, value in more.items() if value != _NONE}
+
+
+def traffic_row(r: Round, mib: float) -> Row:
+    """Models sent, since the start and in this round.
+
+    Args:
+        mib: size of a model.
+    """
+    return {
+        "traffic/models_down": r.traffic.down,
+        "traffic/models_up": r.traffic.up,
+        "traffic/mib": (r.traffic.down + r.traffic.up) * mib,
+        "traffic/round_models_down": r.info.down,
+        "traffic/round_models_up": r.info.up,
+        "traffic/round_mib": (r.info.down + r.info.up) * mib,
+    }
 
 
 def shift_rows(round: int, moves: Sequence[Moves]) -> Iterator[Row]:

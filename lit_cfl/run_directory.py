@@ -15,6 +15,7 @@ from importlib.metadata import PackageNotFoundError, version
 from io import TextIOWrapper
 from math import isfinite
 from pathlib import Path
+from time import monotonic, sleep
 from typing import IO, Any
 
 import numpy as np
@@ -30,6 +31,7 @@ _FILES = (
     "config.yaml", "environment.json", "partition.npz", "metrics.csv", "clusters.csv", "shift.csv", "clients.csv",
     "memberships.npz", "checkpoint.pt", "summary.json",
 )  # fmt: skip
+_WAIT_SECONDS, _POLL_SECONDS = 60.0, 0.2
 _PACKAGES = ("lit-cfl", "torch", "lightning", "numpy", "scikit-learn", "scipy")
 
 
@@ -45,8 +47,12 @@ def default_run_directory(name: str) -> Path:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
+def locked(path: Path, option: str = "--run_dir") -> Iterator[None]:
     """Makes the directory and holds it for this process until the block ends, or the process does.
+
+    Args:
+        path: of the directory.
+        option: by which the user chose it.
 
     Raises:
         InputError: another process holds it, or it cannot be written.
@@ -55,14 +61,14 @@ def locked(path: Path) -> Iterator[None]:
         path.mkdir(parents=True, exist_ok=True)
         file = (path / ".lock").open("a+")
     except OSError as error:
-        raise InputError(f"{path} cannot be written ({error.strerror}); choose another --run_dir") from error
+        raise InputError(f"{path} cannot be written ({error.strerror}); choose another {option}") from error
     with file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             file.seek(0)
             raise InputError(
-                f"{path} is in use by process {file.read().strip()}; wait for it, or choose another --run_dir"
+                f"{path} is in use by process {file.read().strip()}; wait for it, or choose another {option}"
             ) from error
         file.truncate(0)
         file.write(str(os.getpid()))
@@ -73,6 +79,19 @@ def locked(path: Path) -> Iterator[None]:
             if [entry.name for entry in path.iterdir()] == [".lock"]:  # nothing came of it
                 (path / ".lock").unlink()
                 path.rmdir()
+
+
+def wait_until_free(path: Path) -> None:
+    """Waits while another process holds a directory, a minute at most: one that was killed may be about to end."""
+    deadline = monotonic() + _WAIT_SECONDS
+    while monotonic() < deadline and (path / ".lock").exists():
+        with (path / ".lock").open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                sleep(_POLL_SECONDS)
+            else:
+                return
 
 
 class RunDirectory:

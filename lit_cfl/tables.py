@@ -11,6 +11,7 @@ from typing import Any
 from lit_cfl.checkpoint import write_atomically
 from lit_cfl.errors import InputError, SaveError
 
+_MIB = 2**20
 Mark = list[int | str]  # size in bytes, and the SHA-256 of so many bytes
 
 
@@ -39,6 +40,11 @@ class Table:
         except OSError as error:
             raise SaveError(f"{self.path} could not be written ({error.strerror})") from error
         self._count(data)
+
+    @property
+    def size(self) -> int:
+        """Bytes that were written."""
+        return self._size
 
     def mark(self) -> Mark:
         """Where the file ends now."""
@@ -78,8 +84,26 @@ def as_csv(rows: Iterable[Iterable[Any]]) -> bytes:
 
 def read_table(path: Path) -> list[dict[str, Any]]:
     """The rows of one of our CSV files: numbers as numbers, blanks as None."""
-    with path.open(newline="") as file:
-        return [{key: _number(text) for key, text in row.items()} for row in csv.DictReader(file)]
+    return _rows(path.read_bytes())
+
+
+def latest_rows(path: Path, size: int) -> list[dict[str, Any]]:
+    """The rows in the last MiB of a table that may still grow.
+
+    Args:
+        size: bytes that count, up to the end of a row.
+    """
+    with path.open("rb") as file:
+        header = file.readline()
+        start = max(len(header), size - _MIB)
+        file.seek(start)
+        found = file.read(size - start)
+    return _rows(header + (found if start == len(header) else found.partition(b"\n")[2]))  # not half a row
+
+
+def _rows(data: bytes) -> list[dict[str, Any]]:
+    text = StringIO(data.decode(), newline="")
+    return [{key: _number(cell) for key, cell in row.items()} for row in csv.DictReader(text)]
 
 
 def blank_nan(value: Any) -> Any:

@@ -1,6 +1,7 @@
 """AdaCFL (our rule: the largest gap between merges) on quadratic clients (algorithms.md, section 2.13)."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from test_layercfl import split
 from torch.testing import assert_close
 
 from lit_cfl.algorithms import AdaCFL, LayerCFL
+from lit_cfl.cli import main
 from lit_cfl.clustering import distances
 from lit_cfl.errors import InputError
 from lit_cfl.testing import QuadraticWork, check_algorithm
@@ -123,3 +125,13 @@ def test_layers_that_are_not_there_are_refused_with_those_that_are():
     convolutions = work_of(THREE, torch.arange(1, 8), layers={"conv1": 1, "conv2": 1})
     with pytest.raises(InputError, match=r"the layers are: conv1 \(conv2d\), conv2 \(conv2d\)"):
         ALWAYS.check(convolutions)
+
+
+def test_every_table_says_that_its_rule_is_ours(capsys: pytest.CaptureFixture[str], tmp_path: Path):
+    words = ["--config", "adacfl/digits", "--tiny", "--engine", "stacked"]
+    assert main(["run", *words, "--run_dir", str(tmp_path / "run")]) == 0
+    assert "its rule for the number of clusters is not known; this one is ours" in capsys.readouterr().out
+    words = ["--config", "adacfl/digits", "--rounds", "1", "--algorithms", "FedAvg", "AdaCFL", "--seeds", "0"]
+    assert main(["compare", *words, "--num_cpus", "1", "--compare_dir", str(tmp_path / "both")]) == 0
+    assert "its rule for the number of clusters is not known; this one is ours" in capsys.readouterr().out
+    assert "this one is ours" in (tmp_path / "both" / "results.md").read_text()

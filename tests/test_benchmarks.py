@@ -13,7 +13,7 @@ import torch
 pytestmark = pytest.mark.slow  # they start processes, each of which imports PyTorch
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-NOT_NEEDED = ("ray", "wandb", "datasets", "jsonargparse", "docstring_parser", "optuna", "plotly")
+NOT_NEEDED = ("ray", "wandb", "datasets", "jsonargparse", "docstring_parser", "optuna", "plotly", "rich")
 MODELS = ["linear", "mlp", "cnn", "vgg16", "pfl-cifar10"]
 
 

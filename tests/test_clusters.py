@@ -193,7 +193,9 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     try:
         found.start("head", "--head", f"--port={found.port}", *dashboard)
         wait_until(lambda: "Ray runtime started" in (folder / "head.log").read_text(), "the head")
-        found.start("second", f"--address=127.0.0.1:{found.port}")
+        found.start(
+            "second", f"--address=127.0.0.1:{found.port}", f"--temp-dir={short}/second"
+        )  # as on its own machine
         wait_until(lambda: "Ray runtime started" in (folder / "second.log").read_text(), "the second node")
         yield found
     finally:
@@ -226,6 +228,25 @@ def test_a_launched_run_gives_what_it_gives_here(cluster: Cluster, tmp_path: Pat
     assert numbers(tmp_path / "there") == numbers(tmp_path / "here")
     code_there = yaml.safe_load((tmp_path / "there" / "config.yaml").read_text())["code"]
     assert [path for path in code_there if str(tmp_path) in path] == []  # it ran on what was sent
+
+
+@pytest.mark.cluster
+def test_a_launched_study_comes_back_with_its_best(cluster: Cluster, tmp_path: Path):
+    space = {"algorithm.eta_g": {"grid": [0.0, 0.3]}}
+    study_file(tmp_path, space=space, limits={}, scheduler="FIFOScheduler", num_repeats=1)
+    words = ["--config", "study-to-run.yaml", "--address", cluster.url, "--remote_dir", str(tmp_path / "jobs")]
+    code, said = cluster.run(["-m", "tune.launch", *words, "--study_dir", "there"], tmp_path)
+    assert code == 0, said
+    assert "2 trials: 2 finished, 0 stopped early, 0 failed" in said
+    with (tmp_path / "there" / "trials.csv").open() as file:
+        rows = {row["trial_id"]: row for row in csv.DictReader(file)}
+    assert [row["status"] for row in rows.values()] == ["finished"] * 2
+    assert {path.name for path in (tmp_path / "there" / "trials").iterdir()} == set(rows)
+    assert not (tmp_path / "there" / "ray").exists()  # Ray's pickles stay where they are
+    best = str(tmp_path / "there" / "best.yaml")
+    assert main(["run", "--config", best, "--run_dir", str(tmp_path / "again"), "--quiet"]) == 0
+    again = json.loads((tmp_path / "again" / "summary.json").read_text())["val/weighted_accuracy"]
+    assert again == max(float(row["val/weighted_accuracy"]) for row in rows.values())
 
 
 LEFT_STOPPED_FOLLOWED = """

@@ -10,10 +10,8 @@ import yaml
 
 from lit_cfl.algorithms import FLHC, IFCA, Algorithm, FedAvg
 from lit_cfl.cli import main
-from lit_cfl.compare.entries import Entry, read_entries, with_options
 from lit_cfl.compare.jobs import Job, processes
 from lit_cfl.compare.results import fingerprint
-from lit_cfl.errors import InputError
 from lit_cfl.local.plan import Plan
 from lit_cfl.tables import read_table
 
@@ -21,6 +19,10 @@ SMALL = (
     "compare", "--config", "quickstart", "--data.num_clients", "12", "--cohort_size", "4", "--local.epochs", "1",
     "--rounds", "3", "--num_cpus", "1",
 )  # fmt: skip
+COLUMNS = {
+    "test_accuracy": "test/weighted_accuracy", "val_accuracy": "val/weighted_accuracy", "clusters": "clusters/count",
+    "ari": "clusters/ari", "unplaced": "clusters/unobserved", "mib": "traffic/mib", "seconds": "time/elapsed_seconds",
+}  # fmt: skip
 OWN = """
 from dataclasses import dataclass
 from lit_cfl.algorithms import FedAvg
@@ -80,6 +82,15 @@ def test_all_algorithms_have_the_same_clients_cohorts_and_initial_weights(monkey
     assert prints["FedAvg", 3] == prints["IFCA", 3] != prints["FedAvg", 5] == prints["IFCA", 5]
 
 
+def test_data_shift_in_the_same_way_for_all_algorithms():
+    words = ["compare", "--config", "flexcfl/digits", "--rounds", "4", "--local.epochs", "1", "--num_cpus", "1"]
+    assert main([*words, "--algorithms", "FedAvg", "FlexCFL", "--seeds", "0", "1", "--compare_dir", "c"]) == 0
+    moved = {name: [table(f"c/{name}/seed-{seed}/shift.csv") for seed in (0, 1)] for name in ("FedAvg", "FlexCFL")}
+    assert moved["FedAvg"] == moved["FlexCFL"]
+    assert moved["FedAvg"][0]
+    assert moved["FedAvg"][0] != moved["FedAvg"][1]
+
+
 def test_the_tables_hold_what_the_runs_left(capsys: pytest.CaptureFixture[str]):
     words = ("--algorithms", "FedAvg", "IFCA", "--IFCA.num_clusters", "2", "--seeds", "0", "1", "--target", "0.12")
     assert main([*SMALL, *words, "--compare_dir", "c"]) == 0
@@ -91,13 +102,16 @@ def test_the_tables_hold_what_the_runs_left(capsys: pytest.CaptureFixture[str]):
     for (name, seed), run in runs.items():
         rows = table(f"c/{name}/seed-{seed}/metrics.csv")
         assert run["status"] == "finished"
-        assert run["test_accuracy"] == rows[-1]["test/weighted_accuracy"]
+        for column, metric in COLUMNS.items():
+            assert run[column] == rows[-1][metric], column
         counted = [row for row in rows if not row["clusters/unobserved"] and row["test/weighted_accuracy"] >= 0.12]
         first = (counted[0]["round"] + 1, counted[0]["traffic/mib"]) if counted else (None, None)
         assert (run["rounds_to_target"], run["mib_to_target"]) == first
     _, mine = table("c/results.csv")
     gains = [runs["IFCA", seed]["test_accuracy"] - runs["FedAvg", seed]["test_accuracy"] for seed in (0, 1)]
     assert mine["difference"] == pytest.approx(sum(gains) / 2)
+    for mean, column in (("test_mean", "test_accuracy"), ("ari_mean", "ari"), ("mib", "mib"), ("seconds", "seconds")):
+        assert mine[mean] == pytest.approx((runs["IFCA", 0][column] + runs["IFCA", 1][column]) / 2), column
     assert [mine["difference_low"], mine["difference_high"]] == pytest.approx(sorted(gains))
     assert {file.name for file in Path("c").iterdir() if file.is_file()} == {
         ".lock", "compare.yaml", "results.md", "results.csv", "results.tex", "runs.csv",
@@ -150,29 +164,6 @@ def test_a_finished_comparison_is_not_run_again(capsys: pytest.CaptureFixture[st
     assert {row["target"] for row in table("c/results.csv")} == {0.05}
 
 
-def test_an_entry_is_a_class_a_configuration_or_a_file():
-    Path("mine.yaml").write_text("class_path: IFCA\ninit_args: {num_clusters: 7}\n")
-    Path("x=1.yaml").write_text("name: whole\nalgorithm: FedProx\n")
-    own = {"class_path": "FedGroup", "init_args": {"num_clusters": 4}}
-    found = read_entries(["FedAvg", "FedGroup", "ifca/digits", "seven=mine.yaml", "x=1.yaml", "me=a.B"], own)
-    assert [(entry.name, entry.section["class_path"]) for entry in found] == [
-        ("FedAvg", "FedAvg"), ("FedGroup", "FedGroup"), ("IFCA", "IFCA"), ("seven", "IFCA"), ("FedProx", "FedProx"),
-        ("me", "a.B"),
-    ]  # fmt: skip
-    clusters = [entry.section.get("init_args", {}).get("num_clusters") for entry in found]
-    assert clusters == [None, 4, 8, 7, None, None]
-
-
-def test_options_go_to_the_algorithm_that_they_name():
-    entries = [Entry(name, {"class_path": "IFCA"}) for name in ("A", "A.B", "C")]
-    words = ["--rounds", "3", "--A.x", "-1", "--C.y=2", "--A.B.z", "[1, 2]", "--tiny"]
-    found, rest = with_options(entries, words)
-    assert [entry.words for entry in found] == [
-        ("--algorithm.x", "-1"), ("--algorithm.z", "[1, 2]"), ("--algorithm.y=2",),
-    ]  # fmt: skip
-    assert rest == ["--rounds", "3", "--tiny"]
-
-
 def test_the_number_of_clusters_is_the_files_or_has_to_be_given(capsys: pytest.CaptureFixture[str]):
     assert main([*SMALL, "--algorithms", "IFCA", "two=IFCA", "--two.num_clusters", "2", "--compare_dir", "c"]) == 0
     assert "Note: IFCA runs with num_clusters 4, as the file's algorithm." in capsys.readouterr().out
@@ -188,53 +179,6 @@ def test_dry_run_checks_and_writes_nothing(capsys: pytest.CaptureFixture[str]):
     assert "6, 1 at a time" in out
     assert "12 in training" in out
     assert not Path("runs").exists()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "expected"),
-    [
-        ("--algorithms FedAvg", "give a file: --config quickstart"),
-        ("--config quickstart", "give --algorithms"),
-        ("--config quickstrat --algorithms FedAvg", "(did you mean quickstart?)"),
-        ("--config quickstart --algorithms FedAvg FedAvgg", "(did you mean FedAvg?)"),
-        ("--config quickstart --algorithms FedAvg ifca/digitz", "(did you mean ifca/digits?)"),
-        ("--config quickstart --algorithms FedAvg tune/quickstart", "names no algorithm"),
-        ("--config quickstart --algorithms FedAvg ifca", "ifca: 'ifca' is not known (did you mean IFCA?)"),
-        ("--config quickstart --algorithms IFCA IFCA", "IFCA twice; give each a name of its own: A=IFCA B=IFCA"),
-        ("--config quickstart --algorithms a/b=IFCA", "'a/b' cannot be a name"),
-        ("--config quickstart --algorithms data=IFCA", "'data' is an option of experiments"),
-        ("--config fedavg/digits --algorithms FedAvg IFCA", "give it: --IFCA.num_clusters 4"),
-        ("--config quickstart --algorithms own_failing.Needs", "needs strength; give --Needs.strength VALUE"),
-        ("--config quickstart --algorithms IFCA --IFAC.num_clusters 4", "'IFAC' (did you mean IFCA?)"),
-        ("--config quickstart --algorithms IFCA --IFCA.num_cluster 4", "(did you mean num_clusters?)"),
-        ("--config quickstart --algorithms IFCA --IFCA.num_clusters x", "IFCA.num_clusters: 'x' is not a whole number"),
-        ("--config quickstart --algorithms FedAvg IFCA --IFCA.num_clusters 41", "IFCA, seed 0: num_clusters is 41"),
-        ("--config quickstart --algorithms IFCA --seeds 0 0", "seeds is [0, 0]"),
-        ("--config quickstart --algorithms IFCA --seeds 0 x", "'x' is no seed"),
-        ("--config quickstart --algorithms IFCA --seed 3", "give --seeds"),
-        ("--config quickstart --algorithms IFCA --algorithm.num_clusters 3", "options by its name"),
-        ("--config quickstart --algorithms IFCA --round 3", "(did you mean rounds?)"),
-        ("--config quickstart --algorithms IFCA --cohort_size 41", "cohort_size is 41, but there are 40 clients"),
-        ("--config quickstart --algorithms IFCA --target 80", "--target is 80"),
-        ("--config quickstart --algorithms IFCA --num_cpus 4096", "this machine has"),
-        (
-            "--config quickstart --algorithms IFCA --compare_dir run",
-            "already holds a run; choose another --compare_dir",
-        ),
-        ("--resume nowhere", "holds no comparison to resume"),
-        ("--resume nowhere --rounds 3", "leave out --rounds"),
-    ],
-)
-def test_mistakes_are_said_before_anything_runs(capsys: pytest.CaptureFixture[str], arguments: str, expected: str):
-    Path("own_failing.py").write_text(OWN)
-    Path("run").mkdir()
-    Path("run/config.yaml").write_text("")
-    assert main(["compare", *arguments.split()]) == 2
-    captured = capsys.readouterr()
-    assert expected in captured.err
-    assert captured.err.count("\n") == 1
-    assert not list(Path().rglob("compare.yaml"))
-    assert not list(Path().rglob("metrics.csv"))
 
 
 def test_a_comparison_is_neither_begun_twice_nor_resumed_when_damaged(capsys: pytest.CaptureFixture[str]):
@@ -270,12 +214,6 @@ def test_as_many_runs_at_once_as_there_are_cores_for_their_threads(monkeypatch: 
     assert processes(Plan("ray", threads=1), None, 30) == 1
     monkeypatch.setattr("lit_cfl.compare.jobs.find_spec", lambda name: None)
     assert processes(Plan(threads=1), None, 30) == 1
-
-
-def test_an_unreadable_entry_is_quoted():
-    Path("bad.yaml").write_text("a: [1")
-    with pytest.raises(InputError, match=r"bad\.yaml is no YAML file"):
-        read_entries(["bad.yaml"], None)
 
 
 def test_a_tiny_comparison_says_that_it_is_not_paired():

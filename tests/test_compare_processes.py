@@ -3,6 +3,7 @@
 import contextlib
 import io
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 from processes import in_child, wait, wait_for, without_clocks
 
 from lit_cfl.cli import main
+from lit_cfl.compare.jobs import Job
 from lit_cfl.tables import read_table
 
 OPTIONS = (
@@ -122,6 +124,23 @@ def test_a_worker_that_dies_is_a_failed_run(monkeypatch: pytest.MonkeyPatch):
         raise ray.exceptions.WorkerCrashedError
 
     monkeypatch.setattr(side_by_side.ray, "get", get)
-    assert side_by_side._error("a reference") == (
-        "its process died (WorkerCrashedError); where memory is short, give a smaller --num_cpus"
+    assert side_by_side._outcome("a reference") == (
+        "its process died (WorkerCrashedError); where memory is short, give a smaller --num_cpus",
+        [],
     )
+
+
+def test_what_a_worker_has_to_say_comes_with_its_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    pytest.importorskip("ray")
+    from lit_cfl.compare.side_by_side import in_worker
+
+    monkeypatch.chdir(tmp_path)
+    words = [*start("FedAvg"), "--seeds", "1", "--rounds", "1", "--tracking.pictures", "true", "--num_cpus", "1"]
+    assert main(words) == 0
+    folder = Path("c/FedAvg/seed-1")
+    shutil.rmtree(folder / "pictures")
+    (folder / "pictures").write_text("in the way")
+    (folder / "summary.json").unlink()  # as if it had been killed just before its end
+    error, notices = in_worker(Job(Path("c"), "FedAvg", 1))
+    assert error is None
+    assert [notice.startswith("The drawing of pictures failed") for notice in notices] == [True]

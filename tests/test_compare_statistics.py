@@ -89,8 +89,8 @@ def test_latex_prints_names_as_they_are():
         r"\textbar{}\textless{}\textgreater{}"
     )
     text = as_latex(results("A_1", "[B]", rounds_with_all_clients=3))
-    assert r"A\_1 & 2 & 0.750 &  & - & - & - & - & - \\" in text
-    assert r"{}[B]$^\dagger$ & 2 & 0.750 $\pm$ 0.013 & +0.250 [-0.125, +0.500] & - & 1 of 2 runs" in text
+    assert r"A\_1 & 2 & 0.750 &  & -- & 0 of 2 runs & 0 of 2 runs & -- & -- \\" in text
+    assert r"{}[B]$^\dagger$ & 2 & 0.750 $\pm$ 0.013 & +0.250 [$-$0.125, +0.500] & -- & 1 of 2 runs" in text
     assert "% 50 % of | them_" in text
     body = [line for line in text.splitlines() if line.endswith(r"\\")]
     assert {line.count(" & ") for line in body} == {8}

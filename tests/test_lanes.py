@@ -8,12 +8,24 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ragged import LOCAL, SHAPE, SIZES, fitted, task
+from ragged import LOCAL, SHAPE, SIZES, fitted, ragged_data, task
+from torch.testing import assert_close
 
 from lit_cfl.cli import main
 from lit_cfl.local.batches import Shuffled, num_steps
-from lit_cfl.local.lanes import busy_lanes, pool_capacity, pool_groups, timetable
+from lit_cfl.local.engines import build_engine
+from lit_cfl.local.lanes import (
+    Effort,
+    busy_lanes,
+    pool_capacity,
+    pool_groups,
+    seated,
+    timetable,
+    width_for,
+    widths_of,
+)
 from lit_cfl.local.plan import Plan
+from lit_cfl.local.runner import Runner
 from lit_cfl.local.stacked import StackedEngine
 from lit_cfl.local.work import Budget
 from lit_cfl.nets import MCLR
@@ -56,6 +68,49 @@ def test_heavy_tailed_cohorts_waste_less_than_a_fifth(seed: int):
     computed = sum(5 * (4 if lanes > 1 else 1) for lanes in busy)
     assert int(steps.sum()) <= computed
     assert 1 - int(steps.sum()) / computed < 0.2
+
+
+@pytest.mark.parametrize("cohort", [20, 100])
+@pytest.mark.parametrize("seed", range(5))
+def test_wide_stacks_of_a_gpu_waste_less_than_a_fifth_too(seed: int, cohort: int):
+    sizes = 10 + np.random.default_rng(seed).lognormal(3, 1.2, cohort).astype(int)
+    steps = torch.from_numpy(10 * -(-sizes // 10))
+    lanes = -(-cohort // 8) * 8
+    widths = widths_of(lanes, -(-lanes // 27))
+    assert len(widths) == 4
+    seats = seated(steps, widths, 0.2)
+    computed = sum(width_for(busy, widths) for busy in busy_lanes(seats))
+    assert 1 - int(steps.sum()) / computed < 0.2
+
+
+@pytest.mark.parametrize(
+    ("lanes", "narrow", "widths"),
+    [(24, 1, [24, 8, 3, 1]), (161, 6, [161, 54, 18, 6]), (4, 2, [4, 3, 2]), (1, 1, [1])],
+)
+def test_widths_are_in_equal_ratios(lanes: int, narrow: int, widths: list[int]):
+    assert widths_of(lanes, narrow) == widths
+
+
+def test_clients_of_equal_steps_all_train_at_once():
+    assert {seat.start for seat in seated(torch.full((20,), 60), [24, 12, 6, 3], 0.2)} == {0}
+    assert max(seat.lane for seat in seated(torch.full((20,), 60), [24, 12, 6, 3], 0.1)) == 5  # 24 would waste a sixth
+
+
+def test_stack_of_many_widths_that_is_always_pulled_gives_the_same_rows():
+    make, data = task(lambda: MCLR(SHAPE, 10)), ragged_data()
+    for prox in (0.0, 0.3):
+        expected, _ = fitted(make, Plan("stacked"), prox=prox)
+        engine = build_engine(make, Plan("stacked", lanes=8, narrow=1), 5, LOCAL)
+        effort = Effort()
+        engine._runner = Runner(
+            engine._steps, engine.layout, engine._update, widths=[8, 4, 2, 1], most_waste=0.2, always_pulled=True,
+            steps=1, batch_size=10, device="cpu", dtype=torch.float32, effort=effort,
+        )  # fmt: skip
+        models, clients = torch.stack([engine.initial(number) for number in range(3)]), torch.arange(6)
+        found = engine.at(2, data).fit(models, clients, clients % 2, prox=prox, centers=models, center=2)
+        assert_close(found.rows, expected.rows, rtol=0, atol=1e-6)
+        assert_close(found.losses, expected.losses, rtol=0, atol=1e-6, equal_nan=True)
+        assert 0 <= effort.waste < 0.2
 
 
 def test_engine_says_how_much_of_its_work_was_of_use():

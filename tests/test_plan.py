@@ -96,7 +96,15 @@ def test_stack_of_a_gpu_is_as_wide_as_the_cohort_and_the_models_allow(
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     chosen = choose_plan("auto", "auto", "32-true", Workload(parameters, client_steps=10**6, cohort=cohort))
     assert (chosen.device, chosen.lanes, chosen.compile) == ("cuda:0", lanes, False)
-    assert lanes / 4 <= chosen.narrow < lanes / 4 + 1
+    assert lanes / 27 <= chosen.narrow < lanes / 27 + 1
+
+
+@pytest.mark.parametrize(("gpus", "lanes"), [(1, 64), (2, 32), (3, 24)])
+def test_gpus_of_ray_share_the_cohort(gpus: int, lanes: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    chosen = choose_plan("ray", "auto", "32-true", Workload(7_850, client_steps=10**6, cohort=64))
+    assert (chosen.workers, chosen.lanes) == (gpus, lanes)
 
 
 @pytest.mark.usefixtures("as_it_was")

@@ -83,6 +83,12 @@ def test_a_row_is_described_with_what_is_known():
     whole = row(0, **{"val/weighted_accuracy": 0.25, "clusters/ari": 1.0, "clusters/unobserved": 7})
     assert describe(whole) == "val accuracy 0.25  clusters 2  ARI 1.00  7 unplaced"
     assert describe(row(0, **{"test/weighted_accuracy": None})) == "test accuracy -  clusters 2"
+    assert [describe(whole, width) for width in (51, 50, 38, 5)] == [
+        "val accuracy 0.25  clusters 2  ARI 1.00  7 unplaced",
+        "val accuracy 0.25  clusters 2  ARI 1.00",
+        "val accuracy 0.25  clusters 2",
+        "val accuracy 0.25",
+    ]
 
 
 def test_json_has_null_for_what_is_no_number():

@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Thread
 from time import sleep
 
+import numpy as np
 import pytest
 import torch
 from conftest import ids
@@ -23,6 +24,7 @@ from lit_cfl.errors import DivergedError, InputError, Interrupted, Notice, Worke
 from lit_cfl.local import ray_cluster, ray_pool
 from lit_cfl.local.engine import Engine, LocalTraining, TaskFactory
 from lit_cfl.local.engines import build_engine
+from lit_cfl.local.lanes import Effort
 from lit_cfl.local.plan import Plan
 from lit_cfl.local.ray import RayEngine
 from lit_cfl.local.work import Budget
@@ -268,6 +270,36 @@ def test_workers_train_in_fewer_lanes_after_one_ran_out_of_memory(
     alone = build_engine(task, narrower, 11, LocalTraining(epochs=2, batch_size=4))
     assert torch.equal(rows, alone.at(4, data).fit(alone.initial(0)[None], ids(3, 4, 2)).rows)
     assert spread.effort.computed == 2 * spread.effort.useful == 2 * 2 * (9 + 2 + 5)  # a client a chunk, in two lanes
+
+
+def test_gradients_are_those_of_the_stack():
+    def make() -> Classification:
+        return Classification(MCLR([5], 3))
+
+    plan, clients = replace(DOUBLE, engine="ray", lanes=4, narrow=4, workers=2), ids(3, 0, 1, 4)
+    rows = []
+    for one in (plan, replace(plan, engine="stacked", workers=1)):
+        engine = build_engine(make, one, 11, LocalTraining(1, 4))
+        rows.append(engine.at(4, made_data()).gradients(engine.initial(0), clients))
+    assert torch.equal(*rows)
+
+
+def test_worker_that_cannot_compile_is_told_of_and_recorded(monkeypatch: pytest.MonkeyPatch):
+    from lit_cfl.local.ray_worker import ShardDone
+
+    class Workers:
+        def run(self, parcels: list, check: Callable[[], None]) -> Iterator[tuple[int, ShardDone]]:
+            for number, parcel in enumerate(parcels):
+                n = len(parcel.shard.request.clients)
+                yield number, ShardDone(np.zeros((n, 18)), np.zeros(n), np.ones(n, bool), Effort(), compiles=False)
+
+    monkeypatch.setattr(RayEngine, "_started", lambda self, data: Workers())
+    monkeypatch.setattr("ray.put", lambda value: value)
+    plan = replace(DOUBLE, engine="ray", lanes=4, compile=True, workers=2)
+    engine = build_engine(lambda: Classification(MCLR([5], 3)), plan, 11, LocalTraining(1, 4))
+    with pytest.warns(Notice, match="compiling failed in a worker") as said:
+        engine.at(4, made_data()).fit(engine.initial(0)[None], ids(1, 2, 3, 4)).collect()
+    assert (len(said), engine.plan.compile, engine.plan.lanes) == (1, False, 1)
 
 
 @pytest.mark.parametrize("deterministic", [True, False])

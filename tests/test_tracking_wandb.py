@@ -16,6 +16,7 @@ from wandb_runs import (
     Server,
     folders,
     logged,
+    notes,
     numbers,
     own_rows,
     records,
@@ -26,16 +27,11 @@ from wandb_runs import (
 )
 
 from lit_cfl.saved import load_run
-from lit_cfl.tables import read_table
-from lit_cfl.tracking import weights_and_biases
+from lit_cfl.tracking import service
 from lit_cfl.tracking.offline import history
 
 pytestmark = pytest.mark.slow  # each starts a process, and most of them the service of wandb
 REFUSES = "http://127.0.0.1:9"
-
-
-def notes(output: Path) -> list[str]:
-    return re.findall(r"^Note: (.*)\.$", output.read_text(), flags=re.MULTILINE)
 
 
 @pytest.fixture(scope="module")
@@ -193,19 +189,16 @@ def test_folder_that_cannot_be_written_leaves_wandb_out_with_one_notice(output: 
 def test_with_a_key_every_round_goes_to_the_server_and_nothing_personal_does(output: Path, tmp_path: Path):
     server = Server()
     options = ("--baseline", "null", "--tracking.entity", "them", "--tracking.group", "g", "--tracking.tags", "[a, b]")
-    words = start(tmp_path / "run", *options, rounds=4)
-
-    def prepare() -> None:
-        set_variables(API_KEY=KEY, BASE_URL=server.address)
-        weights_and_biases.WandbRun._takes_artifacts = lambda self: False  # this server keeps no artifacts
-
-    assert wait(in_child(words, prepare)) == 0
+    assert tracked(tmp_path / "run", *options, API_KEY=KEY, BASE_URL=server.address) == 0
     server.close()
     assert notes(output) == []
     assert server.rounds() == [0, 1, 2, 3]
     assert [numbers(row) for row in logged(tmp_path / "run")] == own_rows(tmp_path / "run")
     run = next(json.loads(body)["variables"] for _, body in server.sent if b"mutation UpsertBucket" in body)
     assert (run["entity"], run["groupName"], run["tags"], run["program"]) == ("them", "g", ["a", "b"], "lit-cfl")
+    assert {json.loads(body)["variables"]["input"]["artifactTypeName"] for body in server.artifacts()} == {
+        "clusters", "run_table",
+    }  # fmt: skip
     for path, body in server.sent:
         for word in (str(tmp_path), str(Path.home()), f'"{socket.gethostname()}"', f'"{getpass.getuser()}"'):
             assert word.encode() not in body.replace(b"\\", b""), path
@@ -217,7 +210,7 @@ def test_server_that_goes_away_does_not_stop_the_run(output: Path, tmp_path: Pat
 
     def prepare() -> None:
         set_variables(API_KEY=KEY, BASE_URL=server.address)
-        weights_and_biases._FINISH_SECONDS = 3.0
+        service.FINISH_SECONDS = 3.0
 
     child = in_child(words, prepare)
     wait_for(tmp_path / "run" / "metrics.csv", "\n10,")
@@ -228,22 +221,3 @@ def test_server_that_goes_away_does_not_stop_the_run(output: Path, tmp_path: Pat
     assert line.startswith("W&B failed and is left out")
     assert command in line
     assert [row["round"] for row in logged(tmp_path / "run")] == list(range(60))
-
-
-def test_migrations_shifts_and_layers_are_tables_of_the_last_round(output: Path, tmp_path: Path):
-    often = ("--baseline", "null", "--rounds", "6")
-    flexcfl = ["run", "--config", "flexcfl/digits", *often, "--run_dir", str(tmp_path / "flexcfl")]
-    assert tracked_command(flexcfl) == 0
-    eager = ("--algorithm.eps1", "100", "--algorithm.eps2", "0", "--algorithm.warmup_rounds", "0")
-    layercfl = ["run", "--config", "layercfl/digits", *often, *eager, "--run_dir", str(tmp_path / "layercfl")]
-    assert tracked_command(layercfl) == 0
-    for run, names in (("flexcfl", ("migrations", "shift")), ("layercfl", ("layers",))):
-        files, last = folders(tmp_path / run)[0] / "files", logged(tmp_path / run)[-1]
-        for name in names:
-            table = json.loads((files / str(last[f"tables/{name}.path"])).read_text())
-            own = read_table(tmp_path / run / f"{name}.csv")
-            assert own
-            assert table["columns"] == list(own[0])
-            assert table["data"] == [list(row.values()) for row in own]
-    assert last["pictures/layers._type"] == "image-file"
-    assert (tmp_path / "layercfl" / "pictures" / "layers.png").exists()

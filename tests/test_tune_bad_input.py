@@ -40,6 +40,8 @@ def typed(config: Path, *words: str) -> int:
         ({}, ["--ray.address", "127.0.0.1:1"], "no Ray cluster answers at RAY_ADDRESS='127.0.0.1:1'"),
         ({}, ["--study_dir", "/proc/study"], "/proc/study cannot be written"),
         ({"searcher": "OptunaSerch"}, [], "'OptunaSerch' is not known (did you mean OptunaSearch?)"),
+        ({"scheduler": "asha"}, [], "'asha' is not known. Known: ASHAScheduler, "),
+        ({}, ["--config", "quickstart"], "quickstart is an experiment, not a study; write a study with `base:"),
     ],
 )  # fmt: skip
 def test_it_is_said_at_once_and_nothing_is_left(
@@ -52,6 +54,11 @@ def test_it_is_said_at_once_and_nothing_is_left(
     assert len(error.splitlines()) == 1
     assert "--run_dir" not in error
     assert [path.name for path in tmp_path.iterdir()] == ["study-to-run.yaml"]
+
+
+def test_a_study_is_not_run_as_an_experiment(capsys: pytest.CaptureFixture[str]):
+    assert main(["run", "--config", "tune/quickstart"]) == 2
+    assert "is an option of a study: a study's file goes to lit-cfl tune" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

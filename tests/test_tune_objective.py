@@ -6,10 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 from lit_cfl.errors import InputError
-from tune.cluster import require_room
+from tune.cluster import connected, require_room
 from tune.objective import Objective, mean_over_seeds
 from tune.repeats import interval, new_seeds
 from tune.search import require_own
+from tune.study import Resources
 
 
 @pytest.mark.parametrize(
@@ -77,6 +78,23 @@ def test_records_of_another_user_are_never_read(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr("os.getuid", lambda: 12345)
     with pytest.raises(InputError, match="is not yours: Ray's records may hold code"):
         require_own(tmp_path / "ray")
+
+
+def test_all_cores_are_there_for_trials_beside_a_gpu(monkeypatch: pytest.MonkeyPatch):
+    asked: dict[str, object] = {}
+
+    def init(address: str, **options: object) -> None:
+        asked.update(options)
+        raise RuntimeError("no Ray in this test")
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    monkeypatch.setattr("os.cpu_count", lambda: 7)
+    monkeypatch.setattr("ray.init", init)
+    with pytest.raises(InputError, match="no Ray in this test"), connected(None, Resources(cpus=1, gpus=0.25)):
+        pass
+    assert (asked["num_cpus"], asked["num_gpus"]) == (7, 2)
 
 
 def test_a_full_disk_is_said_before_anything_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -13,11 +13,12 @@ from studies import SLOW, base, cluster, study_file  # noqa: F401  # a fixture
 from lit_cfl import catalogue
 from lit_cfl.cli import main
 from lit_cfl.tracking.offline import entries
-from tune.candidate import build
+from lit_cfl.variants import build
 from tune.options import parse_study
 from tune.prepared import prepare
 from tune.sharing import share
 
+METRIC = "val/weighted_accuracy"
 READY = {name: path for name, path in catalogue.configs().items() if name.startswith("tune/")}
 OPEN = {  # what the papers leave open
     "tune/stocfl": {"tau", "lambda_"},
@@ -114,10 +115,21 @@ def test_a_study_ends_when_a_finished_trial_reaches_the_target(tmp_path: Path):
     limits = {"trials": 6, "target": 0.05, "concurrent": 1}
     path = tmp_path / "study"
     assert main(["tune", "--config", str(slow_study(tmp_path, 0.0, limits=limits)), "--study_dir", str(path)]) == 0
-    rows = rows_of(path)
-    assert len(rows) == 6
-    assert [row["status"] for row in rows].count("finished") == 1
-    assert sorted(int(row["rounds"]) for row in rows)[:4] == [0] * 4  # the study ended before they were begun
+    begun = [(row["status"], row["rounds"]) for row in rows_of(path) if row["rounds"] != "0"]
+    assert begun == [("finished", "4")]  # the study ended before the others were begun
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("cluster")
+def test_a_study_whose_trials_all_fail_ends_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    config = slow_study(tmp_path, 0.0, limits={"trials": 2}, space={"algorithm.rate": {"choice": [0.5]}})
+    path = tmp_path / "study"
+    assert main(["tune", "--config", str(config), "--study_dir", str(path)]) == 1
+    said = capsys.readouterr().out
+    assert said.count("failed after 2 rounds: RuntimeError: rate 0.5 fails") == 2
+    assert said.count("RuntimeError: rate 0.5 fails") == 4  # and listed at the end
+    assert "No trial ran to its end" in said
+    assert not (path / "best.yaml").exists()
 
 
 @pytest.mark.ray
@@ -133,18 +145,19 @@ def test_a_metric_that_is_never_reported_ends_each_trial_in_its_first_round(
     assert main(["tune", "--config", str(config), "--study_dir", str(path)]) == 1
     text = capsys.readouterr().out
     assert "0 finished, 0 stopped early, 2 failed" in text
-    assert text.count("val/global_accuracy was never reported") == 2
+    assert text.count("failed after 0 rounds: val/global_accuracy was never reported") == 2
     assert [len((path / "trials" / row["trial_id"] / "metrics.csv").read_text().splitlines())
             for row in rows_of(path)] == [2, 2]  # fmt: skip
 
 
 def kept(wandb: Path) -> dict[str, Any]:
-    """What one offline folder of W&B tells of its run: its options, configuration, rows, and files of artifacts."""
+    """What the offline folders of W&B tell of a run: its options, configuration, rows, and files of artifacts."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     found: dict[str, Any] = {"rows": [], "files": []}
-    (file,) = wandb.glob("offline-run-*/*.wandb")
-    for _, data in entries(file.read_bytes()):
+    files = sorted(wandb.glob("offline-run-*/*.wandb"))
+    assert files
+    for _, data in (entry for file in files for entry in entries(file.read_bytes())):
         record = Record.FromString(data)
         kind = record.WhichOneof("record_type")
         if kind == "run":
@@ -163,7 +176,7 @@ def kept(wandb: Path) -> dict[str, Any]:
 def test_wandb_keeps_a_run_for_each_trial_and_one_for_the_study(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     config = study_file(
         tmp_path, base=base(tracking={"wandb": "offline"}), limits={}, space={"algorithm.eta_g": {"grid": [0.0, 0.25]}},
-        scheduler="FIFOScheduler",  # a trial that is stopped within a second has no W&B run yet
+        scheduler="FIFOScheduler",
     )  # fmt: skip
     path = tmp_path / "study"
     assert main(["tune", "--config", str(config), "--study_dir", str(path)]) == 0
@@ -176,6 +189,30 @@ def test_wandb_keeps_a_run_for_each_trial_and_one_for_the_study(tmp_path: Path, 
     assert (whole["name"], whole["group"]) == ("tiny-study-study", "tiny-study")
     assert {"best.yaml", "trials.csv", "history.png", "slices.png"} <= set(whole["files"])
     assert any("pictures/history" in key for row in whole["rows"] for key in row)
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("cluster")
+def test_a_bad_trial_is_stopped_early_and_its_rounds_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    config = study_file(
+        tmp_path, base=base(rounds=6, tracking={"wandb": "offline"}), limits={"concurrent": 1},
+        space={"task.optimizer.lr": {"grid": [0.1, 1e-6]}},
+        scheduler={"class_path": "ASHAScheduler", "init_args": {"grace_period": 1}},
+    )  # fmt: skip
+    path = tmp_path / "study"
+    assert main(["tune", "--config", str(config), "--study_dir", str(path)]) == 0
+    good, bad = rows_of(path)
+    assert (good["status"], good["rounds"]) == ("finished", "6")
+    assert (bad["status"], bad["rounds"]) == ("stopped", "1")
+    assert good["trial_id"] in (path / "best.yaml").read_text().splitlines()[0]
+    said = capsys.readouterr().out
+    assert f"1/2 {good['trial_id']} finished: val/weighted_accuracy {float(good[METRIC]):.4f}" in said
+    assert f"2/2 {bad['trial_id']} stopped after 1 rounds: val/weighted_accuracy {float(bad[METRIC]):.4f}" in said
+    assert said.count("wandb sync") == 1
+    tracked = {row["trial_id"]: kept(path / "trials" / row["trial_id"] / "wandb") for row in (good, bad)}
+    assert tracked[good["trial_id"]]["name"] == f"tiny-study-{good['trial_id']}"
+    assert [sum("round" in row for row in run["rows"]) for run in tracked.values()] == [6, 1]
+    assert tracked[bad["trial_id"]]["config"]["task"]["init_args"]["optimizer"]["init_args"]["lr"] == 1e-6
 
 
 def lies_in_shared_memory(address: int) -> bool:

@@ -12,8 +12,9 @@ from lit_cfl.algorithms import FLHC, IFCA, FedAvg, FedProx
 from lit_cfl.checkpoint import Checkpoint
 from lit_cfl.errors import InputError
 from lit_cfl.run import run
-from tune.candidate import build
-from tune.replay import Scheduled, Stage, copied, with_stages
+from lit_cfl.run_directory import RunDirectory
+from lit_cfl.variants import build
+from tune.replay import Scheduled, Stage, copied, saved_copy, with_stages
 
 
 def test_each_round_runs_under_the_values_of_its_stage():
@@ -66,7 +67,8 @@ def test_a_trial_goes_on_from_anothers_files_under_its_own_values(tmp_path: Path
     donor, taker, whole = (tmp_path / name for name in ("donor", "taker", "whole"))
     first = [(0, {"algorithm.eta_g": 0.1})]
     run(staged(donor, first, 2), donor, going="resume")
-    stages = copied(donor, taker, {"algorithm.eta_g": 0.7})
+    saved_copy(donor, tmp_path / "saved")
+    stages = copied(tmp_path / "saved", taker, {"algorithm.eta_g": 0.7})
     assert stages == [(0, {"algorithm.eta_g": 0.1}), (2, {"algorithm.eta_g": 0.7})]
     taken = run(staged(taker, stages, 4), taker, going="resume").summary
     straight = run(staged(whole, stages, 4), whole, going="resume").summary
@@ -83,3 +85,28 @@ def test_unchanged_values_add_no_stage(tmp_path: Path):
     values = {"algorithm.eta_g": 0.1}
     run(with_stages(tmp_path / "a", [(0, values)], [(0, build(base(rounds=1)))]), tmp_path / "a", going="resume")
     assert copied(tmp_path / "a", tmp_path / "b", values) == [(0, values)]
+
+
+def test_a_copy_gets_an_identity_of_its_own_and_who_goes_on_from_itself_keeps_it(tmp_path: Path):
+    donor, taker, saved = (tmp_path / name for name in ("donor", "taker", "saved"))
+    values, other = {"algorithm.eta_g": 0.1}, {"algorithm.eta_g": 0.2}
+    run(with_stages(donor, [(0, values)], [(0, build(base(rounds=1)))]), donor, going="resume")
+    for left in ("wandb/offline-run-1", "pictures"):
+        (donor / left).mkdir(parents=True)
+    (donor / ".metrics.csv.tmp").write_text("half")
+    saved_copy(donor, saved)
+    assert not any(
+        (saved / left).exists() for left in ("wandb", "pictures", ".metrics.csv.tmp", "summary.json", ".lock")
+    )
+    identity = RunDirectory(donor).run_id
+    taker.mkdir()
+    (taker / "wandb").mkdir()  # of what it was before
+    copied(saved, taker, other)
+    assert RunDirectory(taker).run_id is None  # a new one is drawn when it goes on
+    assert not (taker / "wandb").exists()
+    copied(saved, donor, values)
+    assert RunDirectory(donor).run_id == identity
+    assert (donor / "wandb" / "offline-run-1").exists()
+    experiment = with_stages(taker, [(0, values), (1, other)], [(0, build(base(rounds=2))), (1, build(base(rounds=2)))])
+    run(experiment, taker, going="resume")
+    assert RunDirectory(taker).run_id not in (None, identity)

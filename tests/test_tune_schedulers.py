@@ -5,39 +5,25 @@ from typing import Any
 
 import pytest
 from studies import ALGORITHMS, base, cluster  # noqa: F401  # a fixture
+from synthetic import synthetic
 
 from lit_cfl.errors import InputError
 from tune.cluster import connected
-from tune.domains import domains, is_population_based, pauses, scheduler, searcher
+from tune.domains import domains
 from tune.reporting import FINISHED, ROUNDS
+from tune.schedulers import first_halving, is_population_based, pauses, scheduler, within
+from tune.searchers import searcher
 from tune.space_file import parse_space
-from tune.study import Resources, Study
+from tune.study import Limits, Resources, Study
 
 METRIC = "val/weighted_accuracy"
 ETA = {"algorithm.eta_g": {"uniform": [0.0, 1.0]}}
+MIXED = ETA | {"algorithm.measure": {"choice": ["edc", "madc"]}, "algorithm.num_clusters": {"choice": [2, 7, 30]}}
 GRID = {"algorithm.eta_g": {"grid": [0.0, 0.5, 1.0]}}
 
 
 def study(space: dict[str, Any], **changes: Any) -> Study:
     return Study(base(), space, **changes)
-
-
-def synthetic(config: dict[str, Any]) -> None:
-    """Gets better by its eta_g each round, for eight rounds."""
-    import tempfile
-
-    from ray import tune as ray_tune
-
-    checkpoint, first = ray_tune.get_checkpoint(), 1
-    if checkpoint is not None:
-        with checkpoint.as_directory() as folder:
-            first = int((Path(folder) / "round.txt").read_text()) + 1
-    eta = config.get("algorithm.eta_g", config.get("FedGroup.eta_g", 0.05 * config.get("IFCA.num_clusters", 0)))
-    for number in range(first, 9):
-        with tempfile.TemporaryDirectory() as folder:
-            (Path(folder) / "round.txt").write_text(str(number))
-            told = {METRIC: eta * number, ROUNDS: number, FINISHED: number == 8}
-            ray_tune.report(told, checkpoint=ray_tune.Checkpoint.from_directory(folder))
 
 
 def fitted(study: Study, path: Path, samples: int) -> Any:
@@ -66,7 +52,7 @@ def fitted(study: Study, path: Path, samples: int) -> Any:
         (GRID, {"scheduler": "FIFOScheduler"}, 1),
         (ETA, {"searcher": "OptunaSearch", "scheduler": "MedianStoppingRule"}, 6),
         (ETA, {"scheduler": "ray.tune.schedulers.HyperBandScheduler"}, 6),
-        (ETA, {"scheduler": "PopulationBasedTraining"}, 4),
+        (MIXED, {"scheduler": "PopulationBasedTraining"}, 4),
         ({"algorithm": ALGORITHMS}, {"searcher": {"class_path": "ray.tune.search.optuna.OptunaSearch"}}, 6),
         ({"algorithm": ALGORITHMS}, {}, 6),
     ],
@@ -76,6 +62,18 @@ def test_each_searcher_and_scheduler_ends(space: dict[str, Any], options: dict[s
     assert results.num_errors == 0
     assert len(results) == (3 if space is GRID else samples)
     assert any(result.metrics[FINISHED] for result in results)
+    early = [result for result in results if not result.metrics[FINISHED]]
+    what = options.get("scheduler", "ASHAScheduler").rpartition(".")[2]
+    if what == "PopulationBasedTraining":
+        assert max(result.metrics["changes"] for result in results) > 1  # one went on from another's, with its own
+        assert {result.config["algorithm.measure"] for result in results} <= {"edc", "madc"}
+        assert {result.config["algorithm.num_clusters"] for result in results} <= {2, 7, 30}
+    if what in ("PopulationBasedTraining", "FIFOScheduler"):
+        assert early == []
+    elif space is ETA:
+        assert early
+        best = max(results, key=lambda result: result.config["algorithm.eta_g"])
+        assert best.metrics[FINISHED]
     if "algorithm" in space and options:  # Optuna asks for the values of one algorithm only
         names = [{key.partition(".")[0] for key in result.config if key != "algorithm"} for result in results]
         assert [{result.config["algorithm"]} for result in results] == names
@@ -103,6 +101,16 @@ def test_trials_share_a_gpu_and_more_than_there_is_is_refused(tmp_path: Path):
         (GRID, {"searcher": "OptunaSearch"}, "a grid draws its own values"),
         (ETA, {"searcher": "OptunaSearch", "scheduler": "PopulationBasedTraining"}, "leave out searcher OptunaSearch"),
         (GRID, {"scheduler": "PopulationBasedTraining"}, "write choice or uniform for grid"),
+        (
+            ETA,
+            {"scheduler": {"class_path": "PopulationBasedTraining", "init_args": {"burn_in_period": 2}}},
+            "burn_in_period is 2.*clusters only in round 3; give 4",
+        ),
+        (
+            ETA,
+            {"scheduler": "HyperBandScheduler"},
+            "first halves its trials after 2 rounds.*round 3; take ASHAScheduler",
+        ),
         ({"algorithm": ALGORITHMS}, {"scheduler": "PopulationBasedTraining"}, "give it one algorithm a study"),
         ({"local.epochs": {"choice": [1, 2]}}, {"scheduler": "PopulationBasedTraining"}, "leave out local.epochs"),
         (ETA, {"scheduler": "PopulationBasedTraining", "seeds": [0, 1]}, "takes one seed a trial"),
@@ -122,6 +130,39 @@ def test_no_trial_is_stopped_before_its_algorithm_clusters():
     early = scheduler(study(ETA), space, 20, 0)
     assert min(rounds for rounds, _ in early._brackets[0]._rungs) == 5  # a quarter of the rounds
     assert scheduler(study(ETA, scheduler="MedianStoppingRule"), space, 20, 12)._grace_period == 13
+
+
+@pytest.mark.parametrize(("rounds", "factor", "first"), [(8, 3, 2), (20, 3, 2), (81, 3, 1), (20, 4, 1), (9, 9, 1)])
+def test_when_hyperband_first_halves(rounds: int, factor: int, first: int):
+    options = {"class_path": "HyperBandScheduler", "init_args": {"reduction_factor": factor}}
+    hyperband = scheduler(study(ETA, scheduler=options), parse_space(ETA), rounds, 0)
+    assert first_halving(hyperband) == first
+
+
+def test_a_hyperband_of_one_bracket_stops_nobody():
+    options = {"class_path": "HyperBandScheduler", "init_args": {"reduction_factor": 90}}
+    assert first_halving(scheduler(study(ETA, scheduler=options), parse_space(ETA), 8, 6)) == float("inf")
+
+
+def test_values_that_were_multiplied_come_back_into_the_space():
+    space = parse_space({
+        "a": {"uniform": [0.5, 1.0]}, "b": {"quniform": [0, 1, 0.25]}, "c": {"randint": [2, 5]},
+        "d": {"choice": [3, "x"]},
+    })  # fmt: skip
+    assert within(space, {"a": 1.2, "b": 0.6, "c": 5, "d": "x", "e": 9}) == {
+        "a": 1.0,
+        "b": 0.5,
+        "c": 4,
+        "d": "x",
+        "e": 9,
+    }
+    assert within(space, {"a": 0.4, "b": 1.2, "c": 1, "d": 3}) == {"a": 0.5, "b": 1.0, "c": 2, "d": 3}
+
+
+def test_so_many_trials_run_at_once_as_the_study_says():
+    limited = study(ETA, limits=Limits(concurrent=3))
+    assert searcher(limited, limited.searched()).max_concurrent == 3
+    assert searcher(study(GRID), parse_space(GRID)).max_concurrent == 0  # as many as the resources allow
 
 
 def test_who_pauses_and_who_copies():

@@ -10,11 +10,18 @@ from hypothesis import strategies as st
 from studies import ALGORITHMS, STUDY, base, study_file
 
 from lit_cfl.errors import InputError
-from tune.candidate import base_config, build
-from tune.check import check_space, first_clustering_round
+from lit_cfl.variants import base_config, build
+from tune.check import check_on_clients, check_study, first_clustering_round
 from tune.options import parse_study
 from tune.space_file import parse_space
-from tune.spaces import as_word
+from tune.spaces import as_word, in_words
+from tune.study import Study
+
+
+def check(space: dict[str, Any], **changes: Any) -> None:
+    """All checks of a study before it starts."""
+    study, (default, *corners) = check_study(Study(base(**changes), space))
+    check_on_clients(study, default, corners)
 
 
 def test_each_distribution_is_read():
@@ -51,6 +58,9 @@ def test_each_distribution_is_read():
         ({"algorithm": {"choice": [{"class_path": "IFCA", "spaces": {}}]}}, "is no algorithm"),
         ({"algorithm": "IFCA"}, "write algorithm: {choice"),
         ({"algorithm": {"choice": ["IFCA"]}, "algorithm.num_clusters": {"randint": [2, 4]}}, "in its own space"),
+        ({"rounds": {"choice": [5, 10]}}, "rounds cannot be searched: all trials run the base's rounds; leave it out"),
+        ({"seeds": {"choice": [[0], [1]]}}, "seeds cannot be searched: all trials run under the study's seeds"),
+        ({"tracking.snapshots_every": {"choice": [1, 2]}}, "tracking.snapshots_every cannot be searched"),
     ],
 )  # fmt: skip
 def test_a_space_that_cannot_be_searched_is_refused(content: dict[str, Any], message: str):
@@ -74,6 +84,11 @@ def test_a_value_comes_back_exactly_from_its_word(value: object):
     assert yaml.safe_load(as_word(value)) == value or float(as_word(value)) == value
 
 
+def test_values_are_said_in_few_words():
+    assert in_words({"eta_g": 1 / 3, "layers": '["fc*"]', "k": 4}) == 'eta_g = 0.3333, layers = ["fc*"], k = 4'
+    assert in_words({}) == ""
+
+
 def test_every_choice_is_a_corner_even_where_there_are_many():
     space = parse_space({f"o{k}": {"choice": list(range(k + 2))} for k in range(4)})
     corners = space.corners()
@@ -92,24 +107,61 @@ def test_every_choice_is_a_corner_even_where_there_are_many():
         ({"algorithm.measure": {"choice": ["edc", "cosine"]}}, "measure = cosine: .*'cosine' is not one of edc, madc"),
         ({"algorithm.num_clusters": {"randint": [2, 14]}}, "num_clusters = 13: .*only"),
         ({"algorithm": {"choice": ["FedAvg", "IFCAA"]}}, r"'IFCAA' is not known \(did you mean IFCA\?\)"),
+        ({"algorithm": {"choice": ["own_slow.Slwo"]}}, r"own_slow has no class 'Slwo' \(did you mean Slow\?\)"),
+        ({"algorithm": {"choice": ["own_slwo.Slow"]}}, "there is no module 'own_slwo'"),
+        (
+            {"algorithm": {"choice": [{"class_path": "own_slow.Slow", "space": {"rat": {"uniform": [0, 1]}}}]}},
+            r"Slow has no option 'rat' \(did you mean rate\?\)",
+        ),
+        (
+            {"algorithm": {"choice": [{"class_path": "own_slow.Slow", "init_args": {"rate": "fast"}}]}},
+            "algorithm.rate: 'fast' is not a number",
+        ),
     ],
 )
 def test_the_whole_space_is_checked_at_once(space: dict[str, Any], message: str):
     with pytest.raises(InputError, match=message):
-        check_space(base(), parse_space(space))
+        check(space)
+
+
+@pytest.mark.parametrize(
+    ("space", "message"),
+    [
+        ({"cohort_size": {"choice": [5, 100]}}, "cohort_size = 100: .*100"),
+        ({"data.validation": {"choice": [0.25, 0.0]}}, "data.validation = 0: .*no validation part"),
+        ({"data.num_clients": {"randint": [12, 3000]}}, "data.num_clients = 2999: "),
+        ({"algorithm.num_clusters": {"uniform": [2, 4]}}, "num_clusters = 2: .*'2.0' is not a whole number"),
+        ({"algorithm.num_clusters": {"quniform": [2, 4, 1]}}, "num_clusters = 2: .*'2.0' is not a whole number"),
+        ({"local.epochs": {"choice": [1, 0]}}, "local.epochs = 0: "),
+    ],
+)
+def test_what_only_a_run_would_refuse_is_refused_at_once(space: dict[str, Any], message: str):
+    with pytest.raises(InputError, match=message):
+        check(space)
+
+
+def test_a_base_that_is_none_is_said_to_be_the_base(tmp_path: Path):
+    study = Study(base(algorithm=None), {"algorithm.eta_g": {"uniform": [0, 1]}})
+    with pytest.raises(InputError, match=r"^base: nothing says what to run \(no algorithm\)"):
+        check_study(study)
+    (tmp_path / "list.yaml").write_text("[1]")
+    with pytest.raises(InputError, match=r"^base: .*list\.yaml holds no experiment"):
+        parse_study(["--config", str(study_file(tmp_path, base="list.yaml"))])
+    with pytest.raises(InputError, match="base is 'quickstart'; read it first"):
+        check_study(Study("quickstart", study.space))
 
 
 def test_data_without_a_validation_part_are_refused():
     data = {"class_path": "Digits", "init_args": {"num_clients": 12, "validation": 0.0}}
     with pytest.raises(InputError, match=r"no validation part.*set data.validation"):
-        check_space(base(data=data), parse_space({"algorithm.eta_g": {"uniform": [0, 1]}}))
+        check({"algorithm.eta_g": {"uniform": [0, 1]}}, data=data)
 
 
 def test_the_latest_first_clustering_round_of_the_space_counts():
     space = {
         "algorithm": {"choice": ["FedAvg", {"class_path": "FLHC", "space": {"warmup_rounds": {"choice": [1, 3]}}}]}
     }
-    assert first_clustering_round(check_space(base(), parse_space(space))) == 3
+    assert first_clustering_round(check_study(Study(base(), space))[1][1:]) == 3
 
 
 def test_a_study_is_read_and_options_change_it(tmp_path: Path):

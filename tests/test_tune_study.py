@@ -20,6 +20,7 @@ from studies import SLOW, base, study_file, tune_command
 from lit_cfl.cli import main
 
 pytestmark = pytest.mark.ray
+SPACE_OF_SLOW = {"rate": {"uniform": [0.7, 0.9]}}
 SPACE = {"algorithm.rate": {"uniform": [0.0, 1.0]}}  # under seed 0: 0.64, 0.04, 0.02, 0.91
 
 
@@ -40,8 +41,11 @@ class Command:
         return self.process.returncode, output
 
     def left(self) -> list[int]:
-        """Processes of this study that live, after up to 40 seconds in which there may be some."""
-        deadline = time.monotonic() + 40
+        """Processes of this study that live, after up to 100 seconds in which there may be some.
+
+        Ray's agents of a killed driver try for 60 seconds to tell its store, which is gone, too, that Ray has ended.
+        """
+        deadline = time.monotonic() + 100
         while (found := self._living()) and time.monotonic() < deadline:
             time.sleep(0.5)
         return found
@@ -95,6 +99,8 @@ def test_a_study_ends_with_its_table_and_leaves_no_process(whole: tuple[Path, in
     path, code, output, left = whole
     assert (code, left) == (0, []), output
     assert "4 trials: 4 finished" in output
+    assert output.count(" finished: val/weighted_accuracy 0.") == 4
+    assert "4/4 " in output
     assert "best " in output
     assert "default" in output
     assert "gain" in output
@@ -175,6 +181,31 @@ def test_a_killed_study_goes_on_with_the_same_trials(whole: tuple[Path, int, str
     assert later[0] in (1, 2, 3)  # another process went on from the last save, not from the start
 
 
+def test_a_killed_study_of_several_algorithms_goes_on_with_optuna(tmp_path: Path):
+    """Optuna is asked for the values of one algorithm a trial; what it learned before the kill is not lost."""
+    slow = SLOW | {"init_args": {"pause": 0.3}, "space": SPACE_OF_SLOW}
+    space = {"algorithm": {"choice": [slow, {"class_path": "IFCA", "space": {"num_clusters": {"randint": [2, 4]}}}]}}
+    folder = prepared_folder(tmp_path, 0.3, space=space, searcher="OptunaSearch", seeds=[0], limits={"trials": 5})
+    command = Command(folder, "--config", "study-to-run.yaml", "--study_dir", "study")
+    wait_until(lambda: len(list((tmp_path / "study" / "trials").glob("*/summary.json"))) >= 2, command)
+    time.sleep(1.5)  # Ray's records are a second behind
+    command.process.kill()
+    command.end()
+    assert command.left() == []
+    before = {path.parent.name: path.read_bytes() for path in (tmp_path / "study" / "trials").glob("*/summary.json")}
+    command = Command(folder, "--resume", "study")
+    code, output = command.end()
+    assert (code, command.left()) == (0, []), output
+    rows = rows_of(tmp_path / "study")
+    assert [(row["status"], row["rounds"]) for row in rows] == [("finished", "4")] * 5
+    assert before.keys() <= {row["trial_id"] for row in rows}
+    for trial, content in before.items():  # it was not trained again
+        assert (tmp_path / "study" / "trials" / trial / "summary.json").read_bytes() == content
+    for row in rows:  # values of its own algorithm alone
+        own = "own_slow.Slow.rate" if row["algorithm"] == "own_slow.Slow" else "IFCA.num_clusters"
+        assert [key for key in ("own_slow.Slow.rate", "IFCA.num_clusters") if row[key]] == [own]
+
+
 def test_failed_trials_are_listed_and_the_others_go_on(tmp_path: Path):
     folder = prepared_folder(tmp_path, 0.0, space={"algorithm.rate": {"grid": [0.1, 0.5, 0.9]}}, limits={}, seeds=[0])
     corner = yaml.safe_load((folder / "study-to-run.yaml").read_text())
@@ -187,17 +218,6 @@ def test_failed_trials_are_listed_and_the_others_go_on(tmp_path: Path):
     (failed,) = [row for row in rows_of(folder / "study") if row["status"] == "failed"]
     assert (failed["rounds"], failed["val/weighted_accuracy"]) == ("2", "")
     assert "Traceback" in (folder / "study" / "trials" / failed["trial_id"] / "error.txt").read_text()
-
-
-def test_a_study_whose_trials_all_fail_ends_with_1(tmp_path: Path):
-    folder = prepared_folder(
-        tmp_path, 0.0, space={"algorithm.rate": {"choice": [0.5]}}, limits={"trials": 2}, seeds=[0]
-    )
-    command = Command(folder, "--config", "study-to-run.yaml", "--study_dir", "study")
-    code, output = command.end()
-    assert (code, command.left()) == (1, []), output
-    assert output.count("RuntimeError: rate 0.5 fails") == 2
-    assert not (folder / "study" / "best.yaml").exists()
 
 
 def test_best_yaml_of_population_based_training_replays_its_schedule(tmp_path: Path):
@@ -224,3 +244,7 @@ def test_best_yaml_of_population_based_training_replays_its_schedule(tmp_path: P
             assert main(["run", "--config", str(trial), "--run_dir", str(run_dir)]) == 0
         summary = json.loads((run_dir / "summary.json").read_text())
         assert summary["val/weighted_accuracy"] == float(row["val/weighted_accuracy"])
+    (best,) = [row for row in rows_of(study) if row["trial_id"] in (study / "best.yaml").read_text().splitlines()[0]]
+    assert best["val/weighted_accuracy"] == max(row["val/weighted_accuracy"] for row in rows_of(study))
+    trial = study / "trials" / best["trial_id"] / "config.yaml"
+    assert yaml.safe_load((study / "best.yaml").read_text()) == yaml.safe_load(trial.read_text())

@@ -3,6 +3,7 @@
 import gzip
 import json
 import os
+import re
 import sys
 import warnings
 from collections.abc import Iterator
@@ -39,6 +40,11 @@ def set_variables(**variables: str | None) -> None:
         del os.environ[name]
     own = {"NETRC": "/dev/null", "WANDB_CONFIG_DIR": "/dev/null"}  # nobody is logged in
     os.environ.update(own | {f"WANDB_{name}": value for name, value in variables.items() if value is not None})
+
+
+def notes(output: Path) -> list[str]:
+    """The notices that a child printed."""
+    return re.findall(r"^Note: (.*)\.$", output.read_text(), flags=re.MULTILINE)
 
 
 def folders(run: Path) -> list[Path]:
@@ -110,11 +116,27 @@ class Server(ThreadingHTTPServer):
         self.address = f"http://127.0.0.1:{self.server_port}"
         Thread(target=self.serve_forever, daemon=True).start()
 
+    def history(self) -> list[dict[str, Any]]:
+        """What it keeps of a run's history: each line where the client wanted it."""
+        lines: dict[int, dict[str, Any]] = {}
+        for path, body in self.sent:
+            part = json.loads(body)["files"].get("wandb-history.jsonl") if path.endswith("/file_stream") else None
+            for number, line in enumerate(part["content"] if part else ()):
+                lines[part["offset"] + number] = json.loads(line)
+        return [lines[number] for number in sorted(lines)]
+
     def rounds(self) -> list[int]:
-        """Of the history that arrived."""
-        bodies = [json.loads(body)["files"] for path, body in self.sent if path.endswith("/file_stream")]
-        lines = [line for files in bodies for line in files.get("wandb-history.jsonl", {}).get("content", [])]
-        return [json.loads(line)["round"] for line in lines]
+        """Of the history."""
+        return [line["round"] for line in self.history()]
+
+    def artifacts(self) -> list[bytes]:
+        """What it was sent of artifacts."""
+        return [
+            body for path, body in self.sent if path == "/graphql" and re.search(rb"mutation CreateArtifact\b", body)
+        ]
+
+    def handle_error(self, *_: object) -> None:
+        """wandb closes connections as it likes."""
 
     def close(self) -> None:
         """Answers nobody from now on."""
@@ -149,7 +171,23 @@ class _Takes(_Refuses):
         if "viewer" in asked["query"]:
             teams = {"edges": [{"node": {"name": "someone"}}]}
             return {"viewer": {"id": "v", "entity": "someone", "username": "someone", "flags": "{}", "teams": teams}}
-        return {"model": None} if "RunResumeStatus" in asked["query"] else None
+        if "query ArtifactType(" in asked["query"]:
+            return {"project": {"artifact": None}}  # there is none of that name
+        if re.search(r"mutation CreateArtifact\b", asked["query"]):
+            artifact = {"id": "a", "state": "COMMITTED", "artifactSequence": {"id": "s", "latestArtifact": None}}
+            return {"createArtifact": {"artifact": artifact}}
+        return {"model": self._resumed(given["name"])} if "RunResumeStatus" in asked["query"] else None
+
+    def _resumed(self, name: str) -> dict[str, Any] | None:
+        """What a client is told of a run that was begun before."""
+        history = self.server.history()
+        if not history:
+            return None
+        last = json.dumps(history[-1])
+        texts = {"summaryMetrics": last, "historyTail": json.dumps([last]), "eventsTail": "[]", "config": "{}"}
+        counts = {"historyLineCount": len(history), "logLineCount": 0, "eventsLineCount": 0}
+        bucket = {"id": "b", "name": name, "displayName": name, "tags": [], "wandbConfig": '{"t": 1}'} | texts | counts
+        return {"id": "p", "name": "p", "entity": {"id": "e", "name": "someone"}, "bucket": bucket}
 
     def _answer(self, content: dict[str, Any]) -> None:
         data = json.dumps(content).encode()

@@ -1,47 +1,88 @@
-"""The whole space is checked before anything starts: one bad corner would otherwise show after hours."""
+"""The whole study is checked before anything starts: one bad corner would otherwise show after hours."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment, Prepared
-from tune.candidate import Config, build
+from lit_cfl.variants import Config, build
 from tune.objective import require_validation
-from tune.spaces import Space
+from tune.schedulers import scheduler
+from tune.searchers import searcher
+from tune.spaces import Space, in_words
+from tune.study import Study
 
 
-def check_space(base: Config, space: Space, seeds: list[int] | None = None) -> list[Experiment]:
-    """Builds the base and every corner of the space, and asks each algorithm about the base's clients.
+def check_study(study: Study) -> tuple[Study, list[Experiment]]:
+    """Checks all of a study that can be checked without its data.
 
     Returns:
-        the base's experiment, then one for each corner.
+        the study with its seeds, and the experiment of the base, then of each corner of the space.
 
     Raises:
-        InputError: an option that is not there (with the nearest that is), a value that is refused, data without a
-            validation part.
+        InputError: an option that is not there (with the nearest that is), a value that is refused, a searcher
+            or a scheduler that cannot be used.
     """
-    default = build(base)
-    seeds = seeds or default.seeds
-    prepared = replace(default, seeds=seeds).prepare(seeds[0])
-    require_validation(prepared)
-    return [default, *(_corner(base, space, point, prepared) for point in space.corners())]
+    base, space, trials = study.whole_base, study.searched(), study.limits.trials
+    if space.grid and trials is not None and trials < space.size:
+        raise InputError(f"limits.trials is {trials}, but the grid has {space.size} points; leave it out")
+    default = _of_base(base)
+    corners = [_of_corner(base, space, point) for point in space.corners()]
+    whole = replace(study, seeds=study.seeds or default.seeds)
+    searcher(whole, space)
+    scheduler(whole, space, default.rounds, first_clustering_round(corners))
+    return whole, [default, *corners]
 
 
-def _corner(base: Config, space: Space, point: Mapping[str, Any], prepared: Prepared) -> Experiment:
+def check_on_clients(study: Study, default: Experiment, corners: Sequence[Experiment]) -> None:
+    """Asks whether each corner could begin on the base's clients; where it changes other options than the algorithm's,
+    it is prepared as a whole.
+
+    Raises:
+        InputError: it could not, or its data have no validation part.
+    """
+    seeds = study.seeds or default.seeds
+    base = replace(default, seeds=seeds).prepare(seeds[0])
+    require_validation(base)
+    for point, experiment in zip(study.searched().corners(), corners, strict=True):
+        try:
+            _require_possible(experiment, base)
+        except InputError as error:
+            raise _about(point, error) from error
+    base.engine.close()
+
+
+def _of_base(base: Config) -> Experiment:
     try:
-        experiment = build(base, space.words(point))
-        if experiment.config is not None and experiment.config["data"] == prepared.experiment.described()["data"]:
-            experiment.algorithm.check(prepared.engine.at(0, prepared.data))
+        return build(base)
     except InputError as error:
-        raise InputError(f"space: {_in_words(point)}: {error}") from error
-    return experiment
+        raise InputError(f"base: {error}") from error
 
 
-def _in_words(point: Mapping[str, Any]) -> str:
-    return ", ".join(f"{key} = {value}" for key, value in point.items())
+def _of_corner(base: Config, space: Space, point: Mapping[str, Any]) -> Experiment:
+    try:
+        return build(base, space.words(point))
+    except InputError as error:
+        raise _about(point, error) from error
 
 
-def first_clustering_round(corners: list[Experiment]) -> int:
+def _about(point: Mapping[str, Any], error: InputError) -> InputError:
+    return InputError(f"space: {in_words(point)}: {error}")
+
+
+def _require_possible(experiment: Experiment, base: Prepared) -> None:
+    asked, bases = experiment.described(), base.experiment.described()
+    if asked | {"algorithm": bases["algorithm"]} == bases:
+        experiment.algorithm.check(base.engine.at(0, base.data))
+        return
+    if asked["data"] == bases["data"]:
+        vars(experiment.data).update(vars(base.experiment.data))  # they are loaded
+    prepared = experiment.prepare(base.seed)
+    require_validation(prepared)
+    prepared.engine.close()
+
+
+def first_clustering_round(corners: Sequence[Experiment]) -> int:
     """The latest first clustering round in the space: no trial may be stopped before it."""
     return max(experiment.algorithm.first_clustering_round() for experiment in corners)

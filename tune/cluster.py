@@ -42,8 +42,7 @@ def connected(address: str | None, resources: Resources) -> Iterator[None]:
     if here:
         _require(resources, [{"CPU": os.cpu_count() or 1, "GPU": torch.cuda.device_count()}], "this machine")
     try:
-        cores = os.cpu_count() or 1
-        ray_cluster.connect(Plan("ray", device=device, workers=cores if here and device == "cpu" else 1))
+        ray_cluster.connect(Plan("ray", device=device, workers=(os.cpu_count() or 1) if here else 1))
         try:
             if not here:
                 nodes = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's

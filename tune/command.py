@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lit_cfl.errors import InputError, Interrupted
+from lit_cfl.errors import Interrupted
 from lit_cfl.run_directory import default_run_directory
 from tune.options import parse_study
 from tune.report import closing_table
@@ -26,7 +26,5 @@ def search(arguments: Sequence[str]) -> int:
     except Interrupted as stop:
         console.print(f"Interrupted. Go on with: lit-cfl tune --resume {path}", soft_wrap=True, highlight=False)
         return 128 + stop.signum
-    except InputError as error:
-        raise InputError(str(error).replace("--run_dir", "--study_dir")) from error
     closing_table(console, request.study, outcome)
     return 1 if all(row["status"] == FAILED_STATUS for row in outcome.rows) else 0

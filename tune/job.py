@@ -7,7 +7,7 @@ from typing import Any
 
 from lit_cfl.experiment import Experiment
 from lit_cfl.local.plan import PlanOptions
-from tune.candidate import build
+from lit_cfl.variants import build
 from tune.objective import Objective
 from tune.sharing import SharedData
 from tune.spaces import Space
@@ -27,6 +27,7 @@ class Job:
         threads: PyTorch's, in each trial, unless the base says otherwise.
         evolves: whether values change in the middle of a trial (PBT).
         pauses: whether the scheduler pauses trials; they then save every round, or a pause would lose many.
+        watched: whether a scheduler wants to know of every round.
         data: of the base, already loaded; None = each trial loads its own.
     """
 
@@ -39,6 +40,7 @@ class Job:
     threads: int = 1
     evolves: bool = False
     pauses: bool = False
+    watched: bool = True
     data: SharedData | None = None
 
     def experiment(self, values: Mapping[str, Any], name: str) -> Experiment:
@@ -59,9 +61,3 @@ class Job:
         if self.data is not None:
             self.data.give_to(experiment)
         return replace(experiment, **changed, plan=plan, checkpoint=checkpoint, tracking=tracking, config=config)
-
-    def values(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """What of Ray's configuration is a value of ours: what does not matter for the algorithm is left out."""
-        name = config.get("algorithm", "")
-        own = {p.key for p in self.space.of(name)}
-        return {key: value for key, value in config.items() if key in own or key == "algorithm"}

@@ -5,12 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 
 from lit_cfl.config_errors import explain
 from lit_cfl.config_files import config_files, found_config
 from lit_cfl.errors import InputError
-from tune.candidate import base_config
+from lit_cfl.variants import base_config
 from tune.study import Limits, Resources, Study
 
 
@@ -50,6 +51,7 @@ def study_parser() -> ArgumentParser:
 def parse_study(arguments: Sequence[str]) -> StudyRequest:
     """Reads a command line. Raises InputError for anything that cannot be used."""
     words = _with_recorded_study(arguments)
+    _refuse_experiments(config_files(words))
     parser = study_parser()
     read = _read(parser, [found_config(a, b) for a, b in zip(["", *words], words, strict=False)])
     resume, address = read.pop("resume"), read.pop("ray").address
@@ -58,8 +60,29 @@ def parse_study(arguments: Sequence[str]) -> StudyRequest:
     read.pop("config")
     study = _build(read)
     beside = next((file.parent for file in reversed(files) if file.is_file()), None)
-    whole = base_config(study.base, beside)
+    whole = _base(study, beside)
     return StudyRequest(Study(**(vars(study) | {"base": whole})), study_dir, resume, address)
+
+
+def _base(study: Study, beside: Path | None) -> dict[str, Any]:
+    try:
+        return base_config(study.base, beside)
+    except InputError as error:
+        raise InputError(f"base: {error}") from error
+
+
+def _refuse_experiments(files: Sequence[str]) -> None:
+    """A file of `lit-cfl run` is an easy mistake, of which the parser would say many things, but not this."""
+    for file in files:
+        try:
+            content = yaml.safe_load(Path(found_config("--config", file)).read_text(encoding="utf-8"))
+        except (yaml.YAMLError, UnicodeDecodeError, OSError):
+            continue  # what is wrong with the file is said when it is parsed
+        if isinstance(content, dict) and "task" in content and "space" not in content:
+            raise InputError(
+                f"{file} is an experiment, not a study; write a study with `base: {file}` and a `space`, or start from "
+                "--config tune/quickstart"
+            )
 
 
 def _with_recorded_study(arguments: Sequence[str]) -> list[str]:

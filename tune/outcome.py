@@ -17,6 +17,7 @@ class Outcome:
         best: the best of the trials that ran their full budget, or None.
         importance: of each parameter, highest first; empty with few trials.
         repeated: figures of the best and of the default on new seeds, or None.
+        to_upload: how to upload what W&B keeps offline, or None.
     """
 
     path: Path
@@ -24,3 +25,4 @@ class Outcome:
     best: Row | None
     importance: dict[str, float]
     repeated: Repeated | None
+    to_upload: str | None = None

@@ -12,8 +12,8 @@ import ray
 from scipy.stats import t as student
 
 from lit_cfl.checkpoint import write_atomically
-from lit_cfl.run import run
-from tune.candidate import Config, build
+from lit_cfl.run import Watch, run
+from lit_cfl.variants import Config, build
 from tune.job import Job
 from tune.leaving import leave_if_asked
 from tune.study import Study
@@ -101,7 +101,8 @@ def _summary(config: Config, setting: str, seed: int, path: Path, job: Job) -> M
     experiment = build(dict(config) | {"name": f"{job.study}-{setting}-seed-{seed}", "seeds": [seed]})
     if job.data is not None:
         job.data.give_to(experiment)
-    return run(experiment, path / setting / f"seed-{seed}", going="resume").summary
+    watch = Watch(told=lambda line: None)  # the study says it once
+    return run(experiment, path / setting / f"seed-{seed}", watch, going="resume").summary
 
 
 def _figures(study: Study, own: Mapping[int, Mapping[str, Any]]) -> dict[str, Interval]:

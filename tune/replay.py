@@ -17,11 +17,13 @@ from lit_cfl.checkpoint import Checkpoint
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
 from lit_cfl.local.work import LocalWork
-from lit_cfl.run_directory import write_config
+from lit_cfl.run_directory import RunDirectory, write_config
 
 Stages = list[tuple[int, dict[str, Any]]]  # the first round, the values that hold from it on
 _STAGES = "stages.json"
-_OWN = (".lock", "summary.json", "environment.json", "wandb")  # what a run does not take over from another
+_LEFT_OUT = (".lock", "summary.json", "error.txt", "wandb", "pictures", ".*.tmp")  # of what a run goes on from
+_OF_ITS_OWN = ("wandb", "pictures")  # what a trial keeps that goes on from itself
+_IDENTITY = "environment.json"  # has the id of the W&B run
 
 
 @dataclass(frozen=True)
@@ -101,9 +103,26 @@ def with_stages(path: Path, stages: Stages, experiments: Sequence[tuple[int, Exp
     return replace(last, algorithm=algorithm, config=config)
 
 
+def saved_copy(path: Path, target: Path) -> None:
+    """Copies what a run can be gone on from: nothing that another thread may be writing."""
+    shutil.copytree(path, target, ignore=shutil.ignore_patterns(*_LEFT_OUT), dirs_exist_ok=True)
+
+
 def copied(source: Path, path: Path, values: Mapping[str, Any]) -> Stages:
-    """Takes over a run with these values from its next round on. Returns the stages of the whole run."""
-    shutil.copytree(source, path, ignore=shutil.ignore_patterns(*_OWN))
+    """Takes over a run with these values from its next round on; another trial's under an identity of its own.
+
+    Args:
+        source: what `saved_copy` made.
+        path: of the trial: what it held goes.
+
+    Returns:
+        the stages of the whole run.
+    """
+    identity = RunDirectory(source).run_id
+    own = identity is not None and RunDirectory(path).run_id == identity
+    clear(path, _OF_ITS_OWN if own else ())
+    left_out = _LEFT_OUT if own else (*_LEFT_OUT, _IDENTITY)
+    shutil.copytree(source, path, ignore=shutil.ignore_patterns(*left_out), dirs_exist_ok=True)
     stages: Stages = [(first, own) for first, own in json.loads((path / _STAGES).read_text())]
     saved = Checkpoint(path).load()
     following = 0 if saved is None else int(saved["round"]) + 1
@@ -111,6 +130,17 @@ def copied(source: Path, path: Path, values: Mapping[str, Any]) -> Stages:
         stages = [stage for stage in stages if stage[0] < following]
         stages.append((following, dict(values)))
     return stages
+
+
+def clear(path: Path, kept: Sequence[str] = ()) -> None:
+    """Empties a directory but for what is kept."""
+    for entry in path.iterdir() if path.exists() else ():
+        if entry.name in kept:
+            continue
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
 
 
 def _rewrite(path: Path, changed: Mapping[str, Any]) -> None:

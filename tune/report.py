@@ -8,6 +8,7 @@ from tune.outcome import Outcome
 from tune.repeats import BEST, DEFAULT, TEST
 from tune.reporting import ERROR
 from tune.results import FAILED_STATUS, FINISHED_STATUS
+from tune.spaces import in_words
 from tune.study import Study
 
 
@@ -23,7 +24,7 @@ def closing_table(console: Console, study: Study, outcome: Outcome) -> None:
         _say(console, "No trial ran to its end, so there is no best: raise limits.minutes, or mend what failed.")
     else:
         parameters = {k: outcome.best[k] for k in ("algorithm", *_keys(study)) if outcome.best.get(k) is not None}
-        _say(console, "Best: " + ", ".join(f"{key} = {value}" for key, value in parameters.items()))
+        _say(console, f"Best: {in_words(parameters)}")
         _say(console, f"{study.metric} of its trial: {outcome.best[study.metric]:.4f}")
     if outcome.repeated is not None:
         _figures(console, study, outcome)
@@ -33,6 +34,8 @@ def closing_table(console: Console, study: Study, outcome: Outcome) -> None:
     for row in outcome.rows:
         if row["status"] == FAILED_STATUS:
             _say(console, f"failed: {row['trial_id']}: {row[ERROR]}")
+    if outcome.to_upload is not None:
+        _say(console, outcome.to_upload)
     _say(console, f"Files: {outcome.path}")
 
 

@@ -4,8 +4,10 @@ import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from time import monotonic
 from typing import Any
 
 from ray import tune as ray_tune
@@ -16,11 +18,13 @@ from lit_cfl.resume import finished_summary
 from lit_cfl.run import Finished
 from tune.job import Job
 from tune.objective import DEFAULT, TRAFFIC, mean_over_seeds
+from tune.replay import saved_copy
 
 ROUNDS = "rounds"  # what schedulers count: rounds that were run
 FINISHED = "finished"  # whether the trial ran to its own end
 ERROR = "error"  # why it did not
 SECONDS = "seconds"
+_SECONDS_UNWATCHED = 1.0  # between reports that nobody judges by: each costs the trial 5 ms
 _REPORTED = ("val/", "train/", "clusters/", "traffic/")  # test figures never reach the search
 
 
@@ -29,7 +33,7 @@ class Report:
     """Tells Ray Tune how a trial goes.
 
     The rounds of the first seed are reported one by one, so that a scheduler can stop a bad trial before its other
-    seeds cost anything; the last report is of all seeds.
+    seeds cost anything; without such a scheduler, no more than one a second. The last report is of all seeds.
     """
 
     job: Job
@@ -37,6 +41,7 @@ class Report:
     _first_seed: bool = True
     _rounds: int = 0
     _last: dict[str, Any] = field(default_factory=dict)
+    _told: float = -inf  # when Ray Tune was told of a round
 
     def begin(self, experiment: Experiment) -> None:
         self._rounds = experiment.rounds
@@ -56,7 +61,9 @@ class Report:
         if not self._first_seed or row["round"] + 1 >= self._rounds or row.get(self.job.objective.metric) is None:
             return
         self._last = _reported(row) | {ROUNDS: row["round"] + 1, SECONDS: row["time/elapsed_seconds"]}
-        self._send(self._last | {FINISHED: False}, saved=self.job.pauses)
+        if self.job.watched or monotonic() - self._told >= _SECONDS_UNWATCHED:
+            self._told = monotonic()
+            self._send(self._last | {FINISHED: False}, saved=self.job.pauses)
 
     def end(self, finished: Finished) -> None:
         """All seeds are over."""
@@ -91,12 +98,13 @@ class Report:
         """Reports; `saved`: with a checkpoint, which is a mark only where no other trial may go on from it."""
         if not saved or (self.job.evolves and not (self.path / "checkpoint.pt").exists()):
             ray_tune.report(metrics)
-        elif self.job.evolves:
-            ray_tune.report(metrics, checkpoint=ray_tune.Checkpoint.from_directory(str(self.path)))
-        else:
-            with TemporaryDirectory(prefix="lit-cfl-") as mark:
-                (Path(mark) / "trial.txt").write_text(str(self.path))
-                ray_tune.report(metrics, checkpoint=ray_tune.Checkpoint.from_directory(mark))
+            return
+        with TemporaryDirectory(prefix="lit-cfl-") as folder:
+            if self.job.evolves:
+                saved_copy(self.path, Path(folder))
+            else:
+                (Path(folder) / "trial.txt").write_text(str(self.path))
+            ray_tune.report(metrics, checkpoint=ray_tune.Checkpoint.from_directory(folder))
 
 
 def _reported(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import csv
 from collections.abc import Sequence
 from io import StringIO
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,14 @@ FINISHED_STATUS, STOPPED_STATUS, FAILED_STATUS = "finished", "stopped", "failed"
 
 
 def trial_rows(results: Any, job: Job) -> list[Row]:
-    """A row a trial, in the order in which they were made: what Ray Tune was told of each last."""
-    return [_row(result, job) for result in results]
+    """A row a trial, in the order in which they were begun: what Ray Tune was told of each last."""
+    return sorted((_row(result, job) for result in results), key=lambda row: _begun(job.folder / row["trial_id"]))
+
+
+def _begun(trial: Path) -> float:
+    """When a trial was begun; Ray itself forgets it when a study is resumed."""
+    written = [*trial.glob("environment.json"), *trial.glob("seed-*/environment.json")]
+    return min((file.stat().st_mtime for file in written), default=inf)
 
 
 def _row(result: Any, job: Job) -> Row:
@@ -30,7 +37,7 @@ def _row(result: Any, job: Job) -> Row:
     metric = job.objective.metric
     row: Row = {"trial_id": Path(result.path).name, "status": status, "rounds": int(told.get(ROUNDS, 0))}
     row |= {"seeds": len(job.seeds), "seconds": told.get(SECONDS), TRAFFIC: told.get(TRAFFIC)}
-    row |= job.values(result.config or {})
+    row |= job.space.values_of(result.config or {})
     row |= {f"seed {seed}": told.get(f"seed {seed}") for seed in job.seeds}
     return row | {metric: None if error else told.get(metric), ERROR: error}
 
@@ -53,13 +60,14 @@ def write_trials(path: Path, rows: Sequence[Row], job: Job) -> None:
     write_atomically(path, lambda file: file.write(text.getvalue().encode()))
 
 
-def write_best(path: Path, trial: Path) -> dict[str, Any]:
+def write_best(path: Path, trial: Path, job: Job, row: Row) -> dict[str, Any]:
     """Writes `best.yaml`: the trial's configuration with the plan that it ran under. Returns its content."""
     content: dict[str, Any] = yaml.safe_load((trial / "config.yaml").read_text())
     seeds = content["seeds"]
     if len(seeds) > 1:
         content["plan"] = yaml.safe_load((trial / f"seed-{seeds[0]}" / "config.yaml").read_text())["plan"]
-    text = f"# The best trial of a study ({trial.name})\n"
+    metric = job.objective.metric
+    text = f"# The best trial of {job.study}, {trial.name}; expect its {metric} again: {row[metric]:.4f}\n"
     text += yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
     write_atomically(path, lambda file: file.write(text.encode()))
     return content

@@ -21,6 +21,7 @@ from tune.repeats import repeat
 from tune.results import FINISHED_STATUS, Row, trial_rows, write_best, write_trials
 from tune.sharing import share
 from tune.study import Study
+from tune.telling import telling
 from tune.trial import run_trial
 from tune.tuner import new_tuner, restored_tuner
 from tune.wandb_run import track_study
@@ -44,13 +45,14 @@ def run_study(
     """
     if not resume:
         _refuse_used(path)
-    with locked(path):
+    with locked(path, "--study_dir"):
         require_room(str(path))
         if resume:
             require_own(path / _RAY)
         prepared = prepare(study, path)
         with leavable(path), connected(address, study.resources):
             require_seen_by_all(str(path.absolute()))
+            say(_beginning(prepared, path))
             prepared.study.write(path / "study.yaml")
             prepared = replace(prepared, job=replace(prepared.job, data=share(prepared.default)))
             results = _search(prepared, path, resume, say)
@@ -63,11 +65,16 @@ def run_study(
             outcome = Outcome(path, rows, best, shares, None)
             if best is not None:
                 say(f"best trial: {best['trial_id']}; see {path / 'best.yaml'}")
-                whole = write_best(path / "best.yaml", path / TRIALS / best["trial_id"])
+                whole = write_best(path / "best.yaml", path / TRIALS / best["trial_id"], prepared.job, best)
                 repeated = repeat(prepared.study, prepared.job, whole, path / _REPEATS, say)
                 outcome = replace(outcome, repeated=repeated)
-        track_study(prepared, outcome, say)
-    return outcome
+        return replace(outcome, to_upload=track_study(prepared, outcome))
+
+
+def _beginning(prepared: Prepared, path: Path) -> str:
+    seeds = prepared.job.seeds
+    under = f"seed {seeds[0]}" if len(seeds) == 1 else f"the seeds {', '.join(map(str, seeds))} each"
+    return f"{prepared.study.num_trials} trials of {prepared.rounds} rounds under {under}; their files: {path / TRIALS}"
 
 
 def _refuse_used(path: Path) -> None:
@@ -97,8 +104,8 @@ def _search(prepared: Prepared, path: Path, resume: bool, say: Callable[[str], N
     else:
         shutil.rmtree(records, ignore_errors=True)
         tuner = new_tuner(prepared, trainable, records)
-    say(f"trials go to {path / TRIALS}")
-    return tuner.fit()
+    with telling(say):
+        return tuner.fit()
 
 
 def _remove_orphans(trials: Path, rows: list[Row]) -> None:

@@ -7,6 +7,16 @@ from lit_cfl.config_errors import nearest
 from lit_cfl.errors import InputError
 from tune.spaces import Distribution, Integers, OneOf, Parameter, Space, Uniform
 
+_NOT_OF_A_TRIAL = {
+    "rounds": "all trials run the base's rounds",
+    "seeds": "all trials run under the study's seeds",
+    "seed": "all trials run under the study's seeds",
+    "baseline": "a study runs no baseline",
+    "name": "a trial goes by its number",
+    "tracking": "it changes no result",
+    "checkpoint": "it changes no result",
+}  # options of an experiment
+
 
 def parse_space(content: Mapping[str, Any]) -> Space:
     """The `space` of a study file. Raises InputError for anything that cannot be searched."""
@@ -18,9 +28,17 @@ def parse_space(content: Mapping[str, Any]) -> Space:
     parameters = [Parameter(name, _parse(name, what)) for name, what in rest.items()] + parameters
     if algorithms and any(p.option.startswith("algorithm.") and not p.algorithm for p in parameters):
         raise InputError("options of an algorithm stand in its own space where the study chooses among several")
+    for p in parameters:
+        _require_of_a_trial(p.option)
     space = Space(tuple(parameters), algorithms)
     _require_whole_grid(space)
     return space
+
+
+def _require_of_a_trial(option: str) -> None:
+    reason = _NOT_OF_A_TRIAL.get(option.partition(".")[0])
+    if reason is not None:
+        raise InputError(f"space: {option} cannot be searched: {reason}; leave it out")
 
 
 def _parse_algorithms(content: Any) -> tuple[dict[str, Mapping[str, Any]], list[Parameter]]:

@@ -44,8 +44,8 @@ class Uniform:
 
     @property
     def corners(self) -> list[Any]:
-        """The values that are most likely to be refused."""
-        return [self.low, self.high]
+        """The values that are most likely to be refused; as fractions, for an option of whole numbers refuses these."""
+        return [float(self.low), float(self.high)]
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,11 @@ class Space:
         """The parameters that matter under this algorithm."""
         return [p for p in self.parameters if p.algorithm in ("", algorithm)]
 
+    def values_of(self, config: Mapping[str, Any]) -> dict[str, Any]:
+        """What of a searcher's configuration matters under the algorithm that it names, by `Parameter.key`."""
+        own = {p.key for p in self.of(str(config.get("algorithm", "")))}
+        return {key: value for key, value in config.items() if key in own or key == "algorithm"}
+
     def words(self, values: Mapping[str, Any]) -> list[str]:
         """One point of the space as options of `lit-cfl run`.
 
@@ -168,6 +173,12 @@ def as_word(value: Any) -> str:
 def as_plain(value: Any) -> Any:
     """A value as searchers are given it: numbers stay, all else travels as YAML."""
     return value if isinstance(value, (int, float)) else as_word(value)
+
+
+def in_words(values: Mapping[str, Any]) -> str:
+    """Values of parameters for people: `eta_g = 0.01, num_clusters = 4`."""
+    return ", ".join(f"{key} = {value:.4g}" if isinstance(value, float) else f"{key} = {value}"
+                     for key, value in values.items())  # fmt: skip
 
 
 def _is_number(value: object) -> bool:

@@ -13,6 +13,8 @@ from tune.objective import DEFAULT, Objective
 from tune.space_file import parse_space
 from tune.spaces import Space
 
+_DEFAULT_TRIALS = 20
+
 
 @dataclass(frozen=True)
 class Resources:
@@ -98,10 +100,24 @@ class Study:
             raise InputError(f"num_repeats is {self.num_repeats}; give 0 or more")
         if self.seeds is not None and (not self.seeds or len(set(self.seeds)) < len(self.seeds)):
             raise InputError(f"seeds is {self.seeds}; give one or more different numbers, such as [0, 1, 2]")
+        Objective(self.metric)
+
+    @property
+    def whole_base(self) -> dict[str, Any]:
+        """Its base, read. Raises InputError where it is only named."""
+        if not isinstance(self.base, dict):
+            raise InputError(f"base is {self.base!r}; read it first, with lit_cfl.variants.base_config")
+        return self.base
 
     @property
     def objective(self) -> Objective:
         return Objective(self.metric)
+
+    @property
+    def num_trials(self) -> int:
+        """How many trials it has."""
+        space = self.searched()
+        return space.size if space.grid else self.limits.trials or _DEFAULT_TRIALS
 
     def searched(self) -> Space:
         """Its space, parsed."""

@@ -6,22 +6,24 @@ from typing import Any
 from ray import tune as ray_tune
 from ray.tune import Stopper
 from ray.tune.experiment import Trial
+from ray.tune.search import BasicVariantGenerator
 
-from tune.domains import domains, scheduler, searcher
+from tune.domains import domains
 from tune.leaving import LeaveWhenAsked
 from tune.objective import Objective
 from tune.prepared import Prepared
 from tune.reporting import FINISHED
+from tune.schedulers import scheduler
+from tune.searchers import searcher
 from tune.spaces import Space
+from tune.telling import TellOfTrials
 
 _WORKER_DEATHS = 3  # of one trial, that are survived
-_DEFAULT_TRIALS = 20
 
 
 def new_tuner(prepared: Prepared, trainable: Any, records: Path) -> ray_tune.Tuner:
     """A tuner that has not begun; its records go to a folder."""
     study, space, limits = prepared.study, prepared.space, prepared.study.limits
-    samples = 1 if space.grid else limits.trials or _DEFAULT_TRIALS
     objective = study.objective
     chosen = searcher(study, space)
     return ray_tune.Tuner(
@@ -32,8 +34,8 @@ def new_tuner(prepared: Prepared, trainable: Any, records: Path) -> ray_tune.Tun
             mode=objective.mode,
             search_alg=chosen,
             scheduler=scheduler(study, space, prepared.rounds, prepared.first_clustering_round),
-            num_samples=samples,
-            max_concurrent_trials=limits.concurrent,
+            num_samples=1 if space.grid else study.num_trials,
+            max_concurrent_trials=None if isinstance(chosen, BasicVariantGenerator) else limits.concurrent,
             time_budget_s=None if limits.minutes is None else 60 * limits.minutes,
             reuse_actors=True,
             trial_dirname_creator=_directory_name,
@@ -44,7 +46,7 @@ def new_tuner(prepared: Prepared, trainable: Any, records: Path) -> ray_tune.Tun
             failure_config=ray_tune.FailureConfig(max_failures=_WORKER_DEATHS),
             checkpoint_config=ray_tune.CheckpointConfig(num_to_keep=4),
             stop=TargetReached(objective, limits.target),
-            callbacks=[LeaveWhenAsked()],
+            callbacks=[LeaveWhenAsked(), TellOfTrials(space, study.metric, study.num_trials)],
             verbose=0,
         ),
     )

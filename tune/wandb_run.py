@@ -2,7 +2,6 @@
 
 import secrets
 import warnings
-from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,27 +14,29 @@ from lit_cfl.tracking.offline import sync_line
 from lit_cfl.tracking.options import Mode, Tracking
 from lit_cfl.tracking.weights_and_biases import WandbRun
 from tune.outcome import Outcome
-from tune.prepared import Prepared
+from tune.prepared import TRIALS, Prepared
+from tune.results import FINISHED_STATUS
+from tune.wandb_trials import complete
 
 _FILES = ("trials.csv", "pictures/*.png")
 
 
-def track_study(prepared: Prepared, outcome: Outcome, say: Callable[[str], None]) -> None:
-    """Logs the study's result, pictures and `best.yaml`, as the base's `tracking` says, and says how to upload them.
+def track_study(prepared: Prepared, outcome: Outcome) -> str | None:
+    """Logs the study's result, pictures and `best.yaml`, as the base's `tracking` says. What fails there ends no study.
 
-    What fails there ends no study.
+    Returns:
+        how to upload what was kept offline, or None.
     """
     tracking = prepared.default.tracking
     mode = tracking.asked()
     if mode == "disabled":
-        return
+        return None
     try:
+        complete([outcome.path / TRIALS / row["trial_id"] for row in outcome.rows if row["status"] != FINISHED_STATUS])
         _log(prepared, outcome, replace(tracking, group=tracking.group or prepared.study.name), mode)
     except Exception as error:  # W&B has many
         warnings.warn(Notice(f"W&B has no run of the study as a whole ({error})"), stacklevel=2)
-    line = sync_line([outcome.path, *sorted(path.parent for path in outcome.path.glob("*/**/wandb"))])
-    if line is not None:
-        say(line)
+    return sync_line([outcome.path, *sorted(path.parent for path in outcome.path.glob("*/**/wandb"))])
 
 
 def _log(prepared: Prepared, outcome: Outcome, tracking: Tracking, mode: Mode | None) -> None:

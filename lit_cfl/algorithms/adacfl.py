@@ -12,6 +12,7 @@ Where this differs from the paper:
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -35,6 +36,7 @@ class AdaCFL(CFL):
     """
 
     layers: list[str] | None = None
+    reservation: ClassVar[str] = "AdaCFL: its rule for the number of clusters is not known; this one is ours"
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -83,6 +83,7 @@ class Algorithm(ABC):
     state_type: ClassVar[type]
     score_columns: ClassVar[tuple[str, ...]] = ()  # names in Info.scores beside train/discrepancy
     tables: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # columns after `round` of a run's `<name>.csv`, by name
+    reservation: ClassVar[str] = ""  # what must be said wherever its results stand
 
     def check(self, work: LocalWork) -> None:  # noqa: B027  # most have nothing to check
         """Raises InputError where these clients cannot be trained with these hyper-parameters. Trains nothing."""

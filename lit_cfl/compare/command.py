@@ -1,25 +1,24 @@
 """`lit-cfl compare`."""
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 
 from rich.console import Console
 
 from lit_cfl import dry_run
 from lit_cfl.checkpoint import write_atomically
-from lit_cfl.compare.comparison import Comparison, held, read_comparison, require_unused
-from lit_cfl.compare.jobs import View, processes, run_jobs, unfinished
+from lit_cfl.compare.comparison import Comparison, read_comparison, require_unused
+from lit_cfl.compare.jobs import processes, run_jobs, unfinished
 from lit_cfl.compare.options import Words, directory, read_words
 from lit_cfl.compare.planning import plan_comparison
 from lit_cfl.compare.results import Results, collect
 from lit_cfl.compare.tables import show_table, write_tables
-from lit_cfl.compare.view import Lines, Live
+from lit_cfl.compare.view import following
 from lit_cfl.errors import Interrupted
 from lit_cfl.interrupt import interruptible
 from lit_cfl.local.plan import Plan
 from lit_cfl.progress import Screen
-from lit_cfl.run_directory import default_run_directory
+from lit_cfl.run_directory import default_run_directory, locked
 from lit_cfl.tracking.offline import sync_line
 
 PICTURE = "pictures/accuracy.png"
@@ -34,7 +33,7 @@ def compare(arguments: Sequence[str]) -> int:
         _show_plan(screen.aside, comparison, words.num_cpus)
         return 0
     try:
-        with held(path), interruptible() as check:
+        with locked(path, "--compare_dir"), interruptible() as check:
             if words.resume is None:
                 require_unused(path)
                 comparison.write(path)
@@ -62,11 +61,8 @@ def _asked_for(words: Words, screen: Screen) -> tuple[Comparison, Path]:
 def _run(comparison: Comparison, path: Path, words: Words, screen: Screen, check: Callable[[], None]) -> Results:
     jobs = unfinished(comparison, path)
     total = len(comparison.names) * len(comparison.seeds)
-    live = screen.out.is_terminal and not screen.quiet
-    view = Live(screen.out, comparison, total - len(jobs)) if live else Lines(screen.out, comparison, total - len(jobs))
-    shown: View = View() if screen.quiet else view
-    with view if isinstance(view, Live) else nullcontext():
-        errors = run_jobs(jobs, _plan(comparison), words.num_cpus, shown, check) if jobs else {}
+    with following(screen, comparison, total - len(jobs)) as view:
+        errors = run_jobs(jobs, _plan(comparison), words.num_cpus, view, check) if jobs else {}
     results = collect(comparison, path, errors)
     title = f"{comparison.name}: {', '.join(comparison.names)}"
     write_tables(path, results, title, write_picture(path, results))

@@ -1,7 +1,6 @@
 """A comparison: which experiments, under which seeds, in which directory."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,7 +10,7 @@ from lit_cfl.checkpoint import write_atomically
 from lit_cfl.configuration import parse_run
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
-from lit_cfl.run_directory import locked, write_config
+from lit_cfl.run_directory import write_config
 
 RECORD = "compare.yaml"
 
@@ -89,14 +88,3 @@ def require_unused(path: Path) -> None:
         if (path / file).exists():
             more = f", or go on with --resume {path}" if file == RECORD else ""
             raise InputError(f"{path} already holds {what}; choose another --compare_dir{more}")
-
-
-@contextmanager
-def held(path: Path) -> Iterator[None]:
-    """Makes the directory and holds it for this process. Raises InputError where another one does."""
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(locked(path))
-        except InputError as error:
-            raise InputError(str(error).replace("--run_dir", "--compare_dir")) from error
-        yield

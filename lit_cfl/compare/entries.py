@@ -89,6 +89,8 @@ def _entry(word: str, own: Section | None) -> Entry:
     name, what = "", word
     if "=" in word and not Path(word).is_file():
         name, _, what = word.partition("=")
+    if "," in what and not Path(what).is_file():
+        raise InputError(f"--algorithms: {what!r} is one word; put blanks between: {what.replace(',', ' ')}")
     if Path(what).is_file() or what in catalogue.configs() or "/" in what or what.endswith(".yaml"):
         file = found_config("--config", what)
         found, code = _section_of_file(file), tuple(append_to_path(["--config", file]))

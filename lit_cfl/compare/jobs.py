@@ -1,6 +1,5 @@
 """The runs of a comparison, one after the other or side by side in Ray; the results are the same to the bit."""
 
-import fcntl
 import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
@@ -9,7 +8,6 @@ from dataclasses import dataclass
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any
 
 import torch
@@ -21,9 +19,9 @@ from lit_cfl.errors import InputError
 from lit_cfl.local.plan import Plan
 from lit_cfl.resume import finished_summary
 from lit_cfl.run import Watch, run
+from lit_cfl.run_directory import wait_until_free
 
 Row = dict[str, Any]
-_WAIT_SECONDS, _POLL_SECONDS = 60.0, 0.2
 
 
 @dataclass(frozen=True)
@@ -119,7 +117,7 @@ def run_job(
         check: called before each client; may raise `Interrupted`.
     """
     try:
-        _wait_until_free(job.folder)
+        wait_until_free(job.folder)
         experiment = recorded(job.path, job.name)
         threads = (experiment.plan and experiment.plan.threads) or 1
         watch = Watch(between_clients=check, row=row, told=lambda line: None)  # it is said once, of all runs
@@ -138,16 +136,3 @@ def _write_traceback(folder: Path, error: Exception) -> None:
     with suppress(OSError, InputError):  # the disk may be full
         folder.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / "error.txt", lambda file: file.write(lines))
-
-
-def _wait_until_free(path: Path) -> None:
-    """A process of a comparison that was killed may still be about to end."""
-    deadline = monotonic() + _WAIT_SECONDS
-    while monotonic() < deadline and (path / ".lock").exists():
-        with (path / ".lock").open("a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                sleep(_POLL_SECONDS)
-            else:
-                return

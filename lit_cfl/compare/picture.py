@@ -32,7 +32,7 @@ def accuracy_over_rounds(curves: Mapping[str, Mapping[int, Sequence[float]]], ta
             deviation = values.std(1, ddof=1)
             axes.fill_between(rounds, mean - deviation, mean + deviation, color=colour, alpha=0.15, linewidth=0)
     if target is not None:
-        axes.axhline(target, color="grey", linewidth=0.8, linestyle=":", zorder=0)
+        axes.axhline(target, color="grey", linewidth=0.8, linestyle=":", zorder=0, label=f"target {target:g}")
     axes.set(xlabel="round", ylabel="weighted test accuracy", title="Mean over seeds, band: one standard deviation")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.25)

@@ -8,37 +8,39 @@ from typing import Any
 from lit_cfl.compare.comparison import Comparison
 from lit_cfl.compare.entries import Entry, read_entries, section, unknown_owner, with_options
 from lit_cfl.compare.options import Words
-from lit_cfl.config_files import found_config, with_absolute_paths
+from lit_cfl.config_files import with_absolute_paths
 from lit_cfl.configuration import experiment_parser
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
 from lit_cfl.local.plan import PlanOptions
-from tune.candidate import base_config, build
+from lit_cfl.variants import base_config, build
 
 _CLUSTERS = "num_clusters"
 
 
 def plan_comparison(words: Words) -> tuple[Comparison, list[str]]:
     """The comparison that a command line asks for, and what the user should know. Raises InputError."""
-    base = _base(words.config)
+    base = base_config(words.config)
     own = section(base["algorithm"], words.config) if base.get("algorithm") else None
     entries, rest = with_options(read_entries(words.algorithms, own), words.rest)
     _require_known(entries, rest)
     if words.seeds:
         base["seeds"] = words.seeds
     base["code"] = list(dict.fromkeys([*base["code"], *(folder for entry in entries for folder in entry.code)]))
-    plain = build(base | {"algorithm": "FedAvg"}, rest)  # what is wrong with the experiment is no algorithm's fault
+    plain = _plain(base, rest, entries[-1].name)
     notices: list[str] = []
     built = {entry.name: _experiment(entry, base, rest, own, notices) for entry in entries}
     seeds = list(plain.described()["seeds"])
     return _checked(Comparison(plain.name, built, seeds, words.target)), notices
 
 
-def _base(config: str) -> dict[str, Any]:
+def _plain(base: Mapping[str, Any], rest: Sequence[str], name: str) -> Experiment:
+    """The experiment with FedAvg, for what is wrong with it is no algorithm's fault."""
     try:
-        return base_config(found_config("--config", config))
+        return build(dict(base) | {"algorithm": "FedAvg"}, rest)
     except InputError as error:
-        raise InputError(str(error).removeprefix("base: ")) from error
+        own = f"Those of an algorithm go by its name (--{name}.OPTION), all others are in lit-cfl run --help"
+        raise InputError(str(error).replace("See lit-cfl run --help", own)) from error
 
 
 def _require_known(entries: Sequence[Entry], rest: Sequence[str]) -> None:

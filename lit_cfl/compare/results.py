@@ -152,6 +152,8 @@ def _notes(comparison: Comparison, runs: Sequence[Row], rows: Sequence[Row], tar
 def _notes_of_runs(comparison: Comparison, runs: Sequence[Row]) -> list[str]:
     notes = []
     for name in comparison.names:
+        if reservation := comparison.experiments[name].algorithm.reservation:
+            notes.append(f"{reservation}.")
         mine = [run for run in runs if run["algorithm"] == name]
         stopped = sum(bool(run.get("stopped")) for run in mine)
         unplaced = sum(bool(run.get("unplaced")) for run in mine)

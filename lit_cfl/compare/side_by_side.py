@@ -1,18 +1,20 @@
 """Runs in Ray, a process each."""
 
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import ray
 
 from lit_cfl.compare.jobs import Job, Row, View, run_job
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 from lit_cfl.local import ray_cluster
 from lit_cfl.local.plan import Plan
 from lit_cfl.tables import read_table
 
 _POLL_SECONDS = 0.5
 _WORKER_DEATHS = 2  # of one run, that are survived
+Outcome = tuple[str | None, list[str]]  # why a run failed, and its notices
 
 
 def side_by_side(
@@ -22,8 +24,8 @@ def side_by_side(
     share = _connected(jobs[0].path, Plan("ray", device=plan.device, threads=plan.threads, workers=at_once))
     try:
         remote = ray.remote(num_cpus=share["CPU"], num_gpus=share.get("GPU", 0), max_retries=_WORKER_DEATHS)
-        task, waiting = remote(run_job), list(jobs)
-        running: dict[ray.ObjectRef[str | None], Job] = {}
+        task, waiting = remote(in_worker), list(jobs)
+        running: dict[ray.ObjectRef[Outcome], Job] = {}
         while waiting or running:
             while waiting and len(running) < at_once:
                 job = waiting.pop(0)
@@ -34,7 +36,10 @@ def side_by_side(
             for job in running.values():
                 _show(job, view)
             for reference in over:
-                yield running.pop(reference), _error(reference)
+                error, notices = _outcome(reference)
+                for notice in notices:
+                    warnings.warn(Notice(notice), stacklevel=2)  # Python shows each text once
+                yield running.pop(reference), error
     finally:
         ray_cluster.disconnect()
 
@@ -47,12 +52,20 @@ def _connected(path: Path, plan: Plan) -> ray_cluster.Resources:
         raise InputError(f"{error}. One run after the other needs no Ray: {again}") from error
 
 
-def _error(reference: "ray.ObjectRef[str | None]") -> str | None:
+def in_worker(job: Job) -> Outcome:
+    """Runs a job. Its notices go with the outcome, for nobody sees what a worker prints."""
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always", Notice)
+        error = run_job(job)
+    return error, [str(one.message) for one in given if one.category is Notice]
+
+
+def _outcome(reference: "ray.ObjectRef[Outcome]") -> Outcome:
     try:
-        error: str | None = ray.get(reference)
+        outcome: Outcome = ray.get(reference)
     except ray.exceptions.RayError as failure:
-        return f"its process died ({type(failure).__name__}); where memory is short, give a smaller --num_cpus"
-    return error
+        return f"its process died ({type(failure).__name__}); where memory is short, give a smaller --num_cpus", []
+    return outcome
 
 
 def _show(job: Job, view: View) -> None:

@@ -59,7 +59,7 @@ def _difference(row: Row) -> str:
 
 
 def _cost(row: Row, name: str) -> str:
-    if row[name] is not None or not row["reached"]:
+    if row[name] is not None or row["target"] is None or not row["runs"]:
         return _number(row[name], 1)
     return f"{row['reached']} of {row['runs']} runs"
 
@@ -96,7 +96,8 @@ def _markdown(text: str) -> str:
 
 def as_latex(results: Results) -> str:
     """A `tabular` of the package booktabs; the notes are comments."""
-    headings, *lines = [[latex(text) for text in line] for line in cells(results)]
+    first, *figures = cells(results)
+    headings, lines = list(map(latex, first)), [[latex(name), *map(_latex_figure, rest)] for name, *rest in figures]
     rows = ["{}" * line[0].startswith(("[", "*")) + " & ".join(line) + r" \\" for line in lines]  # \\ takes these
     notes = ["% " + " ".join(note.split()) for note in results.notes]
     head = [
@@ -111,6 +112,11 @@ def as_latex(results: Results) -> str:
 def latex(text: str) -> str:
     """Text as LaTeX prints it."""
     return "".join(_TEX.get(character, character) for character in " ".join(text.split()))
+
+
+def _latex_figure(text: str) -> str:
+    """A hyphen is no minus."""
+    return "--" if text == "-" else re.sub(r"-(?=\d)", "$-$", latex(text))
 
 
 def write_tables(path: Path, results: Results, title: str, picture: str | None) -> None:

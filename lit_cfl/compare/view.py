@@ -1,11 +1,14 @@
 """How a comparison is followed while it goes on: its runs in a terminal, a line for each that ends in a pipe."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from lit_cfl.compare.comparison import Comparison
 from lit_cfl.compare.jobs import Job, Row, View, summary_of
-from lit_cfl.progress import describe
+from lit_cfl.progress import Screen, describe
 
 
 class Lines(View):
@@ -74,3 +77,21 @@ class Live(Lines):
     def _count(self) -> None:
         line = f"{len(self.tasks)} running, {self.failed} failed"
         self.progress.update(self.all, completed=self.done + self.failed, line=line)
+
+
+@contextmanager
+def following(screen: Screen, comparison: Comparison, done: int) -> Iterator[View]:
+    """What suits where the output goes.
+
+    Args:
+        screen: of the command.
+        comparison: whose runs are followed.
+        done: runs that were over before.
+    """
+    if screen.quiet:
+        yield View()
+    elif screen.live:
+        with Live(screen.out, comparison, done) as live:
+            yield live
+    else:
+        yield Lines(screen.out, comparison, done)

@@ -20,6 +20,7 @@ from lit_cfl.data import Examples, FederatedData
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.local.clients import ClientWork, FitRequest
 from lit_cfl.local.dropout import set_key, step_keys, with_keyed_dropout
+from lit_cfl.local.graph import ran_out
 from lit_cfl.local.plan import Plan
 from lit_cfl.local.scorer import EVALUATION_BATCH, Scorer
 from lit_cfl.local.scoring import losses_of, require_losses
@@ -214,7 +215,9 @@ class Engine(ABC):
             part = slice(start, min(start + self._chunk_size, len(request.clients)))
             try:
                 yield self._fit_chunk(request, part, round, data)
-            except torch.OutOfMemoryError as error:
+            except RuntimeError as error:
+                if not ran_out(error):
+                    raise
                 self._shrink(part.stop - part.start, error)
                 continue
             start = part.stop

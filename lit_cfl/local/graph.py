@@ -83,7 +83,8 @@ def ran_out(error: BaseException | None) -> bool:
     """Whether memory ended; a capture that is broken off for it raises another error from that one."""
     if error is None or isinstance(error, torch.OutOfMemoryError):
         return error is not None
-    return "out of memory" in str(error) or ran_out(error.__context__)
+    told = str(error)
+    return "out of memory" in told or "can't allocate memory" in told or ran_out(error.__context__)
 
 
 def _tensors(lanes: Lanes, work: Work) -> list[Tensor]:

@@ -4,6 +4,7 @@ Clients take different numbers of steps. In a padded stack all wait for the long
 the next client. Longest first to the emptiest lane keeps the lanes' ends close together.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heapreplace
 
@@ -42,6 +43,33 @@ def timetable(calls: Tensor, lanes: int) -> list[Seat]:
         heapreplace(free, (stop, lane))
     rank = {lane: number for number, (_, lane) in enumerate(sorted(free, key=lambda end: (-end[0], end[1])))}
     return [Seat(seat.job, rank[seat.lane], seat.start, seat.stop) for seat in seats]
+
+
+def widths_of(lanes: int, narrow: int) -> list[int]:
+    """At most four widths of a stack, from `lanes` to `narrow` in equal ratios: the fewer are busy, the narrower."""
+    ratio = (lanes / narrow) ** (1 / 3)
+    return sorted({lanes, round(lanes / ratio), round(lanes / ratio**2), narrow}, reverse=True)
+
+
+def width_for(busy: int, widths: Sequence[int]) -> int:
+    """The narrowest stack that has so many lanes."""
+    return min(width for width in widths if width >= busy)
+
+
+def seated(calls: Tensor, widths: Sequence[int], most_waste: float) -> list[Seat]:
+    """Seats jobs in the widest stack that wastes no more than this share of its work; in the narrowest if all do.
+
+    Args:
+        calls: of each job, int64 `[jobs]`, 1 or more.
+        widths: that the stack can have, the widest first.
+        most_waste: 0 to 1; 1 = always the widest.
+    """
+    for width in widths:
+        seats = timetable(calls, width)
+        computed = sum(width_for(busy, widths) for busy in busy_lanes(seats))
+        if computed * (1 - most_waste) <= int(calls.sum()):
+            break
+    return seats
 
 
 def busy_lanes(seats: list[Seat]) -> list[int]:

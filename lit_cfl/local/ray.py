@@ -4,21 +4,24 @@ An actor holds a core of its own, or a share of a GPU, on this machine or on any
 go through Ray's object store, where each is held once a node, and actors read them without a copy.
 """
 
+import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from lit_cfl.data import Examples, FederatedData
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 from lit_cfl.local.batches import num_steps
 from lit_cfl.local.clients import FitRequest
-from lit_cfl.local.engine import Engine, LocalTraining, TaskFactory
+from lit_cfl.local.engine import Engine, LocalTraining, Placed, TaskFactory
 from lit_cfl.local.lanes import Effort, timetable
 from lit_cfl.local.plan import Plan
 from lit_cfl.local.stackable import obstacles
+from lit_cfl.local.stacked import StackedEngine
+from lit_cfl.local.trainer import TrainerEngine
 from lit_cfl.local.work import Chunk
 
 try:
@@ -39,6 +42,7 @@ class RayEngine(Engine):
         super().__init__(task, plan, seed, local)
         self.effort = Effort()  # of all workers together
         self._pool: Pool | None = None
+        self._here: Engine | None = None  # for gradients
         self._stored: tuple[Examples, Ref] | None = None
         self._close_pool: Callable[[], object] = lambda: None
 
@@ -72,6 +76,9 @@ class RayEngine(Engine):
             idle[shares[number]] = False
             self.effort.useful += done.effort.useful
             self.effort.computed += done.effort.computed
+            if self.plan.compile and not done.compiles:
+                self.plan = replace(self.plan, lanes=1, narrow=1, compile=False)
+                warnings.warn("compiling failed in a worker: clients train in a plain loop", Notice, stacklevel=2)
         models[idle] = request.models[start[idle]].to(self.plan.dtype)
         return Chunk(part.start, models, losses, trained)
 
@@ -103,13 +110,25 @@ class RayEngine(Engine):
 
     def _started(self, data: FederatedData) -> Pool:
         if self._pool is None:
-            stackable = not obstacles(self.template, self.layout, data.examples, self.plan.precision)
             device = "cpu" if self.plan.device == "cpu" else "cuda:0"  # Ray shows a worker its own GPU alone
-            plan = replace(self.plan, engine="stacked" if stackable else "trainer", device=device, workers=1)
+            plan = replace(self._plan_of_one(data), device=device)
             deterministic = torch.are_deterministic_algorithms_enabled()
             self._pool = Pool(Blueprint(self._task, plan, self.seed, self.local, deterministic), self.plan)
             self._close_pool = weakref.finalize(self, self._pool.close)  # when nobody has called `close`, too
         return self._pool
+
+    def _plan_of_one(self, data: FederatedData) -> Plan:
+        """Of an engine that fits clients in one process."""
+        stackable = not obstacles(self.template, self.layout, data.examples, self.plan.precision)
+        return replace(self.plan, engine="stacked" if stackable else "trainer", workers=1)
+
+    def gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[Placed]:
+        """In this process: they are one step a client."""
+        if self._here is None:
+            plan = self._plan_of_one(data)
+            kind = StackedEngine if plan.engine == "stacked" else TrainerEngine
+            self._here = kind(self._task, plan, self.seed, self.local)
+        return self._here.gradients(model, clients, round, data)
 
     def _examples_stored(self, data: FederatedData) -> Ref:
         if self._stored is None or self._stored[0] is not data.examples:

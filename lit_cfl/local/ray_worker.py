@@ -68,12 +68,13 @@ class Shard:
 
 @dataclass(frozen=True, eq=False)
 class ShardDone:
-    """What came of a shard: as in `Chunk`, as arrays, and the effort that it took."""
+    """What came of a shard: as in `Chunk`, as arrays, the effort that it took, and whether the worker compiles."""
 
     models: np.ndarray
     losses: np.ndarray
     trained: np.ndarray
     effort: Effort
+    compiles: bool
 
 
 class Worker:
@@ -107,7 +108,7 @@ class Worker:
         chunk = engine._fit_chunk(request, slice(0, len(request.clients)), shard.round, data)  # cut is the driver's
         after = _effort(engine)
         effort = Effort(after.useful - before.useful, after.computed - before.computed)
-        return ShardDone(chunk.models.numpy(), chunk.losses.numpy(), chunk.trained.numpy(), effort)
+        return ShardDone(chunk.models.numpy(), chunk.losses.numpy(), chunk.trained.numpy(), effort, engine.plan.compile)
 
     def _built(self) -> Engine:
         """Built at the first fit, not at the start: what is wrong then reaches the driver as it is."""

@@ -12,8 +12,8 @@ memory:
 * steps_per_call: 5 where it compiles a model below a million parameters, else 1;
 * narrow: the width of a compiled stack when few lanes are busy: 1, but 2 for nets with convolutions, whose results in a
   stack of one differ from those in wider ones (so do all nets' under two threads, and where nothing is compiled); a
-  quarter of the lanes on a GPU, where a run then captures at most four graphs: both widths, each with and without a
-  proximal term;
+  27th of the lanes on a GPU, where a run captures at most four graphs: of all lanes, a third, a ninth and a 27th of
+  them; clients whose steps differ much train in fewer lanes, so that less than a fifth of the work is wasted;
 * threads: 1 below 50,000 parameters (small tensors only lose time to a second thread), all cores from a million on;
   between them 2 where it compiles (1.4 times as fast on an MLP of 100,000), else 1; `ray`'s workers have one each;
 * workers: of `ray`, one a core, or one a GPU;
@@ -96,7 +96,10 @@ def _by_rule(engine: str, device: str, precision: str, workload: Workload, given
     pays = workload.client_steps >= _COMPILING_PAYS and not workload.is_recurrent
     compiles = stacks and on_cpu and pays and has_compiler()
     compiles = given.get("compile", compiles)
-    lanes = given.get("lanes", 1 if not stacks else lanes_of_gpu(workload) if not on_cpu else 4 if compiles else 1)
+    gpus = max(1, torch.cuda.device_count()) if engine == "ray" and not on_cpu else 1
+    lanes = given.get(
+        "lanes", 1 if not stacks else lanes_of_gpu(workload, gpus) if not on_cpu else 4 if compiles else 1
+    )
     cores = os.cpu_count() or 1
     threads = 1 if engine == "ray" else _threads(workload, cores, compiles)
     return {
@@ -108,7 +111,7 @@ def _by_rule(engine: str, device: str, precision: str, workload: Workload, given
         if compiles
         else lanes
         if on_cpu
-        else -(-lanes // 4),
+        else -(-lanes // 27),
         "steps_per_call": 5 if compiles and small else 1,
         "compile": compiles,
         "workers": 1 if engine != "ray" else cores if on_cpu else torch.cuda.device_count(),
@@ -121,10 +124,10 @@ def _threads(workload: Workload, cores: int, compiles: bool) -> int:
     return min(2, cores) if compiles and workload.num_parameters >= _TINY_MODEL else 1
 
 
-def lanes_of_gpu(workload: Workload) -> int:
-    """Width of a GPU's stack."""
+def lanes_of_gpu(workload: Workload, gpus: int = 1) -> int:
+    """Width of a GPU's stack, where so many GPUs share a cohort."""
     fitting = _LANES_MIB * 2**20 // (4 * max(1, workload.num_parameters))
-    return max(1, min(-(-workload.cohort // 8) * 8, _MOST_LANES, fitting))
+    return max(1, min(-(-workload.cohort // (8 * gpus)) * 8, _MOST_LANES, fitting))
 
 
 def lacks_compiler(plan: Plan, workload: Workload) -> bool:

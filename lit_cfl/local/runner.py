@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.local.jobs import Job, Pool, Trained
-from lit_cfl.local.lanes import Effort, Seat, busy_lanes, timetable
+from lit_cfl.local.lanes import Effort, Seat, busy_lanes, seated, width_for
 from lit_cfl.local.steps import Lanes, Work
 from lit_cfl.local.update import Tensors, Update
 from lit_cfl.parameters import ParameterLayout
@@ -22,8 +22,9 @@ class Runner:
         advance: some steps of all lanes, see `Steps`; compiled, captured or plain.
         layout: of the rows.
         update: the optimizer's rule.
-        lanes: L.
-        narrow: width of the stack when no more lanes than that are busy; 0 = the stack is always whole.
+        widths: that the stack can have, the widest, L, first: a call has the narrowest that holds the busy lanes.
+        most_waste: share of the work that idle lanes may waste; above it clients train in fewer lanes.
+        always_pulled: there is always a proximal term, of strength 0 where none is asked for: half as many graphs.
         steps: S, steps of one call.
         batch_size: B.
         device: of the lanes.
@@ -37,8 +38,9 @@ class Runner:
         layout: ParameterLayout,
         update: Update,
         *,
-        lanes: int,
-        narrow: int,
+        widths: Sequence[int],
+        most_waste: float,
+        always_pulled: bool,
         steps: int,
         batch_size: int,
         device: str,
@@ -47,7 +49,8 @@ class Runner:
     ) -> None:
         self._advance, self._slots, self._update = advance, layout.slots, update
         self._trained = sum(not slot.is_buffer for slot in layout.slots)
-        self.lanes, self.narrow, self.steps, self.batch_size = lanes, narrow, steps, batch_size
+        self.widths, self._most_waste, self._always_pulled = widths, most_waste, always_pulled
+        self.lanes, self.steps, self.batch_size = widths[0], steps, batch_size
         self._device, self._dtype = device, dtype
         self.effort = effort
         self._pool: Pool | None = None
@@ -61,7 +64,7 @@ class Runner:
             prox: strength of the proximal term; where it is not 0, every job has a centre.
         """
         calls = torch.tensor([-(-job.num_steps // self.steps) for job in jobs])
-        seats = timetable(calls, self.lanes)
+        seats = seated(calls, self.widths, self._most_waste)
         work = self._work(jobs, seats, self._held(pool, capacity), prox)
         rows, losses = self._go(jobs, seats, work)
         return [self._result(jobs[seat.job], seat, rows[seat.job], losses) for seat in seats]
@@ -92,7 +95,8 @@ class Runner:
             first[begin, seat.lane] = True
         corrections = self._update.corrections(number).transpose(0, 1).contiguous()
         index, keys, corrections, first = (x.to(self._device) for x in (index, keys, corrections, first))
-        strength = torch.tensor(prox, dtype=self._dtype, device=self._device) if prox else None
+        pulled = prox or self._always_pulled
+        strength = torch.tensor(prox, dtype=self._dtype, device=self._device) if pulled else None
         return Work(*pool, index, keys, corrections, first, strength)
 
     def _go(self, jobs: Sequence[Job], seats: Sequence[Seat], work: Work) -> tuple[dict[int, Tensor], Tensor]:
@@ -102,15 +106,15 @@ class Runner:
         for seat in seats:
             starts.setdefault(seat.start, []).append(seat)
             stops.setdefault(seat.stop, []).append(seat)
-        lanes, centers = self._empty(), self._empty().rows if work.prox is not None else None
+        widths = [width_for(busy, self.widths) for busy in busy_lanes(list(seats))]  # the busy lanes are the first ones
+        lanes = self._empty(widths[0])
+        centers = self._empty(widths[0]).rows if work.prox is not None else None
         rows: dict[int, Tensor] = {}
         losses = []
-        width = self.lanes
-        for call, busy in enumerate(busy_lanes(list(seats))):
+        for call, width in enumerate(widths):
+            if call and width < widths[call - 1]:
+                lanes, centers = _first(lanes, width), None if centers is None else _cut(centers, width)
             self._load(lanes, centers, jobs, starts.get(call, []))
-            if width > self.narrow >= busy:
-                width, lanes = self.narrow, _first(lanes, self.narrow)
-                centers = None if centers is None else _cut(centers, self.narrow)
             lanes, sums = self._advance(lanes, self._part(work, call, width, centers))
             losses.append(torch.nn.functional.pad(sums, (0, self.lanes - width)))
             rows |= self._rows(lanes, stops.get(call + 1, []))
@@ -130,22 +134,21 @@ class Runner:
             centers=centers,
         )
 
-    def _empty(self) -> Lanes:
-        rows = tuple(
-            torch.zeros(self.lanes, *slot.shape, device=self._device, dtype=self._dtype) for slot in self._slots
-        )
+    def _empty(self, width: int) -> Lanes:
+        rows = tuple(torch.zeros(width, *slot.shape, device=self._device, dtype=self._dtype) for slot in self._slots)
         return Lanes(rows, self._update.start(rows[: self._trained]))
 
     def _load(self, lanes: Lanes, centers: Tensors | None, jobs: Sequence[Job], seats: Sequence[Seat]) -> None:
         """Jobs take their seats, all at once: each transfer to a GPU would wait for it."""
         if not seats:
             return
-        where, seated = self._lanes_of(seats), [jobs[seat.job] for seat in seats]
-        self._fill(lanes.rows, where, [job.start for job in seated])
+        where, taken = self._lanes_of(seats), [jobs[seat.job] for seat in seats]
+        self._fill(lanes.rows, where, [job.start for job in taken])
         for tensor in (tensor for tensors in lanes.state for tensor in tensors):
             tensor.index_fill_(0, where, 0)
-        if centers is not None:
-            self._fill(centers, where, [job.center for job in seated if job.center is not None])
+        drawn = [job.center for job in taken if job.center is not None]
+        if centers is not None and drawn:
+            self._fill(centers, where, drawn)
 
     def _fill(self, tensors: Tensors, where: Tensor, rows: Sequence[Tensor]) -> None:
         """Writes rows `[d]` into these lanes."""

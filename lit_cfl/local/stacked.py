@@ -24,9 +24,9 @@ from lit_cfl.local.compiled import CompiledSteps, CompilingError
 from lit_cfl.local.dropout import step_keys
 from lit_cfl.local.engine import Engine, LocalTraining, Placed, TaskFactory
 from lit_cfl.local.gradients import LARGEST, next_stack, stacked_gradients
-from lit_cfl.local.graph import CapturedSteps
+from lit_cfl.local.graph import CapturedSteps, ran_out
 from lit_cfl.local.jobs import Job, Pool, Trained
-from lit_cfl.local.lanes import Effort, pool_capacity, pool_groups
+from lit_cfl.local.lanes import Effort, pool_capacity, pool_groups, widths_of
 from lit_cfl.local.linear import with_stacked_linear
 from lit_cfl.local.plain import PlainLoop
 from lit_cfl.local.plan import Plan
@@ -35,6 +35,8 @@ from lit_cfl.local.steps import Steps
 from lit_cfl.local.update import Update
 from lit_cfl.local.work import Chunk
 from lit_cfl.seeds import derive, generator
+
+MOST_WASTE = 0.2  # of a GPU's stack; one of four lanes computes nearly as fast when some of them are idle
 
 
 class StackedEngine(Engine):
@@ -149,10 +151,11 @@ class StackedEngine(Engine):
                 if plan.compile
                 else self._steps
             )
+            widths = widths_of(plan.lanes, plan.narrow) if on_gpu else [plan.lanes, plan.narrow]
             self._runner = Runner(
-                advance, self.layout, self._update, lanes=plan.lanes, narrow=plan.narrow,
-                steps=plan.steps_per_call, batch_size=batch_size, device=plan.device, dtype=plan.compute_dtype,
-                effort=self.effort,
+                advance, self.layout, self._update, widths=widths, most_waste=MOST_WASTE if on_gpu else 1.0,
+                always_pulled=on_gpu, steps=plan.steps_per_call, batch_size=batch_size, device=plan.device,
+                dtype=plan.compute_dtype, effort=self.effort,
             )  # fmt: skip
         return self._runner
 
@@ -169,7 +172,9 @@ class StackedEngine(Engine):
             part = next_stack(sizes[others], start, min(self.plan.lanes, self.rows_that_fit))
             try:
                 rows = self._stacked_gradients(model, clients[others[part]], round, data)
-            except torch.OutOfMemoryError as error:
+            except RuntimeError as error:
+                if not ran_out(error):
+                    raise
                 self._shrink(part.stop - start, error)
                 continue
             yield from zip(others[part].tolist(), rows, strict=True)

@@ -9,7 +9,6 @@ from lit_cfl.checkpoint import write_atomically
 from lit_cfl.look import Look
 from lit_cfl.pictures.layers import layer_scores
 from lit_cfl.pictures.run import accuracies, client_map, memberships, similarity
-from lit_cfl.tables import read_table
 
 _LAYERS = {"layer", "cluster", "silhouette", "gap", "chosen"}
 
@@ -25,6 +24,7 @@ class PictureFolder:
     def __init__(self, path: Path, only_layers: bool = False) -> None:
         self.path, self.only_layers = path, only_layers
         self._compared: int | None = None  # the snapshot that was drawn
+        self._layers = 0  # rows that were drawn
         self._ended = False
 
     def draw(self, look: Look) -> dict[str, Path]:
@@ -36,7 +36,9 @@ class PictureFolder:
 
     def _due(self, look: Look) -> dict[str, Callable[[], Figure]]:
         due: dict[str, Callable[[], Figure]] = {}
-        if look.last and (rows := _layer_rows(look)):
+        rows = _layer_rows(look)
+        if len(rows) > self._layers:
+            self._layers = len(rows)
             due["layers"] = lambda: layer_scores(rows)
         if self.only_layers:
             return due
@@ -57,5 +59,5 @@ class PictureFolder:
 
 
 def _layer_rows(look: Look) -> list[dict[str, object]]:
-    rows = read_table(look.tables["layers"]) if "layers" in look.tables else []
+    rows = look.table("layers")
     return rows if rows and set(rows[0]) >= _LAYERS else []

@@ -5,6 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
+from lit_cfl import algorithms
 from lit_cfl.progress.tables import new_table, number
 from lit_cfl.run import Finished
 from lit_cfl.tables import read_table
@@ -15,14 +16,18 @@ _MANY = 0.25  # share of clients that lose, from which clustering is in doubt
 
 def closing_table(console: Console, finished: Finished) -> None:
     """The figures of a run and its baseline, and what to make of them."""
+    parts = [part for part in (finished, finished.baseline) if part is not None]
     table = new_table("", "weighted accuracy", "mean", "worst 10 %", "ARI", "traffic MiB", "time s")
-    for part in (finished, finished.baseline):
-        if part is not None:
-            table.add_row(*_cells(part.summary))
+    for part in parts:
+        table.add_row(*_cells(part.summary))
     console.print(table)
     seeds = finished.summary.get("seeds")
     note = f"means of {seeds} seeds" if seeds else "test data, last round, a client each"
     console.print(f"({note}; ARI: agreement with the true clusters, 1 = equal)", style="dim", soft_wrap=True)
+    for part in parts:
+        known = getattr(algorithms, str(part.summary["algorithm"]), None)  # the user's own are not there
+        if known is not None and known.reservation:
+            console.print(f"({known.reservation})", style="dim", soft_wrap=True)
     if finished.summary["clusters/ari"] is None:
         for line in _without_truth(finished):
             console.print(line, soft_wrap=True, highlight=False)

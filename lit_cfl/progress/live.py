@@ -12,12 +12,16 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from lit_cfl.run import Finished
 
 Row = dict[str, Any]
-_WIDE = 110  # characters, from which there is room for a bar
+_WIDE, _BAR = 110, 20  # characters, from which there is room for a bar, and its own
 _SECONDS = 2.0  # least time between two lines in a pipe
 
 
-def describe(row: Row) -> str:
-    """What matters of a row of `metrics.csv`, in at most 55 characters."""
+def describe(row: Row, width: int | None = None) -> str:
+    """What matters of a row of `metrics.csv`, in at most 55 characters.
+
+    Args:
+        width: leave out what does not fit into so many characters; None = nothing.
+    """
     split = "val" if row["val/weighted_accuracy"] is not None else "test"
     accuracy = row[f"{split}/weighted_accuracy"]
     parts = [f"{split} accuracy {'-' if accuracy is None else f'{accuracy:.2f}'}", f"clusters {row['clusters/count']}"]
@@ -25,6 +29,8 @@ def describe(row: Row) -> str:
         parts.append(f"ARI {row['clusters/ari']:.2f}")
     if row["clusters/unobserved"]:
         parts.append(f"{row['clusters/unobserved']} unplaced")
+    while width is not None and len(parts) > 1 and len("  ".join(parts)) > width:
+        parts.pop()
     return "  ".join(parts)
 
 
@@ -56,17 +62,20 @@ class Live(Display):
     """A line that is redrawn in place, with a bar where there is room."""
 
     def started(self, title: str, first: int, rounds: int, seed: int | None = None) -> None:
-        bar = [BarColumn(bar_width=20)] if self.console.width >= _WIDE else []
+        wide, name = self.console.width >= _WIDE, _named(title, seed)
+        bar = [BarColumn(bar_width=_BAR)] if wide else []
+        around = f"{name} round {rounds}/{rounds}  0:00:00 left"
+        self.room = self.console.width - len(around) - (_BAR + 1 if wide else 0)
         self.progress = Progress(
             TextColumn("[bold]{task.description}"), *bar, TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
             TextColumn("{task.fields[line]}"), TimeRemainingColumn(compact=True), TextColumn("left"),
             console=self.console,
         )  # fmt: skip
-        self.task = self.progress.add_task(_named(title, seed), total=rounds, completed=first, line="starting")
+        self.task = self.progress.add_task(name, total=rounds, completed=first, line="starting")
         self.progress.start()
 
     def row(self, row: Row) -> None:
-        self.progress.update(self.task, completed=row["round"] + 1, line=describe(row))
+        self.progress.update(self.task, completed=row["round"] + 1, line=describe(row, self.room))
 
     def ended(self, reason: str | None) -> None:
         self.progress.stop()

@@ -1,5 +1,6 @@
 """Where the words of a run go, for people and for programs."""
 
+import os
 from collections.abc import Callable
 
 from rich.console import Console
@@ -22,21 +23,35 @@ class Screen:
         self.out = Console()
         self.aside = Console(stderr=True) if quiet or json else self.out  # for words that no program reads
 
+    @property
+    def live(self) -> bool:
+        """Whether a line can be redrawn: in a terminal, but in no log, be it one that takes colours or is CI's."""
+        return self.out.file.isatty() and self.out.is_interactive and not os.environ.get("CI")
+
     def say(self, line: str) -> None:
         """A line for people."""
         self.aside.print(line, soft_wrap=True, highlight=False, markup=False)
 
-    def watch(self, between_clients: Callable[[], None] = lambda: None) -> Watch:
-        """A display that suits where the output goes."""
+    def watch(self, between_clients: Callable[[], None] = lambda: None, several_seeds: bool = False) -> Watch:
+        """A display that suits where the output goes.
+
+        Args:
+            between_clients: see `Watch`.
+            several_seeds: whether people have to be told which one it is.
+        """
         display = self._display()
-        return Watch(display.started, between_clients, display.row, display.ended)
+
+        def started(title: str, first: int, rounds: int, seed: int) -> None:
+            display.started(title, first, rounds, seed if several_seeds or self.json else None)
+
+        return Watch(started, between_clients, display.row, display.ended)
 
     def _display(self) -> Display:
         if self.json:
             return Json(self.out)
         if self.quiet:
             return Nothing(self.out)
-        return Live(self.out) if self.out.is_terminal else Lines(self.out)
+        return Live(self.out) if self.live else Lines(self.out)
 
     def close(self, finished: Finished) -> None:
         """What came of the run."""

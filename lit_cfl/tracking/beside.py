@@ -30,14 +30,18 @@ class Guard:
     failed: bool = False
 
     def __call__(self, do: Callable[[], T]) -> T | None:
-        if self.failed:
-            return None
+        return None if self.failed else self.at_last(do)
+
+    def at_last(self, do: Callable[[], T]) -> T | None:
+        """Does what is due even after a failure, of which no more is said."""
         try:
             return do()
         except Exception as error:
-            self.failed = True
             why = f"{type(error).__name__}: {error}".splitlines()[0]
-            warnings.warn(Notice(f"{self.title} failed and is left out of the rest of this run ({why})"), stacklevel=2)
+            if not self.failed:
+                text = f"{self.title} failed and is left out of the rest of this run ({why})"
+                warnings.warn(Notice(text), stacklevel=2)
+            self.failed = True
             return None
 
 
@@ -118,5 +122,5 @@ class Beside:
     def _finish(self, status: Status) -> None:
         run = self._run
         if run is not None:
-            self._wandb.failed = False
-            self._wandb(lambda: run.finish(status))
+            self._wandb.at_last(lambda: run.finish(status))
+            self._wandb(run.require_kept)

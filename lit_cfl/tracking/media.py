@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from lit_cfl.look import Look
-from lit_cfl.tables import read_table
 
 _MAX_ROWS = 1000  # the last ones of a table
 _BINS = np.linspace(0, 1, 21)
@@ -28,8 +27,8 @@ def media(look: Look, pictures: Mapping[str, Path], with_tables: bool) -> dict[s
     if len(tested):
         found["clients/accuracy"] = wandb.Histogram(np_histogram=np.histogram(tested, _BINS))
     if with_tables:
-        own = {name: read_table(path) for name, path in look.tables.items()} if look.last else {}
-        tables: dict[str, Sequence[Mapping[str, Any]]] = {**own, "clusters": look.clusters}
+        tables: dict[str, Sequence[Mapping[str, Any]]] = {name: look.table(name) for name in look.tables}
+        tables["clusters"] = look.clusters
         found |= {f"tables/{name}": _table(rows) for name, rows in tables.items() if rows}
     return found
 

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import struct
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 _BLOCK, _HEADER = 32768, 7
@@ -34,8 +35,12 @@ def first_missing_round(wandb: Path, run_id: str | None, logged: int) -> int:
     if not wandb.exists():
         return 0
     folders = folders_of(wandb, run_id)
-    rounds = (row["round"] for folder in folders for row in history(folder) if "round" in row)
-    return int(max(rounds, default=-1)) + 1 if folders else logged
+    return max(map(_last_round, folders)) + 1 if folders else logged
+
+
+def _last_round(folder: Path) -> int:
+    """The last round that a folder holds; -1 = none."""
+    return next((int(row["round"]) for row in history(folder, backwards=True) if "round" in row), -1)
 
 
 def mend(wandb: Path, run_id: str | None) -> None:
@@ -50,17 +55,19 @@ def mend(wandb: Path, run_id: str | None) -> None:
                 os.truncate(path, end)
 
 
-def history(folder: Path) -> Iterator[dict[str, float]]:
-    """The rows that were logged into one folder, up to where it was cut off."""
+def history(folder: Path, backwards: bool = False) -> Iterator[dict[str, float]]:
+    """The rows that were logged into one folder, up to where it was cut off; the last one first if `backwards`."""
+    from google.protobuf.message import DecodeError  # type: ignore[import-untyped]  # it has no types
     from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]  # made when it is imported
 
     for path in folder.glob("*.wandb"):
-        for _, data in entries(path.read_bytes()):
-            record = Record.FromString(data)
-            if record.WhichOneof("record_type") == "history":
-                yield {
-                    item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in record.history.item
-                }
+        found = list(entries(path.read_bytes()))
+        for _, data in reversed(found) if backwards else found:
+            with suppress(DecodeError):  # a disk that was full may leave holes
+                record = Record.FromString(data)
+                if record.WhichOneof("record_type") == "history":
+                    items = record.history.item
+                    yield {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items}
 
 
 def entries(data: bytes) -> Iterator[tuple[int, bytes]]:

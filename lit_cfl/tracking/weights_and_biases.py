@@ -3,15 +3,11 @@
 import logging
 import os
 import shlex
-import ssl
-import sys
-import urllib.error
-import urllib.request
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
+from time import monotonic, sleep
 from typing import Any, Literal
 
 from lit_cfl.errors import Notice
@@ -20,10 +16,9 @@ from lit_cfl.tracking.artifacts import Models, gathered, log_artifact
 from lit_cfl.tracking.media import media
 from lit_cfl.tracking.offline import first_missing_round, mend
 from lit_cfl.tracking.options import Mode, Tracking
+from lit_cfl.tracking.service import answers, end_service, noted_mode, settings, staged_in, without_launch
 
-_REACH_SECONDS = 3.0  # to see whether the server answers at all
-_INIT_SECONDS = 20.0
-_FINISH_SECONDS = 60.0  # for what is left to upload at the end
+_FLUSH_SECONDS = 10.0  # for the end of an offline run to reach its file
 
 
 class WandbRun:
@@ -47,16 +42,18 @@ class WandbRun:
         import wandb
 
         self._path, self._first = path, first_missing_round(path / "wandb", run_id, logged)
+        self._next = self._first
         mend(path / "wandb", run_id)
         (path / "wandb").mkdir(exist_ok=True)  # where wandb cannot make it, it takes a temporary folder
+        offline = mode == "offline" or (mode is None and noted_mode() != "online")
         wandb.setup(wandb.Settings(silent=True, mode="online"))  # so that the key is looked for
         self._options: dict[str, Any] = {
             "id": run_id, "resume": "allow", "name": name, "dir": path, "config": dict(config), "tags": tracking.tags,
             "project": tracking.project, "entity": tracking.entity, "group": tracking.group, "notes": tracking.notes,
-            "settings": _settings(wandb),
+            "settings": settings(wandb),
         }  # fmt: skip
-        with _without_launch():
-            online = self._online(asked=mode == "online") if mode != "offline" else None
+        with without_launch():
+            online = None if offline else self._online(asked=mode == "online")
             self.run = wandb.init(mode="offline", **self._options) if online is None else online
         self._server: str | None = None if online is None else wandb.setup().settings.base_url
         logging.getLogger("wandb").setLevel(logging.CRITICAL)  # its diary: on a full disk, tracebacks on the screen
@@ -75,14 +72,14 @@ class WandbRun:
             _tell(str(error))
             return None
         server = wandb.setup().settings.base_url
-        if not _answers(server):
+        if not answers(server):
             _tell(f"{server} does not answer")
             return None
         try:
             return wandb.init(mode="online", **self._options)
         except Exception as error:  # a wrong key, a project of somebody else, an outage
             _tell(str(error).splitlines()[0].replace(f" for run {self._options['id']}", ""))
-            wandb.teardown()  # or the id would stay in use
+            end_service()  # or the id would stay in use
             return None
 
     def log(self, row: Mapping[str, Any], look: Look | None, pictures: Mapping[str, Path]) -> None:
@@ -90,8 +87,9 @@ class WandbRun:
         if row["round"] < self._first:
             return
         shown = {} if look is None else media(look, pictures, with_tables=self._takes_artifacts())
-        with _staged_in(self._path / "wandb"):
+        with staged_in(self._path / "wandb"):
             self.run.log(dict(row) | shown)
+        self._next = int(row["round"]) + 1
 
     def conclude(self, summary: Mapping[str, Any], models: Callable[[], Models]) -> None:
         """Logs what is known at the end."""
@@ -103,7 +101,7 @@ class WandbRun:
 
     def _takes_artifacts(self) -> bool:
         """Whether tables and artifacts can be logged without waiting: online, wandb asks the server about each."""
-        return self._server is None or _answers(self._server)
+        return self._server is None or answers(self._server)
 
     def finish(self, status: Literal["success", "failed"]) -> None:
         """Ends it.
@@ -117,56 +115,24 @@ class WandbRun:
         except TimeoutError as error:
             command = f"wandb sync --include-online {shlex.quote(str(folder))}"
             raise TimeoutError(f"not all could be uploaded; to upload the rest: {command}") from error
+        except Exception:
+            end_service()  # it died, and the next run needs one
+            raise
 
+    def require_kept(self) -> None:
+        """After the end of a run that is offline: asks whether its files hold what was logged. wandb itself does not.
 
-@contextmanager
-def _without_launch() -> Iterator[None]:
-    """Spares what wandb would look up for its job queue, W&B Launch: the import takes longer than all the rest."""
-    name = "wandb.sdk.launch.inputs.internal"
-    spared = name not in sys.modules
-    if spared:
-        sys.modules[name] = None  # type: ignore[assignment]  # Python's own way to make an import fail
-    try:
-        yield
-    finally:
-        if spared:
-            del sys.modules[name]
-
-
-@contextmanager
-def _staged_in(folder: Path) -> Iterator[None]:
-    """Lets wandb keep the files of tables there until they are uploaded, not in the user's home."""
-    own = "WANDB_DATA_DIR" not in os.environ
-    if own:
-        os.environ["WANDB_DATA_DIR"] = str(folder.absolute())
-    try:
-        yield
-    finally:
-        if own:
-            del os.environ["WANDB_DATA_DIR"]
-
-
-def _settings(wandb: Any) -> Any:
-    """Quiet, and without anything about the machine, its user, its folders and its other programs."""
-    return wandb.Settings(
-        reinit="create_new", program="lit-cfl", host="", symlink=False, silent=True, console="off",
-        init_timeout=_INIT_SECONDS, finish_timeout=_FINISH_SECONDS, finish_timeout_raises=True,
-        disable_git=True, disable_code=True, x_disable_machine_info=True, x_disable_meta=True, x_disable_stats=True,
-        x_save_requirements=False,
-    )  # fmt: skip
-
-
-def _answers(server: str) -> bool:
-    """Whether anything answers there, be it an error: wandb alone would try for minutes."""
-    try:
-        with urllib.request.urlopen(server, timeout=_REACH_SECONDS):  # noqa: S310  # wandb's own setting
-            return True
-    except urllib.error.HTTPError:
-        return True
-    except urllib.error.URLError as error:
-        return isinstance(error.reason, ssl.SSLError)  # wandb may know its certificate
-    except OSError:
-        return False
+        Raises:
+            OSError: they do not.
+        """
+        deadline = monotonic() + _FLUSH_SECONDS
+        while self._server is None:
+            missing = first_missing_round(self._path / "wandb", self.run.id, self._next)
+            if missing >= self._next:
+                return
+            if monotonic() > deadline:
+                raise OSError(f"its files end before round {missing}, is the disk full? metrics.csv has all rounds")
+            sleep(0.05)
 
 
 @cache

@@ -10,7 +10,7 @@ import yaml
 from lit_cfl.config_files import config_files, found_config, with_absolute_paths
 from lit_cfl.configuration import parse_run
 from lit_cfl.errors import InputError
-from tune.candidate import build
+from tune.check import check_study
 from tune.launching.files import Files, as_in_the_job, included, left_here, own_code
 from tune.options import parse_study
 
@@ -84,10 +84,8 @@ def _study(words: Sequence[str]) -> Order:
     request = parse_study(words)
     _refuse("resume", request.resume)
     _refuse("ray.address", request.address)
-    config, space = asdict(request.study), request.study.searched()
-    for point in [{}, *space.corners()]:
-        build(config["base"], space.words(point))
-    return Order("tune", request.study.name, config, {}, [], [])
+    check_study(request.study)
+    return Order("tune", request.study.name, asdict(request.study), {}, [], [])
 
 
 def _refuse(option: str, value: object) -> None:

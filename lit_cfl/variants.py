@@ -1,4 +1,4 @@
-"""From a study's base and one point of its space to an Experiment, through the parser of `lit-cfl run`."""
+"""Experiments that differ from a file's in some options, built through the parser of `lit-cfl run`."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -19,11 +19,11 @@ Config = Mapping[str, Any]  # content of an experiment's file
 
 
 def base_config(base: str | Mapping[str, Any], beside: Path | None = None) -> dict[str, Any]:
-    """The base experiment as plain values that hold in any folder.
+    """An experiment's configuration as plain values that hold in any folder, without its baseline.
 
     Args:
-        base: a file, the name of a packaged configuration, or the experiment itself.
-        beside: folder of the study's file, where the user's own classes and a relative `base` may lie.
+        base: a file, the name of a packaged configuration, or the configuration itself.
+        beside: a folder where the user's own classes and a relative `base` may lie.
 
     Raises:
         InputError: there is no such file, or its content is no experiment.
@@ -44,9 +44,9 @@ def _read(file: str) -> dict[str, Any]:
     try:
         content = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"base: {file} is no YAML file: {error}") from error
+        raise InputError(f"{file} is no YAML file: {error}") from error
     if not isinstance(content, dict):
-        raise InputError(f"base: {file} holds no experiment")
+        raise InputError(f"{file} holds no experiment")
     return content
 
 
@@ -56,7 +56,7 @@ def build(config: Config, words: Sequence[str] = ()) -> Experiment:
         file = Path(folder) / "experiment.yaml"
         file.write_text(yaml.safe_dump(dict(config), allow_unicode=True, sort_keys=False), encoding="utf-8")
         try:
-            experiment = parse_run(["--config", str(file), *words], prog="lit-cfl tune").experiment
+            experiment = parse_run(["--config", str(file), *words]).experiment
         finally:  # the parser expects classes of the user's own beside the file
             sys.path[:] = [path for path in sys.path if path != str(Path(folder).resolve())]
     described = experiment.described()

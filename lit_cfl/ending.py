@@ -1,0 +1,51 @@
+"""What is written when a run is over."""
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from lit_cfl.evaluation import Evaluation, place_for_scoring, score_clients, weighted_accuracy
+from lit_cfl.experiment import Prepared
+from lit_cfl.rounds import Round
+from lit_cfl.run_contents import Row, client_rows, membership_arrays
+from lit_cfl.run_directory import RunDirectory, write_json
+
+
+def write_end(
+    prepared: Prepared, directory: RunDirectory, r: Round, evaluation: Evaluation, memberships: Mapping[int, Tensor],
+    best: float | None, stopped: str | None,
+) -> Row:  # fmt: skip
+    """Writes `memberships.npz`, `clients.csv` and `summary.json`, the last. Returns the summary.
+
+    Args:
+        r, evaluation: the last round.
+        memberships: cluster of each client `[clients]` by round.
+        best: the best test accuracy, among evaluations that cover every client.
+        stopped: why the run stopped early, if it did.
+    """
+    directory.write_arrays("memberships.npz", membership_arrays(memberships, r.data))
+    newcomers = _score_newcomers(prepared, r)
+    directory.write_clients(client_rows(r.data, [evaluation, *([newcomers] if newcomers else [])]))
+    summary: Row = {"algorithm": type(prepared.experiment.algorithm).__name__, "seed": prepared.seed}
+    summary |= {"partition": prepared.fingerprint["partition"], "stopped": stopped} | directory.rows[-1]
+    summary["test/max_weighted_accuracy"] = best
+    known = [row["clusters/silhouette"] for row in directory.rows if row["clusters/silhouette"] is not None]
+    summary["clusters/silhouette"] = known[-1] if known else None  # known only where clients were compared
+    if newcomers and "test" in newcomers.scores:
+        test = newcomers.scores["test"]
+        summary["test/newcomers_accuracy"] = weighted_accuracy(test.correct, test.count)
+    summary["time/wasted_share"] = prepared.engine.wasted_share
+    write_json(directory.path / "summary.json", summary)
+    return summary
+
+
+def _score_newcomers(prepared: Prepared, r: Round) -> Evaluation | None:
+    """Places the clients held out of training, and scores them; the state keeps nothing of it."""
+    if r.data.newcomers is None:
+        return None
+    algorithm, engine = prepared.experiment.algorithm, prepared.engine
+    clients = r.data.newcomers.nonzero().flatten()
+    placed = place_for_scoring(algorithm, r.state, engine, r.data, clients, r.number)
+    clients, index = clients[placed.index >= 0], placed.index[placed.index >= 0]
+    scores = score_clients(engine, placed.models, index, clients, r.data, "test")
+    return Evaluation(clients, index, {"test": scores}, {}, full_coverage=True)

@@ -1,0 +1,82 @@
+"""How wandb and its process are used: quietly, without what is personal, and without waiting for anything."""
+
+import os
+import ssl
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+_REACH_SECONDS = 3.0  # to see whether the server answers at all
+_INIT_SECONDS = 20.0
+FINISH_SECONDS = 60.0  # for what is left to upload at the end
+
+
+@cache
+def noted_mode() -> str:
+    """What `wandb offline` or `wandb disabled` noted in W&B's own settings, before ours are added to them."""
+    import wandb
+
+    return str(wandb.setup(wandb.Settings(silent=True)).settings.mode)
+
+
+def end_service() -> None:
+    """Ends the process of wandb, which the next run starts anew."""
+    import wandb
+
+    with suppress(Exception, SystemExit):
+        wandb.teardown()
+
+
+@contextmanager
+def without_launch() -> Iterator[None]:
+    """Spares what wandb would look up for its job queue, W&B Launch: the import takes longer than all the rest."""
+    name = "wandb.sdk.launch.inputs.internal"
+    spared = name not in sys.modules
+    if spared:
+        sys.modules[name] = None  # type: ignore[assignment]  # Python's own way to make an import fail
+    try:
+        yield
+    finally:
+        if spared:
+            del sys.modules[name]
+
+
+@contextmanager
+def staged_in(folder: Path) -> Iterator[None]:
+    """Lets wandb keep the files of tables there until they are uploaded, not in the user's home."""
+    own = "WANDB_DATA_DIR" not in os.environ
+    if own:
+        os.environ["WANDB_DATA_DIR"] = str(folder.absolute())
+    try:
+        yield
+    finally:
+        if own:
+            del os.environ["WANDB_DATA_DIR"]
+
+
+def settings(wandb: Any) -> Any:
+    """Quiet, and without anything about the machine, its user, its folders and its other programs."""
+    return wandb.Settings(
+        reinit="create_new", program="lit-cfl", host="", symlink=False, silent=True, console="off",
+        init_timeout=_INIT_SECONDS, finish_timeout=FINISH_SECONDS, finish_timeout_raises=True,
+        disable_git=True, disable_code=True, x_disable_machine_info=True, x_disable_meta=True, x_disable_stats=True,
+        x_save_requirements=False,
+    )  # fmt: skip
+
+
+def answers(server: str) -> bool:
+    """Whether anything answers there, be it an error: wandb alone would try for minutes."""
+    try:
+        with urllib.request.urlopen(server, timeout=_REACH_SECONDS):  # noqa: S310  # wandb's own setting
+            return True
+    except urllib.error.HTTPError:
+        return True
+    except urllib.error.URLError as error:
+        return isinstance(error.reason, ssl.SSLError)  # wandb may know its certificate
+    except OSError:
+        return False

@@ -1,0 +1,56 @@
+"""From a study to one of Ray Tune's searchers."""
+
+import inspect
+from functools import partial
+from typing import Any
+
+import optuna
+from ray.tune.search import BasicVariantGenerator
+from ray.tune.search.optuna import OptunaSearch
+
+from lit_cfl.errors import InputError
+from tune.classes import built, named_class
+from tune.schedulers import is_population_based
+from tune.spaces import Integers, OneOf, Parameter, Space, as_plain
+from tune.study import Study
+
+_SEARCHERS = {"BasicVariantGenerator": BasicVariantGenerator, "OptunaSearch": OptunaSearch}
+_SEEDS = ("seed", "random_state", "random_state_seed", "random_seed")  # names of one thing in Ray's searchers
+
+
+def searcher(study: Study, space: Space) -> Any:
+    """The searcher, seeded.
+
+    Raises:
+        InputError: none of Ray Tune's, or options that it does not take; one that a grid or PBT cannot use.
+    """
+    kind, given = named_class(study.searcher, "searcher", BasicVariantGenerator, _SEARCHERS)
+    if not issubclass(kind, BasicVariantGenerator) and (space.grid or is_population_based(study)):
+        what = "a grid" if space.grid else "population based training"
+        raise InputError(f"{what} draws its own values; leave out searcher {kind.__name__}")
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    accepted = inspect.signature(kind).parameters
+    seed = {name: study.search_seed for name in _SEEDS if name in accepted}
+    if issubclass(kind, BasicVariantGenerator):  # Ray itself limits all others
+        return built(kind, seed | {"max_concurrent": study.limits.concurrent or 0} | given, "searcher")
+    if issubclass(kind, OptunaSearch) and space.algorithms:
+        mine = {"metric": study.metric, "mode": study.objective.mode, "space": partial(_suggest, space)}
+        return built(kind, seed | mine | given, "searcher")
+    return built(kind, seed | given, "searcher")
+
+
+def _suggest(space: Space, trial: Any) -> None:
+    """Optuna asks for the values of the algorithm that it chose, and of no other."""
+    name = trial.suggest_categorical("algorithm", list(space.algorithms))
+    for p in space.of(name):
+        _suggest_one(trial, p)
+
+
+def _suggest_one(trial: Any, parameter: Parameter) -> None:
+    key, what = parameter.key, parameter.distribution
+    if isinstance(what, OneOf):
+        trial.suggest_categorical(key, [as_plain(value) for value in what.values])
+    elif isinstance(what, Integers):
+        trial.suggest_int(key, what.low, what.high - 1)
+    else:
+        trial.suggest_float(key, what.low, what.high, log=what.log, step=what.step or None)
