@@ -6,7 +6,7 @@ Prints, for trials of one core each on this machine:
   imports apart, in per cent (aim: below 15);
 * speedup: the plain loop over as many trials at once as there are cores (aim: 1.7 or more on two cores).
 
-    python benchmarks/search.py [--trials 4] [--rounds 240]
+    python benchmarks/search.py [--trials 4] [--rounds 480]
 """
 
 import argparse
@@ -27,7 +27,7 @@ _SPACE = {"algorithm.eta_g": {"choice": [0.0, 0.01, 0.02, 0.05]}}
 def main() -> None:
     parser = argparse.ArgumentParser(description="Overhead and speedup of a search.")
     parser.add_argument("--trials", type=int, default=4)
-    parser.add_argument("--rounds", type=int, default=240)
+    parser.add_argument("--rounds", type=int, default=480)
     given = parser.parse_args()
     base = base_config("fedgroup/digits") | {"rounds": given.rounds}
     base["data"]["init_args"]["validation"] = 0.25
