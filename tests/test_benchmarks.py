@@ -13,7 +13,15 @@ import torch
 pytestmark = pytest.mark.slow  # they start processes, each of which imports PyTorch
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
-NOT_NEEDED = ("ray", "wandb", "datasets", "jsonargparse", "docstring_parser", "optuna", "plotly", "rich")
+NOT_NEEDED = (
+    "ray",
+    "wandb",
+    "datasets",
+    "jsonargparse",
+    "docstring_parser",
+    "optuna",
+    "plotly",
+)  # rich: Lightning looks for its files
 MODELS = ["linear", "mlp", "cnn", "vgg16", "pfl-cifar10"]
 
 
