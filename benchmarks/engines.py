@@ -9,7 +9,7 @@ Cohorts, trained in batches of 10, 10 epochs a round, with SGD:
   of digits and some with many hundreds; where DIR holds `mnist`.
 
 Engines: `trainer`, one Lightning fit a client; `plain loop`; `stacked`, compiled, on one core; `two threads`, the same
-on two; `stacked, 2 processes`, on one core each, side by side; `1 worker` and `2 workers`, the plain loop in Ray actors
+on two; `..., 2 processes`, on one core each, side by side; `1 worker` and `2 workers`, the plain loop in Ray actors
 with a core each (only where --workers is given). The first round, which compiles and starts Ray, is stated apart.
 
 * of GEMM rate: of a large matrix product on this machine and one core (2 x 3 x parameters x examples operations a step;
@@ -47,7 +47,8 @@ from lit_cfl.tasks import Classification
 SHAPE, CLIENTS, IMAGES, BATCH, EPOCHS = [1, 28, 28], 20, 60, 10, 10
 COLUMNS = ("model", "cohort", "engine", "ms a client-step", "against trainer", "against plain loop", "first round s",
            "of GEMM rate", "waste")  # fmt: skip
-KINDS = ("trainer", "plain loop", "stacked", "two threads", "stacked, 2 processes")
+_TWICE = ", 2 processes"
+KINDS = ("trainer", "plain loop", "plain loop" + _TWICE, "stacked", "two threads", "stacked" + _TWICE)
 WORKERS = ("1 worker", "2 workers")
 Row = dict[str, Any]
 
@@ -126,9 +127,9 @@ def measured(model: str, kind: str, cohort: str, repeats: int) -> Row:
     return row
 
 
-def side_by_side(model: str, cohort: str, repeats: int) -> Row:
+def side_by_side(model: str, kind: str, cohort: str, repeats: int) -> Row:
     """Where two processes train at the same time: the slower one's time, for the work of both."""
-    command = [sys.executable, __file__, "--case", model, "stacked", cohort, "--repeats", str(repeats)]
+    command = [sys.executable, __file__, "--case", model, kind, cohort, "--repeats", str(repeats)]
     both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
     found: list[Row] = [json.loads(one.communicate()[0].splitlines()[-1]) for one in both]
     slower = max(found, key=lambda row: row["ms a client-step"])
@@ -162,8 +163,8 @@ def rows(models: list[str], cohorts: list[str], kinds: Sequence[str], repeats: i
     for model, cohort in product(models, cohorts):
         found: dict[str, float] = {}
         for kind in kinds:
-            if kind == "stacked, 2 processes":
-                row = side_by_side(model, cohort, repeats)
+            if kind.endswith(_TWICE):
+                row = side_by_side(model, kind.removesuffix(_TWICE), cohort, repeats)
             else:
                 row = measured(model, kind, cohort, 1 if kind == "trainer" else repeats)
             found[kind] = row["ms a client-step"]
