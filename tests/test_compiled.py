@@ -51,30 +51,25 @@ class OnRows(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.fc1, self.fc2 = nn.Linear(8, 4), nn.Linear(32, 10)
+        self.fc1, self.drop, self.fc2 = nn.Linear(8, 4), nn.Dropout(0.4), nn.Linear(32, 10)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return self.fc2(self.fc1(inputs.squeeze(1)).relu().flatten(1))
+        return self.fc2(self.drop(self.fc1(inputs.squeeze(1)).relu().flatten(1)))
 
 
 @pytest.mark.parametrize(
-    ("make", "local", "tolerance"),
+    ("make", "plan", "local", "tolerance"),
     [
-        (task(lambda: MCLR(SHAPE, 10)), LocalTraining(3, 10), 1e-6),
-        (
-            task(lambda: nn.Sequential(MLP(12, SHAPE, 16), nn.Dropout(0.4), nn.Linear(16, 10)), ADAM),
-            LocalTraining(3, 10, gradient_clip=0.5),
-            1e-4,
-        ),
-        (task(OnRows, MOMENTUM), LocalTraining(3, 10), 1e-6),
+        (task(lambda: MCLR(SHAPE, 10)), {"narrow": 1, "steps_per_call": 5}, LocalTraining(3, 10), 1e-6),
+        (task(OnRows, ADAM), {"narrow": 4}, LocalTraining(3, 10, gradient_clip=0.5), 1e-4),
+        (task(OnRows, MOMENTUM), {"narrow": 4}, LocalTraining(3, 10), 1e-6),
     ],
-    ids=["linear", "dropout, Adam, clipped", "momentum"],
+    ids=["as long runs have it", "dropout, Adam, clipped", "momentum"],
 )
-def test_the_plan_that_long_runs_have_gives_the_trainers_result(
-    make: Callable[[], LightningModule], local: LocalTraining, tolerance: float
+def test_compiled_steps_in_single_precision_give_the_trainers_result(
+    make: Callable[[], LightningModule], plan: dict[str, int], local: LocalTraining, tolerance: float
 ):
-    plan = Plan("stacked", lanes=4, narrow=1, steps_per_call=5, compile=True)
-    found, engine = fitted(make, plan, local=local)
+    found, engine = fitted(make, Plan("stacked", lanes=4, compile=True, **plan), local=local)
     assert engine.plan.compile  # the compiler did not give up
     assert_close(rows_of(found), rows_of(fitted(make, Plan("trainer"), local=local)[0]), rtol=0, atol=tolerance)
     cohort = torch.tensor([5, 3])
