@@ -122,7 +122,7 @@ def measured(model: str, kind: str, cohort: str, repeats: int) -> Row:
     later = median(seconds / steps for seconds, steps in times[1:])
     row: Row = {"first round s": times[0][0], "ms a client-step": 1000 * later}
     if kind in ("stacked", "two threads"):
-        row |= {"waste": made.effort.waste, "waste if padded": padded.waste}  # type: ignore[attr-defined]  # a stack's
+        row |= {"waste": made.effort.waste, "waste if padded": padded.waste}
     made.close()
     return row
 

@@ -21,6 +21,7 @@ from lit_cfl.errors import InputError, Notice
 from lit_cfl.local.clients import ClientWork, FitRequest
 from lit_cfl.local.dropout import set_key, step_keys, with_keyed_dropout
 from lit_cfl.local.graph import ran_out
+from lit_cfl.local.lanes import Effort
 from lit_cfl.local.plan import Plan
 from lit_cfl.local.scorer import EVALUATION_BATCH, Scorer
 from lit_cfl.local.scoring import losses_of, require_losses
@@ -70,6 +71,7 @@ class Engine(ABC):
 
     def __init__(self, task: TaskFactory, plan: Plan, seed: int, local: LocalTraining = LocalTraining()) -> None:
         self.plan, self.seed, self.local = plan, seed, local
+        self.effort = Effort()  # of stacks so far, a worker's too
         self.between_clients: Callable[[], None] = lambda: None  # may raise, to end a run between two clients
         self._task = task
         self.template = self._build(0)
@@ -242,7 +244,7 @@ class Engine(ABC):
     @property
     def wasted_share(self) -> float | None:
         """Share of the mini-batches computed so far that nobody trained on; None where clients do not stack."""
-        return None
+        return self.effort.waste if self.effort.computed else None
 
     def close(self) -> None:  # noqa: B027
         """Gives back what the engine holds beside memory: to be called by whoever built it. Can be called again."""

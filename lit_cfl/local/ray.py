@@ -17,7 +17,7 @@ from lit_cfl.errors import InputError, Notice
 from lit_cfl.local.batches import num_steps
 from lit_cfl.local.clients import FitRequest
 from lit_cfl.local.engine import Engine, LocalTraining, Placed, TaskFactory
-from lit_cfl.local.lanes import Effort, timetable
+from lit_cfl.local.lanes import timetable
 from lit_cfl.local.plan import Plan
 from lit_cfl.local.stackable import obstacles
 from lit_cfl.local.stacked import StackedEngine
@@ -40,7 +40,6 @@ class RayEngine(Engine):
 
     def __init__(self, task: TaskFactory, plan: Plan, seed: int, local: LocalTraining = LocalTraining()) -> None:
         super().__init__(task, plan, seed, local)
-        self.effort = Effort()  # of all workers together
         self._pool: Pool | None = None
         self._here: Engine | None = None  # for gradients
         self._stored: tuple[Examples, Ref] | None = None
@@ -49,10 +48,6 @@ class RayEngine(Engine):
     def close(self) -> None:
         self._pool = self._stored = None
         self._close_pool()
-
-    @property
-    def wasted_share(self) -> float | None:
-        return self.effort.waste if self.effort.computed else None
 
     def adopt(self, plan: Plan) -> None:
         if plan.lanes != self.plan.lanes:

@@ -103,11 +103,10 @@ class Worker:
         """
         engine, table = self._built(), torch.from_numpy(np.stack(rows))
         request = replace(shard.request, models=table, centers=table if shard.request.prox else None)
-        before = replace(_effort(engine))
+        before = replace(engine.effort)
         data = shard.data(self._examples(examples[0]))
         chunk = engine._fit_chunk(request, slice(0, len(request.clients)), shard.round, data)  # cut is the driver's
-        after = _effort(engine)
-        effort = Effort(after.useful - before.useful, after.computed - before.computed)
+        effort = Effort(engine.effort.useful - before.useful, engine.effort.computed - before.computed)
         return ShardDone(chunk.models.numpy(), chunk.losses.numpy(), chunk.trained.numpy(), effort, engine.plan.compile)
 
     def _built(self) -> Engine:
@@ -140,8 +139,3 @@ def _assembled(parts: Parts) -> Examples:
         warnings.simplefilter("ignore")  # the arrays are read-only; nobody writes into examples
         tensors: Parts = {k: torch.from_numpy(part) for k, part in parts.items() if isinstance(part, np.ndarray)}
     return Examples(**parts | tensors)
-
-
-def _effort(engine: Engine) -> Effort:
-    effort: Effort = getattr(engine, "effort", Effort())
-    return effort

@@ -96,11 +96,10 @@ def _by_rule(engine: str, device: str, precision: str, workload: Workload, given
     pays = workload.client_steps >= _COMPILING_PAYS and not workload.is_recurrent
     compiles = stacks and on_cpu and pays and has_compiler()
     compiles = given.get("compile", compiles)
-    gpus = max(1, torch.cuda.device_count()) if engine == "ray" and not on_cpu else 1
-    lanes = given.get(
-        "lanes", 1 if not stacks else lanes_of_gpu(workload, gpus) if not on_cpu else 4 if compiles else 1
-    )
     cores = os.cpu_count() or 1
+    workers = 1 if engine != "ray" else cores if on_cpu else torch.cuda.device_count()
+    by_rule = 1 if not stacks else lanes_of_gpu(workload, workers) if not on_cpu else 4 if compiles else 1
+    lanes = given.get("lanes", by_rule)
     threads = 1 if engine == "ray" else _threads(workload, cores, compiles)
     return {
         "device": device,
@@ -114,7 +113,7 @@ def _by_rule(engine: str, device: str, precision: str, workload: Workload, given
         else -(-lanes // 27),
         "steps_per_call": 5 if compiles and small else 1,
         "compile": compiles,
-        "workers": 1 if engine != "ray" else cores if on_cpu else torch.cuda.device_count(),
+        "workers": workers,
     }
 
 

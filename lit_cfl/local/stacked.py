@@ -26,7 +26,7 @@ from lit_cfl.local.engine import Engine, LocalTraining, Placed, TaskFactory
 from lit_cfl.local.gradients import LARGEST, next_stack, stacked_gradients
 from lit_cfl.local.graph import CapturedSteps, ran_out
 from lit_cfl.local.jobs import Job, Pool, Trained
-from lit_cfl.local.lanes import Effort, pool_capacity, pool_groups, widths_of
+from lit_cfl.local.lanes import pool_capacity, pool_groups, widths_of
 from lit_cfl.local.linear import with_stacked_linear
 from lit_cfl.local.plain import PlainLoop
 from lit_cfl.local.plan import Plan
@@ -58,11 +58,6 @@ class StackedEngine(Engine):
         self._steps = Steps(stacked, self.layout, self._update, local.gradient_clip, plan.autocast)
         self._runner: Runner | None = None
         self._capacity = 0
-        self.effort = Effort()  # how much of the stack's work was of use so far
-
-    @property
-    def wasted_share(self) -> float | None:
-        return self.effort.waste if self.effort.computed else None
 
     def adopt(self, plan: Plan) -> None:
         super().adopt(plan)
