@@ -25,8 +25,8 @@ import torch
 from cells import Row, run_cells
 from sklearn.metrics import adjusted_rand_score
 
-from datamodules import IID, MNIST, LabelShifts
 from lit_cfl.algorithms import CFL
+from lit_cfl.datamodules import IID, MNIST, LabelShifts
 from lit_cfl.evaluation import EvaluationPlan, evaluate
 from lit_cfl.experiment import Experiment
 from lit_cfl.local.engine import LocalTraining

@@ -44,8 +44,8 @@ def measured(work: Callable[[], Row]) -> Row:
 
 
 def fashion() -> Row:
-    from datamodules import FashionMNIST
-    from datamodules.partition import IID
+    from lit_cfl.datamodules import FashionMNIST
+    from lit_cfl.datamodules.partition import IID
 
     def work() -> Row:
         data = FashionMNIST(partition=IID(100)).federated(0)
@@ -55,9 +55,9 @@ def fashion() -> Row:
 
 
 def cifar() -> Row:
-    from datamodules import CIFAR10
-    from datamodules.partition import IID
-    from datamodules.skew import Rotations
+    from lit_cfl.datamodules import CIFAR10
+    from lit_cfl.datamodules.partition import IID
+    from lit_cfl.datamodules.skew import Rotations
 
     def work() -> Row:
         data = CIFAR10(partition=IID(100), skew=[Rotations([0, 180])], copies=True).federated(0)
@@ -70,7 +70,7 @@ def cifar() -> Row:
 def population(clients: int) -> Row:
     import torch
 
-    from datamodules import Synthetic
+    from lit_cfl.datamodules import Synthetic
     from lit_cfl.rounds import Cohorts
     from lit_cfl.run_contents import client_rows
     from lit_cfl.run_directory import RunDirectory

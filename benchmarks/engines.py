@@ -73,8 +73,8 @@ OPERATIONS = {"linear": 7_850, "mlp": 101_770, "cnn": 28 * 28 * 25 * 32 + 14 * 1
 
 def data(cohort: str = "even") -> FederatedData:
     if cohort != "even":
-        from datamodules import MNIST
-        from datamodules.partition import MNIST1000
+        from lit_cfl.datamodules import MNIST
+        from lit_cfl.datamodules.partition import MNIST1000
 
         return MNIST(partition=MNIST1000()).federated(0)
     rng = torch.Generator().manual_seed(0)

@@ -27,12 +27,12 @@ from statistics import fmean
 import torch
 from cells import Row, run_cells
 
-from datamodules import CIFAR10, IID, MNIST, Rotations
-from datamodules.image_sets import ImageSet
-from datamodules.partition import DominantClass
 from lit_cfl.aggregation import mean_by_cluster
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.clustering import cosine_similarity, separation_gap
+from lit_cfl.datamodules import CIFAR10, IID, MNIST, Rotations
+from lit_cfl.datamodules.image_sets import ImageSet
+from lit_cfl.datamodules.partition import DominantClass
 from lit_cfl.experiment import Experiment
 from lit_cfl.local.engine import LocalTraining
 from lit_cfl.nets import VGG16, LeNet, Net

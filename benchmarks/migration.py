@@ -24,15 +24,15 @@ import torch
 from cells import Row, run_cells
 from migration_watch import WATCHED, Watch
 
-from datamodules import MNIST, Digits
-from datamodules.federated import FederatedDataModule
-from datamodules.partition import MNIST1000, LabelGroups
-from datamodules.shift import SwapAll
 from lit_cfl import Experiment
 from lit_cfl.algorithms import Algorithm, FedAvg, FedGroup
 from lit_cfl.algorithms.flexcfl import FlexCFL
 from lit_cfl.clustering import ShiftMetric
 from lit_cfl.data import FederatedData
+from lit_cfl.datamodules import MNIST, Digits
+from lit_cfl.datamodules.federated import FederatedDataModule
+from lit_cfl.datamodules.partition import MNIST1000, LabelGroups
+from lit_cfl.datamodules.shift import SwapAll
 from lit_cfl.evaluation import EvaluationPlan, evaluate
 from lit_cfl.local.engine import LocalTraining
 from lit_cfl.nets import MCLR

@@ -29,7 +29,6 @@ import torch
 from cells import Row, run_cells
 from sklearn.metrics import adjusted_rand_score
 
-from datamodules import FEMNIST, IID, MNIST, Rotations
 from lit_cfl.algorithms import (
     CFL,
     FLHC,
@@ -46,6 +45,7 @@ from lit_cfl.algorithms import (
     LayerCFL,
     StoCFL,
 )
+from lit_cfl.datamodules import FEMNIST, IID, MNIST, Rotations
 from lit_cfl.evaluation import place_for_scoring, score_clients, weighted_accuracy
 from lit_cfl.experiment import Experiment
 from lit_cfl.local.engine import LocalTraining

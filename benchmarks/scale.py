@@ -69,8 +69,8 @@ def cohort(clients: int, rows_mib: int) -> Row:
 def population(clients: int, rows_mib: int) -> Row:
     import torch
 
-    from datamodules import Synthetic
     from lit_cfl.aggregation import mean_by_cluster
+    from lit_cfl.datamodules import Synthetic
     from lit_cfl.local.engine import LocalTraining
     from lit_cfl.local.plan import Plan
     from lit_cfl.local.stacked import StackedEngine

@@ -17,9 +17,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from lit_cfl.run import run
+from lit_cfl.tune.search import run_study
+from lit_cfl.tune.study import Limits, Study
 from lit_cfl.variants import base_config, build
-from tune.search import run_study
-from tune.study import Limits, Study
 
 _SPACE = {"algorithm.eta_g": {"choice": [0.0, 0.01, 0.02, 0.05]}}
 

@@ -26,8 +26,17 @@ import torch
 from cells import Row, run_cells
 from sklearn.metrics import adjusted_rand_score
 
-from datamodules import IID, MNIST, FashionMNIST, FederatedDataModule, Hybrid, LabelGroups, LabelShifts, Rotations
 from lit_cfl.algorithms.stocfl import StoCFL
+from lit_cfl.datamodules import (
+    IID,
+    MNIST,
+    FashionMNIST,
+    FederatedDataModule,
+    Hybrid,
+    LabelGroups,
+    LabelShifts,
+    Rotations,
+)
 from lit_cfl.evaluation import EvaluationPlan, evaluate, place_for_scoring
 from lit_cfl.experiment import Experiment, Prepared
 from lit_cfl.local.engine import LocalTraining

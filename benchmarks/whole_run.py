@@ -18,8 +18,8 @@ from time import perf_counter
 
 import torch
 
-from datamodules import MNIST, MNIST1000
 from lit_cfl.algorithms import FedGroup
+from lit_cfl.datamodules import MNIST, MNIST1000
 from lit_cfl.experiment import Experiment
 from lit_cfl.local.engine import LocalTraining
 from lit_cfl.nets import MCLR

@@ -1,13 +1,13 @@
 """Federated data modules: a data set, divided among clients, with the true clusters attached."""
 
-from datamodules.arrays import ArrayData
-from datamodules.digits import Digits
-from datamodules.federated import FederatedDataModule
-from datamodules.femnist import FEMNIST
-from datamodules.hf import HFDataset
-from datamodules.hybrid import Hybrid
-from datamodules.image_sets import CIFAR10, MNIST, EMNISTLetters, FashionMNIST, ImageSet
-from datamodules.partition import (
+from lit_cfl.datamodules.arrays import ArrayData
+from lit_cfl.datamodules.digits import Digits
+from lit_cfl.datamodules.federated import FederatedDataModule
+from lit_cfl.datamodules.femnist import FEMNIST
+from lit_cfl.datamodules.hf import HFDataset
+from lit_cfl.datamodules.hybrid import Hybrid
+from lit_cfl.datamodules.image_sets import CIFAR10, MNIST, EMNISTLetters, FashionMNIST, ImageSet
+from lit_cfl.datamodules.partition import (
     IID,
     MNIST1000,
     ClassesPerClient,
@@ -22,11 +22,11 @@ from datamodules.partition import (
     PowerLawSizes,
     Shards,
 )
-from datamodules.pooled import PooledDataModule
-from datamodules.sent140 import Sent140
-from datamodules.shift import Incremental, LabelDrift, SwapAll, SwapPart
-from datamodules.skew import LabelPermutations, LabelShifts, NoiseLevels, Rotations
-from datamodules.synthetic import Synthetic
+from lit_cfl.datamodules.pooled import PooledDataModule
+from lit_cfl.datamodules.sent140 import Sent140
+from lit_cfl.datamodules.shift import Incremental, LabelDrift, SwapAll, SwapPart
+from lit_cfl.datamodules.skew import LabelPermutations, LabelShifts, NoiseLevels, Rotations
+from lit_cfl.datamodules.synthetic import Synthetic
 
 __all__ = [
     "CIFAR10", "FEMNIST", "IID", "MNIST", "MNIST1000", "ArrayData", "ClassesPerClient", "Digits", "Dirichlet",

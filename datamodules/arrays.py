@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamodules.npz import KEYS, read_source
-from datamodules.partition import IID, Partition, Pool
-from datamodules.partition.natural import Natural
-from datamodules.pooled import PooledDataModule
-from datamodules.skew import Skew, skew_name
 from lit_cfl.data import Division, Examples
+from lit_cfl.datamodules.npz import KEYS, read_source
+from lit_cfl.datamodules.partition import IID, Partition, Pool
+from lit_cfl.datamodules.partition.natural import Natural
+from lit_cfl.datamodules.pooled import PooledDataModule
+from lit_cfl.datamodules.skew import Skew, skew_name
 from lit_cfl.errors import InputError
 
 

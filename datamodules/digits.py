@@ -5,10 +5,10 @@ from typing import Any
 
 import torch
 
-from datamodules.partition import IID, Partition, Pool
-from datamodules.pooled import PooledDataModule
-from datamodules.skew import Rotations, Skew
 from lit_cfl.data import Examples
+from lit_cfl.datamodules.partition import IID, Partition, Pool
+from lit_cfl.datamodules.pooled import PooledDataModule
+from lit_cfl.datamodules.skew import Rotations, Skew
 from lit_cfl.errors import InputError
 
 

@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from datamodules.columns import in_range
-from datamodules.image_sets import ImageSet
-from datamodules.partition import Partition
-from datamodules.partition.natural import Natural
+from lit_cfl.datamodules.columns import in_range
+from lit_cfl.datamodules.image_sets import ImageSet
+from lit_cfl.datamodules.partition import Partition
+from lit_cfl.datamodules.partition.natural import Natural
 from lit_cfl.errors import InputError
 
 CHARACTERS = digits + ascii_uppercase + ascii_lowercase

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from datamodules.tokens import Vocabulary
+from lit_cfl.datamodules.tokens import Vocabulary
 from lit_cfl.errors import InputError
 
 _REMEDY = "give a text file with a word and its numbers on each line, such as glove.6B.300d.txt"

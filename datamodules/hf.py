@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import torch
 
-from datamodules.cache import Arrays, cached
-from datamodules.columns import clients, in_range, matrix, whole_numbers
-from datamodules.image_sets import image_pool, pool_of
-from datamodules.images import Mode, Pixels, decode
-from datamodules.partition import IID, Partition, Pool
-from datamodules.partition.natural import Natural
-from datamodules.pooled import PooledDataModule
-from datamodules.source import Kind, Source, find
-from datamodules.tokens import Padding, Vocabulary
 from lit_cfl.data import Examples
+from lit_cfl.datamodules.cache import Arrays, cached
+from lit_cfl.datamodules.columns import clients, in_range, matrix, whole_numbers
+from lit_cfl.datamodules.image_sets import image_pool, pool_of
+from lit_cfl.datamodules.images import Mode, Pixels, decode
+from lit_cfl.datamodules.partition import IID, Partition, Pool
+from lit_cfl.datamodules.partition.natural import Natural
+from lit_cfl.datamodules.pooled import PooledDataModule
+from lit_cfl.datamodules.source import Kind, Source, find
+from lit_cfl.datamodules.tokens import Padding, Vocabulary
 from lit_cfl.errors import InputError
 
 

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamodules.federated import FederatedDataModule
-from datamodules.pooled import side_by_side
-from datamodules.skew import skew_name
 from lit_cfl.data import ClientIndex, Division, Examples, View
+from lit_cfl.datamodules.federated import FederatedDataModule
+from lit_cfl.datamodules.pooled import side_by_side
+from lit_cfl.datamodules.skew import skew_name
 from lit_cfl.errors import InputError
 
 _ALIKE = ("num_labels", "scale", "offset", "vocabulary", "embeddings")

@@ -6,13 +6,13 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from datamodules.cache import Arrays, cached
-from datamodules.columns import clients, in_range, whole_numbers
-from datamodules.images import Pixels, decode, scaling
-from datamodules.partition import IID, Partition, Pool
-from datamodules.pooled import PooledDataModule
-from datamodules.source import Source, find
 from lit_cfl.data import Examples
+from lit_cfl.datamodules.cache import Arrays, cached
+from lit_cfl.datamodules.columns import clients, in_range, whole_numbers
+from lit_cfl.datamodules.images import Pixels, decode, scaling
+from lit_cfl.datamodules.partition import IID, Partition, Pool
+from lit_cfl.datamodules.pooled import PooledDataModule
+from lit_cfl.datamodules.source import Source, find
 from lit_cfl.errors import InputError
 
 
@@ -20,7 +20,7 @@ class ImageSet(PooledDataModule):
     """A set of labelled images from the Hugging Face Hub or a local folder.
 
     Subclasses say which columns and labels it has. The images stay uint8; what was decoded is kept in the cache
-    (`datamodules.cache`).
+    (`lit_cfl.datamodules.cache`).
 
     Args:
         source: a Hub id, or a local folder in the same form; LITCFL_DATA=DIR maps every id to DIR/<name>.

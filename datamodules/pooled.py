@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamodules.federated import FederatedDataModule
-from datamodules.partition import Partition, Pool
-from datamodules.skew import Skew, all_views, dealt, skew_name, under_views
 from lit_cfl.data import ClientIndex, Division, Examples
+from lit_cfl.datamodules.federated import FederatedDataModule
+from lit_cfl.datamodules.partition import Partition, Pool
+from lit_cfl.datamodules.skew import Skew, all_views, dealt, skew_name, under_views
 from lit_cfl.errors import InputError, Notice
 
 

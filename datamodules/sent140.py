@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from datamodules import glove
-from datamodules.cache import Arrays, cached
-from datamodules.columns import clients, whole_numbers
-from datamodules.image_sets import pool_of
-from datamodules.partition import Natural, Partition, Pool
-from datamodules.pooled import PooledDataModule
-from datamodules.source import Source, find
-from datamodules.tokens import Padding, Vocabulary
 from lit_cfl.data import Examples
+from lit_cfl.datamodules import glove
+from lit_cfl.datamodules.cache import Arrays, cached
+from lit_cfl.datamodules.columns import clients, whole_numbers
+from lit_cfl.datamodules.image_sets import pool_of
+from lit_cfl.datamodules.partition import Natural, Partition, Pool
+from lit_cfl.datamodules.pooled import PooledDataModule
+from lit_cfl.datamodules.source import Source, find
+from lit_cfl.datamodules.tokens import Padding, Vocabulary
 from lit_cfl.errors import InputError
 
 NEGATIVE, NEUTRAL, POSITIVE = 0, 2, 4  # polarity, in the column `sentiment`

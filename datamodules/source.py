@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from datamodules.images import files_in
-from datamodules.loading import ScriptError, how_to_fetch, load
+from lit_cfl.datamodules.images import files_in
+from lit_cfl.datamodules.loading import ScriptError, how_to_fetch, load
 from lit_cfl.errors import InputError
 
 if TYPE_CHECKING:

@@ -17,10 +17,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from datamodules.federated import FederatedDataModule
-from datamodules.partition.base import shuffled
-from datamodules.partition.checks import require_share
 from lit_cfl.data import ClientIndex, Division, Examples
+from lit_cfl.datamodules.federated import FederatedDataModule
+from lit_cfl.datamodules.partition.base import shuffled
+from lit_cfl.datamodules.partition.checks import require_share
 from lit_cfl.errors import InputError
 from lit_cfl.seeds import derive
 

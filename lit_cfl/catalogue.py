@@ -9,10 +9,10 @@ from pathlib import Path
 _HERE = Path(__file__).parent
 _KINDS = {
     "algorithms": (_HERE / "algorithms", "Algorithm"),
-    "data": (_HERE.parent / "datamodules", "FederatedDataModule"),
-    "partitions": (_HERE.parent / "datamodules" / "partition", "Partition"),
-    "skews": (_HERE.parent / "datamodules", "Skew"),
-    "shifts": (_HERE.parent / "datamodules" / "shift", "Shift"),
+    "data": (_HERE / "datamodules", "FederatedDataModule"),
+    "partitions": (_HERE / "datamodules" / "partition", "Partition"),
+    "skews": (_HERE / "datamodules", "Skew"),
+    "shifts": (_HERE / "datamodules" / "shift", "Shift"),
     "nets": (_HERE / "nets", "Net"),
     "tasks": (_HERE / "tasks", "LightningModule"),
 }

@@ -76,14 +76,14 @@ def compare_command(arguments: Sequence[str]) -> int:
 
 def tune_command(arguments: Sequence[str]) -> int:
     """search an experiment's options with Ray Tune"""
-    from tune.command import search
+    from lit_cfl.tune.command import search
 
     return search(arguments)
 
 
 def launch_command(arguments: Sequence[str]) -> int:
     """send a run or a search to a Ray cluster"""
-    from tune.launch import launch
+    from lit_cfl.tune.launch import launch
 
     return launch(arguments)
 

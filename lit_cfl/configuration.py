@@ -9,27 +9,27 @@ import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from lightning import LightningModule
 
-import datamodules
-import datamodules.partition
-import datamodules.shift
-import datamodules.skew
 import lit_cfl.algorithms
+import lit_cfl.datamodules
+import lit_cfl.datamodules.partition
+import lit_cfl.datamodules.shift
+import lit_cfl.datamodules.skew
 import lit_cfl.nets
 import lit_cfl.tasks
-from datamodules.federated import FederatedDataModule
 from lit_cfl import tiny
 from lit_cfl.config_errors import explain
 from lit_cfl.config_files import append_to_path, config_files, found_config, with_recorded_config
 from lit_cfl.data import Examples
+from lit_cfl.datamodules.federated import FederatedDataModule
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
 
 SHORT_NAMES = (
-    datamodules,
-    datamodules.partition,
-    datamodules.shift,
-    datamodules.skew,
     lit_cfl.algorithms,
+    lit_cfl.datamodules,
+    lit_cfl.datamodules.partition,
+    lit_cfl.datamodules.shift,
+    lit_cfl.datamodules.skew,
     lit_cfl.nets,
     lit_cfl.tasks,
 )  # imported, so that their classes go by name

@@ -7,10 +7,10 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datamodules.federated import FederatedDataModule
 from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.data import FederatedData
 from lit_cfl.data.file import partition_hash
+from lit_cfl.datamodules.federated import FederatedDataModule
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.local.check import require_trainable

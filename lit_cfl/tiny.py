@@ -5,9 +5,9 @@ from dataclasses import fields, replace
 import numpy as np
 import torch
 
-from datamodules.federated import FederatedDataModule
 from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.data import Division, Examples, FederatedData
+from lit_cfl.datamodules.federated import FederatedDataModule
 from lit_cfl.experiment import Experiment
 from lit_cfl.local.work import Budget
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import torch
 
-from datamodules import FederatedDataModule
 from lit_cfl import Experiment
 from lit_cfl.algorithms import FedAvg
+from lit_cfl.datamodules import FederatedDataModule
 from lit_cfl.nets import MCLR
 from lit_cfl.run import run
 from lit_cfl.tables import read_table

@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from datamodules.partition import Partition, Pool
-from datamodules.partition.base import label_counts
 from lit_cfl.data import Division, Examples
+from lit_cfl.datamodules.partition import Partition, Pool
+from lit_cfl.datamodules.partition.base import label_counts
 
 DATA = Path(__file__).parents[2] / "shared/data"
 

@@ -6,12 +6,12 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from datamodules.partition import (
+from lit_cfl.data import ClientIndex, Division, Examples
+from lit_cfl.datamodules.partition import (
     Partition,
     Pool,
 )
-from datamodules.partition.base import label_counts
-from lit_cfl.data import ClientIndex, Division, Examples
+from lit_cfl.datamodules.partition.base import label_counts
 
 few = settings(deadline=None, derandomize=True, max_examples=30)
 some_counts = st.lists(st.integers(20, 60), min_size=4, max_size=8)  # examples of each label

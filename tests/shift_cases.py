@@ -8,8 +8,8 @@ from conftest import ids
 from hypothesis import settings
 from torch import Tensor
 
-from datamodules.shift import Incremental, LabelDrift, SwapAll, SwapPart
 from lit_cfl.data import ClientIndex, Examples, FederatedData, View
+from lit_cfl.datamodules.shift import Incremental, LabelDrift, SwapAll, SwapPart
 from lit_cfl.shifting import Moves, Shift, shifted, with_concepts
 
 VISIBLE = ("train", "validation", "test")

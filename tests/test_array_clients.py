@@ -8,11 +8,11 @@ import torch
 from own_arrays import error_of, examples_of_clients, given, owned
 from torch import Tensor
 
-from datamodules.arrays import ArrayData
-from datamodules.partition import IID
-from datamodules.partition.natural import Natural
-from datamodules.skew import LabelShifts, Rotations
 from lit_cfl.data import ClientIndex
+from lit_cfl.datamodules.arrays import ArrayData
+from lit_cfl.datamodules.partition import IID
+from lit_cfl.datamodules.partition.natural import Natural
+from lit_cfl.datamodules.skew import LabelShifts, Rotations
 
 # Clients
 

@@ -10,8 +10,8 @@ import torch
 from conftest import ids
 from own_arrays import OWNERS, error_of, folder_of, given, owned
 
-from datamodules.arrays import ArrayData
 from lit_cfl.algorithms import FedAvg
+from lit_cfl.datamodules.arrays import ArrayData
 from lit_cfl.experiment import Experiment
 from lit_cfl.nets import MCLR
 from lit_cfl.tasks import Classification

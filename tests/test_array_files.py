@@ -8,8 +8,8 @@ import pytest
 import torch
 from own_arrays import OWNERS, error_of, folder_of, given, saved
 
-from datamodules.arrays import ArrayData
-from datamodules.partition import IID
+from lit_cfl.datamodules.arrays import ArrayData
+from lit_cfl.datamodules.partition import IID
 
 
 def test_file_is_the_arrays_in_it(tmp_path: Path):

@@ -10,7 +10,7 @@ import pytest
 import torch
 from hub import files_up_to
 
-from datamodules.cache import cached
+from lit_cfl.datamodules.cache import cached
 from lit_cfl.errors import InputError
 
 ARRAYS = {

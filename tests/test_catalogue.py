@@ -11,21 +11,21 @@ from pathlib import Path
 import pytest
 from lightning import LightningModule
 
-from datamodules import FederatedDataModule
-from datamodules.partition import Partition
-from datamodules.skew import Skew
 from lit_cfl import algorithms, catalogue
 from lit_cfl.algorithms import Algorithm
 from lit_cfl.cli import main
+from lit_cfl.datamodules import FederatedDataModule
+from lit_cfl.datamodules.partition import Partition
+from lit_cfl.datamodules.skew import Skew
 from lit_cfl.nets import Net
 from lit_cfl.shifting import Shift
 
 PACKAGES = {
     "algorithms": ("lit_cfl.algorithms", Algorithm),
-    "data": ("datamodules", FederatedDataModule),
-    "partitions": ("datamodules.partition", Partition),
-    "skews": ("datamodules", Skew),
-    "shifts": ("datamodules.shift", Shift),
+    "data": ("lit_cfl.datamodules", FederatedDataModule),
+    "partitions": ("lit_cfl.datamodules.partition", Partition),
+    "skews": ("lit_cfl.datamodules", Skew),
+    "shifts": ("lit_cfl.datamodules.shift", Shift),
     "nets": ("lit_cfl.nets", Net),
     "tasks": ("lit_cfl.tasks", LightningModule),
 }

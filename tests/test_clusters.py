@@ -23,8 +23,8 @@ from studies import base, study_file
 
 from lit_cfl.cli import main
 from lit_cfl.errors import InputError
-from tune.cluster import require_seen_by_all
-from tune.launching.jobs import Jobs
+from lit_cfl.tune.cluster import require_seen_by_all
+from lit_cfl.tune.launching.jobs import Jobs
 
 FOLDER = Path(__file__).parents[1] / "configs" / "cluster"
 DOCS = Path(__file__).parents[1] / "docs" / "clusters.md"
@@ -94,7 +94,7 @@ def test_nodes_that_do_not_see_the_study_directory_are_named(monkeypatch: pytest
             sees[node[0]] for look, path, node in found if look is os.path.isdir and path == "/studies/x"
         ],
     )
-    monkeypatch.setattr("tune.cluster.ray", ray)
+    monkeypatch.setattr("lit_cfl.tune.cluster.ray", ray)
     sees = {"a": True, "b": True, "c": True}
     require_seen_by_all("/studies/x")
     sees |= {"b": False, "c": False}
@@ -220,7 +220,9 @@ def numbers(path: Path) -> list[dict[str, str]]:
 def test_a_launched_run_gives_what_it_gives_here(cluster: Cluster, tmp_path: Path, capsys):
     config = experiment_file(tmp_path)
     words = ["--config", config, "--rounds", "3"]
-    code, said = cluster.run(["-m", "tune.launch", *words, "--address", cluster.url, "--run_dir", "there"], tmp_path)
+    code, said = cluster.run(
+        ["-m", "lit_cfl.tune.launch", *words, "--address", cluster.url, "--run_dir", "there"], tmp_path
+    )
     assert code == 0, said
     assert "sends lit-cfl itself, the configuration, and own_slow.py" in said
     assert "round 3/3" in said
@@ -235,7 +237,7 @@ def test_a_launched_study_comes_back_with_its_best(cluster: Cluster, tmp_path: P
     space = {"algorithm.eta_g": {"grid": [0.0, 0.3]}}
     study_file(tmp_path, space=space, limits={}, scheduler="FIFOScheduler", num_repeats=1)
     words = ["--config", "study-to-run.yaml", "--address", cluster.url, "--remote_dir", str(tmp_path / "jobs")]
-    code, said = cluster.run(["-m", "tune.launch", *words, "--study_dir", "there"], tmp_path)
+    code, said = cluster.run(["-m", "lit_cfl.tune.launch", *words, "--study_dir", "there"], tmp_path)
     assert code == 0, said
     assert "2 trials: 2 finished, 0 stopped early, 0 failed" in said
     with (tmp_path / "there" / "trials.csv").open() as file:
@@ -253,7 +255,7 @@ LEFT_STOPPED_FOLLOWED = """
 import sys, time
 from pathlib import Path
 from ray.job_submission import JobSubmissionClient
-from tune.launch import launch
+from lit_cfl.tune.launch import launch
 *words, address, log = sys.argv[1:]
 assert launch([*words, "--detach", "--address", address]) == 0
 (job,) = [job.submission_id for job in JobSubmissionClient(address).list_jobs() if "halting-" in str(job.submission_id)]

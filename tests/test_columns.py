@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from datamodules.columns import clients, in_range, matrix, whole_numbers
+from lit_cfl.datamodules.columns import clients, in_range, matrix, whole_numbers
 from lit_cfl.errors import InputError
 
 

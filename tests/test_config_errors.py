@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from datamodules.shift import LabelDrift, SwapAll
-from datamodules.skew import LabelShifts, Rotations
 from lit_cfl.cli import main
 from lit_cfl.configuration import parse_data
+from lit_cfl.datamodules.shift import LabelDrift, SwapAll
+from lit_cfl.datamodules.skew import LabelShifts, Rotations
 from lit_cfl.errors import InputError
 
 MNIST = ("--data", "MNIST")

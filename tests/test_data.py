@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from datamodules import Digits
-from datamodules.partition.base import apportioned, in_proportion, split_each, with_same_labels
 from lit_cfl.data import ClientIndex, Examples, FederatedData, View
+from lit_cfl.datamodules import Digits
+from lit_cfl.datamodules.partition.base import apportioned, in_proportion, split_each, with_same_labels
 from lit_cfl.errors import InputError
 
 NUM_DIGITS = 1797

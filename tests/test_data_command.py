@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from datamodules import Digits
 from lit_cfl.cli import main
 from lit_cfl.data.file import load_partition, partition_hash
+from lit_cfl.datamodules import Digits
 
 
 def test_table_says_who_has_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

@@ -5,10 +5,10 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader
 
-from datamodules import Digits
-from datamodules.partition import IID
-from datamodules.skew import LabelShifts
 from lit_cfl.data import ClientIndex, FederatedData
+from lit_cfl.datamodules import Digits
+from lit_cfl.datamodules.partition import IID
+from lit_cfl.datamodules.skew import LabelShifts
 from lit_cfl.errors import InputError
 
 NUM_DIGITS = 1797

@@ -5,9 +5,9 @@ import pytest
 import torch
 from paper_cases import balanced, divided, labels_by_client, pool_of, real
 
-from datamodules.partition import Ditto500
-from datamodules.partition.base import label_counts
-from datamodules.partition.ditto500 import read_round, wanted_images
+from lit_cfl.datamodules.partition import Ditto500
+from lit_cfl.datamodules.partition.base import label_counts
+from lit_cfl.datamodules.partition.ditto500 import read_round, wanted_images
 
 
 def test_ditto_gives_exactly_the_released_totals():

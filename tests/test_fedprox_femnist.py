@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paper_cases import all_of, balanced, divided, pool_of, sizes_of
 
-from datamodules.partition import FedProxFEMNIST
-from datamodules.partition.base import label_counts
+from lit_cfl.datamodules.partition import FedProxFEMNIST
+from lit_cfl.datamodules.partition.base import label_counts
 from lit_cfl.errors import InputError
 
 

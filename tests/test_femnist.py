@@ -7,7 +7,7 @@ import pytest
 from hub import DIGITS, SHARED, fresh_caches, pixels, write_writers
 from one_round import round_of_fedavg
 
-from datamodules.femnist import CHARACTERS, FEMNIST
+from lit_cfl.datamodules.femnist import CHARACTERS, FEMNIST
 from lit_cfl.errors import InputError
 
 WRITERS = ["f1", "f0", "f1", "f2", "f0", "f1"]

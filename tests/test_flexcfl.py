@@ -10,12 +10,12 @@ from conftest import ids, rng
 from torch import Tensor
 from torch.testing import assert_close
 
-from datamodules import Digits
-from datamodules.partition import LabelGroups
-from datamodules.shift import SwapAll
 from lit_cfl import Experiment
 from lit_cfl.algorithms import FedAvg, FedGroup
 from lit_cfl.algorithms.flexcfl import FlexCFL
+from lit_cfl.datamodules import Digits
+from lit_cfl.datamodules.partition import LabelGroups
+from lit_cfl.datamodules.shift import SwapAll
 from lit_cfl.errors import InputError
 from lit_cfl.local.engine import LocalTraining
 from lit_cfl.local.work import Budget

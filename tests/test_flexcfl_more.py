@@ -7,9 +7,9 @@ import torch
 from conftest import ids, rng
 from test_flexcfl import TWO, line, swapped, two_groups
 
-from datamodules import Digits
-from datamodules.partition import LabelGroups
-from datamodules.shift import SwapAll
+from lit_cfl.datamodules import Digits
+from lit_cfl.datamodules.partition import LabelGroups
+from lit_cfl.datamodules.shift import SwapAll
 from lit_cfl.rounds import Round
 from lit_cfl.shifting import Shift
 

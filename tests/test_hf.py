@@ -11,9 +11,9 @@ import torch
 from datasets import ClassLabel, List, Value
 from hub import fresh_caches, picture, pixels, write
 
-from datamodules.hf import HFDataset, ImageOptions, TextOptions
-from datamodules.partition import IID
-from datamodules.partition.natural import Natural
+from lit_cfl.datamodules.hf import HFDataset, ImageOptions, TextOptions
+from lit_cfl.datamodules.partition import IID
+from lit_cfl.datamodules.partition.natural import Natural
 from lit_cfl.errors import InputError
 
 FEATURES = {

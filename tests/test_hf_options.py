@@ -11,10 +11,10 @@ from hub import DIGITS, SHARED, fresh_caches, write
 from jsonargparse import ArgumentParser
 from one_round import round_of_fedavg
 
-from datamodules import FederatedDataModule
-from datamodules.hf import HFDataset, ImageOptions, TextOptions
-from datamodules.partition.natural import Natural
 from lit_cfl.configuration import parse_data
+from lit_cfl.datamodules import FederatedDataModule
+from lit_cfl.datamodules.hf import HFDataset, ImageOptions, TextOptions
+from lit_cfl.datamodules.partition.natural import Natural
 from lit_cfl.errors import InputError
 
 
@@ -59,7 +59,7 @@ def test_options_can_be_configured():
         "kind": "numbers", "splits": ["train", "validation"], "images": {"mode": "L", "size": [8, 8]},
         "text": {"length": 9, "padding": "end"}, "validation": 0.1, "newcomers": 0.2,
     }  # fmt: skip
-    read = parser.parse_object({"data": {"class_path": "datamodules.hf.HFDataset", "init_args": given}})
+    read = parser.parse_object({"data": {"class_path": "lit_cfl.datamodules.hf.HFDataset", "init_args": given}})
     built = parser.instantiate(read).data
     assert (built.inputs, built.splits, built.validation) == (["a", "b"], ["train", "validation"], 0.1)
     assert (built.images, built.text) == (ImageOptions(mode="L", size=[8, 8]), TextOptions(9, "end"))

@@ -9,15 +9,15 @@ import torch
 from conftest import ids
 from torch import Tensor
 
-from datamodules import Digits
-from datamodules.arrays import ArrayData
-from datamodules.federated import FederatedDataModule
-from datamodules.hybrid import Hybrid, numbered
-from datamodules.partition import IID
-from datamodules.skew import LabelShifts, NoiseLevels, Rotations, Skew
-from datamodules.synthetic import Synthetic
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.data import ClientIndex, Examples
+from lit_cfl.datamodules import Digits
+from lit_cfl.datamodules.arrays import ArrayData
+from lit_cfl.datamodules.federated import FederatedDataModule
+from lit_cfl.datamodules.hybrid import Hybrid, numbered
+from lit_cfl.datamodules.partition import IID
+from lit_cfl.datamodules.skew import LabelShifts, NoiseLevels, Rotations, Skew
+from lit_cfl.datamodules.synthetic import Synthetic
 from lit_cfl.experiment import Experiment
 from lit_cfl.nets import MCLR
 from lit_cfl.tasks import Classification

@@ -9,12 +9,12 @@ import torch
 import yaml
 from conftest import ids
 
-from datamodules import Digits
-from datamodules.federated import FederatedDataModule
-from datamodules.hybrid import Hybrid
 from lit_cfl import catalogue
 from lit_cfl.configuration import parse_run
 from lit_cfl.data import Examples, FederatedData
+from lit_cfl.datamodules import Digits
+from lit_cfl.datamodules.federated import FederatedDataModule
+from lit_cfl.datamodules.hybrid import Hybrid
 from lit_cfl.errors import InputError
 
 
@@ -112,7 +112,7 @@ def test_parts_can_be_written_in_a_file(tmp_path: Path):
         {"class_path": "Digits", "init_args": {"num_clients": 4, "rotations": [0, 180]}},
         {
             "class_path": "Digits",
-            "init_args": {"num_clients": 3, "skew": [{"class_path": "datamodules.skew.LabelShifts"}]},
+            "init_args": {"num_clients": 3, "skew": [{"class_path": "lit_cfl.datamodules.skew.LabelShifts"}]},
         },
     ]
     data = prepared(tmp_path, parts)

@@ -13,10 +13,10 @@ from hub import SHARED, first_rows, fresh_caches, pixels, write_images
 from jsonargparse import ArgumentParser
 from one_round import round_of_fedavg
 
-from datamodules import FederatedDataModule
-from datamodules.image_sets import CIFAR10, MNIST, EMNISTLetters, FashionMNIST, ImageSet
-from datamodules.partition import IID
-from datamodules.skew import Rotations
+from lit_cfl.datamodules import FederatedDataModule
+from lit_cfl.datamodules.image_sets import CIFAR10, MNIST, EMNISTLetters, FashionMNIST, ImageSet
+from lit_cfl.datamodules.partition import IID
+from lit_cfl.datamodules.skew import Rotations
 from lit_cfl.errors import InputError
 
 LETTERS = [chr(65 + place) for place in range(26)]
@@ -147,10 +147,11 @@ def test_options_of_all_bases_can_be_configured(name: str):
     parser.add_subclass_arguments(FederatedDataModule, "data")
     given = {
         "validation": 0.1, "newcomers": 0.3, "batch_size": 7, "pixels": "standardised", "pad": 2, "revision": "v1",
-        "skew": [{"class_path": "datamodules.skew.Rotations", "init_args": {"degrees": [0, 90]}}], "copies": True,
-        "partition": {"class_path": "datamodules.partition.IID", "init_args": {"num_clients": 5}},
+        "skew": [{"class_path": "lit_cfl.datamodules.skew.Rotations", "init_args": {"degrees": [0, 90]}}],
+        "copies": True,
+        "partition": {"class_path": "lit_cfl.datamodules.partition.IID", "init_args": {"num_clients": 5}},
     }  # fmt: skip
-    home = "datamodules.femnist" if name == "FEMNIST" else "datamodules.image_sets"
+    home = "lit_cfl.datamodules.femnist" if name == "FEMNIST" else "lit_cfl.datamodules.image_sets"
     read = parser.parse_object({"data": {"class_path": f"{home}.{name}", "init_args": given}})
     built = parser.instantiate(read).data
     assert (built.validation, built.newcomers, built.batch_size, built.copies) == (0.1, 0.3, 7, True)

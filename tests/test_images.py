@@ -9,8 +9,8 @@ import torch
 from hub import picture, pixels
 from PIL import Image
 
-from datamodules.images import decode, scaling
 from lit_cfl.data import Examples
+from lit_cfl.datamodules.images import decode, scaling
 from lit_cfl.errors import InputError
 
 

@@ -11,7 +11,7 @@ for name in {blocked}:
 import lit_cfl, torch
 from functools import partial
 from pathlib import Path
-from datamodules import Digits
+from lit_cfl.datamodules import Digits
 from lit_cfl.algorithms import FedGroup
 from lit_cfl.experiment import Experiment
 from lit_cfl.nets import MCLR

@@ -9,8 +9,8 @@ import torch
 from conftest import ids
 from shift_cases import after, lists, made, two_clients, union, with_sizes
 
-from datamodules.shift import Incremental, SwapAll, SwapPart
-from datamodules.shift.incremental import share_of
+from lit_cfl.datamodules.shift import Incremental, SwapAll, SwapPart
+from lit_cfl.datamodules.shift.incremental import share_of
 from lit_cfl.errors import InputError
 from lit_cfl.shifting import data_at, shifted
 

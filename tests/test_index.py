@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shift_cases import VISIBLE, few, made
 
-from datamodules.shift import SwapPart
 from lit_cfl.data import ClientIndex
+from lit_cfl.datamodules.shift import SwapPart
 from lit_cfl.shifting import data_at
 
 

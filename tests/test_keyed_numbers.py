@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from datamodules.skew import (
+from lit_cfl.data import Examples
+from lit_cfl.datamodules.skew import (
     NoiseLevels,
 )
-from lit_cfl.data import Examples
 from lit_cfl.hashing import hashed, keyed_normal, keyed_uniform
 
 few = settings(deadline=None, derandomize=True, max_examples=50)

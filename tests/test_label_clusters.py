@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from partition_cases import counts_in, divided, few, labels_of, pool_of, seeds
 
-from datamodules.partition import DominantClass, LabelGroups, SharedOut
-from datamodules.partition.base import label_counts
+from lit_cfl.datamodules.partition import DominantClass, LabelGroups, SharedOut
+from lit_cfl.datamodules.partition.base import label_counts
 from lit_cfl.errors import InputError
 
 

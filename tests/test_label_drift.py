@@ -10,10 +10,10 @@ from conftest import ids
 from shift_cases import VISIBLE, after, everything, lists, made, rows, seen, with_sizes
 from torch import Tensor
 
-from datamodules import Digits
-from datamodules.shift import Incremental, LabelDrift, SwapAll
-from datamodules.skew import LabelShifts
 from lit_cfl.data import FederatedData
+from lit_cfl.datamodules import Digits
+from lit_cfl.datamodules.shift import Incremental, LabelDrift, SwapAll
+from lit_cfl.datamodules.skew import LabelShifts
 from lit_cfl.errors import InputError
 from lit_cfl.shifting import data_at, shifted, with_concepts
 

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from partition_cases import counts_in, divided, few, held, labels_of, pool_of, seeds, some_counts
 
-from datamodules.partition import ClassesPerClient, Dirichlet, Shards, SharedOut
-from datamodules.partition.base import label_counts
+from lit_cfl.datamodules.partition import ClassesPerClient, Dirichlet, Shards, SharedOut
+from lit_cfl.datamodules.partition.base import label_counts
 from lit_cfl.errors import InputError
 
 

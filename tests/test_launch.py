@@ -17,14 +17,14 @@ from studies import ALGORITHMS, STUDY, base
 
 from lit_cfl.configuration import parse_run
 from lit_cfl.errors import InputError
-from tune import launch as command
-from tune.launching import parcel, results
-from tune.launching.jobs import Needs
-from tune.launching.order import read_order
-from tune.launching.parcel import packed
-from tune.launching.results import becoming, packing_command, require_new, unpack
-from tune.launching.storage import collect, require_storage, store
-from tune.options import parse_study
+from lit_cfl.tune import launch as command
+from lit_cfl.tune.launching import parcel, results
+from lit_cfl.tune.launching.jobs import Needs
+from lit_cfl.tune.launching.order import read_order
+from lit_cfl.tune.launching.parcel import packed
+from lit_cfl.tune.launching.results import becoming, packing_command, require_new, unpack
+from lit_cfl.tune.launching.storage import collect, require_storage, store
+from lit_cfl.tune.options import parse_study
 
 OWN = "from helper_of_launch import RATE\nfrom lit_cfl.algorithms import FedAvg\nclass Own(FedAvg):\n    rate = RATE\n"
 
@@ -55,9 +55,9 @@ def sent(order) -> tuple[set[str], dict]:
     """What of a job's folder is not our packages, and its configuration."""
     with packed(order, "~/x/job", None) as folder:
         found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-        ours = {name for name in found if name.startswith(("lit_cfl/", "datamodules/", "tune/"))}
+        ours = {name for name in found if name.startswith("lit_cfl/")}
         assert {name.rpartition(".")[2] for name in ours} == {"py"}
-        assert {"lit_cfl/cli.py", "datamodules/federated.py", "tune/launching/on_cluster.py"} <= ours
+        assert {"lit_cfl/cli.py", "lit_cfl/datamodules/federated.py", "lit_cfl/tune/launching/on_cluster.py"} <= ours
         assert [found.metadata["Name"] for found in distributions(path=[str(folder)])] == ["lit-cfl"]
         return found - ours, yaml.safe_load((folder / "launched.yaml").read_text())
 
@@ -121,7 +121,7 @@ def test_a_folder_that_the_configuration_names_is_named_in_the_job(project: Path
     (project / "hub" / "deep").mkdir(parents=True)
     (project / "hub" / "deep" / "data.csv").write_text("1")
     config = {"data": {"source": str(project / "hub"), "other": [str(project / "hub" / "deep")]}, "name": "hub"}
-    from tune.launching.files import as_in_the_job, included
+    from lit_cfl.tune.launching.files import as_in_the_job, included
 
     assert as_in_the_job(config, included(["hub"])) == {
         "data": {"source": "hub", "other": ["hub/deep"]}, "name": "hub",

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 import torch
 
-from datamodules import Digits
-from datamodules.shift import SwapAll
+from lit_cfl.datamodules import Digits
+from lit_cfl.datamodules.shift import SwapAll
 from lit_cfl.errors import InputError
 
 LOADERS = ["train_dataloader", "val_dataloader", "test_dataloader"]

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from paper_cases import all_of, balanced, divided, labels_by_client, pool_of, real, sizes_of
 
-from datamodules.partition import MNIST1000
-from datamodules.partition.base import label_counts
-from datamodules.partition.mnist1000 import drawn_sizes, that_fit
-from datamodules.partition.pieces import cyclic_labels
+from lit_cfl.datamodules.partition import MNIST1000
+from lit_cfl.datamodules.partition.base import label_counts
+from lit_cfl.datamodules.partition.mnist1000 import drawn_sizes, that_fit
+from lit_cfl.datamodules.partition.pieces import cyclic_labels
 
 
 @pytest.mark.parametrize("classes", [1, 2, 3, 5, 10])

@@ -86,7 +86,7 @@ def test_failed_save_leaves_the_models_of_the_save_before(tmp_path: Path, monkey
 def test_run_with_a_model_for_each_client_is_resumed_exactly(tmp_path: Path):
     from functools import partial
 
-    from datamodules import Digits
+    from lit_cfl.datamodules import Digits
     from lit_cfl.experiment import CheckpointPlan, Experiment
     from lit_cfl.nets import MCLR
     from lit_cfl.run import run

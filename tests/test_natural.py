@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from partition_cases import divided, few, held, lists, pool_of, seeds
 from torch import Tensor
 
-from datamodules.partition import Natural, Pool
 from lit_cfl.data import Division
+from lit_cfl.datamodules.partition import Natural, Pool
 from lit_cfl.errors import InputError
 
 OWNER = ids(2, 0, 2, 4, 0, 2, -1, 2, 4, 2)  # owners 1 and 3 have nothing

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from partition_cases import divided, few, held, labels_of, lists, pool_of, seeds
 from torch import Tensor
 
-from datamodules.partition import (
+from lit_cfl.data import ClientIndex, Division
+from lit_cfl.datamodules.partition import (
     IID,
     ClassesPerClient,
     Dirichlet,
@@ -23,7 +24,6 @@ from datamodules.partition import (
     Shards,
     SharedOut,
 )
-from lit_cfl.data import ClientIndex, Division
 from lit_cfl.errors import InputError
 
 of_eight = st.lists(st.integers(20, 60), min_size=8, max_size=8)

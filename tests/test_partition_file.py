@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from datamodules import ArrayData, Digits
-from datamodules.partition import IID
-from datamodules.skew import LabelShifts, NoiseLevels
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.data.file import load_partition, partition_hash, save_partition
+from lit_cfl.datamodules import ArrayData, Digits
+from lit_cfl.datamodules.partition import IID
+from lit_cfl.datamodules.skew import LabelShifts, NoiseLevels
 from lit_cfl.errors import InputError
 
 MODULE = Digits(num_clients=7, validation=0.25, newcomers=0.3)

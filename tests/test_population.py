@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from datamodules.synthetic import Population, around_own_mean, inputs_around, labels_by
+from lit_cfl.datamodules.synthetic import Population, around_own_mean, inputs_around, labels_by
 
 
 def population(num_clusters: int | None = None, seed: int = 0, **changes: int | float) -> Population:

@@ -11,9 +11,9 @@ import torch
 import yaml
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
-from datamodules import Digits
 from lit_cfl.algorithms import FedAvg, FedGroup
 from lit_cfl.checkpoint import Checkpoint, state_from_dict
+from lit_cfl.datamodules import Digits
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.experiment import Experiment

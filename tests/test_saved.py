@@ -9,10 +9,10 @@ import torch
 from lightning import Trainer
 from torch.utils.data import DataLoader, TensorDataset
 
-from datamodules import Digits
 from lit_cfl import Experiment, load_run
 from lit_cfl.algorithms import FedGroup
 from lit_cfl.cli import main
+from lit_cfl.datamodules import Digits
 from lit_cfl.errors import InputError
 from lit_cfl.local.hooks import needs_trainer
 from lit_cfl.local.work import Budget

@@ -10,9 +10,9 @@ from datasets import Value
 from hub import fresh_caches, write
 from tweets import TWEETS, VECTORS, all_users, glove, tweets
 
-from datamodules.glove import read_vectors
-from datamodules.partition import Natural
-from datamodules.sent140 import Sent140
+from lit_cfl.datamodules.glove import read_vectors
+from lit_cfl.datamodules.partition import Natural
+from lit_cfl.datamodules.sent140 import Sent140
 from lit_cfl.errors import InputError
 
 

@@ -6,9 +6,9 @@ import pytest
 from hub import SHARED, fresh_caches
 from tweets import glove, tweets
 
-from datamodules.partition import Natural
-from datamodules.sent140 import Sent140
 from lit_cfl.configuration import parse_run
+from lit_cfl.datamodules.partition import Natural
+from lit_cfl.datamodules.sent140 import Sent140
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Prepared
 from lit_cfl.rounds import Round

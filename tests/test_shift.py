@@ -9,10 +9,10 @@ import torch
 from conftest import ids
 from shift_cases import ALL, SHIFTS, VISIBLE, after, everything, held, lists, made, rows, seen
 
-from datamodules import Digits
-from datamodules.shift import LabelDrift, SwapAll, SwapPart
 from lit_cfl.data import ClientIndex
 from lit_cfl.data.lists import lists_of, with_lists
+from lit_cfl.datamodules import Digits
+from lit_cfl.datamodules.shift import LabelDrift, SwapAll, SwapPart
 from lit_cfl.shifting import Shift, data_at, shifted
 
 

@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from datamodules import Digits
-from datamodules.partition import ClassesPerClient
-from datamodules.shift import Incremental, LabelDrift, SwapAll, SwapPart
 from lit_cfl import Experiment, load_run
 from lit_cfl.algorithms import FedAvg, FedGroup
 from lit_cfl.data import FederatedData
 from lit_cfl.data.lists import lists_of
+from lit_cfl.datamodules import Digits
+from lit_cfl.datamodules.partition import ClassesPerClient
+from lit_cfl.datamodules.shift import Incremental, LabelDrift, SwapAll, SwapPart
 from lit_cfl.local.engine import LocalTraining
 from lit_cfl.local.work import Budget
 from lit_cfl.nets import MCLR

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from partition_cases import divided, few, labels_of, pool_of, seeds
 
-from datamodules.partition import IID, DirichletSizes, LogNormalSizes, PowerLawSizes, SharedOut
-from datamodules.partition.sizes import lognormal_sizes
+from lit_cfl.datamodules.partition import IID, DirichletSizes, LogNormalSizes, PowerLawSizes, SharedOut
+from lit_cfl.datamodules.partition.sizes import lognormal_sizes
 from lit_cfl.errors import InputError
 
 

@@ -8,7 +8,8 @@ from conftest import ids
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datamodules.skew import (
+from lit_cfl.data import Examples, View
+from lit_cfl.datamodules.skew import (
     LabelPermutations,
     LabelShifts,
     NoiseLevels,
@@ -18,7 +19,6 @@ from datamodules.skew import (
     shifted_labels,
     skew_name,
 )
-from lit_cfl.data import Examples, View
 from lit_cfl.errors import InputError
 
 few = settings(deadline=None, derandomize=True, max_examples=50)

@@ -10,10 +10,19 @@ from conftest import ids
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from datamodules.partition import IID, Partition, Pool
-from datamodules.pooled import PooledDataModule, side_by_side
-from datamodules.skew import LabelPermutations, LabelShifts, NoiseLevels, Rotations, Skew, dealt, seen_as, under_views
 from lit_cfl.data import ClientIndex, Division, Examples
+from lit_cfl.datamodules.partition import IID, Partition, Pool
+from lit_cfl.datamodules.pooled import PooledDataModule, side_by_side
+from lit_cfl.datamodules.skew import (
+    LabelPermutations,
+    LabelShifts,
+    NoiseLevels,
+    Rotations,
+    Skew,
+    dealt,
+    seen_as,
+    under_views,
+)
 from lit_cfl.errors import InputError
 
 few = settings(deadline=None, derandomize=True, max_examples=50)

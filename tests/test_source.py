@@ -13,7 +13,7 @@ from datasets import ClassLabel, Value, load_dataset
 from hub import DIGITS, fresh_caches, picture, pixels, write, write_images
 from mixed import MIXED, ROWS
 
-from datamodules.source import find
+from lit_cfl.datamodules.source import find
 from lit_cfl.errors import InputError
 
 

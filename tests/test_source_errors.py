@@ -15,7 +15,7 @@ from datasets import Value
 from hub import files_up_to, fresh_caches, write, write_images
 from mixed import MIXED, ROWS
 
-from datamodules.source import find
+from lit_cfl.datamodules.source import find
 from lit_cfl.errors import InputError
 
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shift_cases import ALL, VISIBLE, after, few, lists, made, rows, seen, two_clients, union
 
-from datamodules.shift import Incremental, SwapAll, SwapPart
-from datamodules.shift.swaps import drawn_pairs, swap_part, unique_labels
 from lit_cfl.data import ClientIndex, Examples, FederatedData, View
+from lit_cfl.datamodules.shift import Incremental, SwapAll, SwapPart
+from lit_cfl.datamodules.shift.swaps import drawn_pairs, swap_part, unique_labels
 from lit_cfl.errors import InputError
 from lit_cfl.shifting import Occasion, Shift, data_at, shifted
 

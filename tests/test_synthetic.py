@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from datamodules.synthetic import Synthetic, log_normal_sizes
 from lit_cfl.algorithms import FedAvg
+from lit_cfl.datamodules.synthetic import Synthetic, log_normal_sizes
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
 from lit_cfl.nets import MCLR

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from datamodules.tokens import Vocabulary, words
+from lit_cfl.datamodules.tokens import Vocabulary, words
 from lit_cfl.errors import InputError
 
 

@@ -14,7 +14,7 @@ from studies import STUDY, study_file
 
 from lit_cfl.cli import main
 from lit_cfl.errors import SaveError
-from tune.leaving import leavable, leave_if_asked
+from lit_cfl.tune.leaving import leavable, leave_if_asked
 
 
 def typed(config: Path, *words: str) -> int:

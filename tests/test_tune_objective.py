@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import pytest
 
 from lit_cfl.errors import InputError
-from tune.cluster import connected, require_room
-from tune.objective import Objective, mean_over_seeds
-from tune.repeats import interval, new_seeds
-from tune.search import require_own
-from tune.study import Resources
+from lit_cfl.tune.cluster import connected, require_room
+from lit_cfl.tune.objective import Objective, mean_over_seeds
+from lit_cfl.tune.repeats import interval, new_seeds
+from lit_cfl.tune.search import require_own
+from lit_cfl.tune.study import Resources
 
 
 @pytest.mark.parametrize(

@@ -9,16 +9,16 @@ import pytest
 from rich.console import Console
 from studies import ALGORITHMS, STUDY
 
-from tune.importance import FEWEST_TRIALS, importance
-from tune.objective import Objective
-from tune.outcome import Outcome
-from tune.pictures import draw, pareto_front
-from tune.repeats import Repeated, interval
-from tune.report import closing_table
-from tune.scales import Scale
-from tune.space_file import parse_space
-from tune.spaces import Space
-from tune.study import Study
+from lit_cfl.tune.importance import FEWEST_TRIALS, importance
+from lit_cfl.tune.objective import Objective
+from lit_cfl.tune.outcome import Outcome
+from lit_cfl.tune.pictures import draw, pareto_front
+from lit_cfl.tune.repeats import Repeated, interval
+from lit_cfl.tune.report import closing_table
+from lit_cfl.tune.scales import Scale
+from lit_cfl.tune.space_file import parse_space
+from lit_cfl.tune.spaces import Space
+from lit_cfl.tune.study import Study
 
 METRIC = "val/weighted_accuracy"
 PLAIN = parse_space({

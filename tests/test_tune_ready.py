@@ -13,10 +13,10 @@ from studies import SLOW, base, cluster, study_file  # noqa: F401  # a fixture
 from lit_cfl import catalogue
 from lit_cfl.cli import main
 from lit_cfl.tracking.offline import entries
+from lit_cfl.tune.options import parse_study
+from lit_cfl.tune.prepared import prepare
+from lit_cfl.tune.sharing import share
 from lit_cfl.variants import build
-from tune.options import parse_study
-from tune.prepared import prepare
-from tune.sharing import share
 
 METRIC = "val/weighted_accuracy"
 READY = {name: path for name, path in catalogue.configs().items() if name.startswith("tune/")}

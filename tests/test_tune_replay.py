@@ -13,8 +13,8 @@ from lit_cfl.checkpoint import Checkpoint
 from lit_cfl.errors import InputError
 from lit_cfl.run import run
 from lit_cfl.run_directory import RunDirectory
+from lit_cfl.tune.replay import Scheduled, Stage, copied, saved_copy, with_stages
 from lit_cfl.variants import build
-from tune.replay import Scheduled, Stage, copied, saved_copy, with_stages
 
 
 def test_each_round_runs_under_the_values_of_its_stage():

@@ -11,12 +11,12 @@ import pytest
 import yaml
 from studies import ALGORITHMS, base
 
-from tune import reporting
-from tune.job import Job
-from tune.objective import Objective
-from tune.results import trial_rows, write_best, write_trials
-from tune.space_file import parse_space
-from tune.telling import outcome
+from lit_cfl.tune import reporting
+from lit_cfl.tune.job import Job
+from lit_cfl.tune.objective import Objective
+from lit_cfl.tune.results import trial_rows, write_best, write_trials
+from lit_cfl.tune.space_file import parse_space
+from lit_cfl.tune.telling import outcome
 
 METRIC = "val/weighted_accuracy"
 

@@ -8,13 +8,13 @@ from studies import ALGORITHMS, base, cluster  # noqa: F401  # a fixture
 from synthetic import synthetic
 
 from lit_cfl.errors import InputError
-from tune.cluster import connected
-from tune.domains import domains
-from tune.reporting import FINISHED, ROUNDS
-from tune.schedulers import first_halving, is_population_based, pauses, scheduler, within
-from tune.searchers import searcher
-from tune.space_file import parse_space
-from tune.study import Limits, Resources, Study
+from lit_cfl.tune.cluster import connected
+from lit_cfl.tune.domains import domains
+from lit_cfl.tune.reporting import FINISHED, ROUNDS
+from lit_cfl.tune.schedulers import first_halving, is_population_based, pauses, scheduler, within
+from lit_cfl.tune.searchers import searcher
+from lit_cfl.tune.space_file import parse_space
+from lit_cfl.tune.study import Limits, Resources, Study
 
 METRIC = "val/weighted_accuracy"
 ETA = {"algorithm.eta_g": {"uniform": [0.0, 1.0]}}

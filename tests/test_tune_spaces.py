@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from studies import ALGORITHMS, STUDY, base, study_file
 
 from lit_cfl.errors import InputError
+from lit_cfl.tune.check import check_on_clients, check_study, first_clustering_round
+from lit_cfl.tune.options import parse_study
+from lit_cfl.tune.space_file import parse_space
+from lit_cfl.tune.spaces import as_word, in_words
+from lit_cfl.tune.study import Study
 from lit_cfl.variants import base_config, build
-from tune.check import check_on_clients, check_study, first_clustering_round
-from tune.options import parse_study
-from tune.space_file import parse_space
-from tune.spaces import as_word, in_words
-from tune.study import Study
 
 
 def check(space: dict[str, Any], **changes: Any) -> None:

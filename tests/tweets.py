@@ -6,8 +6,8 @@ from typing import Any
 from datasets import Value
 from hub import write
 
-from datamodules.partition import Natural
-from datamodules.sent140 import Sent140
+from lit_cfl.datamodules.partition import Natural
+from lit_cfl.datamodules.sent140 import Sent140
 
 FEATURES = {name: Value("string") for name in ("text", "date", "user", "query")} | {"sentiment": Value("int32")}
 TWEETS = [

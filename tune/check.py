@@ -6,12 +6,12 @@ from typing import Any
 
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment, Prepared
+from lit_cfl.tune.objective import require_validation
+from lit_cfl.tune.schedulers import scheduler
+from lit_cfl.tune.searchers import searcher
+from lit_cfl.tune.spaces import Space, in_words
+from lit_cfl.tune.study import Study
 from lit_cfl.variants import Config, build
-from tune.objective import require_validation
-from tune.schedulers import scheduler
-from tune.searchers import searcher
-from tune.spaces import Space, in_words
-from tune.study import Study
 
 
 def check_study(study: Study) -> tuple[Study, list[Experiment]]:

@@ -13,7 +13,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from lit_cfl.errors import InputError
 from lit_cfl.local import ray_cluster
 from lit_cfl.local.plan import Plan
-from tune.study import Resources
+from lit_cfl.tune.study import Resources
 
 _SETTINGS = {
     "TUNE_GLOBAL_CHECKPOINT_S": "1",  # seconds between two records of the study: what a killed driver forgets

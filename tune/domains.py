@@ -4,7 +4,7 @@ from typing import Any
 
 from ray import tune as ray_tune
 
-from tune.spaces import Distribution, Integers, OneOf, Space, as_plain
+from lit_cfl.tune.spaces import Distribution, Integers, OneOf, Space, as_plain
 
 
 def domains(space: Space) -> dict[str, Any]:

@@ -14,8 +14,8 @@ import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 
-from tune.objective import Objective
-from tune.spaces import Distribution, Integers, OneOf, Space, as_plain
+from lit_cfl.tune.objective import Objective
+from lit_cfl.tune.spaces import Distribution, Integers, OneOf, Space, as_plain
 
 METHOD = "PED-ANOVA"
 FEWEST_TRIALS = 8  # a quarter of them is two

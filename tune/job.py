@@ -7,10 +7,10 @@ from typing import Any
 
 from lit_cfl.experiment import Experiment
 from lit_cfl.local.plan import PlanOptions
+from lit_cfl.tune.objective import Objective
+from lit_cfl.tune.sharing import SharedData
+from lit_cfl.tune.spaces import Space
 from lit_cfl.variants import build
-from tune.objective import Objective
-from tune.sharing import SharedData
-from tune.spaces import Space
 
 
 @dataclass(frozen=True)

@@ -10,11 +10,11 @@ from datetime import datetime
 from pathlib import Path
 
 from lit_cfl.errors import InputError
-from tune.launching.jobs import Jobs, Needs
-from tune.launching.order import Order, read_order
-from tune.launching.parcel import packed
-from tune.launching.results import becoming, packing_command, require_new, unpack
-from tune.launching.storage import collect, require_storage
+from lit_cfl.tune.launching.jobs import Jobs, Needs
+from lit_cfl.tune.launching.order import Order, read_order
+from lit_cfl.tune.launching.parcel import packed
+from lit_cfl.tune.launching.results import becoming, packing_command, require_new, unpack
+from lit_cfl.tune.launching.storage import collect, require_storage
 
 _EPILOG = """\
 every further option is one of lit-cfl run, or of lit-cfl tune where the file is a study:

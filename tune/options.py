@@ -11,8 +11,8 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from lit_cfl.config_errors import explain
 from lit_cfl.config_files import config_files, found_config
 from lit_cfl.errors import InputError
+from lit_cfl.tune.study import Limits, Resources, Study
 from lit_cfl.variants import base_config
-from tune.study import Limits, Resources, Study
 
 
 @dataclass(frozen=True)

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from tune.repeats import Repeated
-from tune.results import Row
+from lit_cfl.tune.repeats import Repeated
+from lit_cfl.tune.results import Row
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lit_cfl.experiment import Experiment
-from tune.check import check_on_clients, check_study, first_clustering_round
-from tune.cluster import threads_of
-from tune.job import Job
-from tune.schedulers import is_population_based, pauses, watches
-from tune.spaces import Space
-from tune.study import Study
+from lit_cfl.tune.check import check_on_clients, check_study, first_clustering_round
+from lit_cfl.tune.cluster import threads_of
+from lit_cfl.tune.job import Job
+from lit_cfl.tune.schedulers import is_population_based, pauses, watches
+from lit_cfl.tune.spaces import Space
+from lit_cfl.tune.study import Study
 
 TRIALS = "trials"  # folder of a study directory
 

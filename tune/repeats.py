@@ -13,10 +13,10 @@ from scipy.stats import t as student
 
 from lit_cfl.checkpoint import write_atomically
 from lit_cfl.run import Watch, run
+from lit_cfl.tune.job import Job
+from lit_cfl.tune.leaving import leave_if_asked
+from lit_cfl.tune.study import Study
 from lit_cfl.variants import Config, build
-from tune.job import Job
-from tune.leaving import leave_if_asked
-from tune.study import Study
 
 TEST = "test/weighted_accuracy"
 BEST, DEFAULT = "best", "default"

@@ -94,7 +94,7 @@ def with_stages(path: Path, stages: Stages, experiments: Sequence[tuple[int, Exp
     """One experiment of several that differ in their algorithm's values; its stages are noted in its directory."""
     algorithm = Scheduled([Stage(first, experiment.algorithm) for first, experiment in experiments])
     content = [{"first_round": f, "algorithm": e.described()["algorithm"]} for f, e in experiments]
-    described = {"class_path": "tune.replay.Scheduled", "init_args": {"stages": content}}
+    described = {"class_path": "lit_cfl.tune.replay.Scheduled", "init_args": {"stages": content}}
     last = experiments[-1][1]
     path.mkdir(parents=True, exist_ok=True)
     (path / _STAGES).write_text(json.dumps(stages))

@@ -3,13 +3,13 @@
 from rich.console import Console
 from rich.table import Table
 
-from tune.importance import METHOD
-from tune.outcome import Outcome
-from tune.repeats import BEST, DEFAULT, TEST
-from tune.reporting import ERROR
-from tune.results import FAILED_STATUS, FINISHED_STATUS
-from tune.spaces import in_words
-from tune.study import Study
+from lit_cfl.tune.importance import METHOD
+from lit_cfl.tune.outcome import Outcome
+from lit_cfl.tune.repeats import BEST, DEFAULT, TEST
+from lit_cfl.tune.reporting import ERROR
+from lit_cfl.tune.results import FAILED_STATUS, FINISHED_STATUS
+from lit_cfl.tune.spaces import in_words
+from lit_cfl.tune.study import Study
 
 
 def closing_table(console: Console, study: Study, outcome: Outcome) -> None:

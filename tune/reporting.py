@@ -16,9 +16,9 @@ from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
 from lit_cfl.resume import finished_summary
 from lit_cfl.run import Finished
-from tune.job import Job
-from tune.objective import DEFAULT, TRAFFIC, mean_over_seeds
-from tune.replay import saved_copy
+from lit_cfl.tune.job import Job
+from lit_cfl.tune.objective import DEFAULT, TRAFFIC, mean_over_seeds
+from lit_cfl.tune.replay import saved_copy
 
 ROUNDS = "rounds"  # what schedulers count: rounds that were run
 FINISHED = "finished"  # whether the trial ran to its own end

@@ -11,9 +11,9 @@ import yaml
 
 from lit_cfl.checkpoint import write_atomically
 from lit_cfl.tables import blank_nan
-from tune.job import Job
-from tune.objective import TRAFFIC
-from tune.reporting import ERROR, FINISHED, ROUNDS, SECONDS
+from lit_cfl.tune.job import Job
+from lit_cfl.tune.objective import TRAFFIC
+from lit_cfl.tune.reporting import ERROR, FINISHED, ROUNDS, SECONDS
 
 Row = dict[str, Any]
 FINISHED_STATUS, STOPPED_STATUS, FAILED_STATUS = "finished", "stopped", "failed"

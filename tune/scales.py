@@ -5,7 +5,7 @@ from typing import Any
 
 from matplotlib.ticker import MaxNLocator
 
-from tune.spaces import OneOf, Parameter, Space, Uniform, as_plain
+from lit_cfl.tune.spaces import OneOf, Parameter, Space, Uniform, as_plain
 
 _LONGEST_LABEL = 18
 _LONG = 24  # letters of all labels of an axis that still fit side by side

@@ -16,11 +16,11 @@ from ray.tune.schedulers import (
 )
 
 from lit_cfl.errors import InputError
-from tune.classes import built, named_class
-from tune.domains import domain
-from tune.reporting import ROUNDS
-from tune.spaces import Integers, OneOf, Parameter, Space, as_plain
-from tune.study import Study
+from lit_cfl.tune.classes import built, named_class
+from lit_cfl.tune.domains import domain
+from lit_cfl.tune.reporting import ROUNDS
+from lit_cfl.tune.spaces import Integers, OneOf, Parameter, Space, as_plain
+from lit_cfl.tune.study import Study
 
 _SCHEDULERS = {
     name: kind

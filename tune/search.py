@@ -11,20 +11,20 @@ from ray import tune as ray_tune
 
 from lit_cfl.errors import InputError
 from lit_cfl.run_directory import locked
-from tune.cluster import connected, require_room, require_seen_by_all
-from tune.importance import importance
-from tune.leaving import leavable
-from tune.outcome import Outcome
-from tune.pictures import draw
-from tune.prepared import TRIALS, Prepared, prepare
-from tune.repeats import repeat
-from tune.results import FINISHED_STATUS, Row, trial_rows, write_best, write_trials
-from tune.sharing import share
-from tune.study import Study
-from tune.telling import telling
-from tune.trial import run_trial
-from tune.tuner import new_tuner, restored_tuner
-from tune.wandb_run import track_study
+from lit_cfl.tune.cluster import connected, require_room, require_seen_by_all
+from lit_cfl.tune.importance import importance
+from lit_cfl.tune.leaving import leavable
+from lit_cfl.tune.outcome import Outcome
+from lit_cfl.tune.pictures import draw
+from lit_cfl.tune.prepared import TRIALS, Prepared, prepare
+from lit_cfl.tune.repeats import repeat
+from lit_cfl.tune.results import FINISHED_STATUS, Row, trial_rows, write_best, write_trials
+from lit_cfl.tune.sharing import share
+from lit_cfl.tune.study import Study
+from lit_cfl.tune.telling import telling
+from lit_cfl.tune.trial import run_trial
+from lit_cfl.tune.tuner import new_tuner, restored_tuner
+from lit_cfl.tune.wandb_run import track_study
 
 _RAY, _REPEATS, PICTURES = "ray", "repeats", "pictures"  # folders of a study directory
 

@@ -9,10 +9,10 @@ from ray.tune.search import BasicVariantGenerator
 from ray.tune.search.optuna import OptunaSearch
 
 from lit_cfl.errors import InputError
-from tune.classes import built, named_class
-from tune.schedulers import is_population_based
-from tune.spaces import Integers, OneOf, Parameter, Space, as_plain
-from tune.study import Study
+from lit_cfl.tune.classes import built, named_class
+from lit_cfl.tune.schedulers import is_population_based
+from lit_cfl.tune.spaces import Integers, OneOf, Parameter, Space, as_plain
+from lit_cfl.tune.study import Study
 
 _SEARCHERS = {"BasicVariantGenerator": BasicVariantGenerator, "OptunaSearch": OptunaSearch}
 _SEEDS = ("seed", "random_state", "random_state_seed", "random_seed")  # names of one thing in Ray's searchers

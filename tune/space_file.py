@@ -5,7 +5,7 @@ from typing import Any
 
 from lit_cfl.config_errors import nearest
 from lit_cfl.errors import InputError
-from tune.spaces import Distribution, Integers, OneOf, Parameter, Space, Uniform
+from lit_cfl.tune.spaces import Distribution, Integers, OneOf, Parameter, Space, Uniform
 
 _NOT_OF_A_TRIAL = {
     "rounds": "all trials run the base's rounds",

@@ -9,9 +9,9 @@ import yaml
 
 from lit_cfl.checkpoint import write_atomically
 from lit_cfl.errors import InputError
-from tune.objective import DEFAULT, Objective
-from tune.space_file import parse_space
-from tune.spaces import Space
+from lit_cfl.tune.objective import DEFAULT, Objective
+from lit_cfl.tune.space_file import parse_space
+from lit_cfl.tune.spaces import Space
 
 _DEFAULT_TRIALS = 20
 

@@ -7,8 +7,8 @@ from typing import Any
 from ray.tune import Callback
 from ray.tune.experiment import Trial
 
-from tune.reporting import ERROR, FINISHED, ROUNDS
-from tune.spaces import Space, in_words
+from lit_cfl.tune.reporting import ERROR, FINISHED, ROUNDS
+from lit_cfl.tune.spaces import Space, in_words
 
 _listeners: list[Callable[[str], None]] = []  # of the studies that this process runs, the innermost last
 

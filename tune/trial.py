@@ -13,9 +13,9 @@ from lit_cfl.errors import SaveError
 from lit_cfl.experiment import Experiment
 from lit_cfl.run import Finished, Watch, run
 from lit_cfl.run_directory import wait_until_free
-from tune.job import Job
-from tune.replay import Stages, clear, copied, with_stages
-from tune.reporting import Report
+from lit_cfl.tune.job import Job
+from lit_cfl.tune.replay import Stages, clear, copied, with_stages
+from lit_cfl.tune.reporting import Report
 
 _PATIENCE_SECONDS = 60
 

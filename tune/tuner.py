@@ -8,15 +8,15 @@ from ray.tune import Stopper
 from ray.tune.experiment import Trial
 from ray.tune.search import BasicVariantGenerator
 
-from tune.domains import domains
-from tune.leaving import LeaveWhenAsked
-from tune.objective import Objective
-from tune.prepared import Prepared
-from tune.reporting import FINISHED
-from tune.schedulers import scheduler
-from tune.searchers import searcher
-from tune.spaces import Space
-from tune.telling import TellOfTrials
+from lit_cfl.tune.domains import domains
+from lit_cfl.tune.leaving import LeaveWhenAsked
+from lit_cfl.tune.objective import Objective
+from lit_cfl.tune.prepared import Prepared
+from lit_cfl.tune.reporting import FINISHED
+from lit_cfl.tune.schedulers import scheduler
+from lit_cfl.tune.searchers import searcher
+from lit_cfl.tune.spaces import Space
+from lit_cfl.tune.telling import TellOfTrials
 
 _WORKER_DEATHS = 3  # of one trial, that are survived
 

@@ -13,10 +13,10 @@ from lit_cfl.errors import Notice
 from lit_cfl.tracking.offline import sync_line
 from lit_cfl.tracking.options import Mode, Tracking
 from lit_cfl.tracking.weights_and_biases import WandbRun
-from tune.outcome import Outcome
-from tune.prepared import TRIALS, Prepared
-from tune.results import FINISHED_STATUS
-from tune.wandb_trials import complete
+from lit_cfl.tune.outcome import Outcome
+from lit_cfl.tune.prepared import TRIALS, Prepared
+from lit_cfl.tune.results import FINISHED_STATUS
+from lit_cfl.tune.wandb_trials import complete
 
 _FILES = ("trials.csv", "pictures/*.png")
 

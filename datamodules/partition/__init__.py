@@ -1,13 +1,13 @@
 """Dividing examples among clients: pure functions over index arrays and an explicit rng, each behind an option."""
 
-from datamodules.partition.base import Partition, Pool, SharedOut, split_each
-from datamodules.partition.ditto500 import Ditto500
-from datamodules.partition.fedprox_femnist import FedProxFEMNIST
-from datamodules.partition.label_clusters import DominantClass, LabelGroups
-from datamodules.partition.labels import ClassesPerClient, Dirichlet, Shards
-from datamodules.partition.mnist1000 import MNIST1000
-from datamodules.partition.natural import Natural
-from datamodules.partition.sizes import IID, DirichletSizes, LogNormalSizes, PowerLawSizes
+from lit_cfl.datamodules.partition.base import Partition, Pool, SharedOut, split_each
+from lit_cfl.datamodules.partition.ditto500 import Ditto500
+from lit_cfl.datamodules.partition.fedprox_femnist import FedProxFEMNIST
+from lit_cfl.datamodules.partition.label_clusters import DominantClass, LabelGroups
+from lit_cfl.datamodules.partition.labels import ClassesPerClient, Dirichlet, Shards
+from lit_cfl.datamodules.partition.mnist1000 import MNIST1000
+from lit_cfl.datamodules.partition.natural import Natural
+from lit_cfl.datamodules.partition.sizes import IID, DirichletSizes, LogNormalSizes, PowerLawSizes
 
 __all__ = [
     "IID",

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamodules.partition.checks import require_partition, require_share, require_trained
 from lit_cfl.data import ClientIndex, Division, Examples
+from lit_cfl.datamodules.partition.checks import require_partition, require_share, require_trained
 from lit_cfl.errors import InputError
 
 TestRule = float | Literal["alike", "shared"] | None

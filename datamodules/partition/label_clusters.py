@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamodules.partition.base import SharedOut, apportioned, shuffled
-from datamodules.partition.pieces import in_turn, pieces
-from datamodules.partition.sizes import iid
 from lit_cfl.data import ClientIndex
+from lit_cfl.datamodules.partition.base import SharedOut, apportioned, shuffled
+from lit_cfl.datamodules.partition.pieces import in_turn, pieces
+from lit_cfl.datamodules.partition.sizes import iid
 from lit_cfl.errors import InputError
 
 

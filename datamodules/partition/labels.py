@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamodules.partition.base import SharedOut, apportioned, in_proportion
-from datamodules.partition.checks import require_enough
-from datamodules.partition.pieces import cyclic_labels
-from datamodules.partition.sizes import dirichlet_weights
 from lit_cfl.data import ClientIndex
+from lit_cfl.datamodules.partition.base import SharedOut, apportioned, in_proportion
+from lit_cfl.datamodules.partition.checks import require_enough
+from lit_cfl.datamodules.partition.pieces import cyclic_labels
+from lit_cfl.datamodules.partition.sizes import dirichlet_weights
 from lit_cfl.errors import InputError
 
 _HOPELESS = 50  # clients short of examples in one draw: a draw with none would then come once in e^50

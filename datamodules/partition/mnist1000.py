@@ -16,10 +16,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamodules.partition.base import Partition, Pool, shuffled
-from datamodules.partition.checks import require_labels
-from datamodules.partition.pieces import cyclic_labels, in_turn, pieces
 from lit_cfl.data import ClientIndex, Division
+from lit_cfl.datamodules.partition.base import Partition, Pool, shuffled
+from lit_cfl.datamodules.partition.checks import require_labels
+from lit_cfl.datamodules.partition.pieces import cyclic_labels, in_turn, pieces
 from lit_cfl.errors import InputError
 
 NUM_CLIENTS, NUM_LABELS, FIRST = 1000, 10, 10

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamodules.partition.base import Partition, Pool, split_each
-from datamodules.partition.checks import require_share
 from lit_cfl.data import ClientIndex, Division
+from lit_cfl.datamodules.partition.base import Partition, Pool, split_each
+from lit_cfl.datamodules.partition.checks import require_share
 from lit_cfl.errors import InputError
 
 

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamodules.partition.base import SharedOut, apportioned
-from datamodules.partition.checks import require_enough
 from lit_cfl.data import ClientIndex
+from lit_cfl.datamodules.partition.base import SharedOut, apportioned
+from lit_cfl.datamodules.partition.checks import require_enough
 from lit_cfl.errors import InputError
 
 

@@ -19,8 +19,8 @@ Newcomers, which the papers do not shift either, neither swap nor wait for data;
 others do.
 """
 
-from datamodules.shift.drift import LabelDrift
-from datamodules.shift.incremental import Incremental
-from datamodules.shift.swaps import SwapAll, SwapPart
+from lit_cfl.datamodules.shift.drift import LabelDrift
+from lit_cfl.datamodules.shift.incremental import Incremental
+from lit_cfl.datamodules.shift.swaps import SwapAll, SwapPart
 
 __all__ = ["Incremental", "LabelDrift", "SwapAll", "SwapPart"]

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamodules.skew import shifted_labels
 from lit_cfl.data import ClientIndex, Examples, FederatedData, View
+from lit_cfl.datamodules.skew import shifted_labels
 from lit_cfl.errors import InputError
 from lit_cfl.hashing import keyed_uniform
 from lit_cfl.shifting import Moves, Occasion, Shift

@@ -9,8 +9,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from datamodules.partition.base import shuffled
 from lit_cfl.data import ClientIndex, FederatedData
+from lit_cfl.datamodules.partition.base import shuffled
 from lit_cfl.errors import InputError
 from lit_cfl.shifting import Moves, Occasion, Shift
 

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from datamodules.partition.base import shuffled
 from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.datamodules.partition.base import shuffled
 from lit_cfl.errors import InputError
 from lit_cfl.shifting import Moves, Occasion, Shift
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from lit_cfl.errors import InputError
 
-OURS = ("lit_cfl", "datamodules", "tune")  # packages that are sent whole
+OURS = ("lit_cfl", "lit_cfl.datamodules", "lit_cfl.tune")  # packages that are sent whole
 Files = dict[str, Path]  # by their place in the job's folder
 
 

@@ -1,12 +1,12 @@
-"""What runs on the cluster: `python -m tune.launching.on_cluster`, in the job's folder."""
+"""What runs on the cluster: `python -m lit_cfl.tune.launching.on_cluster`, in the job's folder."""
 
 import json
 import sys
 from pathlib import Path
 
 from lit_cfl.cli import main
-from tune.launching.parcel import JOB
-from tune.launching.storage import store
+from lit_cfl.tune.launching.parcel import JOB
+from lit_cfl.tune.launching.storage import store
 
 
 def run_job() -> int:

@@ -10,9 +10,9 @@ import yaml
 from lit_cfl.config_files import config_files, found_config, with_absolute_paths
 from lit_cfl.configuration import parse_run
 from lit_cfl.errors import InputError
-from tune.check import check_study
-from tune.launching.files import Files, as_in_the_job, included, left_here, own_code
-from tune.options import parse_study
+from lit_cfl.tune.check import check_study
+from lit_cfl.tune.launching.files import Files, as_in_the_job, included, left_here, own_code
+from lit_cfl.tune.options import parse_study
 
 _FORWARDED = ("--quiet", "--json")  # how the job speaks: its log is what is followed here
 _HERE_ONLY = ("resume", "new_plan", "dry_run")

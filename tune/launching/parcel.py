@@ -12,8 +12,8 @@ from tempfile import TemporaryDirectory
 import yaml
 
 from lit_cfl.errors import InputError
-from tune.launching.files import OURS, Files
-from tune.launching.order import Order
+from lit_cfl.tune.launching.files import OURS, Files
+from lit_cfl.tune.launching.order import Order
 
 CONFIG, JOB = "launched.yaml", "launched.json"
 _LIMIT_MIB = 100  # Ray's dashboard takes no larger request
@@ -51,9 +51,10 @@ def packed(order: Order, folder: str, storage: str | None) -> Iterator[Path]:
 
 def _packages() -> Files:
     found: Files = {}
-    for name in OURS:
+    for name in OURS:  # a search of lit_cfl/ alone does not follow the links of an editable install
         folder = Path(str(import_module(name).__file__)).parent
-        found |= {file.relative_to(folder.parent).as_posix(): file for file in folder.rglob("*.py")}
+        place = Path(*name.split("."))
+        found |= {(place / file.relative_to(folder)).as_posix(): file for file in folder.rglob("*.py")}
     return found
 
 

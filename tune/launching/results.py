@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from lit_cfl.errors import InputError
-from tune.launching.storage import LEFT_OUT
+from lit_cfl.tune.launching.storage import LEFT_OUT
 
 _BEGIN, _END = "lit-cfl archive begins", "lit-cfl archive ends"
 _OF_RAY = re.compile("Running entrypoint for job .*\n")  # written by another process, so anywhere in the log
