@@ -1,4 +1,4 @@
-"""The papers' nets and their counts of parameters, as `algorithms.md` and the papers have them."""
+"""The papers' nets and their counts of parameters, as the papers have them (docs/ground_truth.md, check 28)."""
 
 import torch
 from conftest import rng

@@ -1,4 +1,4 @@
-"""AdaCFL (our rule: the largest gap between merges) on quadratic clients (algorithms.md, section 2.13)."""
+"""AdaCFL (our rule: the largest gap between merges) on quadratic clients."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -109,7 +109,7 @@ def test_mean_over_no_models_is_refused():
         mean_by_cluster(ROWS[:0], ids())
 
 
-def test_inter_cluster_mix_fixture():  # algorithms.md, check 15
+def test_inter_cluster_mix_fixture():  # docs/ground_truth.md, check 15
     models = torch.tensor([[3.0, 4.0], [0.0, 2.0]], dtype=torch.float64)
     normalised = mix_clusters(models, 1.0, "normalised")
     assert_close(normalised, torch.tensor([[2.0, 10 / 3], [0.5, 7 / 3]], dtype=torch.float64))

@@ -1,4 +1,4 @@
-"""CFL on quadratic clients (algorithms.md, sections 2.6, 5 and 6, checks 12 and 19; C29 to C32).
+"""CFL on quadratic clients (docs/ground_truth.md, checks 12 and 19; C29 to C32).
 
 Worked by hand: eight clients around the corners A (4, 1), B (4, -1), C (-4, 1), D (-4, -1), two at each and not side by
 side, of weights 12, 12, 4, 4; half a step towards the own corner a round. Their weighted mean is (2, 0).
@@ -99,7 +99,7 @@ def test_similarity_of_the_cluster_looked_at_is_shown_with_its_clients():
     assert_close(info.similarity.matrix, torch.where(expected > 0, 1.0, -0.6).double())
 
 
-def test_every_round_costs_two_models_a_client():  # algorithms.md, section 5: 2NT
+def test_every_round_costs_two_models_a_client():  # docs/ground_truth.md, traffic: 2NT
     infos = [info for _, info in rounds(BY_HAND, work_of(), begun(BY_HAND, work_of(), 2, 0))]
     assert sum(info.down + info.up for info in infos) == 2 * 8 * 6
     assert BY_HAND.needs_all(0)

@@ -1,4 +1,4 @@
-"""Ditto against closed forms on quadratic clients (algorithms.md, check 5)."""
+"""Ditto against closed forms on quadratic clients (docs/ground_truth.md, check 5)."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Accuracy over clients, and how well found clusters agree with true ones (algorithms.md, check 25)."""
+"""Accuracy over clients, and how well found clusters agree with true ones (docs/ground_truth.md, check 25)."""
 
 from math import isnan
 

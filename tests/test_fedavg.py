@@ -1,4 +1,4 @@
-"""FedAvg against closed forms on quadratic clients (algorithms.md, checks 1 to 3)."""
+"""FedAvg against closed forms on quadratic clients (docs/ground_truth.md, checks 1 to 3)."""
 
 from dataclasses import replace
 

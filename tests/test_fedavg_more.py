@@ -1,4 +1,4 @@
-"""FedAvg on real models (algorithms.md, checks 1 and 2): closed forms that hold for any smooth loss."""
+"""FedAvg on real models (docs/ground_truth.md, checks 1 and 2): closed forms that hold for any smooth loss."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""FedGroup and FedGrouProx on quadratic clients (algorithms.md, sections 2.8 to 2.10, checks 12 to 15)."""
+"""FedGroup and FedGrouProx on quadratic clients (docs/ground_truth.md, checks 12 to 15)."""
 
 from dataclasses import replace
 

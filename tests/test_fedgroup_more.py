@@ -1,4 +1,4 @@
-"""FedGroup where a cluster has lost all its members (algorithms.md, section 6): it rests, and counts for nobody."""
+"""FedGroup with a cluster that lost all its members: it rests, counts for nobody (docs/ground_truth.md, edge cases)."""
 
 from dataclasses import replace
 

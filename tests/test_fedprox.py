@@ -1,4 +1,4 @@
-"""FedProx against closed forms on quadratic clients (algorithms.md, check 4), and its stragglers."""
+"""FedProx against closed forms on quadratic clients (docs/ground_truth.md, check 4), and its stragglers."""
 
 import pytest
 import torch

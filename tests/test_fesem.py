@@ -1,4 +1,4 @@
-"""FeSEM on quadratic clients (algorithms.md, section 2.5, checks 7 and 8; C1, C14, C15)."""
+"""FeSEM on quadratic clients (docs/ground_truth.md, checks 7 and 8; C1, C14, C15)."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""FlexCFL on quadratic clients (algorithms.md, sections 2.11 and 5, checks 13, 14, 16, 18 and 27)."""
+"""FlexCFL on quadratic clients (docs/ground_truth.md, checks 13, 14, 16, 18 and 27)."""
 
 from dataclasses import replace
 from functools import partial

@@ -1,4 +1,4 @@
-"""FlexCFL on real data under swaps that never happen and under many (algorithms.md, checks 14 and 18)."""
+"""FlexCFL on real data under swaps that never happen and under many (docs/ground_truth.md, checks 14 and 18)."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""IFCA on quadratic clients (algorithms.md, section 2.4, checks 6, 8 and 27; C1, C11, C13)."""
+"""IFCA on quadratic clients (docs/ground_truth.md, checks 6, 8 and 27; C1, C11, C13)."""
 
 from dataclasses import replace
 

@@ -65,7 +65,7 @@ def test_release_is_at_random():
     assert 80 < (data.train.entries < 500).sum() < 170  # 125, 4 standard deviations
 
 
-def test_quarter_of_60_examples_is_what_the_trigger_is_tested_with():  # algorithms.md, check 16
+def test_quarter_of_60_examples_is_what_the_trigger_is_tested_with():  # docs/ground_truth.md, check 16
     data = with_sizes(60)
     data = replace(data, examples=replace(data.examples, labels=torch.arange(60) % 2, num_labels=10))
     now = after(data, Incremental()).label_counts[0]

@@ -1,4 +1,4 @@
-"""LayerCFL on quadratic clients (algorithms.md, section 2.14, check 23; C33)."""
+"""LayerCFL on quadratic clients (docs/ground_truth.md, check 23; C33)."""
 
 from dataclasses import fields, replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Migration of clients whose labels drifted, on IFCA-MIG and FeSEM-MIG (algorithms.md, sections 2.4, 2.5, check 7)."""
+"""Migration of clients whose labels drifted, on IFCA-MIG and FeSEM-MIG (docs/ground_truth.md, check 7)."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The round loop and the traffic ledger, on quadratic clients (algorithms.md, section 5, check 27)."""
+"""The round loop and the traffic ledger, on quadratic clients (docs/ground_truth.md, check 27)."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Cohorts: who takes part in a round (algorithms.md, check 29)."""
+"""Cohorts: who takes part in a round (docs/ground_truth.md, check 29)."""
 
 from hashlib import blake2b
 from random import Random

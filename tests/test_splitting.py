@@ -133,7 +133,7 @@ def test_gap_is_not_a_number_where_there_is_nothing_to_compare(labels: torch.Ten
 
 
 @pytest.mark.parametrize(("across", "bound"), [(-1, 1), (0, 0.70711), (0.5, 0.5), (1, 0)])
-def test_bound_of_theorem_1(across: float, bound: float):  # algorithms.md 2.6
+def test_bound_of_theorem_1(across: float, bound: float):  # CFL, Theorem 1
     assert separation_threshold(across) == pytest.approx(bound, abs=1e-5)
 
 

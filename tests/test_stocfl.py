@@ -1,4 +1,4 @@
-"""StoCFL on quadratic clients (algorithms.md, sections 2.12 and 2.15, checks 20 to 22)."""
+"""StoCFL on quadratic clients (docs/ground_truth.md, checks 20 to 22)."""
 
 from dataclasses import replace
 from math import cos, radians, sin

@@ -1,4 +1,4 @@
-"""StoCFL's representation of a cluster, and a longer run in small cohorts (algorithms.md, check 21)."""
+"""StoCFL's representation of a cluster, and a longer run in small cohorts (docs/ground_truth.md, check 21)."""
 
 import torch
 from conftest import ids, quadratic_clients, rng

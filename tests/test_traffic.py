@@ -1,4 +1,4 @@
-"""The papers' traffic formulas (algorithms.md, section 5, check 27) on whole runs; the other tests have more of them.
+"""The papers' traffic formulas (docs/ground_truth.md, check 27) on whole runs; the other tests have more of them.
 
 T rounds, K clients a round, N clients, m clusters, alpha the scale of the pre-training; the unit is a model.
 """
