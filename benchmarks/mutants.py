@@ -1,11 +1,11 @@
-"""Planted bugs: every `tests/mutants/*.patch` must make a test fail.
+"""Planted bugs: every entry of `tests/mutants.toml` must make a test fail.
 
     python benchmarks/mutants.py [--only PATTERN ...] [--jobs 1]
 
-A patch begins with a line that says what the bug is and a line `tests: FILE ...` with the tests that should catch it.
-Each is applied to a copy of the tree, its tests are run up to the first failure, and it is undone. The test that failed
-must pass without the bug. The table in `docs/testing.md` is written from what was found; rows of patches that were not
-tried stay. Exit code 1: a bug got through, or a patch does not apply.
+An entry says what the bug is, in which file `old` becomes `new`, and which tests should catch it. Each is planted in a
+copy of the tree, its tests are run up to the first failure, and it is taken out. The test that failed must pass without
+the bug. The table in `docs/testing.md` is written from what was found; rows of bugs that were not tried stay. Exit
+code 1: a bug got through, or cannot be planted.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -25,10 +26,10 @@ from queue import Queue
 from time import perf_counter
 
 ROOT = Path(__file__).resolve().parents[1]
-PATCHES = ROOT / "tests" / "mutants"
+LIST = ROOT / "tests" / "mutants.toml"
 PAGE = ROOT / "docs" / "testing.md"
 BEGIN, END = "<!-- written by benchmarks/mutants.py -->", "<!-- until here -->"
-HEADER = "| patch | file | bug | caught by |\n|---|---|---|---|\n"
+HEADER = "| name | file | bug | caught by |\n|---|---|---|---|\n"
 SECONDS = 1800  # for the tests of one bug
 _FAILED = re.compile(r"^FAILED (.+?)(?: - .*)?$", flags=re.MULTILINE)
 
@@ -38,31 +39,33 @@ class Mutant:
     """A planted bug.
 
     Args:
-        patch: the file.
+        name: `<subject>-<what>`.
         bug: what it is, in words.
-        tests: files that should catch it.
         file: what it changes.
+        tests: files that should catch it.
+        old: text that occurs once in the file; its later lines are indented relative to the one in which it begins.
+        new: what it becomes.
     """
 
-    patch: Path
+    name: str
     bug: str
-    tests: tuple[str, ...]
     file: str
+    tests: tuple[str, ...]
+    old: str
+    new: str
 
-    @property
-    def name(self) -> str:
-        return self.patch.stem
-
-    @classmethod
-    def read(cls, patch: Path) -> "Mutant":
-        """Raises ValueError where the two lines or the diff are missing."""
-        bug, tests, *diff = patch.read_text().splitlines()
-        files = [line.removeprefix("+++ b/") for line in diff if line.startswith("+++ b/")]
-        if not tests.startswith("tests: ") or len(files) != 1:
-            raise ValueError(
-                f"{patch.name} does not begin with the bug and `tests: ...`, or changes {len(files)} files"
-            )
-        return cls(patch, bug, tuple(tests.split()[1:]), files[0])
+    def planted(self, text: str) -> str:
+        """The file's text with the bug; raises ValueError unless `old` occurs exactly once."""
+        results = []
+        for found in re.finditer(re.escape(self.old.partition("\n")[0]), text):
+            line = text[text.rfind("\n", 0, found.start()) + 1 :]
+            indent = line[: len(line) - len(line.lstrip(" "))]
+            old, new = (block.replace("\n", f"\n{indent}") for block in (self.old, self.new))
+            if text.startswith(old, found.start()):
+                results.append(text[: found.start()] + new + text[found.start() + len(old) :])
+        if len(results) != 1:
+            raise ValueError(f"{self.name}: `old` occurs {len(results)} times in {self.file}")
+        return results[0]
 
 
 @dataclass(frozen=True)
@@ -86,19 +89,10 @@ class Found:
         return f"| {' | '.join(cells)} |"
 
 
-def mutants(folder: Path = PATCHES) -> list[Mutant]:
-    """All of them, by name."""
-    return [Mutant.read(patch) for patch in sorted(folder.glob("*.patch"))]
-
-
-def apply(patch: Path, tree: Path, *options: str) -> str:
-    """Applies a patch to a tree with `git apply` and these options; returns git's complaint, "" if it went well."""
-    alone = os.environ | {"GIT_CEILING_DIRECTORIES": str(tree.resolve().parent)}  # a repository around it is not meant
-    done = subprocess.run(
-        ["git", "apply", *options, str(patch.resolve())],
-        cwd=tree, env=alone, capture_output=True, text=True, check=False,
-    )  # fmt: skip
-    return done.stderr.strip() if done.returncode else ""
+def mutants(file: Path = LIST) -> list[Mutant]:
+    """All of them, in the order of the file."""
+    entries = tomllib.loads(file.read_text())
+    return [Mutant(name, **entry | {"tests": tuple(entry["tests"])}) for name, entry in entries.items()]
 
 
 def copy_of(root: Path, stack: ExitStack) -> Path:
@@ -109,9 +103,9 @@ def copy_of(root: Path, stack: ExitStack) -> Path:
         cwd=root, capture_output=True, text=True, check=True,
     )  # fmt: skip
     for name in filter(None, listed.stdout.split("\0")):
-        if (root / name).is_file():  # not one that was removed since
+        if os.path.lexists(root / name):  # not one that was removed since
             (copy / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(root / name, copy / name)
+            shutil.copy(root / name, copy / name, follow_symlinks=False)
     return copy
 
 
@@ -124,15 +118,19 @@ def run_tests(tree: Path, tests: Sequence[str], *options: str) -> subprocess.Com
 
 def tried(mutant: Mutant, tree: Path) -> Found:
     """Plants a bug in the tree, runs its tests, and takes it out again."""
-    if complaint := apply(mutant.patch, tree):
-        return Found(mutant, "", f"the patch does not apply: {complaint.splitlines()[0]}")
-    begun = perf_counter()
+    file, begun = tree / mutant.file, perf_counter()
+    try:
+        text = file.read_text()
+        bug = mutant.planted(text)
+    except (OSError, ValueError) as error:
+        return Found(mutant, "", str(error))
+    file.write_text(bug)
     try:
         done = run_tests(tree, mutant.tests, "-x")
     except subprocess.TimeoutExpired:
         return Found(mutant, "", f"the tests did not end in {SECONDS} s")
     finally:
-        apply(mutant.patch, tree, "--reverse")
+        file.write_text(text)
     failed = _FAILED.search(done.stdout)
     if done.returncode == 1 and failed:
         return Found(mutant, failed[1], "", perf_counter() - begun)
@@ -168,13 +166,13 @@ def try_all(chosen: Sequence[Mutant], root: Path = ROOT, jobs: int = 1) -> Itera
                 yield Found(result.mutant, "", f"{result.caught} fails without the bug, too")
 
 
-def write_table(found: Sequence[Found], page: Path = PAGE, folder: Path = PATCHES) -> None:
-    """Puts the rows into the page; those of other patches stay, unless the patch is gone."""
+def write_table(found: Sequence[Found], page: Path = PAGE, file: Path = LIST) -> None:
+    """Puts the rows into the page; those of other bugs stay, unless the entry is gone."""
     before, _, rest = page.read_text().partition(f"{BEGIN}\n")
     table, _, after = rest.partition(END)
     rows = {line.split("`")[1]: line for line in table.splitlines() if line.startswith("| `")}
     rows |= {result.mutant.name: result.row for result in found}
-    kept = [rows[mutant.name] for mutant in mutants(folder) if mutant.name in rows]
+    kept = [rows[mutant.name] for mutant in mutants(file) if mutant.name in rows]
     page.write_text(before + f"{BEGIN}\n" + HEADER + "".join(f"{row}\n" for row in kept) + END + after)
 
 
