@@ -23,7 +23,7 @@ COMMANDS = [line.partition("#")[0].strip() for line in BASH.splitlines() if line
 def test_readme_prints_exactly_the_two_commands_that_ci_runs():
     assert [line for line in README.splitlines() if line.startswith("pip install ")] == [
         "pip install -c constraints.txt . && lit-cfl run --config configs/quickstart.yaml",
-        'pip install -c constraints.txt ".[test]" && pytest',
+        'pip install -c constraints.txt ".[test]" && pytest -n auto',
     ]
 
 
