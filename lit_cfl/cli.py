@@ -5,7 +5,8 @@ import os
 import signal
 import sys
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib.metadata import version
 
@@ -60,23 +61,43 @@ def _command(name: str) -> Callable[[Sequence[str]], int]:
     return COMMANDS[name]
 
 
+@contextmanager
+def loading(arguments: Sequence[str]) -> Iterator[None]:
+    """Says on standard error, while PyTorch is imported, that this takes a while; not to programs."""
+    if "torch" in sys.modules or {"--help", "-h", "--quiet", "--json"}.intersection(arguments):
+        yield
+        return
+    from rich.console import Console
+
+    console, text = Console(stderr=True), "loading PyTorch and Lightning"
+    if console.is_terminal and console.is_interactive and not os.environ.get("CI"):
+        with console.status(text):
+            yield
+    else:
+        console.print(text)
+        yield
+
+
 def run_command(arguments: Sequence[str]) -> int:
     """run an experiment and its baseline"""
-    from lit_cfl.commands import run_experiment
+    with loading(arguments):
+        from lit_cfl.commands import run_experiment
 
     return run_experiment(arguments)
 
 
 def compare_command(arguments: Sequence[str]) -> int:
     """run several algorithms on the same clients over several seeds, into one table"""
-    from lit_cfl.compare.command import compare
+    with loading(arguments):
+        from lit_cfl.compare.command import compare
 
     return compare(arguments)
 
 
 def tune_command(arguments: Sequence[str]) -> int:
     """search an experiment's options with Ray Tune"""
-    from lit_cfl.tune.command import search
+    with loading(arguments):
+        from lit_cfl.tune.command import search
 
     return search(arguments)
 

@@ -33,8 +33,8 @@ def run_experiment(arguments: Sequence[str]) -> int:
     path, going = _where(request)
     again = f"lit-cfl run --resume {path}"
     try:
-        with interruptible() as check:
-            finished = run(experiment, path, screen.watch(check, len(experiment.seeds) > 1), going)
+        with interruptible() as check, screen.watch(check, len(experiment.seeds) > 1) as watch:
+            finished = run(experiment, path, watch, going)
     except Interrupted as stop:
         screen.say(f"Interrupted; every whole round is saved. Go on with: {again}")
         return 128 + stop.signum

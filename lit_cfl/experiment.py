@@ -7,6 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lit_cfl.activity import Activity, Report, unreported
 from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.data import FederatedData
 from lit_cfl.data.file import partition_hash
@@ -117,13 +118,25 @@ class Experiment:
 
         return run(self, default_run_directory(self.name) if path is None else Path(path))
 
-    def prepare(self, seed: int) -> "Prepared":
-        """Loads the data and builds the engine for one seed. Raises InputError where the parts do not fit."""
+    def prepare(self, seed: int, report: Report = unreported) -> "Prepared":
+        """Loads the data and builds the engine for one seed.
+
+        Args:
+            report: is told what is being done, now and by the engine later.
+
+        Raises:
+            InputError: the parts do not fit.
+        """
+        report(Activity("loading the data"))
+        examples = self.data.examples
+        report(Activity(f"dividing {len(examples):,} examples among clients"))
         data = self.data.federated(seed)
+        report(Activity("checking that the clients can be trained"))
         _require_training_data(data)
         plan = self.chosen_plan(data)
         set_up_torch(plan, self.deterministic)
         engine = build_engine(self.task, plan, seed, self.local)
+        engine.report = report
         cohorts = Cohorts(self.cohort_size, self.selection, self.dropout, self.selection_seed)
         cohorts.at(0, data.population, seed)  # refuses a cohort that cannot be drawn
         for algorithm in (self.algorithm, self.baseline):

@@ -7,6 +7,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
+from lit_cfl.activity import Activity, Report, unreported
 from lit_cfl.checkpoint import Checkpoint
 from lit_cfl.data.file import save_partition
 from lit_cfl.errors import InputError, Notice, SaveError
@@ -50,6 +51,7 @@ class Watch:
 
     Args:
         between_clients: called before a client is trained; may raise to end the run, which saves itself.
+        doing: called with what is being done, from the loading of the data on; often, so it should only take notes.
         started: called with a title, the first round, the number of rounds and the seed when a run begins or goes on.
         row: called with each row of `metrics.csv`.
         ended: called when a run ends, with the reason if it was stopped early.
@@ -60,6 +62,7 @@ class Watch:
     between_clients: Callable[[], None] = field(default=lambda: None)
     row: Callable[[Row], None] = field(default=lambda row: None)
     ended: Callable[[str | None], None] = field(default=lambda reason: None)
+    doing: Report = unreported
     told: Callable[[str], None] = field(default=lambda line: warnings.warn(Notice(line), stacklevel=3))
 
 
@@ -143,7 +146,7 @@ def _run_one(experiment: Experiment, path: Path, watch: Watch, going: Going) -> 
             experiment = with_own_partition(experiment, path)
             if going == "resume":
                 experiment = with_stored_plan(experiment, stored)
-        prepared = experiment.prepare(experiment.seeds[0])
+        prepared = experiment.prepare(experiment.seeds[0], watch.doing)
         algorithm, shifting = experiment.algorithm, bool(experiment.data.shift)
         directory = RunDirectory(path, algorithm.score_columns, algorithm.tables, shifting)
         recorder = Recorder(prepared, directory, Checkpoint(path))
@@ -176,6 +179,7 @@ def _go_on(recorder: Recorder, new_plan: bool) -> int:
 def _record(recorder: Recorder, watch: Watch, logged: int) -> Row:
     experiment, directory = recorder.experiment, recorder.directory
     config = recorder.prepared.config()
+    watch.doing(Activity("starting what tracks the run"))
     trackers = Trackers(
         experiment.tracking, experiment.name, directory.path, config, directory.run_id, directory.rows, logged
     )

@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+import threading
+import time
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from lit_cfl.cli import main
+from lit_cfl.activity import Activity
+from lit_cfl.cli import loading, main
+from lit_cfl.progress import live
 from lit_cfl.progress.live import Json, Lines, describe
 from lit_cfl.tables import read_table
 
@@ -64,6 +68,76 @@ def test_the_last_round_of_a_run_that_stops_early_is_shown():
     found = lines([0.1, 0.2, 0.3], rounds=90, reason="no better for 2 rounds")
     assert [line.split()[2] for line in found[:2]] == ["1/90", "3/90"]
     assert found[2:] == ["Stopped early: no better for 2 rounds."]
+
+
+def doings(moments: list[tuple[float, Activity]], rounds: int = 9) -> list[str]:
+    """What is printed where a run begins to do these things at these seconds, and somebody looks at each second."""
+    clock, out = Clock(), StringIO()
+    display, waiting = Lines(Console(file=out, width=200), clock), list(moments)
+    for second in range(int(moments[-1][0]) + 11):
+        clock.now = 5.0 + second
+        while waiting and waiting[0][0] <= second:
+            _, activity = waiting.pop(0)
+            if activity.round == 0 and not display.title:
+                display.started("FedGroup", 0, rounds)
+            display.doing(activity)
+        display.beat()
+    return out.getvalue().splitlines()
+
+
+def test_a_pipe_hears_at_once_what_is_done_and_then_every_ten_seconds():
+    training = [(3.0 + k, Activity("pre-training", 0, k, 40)) for k in range(20)]
+    assert doings([(0.0, Activity("loading the data")), *training]) == [
+        "loading the data",
+        "FedGroup  round 1/9  pre-training 7 of 40 clients  7 s so far",
+        "FedGroup  round 1/9  pre-training 17 of 40 clients  17 s so far",
+        "FedGroup  round 1/9  pre-training 19 of 40 clients  27 s so far",  # so long does the clustering last
+    ]
+
+
+def test_a_pipe_with_rounds_hears_nothing_else():
+    clock, out = Clock(), StringIO()
+    display = Lines(Console(file=out, width=200), clock)
+    display.started("FedAvg", 0, 3)
+    display.doing(Activity("training", 0, 0, 5))
+    for number in range(3):
+        display.doing(Activity("training", number, 3, 5))
+        clock.now += 9
+        display.beat()
+        display.row(row(number))
+    display.ended(None)
+    clock.now += 99
+    display.beat()  # after the end
+    found = [line.split("  ")[1:3] for line in out.getvalue().splitlines()]
+    assert found == [
+        ["round 1/3", "training 0 of 5 clients"],
+        *([f"round {k}/3", "test accuracy 0.50"] for k in (1, 2, 3)),
+    ]
+
+
+def test_lines_come_from_a_thread_of_their_own_while_the_run_computes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(live, "_PATIENCE", 0.0)
+    before = threading.active_count()
+    with Lines(Console(file=(out := StringIO()), width=200)) as display:
+        display.doing(Activity("compiling"))
+        deadline = time.monotonic() + 20
+        while len(out.getvalue().splitlines()) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert out.getvalue().splitlines()[:2] == ["compiling", "compiling  1 s so far"]
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert threading.active_count() == before
+
+
+def test_the_live_line_has_room_for_what_is_done_beside_the_accuracy():
+    known, busy = row(0, **{"clusters/ari": 1.0}), Activity("training", 1, 3, 20)
+    assert live.status(None, None, 40) == "starting"
+    assert live.status(None, Activity("pre-training", 0, 3, 20), 10) == "pre-training 3 of 20 clients"
+    assert live.status(known, None, 90) == "test accuracy 0.50  clusters 2  ARI 1.00"
+    assert live.status(known, busy, 66) == "test accuracy 0.50  clusters 2  ARI 1.00  training 3 of 20 clients"
+    assert live.status(known, busy, 65) == "test accuracy 0.50  clusters 2  training 3 of 20 clients"
+    assert live.status(known, busy, 45) == "test accuracy 0.50  training 3 of 20 clients"
+    assert live.status(known, busy, 43) == "test accuracy 0.50  clusters 2  ARI 1.00"
 
 
 def test_the_next_run_waits_for_its_turn_too():
@@ -167,3 +241,17 @@ def test_a_reader_that_leaves_ends_the_run_without_a_traceback(tmp_path: Path):
     assert "Traceback" not in process.stderr.read()
     assert process.wait(60) == 141
     assert len(read_table(tmp_path / "here" / "metrics.csv")) < 400
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [((), "loading PyTorch and Lightning\n"), (("--json",), ""), (("--quiet",), ""), (("-h",), "")]
+)
+def test_the_import_of_pytorch_is_announced_beside_the_output(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    with loading(words):  # it is loaded already
+        pass
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.delitem(sys.modules, "torch")
+    with loading(["--config", "quickstart", *words]):
+        assert capsys.readouterr() == ("", said)

@@ -10,10 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from test_progress import FAST, TINY
+from rich.console import Console
+from test_progress import FAST, TINY, row
 
+from lit_cfl.activity import Activity
 from lit_cfl.cli import main
 from lit_cfl.progress import Screen
+from lit_cfl.progress.live import Live
 
 VARIABLES = ("CI", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS")
 
@@ -68,6 +71,39 @@ def test_a_run_is_one_line_that_is_redrawn(monkeypatch: pytest.MonkeyPatch):
     assert "\x1b[2K" in shown[0]
     assert any(line.startswith("Files: here") for line in lines)
     assert all(len(line) <= 100 for line in lines)
+
+
+def drawn(display: Live) -> str:
+    """The lines that a person sees now."""
+    file = display.console.file = io.StringIO()
+    assert display.shown is not None
+    display.shown.refresh()
+    return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", file.getvalue()).strip()
+
+
+def test_the_line_says_what_is_done_from_the_loading_of_the_data_on():
+    with Live(Console(file=io.StringIO(), force_terminal=True, width=100)) as display:
+        display.doing(Activity("loading the data"))
+        assert re.search(r"loading the data +0:00:00", drawn(display))
+        display.started("FedGroup", 0, 9)
+        assert re.match(r"FedGroup round 0/9 starting", drawn(display))
+        display.doing(Activity("pre-training", 0, 3, 60))
+        assert re.match(r"FedGroup round 0/9 pre-training 3 of 60 clients", drawn(display))
+        display.row(row(0))
+        assert re.match(r"FedGroup round 1/9 test accuracy 0.50  clusters 2 ", drawn(display))
+        display.doing(Activity("training", 1, 3, 20))
+        assert re.match(r"FedGroup round 1/9 test accuracy 0.50  clusters 2  training 3 of 20 clients", drawn(display))
+        display.ended(None)
+        display.doing(Activity("loading the data"))
+        assert "loading the data" in drawn(display)
+    assert display.shown is None
+
+
+def test_an_error_while_the_data_are_loaded_leaves_the_cursor_where_it_was(monkeypatch: pytest.MonkeyPatch):
+    with terminal(monkeypatch) as shown:
+        assert main([*FAST, "--run_dir", "here", "--data.num_clients", "3"]) == 2
+    assert "loading the data" in shown[0] or "dividing" in shown[0]
+    assert shown[0].rfind("\x1b[?25h") > shown[0].rfind("\x1b[?25l") >= 0  # it was hidden, and is shown again
 
 
 def test_a_comparison_shows_its_runs_and_then_its_table(monkeypatch: pytest.MonkeyPatch):

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from lit_cfl.data import FederatedData
 from lit_cfl.errors import DivergedError, InputError
-from lit_cfl.local.engine import Engine
+from lit_cfl.local.engine import CHECK, Engine
 from lit_cfl.local.scoring import score
 from lit_cfl.local.work import Budget
 
@@ -37,7 +37,7 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
         )
     largest = data.population[data.num_examples[data.population].argmax()][None]
     try:
-        engine.at(0, data).fit(model[None], largest, purpose="check", budget=Budget(1, "steps"))
+        engine.at(0, data).fit(model[None], largest, purpose=CHECK, budget=Budget(1, "steps"))
     except DivergedError:
         pass  # the run itself says so, or leaves the client out
     except (RuntimeError, MisconfigurationException, TypeError) as error:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from lit_cfl.activity import Activity
 from lit_cfl.data import FederatedData
 from lit_cfl.local.work import Budget, Fitted, Sketch, per_client
 from lit_cfl.parameters import ParameterLayout
@@ -84,16 +85,17 @@ class ClientWork:
         return self.engine.fit(request, self.round, self.data)
 
     def gradients(self, model: Tensor, clients: Tensor, sketch: Sketch | None = None) -> Tensor:
-        rows = {
-            position: row if sketch is None else sketch(row[None])[0]
-            for position, row in self.engine.gradients(model, clients, self.round, self.data)
-        }
+        rows: dict[int, Tensor] = {}
+        for position, row in self.engine.gradients(model, clients, self.round, self.data):
+            rows[position] = row if sketch is None else sketch(row[None])[0]
+            self.engine.report(Activity("gradients of", self.round, len(rows), len(clients)))
         if not rows:
             nobody = model.new_empty(0, self.layout.num_columns)
             return nobody if sketch is None else sketch(nobody)
         return torch.stack([rows[position] for position in range(len(clients))])
 
     def losses(self, models: Tensor, clients: Tensor, *, penalised: bool = False) -> Tensor:
+        self.engine.report(Activity(f"losses of {len(models)} models on {len(clients)} clients", self.round))
         index = self.data.train.select(clients)
         losses, _ = self.engine.outcomes_of_all(models, index.entries, self.data)
         sums = torch.zeros(len(clients), len(models), dtype=torch.float64).index_add_(0, index.owners, losses.T)

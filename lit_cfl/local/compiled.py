@@ -20,10 +20,11 @@ class CompiledSteps:
 
     Args:
         steps: to compile.
+        compiling: called before a function is compiled.
     """
 
-    def __init__(self, steps: Steps) -> None:
-        self._steps = steps
+    def __init__(self, steps: Steps, compiling: Callable[[], None] = lambda: None) -> None:
+        self._steps, self._compiling = steps, compiling
         self._compiled: dict[tuple[object, ...], Callable[..., list[Tensor]]] = {}
 
     @property
@@ -35,6 +36,7 @@ class CompiledSteps:
         tensors = [*lanes.tensors, *_of_work(work)]
         key = (work.index.shape, work.inputs.shape, work.inputs.dtype, work.prox is not None)
         if key not in self._compiled:
+            self._compiling()
             try:
                 self._compiled[key] = self._compile(lanes, work, tensors)
             except Exception as error:  # the compiler, its cache, the tracing: they share no class of errors

@@ -16,6 +16,7 @@ from lightning import LightningModule
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 
+from lit_cfl.activity import Activity, Report, of_fit, unreported
 from lit_cfl.data import Examples, FederatedData
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.local.clients import ClientWork, FitRequest
@@ -30,6 +31,7 @@ from lit_cfl.parameters import ParameterLayout
 from lit_cfl.seeds import derive
 
 TaskFactory = Callable[[], LightningModule]
+CHECK = "check"  # purpose of the fit that only shows whether clients can be trained
 Placed = tuple[int, Tensor]  # a row [d], and the position of the client that it is of
 
 
@@ -73,6 +75,7 @@ class Engine(ABC):
         self.plan, self.seed, self.local = plan, seed, local
         self.effort = Effort()  # of stacks so far, a worker's too
         self.between_clients: Callable[[], None] = lambda: None  # may raise, to end a run between two clients
+        self.report: Report = unreported  # is told what the engine is doing
         self._task = task
         self.template = self._build(0)
         require_losses(self.template)
@@ -154,6 +157,7 @@ class Engine(ABC):
         Returns:
             losses float64 and whether the answers are right, both `[n]`, on the CPU.
         """
+        self.report(Activity("evaluating"))
         return self._scorer.of_each(models, which, index, self.examples(data))
 
     def penalties(self, models: Tensor) -> Tensor:
@@ -215,6 +219,7 @@ class Engine(ABC):
         start = 0
         while start < len(request.clients):
             part = slice(start, min(start + self._chunk_size, len(request.clients)))
+            self.report_fit(request, round, start)
             try:
                 yield self._fit_chunk(request, part, round, data)
             except RuntimeError as error:
@@ -223,6 +228,16 @@ class Engine(ABC):
                 self._shrink(part.stop - part.start, error)
                 continue
             start = part.stop
+
+    def report_fit(self, request: FitRequest, round: int, before: int, ended: int = 0) -> None:
+        """Reports how far a fit is.
+
+        Args:
+            before: clients of the parts that are through.
+            ended: clients of the present part that are.
+        """
+        if request.purpose != CHECK:  # one client, one step: said by whoever checks
+            self.report(of_fit(request.purpose, round, before + ended, len(request.clients)))
 
     def _shrink(self, clients: int, error: Exception) -> None:
         """After a chunk of so many clients ran out of memory: half of them, in half the lanes, from now on."""

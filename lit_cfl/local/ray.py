@@ -69,6 +69,7 @@ class RayEngine(Engine):
             models.numpy()[share] = done.models
             losses.numpy()[share], trained.numpy()[share] = done.losses, done.trained
             idle[shares[number]] = False
+            self.report_fit(request, round, part.start, int((~idle).sum()))
             self.effort.useful += done.effort.useful
             self.effort.computed += done.effort.computed
             if self.plan.compile and not done.compiles:

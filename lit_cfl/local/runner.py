@@ -55,18 +55,22 @@ class Runner:
         self.effort = effort
         self._pool: Pool | None = None
 
-    def run(self, jobs: Sequence[Job], pool: Pool, capacity: int, prox: float) -> list[Trained]:
+    def run(
+        self, jobs: Sequence[Job], pool: Pool, capacity: int, prox: float,
+        ended: Callable[[int], None] = lambda number: None,
+    ) -> list[Trained]:  # fmt: skip
         """Trains the jobs.
 
         Args:
             pool: examples that the jobs' tables point into.
             capacity: of the pool; the same in all calls, for shapes are fixed.
             prox: strength of the proximal term; where it is not 0, every job has a centre.
+            ended: called with how many of the jobs are through, whenever some are.
         """
         calls = torch.tensor([-(-job.num_steps // self.steps) for job in jobs])
         seats = seated(calls, self.widths, self._most_waste)
         work = self._work(jobs, seats, self._held(pool, capacity), prox)
-        rows, losses = self._go(jobs, seats, work)
+        rows, losses = self._go(jobs, seats, work, ended)
         return [self._result(jobs[seat.job], seat, rows[seat.job], losses) for seat in seats]
 
     def _held(self, pool: Pool, capacity: int) -> Pool:
@@ -99,7 +103,9 @@ class Runner:
         strength = torch.tensor(prox, dtype=self._dtype, device=self._device) if pulled else None
         return Work(*pool, index, keys, corrections, first, strength)
 
-    def _go(self, jobs: Sequence[Job], seats: Sequence[Seat], work: Work) -> tuple[dict[int, Tensor], Tensor]:
+    def _go(
+        self, jobs: Sequence[Job], seats: Sequence[Seat], work: Work, ended: Callable[[int], None]
+    ) -> tuple[dict[int, Tensor], Tensor]:
         """All calls in order. Returns the row of each job and the losses `[steps, lanes]`."""
         starts: dict[int, list[Seat]] = {}
         stops: dict[int, list[Seat]] = {}
@@ -117,7 +123,9 @@ class Runner:
             self._load(lanes, centers, jobs, starts.get(call, []))
             lanes, sums = self._advance(lanes, self._part(work, call, width, centers))
             losses.append(torch.nn.functional.pad(sums, (0, self.lanes - width)))
-            rows |= self._rows(lanes, stops.get(call + 1, []))
+            if call + 1 in stops:
+                rows |= self._rows(lanes, stops[call + 1])
+                ended(len(rows))
             self.effort.computed += width * self.steps
         self.effort.useful += sum(job.num_steps for job in jobs)
         return rows, torch.cat(losses).double().cpu()
@@ -158,8 +166,6 @@ class Runner:
 
     def _rows(self, lanes: Lanes, seats: Sequence[Seat]) -> dict[int, Tensor]:
         """The rows of the jobs that leave these seats, by job."""
-        if not seats:
-            return {}
         where = self._lanes_of(seats)
         table = torch.cat([tensor.index_select(0, where).flatten(1) for tensor in lanes.rows], dim=1).cpu()
         return {seat.job: row for seat, row in zip(seats, table, strict=True)}

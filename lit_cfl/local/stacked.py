@@ -7,14 +7,16 @@ loop on a CPU, so there the clients train one after the other (`plain.py`).
 
 import copy
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from lit_cfl.activity import Activity
 from lit_cfl.data import FederatedData
 from lit_cfl.errors import DivergedError, Notice
 from lit_cfl.local.batches import Shuffled, num_steps
@@ -69,6 +71,7 @@ class StackedEngine(Engine):
         losses = torch.full((len(clients),), float("nan"), dtype=torch.float64)
         trained = torch.zeros(len(clients), dtype=torch.bool)
         takes_part = ((data.num_examples[clients] > 0) & (request.lengths[part] > 0)).nonzero().flatten()
+        before = part.start
         for positions in self._groups(takes_part, clients, data):
             held = data.train.select(clients[positions])
             pool = self.examples(data).batch(held.entries, self.plan.compute_dtype)
@@ -77,12 +80,13 @@ class StackedEngine(Engine):
                 self._job(request, part.start + k, k, models[k], offset, round, data)
                 for k, offset in zip(positions.tolist(), offsets, strict=True)
             ]
-            for done in self._train(jobs, pool, request):
+            for done in self._train(jobs, pool, request, partial(self.report_fit, request, round, before)):
                 if done.finite:
                     k = done.position
                     models[k], losses[k], trained[k] = done.row, done.loss, True
                 elif self.local.on_divergence == "stop":
                     raise self._diverged(int(clients[done.position]), round, done.loss)
+            before += len(positions)
         return Chunk(part.start, models, losses, trained)
 
     def _groups(self, positions: Tensor, clients: Tensor, data: FederatedData) -> Iterable[Tensor]:
@@ -113,25 +117,31 @@ class StackedEngine(Engine):
     def _batch_size(self, request: FitRequest) -> int | Literal["full"]:
         return request.budget.batch_size or self.local.batch_size
 
-    def _train(self, jobs: Sequence[Job], pool: Pool, request: FitRequest) -> Iterable[Trained]:
+    def _train(
+        self, jobs: Sequence[Job], pool: Pool, request: FitRequest, ended: Callable[[int], None]
+    ) -> Iterable[Trained]:
+        """Trains the jobs; `ended` is called with how many of them are through."""
         self.between_clients()
         batch_size = self._batch_size(request)
         if self.plan.lanes == 1 or batch_size != self.local.batch_size or not isinstance(batch_size, int):
-            return self._one_by_one(jobs, pool, request.prox)
+            return self._one_by_one(jobs, pool, request.prox, ended)
         if not self.plan.compile:
-            return self._lanes(batch_size).run(jobs, pool, self._capacity, request.prox)
+            return self._lanes(batch_size).run(jobs, pool, self._capacity, request.prox, ended)
         try:
-            return self._lanes(batch_size).run(jobs, pool, self._capacity, request.prox)
+            return self._lanes(batch_size).run(jobs, pool, self._capacity, request.prox, ended)
         except CompilingError as error:
             self.plan = replace(self.plan, lanes=1, narrow=1, compile=False)
             reason = str(error).splitlines()[0]
             warnings.warn(f"compiling failed ({reason}): clients train in a plain loop", Notice, stacklevel=2)
-            return self._one_by_one(jobs, pool, request.prox)
+            return self._one_by_one(jobs, pool, request.prox, ended)
 
-    def _one_by_one(self, jobs: Sequence[Job], pool: Pool, prox: float) -> Iterable[Trained]:
+    def _one_by_one(
+        self, jobs: Sequence[Job], pool: Pool, prox: float, ended: Callable[[int], None]
+    ) -> Iterable[Trained]:
         with torch.no_grad():
-            for done in self._plain.run(jobs, pool, prox):
+            for number, done in enumerate(self._plain.run(jobs, pool, prox), start=1):
                 yield done
+                ended(number)
                 self.between_clients()
 
     def _lanes(self, batch_size: int) -> Runner:
@@ -142,7 +152,7 @@ class StackedEngine(Engine):
             advance = (
                 CapturedSteps(self._steps, plan.device)
                 if on_gpu
-                else CompiledSteps(self._steps)
+                else CompiledSteps(self._steps, lambda: self.report(Activity("compiling")))
                 if plan.compile
                 else self._steps
             )

@@ -48,6 +48,7 @@ class TrainerEngine(Engine):
                     center = request.centers[request.center[part][k]]
                 options = self._options(request, int(request.lengths[part][k]))
                 row, loss, rate = self._fit_client(models[k], client, center, request, options, round, data)
+                self.report_fit(request, round, part.start, k + 1)
                 if row.isfinite().all() and (loss is None or isfinite(loss)):
                     models[k], trained[k] = row, True
                     losses[k] = float("nan") if loss is None else loss

@@ -3,17 +3,30 @@
 import json
 from collections.abc import Callable
 from math import isfinite
+from threading import Event, Thread
 from time import monotonic
-from typing import Any
+from typing import Any, Self
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    Progress,
+    ProgressColumn,
+    SpinnerColumn,
+    Task,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.text import Text
 
+from lit_cfl.activity import Activity
 from lit_cfl.run import Finished
 
 Row = dict[str, Any]
 _WIDE, _BAR = 110, 20  # characters, from which there is room for a bar, and its own
-_SECONDS = 2.0  # least time between two lines in a pipe
+_SECONDS = 2.0  # least time between two rounds in a pipe
+_PATIENCE = 10.0  # seconds without a line there, after which one says what is being done
 
 
 def describe(row: Row, width: int | None = None) -> str:
@@ -34,14 +47,37 @@ def describe(row: Row, width: int | None = None) -> str:
     return "  ".join(parts)
 
 
+def status(row: Row | None, activity: Activity | None, room: int) -> str:
+    """The latest row and what is being done, as far as there is room.
+
+    Args:
+        room: characters; what is being done is left out before the accuracy is.
+    """
+    now = "starting" if activity is None else str(activity)
+    if row is None:
+        return now
+    beside = describe(row, room - len(now) - 2)
+    fits = activity is not None and len(beside) + len(now) + 2 <= room
+    return f"{beside}  {now}" if fits else describe(row, room)
+
+
 class Display:
-    """Follows runs, one after the other; see `Watch`."""
+    """Follows runs, one after the other; see `Watch`. Used as a context, so that a screen is left as it was found."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
 
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Ends what is still shown."""
+
+    def doing(self, activity: Activity) -> None:
+        """A run does this now; called very often."""
+
     def started(self, title: str, first: int, rounds: int, seed: int | None = None) -> None:
-        """A run begins, or goes on, with round `first`."""
+        """The rounds of a run begin, or go on, with round `first`."""
 
     def row(self, row: Row) -> None:
         """A round was evaluated."""
@@ -58,32 +94,69 @@ class Nothing(Display):
     """Shows nothing."""
 
 
+class _Text(ProgressColumn):
+    """What a function gives at the moment of drawing."""
+
+    def __init__(self, text: Callable[[], str]) -> None:
+        super().__init__()
+        self.text = text
+
+    def render(self, task: Task) -> Text:
+        return Text(self.text())
+
+
 class Live(Display):
-    """A line that is redrawn in place, with a bar where there is room."""
+    """A line that is redrawn in place, with a bar where there is room; before the rounds it says what is done."""
+
+    activity: Activity | None = None
+    shown: Progress | None = None
+    latest: Row | None = None
+
+    def __exit__(self, *error: object) -> None:
+        if self.shown is not None:
+            self.shown.stop()
+            self.shown = None
+
+    def doing(self, activity: Activity) -> None:
+        self.activity = activity
+        if self.shown is None:
+            columns = SpinnerColumn(), _Text(lambda: str(self.activity)), TimeElapsedColumn()
+            self._show(Progress(*columns, console=self.console, transient=True)).add_task("")
 
     def started(self, title: str, first: int, rounds: int, seed: int | None = None) -> None:
         wide, name = self.console.width >= _WIDE, _named(title, seed)
         bar = [BarColumn(bar_width=_BAR)] if wide else []
         around = f"{name} round {rounds}/{rounds}  0:00:00 left"
-        self.room = self.console.width - len(around) - (_BAR + 1 if wide else 0)
-        self.progress = Progress(
-            TextColumn("[bold]{task.description}"), *bar, TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
-            TextColumn("{task.fields[line]}"), TimeRemainingColumn(compact=True), TextColumn("left"),
-            console=self.console,
+        room = self.console.width - len(around) - (_BAR + 1 if wide else 0)
+        self.activity = self.latest = None
+        progress = self._show(
+            Progress(
+                TextColumn("[bold]{task.description}"), *bar, TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
+                _Text(lambda: status(self.latest, self.activity, room)), TimeRemainingColumn(compact=True),
+                TextColumn("left"), console=self.console,
+            )
         )  # fmt: skip
-        self.task = self.progress.add_task(name, total=rounds, completed=first, line="starting")
-        self.progress.start()
+        self.task = progress.add_task(name, total=rounds, completed=first)
 
     def row(self, row: Row) -> None:
-        self.progress.update(self.task, completed=row["round"] + 1, line=describe(row, self.room))
+        self.activity, self.latest = None, row
+        if self.shown is not None:
+            self.shown.update(self.task, completed=row["round"] + 1)
 
     def ended(self, reason: str | None) -> None:
-        self.progress.stop()
+        self.activity = None
+        self.__exit__()
         self.say_stopped(reason)
+
+    def _show(self, progress: Progress) -> Progress:
+        self.__exit__()
+        self.shown = progress
+        progress.start()
+        return progress
 
 
 class Lines(Display):
-    """A line at most every two seconds, and one for the last round.
+    """A line at most every two seconds, one for the last round, and one whenever nothing was printed for ten seconds.
 
     Args:
         console: where they go.
@@ -92,28 +165,62 @@ class Lines(Display):
 
     def __init__(self, console: Console, clock: Callable[[], float] = monotonic) -> None:
         super().__init__(console)
-        self.clock, self.printed = clock, float("-inf")
+        self.clock, self.begun = clock, clock()
+        self.printed_row = self.printed = float("-inf")
+        self.title, self.rounds = "", 0
+        self.activity: Activity | None = None
+        self.held: Row | None = None  # the last row, where it was not printed
+        self._over = Event()
+
+    def __enter__(self) -> Self:
+        Thread(target=self._beat, name="progress", daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+
+    def _beat(self) -> None:
+        while not self._over.wait(1):
+            self.beat()
+
+    def doing(self, activity: Activity) -> None:
+        self.activity = activity
+        if self.printed == float("-inf"):
+            self.beat()
+
+    def beat(self) -> None:
+        """Prints what is being done, if nothing was printed for ten seconds."""
+        now, activity = self.clock(), self.activity
+        if activity is None or now - self.printed < _PATIENCE:
+            return
+        at = "" if activity.round is None else f"round {activity.round + 1}/{self.rounds}  "
+        since = f"  {now - self.begun:.0f} s so far" if now - self.begun >= 1 else ""
+        self._print(f"{self.title}{at}{activity}{since}")
 
     def started(self, title: str, first: int, rounds: int, seed: int | None = None) -> None:
-        self.title, self.first, self.rounds, self.begun = _named(title, seed), first, rounds, self.clock()
-        self.held: Row | None = None  # the last row, where it was not printed
+        self.title, self.first, self.rounds, self.begun = f"{_named(title, seed)}  ", first, rounds, self.clock()
+        self.held = None
 
     def row(self, row: Row) -> None:
         self.held = row
-        if self.clock() - self.printed >= _SECONDS:
-            self._print(row)
+        if self.clock() - self.printed_row >= _SECONDS:
+            self._print_row(row)
 
     def ended(self, reason: str | None) -> None:
         if self.held is not None:
-            self._print(self.held)
+            self._print_row(self.held)
+        self.title, self.activity = "", None
         self.say_stopped(reason)
 
-    def _print(self, row: Row) -> None:
+    def _print_row(self, row: Row) -> None:
         now, done = self.clock(), row["round"] + 1
         left = (now - self.begun) / (done - self.first) * (self.rounds - done)
-        line = f"{self.title}  round {done}/{self.rounds}  {describe(row)}  {left:.0f} s left"
+        self._print(f"{self.title}round {done}/{self.rounds}  {describe(row)}  {left:.0f} s left")
+        self.printed_row, self.held = now, None
+
+    def _print(self, line: str) -> None:
+        self.printed = self.clock()
         self.console.print(line, soft_wrap=True, highlight=False, markup=False)
-        self.printed, self.held = now, None
 
 
 class Json(Display):

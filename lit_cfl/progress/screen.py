@@ -1,7 +1,8 @@
 """Where the words of a run go, for people and for programs."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 from rich.console import Console
 
@@ -32,19 +33,20 @@ class Screen:
         """A line for people."""
         self.aside.print(line, soft_wrap=True, highlight=False, markup=False)
 
-    def watch(self, between_clients: Callable[[], None] = lambda: None, several_seeds: bool = False) -> Watch:
-        """A display that suits where the output goes.
+    @contextmanager
+    def watch(self, between_clients: Callable[[], None] = lambda: None, several_seeds: bool = False) -> Iterator[Watch]:
+        """A display that suits where the output goes, within the block.
 
         Args:
             between_clients: see `Watch`.
             several_seeds: whether people have to be told which one it is.
         """
-        display = self._display()
+        with self._display() as display:
 
-        def started(title: str, first: int, rounds: int, seed: int) -> None:
-            display.started(title, first, rounds, seed if several_seeds or self.json else None)
+            def started(title: str, first: int, rounds: int, seed: int) -> None:
+                display.started(title, first, rounds, seed if several_seeds or self.json else None)
 
-        return Watch(started, between_clients, display.row, display.ended)
+            yield Watch(started, between_clients, display.row, display.ended, display.doing)
 
     def _display(self) -> Display:
         if self.json:

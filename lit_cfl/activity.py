@@ -1,0 +1,42 @@
+"""What a run is doing at the moment, for people who wait for it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Activity:
+    """A piece of the work of a run.
+
+    Args:
+        what: is done, such as `pre-training`.
+        round: that it belongs to, from 0; None = it comes before the rounds.
+        done: clients that are through with it, 0 to `total`.
+        total: clients in all; 0 where they are not counted.
+    """
+
+    what: str
+    round: int | None = None
+    done: int = 0
+    total: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.done} of {self.total} clients" if self.total else self.what
+
+
+Report = Callable[[Activity], None]  # is called often: it should only take notes
+
+
+def unreported(activity: Activity) -> None:
+    """Tells nobody."""
+
+
+_OF_PURPOSE = {
+    "train": "training", "pretrain": "pre-training", "psi": "pre-training", "place": "placing",
+    "omega": "global training of", "personal": "personal training of",
+}  # fmt: skip
+
+
+def of_fit(purpose: str, round: int, done: int, total: int) -> Activity:
+    """What a fit is doing; see `LocalWork.fit` for its purpose."""
+    return Activity(_OF_PURPOSE.get(purpose, "training"), round, done, total)
