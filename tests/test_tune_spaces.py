@@ -1,8 +1,11 @@
 """What a study may search, and what is refused before anything starts."""
 
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given
@@ -10,11 +13,13 @@ from hypothesis import strategies as st
 from studies import ALGORITHMS, STUDY, base, study_file
 
 from lit_cfl.errors import InputError
-from lit_cfl.tune.check import check_on_clients, check_study, first_clustering_round
+from lit_cfl.tune.check import check_on_clients, check_study, first_clustering_round, notices
+from lit_cfl.tune.domains import domains
 from lit_cfl.tune.options import parse_study
+from lit_cfl.tune.searchers import searcher
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.spaces import as_word, in_words
-from lit_cfl.tune.study import Study
+from lit_cfl.tune.study import Limits, Study
 from lit_cfl.variants import base_config, build
 
 
@@ -27,9 +32,13 @@ def check(space: dict[str, Any], **changes: Any) -> None:
 def test_each_distribution_is_read():
     space = parse_space({
         "a": {"uniform": [0, 2]}, "b": {"loguniform": [0.1, 1]}, "c": {"quniform": [0, 1, 0.5]},
-        "d": {"randint": [2, 5]}, "e": {"choice": [["conv*"], None]},
+        "d": {"randint": [2, 5]}, "e": {"choice": [["conv*"], None]}, "f": {"lograndint": [1, 65]},
+        "g": {"uniform": [0, 1], "step": 0.5},
     })  # fmt: skip
-    assert [p.distribution.corners for p in space.parameters] == [[0, 2], [0.1, 1], [0, 1], [2, 4], [["conv*"], None]]
+    assert [p.distribution.corners for p in space.parameters] == [
+        [0, 2], [0.1, 1], [0, 1], [2, 4], [["conv*"], None], [1, 64], [0, 1],
+    ]  # fmt: skip
+    assert space.parameters[6].distribution == space.parameters[2].distribution  # two ways to write the same
     assert not space.grid
     assert parse_space({"a": {"grid": [1, 2]}, "b": {"grid": [3, 4, 5]}}).size == 6
 
@@ -48,6 +57,17 @@ def test_each_distribution_is_read():
         ({"a": {"quniform": [0, 1, 2]}}, "rounds to 2"),
         ({"a": {"randint": [0.5, 2]}}, "no range of whole numbers"),
         ({"a": {"randint": [3, 3]}}, "no range of whole numbers"),
+        ({"a": {"lograndint": [0, 8]}}, "lograndint begins at 0; give 1 or more"),
+        ({"a": {"uniform": [0, 1], "step": 0.3}}, "multiples of 0.3, but 0 or 1 is none"),
+        ({"a": {"randint": [0, 8], "step": 2}}, "step is 2, but only uniform takes a step"),
+        ({"a": {"choice": [1, 2], "wen": {"b": 1}}}, "write one of uniform"),
+        ({"a": {"choice": [1, 2], "when": "b"}}, "when is 'b'; write when: {OPTION: VALUE}"),
+        ({"a": {"choice": [1, 2], "when": {"c": 1}}, "b": {"choice": [1]}}, "when names 'c', which is not searched"),
+        ({"a": {"choice": [1, 2], "when": {"b": 1}}, "b": {"uniform": [0, 1]}}, r"no choice; write b: \{choice"),
+        ({"a": {"choice": [1, 2], "when": {"b": [1, 3]}}, "b": {"choice": [1, 2]}}, "asks for b = 3; give one of 1, 2"),
+        ({"a": {"choice": [1], "when": {"b": 1}}, "b": {"choice": [1], "when": {"a": 1}}}, "conditions of a, b wait"),
+        ({"a": {"grid": [1, 2], "when": {"b": 1}}, "b": {"grid": [1, 2]}}, "a grid tries every .*: leave out `when`"),
+        ("[1", r"space is '\[1'; write an option and its values"),
         ({"a": {"choice": []}}, "is no list of different values"),
         ({"a": {"choice": [1, 1]}}, "is no list of different values"),
         ({"a": {"grid": [1]}, "b": {"uniform": [0, 1]}}, r"cannot try all values of b; write b: \{grid"),
@@ -77,6 +97,132 @@ def test_values_become_options_of_their_own_algorithm_alone():
     other = build(base(), space.words(values | {"algorithm": "FedGroup", "FedGroup.eta_g": 0.05}))
     assert (other.algorithm.num_clusters, other.algorithm.eta_g, other.algorithm.pretrain.length) == (2, 0.05, 2)
     assert other.algorithm.pretrain_scale == 3  # the base's own, as it is the base's algorithm
+
+
+CONDITIONAL = {
+    "algorithm.psi_budget": {"choice": [{"length": 5, "unit": "steps"}, {"length": 1, "unit": "epochs"}],
+                             "when": {"algorithm.psi": "update"}},
+    "algorithm.psi": {"choice": ["gradient", "update"]},
+    "algorithm.tau": {"uniform": [0.1, 0.8]},
+}  # fmt: skip
+STOCFL = {"class_path": "StoCFL", "init_args": {"tau": 0.5}}
+
+
+def test_a_condition_leaves_out_what_does_not_matter():
+    space = parse_space(CONDITIONAL)
+    drawn = {
+        "algorithm.psi_budget": '{"length": 5, "unit": "steps"}',
+        "algorithm.psi": "gradient",
+        "algorithm.tau": 0.5,
+    }
+    assert space.values_of(drawn) == {"algorithm.psi": "gradient", "algorithm.tau": 0.5}
+    assert space.words(drawn) == ["--algorithm.psi", "gradient", "--algorithm.tau", "0.5"]
+    update = drawn | {"algorithm.psi": "update"}
+    assert space.values_of(update) == update
+    experiment = build(base(algorithm=STOCFL), space.words(update))
+    assert (experiment.algorithm.psi, experiment.algorithm.psi_budget.length) == ("update", 5)
+
+
+def test_corners_differ_in_what_matters_and_each_condition_is_met():
+    corners = parse_space(CONDITIONAL).corners()
+    assert len(corners) == 2 + 2 * 2  # tau's ends under gradient; under update with each budget
+    assert [
+        point for point in corners if ("algorithm.psi_budget" in point) != (point["algorithm.psi"] == "update")
+    ] == []
+    many = CONDITIONAL | {"cohort_size": {"choice": list(range(1, 9))}}
+    alone = parse_space(many).corners()  # one parameter at a time
+    assert sum("algorithm.psi_budget" in point for point in alone) >= 2
+    assert {str(point["algorithm.psi_budget"]) for point in alone if "algorithm.psi_budget" in point} == {
+        str(value) for value in CONDITIONAL["algorithm.psi_budget"]["choice"]
+    }
+
+
+def test_a_condition_of_a_condition_is_followed():
+    space = parse_space({
+        "c": {"randint": [1, 3], "when": {"b": [True]}}, "b": {"choice": [True, False], "when": {"a": ["x", "y"]}},
+        "a": {"choice": ["x", "y", "z"]},
+    })  # fmt: skip
+    assert [p.key for p in space.parameters] == ["a", "b", "c"]
+    assert space.values_of({"a": "z", "b": True, "c": 1}) == {"a": "z"}
+    assert space.values_of({"a": "y", "b": "true", "c": 1}) == {
+        "a": "y",
+        "b": "true",
+        "c": 1,
+    }  # as searchers are given it
+    assert space.values_of({"a": "y", "b": False, "c": 1}) == {"a": "y", "b": False}
+
+
+def test_conditions_within_an_algorithm_go_by_its_own_names():
+    own = {name.removeprefix("algorithm."): what for name, what in CONDITIONAL.items()}
+    own["psi_budget"] = own["psi_budget"] | {"when": {"psi": "update"}}
+    space = parse_space({"algorithm": {"choice": ["FedAvg", {"class_path": "StoCFL", "space": own}]}})
+    drawn = {"algorithm": "StoCFL", "StoCFL.psi": "gradient", "StoCFL.psi_budget": "{}", "StoCFL.tau": 0.5}
+    assert space.values_of(drawn) == {"algorithm": "StoCFL", "StoCFL.psi": "gradient", "StoCFL.tau": 0.5}
+
+
+def test_optuna_is_asked_for_what_matters_alone():
+    study = Study(base(algorithm=STOCFL), CONDITIONAL, searcher="OptunaSearch")
+    drawn = [
+        searcher(study, study.searched()).suggest("1") for study in [replace(study, search_seed=k) for k in range(8)]
+    ]
+    assert {point["algorithm.psi"] for point in drawn} == {"gradient", "update"}
+    for point in drawn:
+        assert ("algorithm.psi_budget" in point) == (point["algorithm.psi"] == "update")
+
+
+@pytest.mark.parametrize("name", ["BasicVariantGenerator", "OptunaSearch"])
+def test_whole_numbers_are_drawn_by_their_logarithm(name: str):
+    study = Study(base(), {"batch": {"lograndint": [1, 1025]}}, searcher=name, limits=Limits(trials=64))
+    if name == "OptunaSearch":
+        space = study.searched()
+        chosen = searcher(study, space)
+        chosen.set_search_properties(study.metric, "max", domains(space))
+        values = [chosen.suggest(str(k))["batch"] for k in range(10)]  # Optuna's first ten are drawn at random
+    else:
+        drawn, rng = domains(study.searched())["batch"], np.random.RandomState(0)
+        values = [drawn.sample(random_state=rng) for _ in range(10)]
+    assert {type(value) for value in values} == {int}
+    assert 1 <= min(values) <= max(values) <= 1024
+    assert median(values) < 256  # uniform: 512
+
+
+def test_a_space_over_the_data_gets_a_note():
+    assert notices(parse_space({"algorithm.eta_g": {"uniform": [0, 1]}})) == []
+    (note,) = notices(parse_space({"data.rotations": {"choice": [[0, 90], [0, 180]]}, "data": {"choice": ["Digits"]}}))
+    assert note.startswith("note: data, data.rotations may change who the clients are")
+
+
+def optimizers(folder: Path) -> Path:
+    adam = {"class_path": "torch.optim.Adam", "init_args": {"lr": 0.001}}
+    sgd = {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}
+    space = {
+        "task.optimizer.lr": {"loguniform": [0.01, 0.1], "when": {"task.optimizer": [sgd]}},
+        "task.optimizer": {"choice": [adam, sgd]},
+        "task.net": {"choice": [{"class_path": "lit_cfl.nets.MLP", "init_args": {"hidden": 8}}, "MCLR"]},
+        "algorithm": {"choice": ["FedAvg", {"class_path": "lit_cfl.algorithms.FedProx", "init_args": {"mu": 0.5}}]},
+    }
+    return study_file(folder, space=space)
+
+
+def test_classes_with_their_arguments_are_searched_as_they_are_written(tmp_path: Path):
+    """The parser would fill in all defaults of a class that goes by its whole path, `params: None` of Adam, too."""
+    study = parse_study(["--config", str(optimizers(tmp_path))]).study
+    assert study.space == yaml.safe_load(optimizers(tmp_path).read_text())["space"]
+    _, (_, *corners) = check_study(study)
+    tried = {
+        (type(one.algorithm).__name__, type(one.task()).__name__, type(one.task().net).__name__) for one in corners
+    }
+    assert len(tried) == 2 * 1 * 2
+    rates = [one.described()["task"]["init_args"]["optimizer"] for one in corners]
+    assert {(o["class_path"], o["init_args"]["lr"]) for o in rates} == {
+        ("torch.optim.Adam", 0.001), ("torch.optim.SGD", 0.01), ("torch.optim.SGD", 0.1),
+    }  # fmt: skip
+    assert study.whole_base == base_config(base(), tmp_path)  # nor has it added anything to the base
+
+
+def test_an_option_that_is_given_whole_is_not_given_in_parts(tmp_path: Path):
+    with pytest.raises(InputError, match="base is given whole; write rounds into the study's file"):
+        parse_study(["--config", str(study_file(tmp_path)), "--base.rounds", "8"])
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False) | st.integers() | st.lists(st.text("abc*", min_size=1)))

@@ -35,6 +35,16 @@ def check_study(study: Study) -> tuple[Study, list[Experiment]]:
     return whole, [default, *corners]
 
 
+def notices(space: Space) -> list[str]:
+    """What the user should know before a study over this space starts."""
+    if not space.changes_data:
+        return []
+    return [
+        f"note: {', '.join(space.changes_data)} may change who the clients are and what they are scored on: the best "
+        "trial may be the one with the easiest data; to compare methods on several data sets use lit-cfl compare"
+    ]
+
+
 def check_on_clients(study: Study, default: Experiment, corners: Sequence[Experiment]) -> None:
     """Asks whether each corner could begin on the base's clients; where it changes other options than the algorithm's,
     it is prepared as a whole.

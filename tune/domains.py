@@ -19,7 +19,8 @@ def domain(distribution: Distribution) -> Any:
         plain = [as_plain(value) for value in distribution.values]
         return ray_tune.grid_search(plain) if distribution.grid else ray_tune.choice(plain)
     if isinstance(distribution, Integers):
-        return ray_tune.randint(distribution.low, distribution.high)
+        drawn = ray_tune.lograndint if distribution.log else ray_tune.randint
+        return drawn(distribution.low, distribution.high)
     low, high = distribution.low, distribution.high
     if distribution.step:
         return ray_tune.quniform(low, high, distribution.step)

@@ -61,5 +61,5 @@ def _range(distribution: Distribution) -> BaseDistribution:
     if isinstance(distribution, OneOf):
         return CategoricalDistribution([as_plain(value) for value in distribution.values])
     if isinstance(distribution, Integers):
-        return IntDistribution(distribution.low, distribution.high - 1)
+        return IntDistribution(distribution.low, distribution.high - 1, log=distribution.log)
     return FloatDistribution(distribution.low, distribution.high, log=distribution.log)

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import docstring_parser
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
+from jsonargparse.typing import register_type
 
 from lit_cfl.config_errors import explain
 from lit_cfl.config_files import config_files, found_config
@@ -32,6 +34,23 @@ class StudyRequest:
     address: str | None
 
 
+class AsWritten:
+    """An option's content, which the parser leaves as it is written.
+
+    As `dict[str, Any]` it would fill in all defaults of each class that is named by its whole path, `params: None` of
+    an optimizer, too.
+    """
+
+    def __init__(self, content: Any) -> None:
+        if content is None or not isinstance(content, (str, dict, list)):
+            raise ValueError("no text, list or mapping")
+        self.content = content
+
+
+register_type(AsWritten, serializer=lambda written: written.content)
+_AS_WRITTEN = ("base", "space", "searcher", "scheduler")  # options that name classes of others
+
+
 def study_parser() -> ArgumentParser:
     """Options of `lit-cfl tune`; help texts come from the docstrings."""
     parser = ArgumentParser(
@@ -44,13 +63,22 @@ def study_parser() -> ArgumentParser:
     parser.add_argument("--study_dir", type=str, help="Where the files go (default: runs/<name>-<time>).")
     parser.add_argument("--resume", metavar="STUDY_DIR", help="Go on with a study. Never one of a stranger.")
     parser.add_argument("--ray.address", type=str, help="auto or HOST:PORT of a Ray cluster (default: this machine).")
-    parser.add_class_arguments(Study)
+    parser.add_class_arguments(Study, skip=set(_AS_WRITTEN))
+    for name in _AS_WRITTEN:
+        needed = name in ("base", "space")
+        parser.add_argument(f"--{name}", type=AsWritten | None, required=needed, help=_help(name))
     return parser
+
+
+def _help(option: str) -> str:
+    described = {one.arg_name: one.description for one in docstring_parser.parse(Study.__doc__ or "").params}
+    return str(described[option])
 
 
 def parse_study(arguments: Sequence[str]) -> StudyRequest:
     """Reads a command line. Raises InputError for anything that cannot be used."""
     words = _with_recorded_study(arguments)
+    _refuse_parts(words)
     _refuse_experiments(config_files(words))
     parser = study_parser()
     read = _read(parser, [found_config(a, b) for a, b in zip(["", *words], words, strict=False)])
@@ -69,6 +97,13 @@ def _base(study: Study, beside: Path | None) -> dict[str, Any]:
         return base_config(study.base, beside)
     except InputError as error:
         raise InputError(f"base: {error}") from error
+
+
+def _refuse_parts(words: Sequence[str]) -> None:
+    for word in words:
+        option, _, part = word.partition("=")[0].removeprefix("--").partition(".")
+        if word.startswith("--") and part and option in _AS_WRITTEN:
+            raise InputError(f"--{option}.{part}: {option} is given whole; write {part} into the study's file")
 
 
 def _refuse_experiments(files: Sequence[str]) -> None:
@@ -118,5 +153,6 @@ def _read(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
 def _build(read: Namespace) -> Study:
     """The study. Its base, space, searcher and scheduler stay as they are written: nothing in them is instantiated."""
     given = read.as_dict()
+    given |= {name: given[name].content for name in _AS_WRITTEN if given[name] is not None}
     groups: dict[str, Any] = {"resources": Resources(**given.pop("resources")), "limits": Limits(**given.pop("limits"))}
     return Study(**given, **groups)

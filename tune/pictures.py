@@ -136,10 +136,11 @@ def _lines(
     lowest, highest = colour.get_clim()
     span = (highest - lowest) or 1.0
     for row in sorted(rows, key=lambda row: float(row[objective.metric]), reverse=objective.mode == "min"):
-        heights = [scale.share(scale.position(row[scale.parameter.key])) for scale in scales]
+        crossed = [(k, scale.share(scale.position(row[scale.parameter.key]))) for k, scale in enumerate(scales)
+                   if row.get(scale.parameter.key) is not None]  # fmt: skip
         style = "-" if row["status"] == FINISHED_STATUS else (0, (4, 2))
-        end = (row[objective.metric] - lowest) / span
-        axes.plot([*heights, end], color=colour.to_rgba(row[objective.metric]), linestyle=style, linewidth=1.6)
+        points = zip(*crossed, (len(scales), (row[objective.metric] - lowest) / span), strict=True)
+        axes.plot(*points, color=colour.to_rgba(row[objective.metric]), linestyle=style, linewidth=1.6)
     axes.set(xlim=(-0.4, len(scales) + 0.25), ylim=(-0.06, 1.2))
 
 

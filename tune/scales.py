@@ -29,7 +29,7 @@ class Scale:
         self.parameter = parameter
         what = parameter.distribution
         self._words = [as_plain(value) for value in what.values] if isinstance(what, OneOf) else []
-        self._log = isinstance(what, Uniform) and what.log
+        self._log = not isinstance(what, OneOf) and what.log
         if self._words:
             self.ends = 0.0, float(len(self._words) - 1)
             self.ticks = [float(k) for k in range(len(self._words))]

@@ -11,6 +11,7 @@ from ray import tune as ray_tune
 
 from lit_cfl.errors import InputError
 from lit_cfl.run_directory import locked
+from lit_cfl.tune.check import notices
 from lit_cfl.tune.cluster import connected, require_room, require_seen_by_all
 from lit_cfl.tune.importance import importance
 from lit_cfl.tune.leaving import leavable
@@ -52,7 +53,7 @@ def run_study(
         prepared = prepare(study, path)
         with leavable(path), connected(address, study.resources):
             require_seen_by_all(str(path.absolute()))
-            say(_beginning(prepared, path))
+            say("\n".join([_beginning(prepared, path), *notices(prepared.space)]))
             prepared.study.write(path / "study.yaml")
             prepared = replace(prepared, job=replace(prepared.job, data=share(prepared.default)))
             results = _search(prepared, path, resume, say)

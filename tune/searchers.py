@@ -33,24 +33,25 @@ def searcher(study: Study, space: Space) -> Any:
     seed = {name: study.search_seed for name in _SEEDS if name in accepted}
     if issubclass(kind, BasicVariantGenerator):  # Ray itself limits all others
         return built(kind, seed | {"max_concurrent": study.limits.concurrent or 0} | given, "searcher")
-    if issubclass(kind, OptunaSearch) and space.algorithms:
+    if issubclass(kind, OptunaSearch) and space.conditional:
         mine = {"metric": study.metric, "mode": study.objective.mode, "space": partial(_suggest, space)}
         return built(kind, seed | mine | given, "searcher")
     return built(kind, seed | given, "searcher")
 
 
 def _suggest(space: Space, trial: Any) -> None:
-    """Optuna asks for the values of the algorithm that it chose, and of no other."""
-    name = trial.suggest_categorical("algorithm", list(space.algorithms))
-    for p in space.of(name):
-        _suggest_one(trial, p)
+    """Optuna asks for the values that matter, and for no other."""
+    several = list(space.algorithms)
+    drawn = {"algorithm": trial.suggest_categorical("algorithm", several)} if several else {}
+    for p in space.of(drawn.get("algorithm", "")):
+        if p.matters(drawn):
+            drawn[p.key] = _suggested(trial, p)
 
 
-def _suggest_one(trial: Any, parameter: Parameter) -> None:
+def _suggested(trial: Any, parameter: Parameter) -> Any:
     key, what = parameter.key, parameter.distribution
     if isinstance(what, OneOf):
-        trial.suggest_categorical(key, [as_plain(value) for value in what.values])
-    elif isinstance(what, Integers):
-        trial.suggest_int(key, what.low, what.high - 1)
-    else:
-        trial.suggest_float(key, what.low, what.high, log=what.log, step=what.step or None)
+        return trial.suggest_categorical(key, [as_plain(value) for value in what.values])
+    if isinstance(what, Integers):
+        return trial.suggest_int(key, what.low, what.high - 1, log=what.log)
+    return trial.suggest_float(key, what.low, what.high, log=what.log, step=what.step or None)

@@ -1,11 +1,12 @@
 """The `space` of a study file, parsed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
+from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
 from lit_cfl.config_errors import nearest
 from lit_cfl.errors import InputError
-from lit_cfl.tune.spaces import Distribution, Integers, OneOf, Parameter, Space, Uniform
+from lit_cfl.tune.spaces import Distribution, Integers, OneOf, Parameter, Space, Uniform, as_word
 
 _NOT_OF_A_TRIAL = {
     "rounds": "all trials run the base's rounds",
@@ -16,21 +17,27 @@ _NOT_OF_A_TRIAL = {
     "tracking": "it changes no result",
     "checkpoint": "it changes no result",
 }  # options of an experiment
+_KINDS = ("uniform", "loguniform", "quniform", "randint", "lograndint", "choice", "grid")
+_BESIDE = ("step", "when")  # what may be said beside one of them
 
 
 def parse_space(content: Mapping[str, Any]) -> Space:
     """The `space` of a study file. Raises InputError for anything that cannot be searched."""
-    if not isinstance(content, Mapping) or not content:
+    if content and not isinstance(content, Mapping):
+        raise InputError(
+            f"space is {content!r}; write an option and its values, such as algorithm.eta_g: {{uniform: [0, 1]}}"
+        )
+    if not content:
         raise InputError("space is empty; name at least one option, such as algorithm.eta_g: {uniform: [0, 1]}")
     rest = dict(content)
     several = rest.pop("algorithm", None)
     algorithms, parameters = ({}, []) if several is None else _parse_algorithms(several)
-    parameters = [Parameter(name, _parse(name, what)) for name, what in rest.items()] + parameters
+    parameters = [_parameter(name, name, what) for name, what in rest.items()] + parameters
     if algorithms and any(p.option.startswith("algorithm.") and not p.algorithm for p in parameters):
         raise InputError("options of an algorithm stand in its own space where the study chooses among several")
     for p in parameters:
         _require_of_a_trial(p.option)
-    space = Space(tuple(parameters), algorithms)
+    space = Space(tuple(_in_order(parameters)), algorithms)
     _require_whole_grid(space)
     return space
 
@@ -56,39 +63,102 @@ def _parse_algorithms(content: Any) -> tuple[dict[str, Mapping[str, Any]], list[
         if name in algorithms:
             raise InputError(f"space: {name} stands twice in the choice of algorithms; give it one space")
         algorithms[name] = dict(one.get("init_args") or {})
-        own = (one.get("space") or {}).items()
-        parameters += [Parameter(f"algorithm.{k}", _parse(f"{name}.{k}", what), name) for k, what in own]
+        own = one.get("space") or {}
+        parameters += [_parameter(f"{name}.{k}", f"algorithm.{k}", what, name, own) for k, what in own.items()]
     return algorithms, parameters
 
 
-def _parse(name: str, what: Any) -> Distribution:
-    kinds = ("uniform", "loguniform", "quniform", "randint", "choice", "grid")
-    if not isinstance(what, Mapping) or len(what) != 1:
-        raise InputError(f"space: {name} is {what!r}; write one of {', '.join(kinds)}, such as {{uniform: [0, 1]}}")
-    kind, values = next(iter(what.items()))
-    if kind not in kinds:
-        raise InputError(f"space: {name}: {kind!r} is not known{nearest(str(kind), kinds)}. Known: {', '.join(kinds)}")
-    count = {"choice": None, "grid": None, "quniform": 3}.get(kind, 2)
-    if not isinstance(values, Sequence) or isinstance(values, str) or len(values) != (count or len(values)):
-        raise InputError(f"space: {name}: {kind} is {values!r}; give a list of {count or 'values'}")
+def _parameter(name: str, option: str, what: Any, algorithm: str = "", own: Collection[str] = ()) -> Parameter:
+    """One parameter; `own`: the names in its algorithm's space, by which its conditions may call the others there."""
+    kinds = [key for key in what if key not in _BESIDE] if isinstance(what, Mapping) else []
+    if len(kinds) != 1:
+        raise InputError(f"space: {name} is {what!r}; write one of {', '.join(_KINDS)}, such as {{uniform: [0, 1]}}")
+    kind, when = kinds[0], what.get("when") or {}
+    if kind not in _KINDS:
+        raise InputError(
+            f"space: {name}: {kind!r} is not known{nearest(str(kind), _KINDS)}. Known: {', '.join(_KINDS)}"
+        )
+    if not isinstance(when, Mapping):
+        raise InputError(f"space: {name}: when is {when!r}; write when: {{OPTION: VALUE}}, such as {{psi: update}}")
+    conditions = {f"{algorithm}.{key}" if key in own else str(key): _as_tuple(value) for key, value in when.items()}
     try:
-        return _build(kind, values)
+        return Parameter(option, _distribution(kind, what[kind], what.get("step")), algorithm, conditions)
     except InputError as error:
         raise InputError(f"space: {name}: {error}") from error
 
 
-def _build(kind: str, values: Sequence[Any]) -> Distribution:
+def _as_tuple(value: Any) -> tuple[Any, ...]:
+    return tuple(value) if isinstance(value, list) else (value,)
+
+
+def _distribution(kind: str, values: Any, step: Any) -> Distribution:
+    count = {"choice": None, "grid": None, "quniform": 3}.get(kind, 2)
+    if not isinstance(values, Sequence) or isinstance(values, str) or len(values) != (count or len(values)):
+        raise InputError(f"{kind} is {values!r}; give a list of {count or 'values'}")
+    if step is not None and kind != "uniform":
+        raise InputError(f"step is {step!r}, but only uniform takes a step; leave it out")
     if kind in ("choice", "grid"):
         return OneOf(tuple(values), grid=kind == "grid")
-    if kind == "randint":
-        return Integers(*values)
-    low, high, step = (*values, 0.0)[:3]
-    return Uniform(low, high, kind == "loguniform", step)
+    if kind in ("randint", "lograndint"):
+        return Integers(*values, log=kind == "lograndint")
+    low, high, rounded = (*values, 0.0 if step is None else step)[:3]
+    return Uniform(low, high, kind == "loguniform", rounded)
+
+
+def _in_order(parameters: Sequence[Parameter]) -> list[Parameter]:
+    """The parameters, first those that others depend on: by a condition, or as options of a class that is chosen."""
+    by_key = {p.key: p for p in parameters}
+    for p in parameters:
+        _require_conditions(p, by_key)
+    levels = TopologicalSorter({p.key: [*p.when, *_around(p, parameters)] for p in parameters})
+    try:
+        levels.prepare()
+    except CycleError as error:
+        names = ", ".join(dict.fromkeys(error.args[1]))
+        raise InputError(f"space: the conditions of {names} wait for each other; leave out one `when`") from error
+    ordered: list[Parameter] = []
+    while levels.is_active():
+        ready = levels.get_ready()
+        ordered += [p for p in parameters if p.key in ready]
+        levels.done(*ready)
+    return ordered
+
+
+def _around(parameter: Parameter, parameters: Sequence[Parameter]) -> list[str]:
+    """The options that would overwrite this one, such as `task.optimizer` for `task.optimizer.lr`."""
+    near = [p for p in parameters if p.algorithm in ("", parameter.algorithm)]
+    return [p.key for p in near if parameter.option.startswith(f"{p.option}.")]
+
+
+def _require_conditions(parameter: Parameter, others: Mapping[str, Parameter]) -> None:
+    for key, values in parameter.when.items():
+        other = others.get(key)
+        if other is None or other.algorithm not in ("", parameter.algorithm):
+            known = [name for name, p in others.items() if p is not parameter and isinstance(p.distribution, OneOf)]
+            raise InputError(
+                f"space: {parameter.key}: when names {key!r}, which is not searched beside it{nearest(key, known)}; "
+                "search it by a choice, or leave out the condition"
+            )
+        if not isinstance(other.distribution, OneOf):
+            raise InputError(
+                f"space: {parameter.key}: when names {key!r}, which is no choice; write {key}: {{choice: [...]}}"
+            )
+        words = [as_word(value) for value in other.distribution.values]
+        strange = [value for value in values if as_word(value) not in words]
+        if strange:
+            raise InputError(
+                f"space: {parameter.key}: when asks for {key} = {strange[0]!r}; give one of {', '.join(words)}"
+            )
 
 
 def _require_whole_grid(space: Space) -> None:
     if not space.grid:
         return
+    conditional = [p.key for p in space.parameters if p.when]
+    if conditional:
+        raise InputError(
+            f"a grid tries every combination: leave out `when` of {conditional[0]}, or write choice for grid"
+        )
     if space.algorithms:
         raise InputError("a grid cannot choose among algorithms; write one study per algorithm, or choice for grid")
     for p in space.parameters:

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from math import isclose, isfinite, prod
 from typing import Any, ClassVar
@@ -35,10 +35,10 @@ class Uniform:
         if self.log and not self.low > 0:
             raise InputError(f"loguniform begins at {self.low}; give a number above 0")
         if self.step < 0 or self.step > self.high - self.low:
-            raise InputError(f"quniform rounds to {self.step}; give a step between 0 and {self.high - self.low}")
+            raise InputError(f"its step rounds to {self.step}; give one between 0 and {self.high - self.low}")
         if self.step and not all(_is_multiple(end, self.step) for end in (self.low, self.high)):
             raise InputError(
-                f"quniform rounds to multiples of {self.step}, but {self.low} or {self.high} is none; a value would "
+                f"its step rounds to multiples of {self.step}, but {self.low} or {self.high} is none; a value would "
                 "be rounded out of the range"
             )
 
@@ -50,15 +50,23 @@ class Uniform:
 
 @dataclass(frozen=True)
 class Integers:
-    """Whole numbers from `low` up to, but without, `high`, as Python's `range`."""
+    """Whole numbers from `low` up to, but without, `high`, as Python's `range`.
+
+    Args:
+        low, high: ends, `low` below `high`; above 0 where `log`.
+        log: whether small numbers are tried as often as large ones.
+    """
 
     low: int
     high: int
+    log: bool = False
     finite: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if type(self.low) is not int or type(self.high) is not int or not self.low < self.high:
             raise InputError(f"[{self.low}, {self.high}] is no range of whole numbers; the end is not included")
+        if self.log and self.low < 1:
+            raise InputError(f"lograndint begins at {self.low}; give 1 or more")
 
     @property
     def corners(self) -> list[Any]:
@@ -94,16 +102,25 @@ class Parameter:
         option: its dotted name, as on the command line of `lit-cfl run`.
         distribution: of its values.
         algorithm: the algorithm that it belongs to, where a study chooses among several; else empty.
+        when: it matters only where each of these other parameters, by `key`, has one of the values.
     """
 
     option: str
     distribution: Distribution
     algorithm: str = ""
+    when: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
 
     @property
     def key(self) -> str:
         """Its name in tables; distinct where two algorithms have an option of the same name."""
         return f"{self.algorithm}.{self.option.removeprefix('algorithm.')}" if self.algorithm else self.option
+
+    def matters(self, values: Mapping[str, Any]) -> bool:
+        """Whether its conditions hold at these values, by `key`; a parameter that is not among them has none."""
+        return all(
+            key in values and as_word(values[key]) in [as_word(one) for one in allowed]
+            for key, allowed in self.when.items()
+        )
 
 
 @dataclass(frozen=True)
@@ -111,7 +128,7 @@ class Space:
     """All that is searched.
 
     Args:
-        parameters: one or more, unless there are several algorithms.
+        parameters: one or more, unless there are several algorithms; what one depends on comes before it.
         algorithms: what a study chooses among: by name, options that it sets; empty = the base's algorithm alone.
     """
 
@@ -128,13 +145,35 @@ class Space:
         """How many combinations a grid has."""
         return prod(len(p.distribution.corners) for p in self.parameters)
 
+    @property
+    def conditional(self) -> bool:
+        """Whether it depends on the value of one parameter if another matters."""
+        return bool(self.algorithms) or any(p.when for p in self.parameters)
+
+    @property
+    def changes_data(self) -> list[str]:
+        """The options of the data that it changes: its trials may be scored on different clients."""
+        return [p.option for p in self.parameters if p.option.partition(".")[0] == "data"]
+
     def of(self, algorithm: str) -> list[Parameter]:
-        """The parameters that matter under this algorithm."""
+        """The parameters that can matter under this algorithm."""
         return [p for p in self.parameters if p.algorithm in ("", algorithm)]
 
+    def active(self, values: Mapping[str, Any]) -> list[Parameter]:
+        """The parameters that matter at a point: those of its algorithm whose conditions hold.
+
+        Args:
+            values: by `Parameter.key`, and `algorithm` where there are several.
+        """
+        kept: dict[str, Any] = {}
+        for p in self.of(str(values.get("algorithm", ""))):
+            if p.key in values and p.matters(kept):
+                kept[p.key] = values[p.key]
+        return [p for p in self.parameters if p.key in kept]
+
     def values_of(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """What of a searcher's configuration matters under the algorithm that it names, by `Parameter.key`."""
-        own = {p.key for p in self.of(str(config.get("algorithm", "")))}
+        """What of a searcher's configuration matters, by `Parameter.key`, and `algorithm` where there are several."""
+        own = {p.key for p in self.active(config)}
         return {key: value for key, value in config.items() if key in own or key == "algorithm"}
 
     def words(self, values: Mapping[str, Any]) -> list[str]:
@@ -146,7 +185,7 @@ class Space:
         name = str(values.get("algorithm", ""))
         chosen = ["--algorithm", name] if name else []
         fixed = {f"algorithm.{option}": value for option, value in self.algorithms.get(name, {}).items()}
-        given = fixed | {p.option: values[p.key] for p in self.of(name) if p.key in values}
+        given = fixed | {p.option: values[p.key] for p in self.active(values)}
         return [*chosen, *(word for option, value in given.items() for word in (f"--{option}", as_word(value)))]
 
     def corners(self) -> list[dict[str, Any]]:
@@ -154,15 +193,21 @@ class Space:
         return [point for name in self.algorithms or [""] for point in self._corners_of(name)]
 
     def _corners_of(self, name: str) -> list[dict[str, Any]]:
-        parameters = self.of(name)
-        ends = {p.key: p.distribution.corners for p in parameters}
+        ends = {p.key: p.distribution.corners for p in self.of(name)}
         if prod(len(values) for values in ends.values()) <= _MANY_CORNERS:
             points = [dict(zip(ends, values, strict=True)) for values in product(*ends.values())]
         else:
             first = {key: values[0] for key, values in ends.items()}
-            others = [first | {key: value} for key, values in ends.items() for value in values[1:]]
-            points = [first, *others]
-        return [({"algorithm": name} if name else {}) | point for point in points]
+            points = [first | self._needed(p) | {p.key: value} for p in self.of(name) for value in ends[p.key]]
+        chosen = {"algorithm": name} if name else {}
+        reduced = [self.values_of(chosen | point) for point in points]
+        return list({as_word(point): point for point in reduced}.values())  # without those that differ in nothing
+
+    def _needed(self, parameter: Parameter) -> dict[str, Any]:
+        """Values of others at which a parameter matters."""
+        others = [p for p in self.parameters if p.key in parameter.when]
+        own = {p.key: parameter.when[p.key][0] for p in others}
+        return {key: value for p in others for key, value in self._needed(p).items()} | own
 
 
 def as_word(value: Any) -> str:

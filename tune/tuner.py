@@ -60,7 +60,7 @@ def restored_tuner(prepared: Prepared, trainable: Any, records: Path) -> ray_tun
 
 def _left_to_ray(space: Space, chosen: Any) -> dict[str, Any]:
     """The domains, unless the searcher knows them itself."""
-    conditional = space.algorithms and getattr(chosen, "_space", None) is not None
+    conditional = space.conditional and getattr(chosen, "_space", None) is not None
     return {} if conditional else domains(space)
 
 
