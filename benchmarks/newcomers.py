@@ -46,7 +46,7 @@ from lit_cfl.algorithms import (
     StoCFL,
 )
 from lit_cfl.datamodules import FEMNIST, IID, MNIST, Rotations
-from lit_cfl.evaluation import place_for_scoring, score_clients, weighted_accuracy
+from lit_cfl.evaluation import place_for_scoring, score_clients
 from lit_cfl.experiment import Experiment
 from lit_cfl.local.engine import LocalTraining
 from lit_cfl.local.work import Budget
@@ -103,7 +103,7 @@ def cell(rounds: int, data: str, name: str, seed: int) -> Iterator[Row]:
             models = work.fit(served.models, clients, index, purpose="adapt", budget=budget).rows
             which = torch.arange(len(clients))
         scores = score_clients(engine, models, which, clients, last.data, "test")
-        accuracy = weighted_accuracy(scores.correct, scores.count)
+        accuracy = scores.weighted()["accuracy"]
         yield known | {"steps": steps, "accuracy": accuracy, "seconds": round(perf_counter() - begun, 1)}
 
 

@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 from copy import copy
 from dataclasses import dataclass, field, fields
+from math import isnan
 from typing import Any
 
 from torch import Tensor
 
-from lit_cfl.evaluation import Evaluation
+from lit_cfl.evaluation import Evaluation, SplitScores
 from lit_cfl.rounds import Round
 from lit_cfl.run_contents import Row, members
 
@@ -19,14 +20,14 @@ class Carried:
     Args:
         members: cluster of each client at the last evaluation, int64 `[clients]`, -1 = none; None before the first one.
         memberships: the same for some rounds.
-        best: test accuracy, among evaluations that cover every client.
+        best: test figure of each score by its name, among evaluations that cover every client.
         silhouette, skipped, shifted: not in a row yet; `shifted` are clients and examples.
         compared: round of the last snapshot.
     """
 
     members: Tensor | None = None
     memberships: dict[int, Tensor] = field(default_factory=dict)
-    best: float | None = None
+    best: dict[str, float] = field(default_factory=dict)
     silhouette: float | None = None
     skipped: int = 0
     compared: int | None = None
@@ -61,12 +62,19 @@ class Carried:
         Args:
             every: rounds between two memberships that are kept.
         """
-        test = evaluation.metrics.get("test/weighted_accuracy")
+        test = evaluation.scores.get("test")
         if evaluation.full_coverage and test is not None:
-            self.best = max(test, self.best or 0.0)
+            self._keep_best(test)
         self.members = members(evaluation, r.data.num_clients)
         if due(r.number, max(self.memberships, default=None), every):
             self.memberships[r.number] = self.members
+
+    def _keep_best(self, test: SplitScores) -> None:
+        weighted = test.weighted()
+        for score in test.scores:
+            new, old = weighted[score.name], self.best.get(score.name)
+            if not isnan(new) and (old is None or score.better(new, old)):
+                self.best[score.name] = new
 
     def memberships_with(self, r: Round, evaluation: Evaluation) -> dict[int, Tensor]:
         """Those kept, and those of the latest round."""

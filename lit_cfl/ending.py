@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from torch import Tensor
 
-from lit_cfl.evaluation import Evaluation, place_for_scoring, score_clients, weighted_accuracy
+from lit_cfl.evaluation import Evaluation, place_for_scoring, score_clients
 from lit_cfl.experiment import Prepared
 from lit_cfl.rounds import Round
 from lit_cfl.run_contents import Row, client_rows, membership_arrays
@@ -13,27 +13,28 @@ from lit_cfl.run_directory import RunDirectory, write_json
 
 def write_end(
     prepared: Prepared, directory: RunDirectory, r: Round, evaluation: Evaluation, memberships: Mapping[int, Tensor],
-    best: float | None, stopped: str | None,
+    best: Mapping[str, float], stopped: str | None,
 ) -> Row:  # fmt: skip
     """Writes `memberships.npz`, `clients.csv` and `summary.json`, the last. Returns the summary.
 
     Args:
         r, evaluation: the last round.
         memberships: cluster of each client `[clients]` by round.
-        best: the best test accuracy, among evaluations that cover every client.
+        best: the best test figure of each score, among evaluations that cover every client.
         stopped: why the run stopped early, if it did.
     """
     directory.write_arrays("memberships.npz", membership_arrays(memberships, r.data))
     newcomers = _score_newcomers(prepared, r)
-    directory.write_clients(client_rows(r.data, [evaluation, *([newcomers] if newcomers else [])]))
+    found = [evaluation, *([newcomers] if newcomers else [])]
+    directory.write_clients(client_rows(r.data, found, len(prepared.engine.scores)))
     summary: Row = {"algorithm": type(prepared.experiment.algorithm).__name__, "seed": prepared.seed}
     summary |= {"partition": prepared.fingerprint["partition"], "stopped": stopped} | directory.rows[-1]
-    summary["test/max_weighted_accuracy"] = best
+    summary |= {score.best_column: best.get(score.name) for score in prepared.engine.scores}
     known = [row["clusters/silhouette"] for row in directory.rows if row["clusters/silhouette"] is not None]
     summary["clusters/silhouette"] = known[-1] if known else None  # known only where clients were compared
     if newcomers and "test" in newcomers.scores:
-        test = newcomers.scores["test"]
-        summary["test/newcomers_accuracy"] = weighted_accuracy(test.correct, test.count)
+        weighted = newcomers.scores["test"].weighted()
+        summary |= {f"test/newcomers_{name}": value for name, value in weighted.items()}
     summary["time/wasted_share"] = prepared.engine.wasted_share
     write_json(directory.path / "summary.json", summary)
     return summary

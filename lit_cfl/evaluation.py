@@ -11,6 +11,7 @@ from lit_cfl.algorithms.base import Algorithm, Assignment, State
 from lit_cfl.data import FederatedData, Split
 from lit_cfl.errors import InputError
 from lit_cfl.local.engine import Engine
+from lit_cfl.scores import Scores
 from lit_cfl.seeds import generator
 
 
@@ -42,47 +43,55 @@ class EvaluationPlan:
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class SplitScores:
     """Results on one split.
 
     Args:
-        correct, count: right answers and examples of each client, int64 `[n]`.
-        loss: sum of the losses of each client `[n]`.
+        scores: of the task.
+        count: examples of each client, int64 `[n]`.
+        loss: sum of the losses of each client, float64 `[n]`.
+        sums: of value times weight, for each score and client, float64 `[scores, n]`; right answers of an accuracy.
+        weights: their sums, float64 `[scores, n]`.
     """
 
-    correct: Tensor
+    scores: Scores
     count: Tensor
     loss: Tensor
+    sums: Tensor
+    weights: Tensor
 
-    @property
-    def accuracy(self) -> Tensor:
-        """Of each client `[n]`; nan without examples."""
-        return self.correct.double() / self.count
+    def of_clients(self, number: int = 0) -> Tensor:
+        """One of the scores for each client, float64 `[n]`; nan without examples."""
+        return self.scores[number].of(self.sums[number], self.weights[number])
+
+    def weighted(self, clients: Tensor | None = None) -> dict[str, float]:
+        """Each score over all examples of these clients (None = all) together, by name; nan without examples."""
+        chosen = slice(None) if clients is None else clients
+        sums, weights = self.sums[:, chosen].sum(1), self.weights[:, chosen].sum(1)
+        return {s.name: float(s.of(sums[k], weights[k])) for k, s in enumerate(self.scores)}
 
     def metrics(self, split: str) -> dict[str, float]:
         """Means and spread over the clients that have examples, named `split/...`; empty if none has."""
-        tested = self.count > 0
-        if not tested.any():
+        if not self.count.any():
             return {}
-        accuracy = self.accuracy[tested]
-        worst = accuracy.sort().values[: max(1, len(accuracy) // 10)]
-        return {
-            f"{split}/weighted_accuracy": weighted_accuracy(self.correct, self.count),
-            f"{split}/mean_accuracy": float(accuracy.mean()),
-            f"{split}/std_accuracy": float(accuracy.std(correction=0)),
-            f"{split}/worst10_accuracy": float(worst.mean()),
-            f"{split}/loss": float(self.loss.sum() / self.count.sum()),
-        }
-
-
-def weighted_accuracy(correct: Tensor, count: Tensor) -> float:
-    """Right answers over examples, for clients or clusters alike: the papers' accuracy. nan without examples."""
-    return float(correct.sum().double() / count.sum())
+        found = {f"{split}/weighted_{name}": value for name, value in self.weighted().items()}
+        for number, score in enumerate(self.scores):
+            known = self.of_clients(number)[self.weights[number] > 0]
+            if not len(known):
+                continue  # no example has any weight
+            badness = -known if score.higher_is_better else known
+            worst = known[badness.argsort(descending=True)[: max(1, len(known) // 10)]]  # nan is the worst
+            found |= {
+                f"{split}/mean_{score.name}": float(known.mean()),
+                f"{split}/std_{score.name}": float(known.std(correction=0)),
+                f"{split}/worst10_{score.name}": float(worst.mean()),
+            }
+        return found | {f"{split}/loss": float(self.loss.sum() / self.count.sum())}
 
 
 def score_clients(
     engine: Engine, models: Tensor, index: Tensor, clients: Tensor, data: FederatedData, split: Split
-) -> Scores:
+) -> SplitScores:
     """Scores clients with their models; an example that clients of one model share is run once.
 
     Args:
@@ -97,12 +106,13 @@ def score_clients(
     views = len(data.examples) * len(data.examples.views)
     asked = (pairs // len(stretches))[held.owners] * views + held.entries
     asked, where = asked.unique(return_inverse=True)
-    losses, correct = engine.outcomes_of_each(models, asked // views, asked % views, data)
+    found = engine.outcomes_of_each(models, asked // views, asked % views, data)
 
     def per_client(values: Tensor) -> Tensor:
-        return torch.zeros(len(held), dtype=values.dtype).index_add_(0, held.owners, values)[list_of]
+        return torch.zeros(len(held), dtype=values.dtype).index_add_(0, held.owners, values[where])[list_of]
 
-    return Scores(per_client(correct.long()[where]), mine.sizes, per_client(losses[where]))
+    sums, weights = (torch.stack([*map(per_client, part)]) for part in (found.values * found.weights, found.weights))
+    return SplitScores(engine.scores, mine.sizes, per_client(found.losses), sums, weights)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,12 +124,12 @@ class Evaluation:
         index: their cluster, int64 `[n]`.
         scores: by split (`validation`, `test`).
         metrics: columns of `metrics.csv`.
-        full_coverage: whether every client in training was scored; only such rounds count for the best accuracy.
+        full_coverage: whether every client in training was scored; only such rounds count for the best figure.
     """
 
     clients: Tensor
     index: Tensor
-    scores: dict[Split, Scores]
+    scores: dict[Split, SplitScores]
     metrics: dict[str, float]
     full_coverage: bool
 
@@ -147,7 +157,7 @@ def evaluate(
     known = scored.index >= 0
     clients, index = candidates[known], scored.index[known]
     metrics: dict[str, float] = {}
-    scores: dict[Split, Scores] = {}
+    scores: dict[Split, SplitScores] = {}
     for split, name in NAMES.items():
         if not len(clients) or not data.split(split).sizes.any():
             continue
@@ -156,7 +166,7 @@ def evaluate(
         if "global" in scored.extra:
             row, everyone = scored.extra["global"][None], torch.zeros_like(index)
             shared = score_clients(engine, row, everyone, clients, data, split)
-            metrics[f"{name}/global_accuracy"] = weighted_accuracy(shared.correct, shared.count)
+            metrics |= {f"{name}/global_{score}": value for score, value in shared.weighted().items()}
     metrics |= {
         "clusters/count": len(index.unique()),
         "clusters/assigned": assigned,

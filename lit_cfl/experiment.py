@@ -143,10 +143,12 @@ class Experiment:
             if algorithm is not None:
                 algorithm.check(engine.at(0, data))
         require_trainable(engine, data)
-        if self.stop is not None and self.stop.metric.startswith("val/") and not data.validation.sizes.any():
-            raise InputError(
-                f"stop.metric is {self.stop.metric!r}, but the data have no validation part; set data.validation to 0.1"
-            )
+        if self.stop is not None:
+            metric = self.stop.metric_of(engine.scores)
+            if metric.startswith("val/") and not data.validation.sizes.any():
+                raise InputError(
+                    f"stop.metric is {metric!r}, but the data have no validation part; set data.validation to 0.1"
+                )
         return Prepared(self, seed, data, engine, cohorts)
 
     def chosen_plan(self, data: FederatedData | None = None) -> Plan:

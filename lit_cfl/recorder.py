@@ -104,7 +104,7 @@ class Recorder:
         stop = self.experiment.stop
         if stop is None or round >= self.experiment.rounds - 1:
             return None
-        return stop.reason(self.directory.rows, self._elapsed())
+        return stop.reason(self.directory.rows, self._elapsed(), self.engine.scores)
 
     def _add_row(self, r: Round, training_seconds: float) -> Row:
         """Evaluates a round, and writes its row."""
@@ -201,7 +201,7 @@ class Recorder:
             self._over,
             memberships=lambda: membership_arrays(kept, r.data),
             cluster=evaluation.index.numpy(),
-            accuracy=(torch.empty(0) if test is None else test.accuracy).numpy(),
+            accuracy=(torch.empty(0) if test is None else test.of_clients()).numpy(),
             clusters=list(cluster_rows(r.number, evaluation, r.info.clusters)),
             snapshots=self.directory.path / "snapshots",
             compared=self._carried.compared,

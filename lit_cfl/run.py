@@ -148,7 +148,7 @@ def _run_one(experiment: Experiment, path: Path, watch: Watch, going: Going) -> 
                 experiment = with_stored_plan(experiment, stored)
         prepared = experiment.prepare(experiment.seeds[0], watch.doing)
         algorithm, shifting = experiment.algorithm, bool(experiment.data.shift)
-        directory = RunDirectory(path, algorithm.score_columns, algorithm.tables, shifting)
+        directory = RunDirectory(path, algorithm.score_columns, algorithm.tables, shifting, prepared.engine.scores)
         recorder = Recorder(prepared, directory, Checkpoint(path))
         logged = 0
         if stored is None:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lit_cfl.algorithms.base import Similarity
 from lit_cfl.data import FederatedData
-from lit_cfl.evaluation import Evaluation, Scores, weighted_accuracy
+from lit_cfl.evaluation import Evaluation
 from lit_cfl.rounds import Round
 from lit_cfl.shifting import Moves
 
@@ -68,7 +68,7 @@ def cluster_rows(round: int, evaluation: Evaluation, known: Mapping[str, Tensor]
         if test is not None and int(test.count[mine].sum()):
             row |= {
                 "n_test": int(test.count[mine].sum()),
-                "accuracy": weighted_accuracy(test.correct[mine], test.count[mine]),
+                **test.weighted(mine),
                 "loss": float(test.loss[mine].sum() / test.count[mine].sum()),
             }
         more = {name: values[cluster].item() for name, values in known.items() if cluster < len(values)}
@@ -107,22 +107,21 @@ def shift_rows(round: int, moves: Sequence[Moves]) -> Iterator[Row]:
             }
 
 
-def client_rows(data: FederatedData, evaluations: Sequence[Evaluation]) -> Iterator[list[Any]]:
+def client_rows(data: FederatedData, evaluations: Sequence[Evaluation], num_scores: int = 1) -> Iterator[list[Any]]:
     """A row a client, ordered by id, made in blocks; what is not known is None."""
-    nan = float("nan")
     cluster = torch.full((data.num_clients,), -1)
-    accuracy, loss = (torch.full((data.num_clients,), nan, dtype=torch.float64) for _ in range(2))
+    figures = torch.full((data.num_clients, num_scores + 1), float("nan"), dtype=torch.float64)  # the scores, the loss
     for evaluation in evaluations:
         cluster[evaluation.clients] = evaluation.index
-        test: Scores | None = evaluation.scores.get("test")
+        test = evaluation.scores.get("test")
         if test is not None:
-            accuracy[evaluation.clients] = test.accuracy
-            loss[evaluation.clients] = test.loss / test.count
+            columns = [*map(test.of_clients, range(num_scores)), test.loss / test.count]
+            figures[evaluation.clients] = torch.stack(columns, dim=1)
     newcomers = torch.zeros_like(cluster) if data.newcomers is None else data.newcomers.long()
     whole = torch.stack([cluster, data.true_clusters, data.train.sizes, data.validation.sizes, data.test.sizes], 1)
     for start in range(0, data.num_clients, _ROWS_AT_ONCE):
         block = slice(start, start + _ROWS_AT_ONCE)
-        columns = (whole[block].tolist(), accuracy[block].tolist(), loss[block].tolist(), newcomers[block].tolist())
-        for k, (counts, right, mean_loss, newcomer) in enumerate(zip(*columns, strict=True)):
+        columns = (whole[block].tolist(), figures[block].tolist(), newcomers[block].tolist())
+        for k, (counts, known, newcomer) in enumerate(zip(*columns, strict=True)):
             found, true = (None if number < 0 else number for number in counts[:2])
-            yield [start + k, found, true, *counts[2:], right, mean_loss, newcomer]
+            yield [start + k, found, true, *counts[2:], *known, newcomer]

@@ -23,8 +23,9 @@ import torch
 import yaml
 
 from lit_cfl.checkpoint import write_atomically
-from lit_cfl.columns import CLIENTS, CLUSTERS, METRICS, SHIFTS
+from lit_cfl.columns import SHIFTS, client_columns, cluster_columns, metric_columns
 from lit_cfl.errors import InputError
+from lit_cfl.scores import CLASSIFIER, Scores
 from lit_cfl.tables import Mark, Table, blank_nan, read_table
 
 _FILES = (
@@ -102,6 +103,7 @@ class RunDirectory:
         score_columns: further columns of `metrics.csv`, the algorithm's own.
         tables: columns after `round` of the algorithm's own tables, by name.
         shifting: whether the run logs shifts, too.
+        scores: of the task.
     """
 
     def __init__(
@@ -110,10 +112,11 @@ class RunDirectory:
         score_columns: Sequence[str] = (),
         tables: Mapping[str, Sequence[str]] | None = None,
         shifting: bool = False,
+        scores: Scores = CLASSIFIER,
     ) -> None:
-        self.path = path
-        self.metrics = Table(path / "metrics.csv", (*METRICS, *score_columns))
-        self.clusters = Table(path / "clusters.csv", CLUSTERS)
+        self.path, self.scores = path, scores
+        self.metrics = Table(path / "metrics.csv", (*metric_columns(scores), *score_columns))
+        self.clusters = Table(path / "clusters.csv", cluster_columns(scores))
         self.shifts = Table(path / "shift.csv", SHIFTS)
         own = (tables or {}).items()
         self.own = {name: Table(path / f"{name}.csv", ("round", *columns)) for name, columns in own}
@@ -189,7 +192,7 @@ class RunDirectory:
         def write(file: IO[bytes]) -> None:
             text = TextIOWrapper(file, newline="")
             writer = csv.writer(text, lineterminator="\n")
-            writer.writerow(CLIENTS)
+            writer.writerow(client_columns(self.scores))
             writer.writerows([blank_nan(value) for value in row] for row in rows)
             text.detach()
 

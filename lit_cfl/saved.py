@@ -17,7 +17,7 @@ from lit_cfl.checkpoint import Checkpoint, state_from_dict
 from lit_cfl.data import FederatedData
 from lit_cfl.data.lists import with_lists
 from lit_cfl.errors import InputError
-from lit_cfl.evaluation import Scores, score_clients
+from lit_cfl.evaluation import SplitScores, score_clients
 from lit_cfl.experiment import Experiment, Prepared
 from lit_cfl.resume import require_agreement, require_same_data, stored_config, with_own_partition, with_stored_plan
 from lit_cfl.run_contents import Row
@@ -37,7 +37,7 @@ class Placed:
 
     assignment: Assignment
     closeness: Tensor | None
-    test: Scores | None
+    test: SplitScores | None
 
 
 @dataclass(frozen=True, eq=False)

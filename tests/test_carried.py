@@ -34,13 +34,16 @@ def test_what_shifted_and_who_was_skipped_is_counted_over_rounds_and_shifts_and_
 
 
 def test_a_checkpoint_holds_what_was_carried_then():
-    carried = Carried(members=ids(0, 1), memberships={0: ids(0, 1)}, best=0.5, silhouette=0.25, skipped=3, compared=7)
+    carried = Carried(
+        members=ids(0, 1), memberships={0: ids(0, 1)}, best={"mae": 0.5}, silhouette=0.25, skipped=3, compared=7
+    )
     content = carried.content()
     carried.memberships[10] = ids(1, 1)
+    carried.best["mae"] = 0.25
     carried.count(after(moves(1)))
     restored = Carried.restored(content | {"round": 7})
     assert list(restored.memberships) == [0]
-    assert (restored.best, restored.silhouette, restored.skipped, restored.compared) == (0.5, 0.25, 3, 7)
+    assert (restored.best, restored.silhouette, restored.skipped, restored.compared) == ({"mae": 0.5}, 0.25, 3, 7)
     assert restored.shifted == [0, 0]
 
 

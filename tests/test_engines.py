@@ -268,11 +268,12 @@ def test_examples_under_models_of_their_own_are_scored_as_by_each_model_alone(mo
     alone = [engine.outcomes(models[k], index[which == k], data) for k in (0, 1, 3, 4)]
     for batch in (4096, 8):  # all in one read; reads of one model, and of several
         monkeypatch.setattr(scorer, "EVALUATION_BATCH", batch)
-        losses, correct = engine.outcomes_of_each(models, which, index, data)
-        assert_close(losses, torch.cat([loss for loss, _ in alone]), rtol=1e-6, atol=1e-6)
-        assert torch.equal(correct, torch.cat([right for _, right in alone]))
+        found = engine.outcomes_of_each(models, which, index, data)
+        assert_close(found.losses, torch.cat([one.losses for one in alone]), rtol=1e-6, atol=1e-6)
+        assert torch.equal(found.values, torch.cat([one.values for one in alone], dim=1))
+        assert torch.equal(found.weights, torch.ones_like(found.values))
     none = engine.outcomes_of_each(models, which[:0], index[:0], data)
-    assert [len(part) for part in none] == [0, 0]
+    assert (none.losses.shape, none.values.shape, none.weights.shape) == ((0,), (1, 0), (1, 0))
 
 
 def test_compiling_that_fails_ends_in_a_plain_loop(monkeypatch: pytest.MonkeyPatch):

@@ -10,11 +10,19 @@ from torch import Tensor
 from lit_cfl.agreement import agreement, churn, silhouette
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.errors import InputError
-from lit_cfl.evaluation import EvaluationPlan, Scores, score_clients, weighted_accuracy
+from lit_cfl.evaluation import EvaluationPlan, SplitScores, score_clients
+from lit_cfl.local.scorer import Outcomes
+from lit_cfl.scores import CLASSIFIER
 
 
-def scores(correct: list[int], count: list[int], loss: list[float] | None = None) -> Scores:
-    return Scores(torch.tensor(correct), torch.tensor(count), torch.tensor(loss or [0.0] * len(count)).double())
+def scores(correct: list[int], count: list[int], loss: list[float] | None = None) -> SplitScores:
+    sums, weights = (torch.tensor([part]).double() for part in (correct, count))
+    losses = torch.tensor(loss or [0.0] * len(count)).double()
+    return SplitScores(CLASSIFIER, torch.tensor(count), losses, sums, weights)
+
+
+def weighted_accuracy(correct: list[int], count: list[int]) -> float:
+    return scores(correct, count).weighted()["accuracy"]
 
 
 def worst_tenth(correct: list[int], count: list[int]) -> float:
@@ -25,23 +33,23 @@ def worst_tenth(correct: list[int], count: list[int]) -> float:
 
 
 def test_weighted_accuracy_is_right_answers_over_examples():
-    assert weighted_accuracy(ids(90, 10), ids(100, 10)) == 100 / 110  # unrounded, in float64
+    assert weighted_accuracy([90, 10], [100, 10]) == 100 / 110  # unrounded, in float64
 
 
 def test_weighted_accuracy_of_one_group_is_its_accuracy():
-    assert weighted_accuracy(ids(7), ids(9)) == 7 / 9
+    assert weighted_accuracy([7], [9]) == 7 / 9
 
 
 def test_weighted_accuracy_does_not_depend_on_the_grouping():
-    assert weighted_accuracy(ids(3, 4, 1), ids(5, 4, 10)) == weighted_accuracy(ids(7, 1), ids(9, 10)) == 8 / 19
+    assert weighted_accuracy([3, 4, 1], [5, 4, 10]) == weighted_accuracy([7, 1], [9, 10]) == 8 / 19
 
 
 def test_weighted_accuracy_of_nothing_is_nan():
-    assert isnan(weighted_accuracy(ids(0), ids(0)))
+    assert isnan(weighted_accuracy([0], [0]))
 
 
 def test_accuracy_of_a_client_without_examples_is_nan():
-    accuracy = scores([1, 0, 2], [3, 0, 2]).accuracy
+    accuracy = scores([1, 0, 2], [3, 0, 2]).of_clients()
     assert accuracy[[0, 2]].tolist() == [1 / 3, 1]
     assert accuracy[1].isnan()
 
@@ -93,15 +101,16 @@ def test_worst_tenth_is_one_of_those_with_examples():
 class ParityEngine:
     """Model m answers m mod 2 everywhere; example e has label e mod 2 and loss m + e / 10."""
 
+    scores = CLASSIFIER
+
     def __init__(self) -> None:
         self.calls: list[tuple[list[float], list[int]]] = []
 
-    def outcomes_of_each(
-        self, models: Tensor, which: Tensor, index: Tensor, data: FederatedData
-    ) -> tuple[Tensor, Tensor]:
+    def outcomes_of_each(self, models: Tensor, which: Tensor, index: Tensor, data: FederatedData) -> Outcomes:
         model = models[which, 0]
         self.calls.append((model.tolist(), index.tolist()))
-        return (model + index / 10).double(), index % 2 == model % 2
+        right = (index % 2 == model % 2)[None].double()
+        return Outcomes((model + index / 10).double(), right, torch.ones_like(right))
 
 
 def shared_examples() -> FederatedData:
@@ -113,7 +122,7 @@ def shared_examples() -> FederatedData:
 def test_clients_are_scored_with_their_models():
     models, engine = torch.tensor([[0.0], [1.0], [2.0]]), ParityEngine()
     found = score_clients(engine, models, ids(1, 0, 1), ids(3, 2, 1), shared_examples(), "test")
-    assert found.correct.tolist() == [2, 1, 0]  # 3, 3 are odd; 2 is even; no examples
+    assert found.sums.tolist() == [[2, 1, 0]]  # 3, 3 are odd; 2 is even; no examples
     assert found.count.tolist() == [3, 2, 0]
     assert found.loss.tolist() == pytest.approx([3 + 1.0, 0.7, 0])
 

@@ -10,7 +10,8 @@ from test_evaluation import ParityEngine
 
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info
 from lit_cfl.data import ClientIndex, Examples, FederatedData
-from lit_cfl.evaluation import Evaluation, EvaluationPlan, Scores, evaluate
+from lit_cfl.evaluation import Evaluation, EvaluationPlan, SplitScores, evaluate
+from lit_cfl.scores import CLASSIFIER
 
 LISTS = [ids(0, 1, 2), ids(1, 3), ids(4), ids(3, 5)]  # label of an example: its number mod 2
 
@@ -52,7 +53,7 @@ def evaluation(index: torch.Tensor, *, before: torch.Tensor | None = None, **opt
 def test_client_is_scored_with_the_model_it_has_now_not_with_the_one_of_the_evaluation_before():  # C12
     found = evaluation(ids(1, 1, 0, 0), before=ids(0, 0, 0, 1))
     assert found.index.tolist() == [1, 1, 0, 0]
-    assert found.scores["test"].correct.tolist() == [1, 2, 1, 0]
+    assert found.scores["test"].sums.tolist() == [[1, 2, 1, 0]]
     assert found.metrics["test/weighted_accuracy"] == 4 / 8
     assert found.metrics["clusters/churn"] == pytest.approx(1 / 4)  # 0 and 1 moved together, 3 came back
 
@@ -60,7 +61,7 @@ def test_client_is_scored_with_the_model_it_has_now_not_with_the_one_of_the_eval
 def test_global_accuracy_is_that_of_the_global_model_on_the_clients_scored():
     found = evaluation(ids(-1, 1, 0, 0))
     assert found.clients.tolist() == [1, 2, 3]
-    assert found.scores["test"].correct.tolist() == [2, 1, 0]  # of the clusters' models
+    assert found.scores["test"].sums.tolist() == [[2, 1, 0]]  # of the clusters' models
     assert found.metrics["test/weighted_accuracy"] == 3 / 5
     assert found.metrics["test/global_accuracy"] == 4 / 5  # all but example 4; model 0 would have that alone
 
@@ -71,7 +72,7 @@ def test_clients_without_a_model_are_counted_and_scored_only_where_all_are_asked
     assert (found.metrics["clients/evaluated"], found.full_coverage) == (2, False)
     placed = evaluation(ids(1, -1, 0, -1), clients="all")
     assert placed.index.tolist() == [1, 0, 0, 0]
-    assert placed.scores["test"].correct.tolist() == [1, 0, 1, 0]
+    assert placed.scores["test"].sums.tolist() == [[1, 0, 1, 0]]
     assert (placed.metrics["clusters/assigned"], placed.metrics["clusters/unobserved"]) == (2, 2)
     assert (placed.metrics["clients/evaluated"], placed.full_coverage) == (4, True)
 
@@ -86,6 +87,8 @@ def test_agreement_and_churn_are_of_the_clients_that_were_scored():
 
 def test_worst_tenth_is_a_tenth_of_the_clients_that_have_examples():
     correct, count = ids(*[0, 4], *[4] * 13, *[0] * 5), ids(*[4] * 15, *[0] * 5)  # 15 of 20: one client, not two
-    found = Scores(correct, count, torch.zeros(20)).metrics("test")
+    found = SplitScores(CLASSIFIER, count, torch.zeros(20), correct[None].double(), count[None].double()).metrics(
+        "test"
+    )
     assert found["test/worst10_accuracy"] == 0
     assert found["test/mean_accuracy"] == pytest.approx(14 / 15)

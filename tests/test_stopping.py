@@ -6,6 +6,7 @@ import pytest
 
 from lit_cfl.columns import CHOOSABLE
 from lit_cfl.errors import InputError
+from lit_cfl.scores import CLASSIFIER, Score
 from lit_cfl.stopping import StopRule, require_choosable
 
 ACCURACY = "val/weighted_accuracy"
@@ -45,6 +46,26 @@ def test_lower_is_better_for_a_loss():
     assert stops_at(rule, history(3.0, 2.0, 1.0, metric="val/loss")) is None
     assert stops_at(rule, history(1.0, 2.0, 3.0, metric="val/loss")) == 3
     assert stops_at(StopRule("train/loss", patience=1), history(1.0, 2.0, metric="train/loss")) == 2
+
+
+def test_a_score_is_followed_in_its_own_direction():
+    errors, gains = (Score("mae", higher_is_better=False),), (Score("mae"),)
+    rows = history(3.0, 2.0, 2.5, 2.0, metric="val/weighted_mae")
+    rule = StopRule(patience=2)  # of the task's first score
+
+    def stops(scores: tuple[Score, ...], rule: StopRule = rule) -> int | None:
+        return next((n for n in range(len(rows) + 1) if rule.reason(rows[:n], 0, scores)), None)
+
+    assert (stops(errors), stops(gains)) == (4, 3)
+    assert (stops(errors, StopRule(target=2.0)), stops(gains, StopRule(target=2.0))) == (2, 1)
+
+
+def test_the_metric_of_another_task_is_refused_with_those_there_are():
+    message = (
+        r"'val/weighted_accuracy' is no metric to choose by .*There are: val/weighted_mae, .*val/global_mae, train"
+    )
+    with pytest.raises(InputError, match=message):
+        StopRule("val/weighted_accuracy").metric_of((Score("mae", higher_is_better=False),))
 
 
 def test_rounds_without_the_metric_are_not_counted():
@@ -90,7 +111,7 @@ def test_misspelt_metric_is_refused_with_the_nearest():
     with pytest.raises(
         InputError, match=re.escape("'val/wieghted_accuracy' is no metric to choose by (did you mean val/weighted")
     ):
-        StopRule("val/wieghted_accuracy")
+        StopRule("val/wieghted_accuracy").metric_of(CLASSIFIER)
 
 
 @pytest.mark.parametrize("metric", ["round", "clusters/ari", "time/elapsed_seconds", ""])

@@ -6,10 +6,11 @@ from math import isfinite
 from statistics import fmean
 from typing import Any
 
-from lit_cfl.columns import CHOOSABLE, LOWER_IS_BETTER
+from lit_cfl.columns import CHOOSABLE, higher_is_better
 from lit_cfl.config_errors import nearest
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Prepared
+from lit_cfl.scores import CLASSIFIER
 
 DEFAULT = "val/weighted_accuracy"
 TRAFFIC = "traffic/mib"  # decides ties
@@ -42,7 +43,7 @@ class Objective:
     @property
     def mode(self) -> str:
         """`max` or `min`, as Ray Tune says it."""
-        return "min" if self.metric.endswith(LOWER_IS_BETTER) else "max"
+        return "max" if higher_is_better(self.metric, CLASSIFIER) else "min"
 
     @property
     def worst(self) -> float:

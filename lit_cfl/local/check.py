@@ -7,7 +7,7 @@ from torch import Tensor
 from lit_cfl.data import FederatedData
 from lit_cfl.errors import DivergedError, InputError
 from lit_cfl.local.engine import CHECK, Engine
-from lit_cfl.local.scoring import score
+from lit_cfl.local.scoring import outcomes_of
 from lit_cfl.local.work import Budget
 
 _TOKENS = (
@@ -20,21 +20,19 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
     """Scores an example of every label, and trains one client for one step, both on a throw-away module.
 
     Raises:
-        InputError: the net does not fit the data, or the optimizer refuses its options.
+        InputError: the net does not fit the data, what evaluation asks of the module is of the wrong kind, or the
+            optimizer refuses its options.
     """
     model = engine.initial(0)
     batch = engine.examples(data).batch(_one_of_each_label(data), engine.plan.dtype)
     shapes = f"inputs of shape {tuple(batch[0].shape[1:])}, {data.examples.num_labels} labels"
     try:
-        losses, _ = score(engine.module(model).eval(), batch)
+        outcomes_of(engine.module(model).eval(), batch)
+    except InputError:
+        raise  # a ValueError, too
     except (RuntimeError, IndexError, ValueError) as error:  # what torch raises for shapes and labels that do not fit
         remedy = _TOKENS if data.examples.vocabulary and data.examples.embeddings is None else ""
         raise InputError(f"the net cannot take the data: {shapes} ({_first_line(error)}){remedy}") from error
-    if losses.shape != (len(batch[1]),):
-        raise InputError(
-            f"losses(batch) returned shape {tuple(losses.shape)} for {len(batch[1])} examples; "
-            "return one number per example (reduction='none')"
-        )
     largest = data.population[data.num_examples[data.population].argmax()][None]
     try:
         engine.at(0, data).fit(model[None], largest, purpose=CHECK, budget=Budget(1, "steps"))

@@ -97,7 +97,7 @@ class ClientWork:
     def losses(self, models: Tensor, clients: Tensor, *, penalised: bool = False) -> Tensor:
         self.engine.report(Activity(f"losses of {len(models)} models on {len(clients)} clients", self.round))
         index = self.data.train.select(clients)
-        losses, _ = self.engine.outcomes_of_all(models, index.entries, self.data)
+        losses = self.engine.losses_of_all(models, index.entries, self.data)
         sums = torch.zeros(len(clients), len(models), dtype=torch.float64).index_add_(0, index.owners, losses.T)
         means = sums / index.sizes[:, None]  # 0 / 0 is nan: no data
         return means + self.engine.penalties(models) if penalised else means

@@ -24,10 +24,11 @@ from lit_cfl.local.dropout import set_key, step_keys, with_keyed_dropout
 from lit_cfl.local.graph import ran_out
 from lit_cfl.local.lanes import Effort
 from lit_cfl.local.plan import Plan
-from lit_cfl.local.scorer import EVALUATION_BATCH, Scorer
+from lit_cfl.local.scorer import EVALUATION_BATCH, Outcomes, Scorer
 from lit_cfl.local.scoring import losses_of, require_losses
 from lit_cfl.local.work import Budget, Chunk, Fitted
 from lit_cfl.parameters import ParameterLayout
+from lit_cfl.scores import Scores, scores_of
 from lit_cfl.seeds import derive
 
 TaskFactory = Callable[[], LightningModule]
@@ -128,34 +129,33 @@ class Engine(ABC):
             self._resident = (data.examples, data.examples.to(self.plan.device))
         return self._resident[1]
 
-    def outcomes(self, model: Tensor, index: Tensor, data: FederatedData) -> tuple[Tensor, Tensor]:
-        """What one model does on these examples: loss `[n]` in float64 and whether it is right `[n]`, on the CPU."""
-        losses, correct = self.outcomes_of_all(model[None], index, data)
-        return losses[0], correct[0]
+    @property
+    def scores(self) -> Scores:
+        """What the task is measured by."""
+        return scores_of(self.template)
 
-    def outcomes_of_all(self, models: Tensor, index: Tensor, data: FederatedData) -> tuple[Tensor, Tensor]:
-        """What each model does on these examples, which are read once for all of them.
+    def outcomes(self, model: Tensor, index: Tensor, data: FederatedData) -> Outcomes:
+        """What one model `[d]` does on these examples `[n]`."""
+        return self.outcomes_of_each(model[None], torch.zeros_like(index), index, data)
+
+    def losses_of_all(self, models: Tensor, index: Tensor, data: FederatedData) -> Tensor:
+        """The losses of each model on these examples, which are read once for all of them.
 
         Args:
             models: `[K, d]`.
 
         Returns:
-            losses float64 and whether the answers are right, both `[K, n]`, on the CPU.
+            float64 `[K, n]`, on the CPU.
         """
-        return self._scorer.of_all(models, index, self.examples(data))
+        return self._scorer.losses_of_all(models, index, self.examples(data))
 
-    def outcomes_of_each(
-        self, models: Tensor, which: Tensor, index: Tensor, data: FederatedData
-    ) -> tuple[Tensor, Tensor]:
+    def outcomes_of_each(self, models: Tensor, which: Tensor, index: Tensor, data: FederatedData) -> Outcomes:
         """What models do on examples of their own.
 
         Args:
             models: `[K, d]`.
             which: the model of each example, int64 `[n]`, ascending.
             index: the examples, int64 `[n]`.
-
-        Returns:
-            losses float64 and whether the answers are right, both `[n]`, on the CPU.
         """
         self.report(Activity("evaluating"))
         return self._scorer.of_each(models, which, index, self.examples(data))

@@ -1,17 +1,33 @@
-"""What models do on examples: losses and right answers, for many models and examples in few passes."""
+"""What models do on examples: losses and scores, for many models and examples in few passes."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import torch
 from lightning import LightningModule
 from torch import Tensor
 
 from lit_cfl.data import Examples
-from lit_cfl.local.scoring import penalty_of, score
+from lit_cfl.errors import InputError
+from lit_cfl.local.scoring import outcomes_of, penalty_of
 from lit_cfl.parameters import ParameterLayout
+from lit_cfl.scores import scores_of
 
 EVALUATION_BATCH = 1024  # fixed: sums of float32 losses must not depend on the machine; larger ones leave the caches
-Outcomes = tuple[Tensor, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class Outcomes:
+    """What models do on examples, on the CPU.
+
+    Args:
+        losses: float64 `[n]`.
+        values, weights: of each score, float64 `[scores, n]`; a right answer is 1, a wrong one 0.
+    """
+
+    losses: Tensor
+    values: Tensor
+    weights: Tensor
 
 
 class Scorer:
@@ -27,22 +43,21 @@ class Scorer:
         self._module, self._layout, self._dtype = module, layout, dtype
 
     @torch.no_grad()
-    def of_all(self, models: Tensor, index: Tensor, examples: Examples) -> Outcomes:
-        """Each model on all of these examples, which are read once for all of them: `[K, n]`, see `Engine`."""
+    def losses_of_all(self, models: Tensor, index: Tensor, examples: Examples) -> Tensor:
+        """The loss of each model on all of these examples, which are read once for all of them, see `Engine`."""
         losses = torch.empty(len(models), len(index), dtype=torch.float64)
-        correct = torch.empty(len(models), len(index), dtype=torch.bool)
         for start in range(0, len(index), EVALUATION_BATCH):
             part = slice(start, start + EVALUATION_BATCH)
             batch = examples.batch(index[part], self._dtype)
             for number, row in enumerate(models):
                 self._layout.write(row, self._module)
-                losses[number, part], correct[number, part] = score(self._module, batch)
-        return losses, correct
+                losses[number, part] = outcomes_of(self._module, batch)[0]
+        return losses
 
     @torch.no_grad()
     def of_each(self, models: Tensor, which: Tensor, index: Tensor, examples: Examples) -> Outcomes:
         """Each example under a model of its own: `[n]`, see `Engine`."""
-        losses, correct = torch.empty(len(index), dtype=torch.float64), torch.empty(len(index), dtype=torch.bool)
+        rows = torch.empty(1 + 2 * len(scores_of(self._module)), len(index), dtype=torch.float64)
         for parts in _reads(which):
             start, stop = parts[0][1].start, parts[-1][1].stop
             inputs, labels = examples.batch(index[start:stop], self._dtype)
@@ -50,10 +65,30 @@ class Scorer:
             for number, part in parts:
                 own = slice(part.start - start, part.stop - start)
                 self._layout.write(models[number], self._module)
-                found.append(score(self._module, (inputs[own], labels[own])))
-            losses[start:stop] = torch.cat([loss for loss, _ in found])
-            correct[start:stop] = torch.cat([right for _, right in found])
-        return losses, correct
+                found.append(outcomes_of(self._module, (inputs[own], labels[own])))
+            rows[:, start:stop] = torch.cat(found, dim=1)
+        return self._checked(Outcomes(rows[0], rows[1::2], rows[2::2]), index % len(examples))
+
+    def _checked(self, found: Outcomes, numbers: Tensor) -> Outcomes:
+        """The outcomes, after checks; a value of weight 0 becomes 0, whatever it is.
+
+        Raises:
+            InputError: a weight is negative or not finite, or a value is not finite where the loss is: a model that
+                diverged may give such values, another one must not.
+        """
+        values = found.values.where(found.weights != 0, 0)
+        no_weight = ~(found.weights >= 0) | found.weights.isinf()
+        no_value = ~values.isfinite() & found.losses.isfinite()
+        for what, given, wrong in (("weight", found.weights, no_weight), ("value", values, no_value)):
+            if wrong.any():
+                score, place = (int(at[0]) for at in wrong.nonzero(as_tuple=True))
+                task, name = type(self._module).__name__, scores_of(self._module)[score].name
+                raise InputError(
+                    f"{task}.outcomes returned the {what} {float(given[score, place]):g} for the score {name!r} "
+                    f"of example {int(numbers[place])}, whose loss is {float(found.losses[place]):g}; "
+                    "weights must be 0 or more, and values finite unless the loss is not"
+                )
+        return Outcomes(found.losses, values, found.weights)
 
     @torch.no_grad()
     def penalties(self, models: Tensor) -> Tensor:

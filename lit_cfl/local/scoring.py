@@ -1,22 +1,29 @@
-"""What the engines ask of a LightningModule beside its training: the loss and the outcome of each example."""
+"""What the engines ask of a LightningModule beside its training: the loss and the scores of each example."""
 
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
+import torch
 from lightning import LightningModule
 from torch import Tensor
 
 from lit_cfl.errors import InputError
+from lit_cfl.scores import ACCURACY, CLASSIFIER, Score, scores_of
 
 Batch = tuple[Tensor, Tensor]
 
 
 def require_losses(module: LightningModule) -> None:
     """Raises InputError where the module lacks what evaluation needs."""
+    name, scores = type(module).__name__, scores_of(module)
     if not hasattr(module, "losses"):
-        name = type(module).__name__
         raise InputError(
             f"{name} has no `losses(batch) -> [batch]`, one number per example; add it (see docs/own_model.md)"
+        )
+    if scores != CLASSIFIER and not hasattr(module, "outcomes"):
+        raise InputError(
+            f"{name} names the scores {', '.join(score.name for score in scores)}, but has no `outcomes(batch)` that "
+            "returns them; add it (see docs/own_model.md)"
         )
 
 
@@ -33,12 +40,62 @@ def penalty_of(module: LightningModule) -> float:
     return float(cast(Callable[[], Tensor], module.penalty)()) if hasattr(module, "penalty") else 0.0
 
 
-def score(module: LightningModule, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Loss of each example `[n]` and whether the prediction is right `[n]`.
+def outcomes_of(module: LightningModule, batch: Batch) -> Tensor:
+    """Evaluates a module on examples.
 
-    A module may define `outcomes(batch)` to give both from one pass, or where a prediction is not the argmax of
-    its output.
+    A module's `outcomes(batch)` returns the losses `[n]` and, for each of its scores, the values `[n]` or a pair
+    (values, weights). Without it, the score is whether the argmax of the output is the label.
+
+    Returns:
+        float64 `[1 + 2 scores, n]`: the loss, then value and weight of each score.
+
+    Raises:
+        InputError: it returned something else.
     """
+    losses, *found = _returned(module, batch)
+    scores, name = scores_of(module), type(module).__name__
+    size = (len(batch[1]),)
+    if not isinstance(losses, Tensor) or losses.shape != size:
+        raise InputError(
+            f"{name} returned losses of {_form(losses)} for {size[0]} examples; "
+            "return one number per example (reduction='none')"
+        )
+    if len(found) != len(scores):
+        raise InputError(f"{name}.outcomes returned {len(found)} scores beside the losses; it names {len(scores)}")
+    rows = [losses]
+    for score, given in zip(scores, found, strict=True):
+        values, weights = given if isinstance(given, tuple) and len(given) == 2 else (given, torch.ones_like(losses))
+        _require_kind(name, score, values, weights, size)
+        rows += [values, weights]
+    return torch.stack([row.double() for row in rows])
+
+
+def _returned(module: LightningModule, batch: Batch) -> Sequence[Any]:
     if hasattr(module, "outcomes"):
-        return cast(Callable[[Batch], tuple[Tensor, Tensor]], module.outcomes)(batch)
+        returned = cast(Callable[[Batch], Any], module.outcomes)(batch)
+        if not isinstance(returned, tuple):
+            raise InputError(
+                f"{type(module).__name__}.outcomes returned {_form(returned)}; return a tuple: losses, score"
+            )
+        return returned
     return losses_of(module, batch), module(batch[0]).argmax(-1) == batch[1]
+
+
+def _require_kind(name: str, score: Score, values: Any, weights: Any, size: tuple[int]) -> None:
+    for what, given in (("values", values), ("weights", weights)):
+        if not isinstance(given, Tensor) or given.shape != size or given.is_complex():
+            raise InputError(
+                f"{name}.outcomes returned {what} of {_form(given)} for the score {score.name!r}; "
+                f"return one number for each of the {size[0]} examples"
+            )
+    if score == ACCURACY and values.dtype != torch.bool:
+        raise InputError(
+            f"{name}.outcomes returned values of {_form(values)} for the score 'accuracy', which is whether a "
+            "prediction is right (bool); compare with the label, or name your own score: scores = (Score('my_score'),)"
+        )
+
+
+def _form(given: Any) -> str:
+    return (
+        f"shape {tuple(given.shape)} and {given.dtype}" if isinstance(given, Tensor) else f"type {type(given).__name__}"
+    )

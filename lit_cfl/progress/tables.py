@@ -6,11 +6,11 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from lit_cfl.evaluation import Scores
+from lit_cfl.evaluation import SplitScores
 from lit_cfl.saved import Placed
 
 
-def score_table(console: Console, scores: Mapping[str, Scores]) -> None:
+def score_table(console: Console, scores: Mapping[str, SplitScores]) -> None:
     """Accuracies on each split."""
     table = new_table("", "clients", "weighted accuracy", "mean", "worst 10 %", "loss")
     for name, found in scores.items():

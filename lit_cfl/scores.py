@@ -1,0 +1,87 @@
+"""The scores that a task is measured by, beside its loss."""
+
+import re
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor
+
+from lit_cfl.errors import InputError
+
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_TAKEN = (
+    "round", "cluster", "parent", "size", "n_test", "loss", "u", "v",
+    "client", "true_cluster", "n_train", "n_val", "newcomer",
+)  # fmt: skip  # columns of the tables in which a score is a column
+
+
+@dataclass(frozen=True)
+class Score:
+    """A figure that is averaged over examples.
+
+    A task gives a value and a weight for each example. The score of a set of examples is the mean of their values by
+    weight, and then the transform of that mean.
+
+    Args:
+        name: of its columns, such as `test/weighted_<name>`: lower-case letters, digits and underscores.
+        higher_is_better: its direction, for everything that chooses or compares.
+        transform: of the mean; `exp` makes a perplexity of a cross-entropy.
+    """
+
+    name: str
+    higher_is_better: bool = True
+    transform: Literal["none", "exp"] = "none"
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name) or self.name in _TAKEN:
+            raise InputError(
+                f"a score is named {self.name!r}; give lower-case letters, digits and underscores, and none of "
+                f"{', '.join(_TAKEN)}"
+            )
+        if self.transform not in ("none", "exp"):
+            raise InputError(f"the transform of the score {self.name!r} is {self.transform!r}; give none or exp")
+
+    @property
+    def best_column(self) -> str:
+        """The entry of `summary.json` that holds the best round's test figure."""
+        return f"test/{'max' if self.higher_is_better else 'min'}_weighted_{self.name}"
+
+    def of(self, sums: Tensor, weights: Tensor) -> Tensor:
+        """The score of sets of examples.
+
+        Args:
+            sums: of value times weight, float64 `[...]`.
+            weights: their sums `[...]`.
+
+        Returns:
+            float64 `[...]`, nan where the weights are 0.
+        """
+        mean = sums / weights
+        return mean.exp() if self.transform == "exp" else mean
+
+    def better(self, one: float, other: float) -> bool:
+        """Whether one figure is better than another; nan never is."""
+        return one > other if self.higher_is_better else one < other
+
+
+ACCURACY = Score("accuracy")  # of a task that names no scores: a share of right answers, always counted
+Scores = tuple[Score, ...]  # of a task; the first is the main one
+CLASSIFIER: Scores = (ACCURACY,)
+
+
+def scores_of(module: Any) -> Scores:
+    """The scores that a LightningModule names in its attribute `scores`; accuracy where it names none.
+
+    Raises:
+        InputError: the attribute is no tuple of scores with different names.
+    """
+    scores = getattr(module, "scores", CLASSIFIER)
+    name = type(module).__name__
+    if not isinstance(scores, tuple) or not scores or not all(isinstance(score, Score) for score in scores):
+        raise InputError(
+            f"{name}.scores is {scores!r}; give a tuple of lit_cfl.scores.Score, such as "
+            '(Score("mae", higher_is_better=False),)'
+        )
+    if len({score.name for score in scores}) < len(scores):
+        raise InputError(f"{name}.scores names {', '.join(score.name for score in scores)}; give each its own name")
+    return scores

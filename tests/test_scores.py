@@ -1,0 +1,267 @@
+"""Scores that a task names: hand arithmetic, directions, columns, and what is refused."""
+
+from math import exp, inf, isnan, log, nan
+
+import pytest
+import torch
+from conftest import ids
+from lightning import LightningModule
+from torch import Tensor, nn
+
+from lit_cfl.carried import Carried
+from lit_cfl.columns import (
+    CLIENTS,
+    CLUSTERS,
+    METRICS,
+    client_columns,
+    cluster_columns,
+    higher_is_better,
+    metric_columns,
+)
+from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.errors import InputError
+from lit_cfl.evaluation import Evaluation, SplitScores, score_clients
+from lit_cfl.local.engine import Engine, LocalTraining, TaskFactory
+from lit_cfl.local.engines import build_engine
+from lit_cfl.local.plan import Plan
+from lit_cfl.rounds import Round, Traffic
+from lit_cfl.scores import ACCURACY, CLASSIFIER, Score, scores_of
+
+ERROR = Score("mae", higher_is_better=False)
+PERPLEXITY = Score("perplexity", higher_is_better=False, transform="exp")
+
+
+def found(score: Score, sums: list[float], weights: list[float]) -> SplitScores:
+    """Of clients with one example each."""
+    count = torch.tensor([int(weight > 0) for weight in weights])
+    parts = (torch.tensor([part], dtype=torch.float64) for part in (sums, weights))
+    return SplitScores((score,), count, torch.zeros(len(sums)).double(), *parts)
+
+
+# Arithmetic
+
+
+def test_a_score_is_the_mean_by_weight_over_all_clients_and_the_plain_mean_over_clients():
+    metrics = found(ERROR, [6.0, 1.0, 0.0], [2.0, 4.0, 0.0]).metrics("test")  # errors 3 and 1/4; one has no examples
+    assert metrics["test/weighted_mae"] == 7 / 6
+    assert metrics["test/mean_mae"] == (3 + 0.25) / 2
+    assert metrics["test/std_mae"] == (3 - 0.25) / 2
+    assert metrics["test/worst10_mae"] == 3.0  # the largest error
+
+
+def test_perplexity_is_exp_after_the_mean_over_tokens():
+    metrics = found(PERPLEXITY, [6 * log(2), 2 * log(8)], [6.0, 2.0]).metrics("val")  # 2 over six tokens, 8 over two
+    assert metrics["val/weighted_perplexity"] == pytest.approx(exp((6 * log(2) + 2 * log(8)) / 8))
+    assert metrics["val/mean_perplexity"] == pytest.approx(5)
+    assert metrics["val/worst10_perplexity"] == pytest.approx(8)
+
+
+@pytest.mark.parametrize("higher_is_better", [True, False])
+def test_the_worst_tenth_follows_the_direction(higher_is_better: bool):
+    values = [5.0, -3.0, 8.0, *[1.0] * 22]
+    worst = found(Score("gain", higher_is_better), values, [1.0] * 25).metrics("test")["test/worst10_gain"]
+    assert worst == ((-3 + 1) / 2 if higher_is_better else (8 + 5) / 2)
+
+
+@pytest.mark.parametrize("higher_is_better", [True, False])
+def test_a_client_whose_model_diverged_is_the_worst_in_either_direction(higher_is_better: bool):
+    metrics = found(Score("gain", higher_is_better), [5.0, nan, -3.0], [1.0] * 3).metrics("test")
+    assert isnan(metrics["test/worst10_gain"])
+    assert isnan(metrics["test/weighted_gain"])
+
+
+def test_a_score_without_any_weight_is_left_blank():
+    empty = SplitScores(
+        (ERROR,), ids(2, 1), torch.ones(2).double(), torch.zeros(1, 2).double(), torch.zeros(1, 2).double()
+    )
+    metrics = empty.metrics("test")
+    assert isnan(metrics.pop("test/weighted_mae"))
+    assert metrics == {"test/loss": 2 / 3}
+
+
+# Columns and directions
+
+
+def test_columns_of_a_classifier_are_the_usual_ones():
+    of_split = ["weighted_accuracy", "mean_accuracy", "std_accuracy", "worst10_accuracy", "loss", "global_accuracy"]
+    assert METRICS[1:13] == tuple(f"{split}/{name}" for split in ("val", "test") for name in of_split)
+    assert CLUSTERS[5:7] == CLIENTS[6:8] == ("accuracy", "loss")
+
+
+def test_every_score_has_its_columns():
+    both = (PERPLEXITY, Score("token_accuracy"))
+    columns = metric_columns(both)
+    for split in ("val", "test"):
+        for of in ("weighted", "mean", "std", "worst10", "global"):
+            assert {f"{split}/{of}_perplexity", f"{split}/{of}_token_accuracy"} <= set(columns)
+    assert len(columns) == len(set(columns)) == len(METRICS) + 2 * 5
+    assert not [column for column in columns if column.endswith(("/mean_accuracy", "weighted_accuracy"))]
+    assert cluster_columns(both)[5:8] == client_columns(both)[6:9] == ("perplexity", "token_accuracy", "loss")
+
+
+def test_directions_of_columns():
+    scores = (ERROR, Score("mean_mae"), Score("r"))  # names that end alike are told apart
+    lower = {f"val/{of}_mae" for of in ("weighted", "worst10", "global")} | {"test/newcomers_mae", "mae"}
+    lower |= {
+        "test/min_weighted_mae",
+        "val/std_mae",
+        "val/std_mean_mae",
+        "val/std_r",
+        "train/loss",
+        "train/discrepancy",
+    }
+    higher = {"val/weighted_mean_mae", "val/worst10_mean_mae", "val/weighted_r", "clusters/ari", "test/max_weighted_r"}
+    for column in lower | higher:
+        assert higher_is_better(column, scores) == (column in higher), column
+
+
+def test_directions_of_a_classifiers_columns_are_those_of_before():
+    lower = [name for name in METRICS if not higher_is_better(name, CLASSIFIER)]
+    expected = ["val/std_accuracy", "val/loss", "test/std_accuracy", "test/loss", "train/loss", "train/discrepancy"]
+    assert lower == expected
+
+
+def test_the_best_round_follows_the_direction_and_needs_all_clients():
+    carried = Carried()
+    rounds = [(3.0, True), (2.0, True), (1.0, False), (nan, True), (4.0, True)]
+    for number, (value, full) in enumerate(rounds):
+        test = found(ERROR, [value], [1.0])
+        evaluation = Evaluation(ids(0), ids(0), {"test": test}, {}, full_coverage=full)
+        carried.take(_round(number), evaluation, every=10)
+    assert carried.best == {"mae": 2.0}
+    assert (ERROR.best_column, ACCURACY.best_column) == ("test/min_weighted_mae", "test/max_weighted_accuracy")
+
+
+def test_a_score_that_is_always_negative_has_a_best_round():
+    carried = Carried()
+    for number, value in enumerate([-3.0, -1.0, -2.0]):
+        evaluation = Evaluation(ids(0), ids(0), {"test": found(Score("gain"), [value], [1.0])}, {}, full_coverage=True)
+        carried.take(_round(number), evaluation, every=10)
+    assert carried.best == {"gain": -1.0}
+
+
+def _round(number: int) -> Round:
+    return Round(number, None, None, data(), Traffic())
+
+
+# What a module returns
+
+
+class Means(LightningModule):
+    """Predicts one number, `w`; what `outcomes` returns beside the losses is made from the errors and the labels."""
+
+    def __init__(self, *returned, scores=(ERROR,)):
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(()))
+        self.returned, self.scores = returned, scores
+
+    def losses(self, batch):
+        return (self.w - batch[1]).square() + 0 * batch[0][:, 0]
+
+    def outcomes(self, batch):
+        errors = (self.w - batch[1]).abs()
+        return self.losses(batch), *(give(errors, batch[1]) for give in self.returned)
+
+    def training_step(self, batch, batch_idx):
+        return self.losses(batch).mean()
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def data() -> FederatedData:
+    """Clients with the test labels 0 1 3, none, and 2."""
+    none, held = ClientIndex.empty(3), ClientIndex.from_lists([ids(0, 1, 3), ids(), ids(2)])
+    return FederatedData(Examples(torch.zeros(4, 1), torch.arange(4), 4), none, none, held, ids(0, 0, 1))
+
+
+def engine(task: TaskFactory) -> Engine:
+    return build_engine(task, Plan("trainer"), 0, LocalTraining(1, 10))
+
+
+def scored(module: TaskFactory, w: float = 0.0) -> SplitScores:
+    return score_clients(engine(module), torch.tensor([[w]]), ids(0, 0, 0), ids(0, 1, 2), data(), "test")
+
+
+def test_values_without_weights_count_once_each():
+    result = scored(lambda: Means(lambda errors, labels: errors), w=1.0)  # errors 1, 0, 2 and 1
+    assert result.sums.tolist() == [[3.0, 0.0, 1.0]]
+    assert result.weights.tolist() == [[3.0, 0.0, 1.0]]
+    assert result.weighted() == {"mae": 1.0}
+    assert result.weighted(ids(0)) == {"mae": 1.0}
+
+
+def test_values_count_by_their_weights():
+    result = scored(lambda: Means(lambda errors, labels: (errors, labels + 1)))  # errors 0, 1, 3; 2; weights one more
+    assert result.sums.tolist() == [[0 + 1 * 2 + 3 * 4, 0, 2 * 3]]
+    assert result.weights.tolist() == [[1 + 2 + 4, 0, 3]]
+    assert result.weighted() == {"mae": (14 + 6) / 10}
+
+
+def test_a_value_of_weight_0_does_not_count_whatever_it_is():
+    result = scored(lambda: Means(lambda errors, labels: (errors / labels, labels)))  # 0 / 0 = nan at weight 0
+    assert result.weighted() == {"mae": 1.0}
+
+
+def test_several_scores_are_kept_apart():
+    scores = (ERROR, Score("share"))
+    result = scored(lambda: Means(lambda e, y: e, lambda e, y: (y > 1, y + 1), scores=scores))
+    assert result.weighted() == {"mae": 6 / 4, "share": 7 / 10}
+    assert result.of_clients(1)[[0, 2]].tolist() == [4 / 7, 1.0]
+
+
+def test_a_diverged_model_scores_nan():
+    result = scored(lambda: Means(lambda errors, labels: errors), w=inf)
+    assert isnan(result.metrics("test")["test/weighted_mae"]) or result.weighted()["mae"] == inf
+    broken = scored(lambda: Means(lambda errors, labels: errors * 0), w=inf)
+    assert isnan(broken.weighted()["mae"])
+
+
+@pytest.mark.parametrize(
+    ("returned", "scores", "message"),
+    [
+        ([lambda e, y: e], CLASSIFIER, r"values of .* torch.float32 for the score 'accuracy', .*\(bool\)"),
+        ([lambda e, y: (y > 0).long()], CLASSIFIER, "values of .*torch.int64 for the score 'accuracy'"),
+        ([lambda e, y: e.mean()], (ERROR,), r"values of shape \(\) and torch.float32 for the score 'mae'"),
+        ([lambda e, y: e[:, None]], (ERROR,), r"values of shape \(4, 1\)"),
+        ([lambda e, y: 0.1], (ERROR,), "values of type float for the score 'mae'"),
+        ([lambda e, y: (e, y[:1])], (ERROR,), r"weights of shape \(1,\) .*for the score 'mae'"),
+        ([lambda e, y: e.to(torch.complex64)], (ERROR,), "values of .*torch.complex64"),
+        ([lambda e, y: (e, -y)], (ERROR,), "weight -1 for the score 'mae' of example 1"),
+        ([lambda e, y: (e, e / 0)], (ERROR,), "weight nan for the score 'mae' of example 0"),
+        ([lambda e, y: e / (y - 3)], (ERROR,), "value -?inf for the score 'mae' of example 3, whose loss is 9"),
+        ([], (ERROR,), "0 scores beside the losses; it names 1"),
+        ([lambda e, y: e] * 2, (ERROR,), "2 scores beside the losses"),
+    ],
+)
+def test_scores_of_a_wrong_kind_are_refused_with_the_module_and_the_score(returned, scores, message: str):
+    with pytest.raises(InputError, match=rf"Means\.outcomes returned (the )?{message}"):
+        scored(lambda: Means(*returned, scores=scores))
+
+
+def test_a_module_that_names_scores_needs_outcomes():
+    class Bare(LightningModule):
+        scores = (ERROR,)
+
+        def losses(self, batch: object) -> Tensor:
+            raise NotImplementedError
+
+    with pytest.raises(InputError, match=r"Bare names the scores mae, but has no `outcomes\(batch\)`"):
+        engine(Bare)
+
+
+@pytest.mark.parametrize("scores", ["mae", ["mae"], (), [ERROR], ("mae",), None, (ERROR, Score("mae"))])
+def test_scores_must_be_a_tuple_of_scores_with_different_names(scores):
+    with pytest.raises(InputError, match=r"Means\.scores"):
+        scores_of(Means(scores=scores))
+
+
+@pytest.mark.parametrize("name", ["", "loss", "MAE", "mean absolute error", "val/mae", "size", "1st"])
+def test_names_that_cannot_be_columns_are_refused(name: str):
+    with pytest.raises(InputError, match=f"a score is named '{name}'"):
+        Score(name)
+
+
+def test_an_unknown_transform_is_refused():
+    with pytest.raises(InputError, match="the transform of the score 'mae' is 'log'; give none or exp"):
+        Score("mae", transform="log")
