@@ -1,6 +1,7 @@
 """Clients whose loss is a parabola, so that every answer is known in closed form."""
 
 from collections.abc import Iterator
+from copy import copy
 
 import torch
 from torch import Tensor
@@ -57,8 +58,8 @@ class QuadraticWork:
 
     def at(self, round: int, data: object = None) -> "QuadraticWork":
         """The same clients in another round."""
-        view = object.__new__(QuadraticWork)
-        view.__dict__ = self.__dict__ | {"round": round}
+        view = copy(self)
+        view.round = round
         return view
 
     @property
@@ -86,7 +87,7 @@ class QuadraticWork:
         own = self.centers[clients]
         steps = per_client(self.steps if budget is None else budget.length, clients)[:, None]
         resting = (own + prox * anchor) / (1 + prox)
-        end = resting + (1 - self.learning_rate * (1 + prox)) ** steps * (begin - resting)
+        end = resting + (1 - self.learning_rate * (1 + prox)) ** steps.to(own.dtype) * (begin - resting)
         trained = (self.num_examples[clients] > 0) & (steps[:, 0] > 0)
         end = torch.where(trained[:, None], end, begin)
         losses = torch.where(trained, self._loss(begin, own), float("nan"))

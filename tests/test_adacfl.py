@@ -46,6 +46,12 @@ def test_number_of_clusters_is_where_merges_jump_most():
     assert split(ALWAYS, work_in_fc(even))[0].index.tolist() == [0, 0, 1, 1]
 
 
+def test_merges_are_by_complete_linkage():
+    """Points 0, 6, 7, 15 merge at 1, 7 and 15: two clusters. By average linkage at 1, 6.5 and 10.7: three."""
+    line = torch.tensor([0.0, 6, 7, 15]).double()[:, None] * torch.tensor([1.0, 0]).double()
+    assert split(ALWAYS, work_in_fc(line))[0].index.tolist() == [0, 0, 0, 1]
+
+
 def test_clients_that_are_all_as_far_from_each_other_are_not_split():
     work = work_of(6 * torch.eye(5, dtype=torch.float64), torch.arange(1, 6), layers={"conv1": 1, "fc1": 4})
     even = replace(ALWAYS, layers=["*"])
@@ -76,6 +82,12 @@ def test_two_clusters_are_those_of_layercfl_with_the_same_distance():
 @pytest.mark.parametrize("options", [{"eps1": 0.01}, {"eps2": 90.0}, {"warmup_rounds": 1}])
 def test_it_splits_when_cfl_would(options: dict[str, float]):
     assert len(split(replace(ALWAYS, **options), work_in_fc(THREE))[0].models) == 1
+
+
+def test_cluster_whose_largest_update_is_exactly_eps2_is_not_split():
+    work = work_in_fc(torch.tensor([[4.0, 0], [-4, 0], [-4, 0], [4, 0]]).double())  # updates of 2 and -2
+    for eps2, clusters in {2.0: 1, 1.999: 2}.items():
+        assert len(split(replace(ALWAYS, eps2=eps2), work)[0].models) == clusters
 
 
 def test_two_clients_are_not_split():

@@ -155,6 +155,12 @@ def test_discrepancy_is_the_mean_distance_to_the_own_cluster():
     assert discrepancy(fitted, torch.tensor([[0.0, 0.0], [0.0, 2.0]]), ids(0, 1)) == pytest.approx((5 + 6) / 2)
 
 
+def test_discrepancy_leaves_out_clients_that_did_not_train():
+    work = QuadraticWork(torch.tensor([[3.0, 4.0], [9.0, 9.0], [0.0, 8.0]]), ids(1, 0, 2), 1.0)
+    fitted = work.fit(torch.ones(1, 2), ids(0, 1, 2))
+    assert discrepancy(fitted, torch.zeros(1, 2), ids(0, 0, 0)) == (5 + 8) / 2
+
+
 def test_discrepancy_of_a_single_client_is_zero_after_aggregation():  # check 26
     work = quadratic_clients(3)
     fitted = work.fit(torch.zeros(1, 4).double(), ids(1))

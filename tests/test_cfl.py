@@ -241,6 +241,16 @@ def with_newcomers(*centers: tuple[float, float], sizes: Tensor | None = None) -
     return work_of(torch.cat([CORNERS, more]), torch.cat([SIZES, sizes]))
 
 
+def test_newcomers_are_in_no_cluster_before_they_are_placed():
+    work = work_of()
+    work.population = ids(0, 1, 2, 4, 5)
+    state, _ = BY_HAND.init(work, rng())
+    assert BY_HAND.serve(state, EVERYONE).index.tolist() == [0, 0, 0, -1, 0, 0, -1, -1]
+    placed, info = BY_HAND.place(state, ids(7), work, rng())
+    assert BY_HAND.serve(placed, EVERYONE).index.tolist() == [0, 0, 0, -1, 0, 0, -1, 0]
+    assert info.down == 0  # there is no choice yet
+
+
 def test_newcomers_walk_down_the_tree_of_splits():
     state, work = after_both_splits(), with_newcomers((-3, -2), (5, -1), (-5, 2), (3, 1))
     placed, info = BY_HAND.place(state, ids(8, 9, 10, 11), work, rng())

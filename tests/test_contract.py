@@ -3,7 +3,7 @@
 import inspect
 import re
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -13,7 +13,9 @@ import lit_cfl.algorithms
 from lit_cfl import catalogue
 from lit_cfl.algorithms import Algorithm, FedAvg, FedGroup, Info
 from lit_cfl.algorithms.fedavg import FedAvgState
-from lit_cfl.testing import check_algorithm
+from lit_cfl.local.work import Fitted
+from lit_cfl.seeds import generator
+from lit_cfl.testing import QuadraticWork, check_algorithm
 
 ALL = [getattr(lit_cfl.algorithms, name) for name in catalogue.names("algorithms")]
 
@@ -27,6 +29,25 @@ def test_all_thirteen_systems_are_there():
     wanted = "FedAvg, FedProx, Ditto, IFCA, FeSEM, CFL, FLHC, FedGroup, FedGrouProx, FlexCFL, StoCFL, AdaCFL, LayerCFL"
     assert all(hasattr(lit_cfl.algorithms, name) for name in wanted.split(", "))
     assert {kind.__name__ for kind in ALL} == set(wanted.split(", "))
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_nobody_trains_twice_on_the_same_batches_of_a_round(kind: type[Algorithm]):
+    trained = []
+
+    class Listening(QuadraticWork):
+        def fit(
+            self, models: Tensor, clients: Tensor, *arguments: Any, purpose: str = "train", **options: Any
+        ) -> Fitted:
+            trained.extend((self.round, purpose, client) for client in clients.tolist())
+            return super().fit(models, clients, *arguments, purpose=purpose, **options)
+
+    work, algorithm = Listening(torch.eye(9, dtype=torch.float64), torch.arange(1, 10), 0.5), kind()
+    state, _ = algorithm.init(work.at(-1), generator(3, "init"))
+    for round in range(3):
+        state, _ = algorithm.round(state, torch.arange(9), work.at(round), generator(3, "round", round))
+    assert ("train", 0) in {(purpose, client) for _, purpose, client in trained}
+    assert len(trained) == len(set(trained))
 
 
 @pytest.mark.parametrize("kind", ALL)

@@ -101,3 +101,24 @@ def test_traffic_is_fedavgs():
 def test_negative_lambda_is_refused():
     with pytest.raises(InputError, match=r"lambda_ is -0\.1"):
         Ditto(-0.1)
+
+
+def test_client_that_did_not_train_sends_nothing_up():
+    work = QuadraticWork(torch.tensor([[4.0], [-8.0], [1.0]]), ids(1, 0, 3), 0.25)
+    state, _ = Ditto().init(work, rng())
+    _, info = Ditto().round(state, ids(0, 1, 2), work, rng())
+    assert (info.down, info.up, info.skipped) == (3, 2, 1)
+
+
+def test_personal_model_trains_on_batches_of_its_own_and_with_its_own_budget():
+    asked = []
+
+    class Listening(QuadraticWork):
+        def fit(self, *arguments: object, purpose: str = "train", budget: Budget | None = None, **options: object):
+            asked.append((purpose, budget))
+            return super().fit(*arguments, purpose=purpose, budget=budget, **options)
+
+    work = Listening(torch.tensor([[4.0], [-8.0]]), ids(1, 3), 0.25)
+    algorithm = Ditto(personal=Budget(2, "steps"))
+    algorithm.round(algorithm.init(work, rng())[0], ids(0, 1), work, rng())
+    assert asked == [("train", None), ("personal", algorithm.personal)]

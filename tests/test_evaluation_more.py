@@ -41,11 +41,18 @@ class Engine(ParityEngine):
         return None
 
 
-def evaluation(index: torch.Tensor, *, before: torch.Tensor | None = None, **options: object) -> Evaluation:
+def evaluation(
+    index: torch.Tensor,
+    *,
+    before: torch.Tensor | None = None,
+    validation: ClientIndex = ClientIndex.empty(4),
+    truth: torch.Tensor = ids(0, 0, 1, 1),
+    **options: object,
+) -> Evaluation:
     """Of models 0 and 1, and of the global model 1."""
     models, none = torch.tensor([[0.0], [1.0]]), ClientIndex.empty(4)
     pool = Examples(torch.zeros(6, 1), torch.arange(6) % 2, 2)
-    data = FederatedData(pool, none, none, ClientIndex.from_lists(LISTS), ids(0, 0, 1, 1))
+    data = FederatedData(pool, none, validation, ClientIndex.from_lists(LISTS), truth)
     state = Assignment(models, index, {"global": torch.tensor([1.0])})
     return evaluate(Served(), state, Engine(), data, EvaluationPlan(**options), round=0, before=before)
 
@@ -92,3 +99,26 @@ def test_worst_tenth_is_a_tenth_of_the_clients_that_have_examples():
     )
     assert found["test/worst10_accuracy"] == 0
     assert found["test/mean_accuracy"] == pytest.approx(14 / 15)
+
+
+def test_each_split_is_scored_on_its_own_examples():
+    held = ClientIndex.from_lists([ids(0), ids(3, 5, 1), ids(), ids(4, 2)])
+    found = evaluation(ids(1, 1, 0, 0), validation=held)
+    assert found.scores["validation"].correct.tolist() == [0, 3, 0, 2]
+    assert found.scores["validation"].count.tolist() == [1, 3, 0, 2]
+    assert found.scores["test"].correct.tolist() == [1, 2, 1, 0]
+    assert found.metrics["val/weighted_accuracy"] == 5 / 6
+    assert found.metrics["val/global_accuracy"] == 3 / 6
+    assert found.metrics["test/weighted_accuracy"] == 4 / 8
+
+
+def test_agreement_is_told_only_where_the_true_cluster_of_every_scored_client_is_known():
+    unknown = ids(0, 0, -1, 1)
+    assert "clusters/purity" not in evaluation(ids(1, 1, 0, 0), truth=unknown).metrics
+    assert evaluation(ids(1, 1, -1, 0), truth=unknown).metrics["clusters/purity"] == 1
+
+
+def test_assigned_clients_are_counted_in_the_whole_population_though_a_sample_is_scored():
+    found = evaluation(ids(1, -1, 0, 1), clients=2)
+    assert (found.metrics["clusters/assigned"], found.metrics["clusters/unobserved"]) == (3, 1)
+    assert found.metrics["clients/evaluated"] <= 2

@@ -128,6 +128,17 @@ def test_fedgrouprox_pulls_to_the_own_cluster(two_sides: QuadraticWork):
         assert_close(after.models[cluster], (two_sides.centers[client] + 2 * state.models[cluster]) / 3)
 
 
+def test_first_update_of_a_cold_client_of_fedgrouprox_is_pulled_too(two_sides: QuadraticWork):
+    """eta .25 and mu 7: a step goes to the other side of the resting point, as far away; two steps lead nowhere."""
+    algorithm = FedGrouProx(num_clusters=2, pretrain_scale=2, pretrain=Budget(2, "steps"), mu=7.0)
+    state, _ = replace(algorithm, mu=0.0).init(two_sides, rng(3))
+    cold = (state.index < 0).nonzero().flatten()
+    _, pulled = algorithm.place(state, cold, two_sides, rng())
+    _, free = replace(algorithm, mu=0.0).place(state, cold, two_sides, rng())
+    assert pulled.closeness.tolist() == [[0.0, 0.0]] * 4  # a zero update is alike nobody
+    assert free.closeness.abs().min() > 0.5
+
+
 def test_mix_is_made_from_the_new_models_of_clusters_with_members(two_sides: QuadraticWork):  # check 15
     plain = replace(TWO, pretrain_scale=4)
     state, _ = plain.init(two_sides, rng(3))
@@ -135,6 +146,21 @@ def test_mix_is_made_from_the_new_models_of_clusters_with_members(two_sides: Qua
     mixed, _ = replace(plain, eta_g=0.5, mix="sum").round(state, ids(0, 1, 2), two_sides, rng())
     other = before.models.flip(0)
     assert_close(mixed.models, before.models + 0.5 * other / other.norm(dim=1, keepdim=True))
+
+
+def test_cluster_without_selected_members_is_mixed_too_and_discrepancy_is_taken_after_the_mix(
+    two_sides: QuadraticWork,
+):
+    plain, cohort = replace(TWO, pretrain_scale=4), ids(4, 0)  # one side alone
+    state, _ = plain.init(two_sides, rng(3))
+    before, _ = plain.round(state, cohort, two_sides, rng())
+    mixed, info = replace(plain, eta_g=0.5).round(state, cohort, two_sides, rng())
+    other = before.models.flip(0)
+    pull = 0.5 / other.norm(dim=1, keepdim=True)
+    assert_close(mixed.models, (before.models + pull * other) / (1 + pull))
+    cluster, centers = state.index[0], two_sides.centers[cohort]
+    local = centers + 0.75**3 * (state.models[cluster] - centers)
+    assert_close(info.scores["train/discrepancy"], float((local - mixed.models[cluster]).norm(dim=1).mean()))
 
 
 def test_clusters_spread_tells_how_many_there_are():  # to choose m
@@ -146,6 +172,14 @@ def test_clusters_spread_tells_how_many_there_are():  # to choose m
         _, info = FedGroup(num_clusters=m).round(state, ids(0, 5), work, rng())
         found.append(info.scores["clusters/inertia"])
     assert_close(found, [4 * (1 - 1 / 3) ** 2 + 2 * (1 + 1 / 3) ** 2, 0.0])  # cosines 1, 1, 1, 1, -1, -1
+
+
+def test_inertia_is_the_sum_of_squares_around_the_mean():
+    rows = torch.tensor([[0.0, 1.0], [3.0, 0.0], [2.0, 0.0]], dtype=torch.float64)
+    work = QuadraticWork(rows, ids(1, 2, 3), 0.5)
+    work.centers = rows + work.initial(0)  # updates are half of the rows; the main direction is the first axis
+    state, _ = FedGroup(num_clusters=1).init(work, rng(3))
+    assert_close(state.inertia, 2 * (1 / 3) ** 2 + (2 / 3) ** 2)  # cosines 0, 1, 1
 
 
 def test_random_centres_found_one_cluster_each(two_sides: QuadraticWork):  # RCC
@@ -173,6 +207,23 @@ def test_everyone_may_be_placed_at_the_start(two_sides: QuadraticWork):
     state, info = replace(TWO, cold_start_at="start").init(two_sides, rng(3))
     assert (state.index >= 0).all()
     assert (info.down, info.up) == (4, 4 + 4)
+
+
+def test_founders_are_drawn_among_all_clients(two_sides: QuadraticWork):
+    drawn = torch.cat([TWO.init(two_sides, rng(seed))[0].founders for seed in range(40)])
+    times = torch.bincount(drawn, minlength=8)  # 4 of 8 each time: 20 expected
+    assert 10 < times.min() <= times.max() < 30
+
+
+def test_newcomers_found_no_cluster(two_sides: QuadraticWork):
+    two_sides.population = ids(0, 1, 3, 4, 6)
+    algorithm = replace(TWO, pretrain_scale=4, cold_start_at="start")
+    state, info = algorithm.init(two_sides, rng(3))
+    assert state.founders.tolist() == [0, 1, 3, 4, 6]
+    assert state.index[[2, 5, 7]].tolist() == [-1] * 3
+    assert info.down == 5
+    with pytest.raises(InputError, match="num_clusters is 6, but only 5 clients can be clustered"):
+        replace(algorithm, num_clusters=6).check(two_sides)
 
 
 def test_client_without_data_never_founds_and_stays_cold():

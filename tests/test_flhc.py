@@ -93,6 +93,24 @@ def test_newcomer_joins_the_nearest_mean_update():
     assert (info.down, info.up, info.skipped) == (2, 1, 1)
 
 
+def test_newcomer_trains_from_the_joint_model_whatever_the_clusters_have_learnt():
+    work = QuadraticWork(torch.tensor([[4.0], [-4.0]]).double(), ids(1, 2), 0.5)
+    models, centroids = torch.tensor([[[10.0], [-10.0]], [[2.0], [-2.0]]]).double()
+    state = FLHCState(models, ids(), torch.zeros(1).double(), centroids)
+    placed, info = TWO.place(state, ids(0, 1), work.at(5), rng())
+    assert placed.index.tolist() == [0, 1]
+    assert info.closeness.tolist() == [[0, -4], [-4, 0]]
+
+
+def test_mean_update_of_a_cluster_counts_its_clients_alike():
+    work = QuadraticWork(torch.tensor([[0.0], [20.0], [4.0], [30.0]]).double(), ids(1, 5, 3, 2), 0.5)
+    state, _ = TWO.init(work, rng())
+    state = replace(state, models=torch.zeros(1, 1).double())
+    state, _ = TWO.round(state, torch.arange(4), work.at(2), rng())
+    assert state.index.tolist() == [0, 1, 0, 1]
+    assert state.centroids.tolist() == [[1.0], [12.5]]
+
+
 def replace_population(work: QuadraticWork, clients: int) -> QuadraticWork:
     return QuadraticWork(work.centers[:clients], work.num_examples[:clients], work.learning_rate, steps=work.steps)
 

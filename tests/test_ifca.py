@@ -116,6 +116,13 @@ def test_gradients_move_a_cluster_by_its_share_of_the_round():  # check 6
     assert_close(summed.models[:, 0].tolist(), line_12)
 
 
+def test_gradients_weighted_by_examples_count_by_their_share_of_the_rounds_examples():
+    work = line(0.0, 2.0, 10.0, sizes=(1, 3, 4))
+    algorithm = replace(TWO, averaging="gradients", weights="examples")
+    after, _ = algorithm.round(start(work, 4.0, 9.0), ids(0, 1, 2), work, rng())
+    assert after.models[:, 0].tolist() == [4 - (1 * 2 + 3 * 1) / 8, 9 + 4 * 0.5 / 8]
+
+
 def test_gradients_of_clients_without_data_do_not_count():
     work = line(0.0, 2.0, 10.0, sizes=(1, 0, 5))
     state = replace(start(work, 4.0, 9.0), index=ids(-1, 0, -1))  # client 1 lost its data

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import ids, rng
-from test_cfl import BY_HAND, CORNERS, EVERYONE, begun, rounds, work_of
+from test_cfl import BY_HAND, CORNERS, EVERYONE, begun, opposite, rounds, work_of
 from test_run import digits
 from torch import Tensor
 from torch.testing import assert_close
@@ -121,6 +121,25 @@ def test_auto_finds_the_layer_in_which_the_clients_differ(layer: str, score: str
     assert rows[layer]["gap"] > 0.5  # well separated
     assert min(row["gap"] for row in rows.values()) < 0  # noise is not
     assert all(-1 <= row["silhouette"] <= 1 and -2 <= row["gap"] <= 2 for row in rows.values())
+
+
+@pytest.mark.parametrize(("linkage", "within", "across"), [("single", 121, 49), ("complete", 90, 42)])
+def test_auto_scores_a_layer_by_the_bipartition_of_the_linkage(linkage: str, within: int, across: int):
+    angles = torch.tensor([0, 38, 80, 121, 170]).double()  # single leaves the last alone, complete the first two
+    centers = torch.stack([angles.deg2rad().cos(), angles.deg2rad().sin()], 1)
+    work = work_of(centers, ids(1, 2, 3, 4, 5), layers={"fc1": 2})
+    _, info = split(replace(ALWAYS, layers="auto", linkage=linkage), work)
+    (row,) = info.tables["layers"]
+    least_within, greatest_across = torch.tensor([within, across]).double().deg2rad().cos().tolist()
+    assert row["gap"] == pytest.approx(least_within - greatest_across)
+
+
+@pytest.mark.parametrize("on", ["whole", "layer"])
+def test_cluster_whose_largest_update_is_exactly_eps2_is_not_split(on: str):
+    work = opposite(1, -1, -1, 1)  # updates of 2 and -2
+    for eps2, clusters in {2.0: 1, 1.999: 2}.items():
+        algorithm = replace(ALWAYS, layers=["*"], eps2=eps2, eps2_on=on)
+        assert len(split(algorithm, work)[0].models) == clusters
 
 
 def test_auto_goes_by_updates_alone():

@@ -45,3 +45,17 @@ def test_eps2_of_a_layer_is_held_against_updates_also_where_weights_are_compared
         algorithm = LayerCFL(**options, layers=["fc1"], distance="l2", eps2_on="layer")
         state, _ = algorithm.round(begun(algorithm, work, 0.0, 1000.0), work.population, work, rng())
         assert len(state.models) == count
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [AdaCFL(**ALWAYS), *[LayerCFL(**ALWAYS, layers=["fc1"], distance=each) for each in ("l2", "delta_l2")]],
+    ids=lambda one: getattr(one, "distance", "AdaCFL"),
+)
+def test_newcomer_is_placed_by_distance_where_the_directions_are_the_same(algorithm: CFL):
+    members = [[0.0, 1.0], [0.0, 1.5], [0.0, 10.0], [0.0, 10.5]]
+    work = work_of(*members)
+    state, _ = algorithm.round(begun(algorithm, work, 0.0, 0.0), work.population, work, rng())
+    assert state.index.tolist() == [0, 0, 1, 1]
+    placed, _ = algorithm.place(state, ids(4, 5), work_of(*members, [0.0, 9.0], [0.0, 2.0]), rng())
+    assert placed.index[4:].tolist() == [1, 0]

@@ -50,6 +50,14 @@ def test_swapped_clients_change_cluster_before_the_round_although_not_selected()
     assert torch.equal(sticky.models, after.models)
 
 
+def test_selected_client_migrates_before_it_chooses_for_the_round():
+    state = replace(begun(), index=ids(0, 1, -1, 1))
+    after, info = MIG.round(state, ids(0, 2), clients((3, 1, 1, 0)), rng())
+    assert rows(info) == [(0, 0, 1), (3, 1, 0)]  # 2, whose labels changed as well, had no cluster to leave
+    assert (info.scores["shift/detected"], info.scores["shift/migrated"]) == (2, 2)
+    assert after.index.tolist() == [1, 1, 1, 0]
+
+
 def test_migration_is_over_once_the_new_labels_are_the_reference():
     swapped = clients((3, 1, 2, 0))
     state, _ = MIG.round(begun(), ids(1), swapped, rng())
@@ -160,6 +168,18 @@ def test_migrating_fesem_moves_shifted_clients_to_the_nearest_model():
     assert after.index.tolist() == [0, 1, 1, 0]  # 0 stays: data do not enter; 3 was not shifted
     assert rows(info) == [(0, 0, 0), (2, 0, 1)]
     assert (info.scores["shift/detected"], info.scores["shift/migrated"]) == (2, 1)
+
+
+def test_selected_client_of_fesem_migrates_before_the_e_step():
+    algorithm = FeSEM(num_clusters=2, migrate=True)
+    state, _ = algorithm.init(clients(), rng())
+    last = {client: torch.tensor([2.0], dtype=torch.float64) for client in range(4)}
+    models = torch.tensor([[-3.0], [3.0]], dtype=torch.float64)
+    state = replace(state, models=models, index=ids(0, 1, -1, 1), last=last)
+    after, info = algorithm.round(state, ids(0, 2), clients((1, 1, 3, 3)), rng())  # labels of 0 and 2 changed
+    assert rows(info) == [(0, 0, 1)]
+    assert (info.scores["shift/detected"], info.scores["shift/migrated"]) == (1, 1)
+    assert after.index.tolist() == [1, 1, 1, 1]
 
 
 def test_client_that_has_no_model_of_its_own_stays_and_keeps_its_reference():
