@@ -58,7 +58,7 @@ def cell(linkage: Linkage, seed: int) -> Iterator[Row]:
     prepared = experiment(linkage, seed).prepare(seed)
     algorithm = prepared.experiment.algorithm
     for r in prepared.rounds():
-        found = evaluate(algorithm, r.state, prepared.engine, r.data, EvaluationPlan(), round=r.number)
+        found = evaluate(algorithm, r.state, prepared.engine, r.data, EvaluationPlan(), round=r.index)
         scores = {
             "ari": adjusted_rand_score(r.data.true_clusters, found.index),
             "accuracy": found.metrics["test/weighted_accuracy"],
@@ -66,7 +66,7 @@ def cell(linkage: Linkage, seed: int) -> Iterator[Row]:
         for cluster in found.index.unique().tolist():
             known = {name: values[cluster].item() for name, values in r.info.clusters.items()}
             size = int((found.index == cluster).sum())
-            yield {"linkage": linkage, "seed": seed, "round": r.number + 1, "cluster": cluster, "size": size} | (
+            yield {"linkage": linkage, "seed": seed, "round": r.number, "cluster": cluster, "size": size} | (
                 known | scores
             )
 

@@ -111,8 +111,8 @@ def cell(name: str, method: str, seed: int) -> Iterator[Row]:
     for r in prepared.rounds():
         if watch is not None:
             watch.add(r)
-        if r.number >= case.swaps[0] - 1:
-            found = evaluate(algorithm, r.state, prepared.engine, r.data, EvaluationPlan(), round=r.number)
+        if r.number >= case.swaps[0]:
+            found = evaluate(algorithm, r.state, prepared.engine, r.data, EvaluationPlan(), round=r.index)
             accuracy.append(found.metrics["test/weighted_accuracy"])
             watch = watch or Watch(found.index, r.data.true_clusters)
     if watch is None:

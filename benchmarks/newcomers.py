@@ -91,7 +91,7 @@ def cell(rounds: int, data: str, name: str, seed: int) -> Iterator[Row]:
     prepared = experiment(data, algorithm, seed, rounds).prepare(seed)
     *_, last = prepared.rounds()
     engine, clients = prepared.engine, last.data.newcomers.nonzero().flatten()
-    served = place_for_scoring(algorithm, last.state, engine, last.data, clients, last.number)
+    served = place_for_scoring(algorithm, last.state, engine, last.data, clients, last.index)
     clients, index = clients[served.index >= 0], served.index[served.index >= 0]
     truth = last.data.true_clusters[clients]
     known = {"rounds": rounds, "placed": len(clients), "clusters": len(index.unique())}

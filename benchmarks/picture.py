@@ -26,7 +26,7 @@ def main() -> None:
     for path, colour in ((run, "tab:blue"), (run / "baseline", "tab:gray")):
         name = yaml.safe_load((path / "config.yaml").read_text())["algorithm"]["class_path"].rpartition(".")[2]
         rows = read_table(path / "metrics.csv")
-        rounds = [row["round"] + 1 for row in rows]
+        rounds = [row["round"] for row in rows]
         left.plot(rounds, [row["test/weighted_accuracy"] for row in rows], color=colour, label=name)
         left.plot(rounds, [row["test/worst10_accuracy"] for row in rows], color=colour, linestyle=":", linewidth=1.2)
     left.set(xlabel="round", ylabel="test accuracy", ylim=(0, 1), title="all clients, and the worst tenth (dotted)")
@@ -38,7 +38,7 @@ def main() -> None:
 
 def draw_clients(axes: plt.Axes, run: Path) -> None:
     """The clients that founded the clusters, by the similarity of their first updates."""
-    found = np.load(run / "snapshots" / "0.npz")
+    found = np.load(run / "snapshots" / "1.npz")
     for true in np.unique(found["true_cluster"]):
         mine = found["true_cluster"] == true
         x, y = found["projection"][mine].astype(float).T

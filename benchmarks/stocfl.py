@@ -77,19 +77,19 @@ def cell(name: str, psi: Any, tau: float, seed: int) -> Iterator[Row]:
     for r in prepared.rounds():
         index = algorithm.serve(r.state, r.data.population).index
         seen = index >= 0
-        row: Row = {"data": name, "psi": psi, "tau": tau, "seed": seed, "round": r.number + 1}
+        row: Row = {"data": name, "psi": psi, "tau": tau, "seed": seed, "round": r.number}
         row |= {"ari": adjusted_rand_score(truth[seen], index[seen]), "unobserved": int((~seen).sum())}
         row |= {"clusters": len(index[seen].unique()), "objective": r.info.scores["clusters/objective"]}
         if row["round"] % 10 == 0:
             row |= accuracies(prepared, algorithm, r)
         if row["round"] == ROUNDS:
-            placed = place_for_scoring(algorithm, r.state, prepared.engine, r.data, r.data.population, r.number)
+            placed = place_for_scoring(algorithm, r.state, prepared.engine, r.data, r.data.population, r.index)
             row |= {"ari_all": adjusted_rand_score(truth, placed.index), "seconds": round(perf_counter() - begun, 1)}
         yield row
 
 
 def accuracies(prepared: Prepared, algorithm: StoCFL, r: Round) -> Row:
-    found = evaluate(algorithm, r.state, prepared.engine, r.data, EvaluationPlan(), round=r.number).metrics
+    found = evaluate(algorithm, r.state, prepared.engine, r.data, EvaluationPlan(), round=r.index).metrics
     return {"accuracy": found["test/weighted_accuracy"], "global": found["test/global_accuracy"]}
 
 

@@ -10,7 +10,7 @@ class Activity:
 
     Args:
         what: is done, such as `pre-training`.
-        round: that it belongs to, from 0; None = it comes before the rounds.
+        round: rounds completed before the one that it belongs to; None = it comes before the rounds.
         done: clients that are through with it, 0 to `total`.
         total: clients in all; 0 where they are not counted.
     """

@@ -19,10 +19,10 @@ class Carried:
 
     Args:
         members: cluster of each client at the last evaluation, int64 `[clients]`, -1 = none; None before the first one.
-        memberships: the same for some rounds.
+        memberships: the same for some rounds, by number.
         best: test figure of each score by its name, among evaluations that cover every client.
         silhouette, skipped, shifted: not in a row yet; `shifted` are clients and examples.
-        compared: round of the last snapshot.
+        compared: number of the round of the last snapshot.
     """
 
     members: Tensor | None = None
@@ -81,6 +81,10 @@ class Carried:
         return self.memberships | {r.number: members(evaluation, r.data.num_clients)}
 
 
-def due(round: int, last: int | None, every: int) -> bool:
-    """Whether a new stretch of `every` rounds has begun since the last time."""
-    return last is None or round // every > last // every
+def due(number: int, last: int | None, every: int) -> bool:
+    """Whether a new stretch of `every` rounds has begun since the last time.
+
+    Args:
+        number, last: of two rounds, from 1: with 10, stretches are 1 to 10, 11 to 20, and so on.
+    """
+    return last is None or (number - 1) // every > (last - 1) // every

@@ -18,7 +18,7 @@ from torch import Tensor
 from lit_cfl.algorithms.base import State
 from lit_cfl.errors import InputError, SaveError
 
-FORMAT = 2  # of checkpoint.pt; another one is refused
+FORMAT = 3  # of a run directory; noted in config.yaml and checkpoint.pt
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -40,6 +40,24 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         if isinstance(failure, OSError):
             raise SaveError(f"{path} could not be written ({failure.strerror})") from error
         raise
+
+
+def require_format(path: Path, found: object) -> None:
+    """Refuses a run of another format.
+
+    Args:
+        path: of the file that tells.
+        found: the number in it; None = none, as in `config.yaml` before 0.2.0.
+
+    Raises:
+        InputError: naming the version that reads it.
+    """
+    if found != FORMAT:
+        earlier = found is None or (isinstance(found, int) and found < FORMAT)
+        raise InputError(
+            f"{path} is of a run of Lit-CFL {'0.1.0' if earlier else 'of a later version'}, whose files this version "
+            f"does not read (its format is {FORMAT}); go on with {'0.1.0' if earlier else 'that version'}"
+        )
 
 
 def state_to_dict(state: State) -> dict[str, Any]:
@@ -105,12 +123,8 @@ class Checkpoint:
             return None
         content = _load(self.path)
         if not isinstance(content, dict) or not content.keys() >= {"format", "state", "rows"}:
-            raise InputError(f"{self.path} is no checkpoint of Lit-CFL; remove it to start again at round 0")
-        if content["format"] != FORMAT:
-            raise InputError(
-                f"{self.path} has format {content['format']} (Lit-CFL {content.get('version')}), this version reads "
-                f"format {FORMAT}; resume it with the version that wrote it"
-            )
+            raise InputError(f"{self.path} is no checkpoint of Lit-CFL; remove it to start again at round 1")
+        require_format(self.path, content["format"])
         for field, files in content["rows"].items():
             rows = {client: _load(self.rows / name) for client, name in files.items()}
             self._written[field] = {client: (row, files[client]) for client, row in rows.items()}
@@ -124,7 +138,7 @@ def _load(path: Path) -> Any:
     except Exception as error:  # a damaged file makes torch raise nearly anything
         raise InputError(
             f"{path} cannot be read: it is truncated, or no file of Lit-CFL; "
-            "put a copy back, or remove checkpoint.pt to start again at round 0"
+            "put a copy back, or remove checkpoint.pt to start again at round 1"
         ) from error
 
 

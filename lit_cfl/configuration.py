@@ -44,6 +44,7 @@ _COMMAND_ONLY = (
     "quiet",
     "json",
     "code",
+    "format",
 )  # options of the command, not of the experiment
 _GROUPS = ("local", "evaluation", "checkpoint", "tracking")  # options that are groups of options
 
@@ -98,6 +99,7 @@ def experiment_parser(prog: str, ignored: Sequence[str] = ()) -> ArgumentParser:
     parser.add_argument(
         "--code", type=list[str], default=[], help="Written by runs: folders of the user's own classes."
     )
+    parser.add_argument("--format", type=int, help="Written by runs: the format of their files.")
     parser.add_argument("--new_plan", action="store_true", help="With --resume: under a plan for this machine.")
     parser.add_argument(
         "--tiny", action="store_true", help="4 clients, 20 samples, 2 steps, 1 round: does it run at all?"

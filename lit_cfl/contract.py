@@ -254,7 +254,7 @@ def _difference(a: Any, b: Any) -> float:
 
 
 def _after(position: int) -> str:
-    return "init" if position == 0 else f"round {position - 1}"
+    return "init" if position == 0 else f"round {position}"
 
 
 def _say(algorithm: Algorithm, what: str) -> str:

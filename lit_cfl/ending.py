@@ -46,7 +46,7 @@ def _score_newcomers(prepared: Prepared, r: Round) -> Evaluation | None:
         return None
     algorithm, engine = prepared.experiment.algorithm, prepared.engine
     clients = r.data.newcomers.nonzero().flatten()
-    placed = place_for_scoring(algorithm, r.state, engine, r.data, clients, r.number)
+    placed = place_for_scoring(algorithm, r.state, engine, r.data, clients, r.index)
     clients, index = clients[placed.index >= 0], placed.index[placed.index >= 0]
     scores = score_clients(engine, placed.models, index, clients, r.data, "test")
     return Evaluation(clients, index, {"test": scores}, {}, full_coverage=True)

@@ -13,6 +13,20 @@ class DivergedError(InputError):
     """A client's training loss or model became NaN or infinite."""
 
 
+def diverged(client: int, round: int, loss: float | None, rate: float) -> DivergedError:
+    """Says which client diverged, and when.
+
+    Args:
+        round: rounds completed before.
+        loss: its training loss, None if it reported none.
+        rate: its learning rate.
+    """
+    return DivergedError(
+        f"client {client} diverged in round {round + 1}: training loss {loss}, learning rate {rate:g}; "
+        "lower the learning rate, set local.gradient_clip, or set local.on_divergence to skip"
+    )
+
+
 class SaveError(InputError):
     """A file could not be written: the disk is full, or a limit was reached."""
 

@@ -48,9 +48,9 @@ class Recorder:
         self._carried = Carried()
 
     @property
-    def next_round(self) -> int:
-        """The round that `run` begins with."""
-        return 0 if self._after is None else self._after.number + 1
+    def completed(self) -> int:
+        """How many rounds are over when `run` begins."""
+        return 0 if self._after is None else self._after.number
 
     def restore(self, saved: dict[str, Any], new_plan: bool) -> None:
         """Goes on where a checkpoint was made.
@@ -64,7 +64,7 @@ class Recorder:
         self._seconds_before = saved["seconds"]
         state = state_from_dict(self.experiment.algorithm.state_type, saved["state"])
         data = with_lists(self.prepared.data, saved["lists"]) if saved["lists"] else self.prepared.data
-        self._after = Round(saved["round"], state, Info(), data, Traffic(*saved["traffic"]))
+        self._after = Round(saved["round"] - 1, state, Info(), data, Traffic(*saved["traffic"]))
 
     def run(self, *watchers: Callable[[Row], None]) -> str | None:
         """The rounds that are left; each row goes to the watchers. Returns why the run stopped early, or None."""
@@ -78,8 +78,8 @@ class Recorder:
             for r in self.prepared.rounds(self._after):
                 self._write_tables(r)
                 self._compare(r)
-                last = r.number == self.experiment.rounds - 1
-                if evaluated := last or (r.number + 1) % self.experiment.evaluation.every == 0:
+                last = r.number == self.experiment.rounds
+                if evaluated := last or r.number % self.experiment.evaluation.every == 0:
                     row = self._add_row(r, monotonic() - since)
                 reason = self._reason_to_stop(r.number) if evaluated else None
                 self._over = last or reason is not None
@@ -100,9 +100,9 @@ class Recorder:
     def _elapsed(self) -> float:
         return self._seconds_before + monotonic() - self._begun
 
-    def _reason_to_stop(self, round: int) -> str | None:
+    def _reason_to_stop(self, number: int) -> str | None:
         stop = self.experiment.stop
-        if stop is None or round >= self.experiment.rounds - 1:
+        if stop is None or number >= self.experiment.rounds:
             return None
         return stop.reason(self.directory.rows, self._elapsed(), self.engine.scores)
 
@@ -126,7 +126,7 @@ class Recorder:
     def _evaluation_of(self, r: Round) -> Evaluation:
         return evaluate(
             self.experiment.algorithm, r.state, self.engine, r.data, self.experiment.evaluation,
-            round=r.number, before=self._carried.members,
+            round=r.index, before=self._carried.members,
         )  # fmt: skip
 
     def _write_tables(self, r: Round) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from lit_cfl.checkpoint import require_format
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment, Prepared
 from lit_cfl.local.plan import PlanOptions
@@ -21,7 +22,7 @@ def stored_config(path: Path) -> dict[str, Any] | None:
     """`config.yaml` of a run directory; None if there is none.
 
     Raises:
-        InputError: it is not readable.
+        InputError: it is not readable, or of a run of another format.
     """
     file = path / "config.yaml"
     if not file.exists():
@@ -32,17 +33,18 @@ def stored_config(path: Path) -> dict[str, Any] | None:
         raise InputError(f"{file} is no valid YAML any more; put the original back, or start a new run") from error
     if not isinstance(config, dict):
         raise InputError(f"{file} holds no configuration; put the original back, or start a new run")
+    require_format(file, config.pop("format", None))
     return config
 
 
 def finished_summary(path: Path, rounds: int) -> dict[str, Any] | None:
-    """`summary.json` of a run that has nothing left to do; else None."""
+    """`summary.json` of a run that has nothing left to do; else None. Raises InputError as `stored_config` does."""
     file = path / "summary.json"
-    if not file.exists():
+    if not file.exists() or stored_config(path) is None:
         return None
     try:
         summary: dict[str, Any] = json.loads(file.read_text())
-        over = summary["round"] >= rounds - 1 or summary["stopped"]
+        over = summary["round"] >= rounds or summary["stopped"]
     except (ValueError, KeyError, TypeError):  # damaged: it can be made again
         return None
     return summary if over else None

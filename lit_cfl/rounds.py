@@ -60,20 +60,26 @@ class Round:
     """A round that has been run.
 
     Args:
-        number: from 0.
+        index: how many rounds were completed before it, 0 in the first. It is the key inside: of random streams, of
+            `LocalWork` and `evaluate`, of an algorithm's and a shift's schedule. People see `number`.
         state: of the algorithm, after the round.
-        info: of the round; round 0's includes `init`.
+        info: of the round; the first one's includes `init`.
         data: as it was in the round.
         traffic: up to and with this round.
         moves: what shifted before the clients trained.
     """
 
-    number: int
+    index: int
     state: State
     info: Info
     data: FederatedData
     traffic: Traffic
     moves: tuple[Moves, ...] = ()
+
+    @property
+    def number(self) -> int:
+        """1 to T: how many rounds are completed with it. Every file, log, message and picture shows this number."""
+        return self.index + 1
 
 
 def rounds(
@@ -95,7 +101,7 @@ def rounds(
         data: who has what, before any shift; `after` brings its own.
         cohorts: who takes part.
         seed: the run's seed; with the arguments it fixes everything.
-        num_rounds: T; rounds are numbered 0 to T - 1.
+        num_rounds: T.
         shifts: what changes the data before each round, in this order.
         after: go on after this round; None = from the start.
     """
@@ -105,24 +111,24 @@ def rounds(
         state, begun = algorithm.init(clients.at(0, data), generator(seed, "init", 0))
         traffic, first = Traffic(), 0
     else:
-        state, begun, traffic, first = after.state, Info(), after.traffic, after.number + 1
+        state, begun, traffic, first = after.state, Info(), after.traffic, after.number
         data = after.data
-    for number in range(first, num_rounds):
-        cohort = data.population if algorithm.needs_all(number) else cohorts.at(number, data.population, seed)
+    for index in range(first, num_rounds):
+        cohort = data.population if algorithm.needs_all(index) else cohorts.at(index, data.population, seed)
         moves: tuple[Moves, ...] = ()
         if shifts:
             warm = data.population[algorithm.serve(state, data.population).index >= 0]
-            data, moves = shifted(data, shifts, number, seed, warm)
-        work = clients.at(number, data)
-        state, info = algorithm.round(state, cohort, work, generator(seed, "round", number))
-        if number == 0:
+            data, moves = shifted(data, shifts, index, seed, warm)
+        work = clients.at(index, data)
+        state, info = algorithm.round(state, cohort, work, generator(seed, "round", index))
+        if index == 0:
             info = _with_init(info, begun)
         traffic = traffic.plus(info)
-        yield Round(number, state, info, data, traffic, moves)
+        yield Round(index, state, info, data, traffic, moves)
 
 
 def _with_init(info: Info, begun: Info) -> Info:
-    """Round 0's Info, with what `init` cost and found."""
+    """The first round's Info, with what `init` cost and found."""
     return replace(
         info,
         down=info.down + begun.down,

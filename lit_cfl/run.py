@@ -52,13 +52,13 @@ class Watch:
     Args:
         between_clients: called before a client is trained; may raise to end the run, which saves itself.
         doing: called with what is being done, from the loading of the data on; often, so it should only take notes.
-        started: called with a title, the first round, the number of rounds and the seed when a run begins or goes on.
+        started: called when the rounds begin or go on: a title, the rounds completed before, of how many, and the seed.
         row: called with each row of `metrics.csv`.
         ended: called when a run ends, with the reason if it was stopped early.
         told: called once, at the end of all, with what the user should know: how to upload what W&B kept offline.
     """
 
-    started: Callable[[str, int, int, int], None] = field(default=lambda title, first, rounds, seed: None)
+    started: Callable[[str, int, int, int], None] = field(default=lambda title, completed, rounds, seed: None)
     between_clients: Callable[[], None] = field(default=lambda: None)
     row: Callable[[Row], None] = field(default=lambda row: None)
     ended: Callable[[str | None], None] = field(default=lambda reason: None)
@@ -166,7 +166,7 @@ def _run_one(experiment: Experiment, path: Path, watch: Watch, going: Going) -> 
 
 
 def _go_on(recorder: Recorder, new_plan: bool) -> int:
-    """Puts a run back where its checkpoint was made. Returns the last round that its loggers were given, plus one."""
+    """Puts a run back where its checkpoint was made. Returns the last round that its loggers were given, 0 = none."""
     saved = recorder.checkpoint.load()
     if saved is not None:
         recorder.restore(saved, new_plan)
@@ -186,7 +186,7 @@ def _record(recorder: Recorder, watch: Watch, logged: int) -> Row:
     status: Literal["success", "failed"] = "failed"
     reason = None
     recorder.engine.between_clients = watch.between_clients
-    watch.started(type(experiment.algorithm).__name__, recorder.next_round, experiment.rounds, recorder.prepared.seed)
+    watch.started(type(experiment.algorithm).__name__, recorder.completed, experiment.rounds, recorder.prepared.seed)
     try:
         reason = recorder.run(lambda row: trackers.log(row, recorder.look()), watch.row)
         summary = recorder.finish(reason)

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 import yaml
 
-from lit_cfl.checkpoint import write_atomically
+from lit_cfl.checkpoint import FORMAT, write_atomically
 from lit_cfl.columns import SHIFTS, client_columns, cluster_columns, metric_columns
 from lit_cfl.errors import InputError
 from lit_cfl.scores import CLASSIFIER, Scores
@@ -137,7 +137,7 @@ class RunDirectory:
         """Goes on with a run: its tables are cut back to a checkpoint's marks, or to nothing if there was none.
 
         Returns:
-            the round of the last row before the cut, plus one: rows up to it will be made again.
+            the round of the last row before the cut, 0 if there was none: rows up to it will be made again.
         """
         written = self.metrics.path.read_bytes() if self.metrics.path.exists() else b""
         for table in self._tables:
@@ -150,7 +150,7 @@ class RunDirectory:
         if self.run_id is None:
             write_json(self.path / "environment.json", environment() | {"run_id": secrets.token_hex(4)})
         rounds = [int(line) for line in re.findall(rb"^(\d+),", written, flags=re.MULTILINE)]
-        return max(rounds, default=-1) + 1
+        return max(rounds, default=0)
 
     def discard(self) -> None:
         """Removes the files made so far."""
@@ -212,8 +212,8 @@ def refuse_used(path: Path) -> None:
 
 
 def write_config(path: Path, config: Mapping[str, Any]) -> None:
-    """Writes `config.yaml`."""
-    text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+    """Writes `config.yaml`, with the format of the run directory."""
+    text = yaml.safe_dump({"format": FORMAT, **config}, sort_keys=False, allow_unicode=True)
     write_atomically(path / "config.yaml", lambda file: file.write(text.encode()))
 
 

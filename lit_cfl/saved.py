@@ -48,7 +48,7 @@ class SavedRun:
         path: the run directory.
         config: `config.yaml`.
         experiment: built from it.
-        round: the last round that was saved.
+        round: the last round that was saved, 1 to T.
         state: of the algorithm, then.
         lists: who had what, then; None where no data shift.
     """
@@ -112,8 +112,9 @@ class SavedRun:
         known = self.prepared.data.num_clients
         data = data.behind(known)  # ids that the run does not know
         clients = torch.arange(known, data.num_clients)
-        rng = generator(engine.seed, "assign", self.round)
-        state, info = algorithm.place(self.state, clients, engine.at(self.round, data), rng)
+        index = self.round - 1  # see `Round`
+        rng = generator(engine.seed, "assign", index)
+        state, info = algorithm.place(self.state, clients, engine.at(index, data), rng)
         found = algorithm.serve(state, clients)
         placed = found.index >= 0
         test = None

@@ -16,7 +16,7 @@ def select(round: int, population: Tensor, cohort_size: int, seed: int, rule: Se
     """The cohort of a round.
 
     Args:
-        round: from 0.
+        round: rounds completed before, t = 0 in the first.
         population: ids to choose from, ascending int64 `[N]`.
         cohort_size: K, 1 to N.
         seed: the draw of round t is `random.Random(seed + t).sample`, as in FlexCFL's published code (2077 there).

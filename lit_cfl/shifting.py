@@ -43,7 +43,7 @@ class Occasion:
     """When a shift happens, and to whom.
 
     Args:
-        round: from 0.
+        round: rounds completed before, 0 in the first.
         seed: of this shift in this run.
         participants: ids int64 `[n]`, ascending.
         stride: number of views before this shift added its own.
@@ -95,7 +95,8 @@ def shifted(
     """One round's shifts, in order.
 
     Args:
-        data: of the round before; before round 0 the unshifted ones.
+        data: of the round before; in the first round the unshifted ones.
+        round: rounds completed before.
         seed: of the run.
         warm: ids of the clients in training that have a model, ascending.
     """
@@ -111,7 +112,7 @@ def shifted(
 
 
 def data_at(data: FederatedData, shifts: Sequence[Shift], round: int, seed: int) -> FederatedData:
-    """The data of a round from the unshifted ones, for shifts of `all` participants."""
+    """The data in the round after so many completed ones, from the unshifted data, for shifts of `all` participants."""
     for number in range(round + 1):
         data, _ = shifted(data, shifts, number, seed, data.population)
     return data

@@ -31,11 +31,11 @@ class Stage:
     """An algorithm from a round on.
 
     Args:
-        first_round: from 0.
+        first_round: from 1.
         algorithm: with the values that hold from then on.
     """
 
-    first_round: int = 0
+    first_round: int = 1
     algorithm: Algorithm = field(default_factory=FedAvg)
 
 
@@ -44,15 +44,15 @@ class Scheduled(Algorithm):
     """An algorithm whose hyper-parameters change at given rounds.
 
     Args:
-        stages: one or more of the same algorithm, by rising first rounds; the first begins at 0.
+        stages: one or more of the same algorithm, by rising first rounds; the first begins at 1.
     """
 
     stages: list[Stage] = field(default_factory=lambda: [Stage()])
 
     def __post_init__(self) -> None:
         begins = [stage.first_round for stage in self.stages]
-        if not begins or begins[0] != 0 or begins != sorted(set(begins)):
-            raise InputError(f"stages begin at rounds {begins}; the first is 0, each later one higher")
+        if not begins or begins[0] != 1 or begins != sorted(set(begins)):
+            raise InputError(f"stages begin at rounds {begins}; the first is 1, each later one higher")
         kinds = sorted({type(stage.algorithm).__name__ for stage in self.stages})
         if len(kinds) > 1:
             raise InputError(f"stages are of {', '.join(kinds)}; only values may change, not the algorithm")
@@ -64,8 +64,8 @@ class Scheduled(Algorithm):
         return super().__getattribute__(name)
 
     def at(self, round: int) -> Algorithm:
-        """The algorithm of a round."""
-        return [stage.algorithm for stage in self.stages if stage.first_round <= round][-1]
+        """The algorithm after so many completed rounds."""
+        return [stage.algorithm for stage in self.stages if stage.first_round <= round + 1][-1]
 
     def check(self, work: LocalWork) -> None:
         for stage in self.stages:
@@ -125,7 +125,7 @@ def copied(source: Path, path: Path, values: Mapping[str, Any]) -> Stages:
     shutil.copytree(source, path, ignore=shutil.ignore_patterns(*left_out), dirs_exist_ok=True)
     stages: Stages = [(first, own) for first, own in json.loads((path / _STAGES).read_text())]
     saved = Checkpoint(path).load()
-    following = 0 if saved is None else int(saved["round"]) + 1
+    following = 1 if saved is None else int(saved["round"]) + 1
     if stages[-1][1] != values:
         stages = [stage for stage in stages if stage[0] < following]
         stages.append((following, dict(values)))

@@ -58,9 +58,9 @@ class Report:
         """A round is over. Raises InputError where it cannot give the metric."""
         if row.get(self.job.objective.metric) is None and row.get(DEFAULT) is not None:
             raise self._never_reported()
-        if not self._first_seed or row["round"] + 1 >= self._rounds or row.get(self.job.objective.metric) is None:
+        if not self._first_seed or row["round"] >= self._rounds or row.get(self.job.objective.metric) is None:
             return
-        self._last = _reported(row) | {ROUNDS: row["round"] + 1, SECONDS: row["time/elapsed_seconds"]}
+        self._last = _reported(row) | {ROUNDS: row["round"], SECONDS: row["time/elapsed_seconds"]}
         if self.job.watched or monotonic() - self._told >= _SECONDS_UNWATCHED:
             self._told = monotonic()
             self._send(self._last | {FINISHED: False}, saved=self.job.pauses)
@@ -76,7 +76,7 @@ class Report:
         whole = {
             metric: mean,
             TRAFFIC: mean_over_seeds([part[TRAFFIC] for part in parts]),
-            ROUNDS: max(part["round"] for part in parts) + 1,
+            ROUNDS: max(part["round"] for part in parts),
             SECONDS: sum(part["time/elapsed_seconds"] for part in parts),
         }
         self._send(_reported(parts[0]) | each | whole | {FINISHED: True})

@@ -82,7 +82,7 @@ def _class(study: Study) -> tuple[type, dict[str, Any]]:
 def _require_grace(what: str, given: float, least: int, remedy: str = "") -> None:
     if given < least:
         raise InputError(
-            f"scheduler: {what}, but an algorithm of this study clusters only in round {least - 1}; "
+            f"scheduler: {what}, but an algorithm of this study clusters only in round {least}; "
             f"{remedy or f'give {least} or more'}, or it is stopped before it has begun"
         )
 

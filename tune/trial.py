@@ -49,7 +49,7 @@ def _run(experiment: Experiment, path: Path, report: Report) -> Finished:
 def _evolving(job: Job, path: Path, values: Mapping[str, Any]) -> Experiment:
     """Goes on from what Ray hands over, which may be another trial's, with values that may have changed."""
     checkpoint = ray_tune.get_checkpoint()
-    stages: Stages = [(0, dict(values))]
+    stages: Stages = [(1, dict(values))]
     if checkpoint is None:
         clear(path)
     else:

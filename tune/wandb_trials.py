@@ -8,7 +8,7 @@ import yaml
 from lit_cfl.run_directory import RunDirectory
 from lit_cfl.tables import read_table
 from lit_cfl.tracking import Trackers, Tracking
-from lit_cfl.tracking.offline import first_missing_round
+from lit_cfl.tracking.offline import last_kept_round
 
 
 def complete(trials: Sequence[Path]) -> None:
@@ -26,7 +26,7 @@ def _runs(trial: Path) -> Iterator[Path]:
 
 def _complete(path: Path) -> None:
     rows, run_id = read_table(path / "metrics.csv"), RunDirectory(path).run_id
-    if not rows or first_missing_round(path / "wandb", run_id, len(rows)) > rows[-1]["round"]:
+    if not rows or last_kept_round(path / "wandb", run_id, rows[-1]["round"]) >= rows[-1]["round"]:
         return
     config = yaml.safe_load((path / "config.yaml").read_text())
     tracking = Tracking(**(config["tracking"] | {"loggers": [], "pictures": False}))

@@ -1,5 +1,6 @@
 """How clients' data shift over the rounds: whole or partial swaps, training data that arrive by and by, label drift.
 
+Options that say when count completed rounds: 0 is before the first round, 50 between rounds 50 and 51.
 Every shift is a pure function of the data, the round, the seed and who takes part. The rules are those of FlexCFL's
 simulator (Duan et al. Flexible Clustered Federated Learning for Client-Level Data Distribution Shift. IEEE TPDS 2022);
 label drift is ours.

@@ -28,7 +28,7 @@ class LabelDrift(Shift):
     Args:
         share: of all clients that drift, 0 to 1.
         labels: how far labels move; not a multiple of C.
-        start: the first round of the drift, from 0.
+        start: completed rounds before the drift begins; 0 = from the first round on.
         duration: rounds over which more and more of the examples drift, the last of them all; 0 or 1 = all at once.
         period: null = the drift stays; else it is on for so many rounds, off for as many, and on again. Not below the
             duration.

@@ -23,7 +23,8 @@ class Incremental(Shift):
     release (newcomers; the cold ones under `participants: warm`) have all their data from start to end.
 
     Args:
-        rounds: of the releases, ascending. All data are there before the first one.
+        rounds: completed rounds before each release, ascending; 0 = before the first round. Before the first release
+            all data are there.
         shares: of each client's training examples that are there from each release on, ascending, above 0 to 1.
         release: `nominal` shares of all training examples (the paper), or `shrinking` ones, of those present (the
             published code: 25, 50, 75, 100 % leave 25, 12.5, 9.4, 9.4 %).

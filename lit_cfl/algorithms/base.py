@@ -76,6 +76,9 @@ class Assignment:
 class Algorithm(ABC):
     """A federated learning algorithm. Every field has a default; arguments are never changed.
 
+    `round` in a method's arguments, and `LocalWork.round`, are the rounds completed before: 0 in the first round, which
+    people see as round 1.
+
     `rng` belongs to one (seed, purpose, round). Draws for clients are made for all ids and indexed, so that
     the order of clients does not matter.
     """
@@ -90,7 +93,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
-        """The state before round 0. May train, which costs traffic."""
+        """The state before the first round. May train, which costs traffic."""
 
     @abstractmethod
     def round(self, state: State, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
@@ -109,7 +112,7 @@ class Algorithm(ABC):
         return False
 
     def first_clustering_round(self) -> int:
-        """The round that clusters first; a search must not stop a trial before it."""
+        """Rounds completed before the one that clusters first; a search must not stop a trial before its end."""
         return 0
 
 

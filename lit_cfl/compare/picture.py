@@ -23,7 +23,7 @@ def accuracy_over_rounds(curves: Mapping[str, Mapping[int, Sequence[float]]], ta
     for number, (name, curve) in enumerate(curves.items()):
         if not curve:
             continue
-        rounds, values = np.array(list(curve)) + 1, np.array(list(curve.values()))
+        rounds, values = np.array(list(curve)), np.array(list(curve.values()))
         mean, colour = values.mean(1), colours[number % len(colours)]
         mark = "o" if len(rounds) == 1 else None
         style = _STYLES[number // len(colours) % len(_STYLES)]

@@ -66,7 +66,7 @@ def _run_row(job: Job, summary: Row | None, cost: tuple[int, float] | None, erro
     if summary is None:
         return row | {"status": "failed" if error else "missing", "error": error}
     rounds, mib = cost or (None, None)
-    row |= {"status": "finished", "rounds": summary["round"] + 1, "rounds_to_target": rounds, "mib_to_target": mib}
+    row |= {"status": "finished", "rounds": summary["round"], "rounds_to_target": rounds, "mib_to_target": mib}
     return row | {column: summary[name] for column, name in RUNS.items()}
 
 

@@ -94,5 +94,5 @@ def cost_of(rows: Sequence[Row], target: float | None) -> tuple[int, float] | No
     for row in rows if target is not None else ():
         accuracy = row[ACCURACY]
         if accuracy is not None and target is not None and accuracy >= target and not row["clusters/unobserved"]:
-            return int(row["round"]) + 1, float(row["traffic/mib"])
+            return int(row["round"]), float(row["traffic/mib"])
     return None

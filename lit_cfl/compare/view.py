@@ -64,7 +64,7 @@ class Live(Lines):
         self._count()
 
     def row(self, job: Job, row: Row) -> None:
-        self.progress.update(self.tasks[job], completed=row["round"] + 1, line=describe(row))
+        self.progress.update(self.tasks[job], completed=row["round"], line=describe(row))
 
     def over(self, job: Job, error: str | None) -> None:
         self.progress.remove_task(self.tasks.pop(job))

@@ -162,6 +162,6 @@ def _lost(shard: Shard, deaths: int, error: RayError) -> WorkersLostError:
     clients = shard.request.clients.tolist()
     named = ", ".join(map(str, clients[:20])) + (f" and {len(clients) - 20} more" if len(clients) > 20 else "")
     return WorkersLostError(
-        f"round {shard.round} cannot be finished: the Ray worker that trains client(s) {named} died {deaths} times "
+        f"round {shard.round + 1} cannot be finished: the Ray worker that trains client(s) {named} died {deaths} times "
         f"({str(error).splitlines()[0]}); if it was short of memory, lower plan.workers, plan.lanes or plan.rows_mib"
     )

@@ -18,7 +18,7 @@ from torch.optim import Optimizer
 
 from lit_cfl.activity import Activity
 from lit_cfl.data import FederatedData
-from lit_cfl.errors import DivergedError, Notice
+from lit_cfl.errors import Notice, diverged
 from lit_cfl.local.batches import Shuffled, num_steps
 from lit_cfl.local.cells import with_plain_cells
 from lit_cfl.local.clients import FitRequest
@@ -85,7 +85,8 @@ class StackedEngine(Engine):
                     k = done.position
                     models[k], losses[k], trained[k] = done.row, done.loss, True
                 elif self.local.on_divergence == "stop":
-                    raise self._diverged(int(clients[done.position]), round, done.loss)
+                    rate = self._update.options[0]["lr"]
+                    raise diverged(int(clients[done.position]), round, done.loss, rate)
             before += len(positions)
         return Chunk(part.start, models, losses, trained)
 
@@ -189,10 +190,3 @@ class StackedEngine(Engine):
         keys = torch.tensor([self.gradient_key(round, client) for client in clients.tolist()])
         held, examples = data.train.select(clients), self.examples(data)
         return stacked_gradients(self._steps, self.layout, self.plan, model, held, examples, keys)
-
-    def _diverged(self, client: int, round: int, loss: float) -> DivergedError:
-        rate = self._update.options[0]["lr"]
-        return DivergedError(
-            f"client {client} diverged in round {round}: training loss {loss}, learning rate {rate:g}; "
-            "lower the learning rate, set local.gradient_clip, or set local.on_divergence to skip"
-        )

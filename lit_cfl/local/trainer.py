@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from lit_cfl.data import FederatedData
-from lit_cfl.errors import DivergedError, InputError
+from lit_cfl.errors import InputError, diverged
 from lit_cfl.local.batches import Shuffled
 from lit_cfl.local.clients import FitRequest
 from lit_cfl.local.dropout import key_names, set_key, step_keys
@@ -53,10 +53,7 @@ class TrainerEngine(Engine):
                     models[k], trained[k] = row, True
                     losses[k] = float("nan") if loss is None else loss
                 elif self.local.on_divergence == "stop":
-                    raise DivergedError(
-                        f"client {client} diverged in round {round}: training loss {loss}, learning rate {rate:g}; "
-                        "lower the learning rate, set local.gradient_clip, or set local.on_divergence to skip"
-                    )
+                    raise diverged(client, round, loss, rate)
         return Chunk(part.start, models, losses, trained)
 
     def _fit_client(
@@ -88,7 +85,7 @@ class TrainerEngine(Engine):
             self.between_clients()  # raises where somebody waits for the signal
             raise
         except (ValueError, MisconfigurationException) as error:
-            raise InputError(f"client {client} cannot be trained in round {round}: {error}") from error
+            raise InputError(f"client {client} cannot be trained in round {round + 1}: {error}") from error
         rate = trainer.optimizers[0].param_groups[0]["lr"] if trainer.optimizers else float("nan")
         return self.layout.read(module, self.plan.dtype), record.mean, rate
 

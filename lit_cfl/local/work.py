@@ -140,7 +140,8 @@ class LocalWork(Protocol):
     """The clients, bound to one round and its data."""
 
     @property
-    def round(self) -> int: ...
+    def round(self) -> int:
+        """Rounds completed before this one, 0 in the first; the key of its random streams."""
 
     @property
     def layout(self) -> ParameterLayout:

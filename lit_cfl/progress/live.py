@@ -76,8 +76,8 @@ class Display:
     def doing(self, activity: Activity) -> None:
         """A run does this now; called very often."""
 
-    def started(self, title: str, first: int, rounds: int, seed: int | None = None) -> None:
-        """The rounds of a run begin, or go on, with round `first`."""
+    def started(self, title: str, completed: int, rounds: int, seed: int | None = None) -> None:
+        """The rounds of a run begin, or go on after so many completed ones."""
 
     def row(self, row: Row) -> None:
         """A round was evaluated."""
@@ -123,7 +123,7 @@ class Live(Display):
             columns = SpinnerColumn(), _Text(lambda: str(self.activity)), TimeElapsedColumn()
             self._show(Progress(*columns, console=self.console, transient=True)).add_task("")
 
-    def started(self, title: str, first: int, rounds: int, seed: int | None = None) -> None:
+    def started(self, title: str, completed: int, rounds: int, seed: int | None = None) -> None:
         wide, name = self.console.width >= _WIDE, _named(title, seed)
         bar = [BarColumn(bar_width=_BAR)] if wide else []
         around = f"{name} round {rounds}/{rounds}  0:00:00 left"
@@ -136,12 +136,12 @@ class Live(Display):
                 TextColumn("left"), console=self.console,
             )
         )  # fmt: skip
-        self.task = progress.add_task(name, total=rounds, completed=first)
+        self.task = progress.add_task(name, total=rounds, completed=completed)
 
     def row(self, row: Row) -> None:
         self.activity, self.latest = None, row
         if self.shown is not None:
-            self.shown.update(self.task, completed=row["round"] + 1)
+            self.shown.update(self.task, completed=row["round"])
 
     def ended(self, reason: str | None) -> None:
         self.activity = None
@@ -197,8 +197,8 @@ class Lines(Display):
         since = f"  {now - self.begun:.0f} s so far" if now - self.begun >= 1 else ""
         self._print(f"{self.title}{at}{activity}{since}")
 
-    def started(self, title: str, first: int, rounds: int, seed: int | None = None) -> None:
-        self.title, self.first, self.rounds, self.begun = f"{_named(title, seed)}  ", first, rounds, self.clock()
+    def started(self, title: str, completed: int, rounds: int, seed: int | None = None) -> None:
+        self.title, self.before, self.rounds, self.begun = f"{_named(title, seed)}  ", completed, rounds, self.clock()
         self.held = None
 
     def row(self, row: Row) -> None:
@@ -213,8 +213,8 @@ class Lines(Display):
         self.say_stopped(reason)
 
     def _print_row(self, row: Row) -> None:
-        now, done = self.clock(), row["round"] + 1
-        left = (now - self.begun) / (done - self.first) * (self.rounds - done)
+        now, done = self.clock(), row["round"]
+        left = (now - self.begun) / (done - self.before) * (self.rounds - done)
         self._print(f"{self.title}round {done}/{self.rounds}  {describe(row)}  {left:.0f} s left")
         self.printed_row, self.held = now, None
 
@@ -226,7 +226,7 @@ class Lines(Display):
 class Json(Display):
     """One JSON object a line for each evaluated round, with the columns of `metrics.csv`; blank is null."""
 
-    def started(self, title: str, first: int, rounds: int, seed: int | None = None) -> None:
+    def started(self, title: str, completed: int, rounds: int, seed: int | None = None) -> None:
         self.of = {"event": "round", "algorithm": title, "seed": seed}
 
     def row(self, row: Row) -> None:

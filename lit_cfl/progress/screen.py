@@ -43,8 +43,8 @@ class Screen:
         """
         with self._display() as display:
 
-            def started(title: str, first: int, rounds: int, seed: int) -> None:
-                display.started(title, first, rounds, seed if several_seeds or self.json else None)
+            def started(title: str, completed: int, rounds: int, seed: int) -> None:
+                display.started(title, completed, rounds, seed if several_seeds or self.json else None)
 
             yield Watch(started, between_clients, display.row, display.ended, display.doing)
 

@@ -24,8 +24,8 @@ def folders_of(wandb: Path, run_id: str | None) -> list[Path]:
     return sorted(wandb.glob(f"*run-*-{run_id}"), key=lambda path: path.name.removeprefix("offline-"))
 
 
-def first_missing_round(wandb: Path, run_id: str | None, logged: int) -> int:
-    """The first round that the run's folders do not hold.
+def last_kept_round(wandb: Path, run_id: str | None, logged: int) -> int:
+    """The last round that the run's folders hold, 0 = none.
 
     A process that is killed takes the last seconds of its folder with it, though its rows stand in `metrics.csv`.
 
@@ -35,12 +35,12 @@ def first_missing_round(wandb: Path, run_id: str | None, logged: int) -> int:
     if not wandb.exists():
         return 0
     folders = folders_of(wandb, run_id)
-    return max(map(_last_round, folders)) + 1 if folders else logged
+    return max(map(_last_round, folders)) if folders else logged
 
 
 def _last_round(folder: Path) -> int:
-    """The last round that a folder holds; -1 = none."""
-    return next((int(row["round"]) for row in history(folder, backwards=True) if "round" in row), -1)
+    """The last round that a folder holds, 0 = none."""
+    return next((int(row["round"]) for row in history(folder, backwards=True) if "round" in row), 0)
 
 
 def mend(wandb: Path, run_id: str | None) -> None:

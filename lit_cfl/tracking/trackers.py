@@ -26,7 +26,7 @@ class Trackers:
         config: logged as hyper-parameters, folders left out.
         run_id: of the W&B run; a resumed run goes on under it.
         rows: of `metrics.csv` before this process begins; W&B is given those that it lacks.
-        logged: rounds below this one were logged before the run was resumed, and are not logged again.
+        logged: the last round that was logged before the run was resumed, 0 = none; up to it, none is logged again.
 
     Raises:
         InputError: a logger cannot be built, or wandb is asked for and not installed.
@@ -55,7 +55,7 @@ class Trackers:
         """
         numbers = _known(row)
         self._beside.log(numbers, look)
-        if row["round"] >= self._logged:
+        if row["round"] > self._logged:
             for guard, logger in self._loggers:
                 guard(partial(_log, logger, numbers))
 

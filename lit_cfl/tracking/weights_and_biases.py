@@ -14,7 +14,7 @@ from lit_cfl.errors import Notice
 from lit_cfl.look import Look
 from lit_cfl.tracking.artifacts import Models, gathered, log_artifact
 from lit_cfl.tracking.media import media
-from lit_cfl.tracking.offline import first_missing_round, mend
+from lit_cfl.tracking.offline import last_kept_round, mend
 from lit_cfl.tracking.options import Mode, Tracking
 from lit_cfl.tracking.service import answers, end_service, noted_mode, settings, staged_in, without_launch
 
@@ -31,7 +31,7 @@ class WandbRun:
         path: the run directory: files go into `wandb/` there.
         config: logged as the run's configuration.
         run_id: of the run.
-        logged: rounds below this one were logged if the folders cannot tell.
+        logged: the last round that was logged, 0 = none; it counts where the folders cannot tell.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class WandbRun:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it sends tracebacks, which name folders
         import wandb
 
-        self._path, self._first = path, first_missing_round(path / "wandb", run_id, logged)
-        self._next = self._first
+        self._path, self._kept = path, last_kept_round(path / "wandb", run_id, logged)
+        self._last = self._kept
         mend(path / "wandb", run_id)
         (path / "wandb").mkdir(exist_ok=True)  # where wandb cannot make it, it takes a temporary folder
         offline = mode == "offline" or (mode is None and noted_mode() != "online")
@@ -84,12 +84,12 @@ class WandbRun:
 
     def log(self, row: Mapping[str, Any], look: Look | None, pictures: Mapping[str, Path]) -> None:
         """Logs a round, unless an earlier process did: numbers and media are one entry of the history."""
-        if row["round"] < self._first:
+        if row["round"] <= self._kept:
             return
         shown = {} if look is None else media(look, pictures, with_tables=self._takes_artifacts())
         with staged_in(self._path / "wandb"):
             self.run.log(dict(row) | shown)
-        self._next = int(row["round"]) + 1
+        self._last = int(row["round"])
 
     def conclude(self, summary: Mapping[str, Any], models: Callable[[], Models]) -> None:
         """Logs what is known at the end."""
@@ -127,11 +127,11 @@ class WandbRun:
         """
         deadline = monotonic() + _FLUSH_SECONDS
         while self._server is None:
-            missing = first_missing_round(self._path / "wandb", self.run.id, self._next)
-            if missing >= self._next:
+            kept = last_kept_round(self._path / "wandb", self.run.id, self._last)
+            if kept >= self._last:
                 return
             if monotonic() > deadline:
-                raise OSError(f"its files end before round {missing}, is the disk full? metrics.csv has all rounds")
+                raise OSError(f"its files end before round {kept + 1}, is the disk full? metrics.csv has all rounds")
             sleep(0.05)
 
 
