@@ -55,8 +55,8 @@ def require_format(path: Path, found: object) -> None:
     if found != FORMAT:
         earlier = found is None or (isinstance(found, int) and found < FORMAT)
         raise InputError(
-            f"{path} is of a run of Lit-CFL {'0.1.0' if earlier else 'of a later version'}, whose files this version "
-            f"does not read (its format is {FORMAT}); go on with {'0.1.0' if earlier else 'that version'}"
+            f"{path} is of a run of {'Lit-CFL 0.1.0' if earlier else 'a later version'}, whose files this version "
+            f"does not read (its format is {FORMAT}); use {'0.1.0' if earlier else 'that version'}"
         )
 
 

@@ -12,6 +12,7 @@ import yaml
 from lit_cfl import catalogue
 from lit_cfl.config_errors import nearest
 from lit_cfl.errors import InputError
+from lit_cfl.resume import stored_config
 
 _PATHS = ("source", "partition_file", "embeddings")  # options of data modules
 
@@ -31,6 +32,8 @@ def with_recorded_config(arguments: Sequence[str]) -> Sequence[str]:
     recorded = Path(given.resume) / "config.yaml"
     if given.config is None and not recorded.exists():
         raise InputError(f"{given.resume} holds no run to resume; give its directory, or --config to start one there")
+    if recorded.exists():
+        stored_config(recorded.parent)  # refuses a run of another format before its options are
     return arguments if given.config is not None else ["--config", str(recorded), *arguments]
 
 

@@ -12,7 +12,7 @@ class Slow(FedAvg):
     """FedAvg that takes its time.
 
     Args:
-        rate: changes nothing; from 0.4 to 0.6 it fails in round 2.
+        rate: changes nothing; from 0.4 to 0.6 it fails in round 3.
         pause: seconds a round.
     """
 

@@ -143,7 +143,7 @@ QUICK = ("run", "--config", "quickstart")
         ((*QUICK, "--device", "gpu"), "'gpu' is not known; choose auto, cpu, cuda"),
         ((*QUICK, "--stop.metric", "test/weighted_accuracy"), "test data only report; use val/weighted_accuracy"),
         ((*QUICK, "--stop.metric", "val/weighted_acuracy"), "(did you mean val/weighted_accuracy?)"),
-        ((*QUICK, "--task.optimizer.lr", "1e38"), "diverged in round 0"),
+        ((*QUICK, "--task.optimizer.lr", "1e38"), "diverged in round 1"),
     ],
     ids=lambda value: " ".join(value[3:] or value) if isinstance(value, tuple) else "",
 )

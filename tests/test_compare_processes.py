@@ -66,7 +66,7 @@ def test_killed_in_the_middle_and_resumed_it_gives_the_same_table(whole: Path, o
 
 def test_interrupted_it_says_how_to_go_on(whole: Path, output: Path):
     child = in_child([*start("FedAvg", "IFCA"), "--num_cpus", "1", "--checkpoint.every_seconds", "60"])
-    wait_for(Path("c/IFCA/seed-1/metrics.csv"), "\n2,")
+    wait_for(Path("c/IFCA/seed-1/metrics.csv"), "\n3,")
     os.kill(child, signal.SIGTERM)
     assert wait(child) == 128 + signal.SIGTERM
     assert f"Go on with: lit-cfl compare --resume {Path('c').absolute()}" in output.read_text()
@@ -77,7 +77,7 @@ def test_interrupted_it_says_how_to_go_on(whole: Path, output: Path):
 
 def test_two_processes_cannot_work_on_one_comparison(output: Path, capsys: pytest.CaptureFixture[str]):
     child = in_child([*start("FedAvg", "IFCA"), "--num_cpus", "1", "--rounds", "200"])
-    wait_for(Path("c/FedAvg/seed-1/metrics.csv"), "\n0,")
+    wait_for(Path("c/FedAvg/seed-1/metrics.csv"), "\n1,")
     assert main(["compare", "--resume", "c", "--num_cpus", "1"]) == 2
     assert f"in use by process {child}" in capsys.readouterr().err
     os.kill(child, signal.SIGKILL)

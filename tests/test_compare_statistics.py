@@ -48,7 +48,7 @@ def test_spread_is_of_a_sample_and_unknown_where_a_run_does_not_know():
 def rows(*accuracies: float | None, unplaced: dict[int, int] | None = None) -> list[dict[str, Any]]:
     return [
         {
-            "round": 2 * k, "test/weighted_accuracy": accuracy, "traffic/mib": 0.5 + k,
+            "round": 2 * k + 1, "test/weighted_accuracy": accuracy, "traffic/mib": 0.5 + k,
             "clusters/unobserved": (unplaced or {}).get(k, 0),
         }
         for k, accuracy in enumerate(accuracies)
@@ -56,7 +56,7 @@ def rows(*accuracies: float | None, unplaced: dict[int, int] | None = None) -> l
 
 
 def test_cost_is_of_the_first_round_that_reaches_the_target():
-    assert cost_of(rows(0.1, 0.5, 0.4, 0.6), 0.5) == (3, 1.5)  # rounds 0, 2, 4, 6: round 2 is the third
+    assert cost_of(rows(0.1, 0.5, 0.4, 0.6), 0.5) == (3, 1.5)  # rounds 1, 3, 5, 7
     assert cost_of(rows(0.1, None, 0.4, 0.6), 0.45) == (7, 3.5)
     assert cost_of(rows(0.1, 0.5), 0.6) is None
     assert cost_of(rows(0.1, 0.5), None) is None

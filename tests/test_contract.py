@@ -152,7 +152,7 @@ class ForgetsOnSaving(FedAvg):
     ("algorithm", "expected"),
     [
         (ChangesItsArguments(), "changes its arguments"),
-        (DrawsFromTheGlobalGenerator(), "the same seed gives another state after round 0"),
+        (DrawsFromTheGlobalGenerator(), "the same seed gives another state after round 1"),
         (DependsOnTheOrder(), "the order of the cohort matters"),
         (DrawsByPosition(), "the order of the cohort matters"),
         (ServesNobodyNew(), "serve gives clients never seen no model"),

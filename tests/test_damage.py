@@ -29,7 +29,7 @@ def test_second_process_on_a_run_is_refused(tmp_path: Path, capsys):
 def test_second_real_process_is_refused_and_the_first_goes_on(tmp_path: Path, capsys):
     path = tmp_path / "run"
     child = in_child(start(path))
-    wait_for(path / "metrics.csv", "\n0,")
+    wait_for(path / "metrics.csv", "\n1,")
     assert main(resume(path)) == 2
     assert f"{path} is in use by process {child}" in capsys.readouterr().err
     assert wait(child) == 0
@@ -41,7 +41,10 @@ def test_second_real_process_is_refused_and_the_first_goes_on(tmp_path: Path, ca
         (lambda p: (p / "checkpoint.pt").write_bytes((p / "checkpoint.pt").read_bytes()[:900]), "truncated"),
         (lambda p: (p / "checkpoint.pt").write_bytes(b""), "truncated"),
         (lambda p: torch.save({"weights": torch.ones(3)}, p / "checkpoint.pt"), "is no checkpoint of Lit-CFL"),
-        (lambda p: edit_checkpoint(p, format=99, version="7.0"), "format 99 (Lit-CFL 7.0), this version reads format"),
+        (
+            lambda p: edit_checkpoint(p, format=99, version="7.0"),
+            "of a run of a later version, whose files this version does not read (its format is 3)",
+        ),
         (lambda p: edit_config_in_checkpoint(p), "local.epochs: 9 -> 3"),
         (lambda p: replace_text(p / "metrics.csv", "\n1,0.", "\n1,1."), "metrics.csv was changed since its checkpoint"),
         (lambda p: (p / "metrics.csv").unlink(), "metrics.csv was changed since its checkpoint"),

@@ -113,7 +113,7 @@ def test_file_with_code_is_not_loaded(tmp_path: Path):
             return os.mkdir, (str(ran),)
 
     for save in (torch.save, lambda content, path: path.write_bytes(pickle.dumps(content, protocol=2))):
-        save({"format": 2, "state": Trap()}, tmp_path / "checkpoint.pt")
+        save({"format": 3, "state": Trap()}, tmp_path / "checkpoint.pt")
         with pytest.raises(InputError, match=r"checkpoint\.pt cannot be read: it is truncated, or no file of Lit-CFL"):
             checkpoint.Checkpoint(tmp_path).load()
     assert not ran.exists()
@@ -126,7 +126,9 @@ def test_new_directory_says_what_the_run_is(tmp_path: Path):
     path = tmp_path / "deep" / "run"
     new_directory(path, {"name": "mine", "seeds": [1, 2]})
     assert names(path) == ["clusters.csv", "config.yaml", "environment.json", "metrics.csv"]
-    assert yaml.safe_load((path / "config.yaml").read_text()) == {"name": "mine", "seeds": [1, 2]}
+    assert yaml.safe_load((path / "config.yaml").read_text()) == {
+        "format": checkpoint.FORMAT, "name": "mine", "seeds": [1, 2],
+    }  # fmt: skip
     assert json.loads((path / "environment.json").read_text())["packages"]["torch"]
 
 

@@ -35,7 +35,7 @@ def test_rows_of_a_table_stand_in_its_file_under_their_round(tmp_path: Path):
     run(digits(algorithm=Tells(), rounds=2), tmp_path / "run")
     rows = read_table(tmp_path / "run" / "cohorts.csv")
     assert list(rows[0]) == ["round", "client", "examples"]
-    assert [row["round"] for row in rows] == [0] * 6 + [1] * 5
+    assert [row["round"] for row in rows] == [1] * 6 + [2] * 5
     assert rows[0]["client"] == -1  # of init
     assert all(row["examples"] > 0 for row in rows[1:])
 

@@ -48,7 +48,7 @@ def lines(seconds: list[float], rounds: int | None = None, reason: str | None = 
     clock, out = Clock(), StringIO()
     display = Lines(Console(file=out, width=200), clock)
     display.started("FedAvg", 0, rounds or len(seconds))
-    for number, moment in enumerate(seconds):
+    for number, moment in enumerate(seconds, 1):
         clock.now = 5.0 + moment
         display.row(row(number))
     display.ended(reason)
@@ -145,7 +145,7 @@ def test_the_next_run_waits_for_its_turn_too():
     display = Lines(Console(file=out, width=200), clock)
     for title in ("FedGroup", "FedAvg"):
         display.started(title, 0, 3)
-        for number in range(2):
+        for number in (1, 2):
             clock.now += 0.1
             display.row(row(number))
         display.ended(None)
@@ -154,9 +154,9 @@ def test_the_next_run_waits_for_its_turn_too():
 
 
 def test_a_row_is_described_with_what_is_known():
-    whole = row(0, **{"val/weighted_accuracy": 0.25, "clusters/ari": 1.0, "clusters/unobserved": 7})
+    whole = row(1, **{"val/weighted_accuracy": 0.25, "clusters/ari": 1.0, "clusters/unobserved": 7})
     assert describe(whole) == "val accuracy 0.25  clusters 2  ARI 1.00  7 unplaced"
-    assert describe(row(0, **{"test/weighted_accuracy": None})) == "test accuracy -  clusters 2"
+    assert describe(row(1, **{"test/weighted_accuracy": None})) == "test accuracy -  clusters 2"
     assert [describe(whole, width) for width in (51, 50, 38, 5)] == [
         "val accuracy 0.25  clusters 2  ARI 1.00  7 unplaced",
         "val accuracy 0.25  clusters 2  ARI 1.00",
@@ -169,7 +169,7 @@ def test_json_has_null_for_what_is_no_number():
     out = StringIO()
     display = Json(Console(file=out, width=20))
     display.started("Fed[bold]Avg", 0, 3, 9)
-    display.row(row(0, **{"train/loss": float("nan"), "clusters/inertia": float("inf")}))
+    display.row(row(1, **{"train/loss": float("nan"), "clusters/inertia": float("inf")}))
     (line,) = out.getvalue().splitlines()
     found = json.loads(line, parse_constant=pytest.fail)
     assert found["algorithm"] == "Fed[bold]Avg"
@@ -206,7 +206,7 @@ def test_json_of_a_resumed_run_has_the_new_rounds(capsys: pytest.CaptureFixture[
     capsys.readouterr()
     found, _ = json_lines(capsys, "run", "--resume", "here", "--rounds", "5", "--json")
     rounds = [(line["algorithm"], line["round"]) for line in found if line["event"] == "round"]
-    assert rounds == [("FedGroup", 3), ("FedGroup", 4), ("FedAvg", 3), ("FedAvg", 4)]
+    assert rounds == [("FedGroup", 4), ("FedGroup", 5), ("FedAvg", 4), ("FedAvg", 5)]
     assert {line["seed"] for line in found} == {0}
     again, _ = json_lines(capsys, "run", "--resume", "here", "--json", "--quiet")
     assert [line["event"] for line in again] == ["summary", "summary"]
@@ -236,7 +236,7 @@ def test_a_reader_that_leaves_ends_the_run_without_a_traceback(tmp_path: Path):
     )  # fmt: skip
     assert process.stdout is not None
     assert process.stderr is not None
-    assert json.loads(process.stdout.readline())["round"] == 0
+    assert json.loads(process.stdout.readline())["round"] == 1
     process.stdout.close()
     assert "Traceback" not in process.stderr.read()
     assert process.wait(60) == 141

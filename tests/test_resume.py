@@ -49,7 +49,7 @@ def test_run_killed_at_ten_random_moments_ends_as_if_never_killed(whole: Path, t
 def test_run_killed_before_its_first_checkpoint_starts_again(whole: Path, tmp_path: Path):
     path = tmp_path / "run"
     child = in_child(start(path, "--checkpoint.every_seconds", "1000"))
-    wait_for(path / "metrics.csv", "\n2,")  # three rounds are done, none is saved
+    wait_for(path / "metrics.csv", "\n3,")  # three rounds are done, none is saved
     os.kill(child, signal.SIGKILL)
     assert wait(child) == -signal.SIGKILL
     assert not (path / "checkpoint.pt").exists()
@@ -80,7 +80,7 @@ def test_run_killed_during_a_save_goes_on_from_the_save_before(whole: Path, tmp_
     (path / "stalled").unlink()
     saved = Checkpoint(path).load()
     assert saved is not None
-    assert saved["round"] == 2
+    assert saved["round"] == 3
     assert len(read_table(path / "metrics.csv")) == 4  # a row more than is saved: it is cut and made again
     assert main(resume(path)) == 0
     assert same_but_saves(contents(path), contents(whole))
@@ -105,7 +105,7 @@ def test_signal_saves_and_prints_how_to_go_on(signum: signal.Signals, whole: Pat
     assert "Traceback" not in output.read_text()
     saved = Checkpoint(path).load()
     assert saved is not None
-    assert saved["round"] == len(read_table(path / "metrics.csv")) - 1 >= 1
+    assert saved["round"] == len(read_table(path / "metrics.csv")) >= 1
     assert main(resume(path)) == 0
     assert same_but_saves(contents(path), contents(whole))
 
@@ -148,7 +148,7 @@ def test_full_disk_while_saving_is_a_clear_error(tmp_path: Path, monkeypatch, ca
     assert "checkpoint.pt could not be written (No space left on device). The last checkpoint is intact" in message
     saved = Checkpoint(path).load()
     assert saved is not None
-    assert saved["round"] == 1
+    assert saved["round"] == 2
 
 
 def test_resume_goes_together_with_the_same_configuration_only(whole: Path, tmp_path: Path, capsys):

@@ -40,7 +40,7 @@ def test_fedgroup_adds_its_pretraining_and_one_update_for_each_cold_start():
     assert (last.state.index >= 0).all()
 
 
-def test_traffic_of_pretraining_is_in_round_0():
+def test_traffic_of_pretraining_is_in_the_first_round():
     first, second = run(FedGroup(num_clusters=2, pretrain_scale=3, cold_start="random_once"), 30, Cohorts(5), 2)
     assert (first.info.down, first.info.up) == (5 + 6, 5 + 6)
     assert (second.info.down, second.info.up) == (5, 5)
@@ -54,7 +54,7 @@ def test_going_on_after_a_round_equals_never_having_stopped():
     whole = run(algorithm, 20, cohorts, 9)
     for stop in (1, 4, 8):
         rest = run(algorithm, 20, cohorts, 9, after=whole[stop - 1])
-        assert [r.number for r in rest] == list(range(stop, 9))
+        assert [r.number for r in rest] == list(range(stop + 1, 10))
         assert torch.equal(rest[-1].state.models, whole[-1].state.models)
         assert rest[-1].traffic.up == whole[-1].traffic.up
 

@@ -94,15 +94,15 @@ def test_configuration_holds_plan_and_options(finished: Path):
 def test_checkpoint_holds_the_last_state_and_is_plain_data(finished: Path):
     content = Checkpoint(finished).load()
     state = state_from_dict(FedGroup.state_type, content["state"])
-    assert content["round"] == 2
+    assert content["round"] == 3
     members = np.load(finished / "memberships.npz")["cluster"][-1]
     assert state.index.tolist() == members.tolist()
 
 
 def test_memberships_and_snapshot_agree_with_the_clients_file(finished: Path):
-    arrays, snapshot = np.load(finished / "memberships.npz"), np.load(finished / "snapshots" / "0.npz")
+    arrays, snapshot = np.load(finished / "memberships.npz"), np.load(finished / "snapshots" / "1.npz")
     clients = read_table(finished / "clients.csv")
-    assert arrays["rounds"].tolist() == [0, 2]
+    assert arrays["rounds"].tolist() == [1, 3]
     assert [-1 if row["cluster"] is None else row["cluster"] for row in clients] == arrays["cluster"][-1].tolist()
     assert [row["true_cluster"] for row in clients] == arrays["true_cluster"].tolist()
     assert snapshot["similarity"].shape == (8, 8)
@@ -142,7 +142,7 @@ def test_a_sample_of_the_clients_may_be_scored(tmp_path: Path):
 def test_evaluation_every_other_round_still_has_the_last(tmp_path: Path):
     run(digits(rounds=4, evaluation=EvaluationPlan(every=3)), tmp_path / "run")
     rows = read_table(tmp_path / "run" / "metrics.csv")
-    assert [row["round"] for row in rows] == [2, 3]
+    assert [row["round"] for row in rows] == [3, 4]
     whole = run(digits(rounds=4), tmp_path / "whole").summary
     assert rows[-1]["traffic/models_up"] == whole["traffic/models_up"]
     assert rows[-1]["test/weighted_accuracy"] == whole["test/weighted_accuracy"]

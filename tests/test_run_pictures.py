@@ -176,14 +176,14 @@ def test_pictures_come_every_few_rounds_while_they_cost_little(tmp_path: Path, m
     experiment = digits(rounds=6, tracking=Tracking(pictures=True, snapshots_every=2))
     monkeypatch.setattr(beside, "SHARE", 0.0)
     run(experiment, tmp_path / "dear")
-    assert [number for number, _ in drawn] == [5]
+    assert [number for number, _ in drawn] == [6]
     drawn.clear()
     monkeypatch.setattr(beside, "SHARE", float("inf"))
     run(experiment, tmp_path / "cheap")
     first, *others, last = drawn
-    assert first == (0, ["clients", "memberships", "similarity"])
-    assert others == [(2, ["memberships"]), (4, ["memberships"])]  # nobody was compared again
-    assert last == (5, ["accuracy", "memberships"])
+    assert first == (1, ["clients", "memberships", "similarity"])
+    assert others == [(3, ["memberships"]), (5, ["memberships"])]  # nobody was compared again
+    assert last == (6, ["accuracy", "memberships"])
 
 
 def test_pictures_that_an_earlier_process_could_not_draw_are_drawn_on_resume(tmp_path: Path):

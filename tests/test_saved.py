@@ -33,7 +33,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_saved_run_holds_configuration_metrics_and_memberships(path: Path):
     saved = load_run(path)
     assert saved.config["algorithm"]["class_path"].endswith("FedGroup")
-    assert [row["round"] for row in saved.metrics] == [0, 1, 2, 3]
+    assert [row["round"] for row in saved.metrics] == [1, 2, 3, 4]
     assert saved.memberships["cluster"][-1].tolist() == saved.served().index.tolist()
     assert [row["cluster"] for row in saved.clients] == saved.served().index.tolist()
 
@@ -110,11 +110,11 @@ def test_experiment_made_in_python_runs_and_is_opened_with_itself(tmp_path: Path
     )
     finished = experiment.run(tmp_path / "run")
     saved = load_run(tmp_path / "run", experiment)
-    assert saved.round == 1
+    assert saved.round == 2
     assert saved.metrics[-1]["test/loss"] == finished.summary["test/loss"]
     steps = list(experiment)
     assert torch.equal(steps[-1].state.models, saved.state.models)
-    assert steps[-1].number == 1
+    assert steps[-1].number == 2
     assert steps[-1].data.num_clients == 8
 
 
@@ -137,7 +137,7 @@ def test_run_of_several_seeds_names_them(tmp_path: Path):
     )
     with pytest.raises(InputError, match="give one of its seeds: seed-4, seed-5"):
         load_run(tmp_path / "run")
-    assert load_run(tmp_path / "run" / "seed-5").round == 0
+    assert load_run(tmp_path / "run" / "seed-5").round == 1
 
 
 def test_what_only_the_trainer_can_fit_is_named():

@@ -56,7 +56,7 @@ def test_data_of_a_round_are_a_function_of_seed_and_round_alone():
     experiment = shifting(ALL)
     before = experiment.data.federated(7)
     for r in experiment:
-        assert same(r.data, data_at(before, ALL, r.number, 7))
+        assert same(r.data, data_at(before, ALL, r.index, 7))
     assert not same(r.data, before)
 
 

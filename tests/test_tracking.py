@@ -18,7 +18,7 @@ from lit_cfl.errors import InputError, Notice
 from lit_cfl.run import Watch, run
 from lit_cfl.tables import read_table
 from lit_cfl.tracking import Trackers, Tracking
-from lit_cfl.tracking.offline import entries, first_missing_round, mend, sync_line
+from lit_cfl.tracking.offline import entries, last_kept_round, mend, sync_line
 
 
 @pytest.mark.parametrize(
@@ -59,7 +59,7 @@ class FullDisk(CSVLogger):
     """Fails at its third row."""
 
     def log_metrics(self, metrics: Any, step: int | None = None) -> None:
-        if step == 2:
+        if step == 3:
             raise OSError(28, "No space left on device")
         super().log_metrics(metrics, step)
 
@@ -71,8 +71,8 @@ def test_logger_on_a_full_disk_is_left_out_with_one_notice(tmp_path: Path):
     assert len([one for one in given if one.category is Notice]) == 1
     own = [row["round"] for row in read_table(tmp_path / "run" / "metrics.csv")]
     full, whole = (next((tmp_path / name).rglob("metrics.csv")) for name in ("full", "whole"))
-    assert [row["step"] for row in read_table(whole)] == own == [0, 1, 2, 3]
-    assert [row["step"] for row in read_table(full)] == [0, 1]
+    assert [row["step"] for row in read_table(whole)] == own == [1, 2, 3, 4]
+    assert [row["step"] for row in read_table(full)] == [1, 2]
 
 
 def no_such_package() -> CSVLogger:
@@ -193,12 +193,12 @@ def test_folders_that_were_cut_off_are_mended(tmp_path: Path):
     assert not files["3"].parent.exists()
 
 
-def test_first_missing_round_is_known_without_folders_too(tmp_path: Path):
-    assert first_missing_round(tmp_path / "wandb", "abc", 7) == 0  # W&B was off until now
+def test_last_kept_round_is_known_without_folders_too(tmp_path: Path):
+    assert last_kept_round(tmp_path / "wandb", "abc", 7) == 0  # W&B was off until now
     (tmp_path / "wandb").mkdir()
-    assert first_missing_round(tmp_path / "wandb", "abc", 7) == 7  # uploaded and removed
+    assert last_kept_round(tmp_path / "wandb", "abc", 7) == 7  # uploaded and removed
     (tmp_path / "wandb" / "offline-run-1-abc").mkdir()
-    assert first_missing_round(tmp_path / "wandb", "abc", 7) == 0  # begun, and killed at once
+    assert last_kept_round(tmp_path / "wandb", "abc", 7) == 0  # begun, and killed at once
 
 
 def test_line_names_what_waits_to_be_uploaded(tmp_path: Path):

@@ -135,7 +135,7 @@ def test_killed_run_that_is_resumed_has_each_round_once(output: Path, tmp_path: 
     assert wait(child) == -signal.SIGKILL
     assert tracked_command(resume(tmp_path / "run"), MODE="offline") == 0
     assert len(folders(tmp_path / "run")) == 2
-    assert [row["round"] for row in logged(tmp_path / "run")] == list(range(60))
+    assert [row["round"] for row in logged(tmp_path / "run")] == list(range(1, 61))
     mine, own = (
         [{name: value for name, value in row.items() if not name.startswith("time/")} for row in rows]
         for rows in (map(numbers, logged(tmp_path / "run")), own_rows(tmp_path / "run"))
@@ -146,7 +146,7 @@ def test_killed_run_that_is_resumed_has_each_round_once(output: Path, tmp_path: 
 def test_run_that_goes_on_for_more_rounds_goes_on_in_the_same_run(output: Path, tmp_path: Path):
     assert tracked(tmp_path / "run", "--baseline", "null", rounds=2) == 0
     assert tracked_command(resume(tmp_path / "run", "--rounds", "4")) == 0
-    assert [[row["round"] for row in history(folder)] for folder in folders(tmp_path / "run")] == [[0, 1], [2, 3]]
+    assert [[row["round"] for row in history(folder)] for folder in folders(tmp_path / "run")] == [[1, 2], [3, 4]]
     assert len({folder.name[-8:] for folder in folders(tmp_path / "run")}) == 1
 
 
@@ -192,7 +192,7 @@ def test_with_a_key_every_round_goes_to_the_server_and_nothing_personal_does(out
     assert tracked(tmp_path / "run", *options, API_KEY=KEY, BASE_URL=server.address) == 0
     server.close()
     assert notes(output) == []
-    assert server.rounds() == [0, 1, 2, 3]
+    assert server.rounds() == [1, 2, 3, 4]
     assert [numbers(row) for row in logged(tmp_path / "run")] == own_rows(tmp_path / "run")
     run = next(json.loads(body)["variables"] for _, body in server.sent if b"mutation UpsertBucket" in body)
     assert (run["entity"], run["groupName"], run["tags"], run["program"]) == ("them", "g", ["a", "b"], "lit-cfl")
@@ -220,4 +220,4 @@ def test_server_that_goes_away_does_not_stop_the_run(output: Path, tmp_path: Pat
     command = f"wandb sync --include-online {folders(tmp_path / 'run')[0]}"
     assert line.startswith("W&B failed and is left out")
     assert command in line
-    assert [row["round"] for row in logged(tmp_path / "run")] == list(range(60))
+    assert [row["round"] for row in logged(tmp_path / "run")] == list(range(1, 61))

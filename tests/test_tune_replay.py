@@ -19,7 +19,7 @@ from lit_cfl.variants import build
 
 def test_each_round_runs_under_the_values_of_its_stage():
     work, prox = quadratic_clients(4), FedProx(mu=1.0)
-    mixed = Scheduled([Stage(0, FedProx(mu=0.0)), Stage(2, prox)])
+    mixed = Scheduled([Stage(1, FedProx(mu=0.0)), Stage(3, prox)])
     state, _ = mixed.init(work.at(0), rng())
     cohorts = [ids(0, 1), ids(1, 3), ids(0, 2), ids(2, 3)]
     expected = state
@@ -35,7 +35,7 @@ def test_each_round_runs_under_the_values_of_its_stage():
 
 @pytest.mark.parametrize("algorithm", [IFCA(num_clusters=2), FLHC(warmup_rounds=2, num_clusters=2)])
 def test_what_a_class_says_of_itself_is_the_scheduled_algorithms(algorithm: IFCA | FLHC):
-    scheduled = Scheduled([Stage(0, algorithm)])
+    scheduled = Scheduled([Stage(1, algorithm)])
     assert scheduled.state_type is algorithm.state_type
     assert scheduled.score_columns == algorithm.score_columns
     assert dict(scheduled.tables) == dict(algorithm.tables)
@@ -47,10 +47,11 @@ def test_what_a_class_says_of_itself_is_the_scheduled_algorithms(algorithm: IFCA
     ("stages", "message"),
     [
         ([], r"begin at rounds \[\]"),
-        ([Stage(1)], r"begin at rounds \[1\]"),
-        ([Stage(0), Stage(3), Stage(2)], "each later one higher"),
-        ([Stage(0), Stage(0)], "each later one higher"),
-        ([Stage(0, FedAvg()), Stage(1, FedProx())], "stages are of FedAvg, FedProx"),
+        ([Stage(0)], r"begin at rounds \[0\]"),
+        ([Stage(2)], r"begin at rounds \[2\]"),
+        ([Stage(1), Stage(4), Stage(3)], "each later one higher"),
+        ([Stage(1), Stage(1)], "each later one higher"),
+        ([Stage(1, FedAvg()), Stage(2, FedProx())], "stages are of FedAvg, FedProx"),
     ],
 )
 def test_stages_that_make_no_schedule_are_refused(stages: list[Stage], message: str):
@@ -65,11 +66,11 @@ def test_a_trial_goes_on_from_anothers_files_under_its_own_values(tmp_path: Path
         return with_stages(path, stages, [(first, build(config, own)) for first, own in words])
 
     donor, taker, whole = (tmp_path / name for name in ("donor", "taker", "whole"))
-    first = [(0, {"algorithm.eta_g": 0.1})]
+    first = [(1, {"algorithm.eta_g": 0.1})]
     run(staged(donor, first, 2), donor, going="resume")
     saved_copy(donor, tmp_path / "saved")
     stages = copied(tmp_path / "saved", taker, {"algorithm.eta_g": 0.7})
-    assert stages == [(0, {"algorithm.eta_g": 0.1}), (2, {"algorithm.eta_g": 0.7})]
+    assert stages == [(1, {"algorithm.eta_g": 0.1}), (3, {"algorithm.eta_g": 0.7})]
     taken = run(staged(taker, stages, 4), taker, going="resume").summary
     straight = run(staged(whole, stages, 4), whole, going="resume").summary
     kept = run(staged(tmp_path / "kept", first, 4), tmp_path / "kept", going="resume").summary
@@ -78,19 +79,19 @@ def test_a_trial_goes_on_from_anothers_files_under_its_own_values(tmp_path: Path
     assert straight["val/loss"] != kept["val/loss"]
     states = [Checkpoint(path).load() for path in (taker, whole)]
     assert all(torch.equal(states[0]["state"]["models"], state["state"]["models"]) for state in states)
-    assert json.loads((donor / "stages.json").read_text()) == [[0, {"algorithm.eta_g": 0.1}]]
+    assert json.loads((donor / "stages.json").read_text()) == [[1, {"algorithm.eta_g": 0.1}]]
 
 
 def test_unchanged_values_add_no_stage(tmp_path: Path):
     values = {"algorithm.eta_g": 0.1}
-    run(with_stages(tmp_path / "a", [(0, values)], [(0, build(base(rounds=1)))]), tmp_path / "a", going="resume")
-    assert copied(tmp_path / "a", tmp_path / "b", values) == [(0, values)]
+    run(with_stages(tmp_path / "a", [(1, values)], [(1, build(base(rounds=1)))]), tmp_path / "a", going="resume")
+    assert copied(tmp_path / "a", tmp_path / "b", values) == [(1, values)]
 
 
 def test_a_copy_gets_an_identity_of_its_own_and_who_goes_on_from_itself_keeps_it(tmp_path: Path):
     donor, taker, saved = (tmp_path / name for name in ("donor", "taker", "saved"))
     values, other = {"algorithm.eta_g": 0.1}, {"algorithm.eta_g": 0.2}
-    run(with_stages(donor, [(0, values)], [(0, build(base(rounds=1)))]), donor, going="resume")
+    run(with_stages(donor, [(1, values)], [(1, build(base(rounds=1)))]), donor, going="resume")
     for left in ("wandb/offline-run-1", "pictures"):
         (donor / left).mkdir(parents=True)
     (donor / ".metrics.csv.tmp").write_text("half")
@@ -107,6 +108,6 @@ def test_a_copy_gets_an_identity_of_its_own_and_who_goes_on_from_itself_keeps_it
     copied(saved, donor, values)
     assert RunDirectory(donor).run_id == identity
     assert (donor / "wandb" / "offline-run-1").exists()
-    experiment = with_stages(taker, [(0, values), (1, other)], [(0, build(base(rounds=2))), (1, build(base(rounds=2)))])
+    experiment = with_stages(taker, [(1, values), (2, other)], [(1, build(base(rounds=2))), (2, build(base(rounds=2)))])
     run(experiment, taker, going="resume")
     assert RunDirectory(taker).run_id not in (None, identity)

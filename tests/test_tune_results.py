@@ -50,7 +50,7 @@ def test_rounds_that_no_scheduler_judges_by_are_told_once_a_second(
     monkeypatch.setattr(reporting, "monotonic", lambda: clock[0])
     monkeypatch.setattr(reporting.ray_tune, "report", lambda metrics: sent.append(metrics["rounds"]))
     report = reporting.Report(replace(job, watched=watched), tmp_path, _rounds=9)
-    for number, clock[0] in enumerate([5.0, 5.9, 6.0, 7.5, 8.0]):
+    for number, clock[0] in enumerate([5.0, 5.9, 6.0, 7.5, 8.0], 1):
         report.row({"round": number, METRIC: 0.5, "time/elapsed_seconds": 1.0})
     assert sent == expected
     report.failed(RuntimeError("gone"))

@@ -4,12 +4,14 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from ray import tune as ray_tune
 
 from lit_cfl.errors import InputError
+from lit_cfl.resume import stored_config
 from lit_cfl.run_directory import locked
 from lit_cfl.tune.check import notices
 from lit_cfl.tune.cluster import connected, require_room, require_seen_by_all
@@ -50,6 +52,8 @@ def run_study(
         require_room(str(path))
         if resume:
             require_own(path / _RAY)
+            for config in islice((path / TRIALS).glob("*/config.yaml"), 1):
+                stored_config(config.parent)  # refuses a study of another format
         prepared = prepare(study, path)
         with leavable(path), connected(address, study.resources):
             require_seen_by_all(str(path.absolute()))

@@ -10,6 +10,7 @@ from lit_cfl.checkpoint import write_atomically
 from lit_cfl.configuration import parse_run
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
+from lit_cfl.resume import stored_config
 from lit_cfl.run_directory import write_config
 
 RECORD = "compare.yaml"
@@ -79,6 +80,7 @@ def recorded(path: Path, name: str) -> Experiment:
     file = path / name / "config.yaml"
     if not file.is_file():
         raise InputError(f"{file} is missing; put the original back, or start another comparison")
+    stored_config(path / name)  # refuses a comparison of another format
     return parse_run(["--config", str(file)], prog="lit-cfl compare").experiment
 
 
