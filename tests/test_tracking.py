@@ -140,7 +140,7 @@ def test_figure_that_is_not_a_number_is_blank_everywhere(tmp_path: Path):
 
 def test_names_with_commas_and_html_survive_tables(tmp_path: Path):
     run(digits(algorithm=Odd(), rounds=1), tmp_path / "run")
-    assert read_table(tmp_path / "run" / "odd.csv") == [{"round": 0, "who, when": '<b>a</b>, "b"', "what": "$x_1$"}]
+    assert read_table(tmp_path / "run" / "odd.csv") == [{"round": 1, "who, when": '<b>a</b>, "b"', "what": "$x_1$"}]
 
 
 def test_loggers_are_not_told_of_folders(tmp_path: Path):
