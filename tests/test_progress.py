@@ -104,7 +104,7 @@ def test_a_pipe_with_rounds_hears_nothing_else():
         display.doing(Activity("training", number, 3, 5))
         clock.now += 9
         display.beat()
-        display.row(row(number))
+        display.row(row(number + 1))
     display.ended(None)
     clock.now += 99
     display.beat()  # after the end
@@ -130,7 +130,7 @@ def test_lines_come_from_a_thread_of_their_own_while_the_run_computes(monkeypatc
 
 
 def test_the_live_line_has_room_for_what_is_done_beside_the_accuracy():
-    known, busy = row(0, **{"clusters/ari": 1.0}), Activity("training", 1, 3, 20)
+    known, busy = row(1, **{"clusters/ari": 1.0}), Activity("training", 1, 3, 20)
     assert live.status(None, None, 40) == "starting"
     assert live.status(None, Activity("pre-training", 0, 3, 20), 10) == "pre-training 3 of 20 clients"
     assert live.status(known, None, 90) == "test accuracy 0.50  clusters 2  ARI 1.00"
