@@ -104,9 +104,9 @@ def test_worst_tenth_is_a_tenth_of_the_clients_that_have_examples():
 def test_each_split_is_scored_on_its_own_examples():
     held = ClientIndex.from_lists([ids(0), ids(3, 5, 1), ids(), ids(4, 2)])
     found = evaluation(ids(1, 1, 0, 0), validation=held)
-    assert found.scores["validation"].correct.tolist() == [0, 3, 0, 2]
+    assert found.scores["validation"].sums.tolist() == [[0, 3, 0, 2]]
     assert found.scores["validation"].count.tolist() == [1, 3, 0, 2]
-    assert found.scores["test"].correct.tolist() == [1, 2, 1, 0]
+    assert found.scores["test"].sums.tolist() == [[1, 2, 1, 0]]
     assert found.metrics["val/weighted_accuracy"] == 5 / 6
     assert found.metrics["val/global_accuracy"] == 3 / 6
     assert found.metrics["test/weighted_accuracy"] == 4 / 8
