@@ -149,10 +149,7 @@ def parse_data(arguments: Sequence[str]) -> DataRequest:
         raise InputError(f"--{foreign[0]} is an option of lit-cfl run; lit-cfl data trains nothing, leave it out")
     only_data = ArgumentParser(exit_on_error=False)
     only_data.add_subclass_arguments(FederatedDataModule, "data", required=True)
-    try:
-        module = only_data.instantiate(Namespace(data=read.data)).data
-    except ValueError as error:
-        raise _innermost(error) from error
+    module = _instantiated(only_data, Namespace(data=read.data)).data
     return DataRequest(module, read.name, read.seeds[0] if read.seed is None else read.seed, read.out)
 
 
@@ -178,10 +175,7 @@ def _build(parser: ArgumentParser, read: Namespace, code: list[str]) -> Experime
     task = parts.pop("task")
     for name in _COMMAND_ONLY:
         parts.pop(name, None)
-    try:
-        built = parser.instantiate(parts)
-    except ValueError as error:
-        raise _innermost(error) from error
+    built = _instantiated(parser, parts)
     given = {name: getattr(built, name) for name in vars(built)}
     return Experiment(task=task_factory(task, lambda: built.data.examples), config=config, **given)
 
@@ -199,10 +193,7 @@ def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[
                 unsaid = (None, 0) if name == "vocabulary" else (None,)
                 if name in net.init_args and net.init_args[name] in unsaid:
                     net.init_args[name] = value
-        try:
-            module: LightningModule = parser.instantiate(Namespace(task=filled)).task
-        except ValueError as error:
-            raise _innermost(error) from error
+        module: LightningModule = _instantiated(parser, Namespace(task=filled)).task
         return module
 
     return build
@@ -215,13 +206,29 @@ def _shape(examples: Examples) -> dict[str, object]:
     return shape | {"vocabulary": vocabulary}
 
 
-def _innermost(error: BaseException) -> InputError:
-    """The cause that a class of ours, or the user's, raised; the parser wraps it in its own."""
-    while error.__cause__ is not None or error.__context__ is not None:
-        if isinstance(error, InputError):
-            return error
-        error = error.__cause__ or error.__context__ or error
-    return error if isinstance(error, InputError) else InputError(str(error))
+def _instantiated(parser: ArgumentParser, read: Namespace) -> Namespace:
+    """The objects of a configuration. Raises InputError with what a class of ours, or the user's, said.
+
+    Of an option that takes several types the parser's own error tells what the first of them was refused for.
+    """
+    said: list[tuple[type, Exception]] = []
+
+    def construct(kind: type, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return kind(*args, **kwargs)
+        except Exception as error:
+            said.append((kind, error))
+            raise
+
+    try:
+        return parser.instantiate(read, instantiators=[(construct, object, True)])
+    except Exception as error:
+        if not said:
+            raise InputError(str(error)) from error
+        kind, cause = said[-1]
+        if isinstance(cause, InputError):
+            raise cause from error
+        raise InputError(f"{kind.__name__} raised {type(cause).__name__}: {cause}") from cause
 
 
 def _dropped_arguments(read: Namespace) -> list[str]:

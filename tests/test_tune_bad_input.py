@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 import ray
 import yaml
-from studies import STUDY, study_file
+from studies import BASE, STUDY, base, study_file
 
 from lit_cfl.cli import main
-from lit_cfl.errors import SaveError
+from lit_cfl.errors import InputError, SaveError
 from lit_cfl.tune.leaving import leavable, leave_if_asked
+from lit_cfl.tune.options import parse_study
+from lit_cfl.variants import build
 
 
 def typed(config: Path, *words: str) -> int:
@@ -54,6 +56,27 @@ def test_it_is_said_at_once_and_nothing_is_left(
     assert len(error.splitlines()) == 1
     assert "--run_dir" not in error
     assert [path.name for path in tmp_path.iterdir()] == ["study-to-run.yaml"]
+
+
+def test_a_searcher_on_the_command_line_takes_the_place_of_the_files(tmp_path: Path):
+    file = study_file(tmp_path, searcher={"class_path": "OptunaSearch", "init_args": {"seed": 3}})
+    word = "{class_path: ray.tune.search.optuna.OptunaSearch, init_args: {seed: 4}}"
+    study = parse_study(["--config", str(file), "--searcher", word]).study
+    assert study.searcher == {"class_path": "ray.tune.search.optuna.OptunaSearch", "init_args": {"seed": 4}}
+
+
+def test_what_the_constructor_of_a_net_raises_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Such a net is tried as a net of ours first, which it is not: that is no reason."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_odd_net.py").write_text(
+        "import torch\n\n\nclass Odd(torch.nn.Module):\n"
+        "    def __init__(self, depth: int = 1) -> None:\n        raise RuntimeError(f'no depth {depth}')\n"
+    )
+    net = {"class_path": "own_odd_net.Odd", "init_args": {"depth": 3}}
+    optimizer = BASE["task"]["init_args"]["optimizer"]
+    experiment = build(base(task={"class_path": "Classification", "init_args": {"net": net, "optimizer": optimizer}}))
+    with pytest.raises(InputError, match=r"^Odd raised RuntimeError: no depth 3$"):
+        experiment.prepare(0)
 
 
 def test_a_study_is_not_run_as_an_experiment(capsys: pytest.CaptureFixture[str]):
