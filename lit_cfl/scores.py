@@ -1,6 +1,7 @@
 """The scores that a task is measured by, beside its loss."""
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -9,6 +10,7 @@ from torch import Tensor
 from lit_cfl.errors import InputError
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
+_BEST = re.compile(r"test/(max|min)_weighted_(.+)")
 _TAKEN = (
     "round", "cluster", "parent", "size", "n_test", "loss", "u", "v",
     "client", "true_cluster", "n_train", "n_val", "newcomer",
@@ -42,6 +44,11 @@ class Score:
             raise InputError(f"the transform of the score {self.name!r} is {self.transform!r}; give none or exp")
 
     @property
+    def title(self) -> str:
+        """The name in words."""
+        return self.name.replace("_", " ")
+
+    @property
     def best_column(self) -> str:
         """The entry of `summary.json` that holds the best round's test figure."""
         return f"test/{'max' if self.higher_is_better else 'min'}_weighted_{self.name}"
@@ -67,6 +74,12 @@ class Score:
 ACCURACY = Score("accuracy")  # of a task that names no scores: a share of right answers, always counted
 Scores = tuple[Score, ...]  # of a task; the first is the main one
 CLASSIFIER: Scores = (ACCURACY,)
+
+
+def recorded_scores(summary: Mapping[str, Any]) -> Scores:
+    """The scores by which a run was measured, the main one first, read off its `summary.json`: all but transforms."""
+    found = (_BEST.fullmatch(key) for key in summary)
+    return tuple(Score(match[2], match[1] == "max") for match in found if match) or CLASSIFIER
 
 
 def scores_of(module: Any) -> Scores:

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from scipy.stats import ttest_rel
 
 from lit_cfl.algorithms import FLHC, IFCA, Algorithm, FedAvg
 from lit_cfl.cli import main
@@ -112,7 +113,8 @@ def test_the_tables_hold_what_the_runs_left(capsys: pytest.CaptureFixture[str]):
     assert mine["difference"] == pytest.approx(sum(gains) / 2)
     for mean, column in (("test_mean", "test_accuracy"), ("ari_mean", "ari"), ("mib", "mib"), ("seconds", "seconds")):
         assert mine[mean] == pytest.approx((runs["IFCA", 0][column] + runs["IFCA", 1][column]) / 2), column
-    assert [mine["difference_low"], mine["difference_high"]] == pytest.approx(sorted(gains))
+    expected = ttest_rel(*([runs[name, seed]["test_accuracy"] for seed in (0, 1)] for name in ("IFCA", "FedAvg")))
+    assert [mine["difference_low"], mine["difference_high"]] == pytest.approx([*expected.confidence_interval(0.95)])
     assert {file.name for file in Path("c").iterdir() if file.is_file()} == {
         ".lock", "compare.yaml", "results.md", "results.csv", "results.tex", "runs.csv",
     }  # fmt: skip

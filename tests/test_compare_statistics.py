@@ -1,48 +1,18 @@
 """The figures of a comparison: hand arithmetic, and tables with awkward names."""
 
 import csv
+from dataclasses import replace
 from io import StringIO
-from math import sqrt
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from lit_cfl.compare.results import COLUMNS, RUN_COLUMNS, Results
-from lit_cfl.compare.statistics import Difference, Spread, common_target, cost_of, paired_difference, spread
-from lit_cfl.compare.tables import as_latex, as_markdown, latex, show_table, write_tables
-
-
-def test_a_constant_gain_has_an_interval_of_no_width():
-    mine, first = {0: 0.5, 1: 0.75, 2: 0.25}, {0: 0.25, 1: 0.5, 2: 0.0}
-    assert paired_difference(mine, first) == Difference(0.25, 0.25, 0.25, 3)
-
-
-def test_pairs_are_of_the_same_seed_whatever_their_order():
-    mine, first = {2: 0.9, 0: 0.4, 1: 0.6}, {0: 0.5, 1: 0.6, 2: 0.7}
-    found = paired_difference(mine, first)  # -0.1, 0, 0.2
-    assert found.mean == pytest.approx(0.1 / 3)
-    assert (found.low, found.high) == (pytest.approx(-0.1), pytest.approx(0.2))  # each extreme has 1/27 of the means
-
-
-def test_the_interval_is_between_the_percentiles_of_the_mean_of_resampled_pairs():
-    # Of gains 0, 0, 0, 1 a resampled mean is Binomial(4, 1/4) / 4: P(0) = 0.32, P(<= 2/4) = 0.95, P(<= 3/4) = 1.00
-    found = paired_difference({0: 0.0, 1: 0.0, 2: 0.0, 3: 1.0}, dict.fromkeys(range(4), 0.0))
-    assert found == Difference(0.25, 0.0, 0.75, 4)
-
-
-def test_a_seed_that_one_of_them_lacks_is_left_out():
-    found = paired_difference({0: 0.5, 1: None, 3: 0.9}, {0: 0.25, 1: 0.1, 2: 0.3})
-    assert found == Difference(0.25, None, None, 1)
-    assert paired_difference({0: None}, {0: 0.1}) == Difference()
-    assert paired_difference({}, {0: 0.1}) == Difference()
-
-
-def test_spread_is_of_a_sample_and_unknown_where_a_run_does_not_know():
-    assert spread([1.0, 2.0, 4.0]) == Spread(pytest.approx(7 / 3), pytest.approx(sqrt((16 + 1 + 25) / 9 / 2)))
-    assert spread([0.5]) == Spread(0.5, None)
-    assert spread([0.5, None]) == spread([]) == Spread()
+from lit_cfl.compare.results import COLUMNS, Results, run_columns
+from lit_cfl.compare.tables import as_latex, as_markdown, cells, latex, show_table, write_tables
+from lit_cfl.compare.target import common_target, cost_of
+from lit_cfl.scores import ACCURACY, Score
 
 
 def rows(*accuracies: float | None, unplaced: dict[int, int] | None = None) -> list[dict[str, Any]]:
@@ -72,6 +42,21 @@ def test_the_common_target_is_below_every_end_by_less_than_a_thousandth():
     assert common_target([None]) is None
 
 
+def test_a_target_for_which_lower_is_better_is_reached_from_above_and_the_common_one_is_above_every_end():
+    error = Score("mae", higher_is_better=False)
+    assert common_target([0.8, 0.7001, None, 0.8003], error) == 0.801
+    table = [row | {"test/weighted_mae": row["test/weighted_accuracy"]} for row in rows(0.9, 0.6, 0.5, 0.4)]
+    assert cost_of(table, 0.5, (error,)) == (5, 2.5)
+    assert cost_of(table, 0.3, (error,)) is None
+
+
+def test_tables_name_the_score_and_its_column(tmp_path: Path):
+    found = replace(results("A", "B", val_mean=0.25), score=Score("token_accuracy"))
+    assert cells(found)[0][2:4] == ["test token accuracy", "val token accuracy"]
+    write_tables(tmp_path, found, "x", None)
+    assert (tmp_path / "runs.csv").read_text().startswith("algorithm,seed,status,rounds,test_token_accuracy,val_token")
+
+
 def results(*names: str, **more: Any) -> Results:
     """Made-up rows; the first algorithm has fewer figures."""
     plain: dict[str, Any] = dict.fromkeys(COLUMNS)
@@ -79,7 +64,10 @@ def results(*names: str, **more: Any) -> Results:
     whole = {"test_sd": 0.0125, "difference": 0.25, "difference_low": -0.125, "difference_high": 0.5, "reached": 1}
     found = [plain | {"algorithm": name} | (whole if k else {}) for k, name in enumerate(names)]
     found[-1] |= more
-    runs = [dict.fromkeys(RUN_COLUMNS) | {"algorithm": names[0], "seed": 3, "status": "failed", "error": 'a, "b"\nc'}]
+    runs = [
+        dict.fromkeys(run_columns(ACCURACY))
+        | {"algorithm": names[0], "seed": 3, "status": "failed", "error": 'a, "b"\nc'}
+    ]
     return Results(runs, found, ["50 % of | them_"], {})
 
 

@@ -6,9 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from lit_cfl.errors import InputError
+from lit_cfl.scores import Score
 from lit_cfl.tune.cluster import connected, require_room
 from lit_cfl.tune.objective import Objective, mean_over_seeds
-from lit_cfl.tune.repeats import interval, new_seeds
+from lit_cfl.tune.repeats import _gain, new_seeds
 from lit_cfl.tune.search import require_own
 from lit_cfl.tune.study import Resources
 
@@ -30,9 +31,33 @@ def test_only_validation_figures_judge(metric: str, message: str):
 def test_lower_is_better_for_losses_and_deviations_alone():
     modes = {name: Objective(f"val/{name}").mode for name in ("weighted_accuracy", "loss", "std_accuracy")}
     assert modes == {"weighted_accuracy": "max", "loss": "min", "std_accuracy": "min"}
-    assert Objective("val/loss").worst > 1e6 > 0.0 == Objective().worst
     assert Objective("val/loss").reached(0.3, 0.3)
     assert not Objective().reached(0.3, 0.31)
+
+
+def test_a_score_is_judged_in_its_own_direction():
+    error, gain = (Objective.of(None, (Score("figure", up),)) for up in (False, True))
+    assert (error.metric, error.test) == ("val/weighted_figure", "test/weighted_figure")
+    assert (error.mode, gain.mode) == ("min", "max")
+    rows = [{"id": k, error.metric: value, "traffic/mib": 1.0} for k, value in enumerate([-2.0, -5.0, 3.0])]
+    assert (error.best(rows)["id"], gain.best(rows)["id"]) == (1, 2)
+    assert (error.reached(2.0, 2.5), gain.reached(2.0, 2.5)) == (True, False)
+    with pytest.raises(InputError, match=r"metric is 'val/weighted_accuracy'.*one of val/weighted_figure, "):
+        Objective.of("val/weighted_accuracy", error.scores)
+
+
+def test_a_failed_trial_is_worse_than_any_figure():
+    for objective in (Objective(), Objective("val/loss"), Objective.of(None, (Score("gain"),))):
+        failed = {objective.metric: objective.worst, "traffic/mib": 0.0}
+        for figure in (-1e6, 0.0, 1e6):
+            finished = {objective.metric: figure, "traffic/mib": 1.0}
+            assert objective.best([failed, finished]) is finished
+
+
+def test_a_gain_is_positive_where_the_best_is_better():
+    summaries = {"best": {4: {"test/weighted_figure": 1.0}}, "default": {4: {"test/weighted_figure": 3.0}}}
+    gains = [_gain(Objective.of(None, (Score("figure", up),)), summaries) for up in (False, True)]
+    assert [gain.mean for gain in gains] == [2.0, -2.0]
 
 
 def test_ties_go_to_lower_traffic_then_to_the_earlier_trial():
@@ -54,13 +79,6 @@ def test_a_mean_needs_every_seed():
     assert mean_over_seeds([0.25, 0.75]) == 0.5
     assert mean_over_seeds([0.5, None]) is None
     assert mean_over_seeds([]) is None
-
-
-def test_interval_is_students():
-    found = interval([1.0, 2.0, 3.0])
-    assert found.mean == 2.0
-    assert found.margin == pytest.approx(4.302653 / 3**0.5, rel=1e-6)  # t(0.975, 2) * 1 / sqrt(3)
-    assert interval([0.5]).margin is None
 
 
 def test_new_seeds_are_new():

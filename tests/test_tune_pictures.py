@@ -9,11 +9,12 @@ import pytest
 from rich.console import Console
 from studies import ALGORITHMS, STUDY
 
+from lit_cfl.statistics import interval
 from lit_cfl.tune.importance import FEWEST_TRIALS, importance
 from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.outcome import Outcome
 from lit_cfl.tune.pictures import draw, pareto_front
-from lit_cfl.tune.repeats import Repeated, interval
+from lit_cfl.tune.repeats import Repeated
 from lit_cfl.tune.report import closing_table
 from lit_cfl.tune.scales import Scale
 from lit_cfl.tune.space_file import parse_space

@@ -6,6 +6,7 @@ from typing import Any
 
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment, Prepared
+from lit_cfl.scores import Scores
 from lit_cfl.tune.objective import require_validation
 from lit_cfl.tune.schedulers import scheduler
 from lit_cfl.tune.searchers import searcher
@@ -45,9 +46,12 @@ def notices(space: Space) -> list[str]:
     ]
 
 
-def check_on_clients(study: Study, default: Experiment, corners: Sequence[Experiment]) -> None:
+def check_on_clients(study: Study, default: Experiment, corners: Sequence[Experiment]) -> Scores:
     """Asks whether each corner could begin on the base's clients; where it changes other options than the algorithm's,
     it is prepared as a whole.
+
+    Returns:
+        the scores of the base's task.
 
     Raises:
         InputError: it could not, or its data have no validation part.
@@ -61,6 +65,7 @@ def check_on_clients(study: Study, default: Experiment, corners: Sequence[Experi
         except InputError as error:
             raise _about(point, error) from error
     base.engine.close()
+    return base.engine.scores
 
 
 def _of_base(base: Config) -> Experiment:

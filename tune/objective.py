@@ -6,16 +6,14 @@ from math import isfinite
 from statistics import fmean
 from typing import Any
 
-from lit_cfl.columns import CHOOSABLE, higher_is_better
+from lit_cfl.columns import choosable_columns, higher_is_better, main_column
 from lit_cfl.config_errors import nearest
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Prepared
-from lit_cfl.scores import CLASSIFIER
+from lit_cfl.scores import CLASSIFIER, Scores
 
-DEFAULT = "val/weighted_accuracy"
 TRAFFIC = "traffic/mib"  # decides ties
-_NO_LOSS_IS_HIGHER = 1e9
-_VALIDATION = tuple(name for name in CHOOSABLE if name.startswith("val/"))
+_FAR = 1e9  # beyond any figure
 
 
 @dataclass(frozen=True)
@@ -23,32 +21,47 @@ class Objective:
     """A metric and its better side.
 
     Args:
-        metric: a `val/...` column of `metrics.csv`; lower is better for a loss and a deviation, higher for all else.
+        metric: a `val/...` column of `metrics.csv`; lower is better for a loss and a deviation, and for a score that
+            says so.
+        scores: of the task.
     """
 
-    metric: str = DEFAULT
+    metric: str = main_column(CLASSIFIER)
+    scores: Scores = CLASSIFIER
 
     def __post_init__(self) -> None:
-        if self.metric.startswith("test/"):
+        refuse_test(self.metric)
+        known = tuple(name for name in choosable_columns(self.scores) if name.startswith("val/"))
+        if self.metric not in known:
             raise InputError(
-                f"metric is {self.metric!r}, but a study on test data would report how well it was fitted to them; "
-                f"use val/{self.metric[5:]}: the test figures of the best trial are read once, at the end"
+                f"metric is {self.metric!r}{nearest(self.metric, known)}; "
+                f"a study is judged by one of {', '.join(known)}"
             )
-        if self.metric not in _VALIDATION:
-            raise InputError(
-                f"metric is {self.metric!r}{nearest(self.metric, _VALIDATION)}; "
-                f"a study is judged by one of {', '.join(_VALIDATION)}"
-            )
+
+    @classmethod
+    def of(cls, metric: str | None, scores: Scores) -> "Objective":
+        """The objective of a study; None = the task's first score."""
+        return cls(main_column(scores) if metric is None else metric, scores)
 
     @property
     def mode(self) -> str:
         """`max` or `min`, as Ray Tune says it."""
-        return "max" if higher_is_better(self.metric, CLASSIFIER) else "min"
+        return "max" if higher_is_better(self.metric, self.scores) else "min"
 
     @property
     def worst(self) -> float:
         """What a trial that failed counts as."""
-        return _NO_LOSS_IS_HIGHER if self.mode == "min" else 0.0
+        return _FAR if self.mode == "min" else -_FAR
+
+    @property
+    def usual(self) -> str:
+        """The validation figure that every trial of the task reports."""
+        return main_column(self.scores)
+
+    @property
+    def test(self) -> str:
+        """The test figure of the best and the default setting."""
+        return main_column(self.scores, "test")
 
     def reached(self, value: float, target: float) -> bool:
         """Whether a value is as good as the target."""
@@ -59,6 +72,15 @@ class Objective:
         sign = 1.0 if self.mode == "min" else -1.0
         known = [row for row in rows if row.get(self.metric) is not None and isfinite(row[self.metric])]
         return min(known, key=lambda row: (sign * row[self.metric], row[TRAFFIC]), default=None)
+
+
+def refuse_test(metric: str) -> None:
+    """Raises InputError for a test figure."""
+    if metric.startswith("test/"):
+        raise InputError(
+            f"metric is {metric!r}, but a study on test data would report how well it was fitted to them; "
+            f"use val/{metric[5:]}: the test figures of the best trial are read once, at the end"
+        )
 
 
 def mean_over_seeds(values: Sequence[float | None]) -> float | None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.repeats import Repeated
 from lit_cfl.tune.results import Row
 
@@ -18,6 +19,7 @@ class Outcome:
         importance: of each parameter, highest first; empty with few trials.
         repeated: figures of the best and of the default on new seeds, or None.
         to_upload: how to upload what W&B keeps offline, or None.
+        objective: that the trials were judged by.
     """
 
     path: Path
@@ -26,3 +28,4 @@ class Outcome:
     importance: dict[str, float]
     repeated: Repeated | None
     to_upload: str | None = None
+    objective: Objective = Objective()

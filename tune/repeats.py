@@ -3,41 +3,22 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
 from pathlib import Path
-from statistics import fmean, stdev
 from typing import Any
 
 import ray
-from scipy.stats import t as student
 
 from lit_cfl.checkpoint import write_atomically
 from lit_cfl.run import Watch, run
+from lit_cfl.statistics import Interval, interval, paired_difference
 from lit_cfl.tune.job import Job
 from lit_cfl.tune.leaving import leave_if_asked
+from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.study import Study
 from lit_cfl.variants import Config, build
 
-TEST = "test/weighted_accuracy"
 BEST, DEFAULT = "best", "default"
-_LEVEL = 0.95
 _POLL_SECONDS = 0.5
-
-
-@dataclass(frozen=True)
-class Interval:
-    """A mean with its 95 % confidence interval (Student's t over the seeds).
-
-    Args:
-        mean: over the seeds.
-        margin: half the interval; None with fewer than two seeds.
-    """
-
-    mean: float
-    margin: float | None
-
-    def __str__(self) -> str:
-        return f"{self.mean:.4f}" + ("" if self.margin is None else f" ± {self.margin:.4f}")
 
 
 @dataclass(frozen=True)
@@ -47,7 +28,7 @@ class Repeated:
     Args:
         seeds: which.
         figures: by setting (`best`, `default`) and metric.
-        gain: of the best over the default on test data, seed by seed.
+        gain: of the best over the default on test data, seed by seed; positive = better.
         failed: what could not be repeated, with the reason.
     """
 
@@ -55,14 +36,6 @@ class Repeated:
     figures: dict[str, dict[str, Interval]]
     gain: Interval | None
     failed: list[str]
-
-
-def interval(values: Sequence[float]) -> Interval:
-    """Mean and confidence interval of figures of different seeds."""
-    if len(values) < 2:
-        return Interval(fmean(values), None)
-    quantile = float(student.ppf((1 + _LEVEL) / 2, len(values) - 1))
-    return Interval(fmean(values), quantile * stdev(values) / sqrt(len(values)))
 
 
 def new_seeds(used: Sequence[int], count: int) -> list[int]:
@@ -91,7 +64,9 @@ def repeat(study: Study, job: Job, best: Config, path: Path, say: Callable[[str]
             found[setting][seed] = ray.get(reference)
         except ray.exceptions.RayError as error:
             failed.append(f"{setting}, seed {seed}: {str(error).strip().splitlines()[-1]}")
-    repeated = Repeated(seeds, {name: _figures(study, own) for name, own in found.items()}, _gain(found), failed)
+    repeated = Repeated(
+        seeds, {name: _figures(job.objective, own) for name, own in found.items()}, _gain(job.objective, found), failed
+    )
     path.mkdir(exist_ok=True)  # it is there unless all failed
     _write(path / "repeats.json", found)
     return repeated
@@ -105,16 +80,19 @@ def _summary(config: Config, setting: str, seed: int, path: Path, job: Job) -> M
     return run(experiment, path / setting / f"seed-{seed}", watch, going="resume").summary
 
 
-def _figures(study: Study, own: Mapping[int, Mapping[str, Any]]) -> dict[str, Interval]:
-    values = {name: [summary[name] for summary in own.values()] for name in (study.metric, TEST)}
+def _figures(objective: Objective, own: Mapping[int, Mapping[str, Any]]) -> dict[str, Interval]:
+    names = (objective.metric, objective.test)
+    values = {name: [summary[name] for summary in own.values()] for name in names}
     return {name: interval(known) for name, known in values.items() if known and None not in known}
 
 
-def _gain(found: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> Interval | None:
-    both = sorted(found[BEST].keys() & found[DEFAULT].keys())
-    pairs = [(found[BEST][seed].get(TEST), found[DEFAULT][seed].get(TEST)) for seed in both]
-    gains = [mine - theirs for mine, theirs in pairs if mine is not None and theirs is not None]
-    return interval(gains) if gains else None
+def _gain(objective: Objective, found: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> Interval | None:
+    best, default = (
+        {seed: summary.get(objective.test) for seed, summary in found[setting].items()} for setting in (BEST, DEFAULT)
+    )
+    better, worse = (best, default) if objective.scores[0].higher_is_better else (default, best)
+    gain = paired_difference(better, worse)
+    return gain if gain.count else None
 
 
 def _write(path: Path, found: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> None:

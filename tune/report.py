@@ -5,7 +5,7 @@ from rich.table import Table
 
 from lit_cfl.tune.importance import METHOD
 from lit_cfl.tune.outcome import Outcome
-from lit_cfl.tune.repeats import BEST, DEFAULT, TEST
+from lit_cfl.tune.repeats import BEST, DEFAULT
 from lit_cfl.tune.reporting import ERROR
 from lit_cfl.tune.results import FAILED_STATUS, FINISHED_STATUS
 from lit_cfl.tune.spaces import in_words
@@ -25,9 +25,10 @@ def closing_table(console: Console, study: Study, outcome: Outcome) -> None:
     else:
         parameters = {k: outcome.best[k] for k in ("algorithm", *_keys(study)) if outcome.best.get(k) is not None}
         _say(console, f"Best: {in_words(parameters)}")
-        _say(console, f"{study.metric} of its trial: {outcome.best[study.metric]:.4f}")
+        metric = outcome.objective.metric
+        _say(console, f"{metric} of its trial: {outcome.best[metric]:.4f}")
     if outcome.repeated is not None:
-        _figures(console, study, outcome)
+        _figures(console, outcome)
     if outcome.importance:
         shares = ", ".join(f"{key} {share:.2f}" for key, share in outcome.importance.items())
         _say(console, f"Importance ({METHOD}): {shares}")
@@ -43,16 +44,17 @@ def _keys(study: Study) -> list[str]:
     return [parameter.key for parameter in study.searched().parameters]
 
 
-def _figures(console: Console, study: Study, outcome: Outcome) -> None:
+def _figures(console: Console, outcome: Outcome) -> None:
     repeated = outcome.repeated
     if repeated is None:
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in ("", study.metric, TEST):
+    metrics = (outcome.objective.metric, outcome.objective.test)
+    for heading in ("", *metrics):
         table.add_column(heading, justify="right" if heading else "left")
     for setting in (BEST, DEFAULT):
         figures = repeated.figures[setting]
-        table.add_row(setting, *(str(figures[name]) if name in figures else "-" for name in (study.metric, TEST)))
+        table.add_row(setting, *(str(figures[name]) if name in figures else "-" for name in metrics))
     table.add_row("gain", "", "-" if repeated.gain is None else str(repeated.gain))
     console.print(table)
     _say(console, f"(means and 95 % intervals over the new seeds {repeated.seeds})")

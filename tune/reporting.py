@@ -17,7 +17,7 @@ from lit_cfl.experiment import Experiment
 from lit_cfl.resume import finished_summary
 from lit_cfl.run import Finished
 from lit_cfl.tune.job import Job
-from lit_cfl.tune.objective import DEFAULT, TRAFFIC, mean_over_seeds
+from lit_cfl.tune.objective import TRAFFIC, mean_over_seeds
 from lit_cfl.tune.replay import saved_copy
 
 ROUNDS = "rounds"  # what schedulers count: rounds that were run
@@ -56,7 +56,7 @@ class Report:
 
     def row(self, row: Mapping[str, Any]) -> None:
         """A round is over. Raises InputError where it cannot give the metric."""
-        if row.get(self.job.objective.metric) is None and row.get(DEFAULT) is not None:
+        if row.get(self.job.objective.metric) is None and row.get(self.job.objective.usual) is not None:
             raise self._never_reported()
         if not self._first_seed or row["round"] >= self._rounds or row.get(self.job.objective.metric) is None:
             return
@@ -82,8 +82,8 @@ class Report:
         self._send(_reported(parts[0]) | each | whole | {FINISHED: True})
 
     def _never_reported(self) -> InputError:
-        metric = self.job.objective.metric
-        return InputError(f"{metric} was never reported: this algorithm and these data do not give it; use {DEFAULT}")
+        metric, usual = self.job.objective.metric, self.job.objective.usual
+        return InputError(f"{metric} was never reported: this algorithm and these data do not give it; use {usual}")
 
     def failed(self, error: Exception) -> None:
         """The trial cannot go on."""

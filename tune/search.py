@@ -64,10 +64,11 @@ def run_study(
             rows = trial_rows(results, prepared.job)
             _remove_orphans(path / TRIALS, rows)
             write_trials(path / "trials.csv", rows, prepared.job)
-            shares = importance(rows, prepared.space, study.objective)
-            draw(path / PICTURES, rows, prepared.space, study.objective, shares)
-            best = study.objective.best([row for row in rows if row["status"] == FINISHED_STATUS])
-            outcome = Outcome(path, rows, best, shares, None)
+            objective = prepared.job.objective
+            shares = importance(rows, prepared.space, objective)
+            draw(path / PICTURES, rows, prepared.space, objective, shares)
+            best = objective.best([row for row in rows if row["status"] == FINISHED_STATUS])
+            outcome = Outcome(path, rows, best, shares, None, objective=objective)
             if best is not None:
                 say(f"best trial: {best['trial_id']}; see {path / 'best.yaml'}")
                 whole = write_best(path / "best.yaml", path / TRIALS / best["trial_id"], prepared.job, best)

@@ -10,6 +10,7 @@ from ray.tune.search.optuna import OptunaSearch
 
 from lit_cfl.errors import InputError
 from lit_cfl.tune.classes import built, named_class
+from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.schedulers import is_population_based
 from lit_cfl.tune.spaces import Integers, OneOf, Parameter, Space, as_plain
 from lit_cfl.tune.study import Study
@@ -18,7 +19,7 @@ _SEARCHERS = {"BasicVariantGenerator": BasicVariantGenerator, "OptunaSearch": Op
 _SEEDS = ("seed", "random_state", "random_state_seed", "random_seed")  # names of one thing in Ray's searchers
 
 
-def searcher(study: Study, space: Space) -> Any:
+def searcher(study: Study, space: Space, objective: Objective = Objective()) -> Any:
     """The searcher, seeded.
 
     Raises:
@@ -34,7 +35,7 @@ def searcher(study: Study, space: Space) -> Any:
     if issubclass(kind, BasicVariantGenerator):  # Ray itself limits all others
         return built(kind, seed | {"max_concurrent": study.limits.concurrent or 0} | given, "searcher")
     if issubclass(kind, OptunaSearch) and space.conditional:
-        mine = {"metric": study.metric, "mode": study.objective.mode, "space": partial(_suggest, space)}
+        mine = {"metric": objective.metric, "mode": objective.mode, "space": partial(_suggest, space)}
         return built(kind, seed | mine | given, "searcher")
     return built(kind, seed | given, "searcher")
 

@@ -9,7 +9,7 @@ import yaml
 
 from lit_cfl.checkpoint import write_atomically
 from lit_cfl.errors import InputError
-from lit_cfl.tune.objective import DEFAULT, Objective
+from lit_cfl.tune.objective import refuse_test
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.spaces import Space
 
@@ -71,7 +71,7 @@ class Study:
         space: what is searched: dotted names of options, each with one of uniform, loguniform, quniform, randint,
             choice, grid.
         name: of the study, and of its directory.
-        metric: a `val/...` column of `metrics.csv`.
+        metric: a `val/...` column of `metrics.csv`; None = `val/weighted_` of the task's first score.
         seeds: of every trial; None = the base's.
         search_seed: of the search itself.
         searcher: a Ray Tune searcher: its class, or class_path and init_args; None = random search.
@@ -84,7 +84,7 @@ class Study:
     base: str | dict[str, Any]
     space: dict[str, Any]
     name: str = "study"
-    metric: str = DEFAULT
+    metric: str | None = None
     seeds: list[int] | None = None
     search_seed: int = 0
     searcher: str | dict[str, Any] | None = None
@@ -100,7 +100,8 @@ class Study:
             raise InputError(f"num_repeats is {self.num_repeats}; give 0 or more")
         if self.seeds is not None and (not self.seeds or len(set(self.seeds)) < len(self.seeds)):
             raise InputError(f"seeds is {self.seeds}; give one or more different numbers, such as [0, 1, 2]")
-        Objective(self.metric)
+        if self.metric is not None:
+            refuse_test(self.metric)
 
     @property
     def whole_base(self) -> dict[str, Any]:
@@ -108,10 +109,6 @@ class Study:
         if not isinstance(self.base, dict):
             raise InputError(f"base is {self.base!r}; read it first, with lit_cfl.variants.base_config")
         return self.base
-
-    @property
-    def objective(self) -> Objective:
-        return Objective(self.metric)
 
     @property
     def num_trials(self) -> int:

@@ -24,13 +24,13 @@ _WORKER_DEATHS = 3  # of one trial, that are survived
 def new_tuner(prepared: Prepared, trainable: Any, records: Path) -> ray_tune.Tuner:
     """A tuner that has not begun; its records go to a folder."""
     study, space, limits = prepared.study, prepared.space, prepared.study.limits
-    objective = study.objective
-    chosen = searcher(study, space)
+    objective = prepared.job.objective
+    chosen = searcher(study, space, objective)
     return ray_tune.Tuner(
         trainable,
         param_space=_left_to_ray(space, chosen),
         tune_config=ray_tune.TuneConfig(
-            metric=study.metric,
+            metric=objective.metric,
             mode=objective.mode,
             search_alg=chosen,
             scheduler=scheduler(study, space, prepared.rounds, prepared.first_clustering_round),
@@ -46,7 +46,7 @@ def new_tuner(prepared: Prepared, trainable: Any, records: Path) -> ray_tune.Tun
             failure_config=ray_tune.FailureConfig(max_failures=_WORKER_DEATHS),
             checkpoint_config=ray_tune.CheckpointConfig(num_to_keep=4),
             stop=TargetReached(objective, limits.target),
-            callbacks=[LeaveWhenAsked(), TellOfTrials(space, study.metric, study.num_trials)],
+            callbacks=[LeaveWhenAsked(), TellOfTrials(space, objective.metric, study.num_trials)],
             verbose=0,
         ),
     )
@@ -54,7 +54,7 @@ def new_tuner(prepared: Prepared, trainable: Any, records: Path) -> ray_tune.Tun
 
 def restored_tuner(prepared: Prepared, trainable: Any, records: Path) -> ray_tune.Tuner:
     """A tuner that goes on from its records."""
-    space = _left_to_ray(prepared.space, searcher(prepared.study, prepared.space))
+    space = _left_to_ray(prepared.space, searcher(prepared.study, prepared.space, prepared.job.objective))
     return ray_tune.Tuner.restore(str(records), trainable=trainable, param_space=space)
 
 

@@ -21,8 +21,6 @@ from lit_cfl.progress import Screen
 from lit_cfl.run_directory import default_run_directory, locked
 from lit_cfl.tracking.offline import sync_line
 
-PICTURE = "pictures/accuracy.png"
-
 
 def compare(arguments: Sequence[str]) -> int:
     """Runs a comparison. Returns 1 where a run failed, 128 + the signal where one ended it."""
@@ -74,16 +72,17 @@ def _plan(comparison: Comparison) -> Plan:
 
 
 def write_picture(path: Path, results: Results) -> str | None:
-    """`pictures/accuracy.png`, where there is anything to draw. Returns its place in the directory."""
+    """Draws `pictures/<score>.png`, where there is anything to draw. Returns its place in the directory."""
     if not any(results.curves.values()):
         return None
-    from lit_cfl.compare.picture import accuracy_over_rounds  # matplotlib takes a second to import
+    from lit_cfl.compare.picture import score_over_rounds  # matplotlib takes a second to import
 
-    file = path / PICTURE
+    name = f"pictures/{results.score.name}.png"
+    file = path / name
     file.parent.mkdir(exist_ok=True)
-    figure = accuracy_over_rounds(results.curves, results.rows[0]["target"])
+    figure = score_over_rounds(results.curves, results.rows[0]["target"], results.score.title)
     write_atomically(file, lambda opened: figure.savefig(opened, dpi=120, format="png"))
-    return PICTURE
+    return name
 
 
 def _show(screen: Screen, results: Results, path: Path) -> None:

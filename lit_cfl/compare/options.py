@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from pathlib import Path
 
 from lit_cfl.errors import InputError
@@ -39,7 +40,7 @@ class Words:
         seeds: empty = the file's.
         compare_dir: where the files go; None = runs/<name>-compare-<time>.
         resume: a comparison to go on with, or None.
-        target: a test accuracy, or None.
+        target: a test figure, or None.
         num_cpus: cores to use, or None for all.
         quiet, dry_run: as for `lit-cfl run`.
         rest: options of the experiment and of single algorithms.
@@ -77,8 +78,8 @@ def read_words(arguments: Sequence[str]) -> Words:
         raise InputError("nothing says on which experiment to compare; give a file: --config quickstart")
     elif not given.algorithms:
         raise InputError("nothing says what to compare; give --algorithms, such as --algorithms FedAvg IFCA")
-    if given.target is not None and not 0 < given.target <= 1:
-        raise InputError(f"--target is {given.target:g}; it is a test accuracy, so give a number above 0, 1 at most")
+    if given.target is not None and not isfinite(given.target):
+        raise InputError(f"--target is {given.target:g}; it is a figure on test data, so give a number, such as 0.8")
     if given.num_cpus is not None:
         _require_cores(given.num_cpus)
     return Words(
@@ -100,7 +101,11 @@ def _parser() -> argparse.ArgumentParser:
     add("--seeds", nargs="+", metavar="N", help="In place of the file's.")
     add("--compare_dir", metavar="DIR", help="Where the files go (default: runs/<name>-compare-<time>).")
     add("--resume", metavar="DIR", help="Go on with a comparison as it was begun.")
-    add("--target", type=float, help="Test accuracy for the columns rounds and MiB (default: what all runs reach).")
+    add(
+        "--target",
+        type=float,
+        help="Test figure of the first score for the columns rounds and MiB (default: what all runs reach).",
+    )
     add("--num_cpus", type=int, help="Cores to use (default: all); 1: one run after the other, without Ray.")
     add("--quiet", action="store_true", help="Print the comparison's directory at the end; no more but errors.")
     add("--dry-run", action="store_true", help="Check everything and say what would run; run nothing.")

@@ -1,4 +1,4 @@
-"""Accuracy over the rounds: a line an algorithm, and how far its seeds spread."""
+"""A score over the rounds: a line an algorithm, and how far its seeds spread."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,12 +10,15 @@ from matplotlib.ticker import MaxNLocator
 _STYLES = ("-", "--", ":", "-.")
 
 
-def accuracy_over_rounds(curves: Mapping[str, Mapping[int, Sequence[float]]], target: float | None) -> Figure:
+def score_over_rounds(
+    curves: Mapping[str, Mapping[int, Sequence[float]]], target: float | None, score: str = "accuracy"
+) -> Figure:
     """Means over the seeds, with a band of one standard deviation where there are two seeds or more.
 
     Args:
-        curves: for each algorithm the accuracies of its runs by round.
+        curves: for each algorithm the figures of its runs by round.
         target: drawn as a thin line.
+        score: what they are, in words.
     """
     figure = Figure(figsize=(8, 4.8), layout="constrained")
     axes = figure.subplots()
@@ -33,7 +36,7 @@ def accuracy_over_rounds(curves: Mapping[str, Mapping[int, Sequence[float]]], ta
             axes.fill_between(rounds, mean - deviation, mean + deviation, color=colour, alpha=0.15, linewidth=0)
     if target is not None:
         axes.axhline(target, color="grey", linewidth=0.8, linestyle=":", zorder=0, label=f"target {target:g}")
-    axes.set(xlabel="round", ylabel="weighted test accuracy", title="Mean over seeds, band: one standard deviation")
+    axes.set(xlabel="round", ylabel=f"weighted test {score}", title="Mean over seeds, band: one standard deviation")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.grid(alpha=0.25)
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5))

@@ -13,6 +13,7 @@ from lit_cfl.configuration import experiment_parser
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
 from lit_cfl.local.plan import PlanOptions
+from lit_cfl.scores import ACCURACY, Score
 from lit_cfl.variants import base_config, build
 
 _CLUSTERS = "num_clusters"
@@ -100,6 +101,7 @@ def _checked(comparison: Comparison) -> Comparison:
     for seed in comparison.seeds:
         prepared = comparison.first.of_seed(seed).prepare(seed)
         plan = plan or asdict(prepared.engine.plan)
+        _require_target(comparison.target, prepared.engine.scores[0])
         for name, experiment in comparison.experiments.items():
             try:
                 if experiment.described().get("tiny"):  # its data depend on the number of clusters
@@ -109,6 +111,11 @@ def _checked(comparison: Comparison) -> Comparison:
                 raise InputError(f"{name}, seed {seed}: {error}") from error
         prepared.engine.close()
     return replace(comparison, experiments={k: _under(e, plan or {}) for k, e in comparison.experiments.items()})
+
+
+def _require_target(target: float | None, score: Score) -> None:
+    if target is not None and score == ACCURACY and not 0 < target <= 1:
+        raise InputError(f"--target is {target:g}; it is a test accuracy, so give a number above 0, 1 at most")
 
 
 def _under(experiment: Experiment, plan: Mapping[str, Any]) -> Experiment:

@@ -7,18 +7,19 @@ from typing import Any
 
 import torch
 
+from lit_cfl.columns import main_column
 from lit_cfl.compare.comparison import Comparison
 from lit_cfl.compare.jobs import Job, summary_of
-from lit_cfl.compare.statistics import ACCURACY, common_target, cost_of, paired_difference, spread
+from lit_cfl.compare.target import common_target, cost_of
+from lit_cfl.scores import CLASSIFIER, Score, recorded_scores
+from lit_cfl.statistics import paired_difference, spread
 from lit_cfl.tables import read_table
 
 Row = dict[str, Any]
-RUNS = {
-    "test_accuracy": ACCURACY, "val_accuracy": "val/weighted_accuracy", "clusters": "clusters/count",
-    "ari": "clusters/ari", "unplaced": "clusters/unobserved", "mib": "traffic/mib", "seconds": "time/elapsed_seconds",
-    "stopped": "stopped",
+_RUNS = {
+    "clusters": "clusters/count", "ari": "clusters/ari", "unplaced": "clusters/unobserved", "mib": "traffic/mib",
+    "seconds": "time/elapsed_seconds", "stopped": "stopped",
 }  # fmt: skip
-RUN_COLUMNS = ("algorithm", "seed", "status", "rounds", *RUNS, "rounds_to_target", "mib_to_target", "error")
 COLUMNS = (
     "algorithm", "class", "runs", "failed", "test_mean", "test_sd", "val_mean", "val_sd", "pairs", "difference",
     "difference_low", "difference_high", "ari_mean", "ari_sd", "target", "reached", "rounds_to_target", "mib_to_target",
@@ -26,21 +27,33 @@ COLUMNS = (
 )  # fmt: skip
 
 
+def run_columns(score: Score) -> tuple[str, ...]:
+    """The columns of `runs.csv`."""
+    return ("algorithm", "seed", "status", "rounds", *_figures(score), "rounds_to_target", "mib_to_target", "error")
+
+
+def _figures(score: Score) -> dict[str, str]:
+    """What a row of `runs.csv` takes from a run's summary."""
+    return {f"{split}_{score.name}": main_column((score,), split) for split in ("test", "val")} | _RUNS
+
+
 @dataclass(frozen=True)
 class Results:
     """Of a comparison.
 
     Args:
-        runs: a row an algorithm and seed, with `RUN_COLUMNS`.
+        runs: a row an algorithm and seed, with `run_columns`.
         rows: a row an algorithm, with `COLUMNS`.
         notes: sentences that belong under the table.
-        curves: test accuracies of each algorithm's finished runs by round, in the rounds that all of them have.
+        curves: test figures of each algorithm's finished runs by round, in the rounds that all of them have.
+        score: that is compared, the first of the task.
     """
 
     runs: Sequence[Row]
     rows: Sequence[Row]
     notes: Sequence[str]
     curves: Mapping[str, Mapping[int, Sequence[float]]]
+    score: Score = CLASSIFIER[0]
 
     @property
     def failed(self) -> list[Row]:
@@ -54,34 +67,43 @@ def collect(comparison: Comparison, path: Path, errors: Mapping[Job, str]) -> Re
     summaries = {job: summary_of(job, comparison) for job in jobs}
     done = {job: summary for job, summary in summaries.items() if summary is not None}
     metrics = {job: read_table(job.folder / "metrics.csv") for job in done}
-    target = comparison.target or common_target([summary[ACCURACY] for summary in done.values()])
-    runs = [_run_row(job, done.get(job), cost_of(metrics.get(job, []), target), errors.get(job)) for job in jobs]
-    rows = [_row(comparison, name, runs, target) for name in comparison.names]
-    curves = {name: _curve(rows for job, rows in metrics.items() if job.name == name) for name in comparison.names}
-    return Results(runs, rows, [*_mismatches(comparison, list(done)), *_notes(comparison, runs, rows, target)], curves)
+    scores = next(map(recorded_scores, done.values()), CLASSIFIER)
+    score, column = scores[0], main_column(scores, "test")
+    target = comparison.target
+    if target is None:
+        target = common_target([summary[column] for summary in done.values()], score)
+    costs = {job: cost_of(metrics.get(job, []), target, scores) for job in jobs}
+    runs = [_run_row(job, done.get(job), costs[job], errors.get(job), score) for job in jobs]
+    rows = [_row(comparison, name, runs, target, score) for name in comparison.names]
+    curves = {
+        name: _curve((rows for job, rows in metrics.items() if job.name == name), column) for name in comparison.names
+    }
+    notes = [*_mismatches(comparison, list(done)), *_notes(comparison, runs, rows, target, score)]
+    return Results(runs, rows, notes, curves, score)
 
 
-def _run_row(job: Job, summary: Row | None, cost: tuple[int, float] | None, error: str | None) -> Row:
+def _run_row(job: Job, summary: Row | None, cost: tuple[int, float] | None, error: str | None, score: Score) -> Row:
     row: Row = {"algorithm": job.name, "seed": job.seed}
     if summary is None:
         return row | {"status": "failed" if error else "missing", "error": error}
     rounds, mib = cost or (None, None)
     row |= {"status": "finished", "rounds": summary["round"], "rounds_to_target": rounds, "mib_to_target": mib}
-    return row | {column: summary[name] for column, name in RUNS.items()}
+    return row | {column: summary[name] for column, name in _figures(score).items()}
 
 
-def _row(comparison: Comparison, name: str, runs: Sequence[Row], target: float | None) -> Row:
+def _row(comparison: Comparison, name: str, runs: Sequence[Row], target: float | None, score: Score) -> Row:
     mine = [run for run in runs if run["algorithm"] == name]
     done = [run for run in mine if run["status"] == "finished"]
     first = [run for run in runs if run["algorithm"] == comparison.names[0]]
-    test, val, ari = (spread([run[key] for run in done]) for key in ("test_accuracy", "val_accuracy", "ari"))
+    keys = (f"test_{score.name}", f"val_{score.name}", "ari")
+    test, val, ari = (spread([run[key] for run in done]) for key in keys)
     reached = [run for run in done if run["rounds_to_target"] is not None]
     row: Row = {"algorithm": name, "class": type(comparison.experiments[name].algorithm).__name__, "runs": len(done)}
     row |= {"failed": len(mine) - len(done), "test_mean": test.mean, "test_sd": test.deviation}
     row |= {"val_mean": val.mean, "val_sd": val.deviation, "ari_mean": ari.mean, "ari_sd": ari.deviation}
     if name != comparison.names[0]:
-        gain = paired_difference(_by_seed(mine), _by_seed(first))
-        row |= {"pairs": gain.pairs, "difference": gain.mean}
+        gain = paired_difference(*({run["seed"]: run.get(keys[0]) for run in both} for both in (mine, first)))
+        row |= {"pairs": gain.count, "difference": gain.mean}
         row |= {"difference_low": gain.low, "difference_high": gain.high}
     row |= {"target": target, "reached": len(reached), "rounds_with_all_clients": comparison.rounds_with_all(name)}
     whole = reached if len(reached) == len(done) else []
@@ -89,12 +111,8 @@ def _row(comparison: Comparison, name: str, runs: Sequence[Row], target: float |
     return row | {key: spread([run[key] for run in done]).mean for key in ("mib", "seconds")}
 
 
-def _by_seed(runs: Sequence[Row]) -> dict[int, float | None]:
-    return {run["seed"]: run.get("test_accuracy") for run in runs}
-
-
-def _curve(tables: Iterable[Sequence[Row]]) -> dict[int, list[float]]:
-    known = [{row["round"]: row[ACCURACY] for row in rows if row[ACCURACY] is not None} for rows in tables]
+def _curve(tables: Iterable[Sequence[Row]], column: str) -> dict[int, list[float]]:
+    known = [{row["round"]: row[column] for row in rows if row[column] is not None} for rows in tables]
     shared = set.intersection(*(set(one) for one in known)) if known else set()
     return {round: [one[round] for one in known] for round in sorted(shared)}
 
@@ -119,20 +137,22 @@ def fingerprint(folder: Path) -> dict[str, str]:
     return dict(saved["fingerprint"])
 
 
-def _notes(comparison: Comparison, runs: Sequence[Row], rows: Sequence[Row], target: float | None) -> list[str]:
-    first, seeds = comparison.names[0], len(comparison.seeds)
-    notes = ["Accuracy: weighted test accuracy after the last round, mean ± standard deviation over seeds."]
+def _notes(
+    comparison: Comparison, runs: Sequence[Row], rows: Sequence[Row], target: float | None, score: Score
+) -> list[str]:
+    first, seeds, name = comparison.names[0], len(comparison.seeds), score.title
+    what = f"{name.capitalize()}: weighted test {name} after the last round"
+    what += "" if score.higher_is_better else " (lower is better)"
+    notes = [f"{what}, mean ± standard deviation over seeds."]
     if seeds == 1:
-        notes = ["Accuracy: weighted test accuracy after the last round. One seed: no deviation and no interval."]
+        notes = [f"{what}. One seed: no deviation and no interval."]
     elif len(rows) > 1:
-        notes.append(
-            f"Difference to {first}: mean over paired seeds [95 % percentile bootstrap interval, 9,999 resamples]; "
-            "with fewer than ten seeds it is too narrow, see docs/compare.md."
-        )
+        notes.append(f"Difference to {first}: mean over paired seeds [95 % interval by Student's t].")
     if target is not None:
-        said = "as asked" if comparison.target else "the lowest accuracy that a run ends with"
+        worst = "lowest" if score.higher_is_better else "highest"
+        said = f"the {worst} {name} that a run ends with" if comparison.target is None else "as asked"
         notes.append(
-            f"Rounds and MiB: until the test accuracy is {target:g} ({said}); test data only report, "
+            f"Rounds and MiB: until the test {name} is {target:g} ({said}); test data only report, "
             "and rounds in which some clients have no model yet do not count."
         )
     for row in rows:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.text import Text
 
 from lit_cfl.checkpoint import write_atomically
-from lit_cfl.compare.results import COLUMNS, RUN_COLUMNS, Results, Row
+from lit_cfl.compare.results import COLUMNS, Results, Row, run_columns
 from lit_cfl.progress.tables import new_table
 from lit_cfl.tables import as_csv, blank_nan
 
@@ -22,14 +22,14 @@ _TEX = {
 
 def cells(results: Results) -> list[list[str]]:
     """Headings and a line an algorithm, as plain text; a dash stands for what is not known."""
-    rows = results.rows
+    rows, score = results.rows, results.score.title
     target = rows[0]["target"]
     at = "target" if target is None else f"{target:g}"
     columns: dict[str, Callable[[Row], str]] = {
         "algorithm": lambda row: row["algorithm"] + ("†" if row["rounds_with_all_clients"] else ""),
         "seeds": lambda row: str(row["runs"]),
-        "test accuracy": lambda row: _spread(row, "test"),
-        "val accuracy": lambda row: _spread(row, "val"),
+        f"test {score}": lambda row: _spread(row, "test"),
+        f"val {score}": lambda row: _spread(row, "val"),
         f"difference to {rows[0]['algorithm']}": lambda row: "" if row is rows[0] else _difference(row),
         "ARI": lambda row: _spread(row, "ari", 2),
         f"rounds to {at}": lambda row: _cost(row, "rounds_to_target"),
@@ -38,7 +38,7 @@ def cells(results: Results) -> list[list[str]]:
         "time s": lambda row: _number(row["seconds"], 1),
     }
     if all(row["val_mean"] is None for row in rows):
-        del columns["val accuracy"]
+        del columns[f"val {score}"]
     return [list(columns), *([text(row) for text in columns.values()] for row in rows)]
 
 
@@ -68,9 +68,8 @@ def show_table(console: Console, results: Results) -> None:
     """On the screen; a narrow terminal gets fewer columns, a file or pipe all of them."""
     lines = cells(results)
     if console.is_terminal and console.width < _WIDE:
-        kept = [
-            k for k, heading in enumerate(lines[0]) if heading not in ("seeds", "val accuracy", "traffic MiB", "time s")
-        ]
+        dropped = ("seeds", f"val {results.score.title}", "traffic MiB", "time s")
+        kept = [k for k, heading in enumerate(lines[0]) if heading not in dropped]
         lines = [[line[k] for k in kept] for line in lines]
     table = new_table(*(heading.replace(" to ", " to\n") for heading in lines[0]))
     for column in table.columns:
@@ -85,7 +84,7 @@ def as_markdown(results: Results, title: str, picture: str | None) -> str:
     headings, *lines = [[_markdown(text) for text in line] for line in cells(results)]
     rule = ["---", *["---:"] * (len(headings) - 1)]
     table = [f"| {' | '.join(line)} |" for line in (headings, rule, *lines)]
-    shown = [] if picture is None else ["", f"![test accuracy over rounds]({picture})"]
+    shown = [] if picture is None else ["", f"![test {results.score.title} over rounds]({picture})"]
     notes = [f"- {_markdown(note)}" for note in results.notes]
     return "\n".join([f"# {_markdown(title)}", "", *table, "", *notes, *shown]) + "\n"
 
@@ -125,7 +124,7 @@ def write_tables(path: Path, results: Results, title: str, picture: str | None) 
         "results.md": as_markdown(results, title, picture).encode(),
         "results.tex": as_latex(results).encode(),
         "results.csv": _csv(COLUMNS, results.rows),
-        "runs.csv": _csv(RUN_COLUMNS, results.runs),
+        "runs.csv": _csv(run_columns(results.score), results.runs),
     }
     for name, text in texts.items():
         write_atomically(path / name, lambda file, text=text: file.write(text))  # type: ignore[misc]  # mypy infers no default
