@@ -99,7 +99,8 @@ def assign_newcomers(arguments: Sequence[str]) -> int:
             "say which clients are new: --data NAME, or options of the run's own, such as --data.num_clients 8"
         )
     saved = load_run(given.run_dir)
-    progress.assignment_table(Console(), saved.path, saved.assign(_other_data(saved, rest)))
+    placed = saved.assign(_other_data(saved, rest))
+    progress.assignment_table(Console(), saved.path, placed, saved.experiment.algorithm.closeness)
     return 0
 
 

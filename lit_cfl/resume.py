@@ -74,7 +74,7 @@ def with_stored_plan(experiment: Experiment, stored: Mapping[str, Any]) -> Exper
     except (InputError, TypeError) as error:
         raise InputError(
             f"the run was begun under plan {_in_words(stored['plan'])}, which this machine cannot run: {error}. "
-            "With --new_plan it goes on under a plan for this machine (results may differ by rounding)"
+            "With --new_plan it goes on under a plan for this machine, and no more to the bit (docs/results.md)"
         ) from error
     return recorded
 

@@ -19,6 +19,7 @@ from lit_cfl.data.lists import with_lists
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import SplitScores, score_clients
 from lit_cfl.experiment import Experiment, Prepared
+from lit_cfl.local.engine import Engine
 from lit_cfl.resume import require_agreement, require_same_data, stored_config, with_own_partition, with_stored_plan
 from lit_cfl.run_contents import Row
 from lit_cfl.seeds import generator
@@ -31,13 +32,30 @@ class Placed:
 
     Args:
         assignment: models `[K, d]` and the cluster of each newcomer `[n]`, -1 = could not be placed (no data).
-        closeness: `[n, K]` by the algorithm's own measure, larger is closer; None if it compares nothing.
+        new: whether that cluster's model was made for newcomers, bool `[n]`; the run has none of that number then.
+        closeness: with the run's clusters `[n, clusters]`, larger is closer; None if the algorithm compares nothing.
         test: scores on the newcomers' test data, those that were placed; None if there are none.
+        engine: makes modules of models.
     """
 
     assignment: Assignment
+    new: Tensor
     closeness: Tensor | None
     test: SplitScores | None
+    engine: Engine
+
+    def module(self, newcomer: int) -> LightningModule:
+        """A newcomer's LightningModule in evaluation mode.
+
+        Raises:
+            InputError: there is no such newcomer, or it could not be placed.
+        """
+        clusters = self.assignment.index
+        if not 0 <= newcomer < len(clusters):
+            raise InputError(f"there is no newcomer {newcomer}; there are 0 to {len(clusters) - 1}")
+        if clusters[newcomer] < 0:
+            raise InputError(f"newcomer {newcomer} has no model: it could not be placed; give it training data")
+        return self.engine.module(self.assignment.models[clusters[newcomer]]).eval()
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,7 +138,15 @@ class SavedRun:
         test = None
         if placed.any() and data.test.sizes.any():
             test = score_clients(engine, found.models, found.index[placed], clients[placed], data, "test")
-        return Placed(found, info.closeness, test)
+        return Placed(found, self._unknown(found), info.closeness, test, engine)
+
+    def _unknown(self, found: Assignment) -> Tensor:
+        """Which clients were assigned a model that the run does not have, bool `[n]`."""
+        models = self.served().models
+        new = torch.ones(len(found.models), dtype=torch.bool)
+        both = min(len(models), len(found.models))
+        new[:both] = (found.models[:both] != models[:both]).any(1)  # a free number may be given anew
+        return (found.index >= 0) & new[found.index]
 
 
 def load_run(path: Path | str, experiment: Experiment | None = None) -> SavedRun:

@@ -51,6 +51,17 @@ def test_nobody_trains_twice_on_the_same_batches_of_a_round(kind: type[Algorithm
 
 
 @pytest.mark.parametrize("kind", ALL)
+def test_measure_of_closeness_is_named_where_newcomers_are_compared_with_clusters(kind: type[Algorithm]):
+    work, algorithm = QuadraticWork(torch.eye(9, dtype=torch.float64), torch.arange(1, 10), 0.5), kind()
+    work.population = torch.arange(8)
+    state, _ = algorithm.init(work, generator(3, "init"))
+    for round in (0, algorithm.first_clustering_round()):
+        state, _ = algorithm.round(state, work.population, work.at(round), generator(3, "round", round))
+    _, info = algorithm.place(state, torch.tensor([8]), work, generator(3, "place"))
+    assert (info.closeness is None) == (kind.closeness == Algorithm.closeness)
+
+
+@pytest.mark.parametrize("kind", ALL)
 def test_ours_cite_their_paper(kind: type[Algorithm]):
     docstring = inspect.getmodule(kind).__doc__
     assert re.search(r"arXiv:\d{4}\.\d{4,5}|Cybersecurity 6, 2023", docstring)

@@ -7,16 +7,19 @@ from pathlib import Path
 import pytest
 import torch
 from lightning import Trainer
+from rich.console import Console
 from torch.utils.data import DataLoader, TensorDataset
 
 from lit_cfl import Experiment, load_run
-from lit_cfl.algorithms import FedGroup
+from lit_cfl.algorithms import Assignment, Ditto, FedGroup
 from lit_cfl.cli import main
 from lit_cfl.datamodules import Digits
 from lit_cfl.errors import InputError
 from lit_cfl.local.hooks import needs_trainer
 from lit_cfl.local.work import Budget
 from lit_cfl.nets import MCLR
+from lit_cfl.progress import assignment_table
+from lit_cfl.saved import Placed
 from lit_cfl.tables import read_table
 from lit_cfl.tasks import Classification
 
@@ -65,6 +68,50 @@ def test_newcomers_join_the_cluster_of_their_rotation(path: Path):
     assert torch.equal(placed.closeness.argmax(1), placed.assignment.index)
     assert placed.test is not None
     assert placed.test.count.tolist() == data.test.sizes.tolist()
+
+
+def test_newcomer_of_ditto_has_a_model_that_the_run_does_not_have(tmp_path: Path):
+    def task() -> Classification:
+        return Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1))
+
+    experiment = Experiment(Digits(8), task, Ditto(), rounds=1, cohort_size=3)
+    experiment.run(tmp_path / "run")
+    saved = load_run(tmp_path / "run", experiment)
+    placed = saved.assign(Digits(4, partition_seed=9).federated(0))
+    assert placed.assignment.index.tolist() == [3, 4, 5, 6]  # behind the three of the cohort
+    assert placed.new.tolist() == [True] * 4
+    with pytest.raises(InputError, match="there is no cluster 4 in"):
+        saved.module(4)
+    module = placed.module(1)
+    rows = torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
+    assert torch.equal(rows, placed.assignment.models[4])
+    with pytest.raises(InputError, match=r"there is no newcomer 4; there are 0 to 3"):
+        placed.module(4)
+
+
+def test_founded_clusters_are_marked_as_new_in_the_table_and_free_numbers_are_no_next_best(capsys):
+    """The run has clusters 0 and 2; number 1 is free. Newcomers found clusters 1 and 3; the last has no data."""
+    inf, nan = float("inf"), float("nan")
+    placed = Placed(
+        Assignment(torch.zeros(4, 1), torch.tensor([2, 3, 1, -1])),
+        new=torch.tensor([False, True, True, False]),
+        closeness=torch.tensor([[0.25, -inf, 0.75], [0.125, -inf, -0.5], [-0.5, -inf, 0.0625], [nan] * 3]),
+        test=None,
+        engine=None,
+    )
+    assignment_table(Console(width=100), Path("runs/mine"), placed, "cosine of two things")
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[1:4] == [
+        ["0", "2", "0.750", "0", "(0.250)"],
+        ["1", "3", "(new)", "new", "0", "(0.125)"],
+        ["2", "1", "(new)", "new", "2", "(0.062)"],
+    ]
+    assert " ".join(lines[4]) == "3 none: no training data"
+    assert " ".join(lines[5]) == "(closeness: cosine of two things; larger is closer)"
+    assert lines[6] == ["Models:", "lit_cfl.load_run('runs/mine').module(<cluster>)"]
+    assert lines[7] == ["New", "ones:", "lit_cfl.load_run('runs/mine').assign(<data>).module(<newcomer>)"]
+    with pytest.raises(InputError, match="newcomer 3 has no model: it could not be placed; give it training data"):
+        placed.module(3)
 
 
 def test_evaluate_prints_the_figures_of_the_run(path: Path, capsys: pytest.CaptureFixture[str]):

@@ -91,6 +91,7 @@ class FedGroup(Algorithm):
     weights: ClusterWeights = "examples"
     state_type: ClassVar[type] = FedGroupState
     score_columns: ClassVar[tuple[str, ...]] = ("clusters/inertia",)
+    closeness: ClassVar[str] = "cosine of the client's first update with the cluster's direction"
 
     def __post_init__(self) -> None:
         require_positive(num_clusters=self.num_clusters, pretrain_scale=self.pretrain_scale)

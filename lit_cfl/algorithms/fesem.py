@@ -76,6 +76,7 @@ class FeSEM(Algorithm):
     shift_threshold: float = 0.2
     shift_metric: ShiftMetric = "total_variation"
     state_type = FeSEMState
+    closeness = "minus the distance of the client's model from the cluster's"
     score_columns = SHIFT_SCORES
     tables = MIGRATIONS
 

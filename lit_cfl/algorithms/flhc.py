@@ -66,6 +66,7 @@ class FLHC(Algorithm):
     threshold: float | None = None
     weights: Weights = "examples"
     state_type = FLHCState
+    closeness = "minus the distance of the client's update from the cluster's mean update"
 
     def __post_init__(self) -> None:
         require_not_negative(warmup_rounds=self.warmup_rounds)

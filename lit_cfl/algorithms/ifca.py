@@ -75,6 +75,7 @@ class IFCA(Algorithm):
     shift_threshold: float = 0.2
     shift_metric: ShiftMetric = "total_variation"
     state_type = IFCAState
+    closeness = "minus the training loss of the cluster's model"
     score_columns = SHIFT_SCORES
     tables = MIGRATIONS
 

@@ -70,6 +70,7 @@ class StoCFL(Algorithm):
     weights: Weights = "equal"
     sketch_dim: int | None = None
     state_type = StoCFLState
+    closeness = "cosine of the client's representation with the cluster's"
     score_columns = ("clusters/objective",)
     tables: ClassVar[dict[str, tuple[str, ...]]] = {"cosines": ("low", "high", "pairs")}
 

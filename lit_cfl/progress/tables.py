@@ -1,6 +1,7 @@
 """Tables of scores and of newcomers."""
 
 from collections.abc import Mapping
+from math import isfinite
 from pathlib import Path
 
 from rich.console import Console
@@ -20,24 +21,32 @@ def score_table(console: Console, scores: Mapping[str, SplitScores]) -> None:
     console.print(table)
 
 
-def assignment_table(console: Console, path: Path, placed: Placed) -> None:
-    """The cluster of each newcomer."""
+def assignment_table(console: Console, path: Path, placed: Placed, measure: str) -> None:
+    """Prints the cluster of each newcomer; `measure` says what their closeness is."""
     table = new_table("newcomer", "cluster", "closeness", "next best")
-    for client, cluster in enumerate(placed.assignment.index.tolist()):
+    for client, (cluster, new) in enumerate(zip(placed.assignment.index.tolist(), placed.new.tolist(), strict=True)):
         if cluster < 0:
             table.add_row(str(client), "none: no training data", "", "")
-            continue
-        near, next_best = "", ""
-        if placed.closeness is not None:
-            order = placed.closeness[client].argsort(descending=True).tolist()
-            near = number(float(placed.closeness[client, cluster]))
-            others = [other for other in order if other != cluster][:1]
-            next_best = ", ".join(f"{other} ({number(float(placed.closeness[client, other]))})" for other in others)
-        table.add_row(str(client), str(cluster), near, next_best)
+        else:
+            near, next_best = _closeness(placed, client, cluster, new)
+            table.add_row(str(client), f"{cluster} (new)" if new else str(cluster), near, next_best)
     console.print(table)
     if placed.closeness is not None:
-        console.print("(closeness: the algorithm's own measure, for FedGroup the cosine of first updates)", style="dim")
-    console.print(f"Models: lit_cfl.load_run({str(path)!r}).module(<cluster>)", soft_wrap=True, highlight=False)
+        console.print(f"(closeness: {measure}; larger is closer)", style="dim", highlight=False)
+    loaded = f"lit_cfl.load_run({str(path)!r})"
+    console.print(f"Models: {loaded}.module(<cluster>)", soft_wrap=True, highlight=False)
+    if placed.new.any():
+        console.print(f"New ones: {loaded}.assign(<data>).module(<newcomer>)", soft_wrap=True, highlight=False)
+
+
+def _closeness(placed: Placed, client: int, cluster: int, new: bool) -> tuple[str, str]:
+    """How close a newcomer is to its cluster, and which other cluster of the run is the next best."""
+    if placed.closeness is None:
+        return "", ""
+    row = placed.closeness[client].tolist()
+    others = [other for other, value in enumerate(row) if isfinite(value) and other != cluster]
+    best = max(others, key=row.__getitem__, default=None)
+    return "new" if new else number(row[cluster]), "" if best is None else f"{best} ({number(row[best])})"
 
 
 def new_table(*headings: str) -> Table:
