@@ -1,12 +1,11 @@
 """Arrays in files .npz: one file, or a folder with one for each client. Nothing is unpickled."""
 
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from zipfile import BadZipFile
 
 import numpy as np
 
+from lit_cfl.data.npz import read_npz
 from lit_cfl.errors import InputError
 
 KEYS = ("x", "y", "client", "cluster")
@@ -32,17 +31,13 @@ def read_source(source: Path) -> Mapping[str, np.ndarray]:
 
 def _read(path: Path) -> dict[str, np.ndarray]:
     try:
-        with np.load(path, allow_pickle=False) as file:
-            held = list(file.files)
-            arrays = {name: file[name] for name in KEYS if name in held}
+        return read_npz(path, KEYS, required=("x", "y"))
     except FileNotFoundError as error:
         raise InputError(f"there is no file or folder {path}; give a file .npz, or a folder of them") from error
-    except (BadZipFile, zlib.error, EOFError, OSError, ValueError, TypeError, NotImplementedError) as error:
-        raise InputError(f"{path} is damaged, no .npz, or holds objects ({error}); save it with np.savez") from error
-    for name in ("x", "y"):
-        if name not in arrays:
-            raise InputError(f"{path} has no array {name!r}; it holds {', '.join(held) or 'none'}")
-    return arrays
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror or error})") from error
+    except InputError as error:
+        raise InputError(f"{error}; save it with np.savez") from error
 
 
 def _require_of_one_client(file: Path, part: Mapping[str, np.ndarray], first: Mapping[str, np.ndarray]) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from difflib import get_close_matches
 from importlib.metadata import version
 
-from lit_cfl.errors import InputError, Notice
+from lit_cfl.errors import InputError, LineParser, Notice
 
 _PYTHONS_FORMAT = warnings.formatwarning
 _EPILOG = """\
@@ -24,7 +24,7 @@ start here:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns the exit code: 0, 1 where some runs failed, 2 for input that cannot be used."""
     words = list(sys.argv[1:] if arguments is None else arguments)
-    parser = argparse.ArgumentParser(
+    parser = LineParser(
         prog="lit-cfl", description="Clustered federated learning on PyTorch Lightning.", epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter, usage="lit-cfl [--version] COMMAND ...",
     )  # fmt: skip
@@ -32,11 +32,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     commands = parser.add_argument_group("commands")
     for name, command in COMMANDS.items():
         commands.add_argument(name, nargs="?", help=command.__doc__, metavar=name)
-    if not words or words[0].startswith("-"):
-        parser.parse_args(words or ["--help"])
-        return 0
     warnings.formatwarning = _one_line
     try:
+        if not words or words[0].startswith("-"):
+            parser.parse_args(words or ["--help"])
+            return 0
         return _command(words[0])(words[1:])
     except InputError as error:
         print(f"lit-cfl: error: {error}", file=sys.stderr)
@@ -141,7 +141,7 @@ def list_command(arguments: Sequence[str]) -> int:
     """list algorithms, data, nets, tasks or configs"""
     from lit_cfl import catalogue
 
-    parser = argparse.ArgumentParser(prog="lit-cfl list", description="What there is to choose from.")
+    parser = LineParser(prog="lit-cfl list", description="What there is to choose from.")
     parser.add_argument("kind", nargs="?", choices=catalogue.KINDS, help="one kind only (default: all)")
     kind = parser.parse_args(list(arguments)).kind
     for one in [kind] if kind else catalogue.KINDS:

@@ -1,6 +1,5 @@
 """The commands that train or score."""
 
-import argparse
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +10,7 @@ from lit_cfl import dry_run, overview, progress
 from lit_cfl.config_files import with_absolute_paths
 from lit_cfl.configuration import Request, parse_data, parse_run
 from lit_cfl.data import FederatedData
-from lit_cfl.errors import InputError, Interrupted, SaveError
+from lit_cfl.errors import InputError, Interrupted, LineParser, SaveError
 from lit_cfl.evaluation import NAMES, score_clients
 from lit_cfl.experiment import Experiment
 from lit_cfl.interrupt import interruptible
@@ -104,8 +103,8 @@ def assign_newcomers(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _run_parser(command: str, description: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _run_parser(command: str, description: str) -> LineParser:
+    parser = LineParser(
         prog=f"lit-cfl {command}", description=description, allow_abbrev=False, usage="%(prog)s RUN_DIR [--data ...]",
         epilog="--data NAME and --data.<option> VALUE describe clients that the run has not seen, as for lit-cfl run.",
     )  # fmt: skip

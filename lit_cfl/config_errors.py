@@ -3,10 +3,12 @@
 import difflib
 import inspect
 import re
+import sysconfig
 from collections.abc import Iterable, Sequence
 from dataclasses import fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
+from traceback import FrameSummary, extract_tb
 from typing import Any
 
 import lightning.pytorch.loggers
@@ -18,6 +20,14 @@ _KIND_OF_KEY = {
     "algorithm": "algorithms", "baseline": "algorithms", "data": "data", "parts": "data", "partition": "partitions",
     "skew": "skews", "shift": "shifts", "net": "nets", "task": "tasks",
 }  # fmt: skip
+
+_BASES = {
+    "Algorithm": "lit_cfl.algorithms.Algorithm", "FederatedDataModule": "lit_cfl.datamodules.FederatedDataModule",
+    "LightningModule": "lightning.LightningModule", "Module": "torch.nn.Module",
+}  # fmt: skip
+_NOT_THEIRS = (
+    str(Path(__file__).parent), "<frozen ", *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
+)  # fmt: skip
 
 _OF_A_STUDY = ("base", "space")
 
@@ -43,6 +53,8 @@ def explain(message: str, options: Sequence[str]) -> str:
         or _lone_word(message)
         or _unknown_option(message, classes, options)
         or _not_in_file(message)
+        or _refused_class(message, keys)
+        or _no_class(message, keys)
         or _unknown_class(message, keys)
         or _without_type(message)
         or _wrong_value(message, keys)
@@ -122,6 +134,53 @@ def _not_in_file(message: str) -> str | None:
     return f"{path!r} is not there: {module} has no class {name!r}{nearest(name, known)}"
 
 
+def _refused_class(message: str, keys: Sequence[str]) -> str | None:
+    """A class path whose module fails, or that is not the class that is asked for."""
+    path = _first(
+        message, r"Import path (\S+\.\S+) does not corr", r"Given value: ([\w.]+\.\w+)$", r"val='([\w.]+\.\w+)'"
+    )
+    if path is None or path.startswith("torch.optim."):
+        return None
+    try:
+        module = import_module(path.rpartition(".")[0])
+    except ModuleNotFoundError:
+        return None
+    except Exception as error:  # whatever a module of the user's raises
+        return raised_in_import(error)
+    asked = re.findall(r"correspond to a subclass of (\w+)", message)
+    if not asked or not hasattr(module, path.rpartition(".")[2]):
+        return None
+    base = _BASES.get(asked[-1], asked[-1])
+    return f"{_dotted(keys)}: {path!r} is no {asked[-1]}; derive it from {base}, or name another class"
+
+
+def raised_in_import(error: BaseException) -> str | None:
+    """What a module of the user's raised while it was imported, with its file and line; None if none of them did."""
+    if isinstance(error, SyntaxError) and error.filename:
+        return f"{error.filename}, line {error.lineno}: {type(error).__name__}: {error.msg}"
+    place = _users_line(error)
+    return with_place(error) if place is not None and place.name == "<module>" else None
+
+
+def with_place(error: BaseException) -> str:
+    """An error's kind and message, behind the file and the line of the user's code that raised it, if it was theirs."""
+    place = _users_line(error)
+    where = "" if place is None else f"{place.filename}, line {place.lineno}: "
+    return f"{where}{type(error).__name__}: {error}"
+
+
+def _users_line(error: BaseException) -> FrameSummary | None:
+    theirs = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(_NOT_THEIRS)]
+    return theirs[-1] if theirs else None
+
+
+def _no_class(message: str, keys: Sequence[str]) -> str | None:
+    """Options of a class that is not named."""
+    if keys and "Expected an instantiatable class" in message:
+        return f"{_dotted(keys)} names no class; write {_dotted(keys)}: {{class_path: NAME, init_args: {{...}}}}"
+    return None
+
+
 def _without_type(message: str) -> str | None:
     found = re.search(r"Parameter '(\w+)' from '([\w.]+?)(?:\.__init__)?' does not specify a type", message)
     return found and f"{found[2]}: its option {found[1]!r} has no type; write one, such as {found[1]}: float"
@@ -162,7 +221,7 @@ def _unknown_class(message: str, keys: Sequence[str]) -> str | None:
     if kind is None:
         return None
     known = catalogue.names(kind)
-    own = "a class of your own goes by its full path, such as my_file.MyClass"
+    own = "name a class of your own by its full path, such as my_file.MyClass"
     return f"{key}: {name!r} is not known{nearest(name, known)}. Known: {', '.join(known)}; {own}"
 
 
@@ -170,6 +229,7 @@ def _wrong_value(message: str, keys: Sequence[str]) -> str | None:
     expected = re.search(r"Expected a (?:typing\.)?(<class '[^']+'>|Literal\[[^]]+\]|\S+)", message)
     value = _first(
         message,
+        r"Given value type: <class 'str'>\n\s*Given value: (\w+)$",
         r"Got value: (?!NestedArg|Namespace)(.+)",
         r"Given value: (?!NestedArg|Namespace)(.+?)(?:\. Got value: .*)?$",
         r"val='([^']*)'",
@@ -181,6 +241,10 @@ def _wrong_value(message: str, keys: Sequence[str]) -> str | None:
     if not kinds:
         key = _dotted(keys)
         return f"{key}: {value.strip()!r} cannot be used; give its options one by one ({key}.<option>), or null"
+    if keys and keys[-1].endswith("loggers"):
+        kinds = ["a list of loggers, such as [CSVLogger]"]
+    if value.strip() == "None":
+        return f"{_dotted(keys)} is null; give {' or '.join(kinds)}, or leave it out"
     return f"{_dotted(keys)}: {value.strip()!r} is not {' or '.join(kinds)}"
 
 

@@ -2,8 +2,10 @@
 
 import argparse
 import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -94,6 +96,80 @@ def with_absolute_paths(data: Any) -> Any:
 def _absolute(name: str, value: str) -> str:
     path = Path(value).expanduser()
     return str(path.absolute()) if value and (name != "source" or path.exists()) else value
+
+
+def read_config(file: str | Path) -> dict[str, Any]:
+    """Reads the options in a YAML file.
+
+    Raises:
+        InputError: it is no YAML, holds no options, gives one twice (YAML itself would take the last), or names a
+            class of ours as up to version 0.1.
+    """
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+        node, content = yaml.compose(text, yaml.SafeLoader), yaml.safe_load(text)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file} is no UTF-8 text: {error}") from error
+    except yaml.YAMLError as error:
+        raise InputError(f"{file} is no YAML file: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        held = {type(None): "nothing", list: "a list"}.get(type(content), f"only {content!r}")
+        raise InputError(f"{file} holds {held}, no options; write one a line, such as rounds: 10")
+    _require_single_keys(file, node)
+    for value in _texts(content):
+        require_present_path(value, f"{file}: ")
+    return content
+
+
+def _require_single_keys(file: str | Path, node: yaml.Node | None) -> None:
+    if isinstance(node, yaml.SequenceNode):
+        for part in node.value:
+            _require_single_keys(file, part)
+    if isinstance(node, yaml.MappingNode):
+        lines: dict[str, int] = {}
+        for key, value in node.value:
+            name, line = str(key.value), key.start_mark.line + 1
+            if name in lines:
+                raise InputError(f"{file} gives {name!r} twice, in lines {lines[name]} and {line}; leave one out")
+            lines[name] = line
+            _require_single_keys(file, value)
+
+
+def _texts(content: Any) -> Iterator[str]:
+    parts = content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
+    for part in parts:
+        yield from [part] if isinstance(part, str) else _texts(part)
+
+
+def require_present_path(word: str, where: str = "") -> None:
+    """Refuses a class of ours by its path up to version 0.1, `datamodules.X` or `tune.X`, and names today's.
+
+    A folder `datamodules` or `tune` of the user's own is none of ours.
+    """
+    path = word.rpartition("=")[2]
+    if not re.fullmatch(r"(datamodules|tune)(\.\w+)*\.[A-Z]\w*", path):
+        return
+    top = path.partition(".")[0]
+    found, ours = find_spec(top), find_spec(f"lit_cfl.{top}")
+    if found is None or (found.origin and ours and ours.origin and Path(found.origin).samefile(ours.origin)):
+        raise InputError(f"{where}{path!r} is now lit_cfl.{path}; write it so")
+
+
+def require_class_entries(file: str | Path, content: Any, name: str = "") -> None:
+    """Refuses options that stand beside a `class_path` in place of below `init_args`."""
+    if isinstance(content, list):
+        for part in content:
+            require_class_entries(file, part, name)
+    if not isinstance(content, dict):
+        return
+    beside = [key for key in content if key not in ("class_path", "init_args", "dict_kwargs")]
+    if "class_path" in content and beside:
+        raise InputError(
+            f"{file}: {name}: {beside[0]!r} stands beside class_path; write options below init_args: "
+            f"{{class_path: {content['class_path']}, init_args: {{{beside[0]}: {content[beside[0]]}}}}}"
+        )
+    for key, part in content.items():
+        require_class_entries(file, part, name if key == "init_args" else f"{name}.{key}" if name else str(key))
 
 
 def config_files(arguments: Sequence[str]) -> list[str]:

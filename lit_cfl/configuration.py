@@ -1,13 +1,14 @@
 """From a YAML file and command-line options to an Experiment."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import yaml
-from jsonargparse import ArgumentError, ArgumentParser, Namespace
+from jsonargparse import ArgumentError, ArgumentParser, Namespace, set_parsing_settings
 from lightning import LightningModule
+from torch import nn
 
 import lit_cfl.algorithms
 import lit_cfl.datamodules
@@ -17,8 +18,16 @@ import lit_cfl.datamodules.skew
 import lit_cfl.nets
 import lit_cfl.tasks
 from lit_cfl import tiny
-from lit_cfl.config_errors import explain
-from lit_cfl.config_files import append_to_path, config_files, found_config, with_recorded_config
+from lit_cfl.config_errors import explain, raised_in_import, with_place
+from lit_cfl.config_files import (
+    append_to_path,
+    config_files,
+    found_config,
+    read_config,
+    require_class_entries,
+    require_present_path,
+    with_recorded_config,
+)
 from lit_cfl.data import Examples
 from lit_cfl.datamodules.federated import FederatedDataModule
 from lit_cfl.errors import InputError
@@ -93,8 +102,8 @@ def experiment_parser(prog: str, ignored: Sequence[str] = ()) -> ArgumentParser:
         description="Runs an experiment and its baseline into a run directory.",
     )  # fmt: skip
     parser.add_argument("--config", action="config", help="A YAML file, or the name of one of `lit-cfl list configs`.")
-    parser.add_argument("--seed", type=int, help="One seed in place of the file's.")
-    parser.add_argument("--run_dir", type=str, help="Where the files go (default: runs/<name>-<time>).")
+    parser.add_argument("--seed", type=int | None, help="One seed in place of the file's.")
+    parser.add_argument("--run_dir", type=str | None, help="Where the files go (default: runs/<name>-<time>).")
     parser.add_argument("--resume", metavar="RUN_DIR", help="Go on with a run; with --config, start it where none is.")
     parser.add_argument(
         "--code", type=list[str], default=[], help="Written by runs: folders of the user's own classes."
@@ -155,13 +164,41 @@ def parse_data(arguments: Sequence[str]) -> DataRequest:
 
 def _read(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
     words = [found_config(before, word) for before, word in zip(["", *arguments], arguments, strict=False)]
+    contents = {file: read_config(file) for file in config_files(words)}
+    for file, content in contents.items():
+        require_class_entries(file, content)
+    for word in words:
+        require_present_path(word)
+    _require_one_choice_of_seeds(words, {name for content in contents.values() for name in content})
     try:
-        return parser.parse_args(words)
-    except ArgumentError as error:
-        message = explain(str(error), list(parser._option_string_actions))
-        raise InputError(message.replace('"<unicode string>"', f'"{"".join(config_files(words)[-1:])}"')) from error
-    except UnicodeDecodeError as error:
-        raise InputError(f"the configuration is no UTF-8 text: {error}") from error
+        read = parser.parse_args(words)
+        _require_values(parser, read)
+    except (ArgumentError, TypeError) as error:
+        if isinstance(error, TypeError) and not str(error).startswith("Parser key"):
+            raise
+        raise InputError(explain(str(error), list(parser._option_string_actions))) from error
+    except Exception as error:
+        found = raised_in_import(error)
+        if found is None:
+            raise
+        raise InputError(found) from error
+    return read
+
+
+def _require_one_choice_of_seeds(words: Sequence[str], written: Set[str]) -> None:
+    """Refuses `seed` beside `seeds`. `--seed` on the command line takes the place of a file's seeds."""
+    given = {word.partition("=")[0].removeprefix("--") for word in words if word.startswith("--")}
+    if {"seed", "seeds"} <= given | {"seed"} & written or {"seed", "seeds"} <= written:
+        raise InputError("seed gives one seed, seeds several; leave one of the two out")
+
+
+def _require_values(parser: ArgumentParser, read: Namespace) -> None:
+    """Refuses null for an option that takes none; in a file, the parser alone takes it for `not given`."""
+    set_parsing_settings(unset_sentinel=True)
+    try:
+        parser.validate(read)
+    finally:
+        set_parsing_settings(unset_sentinel=False)
 
 
 def _build(parser: ArgumentParser, read: Namespace, code: list[str]) -> Experiment:
@@ -197,6 +234,21 @@ def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[
         return module
 
     return build
+
+
+def _failed_net(net: Any) -> InputError | None:
+    """What the constructor of the net raises: of the types that a net may have, the parser tells of the first alone."""
+    if not isinstance(net, Namespace):
+        return None
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(nn.Module, "net", required=True)
+    try:
+        parser.instantiate(Namespace(net=net))
+    except InputError as error:
+        return error
+    except Exception as error:  # whatever a constructor of the user's raises
+        return InputError(f"task.net: {net.class_path} cannot be made: {with_place(error)}")
+    return None
 
 
 def _shape(examples: Examples) -> dict[str, object]:

@@ -1,6 +1,7 @@
 """What every algorithm has to keep, checked on quadratic clients."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import MISSING, fields, is_dataclass, replace
 from io import BytesIO
@@ -28,7 +29,8 @@ def check_algorithm(algorithm: Algorithm) -> None:
     * the same seed gives the same run, and one that is saved and loaded after any round goes on the same;
     * the order of the clients in a cohort does not matter;
     * `serve` gives each client that it is asked for a model or -1, in their order; `place` serves every client that
-      has data, also one that was never seen, alike in any order and every time;
+      has data, also one that was never seen (an id beyond those that `init` knew, so beyond the length of a client
+      map in the state), alike in any order and every time;
     * a round without clients, clients without data, and fits that are read in chunks all work;
     * scores are named in `score_columns`, tables in `tables`, and traffic is not negative.
 
@@ -36,7 +38,7 @@ def check_algorithm(algorithm: Algorithm) -> None:
         algorithm: an instance with its default arguments.
 
     Raises:
-        AssertionError: what was broken, in words.
+        AssertionError: what was broken, in words; where a call raised an error, that error and what was asked for.
     """
     for check in (
         _is_plain, _keeps_arguments, _repeats, _resumes, _ignores_order, _serves, _places, _bears_emptiness,
@@ -71,19 +73,23 @@ def _states(
 ) -> Iterator[State]:
     """The state after `init` and after each round."""
     algorithm = replace(algorithm)  # what an instance remembers is no state
-    state, _ = algorithm.init(work.at(0), generator(3, "init"))
+    with _in_words(algorithm, "init"):
+        state, _ = algorithm.init(work.at(0), generator(3, "init"))
     yield state
     for round in range(_ROUNDS):
         algorithm = replace(algorithm)
         cohort = reorder(_cohort(round, algorithm))
-        state, info = algorithm.round(between(state), cohort, work.at(round), generator(3, "round", round))
+        before = between(state)
+        with _in_words(algorithm, f"round {round} with the cohort {cohort.tolist()}"):
+            state, info = algorithm.round(before, cohort, work.at(round), generator(3, "round", round))
         unknown = info.scores.keys() - {"train/discrepancy", *algorithm.score_columns}
         assert not unknown, _say(
             algorithm, f"round gives the scores {sorted(unknown)}, which score_columns does not name"
         )
         assert min(info.down, info.up, info.skipped) >= 0, _say(algorithm, "round counts negative traffic")
         _names_its_tables(algorithm, info)
-        served = len(algorithm.serve(state, torch.arange(_CLIENTS)).models)
+        with _in_words(algorithm, "serve"):
+            served = len(algorithm.serve(state, torch.arange(_CLIENTS)).models)
         for name, values in info.clusters.items():
             fits = name in ("parent", "u", "v") and values.shape == (served,)
             assert fits, _say(algorithm, f"Info.clusters[{name!r}] is no column of clusters.csv with a value a model")
@@ -135,7 +141,8 @@ def _keeps_arguments(algorithm: Algorithm) -> None:
     }
     for name, call in calls.items():
         kept_state, kept_work, cohort = deepcopy(state_to_dict(state)), deepcopy(_tensors(work)), everyone.clone()
-        call(state, cohort)
+        with _in_words(algorithm, f"{name} with all clients"):
+            call(state, cohort)
         same = _difference(kept_state, state_to_dict(state)) == 0 and torch.equal(cohort, everyone)
         assert same, _say(algorithm, f"{name} changes its arguments")
         assert _difference(kept_work, _tensors(work)) == 0, _say(
@@ -184,7 +191,8 @@ def _serves(algorithm: Algorithm) -> None:
     for state in _states(algorithm, _work()):
         served = algorithm.serve(state, torch.arange(_CLIENTS))
         some = torch.tensor([7, 2, 9])
-        in_order = _difference(algorithm.serve(state, some).index, served.index[some]) == 0
+        with _in_words(algorithm, f"serve for the clients {some.tolist()}"):
+            in_order = _difference(algorithm.serve(state, some).index, served.index[some]) == 0
         assert in_order, _say(algorithm, "serve does not answer for each client it is asked for, in their order")
         assert served.index.dtype == torch.int64, _say(algorithm, f"serve gives an index of {served.index.dtype}")
         inside = (served.index >= -1) & (served.index < len(served.models))
@@ -197,11 +205,16 @@ def _serves(algorithm: Algorithm) -> None:
 def _places(algorithm: Algorithm) -> None:
     more = _work(_CLIENTS + 3)
     for state in _states(algorithm, _work()):
-        algorithm.place(state, torch.empty(0, dtype=torch.int64), more.at(_ROUNDS), generator(3, "place"))
+        with _in_words(algorithm, "place of nobody"):
+            algorithm.place(state, torch.empty(0, dtype=torch.int64), more.at(_ROUNDS), generator(3, "place"))
         for clients in (torch.arange(_CLIENTS), torch.tensor([_CLIENTS + 2, _CLIENTS])):
-            placed, info = algorithm.place(state, clients, more.at(_ROUNDS), generator(3, "place"))
-            index = algorithm.serve(placed, clients).index
-            who = "clients never seen" if int(clients[0]) >= _CLIENTS else "its clients"
+            unseen = int(clients[0]) >= _CLIENTS
+            who = "clients never seen" if unseen else "its clients"
+            ids = f"{clients.tolist()}{f', of which init knew only 0 to {_CLIENTS - 1}' if unseen else ''}"
+            with _in_words(algorithm, f"place of {who}, the ids {ids},"):
+                placed, info = algorithm.place(state, clients, more.at(_ROUNDS), generator(3, "place"))
+            with _in_words(algorithm, f"serve for {who}, the ids {ids},"):
+                index = algorithm.serve(placed, clients).index
             assert (index >= 0).all(), _say(algorithm, f"after place, serve gives {who} no model")
             torch.manual_seed(int(clients[0]))  # the global generator must not matter
             work = more.at(_ROUNDS)
@@ -220,8 +233,9 @@ def _bears_emptiness(algorithm: Algorithm) -> None:
     state, _ = algorithm.init(work, generator(3, "init"))
     nobody, without_data = torch.empty(0, dtype=torch.int64), torch.tensor([2, 7])
     for name, cohort in {"nobody": nobody, "clients without data": without_data}.items():
-        after, _ = algorithm.round(state, cohort, work, generator(3, "round"))
-        models = algorithm.serve(after, torch.arange(_CLIENTS)).models
+        with _in_words(algorithm, f"a round of {name}"):
+            after, _ = algorithm.round(state, cohort, work, generator(3, "round"))
+            models = algorithm.serve(after, torch.arange(_CLIENTS)).models
         assert models.isfinite().all(), _say(algorithm, f"a round of {name} gives a model that is not finite")
 
 
@@ -232,6 +246,16 @@ def _reads_chunks(algorithm: Algorithm) -> None:
         assert found <= _TOLERANCE, _say(
             algorithm, f"reading a fit in chunks matters by {found:.1e} in {_after(round)}"
         )
+
+
+@contextmanager
+def _in_words(algorithm: Algorithm, call: str) -> Iterator[None]:
+    """Turns what a call of the algorithm raises into the words of a broken rule."""
+    try:
+        yield
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        raise AssertionError(_say(algorithm, f"{call} raises {what}")) from error
 
 
 def _difference(a: Any, b: Any) -> float:

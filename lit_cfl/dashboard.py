@@ -1,12 +1,11 @@
 """`lit-cfl dashboard`: a W&B workspace with a panel for every metric of `docs/results.md`."""
 
-import argparse
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
 
 from lit_cfl.columns import METRICS
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, LineParser
 
 SECTIONS: dict[str, tuple[str, ...]] = {
     "Accuracy": tuple(name for name in METRICS if name.endswith("accuracy") and not name.startswith("clusters/")),
@@ -23,7 +22,7 @@ _PROJECT = "lit-cfl"  # that of tracking.project, unless it is told otherwise
 
 def dashboard(arguments: Sequence[str]) -> int:
     """Makes a workspace in a W&B project and prints where it is."""
-    parser = argparse.ArgumentParser(
+    parser = LineParser(
         prog="lit-cfl dashboard", description="Makes a W&B workspace with a panel for every metric of a run.",
         allow_abbrev=False,
     )  # fmt: skip

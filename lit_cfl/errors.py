@@ -1,4 +1,7 @@
-"""Errors whose message is meant for the user: it quotes the value and names the remedy."""
+"""Errors whose message is meant for the user: it quotes the value and names the remedy, in one line."""
+
+import argparse
+from typing import NoReturn
 
 
 class Notice(UserWarning):
@@ -33,6 +36,13 @@ class SaveError(InputError):
 
 class WorkersLostError(InputError):
     """Ray workers that train the same clients died again and again, short of memory most likely."""
+
+
+class LineParser(argparse.ArgumentParser):
+    """Says what is wrong with a command line in one line, as our own errors do, and not with the whole usage."""
+
+    def error(self, message: str) -> NoReturn:
+        raise InputError(f"{message}; see {self.prog} --help")
 
 
 class Interrupted(BaseException):  # no error: the user or the scheduler asked for it

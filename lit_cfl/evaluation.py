@@ -34,6 +34,14 @@ class EvaluationPlan:
         if self.clients not in ("assigned", "all") and not (isinstance(self.clients, int) and self.clients >= 1):
             raise InputError(f"evaluation.clients is {self.clients}; give assigned, all, or a number of 1 or more")
 
+    def require_clients(self, clients: int) -> None:
+        """Raises InputError where more clients are to be scored than there are."""
+        if not isinstance(self.clients, str) and self.clients > clients:
+            raise InputError(
+                f"evaluation.clients is {self.clients}, but only {clients} clients take part in training; "
+                "give as many or fewer, or assigned"
+            )
+
     def candidates(self, population: Tensor, seed: int) -> Tensor:
         """Ids of the clients that may be scored, ascending."""
         if isinstance(self.clients, str) or self.clients >= len(population):

@@ -103,6 +103,8 @@ class Experiment:
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
             raise InputError(f"seeds is {self.seeds}; give one or more different numbers, such as [0, 1, 2]")
+        if min(self.seeds) < 0:
+            raise InputError(f"seeds is {self.seeds}; give numbers of 0 or more")
         if self.rounds < 1:
             raise InputError(f"rounds is {self.rounds}; give 1 or more")
         if not self.name or Path(self.name).name != self.name:
@@ -133,6 +135,7 @@ class Experiment:
         data = self.data.federated(seed)
         report(Activity("checking that the clients can be trained"))
         _require_training_data(data)
+        self.evaluation.require_clients(len(data.population))
         plan = self.chosen_plan(data)
         set_up_torch(plan, self.deterministic)
         engine = build_engine(self.task, plan, seed, self.local)

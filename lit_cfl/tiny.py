@@ -1,6 +1,7 @@
 """`--tiny`: an experiment cut down until it takes a second, to see whether it runs at all."""
 
 from dataclasses import fields, replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -25,9 +26,14 @@ def shrink(experiment: Experiment) -> Experiment:
         rounds=1,
         seeds=experiment.seeds[:1],
         cohort_size=min(_CLIENTS, experiment.cohort_size),
+        evaluation=replace(experiment.evaluation, clients=_at_most(experiment.evaluation.clients)),
         local=replace(experiment.local, epochs=1, batch_size=_SAMPLES // _STEPS),
         tracking=replace(experiment.tracking, wandb="disabled"),  # nobody wants to keep it
     )
+
+
+def _at_most(clients: Literal["assigned", "all"] | int) -> Literal["assigned", "all"] | int:
+    return clients if isinstance(clients, str) else min(_CLIENTS, clients)
 
 
 def _shorter(algorithm: Algorithm) -> Algorithm:

@@ -10,9 +10,8 @@ from typing import Any
 
 import yaml
 
-from lit_cfl.config_files import append_to_path, found_config, with_absolute_paths
+from lit_cfl.config_files import append_to_path, found_config, read_config, with_absolute_paths
 from lit_cfl.configuration import parse_run
-from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
 
 Config = Mapping[str, Any]  # content of an experiment's file
@@ -32,22 +31,12 @@ def base_config(base: str | Mapping[str, Any], beside: Path | None = None) -> di
         near = None if beside is None else beside / base
         file = str(near) if near is not None and near.is_file() else found_config("--config", base)
         code = append_to_path(["--config", file])
-        content = _read(file)
+        content = read_config(file)
     else:
         code, content = append_to_path([]), deepcopy(dict(base))
     own = [] if beside is None else [str(beside.resolve())]
     content["code"] = list(dict.fromkeys([*content.get("code", []), *own, *code]))
     return content | {"data": with_absolute_paths(content.get("data")), "baseline": None}
-
-
-def _read(file: str) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{file} is no YAML file: {error}") from error
-    if not isinstance(content, dict):
-        raise InputError(f"{file} holds no experiment")
-    return content
 
 
 def build(config: Config, words: Sequence[str] = ()) -> Experiment:

@@ -103,6 +103,23 @@ class ServesNobodyNew(FedGroup):
         return super().place(state, clients[clients < len(state.index)], work, rng)
 
 
+class KnowsNobodyBeyondItsLength(FedGroup):
+    def place(self, state, clients, work, rng):
+        index = state.index.clone()
+        index[clients] = 0  # newcomers have ids beyond the length of the map
+        return replace(state, index=index), Info()
+
+
+class CannotStart(FedAvg):
+    def init(self, work, rng):
+        raise KeyError("w_0")
+
+
+class CannotServe(FedAvg):
+    def serve(self, state, clients):
+        return super().serve(state, clients)[0]
+
+
 class DividesByNobody(FedAvg):
     def round(self, state, cohort, work, rng):
         return FedAvgState(work.fit(state.models, cohort).collect().mean(0, keepdim=True)), Info()
@@ -181,10 +198,25 @@ def test_broken_algorithm_is_told_what_is_broken(algorithm: Algorithm, expected:
 
 
 def test_fit_read_twice_and_empty_mean_do_not_pass():
-    with pytest.raises(RuntimeError, match="not held in memory"):
+    with pytest.raises(AssertionError, match="ReadsAFitTwice: round 0 .* raises RuntimeError: .* not held in memory"):
         check_algorithm(ReadsAFitTwice())
-    with pytest.raises((AssertionError, RuntimeError)):
+    with pytest.raises(AssertionError, match="DividesByNobody: a round of nobody raises RuntimeError"):
         check_algorithm(DividesByNobody())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected"),
+    [
+        (KnowsNobodyBeyondItsLength(), r"place of clients never seen, the ids \[14, 12\], of which init knew only 0 to 11, "
+                                       "raises IndexError: index 14 is out of bounds"),
+        (CannotStart(), "init raises KeyError: 'w_0'"),
+        (CannotServe(), "serve raises TypeError: "),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Algorithm) else "",
+)  # fmt: skip
+def test_error_of_an_algorithm_says_what_it_was_asked_for(algorithm: Algorithm, expected: str):
+    with pytest.raises(AssertionError, match=f"{type(algorithm).__name__}: {expected}"):
+        check_algorithm(algorithm)
 
 
 def test_memory_beside_the_state_is_found():

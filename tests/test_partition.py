@@ -141,7 +141,7 @@ def test_more_clients_than_examples_are_refused(partition: SharedOut):
 
 @pytest.mark.parametrize("number", [0, -3])
 def test_no_clients_are_refused(number: int):
-    with pytest.raises(InputError, match=f"{number} clients with 1 or more examples each make no sense; give 1"):
+    with pytest.raises(InputError, match=f"num_clients is {number} and min_size 1; give 1 or more of both"):
         divided(IID(number), pool_of(labels_of([10, 10])))
 
 

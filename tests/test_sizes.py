@@ -75,7 +75,7 @@ def test_dirichlet_sizes_have_the_variance_of_their_law(alpha: float):
             DirichletSizes(4, min_size=26),
             "cannot share 100 examples with 26 or more each; give fewer clients .3 at most. or",
         ),
-        (DirichletSizes(4, min_size=0), "4 clients with 0 or more examples each make no sense; give 1 or more"),
+        (DirichletSizes(4, min_size=0), "num_clients is 4 and min_size 0; give 1 or more of both"),
     ],
 )
 def test_impossible_sizes_are_refused(partition: SharedOut, message: str):

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, LineParser
 from lit_cfl.tune.launching.jobs import Jobs, Needs
 from lit_cfl.tune.launching.order import Order, read_order
 from lit_cfl.tune.launching.parcel import packed
@@ -47,8 +47,8 @@ def launch(arguments: Sequence[str]) -> int:
     return _follow(jobs, job, folder)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _parser() -> LineParser:
+    parser = LineParser(
         prog="lit-cfl launch", description="Runs an experiment or a study on a Ray cluster, and fetches its results.",
         epilog=_EPILOG, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="%(prog)s --config FILE --address http://HOST:8265 [...]",

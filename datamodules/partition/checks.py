@@ -16,9 +16,7 @@ def require_share(name: str, share: float) -> None:
 def require_enough(num_examples: int, num_clients: int, min_size: int = 1) -> None:
     """Raises InputError unless so many examples give every client `min_size`."""
     if num_clients < 1 or min_size < 1:
-        raise InputError(
-            f"{num_clients} clients with {min_size} or more examples each make no sense; give 1 or more of both"
-        )
+        raise InputError(f"num_clients is {num_clients} and min_size {min_size}; give 1 or more of both")
     if num_clients * min_size > num_examples:
         raise InputError(
             f"{num_clients} clients cannot share {num_examples} examples with {min_size} or more each; give fewer "

@@ -5,11 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lit_cfl import catalogue
 from lit_cfl.config_errors import nearest
-from lit_cfl.config_files import append_to_path, found_config
+from lit_cfl.config_files import append_to_path, found_config, read_config
 from lit_cfl.errors import InputError
 
 Section = Mapping[str, Any]  # class_path, init_args
@@ -101,11 +99,7 @@ def _entry(word: str, own: Section | None) -> Entry:
 
 
 def _section_of_file(file: str) -> Section:
-    try:
-        content = yaml.safe_load(Path(file).read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{file} is no YAML file: {error}") from error
-    whole = content if isinstance(content, dict) else {}
+    whole = read_config(file)
     return section(whole.get("algorithm", whole), file)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, LineParser
 
 _EPILOG = """\
 WHAT is a class (FedAvg; the file's own algorithm keeps the arguments it has there), a packaged configuration
@@ -89,7 +89,7 @@ def read_words(arguments: Sequence[str]) -> Words:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = LineParser(
         prog="lit-cfl compare", allow_abbrev=False, epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Runs several algorithms on the same clients, cohorts and initial weights over several seeds.",
@@ -110,13 +110,6 @@ def _parser() -> argparse.ArgumentParser:
     add("--quiet", action="store_true", help="Print the comparison's directory at the end; no more but errors.")
     add("--dry-run", action="store_true", help="Check everything and say what would run; run nothing.")
     return parser
-
-
-class _Parser(argparse.ArgumentParser):
-    """Says what is wrong the way our own errors do."""
-
-    def error(self, message: str) -> None:  # type: ignore[override]  # it raises, too
-        raise InputError(f"{message}; see lit-cfl compare --help")
 
 
 def _whole_numbers(words: Sequence[str]) -> list[int]:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -16,6 +15,7 @@ from lit_cfl.data.examples import Examples
 from lit_cfl.data.federated import FederatedData
 from lit_cfl.data.index import ClientIndex
 from lit_cfl.data.lists import lists_of, with_lists
+from lit_cfl.data.npz import read_npz
 from lit_cfl.errors import InputError
 
 FORMAT = 1
@@ -47,21 +47,27 @@ def load_partition(path: Path, examples: Examples) -> FederatedData:
         InputError: no such file, a damaged one, or one made for other data.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
+        arrays = _read(path)
         about = json.loads(str(arrays.pop("about")))
         _require_made_for(path, about, examples)
         data = _federated(arrays, about, examples)
         intact = partition_hash(data) == about["hash"]
     except FileNotFoundError as error:
         raise InputError(f"there is no partition file {path}; a run saves its own as RUN_DIR/partition.npz") from error
-    except (BadZipFile, EOFError, KeyError, ValueError, OSError, TypeError, RuntimeError) as error:
+    except (KeyError, ValueError, OSError, TypeError, RuntimeError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"{path} is no partition file, or a damaged one ({error}); save it again") from error
     if not intact:
         raise InputError(f"{path} does not match its own hash: it was changed or damaged; save it again")
     return data
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    try:
+        return read_npz(path)
+    except InputError as error:
+        raise InputError(f"{error}: no partition file, or a damaged one; give one as a run saves it") from error
 
 
 def _require_made_for(path: Path, about: Mapping[str, Any], examples: Examples) -> None:

@@ -39,7 +39,7 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
     except DivergedError:
         pass  # the run itself says so, or leaves the client out
     except (RuntimeError, MisconfigurationException, TypeError) as error:
-        raise InputError(f"a client cannot be trained: {_first_line(error)}") from error
+        raise InputError(f"client {int(largest)} cannot be trained: {_first_line(error)}") from error
 
 
 def _one_of_each_label(data: FederatedData) -> Tensor:

@@ -4,7 +4,7 @@ import copy
 import random
 import warnings
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -60,6 +60,25 @@ class LocalTraining:
     @property
     def budget(self) -> Budget:
         return Budget(self.epochs, "epochs", self.batch_size)
+
+
+@contextmanager
+def naming(round: int, waiting: Sequence[int], together: bool = False) -> Iterator[None]:
+    """Notes on an error, such as one of the user's module, which client was trained, and in which round.
+
+    Args:
+        waiting: clients that are still to be trained when the error comes, the present one first.
+        together: several train at once, and nobody knows which of them it was.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, InputError) or not waiting:
+            raise
+        named = ", ".join(map(str, waiting[:20])) if together else str(waiting[0])
+        who = f"one of the clients {named}{', ...' if len(waiting) > 20 else ''}" if together else f"client {named}"
+        error.add_note(f"It was raised in round {round + 1}, while {who} was trained.")
+        raise
 
 
 class Engine(ABC):
@@ -172,7 +191,7 @@ class Engine(ABC):
     def gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[Placed]:
         """Positions in `clients` and gradients `[d]` of their mean training losses, in any order; see `LocalWork`."""
         for position, client in enumerate(clients.tolist()):
-            with self.own_stream("gradient", round, client):
+            with naming(round, [client]), self.own_stream("gradient", round, client):
                 yield position, self.gradient(model, data.train[client], data, self.gradient_key(round, client))
 
     def gradient_key(self, round: int, client: int) -> int:

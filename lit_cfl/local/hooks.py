@@ -3,6 +3,8 @@
 from lightning import LightningModule
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
+from lit_cfl.errors import InputError
+
 _FAST_OPTIMIZERS = (SGD, Adam, AdamW)
 _STEP_HOOKS = (
     "backward", "configure_gradient_clipping", "lr_scheduler_step", "optimizer_step", "optimizer_zero_grad",
@@ -20,7 +22,14 @@ def needs_trainer(module: LightningModule) -> list[str]:
     reasons = [f"hook {name}" for name in names if getattr(type(module), name) is not getattr(LightningModule, name)]
     if not module.automatic_optimization:
         reasons.append("optimisation by hand")
-    configured = module.configure_optimizers()
+    try:
+        configured = module.configure_optimizers()
+    except ValueError as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"configure_optimizers of {type(module).__name__} failed: {error}; mend its options"
+        ) from error
     if not isinstance(configured, Optimizer):
         reasons.append("configure_optimizers gives more than one plain optimizer")
     elif type(configured) not in _FAST_OPTIMIZERS:

@@ -24,7 +24,7 @@ from lit_cfl.local.cells import with_plain_cells
 from lit_cfl.local.clients import FitRequest
 from lit_cfl.local.compiled import CompiledSteps, CompilingError
 from lit_cfl.local.dropout import step_keys
-from lit_cfl.local.engine import Engine, LocalTraining, Placed, TaskFactory
+from lit_cfl.local.engine import Engine, LocalTraining, Placed, TaskFactory, naming
 from lit_cfl.local.gradients import LARGEST, next_stack, stacked_gradients
 from lit_cfl.local.graph import CapturedSteps, ran_out
 from lit_cfl.local.jobs import Job, Pool, Trained
@@ -80,13 +80,15 @@ class StackedEngine(Engine):
                 self._job(request, part.start + k, k, models[k], offset, round, data)
                 for k, offset in zip(positions.tolist(), offsets, strict=True)
             ]
-            for done in self._train(jobs, pool, request, partial(self.report_fit, request, round, before)):
-                if done.finite:
+            waiting, report = clients[positions].tolist(), partial(self.report_fit, request, round, before)
+            with naming(round, waiting, together=self.plan.lanes > 1):
+                for done in self._train(jobs, pool, request, report):
                     k = done.position
-                    models[k], losses[k], trained[k] = done.row, done.loss, True
-                elif self.local.on_divergence == "stop":
-                    rate = self._update.options[0]["lr"]
-                    raise diverged(int(clients[done.position]), round, done.loss, rate)
+                    waiting.remove(int(clients[k]))
+                    if done.finite:
+                        models[k], losses[k], trained[k] = done.row, done.loss, True
+                    elif self.local.on_divergence == "stop":
+                        raise diverged(int(clients[k]), round, done.loss, self._update.options[0]["lr"])
             before += len(positions)
         return Chunk(part.start, models, losses, trained)
 

@@ -23,7 +23,7 @@ from lit_cfl.errors import InputError, diverged
 from lit_cfl.local.batches import Shuffled
 from lit_cfl.local.clients import FitRequest
 from lit_cfl.local.dropout import key_names, set_key, step_keys
-from lit_cfl.local.engine import Engine
+from lit_cfl.local.engine import Engine, naming
 from lit_cfl.local.work import Chunk
 from lit_cfl.seeds import derive, generator
 
@@ -47,7 +47,8 @@ class TrainerEngine(Engine):
                         raise TypeError("prox needs centers")
                     center = request.centers[request.center[part][k]]
                 options = self._options(request, int(request.lengths[part][k]))
-                row, loss, rate = self._fit_client(models[k], client, center, request, options, round, data)
+                with naming(round, [client]):
+                    row, loss, rate = self._fit_client(models[k], client, center, request, options, round, data)
                 self.report_fit(request, round, part.start, k + 1)
                 if row.isfinite().all() and (loss is None or isfinite(loss)):
                     models[k], trained[k] = row, True

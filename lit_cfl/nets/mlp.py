@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 from torch.nn.functional import relu
 
+from lit_cfl.errors import InputError
 from lit_cfl.nets.base import Net, glorot, sizes
 
 
@@ -12,7 +13,7 @@ class MLP(Net):
     """Two fully connected layers with ReLU between (784 -> 128 -> 10: 101,770 parameters).
 
     Args:
-        hidden: width of the hidden layer: 128 for the papers' MNIST, 512 for FEMNIST, 2048 for StoCFL.
+        hidden: width of the hidden layer, 1 or more: 128 for the papers' MNIST, 512 for FEMNIST, 2048 for StoCFL.
         input_shape: of one input, flattened; None = the data's.
         num_labels: outputs; None = the data's.
     """
@@ -21,6 +22,8 @@ class MLP(Net):
         self, hidden: int = 128, input_shape: Sequence[int] | None = None, num_labels: int | None = None
     ) -> None:
         super().__init__()
+        if hidden < 1:
+            raise InputError(f"MLP.hidden is {hidden}; it must be 1 or more")
         features, labels = sizes(input_shape, num_labels)
         self.fc1 = glorot(nn.Linear(features, hidden))
         self.fc2 = glorot(nn.Linear(hidden, labels))

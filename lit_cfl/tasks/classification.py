@@ -74,7 +74,10 @@ class Classification(LightningModule):
         return labels
 
     def configure_optimizers(self) -> Optimizer:
-        return self.optimizer(self.parameters())
+        try:
+            return self.optimizer(self.parameters())
+        except (ValueError, TypeError) as error:
+            raise InputError(f"task.optimizer cannot be made: {error}; mend its options") from error
 
 
 def _kernels(net: nn.Module, patterns: str | list[str]) -> list[str]:

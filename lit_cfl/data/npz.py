@@ -1,0 +1,40 @@
+"""Arrays from files .npz that may be anything: nothing is unpickled, and every fault is an error of one line."""
+
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from zipfile import BadZipFile, is_zipfile
+
+import numpy as np
+
+from lit_cfl.errors import InputError
+
+
+def read_npz(path: Path, names: Sequence[str] | None = None, required: Sequence[str] = ()) -> dict[str, np.ndarray]:
+    """Reads arrays of a file .npz.
+
+    Args:
+        path: of the file.
+        names: of the arrays to read, those that are there; None = all.
+        required: names that must be there.
+
+    Raises:
+        FileNotFoundError: there is no such file.
+        InputError: it is no .npz, is damaged, holds pickled objects, lacks an array, or declares one that memory cannot
+            hold.
+    """
+    try:
+        if path.is_file() and not is_zipfile(path):
+            raise BadZipFile("no zip archive")
+        with np.load(path, allow_pickle=False) as file:
+            missing = [name for name in required if name not in file.files]
+            if missing:
+                raise InputError(f"{path} has no array {missing[0]!r}; it holds {', '.join(file.files) or 'none'}")
+            return {name: file[name] for name in file.files if names is None or name in names}
+    except MemoryError as error:
+        raise InputError(f"{path} is damaged, or too large for the memory of this machine ({error})") from error
+    except (BadZipFile, zlib.error, EOFError, ValueError, TypeError, NotImplementedError, RuntimeError) as error:
+        if isinstance(error, InputError):
+            raise
+        reason = str(error).partition(" when allow_pickle")[0].partition("\n")[0] or type(error).__name__
+        raise InputError(f"{path} is damaged, no .npz, or holds objects ({reason})") from error
