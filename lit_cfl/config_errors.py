@@ -159,14 +159,15 @@ def raised_in_import(error: BaseException) -> str | None:
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}: {type(error).__name__}: {error.msg}"
     place = _users_line(error)
-    return with_place(error) if place is not None and place.name == "<module>" else None
+    if place is None or place.name != "<module>":
+        return None
+    return f"{place.filename}, line {place.lineno}: {type(error).__name__}: {error}"
 
 
-def with_place(error: BaseException) -> str:
-    """An error's kind and message, behind the file and the line of the user's code that raised it, if it was theirs."""
+def in_line(error: BaseException) -> str:
+    """` (in FILE, line N)`, of the user's code that raised an error, or nothing where it was none of theirs."""
     place = _users_line(error)
-    where = "" if place is None else f"{place.filename}, line {place.lineno}: "
-    return f"{where}{type(error).__name__}: {error}"
+    return "" if place is None else f" (in {place.filename}, line {place.lineno})"
 
 
 def _users_line(error: BaseException) -> FrameSummary | None:
@@ -244,6 +245,8 @@ def _wrong_value(message: str, keys: Sequence[str]) -> str | None:
     if keys and keys[-1].endswith("loggers"):
         kinds = ["a list of loggers, such as [CSVLogger]"]
     if value.strip() == "None":
+        last = _dotted(keys).rpartition(".")[2]
+        kinds = [f"one of {', '.join(catalogue.names(_KIND_OF_KEY[last]))}"] if last in _KIND_OF_KEY else kinds
         return f"{_dotted(keys)} is null; give {' or '.join(kinds)}, or leave it out"
     return f"{_dotted(keys)}: {value.strip()!r} is not {' or '.join(kinds)}"
 

@@ -8,7 +8,6 @@ from typing import Any
 import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace, set_parsing_settings
 from lightning import LightningModule
-from torch import nn
 
 import lit_cfl.algorithms
 import lit_cfl.datamodules
@@ -18,7 +17,7 @@ import lit_cfl.datamodules.skew
 import lit_cfl.nets
 import lit_cfl.tasks
 from lit_cfl import tiny
-from lit_cfl.config_errors import explain, raised_in_import, with_place
+from lit_cfl.config_errors import explain, in_line, raised_in_import
 from lit_cfl.config_files import (
     append_to_path,
     config_files,
@@ -169,7 +168,9 @@ def _read(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
         require_class_entries(file, content)
     for word in words:
         require_present_path(word)
-    _require_one_choice_of_seeds(words, {name for content in contents.values() for name in content})
+    _require_one_choice_of_seeds(
+        words, {k for content in contents.values() for k, v in content.items() if v is not None}
+    )
     try:
         read = parser.parse_args(words)
         _require_values(parser, read)
@@ -236,21 +237,6 @@ def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[
     return build
 
 
-def _failed_net(net: Any) -> InputError | None:
-    """What the constructor of the net raises: of the types that a net may have, the parser tells of the first alone."""
-    if not isinstance(net, Namespace):
-        return None
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(nn.Module, "net", required=True)
-    try:
-        parser.instantiate(Namespace(net=net))
-    except InputError as error:
-        return error
-    except Exception as error:  # whatever a constructor of the user's raises
-        return InputError(f"task.net: {net.class_path} cannot be made: {with_place(error)}")
-    return None
-
-
 def _shape(examples: Examples) -> dict[str, object]:
     """What a net of ours may ask of the data."""
     vocabulary = examples.vocabulary if examples.embeddings is None else 0  # with embeddings, nets never see an id
@@ -280,7 +266,7 @@ def _instantiated(parser: ArgumentParser, read: Namespace) -> Namespace:
         kind, cause = said[-1]
         if isinstance(cause, InputError):
             raise cause from error
-        raise InputError(f"{kind.__name__} raised {type(cause).__name__}: {cause}") from cause
+        raise InputError(f"{kind.__name__} raised {type(cause).__name__}: {cause}{in_line(cause)}") from cause
 
 
 def _dropped_arguments(read: Namespace) -> list[str]:

@@ -47,7 +47,7 @@ def test_source_that_is_not_there_is_refused(tmp_path: Path):
 
 def test_missing_array_is_named_with_those_there_are(tmp_path: Path):
     path = saved(tmp_path / "own.npz", images=np.zeros((3, 2)), y=np.zeros(3, int))
-    assert error_of(ArrayData(source=path)) == f"{path} has no array 'x'; it holds images, y"
+    assert error_of(ArrayData(source=path)) == f"{path} has no array 'x'; it holds images, y; save it with np.savez"
 
 
 @pytest.mark.parametrize("damage", ["cut", "changed", "text", "empty", "array", "objects"])

@@ -96,7 +96,7 @@ def test_shift_may_be_one_or_a_list(words: tuple[str, ...], expected: tuple[obje
         (("--data.shift", "[SwapAl]"), "shift: 'SwapAl' is not known (did you mean SwapAll?)"),
         (("--data.shift", "SwapAll", "--data.shift.probabilty", "1"), "(did you mean probability?)"),
         (("--data.shift", "SwapAll", "--data.shift.probability", "x"), "data.shift.probability: 'x' is not a number"),
-        (("--data.shift", "null"), "shift is None; give a shift, such as SwapAll(probability=0.1), or a list"),
+        (("--data.shift", "null"), "data.shift is null; give one of Incremental, LabelDrift, SwapAll, SwapPart, or"),
     ],
 )  # fmt: skip
 def test_skew_or_shift_that_is_not_known_names_the_nearest(words: tuple[str, ...], expected: str):

@@ -198,7 +198,7 @@ def test_broken_algorithm_is_told_what_is_broken(algorithm: Algorithm, expected:
 
 
 def test_fit_read_twice_and_empty_mean_do_not_pass():
-    with pytest.raises(AssertionError, match="ReadsAFitTwice: round 0 .* raises RuntimeError: .* not held in memory"):
+    with pytest.raises(AssertionError, match=r"ReadsAFitTwice: round 0 .* raises RuntimeError: .* not held in memory"):
         check_algorithm(ReadsAFitTwice())
     with pytest.raises(AssertionError, match="DividesByNobody: a round of nobody raises RuntimeError"):
         check_algorithm(DividesByNobody())
@@ -207,8 +207,8 @@ def test_fit_read_twice_and_empty_mean_do_not_pass():
 @pytest.mark.parametrize(
     ("algorithm", "expected"),
     [
-        (KnowsNobodyBeyondItsLength(), r"place of clients never seen, the ids \[14, 12\], of which init knew only 0 to 11, "
-                                       "raises IndexError: index 14 is out of bounds"),
+        (KnowsNobodyBeyondItsLength(), r"place of clients never seen, the ids \[14, 12\], of which init "
+                                       "knew only 0 to 11, raises IndexError: index 14 is out of bounds"),
         (CannotStart(), "init raises KeyError: 'w_0'"),
         (CannotServe(), "serve raises TypeError: "),
     ],
