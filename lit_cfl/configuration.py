@@ -101,8 +101,8 @@ def experiment_parser(prog: str, ignored: Sequence[str] = ()) -> ArgumentParser:
         description="Runs an experiment and its baseline into a run directory.",
     )  # fmt: skip
     parser.add_argument("--config", action="config", help="A YAML file, or the name of one of `lit-cfl list configs`.")
-    parser.add_argument("--seed", type=int | None, help="One seed in place of the file's.")
-    parser.add_argument("--run_dir", type=str | None, help="Where the files go (default: runs/<name>-<time>).")
+    parser.add_argument("--seed", type=int, help="One seed in place of the file's.")
+    parser.add_argument("--run_dir", type=str, help="Where the files go (default: runs/<name>-<time>).")
     parser.add_argument("--resume", metavar="RUN_DIR", help="Go on with a run; with --config, start it where none is.")
     parser.add_argument(
         "--code", type=list[str], default=[], help="Written by runs: folders of the user's own classes."
@@ -165,7 +165,7 @@ def _read(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
     words = [found_config(before, word) for before, word in zip(["", *arguments], arguments, strict=False)]
     contents = {file: read_config(file) for file in config_files(words)}
     for file, content in contents.items():
-        require_class_entries(file, content)
+        require_class_entries(file, {name: part for name, part in content.items() if name != "space"})  # of a study
     for word in words:
         require_present_path(word)
     _require_one_choice_of_seeds(
@@ -195,9 +195,12 @@ def _require_one_choice_of_seeds(words: Sequence[str], written: Set[str]) -> Non
 
 def _require_values(parser: ArgumentParser, read: Namespace) -> None:
     """Refuses null for an option that takes none; in a file, the parser alone takes it for `not given`."""
+    given = read.clone()
+    for name in [name for name, value in vars(read).items() if value is None and parser.get_default(name) is None]:
+        given.pop(name)
     set_parsing_settings(unset_sentinel=True)
     try:
-        parser.validate(read)
+        parser.validate(given)
     finally:
         set_parsing_settings(unset_sentinel=False)
 

@@ -75,7 +75,7 @@ def test_what_the_constructor_of_a_net_raises_is_said(tmp_path: Path, monkeypatc
     net = {"class_path": "own_odd_net.Odd", "init_args": {"depth": 3}}
     optimizer = BASE["task"]["init_args"]["optimizer"]
     experiment = build(base(task={"class_path": "Classification", "init_args": {"net": net, "optimizer": optimizer}}))
-    with pytest.raises(InputError, match=r"^Odd raised RuntimeError: no depth 3$"):
+    with pytest.raises(InputError, match=r"^Odd raised RuntimeError: no depth 3 \(in .*own_odd_net\.py, line 6\)$"):
         experiment.prepare(0)
 
 
