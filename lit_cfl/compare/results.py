@@ -1,7 +1,7 @@
 """What came of a comparison: a row a run, a row an algorithm, and what to know of them."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from lit_cfl.compare.comparison import Comparison
 from lit_cfl.compare.jobs import Job, summary_of
 from lit_cfl.compare.target import common_target, cost_of
 from lit_cfl.scores import CLASSIFIER, Score, recorded_scores
+from lit_cfl.shared_clients import over_shared, read_scored, scores_everyone
 from lit_cfl.statistics import paired_difference, spread
 from lit_cfl.tables import read_table
 
@@ -21,9 +22,9 @@ _RUNS = {
     "seconds": "time/elapsed_seconds", "stopped": "stopped",
 }  # fmt: skip
 COLUMNS = (
-    "algorithm", "class", "runs", "failed", "test_mean", "test_sd", "val_mean", "val_sd", "pairs", "difference",
-    "difference_low", "difference_high", "ari_mean", "ari_sd", "target", "reached", "rounds_to_target", "mib_to_target",
-    "mib", "seconds", "rounds_with_all_clients",
+    "algorithm", "class", "runs", "failed", "test_mean", "test_sd", "val_mean", "val_sd", "pairs",
+    "pairs_over_shared_clients", "difference", "difference_low", "difference_high", "ari_mean", "ari_sd", "target",
+    "reached", "rounds_to_target", "mib_to_target", "mib", "seconds", "rounds_with_all_clients",
 )  # fmt: skip
 
 
@@ -75,6 +76,8 @@ def collect(comparison: Comparison, path: Path, errors: Mapping[Job, str]) -> Re
     costs = {job: cost_of(metrics.get(job, []), target, scores) for job in jobs}
     runs = [_run_row(job, done.get(job), costs[job], errors.get(job), score) for job in jobs]
     rows = [_row(comparison, name, runs, target, score) for name in comparison.names]
+    for row in rows[1:]:
+        row |= _difference(done, row["algorithm"], comparison.names[0], score)
     curves = {
         name: _curve((rows for job, rows in metrics.items() if job.name == name), column) for name in comparison.names
     }
@@ -94,21 +97,35 @@ def _run_row(job: Job, summary: Row | None, cost: tuple[int, float] | None, erro
 def _row(comparison: Comparison, name: str, runs: Sequence[Row], target: float | None, score: Score) -> Row:
     mine = [run for run in runs if run["algorithm"] == name]
     done = [run for run in mine if run["status"] == "finished"]
-    first = [run for run in runs if run["algorithm"] == comparison.names[0]]
     keys = (f"test_{score.name}", f"val_{score.name}", "ari")
     test, val, ari = (spread([run[key] for run in done]) for key in keys)
     reached = [run for run in done if run["rounds_to_target"] is not None]
     row: Row = {"algorithm": name, "class": type(comparison.experiments[name].algorithm).__name__, "runs": len(done)}
     row |= {"failed": len(mine) - len(done), "test_mean": test.mean, "test_sd": test.deviation}
     row |= {"val_mean": val.mean, "val_sd": val.deviation, "ari_mean": ari.mean, "ari_sd": ari.deviation}
-    if name != comparison.names[0]:
-        gain = paired_difference(*({run["seed"]: run.get(keys[0]) for run in both} for both in (mine, first)))
-        row |= {"pairs": gain.count, "difference": gain.mean}
-        row |= {"difference_low": gain.low, "difference_high": gain.high}
     row |= {"target": target, "reached": len(reached), "rounds_with_all_clients": comparison.rounds_with_all(name)}
     whole = reached if len(reached) == len(done) else []
     row |= {key: spread([run[key] for run in whole]).mean for key in ("rounds_to_target", "mib_to_target")}
     return row | {key: spread([run[key] for run in done]).mean for key in ("mib", "seconds")}
+
+
+def _difference(done: Mapping[Job, Row], name: str, first: str, score: Score) -> Row:
+    """An algorithm minus the first, seed by seed; where runs score different clients, over those that both score."""
+    mine, others, shared_pairs = dict[int, float | None](), dict[int, float | None](), 0
+    for job, summary in done.items():
+        other = replace(job, name=first)
+        if job.name != name or other not in done:
+            continue
+        pair, shared = (summary, done[other]), None
+        if not all(map(scores_everyone, pair)):
+            scored = read_scored(job.folder, pair[0], score), read_scored(other.folder, pair[1], score)
+            shared = over_shared([scored], score)
+        shared_pairs += shared is not None
+        figures = pair if shared is None else (shared.mine, shared.others)
+        mine[job.seed], others[job.seed] = (one[f"test/weighted_{score.name}"] for one in figures)
+    gain = paired_difference(mine, others)
+    row = {"pairs": gain.count, "pairs_over_shared_clients": shared_pairs, "difference": gain.mean}
+    return row | {"difference_low": gain.low, "difference_high": gain.high}
 
 
 def _curve(tables: Iterable[Sequence[Row]], column: str) -> dict[int, list[float]]:
@@ -160,6 +177,11 @@ def _notes(
             notes.append(
                 f"† {row['algorithm']} trains every client in {row['rounds_with_all_clients']} of "
                 f"{comparison.experiments[row['algorithm']].rounds} rounds, whatever the cohort size."
+            )
+        if row.get("pairs_over_shared_clients"):
+            notes.append(
+                f"{row['algorithm']}: its runs and those of {first} score different clients under "
+                f"{row['pairs_over_shared_clients']} of {row['pairs']} seeds; the difference is over those of both."
             )
     notes += _notes_of_runs(comparison, runs)
     if any(getattr(shift, "participants", "all") == "warm" for shift in comparison.first.data.shift):

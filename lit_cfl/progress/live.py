@@ -35,9 +35,10 @@ def describe(row: Row, width: int | None = None) -> str:
     Args:
         width: leave out what does not fit into so many characters; None = nothing.
     """
-    split = "val" if row["val/weighted_accuracy"] is not None else "test"
-    accuracy = row[f"{split}/weighted_accuracy"]
-    parts = [f"{split} accuracy {'-' if accuracy is None else f'{accuracy:.2f}'}", f"clusters {row['clusters/count']}"]
+    name = next(key for key in row if key.startswith("val/weighted_")).removeprefix("val/weighted_")  # the main score
+    split = "val" if row[f"val/weighted_{name}"] is not None else "test"
+    score = row[f"{split}/weighted_{name}"]
+    parts = [f"{split} {name} {'-' if score is None else f'{score:.2f}'}", f"clusters {row['clusters/count']}"]
     if row["clusters/ari"] is not None:
         parts.append(f"ARI {row['clusters/ari']:.2f}")
     if row["clusters/unobserved"]:
@@ -51,7 +52,7 @@ def status(row: Row | None, activity: Activity | None, room: int) -> str:
     """The latest row and what is being done, as far as there is room.
 
     Args:
-        room: characters; what is being done is left out before the accuracy is.
+        room: characters; what is being done is left out before the score is.
     """
     now = "starting" if activity is None else str(activity)
     if row is None:

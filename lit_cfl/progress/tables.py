@@ -12,12 +12,17 @@ from lit_cfl.saved import Placed
 
 
 def score_table(console: Console, scores: Mapping[str, SplitScores]) -> None:
-    """Accuracies on each split."""
-    table = new_table("", "clients", "weighted accuracy", "mean", "worst 10 %", "loss")
-    for name, found in scores.items():
-        metrics = found.metrics("x")
-        values = [metrics[f"x/{key}"] for key in ("weighted_accuracy", "mean_accuracy", "worst10_accuracy", "loss")]
-        table.add_row(name, str(int((found.count > 0).sum())), *map(number, values))
+    """The task's scores on each split, a line for each where there are several."""
+    names = [score.name for found in scores.values() for score in found.scores]
+    several = len(set(names)) > 1
+    heading = "weighted" if several else f"weighted {names[0]}" if names else "weighted"
+    table = new_table("", "clients", heading, "mean", "worst 10 %", "loss")
+    for split, found in scores.items():
+        metrics, clients = found.metrics("x"), str(int((found.count > 0).sum()))
+        for score in found.scores:
+            keys = [*(f"{mean}_{score.name}" for mean in ("weighted", "mean", "worst10")), "loss"]
+            title = f"{split}: {score.name}" if several else split
+            table.add_row(title, clients, *(number(metrics.get(f"x/{key}")) for key in keys))
     console.print(table)
 
 
