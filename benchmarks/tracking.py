@@ -43,7 +43,7 @@ CLUSTERS, WIDTH = 10, 64
 def whole_run(rounds: int, tracked: bool) -> str:
     """Seconds of the run, those that it waited, their share, the CPU seconds of tracking's thread, and their share."""
     module = MNIST(partition=MNIST1000(), pixels="standardised_pooled")
-    tracking = Tracking(wandb="offline") if tracked else Tracking(wandb="disabled", pictures=False)
+    tracking = Tracking(wandb="offline") if tracked else Tracking(wandb="disabled")
     experiment = Experiment(
         module, lambda: Classification(MCLR([1, 28, 28], 10), partial(torch.optim.SGD, lr=0.03)),
         FedGroup(3, pretrain_scale=20), rounds=rounds, cohort_size=20, selection="round_robin_first",

@@ -54,7 +54,7 @@ _COMMAND_ONLY = (
     "code",
     "format",
 )  # options of the command, not of the experiment
-_GROUPS = ("local", "evaluation", "checkpoint", "tracking")  # options that are groups of options
+_GROUPS = ("local", "evaluation", "checkpoint", "tracking", "pictures")  # options that are groups of options
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from lit_cfl.local.engine import Engine, LocalTraining, TaskFactory
 from lit_cfl.local.engines import build_engine, warn_of_slowness, workload
 from lit_cfl.local.plan import EngineOption, Plan, PlanOptions, Precision, set_up_torch
 from lit_cfl.local.rule import Workload, choose_plan
+from lit_cfl.pictures.options import Pictures
 from lit_cfl.rounds import Cohorts, Round, rounds
 from lit_cfl.selection import SelectionRule
 from lit_cfl.stopping import StopRule
@@ -73,6 +74,7 @@ class Experiment:
         precision: a `lightning.Trainer` precision.
         deterministic: only operations that give the same bits in every run; a GPU needs it for that, a CPU does not.
         tracking: where the metrics go.
+        pictures: which files its pictures are.
         plan: parts of the plan set by hand, or recorded by an earlier run; None = all by rule.
         config: what `config.yaml` says of the arguments; None = described as far as their values tell.
     """
@@ -97,6 +99,7 @@ class Experiment:
     precision: Precision = "32-true"
     deterministic: bool = False
     tracking: Tracking = Tracking()
+    pictures: Pictures = Pictures()
     plan: PlanOptions | None = None
     config: Mapping[str, Any] | None = None
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from lit_cfl.tables import latest_rows
+from lit_cfl.scores import Score
+from lit_cfl.tables import latest_rows, read_table
 
 
 @dataclass(frozen=True, eq=False)
@@ -15,26 +16,38 @@ class Look:
     """A run after a round.
 
     Args:
+        algorithm: its name.
+        score: the task's main one.
         round: that was evaluated.
         last: whether the run ends here.
         memberships: gives the content of `memberships.npz` up to here.
-        cluster, accuracy: of the clients that were scored, `[n]`; the accuracy is nan without test data.
+        cluster, true_cluster: of the clients that were scored, `[n]`; -1 = unknown.
+        values: their test score, nan without test data; empty where nobody has any.
         clusters: the rows of `clusters.csv` of this round.
+        metrics: the file `metrics.csv`, and how many bytes it has now.
         snapshots: the folder of snapshots.
         compared: the round of the latest snapshot; None = there is none.
         tables: the run's further tables by name, among them the algorithm's own: files that grow, and how many bytes
             they have now.
     """
 
+    algorithm: str
+    score: Score
     round: int
     last: bool
     memberships: Callable[[], dict[str, np.ndarray]]
     cluster: np.ndarray
-    accuracy: np.ndarray
+    true_cluster: np.ndarray
+    values: np.ndarray
     clusters: Sequence[Mapping[str, Any]]
+    metrics: tuple[Path, int]
     snapshots: Path
     compared: int | None
     tables: Mapping[str, tuple[Path, int]]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of `metrics.csv` up to here."""
+        return read_table(*self.metrics)
 
     def snapshot(self) -> dict[str, np.ndarray]:
         """The content of the latest snapshot."""

@@ -196,13 +196,18 @@ class Recorder:
         test = evaluation.scores.get("test")
         kept = self._carried.memberships_with(r, evaluation)
         tables = self.directory.own | ({"shift": self.directory.shifts} if self.shifting else {})
+        values = torch.empty(0) if test is None else test.of_clients()
         return Look(
+            type(self.experiment.algorithm).__name__,
+            self.engine.scores[0],
             r.number,
             self._over,
             memberships=lambda: membership_arrays(kept, r.data),
             cluster=evaluation.index.numpy(),
-            accuracy=(torch.empty(0) if test is None else test.of_clients()).numpy(),
+            true_cluster=r.data.true_clusters[evaluation.clients].numpy(),
+            values=values.numpy(),
             clusters=list(cluster_rows(r.number, evaluation, r.info.clusters)),
+            metrics=(self.directory.metrics.path, self.directory.metrics.size),
             snapshots=self.directory.path / "snapshots",
             compared=self._carried.compared,
             tables={name: (table.path, table.size) for name, table in tables.items()},

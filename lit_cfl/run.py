@@ -12,6 +12,7 @@ from lit_cfl.checkpoint import Checkpoint
 from lit_cfl.data.file import save_partition
 from lit_cfl.errors import InputError, Notice, SaveError
 from lit_cfl.experiment import Experiment
+from lit_cfl.pictures.folder import draw_both
 from lit_cfl.recorder import Recorder
 from lit_cfl.resume import (
     finished_summary,
@@ -23,6 +24,7 @@ from lit_cfl.resume import (
 from lit_cfl.run_contents import Row
 from lit_cfl.run_directory import RunDirectory, locked, refuse_used, write_config, write_json
 from lit_cfl.tracking import Trackers
+from lit_cfl.tracking.beside import Guard
 from lit_cfl.tracking.offline import sync_line
 
 Going = Literal["new", "resume", "new_plan"]
@@ -120,6 +122,10 @@ def _run_seed(experiment: Experiment, path: Path, watch: Watch, going: Going) ->
     if experiment.baseline is not None:
         beside = path / "baseline"
         finished.baseline = Finished(beside, _run_one(experiment.of_baseline(), beside, watch, going))
+        summaries = finished.summary, finished.baseline.summary
+        Guard("The drawing of the learning curve")(
+            lambda: draw_both(path, beside, *summaries, experiment.pictures.formats)
+        )
     return finished
 
 
@@ -181,8 +187,9 @@ def _record(recorder: Recorder, watch: Watch, logged: int) -> Row:
     config = recorder.prepared.config()
     watch.doing(Activity("starting what tracks the run"))
     trackers = Trackers(
-        experiment.tracking, experiment.name, directory.path, config, directory.run_id, directory.rows, logged
-    )
+        experiment.tracking, experiment.name, directory.path, config, directory.run_id, directory.rows, logged,
+        experiment.pictures.formats,
+    )  # fmt: skip
     status: Literal["success", "failed"] = "failed"
     reason = None
     recorder.engine.between_clients = watch.between_clients

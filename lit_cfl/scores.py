@@ -53,6 +53,12 @@ class Score:
         """The entry of `summary.json` that holds the best round's test figure."""
         return f"test/{'max' if self.higher_is_better else 'min'}_weighted_{self.name}"
 
+    @classmethod
+    def of_best_column(cls, column: str) -> "Score | None":
+        """The score, by name and direction, whose `best_column` this is; None where it is no such column."""
+        found = re.fullmatch(r"test/(max|min)_weighted_(.*)", column)
+        return cls(found[2], found[1] == "max") if found else None
+
     def of(self, sums: Tensor, weights: Tensor) -> Tensor:
         """The score of sets of examples.
 

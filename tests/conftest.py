@@ -3,10 +3,12 @@
 import contextlib
 import io
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from drawing import let_runs_draw
 from processes import start
 from torch import Tensor
 
@@ -18,6 +20,15 @@ if SHARED_DATA.is_dir():
     os.environ.setdefault("LITCFL_DATA", str(SHARED_DATA))
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a missing copy is an error at once, not after retries
 os.environ["WANDB_MODE"] = "disabled"  # tests of tracking set their own; with a key, all the others would go online
+let_runs_draw(False)
+
+
+@pytest.fixture
+def pictures() -> Iterator[None]:
+    """Lets runs draw their pictures, as they do outside of the tests."""
+    let_runs_draw(True)
+    yield
+    let_runs_draw(False)
 
 
 @pytest.fixture

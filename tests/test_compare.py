@@ -118,7 +118,8 @@ def test_the_tables_hold_what_the_runs_left(capsys: pytest.CaptureFixture[str]):
     assert {file.name for file in Path("c").iterdir() if file.is_file()} == {
         ".lock", "compare.yaml", "results.md", "results.csv", "results.tex", "runs.csv",
     }  # fmt: skip
-    assert Path("c/pictures/accuracy.png").stat().st_size > 5000
+    assert Path("c/pictures/curve.png").stat().st_size > 5000
+    assert Path("c/pictures/curve.pdf").read_bytes().startswith(b"%PDF")
     assert main(["run", "--resume", "c/IFCA/seed-1", "--quiet"]) == 0  # a whole run directory
 
 

@@ -130,12 +130,14 @@ def test_a_worker_that_dies_is_a_failed_run(monkeypatch: pytest.MonkeyPatch):
     )
 
 
-def test_what_a_worker_has_to_say_comes_with_its_outcome(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_what_a_worker_has_to_say_comes_with_its_outcome(
+    pictures: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     pytest.importorskip("ray")
     from lit_cfl.compare.side_by_side import in_worker
 
     monkeypatch.chdir(tmp_path)
-    words = [*start("FedAvg"), "--seeds", "1", "--rounds", "1", "--tracking.pictures", "true", "--num_cpus", "1"]
+    words = [*start("FedAvg"), "--seeds", "1", "--rounds", "1", "--num_cpus", "1"]
     assert main(words) == 0
     folder = Path("c/FedAvg/seed-1")
     shutil.rmtree(folder / "pictures")

@@ -244,14 +244,14 @@ def test_options_keep_the_contract(algorithm: LayerCFL):
     check_algorithm(algorithm)
 
 
-def test_run_leaves_the_scores_as_table_and_picture(tmp_path: Path):
+def test_run_leaves_the_scores_as_table_and_picture(pictures: None, tmp_path: Path):
     run(digits(algorithm=replace(ALWAYS, layers="auto"), rounds=2), tmp_path / "run")
     rows = read_table(tmp_path / "run" / "layers.csv")
     assert list(rows[0]) == ["round", "cluster", "layer", "silhouette", "gap", "chosen"]
     assert rows[0]["layer"].endswith("fc1")
     assert (tmp_path / "run" / "pictures" / "layers.png").read_bytes().startswith(b"\x89PNG")
     run(digits(algorithm=replace(ALWAYS, layers=["*"]), rounds=2), tmp_path / "named")
-    assert not (tmp_path / "named" / "pictures").exists()  # nothing was scored
+    assert not (tmp_path / "named" / "pictures" / "layers.png").exists()  # nothing was scored
 
 
 def test_picture_has_a_line_a_look_and_marks_what_was_chosen():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from lit_cfl.look import Look
+from lit_cfl.scores import ACCURACY
 from lit_cfl.tables import Table, latest_rows, read_table
 
 
@@ -17,7 +18,8 @@ def grown(path: Path, rows: int) -> Table:
 
 
 def look(**tables: tuple[Path, int]) -> Look:
-    return Look(3, False, dict, np.empty(0), np.empty(0), [], Path(), None, tables)
+    nobody = np.empty(0)
+    return Look("A", ACCURACY, 3, False, dict, nobody, nobody, nobody, [], (Path(), 0), Path(), None, tables)
 
 
 def test_rows_that_come_later_are_not_seen(tmp_path: Path):

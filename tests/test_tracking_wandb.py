@@ -62,7 +62,7 @@ def test_offline_files_hold_every_figure_of_metrics_csv(offline: Path):
 def test_pictures_and_tables_stand_in_the_entry_of_their_round(offline: Path):
     rows = logged(offline / "run")
     media = [{name.partition(".")[0] for name in row if "." in name} for row in rows]
-    drawn = {f"pictures/{name}" for name in ("similarity", "clients", "memberships", "accuracy")}
+    drawn = {f"pictures/{name}" for name in ("curve", "similarity", "clients", "memberships", "histogram")}
     assert media == [set(), set(), set(), {"clients/accuracy", "tables/clusters"} | drawn]
     files = folders(offline / "run")[0] / "files"
     for name in drawn:

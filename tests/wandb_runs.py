@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
+from drawing import let_runs_draw
 from processes import in_child, start, wait
 
 from lit_cfl.tables import read_table
@@ -34,6 +35,7 @@ def tracked_command(arguments: list[str], **variables: str | None) -> int:
 def set_variables(**variables: str | None) -> None:
     """In a child: W&B's variables; notices on the screen, for pytest would keep them; pictures at the end alone."""
     beside.SHARE = 0.0
+    let_runs_draw(True)
     warnings.simplefilter("default")
     warnings.showwarning = lambda *warning: print(warnings.formatwarning(*warning[:4]), file=sys.stderr)
     for name in [name for name in os.environ if name.startswith("WANDB_")]:

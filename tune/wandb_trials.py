@@ -29,5 +29,5 @@ def _complete(path: Path) -> None:
     if not rows or last_kept_round(path / "wandb", run_id, rows[-1]["round"]) >= rows[-1]["round"]:
         return
     config = yaml.safe_load((path / "config.yaml").read_text())
-    tracking = Tracking(**(config["tracking"] | {"loggers": [], "pictures": False}))
+    tracking = Tracking(**(config["tracking"] | {"loggers": []}))
     Trackers(tracking, config["name"], path, config, run_id, rows).finish("success")

@@ -6,7 +6,6 @@ from pathlib import Path
 from rich.console import Console
 
 from lit_cfl import dry_run
-from lit_cfl.checkpoint import write_atomically
 from lit_cfl.compare.comparison import Comparison, read_comparison, require_unused
 from lit_cfl.compare.jobs import processes, run_jobs, unfinished
 from lit_cfl.compare.options import Words, directory, read_words
@@ -17,9 +16,12 @@ from lit_cfl.compare.view import following
 from lit_cfl.errors import Interrupted
 from lit_cfl.interrupt import interruptible
 from lit_cfl.local.plan import Plan
+from lit_cfl.pictures.options import Format
 from lit_cfl.progress import Screen
 from lit_cfl.run_directory import default_run_directory, locked
 from lit_cfl.tracking.offline import sync_line
+
+PICTURE = "pictures/curve"
 
 
 def compare(arguments: Sequence[str]) -> int:
@@ -63,7 +65,7 @@ def _run(comparison: Comparison, path: Path, words: Words, screen: Screen, check
         errors = run_jobs(jobs, _plan(comparison), words.num_cpus, view, check) if jobs else {}
     results = collect(comparison, path, errors)
     title = f"{comparison.name}: {', '.join(comparison.names)}"
-    write_tables(path, results, title, write_picture(path, results))
+    write_tables(path, results, title, write_picture(path, results, comparison.first.pictures.formats))
     return results
 
 
@@ -71,18 +73,17 @@ def _plan(comparison: Comparison) -> Plan:
     return Plan(**{key: value for key, value in vars(comparison.first.plan).items() if value is not None})
 
 
-def write_picture(path: Path, results: Results) -> str | None:
-    """Draws `pictures/<score>.png`, where there is anything to draw. Returns its place in the directory."""
-    if not any(results.curves.values()):
+def write_picture(path: Path, results: Results, formats: Sequence[Format]) -> str | None:
+    """Draws `pictures/curve.png` and `.pdf`, where there is anything to draw. Returns the PNG's place in the directory."""
+    if not formats or not any(results.curves.values()):
         return None
-    from lit_cfl.compare.picture import score_over_rounds  # matplotlib takes a second to import
+    from lit_cfl.compare.picture import mean_curves  # matplotlib takes a second to import
+    from lit_cfl.pictures.files import write_figure
 
-    name = f"pictures/{results.score.name}.png"
-    file = path / name
-    file.parent.mkdir(exist_ok=True)
-    figure = score_over_rounds(results.curves, results.rows[0]["target"], results.score.title)
-    write_atomically(file, lambda opened: figure.savefig(opened, dpi=120, format="png"))
-    return name
+    written = write_figure(
+        mean_curves(results.curves, results.rows[0]["target"], results.score), path / PICTURE, formats
+    )
+    return next((str(file.relative_to(path)) for file in written if file.suffix == ".png"), None)
 
 
 def _show(screen: Screen, results: Results, path: Path) -> None:

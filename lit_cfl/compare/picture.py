@@ -1,24 +1,26 @@
-"""A score over the rounds: a line an algorithm, and how far its seeds spread."""
+"""The main score over the rounds: a line an algorithm, and how far its seeds spread."""
 
 from collections.abc import Mapping, Sequence
 
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+
+from lit_cfl.pictures.curves import name_rounds, name_score
+from lit_cfl.scores import ACCURACY, Score
 
 _STYLES = ("-", "--", ":", "-.")
 
 
-def score_over_rounds(
-    curves: Mapping[str, Mapping[int, Sequence[float]]], target: float | None, score: str = "accuracy"
+def mean_curves(
+    curves: Mapping[str, Mapping[int, Sequence[float]]], target: float | None, score: Score = ACCURACY
 ) -> Figure:
     """Means over the seeds, with a band of one standard deviation where there are two seeds or more.
 
     Args:
-        curves: for each algorithm the figures of its runs by round.
+        curves: for each algorithm the test figures of its runs by round.
         target: drawn as a thin line.
-        score: what they are, in words.
+        score: what the figures are.
     """
     figure = Figure(figsize=(8, 4.8), layout="constrained")
     axes = figure.subplots()
@@ -36,8 +38,8 @@ def score_over_rounds(
             axes.fill_between(rounds, mean - deviation, mean + deviation, color=colour, alpha=0.15, linewidth=0)
     if target is not None:
         axes.axhline(target, color="grey", linewidth=0.8, linestyle=":", zorder=0, label=f"target {target:g}")
-    axes.set(xlabel="round", ylabel=f"weighted test {score}", title="Mean over seeds, band: one standard deviation")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(alpha=0.25)
+    axes.set_title("Mean over seeds, band: one standard deviation")
+    name_rounds(axes, max((max(curve) for curve in curves.values() if curve), default=1))
+    name_score(axes, score, "weighted test ")
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5))
     return figure

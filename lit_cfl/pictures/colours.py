@@ -1,9 +1,12 @@
-"""One colour a cluster, the same in all pictures of runs."""
+"""One colour a cluster: that of the true cluster that it matches best."""
+
+from collections.abc import Mapping
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch
+from scipy.optimize import linear_sum_assignment
 
 _COLOURS = np.array([
     to_rgb(name) for name in (
@@ -21,19 +24,54 @@ def colours_of(clusters: np.ndarray) -> np.ndarray:
     return colours
 
 
-def name_clusters(axes: Axes, clusters: np.ndarray, unknown: str) -> None:
+def matched(found: np.ndarray, true: np.ndarray) -> dict[int, int]:
+    """Matches each found cluster with the number whose colour it takes, so that equal clusters look equal.
+
+    The pairs are those with the most clients in common (the assignment of greatest overlap). Found clusters that are
+    left over take numbers that no true cluster has; where no true cluster is known, each keeps its own.
+
+    Args:
+        found: int `[..., clients]`, -1 = none.
+        true: int `[clients]`, -1 = unknown.
+
+    Returns:
+        a number for each found cluster, each another one.
+    """
+    numbers = np.unique(found[found >= 0])
+    if not len(numbers) or (true < 0).all():
+        return {int(number): int(number) for number in numbers}
+    known = (found >= 0) & (true >= 0)
+    truths, columns = np.unique(np.broadcast_to(true, found.shape)[known], return_inverse=True)
+    overlap = np.zeros((len(numbers), len(truths)), dtype=int)
+    np.add.at(overlap, (np.searchsorted(numbers, found[known]), columns), 1)
+    pairs = zip(*linear_sum_assignment(overlap, maximize=True), strict=True)
+    taken = {int(numbers[k]): int(truths[j]) for k, j in pairs if overlap[k, j]}
+    others = [int(number) for number in numbers if int(number) not in taken]
+    return taken | {number: int(true.max()) + 1 + k for k, number in enumerate(others)}
+
+
+def matched_colours(clusters: np.ndarray, match: Mapping[int, int]) -> np.ndarray:
+    """RGB in [0, 1] of clusters of any shape, `[..., 3]`, each in the colour of the number that it is matched with."""
+    taken = np.full(max(match, default=-1) + 2, -1)  # the last place is that of -1
+    taken[list(match)] = list(match.values())
+    return colours_of(taken[clusters])
+
+
+def name_clusters(axes: Axes, clusters: np.ndarray, unknown: str, match: Mapping[int, int]) -> None:
     """A legend beside the axes; of more than 16 clusters, a line that tells how many.
 
     Args:
         clusters: numbers that are drawn, any shape.
         unknown: what -1 means.
+        match: the numbers whose colours they take.
     """
     numbers = np.unique(clusters)
     named = numbers[numbers >= 0]
     without = [Patch(facecolor=_NONE, label=unknown)] if (numbers < 0).any() else []
     few = len(named) <= MAX_COLOURS
-    shown = named.tolist() if few else []
-    handles = [*(Patch(facecolor=to_rgb(_COLOURS[k % MAX_COLOURS]), label=f"cluster {k}") for k in shown), *without]
+    shown = named if few else named[:0]
+    colours = matched_colours(shown, match)
+    handles = [*(Patch(facecolor=c, label=f"cluster {k}") for k, c in zip(shown, colours, strict=True)), *without]
     title = None if few else f"{len(named)} clusters:\ncolours repeat\nevery {MAX_COLOURS}"
     axes.legend(
         handles=handles, title=title, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0.0,

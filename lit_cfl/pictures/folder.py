@@ -1,15 +1,22 @@
 """The pictures of a run as files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from matplotlib.figure import Figure
 
-from lit_cfl.checkpoint import write_atomically
 from lit_cfl.look import Look
+from lit_cfl.pictures.curves import learning_curve
+from lit_cfl.pictures.files import write_figure
 from lit_cfl.pictures.layers import layer_scores
-from lit_cfl.pictures.run import accuracies, client_map, memberships, similarity
+from lit_cfl.pictures.options import Format
+from lit_cfl.pictures.run import client_map, histogram, memberships, similarity
+from lit_cfl.scores import Score
+from lit_cfl.tables import read_table
 
+Row = Mapping[str, Any]
+PICTURES = "pictures"  # the folder in a run directory
 _LAYERS = {"layer", "cluster", "silhouette", "gap", "chosen"}
 
 
@@ -18,44 +25,60 @@ class PictureFolder:
 
     Args:
         path: the folder; made with the first picture.
-        only_layers: draw nothing but the layers' scores, which belong to their table.
+        formats: of each picture; empty = nothing is drawn.
     """
 
-    def __init__(self, path: Path, only_layers: bool = False) -> None:
-        self.path, self.only_layers = path, only_layers
+    def __init__(self, path: Path, formats: Sequence[Format]) -> None:
+        self.path, self.formats = path, formats
         self._compared: int | None = None  # the snapshot that was drawn
         self._layers = 0  # rows that were drawn
         self._ended = False
 
     def draw(self, look: Look) -> dict[str, Path]:
-        """The pictures that changed, by name; those of the end are drawn once."""
-        if self._ended:
+        """Draws the pictures that changed; those of the end are drawn once. Returns their PNGs by name."""
+        if self._ended or not self.formats:
             return {}
         self._ended = look.last
-        return {name: self._written(name, figure()) for name, figure in self._due(look).items()}
+        drawn: dict[str, Path] = {}
+        for name, figure in self._due(look).items():
+            for file in write_figure(figure(), self.path / name, self.formats):
+                if file.suffix == ".png":
+                    drawn[name] = file
+        return drawn
 
     def _due(self, look: Look) -> dict[str, Callable[[], Figure]]:
-        due: dict[str, Callable[[], Figure]] = {}
-        rows = _layer_rows(look)
-        if len(rows) > self._layers:
-            self._layers = len(rows)
-            due["layers"] = lambda: layer_scores(rows)
-        if self.only_layers:
-            return due
+        due: dict[str, Callable[[], Figure]] = {
+            "curve": lambda: learning_curve({look.algorithm: look.rows()}, look.score)
+        }
         if look.compared is not None and look.compared != self._compared:
             self._compared, snapshot = look.compared, look.snapshot()
             due["similarity"] = lambda: similarity(snapshot, look.compared or 0)
             due["clients"] = lambda: client_map(snapshot, look.compared or 0)
         due["memberships"] = lambda: memberships(**look.memberships())
-        if look.last and len(look.accuracy):
-            due["accuracy"] = lambda: accuracies(look.accuracy, look.cluster, look.round)
+        rows = _layer_rows(look)
+        if len(rows) > self._layers:
+            self._layers = len(rows)
+            due["layers"] = lambda: layer_scores(rows)
+        if look.last and len(look.values):
+            due["histogram"] = lambda: histogram(look.values, look.cluster, look.true_cluster, look.score, look.round)
         return due
 
-    def _written(self, name: str, figure: Figure) -> Path:
-        self.path.mkdir(exist_ok=True)
-        path = self.path / f"{name}.png"
-        write_atomically(path, lambda file: figure.savefig(file, dpi=100))
-        return path
+
+def draw_both(path: Path, beside: Path, summary: Row, baseline: Row, formats: Sequence[Format]) -> None:
+    """Draws the learning curve of a run anew, with its baseline's, from the files of both.
+
+    Args:
+        path, beside: the directories of the run and of its baseline.
+        summary, baseline: content of their `summary.json`.
+    """
+    score = next((score for score in map(Score.of_best_column, summary) if score is not None), None)
+    if score is None or not formats:
+        return
+    runs = {
+        summary["algorithm"]: read_table(path / "metrics.csv"),
+        f"{baseline['algorithm']} (baseline)": read_table(beside / "metrics.csv"),
+    }
+    write_figure(learning_curve(runs, score), path / PICTURES / "curve", formats)
 
 
 def _layer_rows(look: Look) -> list[dict[str, object]]:

@@ -1,4 +1,4 @@
-"""Pictures of a run: who is alike, who is in which cluster, and how good the models are for whom."""
+"""Pictures of a run: who is alike, who is in which cluster, and how well the clients are served."""
 
 from collections.abc import Mapping
 
@@ -7,11 +7,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from lit_cfl.pictures.colours import MAX_COLOURS, colours_of, name_clusters
+from lit_cfl.pictures.colours import MAX_COLOURS, colours_of, matched, matched_colours, name_clusters
+from lit_cfl.scores import Score
 
 _MAX_ROWS = 1000  # clients in a picture of memberships
 _MAX_LINES = 40  # clusters between which lines are drawn
-_BINS = np.linspace(0, 1, 21)
+_MAX_BINS = 40
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -40,25 +41,25 @@ def similarity(snapshot: Arrays, round: int) -> Figure:
 
 
 def client_map(snapshot: Arrays, round: int) -> Figure:
-    """The clients that were compared in two dimensions, side by side by found and by true cluster.
+    """The clients that were compared in two dimensions, by found and, where any is known, by true cluster.
 
     Args:
         snapshot: content of `snapshots/<round>.npz`.
         round: of the snapshot.
     """
-    figure = Figure(figsize=(11, 4.6))
+    panels = [("found clusters", "cluster", "not assigned")]
+    if (snapshot["true_cluster"] >= 0).any():
+        panels.append(("true clusters", "true_cluster", "unknown"))
+    figure = Figure(figsize=(5.5 * len(panels), 4.8), layout="constrained")
     x, y = snapshot["projection"].astype(np.float32).T
     size = float(np.clip(4000 / len(x), 6, 60))
-    panels = {
-        "found clusters": ("cluster", "not assigned"),
-        "true clusters (with numbers of their own)": ("true_cluster", "unknown"),
-    }
-    for k, (title, (name, unknown)) in enumerate(panels.items()):
-        axes = figure.add_axes((0.03 + 0.49 * k, 0.05, 0.37, 0.78))
-        axes.scatter(x, y, c=colours_of(snapshot[name]), s=size, edgecolors="white", linewidths=0.3)
-        axes.set(xticks=[], yticks=[])
+    for axes, (title, name, unknown) in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        match = matched(snapshot[name], snapshot["true_cluster"])
+        colours = matched_colours(snapshot[name], match)
+        axes.scatter(x, y, c=colours, s=size, edgecolors="white", linewidths=0.3)
+        axes.set(xticks=[], yticks=[], xlabel="first principal coordinate", ylabel="second principal coordinate")
         axes.set_title(title, fontsize=10)
-        name_clusters(axes, snapshot[name], unknown)
+        name_clusters(axes, snapshot[name], unknown, match)
     figure.suptitle(f"Clients by how alike they were in round {round}{_sample(snapshot)}", fontsize=11)
     return figure
 
@@ -74,45 +75,68 @@ def memberships(rounds: np.ndarray, cluster: np.ndarray, true_cluster: np.ndarra
     step = -(-len(true_cluster) // _MAX_ROWS)
     shown = np.arange(0, len(true_cluster), step)
     order = shown[np.lexsort((cluster[-1, shown], true_cluster[shown]))]
-    figure = Figure(figsize=(8.6, 5))
-    axes = figure.add_axes((0.1, 0.11, 0.71, 0.8))
-    axes.imshow(colours_of(cluster[:, order].T), aspect="auto", interpolation="nearest")
+    known = (true_cluster >= 0).any()
+    figure = Figure(figsize=(8.6, 5), layout="constrained")
+    widths = [1, 24] if known else [1]
+    *beside, axes = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
+    match = matched(cluster, true_cluster)
+    axes.imshow(matched_colours(cluster[:, order].T, match), aspect="auto", interpolation="nearest")
     places = np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), 12)).round().astype(int))
     axes.set_xticks(places, [str(number) for number in rounds[places]])
-    axes.set_yticks([])
-    known = (true_cluster >= 0).any()
-    axes.set(xlabel="round", ylabel="clients, by true cluster" if known else "clients")
+    axes.set(yticks=[], xlabel="round")
     sample = "" if step == 1 else f" ({len(shown):,} of {len(true_cluster):,} clients, 1 in {step})"
     axes.set_title(f"Cluster of each client{sample}", fontsize=11)
-    name_clusters(axes, cluster[:, order], "not assigned")
+    name_clusters(axes, cluster[:, order], "not assigned", match)
+    for truth in beside:
+        truth.imshow(colours_of(true_cluster[order])[:, None], aspect="auto", interpolation="nearest")
+        truth.set(xticks=[0], xticklabels=["true"])
     _mark_groups(axes, true_cluster[order], both=False)
+    left = figure.axes[0]
+    left.set_yticks(axes.get_yticks(), axes.get_yticklabels())
+    left.set_ylabel("clients, by true cluster" if known else "clients")
+    if beside:
+        axes.set_yticks([])
     return figure
 
 
-def accuracies(accuracy: np.ndarray, cluster: np.ndarray, round: int) -> Figure:
-    """How many clients have which test accuracy, stacked by their cluster where there are few.
+def histogram(values: np.ndarray, cluster: np.ndarray, true_cluster: np.ndarray, score: Score, round: int) -> Figure:
+    """How many clients have which test score, stacked by their cluster where there are few.
 
     Args:
-        accuracy: float `[n]` in [0, 1], nan without test data.
+        values: the score of each client, float `[n]`, nan without test data.
         cluster: int `[n]`.
+        true_cluster: int `[n]`, -1 = unknown.
+        score: the task's main one.
         round: that was evaluated.
     """
-    tested = ~np.isnan(accuracy)
-    accuracy, cluster = accuracy[tested], cluster[tested]
-    stacks = cluster if len(np.unique(cluster)) <= MAX_COLOURS else np.zeros_like(cluster)
-    figure = Figure(figsize=(8.6, 4))
-    axes = figure.add_axes((0.09, 0.13, 0.72, 0.77))
-    heights = np.zeros(len(_BINS) - 1, dtype=int)
+    tested = np.isfinite(values)
+    values, cluster, true_cluster = values[tested], cluster[tested], true_cluster[tested]
+    few = len(np.unique(cluster)) <= MAX_COLOURS
+    stacks = cluster if few else np.zeros_like(cluster)
+    match = matched(stacks, true_cluster if few else np.full_like(stacks, -1))
+    figure = Figure(figsize=(8.6, 4), layout="constrained")
+    axes = figure.subplots()
+    edges = _edges(values)
+    heights = np.zeros(len(edges) - 1, dtype=int)
     for number in np.unique(stacks):
-        more = np.histogram(accuracy[stacks == number], _BINS)[0]
-        axes.bar(_BINS[:-1], more, 0.05, bottom=heights, align="edge", color=colours_of(number), edgecolor="white")
+        more = np.histogram(values[stacks == number], edges)[0]
+        colour = matched_colours(number, match)
+        axes.bar(edges[:-1], more, np.diff(edges), bottom=heights, align="edge", color=colour, edgecolor="white")
         heights += more
-    axes.set(xlim=(0, 1), xlabel="test accuracy of a client", ylabel="clients")
+    name = score.title
+    axes.set(xlim=(edges[0], edges[-1]), xlabel=f"test {name} of a client", ylabel="clients")
     axes.yaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set_title(f"Test accuracy of {len(accuracy):,} clients after round {round}", fontsize=11)
-    if stacks is cluster:
-        name_clusters(axes, cluster, "not assigned")
+    axes.set_title(f"Test {name} of {len(values):,} clients after round {round}", fontsize=11)
+    if few:
+        name_clusters(axes, cluster, "not assigned", match)
     return figure
+
+
+def _edges(values: np.ndarray) -> np.ndarray:
+    """Edges of bins from the least to the greatest value: at most 40, and no more than there are values."""
+    bins = len(np.histogram_bin_edges(values, "auto")) - 1
+    edges: np.ndarray = np.histogram_bin_edges(values, min(bins, len(np.unique(values)), _MAX_BINS))
+    return edges
 
 
 def _sample(snapshot: Arrays) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from lit_cfl.look import Look
+from lit_cfl.scores import ACCURACY
 
 _MAX_ROWS = 1000  # the last ones of a table
 _BINS = np.linspace(0, 1, 21)
@@ -23,9 +24,10 @@ def media(look: Look, pictures: Mapping[str, Path], with_tables: bool) -> dict[s
     import wandb
 
     found: dict[str, Any] = {f"pictures/{name}": wandb.Image(str(path)) for name, path in pictures.items()}
-    tested = look.accuracy[~np.isnan(look.accuracy)]
+    tested = look.values[np.isfinite(look.values)]
     if len(tested):
-        found["clients/accuracy"] = wandb.Histogram(np_histogram=np.histogram(tested, _BINS))
+        bins = _BINS if look.score == ACCURACY else len(_BINS) - 1
+        found[f"clients/{look.score.name}"] = wandb.Histogram(np_histogram=np.histogram(tested, bins))
     if with_tables:
         tables: dict[str, Sequence[Mapping[str, Any]]] = {name: look.table(name) for name in look.tables}
         tables["clusters"] = look.clusters

@@ -31,7 +31,6 @@ class Tracking:
         loggers: any further Lightning loggers by `class_path`; each run (seed, baseline) builds its own.
         snapshots_every: rounds between two entries of `memberships.npz` and `snapshots/`, and between two sets of
             pictures, 1 or more.
-        pictures: whether to draw `pictures/`; None = where W&B is on.
     """
 
     wandb: Mode | None = None
@@ -42,7 +41,6 @@ class Tracking:
     notes: str | None = None
     loggers: list[Callable[[], Logger]] = field(default_factory=list)
     snapshots_every: int = 10
-    pictures: bool | None = None
 
     def __post_init__(self) -> None:
         if self.snapshots_every < 1:

@@ -9,7 +9,8 @@ from lightning.pytorch.loggers import Logger
 
 from lit_cfl.errors import InputError
 from lit_cfl.look import Look
-from lit_cfl.pictures.folder import PictureFolder
+from lit_cfl.pictures.folder import PICTURES, PictureFolder
+from lit_cfl.pictures.options import Format
 from lit_cfl.tracking.artifacts import Models
 from lit_cfl.tracking.beside import Beside, Guard, Row, Status
 from lit_cfl.tracking.options import Tracking
@@ -27,6 +28,7 @@ class Trackers:
         run_id: of the W&B run; a resumed run goes on under it.
         rows: of `metrics.csv` before this process begins; W&B is given those that it lacks.
         logged: the last round that was logged before the run was resumed, 0 = none; up to it, none is logged again.
+        formats: of the pictures; empty = none are drawn.
 
     Raises:
         InputError: a logger cannot be built, or wandb is asked for and not installed.
@@ -34,15 +36,14 @@ class Trackers:
 
     def __init__(
         self, tracking: Tracking, name: str, path: Path, config: Row, run_id: str | None,
-        rows: Sequence[Row] = (), logged: int = 0,
+        rows: Sequence[Row] = (), logged: int = 0, formats: Sequence[Format] = (),
     ) -> None:  # fmt: skip
         self._logged, mode = logged, tracking.asked()
         self._loggers = [(Guard(type(logger).__name__), logger) for logger in map(_built, tracking.loggers)]
         plain = {key: _without_folders(value) for key, value in config.items() if key != "code"}
         for guard, logger in self._loggers:
             guard(partial(logger.log_hyperparams, plain))
-        drawn = mode != "disabled" if tracking.pictures is None else tracking.pictures
-        folder = PictureFolder(path / "pictures", only_layers=not drawn)
+        folder = PictureFolder(path / PICTURES, formats)
         begin = partial(WandbRun, tracking, mode, name, path, plain, run_id, logged)
         self._beside = Beside(folder, None if mode == "disabled" else begin, [_known(row) for row in rows])
 

@@ -1,0 +1,30 @@
+"""Figures as files."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from lit_cfl.checkpoint import write_atomically
+from lit_cfl.pictures.options import Format
+
+_DPI = 120
+_METADATA: dict[Format, dict[str, None]] = {"png": {}, "pdf": {"CreationDate": None}}  # the same bits at any time
+
+
+def write_figure(figure: Figure, path: Path, formats: Sequence[Format]) -> list[Path]:
+    """Writes a figure into a file of each format, and returns them.
+
+    Args:
+        path: without the ending; its folder is made.
+
+    Raises:
+        SaveError: a file could not be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files = [path.with_name(f"{path.name}.{name}") for name in formats]
+    for file, name in zip(files, formats, strict=True):
+        write_atomically(
+            file, lambda opened, name=name: figure.savefig(opened, dpi=_DPI, format=name, metadata=_METADATA[name])
+        )  # type: ignore[misc]  # mypy infers no default
+    return files

@@ -1,0 +1,24 @@
+"""Which pictures are drawn."""
+
+from dataclasses import dataclass, field
+from typing import Literal, get_args
+
+from lit_cfl.errors import InputError
+
+Format = Literal["png", "pdf"]
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """The files of a run's pictures; `docs/results.md` names them.
+
+    Args:
+        formats: of each picture, `png` and `pdf`; an empty list draws nothing. W&B shows the PNG.
+    """
+
+    formats: list[Format] = field(default_factory=lambda: list(get_args(Format)))
+
+    def __post_init__(self) -> None:
+        unknown = [name for name in self.formats if name not in get_args(Format)]
+        if unknown:
+            raise InputError(f"pictures.formats has {unknown[0]!r}; give png, pdf, both or none of them ([])")

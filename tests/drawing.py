@@ -1,0 +1,11 @@
+"""Whether runs draw their pictures: in tests only where these look at them, for it takes two seconds a run."""
+
+from lit_cfl import run
+from lit_cfl.pictures.folder import PictureFolder
+
+_DRAW, _DRAW_BOTH = PictureFolder.draw, run.draw_both
+
+
+def let_runs_draw(yes: bool) -> None:
+    PictureFolder.draw = _DRAW if yes else lambda folder, look: {}  # type: ignore[method-assign]
+    run.draw_both = _DRAW_BOTH if yes else lambda *files: None
