@@ -74,7 +74,7 @@ def _plan(comparison: Comparison) -> Plan:
 
 
 def write_picture(path: Path, results: Results, formats: Sequence[Format]) -> str | None:
-    """Draws `pictures/curve.png` and `.pdf`, where there is anything to draw. Returns the PNG's place in the directory."""
+    """Draws `pictures/curve.png` and `.pdf`, where there is anything to draw. Returns the place of the PNG."""
     if not formats or not any(results.curves.values()):
         return None
     from lit_cfl.compare.picture import mean_curves  # matplotlib takes a second to import
