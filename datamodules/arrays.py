@@ -30,7 +30,7 @@ class ArrayData(PooledDataModule):
         x: inputs `[N, ...]`: a NumPy array, a torch tensor or lists, not copied unless they must be. uint8 or floats;
             `[N, channels, height, width]` are images, and so are uint8 `[N, height, width]`. Other integers are token
             ids.
-        y: labels `[N]`, integers from 0.
+        y: labels `[N]`, integers from 0; or numbers, floats `[N]`; None = there are none. The task must take such.
         client: `[N]`, integers or words; client 0 is the first of them in ascending order.
         cluster: true clusters, for scoring only: `[N]`, or one for each client in that order; integers from 0, or
             words.
@@ -70,23 +70,25 @@ class ArrayData(PooledDataModule):
         super().__init__(_AsTold(partition, test, skew_kind), skew, **options)
         arrays = dict(zip(KEYS, (x, y, client, cluster), strict=True))
         self.arrays = {name: array for name, array in arrays.items() if array is not None}
-        if self.arrays if source is not None else not {"x", "y"} <= self.arrays.keys():
+        if self.arrays if source is not None else "x" not in self.arrays:
             given = ", ".join([*self.arrays, *([] if source is None else ["source"])])
-            raise InputError(f"{given or 'nothing'} given; give x and y, or a source alone: a file or a folder of .npz")
+            raise InputError(
+                f"{given or 'nothing'} given; give x, and y if you have it, or a source alone: a file or folder of .npz"
+            )
         self.source, self.num_labels, self.scale, self.channels = source, num_labels, scale, channels
 
     def pool(self) -> Pool:
         arrays = self.arrays if self.source is None else read_source(Path(self.source))
-        x, y = (torch.from_numpy(_numbers(name, arrays[name])) for name in ("x", "y"))
+        x, y = (torch.from_numpy(_numbers(name, arrays[name])) if name in arrays else None for name in ("x", "y"))
         examples = examples_of(x, y, self.num_labels, self.scale, self.channels)
         if "client" in arrays:
-            client = _column("client", arrays["client"], len(y))
+            client = _column("client", arrays["client"], len(x))
             names, owner = np.unique(client, return_inverse=True)
             clusters = clusters_of(arrays["cluster"], owner, names) if "cluster" in arrays else None
-            return _ToldPool(examples, len(y), torch.from_numpy(owner), tuple(names.astype(str).tolist()), clusters)
+            return _ToldPool(examples, len(x), torch.from_numpy(owner), tuple(names.astype(str).tolist()), clusters)
         if "cluster" in arrays:
             raise InputError("cluster is given without client, but it is clients that have clusters; give both")
-        return Pool(examples, len(y))
+        return Pool(examples, len(x))
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,40 +118,48 @@ class _AsTold(Partition):
 
 
 def examples_of(
-    x: Tensor, y: Tensor, num_labels: int | None = None, scale: float | None = None, channels: str | None = None
+    x: Tensor, y: Tensor | None, num_labels: int | None = None, scale: float | None = None, channels: str | None = None
 ) -> Examples:
     """Examples, after all checks. x is uint8, floats, int32 or int64; else the arguments are those of `ArrayData`."""
     if x.ndim < 2 or not x.numel():
         raise InputError(f"x has shape {tuple(x.shape)}; give [N, ...], at least one example and one more axis")
-    if y.shape != x.shape[:1]:
+    if y is None:
+        y, num_labels = torch.zeros(len(x), dtype=torch.int64), 0
+    elif y.shape != x.shape[:1]:
         raise InputError(
             f"y has shape {tuple(y.shape)} for {len(x)} examples in x; give one label for each, [{len(x)}]"
         )
-    num_labels = _label_space(y, num_labels)
+    else:
+        y, num_labels = _labels(y, num_labels)
     if x.dtype == torch.uint8 or x.is_floating_point():
         usual = 1 / 255 if x.dtype == torch.uint8 else 1.0
         if scale is not None and not 0 < scale < float("inf"):
             raise InputError(f"scale is {scale}; give a number above 0, or null for {usual:.4g}")
         if not (good := x.isfinite().flatten(1).all(1)).all():
             raise InputError(f"x holds NaN or infinity in row {int(good.int().argmin())}; fill such rows, or drop them")
-        return Examples(_images(x, channels), y.long(), num_labels, usual if scale is None else scale)
+        return Examples(_images(x, channels), y, num_labels, usual if scale is None else scale)
     if x.min() < 0 or scale is not None:
         raise InputError(
             f"integers in x are token ids, from 0 and never scaled (least: {int(x.min())}, scale: {scale}); "
             "give numbers as floats"
         )
-    return Examples(x, y.long(), num_labels, vocabulary=int(x.max()) + 1)
+    return Examples(x, y, num_labels, vocabulary=int(x.max()) + 1)
 
 
-def _label_space(y: Tensor, num_labels: int | None) -> int:
+def _labels(y: Tensor, num_labels: int | None) -> tuple[Tensor, int]:
+    """Labels as they are stored, and the size of their space: numbers have none."""
     if y.is_floating_point():
-        raise InputError(f"y has dtype {y.dtype}; labels are integers from 0, so give y.astype(int) if these are whole")
+        if num_labels is not None:
+            raise InputError(f"y has dtype {y.dtype} and num_labels is {num_labels}; give classes as y.astype(int)")
+        if not (good := y.isfinite()).all():
+            raise InputError(f"y holds NaN or infinity in row {int(good.int().argmin())}; drop such rows")
+        return y.float() if y.dtype == torch.float16 else y, 0
     size = int(y.max()) + 1 if num_labels is None else num_labels
     if (wrong := (y < 0) | (y >= size)).any():
         row = int(wrong.int().argmax())
         remedy = "number them anew" if y[row] < 0 else f"num_labels is {size}, so none is above {size - 1}"
         raise InputError(f"y holds the label {int(y[row])} in row {row}; labels are integers from 0: {remedy}")
-    return size
+    return y.long(), size
 
 
 def _images(x: Tensor, channels: str | None) -> Tensor:

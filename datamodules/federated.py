@@ -129,6 +129,8 @@ def _shifts(shift: Shift | Sequence[Shift]) -> tuple[Shift, ...]:
 
 
 def _require_seen_labels(data: FederatedData) -> None:
+    if data.examples.label_kind != "classes":
+        return
     trained = data.train.select(data.population)
     known = data.examples.targets(trained.compact().values).unique()
     for name in ("validation", "test"):

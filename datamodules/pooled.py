@@ -52,6 +52,9 @@ class PooledDataModule(FederatedDataModule):
 
     def load(self) -> Examples:
         examples = self._pool.examples
+        for skew in self.skew:
+            if skew.kind == "label":
+                examples.require_classes(type(skew).__name__)
         return replace(examples, views=all_views(self.skew, examples.num_labels)) if self.skew else examples
 
     def divide(self, examples: Examples, rng: np.random.Generator) -> Division:

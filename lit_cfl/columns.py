@@ -1,5 +1,7 @@
 """The names of all metrics: columns of `metrics.csv` and keys of every logger. `docs/results.md` explains each."""
 
+from collections.abc import Iterable
+
 from lit_cfl.scores import CLASSIFIER, Scores
 
 _MEANS = ("weighted", "mean", "std", "worst10")  # of a score over clients
@@ -46,6 +48,12 @@ def choosable_columns(scores: Scores) -> tuple[str, ...]:
 def main_column(scores: Scores, split: str = "val") -> str:
     """The metric that stop rules, searches, tables and pictures go by unless they are told another."""
     return f"{split}/weighted_{scores[0].name}"
+
+
+def main_score(row: Iterable[str]) -> str:
+    """The name of the task's first score, read off the columns of `metrics.csv`, or a row of it."""
+    first = main_column(CLASSIFIER).removesuffix(CLASSIFIER[0].name)
+    return next(column for column in row if column.startswith(first)).removeprefix(first)
 
 
 def higher_is_better(column: str, scores: Scores) -> bool:

@@ -243,7 +243,7 @@ def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[
 def _shape(examples: Examples) -> dict[str, object]:
     """What a net of ours may ask of the data."""
     vocabulary = examples.vocabulary if examples.embeddings is None else 0  # with embeddings, nets never see an id
-    shape = {"input_shape": list(examples.input_shape), "num_labels": examples.num_labels}
+    shape = {"input_shape": list(examples.input_shape), "num_labels": examples.num_outputs or None}
     return shape | {"vocabulary": vocabulary}
 
 

@@ -22,13 +22,13 @@ def show(console: Console, name: str, data: FederatedData, shifts: tuple[Shift, 
     newcomers = data.num_clients - len(data.population)
     lines = {
         "data": f"{name}: {len(data.examples):,} examples of shape {data.examples.input_shape}, "
-        f"{data.examples.num_labels} labels",
+        + (f"{data.examples.num_labels} labels" if data.examples.num_labels else f"labels: {data.examples.label_kind}"),
         "clients": f"{len(data.population):,} in training, {newcomers:,} newcomers",
         "examples": ", ".join(
             f"{int(data.split(split).sizes.sum()):,} {split}" for split in ("train", "validation", "test")
         ),
         "training examples": f"a client: {_quantiles(sizes)}",
-        "labels": f"a client: {_quantiles(labels)}",
+        "labels": f"a client: {_quantiles(labels)}" if data.examples.num_labels else data.examples.label_kind,
         "true clusters": f"{len(clusters)} of {int(clusters.min()):,} to {int(clusters.max()):,} clients"
         if len(clusters)
         else "unknown: nothing will be scored by them",

@@ -149,7 +149,8 @@ def test_label_space_without_labels_is_refused(num_labels: int):
 
 
 def test_labels_that_are_no_integers_are_refused():
-    assert "y has dtype torch.float64; labels are integers" in error_of(ArrayData(**given(y=np.zeros(12))))
+    whole = error_of(ArrayData(**given(y=np.zeros(12)), num_labels=3))
+    assert "y has dtype torch.float64 and num_labels is 3; give classes as y.astype(int)" in whole
     assert "y has dtype bool" in error_of(ArrayData(**given(y=np.zeros(12, bool))))
     assert "y has dtype object" in error_of(ArrayData(**given(y=np.array([0, None] * 6))))
 
@@ -206,10 +207,9 @@ def test_tokens_are_not_scaled():
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ({}, "nothing given; give x and y, or a source alone"),
-        ({"x": [[1.0]]}, "x given; give x and y"),
-        ({"y": [1]}, "y given; give x and y"),
-        (given(source="own.npz"), "x, y, source given; give x and y, or a source alone"),
+        ({}, "nothing given; give x, and y if you have it, or a source alone"),
+        ({"y": [1]}, "y given; give x, and y"),
+        (given(source="own.npz"), "x, y, source given; give x, and y if you have it, or a source alone"),
         ({"client": [1], "source": "own.npz"}, "client, source given"),
     ],
 )

@@ -33,7 +33,7 @@ class Pool:
 
     @property
     def labels(self) -> Tensor:
-        """As they are stored, int64 `[N]`."""
+        """As they are stored `[N]`."""
         return self.examples.labels
 
     @property
@@ -65,6 +65,8 @@ class SharedOut(Partition):
         only_train: with a share as `test`, leave out the source's test part (StoCFL's Table 2).
     """
 
+    by_label: ClassVar[bool] = True  # whether `shares` looks at the labels
+
     num_clients: int = 100
     test: TestRule = None
     only_train: bool = field(default=False, kw_only=True)
@@ -87,6 +89,9 @@ class SharedOut(Partition):
         test = self.test if self.test is not None else "alike" if pool.has_test else 0.2
         if isinstance(test, str) and not pool.has_test:
             raise InputError(f"test is {test!r}, but this source has no test part; give a share, such as test: 0.2")
+        if self.by_label or isinstance(test, str):
+            rule = type(self).__name__ if self.by_label else f"test: {test}"
+            pool.examples.require_classes(rule)
         labels, num_labels = pool.labels, pool.examples.num_labels
         if isinstance(test, float | int):
             whole = self._checked_shares(labels[: pool.num_train] if self.only_train else labels, num_labels, rng)

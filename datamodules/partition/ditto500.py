@@ -41,6 +41,7 @@ class Ditto500(Partition):
             raise InputError(f"seed of Ditto500 is {self.seed}; give 0 to {2**32 - 1}")
 
     def divide(self, pool: Pool, rng: np.random.Generator) -> Division:
+        pool.examples.require_classes("Ditto500")
         if not pool.has_test:
             raise InputError(
                 "Ditto500 tests on the source's test part, and this source has none; take another partition"

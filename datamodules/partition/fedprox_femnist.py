@@ -52,6 +52,7 @@ class FedProxFEMNIST(Partition):
             raise InputError(f"{given}; give 1 or more of both")
 
     def divide(self, pool: Pool, rng: np.random.Generator) -> Division:
+        pool.examples.require_classes("FedProxFEMNIST")
         require_labels("FedProxFEMNIST", pool.labels, NUM_LABELS, 1)
         which = cyclic_labels(self.num_clients, CLASSES, NUM_LABELS)
         numbers = ((rng.lognormal(4, 1, self.num_clients) + 5) / CLASSES).astype(np.int64).clip(min=2)

@@ -48,6 +48,7 @@ class MNIST1000(Partition):
             raise InputError(f"classes of MNIST1000 is {self.classes}; give 1 to {NUM_LABELS}")
 
     def divide(self, pool: Pool, rng: np.random.Generator) -> Division:
+        pool.examples.require_classes("MNIST1000")
         there = require_labels("MNIST1000", pool.labels, NUM_LABELS, NUM_CLIENTS * FIRST // NUM_LABELS)
         which = cyclic_labels(NUM_CLIENTS, self.classes, NUM_LABELS)
         sizes = drawn_sizes(there, which, rng)

@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
@@ -16,6 +17,8 @@ from lit_cfl.errors import InputError
 @dataclass(frozen=True)
 class Alike(SharedOut):
     """Clients whose examples are drawn alike, so that all are in one true cluster. Subclasses say who gets how many."""
+
+    by_label: ClassVar[bool] = False
 
     def clusters(self, shares: ClientIndex, num_labels: int) -> Tensor:
         return torch.zeros(len(shares), dtype=torch.int64)

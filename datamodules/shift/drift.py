@@ -55,6 +55,7 @@ class LabelDrift(Shift):
 
     def widen(self, examples: Examples) -> Examples:
         """Behind the views that there are: each of them, seen under the new labels."""
+        examples.require_classes(type(self).__name__)
         if self.labels % examples.num_labels == 0:
             raise InputError(
                 f"a drift by {self.labels} of {examples.num_labels} labels changes none; "

@@ -55,6 +55,10 @@ class SwapPart(Shift):
     def __post_init__(self) -> None:
         _require_probability(self.probability)
 
+    def widen(self, examples: Examples) -> Examples:
+        examples.require_classes(type(self).__name__)
+        return examples
+
     def step(self, data: FederatedData, at: Occasion) -> tuple[FederatedData, Moves | None]:
         pairs = drawn_pairs(at.participants, self.probability, at.rng("pairs"))
         labels = unique_labels(data, pairs, at.rng("labels"))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lit_cfl.algorithms.base import Info, State
 from lit_cfl.clustering import ShiftMetric, assign, clusters_of, drifted
+from lit_cfl.errors import InputError
 from lit_cfl.local.work import LocalWork
 
 MIGRATIONS: dict[str, tuple[str, ...]] = {"migrations": ("client", "cluster_before", "cluster_after")}  # the table
@@ -20,6 +21,8 @@ SHIFT_SCORES = ("shift/detected", "shift/migrated")  # for `Algorithm.score_colu
 
 def first_labels(work: LocalWork, *, wanted: bool) -> tuple[Tensor, Tensor]:
     """The `reference` (label counts `[clients, labels]`) and `sizes` (n_i) of a new state; no rows if not `wanted`."""
+    if wanted and not work.label_counts.shape[1]:
+        raise InputError("migrate compares the labels of a client's data, but these have no classes; set it to false")
     known = len(work.num_examples) if wanted else 0
     return work.label_counts[:known].clone(), work.num_examples[:known].clone()
 

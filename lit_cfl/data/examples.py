@@ -8,13 +8,15 @@ the index when clients swap their data.
 from dataclasses import dataclass, replace
 from functools import cached_property
 from hashlib import blake2b
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from lit_cfl.errors import InputError
 from lit_cfl.hashing import keyed_normal
+
+LabelKind = Literal["classes", "numbers", "none"]
 
 
 @dataclass(frozen=True)
@@ -49,7 +51,8 @@ class Examples:
 
     Args:
         inputs: `[N, ...]`; images `[N, channels, height, width]`, kept uint8 where they are; token ids int64 or int32.
-        labels: int64 `[N]`, 0 to `num_labels - 1`.
+        labels: classes, int64 `[N]`, 0 to `num_labels - 1`; or, where `num_labels` is 0, numbers, floats `[N]`; or
+            int64 zeros `[N]` where there are none.
         num_labels: size of the label space.
         scale: a factor (1/255 for uint8 images), or one for each position of an input.
         offset: what is taken off before, in the input's own units; a number, or one for each position of an input.
@@ -69,6 +72,11 @@ class Examples:
 
     def __post_init__(self) -> None:
         shape = self.inputs.shape
+        if self.labels.is_floating_point() and self.num_labels:
+            raise InputError(
+                f"labels have dtype {self.labels.dtype} and num_labels is {self.num_labels}; classes are int64, and "
+                "numbers have no label space: give num_labels=0"
+            )
         if any(view.quarter_turns for view in self.views) and len(shape) != 4:
             raise InputError(f"inputs of shape {tuple(shape[1:])} are no images; only images can be rotated")
         if any(view.quarter_turns % 2 for view in self.views) and shape[-1] != shape[-2]:
@@ -78,6 +86,24 @@ class Examples:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def label_kind(self) -> LabelKind:
+        """What the labels are."""
+        if self.num_labels:
+            return "classes"
+        return "numbers" if self.labels.is_floating_point() else "none"
+
+    @property
+    def num_outputs(self) -> int:
+        """What a net gives for each example: one output a class, or a number; without labels one a token id."""
+        return {"classes": self.num_labels, "numbers": 1, "none": self.vocabulary}[self.label_kind]
+
+    def require_classes(self, who: str) -> None:
+        """Raises InputError where somebody goes by labels that are no classes."""
+        if self.label_kind != "classes":
+            held = "are numbers" if self.label_kind == "numbers" else "are not there"
+            raise InputError(f"{who} goes by the labels' classes, but the labels of these data {held}; leave it out")
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -95,7 +121,7 @@ class Examples:
         return digest.hexdigest()
 
     def targets(self, index: Tensor) -> Tensor:
-        """Labels int64 `[n]` as the clients see them."""
+        """Labels `[n]` as the clients see them."""
         index = index.to(self.labels.device)
         labels = self.labels[index % len(self)].clone()
         for view, seen in self._seen(index):
@@ -104,7 +130,7 @@ class Examples:
         return labels
 
     def batch(self, index: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-        """Inputs `[n, ...]` (floats of `dtype`; token ids stay integers) and labels `[n]` of these indices."""
+        """Inputs `[n, ...]` (floats of `dtype`; token ids stay integers) and labels `[n]` of these."""
         index = index.to(self.inputs.device)
         inputs = self.inputs.index_select(0, index % len(self))  # a copy, made 20 times as fast as by inputs[...]
         if self.embeddings is not None:
@@ -112,7 +138,7 @@ class Examples:
         elif inputs.is_floating_point() or inputs.dtype == torch.uint8:
             inputs = inputs.to(dtype)
         else:
-            return inputs, self.targets(index)
+            return inputs, self._targets(index, dtype)
         inputs = inputs.sub_(self.offset) if isinstance(self.offset, Tensor) or self.offset else inputs
         inputs = inputs.mul_(self.scale) if isinstance(self.scale, Tensor) or self.scale != 1.0 else inputs
         for view, seen in self._seen(index):
@@ -121,7 +147,12 @@ class Examples:
             if view.noise:
                 noise = keyed_normal(index[seen] % len(self), inputs[0].numel()).to(inputs.dtype)
                 inputs[seen] += view.noise * noise.view_as(inputs[seen])
-        return inputs.to(dtype), self.targets(index)
+        return inputs.to(dtype), self._targets(index, dtype)
+
+    def _targets(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+        """Labels; numbers as precise as the inputs, but no less than float32."""
+        labels = self.targets(index)
+        return labels.to(torch.promote_types(dtype, torch.float32)) if labels.is_floating_point() else labels
 
     def _seen(self, index: Tensor) -> list[tuple[View, Tensor]]:
         """The views among these indices that change something, and which of the indices are seen so."""

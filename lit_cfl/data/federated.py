@@ -81,8 +81,10 @@ class FederatedData:
 
     @cached_property
     def label_counts(self) -> Tensor:
-        """Training examples of each label, int64 `[clients, labels]`."""
+        """Training examples of each label, int64 `[clients, labels]`; no columns where labels are no classes."""
         labels = self.examples.num_labels
+        if not labels:
+            return torch.zeros(self.num_clients, 0, dtype=torch.int64)
         cell = self.train.owners * labels + self.examples.targets(self.train.entries).cpu()
         return torch.bincount(cell, minlength=self.num_clients * labels).view(self.num_clients, labels)
 

@@ -12,8 +12,10 @@ _MAX_CLIENTS = 500
 _MAX_CLUSTERS = 16
 
 
-def label_distribution(data: FederatedData) -> Figure:
-    """Share of each label in each client's training data, clients ordered by true cluster."""
+def label_distribution(data: FederatedData) -> Figure | None:
+    """Share of each label in each client's training data, clients by true cluster; None where labels are no classes."""
+    if not data.examples.num_labels:
+        return None
     clients = _sampled(data.population)
     order = clients[data.true_clusters[clients].argsort(stable=True)]
     counts = data.subset(order).label_counts.double()
@@ -77,7 +79,7 @@ def example_images(data: FederatedData) -> Figure | None:
         axes.axis("off")
     for axes, (cluster, index) in zip(places, found, strict=False):
         _draw(axes, data, index)
-        label = int(data.examples.targets(index[None]))
+        label = f"{float(data.examples.targets(index[None])):g}"
         axes.set_title(f"{'cluster ' + str(cluster) if cluster >= 0 else 'cluster ?'}\nlabel {label}", fontsize=9)
     return figure
 

@@ -21,7 +21,9 @@ from rich.progress import (
 from rich.text import Text
 
 from lit_cfl.activity import Activity
+from lit_cfl.columns import main_score
 from lit_cfl.run import Finished
+from lit_cfl.scores import ACCURACY
 
 Row = dict[str, Any]
 _WIDE, _BAR = 110, 20  # characters, from which there is room for a bar, and its own
@@ -35,10 +37,10 @@ def describe(row: Row, width: int | None = None) -> str:
     Args:
         width: leave out what does not fit into so many characters; None = nothing.
     """
-    name = next(key for key in row if key.startswith("val/weighted_")).removeprefix("val/weighted_")  # the main score
+    name = main_score(row)
     split = "val" if row[f"val/weighted_{name}"] is not None else "test"
-    score = row[f"{split}/weighted_{name}"]
-    parts = [f"{split} {name} {'-' if score is None else f'{score:.2f}'}", f"clusters {row['clusters/count']}"]
+    value, digits = row[f"{split}/weighted_{name}"], ".2f" if name == ACCURACY.name else ".4g"
+    parts = [f"{split} {name} {'-' if value is None else f'{value:{digits}}'}", f"clusters {row['clusters/count']}"]
     if row["clusters/ari"] is not None:
         parts.append(f"ARI {row['clusters/ari']:.2f}")
     if row["clusters/unobserved"]:

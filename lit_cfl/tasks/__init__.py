@@ -1,5 +1,7 @@
 """What a client trains: LightningModules."""
 
 from lit_cfl.tasks.classification import Classification
+from lit_cfl.tasks.next_token import NextToken
+from lit_cfl.tasks.regression import Regression
 
-__all__ = ["Classification"]
+__all__ = ["Classification", "NextToken", "Regression"]

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 from typing import cast
 
 import torch
-from lightning import LightningModule
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.modules.conv import _ConvNd
@@ -13,11 +12,10 @@ from torch.optim import Optimizer
 from lit_cfl.errors import InputError
 from lit_cfl.nets.base import Net
 from lit_cfl.parameters import ParameterLayout
+from lit_cfl.tasks.base import Batch, Task
 
-Batch = tuple[Tensor, Tensor]  # inputs [n, ...], labels int64 [n]
 
-
-class Classification(LightningModule):
+class Classification(Task):
     """A net that is trained to predict one of several labels.
 
     Args:
@@ -35,17 +33,11 @@ class Classification(LightningModule):
         kernel_l2: float = 0.0,
         kernel_l2_layers: str | list[str] = "*",
     ) -> None:
-        super().__init__()
+        super().__init__(net, optimizer)
         if not 0 <= kernel_l2 < float("inf"):
             raise InputError(f"kernel_l2 {kernel_l2} must be 0 or more")
-        self.net = net
-        self.optimizer = optimizer
         self.kernel_l2 = kernel_l2
         self._kernels = _kernels(net, kernel_l2_layers) if kernel_l2 else []
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.net(inputs)
-        return outputs
 
     def losses(self, batch: Batch) -> Tensor:
         """What is trained on each example `[n]`: cross-entropy, and the penalty where there is one."""
@@ -64,20 +56,11 @@ class Classification(LightningModule):
         outputs = self(batch[0])
         return cross_entropy(outputs, batch[1], reduction="none"), outputs.argmax(-1) == batch[1]
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        return self.losses(batch).mean()
-
     def predict_step(self, batch: Batch | Tensor, batch_idx: int = 0) -> Tensor:
         """Predicted labels int64 `[n]`."""
         inputs = batch if isinstance(batch, Tensor) else batch[0]
         labels: Tensor = self(inputs).argmax(-1)
         return labels
-
-    def configure_optimizers(self) -> Optimizer:
-        try:
-            return self.optimizer(self.parameters())
-        except (ValueError, TypeError) as error:
-            raise InputError(f"task.optimizer cannot be made: {error}; mend its options") from error
 
 
 def _kernels(net: nn.Module, patterns: str | list[str]) -> list[str]:

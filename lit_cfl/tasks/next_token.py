@@ -1,0 +1,73 @@
+"""Next-token prediction: the LightningModule of clients with sequences of token ids."""
+
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+from torch.optim import Optimizer
+
+from lit_cfl.nets.base import Net
+from lit_cfl.scores import Score
+from lit_cfl.tasks.base import Batch, Task
+
+
+class NextToken(Task):
+    """A net that is trained to predict each token of a sequence from those before it.
+
+    A sequence's loss is the mean cross-entropy of its tokens but the first. The scores are `perplexity` and
+    `token_accuracy`, over all tokens together: a sequence counts by how many tokens of it are predicted. The data's
+    labels, if there are any, are not looked at.
+
+    Args:
+        net: token ids `[n, length - 1]` to logits of the next token `[n, length - 1, vocabulary]`; an output must not
+            look at later inputs.
+        optimizer: any `torch.optim` class, with its options.
+        padding: the id that fills up short sequences and is never predicted; None = there is none.
+    """
+
+    scores = (Score("perplexity", higher_is_better=False, transform="exp"), Score("token_accuracy"))
+    labels = ("classes", "numbers", "none")
+
+    def __init__(
+        self,
+        net: Net | nn.Module,
+        optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] = torch.optim.SGD,
+        padding: int | None = 0,
+    ) -> None:
+        super().__init__(net, optimizer)
+        self.padding = padding
+
+    def losses(self, batch: Batch) -> Tensor:
+        """Mean cross-entropy of the tokens of each sequence `[n]`; 0 where none is predicted."""
+        _, losses, counted = self._by_token(batch[0])
+        return _mean(losses, counted)
+
+    def outcomes(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+        """Losses `[n]`; and, each with the number of tokens as weight, the loss again and the share of right tokens."""
+        logits, losses, counted = self._by_token(batch[0])
+        loss, tokens = _mean(losses.double(), counted), counted.sum(1)
+        right = (logits.argmax(-1) == batch[0][:, 1:]).double()
+        return loss, (loss, tokens), (_mean(right, counted), tokens)
+
+    def predict_step(self, batch: Batch | Tensor, batch_idx: int = 0) -> Tensor:
+        """The most likely next token after each token, int64 `[n, length - 1]`."""
+        tokens = batch if isinstance(batch, Tensor) else batch[0]
+        predicted: Tensor = self(tokens[:, :-1]).argmax(-1)
+        return predicted
+
+    def _by_token(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits `[n, t, vocabulary]`, and for each token to predict `[n, t]` its loss and whether it counts."""
+        logits, targets = self(tokens[:, :-1]), tokens[:, 1:].long()
+        if logits.shape[:-1] != targets.shape:
+            raise ValueError(
+                f"the net gives {tuple(logits.shape)} for {tuple(targets.shape)} tokens; give logits for each"
+            )
+        losses = cross_entropy(logits.movedim(-1, 1), targets, reduction="none")
+        counted = torch.ones_like(targets, dtype=torch.bool) if self.padding is None else targets != self.padding
+        return logits, losses, counted
+
+
+def _mean(values: Tensor, counted: Tensor) -> Tensor:
+    """The mean over the tokens that count `[n]`."""
+    return values.where(counted, 0).sum(1) / counted.sum(1).clamp(min=1)

@@ -1,0 +1,42 @@
+"""Regression with squared errors: the LightningModule of clients whose labels are numbers."""
+
+from torch import Tensor
+
+from lit_cfl.scores import Score
+from lit_cfl.tasks.base import Batch, Task
+
+
+class Regression(Task):
+    """A net that is trained to predict a number for each example.
+
+    The loss is the squared error, the score `mae` the mean absolute error. The data's labels are floats `[N]`.
+
+    Args:
+        net: inputs `[n, ...]` to `[n]` or `[n, 1]`. A net of ours goes by its short name, and gets one output.
+        optimizer: any `torch.optim` class, with its options.
+    """
+
+    scores = (Score("mae", higher_is_better=False),)
+    labels = ("numbers",)
+
+    def losses(self, batch: Batch) -> Tensor:
+        """Squared error of each example `[n]`."""
+        return self._errors(batch).square()
+
+    def outcomes(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Squared and absolute errors, both `[n]`."""
+        errors = self._errors(batch)
+        return errors.square(), errors.abs()
+
+    def predict_step(self, batch: Batch | Tensor, batch_idx: int = 0) -> Tensor:
+        """Predicted numbers `[n]`."""
+        inputs = batch if isinstance(batch, Tensor) else batch[0]
+        return self(inputs).flatten()
+
+    def _errors(self, batch: Batch) -> Tensor:
+        predicted = self(batch[0])
+        if predicted.shape == (len(batch[1]), 1):
+            predicted = predicted[:, 0]
+        if predicted.shape != batch[1].shape:
+            raise ValueError(f"the net gives {tuple(predicted.shape)} for {len(batch[1])} labels; give one number each")
+        return predicted - batch[1]
