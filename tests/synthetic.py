@@ -19,7 +19,8 @@ def synthetic(config: dict[str, Any]) -> None:
     eta = config.get("algorithm.eta_g", config.get("FedGroup.eta_g", 0.05 * config.get("IFCA.num_clusters", 0)))
     while len(values) < ROUNDS:
         values.append(eta)
-        told = {"val/weighted_accuracy": sum(values), "rounds": len(values), "finished": len(values) == ROUNDS}
+        told = {"val/weighted_accuracy": round(sum(values), 9), "traffic/mib": 10 * eta, "rounds": len(values)}
+        told |= {"finished": len(values) == ROUNDS}
         with tempfile.TemporaryDirectory() as folder:
             (Path(folder) / "values.json").write_text(json.dumps(values))
             saved = ray_tune.Checkpoint.from_directory(folder)

@@ -1,6 +1,5 @@
 """What a person may type wrong: said in one line, with exit code 2, before anything is started or left behind."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -9,8 +8,7 @@ from typing import Any
 
 import pytest
 import ray
-import yaml
-from studies import BASE, STUDY, base, study_file
+from studies import BASE, base, study_file
 
 from lit_cfl.cli import main
 from lit_cfl.errors import InputError, SaveError
@@ -43,6 +41,20 @@ def typed(config: Path, *words: str) -> int:
         ({}, ["--study_dir", "/proc/study"], "/proc/study cannot be written"),
         ({"searcher": "OptunaSerch"}, [], "'OptunaSerch' is not known (did you mean OptunaSearch?)"),
         ({"scheduler": "asha"}, [], "'asha' is not known. Known: ASHAScheduler, "),
+        ({"points": [{"algorithm.eta_g": 0.1}]}, [],
+         "points: number 1, {'algorithm.eta_g': 0.1}: it leaves out algorithm.num_clusters"),
+        ({"points": [{"algorithm.eta_g": 0.4, "algorithm.num_clusters": 2}]}, [],
+         "algorithm.eta_g is 0.4; the space has 0.0 to 0.3"),
+        ({"points": [{"algorithm.eta_g": 0.1, "algorithm.num_cluster": 2, "algorithm.num_clusters": 2}]}, [],
+         "it has 'algorithm.num_cluster', which is not searched there (did you mean algorithm.num_clusters?)"),
+        ({"points": [{"algorithm.eta_g": 0.1, "algorithm.num_clusters": k} for k in (2, 3)],
+          "limits": {"trials": 2}}, [], "limits.trials is 2, but the base's setting and the points are 3 trials"),
+        ({"second_metric": "traffic/mib", "scheduler": "ASHAScheduler"}, [],
+         "no trial of two objectives is stopped early"),
+        ({"second_metric": "val/loss"}, [], "second_metric is 'val/loss'"),
+        ({"searcher": "optuna.study.Study"}, [], "neither a searcher of Ray Tune's nor a sampler of Optuna's"),
+        ({"searcher": {"class_path": "OptunaSearch", "init_args": {"points_to_evaluate": []}}}, [],
+         "leave out 'points_to_evaluate': write the study's points"),
         ({}, ["--config", "quickstart"], "quickstart is an experiment, not a study; write a study with `base:"),
     ],
 )  # fmt: skip
@@ -103,23 +115,6 @@ def test_a_directory_with_something_else_in_it_is_left_as_it_is(
     assert message in capsys.readouterr().err
     assert file.read_text() == "kept"
     assert [path for path in (tmp_path / "study").rglob("*") if path.is_file()] == [file]
-
-
-def test_the_study_of_a_stranger_is_not_resumed(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """Ray's records are refused before they are read: these would run code."""
-    study = tmp_path / "study"
-    (study / "ray").mkdir(parents=True)
-    (study / "study.yaml").write_text(yaml.safe_dump(STUDY))
-    (study / "ray" / "tuner.pkl").write_bytes(b"cos\nsystem\n(S'touch " + str(tmp_path / "ran").encode() + b"'\ntR.")
-    (study / "ray" / "experiment_state-1.json").write_text("{}")
-    if os.getuid() == 0:
-        os.chown(study / "ray" / "tuner.pkl", 12345, -1)
-    else:
-        (study / "ray" / "tuner.pkl").rename(tmp_path / "theirs.pkl")
-        (study / "ray" / "tuner.pkl").symlink_to(tmp_path / "theirs.pkl")
-    assert main(["tune", "--resume", str(study)]) == 2
-    assert "tuner.pkl is not yours: Ray's records may hold code" in capsys.readouterr().err
-    assert not (tmp_path / "ran").exists()
 
 
 def test_a_disk_that_runs_full_ends_the_study_and_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

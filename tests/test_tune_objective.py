@@ -10,7 +10,6 @@ from lit_cfl.scores import Score
 from lit_cfl.tune.cluster import connected, require_room
 from lit_cfl.tune.objective import Objective, mean_over_seeds
 from lit_cfl.tune.repeats import _gain, new_seeds
-from lit_cfl.tune.search import require_own
 from lit_cfl.tune.study import Resources
 
 
@@ -75,6 +74,15 @@ def test_ties_go_to_lower_traffic_then_to_the_earlier_trial():
     assert Objective().best(rows[4:]) is None
 
 
+def test_a_second_objective_is_traffic_and_low():
+    two = Objective("val/loss", second="traffic/mib")
+    assert (two.metrics, two.directions) == (["val/loss", "traffic/mib"], ["minimize", "minimize"])
+    assert Objective(second="traffic/mib").directions == ["maximize", "minimize"]
+    assert Objective().directions == ["maximize"]
+    with pytest.raises(InputError, match=r"second_metric is 'val/loss'; .* is traffic/mib"):
+        Objective(second="val/loss")
+
+
 def test_a_mean_needs_every_seed():
     assert mean_over_seeds([0.25, 0.75]) == 0.5
     assert mean_over_seeds([0.5, None]) is None
@@ -83,19 +91,6 @@ def test_a_mean_needs_every_seed():
 
 def test_new_seeds_are_new():
     assert new_seeds([0, 7, 2], 3) == [8, 9, 10]
-
-
-def test_records_of_another_user_are_never_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    (tmp_path / "ray").mkdir()
-    (tmp_path / "ray" / "tuner.pkl").touch()
-    require_own(tmp_path / "ray")
-    (tmp_path / "ray" / "link").symlink_to("tuner.pkl")
-    with pytest.raises(InputError, match="link is not yours"):
-        require_own(tmp_path / "ray")
-    (tmp_path / "ray" / "link").unlink()
-    monkeypatch.setattr("os.getuid", lambda: 12345)
-    with pytest.raises(InputError, match="is not yours: Ray's records may hold code"):
-        require_own(tmp_path / "ray")
 
 
 def test_all_cores_are_there_for_trials_beside_a_gpu(monkeypatch: pytest.MonkeyPatch):

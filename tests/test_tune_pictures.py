@@ -30,7 +30,8 @@ SEVERAL = parse_space({"algorithm": ALGORITHMS})
 
 
 def row(number: int, figure: float | None, mib: float = 1.0, status: str = "finished", **values: Any) -> dict[str, Any]:
-    return {"trial_id": str(number), "status": status, METRIC: figure, "traffic/mib": mib, "error": None} | values
+    told = {METRIC: figure, "traffic/mib": mib, "error": None}
+    return {"trial_id": str(number), "status": status, "origin": "search", "repeats": ""} | told | values
 
 
 def plain_rows(count: int) -> list[dict[str, Any]]:
@@ -73,10 +74,22 @@ def test_the_algorithm_matters_where_it_decides():
     assert shares["algorithm"] == max(shares.values())
 
 
+def test_a_trial_that_was_stopped_early_tells_nothing_of_importance():
+    rows = plain_rows(24)
+    slow = [row | {"status": "stopped", METRIC: 0.01, "algorithm.eta_g": 0.9} for row in plain_rows(24)]
+    assert importance([*rows, *slow], PLAIN, Objective()) == importance(rows, PLAIN, Objective())
+
+
+def test_a_default_outside_the_space_is_shown_but_does_not_count():
+    rows = plain_rows(24)
+    outside = row(99, 0.9, 30.0, **rows[0] | {"trial_id": "99", "algorithm.num_clusters": 9, METRIC: 0.9})
+    assert importance([*rows, outside], PLAIN, Objective()) == importance(rows, PLAIN, Objective())
+
+
 def test_nothing_is_said_of_importance_with_few_trials_or_equal_figures():
     rows = plain_rows(FEWEST_TRIALS)
     assert importance(rows, PLAIN, Objective())
-    assert importance([*rows[1:], rows[0] | {METRIC: None}], PLAIN, Objective()) == {}
+    assert importance([*rows[1:], rows[0] | {"status": "failed", METRIC: None}], PLAIN, Objective()) == {}
     same = [row | {METRIC: 0.5, "algorithm.num_clusters": 3} for row in rows]
     assert importance(same, parse_space({"algorithm.num_clusters": {"choice": [3]}}), Objective()) == {}
 
@@ -89,6 +102,7 @@ def test_nothing_is_said_of_importance_with_few_trials_or_equal_figures():
         (SEVERAL, several_rows(9), "history importance parallel pareto slices"),
         (SEVERAL, [row | {"status": "stopped"} for row in several_rows(2)], "history parallel slices"),
         (PLAIN, [row(0, None, status="failed")], ""),
+        (PLAIN, [row(0, 0.5, **{"algorithm.num_clusters": 9})], "history"),
     ],
 )
 def test_pictures_are_drawn_of_what_there_is(space: Space, rows: list[dict[str, Any]], drawn: str, tmp_path: Path):
@@ -145,6 +159,13 @@ def test_the_table_at_the_end_has_best_default_gain_and_importance():
     assert "Importance (PED-ANOVA): algorithm.eta_g 1.00" in text
     assert "failed: 2: RuntimeError: too warm" in text
     assert "not repeated: best, seed 6: gone" in text
+
+
+def test_repeated_settings_are_no_trials_in_the_table():
+    rows = [row(0, 0.5, origin="default"), row(1, 0.5, repeats="0000"), row(2, 0.4, status="stopped")]
+    text = printed(Outcome(Path("here"), rows, rows[0], {}, None))
+    assert "2 trials: 1 finished, 1 stopped early, 0 failed; 1 settings had been tried before" in text
+    assert "(the base's own setting)" in text
 
 
 def test_no_best_is_said():

@@ -5,7 +5,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import numpy as np
 import pytest
 import yaml
 from hypothesis import given
@@ -14,7 +13,6 @@ from studies import ALGORITHMS, STUDY, base, study_file
 
 from lit_cfl.errors import InputError
 from lit_cfl.tune.check import check_on_clients, check_study, first_clustering_round, notices
-from lit_cfl.tune.domains import domains
 from lit_cfl.tune.options import parse_study
 from lit_cfl.tune.searchers import searcher
 from lit_cfl.tune.space_file import parse_space
@@ -162,9 +160,7 @@ def test_conditions_within_an_algorithm_go_by_its_own_names():
 
 def test_optuna_is_asked_for_what_matters_alone():
     study = Study(base(algorithm=STOCFL), CONDITIONAL, searcher="OptunaSearch")
-    drawn = [
-        searcher(study, study.searched()).suggest("1") for study in [replace(study, search_seed=k) for k in range(8)]
-    ]
+    drawn = [searcher(replace(study, search_seed=k), study.searched()).ask(0) or {} for k in range(8)]
     assert {point["algorithm.psi"] for point in drawn} == {"gradient", "update"}
     for point in drawn:
         assert ("algorithm.psi_budget" in point) == (point["algorithm.psi"] == "update")
@@ -173,14 +169,8 @@ def test_optuna_is_asked_for_what_matters_alone():
 @pytest.mark.parametrize("name", ["BasicVariantGenerator", "OptunaSearch"])
 def test_whole_numbers_are_drawn_by_their_logarithm(name: str):
     study = Study(base(), {"batch": {"lograndint": [1, 1025]}}, searcher=name, limits=Limits(trials=64))
-    if name == "OptunaSearch":
-        space = study.searched()
-        chosen = searcher(study, space)
-        chosen.set_search_properties("val/weighted_accuracy", "max", domains(space))
-        values = [chosen.suggest(str(k))["batch"] for k in range(10)]  # Optuna's first ten are drawn at random
-    else:
-        drawn, rng = domains(study.searched())["batch"], np.random.RandomState(0)
-        values = [drawn.sample(random_state=rng) for _ in range(10)]
+    chosen = searcher(study, study.searched())
+    values = [(chosen.ask(number) or {})["batch"] for number in range(10)]  # TPE draws its first ten at random
     assert {type(value) for value in values} == {int}
     assert 1 <= min(values) <= max(values) <= 1024
     assert median(values) < 256  # uniform: 512

@@ -8,6 +8,7 @@ from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment, Prepared
 from lit_cfl.scores import Scores
 from lit_cfl.tune.objective import require_validation
+from lit_cfl.tune.points import parse_points
 from lit_cfl.tune.schedulers import scheduler
 from lit_cfl.tune.searchers import searcher
 from lit_cfl.tune.spaces import Space, in_words
@@ -19,7 +20,8 @@ def check_study(study: Study) -> tuple[Study, list[Experiment]]:
     """Checks all of a study that can be checked without its data.
 
     Returns:
-        the study with its seeds, and the experiment of the base, then of each corner of the space.
+        the study with its seeds, and the experiment of the base, then of each corner of the space and each of the
+            study's points.
 
     Raises:
         InputError: an option that is not there (with the nearest that is), a value that is refused, a searcher
@@ -29,7 +31,7 @@ def check_study(study: Study) -> tuple[Study, list[Experiment]]:
     if space.grid and trials is not None and trials < space.size:
         raise InputError(f"limits.trials is {trials}, but the grid has {space.size} points; leave it out")
     default = _of_base(base)
-    corners = [_of_corner(base, space, point) for point in space.corners()]
+    corners = [_of_corner(base, space, point) for point in _points(study, space)]
     whole = replace(study, seeds=study.seeds or default.seeds)
     searcher(whole, space)
     scheduler(whole, space, default.rounds, first_clustering_round(corners))
@@ -59,13 +61,17 @@ def check_on_clients(study: Study, default: Experiment, corners: Sequence[Experi
     seeds = study.seeds or default.seeds
     base = replace(default, seeds=seeds).prepare(seeds[0])
     require_validation(base)
-    for point, experiment in zip(study.searched().corners(), corners, strict=True):
+    for point, experiment in zip(_points(study, study.searched()), corners, strict=True):
         try:
             _require_possible(experiment, base)
         except InputError as error:
             raise _about(point, error) from error
     base.engine.close()
     return base.engine.scores
+
+
+def _points(study: Study, space: Space) -> list[dict[str, Any]]:
+    return [*space.corners(), *parse_points(study, space)]
 
 
 def _of_base(base: Config) -> Experiment:

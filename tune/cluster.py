@@ -16,7 +16,6 @@ from lit_cfl.local.plan import Plan
 from lit_cfl.tune.study import Resources
 
 _SETTINGS = {
-    "TUNE_GLOBAL_CHECKPOINT_S": "1",  # seconds between two records of the study: what a killed driver forgets
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the runs write their own files
     "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",

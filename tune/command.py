@@ -8,8 +8,8 @@ from rich.console import Console
 from lit_cfl.errors import Interrupted
 from lit_cfl.run_directory import default_run_directory
 from lit_cfl.tune.options import parse_study
+from lit_cfl.tune.record import FAILED_STATUS
 from lit_cfl.tune.report import closing_table
-from lit_cfl.tune.results import FAILED_STATUS
 from lit_cfl.tune.search import run_study
 
 

@@ -24,10 +24,12 @@ class Objective:
         metric: a `val/...` column of `metrics.csv`; lower is better for a loss and a deviation, and for a score that
             says so.
         scores: of the task.
+        second: a second objective beside it, `traffic/mib`, lower is better; None = none.
     """
 
     metric: str = main_column(CLASSIFIER)
     scores: Scores = CLASSIFIER
+    second: str | None = None
 
     def __post_init__(self) -> None:
         refuse_test(self.metric)
@@ -37,11 +39,23 @@ class Objective:
                 f"metric is {self.metric!r}{nearest(self.metric, known)}; "
                 f"a study is judged by one of {', '.join(known)}"
             )
+        if self.second not in (None, TRAFFIC):
+            raise InputError(f"second_metric is {self.second!r}; the one that can stand beside another is {TRAFFIC}")
 
     @classmethod
-    def of(cls, metric: str | None, scores: Scores) -> "Objective":
+    def of(cls, metric: str | None, scores: Scores, second: str | None = None) -> "Objective":
         """The objective of a study; None = the task's first score."""
-        return cls(main_column(scores) if metric is None else metric, scores)
+        return cls(main_column(scores) if metric is None else metric, scores, second)
+
+    @property
+    def metrics(self) -> list[str]:
+        """All that is optimised."""
+        return [self.metric] if self.second is None else [self.metric, self.second]
+
+    @property
+    def directions(self) -> list[str]:
+        """Of all that is optimised, as Optuna says it."""
+        return [f"{self.mode}imize", "minimize"][: len(self.metrics)]
 
     @property
     def mode(self) -> str:
@@ -68,7 +82,11 @@ class Objective:
         return value <= target if self.mode == "min" else value >= target
 
     def best(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-        """The best row that has the metric; ties go to lower traffic, then to the earlier one."""
+        """The best row that has the metric; ties go to lower traffic, then to the trial that was begun first.
+
+        Args:
+            rows: of trials, by number.
+        """
         sign = 1.0 if self.mode == "min" else -1.0
         known = [row for row in rows if row.get(self.metric) is not None and isfinite(row[self.metric])]
         return min(known, key=lambda row: (sign * row[self.metric], row[TRAFFIC]), default=None)

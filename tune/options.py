@@ -1,7 +1,7 @@
 """The options of `lit-cfl tune`: from a command line to a study."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ class AsWritten:
 
 
 register_type(AsWritten, serializer=lambda written: written.content)
-_AS_WRITTEN = ("base", "space", "searcher", "scheduler")  # options that name classes of others
+_AS_WRITTEN = ("base", "space", "points", "searcher", "scheduler")  # options that name classes of others
 
 
 def study_parser() -> ArgumentParser:
@@ -61,7 +61,9 @@ def study_parser() -> ArgumentParser:
         "--config", action="config", help="A study's file, or the name of one, such as tune/quickstart."
     )
     parser.add_argument("--study_dir", type=str, help="Where the files go (default: runs/<name>-<time>).")
-    parser.add_argument("--resume", metavar="STUDY_DIR", help="Go on with a study. Never one of a stranger.")
+    parser.add_argument(
+        "--resume", metavar="STUDY_DIR", help="Go on with a study; with --limits.trials N also beyond its end."
+    )
     parser.add_argument("--ray.address", type=str, help="auto or HOST:PORT of a Ray cluster (default: this machine).")
     parser.add_class_arguments(Study, skip=set(_AS_WRITTEN))
     for name in _AS_WRITTEN:
@@ -127,10 +129,12 @@ def _with_recorded_study(arguments: Sequence[str]) -> list[str]:
         return words
     path = Path(words[at].partition("=")[2] or "".join(words[at + 1 : at + 2]))
     names = [word.partition("=")[0] for word in words if word.startswith("--")]
-    others = [name for name in names if name not in ("--resume", "--ray.address")]
+    free = ("--resume", "--ray.address", *(f"--limits.{limit.name}" for limit in fields(Limits)))
+    others = [name for name in names if name not in free]
     if others:
         raise InputError(
-            f"--resume goes on with the study as it is; leave out {others[0]} (only --ray.address is free)"
+            f"--resume goes on with the study as it is; leave out {others[0]} (only --ray.address and --limits.* are "
+            "free)"
         )
     if not (path / "study.yaml").is_file():
         raise InputError(f"{path} holds no study to resume; give the directory of one")

@@ -16,7 +16,9 @@ from matplotlib.ticker import MaxNLocator
 from lit_cfl.checkpoint import write_atomically
 from lit_cfl.tune.importance import METHOD
 from lit_cfl.tune.objective import TRAFFIC, Objective
-from lit_cfl.tune.results import FAILED_STATUS, FINISHED_STATUS, STOPPED_STATUS, Row
+from lit_cfl.tune.ranges import in_space
+from lit_cfl.tune.record import FAILED_STATUS, FINISHED_STATUS, STOPPED_STATUS
+from lit_cfl.tune.results import Row
 from lit_cfl.tune.scales import Scale, shown
 from lit_cfl.tune.spaces import Parameter, Space
 
@@ -29,17 +31,20 @@ def draw(path: Path, rows: Sequence[Row], space: Space, objective: Objective, sh
     """Writes the pictures of a study into a folder; one that there is nothing to show in is left out.
 
     Args:
-        rows: of `trials.csv`.
+        rows: of the trials that were trained, by number.
         shares: each parameter's importance.
     """
     known = [row for row in rows if _figure_of(row, objective) is not None]
     if not known:
         return
+    searched = [row for row in known if in_space(row, space)]  # the default need not lie in the space
     figures = {
         "history": history(rows, objective),
-        "slices": slices(known, space, objective),
-        "parallel": parallel(known, space, objective),
-        "importance": importance_bars(shares, len(known)) if shares else None,
+        "slices": slices(searched, space, objective) if searched else None,
+        "parallel": parallel(searched, space, objective) if searched else None,
+        "importance": importance_bars(shares, sum(row["status"] == FINISHED_STATUS for row in searched))
+        if shares
+        else None,
         "pareto": pareto([row for row in known if row["status"] == FINISHED_STATUS], objective),
     }
     path.mkdir(exist_ok=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import ray
+import yaml
 
 from lit_cfl.checkpoint import write_atomically
 from lit_cfl.run import Watch, run
@@ -14,10 +15,13 @@ from lit_cfl.statistics import Interval, interval, paired_difference
 from lit_cfl.tune.job import Job
 from lit_cfl.tune.leaving import leave_if_asked
 from lit_cfl.tune.objective import Objective
-from lit_cfl.tune.study import Study
+from lit_cfl.tune.prepared import Prepared
+from lit_cfl.tune.record import DEFAULT
+from lit_cfl.tune.results import Row
 from lit_cfl.variants import Config, build
 
-BEST, DEFAULT = "best", "default"
+BEST = "best"
+REPEATS = "repeats"  # folder of a study directory
 _POLL_SECONDS = 0.5
 
 
@@ -44,18 +48,38 @@ def new_seeds(used: Sequence[int], count: int) -> list[int]:
     return list(range(first, first + count))
 
 
-def repeat(study: Study, job: Job, best: Config, path: Path, say: Callable[[str], None]) -> Repeated | None:
-    """Trains both settings on new seeds, side by side in Ray. Runs that are there already are not run again."""
+def repeat(prepared: Prepared, best: Row, path: Path, say: Callable[[str], None]) -> Repeated | None:
+    """Trains both settings on new seeds, side by side in Ray. Runs that are there already are not run again.
+
+    Args:
+        best: row of the best trial, which may be the default setting itself.
+        path: of the study.
+    """
+    study, job = prepared.study, prepared.job
     seeds = new_seeds(job.seeds, study.num_repeats)
     if not seeds:
         return None
     say(f"training the best and the default setting on {len(seeds)} new seeds")
-    default = job.of_trial(build(job.base), DEFAULT).described()
-    task = ray.remote(num_cpus=study.resources.cpus, num_gpus=study.resources.gpus, max_retries=3)(_summary)
-    names = [(setting, seed) for setting in (BEST, DEFAULT) for seed in seeds]
-    configs = {BEST: best, DEFAULT: default}
-    running = [task.remote(configs[setting], setting, seed, path, job) for setting, seed in names]
-    found: dict[str, dict[int, Mapping[str, Any]]] = {BEST: {}, DEFAULT: {}}
+    configs = {DEFAULT: job.of_trial(build(job.base), DEFAULT).described()}
+    if best["origin"] != DEFAULT:
+        configs[best["trial_id"]] = yaml.safe_load((path / "best.yaml").read_text())
+    done, failed = _trained(prepared, configs, seeds, path / REPEATS)
+    found = {BEST: done.get(best["trial_id"], done[DEFAULT]), DEFAULT: done[DEFAULT]}
+    figures = {name: _figures(job.objective, own) for name, own in found.items()}
+    repeated = Repeated(seeds, figures, _gain(job.objective, found), failed)
+    _write(path / REPEATS / "repeats.json", found)
+    return repeated
+
+
+def _trained(
+    prepared: Prepared, configs: Mapping[str, Config], seeds: Sequence[int], path: Path
+) -> tuple[dict[str, dict[int, Mapping[str, Any]]], list[str]]:
+    """The summaries of all settings by seed, and what failed."""
+    resources = prepared.study.resources
+    task = ray.remote(num_cpus=resources.cpus, num_gpus=resources.gpus, max_retries=3)(_summary)
+    names = [(setting, seed) for setting in configs for seed in seeds]
+    running = [task.remote(configs[setting], setting, seed, path, prepared.job) for setting, seed in names]
+    found: dict[str, dict[int, Mapping[str, Any]]] = {setting: {} for setting in configs}
     failed = []
     for (setting, seed), reference in zip(names, running, strict=True):
         try:
@@ -64,12 +88,8 @@ def repeat(study: Study, job: Job, best: Config, path: Path, say: Callable[[str]
             found[setting][seed] = ray.get(reference)
         except ray.exceptions.RayError as error:
             failed.append(f"{setting}, seed {seed}: {str(error).strip().splitlines()[-1]}")
-    repeated = Repeated(
-        seeds, {name: _figures(job.objective, own) for name, own in found.items()}, _gain(job.objective, found), failed
-    )
     path.mkdir(exist_ok=True)  # it is there unless all failed
-    _write(path / "repeats.json", found)
-    return repeated
+    return found, failed
 
 
 def _summary(config: Config, setting: str, seed: int, path: Path, job: Job) -> Mapping[str, Any]:

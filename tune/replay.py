@@ -18,10 +18,11 @@ from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
 from lit_cfl.local.work import LocalWork
 from lit_cfl.run_directory import RunDirectory, write_config
+from lit_cfl.tune.record import RECORD
 
 Stages = list[tuple[int, dict[str, Any]]]  # the first round, the values that hold from it on
 _STAGES = "stages.json"
-_LEFT_OUT = (".lock", "summary.json", "error.txt", "wandb", "pictures", ".*.tmp")  # of what a run goes on from
+_LEFT_OUT = (RECORD, ".lock", "summary.json", "error.txt", "wandb", "pictures", ".*.tmp")  # of what a run goes on from
 _OF_ITS_OWN = ("wandb", "pictures")  # what a trial keeps that goes on from itself
 _IDENTITY = "environment.json"  # has the id of the W&B run
 
@@ -132,10 +133,18 @@ def copied(source: Path, path: Path, values: Mapping[str, Any]) -> Stages:
     return stages
 
 
+def kept_stages(path: Path) -> Stages | None:
+    """The stages of a trial that was begun before its study was resumed; None where there are none, or half of them."""
+    try:
+        return [(first, own) for first, own in json.loads((path / _STAGES).read_text())] or None
+    except (OSError, ValueError, TypeError):
+        return None
+
+
 def clear(path: Path, kept: Sequence[str] = ()) -> None:
-    """Empties a directory but for what is kept."""
+    """Empties a directory but for what is kept, and for the study's record of the trial."""
     for entry in path.iterdir() if path.exists() else ():
-        if entry.name in kept:
+        if entry.name in (*kept, RECORD):
             continue
         if entry.is_dir():
             shutil.rmtree(entry)

@@ -5,26 +5,27 @@ from rich.table import Table
 
 from lit_cfl.tune.importance import METHOD
 from lit_cfl.tune.outcome import Outcome
-from lit_cfl.tune.repeats import BEST, DEFAULT
+from lit_cfl.tune.record import DEFAULT, FAILED_STATUS, FINISHED_STATUS
+from lit_cfl.tune.repeats import BEST
 from lit_cfl.tune.reporting import ERROR
-from lit_cfl.tune.results import FAILED_STATUS, FINISHED_STATUS
 from lit_cfl.tune.spaces import in_words
 from lit_cfl.tune.study import Study
 
 
 def closing_table(console: Console, study: Study, outcome: Outcome) -> None:
     """Best, default, gain, importance; then the failures."""
-    count = {
-        status: sum(row["status"] == status for row in outcome.rows) for status in (FINISHED_STATUS, FAILED_STATUS)
-    }
-    stopped = len(outcome.rows) - sum(count.values())
-    _say(console, f"{len(outcome.rows)} trials: {count[FINISHED_STATUS]} finished, {stopped} stopped early, "
-                  f"{count[FAILED_STATUS]} failed")  # fmt: skip
+    trained = [row for row in outcome.rows if not row["repeats"]]
+    count = {status: sum(row["status"] == status for row in trained) for status in (FINISHED_STATUS, FAILED_STATUS)}
+    stopped, repeats = len(trained) - sum(count.values()), len(outcome.rows) - len(trained)
+    known = f"; {repeats} settings had been tried before" if repeats else ""
+    _say(console, f"{len(trained)} trials: {count[FINISHED_STATUS]} finished, {stopped} stopped early, "
+                  f"{count[FAILED_STATUS]} failed{known}")  # fmt: skip
     if outcome.best is None:
         _say(console, "No trial ran to its end, so there is no best: raise limits.minutes, or mend what failed.")
     else:
         parameters = {k: outcome.best[k] for k in ("algorithm", *_keys(study)) if outcome.best.get(k) is not None}
-        _say(console, f"Best: {in_words(parameters)}")
+        default = " (the base's own setting)" if outcome.best["origin"] == DEFAULT else ""
+        _say(console, f"Best: {in_words(parameters)}{default}")
         metric = outcome.objective.metric
         _say(console, f"{metric} of its trial: {outcome.best[metric]:.4f}")
     if outcome.repeated is not None:
@@ -32,7 +33,7 @@ def closing_table(console: Console, study: Study, outcome: Outcome) -> None:
     if outcome.importance:
         shares = ", ".join(f"{key} {share:.2f}" for key, share in outcome.importance.items())
         _say(console, f"Importance ({METHOD}): {shares}")
-    for row in outcome.rows:
+    for row in trained:
         if row["status"] == FAILED_STATUS:
             _say(console, f"failed: {row['trial_id']}: {row[ERROR]}")
     if outcome.to_upload is not None:

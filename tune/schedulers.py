@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from ray.tune import schedulers as ray_schedulers
+from ray.tune.experiment import Trial
 from ray.tune.schedulers import (
     ASHAScheduler,
     AsyncHyperBandScheduler,
@@ -18,6 +19,7 @@ from ray.tune.schedulers import (
 from lit_cfl.errors import InputError
 from lit_cfl.tune.classes import built, named_class
 from lit_cfl.tune.domains import domain
+from lit_cfl.tune.record import trial_id
 from lit_cfl.tune.reporting import ROUNDS
 from lit_cfl.tune.spaces import Integers, OneOf, Parameter, Space, as_plain
 from lit_cfl.tune.study import Study
@@ -44,8 +46,8 @@ def pauses(study: Study) -> bool:
     return _class(study)[0] not in (ASHAScheduler, AsyncHyperBandScheduler, FIFOScheduler)
 
 
-def scheduler(study: Study, space: Space, rounds: int, first_clustering_round: int) -> TrialScheduler:
-    """The scheduler.
+def scheduler(study: Study, space: Space, rounds: int, first_clustering_round: int) -> "Groups":
+    """The scheduler: one of the study's kind for each algorithm, which learn at different speed.
 
     Args:
         rounds: T of the base.
@@ -55,6 +57,11 @@ def scheduler(study: Study, space: Space, rounds: int, first_clustering_round: i
         InputError: none of Ray Tune's, options that it does not take, a space that it cannot search, a first decision
             that would come too early.
     """
+    names = list(space.algorithms) or [""]
+    return Groups({name: _one(study, space, rounds, first_clustering_round) for name in names})
+
+
+def _one(study: Study, space: Space, rounds: int, first_clustering_round: int) -> TrialScheduler:
     kind, given = _class(study)
     grace = first_clustering_round + 1
     ours: dict[str, Any] = {"time_attr": ROUNDS, "max_t": rounds, "grace_period": grace}
@@ -75,8 +82,82 @@ def scheduler(study: Study, space: Space, rounds: int, first_clustering_round: i
     return chosen
 
 
+class Groups(TrialScheduler):
+    """A scheduler for each algorithm, which sees the trials of this algorithm alone; none judges the default setting.
+
+    Args:
+        of_algorithm: by the name that a trial's setting has; of one algorithm alone it is empty.
+    """
+
+    def __init__(self, of_algorithm: Mapping[str, TrialScheduler]) -> None:
+        super().__init__()
+        self.of_algorithm = dict(of_algorithm)
+        self._free = FIFOScheduler()
+
+    @property
+    def _all(self) -> list[TrialScheduler]:
+        return [self._free, *self.of_algorithm.values()]
+
+    def of(self, trial: Trial) -> TrialScheduler:
+        """The scheduler of a trial."""
+        is_default = trial.trial_id == trial_id(0)
+        return self._free if is_default else self.of_algorithm[str(trial.config.get("algorithm", ""))]
+
+    def _ask(self, tune_controller: Any, trial: Trial, method: str, *result: dict[str, Any]) -> Any:
+        one = self.of(trial)
+        return getattr(one, method)(_Seen(tune_controller, self, one), trial, *result)
+
+    @property
+    def supports_buffered_results(self) -> bool:
+        return all(one.supports_buffered_results for one in self._all)
+
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
+        self._metric = metric
+        done = [one.set_search_properties(metric, mode, **spec) for one in self._all]
+        return all(done)
+
+    def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
+        self._ask(tune_controller, trial, "on_trial_add")
+
+    def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
+        self._ask(tune_controller, trial, "on_trial_error")
+
+    def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        return str(self._ask(tune_controller, trial, "on_trial_result", result))
+
+    def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
+        self._ask(tune_controller, trial, "on_trial_complete", result)
+
+    def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
+        self._ask(tune_controller, trial, "on_trial_remove")
+
+    def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
+        chosen = (one.choose_trial_to_run(_Seen(tune_controller, self, one)) for one in self._all)
+        return min((trial for trial in chosen if trial is not None), key=lambda trial: trial.trial_id, default=None)
+
+    def debug_string(self) -> str:
+        return "\n".join(one.debug_string() for one in self._all)
+
+
+class _Seen:
+    """What a scheduler sees of Ray's controller: everything, but only its own trials."""
+
+    def __init__(self, tune_controller: Any, groups: Groups, whose: TrialScheduler) -> None:
+        self._tune_controller, self._groups, self._whose = tune_controller, groups, whose
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tune_controller, name)
+
+    def get_trials(self) -> list[Trial]:
+        return [trial for trial in self._tune_controller.get_trials() if self._groups.of(trial) is self._whose]
+
+    def get_live_trials(self) -> set[Trial]:
+        return {trial for trial in self._tune_controller.get_live_trials() if self._groups.of(trial) is self._whose}
+
+
 def _class(study: Study) -> tuple[type, dict[str, Any]]:
-    return named_class(study.scheduler, "scheduler", ASHAScheduler, _SCHEDULERS)
+    default = ASHAScheduler if study.second_metric is None else FIFOScheduler
+    return named_class(study.scheduler, "scheduler", default, _SCHEDULERS)
 
 
 def _require_grace(what: str, given: float, least: int, remedy: str = "") -> None:

@@ -1,58 +1,188 @@
-"""From a study to one of Ray Tune's searchers."""
+"""Who says which setting is tried next: a sampler of Optuna's, a grid, or one of Ray Tune's searchers."""
 
 import inspect
-from functools import partial
-from typing import Any
+from collections.abc import Mapping
+from contextlib import suppress
+from itertools import product
+from typing import Any, Protocol
 
 import optuna
+from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.trial import Trial, TrialState, create_trial
 from ray.tune.search import BasicVariantGenerator
+from ray.tune.search import Searcher as RaySearcher
 from ray.tune.search.optuna import OptunaSearch
+from ray.tune.utils import flatten_dict
 
 from lit_cfl.errors import InputError
+from lit_cfl.seeds import derive
 from lit_cfl.tune.classes import built, named_class
+from lit_cfl.tune.domains import domains
 from lit_cfl.tune.objective import Objective
+from lit_cfl.tune.ranges import own_ranges, suggest
+from lit_cfl.tune.record import FAILED_STATUS, FINISHED_STATUS, STOPPED_STATUS, TrialRecord
+from lit_cfl.tune.reporting import ROUNDS
 from lit_cfl.tune.schedulers import is_population_based
-from lit_cfl.tune.spaces import Integers, OneOf, Parameter, Space, as_plain
+from lit_cfl.tune.spaces import Space, as_plain
 from lit_cfl.tune.study import Study
 
 _SEARCHERS = {"BasicVariantGenerator": BasicVariantGenerator, "OptunaSearch": OptunaSearch}
 _SEEDS = ("seed", "random_state", "random_state_seed", "random_seed")  # names of one thing in Ray's searchers
+_OURS = ("space", "metric", "mode", "points_to_evaluate", "evaluated_rewards", "storage")  # the study says them
 
 
-def searcher(study: Study, space: Space, objective: Objective = Objective()) -> Any:
+class Searcher(Protocol):
+    """Says which setting is tried next."""
+
+    learns: bool  # whether that depends on how earlier trials ended
+
+    def ask(self, number: int) -> dict[str, Any] | None:
+        """Values of its setting of this number, from 0; None where it has no further one."""
+
+    def add(self, number: int | None, values: Mapping[str, Any], result: TrialRecord) -> None:
+        """Hears what a setting came to.
+
+        Args:
+            number: that it was asked for with; None where it was not.
+            values: of the setting.
+            result: of the trial that was trained with it.
+        """
+
+
+def searcher(study: Study, space: Space, objective: Objective | None = None) -> Searcher:
     """The searcher, seeded.
 
     Raises:
-        InputError: none of Ray Tune's, or options that it does not take; one that a grid or PBT cannot use.
+        InputError: neither Ray Tune's nor a sampler of Optuna's; options that it does not take; one that a grid, PBT
+            or two objectives cannot use.
     """
-    kind, given = named_class(study.searcher, "searcher", BasicVariantGenerator, _SEARCHERS)
+    default = BasicVariantGenerator if study.second_metric is None else OptunaSearch
+    objective = objective or Objective(second=study.second_metric)
+    kind, given = named_class(study.searcher, "searcher", default, _SEARCHERS)
+    _require_usable(kind, given, study, space)
+    if space.grid:
+        return Grid(space)
+    if issubclass(kind, RaySearcher) and not issubclass(kind, OptunaSearch):
+        return OfRay(kind, given, study.search_seed, space, objective)
+    if issubclass(kind, BasicVariantGenerator):
+        kind, given = RandomSampler, {k: v for k, v in given.items() if k != "max_concurrent"}
+    return Optuna(TPESampler if issubclass(kind, OptunaSearch) else kind, given, study.search_seed, space, objective)
+
+
+def _require_usable(kind: type, given: Mapping[str, Any], study: Study, space: Space) -> None:
+    if not issubclass(kind, (BaseSampler, RaySearcher, BasicVariantGenerator)):
+        raise InputError(
+            f"searcher {kind.__name__} is neither a searcher of Ray Tune's nor a sampler of Optuna's; give, for "
+            "example, OptunaSearch or optuna.samplers.CmaEsSampler"
+        )
     if not issubclass(kind, BasicVariantGenerator) and (space.grid or is_population_based(study)):
         what = "a grid" if space.grid else "population based training"
         raise InputError(f"{what} draws its own values; leave out searcher {kind.__name__}")
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    accepted = inspect.signature(kind).parameters
-    seed = {name: study.search_seed for name in _SEEDS if name in accepted}
-    if issubclass(kind, BasicVariantGenerator):  # Ray itself limits all others
-        return built(kind, seed | {"max_concurrent": study.limits.concurrent or 0} | given, "searcher")
-    if issubclass(kind, OptunaSearch) and space.conditional:
-        mine = {"metric": objective.metric, "mode": objective.mode, "space": partial(_suggest, space)}
-        return built(kind, seed | mine | given, "searcher")
-    return built(kind, seed | given, "searcher")
+    if study.second_metric is not None and issubclass(kind, RaySearcher) and not issubclass(kind, OptunaSearch):
+        raise InputError(f"searcher {kind.__name__} is given one objective only; take OptunaSearch for two")
+    ours = next((name for name in given if name in _OURS), None)
+    if ours is not None:
+        remedy = "write the study's points" if "point" in ours else "the study says it"
+        raise InputError(f"searcher {kind.__name__}: leave out {ours!r}: {remedy}")
 
 
-def _suggest(space: Space, trial: Any) -> None:
-    """Optuna asks for the values that matter, and for no other."""
-    several = list(space.algorithms)
-    drawn = {"algorithm": trial.suggest_categorical("algorithm", several)} if several else {}
-    for p in space.of(drawn.get("algorithm", "")):
-        if p.matters(drawn):
-            drawn[p.key] = _suggested(trial, p)
+class Grid:
+    """Every combination, one after another."""
+
+    learns = False
+
+    def __init__(self, space: Space) -> None:
+        values = [[as_plain(value) for value in p.distribution.corners] for p in space.parameters]
+        self._points = [dict(zip([p.key for p in space.parameters], point, strict=True)) for point in product(*values)]
+
+    def ask(self, number: int) -> dict[str, Any] | None:
+        return self._points[number] if number < len(self._points) else None
+
+    def add(self, number: int | None, values: Mapping[str, Any], result: TrialRecord) -> None:
+        pass
 
 
-def _suggested(trial: Any, parameter: Parameter) -> Any:
-    key, what = parameter.key, parameter.distribution
-    if isinstance(what, OneOf):
-        return trial.suggest_categorical(key, [as_plain(value) for value in what.values])
-    if isinstance(what, Integers):
-        return trial.suggest_int(key, what.low, what.high - 1, log=what.log)
-    return trial.suggest_float(key, what.low, what.high, log=what.log, step=what.step or None)
+class Optuna:
+    """A sampler of Optuna's.
+
+    A trial that was stopped early counts as pruned, with the round and the figure it came to, and a failed one as
+    pruned with none: TPE ranks both behind all trials that ran to their end. Its random numbers are those of the
+    setting's number, so that a resumed study goes on as one that was never killed.
+    """
+
+    def __init__(
+        self, kind: type[BaseSampler], given: Mapping[str, Any], seed: int, space: Space, objective: Objective
+    ) -> None:
+        self._kind, self._given, self._space, self._objective = kind, given, space, objective
+        self._seed = given.get("seed", seed)
+        self.learns = kind is not RandomSampler
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self._study = optuna.create_study(directions=objective.directions, sampler=self._sampler(0))
+        self._asked: dict[int, Trial] = {}  # whose result it does not know yet
+
+    def _sampler(self, number: int) -> BaseSampler:
+        seeds = inspect.signature(self._kind).parameters.keys() & {"seed"}
+        drawn = derive(self._seed, "search", number) % 2**32
+        sampler: BaseSampler = built(self._kind, {**self._given, **dict.fromkeys(seeds, drawn)}, "searcher")
+        return sampler
+
+    def ask(self, number: int) -> dict[str, Any] | None:
+        self._study.sampler = self._sampler(number)
+        self._asked[number] = self._study.ask()
+        return suggest(self._space, self._asked[number])
+
+    def add(self, number: int | None, values: Mapping[str, Any], result: TrialRecord) -> None:
+        over = result.status == FINISHED_STATUS
+        state = TrialState.COMPLETE if over else TrialState.PRUNED
+        figures = [float(result.told[metric]) for metric in self._objective.metrics] if over else None
+        steps = (
+            {int(result.told[ROUNDS]): float(result.told[self._objective.metric])}
+            if self._came_somewhere(result)
+            else {}
+        )
+        asked = None if number is None else self._asked.pop(number, None)
+        if asked is None:
+            known = own_ranges(values, self._space)
+            self._study.add_trial(create_trial(
+                state=state, params=dict(values), distributions=known, values=figures, intermediate_values=steps,
+            ))  # fmt: skip
+            return
+        for rounds, figure in steps.items():
+            asked.report(figure, rounds)
+        self._study.tell(asked, figures, state)
+
+    def _came_somewhere(self, result: TrialRecord) -> bool:
+        """Whether an only objective has a figure of a trial that was stopped early."""
+        reported = result.status == STOPPED_STATUS and self._objective.metric in result.told
+        return reported and len(self._objective.metrics) == 1
+
+
+class OfRay:
+    """One of Ray Tune's searchers. Its own state is not kept: a resumed study tells it of all trials again."""
+
+    learns = True
+
+    def __init__(
+        self, kind: type[RaySearcher], given: Mapping[str, Any], seed: int, space: Space, objective: Objective
+    ) -> None:
+        seeds = {name: seed for name in _SEEDS if name in inspect.signature(kind).parameters}
+        self._searcher: RaySearcher = built(kind, {**seeds, **given}, "searcher")
+        self._searcher.set_search_properties(objective.metric, objective.mode, domains(space))
+        self._space, self._metric = space, objective.metric
+        self._asked: set[int] = set()
+
+    def ask(self, number: int) -> dict[str, Any] | None:
+        values = self._searcher.suggest(str(number))
+        if values is None or values == RaySearcher.FINISHED:
+            return None
+        self._asked.add(number)
+        return self._space.values_of(flatten_dict(values))
+
+    def add(self, number: int | None, values: Mapping[str, Any], result: TrialRecord) -> None:
+        over, figure = result.status == FINISHED_STATUS, result.told.get(self._metric)
+        if number in self._asked:
+            told = {self._metric: figure} if over else None  # else it would take the last figure for the final one
+            self._searcher.on_trial_complete(str(number), result=told, error=result.status == FAILED_STATUS)
+        elif over:
+            with suppress(NotImplementedError, TypeError):  # not every searcher can be told of what it did not ask
+                self._searcher.add_evaluated_point(dict(values), figure)

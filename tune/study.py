@@ -9,7 +9,7 @@ import yaml
 
 from lit_cfl.checkpoint import write_atomically
 from lit_cfl.errors import InputError
-from lit_cfl.tune.objective import refuse_test
+from lit_cfl.tune.objective import Objective, refuse_test
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.spaces import Space
 
@@ -71,11 +71,14 @@ class Study:
         space: what is searched: dotted names of options, each with one of uniform, loguniform, quniform, randint,
             choice, grid.
         name: of the study, and of its directory.
+        points: settings of the user's own that are tried right after the base's, each with a value for all that matters
+            at it; None = none.
         metric: a `val/...` column of `metrics.csv`; None = `val/weighted_` of the task's first score.
+        second_metric: `traffic/mib` = search for all settings that none beats in both; None = one objective.
         seeds: of every trial; None = the base's.
         search_seed: of the search itself.
         searcher: a Ray Tune searcher: its class, or class_path and init_args; None = random search.
-        scheduler: a Ray Tune scheduler, in the same way; None = ASHA on rounds.
+        scheduler: a Ray Tune scheduler, in the same way; None = ASHA on rounds; none beside a second metric.
         resources: what each trial holds.
         limits: when the study ends.
         num_repeats: new seeds on which the best trial and the default setting are trained at the end, 0 or more.
@@ -84,7 +87,9 @@ class Study:
     base: str | dict[str, Any]
     space: dict[str, Any]
     name: str = "study"
+    points: list[dict[str, Any]] | None = None
     metric: str | None = None
+    second_metric: str | None = None
     seeds: list[int] | None = None
     search_seed: int = 0
     searcher: str | dict[str, Any] | None = None
@@ -102,6 +107,12 @@ class Study:
             raise InputError(f"seeds is {self.seeds}; give one or more different numbers, such as [0, 1, 2]")
         if self.metric is not None:
             refuse_test(self.metric)
+        Objective(second=self.second_metric)
+        if self.second_metric is not None and self.scheduler is not None:
+            raise InputError(
+                f"scheduler is {self.scheduler!r}, but no trial of two objectives is stopped early: a figure of its "
+                "early rounds does not say whether another one beats it in both; leave the scheduler out"
+            )
 
     @property
     def whole_base(self) -> dict[str, Any]:

@@ -14,8 +14,10 @@ from lit_cfl.experiment import Experiment
 from lit_cfl.run import Finished, Watch, run
 from lit_cfl.run_directory import wait_until_free
 from lit_cfl.tune.job import Job
-from lit_cfl.tune.replay import Stages, clear, copied, with_stages
+from lit_cfl.tune.record import trial_id
+from lit_cfl.tune.replay import clear, copied, kept_stages, with_stages
 from lit_cfl.tune.reporting import Report
+from lit_cfl.variants import build
 
 _PATIENCE_SECONDS = 60
 
@@ -27,13 +29,19 @@ def run_trial(config: dict[str, Any], job: Job) -> None:
     report = Report(job, path)
     try:
         wait_until_free(path)  # the process that ran it before may still be about to end
-        values = job.space.values_of(config)
-        experiment = _evolving(job, path, values) if job.evolves else job.experiment(values, path.name)
+        experiment = _experiment(config, job, path)
         report.end(_run(experiment, path, report))
     except Exception as error:  # whatever a user's net or data raise: the other trials go on
         if _is_full_disk(error):
             sleep(_PATIENCE_SECONDS)  # the study ends meanwhile, and goes on with this trial when it is resumed
         report.failed(error)
+
+
+def _experiment(config: Mapping[str, Any], job: Job, path: Path) -> Experiment:
+    if path.name == trial_id(0):
+        return job.of_trial(build(job.base), path.name)
+    values = job.space.values_of(config)
+    return _evolving(job, path, values) if job.evolves else job.experiment(values, path.name)
 
 
 def _is_full_disk(error: Exception) -> bool:
@@ -48,12 +56,12 @@ def _run(experiment: Experiment, path: Path, report: Report) -> Finished:
 
 def _evolving(job: Job, path: Path, values: Mapping[str, Any]) -> Experiment:
     """Goes on from what Ray hands over, which may be another trial's, with values that may have changed."""
-    checkpoint = ray_tune.get_checkpoint()
-    stages: Stages = [(1, dict(values))]
-    if checkpoint is None:
-        clear(path)
-    else:
+    checkpoint, stages = ray_tune.get_checkpoint(), kept_stages(path)
+    if checkpoint is not None:
         with checkpoint.as_directory() as source:
             stages = copied(Path(source), path, values)
+    elif stages is None:
+        clear(path)
+        stages = [(0, dict(values))]
     experiments = [(first, job.experiment(own, path.name)) for first, own in stages]
     return with_stages(path, stages, experiments)

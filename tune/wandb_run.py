@@ -15,7 +15,7 @@ from lit_cfl.tracking.options import Mode, Tracking
 from lit_cfl.tracking.weights_and_biases import WandbRun
 from lit_cfl.tune.outcome import Outcome
 from lit_cfl.tune.prepared import TRIALS, Prepared
-from lit_cfl.tune.results import FINISHED_STATUS
+from lit_cfl.tune.record import FINISHED_STATUS
 from lit_cfl.tune.wandb_trials import complete
 
 _FILES = ("trials.csv", "pictures/*.png")

@@ -1,0 +1,190 @@
+"""Which setting a study tries next, and what it remembers of each; without Ray."""
+
+import json
+from pathlib import Path
+
+import pytest
+from tune_trials import METRIC, Script, new_trials, run_all, told
+
+from lit_cfl.errors import InputError
+from lit_cfl.tune.trials import MOST_REPEATS, Setting
+
+FIGURES = {number: 0.1 * number for number in range(10)}
+
+
+def xs(*values: int) -> list[dict[str, int]]:
+    return [{"x": value} for value in values]
+
+
+def heard(trials: object) -> list[tuple[int | None, str]]:
+    searcher = trials.searcher  # type: ignore[attr-defined]
+    assert isinstance(searcher, Script)
+    return searcher.heard
+
+
+def test_the_default_comes_first_then_the_points_then_what_the_searcher_asks_for(tmp_path: Path):
+    first = [Setting("default", {"x": 7}), Setting("point", {"x": 5}), Setting("point", {"x": 6})]
+    trials = new_trials(tmp_path, xs(1, 2, 3), 5, first=first)
+    assert run_all(trials, FIGURES) == xs(7, 5, 6, 1, 2)  # all of them count
+    assert [record.origin for record in trials.records.values()] == ["default", "point", "point", "search", "search"]
+    assert trials.over
+
+
+def test_a_setting_outside_the_space_is_not_told_to_the_searcher(tmp_path: Path):
+    first = [Setting("default", {"x": 7}, inside=False), Setting("point", {"x": 5})]
+    trials = new_trials(tmp_path, xs(1), 3, first=first)
+    run_all(trials, FIGURES)
+    assert heard(trials) == [(None, "finished"), (0, "finished")]
+
+
+def test_a_repeated_setting_is_answered_and_uses_up_nothing(tmp_path: Path):
+    trials = new_trials(tmp_path, xs(1, 1, 0, 2, 1, 3), limit=4)
+    assert run_all(trials, FIGURES) == xs(0, 1, 2, 3)
+    repeats = {record.number: record.repeats for record in trials.records.values() if record.repeats is not None}
+    assert repeats == {2: 1, 3: 0, 5: 1}
+    assert heard(trials).count((1, "finished")) == 1  # the searcher hears the answer
+    assert len(heard(trials)) == 7
+
+
+def test_a_setting_that_is_being_trained_is_answered_when_it_ends(tmp_path: Path):
+    trials = new_trials(tmp_path, xs(1, 1, 2))
+    default, first, second = trials.next(), trials.next(), trials.next()
+    assert default is not None
+    assert first is not None
+    assert second is not None
+    assert second.values == {"x": 2}
+    assert heard(trials) == []
+    trials.ended(first.number, told(0.5))
+    assert heard(trials) == [(0, "finished"), (1, "finished")]
+
+
+def test_a_study_ends_when_all_that_is_asked_for_was_tried_before(tmp_path: Path):
+    trials = new_trials(tmp_path, xs(1, 2, *[1] * (MOST_REPEATS - 1), 3, *[2] * 99), limit=90)
+    assert run_all(trials, FIGURES) == xs(0, 1, 2, 3)  # nineteen are not enough
+    assert trials.over
+    assert trials.why_over is not None
+    assert "last 20 settings had all been tried before, so the study ends after 4 trials" in trials.why_over
+
+
+def test_where_values_change_on_the_way_an_equal_setting_is_another_trial(tmp_path: Path):
+    trials = new_trials(tmp_path, xs(1, 1), 3, answers=False)
+    assert run_all(trials, FIGURES) == xs(0, 1, 1)
+
+
+def test_no_more_run_at_once_than_the_study_says(tmp_path: Path):
+    trials = new_trials(tmp_path, xs(1, 2, 3), 4, concurrent=2)
+    assert trials.next() is not None
+    second = trials.next()
+    assert second is not None
+    assert trials.next() is None
+    assert not trials.over
+    trials.ended(second.number, told(0.1))
+    assert trials.next() is not None
+
+
+def test_how_a_trial_ended_is_read_from_what_it_told(tmp_path: Path):
+    trials = new_trials(tmp_path, xs(1, 2, 3), 4)
+    for _ in range(4):
+        trials.next()
+    trials.ended(0, told(0.1))
+    trials.ended(1, told(0.1, finished=False))
+    trials.ended(2, told(0.1, finished=False, error="too warm"))
+    trials.told(3, told(0.2, rounds=2, finished=False))
+    trials.ended(3, {}, died=True)
+    assert [record.status for record in trials.records.values()] == ["finished", "stopped", "failed", "failed"]
+    assert trials.records[3].told["error"] == "its worker died"
+    assert trials.records[3].told["rounds"] == 2
+    assert heard(trials) == [(None, "finished"), (0, "stopped"), (1, "failed"), (2, "failed")]
+
+
+def test_a_resumed_study_goes_on_with_what_was_running_and_trains_nothing_again(tmp_path: Path):
+    trials = new_trials(tmp_path, xs(1, 1, 2, 3), 4)
+    for number in (0, 1):
+        trials.next()
+        trials.ended(number, told(0.1 * number))
+    running = trials.next()
+    assert running is not None
+    assert running.values == {"x": 2}
+    again = new_trials(tmp_path, xs(1, 1, 2, 3), 4)
+    again.load()
+    assert heard(again) == [(None, "finished"), (0, "finished"), (1, "finished")]
+    assert run_all(again, FIGURES) == xs(2, 3)
+    assert [record.trial_id for record in again.records.values()] == ["0000", "0001", "0002", "0003", "0004"]
+
+
+def test_a_study_is_extended(tmp_path: Path):
+    assert len(run_all(new_trials(tmp_path, xs(1, 2, 3, 4), 3), FIGURES)) == 3
+    longer = new_trials(tmp_path, xs(1, 2, 3, 4), 5)
+    longer.load()
+    assert run_all(longer, FIGURES) == xs(3, 4)
+    shorter = new_trials(tmp_path, xs(1, 2, 3, 4), 4)
+    with pytest.raises(InputError, match=r"limits.trials is 4, but 5 trials were begun; give more"):
+        shorter.load()
+
+
+def test_a_trial_that_a_limit_ended_goes_on_when_the_study_does(tmp_path: Path):
+    trials = new_trials(tmp_path, xs(1), 2)
+    trials.next()
+    trials.told(0, told(0.3, rounds=2, finished=False))
+    trials.close()
+    again = new_trials(tmp_path, xs(1), 2)
+    again.load()
+    assert again.records[0].told[METRIC] == 0.3
+    assert run_all(again, FIGURES) == xs(0, 1)
+
+
+@pytest.mark.parametrize("file", ["summary.json", "seed-1/metrics.csv", "trial.json"])
+@pytest.mark.parametrize("damage", ["edit", "delete"])
+def test_a_finished_trial_whose_files_changed_is_noticed(file: str, damage: str, tmp_path: Path):
+    trials = new_trials(tmp_path, xs(1), 2)
+    record = trials.next()
+    assert record is not None
+    for name in ("summary.json", "seed-1/metrics.csv"):
+        path = tmp_path / "0000" / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text('{"val/weighted_accuracy": 0.5}')
+    trials.ended(0, told(0.5))
+    new_trials(tmp_path, xs(1), 2).load()
+    path = tmp_path / "0000" / file
+    if damage == "edit":
+        path.write_text(path.read_text().replace("0.5", "0.9"))
+    else:
+        path.unlink()
+    again = new_trials(tmp_path, xs(1), 2)
+    if (file, damage) == ("trial.json", "delete"):  # as if it had never been begun
+        again.load()
+        assert run_all(again, FIGURES) == xs(0, 1)
+        return
+    with pytest.raises(InputError, match=rf"0000/{file} is gone or is not what the study wrote.*delete .*0000, and"):
+        again.load()
+
+
+def test_a_trial_that_was_deleted_is_trained_again_and_so_is_what_repeated_it(tmp_path: Path):
+    trials = new_trials(tmp_path, xs(1, 1, 2), 3)
+    run_all(trials, FIGURES)
+    (tmp_path / "0001" / "trial.json").unlink()
+    again = new_trials(tmp_path, xs(5, 1, 2), 4)
+    again.load()
+    assert run_all(again, FIGURES) == xs(5, 1)
+    assert again.records[2].repeats is None
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{}", '{"number": 0}', "\x00"])
+def test_a_damaged_record_is_named(content: str, tmp_path: Path):
+    run_all(new_trials(tmp_path, xs(1), 2), FIGURES)
+    (tmp_path / "0001" / "trial.json").write_text(content)
+    with pytest.raises(InputError, match=r"0001/trial.json is gone or is not what the study wrote"):
+        new_trials(tmp_path, xs(1), 2).load()
+
+
+def test_every_bit_of_a_record_counts(tmp_path: Path):
+    run_all(new_trials(tmp_path, xs(), 1), FIGURES)
+    file = tmp_path / "0000" / "trial.json"
+    whole = file.read_bytes()
+    for place in range(len(whole)):
+        file.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        try:
+            new_trials(tmp_path, xs(), 1).load()
+        except InputError:
+            continue
+        assert json.loads(file.read_text()) == json.loads(whole)  # white space

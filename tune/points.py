@@ -1,0 +1,106 @@
+"""Settings that a study tries whatever its searcher says: the base's own, and the points that its file names."""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+from lit_cfl.config_errors import nearest
+from lit_cfl.errors import InputError
+from lit_cfl.experiment import Experiment
+from lit_cfl.tune.record import DEFAULT, POINT
+from lit_cfl.tune.spaces import Distribution, Integers, OneOf, Space, as_plain, as_word
+from lit_cfl.tune.study import Study
+from lit_cfl.tune.trials import Setting
+from lit_cfl.variants import build
+
+
+def parse_points(study: Study, space: Space) -> list[dict[str, Any]]:
+    """The points of a study, as a searcher would give them. Raises InputError for one that is not in the space."""
+    points, found = study.points or [], []
+    if not isinstance(points, list):
+        raise InputError(f"points is {points!r}; write a list of settings, such as [{{algorithm.eta_g: 0.1}}]")
+    for number, point in enumerate(points):
+        try:
+            found.append(_parsed(point, space))
+        except InputError as error:
+            raise InputError(f"points: number {number + 1}, {point!r}: {error}") from error
+    return found
+
+
+def _parsed(point: Any, space: Space) -> dict[str, Any]:
+    if not isinstance(point, Mapping):
+        raise InputError("give a value for each name of the space, such as {algorithm.eta_g: 0.1}")
+    found: dict[str, Any] = {}
+    if space.algorithms:
+        if point.get("algorithm") not in space.algorithms:
+            raise InputError(f"algorithm is {point.get('algorithm')!r}; give one of {', '.join(space.algorithms)}")
+        found["algorithm"] = point["algorithm"]
+    for p in space.of(str(found.get("algorithm", ""))):
+        if p.matters(found):
+            if p.key not in point:
+                raise InputError(f"it leaves out {p.key}; give a value for each name that matters")
+            found[p.key] = _inside(p.key, p.distribution, point[p.key])
+    unknown = [str(name) for name in point if name not in found]
+    if unknown:
+        raise InputError(f"it has {unknown[0]!r}, which is not searched there{nearest(unknown[0], found)}")
+    return found
+
+
+def _inside(name: str, what: Distribution, value: Any) -> Any:
+    """A value as searchers give it. Raises InputError where it is not in the space."""
+    if isinstance(what, OneOf):
+        known = [as_plain(one) for one in what.values if as_word(one) == as_word(value)]
+        if not known:
+            raise InputError(f"{name} is {value!r}; the space has {', '.join(as_word(one) for one in what.values)}")
+        return known[0]
+    low, high = what.corners[0], what.corners[-1]
+    fits = type(value) is int if isinstance(what, Integers) else type(value) in (int, float)
+    if not fits or not low <= value <= high:
+        raise InputError(f"{name} is {value!r}; the space has {low} to {high}")
+    if isinstance(what, Integers):
+        return value
+    if what.step and abs(round((value - low) / what.step) * what.step + low - value) > 1e-9 * max(1.0, abs(value)):
+        raise InputError(f"{name} is {value!r}; the space has steps of {what.step} from {low}")
+    return float(value)
+
+
+def default_setting(study: Study, space: Space, default: Experiment) -> Setting:
+    """The base's own setting: its values of what is searched, and whether it lies in the space.
+
+    It does where a trial with these values would be the base's experiment to the last option.
+    """
+    described = default.described()
+    chosen = {"algorithm": _name(space, described)} if space.algorithms else {}
+    values = dict(chosen)
+    for p in space.of(str(chosen.get("algorithm", ""))):
+        with suppress(LookupError):
+            values[p.key] = _value(described, p.option)
+    with suppress(InputError):
+        point = _parsed(space.values_of(values), space)
+        if build(study.whole_base, space.words(point)).described() == described:
+            return Setting(DEFAULT, point)
+    own = space.values_of(values)
+    return Setting(DEFAULT, {key: as_plain(value) for key, value in own.items()}, inside=False)
+
+
+def _name(space: Space, described: Mapping[str, Any]) -> str:
+    """The base's algorithm as the space names it; else its class."""
+    path = str(described["algorithm"]["class_path"])
+    short = path.rpartition(".")[2]
+    return next((name for name in space.algorithms if name == path or name.rpartition(".")[2] == short), short)
+
+
+def _value(described: Mapping[str, Any], option: str) -> Any:
+    """An option's value in a configuration. Raises LookupError where it has none."""
+    node: Any = described
+    for word in option.split("."):
+        if not isinstance(node, Mapping):
+            raise LookupError(option)
+        node = node[word] if word in node else (node.get("init_args") or {})[word]
+    return node
+
+
+def settings(study: Study, space: Space, default: Experiment) -> list[Setting]:
+    """All that a study tries first: the default, then its points."""
+    points = [Setting(POINT, values) for values in parse_points(study, space)]
+    return [default_setting(study, space, default), *points]

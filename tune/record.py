@@ -1,0 +1,104 @@
+"""What a study remembers of a trial: `trial.json` in its directory, which is all that a resumed study reads."""
+
+import json
+from dataclasses import asdict, dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+from lit_cfl.checkpoint import write_atomically
+from lit_cfl.errors import InputError
+
+RUNNING, FINISHED_STATUS, STOPPED_STATUS, FAILED_STATUS = "running", "finished", "stopped", "failed"
+DEFAULT, POINT, SEARCH = "default", "point", "search"  # where a setting comes from
+RECORD = "trial.json"
+_RESULTS = ("summary.json", "metrics.csv")  # of a finished trial's runs
+
+
+@dataclass(frozen=True)
+class TrialRecord:
+    """A trial.
+
+    Args:
+        number: from 0, in the order in which trials were begun.
+        origin: `default` (the base's own setting), `point` (the study's) or `search`.
+        values: of the setting, by `Parameter.key`.
+        repeats: number of the earlier trial with the same setting, whose result it has; None = it was trained.
+        status: `running` also where a limit ended the study; such a trial goes on when the study is resumed.
+        told: the last figures that Ray Tune was told.
+        digests: SHA-256 of the files that hold a finished trial's results, by path below its directory.
+    """
+
+    number: int
+    origin: str
+    values: dict[str, Any]
+    repeats: int | None = None
+    status: str = RUNNING
+    told: dict[str, Any] = field(default_factory=dict)
+    digests: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def trial_id(self) -> str:
+        return trial_id(self.number)
+
+
+def trial_id(number: int) -> str:
+    """The name of a trial, and of its directory."""
+    return f"{number:04d}"
+
+
+def write_record(folder: Path, record: TrialRecord) -> None:
+    """Writes `trial.json` below the folder of all trials."""
+    content = asdict(record)
+    text = json.dumps(content | {"sha256": _sealed(content)}, indent=1) + "\n"
+    path = folder / record.trial_id
+    path.mkdir(parents=True, exist_ok=True)
+    write_atomically(path / RECORD, lambda file: file.write(text.encode()))
+
+
+def read_records(folder: Path) -> list[TrialRecord]:
+    """All trials of a study, by number.
+
+    Raises:
+        InputError: a record, or a result of a finished trial, is not what was written.
+    """
+    records = [_read(path) for path in sorted(folder.glob("*/")) if (path / RECORD).exists()]
+    for record in records:
+        _require_unchanged(folder / record.trial_id, record)
+    return records
+
+
+def _read(path: Path) -> TrialRecord:
+    try:
+        content = json.loads((path / RECORD).read_text(encoding="utf-8"))
+        seal = content.pop("sha256")
+        record = TrialRecord(**content)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise _damaged(path / RECORD, path) from error
+    if seal != _sealed(content) or record.trial_id != path.name:
+        raise _damaged(path / RECORD, path)
+    return record
+
+
+def _sealed(content: dict[str, Any]) -> str:
+    return sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def digests_of(path: Path) -> dict[str, str]:
+    """Of the files that hold a finished trial's results."""
+    files = [file for name in _RESULTS for file in sorted([*path.glob(name), *path.glob(f"seed-*/{name}")])]
+    return {str(file.relative_to(path)): sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def _require_unchanged(path: Path, record: TrialRecord) -> None:
+    found = digests_of(path) if record.digests else {}
+    changed = [name for name, digest in record.digests.items() if found.get(name) != digest]
+    if changed:
+        raise _damaged(path / changed[0], path)
+
+
+def _damaged(file: Path, trial: Path) -> InputError:
+    return InputError(
+        f"{file} is gone or is not what the study wrote; put the original back, or delete {trial}, and the trial is "
+        "trained again"
+    )

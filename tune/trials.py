@@ -1,0 +1,190 @@
+"""The trials of a study: which setting is next, and what became of each. Knows nothing of Ray."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from pathlib import Path
+from typing import Any
+
+from lit_cfl.errors import InputError
+from lit_cfl.tune.record import (
+    FAILED_STATUS,
+    FINISHED_STATUS,
+    RUNNING,
+    SEARCH,
+    STOPPED_STATUS,
+    TrialRecord,
+    digests_of,
+    read_records,
+    write_record,
+)
+from lit_cfl.tune.reporting import ERROR, FINISHED
+from lit_cfl.tune.searchers import Searcher
+from lit_cfl.tune.spaces import as_word
+
+MOST_REPEATS = 20  # in a row
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting that is tried whatever the searcher says.
+
+    Args:
+        origin: `default` or `point`.
+        values: by `Parameter.key`.
+        inside: whether it lies in the space, so that the searcher can be told of it.
+    """
+
+    origin: str
+    values: Mapping[str, Any]
+    inside: bool = True
+
+
+@dataclass
+class Trials:
+    """The trials of a study. A setting that was begun before is not trained again: its result is answered.
+
+    Args:
+        folder: of the trials' directories.
+        first: settings that come before the searcher's: the default, then the points of the study.
+        searcher: asked for all others, and told of every result.
+        limit: how many are trained.
+        concurrent: how many at the same time; None = any number.
+        answers: whether settings that were begun before are answered; not where values change in the middle of a trial.
+    """
+
+    folder: Path
+    first: Sequence[Setting]
+    searcher: Searcher
+    limit: int
+    concurrent: int | None = None
+    answers: bool = True
+    records: dict[int, TrialRecord] = field(default_factory=dict)
+    why_over: str | None = None
+    _live: dict[int, dict[str, Any]] = field(default_factory=dict)  # what each was told last
+    _exhausted: bool = False
+
+    def load(self) -> None:
+        """Takes up the trials of a study that is resumed. Raises InputError where they are damaged, or too many."""
+        self.records = {record.number: record for record in read_records(self.folder)}
+        for record in list(self.records.values()):
+            if record.repeats is not None and not self._is_repeat(record):
+                del self.records[record.number]  # the trial that it repeated was deleted
+        if self.trained > self.limit:
+            raise InputError(f"limits.trials is {self.limit}, but {self.trained} trials were begun; give more")
+        for record in self.records.values():
+            self._tell(record)
+
+    def _is_repeat(self, record: TrialRecord) -> bool:
+        original = self.records.get(-1 if record.repeats is None else record.repeats)
+        return original is not None and self._key(original.values) == self._key(record.values)
+
+    @property
+    def trained(self) -> int:
+        """How many were begun, without those that were answered."""
+        return sum(record.repeats is None for record in self.records.values())
+
+    @property
+    def over(self) -> bool:
+        """Whether no further trial is begun."""
+        return not self._waiting() and (self.trained >= self.limit or self._exhausted)
+
+    def _waiting(self) -> list[TrialRecord]:
+        """Begun before the study was resumed, and not over."""
+        return [r for n, r in self.records.items() if r.status == RUNNING and r.repeats is None and n not in self._live]
+
+    def next(self) -> TrialRecord | None:
+        """The trial that is to be begun, or gone on with; None where there is none, or none yet."""
+        if len(self._live) >= (self.concurrent or inf):
+            return None
+        record = next(iter(self._waiting()), None)
+        while record is None and not self.over:
+            record = self._begun()
+        if record is not None:
+            self._live[record.number] = dict(record.told)
+        return record
+
+    def _begun(self) -> TrialRecord | None:
+        """A new trial. None where its setting was begun before, or where there is no further one."""
+        number = next(n for n in range(len(self.records) + 1) if n not in self.records)
+        values = self._values(number)
+        if values is None:
+            self._exhausted = True
+            self.why_over = f"the searcher has no further setting, so the study ends after {self.trained} trials"
+            return None
+        origin = self.first[number].origin if number < len(self.first) else SEARCH
+        record = TrialRecord(number, origin, values, self._earlier(values))
+        shutil.rmtree(self.folder / record.trial_id, ignore_errors=True)  # of a trial whose record was deleted
+        self._keep(record)
+        if record.repeats is None:
+            return record
+        self._tell(record)
+        self._give_up_if_all_known(number)
+        return None
+
+    def _values(self, number: int) -> dict[str, Any] | None:
+        if number < len(self.first):
+            return dict(self.first[number].values)
+        return self.searcher.ask(number - len(self.first))
+
+    def _earlier(self, values: Mapping[str, Any]) -> int | None:
+        same = (n for n, r in self.records.items() if r.repeats is None and self._key(r.values) == self._key(values))
+        return min(same, default=None) if self.answers else None
+
+    def _key(self, values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+        return tuple(sorted((name, as_word(value)) for name, value in values.items()))
+
+    def _give_up_if_all_known(self, number: int) -> None:
+        last = [self.records.get(n) for n in range(number - MOST_REPEATS + 1, number + 1)]
+        if all(record is not None and record.repeats is not None for record in last):
+            self._exhausted = True
+            self.why_over = (
+                f"the searcher's last {MOST_REPEATS} settings had all been tried before, so the study ends after "
+                f"{self.trained} trials; a larger space, or another search_seed, has others"
+            )
+
+    def told(self, number: int, told: Mapping[str, Any]) -> None:
+        """A trial goes on."""
+        self._live[number] = dict(told)
+
+    def ended(self, number: int, told: Mapping[str, Any], died: bool = False, **changes: Any) -> None:
+        """A trial is over.
+
+        Args:
+            told: the last figures.
+            died: its worker did, once too often.
+        """
+        last = {**self._live.pop(number, {}), **told}
+        if died and not last.get(ERROR):
+            last[ERROR] = "its worker died"
+        status = FAILED_STATUS if last.get(ERROR) else FINISHED_STATUS if last.get(FINISHED) else STOPPED_STATUS
+        digests = digests_of(self.folder / self.records[number].trial_id) if status == FINISHED_STATUS else {}
+        self._keep(replace(self.records[number], status=status, told=last, digests=digests, **changes))
+        for record in list(self.records.values()):
+            if number in (record.number, record.repeats):
+                self._tell(record)
+
+    def close(self) -> None:
+        """The study is over: what is known of trials that a limit ended is kept."""
+        for number, told in self._live.items():
+            self._keep(replace(self.records[number], told=told))
+        self._live.clear()
+
+    def result_of(self, record: TrialRecord) -> TrialRecord:
+        """The trial that was trained under this setting: itself, or the one that it repeats."""
+        return record if record.repeats is None else self.records[record.repeats]
+
+    def last_told(self, record: TrialRecord) -> Mapping[str, Any]:
+        """The last figures of a trial, which may be running."""
+        return self._live.get(record.number, record.told)
+
+    def _tell(self, record: TrialRecord) -> None:
+        """Tells the searcher how a trial ended; of a setting outside the space it knows nothing."""
+        result, count = self.result_of(record), len(self.first)
+        if result.status != RUNNING and (record.number >= count or self.first[record.number].inside):
+            self.searcher.add(record.number - count if record.number >= count else None, record.values, result)
+
+    def _keep(self, record: TrialRecord) -> None:
+        self.records[record.number] = record
+        write_record(self.folder, record)
