@@ -11,7 +11,7 @@ from rich.console import Console
 from torch.utils.data import DataLoader, TensorDataset
 
 from lit_cfl import Experiment, load_run
-from lit_cfl.algorithms import Assignment, Ditto, FedGroup
+from lit_cfl.algorithms import Assignment, Ditto, FedGroup, StoCFL
 from lit_cfl.cli import main
 from lit_cfl.datamodules import Digits
 from lit_cfl.errors import InputError
@@ -24,6 +24,10 @@ from lit_cfl.tables import read_table
 from lit_cfl.tasks import Classification
 
 OPTIONS = ["--rounds", "4", "--data.num_clients", "16", "--cohort_size", "8"]
+
+
+def small_task() -> Classification:
+    return Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1))
 
 
 @pytest.fixture(scope="module")
@@ -71,10 +75,7 @@ def test_newcomers_join_the_cluster_of_their_rotation(path: Path):
 
 
 def test_newcomer_of_ditto_has_a_model_that_the_run_does_not_have(tmp_path: Path):
-    def task() -> Classification:
-        return Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1))
-
-    experiment = Experiment(Digits(8), task, Ditto(), rounds=1, cohort_size=3)
+    experiment = Experiment(Digits(8), small_task, Ditto(), rounds=1, cohort_size=3)
     experiment.run(tmp_path / "run")
     saved = load_run(tmp_path / "run", experiment)
     placed = saved.assign(Digits(4, partition_seed=9).federated(0))
@@ -87,6 +88,20 @@ def test_newcomer_of_ditto_has_a_model_that_the_run_does_not_have(tmp_path: Path
     assert torch.equal(rows, placed.assignment.models[4])
     with pytest.raises(InputError, match=r"there is no newcomer 4; there are 0 to 3"):
         placed.module(4)
+
+
+def test_newcomers_that_found_clusters_of_stocfl_are_new_also_under_a_number_that_was_free(tmp_path: Path, capsys):
+    experiment = Experiment(Digits(8), small_task, StoCFL(tau=1.0), rounds=1, cohort_size=3)
+    experiment.run(tmp_path / "run")
+    saved = load_run(tmp_path / "run", experiment)
+    assert saved.state.counts.tolist() == [1, 1, 1]  # nobody merges
+    saved = replace(saved, state=replace(saved.state, counts=torch.tensor([1, 0, 1])))
+    placed = saved.assign(Digits(2, partition_seed=9).federated(0))
+    assert placed.assignment.index.tolist() == [1, 3]
+    assert placed.new.tolist() == [True, True]
+    assert placed.closeness.shape == (2, 3)
+    assignment_table(Console(width=100), Path("run"), placed, StoCFL.closeness)
+    assert capsys.readouterr().out.count("(new)") == 2
 
 
 def test_founded_clusters_are_marked_as_new_in_the_table_and_free_numbers_are_no_next_best(capsys):
