@@ -1,0 +1,162 @@
+"""What is packaged, and how it lives beside a user's own folders: each module once, under one name."""
+
+import ast
+import os
+import subprocess
+import sys
+import tarfile
+import zipfile
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LINKED = ("datamodules", "tune")  # at the top of the repository, links to them in lit_cfl/
+TINY = ["run", "--config", "quickstart", "--tiny", "--run_dir"]
+USE = """
+import datamodules, tune  # the user's own
+import lit_cfl
+from datamodules.mine import Mine
+from lit_cfl.cli import main
+from lit_cfl.datamodules import Digits
+from lit_cfl.tune.options import parse_study
+
+assert issubclass(Mine, Digits)
+assert (datamodules.WHOSE, tune.WHOSE) == ("mine", "mine")
+raise SystemExit(main({words}))
+"""
+EVERYTHING = """
+import importlib, os, pkgutil, sys
+import lit_cfl
+for module in pkgutil.walk_packages(lit_cfl.__path__, "lit_cfl."):
+    if not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+names = {}
+for name, module in list(sys.modules.items()):
+    file = getattr(module, "__file__", None)
+    if file is not None and os.path.isfile(file):  # torch.ops and torch.classes name files that are not there
+        names.setdefault(os.path.realpath(file), set()).add(module.__name__)
+root = os.path.realpath(os.path.join(os.path.dirname(lit_cfl.__file__), ".."))
+ours = {file: found for file, found in names.items() if file.startswith(root + os.sep)}
+assert len(ours) > 150 and any("/tune/" in file for file in ours), len(ours)
+wrong = [found for found in ours.values() if len(found) > 1 or next(iter(found)).split(".")[0] != "lit_cfl"]
+assert not wrong, wrong
+"""
+
+
+def python(*words: str, cwd: Path, path: Path = ROOT) -> str:
+    """What a process of its own prints, with `path` as what is installed."""
+    environment = os.environ | {"PYTHONPATH": str(path), "WANDB_MODE": "disabled"}
+    done = subprocess.run([sys.executable, *words], cwd=cwd, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("folder", ["lit_cfl", *LINKED, "tests", "benchmarks"])
+def test_our_folders_are_imported_by_their_long_names_alone(folder: str):
+    for file in sorted((ROOT / folder).rglob("*.py")):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+            names += [node.module or ""] if isinstance(node, ast.ImportFrom) and not node.level else []
+            assert not {name.split(".")[0] for name in names} & set(LINKED), f"{file}:{getattr(node, 'lineno', 0)}"
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_the_linked_folders_are_those_at_the_top(name: str):
+    link = ROOT / "lit_cfl" / name
+    assert os.readlink(link) == f"../{name}"
+    assert (link / "__init__.py").samefile(ROOT / name / "__init__.py")
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Holds `sdist/`, `wheel/` and `editable/` of the checkout, and `again/`, the wheel of the unpacked sdist."""
+    folder = tmp_path_factory.mktemp("built")
+    for target in ("sdist", "wheel"):
+        python("-m", "hatchling", "build", "-t", target, "-d", str(folder / target), cwd=ROOT)
+    (archive,) = (folder / "sdist").iterdir()
+    with tarfile.open(archive) as opened:
+        opened.extractall(folder, filter="data")
+    (unpacked,) = folder.glob("lit_cfl-*")
+    python("-m", "hatchling", "build", "-t", "wheel", "-d", str(folder / "again"), cwd=unpacked)
+    (folder / "editable").mkdir()
+    code = f"from hatchling.build import build_editable; build_editable({str(folder / 'editable')!r})"
+    python("-c", code, cwd=ROOT)
+    return folder
+
+
+def members(folder: Path) -> Counter[str]:
+    (wheel,) = folder.iterdir()
+    with zipfile.ZipFile(wheel) as opened:
+        return Counter(opened.namelist())
+
+
+def test_a_wheel_holds_each_module_once_and_nothing_beside_lit_cfl(built: Path):
+    found = members(built / "wheel")
+    assert set(found.values()) == {1}
+    assert {name.split("/")[0].partition("-")[0] for name in found} == {"lit_cfl"}
+    expected = {f"lit_cfl/{file.relative_to(ROOT / 'lit_cfl')}" for file in (ROOT / "lit_cfl").rglob("*.py")}
+    for name in LINKED:  # of which `rglob` sees nothing below lit_cfl/
+        expected |= {f"lit_cfl/{name}/{file.relative_to(ROOT / name)}" for file in (ROOT / name).rglob("*.py")}
+    assert {name for name in found if name.endswith(".py")} == expected
+    configs = {f"lit_cfl/configs/{file.relative_to(ROOT / 'configs')}" for file in (ROOT / "configs").rglob("*.yaml")}
+    assert {name for name in found if name.endswith(".yaml")} == configs
+
+
+def test_a_wheel_of_the_sdist_is_that_of_the_checkout(built: Path):
+    assert members(built / "again") == members(built / "wheel")
+
+
+def test_an_editable_install_names_the_checkout_and_copies_no_module(built: Path):
+    found = members(built / "editable")
+    assert not [name for name in found if name.endswith(".py")]
+    (path,) = [name for name in found if name.endswith(".pth")]
+    (wheel,) = (built / "editable").iterdir()
+    with zipfile.ZipFile(wheel) as opened:
+        assert opened.read(path).decode().split() == [str(ROOT)]
+
+
+@pytest.mark.slow
+def test_an_installed_wheel_runs_from_an_empty_folder(built: Path, tmp_path: Path):
+    (wheel,) = (built / "again").iterdir()
+    target, empty = tmp_path / "target", tmp_path / "empty"
+    empty.mkdir()
+    python("-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(target), str(wheel), cwd=empty)
+    out = python(
+        str(target / "bin" / "lit-cfl"), "run", "--config", "quickstart", "--rounds", "1", cwd=empty, path=target
+    )
+    assert "FedGroup  round 1/1" in out
+    (run,) = (empty / "runs").iterdir()
+    assert (run / "baseline" / "summary.json").exists()
+    where = "import lit_cfl.tune.options, lit_cfl.datamodules as d; print(lit_cfl.__file__, d.__file__)"
+    assert {Path(file).is_relative_to(target) for file in python("-c", where, cwd=empty, path=target).split()} == {True}
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """The folder of a user who has a `datamodules/` and a `tune/`, as users of Lightning do."""
+    for name in LINKED:
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text('WHOSE = "mine"\n')
+    mine = 'from lit_cfl.datamodules import Digits\n\nclass Mine(Digits):\n    """The digits as they are."""\n'
+    (tmp_path / "datamodules" / "mine.py").write_text(mine)
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_own_folders_of_the_same_names_beside_a_script_are_left_alone(own: Path):
+    (own / "use.py").write_text(USE.format(words=[*TINY, "here", "--data", "datamodules.mine.Mine"]))
+    python("use.py", cwd=own)
+    assert "datamodules.mine.Mine" in (own / "here" / "config.yaml").read_text()
+
+
+@pytest.mark.slow
+def test_the_command_line_finds_the_users_own_data_module(own: Path):
+    python("-m", "lit_cfl", *TINY, "here", "--data", "datamodules.mine.Mine", cwd=own)
+    assert "datamodules.mine.Mine" in (own / "here" / "config.yaml").read_text()
+
+
+@pytest.mark.slow
+def test_no_module_is_loaded_under_two_names_where_everything_is():
+    python("-c", EVERYTHING, cwd=ROOT)  # here a bare `tune` could be found
