@@ -36,7 +36,10 @@ def with_recorded_config(arguments: Sequence[str]) -> Sequence[str]:
         raise InputError(f"{given.resume} holds no run to resume; give its directory, or --config to start one there")
     if recorded.exists():
         stored_config(recorded.parent)  # refuses a run of another format before its options are
-    return arguments if given.config is not None else ["--config", str(recorded), *arguments]
+    if given.config is not None:
+        return arguments
+    fresh = ["--plan", "null"] if "--new_plan" in arguments else []  # what is not asked for is chosen by rule
+    return ["--config", str(recorded), *fresh, *arguments]
 
 
 def found_config(before: str, word: str) -> str:

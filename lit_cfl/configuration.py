@@ -31,6 +31,7 @@ from lit_cfl.data import Examples
 from lit_cfl.datamodules.federated import FederatedDataModule
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
+from lit_cfl.resume import stored_config
 
 SHORT_NAMES = (
     lit_cfl.algorithms,
@@ -133,6 +134,7 @@ def parse_run(arguments: Sequence[str], prog: str = "lit-cfl run") -> Request:
     arguments = with_recorded_config(arguments)
     code = append_to_path(arguments)
     read = _read(parser, arguments)
+    _require_recorded_plan(read, arguments)
     empty = [name for name in _GROUPS if not isinstance(read.get(name), Namespace)]
     if empty:
         raise InputError(f"{empty[0]} is {read.get(empty[0])}; give its options, or leave it out")
@@ -184,6 +186,22 @@ def _read(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
             raise
         raise InputError(found) from error
     return read
+
+
+def _require_recorded_plan(read: Namespace, words: Sequence[str]) -> None:
+    """Refuses `--plan.*` beside `--resume` that asks for another plan than the run's, unless `--new_plan` is given."""
+    asked = {word.partition("=")[0].removeprefix("--plan.") for word in words if word.startswith("--plan.")}
+    if read.resume is None or read.new_plan or not asked:
+        return
+    path = Path(read.resume)
+    plans = [(stored_config(part) or {}).get("plan") for part in (path, *sorted(path.glob("seed-*")))]
+    recorded: dict[str, Any] = next(filter(None, plans), {})
+    for name in sorted(asked & recorded.keys()):
+        if read.plan[name] != recorded[name]:
+            raise InputError(
+                f"--plan.{name} {read.plan[name]} beside --resume: the run goes on under the plan that it was begun "
+                f"with, where it is {recorded[name]}; leave it out, or add --new_plan (results may differ by rounding)"
+            )
 
 
 def _require_one_choice_of_seeds(words: Sequence[str], written: Set[str]) -> None:

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import fmean
 from typing import Literal
@@ -76,7 +76,7 @@ def run(experiment: Experiment, path: Path, watch: Watch | None = None, going: G
 
     Args:
         going: `new`: the directory must hold no run; `resume`: go on with what is there, under the plan recorded;
-            `new_plan`: the same under a plan for this machine.
+            `new_plan`: the same under a plan for this machine, with the parts that the experiment's `plan` sets.
 
     Raises:
         InputError: another configuration than the one recorded, files that were changed, a directory in use.
@@ -140,8 +140,6 @@ def mean_summary(summaries: Sequence[Row]) -> Row:
 def _run_one(experiment: Experiment, path: Path, watch: Watch, going: Going) -> Row:
     with locked(path):
         stored = None if going == "new" else stored_config(path)
-        if going == "new_plan":
-            experiment = replace(experiment, plan=None)
         if stored is None:
             refuse_used(path)
         else:

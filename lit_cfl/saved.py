@@ -2,10 +2,10 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,9 +21,10 @@ from lit_cfl.evaluation import SplitScores, score_clients
 from lit_cfl.experiment import Experiment, Prepared
 from lit_cfl.local.engine import Engine
 from lit_cfl.resume import require_agreement, require_same_data, stored_config, with_own_partition, with_stored_plan
-from lit_cfl.run_contents import Row
 from lit_cfl.seeds import generator
-from lit_cfl.tables import read_table
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +59,7 @@ class Placed:
         return self.engine.module(self.assignment.models[clusters[newcomer]]).eval()
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class SavedRun:
     """What `load_run` gives.
 
@@ -78,15 +79,21 @@ class SavedRun:
     state: State
     lists: Mapping[str, Tensor] | None = None
 
-    @property
-    def metrics(self) -> list[Row]:
-        """The rows of `metrics.csv`; `pandas.DataFrame(run.metrics)` makes a frame of them."""
-        return read_table(self.path / "metrics.csv")
+    def __repr__(self) -> str:
+        tensors = {f.name: getattr(self.state, f.name) for f in fields(self.state)}
+        shapes = ", ".join(f"{name} {list(part.shape)}" for name, part in tensors.items() if isinstance(part, Tensor))
+        of = f"{type(self.experiment.algorithm).__name__}, round {self.round} of {self.experiment.rounds}"
+        return f"<SavedRun {self.path}: {of}; {shapes}>"
 
     @property
-    def clients(self) -> list[Row]:
-        """The rows of `clients.csv`."""
-        return read_table(self._written_at_the_end("clients.csv"))
+    def metrics(self) -> "DataFrame":
+        """`metrics.csv`: a row for each evaluated round; blanks are nan."""
+        return _frame(self.path / "metrics.csv")
+
+    @property
+    def clients(self) -> "DataFrame":
+        """`clients.csv`: a row for each client, in their order; blanks are nan."""
+        return _frame(self._written_at_the_end("clients.csv"))
 
     @property
     def memberships(self) -> dict[str, np.ndarray]:
@@ -147,6 +154,12 @@ class SavedRun:
         both = min(len(models), len(found.models))
         new[:both] = (found.models[:both] != models[:both]).any(1)  # a free number may be given anew
         return (found.index >= 0) & new[found.index]
+
+
+def _frame(path: Path) -> "DataFrame":
+    from pandas import read_csv  # takes most of a second, and only notebooks need it
+
+    return read_csv(path)
 
 
 def load_run(path: Path | str, experiment: Experiment | None = None) -> SavedRun:

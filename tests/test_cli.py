@@ -170,3 +170,18 @@ def test_mistakes_in_a_file_are_quoted(capsys: pytest.CaptureFixture[str]):
     assert "'num_clustrs' (did you mean num_clusters?)" in error_of(capsys, "run", "--config", "b.yaml")
     Path("c.yaml").write_text("rounds: [1\nname: x")
     assert "line 2" in error_of(capsys, "run", "--config", "c.yaml")
+
+
+def test_plan_beside_resume_is_honoured_with_new_plan_and_else_refused(capsys: pytest.CaptureFixture[str]):
+    begin = "run --config quickstart --baseline null --rounds 1 --plan.lanes 3 --plan.narrow 3 --run_dir run"
+    assert main(begin.split()) == 0
+    begun = yaml.safe_load(Path("run/config.yaml").read_text())["plan"]
+    assert begun["lanes"] == 3
+    assert main(["run", "--resume", "run", "--rounds", "2", "--plan.rows_mib", "7"]) == 2
+    assert "--plan.rows_mib 7 beside --resume: the run goes on under the plan" in capsys.readouterr().err
+    assert main(["run", "--resume", "run", "--rounds", "2", "--plan.lanes", "3"]) == 0  # as it is
+    assert yaml.safe_load(Path("run/config.yaml").read_text())["plan"] == begun
+    assert main(["run", "--resume", "run", "--rounds", "3", "--new_plan", "--plan.rows_mib", "7"]) == 0
+    now = yaml.safe_load(Path("run/config.yaml").read_text())["plan"]
+    assert now["rows_mib"] == 7
+    assert now["lanes"] != 3  # what is not asked for is chosen by rule

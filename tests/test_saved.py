@@ -1,5 +1,8 @@
 """Opening a run again: tables, models, scores, newcomers."""
 
+import math
+import subprocess
+import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -40,9 +43,29 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_saved_run_holds_configuration_metrics_and_memberships(path: Path):
     saved = load_run(path)
     assert saved.config["algorithm"]["class_path"].endswith("FedGroup")
-    assert [row["round"] for row in saved.metrics] == [1, 2, 3, 4]
+    assert saved.metrics["round"].tolist() == [1, 2, 3, 4]
     assert saved.memberships["cluster"][-1].tolist() == saved.served().index.tolist()
-    assert [row["cluster"] for row in saved.clients] == saved.served().index.tolist()
+    assert saved.clients["cluster"].tolist() == saved.served().index.tolist()
+
+
+def test_saved_run_is_printed_in_one_short_line(path: Path):
+    printed = repr(load_run(path))
+    assert f"{path}: FedGroup, round 4 of 4; models [4, 650], " in printed
+    assert "\n" not in printed
+    assert len(printed) < len(str(path)) + 200
+
+
+def test_metrics_are_a_frame_with_the_columns_of_the_file(path: Path):
+    frame, rows = load_run(path).metrics, read_table(path / "metrics.csv")
+    assert list(frame) == list(rows[0])
+    for name in ("test/weighted_accuracy", "train/loss", "clusters/churn"):
+        expected = [math.nan if row[name] is None else row[name] for row in rows]
+        assert frame[name].tolist() == pytest.approx(expected, abs=0, nan_ok=True)
+
+
+def test_pandas_is_imported_only_when_a_table_is_asked_for():
+    code = "import sys, lit_cfl.saved, lit_cfl.run; sys.exit('pandas' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_modules_predict_what_the_run_scored(path: Path):
@@ -53,7 +76,7 @@ def test_modules_predict_what_the_run_scored(path: Path):
         module = saved.module(int(served.index[client]))
         trainer = Trainer(accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False)
         found = torch.cat(trainer.predict(module, DataLoader(TensorDataset(inputs, labels), batch_size=4)))
-        assert (found == labels).double().mean().item() == pytest.approx(saved.clients[client]["accuracy"])
+        assert (found == labels).double().mean().item() == pytest.approx(saved.clients["accuracy"][client])
 
 
 def test_unknown_cluster_and_directory_are_refused(path: Path, tmp_path: Path):
@@ -67,7 +90,7 @@ def test_newcomers_join_the_cluster_of_their_rotation(path: Path):
     saved = load_run(path)
     data = Digits(8, partition_seed=99).federated(0)
     placed = saved.assign(data)
-    truth_of = {row["cluster"]: row["true_cluster"] for row in saved.clients}
+    truth_of = dict(zip(saved.clients["cluster"], saved.clients["true_cluster"], strict=True))
     assert [truth_of[cluster] for cluster in placed.assignment.index.tolist()] == data.true_clusters.tolist()
     assert torch.equal(placed.closeness.argmax(1), placed.assignment.index)
     assert placed.test is not None
@@ -173,7 +196,7 @@ def test_experiment_made_in_python_runs_and_is_opened_with_itself(tmp_path: Path
     finished = experiment.run(tmp_path / "run")
     saved = load_run(tmp_path / "run", experiment)
     assert saved.round == 2
-    assert saved.metrics[-1]["test/loss"] == finished.summary["test/loss"]
+    assert saved.metrics["test/loss"].iloc[-1] == finished.summary["test/loss"]
     steps = list(experiment)
     assert torch.equal(steps[-1].state.models, saved.state.models)
     assert steps[-1].number == 2
