@@ -40,6 +40,8 @@ class FederatedDataModule(LightningDataModule):
         batch_size: of the centralised loaders.
     """
 
+    commit: str | None = None  # of the Hub's data set, once it is loaded
+
     def __init__(
         self,
         shift: Shift | Sequence[Shift] = (),

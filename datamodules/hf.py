@@ -118,6 +118,7 @@ class HFDataset(PooledDataModule):
 
     def pool(self) -> Pool:
         source = find(self.source, self.revision, subset=self.subset)
+        self.commit = source.commit
         columns = (self.inputs, self.label_column, self.client_column, self.kind, self.num_labels)
         read = (self.images.mode, self.images.size, self.images.pad, self.text)
         key = ["hf 1", source.fingerprint, repr((columns, self.subset, self.splits, read))]

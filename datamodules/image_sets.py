@@ -67,6 +67,7 @@ class ImageSet(PooledDataModule):
 
     def pool(self) -> Pool:
         source = find(self.source, self.revision)
+        self.commit = source.commit
         key = ["images 1", source.fingerprint, type(self).__qualname__, str(self.pad), *self.variant]
         return image_pool(cached(key, lambda: self._read(source)), self.num_labels, self.pixels)
 

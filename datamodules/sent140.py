@@ -62,6 +62,7 @@ class Sent140(PooledDataModule):
 
     def pool(self) -> Pool:
         source = find(self.source, self.revision, script_revision="refs/convert/parquet")
+        self.commit = source.commit
         known = str(self.max_words) if self.embeddings is None else glove.fingerprint(self.embeddings)
         key = ["sent140 1", source.fingerprint, str(self.length), self.padding, known]
         arrays = cached(key, lambda: self._read(source))

@@ -80,6 +80,14 @@ class Source:
         return " ".join([self.name, *(str(part._fingerprint) for part in self._splits.values())])
 
     @property
+    def commit(self) -> str | None:
+        """The Hub's commit that was loaded; None for a local folder. `datasets` names its cache folders by it."""
+        if self.folder is not None:
+            return None
+        files = [Path(file["filename"]) for part in self._splits.values() for file in part.cache_files]
+        return next((path.parent.name for path in files if re.fullmatch("[0-9a-f]{40}", path.parent.name)), None)
+
+    @property
     def columns(self) -> list[str]:
         return list(next(iter(self._splits.values())).features)
 

@@ -155,6 +155,13 @@ def list_command(arguments: Sequence[str]) -> int:
     return 0
 
 
+def doctor_command(arguments: Sequence[str]) -> int:
+    """say what this machine has for a run, for a bug report"""
+    from lit_cfl.doctor import doctor
+
+    return doctor(arguments)
+
+
 COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "run": run_command,
     "compare": compare_command,
@@ -165,6 +172,7 @@ COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
     "assign": assign_command,
     "data": data_command,
     "list": list_command,
+    "doctor": doctor_command,
 }
 
 

@@ -58,6 +58,10 @@ def _where(request: Request) -> tuple[Path, Going]:
 
 def show_data(arguments: Sequence[str]) -> int:
     """`lit-cfl data`: who has what, before anything is trained."""
+    if "--check-hub" in arguments:
+        from lit_cfl.datamodules.hub import check_hub
+
+        return check_hub()
     given, console = parse_data(arguments), Console()
     folder = Path(given.out) if given.out else Path("runs") / f"{given.name}-data"
     data = given.module.federated(given.seed)

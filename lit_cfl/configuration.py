@@ -53,6 +53,7 @@ _COMMAND_ONLY = (
     "quiet",
     "json",
     "code",
+    "data_commit",
     "format",
 )  # options of the command, not of the experiment
 _GROUPS = ("local", "evaluation", "checkpoint", "tracking", "pictures")  # options that are groups of options
@@ -108,6 +109,7 @@ def experiment_parser(prog: str, ignored: Sequence[str] = ()) -> ArgumentParser:
     parser.add_argument(
         "--code", type=list[str], default=[], help="Written by runs: folders of the user's own classes."
     )
+    parser.add_argument("--data_commit", type=str, help="Written by runs: the commit of the Hub's data set.")
     parser.add_argument("--format", type=int, help="Written by runs: the format of their files.")
     parser.add_argument("--new_plan", action="store_true", help="With --resume: under a plan for this machine.")
     parser.add_argument(
@@ -152,6 +154,7 @@ def parse_data(arguments: Sequence[str]) -> DataRequest:
     parser = experiment_parser("lit-cfl data", ignored=("task", "algorithm", "baseline"))
     parser.description = "Shows who has what: a table, and pictures and the partition file in a folder."
     parser.add_argument("--out", metavar="DIR", help="Where the files go (default: runs/<name>-data).")
+    parser.add_argument("--check-hub", action="store_true", help="Does the Hugging Face Hub hold what we expect there?")
     append_to_path(arguments)
     read = _read(parser, arguments)
     foreign = [name for name in ("resume", "run_dir", "new_plan", "tiny", "dry_run", "quiet", "json") if read[name]]
@@ -272,7 +275,7 @@ def _instantiated(parser: ArgumentParser, read: Namespace) -> Namespace:
     """
     said: list[tuple[type, Exception]] = []
 
-    def construct(kind: type, *args: Any, **kwargs: Any) -> Any:
+    def construct(kind: type, /, *args: Any, **kwargs: Any) -> Any:
         try:
             return kind(*args, **kwargs)
         except Exception as error:

@@ -219,8 +219,10 @@ class Prepared:
         return {"partition": partition_hash(self.data), "initial model": initial.hexdigest()}
 
     def config(self) -> dict[str, Any]:
-        """The configuration with the plan."""
-        return self.experiment.described() | {"plan": asdict(self.engine.plan)}
+        """The configuration with the plan, and with the commit of data that came from the Hub."""
+        commit = self.experiment.data.commit
+        loaded = {} if commit is None else {"data_commit": commit}
+        return self.experiment.described() | loaded | {"plan": asdict(self.engine.plan)}
 
 
 def _require_training_data(data: FederatedData) -> None:

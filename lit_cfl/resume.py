@@ -85,7 +85,7 @@ def require_agreement(path: Path, stored: Mapping[str, Any], now: Mapping[str, A
     Raises:
         InputError: the differences, as `option: recorded -> asked`.
     """
-    ignored = {"rounds", "code", *(_PLAN_OPTIONS if new_plan else ())}
+    ignored = {"rounds", "code", "data_commit", *(_PLAN_OPTIONS if new_plan else ())}
     found = [
         line
         for line in differences(stored, now)
