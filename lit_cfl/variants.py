@@ -40,7 +40,10 @@ def base_config(base: str | Mapping[str, Any], beside: Path | None = None) -> di
 
 
 def build(config: Config, words: Sequence[str] = ()) -> Experiment:
-    """The experiment of a configuration with some options changed. Raises InputError for what cannot be used."""
+    """The experiment of a configuration with some options changed. Raises InputError for what cannot be used.
+
+    Its `code` is the configuration's: the current folder of a worker is Ray's, another one in each session.
+    """
     with TemporaryDirectory(prefix="lit-cfl-") as folder:
         file = Path(folder) / "experiment.yaml"
         file.write_text(yaml.safe_dump(dict(config), allow_unicode=True, sort_keys=False), encoding="utf-8")
@@ -48,6 +51,4 @@ def build(config: Config, words: Sequence[str] = ()) -> Experiment:
             experiment = parse_run(["--config", str(file), *words]).experiment
         finally:  # the parser expects classes of the user's own beside the file
             sys.path[:] = [path for path in sys.path if path != str(Path(folder).resolve())]
-    described = experiment.described()
-    code = [path for path in described["code"] if path != str(Path(folder).resolve())]
-    return replace(experiment, config=described | {"code": code})
+    return replace(experiment, config=experiment.described() | {"code": list(config.get("code") or [])})

@@ -210,6 +210,16 @@ def test_classes_with_their_arguments_are_searched_as_they_are_written(tmp_path:
     assert study.whole_base == base_config(base(), tmp_path)  # nor has it added anything to the base
 
 
+def test_a_trial_lists_the_folders_of_the_studys_code_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A worker's current folder is one of Ray's session, another one at each resume."""
+    content = base_config(base(), tmp_path)
+    session = tmp_path / "session"
+    session.mkdir()
+    monkeypatch.chdir(session)
+    assert build(content, ["--algorithm.eta_g", "0.1"]).described()["code"] == content["code"]
+    assert str(tmp_path) in content["code"]
+
+
 def test_an_option_that_is_given_whole_is_not_given_in_parts(tmp_path: Path):
     with pytest.raises(InputError, match="base is given whole; write rounds into the study's file"):
         parse_study(["--config", str(study_file(tmp_path)), "--base.rounds", "8"])

@@ -16,9 +16,9 @@ from lit_cfl.local.plan import Plan
 from lit_cfl.tune.study import Resources
 
 _SETTINGS = {
+    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",  # the study says in a line why a trial was begun again, or failed
     "RAY_AIR_NEW_OUTPUT": "0",
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the runs write their own files
-    "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # ours ends Ray, too
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
 }

@@ -28,6 +28,7 @@ class Job:
         evolves: whether values change in the middle of a trial (PBT).
         pauses: whether the scheduler pauses trials; they then save every round, or a pause would lose many.
         watched: whether a scheduler wants to know of every round.
+        minutes: that a trial may take; None = no limit.
         data: of the base, already loaded; None = each trial loads its own.
     """
 
@@ -41,6 +42,7 @@ class Job:
     evolves: bool = False
     pauses: bool = False
     watched: bool = True
+    minutes: float | None = None
     data: SharedData | None = None
 
     def experiment(self, values: Mapping[str, Any], name: str) -> Experiment:

@@ -53,6 +53,7 @@ def prepare(study: Study, path: Path) -> Prepared:
     job = Job(
         study.name, study.whole_base, space, list(study.seeds or []), objective, path.absolute() / TRIALS,
         threads_of(study.resources), evolves, pauses(study), watches(study),
+        study.limits.trial_minutes,
     )  # fmt: skip
     first = settings(study, space, default)
     return Prepared(

@@ -18,6 +18,7 @@ from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.prepared import Prepared
 from lit_cfl.tune.record import DEFAULT
 from lit_cfl.tune.results import Row
+from lit_cfl.tune.time_limit import limited
 from lit_cfl.variants import Config, build
 
 BEST = "best"
@@ -97,7 +98,8 @@ def _summary(config: Config, setting: str, seed: int, path: Path, job: Job) -> M
     if job.data is not None:
         job.data.give_to(experiment)
     watch = Watch(told=lambda line: None)  # the study says it once
-    return run(experiment, path / setting / f"seed-{seed}", watch, going="resume").summary
+    with limited(path / setting / f"seed-{seed}", job.minutes):
+        return run(experiment, path / setting / f"seed-{seed}", watch, going="resume").summary
 
 
 def _figures(objective: Objective, own: Mapping[int, Mapping[str, Any]]) -> dict[str, Interval]:

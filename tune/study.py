@@ -42,12 +42,14 @@ class Limits:
     Args:
         trials: how many are begun; None = 20, or all of a grid.
         minutes: trials that still run then are stopped; None = no limit.
+        trial_minutes: a trial that takes longer, or a run on a new seed at the end, has failed; None = no limit.
         target: ends the study once a trial that ran to its end is this good; None = never.
         concurrent: trials at the same time, at most; None = as many as the resources allow.
     """
 
     trials: int | None = None
     minutes: float | None = None
+    trial_minutes: float | None = None
     target: float | None = None
     concurrent: int | None = None
 
@@ -56,8 +58,10 @@ class Limits:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InputError(f"limits.{name} is {value}; give 1 or more")
-        if self.minutes is not None and not self.minutes > 0:
-            raise InputError(f"limits.minutes is {self.minutes}; give a number above 0")
+        for name in ("minutes", "trial_minutes"):
+            value = getattr(self, name)
+            if value is not None and not value > 0:
+                raise InputError(f"limits.{name} is {value}; give a number above 0")
         if self.target is not None and not isfinite(self.target):
             raise InputError(f"limits.target is {self.target}; give a number, such as 0.95")
 

@@ -1,4 +1,4 @@
-"""Tells how each trial ended while a study goes on."""
+"""Tells how each trial ended, and which was begun again, while a study goes on."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -39,6 +39,10 @@ class TellOfTrials(Callback):
         if trial.last_result.get(ROUNDS) is not None:  # else the study ended before it was begun
             self._tell(trials, trial, failed=False)
 
+    def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        rounds = _rounds(trial.last_result)
+        _say(f"{trial.trial_id}: its worker died after {rounds} rounds; it goes on from its last save")
+
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         self._tell(trials, trial, failed=True)
 
@@ -46,8 +50,16 @@ class TellOfTrials(Callback):
         over = sum(one.status in (Trial.TERMINATED, Trial.ERROR) or one is trial for one in trials)
         values = in_words(self._space.values_of(trial.config))
         how = outcome(trial.last_result, self._metric, failed)
-        for say in _listeners[-1:]:
-            say(f"{over}/{self._total} {trial.trial_id} {how} ({values})")
+        _say(f"{over}/{self._total} {trial.trial_id} {how} ({values})")
+
+
+def _say(line: str) -> None:
+    for say in _listeners[-1:]:
+        say(line)
+
+
+def _rounds(told: Mapping[str, Any]) -> int:
+    return int(told.get(ROUNDS, 0))
 
 
 def outcome(told: Mapping[str, Any], metric: str, failed: bool) -> str:
@@ -58,7 +70,7 @@ def outcome(told: Mapping[str, Any], metric: str, failed: bool) -> str:
         metric: that it is judged by.
         failed: whether its worker died once too often.
     """
-    rounds = int(told.get(ROUNDS, 0))
+    rounds = _rounds(told)
     if failed or told.get(ERROR):
         why = str(told.get(ERROR) or "its worker died").splitlines()[0]
         return f"failed after {rounds} rounds: {why}"

@@ -17,6 +17,7 @@ from lit_cfl.tune.job import Job
 from lit_cfl.tune.record import trial_id
 from lit_cfl.tune.replay import clear, copied, kept_stages, with_stages
 from lit_cfl.tune.reporting import Report
+from lit_cfl.tune.time_limit import limited
 from lit_cfl.variants import build
 
 _PATIENCE_SECONDS = 60
@@ -29,8 +30,9 @@ def run_trial(config: dict[str, Any], job: Job) -> None:
     report = Report(job, path)
     try:
         wait_until_free(path)  # the process that ran it before may still be about to end
-        experiment = _experiment(config, job, path)
-        report.end(_run(experiment, path, report))
+        with limited(path, job.minutes):
+            experiment = _experiment(config, job, path)
+            report.end(_run(experiment, path, report))
     except Exception as error:  # whatever a user's net or data raise: the other trials go on
         if _is_full_disk(error):
             sleep(_PATIENCE_SECONDS)  # the study ends meanwhile, and goes on with this trial when it is resumed
