@@ -1,5 +1,7 @@
 """FEMNIST-200: three letters a client, many images shared."""
 
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from paper_cases import all_of, balanced, divided, pool_of, sizes_of
 
 from lit_cfl.datamodules.partition import FedProxFEMNIST
 from lit_cfl.datamodules.partition.base import label_counts
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 
 
 @pytest.mark.parametrize("sharing", [True, False])
@@ -58,9 +60,23 @@ def test_sharing_does_not_change_the_sizes():
 
 def test_femnist_uses_at_most_so_many_images_of_a_letter_at_random():
     pool = pool_of(balanced(100))
-    one, other = (all_of(divided(FedProxFEMNIST(images_per_label=30), pool, seed)).unique() for seed in (0, 1))
+    with pytest.warns(Notice):
+        one, other = (all_of(divided(FedProxFEMNIST(images_per_label=30), pool, seed)).unique() for seed in (0, 1))
     assert (len(one), len(other)) == (300, 300)
     assert one.tolist() != other.tolist()
+
+
+def test_clients_that_would_need_more_images_than_there_are_are_said():
+    whole = divided(FedProxFEMNIST(), pool_of(balanced(4000)))
+    wanted = sum(label_counts(index, pool_of(balanced(4000)).labels, 10) for index in (whole.train, whole.test)).max(1)
+    short = int((wanted.values > 30).sum())
+    assert 0 < short < 200
+    with pytest.warns(Notice, match=rf"^{short} of 200 clients should have more images of a letter than there are"):
+        capped = divided(FedProxFEMNIST(images_per_label=30), pool_of(balanced(100)))
+    assert int((sizes_of(capped) == 3 * 30).sum()) >= short
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        divided(FedProxFEMNIST(), pool_of(balanced(4000)))
 
 
 def test_femnist_follows_the_seed():

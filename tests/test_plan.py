@@ -27,7 +27,8 @@ def as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     cudnn.allow_tf32, cudnn.benchmark = flags
 
 
-def test_plan_follows_its_rule():
+def test_plan_follows_its_rule(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     small = Workload(7_850, client_steps=1000)
     assert choose_plan("auto", "cpu", "32-true", small) == Plan("stacked", "cpu", "32-true", 1)
     assert choose_plan("trainer", "cpu", "32-true", small) == Plan("trainer", "cpu", "32-true", 1)
@@ -55,6 +56,7 @@ def test_two_threads_where_a_compiled_model_is_of_middle_size(
 ):
     monkeypatch.setattr(rule, "has_compiler", lambda: True)
     monkeypatch.setattr(rule.os, "cpu_count", lambda: 16)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     chosen = choose_plan("auto", "cpu", "32-true", Workload(parameters, client_steps=50_000))
     assert (chosen.threads, chosen.narrow) == (threads, 1 if threads == 1 else 2)
     assert choose_plan("ray", "cpu", "32-true", Workload(parameters, client_steps=50_000)).threads == 1
@@ -62,6 +64,19 @@ def test_two_threads_where_a_compiled_model_is_of_middle_size(
     assert short.threads == (16 if threads == 16 else 1)  # a plain loop
     by_hand = choose_plan("auto", "cpu", "32-true", Workload(10, client_steps=50_000), PlanOptions(threads=2))
     assert by_hand.narrow == 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "large", "middle"), [("1", 1, 1), ("3,1", 3, 2), ("64", 16, 2), ("", 16, 2), ("0", 16, 2)]
+)
+def test_omp_num_threads_bounds_the_threads(asked: str, large: int, middle: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rule, "has_compiler", lambda: True)
+    monkeypatch.setattr(rule.os, "cpu_count", lambda: 16)
+    monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    chosen = [choose_plan("auto", "cpu", "32-true", Workload(n, client_steps=50_000)) for n in (2_000_000, 100_000)]
+    assert [plan.threads for plan in chosen] == [large, middle]
+    by_hand = choose_plan("auto", "cpu", "32-true", Workload(2_000_000), PlanOptions(threads=2))
+    assert by_hand.threads == 2  # what is set by hand stays
 
 
 def test_module_that_cannot_be_stacked_falls_back():

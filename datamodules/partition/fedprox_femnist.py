@@ -8,6 +8,7 @@ Where this differs from the released code:
 * a client that should get more images of a letter than there are gets all of them (there: labels go astray).
 """
 
+import warnings
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,7 +19,7 @@ from lit_cfl.data import ClientIndex, Division
 from lit_cfl.datamodules.partition.base import Partition, Pool, shuffled
 from lit_cfl.datamodules.partition.checks import require_labels
 from lit_cfl.datamodules.partition.pieces import cyclic_labels, in_turn, pieces
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 
 NUM_LABELS, CLASSES = 10, 3
 
@@ -59,6 +60,9 @@ class FedProxFEMNIST(Partition):
         sizes = torch.from_numpy(numbers)[:, None].expand_as(which)
         of_label = shuffled(ClientIndex.from_owners(pool.labels, NUM_LABELS), rng).first(self.images_per_label)
         there = of_label.sizes[which]
+        short = int((sizes > there).any(1).sum())
+        if self.sharing and short:
+            warnings.warn(Notice(_capped(short, self.num_clients, of_label)), stacklevel=2)
         if self.sharing:
             starts, sizes = torch.zeros_like(which), sizes.minimum(there)
         else:
@@ -73,3 +77,10 @@ class FedProxFEMNIST(Partition):
         whole = shuffled(pieces(of_label, which, starts, sizes), rng)
         train = whole.sizes * 9 // 10
         return Division(whole.first(train).packed(), whole.after(train).packed(), which[:, 0], self.skew)
+
+
+def _capped(short: int, num_clients: int, of_label: ClientIndex) -> str:
+    return (
+        f"{short} of {num_clients} clients should have more images of a letter than there are "
+        f"({of_label.sizes.tolist()} of the letters a to j): each gets all of them, and is smaller than by the law"
+    )

@@ -16,6 +16,7 @@ memory:
   them; clients whose steps differ much train in fewer lanes, so that less than a fifth of the work is wasted;
 * threads: 1 below 50,000 parameters (small tensors only lose time to a second thread), all cores from a million on;
   between them 2 where it compiles (1.4 times as fast on an MLP of 100,000), else 1; `ray`'s workers have one each;
+  never more than `OMP_NUM_THREADS`;
 * workers: of `ray`, one a core, or one a GPU;
 * rows_mib: 1024.
 
@@ -118,9 +119,16 @@ def _by_rule(engine: str, device: str, precision: str, workload: Workload, given
 
 
 def _threads(workload: Workload, cores: int, compiles: bool) -> int:
+    cores = min(cores, _allowed_threads() or cores)
     if workload.num_parameters >= _SMALL_MODEL:
         return cores
     return min(2, cores) if compiles and workload.num_parameters >= _TINY_MODEL else 1
+
+
+def _allowed_threads() -> int:
+    """The bound that `OMP_NUM_THREADS` sets; of a list for nested regions the first. 0 = none."""
+    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(first) if first.isdecimal() else 0
 
 
 def lanes_of_gpu(workload: Workload, gpus: int = 1) -> int:
