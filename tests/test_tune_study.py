@@ -205,6 +205,22 @@ def test_a_killed_study_of_several_algorithms_goes_on_with_optuna(tmp_path: Path
         assert [key for key in ("own_slow.Slow.rate", "IFCA.num_clusters") if row[key]] == [own]
 
 
+def test_a_trial_that_hangs_has_failed_when_its_time_is_up(tmp_path: Path):
+    space = {"algorithm.pause": {"grid": [0.0, 600.0]}}
+    folder = prepared_folder(tmp_path, 0.0, space=space, limits={"trial_minutes": 0.4}, seeds=[0])
+    command = Command(folder, "--config", "study-to-run.yaml", "--study_dir", "study")
+    code, output = command.end()
+    assert (code, command.left()) == (0, []), output
+    assert output.count("its worker died after 0 rounds; it goes on from its last save") == 1
+    assert "Traceback" not in output
+    (failed,) = [row for row in rows_of(folder / "study") if row["status"] == "failed"]
+    assert failed["algorithm.pause"] == "600.0"
+    assert failed["error"].startswith("it took longer than limits.trial_minutes allow (0.4)")
+    assert "own_slow.py" in (folder / "study" / "trials" / failed["trial_id"] / "too_long.txt").read_text()
+    others = [row["status"] for row in rows_of(folder / "study") if row["algorithm.pause"] == "0.0"]
+    assert set(others) == {"finished"}
+
+
 def test_failed_trials_are_listed_and_the_others_go_on(tmp_path: Path):
     folder = prepared_folder(tmp_path, 0.0, space={"algorithm.rate": {"grid": [0.1, 0.5, 0.9]}}, limits={}, seeds=[0])
     corner = yaml.safe_load((folder / "study-to-run.yaml").read_text())
