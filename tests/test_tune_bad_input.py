@@ -40,6 +40,7 @@ def typed(config: Path, *words: str) -> int:
         ({}, ["--ray.address", "127.0.0.1:1"], "no Ray cluster answers at RAY_ADDRESS='127.0.0.1:1'"),
         ({}, ["--study_dir", "/proc/study"], "/proc/study cannot be written"),
         ({"searcher": "OptunaSerch"}, [], "'OptunaSerch' is not known (did you mean OptunaSearch?)"),
+        ({"scheduler": "torch.optim.SGD"}, [], "scheduler SGD is none of Ray Tune's; give one of "),
         ({"scheduler": "asha"}, [], "'asha' is not known. Known: ASHAScheduler, "),
         ({"points": [{"algorithm.eta_g": 0.1}]}, [],
          "points: number 1, {'algorithm.eta_g': 0.1}: it leaves out algorithm.num_clusters"),

@@ -30,6 +30,10 @@ OPEN = {  # what the papers leave open
     "tune/ditto": {"lambda_"},
     "tune/fesem": {"num_clusters"},
     "tune/flhc": {"linkage", "threshold"},
+    "tune/flexcfl_shift": {"shift_threshold", "shift_metric", "eta_g"},
+    "tune/cfl_layers": {"layers"},
+    "tune/adacfl": {"eps1", "eps2", "layers"},
+    "tune/fedgrouprox": {"mu", "num_clusters"},
 }
 
 

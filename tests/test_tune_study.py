@@ -192,6 +192,7 @@ def test_a_killed_study_of_several_algorithms_goes_on_with_optuna(tmp_path: Path
     command.end()
     assert command.left() == []
     before = {path.parent.name: path.read_bytes() for path in (tmp_path / "study" / "trials").glob("*/summary.json")}
+    shutil.rmtree(tmp_path / "study" / "ray")  # as if it had been killed before Ray wrote its first record
     command = Command(folder, "--resume", "study")
     code, output = command.end()
     assert (code, command.left()) == (0, []), output

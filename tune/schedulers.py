@@ -157,7 +157,10 @@ class _Seen:
 
 def _class(study: Study) -> tuple[type, dict[str, Any]]:
     default = ASHAScheduler if study.second_metric is None else FIFOScheduler
-    return named_class(study.scheduler, "scheduler", default, _SCHEDULERS)
+    kind, given = named_class(study.scheduler, "scheduler", default, _SCHEDULERS)
+    if not issubclass(kind, TrialScheduler):
+        raise InputError(f"scheduler {kind.__name__} is none of Ray Tune's; give one of {', '.join(_SCHEDULERS)}")
+    return kind, given
 
 
 def _require_grace(what: str, given: float, least: int, remedy: str = "") -> None:
