@@ -238,7 +238,7 @@ def _wrong_value(message: str, keys: Sequence[str]) -> str | None:
     if expected is None or value is None:
         return None
     wanted = re.findall(r"Expected a (?:typing\.)?(<class '[^']+'>|Literal\[[^]]+\])", message) or [expected[1]]
-    kinds = [_in_words(one) for one in dict.fromkeys(wanted) if "NoneType" not in one and "Tensor" not in one]
+    kinds = [_in_words(one) for one in dict.fromkeys(wanted) if "NoneType" not in one]
     if not kinds:
         key = _dotted(keys)
         return f"{key}: {value.strip()!r} cannot be used; give its options one by one ({key}.<option>), or null"

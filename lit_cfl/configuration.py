@@ -1,5 +1,6 @@
 """From a YAML file and command-line options to an Experiment."""
 
+from argparse import SUPPRESS
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,11 +107,9 @@ def experiment_parser(prog: str, ignored: Sequence[str] = ()) -> ArgumentParser:
     parser.add_argument("--seed", type=int, help="One seed in place of the file's.")
     parser.add_argument("--run_dir", type=str, help="Where the files go (default: runs/<name>-<time>).")
     parser.add_argument("--resume", metavar="RUN_DIR", help="Go on with a run; with --config, start it where none is.")
-    parser.add_argument(
-        "--code", type=list[str], default=[], help="Written by runs: folders of the user's own classes."
-    )
-    parser.add_argument("--data_commit", type=str, help="Written by runs: the commit of the Hub's data set.")
-    parser.add_argument("--format", type=int, help="Written by runs: the format of their files.")
+    parser.add_argument("--code", type=list[str], default=[], help=SUPPRESS)  # written by runs, as are the next two
+    parser.add_argument("--data_commit", type=str, help=SUPPRESS)
+    parser.add_argument("--format", type=int, help=SUPPRESS)
     parser.add_argument("--new_plan", action="store_true", help="With --resume: under a plan for this machine.")
     parser.add_argument(
         "--tiny", action="store_true", help="4 clients, 20 samples, 2 steps, 1 round: does it run at all?"

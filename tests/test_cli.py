@@ -105,6 +105,22 @@ def test_help_names_every_option_with_its_meaning(capsys: pytest.CaptureFixture[
         assert text in out
 
 
+@pytest.mark.parametrize("algorithm", ["FedGroup", "StoCFL"])
+def test_help_of_an_algorithm_lists_no_subclasses_of_tensor(algorithm: str, capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        main(["run", "--algorithm.help", algorithm])
+    out = capsys.readouterr().out
+    assert "Tensor" not in out
+    assert "number of epochs or steps, 1 or more" in " ".join(out.split())
+
+
+def test_help_shows_no_option_that_only_runs_write(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit):
+        main(["run", "--help"])
+    out = capsys.readouterr().out
+    assert not [name for name in ("--code", "--format", "--data_commit") if name in out]
+
+
 QUICK = ("run", "--config", "quickstart")
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -12,6 +12,12 @@ from lit_cfl.local.stored import stored
 from lit_cfl.parameters import ParameterLayout
 
 Sketch = Callable[[Tensor], Tensor]  # rows [n, d] -> [n, smaller]
+
+
+if TYPE_CHECKING:
+    Length = int | Tensor
+else:
+    Length = int  # of a configuration, whose help would list every subclass of Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,7 +32,7 @@ class Budget:
         batch_size: examples a mini-batch, `full` = all of the client's, None = the run's.
     """
 
-    length: int | Tensor = 1
+    length: Length = 1
     unit: Literal["epochs", "steps"] = "epochs"
     batch_size: int | Literal["full"] | None = None
 
