@@ -1,6 +1,10 @@
 """`python -m lit_cfl` is the command `lit-cfl`."""
 
+import os
 import sys
+
+if sys.path and sys.path[0] == os.getcwd():  # put there by -m; as with the command, no file here hides a package
+    del sys.path[0]
 
 from lit_cfl.cli import main
 

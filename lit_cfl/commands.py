@@ -38,7 +38,9 @@ def run_experiment(arguments: Sequence[str]) -> int:
         screen.say(f"Interrupted; every whole round is saved. Go on with: {again}")
         return 128 + stop.signum
     except SaveError as error:
-        raise SaveError(f"{error}. The last checkpoint is intact: make room, then go on with: {again}") from error
+        if (path / "config.yaml").exists():
+            raise SaveError(f"{error}. The last checkpoint is intact: make room, then go on with: {again}") from error
+        raise SaveError(f"{error}. Nothing was trained yet: make room, then give the same command again") from error
     screen.close(finished)
     return 0
 
@@ -122,7 +124,7 @@ def _other_data(saved: SavedRun, options: Sequence[str]) -> FederatedData:
     if wrong:
         raise InputError(f"{wrong[0]} is no option here; only --data and --data.<option> are")
     own = [] if saved.experiment.data.partition_file is None else ["--data.partition_file", "null"]
-    request = parse_run(["--config", str(saved.path / "config.yaml"), *own, *options])
+    request = parse_run(["--config", str(saved.path / "config.yaml"), *own, *options], opened=saved.path)
     data = request.experiment.data.federated(saved.experiment.seeds[0])
     mine, theirs = saved.prepared.data.examples, data.examples
     if mine.input_shape != theirs.input_shape or mine.num_labels != theirs.num_labels:

@@ -14,6 +14,7 @@ import yaml
 from lit_cfl import catalogue
 from lit_cfl.config_errors import nearest
 from lit_cfl.errors import InputError
+from lit_cfl.own_code import inside
 from lit_cfl.resume import stored_config
 
 _PATHS = ("source", "partition_file", "embeddings")  # options of data modules
@@ -51,16 +52,37 @@ def found_config(before: str, word: str) -> str:
     return word
 
 
-def append_to_path(arguments: Sequence[str]) -> list[str]:
-    """The user's own files: beside the YAML file, and in the current folder. Never in front of anything installed.
+def resumed_directory(arguments: Sequence[str]) -> Path | None:
+    """The run directory after `--resume`."""
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    early.add_argument("--resume")
+    resume = early.parse_known_args(arguments)[0].resume
+    return None if resume is None else Path(resume)
+
+
+def code_folders(arguments: Sequence[str], opened: Path | None = None) -> list[str]:
+    """Where the user's own files are looked for: where the recorded run had them, beside the YAML file, and here.
+
+    Args:
+        arguments: of the command; `--config` names files.
+        opened: a directory that is opened: its configuration tells where code is, but it never holds any itself.
 
     Returns:
-        these folders, absolute.
+        folders, absolute.
+
+    Raises:
+        InputError: a file records a relative folder, which would be another one in each place.
     """
     files = config_files(arguments)
     recorded = [folder for file in files for folder in _recorded_code(file)]
     beside = [str(Path(file).parent.resolve()) for file in files if Path(file).is_file()]
-    folders = list(dict.fromkeys([*recorded, *beside, str(Path().resolve())]))
+    folders = dict.fromkeys([*recorded, *beside, str(Path().resolve())])
+    return [folder for folder in folders if opened is None or not inside(folder, opened)]
+
+
+def append_to_path(arguments: Sequence[str], opened: Path | None = None) -> list[str]:
+    """Makes Python look into `code_folders`, which it returns. Never in front of anything installed."""
+    folders = code_folders(arguments, opened)
     sys.path.extend(folder for folder in folders if folder not in sys.path)
     return folders
 
@@ -78,7 +100,11 @@ def _recorded_code(file: str) -> list[str]:
             f"{file} is of a run made in Python, which no file describes whole: go on with "
             "lit_cfl.run.run(experiment, path, going='resume'), or open it with load_run(path, experiment)"
         )
-    return list(content.get("code") or [])
+    folders = content.get("code") or []
+    for folder in folders if isinstance(folders, list) else [folders]:
+        if not isinstance(folder, str) or not Path(folder).is_absolute():
+            raise InputError(f"{file}: code names {folder!r}, which is no absolute folder; give a whole path, or none")
+    return list(folders)
 
 
 def with_absolute_paths(data: Any) -> Any:

@@ -21,17 +21,20 @@ from lit_cfl import tiny
 from lit_cfl.config_errors import explain, in_line, raised_in_import
 from lit_cfl.config_files import (
     append_to_path,
+    code_folders,
     config_files,
     found_config,
     read_config,
     require_class_entries,
     require_present_path,
+    resumed_directory,
     with_recorded_config,
 )
 from lit_cfl.data import Examples
 from lit_cfl.datamodules.federated import FederatedDataModule
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
+from lit_cfl.own_code import announce_own_code, nothing_from
 from lit_cfl.resume import stored_config
 
 SHORT_NAMES = (
@@ -129,11 +132,27 @@ def experiment_parser(prog: str, ignored: Sequence[str] = ()) -> ArgumentParser:
     return parser
 
 
-def parse_run(arguments: Sequence[str], prog: str = "lit-cfl run") -> Request:
-    """Reads a command line. Raises InputError for anything that cannot be used."""
-    parser = experiment_parser(prog)
+def parse_run(arguments: Sequence[str], prog: str = "lit-cfl run", opened: Path | None = None) -> Request:
+    """Reads a command line.
+
+    Args:
+        arguments: the words after the command.
+        prog: the command.
+        opened: a directory whose configuration this is, made by somebody else perhaps: no code is loaded from it.
+
+    Raises:
+        InputError: for anything that cannot be used.
+    """
     arguments = with_recorded_config(arguments)
-    code = append_to_path(arguments)
+    resumed = resumed_directory(arguments)
+    if resumed is not None and (resumed / "config.yaml").is_file():
+        announce_own_code(resumed, [resumed / "config.yaml"], code_folders(arguments, resumed))
+    with nothing_from(opened or resumed):
+        return _request(prog, arguments, append_to_path(arguments, opened or resumed))
+
+
+def _request(prog: str, arguments: Sequence[str], code: list[str]) -> Request:
+    parser = experiment_parser(prog)
     read = _read(parser, arguments)
     _require_recorded_plan(read, arguments)
     empty = [name for name in _GROUPS if not isinstance(read.get(name), Namespace)]

@@ -18,7 +18,7 @@ from lit_cfl.errors import Interrupted
 from lit_cfl.evaluation import Evaluation, evaluate
 from lit_cfl.experiment import Prepared
 from lit_cfl.look import Look
-from lit_cfl.resume import require_agreement, require_same_data
+from lit_cfl.resume import require_agreement, require_same_data, require_same_run
 from lit_cfl.rounds import Round, Traffic
 from lit_cfl.run_contents import Row, cluster_rows, membership_arrays, shift_rows, snapshot, traffic_row
 from lit_cfl.run_directory import RunDirectory, write_config
@@ -59,6 +59,7 @@ class Recorder:
             InputError: it is of another configuration, or (unless `new_plan`) of another plan.
         """
         require_agreement(self.checkpoint.path, json.loads(saved["config"]), self.prepared.config(), new_plan)
+        require_same_run(self.directory.path, saved)
         require_same_data(self.checkpoint.path, saved, self.prepared)
         self._carried = Carried.restored(saved)
         self._seconds_before = saved["seconds"]
@@ -144,7 +145,7 @@ class Recorder:
             return
         clusters = self.experiment.algorithm.serve(r.state, found.clients).index
         carried.compared, carried.silhouette = r.number, silhouette(found.matrix, clusters)
-        self.directory.write_arrays(f"snapshots/{r.number}.npz", snapshot(r, found, clusters))
+        self.directory.write_snapshot(r.number, snapshot(r, found, clusters))
 
     def _content(self, r: Round) -> dict[str, Any]:
         """What a checkpoint holds beside the state: all that the rest of the run depends on."""
@@ -155,6 +156,9 @@ class Recorder:
             "traffic": [r.traffic.down, r.traffic.up],
             "fingerprint": self.prepared.fingerprint,
             "lists": lists_of(r.data) if self.shifting else None,
+            "run_id": self.directory.run_id,
+            "environment": self.directory.environment,
+            "digests": dict(self.directory.digests),
             "tables": self.directory.marks(),
             "seconds": self._elapsed(),
             **self._carried.content(),
@@ -170,7 +174,7 @@ class Recorder:
         if self._unsaved is not None:
             content, state = self._unsaved
             if self.engine.plan != self._recorded_plan:  # it ran out of memory
-                write_config(self.directory.path, self.prepared.config())
+                write_config(self.directory.path, self.prepared.config(), self.directory.run_id)
                 self._recorded_plan = self.engine.plan
             self.directory.sync()
             self.checkpoint.save(content, state_to_dict(state))

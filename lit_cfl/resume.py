@@ -10,9 +10,11 @@ from typing import Any
 import yaml
 
 from lit_cfl.checkpoint import require_format
+from lit_cfl.digests import damaged, digest_of, read_sealed
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment, Prepared
 from lit_cfl.local.plan import PlanOptions
+from lit_cfl.run_directory import recorded_run_id
 
 _PLAN_OPTIONS = ("engine", "device", "precision", "deterministic", "plan")
 _CHANGES_NOTHING = "plan.rows_mib:"  # it only says how much is computed at once
@@ -22,25 +24,37 @@ def stored_config(path: Path) -> dict[str, Any] | None:
     """`config.yaml` of a run directory; None if there is none.
 
     Raises:
-        InputError: it is not readable, or of a run of another format.
+        InputError: it is not as it was written, or of a run of another format.
     """
     file = path / "config.yaml"
     if not file.exists():
         return None
-    try:
-        config = yaml.safe_load(file.read_text())
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{file} is no valid YAML any more; put the original back, or start a new run") from error
+    _refuse_earlier(file)
+    config = yaml.safe_load(read_sealed(file)[0])
     if not isinstance(config, dict):
         raise InputError(f"{file} holds no configuration; put the original back, or start a new run")
     require_format(file, config.pop("format", None))
     return config
 
 
+def _refuse_earlier(file: Path) -> None:
+    """Refuses a configuration that was written before there were formats and digests."""
+    try:
+        config = yaml.safe_load(file.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError):
+        return  # it is damaged, which is said elsewhere
+    if isinstance(config, dict) and "rounds" in config and "format" not in config:
+        require_format(file, None)
+
+
 def finished_summary(path: Path, rounds: int) -> dict[str, Any] | None:
-    """`summary.json` of a run that has nothing left to do; else None. Raises InputError as `stored_config` does."""
+    """`summary.json` of a run that has no round left to do; None where there is none, or it has to be made again.
+
+    Raises:
+        InputError: as `stored_config` does.
+    """
     file = path / "summary.json"
-    if not file.exists() or stored_config(path) is None:
+    if not file.exists() or stored_config(path) is None or damaged(path, [file.name]):
         return None
     try:
         summary: dict[str, Any] = json.loads(file.read_text())
@@ -50,14 +64,28 @@ def finished_summary(path: Path, rounds: int) -> dict[str, Any] | None:
     return summary if over else None
 
 
-def with_own_partition(experiment: Experiment, path: Path) -> Experiment:
-    """The experiment with the run's own copy of a partition that was read from a file, which may be gone by now."""
+def with_own_partition(experiment: Experiment, path: Path, saved: Mapping[str, Any] | None) -> Experiment:
+    """The experiment with the run's own copy of a partition that was read from a file, which may be gone by now.
+
+    Args:
+        experiment: as configured.
+        path: the run directory.
+        saved: content of its checkpoint, which knows whether the copy is intact; None = there is none.
+    """
     own = path / "partition.npz"
-    if experiment.data.partition_file is None or not own.exists():
+    intact = own.exists() if saved is None else digest_of(own) == saved["digests"]["partition.npz"]
+    if experiment.data.partition_file is None or not intact:
         return experiment
     data = copy(experiment.data)
     data.partition_file = own
     return replace(experiment, data=data)
+
+
+def with_stored_code(experiment: Experiment, stored: Mapping[str, Any]) -> Experiment:
+    """The experiment with the folders of the user's own classes as the run recorded them, wherever it goes on."""
+    if "code" not in stored:
+        return experiment
+    return replace(experiment, config=experiment.described() | {"code": stored["code"]})
 
 
 def with_stored_plan(experiment: Experiment, stored: Mapping[str, Any]) -> Experiment:
@@ -99,6 +127,16 @@ def require_agreement(path: Path, stored: Mapping[str, Any], now: Mapping[str, A
     if now["rounds"] < stored.get("rounds", 0):
         raise InputError(
             f"{path} was begun with {stored['rounds']} rounds, {now['rounds']} are fewer; give as many or more"
+        )
+
+
+def require_same_run(path: Path, saved: Mapping[str, Any]) -> None:
+    """Refuses a checkpoint and a configuration that are of two runs. Raises InputError that names both files."""
+    run_id = recorded_run_id(path)
+    if saved["run_id"] != run_id:
+        raise InputError(
+            f"{path / 'checkpoint.pt'} is of run {saved['run_id']}, {path / 'config.yaml'} of run {run_id}: "
+            "one of them comes from another directory; put the original back"
         )
 
 

@@ -3,13 +3,14 @@
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
 from lit_cfl.activity import Activity, Report, unreported
 from lit_cfl.checkpoint import Checkpoint
-from lit_cfl.data.file import save_partition
+from lit_cfl.digests import damaged, renew_sums
 from lit_cfl.errors import InputError, Notice, SaveError
 from lit_cfl.experiment import Experiment
 from lit_cfl.pictures.folder import draw_both
@@ -19,6 +20,7 @@ from lit_cfl.resume import (
     require_agreement,
     stored_config,
     with_own_partition,
+    with_stored_code,
     with_stored_plan,
 )
 from lit_cfl.run_contents import Row
@@ -99,6 +101,7 @@ def _run_seeds(experiment: Experiment, path: Path, watch: Watch, going: Going) -
             refuse_used(path)
         else:
             require_agreement(path, stored, experiment.described(), going == "new_plan")
+            experiment = with_stored_code(experiment, stored)
         try:
             write_config(path, experiment.described())
             parts = [
@@ -122,11 +125,14 @@ def _run_seed(experiment: Experiment, path: Path, watch: Watch, going: Going) ->
     if experiment.baseline is not None:
         beside = path / "baseline"
         finished.baseline = Finished(beside, _run_one(experiment.of_baseline(), beside, watch, going))
-        summaries = finished.summary, finished.baseline.summary
-        Guard("The drawing of the learning curve")(
-            lambda: draw_both(path, beside, *summaries, experiment.pictures.formats)
-        )
+        Guard("The drawing of the learning curve")(partial(_draw_with_baseline, experiment, finished))
     return finished
+
+
+def _draw_with_baseline(experiment: Experiment, finished: Finished) -> None:
+    if finished.baseline is not None:
+        path, beside, formats = finished.path, finished.baseline.path, experiment.pictures.formats
+        renew_sums(path, draw_both(path, beside, finished.summary, finished.baseline.summary, formats))
 
 
 def mean_summary(summaries: Sequence[Row]) -> Row:
@@ -142,42 +148,49 @@ def _run_one(experiment: Experiment, path: Path, watch: Watch, going: Going) -> 
         stored = None if going == "new" else stored_config(path)
         if stored is None:
             refuse_used(path)
-        else:
-            require_agreement(path, stored, experiment.described() | {"plan": stored.get("plan")}, going == "new_plan")
-            summary = finished_summary(path, experiment.rounds)
-            if summary is not None:
-                return summary
-            experiment = with_own_partition(experiment, path)
-            if going == "resume":
-                experiment = with_stored_plan(experiment, stored)
-        prepared = experiment.prepare(experiment.seeds[0], watch.doing)
-        algorithm, shifting = experiment.algorithm, bool(experiment.data.shift)
-        directory = RunDirectory(path, algorithm.score_columns, algorithm.tables, shifting, prepared.engine.scores)
-        recorder = Recorder(prepared, directory, Checkpoint(path))
-        logged = 0
-        if stored is None:
-            directory.create(prepared.config())
-            save_partition(path / "partition.npz", prepared.data)
-        else:
-            logged = _go_on(recorder, new_plan=going == "new_plan")
-        try:
-            return _record(recorder, watch, logged)
-        except InputError as error:
-            begun = directory.rows or recorder.checkpoint.path.exists() or isinstance(error, SaveError)
-            if stored is None and not begun:  # nothing was trained: the same path may be used again
-                directory.discard()
-            raise
+            return _start(experiment, path, watch)
+        require_agreement(path, stored, experiment.described() | {"plan": stored.get("plan")}, going == "new_plan")
+        experiment = with_stored_code(experiment, stored)
+        summary = finished_summary(path, experiment.rounds)
+        if summary is not None and damaged(path) == []:
+            return summary
+        if going == "resume":
+            experiment = with_stored_plan(experiment, stored)
+        return _go_on(experiment, path, watch, going == "new_plan")
 
 
-def _go_on(recorder: Recorder, new_plan: bool) -> int:
-    """Puts a run back where its checkpoint was made. Returns the last round that its loggers were given, 0 = none."""
-    saved = recorder.checkpoint.load()
+def _start(experiment: Experiment, path: Path, watch: Watch) -> Row:
+    recorder = _recorder(experiment, path, watch)
+    directory = recorder.directory
+    directory.create(recorder.prepared.config(), recorder.prepared.data)
+    try:
+        return _record(recorder, watch, logged=0)
+    except InputError as error:
+        begun = directory.rows or recorder.checkpoint.path.exists() or isinstance(error, SaveError)
+        if not begun:  # nothing was trained: the same path may be used again
+            directory.discard()
+        raise
+
+
+def _go_on(experiment: Experiment, path: Path, watch: Watch, new_plan: bool) -> Row:
+    """Puts a run back where its checkpoint was made, and runs the rest of it, if only its end."""
+    checkpoint = Checkpoint(path)
+    saved = checkpoint.load()
+    recorder = _recorder(with_own_partition(experiment, path, saved), path, watch, checkpoint)
     if saved is not None:
         recorder.restore(saved, new_plan)
-    logged = recorder.directory.reopen(recorder.prepared.config(), None if saved is None else saved["tables"])
+    logged = recorder.directory.reopen(recorder.prepared.config(), recorder.prepared.data, saved)
+    checkpoint.remove_superseded()
     if saved is not None and new_plan:
         recorder.save_again()
-    return logged
+    return _record(recorder, watch, logged)
+
+
+def _recorder(experiment: Experiment, path: Path, watch: Watch, checkpoint: Checkpoint | None = None) -> Recorder:
+    prepared = experiment.prepare(experiment.seeds[0], watch.doing)
+    algorithm, shifting = experiment.algorithm, bool(experiment.data.shift)
+    directory = RunDirectory(path, algorithm.score_columns, algorithm.tables, shifting, prepared.engine.scores)
+    return Recorder(prepared, directory, checkpoint or Checkpoint(path))
 
 
 def _record(recorder: Recorder, watch: Watch, logged: int) -> Row:
@@ -202,6 +215,8 @@ def _record(recorder: Recorder, watch: Watch, logged: int) -> Row:
         raise
     finally:
         recorder.engine.close()
-        trackers.finish(status)
+        shown = trackers.finish(status)
         watch.ended(reason)
+    if shown:  # else the next resume draws what is missing
+        directory.conclude(recorder.checkpoint.row_files)
     return summary

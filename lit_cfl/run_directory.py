@@ -22,16 +22,22 @@ import numpy as np
 import torch
 import yaml
 
-from lit_cfl.checkpoint import FORMAT, write_atomically
+from lit_cfl.checkpoint import FORMAT
 from lit_cfl.columns import SHIFTS, client_columns, cluster_columns, metric_columns
+from lit_cfl.data import FederatedData
+from lit_cfl.data.file import save_partition
+from lit_cfl.digests import SUMS, digest_of, read_sealed, write_sealed, write_sums
 from lit_cfl.errors import InputError
 from lit_cfl.scores import CLASSIFIER, Scores
-from lit_cfl.tables import Mark, Table, blank_nan, read_table
+from lit_cfl.tables import Mark, Table, blank_nan, read_table, unchanged
+from lit_cfl.writing import remove_unfinished, write_atomically, write_errors_named
 
+_PARTITION = "partition.npz"
 _FILES = (
-    "config.yaml", "environment.json", "partition.npz", "metrics.csv", "clusters.csv", "shift.csv", "clients.csv",
-    "memberships.npz", "checkpoint.pt", "summary.json",
+    "config.yaml", "environment.json", _PARTITION, "metrics.csv", "clusters.csv", "shift.csv", "clients.csv",
+    "memberships.npz", "checkpoint.pt", "summary.json", SUMS,
 )  # fmt: skip
+_FOLDERS = ("rows", "snapshots", "pictures")
 _WAIT_SECONDS, _POLL_SECONDS = 60.0, 0.2
 _PACKAGES = ("lit-cfl", "torch", "lightning", "numpy", "scikit-learn", "scipy")
 
@@ -71,9 +77,12 @@ def locked(path: Path, option: str = "--run_dir") -> Iterator[None]:
             raise InputError(
                 f"{path} is in use by process {file.read().strip()}; wait for it, or choose another {option}"
             ) from error
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
+        with write_errors_named(path / ".lock"):
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+        for folder in (path, *(path / name for name in _FOLDERS)):
+            remove_unfinished(folder)
         try:
             yield
         finally:
@@ -123,53 +132,113 @@ class RunDirectory:
         logs = [self.shifts] if shifting else []
         self._tables = [self.metrics, self.clusters, *logs, *self.own.values()]
         self.rows: list[dict[str, Any]] = []  # of metrics.csv
+        self.run_id = ""  # for trackers, the same after every resume
+        self.environment: dict[str, Any] = {}  # content of environment.json
+        self.digests: dict[str, str] = {}  # of partition.npz and the snapshots, by name
 
-    def create(self, config: Mapping[str, Any]) -> None:
-        """Starts a new run. Raises InputError where one lives already."""
+    def create(self, config: Mapping[str, Any], data: FederatedData | None = None) -> None:
+        """Starts a new run. `config.yaml`, which makes the directory one, comes last.
+
+        Raises:
+            InputError: a run lives here already.
+        """
         refuse_used(self.path)
         self.discard()  # of a run that left no config
-        write_config(self.path, config)
-        write_json(self.path / "environment.json", environment() | {"run_id": secrets.token_hex(4)})
+        self.run_id = secrets.token_hex(4)
+        self._start(data)
+        write_config(self.path, config, self.run_id)
+
+    def _start(self, data: FederatedData | None) -> None:
+        """Writes what there is before the first round."""
         for table in self._tables:
             table.start()
+        self.rows, self.digests = [], {}
+        self._write_environment(environment() | {"run_id": self.run_id})
+        self._write_partition(data)
 
-    def reopen(self, config: Mapping[str, Any], marks: Mapping[str, Mark] | None) -> int:
-        """Goes on with a run: its tables are cut back to a checkpoint's marks, or to nothing if there was none.
+    def reopen(self, config: Mapping[str, Any], data: FederatedData, saved: Mapping[str, Any] | None) -> int:
+        """Goes on with a run: its files are brought back to where its checkpoint was made.
+
+        Args:
+            config: as it shall be from now on.
+            data: before any shift.
+            saved: content of the checkpoint; None = the run starts again.
 
         Returns:
-            the round of the last row before the cut, 0 if there was none: rows up to it will be made again.
+            the round of the last row before that, 0 if there was none: rows up to it will be made again.
+
+        Raises:
+            InputError: a file that cannot be made again is not as it was written.
         """
+        self.run_id = recorded_run_id(self.path)
         written = self.metrics.path.read_bytes() if self.metrics.path.exists() else b""
-        for table in self._tables:
-            if marks is None:
-                table.start()
-            else:
-                table.cut_back(marks[table.path.name])
-        self.rows = read_table(self.metrics.path)
-        write_config(self.path, config)
-        if self.run_id is None:
-            write_json(self.path / "environment.json", environment() | {"run_id": secrets.token_hex(4)})
+        if saved is not None:
+            self._require_unchanged(saved)
+        with write_errors_named(self.path / SUMS):
+            (self.path / SUMS).unlink(missing_ok=True)  # it is not over
+        if saved is None:
+            self._start(data)
+        else:
+            self._restore(saved, data)
+        write_config(self.path, config, self.run_id)
         rounds = [int(line) for line in re.findall(rb"^(\d+),", written, flags=re.MULTILINE)]
         return max(rounds, default=0)
 
-    def discard(self) -> None:
-        """Removes the files made so far."""
-        for path in (*(self.path / name for name in _FILES), *(table.path for table in self._tables)):
-            path.unlink(missing_ok=True)
+    def _require_unchanged(self, saved: Mapping[str, Any]) -> None:
+        """Raises InputError where something that cannot be made again is not as the checkpoint says."""
+        for table in self._tables:
+            unchanged(table.path, saved["tables"][table.path.name])
+        for name, digest in saved["digests"].items():
+            if name != _PARTITION and digest_of(self.path / name) != digest:
+                raise InputError(
+                    f"{self.path / name} was changed, damaged or lost; put a copy back, "
+                    "or remove checkpoint.pt to start again at round 1"
+                )
 
-    @property
-    def run_id(self) -> str | None:
-        """Of this run, for trackers; the same after every resume; None where its file is damaged."""
-        try:
-            run_id: str = json.loads((self.path / "environment.json").read_text())["run_id"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-        return run_id
+    def _restore(self, saved: Mapping[str, Any], data: FederatedData) -> None:
+        self.digests = dict(saved["digests"])
+        for table in self._tables:
+            table.cut_back(saved["tables"][table.path.name])
+        self.rows = read_table(self.metrics.path)
+        self._write_environment(saved["environment"])
+        if digest_of(self.path / _PARTITION) != self.digests.get(_PARTITION):
+            self._write_partition(data)
+
+    def _write_environment(self, content: dict[str, Any]) -> None:
+        self.environment = content
+        write_json(self.path / "environment.json", content)
+
+    def _write_partition(self, data: FederatedData | None) -> None:
+        if data is not None:
+            save_partition(self.path / _PARTITION, data)
+            self._note(_PARTITION)
+
+    def _note(self, name: str) -> None:
+        digest = digest_of(self.path / name)
+        if digest is not None:
+            self.digests[name] = digest
+
+    def discard(self) -> None:
+        """Removes the files made so far, `config.yaml` first."""
+        for path in (*(self.path / name for name in _FILES), *(table.path for table in self._tables)):
+            with write_errors_named(path):
+                path.unlink(missing_ok=True)
+
+    def conclude(self, rows: Iterable[str]) -> None:
+        """Writes the digests of all files: from now on the run is over.
+
+        Args:
+            rows: names of the files in `rows/`.
+        """
+        files = [name for name in _FILES if name != SUMS] + [table.path.name for table in self._tables]
+        pictures = [f"pictures/{file.name}" for file in (self.path / "pictures").glob("[!.]*.*")]
+        named = {*files, *pictures, *self.digests, *(f"rows/{name}" for name in rows)}
+        write_sums(self.path, [name for name in named if (self.path / name).is_file()], self.run_id)
 
     def sync(self) -> None:
         """Waits until the tables are on the disk: a checkpoint names their ends."""
         for table in self._tables:
-            with table.path.open("rb") as file:
+            with write_errors_named(table.path), table.path.open("rb") as file:
                 os.fsync(file.fileno())
 
     def marks(self) -> dict[str, Mark]:
@@ -198,10 +267,17 @@ class RunDirectory:
 
         write_atomically(self.path / "clients.csv", write)
 
+    def write_snapshot(self, round: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Writes `snapshots/<round>.npz`, which the checkpoints from now on name with its digest."""
+        name = f"snapshots/{round}.npz"
+        self.write_arrays(name, arrays)
+        self._note(name)
+
     def write_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         """Writes a compressed `.npz`."""
         target = self.path / name
-        target.parent.mkdir(exist_ok=True)
+        with write_errors_named(target.parent):
+            target.parent.mkdir(exist_ok=True)
         write_atomically(target, lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]  # numpy's stub takes every keyword for allow_pickle
 
 
@@ -211,10 +287,24 @@ def refuse_used(path: Path) -> None:
         raise InputError(f"{path} already holds a run; choose another --run_dir, or go on with --resume {path}")
 
 
-def write_config(path: Path, config: Mapping[str, Any]) -> None:
-    """Writes `config.yaml`, with the format of the run directory."""
+def write_config(path: Path, config: Mapping[str, Any], run_id: str | None = None) -> None:
+    """Writes `config.yaml`: the format of the run directory first, and last a digest of it all.
+
+    Args:
+        path: of the directory.
+        config: what to write.
+        run_id: of the run, where the directory is one.
+    """
     text = yaml.safe_dump({"format": FORMAT, **config}, sort_keys=False, allow_unicode=True)
-    write_atomically(path / "config.yaml", lambda file: file.write(text.encode()))
+    write_sealed(path / "config.yaml", text, run_id)
+
+
+def recorded_run_id(path: Path) -> str:
+    """The id of the run in a directory, from `config.yaml`. Raises InputError where that is of no run."""
+    run_id = read_sealed(path / "config.yaml")[1]
+    if run_id is None:
+        raise InputError(f"{path / 'config.yaml'} belongs to no run: its last line names none; put the original back")
+    return run_id
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:

@@ -14,14 +14,25 @@ from torch import Tensor
 
 from lit_cfl.algorithms.base import Assignment, State
 from lit_cfl.checkpoint import Checkpoint, state_from_dict
+from lit_cfl.config_files import code_folders
 from lit_cfl.data import FederatedData
 from lit_cfl.data.lists import with_lists
+from lit_cfl.digests import require_undamaged
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import SplitScores, score_clients
 from lit_cfl.experiment import Experiment, Prepared
 from lit_cfl.local.engine import Engine
-from lit_cfl.resume import require_agreement, require_same_data, stored_config, with_own_partition, with_stored_plan
+from lit_cfl.own_code import announce_own_code
+from lit_cfl.resume import (
+    require_agreement,
+    require_same_data,
+    require_same_run,
+    stored_config,
+    with_own_partition,
+    with_stored_plan,
+)
 from lit_cfl.seeds import generator
+from lit_cfl.tables import Mark, unchanged
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -70,6 +81,7 @@ class SavedRun:
         round: the last round that was saved, 1 to T.
         state: of the algorithm, then.
         lists: who had what, then; None where no data shift.
+        mark: where `metrics.csv` ended then.
     """
 
     path: Path
@@ -77,7 +89,8 @@ class SavedRun:
     experiment: Experiment
     round: int
     state: State
-    lists: Mapping[str, Tensor] | None = None
+    lists: Mapping[str, Tensor] | None
+    mark: Mark
 
     def __repr__(self) -> str:
         tensors = {f.name: getattr(self.state, f.name) for f in fields(self.state)}
@@ -88,6 +101,7 @@ class SavedRun:
     @property
     def metrics(self) -> "DataFrame":
         """`metrics.csv`: a row for each evaluated round; blanks are nan."""
+        unchanged(self.path / "metrics.csv", self.mark)
         return _frame(self.path / "metrics.csv")
 
     @property
@@ -106,6 +120,7 @@ class SavedRun:
             raise InputError(
                 f"{self.path} has no {name} yet: it is written at the end; go on with --resume {self.path}"
             )
+        require_undamaged(self.path, name)
         return self.path / name
 
     @cached_property
@@ -183,19 +198,24 @@ def load_run(path: Path | str, experiment: Experiment | None = None) -> SavedRun
             )
         from lit_cfl.configuration import parse_run  # needs jsonargparse, which GPU machines may lack
 
-        experiment = parse_run(["--config", str(path / "config.yaml")]).experiment
-    experiment = with_own_partition(experiment, path)
-    try:
-        experiment = with_stored_plan(experiment, config)
-    except InputError:  # another machine than the one that trained: any plan can predict
-        experiment = replace(experiment, plan=None, device="auto")
+        words = ["--config", str(path / "config.yaml")]
+        announce_own_code(path, [path / "config.yaml"], code_folders(words, path))
+        experiment = parse_run(words, opened=path).experiment
     content = Checkpoint(path).load()
     if content is None:
         seeds = sorted(part.name for part in path.glob("seed-*"))
         hint = f"; give one of its seeds: {', '.join(seeds)}" if seeds else "; it was not saved yet"
         raise InputError(f"{path} holds no checkpoint{hint}")
+    require_same_run(path, content)
+    experiment = with_own_partition(experiment, path, content)
+    try:
+        experiment = with_stored_plan(experiment, config)
+    except InputError:  # another machine than the one that trained: any plan can predict
+        experiment = replace(experiment, plan=None, device="auto")
     require_agreement(path, json.loads(content["config"]), config, new_plan=True)
     state = state_from_dict(experiment.algorithm.state_type, content["state"])
-    saved = SavedRun(path, config, experiment, content["round"], state, content["lists"])
+    saved = SavedRun(
+        path, config, experiment, content["round"], state, content["lists"], content["tables"]["metrics.csv"]
+    )
     require_same_data(path, content, saved.prepared)
     return saved

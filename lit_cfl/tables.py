@@ -8,8 +8,8 @@ from math import isnan
 from pathlib import Path
 from typing import Any
 
-from lit_cfl.checkpoint import write_atomically
-from lit_cfl.errors import InputError, SaveError
+from lit_cfl.errors import InputError
+from lit_cfl.writing import write_atomically, write_errors_named
 
 _MIB = 2**20
 Mark = list[int | str]  # size in bytes, and the SHA-256 of so many bytes
@@ -34,11 +34,8 @@ class Table:
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Adds rows; nan and missing values are left blank."""
         data = as_csv([blank_nan(row.get(column)) for column in self.columns] for row in rows)
-        try:
-            with self.path.open("ab") as file:
-                file.write(data)
-        except OSError as error:
-            raise SaveError(f"{self.path} could not be written ({error.strerror})") from error
+        with write_errors_named(self.path), self.path.open("ab") as file:
+            file.write(data)
         self._count(data)
 
     @property
@@ -56,13 +53,7 @@ class Table:
         Raises:
             InputError: what came before the mark is not what was written.
         """
-        size, digest = int(mark[0]), mark[1]
-        data = self.path.read_bytes()[:size] if self.path.exists() else b""
-        if hashlib.sha256(data).hexdigest() != digest:
-            raise InputError(
-                f"{self.path} was changed since its checkpoint was made; put the original back, or start a new run"
-            )
-        self._replace(data)
+        self._replace(unchanged(self.path, mark))
         return read_table(self.path)
 
     def _replace(self, data: bytes) -> None:
@@ -73,6 +64,18 @@ class Table:
     def _count(self, data: bytes) -> None:
         self._size += len(data)
         self._digest.update(data)
+
+
+def unchanged(path: Path, mark: Mark) -> bytes:
+    """A table up to where its checkpoint was made. Raises InputError where that is not what was written."""
+    size, digest = int(mark[0]), mark[1]
+    data = path.read_bytes()[:size] if path.exists() else b""
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise InputError(
+            f"{path} was changed since its checkpoint was made; put the original back, "
+            "or remove checkpoint.pt to start again at round 1"
+        )
+    return data
 
 
 def as_csv(rows: Iterable[Iterable[Any]]) -> bytes:

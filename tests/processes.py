@@ -15,6 +15,7 @@ from torch import Tensor
 
 from lit_cfl.checkpoint import Checkpoint
 from lit_cfl.cli import main
+from lit_cfl.run_directory import recorded_run_id, write_config
 from lit_cfl.tables import read_table
 
 ROUNDS = 8
@@ -97,3 +98,16 @@ def same_but_saves(mine: dict[str, object], other: dict[str, object]) -> bool:
     for key in other:
         assert mine[key] == other[key], key
     return mine.keys() == other.keys()
+
+
+def replace_text(path: Path, old: str, new: str) -> None:
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+
+
+def replace_in_config(path: Path, old: str, new: str) -> None:
+    """As another run, or another machine, would have written it."""
+    run_id = recorded_run_id(path)
+    replace_text(path / "config.yaml", old, new)
+    write_config(path, yaml.safe_load((path / "config.yaml").read_text()), run_id)

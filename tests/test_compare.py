@@ -194,7 +194,7 @@ def test_a_comparison_is_neither_begun_twice_nor_resumed_when_damaged(capsys: py
     assert "config.yaml is missing" in capsys.readouterr().err
     Path("c/compare.yaml").write_text("name: [")
     assert main(["compare", "--resume", "c"]) == 2
-    assert "compare.yaml is damaged" in capsys.readouterr().err
+    assert "compare.yaml does not end with its digest" in capsys.readouterr().err
 
 
 def test_other_clients_under_one_seed_are_said(capsys: pytest.CaptureFixture[str]):

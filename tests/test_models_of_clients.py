@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from lit_cfl import checkpoint
 from lit_cfl.algorithms import Algorithm, Assignment, Info
 from lit_cfl.checkpoint import Checkpoint
+from lit_cfl.errors import SaveError
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,9 +73,9 @@ def test_failed_save_leaves_the_models_of_the_save_before(tmp_path: Path, monkey
             raise OSError(28, "No space left on device")
         sync(descriptor)
 
-    monkeypatch.setattr(checkpoint.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     changed = loaded["state"]["models"] | {2: torch.ones(100), 3: torch.ones(100)}
-    with pytest.raises(checkpoint.SaveError, match=r"models-3-1\.pt could not be written"):
+    with pytest.raises(SaveError, match=r"models-3-1\.pt could not be written"):
         writer.save({"round": 1}, {"models": changed})
     again = Checkpoint(tmp_path).load()
     assert again is not None

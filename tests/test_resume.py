@@ -142,7 +142,7 @@ def test_full_disk_while_saving_is_a_clear_error(tmp_path: Path, monkeypatch, ca
                 raise OSError(28, "No space left on device")
         sync(descriptor)
 
-    monkeypatch.setattr(checkpoint.os, "fsync", full_at_the_third)
+    monkeypatch.setattr(os, "fsync", full_at_the_third)
     assert main(start(path, "--checkpoint.every_seconds", "0")) == 2
     message = capsys.readouterr().err
     assert "checkpoint.pt could not be written (No space left on device). The last checkpoint is intact" in message

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from lightning import Trainer
+from processes import replace_in_config
 from rich.console import Console
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -246,7 +247,6 @@ def test_plan_of_another_machine_does_not_stop_a_prediction(path: Path, tmp_path
     import shutil
 
     shutil.copytree(path, tmp_path / "run")
-    config = tmp_path / "run" / "config.yaml"
-    config.write_text(config.read_text().replace("device: cpu", "device: cuda:31"))
+    replace_in_config(tmp_path / "run", "device: cpu", "device: cuda:31")
     assert load_run(tmp_path / "run").prepared.engine.plan.device == "cpu"
     assert replace(load_run(path).experiment.chosen_plan(), device="cpu").device == "cpu"

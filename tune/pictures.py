@@ -13,7 +13,6 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from lit_cfl.checkpoint import write_atomically
 from lit_cfl.tune.importance import METHOD
 from lit_cfl.tune.objective import TRAFFIC, Objective
 from lit_cfl.tune.ranges import in_space
@@ -21,6 +20,7 @@ from lit_cfl.tune.record import FAILED_STATUS, FINISHED_STATUS, STOPPED_STATUS
 from lit_cfl.tune.results import Row
 from lit_cfl.tune.scales import Scale, shown
 from lit_cfl.tune.spaces import Parameter, Space
+from lit_cfl.writing import write_atomically
 
 _BLUE, _RED, _GREY = "#3b6ea8", "#c44e52", "#9a9a9a"
 _PAPER = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.5}  # behind labels that lines cross

@@ -9,7 +9,6 @@ from typing import Any
 import ray
 import yaml
 
-from lit_cfl.checkpoint import write_atomically
 from lit_cfl.run import Watch, run
 from lit_cfl.statistics import Interval, interval, paired_difference
 from lit_cfl.tune.job import Job
@@ -20,6 +19,7 @@ from lit_cfl.tune.record import DEFAULT
 from lit_cfl.tune.results import Row
 from lit_cfl.tune.time_limit import limited
 from lit_cfl.variants import Config, build
+from lit_cfl.writing import write_atomically
 
 BEST = "best"
 REPEATS = "repeats"  # folder of a study directory

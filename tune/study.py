@@ -7,11 +7,11 @@ from typing import Any
 
 import yaml
 
-from lit_cfl.checkpoint import write_atomically
 from lit_cfl.errors import InputError
 from lit_cfl.tune.objective import Objective, refuse_test
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.spaces import Space
+from lit_cfl.writing import write_atomically
 
 _DEFAULT_TRIALS = 20
 

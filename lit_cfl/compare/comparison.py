@@ -6,10 +6,12 @@ from pathlib import Path
 
 import yaml
 
-from lit_cfl.checkpoint import write_atomically
+from lit_cfl.config_files import code_folders
 from lit_cfl.configuration import parse_run
+from lit_cfl.digests import read_sealed, write_sealed
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
+from lit_cfl.own_code import announce_own_code
 from lit_cfl.resume import stored_config
 from lit_cfl.run_directory import write_config
 
@@ -53,8 +55,7 @@ class Comparison:
             (path / name).mkdir(exist_ok=True)
             write_config(path / name, experiment.described())
         record = {"name": self.name, "algorithms": self.names, "seeds": list(self.seeds), "target": self.target}
-        text = yaml.safe_dump(record, sort_keys=False, allow_unicode=True)
-        write_atomically(path / RECORD, lambda file: file.write(text.encode()))
+        write_sealed(path / RECORD, yaml.safe_dump(record, sort_keys=False, allow_unicode=True))
 
     def with_target(self, target: float | None) -> "Comparison":
         """The same with another target, where one is given."""
@@ -67,8 +68,9 @@ def read_comparison(path: Path) -> Comparison:
     if not file.is_file():
         raise InputError(f"{path} holds no comparison to resume (no {RECORD}); give the directory of one")
     try:
-        record = yaml.safe_load(file.read_text(encoding="utf-8"))
+        record = yaml.safe_load(read_sealed(file)[0])
         name, names, seeds, target = (record[key] for key in ("name", "algorithms", "seeds", "target"))
+        _announce(path, [str(own) for own in names])
         experiments = {str(own): recorded(path, str(own)) for own in names}
     except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise InputError(f"{file} is damaged ({error}); put the original back, or start another comparison") from error
@@ -80,8 +82,14 @@ def recorded(path: Path, name: str) -> Experiment:
     file = path / name / "config.yaml"
     if not file.is_file():
         raise InputError(f"{file} is missing; put the original back, or start another comparison")
-    stored_config(path / name)  # refuses a comparison of another format
-    return parse_run(["--config", str(file)], prog="lit-cfl compare").experiment
+    stored_config(path / name)  # refuses one that is damaged, or of another format
+    return parse_run(["--config", str(file)], prog="lit-cfl compare", opened=path).experiment
+
+
+def _announce(path: Path, names: Sequence[str]) -> None:
+    files = [path / name / "config.yaml" for name in names]
+    folders = [folder for file in files for folder in code_folders(["--config", str(file)], path)]
+    announce_own_code(path, [file for file in files if file.is_file()], folders)
 
 
 def require_unused(path: Path) -> None:

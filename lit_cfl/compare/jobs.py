@@ -13,15 +13,17 @@ from typing import Any
 import torch
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # it has no types
 
-from lit_cfl.checkpoint import write_atomically
 from lit_cfl.compare.comparison import Comparison, recorded
+from lit_cfl.digests import damaged
 from lit_cfl.errors import InputError
 from lit_cfl.local.plan import Plan
 from lit_cfl.resume import finished_summary
 from lit_cfl.run import Watch, run
 from lit_cfl.run_directory import wait_until_free
+from lit_cfl.writing import write_atomically
 
 Row = dict[str, Any]
+_READ = ("summary.json", "metrics.csv")  # by a comparison, of each run
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class View:
 def unfinished(comparison: Comparison, path: Path) -> list[Job]:
     """What is left to run, seed by seed: a comparison that is interrupted has whole pairs."""
     jobs = [Job(path, name, seed) for seed in comparison.seeds for name in comparison.names]
-    return [job for job in jobs if summary_of(job, comparison) is None]
+    return [job for job in jobs if summary_of(job, comparison) is None or damaged(job.folder, _READ) != []]
 
 
 def summary_of(job: Job, comparison: Comparison) -> Row | None:

@@ -7,10 +7,10 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from lit_cfl.checkpoint import write_atomically
 from lit_cfl.compare.results import COLUMNS, Results, Row, run_columns
 from lit_cfl.progress.tables import new_table
 from lit_cfl.tables import as_csv, blank_nan
+from lit_cfl.writing import write_atomically
 
 _WIDE, _NO_LIMIT = 130, 1000  # characters
 _TEX = {

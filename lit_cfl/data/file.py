@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from lit_cfl.checkpoint import write_atomically
 from lit_cfl.data.examples import Examples
 from lit_cfl.data.federated import FederatedData
 from lit_cfl.data.index import ClientIndex
 from lit_cfl.data.lists import lists_of, with_lists
 from lit_cfl.data.npz import read_npz
 from lit_cfl.errors import InputError
+from lit_cfl.writing import write_atomically
 
 FORMAT = 1
 

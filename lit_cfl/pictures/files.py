@@ -5,8 +5,8 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from lit_cfl.checkpoint import write_atomically
 from lit_cfl.pictures.options import Format
+from lit_cfl.writing import write_atomically, write_errors_named
 
 _DPI = 120
 _METADATA: dict[Format, dict[str, None]] = {"png": {}, "pdf": {"CreationDate": None}}  # the same bits at any time
@@ -21,7 +21,8 @@ def write_figure(figure: Figure, path: Path, formats: Sequence[Format]) -> list[
     Raises:
         SaveError: a file could not be written.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with write_errors_named(path.parent):
+        path.parent.mkdir(parents=True, exist_ok=True)
     files = [path.with_name(f"{path.name}.{name}") for name in formats]
     for file, name in zip(files, formats, strict=True):
         write_atomically(

@@ -38,12 +38,16 @@ class PictureFolder:
         """Draws the pictures that changed; those of the end are drawn once. Returns their PNGs by name."""
         if self._ended or not self.formats:
             return {}
+        try:
+            drawn: dict[str, Path] = {}
+            for name, figure in self._due(look).items():
+                for file in write_figure(figure(), self.path / name, self.formats):
+                    if file.suffix == ".png":
+                        drawn[name] = file
+        except Exception:
+            self._compared, self._layers = None, 0  # all of them are due again
+            raise
         self._ended = look.last
-        drawn: dict[str, Path] = {}
-        for name, figure in self._due(look).items():
-            for file in write_figure(figure(), self.path / name, self.formats):
-                if file.suffix == ".png":
-                    drawn[name] = file
         return drawn
 
     def _due(self, look: Look) -> dict[str, Callable[[], Figure]]:
@@ -64,21 +68,25 @@ class PictureFolder:
         return due
 
 
-def draw_both(path: Path, beside: Path, summary: Row, baseline: Row, formats: Sequence[Format]) -> None:
+def draw_both(path: Path, beside: Path, summary: Row, baseline: Row, formats: Sequence[Format]) -> list[str]:
     """Draws the learning curve of a run anew, with its baseline's, from the files of both.
 
     Args:
         path, beside: the directories of the run and of its baseline.
         summary, baseline: content of their `summary.json`.
+
+    Returns:
+        the files that were drawn, as named in the run's directory.
     """
     score = next((score for score in map(Score.of_best_column, summary) if score is not None), None)
     if score is None or not formats:
-        return
+        return []
     runs = {
         summary["algorithm"]: read_table(path / "metrics.csv"),
         f"{baseline['algorithm']} (baseline)": read_table(beside / "metrics.csv"),
     }
-    write_figure(learning_curve(runs, score), path / PICTURES / "curve", formats)
+    drawn = write_figure(learning_curve(runs, score), path / PICTURES / "curve", formats)
+    return [str(file.relative_to(path)) for file in drawn]
 
 
 def _layer_rows(look: Look) -> list[dict[str, object]]:

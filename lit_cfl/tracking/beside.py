@@ -74,6 +74,7 @@ class Beside:
     def __init__(self, folder: PictureFolder, begin_wandb: Callable[[], WandbRun] | None, rows: Sequence[Row]) -> None:
         self._folder, self._budget = folder, Budget()
         self._run: WandbRun | None = None
+        self._drawn = False  # at the end
         self._drawing, self._wandb = Guard("The drawing of pictures"), Guard("W&B")
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tracking")
         if begin_wandb is not None:
@@ -87,10 +88,15 @@ class Beside:
         """Logs what is known at the end, and draws what an earlier process could not any more."""
         self._thread.submit(self._conclude, summary, look, models)
 
-    def finish(self, status: Status) -> None:
-        """Waits until all that was asked for is done, and ends the W&B run, even one that failed."""
+    def finish(self, status: Status) -> bool:
+        """Waits until all that was asked for is done, and ends the W&B run, even one that failed.
+
+        Returns:
+            whether the pictures of the end were drawn.
+        """
         self._thread.submit(self._finish, status)
         self._thread.shutdown()
+        return self._drawn
 
     def _begin(self, begin_wandb: Callable[[], WandbRun], rows: Sequence[Row]) -> None:
         self._run = self._wandb(begin_wandb)
@@ -113,8 +119,8 @@ class Beside:
             self._wandb(lambda: run.log(row, look, drawn))
 
     def _conclude(self, summary: Row, look: Look | None, models: Callable[[], Models]) -> None:
-        if look is not None:
-            self._draw(look)
+        if look is not None:  # once more what failed before: there may be room on the disk again
+            self._drawn = self._drawing.at_last(lambda: self._folder.draw(look)) is not None
         run = self._run
         if run is not None:
             self._wandb(lambda: run.conclude(summary, models))

@@ -70,11 +70,11 @@ class Trackers:
         """
         self._beside.conclude(_known(summary), look, models)
 
-    def finish(self, status: Status) -> None:
-        """Ends them all."""
+    def finish(self, status: Status) -> bool:
+        """Ends them all. Returns whether the pictures of the end were drawn."""
         for guard, logger in self._loggers:
             guard(partial(logger.finalize, status))
-        self._beside.finish(status)
+        return self._beside.finish(status)
 
 
 def _known(row: Row) -> dict[str, Any]:
