@@ -330,11 +330,14 @@ def test_run_killed_before_its_pictures_draws_them_when_it_goes_on(whole: Path, 
     options = ["--tracking.pictures", "true", "--baseline", "null"]
     assert main(start(tmp_path / "other", *options, rounds=2)) == 0
 
-    def die_at_the_first_picture() -> None:
-        folder.PictureFolder._written = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+    def die(*_: object) -> None:
+        wait_for(path / "summary.json")
+        os.kill(os.getpid(), signal.SIGKILL)
 
-    assert wait(in_child(start(path, *options, rounds=2), die_at_the_first_picture)) == -signal.SIGKILL
-    assert (path / "summary.json").exists()
+    def instead_of_drawing() -> None:
+        folder.PictureFolder._written = die
+
+    assert wait(in_child(start(path, *options, rounds=2), instead_of_drawing)) == -signal.SIGKILL
     assert not (path / "pictures").exists()
     (path / ".clients.csv.lit-cfl.tmp").write_text("half of it")
     assert main(resume(path)) == 0
