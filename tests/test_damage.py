@@ -212,7 +212,7 @@ def test_file_of_the_start_that_is_damaged_in_mid_run_is_made_again(
 
 
 @pytest.mark.parametrize("damage", ["flip", "delete"])
-@pytest.mark.parametrize("name", ["metrics.csv", "clusters.csv", "snapshots/0.npz"])
+@pytest.mark.parametrize("name", ["metrics.csv", "clusters.csv", "snapshots/1.npz"])
 def test_file_that_cannot_be_made_again_is_named(name: str, damage: str, half: Path, tmp_path: Path, capsys):
     path = tmp_path / "run"
     shutil.copytree(half, path)
@@ -226,7 +226,7 @@ def test_file_that_cannot_be_made_again_is_named(name: str, damage: str, half: P
 def test_removing_the_checkpoint_starts_again(half: Path, whole: Path, tmp_path: Path):
     path = tmp_path / "run"
     shutil.copytree(half, path)
-    hurt(path / "snapshots" / "0.npz", "flip")
+    hurt(path / "snapshots" / "1.npz", "flip")
     (path / "checkpoint.pt").unlink()
     assert main(resume(path)) == 0
     assert same_but_saves(contents(path), contents(whole))
