@@ -146,7 +146,7 @@ def parse_run(arguments: Sequence[str], prog: str = "lit-cfl run", opened: Path 
     arguments = with_recorded_config(arguments)
     resumed = resumed_directory(arguments)
     if resumed is not None and (resumed / "config.yaml").is_file():
-        announce_own_code(resumed, [resumed / "config.yaml"], code_folders(arguments, resumed))
+        announce_own_code(resumed, [resumed], code_folders(arguments, resumed))
     with nothing_from(opened or resumed):
         return _request(prog, arguments, append_to_path(arguments, opened or resumed))
 

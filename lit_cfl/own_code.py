@@ -9,10 +9,8 @@ from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from lit_cfl.digests import read_sealed
 from lit_cfl.errors import InputError, Notice
+from lit_cfl.resume import stored_config
 
 _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _OURS = ("lit_cfl", "torch", "lightning")
@@ -50,20 +48,20 @@ def nothing_from(directory: Path | None) -> Iterator[None]:
         sys.meta_path.remove(guard)
 
 
-def announce_own_code(directory: Path, configs: Iterable[Path], folders: Sequence[str]) -> None:
+def announce_own_code(directory: Path, parts: Iterable[Path], folders: Sequence[str]) -> None:
     """Tells, in one notice, which classes of the user's own the opening of a directory loads, and from where.
 
     Args:
         directory: that is opened.
-        configs: its configurations.
+        parts: folders in it that hold a `config.yaml`, perhaps itself.
         folders: where classes are looked for, after what Python has.
 
     Raises:
-        InputError: one of the classes lies in the directory itself.
+        InputError: one of the classes lies in the directory itself, or as `stored_config` does.
     """
     found: dict[str, str] = {}
-    for config in configs:
-        for name in _dotted_names(yaml.safe_load(read_sealed(config)[0])):
+    for part in parts:
+        for name in _dotted_names(stored_config(part)):
             place = _place_of(name, directory, folders)
             if place is not None:
                 found[name] = place

@@ -199,7 +199,7 @@ def load_run(path: Path | str, experiment: Experiment | None = None) -> SavedRun
         from lit_cfl.configuration import parse_run  # needs jsonargparse, which GPU machines may lack
 
         words = ["--config", str(path / "config.yaml")]
-        announce_own_code(path, [path / "config.yaml"], code_folders(words, path))
+        announce_own_code(path, [path], code_folders(words, path))
         experiment = parse_run(words, opened=path).experiment
     content = Checkpoint(path).load()
     if content is None:

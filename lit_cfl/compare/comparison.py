@@ -87,9 +87,9 @@ def recorded(path: Path, name: str) -> Experiment:
 
 
 def _announce(path: Path, names: Sequence[str]) -> None:
-    files = [path / name / "config.yaml" for name in names]
-    folders = [folder for file in files for folder in code_folders(["--config", str(file)], path)]
-    announce_own_code(path, [file for file in files if file.is_file()], folders)
+    parts = [path / name for name in names]
+    folders = [folder for part in parts for folder in code_folders(["--config", str(part / "config.yaml")], path)]
+    announce_own_code(path, parts, folders)
 
 
 def require_unused(path: Path) -> None:
