@@ -325,9 +325,10 @@ def test_directory_is_a_run_only_when_all_of_its_first_files_are_there(tmp_path:
     assert {"clusters.csv", "environment.json", "metrics.csv", "partition.npz"} <= set(seen[0])
 
 
+@pytest.mark.usefixtures("pictures")
 def test_run_killed_before_its_pictures_draws_them_when_it_goes_on(whole: Path, tmp_path: Path):
     path = tmp_path / "run"
-    options = ["--tracking.pictures", "true", "--baseline", "null"]
+    options = ["--baseline", "null"]
     assert main(start(tmp_path / "other", *options, rounds=2)) == 0
 
     def die(*_: object) -> None:
@@ -335,7 +336,7 @@ def test_run_killed_before_its_pictures_draws_them_when_it_goes_on(whole: Path, 
         os.kill(os.getpid(), signal.SIGKILL)
 
     def instead_of_drawing() -> None:
-        folder.PictureFolder._written = die
+        folder.write_figure = die
 
     assert wait(in_child(start(path, *options, rounds=2), instead_of_drawing)) == -signal.SIGKILL
     assert not (path / "pictures").exists()
