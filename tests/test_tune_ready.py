@@ -87,7 +87,8 @@ def test_a_ready_study_runs_with_two_tiny_trials(name: str, tmp_path: Path):
     path = tmp_path / "study"
     assert main(["tune", "--config", str(shortened(name, tmp_path)), "--study_dir", str(path)]) == 0
     rows = rows_of(path)
-    assert [row["error"] for row in rows] == ["", ""]
+    assert [row["error"] for row in rows if not row["repeats"]] in (["", ""], ["", "", ""])  # a grid, and the default
+    assert rows[0]["origin"] == "default"
     assert (path / "best.yaml").exists()
     assert (path / "pictures" / "history.png").exists()
 
@@ -126,12 +127,15 @@ def test_a_study_ends_when_a_finished_trial_reaches_the_target(tmp_path: Path):
 @pytest.mark.ray
 @pytest.mark.usefixtures("cluster")
 def test_a_study_whose_trials_all_fail_ends_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    config = slow_study(tmp_path, 0.0, limits={"trials": 2}, space={"algorithm.rate": {"choice": [0.5]}})
+    config = slow_study(tmp_path, 0.0, limits={"trials": 2}, space={"algorithm.rate": {"choice": [0.5, 0.51]}})
+    content = yaml.safe_load(config.read_text())
+    content["base"]["algorithm"]["init_args"]["rate"] = 0.55
+    config.write_text(yaml.safe_dump(content))
     path = tmp_path / "study"
     assert main(["tune", "--config", str(config), "--study_dir", str(path)]) == 1
     said = capsys.readouterr().out
-    assert said.count("failed after 2 rounds: RuntimeError: rate 0.5 fails") == 2
-    assert said.count("RuntimeError: rate 0.5 fails") == 4  # and listed at the end
+    assert said.count("failed after 2 rounds: RuntimeError: rate 0.5") == 2
+    assert said.count("RuntimeError: rate 0.5") == 4  # and listed at the end
     assert "No trial ran to its end" in said
     assert not (path / "best.yaml").exists()
 
@@ -143,7 +147,7 @@ def test_a_metric_that_is_never_reported_ends_each_trial_in_its_first_round(
 ):
     config = study_file(
         tmp_path, base=base(algorithm={"class_path": "IFCA"}), metric="val/global_accuracy",
-        space={"algorithm.num_clusters": {"grid": [2, 3]}}, limits={},
+        space={"algorithm.num_clusters": {"grid": [2, 3]}}, limits={},  # the default is one of them
     )  # fmt: skip
     path = tmp_path / "study"
     assert main(["tune", "--config", str(config), "--study_dir", str(path)]) == 1
@@ -151,7 +155,7 @@ def test_a_metric_that_is_never_reported_ends_each_trial_in_its_first_round(
     assert "0 finished, 0 stopped early, 2 failed" in text
     assert text.count("failed after 0 rounds: val/global_accuracy was never reported") == 2
     assert [len((path / "trials" / row["trial_id"] / "metrics.csv").read_text().splitlines())
-            for row in rows_of(path)] == [2, 2]  # fmt: skip
+            for row in rows_of(path) if not row["repeats"]] == [2, 2]  # fmt: skip
 
 
 def kept(wandb: Path) -> dict[str, Any]:
@@ -185,7 +189,8 @@ def test_wandb_keeps_a_run_for_each_trial_and_one_for_the_study(tmp_path: Path, 
     path = tmp_path / "study"
     assert main(["tune", "--config", str(config), "--study_dir", str(path)]) == 0
     assert "W&B keeps this offline; to upload it: wandb sync" in capsys.readouterr().out
-    trials = {trial.name: kept(trial / "wandb") for trial in (path / "trials").iterdir()}
+    trained = [row["trial_id"] for row in rows_of(path) if not row["repeats"]]  # the default is of the grid
+    trials = {name: kept(path / "trials" / name / "wandb") for name in trained}
     assert {run["name"] for run in trials.values()} == {f"tiny-study-{trial}" for trial in trials}
     assert {run["group"] for run in trials.values()} == {"tiny-study"}
     assert sorted(run["config"]["algorithm"]["init_args"]["eta_g"] for run in trials.values()) == [0.0, 0.25]
@@ -200,23 +205,47 @@ def test_wandb_keeps_a_run_for_each_trial_and_one_for_the_study(tmp_path: Path, 
 def test_a_bad_trial_is_stopped_early_and_its_rounds_are_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     config = study_file(
         tmp_path, base=base(rounds=6, tracking={"wandb": "offline"}), limits={"concurrent": 1},
-        space={"task.optimizer.lr": {"grid": [0.1, 1e-6]}},
+        space={"task.optimizer.lr": {"grid": [0.2, 1e-6]}},
         scheduler={"class_path": "ASHAScheduler", "init_args": {"grace_period": 1}},
     )  # fmt: skip
     path = tmp_path / "study"
     assert main(["tune", "--config", str(config), "--study_dir", str(path)]) == 0
-    good, bad = rows_of(path)
-    assert (good["status"], good["rounds"]) == ("finished", "6")
+    default, good, bad = rows_of(path)
+    assert {(row["status"], row["rounds"]) for row in (default, good)} == {("finished", "6")}
     assert (bad["status"], bad["rounds"]) == ("stopped", "1")
-    assert good["trial_id"] in (path / "best.yaml").read_text().splitlines()[0]
+    assert bad["trial_id"] not in (path / "best.yaml").read_text().splitlines()[0]
     said = capsys.readouterr().out
-    assert f"1/2 {good['trial_id']} finished: val/weighted_accuracy {float(good[METRIC]):.4f}" in said
-    assert f"2/2 {bad['trial_id']} stopped after 1 rounds: val/weighted_accuracy {float(bad[METRIC]):.4f}" in said
+    assert f"2/3 {good['trial_id']} finished: val/weighted_accuracy {float(good[METRIC]):.4f}" in said
+    assert f"3/3 {bad['trial_id']} stopped after 1 rounds: val/weighted_accuracy {float(bad[METRIC]):.4f}" in said
     assert said.count("wandb sync") == 1
     tracked = {row["trial_id"]: kept(path / "trials" / row["trial_id"] / "wandb") for row in (good, bad)}
     assert tracked[good["trial_id"]]["name"] == f"tiny-study-{good['trial_id']}"
     assert [sum("round" in row for row in run["rows"]) for run in tracked.values()] == [6, 1]
     assert tracked[bad["trial_id"]]["config"]["task"]["init_args"]["optimizer"]["init_args"]["lr"] == 1e-6
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("cluster")
+def test_each_experiment_of_the_front_of_two_objectives_can_be_run_again(tmp_path: Path):
+    config = study_file(
+        tmp_path, base=base(algorithm={"class_path": "IFCA"}), second_metric="traffic/mib",
+        space={"algorithm.num_clusters": {"randint": [2, 9]}, "task.optimizer.lr": {"choice": [0.1, 1e-6]}},
+        limits={"trials": 6},
+    )  # fmt: skip
+    path = tmp_path / "study"
+    assert main(["tune", "--config", str(config), "--study_dir", str(path)]) == 0
+    rows = {row["trial_id"]: row for row in rows_of(path)}
+    assert {row["status"] for row in rows.values()} == {"finished"}
+    front = sorted((path / "front").glob("*.yaml"))
+    assert [file.stem for file in front] == sorted(name for name, row in rows.items() if row["front"])
+    assert (path / "pictures" / "pareto.png").exists()
+    for file in front:
+        run_dir = tmp_path / file.stem
+        assert main(["run", "--config", str(file), "--run_dir", str(run_dir)]) == 0
+        summary = json.loads((run_dir / "summary.json").read_text())
+        assert [summary[name] for name in (METRIC, "traffic/mib")] == [
+            float(rows[file.stem][name]) for name in (METRIC, "traffic/mib")
+        ]
 
 
 def lies_in_shared_memory(address: int) -> bool:

@@ -222,6 +222,23 @@ def test_a_trial_that_hangs_has_failed_when_its_time_is_up(tmp_path: Path):
     assert set(others) == {"finished"}
 
 
+def test_a_study_is_extended_and_repeats_its_new_best(whole: tuple[Path, int, str, list[int]], tmp_path: Path):
+    """And a finished trial whose result was edited is noticed before anything starts."""
+    shutil.copytree(whole[0].parent, tmp_path / "folder")
+    study = tmp_path / "folder" / "study"
+    before = {path.parent: path.read_bytes() for path in study.glob("trials/*/*/summary.json")}
+    command = Command(tmp_path / "folder", "--resume", "study", "--limits.trials", "6")
+    code, output = command.end()
+    assert (code, command.left()) == (0, []), output
+    assert "6 trials: 6 finished" in output
+    assert len(rows_of(study)) == 6
+    for path, content in before.items():
+        assert (path / "summary.json").read_bytes() == content
+    summary = study / "trials" / "0002" / "seed-3" / "summary.json"
+    summary.write_text(summary.read_text().replace('"seed": 3', '"seed": 3 '))
+    assert main(["tune", "--resume", str(study)]) == 2
+
+
 def test_failed_trials_are_listed_and_the_others_go_on(tmp_path: Path):
     folder = prepared_folder(tmp_path, 0.0, space={"algorithm.rate": {"grid": [0.1, 0.5, 0.9]}}, limits={}, seeds=[0])
     corner = yaml.safe_load((folder / "study-to-run.yaml").read_text())
@@ -229,7 +246,7 @@ def test_failed_trials_are_listed_and_the_others_go_on(tmp_path: Path):
     code, output = command.end()
     assert (code, command.left()) == (0, []), output
     assert corner["limits"] == {}
-    assert "3 trials: 2 finished, 0 stopped early, 1 failed" in output
+    assert "4 trials: 3 finished, 0 stopped early, 1 failed" in output
     assert "RuntimeError: rate 0.5 fails" in output
     (failed,) = [row for row in rows_of(folder / "study") if row["status"] == "failed"]
     assert (failed["rounds"], failed["val/weighted_accuracy"]) == ("2", "")
@@ -239,7 +256,7 @@ def test_failed_trials_are_listed_and_the_others_go_on(tmp_path: Path):
 def test_best_yaml_of_population_based_training_replays_its_schedule(tmp_path: Path):
     pbt = {"perturbation_interval": 2, "quantile_fraction": 0.5, "synch": True}
     changes = {
-        "base": base(rounds=8), "space": {"algorithm.eta_g": {"uniform": [0.0, 0.9]}}, "limits": {"trials": 4},
+        "base": base(rounds=8), "space": {"algorithm.eta_g": {"uniform": [0.0, 0.9]}}, "limits": {"trials": 5},
         "scheduler": {"class_path": "PopulationBasedTraining", "init_args": pbt},
     }  # fmt: skip
     study_file(tmp_path, **changes)
@@ -250,7 +267,7 @@ def test_best_yaml_of_population_based_training_replays_its_schedule(tmp_path: P
     schedules = {path.parent.name: json.loads(path.read_text()) for path in study.glob("trials/*/stages.json")}
     assert len(schedules) == 4
     assert any(len(stages) > 1 for stages in schedules.values())  # somebody took over another's models
-    for row in rows_of(study):
+    for row in rows_of(study)[1:]:  # the first is the base's own setting, which nobody changes
         run_dir, stages = tmp_path / f"again-{row['trial_id']}", schedules[row["trial_id"]]
         content = yaml.safe_load((study / "trials" / row["trial_id"] / "config.yaml").read_text())
         kept = content["algorithm"]["init_args"]["stages"]

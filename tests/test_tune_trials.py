@@ -133,6 +133,19 @@ def test_a_trial_that_a_limit_ended_goes_on_when_the_study_does(tmp_path: Path):
     assert run_all(again, FIGURES) == xs(0, 1)
 
 
+def test_a_trial_whose_result_came_when_the_study_ended_is_finished(tmp_path: Path):
+    """As the one that reaches the target: Ray ends the study before it says that the trial is over."""
+    trials = new_trials(tmp_path, xs(1), 2)
+    for number, last in ((0, told(0.3)), (1, told(0.2, error="too warm", finished=False))):
+        trials.next()
+        trials.told(number, last)
+    trials.close()
+    assert [record.status for record in trials.records.values()] == ["finished", "failed"]
+    again = new_trials(tmp_path, xs(1), 2)
+    again.load()
+    assert again.over
+
+
 @pytest.mark.parametrize("file", ["summary.json", "seed-1/metrics.csv", "trial.json"])
 @pytest.mark.parametrize("damage", ["edit", "delete"])
 def test_a_finished_trial_whose_files_changed_is_noticed(file: str, damage: str, tmp_path: Path):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
 
 from lit_cfl.columns import choosable_columns, higher_is_better, main_column
 from lit_cfl.config_errors import nearest
@@ -53,9 +53,10 @@ class Objective:
         return [self.metric] if self.second is None else [self.metric, self.second]
 
     @property
-    def directions(self) -> list[str]:
+    def directions(self) -> list[Literal["minimize", "maximize"]]:
         """Of all that is optimised, as Optuna says it."""
-        return [f"{self.mode}imize", "minimize"][: len(self.metrics)]
+        first: Literal["minimize", "maximize"] = "minimize" if self.mode == "min" else "maximize"
+        return [first] if self.second is None else [first, "minimize"]
 
     @property
     def mode(self) -> str:

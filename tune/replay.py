@@ -19,10 +19,12 @@ from lit_cfl.experiment import Experiment
 from lit_cfl.local.work import LocalWork
 from lit_cfl.run_directory import RunDirectory, write_config
 from lit_cfl.tune.record import RECORD
+from lit_cfl.tune.time_limit import FILE as TOO_LONG
 
 Stages = list[tuple[int, dict[str, Any]]]  # the first round, the values that hold from it on
 _STAGES = "stages.json"
-_LEFT_OUT = (RECORD, ".lock", "summary.json", "error.txt", "wandb", "pictures", ".*.tmp")  # of what a run goes on from
+# of a directory, what a run does not go on from:
+_LEFT_OUT = (RECORD, TOO_LONG, ".lock", "summary.json", "error.txt", "wandb", "pictures", ".*.tmp")
 _OF_ITS_OWN = ("wandb", "pictures")  # what a trial keeps that goes on from itself
 _IDENTITY = "environment.json"  # has the id of the W&B run
 
@@ -142,9 +144,9 @@ def kept_stages(path: Path) -> Stages | None:
 
 
 def clear(path: Path, kept: Sequence[str] = ()) -> None:
-    """Empties a directory but for what is kept, and for the study's record of the trial."""
+    """Empties a directory but for what is kept, and for what the study notes of the trial."""
     for entry in path.iterdir() if path.exists() else ():
-        if entry.name in (*kept, RECORD):
+        if entry.name in (*kept, RECORD, TOO_LONG):
             continue
         if entry.is_dir():
             shutil.rmtree(entry)

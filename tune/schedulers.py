@@ -90,9 +90,9 @@ class Groups(TrialScheduler):
     """
 
     def __init__(self, of_algorithm: Mapping[str, TrialScheduler]) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # Ray's
         self.of_algorithm = dict(of_algorithm)
-        self._free = FIFOScheduler()
+        self._free = FIFOScheduler()  # type: ignore[no-untyped-call]  # Ray's
 
     @property
     def _all(self) -> list[TrialScheduler]:
@@ -132,7 +132,8 @@ class Groups(TrialScheduler):
         self._ask(tune_controller, trial, "on_trial_remove")
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        chosen = (one.choose_trial_to_run(_Seen(tune_controller, self, one)) for one in self._all)
+        seen: list[tuple[TrialScheduler, Any]] = [(one, _Seen(tune_controller, self, one)) for one in self._all]
+        chosen = (one.choose_trial_to_run(own) for one, own in seen)
         return min((trial for trial in chosen if trial is not None), key=lambda trial: trial.trial_id, default=None)
 
     def debug_string(self) -> str:

@@ -66,7 +66,8 @@ def searcher(study: Study, space: Space, objective: Objective | None = None) -> 
         return OfRay(kind, given, study.search_seed, space, objective)
     if issubclass(kind, BasicVariantGenerator):
         kind, given = RandomSampler, {k: v for k, v in given.items() if k != "max_concurrent"}
-    return Optuna(TPESampler if issubclass(kind, OptunaSearch) else kind, given, study.search_seed, space, objective)
+    sampler: Any = TPESampler if issubclass(kind, OptunaSearch) else kind
+    return Optuna(sampler, given, study.search_seed, space, objective)
 
 
 def _require_usable(kind: type, given: Mapping[str, Any], study: Study, space: Space) -> None:
@@ -172,7 +173,7 @@ class OfRay:
         self._asked: set[int] = set()
 
     def ask(self, number: int) -> dict[str, Any] | None:
-        values = self._searcher.suggest(str(number))
+        values: Any = self._searcher.suggest(str(number))
         if values is None or values == RaySearcher.FINISHED:
             return None
         self._asked.add(number)
@@ -183,6 +184,6 @@ class OfRay:
         if number in self._asked:
             told = {self._metric: figure} if over else None  # else it would take the last figure for the final one
             self._searcher.on_trial_complete(str(number), result=told, error=result.status == FAILED_STATUS)
-        elif over:
+        elif over and figure is not None:
             with suppress(NotImplementedError, TypeError):  # not every searcher can be told of what it did not ask
                 self._searcher.add_evaluated_point(dict(values), figure)

@@ -57,11 +57,14 @@ class TrialSource(SearchAlgorithm):
         return self._finished or self._trials.over
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        self._trials.told(int(trial_id), _figures(result))
+        self._trials.told(int(trial_id), _figures(result), values=self._values(trial_id))
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        values = self._space.values_of(self._begun[trial_id].config)  # population based training changes them
-        self._trials.ended(int(trial_id), _figures(result or {}), died=error, values=values)
+        self._trials.ended(int(trial_id), _figures(result or {}), died=error, values=self._values(trial_id))
+
+    def _values(self, trial_id: str) -> dict[str, Any]:
+        """Of a trial now: population based training changes them."""
+        return self._space.values_of(self._begun[trial_id].config)
 
 
 def _figures(result: Mapping[str, Any]) -> dict[str, Any]:

@@ -144,9 +144,10 @@ class Trials:
                 f"{self.trained} trials; a larger space, or another search_seed, has others"
             )
 
-    def told(self, number: int, told: Mapping[str, Any]) -> None:
-        """A trial goes on."""
+    def told(self, number: int, told: Mapping[str, Any], **changes: Any) -> None:
+        """A trial reports; its final report is no end yet, for it may still be asked for a checkpoint."""
         self._live[number] = dict(told)
+        self.records[number] = replace(self.records[number], **changes)
 
     def ended(self, number: int, told: Mapping[str, Any], died: bool = False, **changes: Any) -> None:
         """A trial is over.
@@ -166,9 +167,12 @@ class Trials:
                 self._tell(record)
 
     def close(self) -> None:
-        """The study is over: what is known of trials that a limit ended is kept."""
-        for number, told in self._live.items():
-            self._keep(replace(self.records[number], told=told))
+        """The study is over: what is known of trials that a limit ended is kept; some had just given their result."""
+        for number, told in list(self._live.items()):
+            if told.get(FINISHED) or told.get(ERROR):
+                self.ended(number, told)
+            else:
+                self._keep(replace(self.records[number], told=told))
         self._live.clear()
 
     def result_of(self, record: TrialRecord) -> TrialRecord:
@@ -177,7 +181,8 @@ class Trials:
 
     def last_told(self, record: TrialRecord) -> Mapping[str, Any]:
         """The last figures of a trial, which may be running."""
-        return self._live.get(record.number, record.told)
+        told: Mapping[str, Any] = self._live.get(record.number, record.told)
+        return told
 
     def _tell(self, record: TrialRecord) -> None:
         """Tells the searcher how a trial ended; of a setting outside the space it knows nothing."""
