@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from lit_cfl.tune.launching.parcel import _packages
+
 ROOT = Path(__file__).parents[1]
 LINKED = ("datamodules", "tune")  # at the top of the repository, links to them in lit_cfl/
 TINY = ["run", "--config", "quickstart", "--tiny", "--run_dir"]
@@ -92,14 +94,25 @@ def members(folder: Path) -> Counter[str]:
         return Counter(opened.namelist())
 
 
+def modules() -> set[str]:
+    """Every module of the checkout by its place in the package."""
+    found = {f"lit_cfl/{file.relative_to(ROOT / 'lit_cfl')}" for file in (ROOT / "lit_cfl").rglob("*.py")}
+    for name in LINKED:  # of which `rglob` sees nothing below lit_cfl/
+        found |= {f"lit_cfl/{name}/{file.relative_to(ROOT / name)}" for file in (ROOT / name).rglob("*.py")}
+    return found
+
+
+def test_what_is_launched_holds_each_module_once():
+    found = _packages()
+    assert found.keys() == modules()
+    assert len({file.resolve() for file in found.values()}) == len(found)
+
+
 def test_a_wheel_holds_each_module_once_and_nothing_beside_lit_cfl(built: Path):
     found = members(built / "wheel")
     assert set(found.values()) == {1}
     assert {name.split("/")[0].partition("-")[0] for name in found} == {"lit_cfl"}
-    expected = {f"lit_cfl/{file.relative_to(ROOT / 'lit_cfl')}" for file in (ROOT / "lit_cfl").rglob("*.py")}
-    for name in LINKED:  # of which `rglob` sees nothing below lit_cfl/
-        expected |= {f"lit_cfl/{name}/{file.relative_to(ROOT / name)}" for file in (ROOT / name).rglob("*.py")}
-    assert {name for name in found if name.endswith(".py")} == expected
+    assert {name for name in found if name.endswith(".py")} == modules()
     configs = {f"lit_cfl/configs/{file.relative_to(ROOT / 'configs')}" for file in (ROOT / "configs").rglob("*.yaml")}
     assert {name for name in found if name.endswith(".yaml")} == configs
 
