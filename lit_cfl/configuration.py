@@ -282,7 +282,7 @@ def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[
 def _shape(examples: Examples) -> dict[str, object]:
     """What a net of ours may ask of the data."""
     vocabulary = examples.vocabulary if examples.embeddings is None else 0  # with embeddings, nets never see an id
-    shape = {"input_shape": list(examples.input_shape), "num_labels": examples.num_outputs or None}
+    shape: dict[str, object] = {"input_shape": list(examples.input_shape), "num_labels": examples.num_outputs or None}
     return shape | {"vocabulary": vocabulary}
 
 
@@ -301,7 +301,7 @@ def _instantiated(parser: ArgumentParser, read: Namespace) -> Namespace:
             raise
 
     try:
-        return parser.instantiate(read, instantiators=[(construct, object, True)])
+        built: Namespace = parser.instantiate(read, instantiators=[(construct, object, True)])
     except Exception as error:
         if not said:
             raise InputError(str(error)) from error
@@ -309,6 +309,7 @@ def _instantiated(parser: ArgumentParser, read: Namespace) -> Namespace:
         if isinstance(cause, InputError):
             raise cause from error
         raise InputError(f"{kind.__name__} raised {type(cause).__name__}: {cause}{in_line(cause)}") from cause
+    return built
 
 
 def _dropped_arguments(read: Namespace) -> list[str]:
