@@ -5,7 +5,6 @@ from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 
 from lit_cfl.scores import ACCURACY, Score
 
@@ -40,10 +39,10 @@ def learning_curve(runs: Mapping[str, Sequence[Mapping[str, Any]]], score: Score
     name_score(axes, score)
     if score == ACCURACY:
         axes.set_ylim(0, 1)
-    styles = [Line2D([], [], color="black", linestyle=_LINES[column][0], label=_LINES[column][1])
-              for column in _LINES if column in shown]  # fmt: skip
-    handles = [*axes.get_legend_handles_labels()[0], *styles]
-    axes.legend(handles=handles, frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5))
+    for column, (style, title) in _LINES.items():
+        if column in shown:
+            axes.plot([], [], style, color="black", label=title)
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5))
     axes.set_title(" and ".join(runs).replace("$", r"\$"), fontsize=11)
     return figure
 

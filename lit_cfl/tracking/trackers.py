@@ -5,14 +5,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lightning.pytorch.loggers import Logger
-
-from lit_cfl.errors import InputError
 from lit_cfl.look import Look
 from lit_cfl.pictures.folder import PICTURES, PictureFolder
 from lit_cfl.pictures.options import Format
 from lit_cfl.tracking.artifacts import Models
-from lit_cfl.tracking.beside import Beside, Guard, Row, Status
+from lit_cfl.tracking.beside import Beside, Row, Status
+from lit_cfl.tracking.loggers import Loggers
 from lit_cfl.tracking.options import Tracking
 from lit_cfl.tracking.weights_and_biases import WandbRun
 
@@ -25,9 +23,9 @@ class Trackers:
         name: of the run.
         path: the run directory: pictures and W&B keep their files there.
         config: logged as hyper-parameters, folders left out.
-        run_id: of the W&B run; a resumed run goes on under it.
-        rows: of `metrics.csv` before this process begins; W&B is given those that it lacks.
-        logged: the last round that was logged before the run was resumed, 0 = none; up to it, none is logged again.
+        run_id: of the W&B run, and of the folder of TensorBoard's files; a resumed run goes on under it.
+        rows: of `metrics.csv` before this process begins; W&B and TensorBoard are given those that they lack.
+        logged: the last round that an earlier process wrote a row of, 0 = none.
         formats: of the pictures; empty = none are drawn.
 
     Raises:
@@ -38,14 +36,13 @@ class Trackers:
         self, tracking: Tracking, name: str, path: Path, config: Row, run_id: str | None,
         rows: Sequence[Row] = (), logged: int = 0, formats: Sequence[Format] = (),
     ) -> None:  # fmt: skip
-        self._logged, mode = logged, tracking.asked()
-        self._loggers = [(Guard(type(logger).__name__), logger) for logger in map(_built, tracking.loggers)]
+        mode, known = tracking.asked(), [_known(row) for row in rows]
         plain = {key: _without_folders(value) for key, value in config.items() if key != "code"}
-        for guard, logger in self._loggers:
-            guard(partial(logger.log_hyperparams, plain))
+        own = None if run_id is None else f"{name}-{run_id}"
+        self._loggers = Loggers(tracking.loggers, own, plain, known, logged)
         folder = PictureFolder(path / PICTURES, formats)
         begin = partial(WandbRun, tracking, mode, name, path, plain, run_id, logged)
-        self._beside = Beside(folder, None if mode == "disabled" else begin, [_known(row) for row in rows])
+        self._beside = Beside(folder, None if mode == "disabled" else begin, known)
 
     def log(self, row: Row, look: Look | None = None) -> None:
         """Logs a row of `metrics.csv`; blanks are left out.
@@ -56,9 +53,7 @@ class Trackers:
         """
         numbers = _known(row)
         self._beside.log(numbers, look)
-        if row["round"] > self._logged:
-            for guard, logger in self._loggers:
-                guard(partial(_log, logger, numbers))
+        self._loggers.log(numbers)
 
     def conclude(self, summary: Row, look: Look | None, models: Callable[[], Models]) -> None:
         """What is known at the end: W&B gets the summary, the models, the memberships and the partition.
@@ -72,26 +67,13 @@ class Trackers:
 
     def finish(self, status: Status) -> bool:
         """Ends them all. Returns whether the pictures of the end were drawn."""
-        for guard, logger in self._loggers:
-            guard(partial(logger.finalize, status))
+        self._loggers.finish(status)
         return self._beside.finish(status)
 
 
 def _known(row: Row) -> dict[str, Any]:
     """What is not blank."""
     return {name: value for name, value in row.items() if value is not None}
-
-
-def _log(logger: Logger, numbers: Row) -> None:
-    logger.log_metrics(dict(numbers), step=int(numbers["round"]))
-    logger.save()
-
-
-def _built(build: Callable[[], Logger]) -> Logger:
-    try:
-        return build()
-    except ImportError as error:
-        raise InputError(f"a logger of tracking.loggers cannot be built: {error}") from error
 
 
 def _without_folders(value: Any) -> Any:
