@@ -79,7 +79,8 @@ class ArrayData(PooledDataModule):
 
     def pool(self) -> Pool:
         arrays = self.arrays if self.source is None else read_source(Path(self.source))
-        x, y = (torch.from_numpy(_numbers(name, arrays[name])) if name in arrays else None for name in ("x", "y"))
+        x = torch.from_numpy(_numbers("x", arrays["x"]))
+        y = torch.from_numpy(_numbers("y", arrays["y"])) if "y" in arrays else None
         examples = examples_of(x, y, self.num_labels, self.scale, self.channels)
         if "client" in arrays:
             client = _column("client", arrays["client"], len(x))

@@ -1,22 +1,34 @@
 """`lit-cfl dashboard`: a W&B workspace with a panel for every metric of `docs/results.md`."""
 
+import json
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
-from lit_cfl.columns import METRICS
+from lit_cfl.columns import metric_columns
 from lit_cfl.errors import InputError, LineParser
+from lit_cfl.scores import CLASSIFIER, Scores, recorded_scores
 
-SECTIONS: dict[str, tuple[str, ...]] = {
-    "Accuracy": tuple(name for name in METRICS if name.endswith("accuracy") and not name.startswith("clusters/")),
-    "Loss": tuple(name for name in METRICS if name.endswith(("/loss", "/discrepancy"))),
-    "Clusters": tuple(name for name in METRICS if name.startswith(("clusters/", "clients/"))),
-    "Traffic": tuple(name for name in METRICS if name.startswith("traffic/")),
-    "Time": tuple(name for name in METRICS if name.startswith("time/")),
-    "Shift": tuple(name for name in METRICS if name.startswith("shift/")),
-    "Of single algorithms": ("clusters/inertia", "clusters/objective", "shift/detected", "shift/migrated"),
-}  # all of METRICS but the round, which is the x-axis
-_OPEN = ("Accuracy", "Clusters")
+
+def sections(scores: Scores) -> dict[str, tuple[str, ...]]:
+    """The metrics of a task with these scores by section: all but the round, which is the x-axis."""
+    metrics = metric_columns(scores)
+    losses = tuple(name for name in metrics if name.endswith(("/loss", "/discrepancy")))
+    of_scores = (name for name in metrics if name.startswith(("val/", "test/")) and name not in losses)
+    return {
+        "Accuracy" if scores == CLASSIFIER else "Scores": tuple(of_scores),
+        "Loss": losses,
+        "Clusters": tuple(name for name in metrics if name.startswith(("clusters/", "clients/"))),
+        "Traffic": tuple(name for name in metrics if name.startswith("traffic/")),
+        "Time": tuple(name for name in metrics if name.startswith("time/")),
+        "Shift": tuple(name for name in metrics if name.startswith("shift/")),
+        "Of single algorithms": ("clusters/inertia", "clusters/objective", "shift/detected", "shift/migrated"),
+    }
+
+
+SECTIONS = sections(CLASSIFIER)
+_OPEN = ("Accuracy", "Scores", "Clusters")
 _PROJECT = "lit-cfl"  # that of tracking.project, unless it is told otherwise
 
 
@@ -30,16 +42,25 @@ def dashboard(arguments: Sequence[str]) -> int:
     parser.add_argument("--entity", help="user or team (default: the one that is logged in)")
     parser.add_argument("--name", default="Lit-CFL", help="of the workspace (default: %(default)s)")
     parser.add_argument("--list", action="store_true", help="only print the panels; needs no account")
+    parser.add_argument("--run", metavar="RUN_DIR", help="a finished run whose scores to show (default: accuracy)")
     given = parser.parse_args(list(arguments))
+    scores = CLASSIFIER if given.run is None else _scores_of(Path(given.run))
     if given.list:
-        for section, metrics in SECTIONS.items():
+        for section, metrics in sections(scores).items():
             print(f"{section}: {', '.join(metrics)}")
         return 0
-    print(_saved(given.project, given.entity, given.name))
+    print(_saved(given.project, given.entity, given.name, scores))
     return 0
 
 
-def workspace(project: str, entity: str, name: str) -> Any:
+def _scores_of(path: Path) -> Scores:
+    try:
+        return recorded_scores(json.loads((path / "summary.json").read_text()))
+    except (OSError, ValueError) as error:
+        raise InputError(f"--run {path} is no finished run: its summary.json cannot be read ({error})") from error
+
+
+def workspace(project: str, entity: str, name: str, scores: Scores = CLASSIFIER) -> Any:
     """The workspace, not yet saved: sections of line plots over rounds.
 
     Raises:
@@ -50,23 +71,23 @@ def workspace(project: str, entity: str, name: str) -> Any:
         workspaces = import_module("wandb_workspaces.workspaces")
     except ModuleNotFoundError as error:
         raise InputError('the dashboard needs wandb-workspaces: pip install "lit-cfl[dashboard]"') from error
-    sections = [
+    shown = [
         workspaces.Section(
             name=section,
             panels=[panels.LinePlot(title=metric, x="round", y=[metric]) for metric in metrics],
             is_open=section in _OPEN,
         )
-        for section, metrics in SECTIONS.items()
+        for section, metrics in sections(scores).items()
     ]
-    return workspaces.Workspace(project=project, entity=entity, name=name, sections=sections)
+    return workspaces.Workspace(project=project, entity=entity, name=name, sections=shown)
 
 
-def _saved(project: str, entity: str | None, name: str) -> str:
+def _saved(project: str, entity: str | None, name: str, scores: Scores) -> str:
     """Saves the workspace; returns its address."""
     import wandb
 
     try:
-        made = workspace(project, entity or wandb.Api().default_entity or "", name)
+        made = workspace(project, entity or wandb.Api().default_entity or "", name, scores)
         made.save()
     except InputError:
         raise

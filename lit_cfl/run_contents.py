@@ -115,8 +115,8 @@ def client_rows(data: FederatedData, evaluations: Sequence[Evaluation], num_scor
         cluster[evaluation.clients] = evaluation.index
         test = evaluation.scores.get("test")
         if test is not None:
-            columns = [*map(test.of_clients, range(num_scores)), test.loss / test.count]
-            figures[evaluation.clients] = torch.stack(columns, dim=1)
+            of_each = [*map(test.of_clients, range(num_scores)), test.loss / test.count]
+            figures[evaluation.clients] = torch.stack(of_each, dim=1)
     newcomers = torch.zeros_like(cluster) if data.newcomers is None else data.newcomers.long()
     whole = torch.stack([cluster, data.true_clusters, data.train.sizes, data.validation.sizes, data.test.sizes], 1)
     for start in range(0, data.num_clients, _ROWS_AT_ONCE):

@@ -56,6 +56,17 @@ def test_panels_are_listed_without_an_account(capsys: pytest.CaptureFixture[str]
     assert "Traffic: traffic/models_down, traffic/models_up, traffic/mib" in capsys.readouterr().out
 
 
+def test_panels_are_of_the_scores_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "summary.json").write_text('{"test/min_weighted_mae": 0.5, "test/max_weighted_r": 0.25, "seed": 0}')
+    assert dashboard(["--list", "--run", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("Scores: val/weighted_mae, val/mean_mae, val/std_mae, val/worst10_mae, val/weighted_r, ")
+    assert "test/global_r\nLoss: val/loss, test/loss, train/loss, train/discrepancy\n" in shown
+    assert "/weighted_accuracy" not in shown
+    with pytest.raises(InputError, match=r"nowhere is no finished run: its summary\.json cannot be read"):
+        dashboard(["--list", "--run", "nowhere"])
+
+
 @pytest.mark.parametrize("key", ["", "a" * 40], ids=["no key", "no network"])
 def test_without_a_key_or_a_network_it_says_what_to_do(key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("wandb_workspaces", reason="needs the extra dashboard")

@@ -17,10 +17,12 @@ import numpy as np
 import pytest
 import torch
 from conftest import ids
+from test_tasks import language, numbers, regression, sentences
 from torch import Tensor, nn
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.errors import DivergedError, InputError, Interrupted, Notice, WorkersLostError
+from lit_cfl.evaluation import score_clients
 from lit_cfl.local import ray_cluster, ray_pool
 from lit_cfl.local.engine import Engine, LocalTraining, TaskFactory
 from lit_cfl.local.engines import build_engine
@@ -150,6 +152,19 @@ def test_result_is_bit_for_bit_that_of_one_engine_alone(workers: str, task: Task
             assert torch.equal(fitted.trained, expected.trained)
             assert torch.equal(fitted.losses[fitted.trained], expected.losses[fitted.trained])
     assert fitted.trained.all()
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(("task", "module"), [(regression, numbers), (language, sentences)])
+def test_tasks_with_other_labels_and_scores_have_the_result_of_one_engine_alone(cluster: None, task, module):
+    data, found = module().federated(0), []
+    for plan in (replace(DOUBLE, engine="stacked"), replace(DOUBLE, engine="ray", workers=2)):
+        engine = build_engine(task, plan, 11, LocalTraining(2, 4))
+        rows = engine.at(1, data).fit(engine.initial(0)[None], ids(0, 1)).rows
+        scores = score_clients(engine, rows, ids(0, 1), ids(0, 1), data, "test")
+        found.append([rows, scores.loss, scores.sums, scores.weights])
+        engine.close()
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(*found, strict=True))
 
 
 @pytest.mark.ray

@@ -176,15 +176,14 @@ def pareto(rows: Sequence[Row], objective: Objective) -> Figure | None:
     figure = Figure(figsize=(7, 4.2), layout="constrained")
     axes = figure.subplots()
     front = pareto_front(rows, objective)
+    what = objective.scores[0].title if objective.metric == objective.usual else objective.metric
     others = [row for row in rows if row not in front]
     axes.scatter([row[TRAFFIC] for row in others], [row[objective.metric] for row in others], color=_GREY, s=26)
     costs_of_front, best = [row[TRAFFIC] for row in front], [row[objective.metric] for row in front]
     axes.plot(costs_of_front, best, "-o", color=_RED, drawstyle="steps-post", label="Pareto front")
     if max(costs) > 20 * min(costs) > 0:
         axes.set_xscale("log")
-    axes.set(xlabel=f"{TRAFFIC} (finished trials)", ylabel=objective.metric, title="What accuracy costs")
-    if objective.metric != "val/weighted_accuracy":
-        axes.set_title(f"What {objective.metric} costs")
+    axes.set(xlabel=f"{TRAFFIC} (finished trials)", ylabel=objective.metric, title=f"What {what} costs")
     axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     return figure
 

@@ -64,7 +64,7 @@ class Assignment:
     Args:
         models: `[K, d]`.
         index: int64 `[clients asked for]`, -1 = nobody yet.
-        extra: further rows `[d]` by name; `global` is scored as `test/global_accuracy`.
+        extra: further rows `[d]` by name; `global` is scored as `test/global_<score>`.
     """
 
     models: Tensor

@@ -81,7 +81,7 @@ def _returned(module: LightningModule, batch: Batch) -> Sequence[Any]:
     return losses_of(module, batch), module(batch[0]).argmax(-1) == batch[1]
 
 
-def _require_kind(name: str, score: Score, values: Any, weights: Any, size: tuple[int]) -> None:
+def _require_kind(name: str, score: Score, values: Any, weights: Any, size: tuple[int, ...]) -> None:
     for what, given in (("values", values), ("weights", weights)):
         if not isinstance(given, Tensor) or given.shape != size or given.is_complex():
             raise InputError(

@@ -31,10 +31,11 @@ class Regression(Task):
     def predict_step(self, batch: Batch | Tensor, batch_idx: int = 0) -> Tensor:
         """Predicted numbers `[n]`."""
         inputs = batch if isinstance(batch, Tensor) else batch[0]
-        return self(inputs).flatten()
+        predicted: Tensor = self(inputs)
+        return predicted.flatten()
 
     def _errors(self, batch: Batch) -> Tensor:
-        predicted = self(batch[0])
+        predicted: Tensor = self(batch[0])
         if predicted.shape == (len(batch[1]), 1):
             predicted = predicted[:, 0]
         if predicted.shape != batch[1].shape:
