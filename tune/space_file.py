@@ -100,7 +100,8 @@ def _distribution(kind: str, values: Any, step: Any) -> Distribution:
     if kind in ("choice", "grid"):
         return OneOf(tuple(values), grid=kind == "grid")
     if kind in ("randint", "lograndint"):
-        return Integers(*values, log=kind == "lograndint")
+        low, high = values
+        return Integers(low, high, kind == "lograndint")
     low, high, rounded = (*values, 0.0 if step is None else step)[:3]
     return Uniform(low, high, kind == "loguniform", rounded)
 
