@@ -224,3 +224,30 @@ def test_a_tiny_comparison_says_that_it_is_not_paired():
     (row,) = table("c/runs.csv")
     assert (row["algorithm"], row["seed"], row["rounds"]) == ("FedAvg", 4, 1)
     assert "not paired" in Path("c/results.md").read_text()
+
+
+def test_full_disk_at_the_end_leaves_what_is_known_on_the_screen(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    tables: list[str] = []
+    replace = Path.replace
+
+    def full(self: Path, target: Path) -> Path:
+        if target.parent.name == "pictures" and target.parent.parent.name == "c":
+            raise OSError(28, "No space left on device")
+        if target.parent.name == "c":
+            tables.append(target.name)
+        return replace(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", full)
+        assert main([*SMALL, "--algorithms", "FedAvg", "IFCA", "--compare_dir", "c"]) == 2
+    said = capsys.readouterr()
+    assert "IFCA" in said.out
+    assert (
+        "pictures/curve.png could not be written (No space left on device). What is known is printed above" in said.err
+    )
+    assert "lit-cfl compare --resume" in said.err
+    assert {"results.md", "results.csv", "results.tex", "runs.csv"} <= set(tables)
+    assert main(["compare", "--resume", "c"]) == 0
+    assert Path("c/pictures/curve.png").exists()

@@ -9,8 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 
+from lit_cfl import load_run
 from lit_cfl.cli import main
+from lit_cfl.errors import InputError, Notice
+from lit_cfl.run_directory import recorded_run_id, write_config
 from lit_cfl.scores import ACCURACY, recorded_scores
 from lit_cfl.tables import read_table
 
@@ -136,3 +140,61 @@ def test_missing_own_module_is_named(capsys: pytest.CaptureFixture[str]):
 def test_pages_fit_a_screen():
     for page in PAGES:
         assert len((DOCS / f"{page}.md").read_text().splitlines()) <= (240 if page == "own_model" else 100)
+
+
+EVIL = """
+from pathlib import Path
+
+from lit_cfl.algorithms import FedAvg
+
+Path(__file__).with_name("ran").touch()
+
+
+class Evil(FedAvg):
+    pass
+"""
+
+
+def poisoned(run: Path, name: str) -> None:
+    """Makes the run one of a class in its own directory."""
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["algorithm"]["class_path"] = name
+    write_config(run, config, recorded_run_id(run))
+    (run / "evil_code.py").write_text(EVIL)
+
+
+@pytest.mark.parametrize("name", ["evil_code.Evil", "runs.x.evil_code.Evil"])
+@pytest.mark.parametrize("here", [".", "runs/x"])
+def test_no_code_is_loaded_from_the_directory_that_is_opened(
+    name: str, here: str, empty_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    words = ["--config", "quickstart", "--algorithm", "FedAvg", "--baseline", "null", "--tiny", "--run_dir", "runs/x"]
+    assert main(["run", *words]) == 0
+    run = empty_folder / "runs" / "x"
+    poisoned(run, name)
+    monkeypatch.chdir(run if here == "runs/x" else empty_folder)
+    monkeypatch.syspath_prepend(Path.cwd())  # as `python -m` has it
+    for command in (["evaluate", str(run)], ["run", "--resume", str(run)], ["assign", str(run), "--data.seed", "3"]):
+        assert main(command) == 2
+        assert "evil_code" in capsys.readouterr().err
+    with pytest.raises(InputError, match="evil_code"):
+        load_run(run)
+    assert not (run / "ran").exists()
+
+
+def test_relative_folder_of_code_is_refused(capsys: pytest.CaptureFixture[str]):
+    assert main(["run", "--config", "quickstart", "--baseline", "null", "--tiny", "--run_dir", "run"]) == 0
+    config = yaml.safe_load(Path("run/config.yaml").read_text())
+    write_config(Path("run"), config | {"code": ["run"]}, recorded_run_id(Path("run")))
+    capsys.readouterr()
+    assert main(["run", "--resume", "run"]) == 2
+    assert "code names 'run', which is no absolute folder" in capsys.readouterr().err
+
+
+def test_opening_a_run_names_the_code_that_it_loads(empty_folder: Path, capsys: pytest.CaptureFixture[str]):
+    unpack("own_data")
+    assert main(["run", "--config", "sensors.yaml", "--run_dir", "run", "--tiny"]) == 0
+    with pytest.warns(Notice, match="opening run loads code") as told:
+        load_run("run")
+    notices = [str(one.message) for one in told if one.category is Notice and "opening" in str(one.message)]
+    assert notices == [f"opening run loads code that is not Lit-CFL's: sensors.Sensors from {empty_folder}"]

@@ -13,7 +13,7 @@ from lit_cfl.compare.planning import plan_comparison
 from lit_cfl.compare.results import Results, collect
 from lit_cfl.compare.tables import show_table, write_tables
 from lit_cfl.compare.view import following
-from lit_cfl.errors import Interrupted
+from lit_cfl.errors import Interrupted, SaveError
 from lit_cfl.interrupt import interruptible
 from lit_cfl.local.plan import Plan
 from lit_cfl.pictures.options import Format
@@ -38,10 +38,14 @@ def compare(arguments: Sequence[str]) -> int:
                 require_unused(path)
                 comparison.write(path)
             results = _run(comparison, path, words, screen, check)
+            trouble = _write(comparison, path, results)
     except Interrupted as stop:
         screen.say(f"Interrupted; finished runs stay. Go on with: lit-cfl compare --resume {path}")
         return 128 + stop.signum
     _show(screen, results, path)
+    if trouble is not None:
+        again = f"lit-cfl compare --resume {path}"
+        raise SaveError(f"{trouble}. What is known is printed above: make room, then write it with: {again}")
     return 1 if results.failed else 0
 
 
@@ -63,27 +67,33 @@ def _run(comparison: Comparison, path: Path, words: Words, screen: Screen, check
     total = len(comparison.names) * len(comparison.seeds)
     with following(screen, comparison, total - len(jobs)) as view:
         errors = run_jobs(jobs, _plan(comparison), words.num_cpus, view, check) if jobs else {}
-    results = collect(comparison, path, errors)
+    return collect(comparison, path, errors)
+
+
+def _write(comparison: Comparison, path: Path, results: Results) -> SaveError | None:
+    """Writes the tables, and last the picture. Returns what kept one of them from being written."""
     title = f"{comparison.name}: {', '.join(comparison.names)}"
-    write_tables(path, results, title, write_picture(path, results, comparison.first.pictures.formats))
-    return results
+    formats = comparison.first.pictures.formats if any(results.curves.values()) else []
+    try:
+        write_tables(path, results, title, f"{PICTURE}.png" if "png" in formats else None)
+        if formats:
+            write_picture(path, results, formats)
+    except SaveError as error:
+        return error
+    return None
 
 
 def _plan(comparison: Comparison) -> Plan:
     return Plan(**{key: value for key, value in vars(comparison.first.plan).items() if value is not None})
 
 
-def write_picture(path: Path, results: Results, formats: Sequence[Format]) -> str | None:
-    """Draws `pictures/curve.png` and `.pdf`, where there is anything to draw. Returns the place of the PNG."""
-    if not formats or not any(results.curves.values()):
-        return None
+def write_picture(path: Path, results: Results, formats: Sequence[Format]) -> None:
+    """Draws `pictures/curve.png` and `.pdf`."""
     from lit_cfl.compare.picture import mean_curves  # matplotlib takes a second to import
     from lit_cfl.pictures.files import write_figure
 
-    written = write_figure(
-        mean_curves(results.curves, results.rows[0]["target"], results.score), path / PICTURE, formats
-    )
-    return next((str(file.relative_to(path)) for file in written if file.suffix == ".png"), None)
+    figure = mean_curves(results.curves, results.rows[0]["target"], results.score)
+    write_figure(figure, path / PICTURE, formats)
 
 
 def _show(screen: Screen, results: Results, path: Path) -> None:

@@ -14,6 +14,7 @@ from lit_cfl.experiment import Experiment
 from lit_cfl.own_code import announce_own_code
 from lit_cfl.resume import stored_config
 from lit_cfl.run_directory import write_config
+from lit_cfl.writing import write_errors_named
 
 RECORD = "compare.yaml"
 
@@ -52,7 +53,8 @@ class Comparison:
     def write(self, path: Path) -> None:
         """A configuration an algorithm, and last the record that makes the directory a comparison."""
         for name, experiment in self.experiments.items():
-            (path / name).mkdir(exist_ok=True)
+            with write_errors_named(path / name):
+                (path / name).mkdir(exist_ok=True)
             write_config(path / name, experiment.described())
         record = {"name": self.name, "algorithms": self.names, "seeds": list(self.seeds), "target": self.target}
         write_sealed(path / RECORD, yaml.safe_dump(record, sort_keys=False, allow_unicode=True))

@@ -1,0 +1,71 @@
+"""What differs between two run directories, or comparisons: clocks and identities are left out."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import yaml
+
+from lit_cfl.tables import read_table
+
+_OF_A_PROCESS = (".lock", "SHA256SUMS", "results.md", "results.tex", "results.csv")  # ids, and times in the tables
+_CLOCKS = ("time/", "seconds", "run_id")
+
+
+def differences(path: Path, reference: Path) -> list[str]:
+    """Files that only one of them has, and files of other content."""
+    mine, other = _files(path), _files(reference)
+    found = [f"{name} is missing" for name in sorted(other - mine)]
+    found += [f"{name} is left over" for name in sorted(mine - other)]
+    return found + [
+        f"{name} differs" for name in sorted(mine & other) if content(path / name) != content(reference / name)
+    ]
+
+
+def _files(path: Path) -> set[str]:
+    return {str(file.relative_to(path)) for file in path.rglob("*") if file.is_file() and "wandb" not in file.parts}
+
+
+def content(file: Path) -> Any:
+    """What must be equal in a file."""
+    if file.name in _OF_A_PROCESS:
+        return None
+    match file.suffix:
+        case ".csv":
+            return [_without_clocks(row) for row in read_table(file)]
+        case ".json":
+            return _without_clocks(json.loads(file.read_text()))
+        case ".yaml":
+            return yaml.safe_load(file.read_text())
+        case ".npz":
+            with np.load(file) as arrays:
+                return {name: (array.dtype.str, array.tobytes()) for name, array in arrays.items()}
+        case ".pt":
+            return _bits(_without_identity(torch.load(file, weights_only=True)))
+        case _:
+            return file.read_bytes()
+
+
+def _without_clocks(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        key: _without_clocks(value) if isinstance(value, dict) else value
+        for key, value in row.items() if not key.startswith(_CLOCKS)
+    }  # fmt: skip
+
+
+def _without_identity(saved: Any) -> Any:
+    """A checkpoint without its clocks, the ids of its run and what tells of files that have clocks."""
+    if not isinstance(saved, dict) or "tables" not in saved:
+        return saved
+    left_out = ("seconds", "run_id", "environment", "tables")
+    return {key: value for key, value in saved.items() if key not in left_out}
+
+
+def _bits(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return str(value.dtype), tuple(value.shape), value.contiguous().numpy().tobytes()
+    if isinstance(value, dict):
+        return {key: _bits(item) for key, item in value.items()}
+    return [_bits(item) for item in value] if isinstance(value, list) else value
