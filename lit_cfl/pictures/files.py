@@ -1,6 +1,7 @@
 """Figures as files."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -25,7 +26,5 @@ def write_figure(figure: Figure, path: Path, formats: Sequence[Format]) -> list[
         path.parent.mkdir(parents=True, exist_ok=True)
     files = [path.with_name(f"{path.name}.{name}") for name in formats]
     for file, name in zip(files, formats, strict=True):
-        write_atomically(
-            file, lambda opened, name=name: figure.savefig(opened, dpi=_DPI, format=name, metadata=_METADATA[name])
-        )  # type: ignore[misc]  # mypy infers no default
+        write_atomically(file, partial(figure.savefig, dpi=_DPI, format=name, metadata=_METADATA[name]))
     return files
