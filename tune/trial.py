@@ -64,6 +64,6 @@ def _evolving(job: Job, path: Path, values: Mapping[str, Any]) -> Experiment:
             stages = copied(Path(source), path, values)
     elif stages is None:
         clear(path)
-        stages = [(0, dict(values))]
+        stages = [(1, dict(values))]
     experiments = [(first, job.experiment(own, path.name)) for first, own in stages]
     return with_stages(path, stages, experiments)
