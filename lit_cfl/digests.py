@@ -57,7 +57,7 @@ def read_sealed(path: Path) -> tuple[str, str | None]:
             f"{path} was changed or damaged: it does not fit the digest in its last line; put the original back "
             "(options are changed on the command line; an edited copy can be given to --config, for a new run)"
         )
-    return data.decode(), seal[1] and seal[1].decode()
+    return data.decode(), None if seal[1] is None else seal[1].decode()
 
 
 def write_sums(directory: Path, names: Iterable[str], run_id: str) -> None:

@@ -49,7 +49,7 @@ def test_a_checkpoint_holds_what_was_carried_then():
 
 @pytest.mark.parametrize(
     ("round", "last", "expected"),
-    [(0, None, True), (7, None, True), (9, 0, False), (10, 0, True), (10, 9, True), (19, 10, False), (25, 10, True)],
+    [(1, None, True), (8, None, True), (10, 1, False), (11, 1, True), (11, 10, True), (20, 11, False), (26, 11, True)],
 )
 def test_every_stretch_of_rounds_has_its_first_evaluation(round: int, last: int | None, expected: bool):
     assert due(round, last, 10) is expected

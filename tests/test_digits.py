@@ -116,7 +116,7 @@ def test_newcomers_are_the_share_asked_for(clients: int, share: float, expected:
 
 @pytest.mark.parametrize("clients", [0, 2000, -1])
 def test_number_of_clients_that_cannot_be_is_refused(clients: int):
-    with pytest.raises(InputError, match=f"{clients} clients"):
+    with pytest.raises(InputError, match=rf"{clients} clients|num_clients is {clients} "):
         Digits(num_clients=clients).federated(0)
 
 

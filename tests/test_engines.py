@@ -134,7 +134,7 @@ def test_client_that_diverges_does_not_touch_the_others(plan: str, client: int):
     others = torch.arange(len(SIZES)) != client
     assert torch.equal(rows_of(found)[others], rows_of(expected)[others])
     assert (bool(found.trained[client]), found.skipped) == (False, 2)  # client 0 has no data
-    with pytest.raises(DivergedError, match=f"client {client} diverged in round 2"):
+    with pytest.raises(DivergedError, match=f"client {client} diverged in round 3"):
         rows_of(fitted(task(NETS["mlp"]), PLANS[plan], data=broken)[0])
 
 

@@ -66,7 +66,7 @@ def test_layers_keep_their_parameters_and_shared_ones_stay_one():
 
 
 def test_compiled_stack_has_them_and_no_other(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(stacked, "CompiledSteps", lambda steps: steps)
+    monkeypatch.setattr(stacked, "CompiledSteps", lambda steps, *_: steps)
 
     def kinds(module: LightningModule) -> set[str]:
         return {type(layer).__name__ for layer in module.modules() if isinstance(layer, nn.Linear)}

@@ -89,7 +89,7 @@ def test_the_line_says_what_is_done_from_the_loading_of_the_data_on():
         assert re.match(r"FedGroup round 0/9 starting", drawn(display))
         display.doing(Activity("pre-training", 0, 3, 60))
         assert re.match(r"FedGroup round 0/9 pre-training 3 of 60 clients", drawn(display))
-        display.row(row(0))
+        display.row(row(1))
         assert re.match(r"FedGroup round 1/9 test accuracy 0.50  clusters 2 ", drawn(display))
         display.doing(Activity("training", 1, 3, 20))
         assert re.match(r"FedGroup round 1/9 test accuracy 0.50  clusters 2  training 3 of 20 clients", drawn(display))

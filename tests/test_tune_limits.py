@@ -82,6 +82,7 @@ def test_ray_records_a_study_as_often_as_it_sees_fit_and_prints_no_tracebacks(mo
     monkeypatch.setattr(ray_cluster, "connect", lambda plan: None)
     monkeypatch.setattr(ray_cluster, "disconnect", lambda: None)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.delenv("TUNE_PRINT_ALL_TRIAL_ERRORS", raising=False)  # a process that has run a study may have it
     with connected(None, Resources()):
         assert "TUNE_GLOBAL_CHECKPOINT_S" not in os.environ
         assert os.environ["TUNE_PRINT_ALL_TRIAL_ERRORS"] == "0"
