@@ -50,8 +50,8 @@ def _notes(parts: Sequence[Finished], shared: Shared | None) -> list[str]:
     names, seeds = [str(part.summary["algorithm"]) for part in parts], parts[0].summary.get("seeds")
     over = "" if shared is None else f", over the {shared.clients:g} clients that both {' and '.join(names)} score"
     means = f", means of {seeds} seeds" if seeds else ""
-    of = f"test data after the last round{over}{means}; mean and worst 10 %: of clients"
-    notes = [f"{of}; ARI: agreement with the true clusters, 1 = equal"]
+    of = f"test data, last round{over}{means}; mean, worst 10 %: of clients"
+    notes = [f"{of}; ARI: agreement with true clusters, 1 = equal"]
     for part in parts:
         summary = part.summary
         unplaced, placed = summary["clusters/unobserved"], summary["clusters/assigned"]
