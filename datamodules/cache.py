@@ -1,19 +1,23 @@
 """Arrays that took long to make, kept on the disk."""
 
+import fcntl
+import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from hashlib import blake2b
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp
+from time import time
 
 import numpy as np
 
 from lit_cfl.errors import InputError
 
 Arrays = dict[str, np.ndarray]
+_MAKING = ".making-"  # begins the name of a folder in which an entry is made
+_FRESH_SECONDS = 60.0  # such a folder may not be held yet
 
 
 def cached(key: Sequence[str], make: Callable[[], Arrays]) -> Arrays:
@@ -33,29 +37,61 @@ def cached(key: Sequence[str], make: Callable[[], Arrays]) -> Arrays:
     if place == "off":
         return make()
     folder = Path(place).expanduser()
-    entry = folder / blake2b(json.dumps(list(key)).encode(), digest_size=16).hexdigest()
+    entry = folder / hashlib.blake2b(json.dumps(list(key)).encode(), digest_size=16).hexdigest()
     arrays = _read(entry)
     if arrays is not None:
         return arrays
     with _errors_named(folder):  # before the work is done: what cannot be kept is said at once
         folder.mkdir(parents=True, exist_ok=True)
-        temporary = Path(mkdtemp(prefix=".making-", dir=folder))
-    try:
+    with _making(folder) as temporary:
         with _errors_named(folder), suppress(FileNotFoundError):
             entry.rename(temporary / "damaged")
         arrays = make()
         with _errors_named(folder):
             _write(temporary / "new", entry, arrays)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
     return arrays
+
+
+@contextmanager
+def _making(folder: Path) -> Iterator[Path]:
+    """A folder to make an entry in. Those that killed processes left behind are removed."""
+    with _errors_named(folder):
+        temporary = Path(mkdtemp(prefix=_MAKING, dir=folder))
+    with ExitStack() as held:
+        try:
+            with suppress(OSError):  # some network disks lock no folders
+                held.enter_context(_held(temporary))
+                _remove_abandoned(folder)
+            yield temporary
+        finally:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _remove_abandoned(folder: Path) -> None:
+    for left in folder.glob(f"{_MAKING}*"):
+        with suppress(OSError):  # another process was faster, or is at work there
+            if time() - left.stat().st_mtime > _FRESH_SECONDS:
+                with _held(left):
+                    shutil.rmtree(left, ignore_errors=True)
+
+
+@contextmanager
+def _held(folder: Path) -> Iterator[None]:
+    """Holds a folder until the block or the process ends. Raises OSError where somebody else does."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def _read(entry: Path) -> Arrays | None:
     """The arrays of an entry; None where it is missing, damaged, or just being replaced."""
     try:
-        arrays: Arrays = {path.stem: np.load(path, allow_pickle=False) for path in entry.glob("*.npy")}
-        return arrays if (entry / "digest").read_text() == _digest(arrays) else None
+        if (entry / "digest").read_bytes() != _digest(entry).encode():  # a damaged header may declare any size
+            return None
+        return {path.stem: np.load(path, allow_pickle=False) for path in entry.glob("*.npy")}
     except (OSError, ValueError, EOFError):
         return None
 
@@ -64,7 +100,7 @@ def _write(new: Path, entry: Path, arrays: Arrays) -> None:
     new.mkdir()
     for name, array in arrays.items():
         np.save(new / f"{name}.npy", array, allow_pickle=False)
-    (new / "digest").write_text(_digest(arrays))
+    (new / "digest").write_text(_digest(new))
     try:
         new.rename(entry)
     except OSError:
@@ -72,12 +108,13 @@ def _write(new: Path, entry: Path, arrays: Arrays) -> None:
             raise
 
 
-def _digest(arrays: Mapping[str, np.ndarray]) -> str:
-    digest = blake2b(digest_size=16)
-    for name in sorted(arrays):
-        digest.update(f"{name} {arrays[name].dtype} {arrays[name].shape}".encode())
-        digest.update(np.ascontiguousarray(arrays[name]).data)
-    return digest.hexdigest()
+def _digest(entry: Path) -> str:
+    """SHA-256 of each file of an entry, by name."""
+    lines = []
+    for path in sorted(entry.glob("*.npy")):
+        with path.open("rb") as file:
+            lines.append(f"{hashlib.file_digest(file, 'sha256').hexdigest()}  {path.name}\n")
+    return "".join(lines)
 
 
 @contextmanager

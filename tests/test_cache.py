@@ -1,5 +1,6 @@
 """The cache of arrays: whole entries or none, repaired where damaged, and clear errors where it cannot be written."""
 
+import os
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -111,6 +112,33 @@ def test_damaged_entry_is_made_again(damage: Callable[[Path], object], folder: P
     assert same(cached(["a"], make))
     assert make.calls == 2
     assert list(folder.iterdir()) == [entry]
+
+
+def test_header_that_declares_more_than_memory_holds_is_damage(folder: Path):
+    cached(["a"], Maker())
+    (entry,) = folder.iterdir()
+    content = (entry / "images.npy").read_bytes()
+    huge = content.replace(b"(50, 1, 10, 10), }" + 12 * b" ", b"(50000000000, 1, 1000, 10), } ")
+    assert len(huge) == len(content)
+    (entry / "images.npy").write_bytes(huge)
+    assert (entry / "images.npy").read_bytes() != content
+    assert same(cached(["a"], Maker()))
+
+
+def test_folder_that_a_killed_process_left_is_removed_and_one_in_use_is_not(folder: Path):
+    for name in ("killed", "fresh"):
+        (folder / f".making-{name}" / "new").mkdir(parents=True)
+    os.utime(folder / ".making-killed", (0, 0))
+
+    def make() -> dict[str, np.ndarray]:
+        (own,) = set(folder.iterdir()) - {folder / ".making-fresh"}
+        os.utime(own, (0, 0))  # this one takes long, and others come meanwhile
+        cached(["b"], Maker())
+        assert own.is_dir()
+        return Maker()()
+
+    assert same(cached(["a"], make))
+    assert [path.name for path in folder.glob(".*")] == [".making-fresh"]
 
 
 def test_pickled_objects_are_neither_written_nor_read(folder: Path):
