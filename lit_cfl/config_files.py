@@ -4,7 +4,7 @@ import argparse
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -34,7 +34,10 @@ def with_recorded_config(arguments: Sequence[str]) -> Sequence[str]:
         raise InputError(f"--resume {given.resume} says where the run is; leave out --run_dir {given.run_dir}")
     recorded = Path(given.resume) / "config.yaml"
     if given.config is None and not recorded.exists():
-        raise InputError(f"{given.resume} holds no run to resume; give its directory, or --config to start one there")
+        raise InputError(
+            f"{given.resume} holds no run to resume; give its directory, or --config to start one there "
+            f"({recorded} is missing)"
+        )
     if recorded.exists():
         stored_config(recorded.parent)  # refuses a run of another format before its options are
     if given.config is not None:
@@ -93,8 +96,15 @@ def _recorded_code(file: str) -> list[str]:
         content = yaml.safe_load(Path(file).read_text())
     except (OSError, yaml.YAMLError, UnicodeDecodeError):
         return []  # what is wrong with the file is said when it is parsed
-    if not isinstance(content, dict):
-        return []
+    return recorded_folders(file, content) if isinstance(content, dict) else []
+
+
+def recorded_folders(file: str | Path, content: Mapping[str, Any]) -> list[str]:
+    """Folders of the user's own classes that a configuration names.
+
+    Raises:
+        InputError: one of them is relative, or the configuration is of a run made in Python; names the file.
+    """
     if content.get("made_in_python"):
         raise InputError(
             f"{file} is of a run made in Python, which no file describes whole: go on with "

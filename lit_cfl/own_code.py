@@ -59,15 +59,20 @@ def announce_own_code(directory: Path, parts: Iterable[Path], folders: Sequence[
     Raises:
         InputError: one of the classes lies in the directory itself, or as `stored_config` does.
     """
+    announce_classes(directory, [stored_config(part) for part in parts], folders)
+
+
+def announce_classes(directory: Path, configs: Iterable[Any], folders: Sequence[str]) -> None:
+    """The same for configurations that were read and checked."""
     found: dict[str, str] = {}
-    for part in parts:
-        for name in _dotted_names(stored_config(part)):
+    for config in configs:
+        for name in _dotted_names(config):
             place = _place_of(name, directory, folders)
             if place is not None:
                 found[name] = place
     if found:
         listed = ", ".join(f"{name} from {place}" for name, place in sorted(found.items()))
-        warnings.warn(Notice(f"opening {directory} loads code that is not Lit-CFL's: {listed}"), stacklevel=3)
+        warnings.warn(Notice(f"opening {directory} loads code that is not Lit-CFL's: {listed}"), stacklevel=4)
 
 
 def inside(place: str | Path, directory: Path) -> bool:

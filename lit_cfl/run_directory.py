@@ -174,6 +174,8 @@ class RunDirectory:
         written = self.metrics.path.read_bytes() if self.metrics.path.exists() else b""
         if saved is not None:
             self._require_unchanged(saved)
+        else:
+            self._require_own_config()
         with write_errors_named(self.path / SUMS):
             (self.path / SUMS).unlink(missing_ok=True)  # it is not over
         if saved is None:
@@ -194,6 +196,19 @@ class RunDirectory:
                     f"{self.path / name} was changed, damaged or lost; put a copy back, "
                     "or remove checkpoint.pt to start again at round 1"
                 )
+
+    def _require_own_config(self) -> None:
+        """Raises InputError where `config.yaml` is of another run than `environment.json`, and no checkpoint tells."""
+        file = self.path / "environment.json"
+        try:
+            found = json.loads(file.read_text())["run_id"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return  # it is made again
+        if found != self.run_id:
+            raise InputError(
+                f"{file} is of run {found}, {self.path / 'config.yaml'} of run {self.run_id}: "
+                "one of them comes from another directory; put the original back"
+            )
 
     def _restore(self, saved: Mapping[str, Any], data: FederatedData) -> None:
         self.digests = dict(saved["digests"])

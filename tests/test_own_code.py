@@ -5,6 +5,7 @@ import re
 import shlex
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from lit_cfl.errors import InputError, Notice
 from lit_cfl.run_directory import recorded_run_id, write_config
 from lit_cfl.scores import ACCURACY, recorded_scores
 from lit_cfl.tables import read_table
+from lit_cfl.tune.opening import STUDY
+from lit_cfl.tune.options import parse_study
 
 DOCS = Path(__file__).parents[1] / "docs"
 PAGES = ("own_algorithm", "own_model", "own_data")
@@ -189,6 +192,50 @@ def test_relative_folder_of_code_is_refused(capsys: pytest.CaptureFixture[str]):
     capsys.readouterr()
     assert main(["run", "--resume", "run"]) == 2
     assert "code names 'run', which is no absolute folder" in capsys.readouterr().err
+
+
+def recorded_study(class_path: str, study: Path) -> None:
+    """A study directory as a trial's run finds it, without trials."""
+    algorithm = {"class_path": class_path}
+    words = ["--config", "tune/quickstart", "--limits.trials", "2", "--space", '{"local.epochs": {"randint": [1, 3]}}']
+    begun = parse_study(words).study
+    study.mkdir()
+    replace(begun, base=begun.whole_base | {"algorithm": algorithm}, points=None).write(study / STUDY, "0a1b2c3d")
+
+
+@pytest.mark.parametrize("here", [".", "study"])
+def test_no_code_is_loaded_from_a_study_that_is_opened(
+    here: str, empty_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    study = empty_folder / "study"
+    recorded_study("evil_code.Evil", study)
+    (study / "evil_code.py").write_text(EVIL)
+    monkeypatch.chdir(empty_folder / here)
+    monkeypatch.syspath_prepend(Path.cwd())
+    assert main(["tune", "--resume", str(study)]) == 2
+    assert f"evil_code.Evil lies in {study}" in capsys.readouterr().err
+    assert not (study / "ran").exists()
+
+
+def test_opening_a_study_names_the_code_that_it_loads(empty_folder: Path):
+    unpack("own_algorithm")
+    (own,) = (path.stem for path in empty_folder.glob("*.py"))
+    recorded_study(f"{own}.Own", empty_folder / "study")
+    with pytest.warns(Notice, match="opening study loads code") as told:
+        parse_study(["--resume", "study"])
+    notices = [str(one.message) for one in told if one.category is Notice]
+    assert notices == [f"opening study loads code that is not Lit-CFL's: {own}.Own from {empty_folder}"]
+
+
+@pytest.mark.parametrize("part", [0.0, 0.5, 0.99])
+def test_a_damaged_study_file_is_named(part: float, empty_folder: Path, capsys: pytest.CaptureFixture[str]):
+    recorded_study("FedGroup", empty_folder / "study")
+    file = empty_folder / "study" / STUDY
+    data = bytearray(file.read_bytes())
+    data[int(part * len(data))] ^= 1
+    file.write_bytes(data)
+    assert main(["tune", "--resume", "study"]) == 2
+    assert capsys.readouterr().err.startswith(f"lit-cfl: error: study/{STUDY} ")
 
 
 def test_opening_a_run_names_the_code_that_it_loads(empty_folder: Path, capsys: pytest.CaptureFixture[str]):

@@ -1,6 +1,7 @@
 """Which setting a study tries next, and what it remembers of each; without Ray."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -164,12 +165,16 @@ def test_a_finished_trial_whose_files_changed_is_noticed(file: str, damage: str,
     else:
         path.unlink()
     again = new_trials(tmp_path, xs(1), 2)
-    if (file, damage) == ("trial.json", "delete"):  # as if it had never been begun
-        again.load()
-        assert run_all(again, FIGURES) == xs(0, 1)
-        return
     with pytest.raises(InputError, match=rf"0000/{file} is gone or is not what the study wrote.*delete .*0000, and"):
         again.load()
+
+
+def test_a_record_of_another_study_is_refused(tmp_path: Path):
+    for study_id in ("0a", "0b"):
+        run_all(new_trials(tmp_path / study_id, xs(1, 2), 2, study_id=study_id), FIGURES)
+    shutil.copy(tmp_path / "0b" / "0001" / "trial.json", tmp_path / "0a" / "0001")
+    with pytest.raises(InputError, match=r"0001/trial.json is gone or is not what the study wrote"):
+        new_trials(tmp_path / "0a", xs(1, 2), 2, study_id="0a").load()
 
 
 def test_a_trial_that_was_deleted_is_trained_again_and_so_is_what_repeated_it(tmp_path: Path):

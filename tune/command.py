@@ -6,8 +6,10 @@ from pathlib import Path
 from rich.console import Console
 
 from lit_cfl.errors import Interrupted
+from lit_cfl.own_code import nothing_from
 from lit_cfl.run_directory import default_run_directory
-from lit_cfl.tune.options import parse_study
+from lit_cfl.tune.opening import opened_directory
+from lit_cfl.tune.options import StudyRequest, parse_study
 from lit_cfl.tune.record import FAILED_STATUS
 from lit_cfl.tune.report import closing_table
 from lit_cfl.tune.search import run_study
@@ -15,7 +17,12 @@ from lit_cfl.tune.search import run_study
 
 def search(arguments: Sequence[str]) -> int:
     """Runs a study. Returns 1 where no trial came to anything, 128 + the signal where one ended the study."""
-    request, console = parse_study(arguments), Console()
+    with nothing_from(opened_directory(arguments)):
+        return _search(parse_study(arguments))
+
+
+def _search(request: StudyRequest) -> int:
+    console = Console()
     where = request.resume or request.study_dir
     path = default_run_directory(request.study.name) if where is None else Path(where)
     try:

@@ -13,6 +13,7 @@ from jsonargparse.typing import register_type
 from lit_cfl.config_errors import explain
 from lit_cfl.config_files import config_files, found_config
 from lit_cfl.errors import InputError
+from lit_cfl.tune.opening import STUDY, opened_directory, require_intact, without_code_inside
 from lit_cfl.tune.study import Limits, Resources, Study
 from lit_cfl.variants import base_config
 
@@ -90,7 +91,9 @@ def parse_study(arguments: Sequence[str]) -> StudyRequest:
     read.pop("config")
     study = _build(read)
     beside = next((file.parent for file in reversed(files) if file.is_file()), None)
-    whole = _base(study, beside)
+    whole = _base(study, None if resume else beside)
+    if resume:
+        whole = without_code_inside(whole, Path(resume))
     return StudyRequest(Study(**(vars(study) | {"base": whole})), study_dir, resume, address)
 
 
@@ -123,11 +126,9 @@ def _refuse_experiments(files: Sequence[str]) -> None:
 
 
 def _with_recorded_study(arguments: Sequence[str]) -> list[str]:
-    words = list(arguments)
-    at = next((i for i, word in enumerate(words) if word.partition("=")[0] == "--resume"), None)
-    if at is None:
+    words, path = list(arguments), opened_directory(arguments)
+    if path is None:
         return words
-    path = Path(words[at].partition("=")[2] or "".join(words[at + 1 : at + 2]))
     names = [word.partition("=")[0] for word in words if word.startswith("--")]
     free = ("--resume", "--ray.address", *(f"--limits.{limit.name}" for limit in fields(Limits)))
     others = [name for name in names if name not in free]
@@ -136,9 +137,8 @@ def _with_recorded_study(arguments: Sequence[str]) -> list[str]:
             f"--resume goes on with the study as it is; leave out {others[0]} (only --ray.address and --limits.* are "
             "free)"
         )
-    if not (path / "study.yaml").is_file():
-        raise InputError(f"{path} holds no study to resume; give the directory of one")
-    return ["--config", str(path / "study.yaml"), *words]
+    require_intact(path)
+    return ["--config", str(path / STUDY), *words]
 
 
 def _read(parser: ArgumentParser, words: Sequence[str]) -> Namespace:

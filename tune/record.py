@@ -12,7 +12,7 @@ from lit_cfl.writing import write_atomically
 RUNNING, FINISHED_STATUS, STOPPED_STATUS, FAILED_STATUS = "running", "finished", "stopped", "failed"
 DEFAULT, POINT, SEARCH = "default", "point", "search"  # where a setting comes from
 RECORD = "trial.json"
-_RESULTS = ("summary.json", "metrics.csv")  # of a finished trial's runs
+_RESULTS = ("config.yaml", "summary.json", "metrics.csv")  # of a finished trial's runs
 
 
 @dataclass(frozen=True)
@@ -47,35 +47,37 @@ def trial_id(number: int) -> str:
     return f"{number:04d}"
 
 
-def write_record(folder: Path, record: TrialRecord) -> None:
-    """Writes `trial.json` below the folder of all trials."""
-    content = asdict(record)
+def write_record(folder: Path, record: TrialRecord, study_id: str) -> None:
+    """Writes `trial.json` below the folder of all trials of a study."""
+    content = asdict(record) | {"study": study_id}
     text = json.dumps(content | {"sha256": _sealed(content)}, indent=1) + "\n"
     path = folder / record.trial_id
     path.mkdir(parents=True, exist_ok=True)
     write_atomically(path / RECORD, lambda file: file.write(text.encode()))
 
 
-def read_records(folder: Path) -> list[TrialRecord]:
+def read_records(folder: Path, study_id: str) -> list[TrialRecord]:
     """All trials of a study, by number.
 
     Raises:
-        InputError: a record, or a result of a finished trial, is not what was written.
+        InputError: a record, or a result of a finished trial, is gone, or is not what this study wrote.
     """
-    records = [_read(path) for path in sorted(folder.glob("*/")) if (path / RECORD).exists()]
+    begun = [path for path in sorted(folder.glob("*/")) if any((path / name).exists() for name in (RECORD, *_RESULTS))]
+    records = [_read(path, study_id) for path in begun]
     for record in records:
         _require_unchanged(folder / record.trial_id, record)
     return records
 
 
-def _read(path: Path) -> TrialRecord:
+def _read(path: Path, study_id: str) -> TrialRecord:
     try:
         content = json.loads((path / RECORD).read_text(encoding="utf-8"))
         seal = content.pop("sha256")
+        intact = seal == _sealed(content) and content.pop("study") == study_id
         record = TrialRecord(**content)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _damaged(path / RECORD, path) from error
-    if seal != _sealed(content) or record.trial_id != path.name:
+    if not intact or record.trial_id != path.name:
         raise _damaged(path / RECORD, path)
     return record
 

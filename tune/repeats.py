@@ -9,6 +9,7 @@ from typing import Any
 import ray
 import yaml
 
+from lit_cfl.own_code import nothing_from
 from lit_cfl.run import Watch, run
 from lit_cfl.statistics import Interval, interval, paired_difference
 from lit_cfl.tune.job import Job
@@ -94,11 +95,11 @@ def _trained(
 
 
 def _summary(config: Config, setting: str, seed: int, path: Path, job: Job) -> Mapping[str, Any]:
-    experiment = build(dict(config) | {"name": f"{job.study}-{setting}-seed-{seed}", "seeds": [seed]})
-    if job.data is not None:
-        job.data.give_to(experiment)
     watch = Watch(told=lambda line: None)  # the study says it once
-    with limited(path / setting / f"seed-{seed}", job.minutes):
+    with limited(path / setting / f"seed-{seed}", job.minutes), nothing_from(job.folder.parent):
+        experiment = build(dict(config) | {"name": f"{job.study}-{setting}-seed-{seed}", "seeds": [seed]})
+        if job.data is not None:
+            job.data.give_to(experiment)
         return run(experiment, path / setting / f"seed-{seed}", watch, going="resume").summary
 
 

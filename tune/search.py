@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from secrets import token_hex
 
 from ray import tune as ray_tune
 
@@ -16,6 +17,7 @@ from lit_cfl.tune.check import notices
 from lit_cfl.tune.cluster import connected, require_room, require_seen_by_all
 from lit_cfl.tune.files import FRONT, PICTURES, Files
 from lit_cfl.tune.leaving import leavable
+from lit_cfl.tune.opening import STUDY, recorded_id
 from lit_cfl.tune.outcome import Outcome
 from lit_cfl.tune.prepared import TRIALS, Prepared, prepare
 from lit_cfl.tune.repeats import REPEATS, repeat
@@ -54,15 +56,16 @@ def run_study(
         if resume:
             for config in islice((path / TRIALS).glob("*/config.yaml"), 1):
                 stored_config(config.parent)  # refuses a study of another format
+        study_id = recorded_id(path) if resume else token_hex(4)
         prepared = prepare(study, path)
-        trials = _trials(prepared, path)
+        trials = _trials(prepared, path, study_id)
         if resume:
             trials.load()
         files = Files(prepared, trials, path)
         with leavable(path), connected(address, study.resources):
             require_seen_by_all(str(path.absolute()))
             say("\n".join([_beginning(prepared, path), *notices(prepared.space)]))
-            prepared.study.write(path / "study.yaml")
+            prepared.study.write(path / STUDY, study_id)
             prepared = replace(prepared, job=replace(prepared.job, data=share(prepared.default)))
             _search(prepared, trials, files, path, say)
             outcome = files.write()
@@ -72,12 +75,12 @@ def run_study(
         return replace(outcome, to_upload=track_study(prepared, outcome))
 
 
-def _trials(prepared: Prepared, path: Path) -> Trials:
+def _trials(prepared: Prepared, path: Path, study_id: str) -> Trials:
     study = prepared.study
     return Trials(
         path.absolute() / TRIALS, prepared.first, searcher(study, prepared.space, prepared.job.objective),
         prepared.limit,
-        study.limits.concurrent, answers=not is_population_based(study),
+        study.limits.concurrent, answers=not is_population_based(study), study_id=study_id,
     )  # fmt: skip
 
 
@@ -88,7 +91,7 @@ def _beginning(prepared: Prepared, path: Path) -> str:
 
 
 def _refuse_used(path: Path) -> None:
-    if (path / "study.yaml").exists():
+    if (path / STUDY).exists():
         raise InputError(f"{path} already holds a study; choose another --study_dir, or go on with --resume {path}")
     if (path / "config.yaml").exists():
         raise InputError(f"{path} holds a run, not a study; choose another --study_dir")

@@ -7,11 +7,11 @@ from typing import Any
 
 import yaml
 
+from lit_cfl.digests import write_sealed
 from lit_cfl.errors import InputError
 from lit_cfl.tune.objective import Objective, refuse_test
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.spaces import Space
-from lit_cfl.writing import write_atomically
 
 _DEFAULT_TRIALS = 20
 
@@ -135,7 +135,6 @@ class Study:
         """Its space, parsed."""
         return parse_space(self.space)
 
-    def write(self, path: Path) -> None:
-        """Writes the study file."""
-        text = yaml.safe_dump(asdict(self), sort_keys=False, allow_unicode=True)
-        write_atomically(path, lambda file: file.write(text.encode()))
+    def write(self, path: Path, study_id: str) -> None:
+        """Writes the study file, with a digest of it all and the study's id, eight hexadecimal digits."""
+        write_sealed(path, yaml.safe_dump(asdict(self), sort_keys=False, allow_unicode=True), study_id)

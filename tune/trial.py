@@ -11,6 +11,7 @@ from ray import tune as ray_tune
 
 from lit_cfl.errors import SaveError
 from lit_cfl.experiment import Experiment
+from lit_cfl.own_code import nothing_from
 from lit_cfl.run import Finished, Watch, run
 from lit_cfl.run_directory import wait_until_free
 from lit_cfl.tune.job import Job
@@ -30,7 +31,7 @@ def run_trial(config: dict[str, Any], job: Job) -> None:
     report = Report(job, path)
     try:
         wait_until_free(path)  # the process that ran it before may still be about to end
-        with limited(path, job.minutes):
+        with limited(path, job.minutes), nothing_from(job.folder.parent):  # somebody else's study, perhaps
             experiment = _experiment(config, job, path)
             report.end(_run(experiment, path, report))
     except Exception as error:  # whatever a user's net or data raise: the other trials go on

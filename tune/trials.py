@@ -52,6 +52,7 @@ class Trials:
         limit: how many are trained.
         concurrent: how many at the same time; None = any number.
         answers: whether settings that were begun before are answered; not where values change in the middle of a trial.
+        study_id: of the study, which its records name.
     """
 
     folder: Path
@@ -60,6 +61,7 @@ class Trials:
     limit: int
     concurrent: int | None = None
     answers: bool = True
+    study_id: str = ""
     records: dict[int, TrialRecord] = field(default_factory=dict)
     why_over: str | None = None
     _live: dict[int, dict[str, Any]] = field(default_factory=dict)  # what each was told last
@@ -67,7 +69,7 @@ class Trials:
 
     def load(self) -> None:
         """Takes up the trials of a study that is resumed. Raises InputError where they are damaged, or too many."""
-        self.records = {record.number: record for record in read_records(self.folder)}
+        self.records = {record.number: record for record in read_records(self.folder, self.study_id)}
         for record in list(self.records.values()):
             if record.repeats is not None and not self._is_repeat(record):
                 del self.records[record.number]  # the trial that it repeated was deleted
@@ -192,4 +194,4 @@ class Trials:
 
     def _keep(self, record: TrialRecord) -> None:
         self.records[record.number] = record
-        write_record(self.folder, record)
+        write_record(self.folder, record, self.study_id)
