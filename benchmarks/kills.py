@@ -1,12 +1,12 @@
 """Kills and full disks: a run is ended at every file operation, goes on, and must leave what an unhurt run leaves.
 
-    python benchmarks/kills.py [--rounds 3] [--every 1] [--what run compare] [--options ...]
+    python benchmarks/kills.py [--what run compare] [--how kill full] [--first 0] [--every 1] [--options ...]
 
-One warm process forks a child for each trial, so that nothing is imported again. `kill`: SIGKILL right before the n-th
+One warm process, which has run the command once, forks a child for each trial. `kill`: SIGKILL right before the n-th
 operation (open for writing, fsync, rename, remove, mkdir, rmdir); at an fsync half of the file is written. `full`: the
 n-th operation and all after it fail with ENOSPC until the command ends. Then the command is resumed, or given again
-where no run had begun. A trial fails where an exit code or a traceback says so, or where a file is missing, left over,
-or other than the unhurt run's (clocks and identities apart: `same_files.py`).
+where no run had begun. A trial fails where an exit code or a traceback says so, where an error names no file, or where
+a file is missing, left over, or other than the unhurt run's (clocks and identities apart: `same_files.py`).
 """
 
 import argparse
@@ -17,19 +17,27 @@ import shutil
 import signal
 import sys
 import tempfile
+import time
 import traceback
-from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from same_files import differences
+os.environ["OMP_NUM_THREADS"] = "1"  # a fork of a process that has computed in several threads may hang
+
+from same_files import damages, differences
 
 from lit_cfl.cli import main as command_line
+from lit_cfl.pictures import files
 
 OPTIONS = (
     "--config", "quickstart", "--data.num_clients", "8", "--cohort_size", "4", "--local.epochs", "1",
-    "--algorithm.pretrain_scale", "2", "--checkpoint.every_seconds", "0",
+    "--algorithm.pretrain_scale", "2", "--algorithm.pretrain.length", "1", "--baseline", "null",
+    "--pictures.formats", "[png]", "--tracking.wandb", "disabled", "--tracking.snapshots_every", "1",
+    "--checkpoint.every_seconds", "0",
 )  # fmt: skip
+COMPARED = ("--algorithms", "FedAvg", "FedGroup", "--seeds", "1", "--num_cpus", "1")
+_LIMIT_SECONDS = 120  # for one command
+_COARSE = 20  # dots per inch: pictures are most of what a small run costs
 _EVENTS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir"}
 _WRITING = os.O_WRONLY | os.O_RDWR
 
@@ -50,30 +58,36 @@ class Hurt:
         os.fsync = self._fsync
 
     def _heard(self, event: str, details: tuple[object, ...]) -> None:
-        writing = event == "open" and isinstance(details[2], int) and details[2] & _WRITING
-        if (writing or event in _EVENTS) and os.path.abspath(str(details[0])).startswith(self.folder):
-            self._operation()
+        if event == "open":
+            counts = isinstance(details[2], int) and bool(details[2] & _WRITING)
+        else:
+            counts = event in _EVENTS and os.path.exists(str(details[0])) != (event == "os.mkdir")
+        path = os.path.abspath(str(details[0])) if counts else ""
+        if path.startswith(self.folder):
+            self._operation(path)
 
     def _fsync(self, descriptor: int) -> None:
-        if self.how == "kill" and self.count == self.at and os.readlink(f"/proc/self/fd/{descriptor}").endswith(".tmp"):
+        path = os.readlink(f"/proc/self/fd/{descriptor}")
+        if self.how == "kill" and self.count == self.at and path.endswith(".tmp"):
             os.ftruncate(descriptor, os.fstat(descriptor).st_size // 2)
         self._operation()
         self._sync(descriptor)
 
-    def _operation(self) -> None:
+    def _operation(self, *path: str) -> None:
         number, self.count = self.count, self.count + 1
         if self.how == "kill" and number == self.at:
             os.kill(os.getpid(), signal.SIGKILL)
         if self.how == "full" and number >= self.at:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), *path)
 
 
-def in_child(words: Sequence[str], output: Path, prepare: Callable[[], None]) -> int:
+def in_child(words: Sequence[str], output: Path, prepare: Callable[[], object] = lambda: None) -> int:
     """Runs a command in a fork of this process. Returns its exit code, minus a signal, or 99 after a traceback."""
     sys.stdout.flush()
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    signal.alarm(_LIMIT_SECONDS)
     code = 99
     with output.open("w") as out, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         try:
@@ -105,23 +119,25 @@ class Trials:
 
     def again(self) -> list[str]:
         begun = (self.path / ("config.yaml" if self.command == "run" else "compare.yaml")).exists()
-        return [self.command, "--resume", str(self.path), *self._cores()] if begun else self.start(self.path)
-
-    def _cores(self) -> list[str]:
-        return ["--num_cpus", "1"] if self.command == "compare" else []
+        cores = ["--num_cpus", "1"] if self.command == "compare" else []
+        return [self.command, "--resume", str(self.path), *cores] if begun else self.start(self.path)
 
     def operations(self) -> int:
-        """Runs the command unhurt, in a child that counts. Returns how many file operations it made."""
+        """Runs the command unhurt, here and in a child that counts. Returns how many file operations it made."""
+        with self.output.open("w") as out, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+            code = command_line(self.start(self.reference))
+        if code:
+            raise RuntimeError(f"the unhurt command ended with {code}: {self.output.read_text()}")
         counter = self.folder / "count"
 
         def prepare() -> None:
-            hurt = Hurt(self.reference, "count", 0)
-            end = os._exit
+            hurt, end = Hurt(self.path, "count", 0), os._exit
             os._exit = lambda code: (counter.write_text(str(hurt.count)), end(code))  # type: ignore[assignment]
 
-        code = in_child(self.start(self.reference), self.output, prepare)
-        if code:
-            raise RuntimeError(f"the unhurt command ended with {code}: {self.output.read_text()}")
+        code = in_child(self.start(self.path), self.output, prepare)
+        trouble = differences(self.path, self.reference)
+        if code or trouble:
+            raise RuntimeError(f"the command is not the same twice: {code}, {trouble}, {self.output.read_text()}")
         return int(counter.read_text())
 
     def trial(self, how: str, at: int) -> str | None:
@@ -129,15 +145,28 @@ class Trials:
         shutil.rmtree(self.path, ignore_errors=True)
         first = in_child(self.start(self.path), self.output, lambda: Hurt(self.path, how, at))
         said = self.output.read_text()
-        if how == "full" and (first not in (0, 1, 2) or "Traceback" in said or (first == 2 and "error: /" not in said)):
-            return f"exit {first}: {said[-300:]}"
+        if "Traceback" in said or (how == "full" and first not in (0, 1, 2)):
+            return f"exit {first}: {said[-600:]}"
         if how == "full" and first and str(self.path) not in said:
-            return f"the error names no file: {said[-300:]}"
-        second = in_child(self.again(), self.output, lambda: None)
+            return f"the error names no file: {said[-600:]}"
+        second = in_child(self.again(), self.output)
         if second:
-            return f"resumed with exit {second}: {self.output.read_text()[-300:]}"
-        found = differences(self.path, self.reference)
-        return "; ".join(found[:4]) or None
+            return f"resumed with exit {second}: {self.output.read_text()[-600:]}"
+        return "; ".join([*differences(self.path, self.reference), *damages(self.path)][:6]) or None
+
+
+def try_all(trials: Trials, how: str, numbers: Sequence[int]) -> int:
+    """Hurts the command at each of these operations. Returns how many trials failed."""
+    begun, wrong = time.monotonic(), 0
+    for tried, at in enumerate(numbers, 1):
+        trouble = trials.trial(how, at)
+        if trouble:
+            wrong += 1
+            print(f"{trials.command}, {how} at {at}: {trouble}", flush=True)
+        if tried % 10 == 0 or tried == len(numbers):
+            seconds = time.monotonic() - begun
+            print(f"{trials.command}, {how}: {tried - wrong} of {tried} equal, {seconds:.0f} s", flush=True)
+    return wrong
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -145,29 +174,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--what", nargs="+", default=["run", "compare"], choices=["run", "compare"])
     parser.add_argument("--how", nargs="+", default=["kill", "full"], choices=["kill", "full"])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument(
-        "--every", type=int, default=1, help="try every n-th operation of a run; of a comparison, 5 n-th"
-    )
+    parser.add_argument("--every", type=int, help="try every n-th operation (default: run 1, compare 5)")
     parser.add_argument("--first", type=int, default=0, help="number of the first operation")
     parser.add_argument("--options", nargs=argparse.REMAINDER, default=[], help="further options of the command")
     given = parser.parse_args(arguments)
-    wrong = 0
+    files._DPI, wrong = _COARSE, 0
     for what in given.what:
-        more = ["--algorithms", "FedAvg", "FedGroup", "--seeds", "1", "2", "--num_cpus", "1"]
-        options = [*OPTIONS, "--rounds", str(given.rounds), *(more if what == "compare" else ()), *given.options]
+        options = [*OPTIONS, "--rounds", str(given.rounds), *(COMPARED if what == "compare" else ()), *given.options]
         with tempfile.TemporaryDirectory(prefix="kills-") as folder:
             trials = Trials(what, options, Path(folder))
             total = trials.operations()
-            for how in given.how:
-                found: Counter[str] = Counter()
-                for at in range(given.first, total, given.every * (5 if what == "compare" else 1)):
-                    trouble = trials.trial(how, at)
-                    found["wrong" if trouble else "equal"] += 1
-                    if trouble:
-                        print(f"{what} {how} at {at}: {trouble}", flush=True)
-                wrong += found["wrong"]
-                tried = found["equal"] + found["wrong"]
-                print(f"{what}, {how}: {found['equal']} of {tried} equal ({total} operations)", flush=True)
+            print(f"{what}: {total} file operations", flush=True)
+            numbers = range(given.first, total, given.every or (5 if what == "compare" else 1))
+            wrong += sum(try_all(trials, how, numbers) for how in given.how)
     return 1 if wrong else 0
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 import yaml
 
+from lit_cfl.digests import damaged
 from lit_cfl.tables import read_table
 
 _OF_A_PROCESS = (".lock", "SHA256SUMS", "results.md", "results.tex", "results.csv")  # ids, and times in the tables
@@ -22,6 +23,13 @@ def differences(path: Path, reference: Path) -> list[str]:
     return found + [
         f"{name} differs" for name in sorted(mine & other) if content(path / name) != content(reference / name)
     ]
+
+
+def damages(path: Path) -> list[str]:
+    """Files of runs below a folder that do not fit the run's own `SHA256SUMS`, or runs that have none."""
+    runs = [file.parent for file in sorted(path.rglob("config.yaml")) if (file.parent / "metrics.csv").exists()]
+    found = {run: damaged(run) for run in runs}
+    return [f"{run.relative_to(path)}: {names or 'not over'}" for run, names in found.items() if names != []]
 
 
 def _files(path: Path) -> set[str]:

@@ -9,7 +9,7 @@ import re
 import secrets
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from io import TextIOWrapper
@@ -86,9 +86,10 @@ def locked(path: Path, option: str = "--run_dir") -> Iterator[None]:
         try:
             yield
         finally:
-            if [entry.name for entry in path.iterdir()] == [".lock"]:  # nothing came of it
-                (path / ".lock").unlink()
-                path.rmdir()
+            with suppress(OSError):  # the disk is full or gone, which is said already
+                if [entry.name for entry in path.iterdir()] == [".lock"]:  # nothing came of it
+                    (path / ".lock").unlink()
+                    path.rmdir()
 
 
 def wait_until_free(path: Path) -> None:

@@ -1,5 +1,6 @@
 """What a run writes: checkpoints, and the files of its directory."""
 
+import errno
 import json
 import os
 import pickle
@@ -209,6 +210,15 @@ def test_file_in_the_way_is_refused(below: str, tmp_path: Path):
     with pytest.raises(InputError, match=r"taken.* cannot be written \(.*\); choose another --run_dir"):
         locked(tmp_path / "taken" / below).__enter__()
     assert (tmp_path / "taken").read_text() == "a note"
+
+
+def test_directory_that_cannot_be_cleared_away_hides_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(Path, "unlink", full)
+    with pytest.raises(InputError, match="the reason"), locked(tmp_path / "run"):
+        raise InputError("the reason")
 
 
 def test_default_directory_is_one_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
