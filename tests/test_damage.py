@@ -31,7 +31,7 @@ from lit_cfl.cli import main
 from lit_cfl.digests import SUMS, damaged
 from lit_cfl.errors import InputError
 from lit_cfl.pictures import folder
-from lit_cfl.run_directory import RunDirectory
+from lit_cfl.run_directory import RunDirectory, recorded_run_id, write_config
 
 pytestmark = pytest.mark.usefixtures("output")
 
@@ -173,46 +173,52 @@ def test_flipped_bit_in_a_model_of_the_checkpoint_is_noticed(whole: Path, tmp_pa
 
 
 def test_checkpoint_of_another_run_is_noticed(whole: Path, tmp_path: Path, capsys):
-    path, other = tmp_path / "run", tmp_path / "other"
+    path = tmp_path / "run"
     shutil.copytree(whole, path)
-    assert main(start(other)) == 0  # the same to the bit, but for the clocks
-    shutil.copy(other / "checkpoint.pt", path)
+    edit_checkpoint(path, run_id="0a1b2c3d")  # the same to the bit otherwise
     for command in (resume(path), ["evaluate", str(path)]):
         assert main(command) == 2
         assert f"{path}/checkpoint.pt is of run " in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    "name", ["partition.npz", "environment.json", "summary.json", "clients.csv", "memberships.npz"]
+    "names", [("summary.json",), ("partition.npz", "environment.json", "clients.csv", "memberships.npz")]
 )
 @pytest.mark.parametrize("damage", ["flip", "delete", "empty"])
-def test_damaged_file_of_a_run_that_is_over_is_made_again(name: str, damage: str, whole: Path, tmp_path: Path):
+def test_damaged_files_of_a_run_that_is_over_are_made_again(
+    names: tuple[str, ...], damage: str, whole: Path, tmp_path: Path
+):
     path = tmp_path / "run"
     shutil.copytree(whole, path)
-    hurt(path / name, damage)
+    for name in names:
+        hurt(path / name, damage)
+        assert damaged(path, [name]) == [name]
+    assert sorted(damaged(path) or []) == sorted(names)
     assert main(resume(path)) == 0
-    without_time = {"summary.json"}  # it has a clock
-    assert name in without_time or (path / name).read_bytes() == (whole / name).read_bytes()
+    for name in names:
+        assert name == "summary.json" or (path / name).read_bytes() == (whole / name).read_bytes()  # it has a clock
     assert same_but_saves(contents(path), contents(whole))
     assert damaged(path) == []
 
 
-@pytest.mark.parametrize("name", ["partition.npz", "environment.json"])
 @pytest.mark.parametrize("damage", ["flip", "delete"])
-def test_file_of_the_start_that_is_damaged_in_mid_run_is_made_again(
-    name: str, damage: str, half: Path, whole: Path, tmp_path: Path
+def test_files_of_the_start_that_are_damaged_in_mid_run_are_made_again(
+    damage: str, half: Path, whole: Path, tmp_path: Path
 ):
-    path = tmp_path / "run"
+    path, names = tmp_path / "run", ("partition.npz", "environment.json")
     shutil.copytree(half, path)
-    before = (path / name).read_bytes()
-    hurt(path / name, damage)
+    before = [(path / name).read_bytes() for name in names]
+    for name in names:
+        hurt(path / name, damage)
     assert main(resume(path)) == 0
-    assert (path / name).read_bytes() == before
+    assert [(path / name).read_bytes() for name in names] == before
     assert same_but_saves(contents(path), contents(whole))
 
 
-@pytest.mark.parametrize("damage", ["flip", "delete"])
-@pytest.mark.parametrize("name", ["metrics.csv", "clusters.csv", "snapshots/1.npz"])
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [("metrics.csv", "flip"), ("clusters.csv", "delete"), ("snapshots/1.npz", "flip"), ("snapshots/1.npz", "delete")],
+)
 def test_file_that_cannot_be_made_again_is_named(name: str, damage: str, half: Path, tmp_path: Path, capsys):
     path = tmp_path / "run"
     shutil.copytree(half, path)
@@ -221,6 +227,20 @@ def test_file_that_cannot_be_made_again_is_named(name: str, damage: str, half: P
     message = capsys.readouterr().err
     assert f"{path}/{name} was changed" in message
     assert "remove checkpoint.pt to start again at round 1" in message
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "environment.json"])
+def test_start_of_another_run_is_noticed_before_the_first_checkpoint(name: str, half: Path, tmp_path: Path, capsys):
+    path, other = tmp_path / "run", tmp_path / "other"
+    for copy in (path, other):
+        shutil.copytree(half, copy, ignore=shutil.ignore_patterns("checkpoint.pt"))
+    write_config(other, yaml.safe_load((other / "config.yaml").read_text()) | {"seeds": [7]}, "0a1b2c3d")
+    replace_text(other / "environment.json", recorded_run_id(path), "0a1b2c3d")
+    shutil.copy(other / name, path)
+    before = (path / "metrics.csv").read_bytes()
+    assert main(resume(path)) == 2
+    assert f"{path}/{name}" in capsys.readouterr().err
+    assert (path / "metrics.csv").read_bytes() == before
 
 
 def test_removing_the_checkpoint_starts_again(half: Path, whole: Path, tmp_path: Path):
