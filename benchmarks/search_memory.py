@@ -41,7 +41,7 @@ _STUDY: dict[str, Any] = {
     "scheduler": "FIFOScheduler",
     "num_repeats": 0,
 }  # fmt: skip
-_WAYS = {"shared": "", "own": "import lit_cfl.tune.search\ntune.search.share = lambda experiment: None\n"}
+_WAYS = {"shared": "", "own": "import lit_cfl.tune.search\nlit_cfl.tune.search.share = lambda experiment: None\n"}
 _COMMAND = "from lit_cfl.cli import main\nif __name__ == '__main__':\n    main()\n"
 
 

@@ -12,7 +12,7 @@ from lit_cfl.algorithms import FLHC, IFCA, FedAvg, FedProx
 from lit_cfl.checkpoint import Checkpoint
 from lit_cfl.errors import InputError
 from lit_cfl.run import run
-from lit_cfl.run_directory import RunDirectory
+from lit_cfl.run_directory import recorded_run_id
 from lit_cfl.tune.replay import Scheduled, Stage, copied, saved_copy, with_stages
 from lit_cfl.variants import build
 
@@ -99,15 +99,17 @@ def test_a_copy_gets_an_identity_of_its_own_and_who_goes_on_from_itself_keeps_it
     assert not any(
         (saved / left).exists() for left in ("wandb", "pictures", ".metrics.csv.tmp", "summary.json", ".lock")
     )
-    identity = RunDirectory(donor).run_id
+    identity = recorded_run_id(donor)
     taker.mkdir()
     (taker / "wandb").mkdir()  # of what it was before
     copied(saved, taker, other)
-    assert RunDirectory(taker).run_id is None  # a new one is drawn when it goes on
+    assert recorded_run_id(taker) != identity
     assert not (taker / "wandb").exists()
     copied(saved, donor, values)
-    assert RunDirectory(donor).run_id == identity
+    assert recorded_run_id(donor) == identity
     assert (donor / "wandb" / "offline-run-1").exists()
     experiment = with_stages(taker, [(1, values), (2, other)], [(1, build(base(rounds=2))), (2, build(base(rounds=2)))])
     run(experiment, taker, going="resume")
-    assert RunDirectory(taker).run_id not in (None, identity)
+    own = recorded_run_id(taker)
+    assert own != identity
+    assert json.loads((taker / "environment.json").read_text())["run_id"] == own

@@ -1,6 +1,7 @@
 """Values that change in the middle of a run, as population based training sets them: recorded, and replayed."""
 
 import json
+import secrets
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,19 +15,19 @@ from torch import Tensor
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info, State
 from lit_cfl.checkpoint import Checkpoint
+from lit_cfl.digests import SUMS
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
 from lit_cfl.local.work import LocalWork
-from lit_cfl.run_directory import RunDirectory, write_config
+from lit_cfl.run_directory import recorded_run_id, write_config
 from lit_cfl.tune.record import RECORD
 from lit_cfl.tune.time_limit import FILE as TOO_LONG
 
 Stages = list[tuple[int, dict[str, Any]]]  # the first round, the values that hold from it on
 _STAGES = "stages.json"
 # of a directory, what a run does not go on from:
-_LEFT_OUT = (RECORD, TOO_LONG, ".lock", "summary.json", "error.txt", "wandb", "pictures", ".*.tmp")
+_LEFT_OUT = (RECORD, TOO_LONG, ".lock", "summary.json", SUMS, "error.txt", "wandb", "pictures", ".*.tmp")
 _OF_ITS_OWN = ("wandb", "pictures")  # what a trial keeps that goes on from itself
-_IDENTITY = "environment.json"  # has the id of the W&B run
 
 
 @dataclass(frozen=True)
@@ -121,11 +122,11 @@ def copied(source: Path, path: Path, values: Mapping[str, Any]) -> Stages:
     Returns:
         the stages of the whole run.
     """
-    identity = RunDirectory(source).run_id
-    own = identity is not None and RunDirectory(path).run_id == identity
+    own = (path / "config.yaml").exists() and recorded_run_id(path) == recorded_run_id(source)
     clear(path, _OF_ITS_OWN if own else ())
-    left_out = _LEFT_OUT if own else (*_LEFT_OUT, _IDENTITY)
-    shutil.copytree(source, path, ignore=shutil.ignore_patterns(*left_out), dirs_exist_ok=True)
+    shutil.copytree(source, path, ignore=shutil.ignore_patterns(*_LEFT_OUT), dirs_exist_ok=True)
+    if not own:
+        _rewrite(path, {}, secrets.token_hex(4))
     stages: Stages = [(first, own) for first, own in json.loads((path / _STAGES).read_text())]
     saved = Checkpoint(path).load()
     following = 1 if saved is None else int(saved["round"]) + 1
@@ -154,15 +155,22 @@ def clear(path: Path, kept: Sequence[str] = ()) -> None:
             entry.unlink()
 
 
-def _rewrite(path: Path, changed: Mapping[str, Any]) -> None:
-    """Puts these options into the configuration of a run that is about to be gone on with."""
+def _rewrite(path: Path, changed: Mapping[str, Any], new_id: str | None = None) -> None:
+    """Changes a run that is about to be gone on with.
+
+    Args:
+        path: of its directory; where there is no run nothing is done.
+        changed: options of its configuration.
+        new_id: that trackers know it by; None = as before.
+    """
     if not (path / "config.yaml").exists():
         return
-    config = yaml.safe_load((path / "config.yaml").read_text())
-    write_config(path, config | changed)
+    run_id = new_id or recorded_run_id(path)
+    write_config(path, yaml.safe_load((path / "config.yaml").read_text()) | changed, run_id)
     checkpoint = Checkpoint(path)
     saved = checkpoint.load()
     if saved is not None:
-        told = json.loads(saved["config"]) | changed
         content = {key: value for key, value in saved.items() if key not in ("format", "rows", "state")}
-        checkpoint.save(content | {"config": json.dumps(told)}, cast(Mapping[str, Any], saved["state"]))
+        content["config"] = json.dumps(json.loads(saved["config"]) | changed)
+        content |= {"run_id": run_id, "environment": saved["environment"] | {"run_id": run_id}}
+        checkpoint.save(content, cast(Mapping[str, Any], saved["state"]))

@@ -1,0 +1,66 @@
+"""The files of a study while its trials run; without Ray."""
+
+import csv
+from pathlib import Path
+
+import pytest
+import yaml
+from studies import base, study_file
+from tune_trials import METRIC, new_trials, told
+
+from lit_cfl.tune import files as module
+from lit_cfl.tune.files import Files
+from lit_cfl.tune.options import parse_study
+from lit_cfl.tune.prepared import prepare
+from lit_cfl.tune.tuner import AfterStep
+
+SETTINGS = [{"algorithm.eta_g": 0.1 * k, "algorithm.num_clusters": 2} for k in (1, 2)]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Files:
+    """Of a study of three trials, all of which run."""
+    prepared = prepare(parse_study(["--config", str(study_file(tmp_path))]).study, tmp_path)
+    trials = new_trials(prepared.job.folder, SETTINGS, prepared.limit, first=prepared.first)
+    while (record := trials.next()) is not None:
+        (prepared.job.folder / record.trial_id / "config.yaml").write_text(yaml.safe_dump(base()))
+    return Files(prepared, trials, tmp_path)
+
+
+def rows_of(path: Path) -> list[tuple[str, str]]:
+    with (path / "trials.csv").open() as file:
+        return [(row["status"], row[METRIC]) for row in csv.DictReader(file)]
+
+
+def test_table_best_and_pictures_are_there_from_the_first_finished_trial_on(files: Files, tmp_path: Path):
+    step = AfterStep(files.refresh)
+    files.trials.told(0, told(0.5, finished=False))
+    step.on_step_end(0, [])
+    assert not {"trials.csv", "best.yaml", "pictures"} & {path.name for path in tmp_path.iterdir()}
+    files.trials.ended(0, told(0.5))
+    step.on_step_end(1, [])
+    assert rows_of(tmp_path) == [("finished", "0.5"), ("stopped", ""), ("stopped", "")]
+    assert (tmp_path / "best.yaml").read_text().startswith("# The best trial of tiny-study, 0000; expect its ")
+    assert (tmp_path / "pictures" / "history.png").exists()
+    files.trials.ended(2, told(0.7))
+    step.on_step_end(2, [])
+    assert rows_of(tmp_path) == [("finished", "0.5"), ("stopped", ""), ("finished", "0.7")]
+    assert (tmp_path / "best.yaml").read_text().startswith("# The best trial of tiny-study, 0002; expect its ")
+
+
+def test_drawing_takes_a_twentieth_of_the_time_while_trials_run(files: Files, monkeypatch: pytest.MonkeyPatch):
+    clock, drawn = [100.0], []
+
+    def draws(*_: object) -> None:
+        drawn.append(clock[0])
+        clock[0] += 2.0
+
+    monkeypatch.setattr(module, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(module, "draw", draws)
+    for number, clock[0] in enumerate([100.0, 140.0, 142.5]):  # 38 and 40.5 seconds after it was drawn
+        files.trials.ended(number, told(0.5))
+        files.refresh()
+        files.refresh()  # nothing has ended since
+    assert drawn == [100.0, 142.5]
+    files.write()
+    assert len(drawn) == 3  # at the end in any case
