@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import yaml
-from studies import SLOW, base, study_file, tune_command
+from studies import SLOW, base, cluster, study_file, tune_command  # noqa: F401  # a fixture
 
 from lit_cfl.cli import main
 
@@ -165,7 +165,7 @@ def test_a_killed_study_goes_on_with_the_same_trials(whole: tuple[Path, int, str
     wait_until(lambda: len(rounds_in(folder)) >= before + 3, command)
     command.process.kill()
     command.end()
-    assert command.left() == []
+    killed = command
     before = len(rounds_in(folder))
     command = Command(folder, "--resume", "study")
     wait_until(lambda: rounds_in(folder)[before:] and rounds_in(folder)[-1][1] == "2", command)
@@ -177,6 +177,7 @@ def test_a_killed_study_goes_on_with_the_same_trials(whole: tuple[Path, int, str
     undisturbed = sorted([row[name] for name in same] for row in rows_of(whole[0]))
     assert sorted([row[name] for name in same] for row in rows_of(study)) == undisturbed
     assert {row["trial_id"] for row in rows_of(study)} == {path.name for path in (study / "trials").iterdir()}
+    assert killed.left() == []
     later = [int(r) for own, r, pid in rounds_in(folder)[before:] if (own, pid != worker) == (rate, True)]
     assert later[0] in (1, 2, 3)  # another process went on from the last save, not from the start
 
@@ -188,9 +189,11 @@ def test_a_killed_study_of_several_algorithms_goes_on_with_optuna(tmp_path: Path
     folder = prepared_folder(tmp_path, 0.3, space=space, searcher="OptunaSearch", seeds=[0], limits={"trials": 5})
     command = Command(folder, "--config", "study-to-run.yaml", "--study_dir", "study")
     wait_until(lambda: len(list((tmp_path / "study" / "trials").glob("*/summary.json"))) >= 2, command)
+    wait_until((tmp_path / "study" / "pictures" / "history.png").exists, command)
     command.process.kill()
     command.end()
-    assert command.left() == []
+    assert "finished" in [row["status"] for row in rows_of(tmp_path / "study")]  # known before the study is over
+    assert (tmp_path / "study" / "best.yaml").exists()
     before = {path.parent.name: path.read_bytes() for path in (tmp_path / "study" / "trials").glob("*/summary.json")}
     shutil.rmtree(tmp_path / "study" / "ray")  # as if it had been killed before Ray wrote its first record
     command = Command(folder, "--resume", "study")
@@ -206,31 +209,32 @@ def test_a_killed_study_of_several_algorithms_goes_on_with_optuna(tmp_path: Path
         assert [key for key in ("own_slow.Slow.rate", "IFCA.num_clusters") if row[key]] == [own]
 
 
-def test_a_trial_that_hangs_has_failed_when_its_time_is_up(tmp_path: Path):
+@pytest.mark.usefixtures("cluster")
+def test_a_trial_that_hangs_has_failed_when_its_time_is_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     space = {"algorithm.pause": {"grid": [0.0, 600.0]}}
-    folder = prepared_folder(tmp_path, 0.0, space=space, limits={"trial_minutes": 0.4}, seeds=[0])
-    command = Command(folder, "--config", "study-to-run.yaml", "--study_dir", "study")
-    code, output = command.end()
-    assert (code, command.left()) == (0, []), output
+    folder = prepared_folder(tmp_path, 0.0, space=space, limits={"trial_minutes": 0.25}, seeds=[0])
+    assert main(["tune", "--config", str(folder / "study-to-run.yaml"), "--study_dir", str(folder / "study")]) == 0
+    output = capsys.readouterr().out
     assert output.count("its worker died after 0 rounds; it goes on from its last save") == 1
     assert "Traceback" not in output
     (failed,) = [row for row in rows_of(folder / "study") if row["status"] == "failed"]
     assert failed["algorithm.pause"] == "600.0"
-    assert failed["error"].startswith("it took longer than limits.trial_minutes allow (0.4)")
+    assert failed["error"].startswith("it took longer than limits.trial_minutes allow (0.25)")
     assert "own_slow.py" in (folder / "study" / "trials" / failed["trial_id"] / "too_long.txt").read_text()
     others = [row["status"] for row in rows_of(folder / "study") if row["algorithm.pause"] == "0.0"]
     assert set(others) == {"finished"}
 
 
-def test_a_study_is_extended_and_repeats_its_new_best(whole: tuple[Path, int, str, list[int]], tmp_path: Path):
+@pytest.mark.usefixtures("cluster")
+def test_a_study_is_extended_and_repeats_its_new_best(
+    whole: tuple[Path, int, str, list[int]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     """And a finished trial whose result was edited is noticed before anything starts."""
     shutil.copytree(whole[0].parent, tmp_path / "folder")
     study = tmp_path / "folder" / "study"
     before = {path.parent: path.read_bytes() for path in study.glob("trials/*/*/summary.json")}
-    command = Command(tmp_path / "folder", "--resume", "study", "--limits.trials", "6")
-    code, output = command.end()
-    assert (code, command.left()) == (0, []), output
-    assert "6 trials: 6 finished" in output
+    assert main(["tune", "--resume", str(study), "--limits.trials", "6"]) == 0
+    assert "6 trials: 6 finished" in capsys.readouterr().out
     assert len(rows_of(study)) == 6
     for path, content in before.items():
         assert (path / "summary.json").read_bytes() == content
@@ -239,12 +243,12 @@ def test_a_study_is_extended_and_repeats_its_new_best(whole: tuple[Path, int, st
     assert main(["tune", "--resume", str(study)]) == 2
 
 
-def test_failed_trials_are_listed_and_the_others_go_on(tmp_path: Path):
+@pytest.mark.usefixtures("cluster")
+def test_failed_trials_are_listed_and_the_others_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     folder = prepared_folder(tmp_path, 0.0, space={"algorithm.rate": {"grid": [0.1, 0.5, 0.9]}}, limits={}, seeds=[0])
     corner = yaml.safe_load((folder / "study-to-run.yaml").read_text())
-    command = Command(folder, "--config", "study-to-run.yaml", "--study_dir", "study")
-    code, output = command.end()
-    assert (code, command.left()) == (0, []), output
+    assert main(["tune", "--config", str(folder / "study-to-run.yaml"), "--study_dir", str(folder / "study")]) == 0
+    output = capsys.readouterr().out
     assert corner["limits"] == {}
     assert "4 trials: 3 finished, 0 stopped early, 1 failed" in output
     assert "RuntimeError: rate 0.5 fails" in output
@@ -253,17 +257,15 @@ def test_failed_trials_are_listed_and_the_others_go_on(tmp_path: Path):
     assert "Traceback" in (folder / "study" / "trials" / failed["trial_id"] / "error.txt").read_text()
 
 
+@pytest.mark.usefixtures("cluster")
 def test_best_yaml_of_population_based_training_replays_its_schedule(tmp_path: Path):
     pbt = {"perturbation_interval": 2, "quantile_fraction": 0.5, "synch": True}
     changes = {
         "base": base(rounds=8), "space": {"algorithm.eta_g": {"uniform": [0.0, 0.9]}}, "limits": {"trials": 5},
         "scheduler": {"class_path": "PopulationBasedTraining", "init_args": pbt},
     }  # fmt: skip
-    study_file(tmp_path, **changes)
-    command = Command(tmp_path, "--config", "study-to-run.yaml", "--study_dir", "study")
-    code, output = command.end()
-    assert (code, command.left()) == (0, []), output
     study = tmp_path / "study"
+    assert main(["tune", "--config", str(study_file(tmp_path, **changes)), "--study_dir", str(study)]) == 0
     schedules = {path.parent.name: json.loads(path.read_text()) for path in study.glob("trials/*/stages.json")}
     assert len(schedules) == 4
     assert any(len(stages) > 1 for stages in schedules.values())  # somebody took over another's models
