@@ -58,8 +58,8 @@ class Recorder:
         Raises:
             InputError: it is of another configuration, or (unless `new_plan`) of another plan.
         """
-        require_agreement(self.checkpoint.path, json.loads(saved["config"]), self.prepared.config(), new_plan)
         require_same_run(self.directory.path, saved)
+        require_agreement(self.checkpoint.path, json.loads(saved["config"]), self.prepared.config(), new_plan)
         require_same_data(self.checkpoint.path, saved, self.prepared)
         self._carried = Carried.restored(saved)
         self._seconds_before = saved["seconds"]

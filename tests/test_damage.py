@@ -229,6 +229,14 @@ def test_file_that_cannot_be_made_again_is_named(name: str, damage: str, half: P
     assert "remove checkpoint.pt to start again at round 1" in message
 
 
+def test_configuration_of_another_run_is_named(half: Path, tmp_path: Path, capsys):
+    path = tmp_path / "run"
+    shutil.copytree(half, path)
+    write_config(path, yaml.safe_load((path / "config.yaml").read_text()) | {"seeds": [7]}, "0a1b2c3d")
+    assert main(resume(path)) == 2
+    assert f"{path}/config.yaml of run 0a1b2c3d" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("name", ["config.yaml", "environment.json"])
 def test_start_of_another_run_is_noticed_before_the_first_checkpoint(name: str, half: Path, tmp_path: Path, capsys):
     path, other = tmp_path / "run", tmp_path / "other"
