@@ -5,6 +5,7 @@ import inspect
 import re
 import sysconfig
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
@@ -119,7 +120,21 @@ def _unknown_module(message: str) -> str | None:
     name = _first(message, r"No module named '([^']+)'")
     if name is None:
         return None
+    for path in re.findall(r"(?:class_path|val=|value:) ?'?([\w.]+)\.\w+", message):
+        with suppress(Exception):  # of a module of the user's that fails in another way
+            place = _missing_in(path, name)
+            if place is not None:
+                return f"{place}; install the package that has it, or put {name}.py beside the YAML file"
     return f"there is no module {name!r}: put {name}.py beside the YAML file or into the current folder"
+
+
+def _missing_in(path: str, name: str) -> str | None:
+    """Where the user's module of this path imports one of this name that is not there; None if it does not."""
+    try:
+        import_module(path)
+    except ModuleNotFoundError as error:
+        return raised_in_import(error) if error.name == name else None
+    return None
 
 
 def _not_in_file(message: str) -> str | None:

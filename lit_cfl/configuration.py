@@ -154,7 +154,7 @@ def parse_run(arguments: Sequence[str], prog: str = "lit-cfl run", opened: Path 
 def _request(prog: str, arguments: Sequence[str], code: list[str]) -> Request:
     parser = experiment_parser(prog)
     read = _read(parser, arguments)
-    _require_recorded_plan(read, arguments)
+    _require_recorded_plan(read, _with_paths(arguments))
     empty = [name for name in _GROUPS if not isinstance(read.get(name), Namespace)]
     if empty:
         raise InputError(f"{empty[0]} is {read.get(empty[0])}; give its options, or leave it out")
@@ -184,8 +184,13 @@ def parse_data(arguments: Sequence[str]) -> DataRequest:
     return DataRequest(module, read.name, read.seeds[0] if read.seed is None else read.seed, read.out)
 
 
+def _with_paths(arguments: Sequence[str]) -> list[str]:
+    """The words with each configuration by its path."""
+    return [found_config(before, word) for before, word in zip(["", *arguments], arguments, strict=False)]
+
+
 def _read(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
-    words = [found_config(before, word) for before, word in zip(["", *arguments], arguments, strict=False)]
+    words = _with_paths(arguments)
     contents = {file: read_config(file) for file in config_files(words)}
     for file, content in contents.items():
         require_class_entries(file, {name: part for name, part in content.items() if name != "space"})  # of a study
@@ -210,19 +215,29 @@ def _read(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
 
 
 def _require_recorded_plan(read: Namespace, words: Sequence[str]) -> None:
-    """Refuses `--plan.*` beside `--resume` that asks for another plan than the run's, unless `--new_plan` is given."""
-    asked = {word.partition("=")[0].removeprefix("--plan.") for word in words if word.startswith("--plan.")}
-    if read.resume is None or read.new_plan or not asked:
+    """Refuses another plan than the run's beside `--resume`, by options or in a file, unless `--new_plan` is given."""
+    if read.resume is None or read.new_plan:
         return
+    asked = _asked_of_the_plan(words)
     path = Path(read.resume)
     plans = [(stored_config(part) or {}).get("plan") for part in (path, *sorted(path.glob("seed-*")))]
     recorded: dict[str, Any] = next(filter(None, plans), {})
-    for name in sorted(asked & recorded.keys()):
+    for name in sorted(asked.keys() & recorded.keys()):
         if read.plan[name] != recorded[name]:
             raise InputError(
-                f"--plan.{name} {read.plan[name]} beside --resume: the run goes on under the plan that it was begun "
+                f"{asked[name]} {read.plan[name]} beside --resume: the run goes on under the plan that it was begun "
                 f"with, where it is {recorded[name]}; leave it out, or add --new_plan (results may differ by rounding)"
             )
+
+
+def _asked_of_the_plan(words: Sequence[str]) -> dict[str, str]:
+    """Which parts of a plan are asked for, and where: in a file, or by an option."""
+    asked: dict[str, str] = {}
+    for file in config_files(words):
+        plan = read_config(file).get("plan") or {}
+        asked |= {name: f"{file}: plan.{name}" for name, value in plan.items() if value is not None}
+    options = [word.partition("=")[0] for word in words if word.startswith("--plan.")]
+    return asked | {option.removeprefix("--plan."): option for option in options}
 
 
 def _require_one_choice_of_seeds(words: Sequence[str], written: Set[str]) -> None:

@@ -1,6 +1,8 @@
 """Errors whose message is meant for the user: it quotes the value and names the remedy, in one line."""
 
 import argparse
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import NoReturn
 
 
@@ -28,6 +30,27 @@ def diverged(client: int, round: int, loss: float | None, rate: float) -> Diverg
         f"client {client} diverged in round {round + 1}: training loss {loss}, learning rate {rate:g}; "
         "lower the learning rate, set local.gradient_clip, or set local.on_divergence to skip"
     )
+
+
+@contextmanager
+def noting(what: Callable[[], str]) -> Iterator[None]:
+    """Notes on an error, such as one of the user's module, where it was raised; not on an InputError, which says it.
+
+    Args:
+        what: gives the words after "It was raised".
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        error.add_note(f"It was raised {what()}.")
+        raise
+
+
+def listed(clients: Sequence[int]) -> str:
+    """The ids of at most 20 clients, for a message."""
+    return ", ".join(map(str, clients[:20])) + (", ..." if len(clients) > 20 else "")
 
 
 class SaveError(InputError):

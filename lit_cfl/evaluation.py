@@ -9,7 +9,7 @@ from torch import Tensor
 from lit_cfl.agreement import agreement, churn
 from lit_cfl.algorithms.base import Algorithm, Assignment, State
 from lit_cfl.data import FederatedData, Split
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, listed
 from lit_cfl.local.engine import Engine
 from lit_cfl.scores import Scores
 from lit_cfl.seeds import generator
@@ -114,7 +114,11 @@ def score_clients(
     views = len(data.examples) * len(data.examples.views)
     asked = (pairs // len(stretches))[held.owners] * views + held.entries
     asked, where = asked.unique(return_inverse=True)
-    found = engine.outcomes_of_each(models, asked // views, asked % views, data)
+
+    def named(number: int) -> str:
+        return f"model {number} of the clients {listed(clients[index == number].tolist())} on {split} data"
+
+    found = engine.outcomes_of_each(models, asked // views, asked % views, data, named)
 
     def per_client(values: Tensor) -> Tensor:
         return torch.zeros(len(held), dtype=values.dtype).index_add_(0, held.owners, values[where])[list_of]

@@ -14,7 +14,7 @@ from lit_cfl.carried import Carried, due
 from lit_cfl.checkpoint import Checkpoint, state_from_dict, state_to_dict
 from lit_cfl.data.lists import lists_of, with_lists
 from lit_cfl.ending import write_end
-from lit_cfl.errors import Interrupted
+from lit_cfl.errors import Interrupted, noting
 from lit_cfl.evaluation import Evaluation, evaluate
 from lit_cfl.experiment import Prepared
 from lit_cfl.look import Look
@@ -125,10 +125,11 @@ class Recorder:
         return row | traffic_row(r, mib) | self._carried.row(self.shifting)
 
     def _evaluation_of(self, r: Round) -> Evaluation:
-        return evaluate(
-            self.experiment.algorithm, r.state, self.engine, r.data, self.experiment.evaluation,
-            round=r.index, before=self._carried.members,
-        )  # fmt: skip
+        with noting(lambda: f"in the evaluation of round {r.number}"):
+            return evaluate(
+                self.experiment.algorithm, r.state, self.engine, r.data, self.experiment.evaluation,
+                round=r.index, before=self._carried.members,
+            )  # fmt: skip
 
     def _write_tables(self, r: Round) -> None:
         """What every round adds, evaluated or not."""

@@ -19,6 +19,8 @@ QUICK = yaml.safe_load(catalogue.configs()["quickstart"].read_text())
 FILES = {
     "wrong_syntax.py": "class Mine(:\n    pass\n",
     "wrong_import.py": "import torch\n\nraise RuntimeError('no licence')\n",
+    "wrong_package.py": "import torch\nimport pandoras_box\n",
+    "twice_space.yaml": "space: {}\nspace: {}\n",
     "wrong_class.py": "class Mine:\n    pass\n",
     "wrong_net.py": "from torch import nn\n\nclass Net(nn.Module):\n    def __init__(self):\n        self.x = 1 / 0\n",
     "list.yaml": "- rounds\n- 3\n",
@@ -106,6 +108,12 @@ RUN = "run --config quickstart --baseline null --rounds 1 "
         ("run --config within.yaml", "within.yaml gives 'epochs' twice, in lines 1 and 1"),
         ("data --config twice.yaml", "twice.yaml gives 'rounds' twice, in lines "),
         ("compare --config twice.yaml --algorithms FedAvg IFCA", "twice.yaml gives 'rounds' twice, in lines "),
+        ("tune --config twice_space.yaml", "twice_space.yaml gives 'space' twice, in lines 1 and 2"),
+        ("launch --config twice_space.yaml --address http://x:8265", "twice_space.yaml gives 'space' twice"),
+        (RUN + "--algorithm wrong_package.Mine", "wrong_package.py, line 2: ModuleNotFoundError: No module named "
+         "'pandoras_box'; install the package that has it"),
+        (RUN + "--task.net wrong_package.Mine", "wrong_package.py, line 2: ModuleNotFoundError: No module named "),
+        (RUN + "--algorithm no_such_file.Mine", "there is no module 'no_such_file': put no_such_file.py beside"),
         ("run --config nothing.yaml", "rounds is null; give a whole number, or leave it out"),
         ("run --config null_epochs.yaml", "local.epochs is null; give a whole number, or leave it out"),
         ("run --config no_class.yaml", "algorithm names no class; write algorithm: {class_path: NAME, init_args: "),
@@ -158,3 +166,35 @@ def test_error_of_a_users_module_names_the_client_and_the_round(engine: str):
     with pytest.raises(LookupError, match="no such thing") as raised:
         main(words.split())
     assert raised.value.__notes__ == [f"It was raised in round 2, while client {client} was trained."]
+
+
+SCORED = """
+from lit_cfl.tasks import Classification
+
+class Scored(Classification):
+    def outcomes(self, batch):
+        if len(batch[1]) > 10:  # the check before the rounds has one example of each label
+            raise LookupError("no such thing")
+        return super().outcomes(batch)
+"""
+FEW = "--data.num_clients 4 --cohort_size 4 --local.epochs 1 --rounds 1 --task.net MCLR"
+
+
+@pytest.mark.parametrize(
+    ("module", "algorithm", "notes"),
+    [
+        (
+            "own_scored", "FedAvg",
+            ["while model 0 of the clients 0, 1, 2, 3 on test data was scored", "in the evaluation of round 1"],
+        ),
+        ("own_losses", "IFCA", ["in round 1, in losses on the clients 0, 1, 2, 3"]),
+    ],
+)  # fmt: skip
+def test_error_in_scoring_names_the_round_the_split_and_whose_model_it_was(
+    module: str, algorithm: str, notes: list[str]
+):
+    Path(f"{module}.py").write_text(SCORED)
+    words = f"{RUN} {FEW} --task {module}.Scored --algorithm {algorithm} --data.validation 0"
+    with pytest.raises(LookupError, match="no such thing") as raised:
+        main(words.split())
+    assert raised.value.__notes__ == [f"It was raised {note}." for note in notes]

@@ -188,6 +188,9 @@ def test_mistakes_in_a_file_are_quoted(capsys: pytest.CaptureFixture[str]):
     assert "line 2" in error_of(capsys, "run", "--config", "c.yaml")
 
 
+OTHER_PLAN = {"plan": {"rows_mib": 7}}
+
+
 def test_plan_beside_resume_is_honoured_with_new_plan_and_else_refused(capsys: pytest.CaptureFixture[str]):
     begin = "run --config quickstart --baseline null --rounds 1 --plan.lanes 3 --plan.narrow 3 --run_dir run"
     assert main(begin.split()) == 0
@@ -195,7 +198,10 @@ def test_plan_beside_resume_is_honoured_with_new_plan_and_else_refused(capsys: p
     assert begun["lanes"] == 3
     assert main(["run", "--resume", "run", "--rounds", "2", "--plan.rows_mib", "7"]) == 2
     assert "--plan.rows_mib 7 beside --resume: the run goes on under the plan" in capsys.readouterr().err
-    assert main(["run", "--resume", "run", "--rounds", "2", "--plan.lanes", "3"]) == 0  # as it is
+    Path("other.yaml").write_text(yaml.safe_dump(yaml.safe_load(Path("run/config.yaml").read_text()) | OTHER_PLAN))
+    said = error_of(capsys, "run", "--config", "other.yaml", "--resume", "run", "--rounds", "2")
+    assert "other.yaml: plan.rows_mib 7 beside --resume: the run goes on under the plan" in said
+    assert main(["run", "--config", "run/config.yaml", "--resume", "run", "--plan.lanes", "3", "--rounds", "2"]) == 0
     assert yaml.safe_load(Path("run/config.yaml").read_text())["plan"] == begun
     assert main(["run", "--resume", "run", "--rounds", "3", "--new_plan", "--plan.rows_mib", "7"]) == 0
     now = yaml.safe_load(Path("run/config.yaml").read_text())["plan"]

@@ -11,7 +11,7 @@ from lit_cfl.agreement import agreement, churn, silhouette
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan, SplitScores, score_clients
-from lit_cfl.local.scorer import Outcomes
+from lit_cfl.local.scorer import Named, Outcomes
 from lit_cfl.scores import CLASSIFIER
 
 
@@ -106,7 +106,9 @@ class ParityEngine:
     def __init__(self) -> None:
         self.calls: list[tuple[list[float], list[int]]] = []
 
-    def outcomes_of_each(self, models: Tensor, which: Tensor, index: Tensor, data: FederatedData) -> Outcomes:
+    def outcomes_of_each(
+        self, models: Tensor, which: Tensor, index: Tensor, data: FederatedData, named: Named
+    ) -> Outcomes:
         model = models[which, 0]
         self.calls.append((model.tolist(), index.tolist()))
         right = (index % 2 == model % 2)[None].double()

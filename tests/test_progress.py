@@ -116,7 +116,7 @@ def test_a_pipe_with_rounds_hears_nothing_else():
 
 
 def test_lines_come_from_a_thread_of_their_own_while_the_run_computes(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(live, "_PATIENCE", 0.0)
+    monkeypatch.setattr(live, "PATIENCE", 0.0)
     before = threading.active_count()
     with Lines(Console(file=(out := StringIO()), width=200)) as display:
         display.doing(Activity("compiling"))

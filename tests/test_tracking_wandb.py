@@ -27,7 +27,7 @@ from wandb_runs import (
 )
 
 from lit_cfl.saved import load_run
-from lit_cfl.tracking import service
+from lit_cfl.tracking import Trackers, service
 from lit_cfl.tracking.offline import history
 
 pytestmark = pytest.mark.slow  # each starts a process, and most of them the service of wandb
@@ -81,16 +81,21 @@ def test_configuration_and_summary_are_logged_and_round_is_the_step(offline: Pat
     assert config["plan"]["engine"] == "stacked"
     steps = [record.metric for record in found if record.WhichOneof("record_type") == "metric"]
     assert [(step.glob_name, step.step_metric) for step in steps] == [("*", "round")]
-    summary = {
+    summary = concluded(folders(offline / "run")[0])
+    own = json.loads((offline / "run" / "summary.json").read_text())
+    for name in ("algorithm", "seed", "partition", "test/max_weighted_accuracy"):
+        assert summary[name] == own[name]
+
+
+def concluded(folder: Path) -> dict[str, object]:
+    """The summary that a folder holds."""
+    return {
         item.key: json.loads(item.value_json)
-        for record in found
+        for record in records(folder)
         if record.WhichOneof("record_type") == "summary"
         for item in record.summary.update
         if item.key
     }
-    own = json.loads((offline / "run" / "summary.json").read_text())
-    for name in ("algorithm", "seed", "partition", "test/max_weighted_accuracy"):
-        assert summary[name] == own[name]
 
 
 def test_names_with_commas_and_html_arrive_as_they_are(offline: Path):
@@ -141,6 +146,27 @@ def test_killed_run_that_is_resumed_has_each_round_once(output: Path, tmp_path: 
         for rows in (map(numbers, logged(tmp_path / "run")), own_rows(tmp_path / "run"))
     )
     assert mine == own
+
+
+def test_run_killed_after_its_summary_is_concluded_by_a_resume(output: Path, tmp_path: Path):
+    run = tmp_path / "run"
+
+    def die_before_the_conclusion() -> None:
+        set_variables(MODE="offline")
+        Trackers.conclude = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+
+    assert wait(in_child(start(run, "--baseline", "null", rounds=2), die_before_the_conclusion)) == -signal.SIGKILL
+    own = json.loads((run / "summary.json").read_text())
+    assert not any(set(own) <= set(concluded(folder)) for folder in folders(run))
+    assert tracked_command(resume(run), MODE="offline") == 0
+    found, kept = concluded(folders(run)[-1]), records(folders(run)[-1])
+    assert {name: found[name] for name in ("algorithm", "seed", "round", "test/max_weighted_accuracy")} == {
+        name: own[name] for name in ("algorithm", "seed", "round", "test/max_weighted_accuracy")
+    }
+    assert any(record.WhichOneof("record_type") == "artifact" for record in kept) or any(
+        record.request.HasField("log_artifact") for record in kept
+    )
+    assert [row["round"] for row in logged(run)] == [1, 2]
 
 
 def test_run_that_goes_on_for_more_rounds_goes_on_in_the_same_run(output: Path, tmp_path: Path):

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import docstring_parser
-import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from jsonargparse.typing import register_type
 
 from lit_cfl.config_errors import explain
-from lit_cfl.config_files import config_files, found_config
+from lit_cfl.config_files import config_files, found_config, read_config
 from lit_cfl.errors import InputError
 from lit_cfl.tune.opening import STUDY, opened_directory, require_intact, without_code_inside
 from lit_cfl.tune.study import Limits, Resources, Study
@@ -114,11 +113,8 @@ def _refuse_parts(words: Sequence[str]) -> None:
 def _refuse_experiments(files: Sequence[str]) -> None:
     """A file of `lit-cfl run` is an easy mistake, of which the parser would say many things, but not this."""
     for file in files:
-        try:
-            content = yaml.safe_load(Path(found_config("--config", file)).read_text(encoding="utf-8"))
-        except (yaml.YAMLError, UnicodeDecodeError, OSError):
-            continue  # what is wrong with the file is said when it is parsed
-        if isinstance(content, dict) and "task" in content and "space" not in content:
+        content = read_config(found_config("--config", file))
+        if "task" in content and "space" not in content:
             raise InputError(
                 f"{file} is an experiment, not a study; write a study with `base: {file}` and a `space`, or start from "
                 "--config tune/quickstart"

@@ -4,7 +4,7 @@ import os
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # it has no types
 
+from lit_cfl.activity import Activity
 from lit_cfl.compare.comparison import Comparison, recorded
 from lit_cfl.digests import damaged
 from lit_cfl.errors import InputError
@@ -47,6 +48,9 @@ class View:
 
     def began(self, job: Job) -> None:
         """A run starts, or goes on."""
+
+    def doing(self, job: Job, activity: Activity) -> None:
+        """A run does this now; called very often."""
 
     def row(self, job: Job, row: Row) -> None:
         """The latest row of `metrics.csv` of a run."""
@@ -106,23 +110,23 @@ def one_by_one(jobs: Sequence[Job], view: View, check: Callable[[], None]) -> It
     for job in jobs:
         check()
         view.began(job)
-        yield job, run_job(job, partial(view.row, job), check)
+        yield (
+            job,
+            run_job(job, Watch(between_clients=check, row=partial(view.row, job), doing=partial(view.doing, job))),
+        )
 
 
-def run_job(
-    job: Job, row: Callable[[Row], None] = lambda row: None, check: Callable[[], None] = lambda: None
-) -> str | None:
+def run_job(job: Job, watch: Watch) -> str | None:
     """Runs, or goes on with, one run. Returns why it failed; the traceback is in `error.txt`.
 
     Args:
-        row: called with each row of `metrics.csv`.
-        check: called before each client; may raise `Interrupted`.
+        watch: is told how it goes, but not what concerns all runs.
     """
     try:
         wait_until_free(job.folder)
         experiment = recorded(job.path, job.name)
         threads = (experiment.plan and experiment.plan.threads) or 1
-        watch = Watch(between_clients=check, row=row, told=lambda line: None)  # it is said once, of all runs
+        watch = replace(watch, told=lambda line: None)  # it is said once, of all runs
         with threadpool_limits(threads):  # NumPy's and scikit-learn's, too: sums depend on their number
             run(experiment.of_seed(job.seed), job.folder, watch, going="resume")
     except Exception as error:  # whatever a user's net or data raise: the other runs go on

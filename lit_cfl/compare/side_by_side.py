@@ -1,15 +1,22 @@
 """Runs in Ray, a process each."""
 
+import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
+from tempfile import TemporaryDirectory
+from time import monotonic
 
 import ray
 
+from lit_cfl.activity import Activity
 from lit_cfl.compare.jobs import Job, Row, View, run_job
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.local import ray_cluster
 from lit_cfl.local.plan import Plan
+from lit_cfl.run import Watch
 from lit_cfl.tables import read_table
 
 _POLL_SECONDS = 0.5
@@ -22,6 +29,8 @@ def side_by_side(
 ) -> Iterator[tuple[Job, str | None]]:
     """Each run, and why it failed, in the order in which they end. Ray is started here, and ended, unless it runs."""
     share = _connected(jobs[0].path, Plan("ray", device=plan.device, threads=plan.threads, workers=at_once))
+    notes = TemporaryDirectory(prefix="lit-cfl-compare-", ignore_cleanup_errors=True)
+    note_of = {job: Path(notes.name) / f"{number}.json" for number, job in enumerate(jobs)}
     try:
         remote = ray.remote(num_cpus=share["CPU"], num_gpus=share.get("GPU", 0), max_retries=_WORKER_DEATHS)
         task, waiting = remote(in_worker), list(jobs)
@@ -30,11 +39,11 @@ def side_by_side(
             while waiting and len(running) < at_once:
                 job = waiting.pop(0)
                 view.began(job)
-                running[task.remote(job)] = job
+                running[task.remote(job, note_of[job])] = job
             over, _ = ray.wait(list(running), timeout=_POLL_SECONDS)
             check()
             for job in running.values():
-                _show(job, view)
+                _show(job, note_of[job], view)
             for reference in over:
                 error, notices = _outcome(reference)
                 for notice in notices:
@@ -42,6 +51,7 @@ def side_by_side(
                 yield running.pop(reference), error
     finally:
         ray_cluster.disconnect()
+        notes.cleanup()
 
 
 def _connected(path: Path, plan: Plan) -> ray_cluster.Resources:
@@ -52,11 +62,34 @@ def _connected(path: Path, plan: Plan) -> ray_cluster.Resources:
         raise InputError(f"{error}. One run after the other needs no Ray: {again}") from error
 
 
-def in_worker(job: Job) -> Outcome:
-    """Runs a job. Its notices go with the outcome, for nobody sees what a worker prints."""
+class Note:
+    """What a worker does at the moment, in a file that the driver reads.
+
+    Args:
+        path: of the file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.written, self.last = path, float("-inf"), ""
+
+    def write(self, activity: Activity) -> None:
+        """Writes an activity, but the number of its clients no more often than it is read."""
+        if activity.what == self.last and monotonic() - self.written < _POLL_SECONDS:
+            return
+        self.last, self.written = activity.what, monotonic()
+        with suppress(OSError):  # on another machine there is no such folder
+            self.path.write_text(json.dumps(asdict(activity)))
+
+
+def in_worker(job: Job, note: Path) -> Outcome:
+    """Runs a job. Its notices go with the outcome, for nobody sees what a worker prints.
+
+    Args:
+        note: a file for what is being done.
+    """
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always", Notice)
-        error = run_job(job)
+        error = run_job(job, Watch(doing=Note(note).write))
     return error, [str(one.message) for one in given if one.category is Notice]
 
 
@@ -68,10 +101,12 @@ def _outcome(reference: "ray.ObjectRef[Outcome]") -> Outcome:
     return outcome
 
 
-def _show(job: Job, view: View) -> None:
+def _show(job: Job, note: Path, view: View) -> None:
     row = last_row(job.folder / "metrics.csv")
     if row is not None:
         view.row(job, row)
+    with suppress(OSError, ValueError):  # none yet, or half of one
+        view.doing(job, Activity(**json.loads(note.read_text())))
 
 
 def last_row(path: Path) -> Row | None:

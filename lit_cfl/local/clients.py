@@ -8,6 +8,7 @@ from torch import Tensor
 
 from lit_cfl.activity import Activity
 from lit_cfl.data import FederatedData
+from lit_cfl.errors import listed, noting
 from lit_cfl.local.work import Budget, Fitted, Sketch, per_client
 from lit_cfl.parameters import ParameterLayout
 
@@ -97,7 +98,8 @@ class ClientWork:
     def losses(self, models: Tensor, clients: Tensor, *, penalised: bool = False) -> Tensor:
         self.engine.report(Activity(f"losses of {len(models)} models on {len(clients)} clients", self.round))
         index = self.data.train.select(clients)
-        losses = self.engine.losses_of_all(models, index.entries, self.data)
+        with noting(lambda: f"in round {self.round + 1}, in losses on the clients {listed(clients.tolist())}"):
+            losses = self.engine.losses_of_all(models, index.entries, self.data)
         sums = torch.zeros(len(clients), len(models), dtype=torch.float64).index_add_(0, index.owners, losses.T)
         means = sums / index.sizes[:, None]  # 0 / 0 is nan: no data
         return means + self.engine.penalties(models) if penalised else means

@@ -18,13 +18,13 @@ from torch import Tensor
 
 from lit_cfl.activity import Activity, Report, of_fit, unreported
 from lit_cfl.data import Examples, FederatedData
-from lit_cfl.errors import InputError, Notice
+from lit_cfl.errors import InputError, Notice, listed, noting
 from lit_cfl.local.clients import ClientWork, FitRequest
 from lit_cfl.local.dropout import set_key, step_keys, with_keyed_dropout
 from lit_cfl.local.graph import ran_out
 from lit_cfl.local.lanes import Effort
 from lit_cfl.local.plan import Plan
-from lit_cfl.local.scorer import EVALUATION_BATCH, Outcomes, Scorer
+from lit_cfl.local.scorer import EVALUATION_BATCH, Named, Outcomes, Scorer
 from lit_cfl.local.scoring import losses_of, require_losses
 from lit_cfl.local.work import Budget, Chunk, Fitted
 from lit_cfl.parameters import ParameterLayout
@@ -70,15 +70,13 @@ def naming(round: int, waiting: Sequence[int], together: bool = False) -> Iterat
         waiting: clients that are still to be trained when the error comes, the present one first.
         together: several train at once, and nobody knows which of them it was.
     """
-    try:
+
+    def what() -> str:
+        who = f"one of the clients {listed(waiting)}" if together else f"client {waiting[0]}"
+        return f"in round {round + 1}, while {who} was trained" if waiting else f"in round {round + 1}"
+
+    with noting(what):
         yield
-    except Exception as error:
-        if isinstance(error, InputError) or not waiting:
-            raise
-        named = ", ".join(map(str, waiting[:20])) if together else str(waiting[0])
-        who = f"one of the clients {named}{', ...' if len(waiting) > 20 else ''}" if together else f"client {named}"
-        error.add_note(f"It was raised in round {round + 1}, while {who} was trained.")
-        raise
 
 
 class Engine(ABC):
@@ -168,16 +166,19 @@ class Engine(ABC):
         """
         return self._scorer.losses_of_all(models, index, self.examples(data))
 
-    def outcomes_of_each(self, models: Tensor, which: Tensor, index: Tensor, data: FederatedData) -> Outcomes:
+    def outcomes_of_each(
+        self, models: Tensor, which: Tensor, index: Tensor, data: FederatedData, named: Named = "model {}".format
+    ) -> Outcomes:
         """What models do on examples of their own.
 
         Args:
             models: `[K, d]`.
             which: the model of each example, int64 `[n]`, ascending.
             index: the examples, int64 `[n]`.
+            named: what a model is called in a note on an error, by its row.
         """
         self.report(Activity("evaluating"))
-        return self._scorer.of_each(models, which, index, self.examples(data))
+        return self._scorer.of_each(models, which, index, self.examples(data), named)
 
     def penalties(self, models: Tensor) -> Tensor:
         """What the task adds to the loss of every example in training: float64 `[K]`, 0 where it adds nothing."""

@@ -1,19 +1,21 @@
 """What models do on examples: losses and scores, for many models and examples in few passes."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from lightning import LightningModule
 from torch import Tensor
 
 from lit_cfl.data import Examples
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, noting
 from lit_cfl.local.scoring import outcomes_of, penalty_of
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.scores import scores_of
 
 EVALUATION_BATCH = 1024  # fixed: sums of float32 losses must not depend on the machine; larger ones leave the caches
+Named = Callable[[int], str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +57,9 @@ class Scorer:
         return losses
 
     @torch.no_grad()
-    def of_each(self, models: Tensor, which: Tensor, index: Tensor, examples: Examples) -> Outcomes:
+    def of_each(
+        self, models: Tensor, which: Tensor, index: Tensor, examples: Examples, named: Named = "model {}".format
+    ) -> Outcomes:
         """Each example under a model of its own: `[n]`, see `Engine`."""
         rows = torch.empty(1 + 2 * len(scores_of(self._module)), len(index), dtype=torch.float64)
         for parts in _reads(which):
@@ -65,7 +69,8 @@ class Scorer:
             for number, part in parts:
                 own = slice(part.start - start, part.stop - start)
                 self._layout.write(models[number], self._module)
-                found.append(outcomes_of(self._module, (inputs[own], labels[own])))
+                with noting(partial(_while_scored, named, number)):
+                    found.append(outcomes_of(self._module, (inputs[own], labels[own])))
             rows[:, start:stop] = torch.cat(found, dim=1)
         return self._checked(Outcomes(rows[0], rows[1::2], rows[2::2]), index % len(examples))
 
@@ -98,6 +103,10 @@ class Scorer:
     def _penalty(self, row: Tensor) -> float:
         self._layout.write(row, self._module)
         return penalty_of(self._module)
+
+
+def _while_scored(named: Named, number: int) -> str:
+    return f"while {named(number)} was scored"
 
 
 def _reads(which: Tensor) -> Iterator[list[tuple[int, slice]]]:

@@ -28,7 +28,7 @@ from lit_cfl.scores import ACCURACY
 Row = dict[str, Any]
 _WIDE, _BAR = 110, 20  # characters, from which there is room for a bar, and its own
 _SECONDS = 2.0  # least time between two rounds in a pipe
-_PATIENCE = 10.0  # seconds without a line there, after which one says what is being done
+PATIENCE = 10.0  # seconds without a line there, after which one says what is being done
 
 
 def describe(row: Row, width: int | None = None) -> str:
@@ -62,6 +62,30 @@ def status(row: Row | None, activity: Activity | None, room: int) -> str:
     beside = describe(row, room - len(now) - 2)
     fits = activity is not None and len(beside) + len(now) + 2 <= room
     return f"{beside}  {now}" if fits else describe(row, room)
+
+
+def at_work(activity: Activity, rounds: int, seconds: float) -> str:
+    """What a run is doing, in which of its rounds, and for how many seconds it has gone on."""
+    at = "" if activity.round is None else f"round {activity.round + 1}/{rounds}  "
+    return f"{at}{activity}" + (f"  {seconds:.0f} s so far" if seconds >= 1 else "")
+
+
+class Beat:
+    """Calls a function once a second, in a thread, within the block."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self.call, self._over = call, Event()
+
+    def __enter__(self) -> Self:
+        Thread(target=self._beat, name="progress", daemon=True).start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._over.set()
+
+    def _beat(self) -> None:
+        while not self._over.wait(1):
+            self.call()
 
 
 class Display:
@@ -173,18 +197,14 @@ class Lines(Display):
         self.title, self.rounds = "", 0
         self.activity: Activity | None = None
         self.held: Row | None = None  # the last row, where it was not printed
-        self._over = Event()
+        self._beats = Beat(self.beat)
 
     def __enter__(self) -> Self:
-        Thread(target=self._beat, name="progress", daemon=True).start()
+        self._beats.__enter__()
         return self
 
     def __exit__(self, *error: object) -> None:
-        self._over.set()
-
-    def _beat(self) -> None:
-        while not self._over.wait(1):
-            self.beat()
+        self._beats.__exit__()
 
     def doing(self, activity: Activity) -> None:
         self.activity = activity
@@ -194,11 +214,8 @@ class Lines(Display):
     def beat(self) -> None:
         """Prints what is being done, if nothing was printed for ten seconds."""
         now, activity = self.clock(), self.activity
-        if activity is None or now - self.printed < _PATIENCE:
-            return
-        at = "" if activity.round is None else f"round {activity.round + 1}/{self.rounds}  "
-        since = f"  {now - self.begun:.0f} s so far" if now - self.begun >= 1 else ""
-        self._print(f"{self.title}{at}{activity}{since}")
+        if activity is not None and now - self.printed >= PATIENCE:
+            self._print(f"{self.title}{at_work(activity, self.rounds, now - self.begun)}")
 
     def started(self, title: str, completed: int, rounds: int, seed: int | None = None) -> None:
         self.title, self.before, self.rounds, self.begun = f"{_named(title, seed)}  ", completed, rounds, self.clock()

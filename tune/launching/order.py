@@ -2,12 +2,9 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Literal
 
-import yaml
-
-from lit_cfl.config_files import config_files, found_config, with_absolute_paths
+from lit_cfl.config_files import config_files, found_config, read_config, with_absolute_paths
 from lit_cfl.configuration import parse_run
 from lit_cfl.errors import InputError
 from lit_cfl.tune.check import check_study
@@ -64,11 +61,7 @@ def read_order(arguments: Sequence[str], include: Sequence[str] = ()) -> Order:
 
 
 def _is_study(file: str) -> bool:
-    try:
-        content = yaml.safe_load(Path(found_config("--config", file)).read_text(encoding="utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{file} is no YAML file: {error}") from error
-    return isinstance(content, dict) and "space" in content
+    return "space" in read_config(found_config("--config", file))
 
 
 def _experiment(words: Sequence[str]) -> Order:
