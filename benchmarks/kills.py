@@ -31,11 +31,16 @@ from lit_cfl.pictures import files
 
 OPTIONS = (
     "--config", "quickstart", "--data.num_clients", "8", "--cohort_size", "4", "--local.epochs", "1",
-    "--algorithm.pretrain_scale", "2", "--algorithm.pretrain.length", "1", "--baseline", "null",
     "--pictures.formats", "[png]", "--tracking.wandb", "disabled", "--tracking.snapshots_every", "1",
     "--checkpoint.every_seconds", "0",
 )  # fmt: skip
-COMPARED = ("--algorithms", "FedAvg", "FedGroup", "--seeds", "1", "--num_cpus", "1")
+OWN_OPTIONS = {
+    "run": ("--baseline", "null", "--algorithm.pretrain_scale", "2", "--algorithm.pretrain.length", "1"),
+    "compare": (
+        "--algorithms", "FedAvg", "FedGroup", "--seeds", "1", "--num_cpus", "1",
+        "--FedGroup.pretrain_scale", "2", "--FedGroup.pretrain.length", "1",
+    ),
+}  # fmt: skip
 _LIMIT_SECONDS = 120  # for one command
 _COARSE = 20  # dots per inch: pictures are most of what a small run costs
 _EVENTS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir"}
@@ -180,7 +185,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     files._DPI, wrong = _COARSE, 0
     for what in given.what:
-        options = [*OPTIONS, "--rounds", str(given.rounds), *(COMPARED if what == "compare" else ()), *given.options]
+        options = [*OPTIONS, "--rounds", str(given.rounds), *OWN_OPTIONS[what], *given.options]
         with tempfile.TemporaryDirectory(prefix="kills-") as folder:
             trials = Trials(what, options, Path(folder))
             total = trials.operations()
