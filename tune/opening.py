@@ -29,7 +29,7 @@ def require_intact(path: Path) -> None:
     """
     file = path / STUDY
     if not file.is_file():
-        raise InputError(f"{path} holds no study to resume (no {STUDY}); give the directory of one")
+        raise InputError(f"{file} is not there, so {path} holds no study to resume; give the directory of one")
     study = yaml.safe_load(read_sealed(file)[0])
     folders = [*recorded_folders(file, study["base"]), str(Path().resolve())]
     announce_classes(path, [study], [folder for folder in folders if not inside(folder, path)])

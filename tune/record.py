@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lit_cfl.errors import InputError
+from lit_cfl.tune.opening import STUDY
 from lit_cfl.writing import write_atomically
 
 RUNNING, FINISHED_STATUS, STOPPED_STATUS, FAILED_STATUS = "running", "finished", "stopped", "failed"
@@ -73,12 +74,16 @@ def _read(path: Path, study_id: str) -> TrialRecord:
     try:
         content = json.loads((path / RECORD).read_text(encoding="utf-8"))
         seal = content.pop("sha256")
-        intact = seal == _sealed(content) and content.pop("study") == study_id
+        intact, theirs = seal == _sealed(content), content.pop("study")
         record = TrialRecord(**content)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise _damaged(path / RECORD, path) from error
     if not intact or record.trial_id != path.name:
         raise _damaged(path / RECORD, path)
+    if theirs != study_id:
+        raise InputError(
+            f"{path / RECORD} and {path.parents[1] / STUDY} are of two studies; put back the one that was replaced"
+        )
     return record
 
 
