@@ -70,13 +70,15 @@ class Stack(StackedEngine):
     eager = False
     clock: Clock
 
-    def _train(self, jobs: Sequence[Job], pool: Pool, request: FitRequest) -> list[Trained]:
+    def _train(
+        self, jobs: Sequence[Job], pool: Pool, request: FitRequest, ended: Callable[[int], None]
+    ) -> list[Trained]:
         if self._runner is None:
             on_gpu = self.plan.device != "cpu"
             runner = self._lanes(BATCH)
             advance = CapturedSteps(self._steps, self.plan.device) if on_gpu and not self.eager else self._steps
             runner._advance = self.clock = Clock(advance, on_gpu)
-        return self._lanes(BATCH).run(jobs, pool, self._capacity, request.prox)
+        return self._lanes(BATCH).run(jobs, pool, self._capacity, request.prox, ended)
 
     def _shrink(self, clients: int, error: Exception) -> None:
         raise error

@@ -93,7 +93,7 @@ def test_quickstart_as_a_person_would_type_it(tmp_path: Path):
         cwd=tmp_path, capture_output=True, text=True, check=True,
     )  # fmt: skip
     (path,) = (tmp_path / "runs").iterdir()
-    assert done.stderr == ""
+    assert done.stderr == "loading PyTorch and Lightning\n"
     assert f"Files: runs/{path.name}" in done.stdout
     table = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if re.match(r"Fed\w+\s+0\.", line)}
     assert float(table["FedGroup"][3]) >= 0.95
