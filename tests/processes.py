@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import torch
 import yaml
 from torch import Tensor
 
@@ -41,6 +42,9 @@ def in_child(arguments: list[str], prepare: Callable[[], None] = lambda: None) -
         return child
     code = 99
     try:
+        torch.set_num_threads(
+            1
+        )  # a fork has none of the threads that OpenMP started before it, and would wait for them
         target = os.environ["CHILD_OUTPUT"]
         with open(target, "w") as out, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             prepare()
