@@ -134,13 +134,14 @@ def test_nothing_of_machine_user_and_folders_is_logged_but_where_files_wait(offl
 
 def test_killed_run_that_is_resumed_has_each_round_once(output: Path, tmp_path: Path):
     saves = ("--checkpoint.every_seconds", "0", "--baseline", "null")
-    child = in_child(start(tmp_path / "run", *saves, rounds=60), lambda: set_variables(MODE="offline"))
-    wait_for(tmp_path / "run" / "metrics.csv", "\n12,")
+    child = in_child(start(tmp_path / "run", *saves, rounds=600), lambda: set_variables(MODE="offline"))
+    while not any(any(history(folder)) for folder in folders(tmp_path / "run")):  # wandb takes seconds to begin
+        assert os.waitpid(child, os.WNOHANG) == (0, 0)
     os.kill(child, signal.SIGKILL)
     assert wait(child) == -signal.SIGKILL
     assert tracked_command(resume(tmp_path / "run"), MODE="offline") == 0
     assert len(folders(tmp_path / "run")) == 2
-    assert [row["round"] for row in logged(tmp_path / "run")] == list(range(1, 61))
+    assert [row["round"] for row in logged(tmp_path / "run")] == list(range(1, 601))
     mine, own = (
         [{name: value for name, value in row.items() if not name.startswith("time/")} for row in rows]
         for rows in (map(numbers, logged(tmp_path / "run")), own_rows(tmp_path / "run"))
