@@ -189,9 +189,15 @@ def require_present_path(word: str, where: str = "") -> None:
     if not re.fullmatch(r"(datamodules|tune)(\.\w+)*\.[A-Z]\w*", path):
         return
     top = path.partition(".")[0]
-    found, ours = find_spec(top), find_spec(f"lit_cfl.{top}")
-    if found is None or (found.origin and ours and ours.origin and Path(found.origin).samefile(ours.origin)):
+    found = find_spec(top)
+    if found is None or (found.origin and _of_a_checkout(Path(found.origin).parent)):
         raise InputError(f"{where}{path!r} is now lit_cfl.{path}; write it so")
+
+
+def _of_a_checkout(package: Path) -> bool:
+    """Whether it is the folder that a checkout, not always the installed one, links from `lit_cfl`."""
+    linked = package.parent / "lit_cfl" / package.name
+    return linked.exists() and linked.samefile(package)
 
 
 def require_class_entries(file: str | Path, content: Any, name: str = "") -> None:
