@@ -9,9 +9,12 @@ Row = dict[str, Any]
 
 
 def run_cells(
-    path: Path | None, key: Sequence[str], columns: Sequence[str], wanted: Iterable[tuple[Any, ...]],
+    path: Path | None,
+    key: Sequence[str],
+    columns: Sequence[str],
+    wanted: Iterable[tuple[Any, ...]],
     run: Callable[..., Iterable[Row]],
-) -> Iterator[list[Row]]:  # fmt: skip
+) -> Iterator[list[Row]]:
     """The rows of each wanted cell, from the file or else from running it.
 
     Args:

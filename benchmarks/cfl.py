@@ -27,9 +27,9 @@ from sklearn.metrics import adjusted_rand_score
 
 from lit_cfl.algorithms import CFL
 from lit_cfl.datamodules import IID, MNIST, LabelShifts
+from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.evaluation import EvaluationPlan, evaluate
 from lit_cfl.experiment import Experiment
-from lit_cfl.local.engine import LocalTraining
 from lit_cfl.nets import MCLR
 from lit_cfl.tasks import Classification
 
@@ -48,9 +48,15 @@ def experiment(linkage: Linkage, seed: int) -> Experiment:
 
     algorithm = CFL(eps1=EPS1, eps2=EPS2, warmup_rounds=5, linkage=linkage)
     return Experiment(
-        module, task, algorithm, seeds=[seed], rounds=ROUNDS, cohort_size=CLIENTS, local=LocalTraining(1, 50),
+        module,
+        task,
+        algorithm,
+        seeds=[seed],
+        rounds=ROUNDS,
+        cohort_size=CLIENTS,
+        local=LocalTraining(1, 50),
         device="cpu",
-    )  # fmt: skip
+    )
 
 
 def cell(linkage: Linkage, seed: int) -> Iterator[Row]:

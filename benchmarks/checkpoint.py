@@ -16,7 +16,7 @@ from time import perf_counter
 
 import torch
 
-from lit_cfl.checkpoint import Checkpoint
+from lit_cfl.storage.checkpoint import Checkpoint
 
 
 def written(folder: Path, since: dict[Path, int]) -> int:

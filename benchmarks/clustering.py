@@ -127,11 +127,14 @@ def sketch_errors(columns: int, dims: list[int], n: int = 100, seeds: int = 5) -
             seconds = (perf_counter() - begun) / (n * seeds)
             error = torch.stack([clustering.cosine_similarity(s)[upper[0], upper[1]] - exact for s in sketched])
             yield {
-                "columns": name, "sketch_dim": dim, "1/sqrt": round(dim**-0.5, 4),
+                "columns": name,
+                "sketch_dim": dim,
+                "1/sqrt": round(dim**-0.5, 4),
                 "error within": round(float(error[:, exact > 0.5].square().mean().sqrt()), 4),
                 "error across": round(float(error[:, exact < 0.5].square().mean().sqrt()), 4),
-                "greatest": round(float(error.abs().max()), 4), "ms a row": round(1000 * seconds, 2),
-            }  # fmt: skip
+                "greatest": round(float(error.abs().max()), 4),
+                "ms a row": round(1000 * seconds, 2),
+            }
 
 
 def print_table(rows: Iterable[Row]) -> list[Row]:

@@ -35,17 +35,27 @@ import yaml
 from kills import in_child
 from same_files import content, differences
 
-from lit_cfl.checkpoint import Checkpoint
 from lit_cfl.datamodules.cache import cached
-from lit_cfl.digests import damaged
 from lit_cfl.errors import InputError
-from lit_cfl.run_directory import RunDirectory
+from lit_cfl.runs.run_directory import RunDirectory
+from lit_cfl.storage.checkpoint import Checkpoint
+from lit_cfl.storage.digests import damaged
 from lit_cfl.tune import search
 
 SMALL = (
-    "--cohort_size", "4", "--local.epochs", "1", "--rounds", "4", "--pictures.formats", "[png]",
-    "--checkpoint.every_seconds", "0", "--tracking.snapshots_every", "1",
-)  # fmt: skip
+    "--cohort_size",
+    "4",
+    "--local.epochs",
+    "1",
+    "--rounds",
+    "4",
+    "--pictures.formats",
+    "[png]",
+    "--checkpoint.every_seconds",
+    "0",
+    "--tracking.snapshots_every",
+    "1",
+)
 SHIFT = '[{"class_path": "SwapAll", "init_args": {"probability": 0.5}}]'
 SPLITS = ("--algorithm.eps1", "9", "--algorithm.eps2", "0.01", "--algorithm.warmup_rounds", "1")
 EIGHT = ("--data.num_clients", "8")

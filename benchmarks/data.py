@@ -72,14 +72,19 @@ def population(clients: int) -> Row:
 
     from lit_cfl.datamodules import Synthetic
     from lit_cfl.rounds import Cohorts
-    from lit_cfl.run_contents import client_rows
-    from lit_cfl.run_directory import RunDirectory
+    from lit_cfl.runs.rows import client_rows
+    from lit_cfl.runs.run_directory import RunDirectory
 
     def work() -> Row:
         module = Synthetic(
-            num_clients=clients, dimensions=20, mean_log_size=0.5, log_size_deviation=1.0, min_size=2, test=0.1,
+            num_clients=clients,
+            dimensions=20,
+            mean_log_size=0.5,
+            log_size_deviation=1.0,
+            min_size=2,
+            test=0.1,
             allow_unseen_labels=True,
-        )  # fmt: skip
+        )
         begun = perf_counter()
         examples = module.examples
         made = perf_counter()
@@ -99,9 +104,13 @@ def population(clients: int) -> Row:
             RunDirectory(Path(folder)).write_clients(client_rows(data, []))
             written = perf_counter() - start
         return {
-            "clients": clients, "examples": len(examples), "population s": made - begun, "partition s": divided - made,
-            "cohort of 1,000 ms": 1000 * median(times[1:]), "clients.csv s": written,
-        }  # fmt: skip
+            "clients": clients,
+            "examples": len(examples),
+            "population s": made - begun,
+            "partition s": divided - made,
+            "cohort of 1,000 ms": 1000 * median(times[1:]),
+            "clients.csv s": written,
+        }
 
     torch.set_num_threads(1)
     return measured(work)
@@ -142,15 +151,31 @@ def main() -> None:
         print(json.dumps(CASES[name](*map(int, numbers))))
         return
     found = []
-    columns = ["what", "seconds", "population s", "partition s", "cohort of 1,000 ms", "clients.csv s", "examples",
-               "peak MiB", "above imports MiB", "goal"]  # fmt: skip
+    columns = [
+        "what",
+        "seconds",
+        "population s",
+        "partition s",
+        "cohort of 1,000 ms",
+        "clients.csv s",
+        "examples",
+        "peak MiB",
+        "above imports MiB",
+        "goal",
+    ]
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for row in rows(options.clients):
         row["goal"] = GOALS.get(str(row["what"]), "")
         found.append(row)
         cells = [row.get(column, "") for column in columns]
-        shown = [f"{cell:,.2f}" if isinstance(cell, float) else f"{cell:,}" if cell != "" and isinstance(cell, int)
-                 else str(cell) for cell in cells]  # fmt: skip
+        shown = [
+            f"{cell:,.2f}"
+            if isinstance(cell, float)
+            else f"{cell:,}"
+            if cell != "" and isinstance(cell, int)
+            else str(cell)
+            for cell in cells
+        ]
         print(f"| {' | '.join(shown)} |", flush=True)
     if options.out:
         options.out.write_text(json.dumps(found, indent=2) + "\n")

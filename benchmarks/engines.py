@@ -36,17 +36,26 @@ import torch
 from torch import Tensor, nn
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
-from lit_cfl.local.engine import Engine, LocalTraining
-from lit_cfl.local.engines import build_engine
-from lit_cfl.local.lanes import Effort
-from lit_cfl.local.plan import Plan
+from lit_cfl.engines.base import Effort, Engine
+from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.plan import Plan
 from lit_cfl.nets import MCLR, MLP
 from lit_cfl.rounds import Cohorts
 from lit_cfl.tasks import Classification
 
 SHAPE, CLIENTS, IMAGES, BATCH, EPOCHS = [1, 28, 28], 20, 60, 10, 10
-COLUMNS = ("model", "cohort", "engine", "ms a client-step", "against trainer", "against plain loop", "first round s",
-           "of GEMM rate", "waste")  # fmt: skip
+COLUMNS = (
+    "model",
+    "cohort",
+    "engine",
+    "ms a client-step",
+    "against trainer",
+    "against plain loop",
+    "first round s",
+    "of GEMM rate",
+    "waste",
+)
 _TWICE = ", 2 processes"
 KINDS = ("trainer", "plain loop", "plain loop" + _TWICE, "stacked", "two threads", "stacked" + _TWICE)
 WORKERS = ("1 worker", "2 workers")
@@ -168,8 +177,9 @@ def rows(models: list[str], cohorts: list[str], kinds: Sequence[str], repeats: i
             else:
                 row = measured(model, kind, cohort, 1 if kind == "trainer" else repeats)
             found[kind] = row["ms a client-step"]
-            row |= {f"against {other}": found[other] / found[kind] for other in ("trainer", "plain loop")
-                    if other in found}  # fmt: skip
+            row |= {
+                f"against {other}": found[other] / found[kind] for other in ("trainer", "plain loop") if other in found
+            }
             row["of GEMM rate"] = 6 * OPERATIONS[model] * BATCH / (found[kind] / 1000) / rate
             yield {"model": model, "cohort": cohort, "engine": kind} | row
 

@@ -18,10 +18,11 @@ import torch
 from engines import NETS
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.engines.base import Engine
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.stacked.engine import StackedEngine
 from lit_cfl.evaluation import score_clients
-from lit_cfl.local.engine import Engine, LocalTraining
-from lit_cfl.local.plan import Plan
-from lit_cfl.local.stacked import StackedEngine
 from lit_cfl.tasks import Classification
 
 IMAGES, COLUMNS = 60, ("net", "clients", "models", "clients ms", "union ms", "ratio")
@@ -60,11 +61,13 @@ def rows(clients: int, models: list[int], repeats: int) -> Iterator[Row]:
             each = scored(engine, number, divided(clients, examples))
             times = [(each(), union()) for _ in range(repeats)]
             yield {
-                "net": net, "clients": clients, "models": number,
+                "net": net,
+                "clients": clients,
+                "models": number,
                 "clients ms": 1000 * median(mine for mine, _ in times),
                 "union ms": 1000 * median(whole for _, whole in times),
                 "ratio": median(mine / whole for mine, whole in times),
-            }  # fmt: skip
+            }
 
 
 def main() -> None:

@@ -35,8 +35,22 @@ from typing import Any
 
 Row = dict[str, Any]
 MODELS = ("linear", "mlp", "cnn", "vgg16", "pfl-cifar10")
-COLUMNS = ("model", "way", "TF32", "width", "clients", "client-steps/s", "x trainer", "x plain loop", "in steps",
-           "of GEMM", "MiB", "MiB a client", "waste", "note")  # fmt: skip
+COLUMNS = (
+    "model",
+    "way",
+    "TF32",
+    "width",
+    "clients",
+    "client-steps/s",
+    "x trainer",
+    "x plain loop",
+    "in steps",
+    "of GEMM",
+    "MiB",
+    "MiB a client",
+    "waste",
+    "note",
+)
 
 
 class Child:

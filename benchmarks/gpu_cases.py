@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import max_pool2d, relu
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
-from lit_cfl.local.engine import LocalTraining
+from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.tasks import Classification
 
 BATCH, WIDTHS = 10, (1, 4, 16, 64, 256, 512)

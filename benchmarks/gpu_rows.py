@@ -21,16 +21,16 @@ from gpu_cases import BATCH, Case, case_of
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from lit_cfl.local.clients import FitRequest
-from lit_cfl.local.engine import Engine
-from lit_cfl.local.graph import CapturedSteps, ran_out
-from lit_cfl.local.jobs import Job, Pool, Trained
-from lit_cfl.local.plan import Plan, set_up_torch
-from lit_cfl.local.runner import Advance
-from lit_cfl.local.stacked import StackedEngine
-from lit_cfl.local.steps import Lanes, Work
-from lit_cfl.local.trainer import TrainerEngine
-from lit_cfl.local.work import Budget
+from lit_cfl.engines.base import Engine, ran_out
+from lit_cfl.engines.client_fit import Job, Pool, Trained
+from lit_cfl.engines.local_training import FitRequest
+from lit_cfl.engines.plan import Plan, set_up_torch
+from lit_cfl.engines.stacked.cuda_graph import CapturedSteps
+from lit_cfl.engines.stacked.engine import StackedEngine
+from lit_cfl.engines.stacked.runner import Advance
+from lit_cfl.engines.steps import Lanes, Work
+from lit_cfl.engines.trainer import TrainerEngine
+from lit_cfl.local_work import Budget
 
 Row = dict[str, Any]
 OUT_OF_MEMORY = "out of memory"
@@ -160,8 +160,13 @@ def rows(name: str, device: str, until: float) -> Iterator[Row]:
     torch.set_num_threads(1 if device == "cpu" or case.parameters < 1_000_000 else os.cpu_count() or 1)
     rates: dict[str, float] = {}
     peaks = {tf32: product_rate(tf32, device) for tf32 in ((False, True) if device != "cpu" else (False,))}
-    yield {"machine": described(device), "model": name, "operations a client-step": operations,
-           "GEMM operations/s": peaks[False], "GEMM operations/s in TF32": peaks.get(True)}  # fmt: skip
+    yield {
+        "machine": described(device),
+        "model": name,
+        "operations a client-step": operations,
+        "GEMM operations/s": peaks[False],
+        "GEMM operations/s in TF32": peaks.get(True),
+    }
     for way, tf32, width, clients in ways(case, device):
         row: Row = {"model": name, "way": way, "TF32": tf32, "width": width, "clients": clients}
         expected = 2.5 * clients * case.steps / rates.get(way, float("inf"))  # two rounds and what is around them

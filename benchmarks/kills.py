@@ -26,21 +26,43 @@ os.environ["OMP_NUM_THREADS"] = "1"  # a fork of a process that has computed in 
 
 from same_files import damages, differences
 
-from lit_cfl.cli import main as command_line
+from lit_cfl.cli.main import main as command_line
 from lit_cfl.pictures import files
 
 OPTIONS = (
-    "--config", "quickstart", "--data.num_clients", "8", "--cohort_size", "4", "--local.epochs", "1",
-    "--pictures.formats", "[png]", "--tracking.wandb", "disabled", "--tracking.snapshots_every", "1",
-    "--checkpoint.every_seconds", "0",
-)  # fmt: skip
+    "--config",
+    "quickstart",
+    "--data.num_clients",
+    "8",
+    "--cohort_size",
+    "4",
+    "--local.epochs",
+    "1",
+    "--pictures.formats",
+    "[png]",
+    "--tracking.wandb",
+    "disabled",
+    "--tracking.snapshots_every",
+    "1",
+    "--checkpoint.every_seconds",
+    "0",
+)
 OWN_OPTIONS = {
     "run": ("--baseline", "null", "--algorithm.pretrain_scale", "2", "--algorithm.pretrain.length", "1"),
     "compare": (
-        "--algorithms", "FedAvg", "FedGroup", "--seeds", "1", "--num_cpus", "1",
-        "--FedGroup.pretrain_scale", "2", "--FedGroup.pretrain.length", "1",
+        "--algorithms",
+        "FedAvg",
+        "FedGroup",
+        "--seeds",
+        "1",
+        "--num_cpus",
+        "1",
+        "--FedGroup.pretrain_scale",
+        "2",
+        "--FedGroup.pretrain.length",
+        "1",
     ),
-}  # fmt: skip
+}
 _LIMIT_SECONDS = 120  # for one command
 _COARSE = 20  # dots per inch: pictures are most of what a small run costs
 _EVENTS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir"}

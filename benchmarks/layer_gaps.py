@@ -33,8 +33,8 @@ from lit_cfl.clustering import cosine_similarity, separation_gap
 from lit_cfl.datamodules import CIFAR10, IID, MNIST, Rotations
 from lit_cfl.datamodules.image_sets import ImageSet
 from lit_cfl.datamodules.partition import DominantClass
+from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.experiment import Experiment
-from lit_cfl.local.engine import LocalTraining
 from lit_cfl.nets import VGG16, LeNet, Net
 from lit_cfl.tasks import Classification
 
@@ -60,8 +60,13 @@ def experiment(net: str, images: str, skew: str, seed: int) -> Experiment:
     return Experiment(
         data(images, skew),
         lambda: Classification(NETS[net](input_shape=shape, num_labels=10), partial(torch.optim.Adam, lr=0.001)),
-        FedAvg(), seeds=[seed], rounds=ROUNDS, cohort_size=CLIENTS, local=LocalTraining(1, 50), device="cpu",
-    )  # fmt: skip
+        FedAvg(),
+        seeds=[seed],
+        rounds=ROUNDS,
+        cohort_size=CLIENTS,
+        local=LocalTraining(1, 50),
+        device="cpu",
+    )
 
 
 def cell(net: str, images: str, skew: str, seed: int) -> Iterator[Row]:

@@ -29,14 +29,14 @@ from lit_cfl.algorithms import Algorithm, FedAvg, FedGroup
 from lit_cfl.algorithms.flexcfl import FlexCFL
 from lit_cfl.clustering import ShiftMetric
 from lit_cfl.data import FederatedData
+from lit_cfl.data.shift import Moves, Occasion
 from lit_cfl.datamodules import MNIST, Digits
 from lit_cfl.datamodules.federated import FederatedDataModule
 from lit_cfl.datamodules.partition import MNIST1000, LabelGroups
 from lit_cfl.datamodules.shift import SwapAll
+from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.evaluation import EvaluationPlan, evaluate
-from lit_cfl.local.engine import LocalTraining
 from lit_cfl.nets import MCLR
-from lit_cfl.shifting import Moves, Occasion
 from lit_cfl.tasks import Classification
 
 KEYS = ("data", "method", "seed")
@@ -80,9 +80,13 @@ class Case:
             module,
             lambda: Classification(MCLR(list(self.shape), 10), partial(torch.optim.SGD, lr=self.lr)),
             methods(self.clusters, self.pretrain_scale)[method],
-            seeds=[seed], rounds=self.rounds, cohort_size=self.cohort, selection="round_robin_first",
-            local=LocalTraining(self.epochs, 10), device="cpu",
-        )  # fmt: skip
+            seeds=[seed],
+            rounds=self.rounds,
+            cohort_size=self.cohort,
+            selection="round_robin_first",
+            local=LocalTraining(self.epochs, 10),
+            device="cpu",
+        )
 
 
 def methods(clusters: int, pretrain_scale: int) -> dict[str, Algorithm]:
@@ -94,13 +98,27 @@ def methods(clusters: int, pretrain_scale: int) -> dict[str, Algorithm]:
 CASES = {
     "digits": Case(
         lambda shift: Digits(partition=LabelGroups(test=0.2, clients_per_group=10), skew=(), shift=shift),
-        swaps=(10, 30), rounds=50, shape=(1, 8, 8), lr=0.1, epochs=3, cohort=10, clusters=4, pretrain_scale=5,
+        swaps=(10, 30),
+        rounds=50,
+        shape=(1, 8, 8),
+        lr=0.1,
+        epochs=3,
+        cohort=10,
+        clusters=4,
+        pretrain_scale=5,
     ),
     "mnist": Case(
         lambda shift: MNIST(pixels="standardised_pooled", partition=MNIST1000(), shift=shift),
-        swaps=(60, 80), rounds=120, shape=(1, 28, 28), lr=0.03, epochs=10, cohort=20, clusters=3, pretrain_scale=20,
+        swaps=(60, 80),
+        rounds=120,
+        shape=(1, 28, 28),
+        lr=0.03,
+        epochs=10,
+        cohort=20,
+        clusters=3,
+        pretrain_scale=20,
     ),
-}  # fmt: skip
+}
 METHODS = list(methods(2, 1))
 
 

@@ -100,8 +100,11 @@ def copy_of(root: Path, stack: ExitStack) -> Path:
     copy = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="mutants-"))) / "tree"
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
-        cwd=root, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     for name in filter(None, listed.stdout.split("\0")):
         if os.path.lexists(root / name):  # not one that was removed since
             (copy / name).parent.mkdir(parents=True, exist_ok=True)

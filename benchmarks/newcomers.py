@@ -46,10 +46,10 @@ from lit_cfl.algorithms import (
     StoCFL,
 )
 from lit_cfl.datamodules import FEMNIST, IID, MNIST, Rotations
+from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.evaluation import place_for_scoring, score_clients
 from lit_cfl.experiment import Experiment
-from lit_cfl.local.engine import LocalTraining
-from lit_cfl.local.work import Budget
+from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR, MLP
 from lit_cfl.tasks import Classification
 
@@ -65,10 +65,20 @@ SPLITTING = {
 
 def algorithms(data: str) -> dict[str, Algorithm]:
     known = [
-        FedAvg(), FedProx(), Ditto(), IFCA(4), FeSEM(4), FLHC(5, num_clusters=4), FedGroup(4), FedGrouProx(4),
-        FlexCFL(4), StoCFL(), CFL(**SPLITTING[data]), LayerCFL(layers="auto", **SPLITTING[data]),
+        FedAvg(),
+        FedProx(),
+        Ditto(),
+        IFCA(4),
+        FeSEM(4),
+        FLHC(5, num_clusters=4),
+        FedGroup(4),
+        FedGrouProx(4),
+        FlexCFL(4),
+        StoCFL(),
+        CFL(**SPLITTING[data]),
+        LayerCFL(layers="auto", **SPLITTING[data]),
         AdaCFL(**SPLITTING[data]),
-    ]  # fmt: skip
+    ]
     return {type(algorithm).__name__: algorithm for algorithm in known}
 
 

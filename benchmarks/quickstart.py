@@ -12,8 +12,8 @@ import tempfile
 from pathlib import Path
 from statistics import fmean
 
-from lit_cfl.configuration import parse_run
-from lit_cfl.run import run
+from lit_cfl.config.parser import parse_run
+from lit_cfl.runs.run import run
 
 
 def main() -> int:

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 import yaml
 
-from lit_cfl.digests import damaged
-from lit_cfl.tables import read_table
+from lit_cfl.storage.csv_log import read_table
+from lit_cfl.storage.digests import damaged
 
 _OF_A_PROCESS = (".lock", "SHA256SUMS", "results.md", "results.tex", "results.csv")  # ids, and times in the tables
 _CLOCKS = ("time/", "seconds", "run_id")
@@ -59,8 +59,9 @@ def content(file: Path) -> Any:
 def _without_clocks(row: dict[str, Any]) -> dict[str, Any]:
     return {
         key: _without_clocks(value) if isinstance(value, dict) else value
-        for key, value in row.items() if not key.startswith(_CLOCKS)
-    }  # fmt: skip
+        for key, value in row.items()
+        if not key.startswith(_CLOCKS)
+    }
 
 
 def _without_identity(saved: Any) -> Any:

@@ -32,10 +32,10 @@ def cohort(clients: int, rows_mib: int) -> Row:
 
     from lit_cfl.aggregation import mean_by_cluster
     from lit_cfl.data import ClientIndex, Examples, FederatedData
-    from lit_cfl.local.engine import LocalTraining
-    from lit_cfl.local.plan import Plan
-    from lit_cfl.local.stacked import StackedEngine
-    from lit_cfl.local.work import Budget
+    from lit_cfl.engines.local_training import LocalTraining
+    from lit_cfl.engines.plan import Plan
+    from lit_cfl.engines.stacked.engine import StackedEngine
+    from lit_cfl.local_work import Budget
     from lit_cfl.nets import MLP
     from lit_cfl.tasks import Classification
 
@@ -60,8 +60,12 @@ def cohort(clients: int, rows_mib: int) -> Row:
         seconds = perf_counter() - made
         if fitted.skipped or torch.equal(means, models):
             raise RuntimeError("nobody has trained")
-        return {"clients": clients, "round s": seconds, "made s": made - begun,
-                "all models MiB": clients * engine.layout.num_columns * 4 / 2**20}  # fmt: skip
+        return {
+            "clients": clients,
+            "round s": seconds,
+            "made s": made - begun,
+            "all models MiB": clients * engine.layout.num_columns * 4 / 2**20,
+        }
 
     return measured(work)
 
@@ -71,9 +75,9 @@ def population(clients: int, rows_mib: int) -> Row:
 
     from lit_cfl.aggregation import mean_by_cluster
     from lit_cfl.datamodules import Synthetic
-    from lit_cfl.local.engine import LocalTraining
-    from lit_cfl.local.plan import Plan
-    from lit_cfl.local.stacked import StackedEngine
+    from lit_cfl.engines.local_training import LocalTraining
+    from lit_cfl.engines.plan import Plan
+    from lit_cfl.engines.stacked.engine import StackedEngine
     from lit_cfl.nets import MCLR
     from lit_cfl.rounds import Cohorts
     from lit_cfl.tasks import Classification
@@ -83,9 +87,14 @@ def population(clients: int, rows_mib: int) -> Row:
     def work() -> Row:
         begun = perf_counter()
         data = Synthetic(
-            num_clients=clients, dimensions=20, mean_log_size=0.5, log_size_deviation=1.0, min_size=2, test=0.1,
+            num_clients=clients,
+            dimensions=20,
+            mean_log_size=0.5,
+            log_size_deviation=1.0,
+            min_size=2,
+            test=0.1,
             allow_unseen_labels=True,
-        ).federated(0)  # fmt: skip
+        ).federated(0)
         plan = Plan("stacked", rows_mib=rows_mib)
         engine = StackedEngine(lambda: Classification(MCLR([20], 10)), plan, 0, LocalTraining(1, BATCH))
         model, times = engine.initial(0)[None], []

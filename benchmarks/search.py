@@ -16,10 +16,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from lit_cfl.run import run
+from lit_cfl.config.variants import base_config, build
+from lit_cfl.runs.run import run
 from lit_cfl.tune.search import run_study
 from lit_cfl.tune.study import Limits, Study
-from lit_cfl.variants import base_config, build
 
 
 def main() -> None:
@@ -35,8 +35,10 @@ def main() -> None:
         plain = in_a_loop(base, values, Path(folder) / "plain")
         all_at_once = studied(base, Path(folder) / "all", given.trials, None)
     overhead, speedup = 100 * (one / plain - 1), plain / all_at_once
-    print(f"{given.trials} trials of {given.rounds} rounds: {plain:.1f} s in a loop, {one:.1f} s one at a time in Ray, "
-          f"{all_at_once:.1f} s all at once")  # fmt: skip
+    print(
+        f"{given.trials} trials of {given.rounds} rounds: {plain:.1f} s in a loop, {one:.1f} s one at a time in Ray, "
+        f"{all_at_once:.1f} s all at once"
+    )
     print(json.dumps({"overhead_percent": round(overhead, 1), "speedup": round(speedup, 2)}))
 
 

@@ -26,12 +26,21 @@ _SETTLE_SECONDS = 5.0
 _STUDY: dict[str, Any] = {
     "name": "memory",
     "base": {
-        "name": "memory", "seeds": [0], "rounds": 100_000, "cohort_size": 10,
-        "data": {"class_path": "FashionMNIST",
-                 "init_args": {"partition": {"class_path": "Ditto500", "init_args": {"seed": 233}}, "validation": 0.1}},
-        "task": {"class_path": "Classification",
-                 "init_args": {"net": {"class_path": "MCLR"},
-                               "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.01}}}},
+        "name": "memory",
+        "seeds": [0],
+        "rounds": 100_000,
+        "cohort_size": 10,
+        "data": {
+            "class_path": "FashionMNIST",
+            "init_args": {"partition": {"class_path": "Ditto500", "init_args": {"seed": 233}}, "validation": 0.1},
+        },
+        "task": {
+            "class_path": "Classification",
+            "init_args": {
+                "net": {"class_path": "MCLR"},
+                "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.01}},
+            },
+        },
         "local": {"epochs": 1, "batch_size": 10},
         "algorithm": {"class_path": "FedAvg"},
         "plan": {"compile": False},
@@ -40,9 +49,9 @@ _STUDY: dict[str, Any] = {
     "space": {"task.optimizer.lr": {"uniform": [0.01, 0.1]}},
     "scheduler": "FIFOScheduler",
     "num_repeats": 0,
-}  # fmt: skip
+}
 _WAYS = {"shared": "", "own": "import lit_cfl.tune.search\nlit_cfl.tune.search.share = lambda experiment: None\n"}
-_COMMAND = "from lit_cfl.cli import main\nif __name__ == '__main__':\n    main()\n"
+_COMMAND = "from lit_cfl.cli.main import main\nif __name__ == '__main__':\n    main()\n"
 
 
 def main() -> None:

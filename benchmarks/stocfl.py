@@ -37,9 +37,9 @@ from lit_cfl.datamodules import (
     LabelShifts,
     Rotations,
 )
+from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.evaluation import EvaluationPlan, evaluate, place_for_scoring
 from lit_cfl.experiment import Experiment, Prepared
-from lit_cfl.local.engine import LocalTraining
 from lit_cfl.nets import MCLR
 from lit_cfl.rounds import Round
 from lit_cfl.tasks import Classification
@@ -113,8 +113,16 @@ def main() -> None:
     parser.add_argument("--tau", type=float, nargs="+", default=[0.5])
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     options = parser.parse_args()
-    shown = [*CELL, *(f"ARI at {number}" for number in SHOWN), "ARI 1 from", "unobserved", "ARI of all", "accuracy",
-             "omega", "seconds"]  # fmt: skip
+    shown = [
+        *CELL,
+        *(f"ARI at {number}" for number in SHOWN),
+        "ARI 1 from",
+        "unobserved",
+        "ARI of all",
+        "accuracy",
+        "omega",
+        "seconds",
+    ]
     print(f"| {' | '.join(shown)} |\n|{'---|' * len(shown)}", flush=True)
     wanted = product(options.data, options.psi, options.tau, options.seeds)
     for rows in run_cells(options.out, CELL, COLUMNS, wanted, cell):

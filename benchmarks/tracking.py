@@ -24,18 +24,19 @@ from typing import Any
 
 import torch
 
+from lit_cfl import run
 from lit_cfl.algorithms import FedGroup
 from lit_cfl.algorithms.base import Similarity
 from lit_cfl.datamodules import MNIST, MNIST1000
+from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.experiment import Experiment
-from lit_cfl.local.engine import LocalTraining
 from lit_cfl.nets import MCLR
 from lit_cfl.pictures import similarity
-from lit_cfl.recorder import Recorder
-from lit_cfl.run_contents import snapshot
+from lit_cfl.runs.recorder import Recorder
+from lit_cfl.runs.rows import snapshot
 from lit_cfl.tasks import Classification
 from lit_cfl.tracking import Trackers, Tracking
-from lit_cfl.tracking.beside import Beside
+from lit_cfl.tracking.background import Beside
 
 CLUSTERS, WIDTH = 10, 64
 
@@ -45,10 +46,15 @@ def whole_run(rounds: int, tracked: bool) -> str:
     module = MNIST(partition=MNIST1000(), pixels="standardised_pooled")
     tracking = Tracking(wandb="offline") if tracked else Tracking(wandb="disabled")
     experiment = Experiment(
-        module, lambda: Classification(MCLR([1, 28, 28], 10), partial(torch.optim.SGD, lr=0.03)),
-        FedGroup(3, pretrain_scale=20), rounds=rounds, cohort_size=20, selection="round_robin_first",
-        local=LocalTraining(10, 10), tracking=tracking,
-    )  # fmt: skip
+        module,
+        lambda: Classification(MCLR([1, 28, 28], 10), partial(torch.optim.SGD, lr=0.03)),
+        FedGroup(3, pretrain_scale=20),
+        rounds=rounds,
+        cohort_size=20,
+        selection="round_robin_first",
+        local=LocalTraining(10, 10),
+        tracking=tracking,
+    )
     module.federated(0)
     waited, beside = [], []
     for owner, names, spent, clock in (
@@ -60,7 +66,7 @@ def whole_run(rounds: int, tracked: bool) -> str:
             setattr(owner, name, timed(getattr(owner, name), spent, clock))
     begun = perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        experiment.run(Path(folder) / "run")
+        run(experiment, Path(folder) / "run")
         took = perf_counter() - begun
     parts = [part for spent in (waited, beside) for part in (f"{sum(spent):.2f}", f"{sum(spent) / took:.1%}")]
     return " | ".join([f"{took:.2f}", *parts])

@@ -18,12 +18,13 @@ from time import perf_counter
 
 import torch
 
+from lit_cfl import run
 from lit_cfl.algorithms import FedGroup
 from lit_cfl.datamodules import MNIST, MNIST1000
+from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.experiment import Experiment
-from lit_cfl.local.engine import LocalTraining
 from lit_cfl.nets import MCLR
-from lit_cfl.tables import read_table
+from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tasks import Classification
 from lit_cfl.tracking import Tracking
 
@@ -35,14 +36,20 @@ def whole_run(rounds: int) -> str:
         return Classification(MCLR([1, 28, 28], 10), partial(torch.optim.SGD, lr=0.03))
 
     experiment = Experiment(
-        module, task, FedGroup(3, pretrain_scale=20), rounds=rounds, cohort_size=20, selection="round_robin_first",
-        local=LocalTraining(10, 10), tracking=Tracking(wandb="disabled"),
-    )  # fmt: skip
+        module,
+        task,
+        FedGroup(3, pretrain_scale=20),
+        rounds=rounds,
+        cohort_size=20,
+        selection="round_robin_first",
+        local=LocalTraining(10, 10),
+        tracking=Tracking(wandb="disabled"),
+    )
     begun = perf_counter()
     module.federated(0)
     read = perf_counter()
     with tempfile.TemporaryDirectory() as folder:
-        experiment.run(Path(folder) / "run")
+        run(experiment, Path(folder) / "run")
         done = perf_counter()
         rows = read_table(Path(folder) / "run" / "metrics.csv")
     training, evaluation = (sum(row[f"time/{part}_seconds"] for row in rows) for part in ("training", "evaluation"))

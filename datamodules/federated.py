@@ -13,11 +13,11 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from lit_cfl.data import Division, Examples, FederatedData, Split
-from lit_cfl.data.file import load_partition
+from lit_cfl.data.partition_file import load_partition
+from lit_cfl.data.shift import Shift, with_concepts
 from lit_cfl.datamodules.partition import split_each
 from lit_cfl.errors import InputError
 from lit_cfl.seeds import derive
-from lit_cfl.shifting import Shift, with_concepts
 
 
 class FederatedDataModule(LightningDataModule):

@@ -88,8 +88,10 @@ def _say_if_too_few(clusters: Tensor, num_views: int) -> None:
     if fewest < num_views:
         warnings.warn(
             f"the skew has {num_views} views, but a cluster of the partition has only {fewest} clients: "
-            "not every combination occurs", Notice, stacklevel=2,
-        )  # fmt: skip
+            "not every combination occurs",
+            Notice,
+            stacklevel=2,
+        )
 
 
 def side_by_side(divisions: Sequence[Division]) -> Division:

@@ -1,6 +1,6 @@
 """Lit-CFL: clustered federated learning on PyTorch Lightning.
 
-`Experiment` describes and runs one, `load_run` opens the directory of one that was run.
+`Experiment` describes one and iterates over its rounds, `run` makes a run directory, `load_run` opens one.
 """
 
 from importlib import import_module
@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from lit_cfl.experiment import Experiment as Experiment
-    from lit_cfl.saved import load_run as load_run
+    from lit_cfl.runs.load_run import load_run as load_run
+    from lit_cfl.runs.run import run as run
 
-_HOMES = {"Experiment": "lit_cfl.experiment", "load_run": "lit_cfl.saved"}
-__all__ = ["Experiment", "load_run"]
+_HOMES = {"Experiment": "lit_cfl.experiment", "load_run": "lit_cfl.runs.load_run", "run": "lit_cfl.runs.run"}
+__all__ = ["Experiment", "load_run", "run"]
 
 
 def __getattr__(name: str) -> Any:  # PyTorch loads with the first name that needs it: `lit-cfl --help` is instant

@@ -6,6 +6,6 @@ import sys
 if sys.path and sys.path[0] == os.getcwd():  # put there by -m; as with the command, no file here hides a package
     del sys.path[0]
 
-from lit_cfl.cli import main
+from lit_cfl.cli.main import main
 
 sys.exit(main())

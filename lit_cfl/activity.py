@@ -32,9 +32,13 @@ def unreported(activity: Activity) -> None:
 
 
 _OF_PURPOSE = {
-    "train": "training", "pretrain": "pre-training", "psi": "pre-training", "place": "placing",
-    "omega": "global training of", "personal": "personal training of",
-}  # fmt: skip
+    "train": "training",
+    "pretrain": "pre-training",
+    "psi": "pre-training",
+    "place": "placing",
+    "omega": "global training of",
+    "personal": "personal training of",
+}
 
 
 def of_fit(purpose: str, round: int, done: int, total: int) -> Activity:

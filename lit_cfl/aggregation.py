@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.errors import InputError
-from lit_cfl.local.work import Chunk, Fitted
+from lit_cfl.local_work import Chunk, Fitted
 
 Weights = Literal["examples", "equal"]
 ClusterWeights = Literal[Weights, "first"]

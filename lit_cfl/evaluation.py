@@ -6,11 +6,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lit_cfl.agreement import agreement, churn
 from lit_cfl.algorithms.base import Algorithm, Assignment, State
+from lit_cfl.clustering.cluster_scores import agreement, churn
 from lit_cfl.data import FederatedData, Split
+from lit_cfl.engines.base import Engine
 from lit_cfl.errors import InputError, listed
-from lit_cfl.local.engine import Engine
 from lit_cfl.scores import Scores
 from lit_cfl.seeds import generator
 

@@ -5,28 +5,26 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lit_cfl.activity import Activity, Report, unreported
 from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.data import FederatedData
-from lit_cfl.data.file import partition_hash
+from lit_cfl.data.partition_file import partition_hash
 from lit_cfl.datamodules.federated import FederatedDataModule
+from lit_cfl.early_stopping import StopRule
+from lit_cfl.engines.base import Engine
+from lit_cfl.engines.check_task import require_trainable
+from lit_cfl.engines.choose_plan import Workload, choose_plan
+from lit_cfl.engines.factory import build_engine, warn_of_slowness, workload
+from lit_cfl.engines.local_training import LocalTraining, TaskFactory
+from lit_cfl.engines.plan import EngineOption, Plan, PlanOptions, Precision, set_up_torch
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan
-from lit_cfl.local.check import require_trainable
-from lit_cfl.local.engine import Engine, LocalTraining, TaskFactory
-from lit_cfl.local.engines import build_engine, warn_of_slowness, workload
-from lit_cfl.local.plan import EngineOption, Plan, PlanOptions, Precision, set_up_torch
-from lit_cfl.local.rule import Workload, choose_plan
 from lit_cfl.pictures.options import Pictures
 from lit_cfl.rounds import Cohorts, Round, rounds
 from lit_cfl.selection import SelectionRule
-from lit_cfl.stopping import StopRule
 from lit_cfl.tracking import Tracking
-
-if TYPE_CHECKING:
-    from lit_cfl.run import Finished
 
 
 @dataclass(frozen=True)
@@ -53,6 +51,8 @@ class Experiment:
         for r in Experiment(...):
             print(r.number, r.info.loss)
 
+    `lit_cfl.run(experiment, path)` makes a run directory instead, as `lit-cfl run` does.
+
     Args:
         data: divides a data set among clients.
         task: builds the LightningModule that each client trains.
@@ -69,7 +69,7 @@ class Experiment:
         stop: early stopping; None = never.
         baseline: an algorithm run on the same clients, split, cohorts and initial weights, into RUN_DIR/baseline/.
         checkpoint: how often to save.
-        engine: `auto` chooses by the rule of `lit_cfl.local.rule`.
+        engine: `auto` chooses by the rule of `lit_cfl.engines.choose_plan`.
         device: `auto`, `cpu`, `cuda` or `cuda:<i>`.
         precision: a `lightning.Trainer` precision.
         deterministic: only operations that give the same bits in every run; a GPU needs it for that, a CPU does not.
@@ -115,13 +115,6 @@ class Experiment:
 
     def __iter__(self) -> Iterator[Round]:
         return self.prepare(self.seeds[0]).rounds()
-
-    def run(self, path: Path | str | None = None) -> "Finished":
-        """Runs all seeds, and the baseline, into a run directory (default: runs/<name>-<time>)."""
-        from lit_cfl.run import run
-        from lit_cfl.run_directory import default_run_directory
-
-        return run(self, default_run_directory(self.name) if path is None else Path(path))
 
     def prepare(self, seed: int, report: Report = unreported) -> "Prepared":
         """Loads the data and builds the engine for one seed.

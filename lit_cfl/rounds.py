@@ -8,11 +8,11 @@ from torch import Tensor
 
 from lit_cfl.algorithms.base import Algorithm, Info, State
 from lit_cfl.data import FederatedData
+from lit_cfl.data.shift import Moves, Shift, shifted
 from lit_cfl.errors import InputError
-from lit_cfl.local.work import LocalWork
+from lit_cfl.local_work import LocalWork
 from lit_cfl.seeds import generator
 from lit_cfl.selection import SelectionRule, drop_out, select, selection_seed
-from lit_cfl.shifting import Moves, Shift, shifted
 
 
 class Clients(Protocol):

@@ -12,9 +12,20 @@ from lit_cfl.errors import InputError
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _BEST = re.compile(r"test/(max|min)_weighted_(.+)")
 _TAKEN = (
-    "round", "cluster", "parent", "size", "n_test", "loss", "u", "v",
-    "client", "true_cluster", "n_train", "n_val", "newcomer",
-)  # fmt: skip  # columns of the tables in which a score is a column
+    "round",
+    "cluster",
+    "parent",
+    "size",
+    "n_test",
+    "loss",
+    "u",
+    "v",
+    "client",
+    "true_cluster",
+    "n_train",
+    "n_val",
+    "newcomer",
+)  # columns of the tables in which a score is a column
 
 
 @dataclass(frozen=True)

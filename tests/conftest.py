@@ -12,7 +12,7 @@ from drawing import let_runs_draw
 from processes import start
 from torch import Tensor
 
-from lit_cfl.cli import main
+from lit_cfl.cli.main import main
 from lit_cfl.testing import QuadraticWork
 
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"

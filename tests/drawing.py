@@ -1,7 +1,7 @@
 """Whether runs draw their pictures: in tests only where these look at them, for it takes two seconds a run."""
 
-from lit_cfl import run
 from lit_cfl.pictures.folder import PictureFolder
+from lit_cfl.runs import run
 
 _DRAW, _DRAW_BOTH = PictureFolder.draw, run.draw_both
 

@@ -79,9 +79,11 @@ def write_writers(folder: Path, characters: Sequence[str], writers: Sequence[str
     """FEMNIST's form: a `train` split alone; one image for each character and its writer."""
     images = [picture(image) for image in pixels(len(characters), 28, 28)]
     features = {
-        "image": datasets.Image(), "writer_id": Value("string"), "hsf_id": Value("int64"),
+        "image": datasets.Image(),
+        "writer_id": Value("string"),
+        "hsf_id": Value("int64"),
         "character": ClassLabel(names=list(names)),
-    }  # fmt: skip
+    }
     columns = {"image": images, "writer_id": list(writers), "hsf_id": [0] * len(images), "character": list(characters)}
     return write(folder, features, train=columns)
 

@@ -24,8 +24,8 @@ from urllib.request import urlopen
 
 import yaml
 
-from lit_cfl import catalogue
-from lit_cfl.tables import read_table
+from lit_cfl.config import catalogue
+from lit_cfl.storage.csv_log import read_table
 
 EXPERIMENT = "lit-cfl-check"
 

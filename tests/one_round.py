@@ -11,8 +11,8 @@ from lit_cfl import Experiment
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.datamodules import FederatedDataModule
 from lit_cfl.nets import MCLR
-from lit_cfl.run import run
-from lit_cfl.tables import read_table
+from lit_cfl.runs.run import run
+from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tasks import Classification
 
 

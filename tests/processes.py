@@ -14,16 +14,24 @@ import torch
 import yaml
 from torch import Tensor
 
-from lit_cfl.checkpoint import Checkpoint
-from lit_cfl.cli import main
-from lit_cfl.run_directory import recorded_run_id, write_config
-from lit_cfl.tables import read_table
+from lit_cfl.cli.main import main
+from lit_cfl.storage.checkpoint import Checkpoint
+from lit_cfl.storage.config_file import recorded_run_id, write_config
+from lit_cfl.storage.csv_log import read_table
 
 ROUNDS = 8
 OPTIONS = [
-    "--config", "quickstart", "--data.num_clients", "12", "--cohort_size", "5", "--algorithm.pretrain_scale", "2",
-    "--tracking.snapshots_every", "3",
-]  # fmt: skip
+    "--config",
+    "quickstart",
+    "--data.num_clients",
+    "12",
+    "--cohort_size",
+    "5",
+    "--algorithm.pretrain_scale",
+    "2",
+    "--tracking.snapshots_every",
+    "3",
+]
 
 
 def start(path: Path, *more: str, rounds: int = ROUNDS) -> list[str]:

@@ -8,10 +8,11 @@ from lightning import LightningModule
 from torch import Tensor, nn
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
-from lit_cfl.local.engine import Engine, LocalTraining
-from lit_cfl.local.engines import build_engine
-from lit_cfl.local.plan import Plan
-from lit_cfl.local.work import Budget, Fitted
+from lit_cfl.engines.base import Engine
+from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.plan import Plan
+from lit_cfl.local_work import Budget, Fitted
 from lit_cfl.tasks import Classification
 
 SIZES = (0, 3, 17, 36, 9, 20)

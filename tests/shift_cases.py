@@ -9,8 +9,8 @@ from hypothesis import settings
 from torch import Tensor
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData, View
+from lit_cfl.data.shift import Moves, Shift, shifted, with_concepts
 from lit_cfl.datamodules.shift import Incremental, LabelDrift, SwapAll, SwapPart
-from lit_cfl.shifting import Moves, Shift, shifted, with_concepts
 
 VISIBLE = ("train", "validation", "test")
 ALL = (*VISIBLE, "withheld")

@@ -11,15 +11,25 @@ import pytest
 import yaml
 
 BASE: dict[str, Any] = {
-    "name": "tiny", "seeds": [0], "rounds": 4, "cohort_size": 5, "selection": "round_robin_first",
-    "data": {"class_path": "Digits",
-             "init_args": {"num_clients": 12, "rotations": [0, 180], "test": 0.2, "validation": 0.25}},
-    "task": {"class_path": "Classification",
-             "init_args": {"net": {"class_path": "MCLR"},
-                           "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}}},
+    "name": "tiny",
+    "seeds": [0],
+    "rounds": 4,
+    "cohort_size": 5,
+    "selection": "round_robin_first",
+    "data": {
+        "class_path": "Digits",
+        "init_args": {"num_clients": 12, "rotations": [0, 180], "test": 0.2, "validation": 0.25},
+    },
+    "task": {
+        "class_path": "Classification",
+        "init_args": {
+            "net": {"class_path": "MCLR"},
+            "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}},
+        },
+    },
     "local": {"epochs": 1, "batch_size": 10},
     "algorithm": {"class_path": "FedGroup", "init_args": {"num_clusters": 2, "pretrain_scale": 3}},
-}  # fmt: skip
+}
 STUDY: dict[str, Any] = {
     "name": "tiny-study",
     "base": BASE,

@@ -7,11 +7,11 @@ import torch
 from conftest import ids
 from torch import Tensor
 
-from lit_cfl.agreement import agreement, churn, silhouette
+from lit_cfl.clustering.cluster_scores import agreement, churn, silhouette
 from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.engines.scorer import Named, Outcomes
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan, SplitScores, score_clients
-from lit_cfl.local.scorer import Named, Outcomes
 from lit_cfl.scores import CLASSIFIER
 
 

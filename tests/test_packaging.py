@@ -20,7 +20,7 @@ USE = """
 import datamodules, tune  # the user's own
 import lit_cfl
 from datamodules.mine import Mine
-from lit_cfl.cli import main
+from lit_cfl.cli.main import main
 from lit_cfl.datamodules import Digits
 from lit_cfl.tune.options import parse_study
 

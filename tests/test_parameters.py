@@ -40,10 +40,17 @@ def nested() -> nn.Module:
 def test_row_has_parameters_in_order_and_buffers_last():
     names = [(slot.name, slot.start, slot.stop) for slot in ParameterLayout.of(SmallNet()).slots]
     assert names == [
-        ("conv1.weight", 0, 2), ("conv1.bias", 2, 4), ("norm.weight", 4, 6), ("norm.bias", 6, 8),
-        ("fc1.weight", 8, 14), ("fc1.bias", 14, 17), ("fc2.weight", 17, 20), ("fc2.bias", 20, 21),
-        ("norm.running_mean", 21, 23), ("norm.running_var", 23, 25),
-    ]  # fmt: skip
+        ("conv1.weight", 0, 2),
+        ("conv1.bias", 2, 4),
+        ("norm.weight", 4, 6),
+        ("norm.bias", 6, 8),
+        ("fc1.weight", 8, 14),
+        ("fc1.bias", 14, 17),
+        ("fc2.weight", 17, 20),
+        ("fc2.bias", 20, 21),
+        ("norm.running_mean", 21, 23),
+        ("norm.running_var", 23, 25),
+    ]
 
 
 def test_all_columns_are_the_parameters_without_the_buffers():

@@ -8,8 +8,14 @@ from conftest import ids
 from lightning import LightningModule
 from torch import Tensor, nn
 
-from lit_cfl.carried import Carried
-from lit_cfl.columns import (
+from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.engines.base import Engine
+from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.local_training import LocalTraining, TaskFactory
+from lit_cfl.engines.plan import Plan
+from lit_cfl.errors import InputError
+from lit_cfl.evaluation import Evaluation, SplitScores, score_clients
+from lit_cfl.metric_names import (
     CLIENTS,
     CLUSTERS,
     METRICS,
@@ -18,13 +24,8 @@ from lit_cfl.columns import (
     higher_is_better,
     metric_columns,
 )
-from lit_cfl.data import ClientIndex, Examples, FederatedData
-from lit_cfl.errors import InputError
-from lit_cfl.evaluation import Evaluation, SplitScores, score_clients
-from lit_cfl.local.engine import Engine, LocalTraining, TaskFactory
-from lit_cfl.local.engines import build_engine
-from lit_cfl.local.plan import Plan
 from lit_cfl.rounds import Round, Traffic
+from lit_cfl.runs.run_totals import Carried
 from lit_cfl.scores import ACCURACY, CLASSIFIER, Score, scores_of
 
 ERROR = Score("mae", higher_is_better=False)

@@ -16,8 +16,8 @@ from typing import Any
 from drawing import let_runs_draw
 from processes import in_child, start, wait
 
-from lit_cfl.tables import read_table
-from lit_cfl.tracking import beside
+from lit_cfl.storage.csv_log import read_table
+from lit_cfl.tracking import background
 from lit_cfl.tracking.offline import entries, folders_of, history
 
 KEY = "0123456789" * 4
@@ -34,7 +34,7 @@ def tracked_command(arguments: list[str], **variables: str | None) -> int:
 
 def set_variables(**variables: str | None) -> None:
     """In a child: W&B's variables; notices on the screen, for pytest would keep them; pictures at the end alone."""
-    beside.SHARE = 0.0
+    background.SHARE = 0.0
     let_runs_draw(True)
     warnings.simplefilter("default")
     warnings.showwarning = lambda *warning: print(warnings.formatwarning(*warning[:4]), file=sys.stderr)

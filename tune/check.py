@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from lit_cfl.config.variants import Config, build
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment, Prepared
 from lit_cfl.scores import Scores
@@ -13,7 +14,6 @@ from lit_cfl.tune.schedulers import scheduler
 from lit_cfl.tune.searchers import searcher
 from lit_cfl.tune.spaces import Space, in_words
 from lit_cfl.tune.study import Study
-from lit_cfl.variants import Config, build
 
 
 def check_study(study: Study) -> tuple[Study, list[Experiment]]:

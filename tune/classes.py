@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-from lit_cfl.config_errors import nearest
+from lit_cfl.config.messages import nearest
 from lit_cfl.errors import InputError
 
 Written = str | dict[str, Any] | None  # in a study: a class, or its class_path and init_args

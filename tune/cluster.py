@@ -10,9 +10,9 @@ import ray
 import torch
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.ray import cluster as ray_cluster
 from lit_cfl.errors import InputError
-from lit_cfl.local import ray_cluster
-from lit_cfl.local.plan import Plan
 from lit_cfl.tune.study import Resources
 
 _SETTINGS = {

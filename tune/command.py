@@ -5,9 +5,9 @@ from pathlib import Path
 
 from rich.console import Console
 
+from lit_cfl.config.own_code import nothing_from
 from lit_cfl.errors import Interrupted
-from lit_cfl.own_code import nothing_from
-from lit_cfl.run_directory import default_run_directory
+from lit_cfl.runs.run_directory import default_run_directory
 from lit_cfl.tune.opening import opened_directory
 from lit_cfl.tune.options import StudyRequest, parse_study
 from lit_cfl.tune.record import FAILED_STATUS
@@ -27,9 +27,12 @@ def _search(request: StudyRequest) -> int:
     path = default_run_directory(request.study.name) if where is None else Path(where)
     try:
         outcome = run_study(
-            request.study, path, request.resume is not None, request.address,
+            request.study,
+            path,
+            request.resume is not None,
+            request.address,
             say=lambda line: console.print(line, soft_wrap=True, highlight=False),
-        )  # fmt: skip
+        )
     except Interrupted as stop:
         console.print(f"Interrupted. Go on with: lit-cfl tune --resume {path}", soft_wrap=True, highlight=False)
         return 128 + stop.signum

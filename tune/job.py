@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lit_cfl.config.variants import build
+from lit_cfl.engines.plan import PlanOptions
 from lit_cfl.experiment import Experiment
-from lit_cfl.local.plan import PlanOptions
 from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.sharing import SharedData
 from lit_cfl.tune.spaces import Space
-from lit_cfl.variants import build
 
 
 @dataclass(frozen=True)

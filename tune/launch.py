@@ -49,10 +49,13 @@ def launch(arguments: Sequence[str]) -> int:
 
 def _parser() -> LineParser:
     parser = LineParser(
-        prog="lit-cfl launch", description="Runs an experiment or a study on a Ray cluster, and fetches its results.",
-        epilog=_EPILOG, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="lit-cfl launch",
+        description="Runs an experiment or a study on a Ray cluster, and fetches its results.",
+        epilog=_EPILOG,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="%(prog)s --config FILE --address http://HOST:8265 [...]",
-    )  # fmt: skip
+    )
     parser.add_argument("--address", help="of the cluster's dashboard, http://HOST:8265 (or RAY_API_SERVER_ADDRESS)")
     parser.add_argument("--run_dir", help="where a run's results come to (default: runs/<job>)")
     parser.add_argument("--study_dir", help="the same, of a study")

@@ -10,7 +10,7 @@ from typing import Any
 from ray.tune import Callback
 
 from lit_cfl.errors import SaveError
-from lit_cfl.interrupt import interruptible
+from lit_cfl.runs.signals import interruptible
 
 _checks: list[Callable[[], None]] = []  # of the studies that this process runs, the innermost last
 _LEAST_MIB = 20

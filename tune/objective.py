@@ -6,10 +6,10 @@ from math import isfinite
 from statistics import fmean
 from typing import Any, Literal
 
-from lit_cfl.columns import choosable_columns, higher_is_better, main_column
-from lit_cfl.config_errors import nearest
+from lit_cfl.config.messages import nearest
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Prepared
+from lit_cfl.metric_names import choosable_columns, higher_is_better, main_column
 from lit_cfl.scores import CLASSIFIER, Scores
 
 TRAFFIC = "traffic/mib"  # decides ties

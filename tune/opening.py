@@ -6,10 +6,10 @@ from typing import Any
 
 import yaml
 
-from lit_cfl.config_files import recorded_folders
-from lit_cfl.digests import read_sealed
+from lit_cfl.config.files import recorded_folders
+from lit_cfl.config.own_code import announce_classes, inside
 from lit_cfl.errors import InputError
-from lit_cfl.own_code import announce_classes, inside
+from lit_cfl.storage.digests import read_sealed
 
 STUDY = "study.yaml"  # in the directory of a study
 

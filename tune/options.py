@@ -9,12 +9,12 @@ import docstring_parser
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from jsonargparse.typing import register_type
 
-from lit_cfl.config_errors import explain
-from lit_cfl.config_files import config_files, found_config, read_config
+from lit_cfl.config.files import config_files, found_config, read_config
+from lit_cfl.config.messages import explain
+from lit_cfl.config.variants import base_config
 from lit_cfl.errors import InputError
 from lit_cfl.tune.opening import STUDY, opened_directory, require_intact, without_code_inside
 from lit_cfl.tune.study import Limits, Resources, Study
-from lit_cfl.variants import base_config
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,11 @@ _AS_WRITTEN = ("base", "space", "points", "searcher", "scheduler")  # options th
 def study_parser() -> ArgumentParser:
     """Options of `lit-cfl tune`; help texts come from the docstrings."""
     parser = ArgumentParser(
-        prog="lit-cfl tune", exit_on_error=False, allow_abbrev=False,
+        prog="lit-cfl tune",
+        exit_on_error=False,
+        allow_abbrev=False,
         description="Searches an experiment's options with Ray Tune; every trial is a whole run.",
-    )  # fmt: skip
+    )
     parser.add_argument(
         "--config", action="config", help="A study's file, or the name of one, such as tune/quickstart."
     )

@@ -13,6 +13,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from lit_cfl.storage.atomic_writes import write_atomically
 from lit_cfl.tune.importance import METHOD
 from lit_cfl.tune.objective import TRAFFIC, Objective
 from lit_cfl.tune.ranges import in_space
@@ -20,7 +21,6 @@ from lit_cfl.tune.record import FAILED_STATUS, FINISHED_STATUS, STOPPED_STATUS
 from lit_cfl.tune.results import Row
 from lit_cfl.tune.scales import Scale, shown
 from lit_cfl.tune.spaces import Parameter, Space
-from lit_cfl.writing import write_atomically
 
 _BLUE, _RED, _GREY = "#3b6ea8", "#c44e52", "#9a9a9a"
 _PAPER = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.5}  # behind labels that lines cross
@@ -64,8 +64,11 @@ def history(rows: Sequence[Row], objective: Objective) -> Figure:
     figure = Figure(figsize=(8, 4), layout="constrained")
     axes = figure.subplots()
     for status, face in ((FINISHED_STATUS, _BLUE), (STOPPED_STATUS, "white")):
-        points = [(k, row[objective.metric]) for k, row in enumerate(rows)
-                  if row["status"] == status and _figure_of(row, objective) is not None]  # fmt: skip
+        points = [
+            (k, row[objective.metric])
+            for k, row in enumerate(rows)
+            if row["status"] == status and _figure_of(row, objective) is not None
+        ]
         if points:
             across, up = zip(*points, strict=True)
             axes.scatter(across, up, s=30, facecolor=face, edgecolor=_BLUE, label=status, zorder=3)
@@ -73,8 +76,11 @@ def history(rows: Sequence[Row], objective: Objective) -> Figure:
     if failed:
         marks = axes.get_xaxis_transform()  # at the lower edge, wherever that is
         axes.scatter(failed, [0.02] * len(failed), marker="x", color=_RED, label=FAILED_STATUS, transform=marks)
-    best = [(k, row[objective.metric]) for k in range(len(rows))
-            if (row := objective.best([r for r in rows[: k + 1] if r["status"] == FINISHED_STATUS]))]  # fmt: skip
+    best = [
+        (k, row[objective.metric])
+        for k in range(len(rows))
+        if (row := objective.best([r for r in rows[: k + 1] if r["status"] == FINISHED_STATUS]))
+    ]
     if best:
         axes.step(*zip(*best, strict=True), where="post", color=_RED, linewidth=1.2, label="best so far")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -141,8 +147,11 @@ def _lines(
     lowest, highest = colour.get_clim()
     span = (highest - lowest) or 1.0
     for row in sorted(rows, key=lambda row: float(row[objective.metric]), reverse=objective.mode == "min"):
-        crossed = [(k, scale.share(scale.position(row[scale.parameter.key]))) for k, scale in enumerate(scales)
-                   if row.get(scale.parameter.key) is not None]  # fmt: skip
+        crossed = [
+            (k, scale.share(scale.position(row[scale.parameter.key])))
+            for k, scale in enumerate(scales)
+            if row.get(scale.parameter.key) is not None
+        ]
         style = "-" if row["status"] == FINISHED_STATUS else (0, (4, 2))
         points = zip(*crossed, (len(scales), (row[objective.metric] - lowest) / span), strict=True)
         axes.plot(*points, color=colour.to_rgba(row[objective.metric]), linestyle=style, linewidth=1.6)

@@ -4,14 +4,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
-from lit_cfl.config_errors import nearest
+from lit_cfl.config.messages import nearest
+from lit_cfl.config.variants import build
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
 from lit_cfl.tune.record import DEFAULT, POINT
 from lit_cfl.tune.spaces import Distribution, Integers, OneOf, Space, as_plain, as_word
 from lit_cfl.tune.study import Study
 from lit_cfl.tune.trials import Setting
-from lit_cfl.variants import build
 
 
 def parse_points(study: Study, space: Space) -> list[dict[str, Any]]:

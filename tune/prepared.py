@@ -51,10 +51,18 @@ def prepare(study: Study, path: Path) -> Prepared:
     study = replace(study, metric=objective.metric)
     evolves, space = is_population_based(study), study.searched()
     job = Job(
-        study.name, study.whole_base, space, list(study.seeds or []), objective, path.absolute() / TRIALS,
-        threads_of(study.resources), evolves, pauses(study), watches(study),
+        study.name,
+        study.whole_base,
+        space,
+        list(study.seeds or []),
+        objective,
+        path.absolute() / TRIALS,
+        threads_of(study.resources),
+        evolves,
+        pauses(study),
+        watches(study),
         study.limits.trial_minutes,
-    )  # fmt: skip
+    )
     first = settings(study, space, default)
     return Prepared(
         study, space, job, default, default.rounds, first_clustering_round(corners), first, _limit(study, space, first)

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from lit_cfl.errors import InputError
+from lit_cfl.storage.atomic_writes import write_atomically
 from lit_cfl.tune.opening import STUDY
-from lit_cfl.writing import write_atomically
 
 RUNNING, FINISHED_STATUS, STOPPED_STATUS, FAILED_STATUS = "running", "finished", "stopped", "failed"
 DEFAULT, POINT, SEARCH = "default", "point", "search"  # where a setting comes from

@@ -9,9 +9,11 @@ from typing import Any
 import ray
 import yaml
 
-from lit_cfl.own_code import nothing_from
-from lit_cfl.run import Watch, run
+from lit_cfl.config.own_code import nothing_from
+from lit_cfl.config.variants import Config, build
+from lit_cfl.runs.run import Watch, run
 from lit_cfl.statistics import Interval, interval, paired_difference
+from lit_cfl.storage.atomic_writes import write_atomically
 from lit_cfl.tune.job import Job
 from lit_cfl.tune.leaving import leave_if_asked
 from lit_cfl.tune.objective import Objective
@@ -19,8 +21,6 @@ from lit_cfl.tune.prepared import Prepared
 from lit_cfl.tune.record import DEFAULT
 from lit_cfl.tune.results import Row
 from lit_cfl.tune.time_limit import limited
-from lit_cfl.variants import Config, build
-from lit_cfl.writing import write_atomically
 
 BEST = "best"
 REPEATS = "repeats"  # folder of a study directory

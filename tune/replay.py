@@ -14,12 +14,12 @@ from torch import Tensor
 
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info, State
-from lit_cfl.checkpoint import Checkpoint
-from lit_cfl.digests import SUMS
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
-from lit_cfl.local.work import LocalWork
-from lit_cfl.run_directory import recorded_run_id, write_config
+from lit_cfl.local_work import LocalWork
+from lit_cfl.storage.checkpoint import Checkpoint
+from lit_cfl.storage.config_file import recorded_run_id, write_config
+from lit_cfl.storage.digests import SUMS
 from lit_cfl.tune.record import RECORD
 from lit_cfl.tune.time_limit import FILE as TOO_LONG
 

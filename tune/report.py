@@ -18,8 +18,11 @@ def closing_table(console: Console, study: Study, outcome: Outcome) -> None:
     count = {status: sum(row["status"] == status for row in trained) for status in (FINISHED_STATUS, FAILED_STATUS)}
     stopped, repeats = len(trained) - sum(count.values()), len(outcome.rows) - len(trained)
     known = f"; {repeats} settings had been tried before" if repeats else ""
-    _say(console, f"{len(trained)} trials: {count[FINISHED_STATUS]} finished, {stopped} stopped early, "
-                  f"{count[FAILED_STATUS]} failed{known}")  # fmt: skip
+    _say(
+        console,
+        f"{len(trained)} trials: {count[FINISHED_STATUS]} finished, {stopped} stopped early, "
+        f"{count[FAILED_STATUS]} failed{known}",
+    )
     if outcome.best is None:
         _say(console, "No trial ran to its end, so there is no best: raise limits.minutes, or mend what failed.")
     else:

@@ -14,8 +14,8 @@ from ray import tune as ray_tune
 
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
-from lit_cfl.resume import finished_summary
-from lit_cfl.run import Finished
+from lit_cfl.runs.resume import finished_summary
+from lit_cfl.runs.run import Finished
 from lit_cfl.tune.job import Job
 from lit_cfl.tune.objective import TRAFFIC, mean_over_seeds
 from lit_cfl.tune.replay import saved_copy

@@ -8,13 +8,13 @@ from typing import Any
 
 import yaml
 
-from lit_cfl.tables import blank_nan
+from lit_cfl.storage.atomic_writes import write_atomically
+from lit_cfl.storage.csv_log import blank_nan
 from lit_cfl.tune.job import Job
 from lit_cfl.tune.objective import TRAFFIC
 from lit_cfl.tune.record import FAILED_STATUS, RUNNING, STOPPED_STATUS, TrialRecord
 from lit_cfl.tune.reporting import ERROR, ROUNDS, SECONDS
 from lit_cfl.tune.trials import Trials
-from lit_cfl.writing import write_atomically
 
 Row = dict[str, Any]
 

@@ -11,8 +11,8 @@ from secrets import token_hex
 from ray import tune as ray_tune
 
 from lit_cfl.errors import InputError
-from lit_cfl.resume import stored_config
-from lit_cfl.run_directory import locked
+from lit_cfl.storage.config_file import stored_config
+from lit_cfl.storage.lock import locked
 from lit_cfl.tune.check import notices
 from lit_cfl.tune.cluster import connected, require_room, require_seen_by_all
 from lit_cfl.tune.files import FRONT, PICTURES, Files
@@ -78,10 +78,14 @@ def run_study(
 def _trials(prepared: Prepared, path: Path, study_id: str) -> Trials:
     study = prepared.study
     return Trials(
-        path.absolute() / TRIALS, prepared.first, searcher(study, prepared.space, prepared.job.objective),
+        path.absolute() / TRIALS,
+        prepared.first,
+        searcher(study, prepared.space, prepared.job.objective),
         prepared.limit,
-        study.limits.concurrent, answers=not is_population_based(study), study_id=study_id,
-    )  # fmt: skip
+        study.limits.concurrent,
+        answers=not is_population_based(study),
+        study_id=study_id,
+    )
 
 
 def _beginning(prepared: Prepared, path: Path) -> str:

@@ -144,9 +144,15 @@ class Optuna:
         asked = None if number is None else self._asked.pop(number, None)
         if asked is None:
             known = own_ranges(values, self._space)
-            self._study.add_trial(create_trial(
-                state=state, params=dict(values), distributions=known, values=figures, intermediate_values=steps,
-            ))  # fmt: skip
+            self._study.add_trial(
+                create_trial(
+                    state=state,
+                    params=dict(values),
+                    distributions=known,
+                    values=figures,
+                    intermediate_values=steps,
+                )
+            )
             return
         for rounds, figure in steps.items():
             asked.report(figure, rounds)

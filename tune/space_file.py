@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from typing import Any
 
-from lit_cfl.config_errors import nearest
+from lit_cfl.config.messages import nearest
 from lit_cfl.errors import InputError
 from lit_cfl.tune.spaces import Distribution, Integers, OneOf, Parameter, Space, Uniform, as_word
 

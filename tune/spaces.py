@@ -222,8 +222,9 @@ def as_plain(value: Any) -> Any:
 
 def in_words(values: Mapping[str, Any]) -> str:
     """Values of parameters for people: `eta_g = 0.01, num_clusters = 4`."""
-    return ", ".join(f"{key} = {value:.4g}" if isinstance(value, float) else f"{key} = {value}"
-                     for key, value in values.items())  # fmt: skip
+    return ", ".join(
+        f"{key} = {value:.4g}" if isinstance(value, float) else f"{key} = {value}" for key, value in values.items()
+    )
 
 
 def _is_number(value: object) -> bool:

@@ -7,8 +7,8 @@ from typing import Any
 
 import yaml
 
-from lit_cfl.digests import write_sealed
 from lit_cfl.errors import InputError
+from lit_cfl.storage.digests import write_sealed
 from lit_cfl.tune.objective import Objective, refuse_test
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.spaces import Space
@@ -122,7 +122,7 @@ class Study:
     def whole_base(self) -> dict[str, Any]:
         """Its base, read. Raises InputError where it is only named."""
         if not isinstance(self.base, dict):
-            raise InputError(f"base is {self.base!r}; read it first, with lit_cfl.variants.base_config")
+            raise InputError(f"base is {self.base!r}; read it first, with lit_cfl.config.variants.base_config")
         return self.base
 
     @property

@@ -9,17 +9,17 @@ from typing import Any
 
 from ray import tune as ray_tune
 
+from lit_cfl.config.own_code import nothing_from
+from lit_cfl.config.variants import build
 from lit_cfl.errors import SaveError
 from lit_cfl.experiment import Experiment
-from lit_cfl.own_code import nothing_from
-from lit_cfl.run import Finished, Watch, run
-from lit_cfl.run_directory import wait_until_free
+from lit_cfl.runs.run import Finished, Watch, run
+from lit_cfl.storage.lock import wait_until_free
 from lit_cfl.tune.job import Job
 from lit_cfl.tune.record import trial_id
 from lit_cfl.tune.replay import clear, copied, kept_stages, with_stages
 from lit_cfl.tune.reporting import Report
 from lit_cfl.tune.time_limit import limited
-from lit_cfl.variants import build
 
 _PATIENCE_SECONDS = 60
 

@@ -48,9 +48,12 @@ class TrialSource(SearchAlgorithm):
         stages = kept_stages(self._trials.folder / record.trial_id)  # of population based training, after a resume
         spec = copy.deepcopy(self._spec) | {"config": dict(stages[-1][1] if stages else record.values)}
         self._begun[record.trial_id] = _create_trial_from_spec(
-            spec, _make_parser(), evaluated_params=record.values, experiment_tag=record.trial_id,
+            spec,
+            _make_parser(),
+            evaluated_params=record.values,
+            experiment_tag=record.trial_id,
             trial_id=record.trial_id,
-        )  # fmt: skip
+        )
         return self._begun[record.trial_id]
 
     def is_finished(self) -> bool:

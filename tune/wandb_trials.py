@@ -5,8 +5,8 @@ from pathlib import Path
 
 import yaml
 
-from lit_cfl.run_directory import RunDirectory
-from lit_cfl.tables import read_table
+from lit_cfl.runs.run_directory import RunDirectory
+from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tracking import Trackers, Tracking
 from lit_cfl.tracking.offline import last_kept_round
 

@@ -29,9 +29,20 @@ OPTIONS = {"pfl": ["--threads", "2"], "fedlab": ["--threads", "2"], "flower": ["
 def of_peer(name: str, python: str, model: str, rounds: int) -> float:
     """Milliseconds a client-step."""
     command = [
-        python, str(HERE / f"bench_{name}.py"), "--preset", "flexcfl-mnist", "--model", NAMES[model],
-        "--clients", "100", "--rounds", str(rounds), "--eval-every", "0", *OPTIONS.get(name, []),
-    ]  # fmt: skip
+        python,
+        str(HERE / f"bench_{name}.py"),
+        "--preset",
+        "flexcfl-mnist",
+        "--model",
+        NAMES[model],
+        "--clients",
+        "100",
+        "--rounds",
+        str(rounds),
+        "--eval-every",
+        "0",
+        *OPTIONS.get(name, []),
+    ]
     text = output(command)
     if found := re.search(r"([0-9.]+) ms per client-step", text):
         return float(found[1])

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData, View
+from lit_cfl.data.shift import Moves, Occasion, Shift
 from lit_cfl.datamodules.skew import shifted_labels
 from lit_cfl.errors import InputError
-from lit_cfl.hashing import keyed_uniform
-from lit_cfl.shifting import Moves, Occasion, Shift
+from lit_cfl.keyed_random import keyed_uniform
 
 
 @dataclass(frozen=True)

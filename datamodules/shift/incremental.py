@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from lit_cfl.data import ClientIndex, FederatedData
+from lit_cfl.data.shift import Moves, Occasion, Shift
 from lit_cfl.datamodules.partition.base import shuffled
 from lit_cfl.errors import InputError
-from lit_cfl.shifting import Moves, Occasion, Shift
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from lit_cfl.algorithms.cfl import CFL
 from lit_cfl.algorithms.splits import Comparison, Still, scaled_similarity, with_columns
 from lit_cfl.clustering import agglomerate, cross_distances, distances, merge_distances
 from lit_cfl.errors import InputError
-from lit_cfl.local.work import LocalWork
+from lit_cfl.local_work import LocalWork
 
 _ROUNDING = 1e-5  # of distances scaled to 2
 

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.errors import InputError
-from lit_cfl.local.work import LocalWork
+from lit_cfl.local_work import LocalWork
 
 State = Any  # a flat frozen dataclass (eq=False) of tensors, numbers, strings, lists and dicts; of `state_type`
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info, Similarity, require_not_negative
-from lit_cfl.algorithms.placing import closest_by_update
+from lit_cfl.algorithms.closest_cluster import closest_by_update
 from lit_cfl.algorithms.splits import (
     Comparison,
     SplitState,
@@ -47,7 +47,7 @@ from lit_cfl.clustering import (
     separation_threshold,
 )
 from lit_cfl.errors import InputError
-from lit_cfl.local.work import Fitted, LocalWork
+from lit_cfl.local_work import Fitted, LocalWork
 
 
 @dataclass(frozen=True)
@@ -146,9 +146,14 @@ class CFL(Algorithm):
         return parts if allowed else None
 
     def _info(
-        self, after: SplitState, fitted: Fitted, labels: Tensor, u: Tensor, v: Tensor,
+        self,
+        after: SplitState,
+        fitted: Fitted,
+        labels: Tensor,
+        u: Tensor,
+        v: Tensor,
         compared: list[tuple[Still, Comparison]],
-    ) -> Info:  # fmt: skip
+    ) -> Info:
         new = u.new_full((len(after.models) - len(u),), torch.nan)
         return Info(
             loss=fitted.loss,

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info, require_not_negative
-from lit_cfl.local.work import Budget, Fitted, LocalWork
+from lit_cfl.local_work import Budget, Fitted, LocalWork
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,9 +74,14 @@ class Ditto(Algorithm):
     def _personalise(self, state: DittoState, clients: Tensor, work: LocalWork) -> tuple[Fitted, dict[int, Tensor]]:
         starts = [state.personal.get(client, state.initial) for client in clients.tolist()]
         fitted = work.fit(
-            torch.stack(starts) if starts else state.models, clients, torch.arange(len(clients)),
-            purpose="personal", prox=self.lambda_, centers=state.models, budget=self.personal,
-        )  # fmt: skip
+            torch.stack(starts) if starts else state.models,
+            clients,
+            torch.arange(len(clients)),
+            purpose="personal",
+            prox=self.lambda_,
+            centers=state.models,
+            budget=self.personal,
+        )
         trained: dict[int, Tensor] = {}
         for chunk in fitted.chunks():
             ids = clients[chunk.start : chunk.start + len(chunk.models)][chunk.trained]

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info
-from lit_cfl.local.work import Budget, LocalWork
+from lit_cfl.local_work import Budget, LocalWork
 
 
 @dataclass(frozen=True, eq=False)

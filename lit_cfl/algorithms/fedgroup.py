@@ -33,7 +33,7 @@ from lit_cfl.algorithms.base import (
     require_not_negative,
     require_positive,
 )
-from lit_cfl.algorithms.placing import closest_by_update
+from lit_cfl.algorithms.closest_cluster import closest_by_update
 from lit_cfl.clustering import (
     agglomerate,
     assign,
@@ -45,7 +45,7 @@ from lit_cfl.clustering import (
     madc,
 )
 from lit_cfl.errors import InputError
-from lit_cfl.local.work import Budget, LocalWork
+from lit_cfl.local_work import Budget, LocalWork
 
 
 @dataclass(frozen=True, eq=False)

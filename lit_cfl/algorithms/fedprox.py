@@ -19,7 +19,7 @@ from torch import Tensor
 from lit_cfl.algorithms.base import require_not_negative
 from lit_cfl.algorithms.fedavg import FedAvg
 from lit_cfl.errors import InputError
-from lit_cfl.local.work import Budget, LocalWork, per_client
+from lit_cfl.local_work import Budget, LocalWork, per_client
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,7 @@ from lit_cfl.algorithms.base import (
 )
 from lit_cfl.algorithms.migration import MIGRATIONS, SHIFT_SCORES, first_labels, migrate
 from lit_cfl.clustering import ShiftMetric, assign, clusters_of
-from lit_cfl.local.work import Chunk, Fitted, LocalWork
+from lit_cfl.local_work import Chunk, Fitted, LocalWork
 from lit_cfl.parameters import ParameterLayout
 
 

@@ -25,7 +25,7 @@ from lit_cfl.algorithms.base import Info, State, require_not_negative
 from lit_cfl.algorithms.fedgroup import FedGroup, FedGroupState
 from lit_cfl.algorithms.migration import MIGRATIONS, SHIFT_SCORES, first_labels, migrate
 from lit_cfl.clustering import ShiftMetric, clusters_of
-from lit_cfl.local.work import Budget, LocalWork
+from lit_cfl.local_work import Budget, LocalWork
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,11 +31,11 @@ from lit_cfl.algorithms.base import (
     require_not_negative,
     require_positive,
 )
-from lit_cfl.algorithms.placing import closest_by_update
+from lit_cfl.algorithms.closest_cluster import closest_by_update
 from lit_cfl.algorithms.splits import into_updates
 from lit_cfl.clustering import agglomerate, assign, clusters_of, cosine_similarity, cross_distances, distances
 from lit_cfl.errors import InputError
-from lit_cfl.local.work import LocalWork
+from lit_cfl.local_work import LocalWork
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,9 +117,11 @@ class FLHC(Algorithm):
         updates = into_updates(rows, state.models, torch.zeros_like(clients))[:, : work.layout.num_parameters]
         require_clients(self.num_clusters or 1, len(clients))
         labels = agglomerate(
-            distances(updates, self.distance), linkage=self.linkage, num_clusters=self.num_clusters,
+            distances(updates, self.distance),
+            linkage=self.linkage,
+            num_clusters=self.num_clusters,
             threshold=self.threshold,
-        )  # fmt: skip
+        )
         centroids = mean_by_cluster(updates, labels)
         index = assign(torch.full_like(state.index, -1), clients, labels)
         similarity = Similarity(clients, cosine_similarity(updates))

@@ -34,7 +34,7 @@ from lit_cfl.algorithms.base import (
 from lit_cfl.algorithms.migration import MIGRATIONS, SHIFT_SCORES, first_labels, migrate
 from lit_cfl.clustering import ShiftMetric, assign, clusters_of
 from lit_cfl.errors import InputError
-from lit_cfl.local.work import Fitted, LocalWork
+from lit_cfl.local_work import Fitted, LocalWork
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,7 +19,6 @@ from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
-from lit_cfl.agreement import silhouette
 from lit_cfl.algorithms.cfl import CFL
 from lit_cfl.algorithms.splits import Comparison, Still, scaled_similarity, with_columns
 from lit_cfl.clustering import (
@@ -30,8 +29,9 @@ from lit_cfl.clustering import (
     distances,
     separation_gap,
 )
+from lit_cfl.clustering.cluster_scores import silhouette
 from lit_cfl.errors import InputError
-from lit_cfl.local.work import LocalWork
+from lit_cfl.local_work import LocalWork
 from lit_cfl.parameters import ParameterLayout
 
 _FEATURE_LAYER = 3  # conv4 of VGG16 in the paper

@@ -13,7 +13,7 @@ from torch import Tensor
 from lit_cfl.algorithms.base import Info, State
 from lit_cfl.clustering import ShiftMetric, assign, clusters_of, drifted
 from lit_cfl.errors import InputError
-from lit_cfl.local.work import LocalWork
+from lit_cfl.local_work import LocalWork
 
 MIGRATIONS: dict[str, tuple[str, ...]] = {"migrations": ("client", "cluster_before", "cluster_after")}  # the table
 SHIFT_SCORES = ("shift/detected", "shift/migrated")  # for `Algorithm.score_columns`

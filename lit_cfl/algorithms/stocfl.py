@@ -37,7 +37,7 @@ from lit_cfl.algorithms.stocfl_clusters import (
 )
 from lit_cfl.clustering import clusters_of, cosine_similarity, merge_by_threshold, random_projection
 from lit_cfl.errors import InputError
-from lit_cfl.local.work import Budget, Chunk, Fitted, LocalWork, Sketch
+from lit_cfl.local_work import Budget, Chunk, Fitted, LocalWork, Sketch
 
 
 @dataclass(frozen=True)

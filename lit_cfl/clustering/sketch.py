@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.errors import InputError
-from lit_cfl.local.work import Sketch
+from lit_cfl.local_work import Sketch
 
 
 @dataclass(frozen=True, eq=False)

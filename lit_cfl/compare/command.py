@@ -5,7 +5,6 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lit_cfl import dry_run
 from lit_cfl.compare.comparison import Comparison, read_comparison, require_unused
 from lit_cfl.compare.jobs import processes, run_jobs, unfinished
 from lit_cfl.compare.options import Words, directory, read_words
@@ -13,12 +12,13 @@ from lit_cfl.compare.planning import plan_comparison
 from lit_cfl.compare.results import Results, collect
 from lit_cfl.compare.tables import show_table, write_tables
 from lit_cfl.compare.view import following
+from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import Interrupted, SaveError
-from lit_cfl.interrupt import interruptible
-from lit_cfl.local.plan import Plan
 from lit_cfl.pictures.options import Format
-from lit_cfl.progress import Screen
-from lit_cfl.run_directory import default_run_directory, locked
+from lit_cfl.progress import Screen, dry_run
+from lit_cfl.runs.run_directory import default_run_directory
+from lit_cfl.runs.signals import interruptible
+from lit_cfl.storage.lock import locked
 from lit_cfl.tracking.offline import sync_line
 
 PICTURE = "pictures/curve"

@@ -6,15 +6,14 @@ from pathlib import Path
 
 import yaml
 
-from lit_cfl.config_files import code_folders
-from lit_cfl.configuration import parse_run
-from lit_cfl.digests import read_sealed, write_sealed
+from lit_cfl.config.files import code_folders
+from lit_cfl.config.own_code import announce_own_code
+from lit_cfl.config.parser import parse_run
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
-from lit_cfl.own_code import announce_own_code
-from lit_cfl.resume import stored_config
-from lit_cfl.run_directory import write_config
-from lit_cfl.writing import write_errors_named
+from lit_cfl.storage.atomic_writes import write_errors_named
+from lit_cfl.storage.config_file import stored_config, write_config
+from lit_cfl.storage.digests import read_sealed, write_sealed
 
 RECORD = "compare.yaml"
 

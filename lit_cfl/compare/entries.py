@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lit_cfl import catalogue
-from lit_cfl.config_errors import nearest
-from lit_cfl.config_files import append_to_path, found_config, read_config
+from lit_cfl.config import catalogue
+from lit_cfl.config.files import append_to_path, found_config, read_config
+from lit_cfl.config.messages import nearest
 from lit_cfl.errors import InputError
 
 Section = Mapping[str, Any]  # class_path, init_args

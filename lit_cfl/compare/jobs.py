@@ -15,13 +15,13 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # i
 
 from lit_cfl.activity import Activity
 from lit_cfl.compare.comparison import Comparison, recorded
-from lit_cfl.digests import damaged
+from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError
-from lit_cfl.local.plan import Plan
-from lit_cfl.resume import finished_summary
-from lit_cfl.run import Watch, run
-from lit_cfl.run_directory import wait_until_free
-from lit_cfl.writing import write_atomically
+from lit_cfl.runs.resume import finished_summary
+from lit_cfl.runs.run import Watch, run
+from lit_cfl.storage.atomic_writes import write_atomically
+from lit_cfl.storage.digests import damaged
+from lit_cfl.storage.lock import wait_until_free
 
 Row = dict[str, Any]
 _READ = ("summary.json", "metrics.csv")  # by a comparison, of each run

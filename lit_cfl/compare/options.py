@@ -83,18 +83,28 @@ def read_words(arguments: Sequence[str]) -> Words:
     if given.num_cpus is not None:
         _require_cores(given.num_cpus)
     return Words(
-        given.config or "", given.algorithms or [], _whole_numbers(given.seeds or []), given.compare_dir, given.resume,
-        given.target, given.num_cpus, given.quiet, given.dry_run, rest,
-    )  # fmt: skip
+        given.config or "",
+        given.algorithms or [],
+        _whole_numbers(given.seeds or []),
+        given.compare_dir,
+        given.resume,
+        given.target,
+        given.num_cpus,
+        given.quiet,
+        given.dry_run,
+        rest,
+    )
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = LineParser(
-        prog="lit-cfl compare", allow_abbrev=False, epilog=_EPILOG,
+        prog="lit-cfl compare",
+        allow_abbrev=False,
+        epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Runs several algorithms on the same clients, cohorts and initial weights over several seeds.",
         usage="%(prog)s --config FILE --algorithms [NAME=]WHAT ... [--seeds N ...] [options]",
-    )  # fmt: skip
+    )
     add = parser.add_argument
     add("--config", metavar="FILE", help="The experiment: a file, or the name of one of `lit-cfl list configs`.")
     add("--algorithms", nargs="+", metavar="WHAT", help="What to compare; differences are to the first.")

@@ -8,13 +8,13 @@ from typing import Any
 from lit_cfl.compare.comparison import Comparison
 from lit_cfl.compare.entries import Entry, read_entries, section, unknown_owner, with_options
 from lit_cfl.compare.options import Words
-from lit_cfl.config_files import with_absolute_paths
-from lit_cfl.configuration import experiment_parser
+from lit_cfl.config.files import with_absolute_paths
+from lit_cfl.config.parser import experiment_parser
+from lit_cfl.config.variants import base_config, build
+from lit_cfl.engines.plan import PlanOptions
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
-from lit_cfl.local.plan import PlanOptions
 from lit_cfl.scores import ACCURACY, Score
-from lit_cfl.variants import base_config, build
 
 _CLUSTERS = "num_clusters"
 

@@ -7,25 +7,48 @@ from typing import Any
 
 import torch
 
-from lit_cfl.columns import main_column
 from lit_cfl.compare.comparison import Comparison
 from lit_cfl.compare.jobs import Job, summary_of
 from lit_cfl.compare.target import common_target, cost_of
+from lit_cfl.metric_names import main_column
+from lit_cfl.runs.shared_clients import over_shared, read_scored, scores_everyone
 from lit_cfl.scores import CLASSIFIER, Score, recorded_scores
-from lit_cfl.shared_clients import over_shared, read_scored, scores_everyone
 from lit_cfl.statistics import paired_difference, spread
-from lit_cfl.tables import read_table
+from lit_cfl.storage.csv_log import read_table
 
 Row = dict[str, Any]
 _RUNS = {
-    "clusters": "clusters/count", "ari": "clusters/ari", "unplaced": "clusters/unobserved", "mib": "traffic/mib",
-    "seconds": "time/elapsed_seconds", "stopped": "stopped",
-}  # fmt: skip
+    "clusters": "clusters/count",
+    "ari": "clusters/ari",
+    "unplaced": "clusters/unobserved",
+    "mib": "traffic/mib",
+    "seconds": "time/elapsed_seconds",
+    "stopped": "stopped",
+}
 COLUMNS = (
-    "algorithm", "class", "runs", "failed", "test_mean", "test_sd", "val_mean", "val_sd", "pairs",
-    "pairs_over_shared_clients", "difference", "difference_low", "difference_high", "ari_mean", "ari_sd", "target",
-    "reached", "rounds_to_target", "mib_to_target", "mib", "seconds", "rounds_with_all_clients",
-)  # fmt: skip
+    "algorithm",
+    "class",
+    "runs",
+    "failed",
+    "test_mean",
+    "test_sd",
+    "val_mean",
+    "val_sd",
+    "pairs",
+    "pairs_over_shared_clients",
+    "difference",
+    "difference_low",
+    "difference_high",
+    "ari_mean",
+    "ari_sd",
+    "target",
+    "reached",
+    "rounds_to_target",
+    "mib_to_target",
+    "mib",
+    "seconds",
+    "rounds_with_all_clients",
+)
 
 
 def run_columns(score: Score) -> tuple[str, ...]:

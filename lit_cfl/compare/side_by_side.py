@@ -13,11 +13,11 @@ import ray
 
 from lit_cfl.activity import Activity
 from lit_cfl.compare.jobs import Job, Row, View, run_job
+from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.ray import cluster as ray_cluster
 from lit_cfl.errors import InputError, Notice
-from lit_cfl.local import ray_cluster
-from lit_cfl.local.plan import Plan
-from lit_cfl.run import Watch
-from lit_cfl.tables import read_table
+from lit_cfl.runs.run import Watch
+from lit_cfl.storage.csv_log import read_table
 
 _POLL_SECONDS = 0.5
 _WORKER_DEATHS = 2  # of one run, that are survived

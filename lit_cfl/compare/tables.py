@@ -9,15 +9,27 @@ from rich.text import Text
 
 from lit_cfl.compare.results import COLUMNS, Results, Row, run_columns
 from lit_cfl.progress.tables import new_table
-from lit_cfl.tables import as_csv, blank_nan
-from lit_cfl.writing import write_atomically
+from lit_cfl.storage.atomic_writes import write_atomically
+from lit_cfl.storage.csv_log import as_csv, blank_nan
 
 _WIDE, _NO_LIMIT = 130, 1000  # characters
 _TEX = {
-    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
-    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
-    "|": r"\textbar{}", "±": r"$\pm$", "†": r"$^\dagger$",
-}  # fmt: skip
+    "\\": r"\textbackslash{}",
+    "&": r"\&",
+    "%": r"\%",
+    "$": r"\$",
+    "#": r"\#",
+    "_": r"\_",
+    "{": r"\{",
+    "}": r"\}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    "|": r"\textbar{}",
+    "±": r"$\pm$",
+    "†": r"$^\dagger$",
+}
 
 
 def cells(results: Results) -> list[list[str]]:

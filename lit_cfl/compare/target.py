@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from math import ceil, floor
 from typing import Any
 
-from lit_cfl.columns import main_column
+from lit_cfl.metric_names import main_column
 from lit_cfl.scores import CLASSIFIER, Score, Scores
 
 Row = Mapping[str, Any]

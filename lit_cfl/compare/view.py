@@ -104,9 +104,13 @@ class Live(Lines):
     def __init__(self, console: Console, comparison: Comparison, done: int) -> None:
         super().__init__(console, comparison, done)
         self.progress = Progress(
-            TextColumn("[bold]{task.description}"), BarColumn(bar_width=_BAR), MofNCompleteColumn(),
-            TextColumn("{task.fields[line]}"), TimeElapsedColumn(), console=console,
-        )  # fmt: skip
+            TextColumn("[bold]{task.description}"),
+            BarColumn(bar_width=_BAR),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[line]}"),
+            TimeElapsedColumn(),
+            console=console,
+        )
         self.all = self.progress.add_task("runs", total=self.total, completed=done, line="")
         self.tasks: dict[Job, TaskID] = {}
 

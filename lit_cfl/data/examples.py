@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.errors import InputError
-from lit_cfl.hashing import keyed_normal
+from lit_cfl.keyed_random import keyed_normal
 
 LabelKind = Literal["classes", "numbers", "none"]
 

@@ -8,12 +8,29 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch
 from scipy.optimize import linear_sum_assignment
 
-_COLOURS = np.array([
-    to_rgb(name) for name in (
-        "#1f77b4", "#ff7f0e", "#2ca02c", "#d62728", "#9467bd", "#8c564b", "#e377c2", "#bcbd22",
-        "#17becf", "#1a1a6e", "#ffe119", "#800000", "#00665e", "#fabed4", "#000000", "#bfef45",
-    )
-])  # fmt: skip
+_COLOURS = np.array(
+    [
+        to_rgb(name)
+        for name in (
+            "#1f77b4",
+            "#ff7f0e",
+            "#2ca02c",
+            "#d62728",
+            "#9467bd",
+            "#8c564b",
+            "#e377c2",
+            "#bcbd22",
+            "#17becf",
+            "#1a1a6e",
+            "#ffe119",
+            "#800000",
+            "#00665e",
+            "#fabed4",
+            "#000000",
+            "#bfef45",
+        )
+    ]
+)
 MAX_COLOURS = len(_COLOURS)
 _NONE = to_rgb("#dddddd")  # of clients without a cluster
 
@@ -74,6 +91,13 @@ def name_clusters(axes: Axes, clusters: np.ndarray, unknown: str, match: Mapping
     handles = [*(Patch(facecolor=c, label=f"cluster {k}") for k, c in zip(shown, colours, strict=True)), *without]
     title = None if few else f"{len(named)} clusters:\ncolours repeat\nevery {MAX_COLOURS}"
     axes.legend(
-        handles=handles, title=title, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0.0,
-        frameon=False, fontsize=8, title_fontsize=8, handlelength=1.2,
-    )  # fmt: skip
+        handles=handles,
+        title=title,
+        loc="upper left",
+        bbox_to_anchor=(1.01, 1.0),
+        borderaxespad=0.0,
+        frameon=False,
+        fontsize=8,
+        title_fontsize=8,
+        handlelength=1.2,
+    )

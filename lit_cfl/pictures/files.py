@@ -7,7 +7,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from lit_cfl.pictures.options import Format
-from lit_cfl.writing import write_atomically, write_errors_named
+from lit_cfl.storage.atomic_writes import write_atomically, write_errors_named
 
 _DPI = 120
 _METADATA: dict[Format, dict[str, None]] = {"png": {}, "pdf": {"CreationDate": None}}  # the same bits at any time

@@ -6,14 +6,14 @@ from typing import Any
 
 from matplotlib.figure import Figure
 
-from lit_cfl.look import Look
 from lit_cfl.pictures.curves import learning_curve
 from lit_cfl.pictures.files import write_figure
 from lit_cfl.pictures.layers import layer_scores
 from lit_cfl.pictures.options import Format
+from lit_cfl.pictures.round_view import Look
 from lit_cfl.pictures.run import client_map, histogram, memberships, similarity
 from lit_cfl.scores import Score
-from lit_cfl.tables import read_table
+from lit_cfl.storage.csv_log import read_table
 
 Row = Mapping[str, Any]
 PICTURES = "pictures"  # the folder in a run directory

@@ -21,8 +21,8 @@ from rich.progress import (
 from rich.text import Text
 
 from lit_cfl.activity import Activity
-from lit_cfl.columns import main_score
-from lit_cfl.run import Finished
+from lit_cfl.metric_names import main_score
+from lit_cfl.runs.run import Finished
 from lit_cfl.scores import ACCURACY
 
 Row = dict[str, Any]
@@ -158,11 +158,15 @@ class Live(Display):
         self.activity = self.latest = None
         progress = self._show(
             Progress(
-                TextColumn("[bold]{task.description}"), *bar, TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
-                _Text(lambda: status(self.latest, self.activity, room)), TimeRemainingColumn(compact=True),
-                TextColumn("left"), console=self.console,
+                TextColumn("[bold]{task.description}"),
+                *bar,
+                TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
+                _Text(lambda: status(self.latest, self.activity, room)),
+                TimeRemainingColumn(compact=True),
+                TextColumn("left"),
+                console=self.console,
             )
-        )  # fmt: skip
+        )
         self.task = progress.add_task(name, total=rounds, completed=completed)
 
     def row(self, row: Row) -> None:

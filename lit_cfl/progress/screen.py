@@ -6,9 +6,9 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
-from lit_cfl.progress.closing import closing_table
 from lit_cfl.progress.live import Display, Json, Lines, Live, Nothing
-from lit_cfl.run import Finished, Watch
+from lit_cfl.progress.summary_table import closing_table
+from lit_cfl.runs.run import Finished, Watch
 
 
 class Screen:

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lit_cfl.evaluation import SplitScores
-from lit_cfl.saved import Placed
+from lit_cfl.runs.load_run import Placed
 
 
 def score_table(console: Console, scores: Mapping[str, SplitScores]) -> None:

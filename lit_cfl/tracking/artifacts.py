@@ -11,8 +11,8 @@ from lightning import LightningModule
 from torch import Tensor
 
 from lit_cfl.algorithms.base import Algorithm, State
+from lit_cfl.engines.base import Engine
 from lit_cfl.errors import Notice
-from lit_cfl.local.engine import Engine
 
 Models = Mapping[str, Mapping[str, Tensor]]  # a state dict for each cluster, by number, and for `global`
 MAX_MIB = 256  # of models

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from lit_cfl.look import Look
+from lit_cfl.pictures.round_view import Look
 from lit_cfl.scores import ACCURACY
 
 _MAX_ROWS = 1000  # the last ones of a table

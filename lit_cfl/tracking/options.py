@@ -12,8 +12,12 @@ from lit_cfl.errors import InputError
 
 Mode = Literal["online", "offline", "disabled"]
 _MODES: dict[str, Mode] = {
-    "online": "online", "run": "online", "offline": "offline", "dryrun": "offline", "disabled": "disabled",
-}  # fmt: skip
+    "online": "online",
+    "run": "online",
+    "offline": "offline",
+    "dryrun": "offline",
+    "disabled": "disabled",
+}
 
 
 @dataclass(frozen=True)

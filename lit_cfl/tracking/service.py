@@ -62,11 +62,22 @@ def staged_in(folder: Path) -> Iterator[None]:
 def settings(wandb: Any) -> Any:
     """Quiet, and without anything about the machine, its user, its folders and its other programs."""
     return wandb.Settings(
-        reinit="create_new", program="lit-cfl", host="", symlink=False, silent=True, console="off",
-        init_timeout=_INIT_SECONDS, finish_timeout=FINISH_SECONDS, finish_timeout_raises=True,
-        disable_git=True, disable_code=True, x_disable_machine_info=True, x_disable_meta=True, x_disable_stats=True,
+        reinit="create_new",
+        program="lit-cfl",
+        host="",
+        symlink=False,
+        silent=True,
+        console="off",
+        init_timeout=_INIT_SECONDS,
+        finish_timeout=FINISH_SECONDS,
+        finish_timeout_raises=True,
+        disable_git=True,
+        disable_code=True,
+        x_disable_machine_info=True,
+        x_disable_meta=True,
+        x_disable_stats=True,
         x_save_requirements=False,
-    )  # fmt: skip
+    )
 
 
 def answers(server: str) -> bool:

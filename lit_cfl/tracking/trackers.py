@@ -5,11 +5,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lit_cfl.look import Look
 from lit_cfl.pictures.folder import PICTURES, PictureFolder
 from lit_cfl.pictures.options import Format
+from lit_cfl.pictures.round_view import Look
 from lit_cfl.tracking.artifacts import Models
-from lit_cfl.tracking.beside import Beside, Row, Status
+from lit_cfl.tracking.background import Beside, Row, Status
 from lit_cfl.tracking.loggers import Loggers
 from lit_cfl.tracking.options import Tracking
 from lit_cfl.tracking.weights_and_biases import WandbRun
@@ -33,9 +33,16 @@ class Trackers:
     """
 
     def __init__(
-        self, tracking: Tracking, name: str, path: Path, config: Row, run_id: str | None,
-        rows: Sequence[Row] = (), logged: int = 0, formats: Sequence[Format] = (),
-    ) -> None:  # fmt: skip
+        self,
+        tracking: Tracking,
+        name: str,
+        path: Path,
+        config: Row,
+        run_id: str | None,
+        rows: Sequence[Row] = (),
+        logged: int = 0,
+        formats: Sequence[Format] = (),
+    ) -> None:
         mode, known = tracking.asked(), [_known(row) for row in rows]
         plain = {key: _without_folders(value) for key, value in config.items() if key != "code"}
         own = None if run_id is None else f"{name}-{run_id}"

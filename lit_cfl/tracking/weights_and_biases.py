@@ -11,7 +11,7 @@ from time import monotonic, sleep
 from typing import Any, Literal
 
 from lit_cfl.errors import Notice
-from lit_cfl.look import Look
+from lit_cfl.pictures.round_view import Look
 from lit_cfl.tracking.artifacts import Models, gathered, log_artifact
 from lit_cfl.tracking.media import media
 from lit_cfl.tracking.offline import last_kept_round, mend
@@ -35,9 +35,15 @@ class WandbRun:
     """
 
     def __init__(
-        self, tracking: Tracking, mode: Mode | None, name: str, path: Path, config: Mapping[str, Any],
-        run_id: str | None, logged: int,
-    ) -> None:  # fmt: skip
+        self,
+        tracking: Tracking,
+        mode: Mode | None,
+        name: str,
+        path: Path,
+        config: Mapping[str, Any],
+        run_id: str | None,
+        logged: int,
+    ) -> None:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it sends tracebacks, which name folders
         import wandb
 
@@ -48,10 +54,18 @@ class WandbRun:
         offline = mode == "offline" or (mode is None and noted_mode() != "online")
         wandb.setup(wandb.Settings(silent=True, mode="online"))  # so that the key is looked for
         self._options: dict[str, Any] = {
-            "id": run_id, "resume": "allow", "name": name, "dir": path, "config": dict(config), "tags": tracking.tags,
-            "project": tracking.project, "entity": tracking.entity, "group": tracking.group, "notes": tracking.notes,
+            "id": run_id,
+            "resume": "allow",
+            "name": name,
+            "dir": path,
+            "config": dict(config),
+            "tags": tracking.tags,
+            "project": tracking.project,
+            "entity": tracking.entity,
+            "group": tracking.group,
+            "notes": tracking.notes,
             "settings": settings(wandb),
-        }  # fmt: skip
+        }
         with without_launch():
             online = None if offline else self._online(asked=mode == "online")
             self.run = wandb.init(mode="offline", **self._options) if online is None else online

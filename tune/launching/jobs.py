@@ -67,9 +67,13 @@ class Jobs:
         """Sends a job's folder and starts it."""
         with _explained(self.address):
             self._client.submit_job(
-                entrypoint="python -m lit_cfl.tune.launching.on_cluster", submission_id=job, metadata=metadata,
-                runtime_env=needs.runtime_env(parcel), entrypoint_num_cpus=needs.cpus, entrypoint_num_gpus=needs.gpus,
-            )  # fmt: skip
+                entrypoint="python -m lit_cfl.cli.on_cluster",
+                submission_id=job,
+                metadata=metadata,
+                runtime_env=needs.runtime_env(parcel),
+                entrypoint_num_cpus=needs.cpus,
+                entrypoint_num_gpus=needs.gpus,
+            )
 
     def details(self, job: str) -> JobDetails:
         """What the cluster knows of a job."""

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from lit_cfl.config_files import config_files, found_config, read_config, with_absolute_paths
-from lit_cfl.configuration import parse_run
+from lit_cfl.config.files import config_files, found_config, read_config, with_absolute_paths
+from lit_cfl.config.parser import parse_run
 from lit_cfl.errors import InputError
 from lit_cfl.tune.check import check_study
 from lit_cfl.tune.launching.files import Files, as_in_the_job, included, left_here, own_code
@@ -55,9 +55,13 @@ def read_order(arguments: Sequence[str], include: Sequence[str] = ()) -> Order:
         code = order.config["base"].pop("code", [])
     config = as_in_the_job(order.config, sent)
     return Order(
-        order.command, order.name, config, own_code(code) | sent,
-        [word for word in arguments if word in _FORWARDED], [*order.notices, *left_here(config)],
-    )  # fmt: skip
+        order.command,
+        order.name,
+        config,
+        own_code(code) | sent,
+        [word for word in arguments if word in _FORWARDED],
+        [*order.notices, *left_here(config)],
+    )
 
 
 def _is_study(file: str) -> bool:

@@ -1,0 +1,140 @@
+"""The commands that train or score."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from lit_cfl import progress
+from lit_cfl.cli import data_summary
+from lit_cfl.config.files import with_absolute_paths
+from lit_cfl.config.parser import Request, parse_data, parse_run
+from lit_cfl.data import FederatedData
+from lit_cfl.errors import InputError, Interrupted, LineParser, SaveError
+from lit_cfl.evaluation import NAMES, score_clients
+from lit_cfl.experiment import Experiment
+from lit_cfl.progress import dry_run
+from lit_cfl.runs.load_run import SavedRun, load_run
+from lit_cfl.runs.run import Going, run
+from lit_cfl.runs.run_directory import default_run_directory
+from lit_cfl.runs.signals import interruptible
+
+
+def run_experiment(arguments: Sequence[str]) -> int:
+    """`lit-cfl run`."""
+    request = parse_run(arguments)
+    options, experiment = request.options, _found_from_anywhere(request.experiment)
+    screen = progress.Screen(options.quiet, options.json)
+    for notice in request.notices:
+        screen.say(f"Note: {notice}.")
+    if options.dry_run:
+        dry_run.show(screen.aside, experiment)
+        return 0
+    path, going = _where(request)
+    again = f"lit-cfl run --resume {path}"
+    try:
+        with interruptible() as check, screen.watch(check, len(experiment.seeds) > 1) as watch:
+            finished = run(experiment, path, watch, going)
+    except Interrupted as stop:
+        screen.say(f"Interrupted; every whole round is saved. Go on with: {again}")
+        return 128 + stop.signum
+    except SaveError as error:
+        if (path / "config.yaml").exists():
+            raise SaveError(f"{error}. The last checkpoint is intact: make room, then go on with: {again}") from error
+        raise SaveError(f"{error}. Nothing was trained yet: make room, then give the same command again") from error
+    screen.close(finished)
+    return 0
+
+
+def _found_from_anywhere(experiment: Experiment) -> Experiment:
+    """The experiment as `config.yaml` shall describe it: the run may be resumed from another folder."""
+    config = experiment.described()
+    return replace(experiment, config=config | {"data": with_absolute_paths(config["data"])})
+
+
+def _where(request: Request) -> tuple[Path, Going]:
+    options = request.options
+    if options.resume is None:
+        return Path(options.run_dir) if options.run_dir else default_run_directory(request.experiment.name), "new"
+    return Path(options.resume), "new_plan" if options.new_plan else "resume"
+
+
+def show_data(arguments: Sequence[str]) -> int:
+    """`lit-cfl data`: who has what, before anything is trained."""
+    if "--check-hub" in arguments:
+        from lit_cfl.datamodules.hub import check_hub
+
+        return check_hub()
+    given, console = parse_data(arguments), Console()
+    folder = Path(given.out) if given.out else Path("runs") / f"{given.name}-data"
+    data = given.module.federated(given.seed)
+    data_summary.show(console, type(given.module).__name__, data, given.module.shift)
+    for path in data_summary.write(folder, data):
+        console.print(f"{'written':<18} {path}", soft_wrap=True, highlight=False)
+    return 0
+
+
+def evaluate_run(arguments: Sequence[str]) -> int:
+    """`lit-cfl evaluate`: the run's own clients with their models, or newcomers after they were placed."""
+    parser = _run_parser("evaluate", "Scores the models of a run.")
+    given, rest = parser.parse_known_args(arguments)
+    saved, console = load_run(given.run_dir), Console()
+    if rest:
+        placed = saved.assign(_other_data(saved, rest))
+        if placed.test is None:
+            raise InputError("none of these clients could be placed and has test data: nothing to score")
+        progress.score_table(console, {"test, newcomers": placed.test})
+        return 0
+    served, data = saved.served(), saved.data
+    clients = (served.index >= 0).nonzero().flatten()
+    scores = {
+        name: score_clients(saved.prepared.engine, served.models, served.index[clients], clients, data, split)
+        for split, name in NAMES.items()
+        if len(clients) and data.split(split).sizes.any()
+    }
+    progress.score_table(console, scores)
+    return 0
+
+
+def assign_newcomers(arguments: Sequence[str]) -> int:
+    """`lit-cfl assign`: which cluster each client of other data belongs to, and how sure that is."""
+    parser = _run_parser("assign", "Finds a cluster for new clients.")
+    given, rest = parser.parse_known_args(arguments)
+    if not rest:
+        raise InputError(
+            "say which clients are new: --data NAME, or options of the run's own, such as --data.num_clients 8"
+        )
+    saved = load_run(given.run_dir)
+    placed = saved.assign(_other_data(saved, rest))
+    progress.assignment_table(Console(), saved.path, placed, saved.experiment.algorithm.closeness)
+    return 0
+
+
+def _run_parser(command: str, description: str) -> LineParser:
+    parser = LineParser(
+        prog=f"lit-cfl {command}",
+        description=description,
+        allow_abbrev=False,
+        usage="%(prog)s RUN_DIR [--data ...]",
+        epilog="--data NAME and --data.<option> VALUE describe clients that the run has not seen, as for lit-cfl run.",
+    )
+    parser.add_argument("run_dir", help="directory of a run (of one seed)")
+    return parser
+
+
+def _other_data(saved: SavedRun, options: Sequence[str]) -> FederatedData:
+    """The data that these options describe, on top of the run's own; all their clients count as newcomers."""
+    wrong = [word for word in options if word.startswith("--") and not word.startswith("--data")]
+    if wrong:
+        raise InputError(f"{wrong[0]} is no option here; only --data and --data.<option> are")
+    own = [] if saved.experiment.data.partition_file is None else ["--data.partition_file", "null"]
+    request = parse_run(["--config", str(saved.path / "config.yaml"), *own, *options], opened=saved.path)
+    data = request.experiment.data.federated(saved.experiment.seeds[0])
+    mine, theirs = saved.prepared.data.examples, data.examples
+    if mine.input_shape != theirs.input_shape or mine.num_labels != theirs.num_labels:
+        raise InputError(
+            f"the run's examples have shape {mine.input_shape} and {mine.num_labels} labels, "
+            f"these {theirs.input_shape} and {theirs.num_labels}: its models cannot take them"
+        )
+    return data

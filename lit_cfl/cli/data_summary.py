@@ -1,0 +1,76 @@
+"""`lit-cfl data`: what a configuration's data look like, as a table and as pictures."""
+
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from lit_cfl.data import FederatedData
+from lit_cfl.data.partition_file import partition_hash, save_partition
+from lit_cfl.data.shift import Shift
+from lit_cfl.errors import InputError
+from lit_cfl.pictures import example_images, label_distribution, size_histogram
+
+_AT_ONCE = 20_000  # clients whose labels are counted at a time
+
+
+def show(console: Console, name: str, data: FederatedData, shifts: tuple[Shift, ...]) -> None:
+    """Prints clients, samples, labels per client and sizes."""
+    labels, sizes = _labels_per_client(data), data.num_examples[data.population]
+    clusters = data.true_clusters[data.true_clusters >= 0].unique(return_counts=True)[1]
+    newcomers = data.num_clients - len(data.population)
+    lines = {
+        "data": f"{name}: {len(data.examples):,} examples of shape {data.examples.input_shape}, "
+        + (f"{data.examples.num_labels} labels" if data.examples.num_labels else f"labels: {data.examples.label_kind}"),
+        "clients": f"{len(data.population):,} in training, {newcomers:,} newcomers",
+        "examples": ", ".join(
+            f"{int(data.split(split).sizes.sum()):,} {split}" for split in ("train", "validation", "test")
+        ),
+        "training examples": f"a client: {_quantiles(sizes)}",
+        "labels": f"a client: {_quantiles(labels)}" if data.examples.num_labels else data.examples.label_kind,
+        "true clusters": f"{len(clusters)} of {int(clusters.min()):,} to {int(clusters.max()):,} clients"
+        if len(clusters)
+        else "unknown: nothing will be scored by them",
+        "skew": data.skew,
+        "shift": ", ".join(type(shift).__name__ for shift in shifts) or "none",
+        "partition": partition_hash(data),
+    }
+    for title, value in lines.items():
+        console.print(f"{title:<18} {value}", soft_wrap=True, highlight=False)
+
+
+def write(folder: Path, data: FederatedData) -> list[Path]:
+    """Writes the pictures and the partition file. Returns their paths.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    figures = {
+        "labels.png": label_distribution(data),
+        "sizes.png": size_histogram(data),
+        "clusters.png": example_images(data),
+    }
+    written = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for file, figure in figures.items():
+            if figure is not None:
+                figure.savefig(folder / file, dpi=120)
+                written.append(folder / file)
+        save_partition(folder / "partition.npz", data)
+    except OSError as error:
+        raise InputError(f"{folder} cannot be written ({error.strerror}); choose another --out") from error
+    return [*written, folder / "partition.npz"]
+
+
+def _labels_per_client(data: FederatedData) -> Tensor:
+    """Different labels in each client's training data, int64 `[clients in training]`."""
+    parts = [(data.subset(clients).label_counts > 0).sum(1) for clients in data.population.split(_AT_ONCE)]
+    return torch.cat(parts)
+
+
+def _quantiles(numbers: Tensor) -> str:
+    ordered = numbers.sort().values
+    points = {"min": 0.0, "10 %": 0.1, "median": 0.5, "90 %": 0.9, "max": 1.0}
+    return ", ".join(f"{name} {int(ordered[round(q * (len(ordered) - 1))]):,}" for name, q in points.items())

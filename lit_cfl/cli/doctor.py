@@ -1,0 +1,96 @@
+"""`lit-cfl doctor`: what this machine has for a run. To be pasted into a bug report."""
+
+import os
+import platform
+import shutil
+import subprocess
+from collections.abc import Callable, Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+from lit_cfl.errors import LineParser
+
+_GIB = 2**30
+
+
+def doctor(arguments: Sequence[str]) -> int:
+    """Prints a line for each part. A part that fails says why; the others are still shown."""
+    LineParser(prog="lit-cfl doctor", description="Says what this machine has for a run.").parse_args(arguments)
+    parts: dict[str, Callable[[], str]] = {
+        "lit-cfl": lambda: f"{version('lit-cfl')} in {Path(__file__).parents[1]}",
+        "python": lambda: f"{platform.python_version()} on {platform.platform()}",
+        "cores": lambda: f"{len(os.sched_getaffinity(0))} of {os.cpu_count()}, load {os.getloadavg()[0]:.1f}",
+        "torch": _torch,
+        "device": _device,
+        "kernels": _kernels,
+        "compiler": _compiler,
+        "lightning": lambda: version("lightning"),
+        "ray": lambda: f"{version('ray')}, RAY_ADDRESS {os.environ.get('RAY_ADDRESS', 'not set')}",
+        "wandb": _wandb,
+        "data": lambda: f"datasets {version('datasets')}, LITCFL_DATA {os.environ.get('LITCFL_DATA', 'not set')}",
+        "cache": _cache,
+        "disk": lambda: f"{shutil.disk_usage(Path()).free / _GIB:.1f} GiB free here, in {Path().resolve()}",
+    }
+    for name, part in parts.items():
+        print(f"{name:<12}{_told(part)}")
+    return 0
+
+
+def _told(part: Callable[[], str]) -> str:
+    try:
+        return part()
+    except PackageNotFoundError as error:
+        return f"{error.name} is not installed"
+    except Exception as error:  # of whatever a package or the system raises: this is what is looked for
+        return f"fails: {type(error).__name__}: {error}"
+
+
+def _torch() -> str:
+    import torch
+
+    threads = f"{torch.get_num_threads()} threads, OMP_NUM_THREADS {os.environ.get('OMP_NUM_THREADS', 'not set')}"
+    return f"{torch.__version__}, {threads}"
+
+
+def _device() -> str:
+    import torch
+
+    if not torch.cuda.is_available():
+        return "cpu (torch finds no CUDA device)"
+    names = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    return f"{', '.join(names)} (CUDA {torch.version.cuda})"
+
+
+def _kernels() -> str:
+    import torch
+
+    libraries = {"MKL": torch.backends.mkl.is_available(), "oneDNN": torch.backends.mkldnn.is_available()}
+    found = ", ".join(name for name, there in libraries.items() if there) or "neither MKL nor oneDNN"
+    return f"{torch.backends.cpu.get_cpu_capability()}, {found}"
+
+
+def _compiler() -> str:
+    from lit_cfl.engines.choose_plan import has_compiler
+
+    if not has_compiler():
+        return "none (g++): clients train in a plain loop"
+    command = os.environ.get("CXX") or next(filter(shutil.which, ("g++", "clang++", "c++")))
+    done = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=10, check=True)  # noqa: S603
+    return done.stdout.splitlines()[0]
+
+
+def _wandb() -> str:
+    from lit_cfl.tracking.service import noted_mode
+
+    key = "a key is set" if "WANDB_API_KEY" in os.environ else "no WANDB_API_KEY"
+    return f"{version('wandb')}, mode {os.environ.get('WANDB_MODE') or noted_mode()}, {key}"
+
+
+def _cache() -> str:
+    place = os.environ.get("LITCFL_CACHE") or "~/.cache/lit-cfl"
+    if place == "off":
+        return "off (LITCFL_CACHE)"
+    folder = Path(place).expanduser()
+    above = next(part for part in (folder, *folder.parents) if part.exists())
+    state = "writable" if os.access(above, os.W_OK) and above.is_dir() else "NOT writable"
+    return f"{folder}, {state}, {shutil.disk_usage(above).free / _GIB:.1f} GiB free"

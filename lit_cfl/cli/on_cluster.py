@@ -1,0 +1,25 @@
+"""What runs on the cluster: `python -m lit_cfl.cli.on_cluster`, in the job's folder."""
+
+import json
+import sys
+from pathlib import Path
+
+from lit_cfl.cli.main import main
+from lit_cfl.tune.launching.parcel import JOB
+from lit_cfl.tune.launching.storage import store
+
+
+def run_job() -> int:
+    """Runs the command; what it left is stored whatever came of it. Returns its exit code."""
+    job = json.loads(Path(JOB).read_text("utf-8"))
+    folder = Path(job["folder"]).expanduser()
+    try:
+        return main([*job["words"], str(folder)])
+    finally:
+        if job["storage"] is not None and folder.is_dir():
+            store(folder, job["storage"])
+            print(f"stored: {job['storage']}")
+
+
+if __name__ == "__main__":
+    sys.exit(run_job())

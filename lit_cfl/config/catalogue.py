@@ -1,0 +1,96 @@
+"""What there is to choose from, found by reading source files and never importing them: `lit-cfl list` is instant."""
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_HERE = Path(__file__).parents[1]
+_KINDS = {
+    "algorithms": (_HERE / "algorithms", "Algorithm"),
+    "data": (_HERE / "datamodules", "FederatedDataModule"),
+    "partitions": (_HERE / "datamodules" / "partition", "Partition"),
+    "skews": (_HERE / "datamodules", "Skew"),
+    "shifts": (_HERE / "datamodules" / "shift", "Shift"),
+    "nets": (_HERE / "nets", "Net"),
+    "tasks": (_HERE / "tasks", "LightningModule"),
+}
+KINDS = (*_KINDS, "configs")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A class or a configuration.
+
+    Args:
+        name: short class name, or the configuration's name for `--config`.
+        line: what it is, in one line.
+        paper: where it was published, or an empty string.
+        config: name of a configuration that uses it, or an empty string.
+    """
+
+    name: str
+    line: str
+    paper: str = ""
+    config: str = ""
+
+
+def entries(kind: str) -> list[Entry]:
+    """All entries of one of `KINDS`, ordered by name."""
+    if kind == "configs":
+        return [Entry(name, _first_comment(path)) for name, path in configs().items()]
+    folder, base = _KINDS[kind]
+    return sorted(_classes(folder, base), key=lambda entry: entry.name)
+
+
+def names(kind: str) -> list[str]:
+    return [entry.name for entry in entries(kind)]
+
+
+def configs() -> dict[str, Path]:
+    """The configurations that come with the package, by name, such as `fedgroup/digits`."""
+    packaged = _HERE / "configs"
+    folder = packaged if packaged.is_dir() else _HERE.parent / "configs"
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.yaml"))}
+
+
+def _classes(folder: Path, base: str) -> Iterator[Entry]:
+    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.py"))}
+    found = {
+        node.name: (path, node) for path, tree in trees.items() for node in tree.body if isinstance(node, ast.ClassDef)
+    }
+    texts = {name: path.read_text(encoding="utf-8") for name, path in configs().items()}
+    for name, (path, node) in found.items():
+        if name.startswith("_") or name == base or not _derives(node, base, found) or _is_base(node):
+            continue
+        module = ast.get_docstring(trees[path]) or ""
+        uses = [config for config, text in texts.items() if re.search(rf"class_path: (\S+\.)?{name}\b", text)]
+        own = [config for config in uses if config.partition("/")[0] == name.lower()]
+        yield Entry(name, _first_line(ast.get_docstring(node)), _paper(module), (own or uses or [""])[0])
+
+
+def _derives(node: ast.ClassDef, base: str, found: dict[str, tuple[Path, ast.ClassDef]]) -> bool:
+    parents = [parent.id for parent in node.bases if isinstance(parent, ast.Name)]
+    return base in parents or any(name in found and _derives(found[name][1], base, found) for name in parents)
+
+
+def _is_base(node: ast.ClassDef) -> bool:
+    """A class that leaves something to its subclasses cannot be chosen."""
+    functions = [part for part in node.body if isinstance(part, ast.FunctionDef)]
+    abstract = any(getattr(mark, "id", "") == "abstractmethod" for part in functions for mark in part.decorator_list)
+    return abstract or "Subclasses " in (ast.get_docstring(node) or "")
+
+
+def _first_line(docstring: str | None) -> str:
+    return (docstring or "").strip().split("\n")[0]
+
+
+def _paper(docstring: str) -> str:
+    """The second paragraph of an algorithm's module docstring is its citation."""
+    paragraphs = docstring.split("\n\n")
+    return " ".join(paragraphs[1].split()) if len(paragraphs) > 1 else ""
+
+
+def _first_comment(path: Path) -> str:
+    return path.read_text(encoding="utf-8").split("\n")[0].removeprefix("#").strip()

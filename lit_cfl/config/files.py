@@ -1,0 +1,234 @@
+"""Which configuration files a command line names, and where the user's own classes lie."""
+
+import argparse
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lit_cfl.config import catalogue
+from lit_cfl.config.messages import nearest
+from lit_cfl.config.own_code import inside
+from lit_cfl.errors import InputError
+from lit_cfl.storage.config_file import stored_config
+
+_PATHS = ("source", "partition_file", "embeddings")  # options of data modules
+
+
+def with_recorded_config(arguments: Sequence[str]) -> Sequence[str]:
+    """With `--resume` alone, the configuration is the one that the run recorded."""
+    early = argparse.ArgumentParser(prog="lit-cfl run", add_help=False, allow_abbrev=False)
+    for option in ("--resume", "--config", "--run_dir"):
+        early.add_argument(option)
+    given, _ = early.parse_known_args(arguments)
+    if given.resume is None:
+        if "--new_plan" in arguments:
+            raise InputError("--new_plan goes with --resume RUN_DIR: a new run chooses its plan anyway")
+        return arguments
+    if given.run_dir is not None:
+        raise InputError(f"--resume {given.resume} says where the run is; leave out --run_dir {given.run_dir}")
+    recorded = Path(given.resume) / "config.yaml"
+    if given.config is None and not recorded.exists():
+        raise InputError(
+            f"{given.resume} holds no run to resume; give its directory, or --config to start one there "
+            f"({recorded} is missing)"
+        )
+    if recorded.exists():
+        stored_config(recorded.parent)  # refuses a run of another format before its options are
+    if given.config is not None:
+        return arguments
+    fresh = ["--plan", "null"] if "--new_plan" in arguments else []  # what is not asked for is chosen by rule
+    return ["--config", str(recorded), *fresh, *arguments]
+
+
+def found_config(before: str, word: str) -> str:
+    """A configuration by its path, or by the name of a packaged one."""
+    if before == "--config":
+        return _config_path(word)
+    if word.startswith("--config="):
+        return f"--config={_config_path(word.removeprefix('--config='))}"
+    return word
+
+
+def resumed_directory(arguments: Sequence[str]) -> Path | None:
+    """The run directory after `--resume`."""
+    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    early.add_argument("--resume")
+    resume = early.parse_known_args(arguments)[0].resume
+    return None if resume is None else Path(resume)
+
+
+def code_folders(arguments: Sequence[str], opened: Path | None = None) -> list[str]:
+    """Where the user's own files are looked for: where the recorded run had them, beside the YAML file, and here.
+
+    Args:
+        arguments: of the command; `--config` names files.
+        opened: a directory that is opened: its configuration tells where code is, but it never holds any itself.
+
+    Returns:
+        folders, absolute.
+
+    Raises:
+        InputError: a file records a relative folder, which would be another one in each place.
+    """
+    files = config_files(arguments)
+    recorded = [folder for file in files for folder in _recorded_code(file)]
+    beside = [str(Path(file).parent.resolve()) for file in files if Path(file).is_file()]
+    folders = dict.fromkeys([*recorded, *beside, str(Path().resolve())])
+    return [folder for folder in folders if opened is None or not inside(folder, opened)]
+
+
+def append_to_path(arguments: Sequence[str], opened: Path | None = None) -> list[str]:
+    """Makes Python look into `code_folders`, which it returns. Never in front of anything installed."""
+    folders = code_folders(arguments, opened)
+    sys.path.extend(folder for folder in folders if folder not in sys.path)
+    return folders
+
+
+def _recorded_code(file: str) -> list[str]:
+    """Where the run that wrote this file found the user's classes."""
+    try:
+        content = yaml.safe_load(Path(file).read_text())
+    except (OSError, yaml.YAMLError, UnicodeDecodeError):
+        return []  # what is wrong with the file is said when it is parsed
+    return recorded_folders(file, content) if isinstance(content, dict) else []
+
+
+def recorded_folders(file: str | Path, content: Mapping[str, Any]) -> list[str]:
+    """Folders of the user's own classes that a configuration names.
+
+    Raises:
+        InputError: one of them is relative, or the configuration is of a run made in Python; names the file.
+    """
+    if content.get("made_in_python"):
+        raise InputError(
+            f"{file} is of a run made in Python, which no file describes whole: go on with "
+            "lit_cfl.run(experiment, path, going='resume'), or open it with load_run(path, experiment)"
+        )
+    folders = content.get("code") or []
+    for folder in folders if isinstance(folders, list) else [folders]:
+        if not isinstance(folder, str) or not Path(folder).is_absolute():
+            raise InputError(f"{file}: code names {folder!r}, which is no absolute folder; give a whole path, or none")
+    return list(folders)
+
+
+def with_absolute_paths(data: Any) -> Any:
+    """The configuration of a data module in which files and folders go by absolute paths: it holds in any folder.
+
+    A `source` that is not here is an id of the Hugging Face Hub, and stays as it is.
+    """
+    if isinstance(data, list):
+        return [with_absolute_paths(part) for part in data]
+    if not isinstance(data, dict):
+        return data
+    return {
+        name: _absolute(name, value) if name in _PATHS and isinstance(value, str) else with_absolute_paths(value)
+        for name, value in data.items()
+    }
+
+
+def _absolute(name: str, value: str) -> str:
+    path = Path(value).expanduser()
+    return str(path.absolute()) if value and (name != "source" or path.exists()) else value
+
+
+def read_config(file: str | Path) -> dict[str, Any]:
+    """Reads the options in a YAML file.
+
+    Raises:
+        InputError: it is no YAML, holds no options, gives one twice (YAML itself would take the last), or names a
+            class of ours as up to version 0.1.
+    """
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+        node, content = yaml.compose(text, yaml.SafeLoader), yaml.safe_load(text)
+    except UnicodeDecodeError as error:
+        raise InputError(f"{file} is no UTF-8 text: {error}") from error
+    except yaml.YAMLError as error:
+        raise InputError(f"{file} is no YAML file: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        held = {type(None): "nothing", list: "a list"}.get(type(content), f"only {content!r}")
+        raise InputError(f"{file} holds {held}, no options; write one a line, such as rounds: 10")
+    _require_single_keys(file, node)
+    for value in _texts(content):
+        require_present_path(value, f"{file}: ")
+    return content
+
+
+def _require_single_keys(file: str | Path, node: yaml.Node | None) -> None:
+    if isinstance(node, yaml.SequenceNode):
+        for part in node.value:
+            _require_single_keys(file, part)
+    if isinstance(node, yaml.MappingNode):
+        lines: dict[str, int] = {}
+        for key, value in node.value:
+            name, line = str(key.value), key.start_mark.line + 1
+            if name in lines:
+                raise InputError(f"{file} gives {name!r} twice, in lines {lines[name]} and {line}; leave one out")
+            lines[name] = line
+            _require_single_keys(file, value)
+
+
+def _texts(content: Any) -> Iterator[str]:
+    parts = content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
+    for part in parts:
+        yield from [part] if isinstance(part, str) else _texts(part)
+
+
+def require_present_path(word: str, where: str = "") -> None:
+    """Refuses a class of ours by its path up to version 0.1, `datamodules.X` or `tune.X`, and names today's.
+
+    A folder `datamodules` or `tune` of the user's own is none of ours.
+    """
+    path = word.rpartition("=")[2]
+    if not re.fullmatch(r"(datamodules|tune)(\.\w+)*\.[A-Z]\w*", path):
+        return
+    top = path.partition(".")[0]
+    found = find_spec(top)
+    if found is None or (found.origin and _of_a_checkout(Path(found.origin).parent)):
+        raise InputError(f"{where}{path!r} is now lit_cfl.{path}; write it so")
+
+
+def _of_a_checkout(package: Path) -> bool:
+    """Whether it is the folder that a checkout, not always the installed one, links from `lit_cfl`."""
+    linked = package.parent / "lit_cfl" / package.name
+    return linked.exists() and linked.samefile(package)
+
+
+def require_class_entries(file: str | Path, content: Any, name: str = "") -> None:
+    """Refuses options that stand beside a `class_path` in place of below `init_args`."""
+    if isinstance(content, list):
+        for part in content:
+            require_class_entries(file, part, name)
+    if not isinstance(content, dict):
+        return
+    beside = [key for key in content if key not in ("class_path", "init_args", "dict_kwargs")]
+    if "class_path" in content and beside:
+        raise InputError(
+            f"{file}: {name}: {beside[0]!r} stands beside class_path; write options below init_args: "
+            f"{{class_path: {content['class_path']}, init_args: {{{beside[0]}: {content[beside[0]]}}}}}"
+        )
+    for key, part in content.items():
+        require_class_entries(file, part, name if key == "init_args" else f"{name}.{key}" if name else str(key))
+
+
+def config_files(arguments: Sequence[str]) -> list[str]:
+    """The files of `--config FILE` and `--config=FILE`."""
+    pairs = zip(["", *arguments], arguments, strict=False)
+    found = [word if before == "--config" else word.partition("--config=")[2] for before, word in pairs]
+    return [file for file in found if file]
+
+
+def _config_path(name: str) -> str:
+    if Path(name).is_file():
+        return name
+    packaged = catalogue.configs()
+    plain = name.removeprefix("configs/").removesuffix(".yaml")
+    if plain in packaged:
+        return os.fspath(packaged[plain])
+    raise InputError(f"there is no file {name!r}, and no packaged configuration of that name{nearest(plain, packaged)}")

@@ -1,0 +1,112 @@
+"""Where classes of the user's own are found, and where they are never looked for: in a directory that is opened."""
+
+import re
+import sys
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from typing import Any
+
+from lit_cfl.errors import InputError, Notice
+from lit_cfl.storage.config_file import stored_config
+
+_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+_OURS = ("lit_cfl", "torch", "lightning")
+
+
+class _NothingFrom:
+    """A finder of modules, put before Python's own, that finds no module in or below a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path)
+        if spec is None or not any(inside(place, self.directory) for place in _places(spec)):
+            return None  # Python's own finder finds the same
+        elsewhere = [place for place in path or sys.path if not inside(place, self.directory)]
+        spec = PathFinder.find_spec(name, elsewhere)
+        if spec is None:
+            raise ModuleNotFoundError(f"No module named {name!r} outside {self.directory}", name=name)
+        return spec
+
+
+@contextmanager
+def nothing_from(directory: Path | None) -> Iterator[None]:
+    """Within the block no code is loaded from a directory, nor from below it, wherever the current folder is."""
+    if directory is None:
+        yield
+        return
+    guard = _NothingFrom(directory)
+    at = sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else 0
+    sys.meta_path.insert(at, guard)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(guard)
+
+
+def announce_own_code(directory: Path, parts: Iterable[Path], folders: Sequence[str]) -> None:
+    """Tells, in one notice, which classes of the user's own the opening of a directory loads, and from where.
+
+    Args:
+        directory: that is opened.
+        parts: folders in it that hold a `config.yaml`, perhaps itself.
+        folders: where classes are looked for, after what Python has.
+
+    Raises:
+        InputError: one of the classes lies in the directory itself, or as `stored_config` does.
+    """
+    announce_classes(directory, [stored_config(part) for part in parts], folders)
+
+
+def announce_classes(directory: Path, configs: Iterable[Any], folders: Sequence[str]) -> None:
+    """The same for configurations that were read and checked."""
+    found: dict[str, str] = {}
+    for config in configs:
+        for name in _dotted_names(config):
+            place = _place_of(name, directory, folders)
+            if place is not None:
+                found[name] = place
+    if found:
+        listed = ", ".join(f"{name} from {place}" for name, place in sorted(found.items()))
+        warnings.warn(Notice(f"opening {directory} loads code that is not Lit-CFL's: {listed}"), stacklevel=4)
+
+
+def inside(place: str | Path, directory: Path) -> bool:
+    """Whether a file or folder is a directory, or lies below it."""
+    return Path(place).resolve().is_relative_to(directory.resolve())
+
+
+def _place_of(name: str, directory: Path, folders: Sequence[str]) -> str | None:
+    """The folder that holds the module of a class of the user's own; None for a class of an installed package."""
+    module = name.partition(".")[0]
+    if module in _OURS:
+        return None
+    outside = [place for place in (*sys.path, *folders) if not inside(place, directory)]
+    spec = PathFinder.find_spec(module, outside)
+    if spec is None:
+        if PathFinder.find_spec(module, [str(directory)]) is not None:
+            raise InputError(
+                f"{name} lies in {directory}, and code is never loaded from a directory that is opened: "
+                f"put {module} into another folder, and run the command there"
+            )
+        return None
+    (place, *_) = _places(spec) or [""]
+    installed = not place or any(inside(place, Path(root)) for root in (sys.prefix, sys.base_prefix))
+    return None if installed else str(Path(place).parent)
+
+
+def _places(spec: ModuleSpec) -> list[str]:
+    return [spec.origin] if spec.has_location and spec.origin else list(spec.submodule_search_locations or [])
+
+
+def _dotted_names(config: Any) -> set[str]:
+    """Texts in a configuration that may name a class or function: `module.Name`."""
+    if isinstance(config, Mapping):
+        return set().union(*(_dotted_names(value) for value in config.values()))
+    if isinstance(config, list):
+        return set().union(*(_dotted_names(value) for value in config))
+    return {config} if isinstance(config, str) and _DOTTED.fullmatch(config) else set()

@@ -1,0 +1,345 @@
+"""From a YAML file and command-line options to an Experiment."""
+
+from argparse import SUPPRESS
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from jsonargparse import ArgumentError, ArgumentParser, Namespace, set_parsing_settings
+from lightning import LightningModule
+
+import lit_cfl.algorithms
+import lit_cfl.datamodules
+import lit_cfl.datamodules.partition
+import lit_cfl.datamodules.shift
+import lit_cfl.datamodules.skew
+import lit_cfl.nets
+import lit_cfl.tasks
+from lit_cfl.config import tiny
+from lit_cfl.config.files import (
+    append_to_path,
+    code_folders,
+    config_files,
+    found_config,
+    read_config,
+    require_class_entries,
+    require_present_path,
+    resumed_directory,
+    with_recorded_config,
+)
+from lit_cfl.config.messages import explain, in_line, raised_in_import
+from lit_cfl.config.own_code import announce_own_code, nothing_from
+from lit_cfl.data import Examples
+from lit_cfl.datamodules.federated import FederatedDataModule
+from lit_cfl.errors import InputError
+from lit_cfl.experiment import Experiment
+from lit_cfl.storage.config_file import stored_config
+
+SHORT_NAMES = (
+    lit_cfl.algorithms,
+    lit_cfl.datamodules,
+    lit_cfl.datamodules.partition,
+    lit_cfl.datamodules.shift,
+    lit_cfl.datamodules.skew,
+    lit_cfl.nets,
+    lit_cfl.tasks,
+)  # imported, so that their classes go by name
+_COMMAND_ONLY = (
+    "config",
+    "seed",
+    "run_dir",
+    "resume",
+    "new_plan",
+    "tiny",
+    "dry_run",
+    "quiet",
+    "json",
+    "code",
+    "data_commit",
+    "format",
+)  # options of the command, not of the experiment
+_GROUPS = ("local", "evaluation", "checkpoint", "tracking", "pictures")  # options that are groups of options
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a command line asks for.
+
+    Args:
+        experiment: to run.
+        options: the command's own options.
+        notices: what the user should know before it starts.
+    """
+
+    experiment: Experiment
+    options: Namespace
+    notices: list[str]
+
+
+@dataclass(frozen=True)
+class DataRequest:
+    """What `lit-cfl data` asks for.
+
+    Args:
+        module: the data module.
+        name: of the experiment.
+        seed: the first of the experiment's.
+        out: a folder for the files, or None.
+    """
+
+    module: FederatedDataModule
+    name: str
+    seed: int
+    out: str | None
+
+
+def experiment_parser(prog: str, ignored: Sequence[str] = ()) -> ArgumentParser:
+    """A parser of all options of an experiment; help texts come from the docstrings.
+
+    Args:
+        prog: the command.
+        ignored: of `task`, `algorithm` and `baseline`, those that may be anything, or missing.
+    """
+    parser = ArgumentParser(
+        prog=prog,
+        exit_on_error=False,
+        allow_abbrev=False,
+        description="Runs an experiment and its baseline into a run directory.",
+    )
+    parser.add_argument("--config", action="config", help="A YAML file, or the name of one of `lit-cfl list configs`.")
+    parser.add_argument("--seed", type=int, help="One seed in place of the file's.")
+    parser.add_argument("--run_dir", type=str, help="Where the files go (default: runs/<name>-<time>).")
+    parser.add_argument("--resume", metavar="RUN_DIR", help="Go on with a run; with --config, start it where none is.")
+    parser.add_argument("--code", type=list[str], default=[], help=SUPPRESS)  # written by runs, as are the next two
+    parser.add_argument("--data_commit", type=str, help=SUPPRESS)
+    parser.add_argument("--format", type=int, help=SUPPRESS)
+    parser.add_argument("--new_plan", action="store_true", help="With --resume: under a plan for this machine.")
+    parser.add_argument(
+        "--tiny", action="store_true", help="4 clients, 20 samples, 2 steps, 1 round: does it run at all?"
+    )
+    parser.add_argument(
+        "--dry-run", action="store_true", help="Say what would run, how large and how long; run nothing."
+    )
+    parser.add_argument("--quiet", action="store_true", help="Print the run directory at the end; no more but errors.")
+    parser.add_argument(
+        "--json", action="store_true", help="Print a JSON object for each evaluated round and each summary, no more."
+    )
+    parser.add_class_arguments(Experiment, skip={"task", "config", *ignored})
+    for name in ignored:
+        parser.add_argument(f"--{name}", type=Any, help="Not looked at here.")
+    if "task" not in ignored:
+        parser.add_subclass_arguments(LightningModule, "task", required=True)
+    return parser
+
+
+def parse_run(arguments: Sequence[str], prog: str = "lit-cfl run", opened: Path | None = None) -> Request:
+    """Reads a command line.
+
+    Args:
+        arguments: the words after the command.
+        prog: the command.
+        opened: a directory whose configuration this is, made by somebody else perhaps: no code is loaded from it.
+
+    Raises:
+        InputError: for anything that cannot be used.
+    """
+    arguments = with_recorded_config(arguments)
+    resumed = resumed_directory(arguments)
+    if resumed is not None and (resumed / "config.yaml").is_file():
+        announce_own_code(resumed, [resumed], code_folders(arguments, resumed))
+    with nothing_from(opened or resumed):
+        return _request(prog, arguments, append_to_path(arguments, opened or resumed))
+
+
+def _request(prog: str, arguments: Sequence[str], code: list[str]) -> Request:
+    parser = experiment_parser(prog)
+    read = _read(parser, arguments)
+    _require_recorded_plan(read, _with_paths(arguments))
+    empty = [name for name in _GROUPS if not isinstance(read.get(name), Namespace)]
+    if empty:
+        raise InputError(f"{empty[0]} is {read.get(empty[0])}; give its options, or leave it out")
+    missing = [name for name in ("data", "task", "algorithm") if read.get(name) is None]
+    if missing:
+        raise InputError(f"no {missing[0]} is given; start from a file: {prog} --config quickstart")
+    if read.seed is not None:
+        read.seeds = [read.seed]
+    experiment = _build(parser, read, code)
+    return Request(tiny.shrink(experiment) if read.tiny else experiment, read, _dropped_arguments(read))
+
+
+def parse_data(arguments: Sequence[str]) -> DataRequest:
+    """Reads the command line of `lit-cfl data`, which needs no task and no algorithm."""
+    parser = experiment_parser("lit-cfl data", ignored=("task", "algorithm", "baseline"))
+    parser.description = "Shows who has what: a table, and pictures and the partition file in a folder."
+    parser.add_argument("--out", metavar="DIR", help="Where the files go (default: runs/<name>-data).")
+    parser.add_argument("--check-hub", action="store_true", help="Does the Hugging Face Hub hold what we expect there?")
+    append_to_path(arguments)
+    read = _read(parser, arguments)
+    foreign = [name for name in ("resume", "run_dir", "new_plan", "tiny", "dry_run", "quiet", "json") if read[name]]
+    if foreign:
+        raise InputError(f"--{foreign[0]} is an option of lit-cfl run; lit-cfl data trains nothing, leave it out")
+    only_data = ArgumentParser(exit_on_error=False)
+    only_data.add_subclass_arguments(FederatedDataModule, "data", required=True)
+    module = _instantiated(only_data, Namespace(data=read.data)).data
+    return DataRequest(module, read.name, read.seeds[0] if read.seed is None else read.seed, read.out)
+
+
+def _with_paths(arguments: Sequence[str]) -> list[str]:
+    """The words with each configuration by its path."""
+    return [found_config(before, word) for before, word in zip(["", *arguments], arguments, strict=False)]
+
+
+def _read(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
+    words = _with_paths(arguments)
+    contents = {file: read_config(file) for file in config_files(words)}
+    for file, content in contents.items():
+        require_class_entries(file, {name: part for name, part in content.items() if name != "space"})  # of a study
+    for word in words:
+        require_present_path(word)
+    _require_one_choice_of_seeds(
+        words, {k for content in contents.values() for k, v in content.items() if v is not None}
+    )
+    try:
+        read = parser.parse_args(words)
+        _require_values(parser, read)
+    except (ArgumentError, TypeError) as error:
+        if isinstance(error, TypeError) and not str(error).startswith("Parser key"):
+            raise
+        raise InputError(explain(str(error), list(parser._option_string_actions))) from error
+    except Exception as error:
+        found = raised_in_import(error)
+        if found is None:
+            raise
+        raise InputError(found) from error
+    return read
+
+
+def _require_recorded_plan(read: Namespace, words: Sequence[str]) -> None:
+    """Refuses another plan than the run's beside `--resume`, by options or in a file, unless `--new_plan` is given."""
+    if read.resume is None or read.new_plan:
+        return
+    asked = _asked_of_the_plan(words)
+    path = Path(read.resume)
+    plans = [(stored_config(part) or {}).get("plan") for part in (path, *sorted(path.glob("seed-*")))]
+    recorded: dict[str, Any] = next(filter(None, plans), {})
+    for name in sorted(asked.keys() & recorded.keys()):
+        if read.plan[name] != recorded[name]:
+            raise InputError(
+                f"{asked[name]} {read.plan[name]} beside --resume: the run goes on under the plan that it was begun "
+                f"with, where it is {recorded[name]}; leave it out, or add --new_plan (results may differ by rounding)"
+            )
+
+
+def _asked_of_the_plan(words: Sequence[str]) -> dict[str, str]:
+    """Which parts of a plan are asked for, and where: in a file, or by an option."""
+    asked: dict[str, str] = {}
+    for file in config_files(words):
+        plan = read_config(file).get("plan") or {}
+        asked |= {name: f"{file}: plan.{name}" for name, value in plan.items() if value is not None}
+    options = [word.partition("=")[0] for word in words if word.startswith("--plan.")]
+    return asked | {option.removeprefix("--plan."): option for option in options}
+
+
+def _require_one_choice_of_seeds(words: Sequence[str], written: Set[str]) -> None:
+    """Refuses `seed` beside `seeds`. `--seed` on the command line takes the place of a file's seeds."""
+    given = {word.partition("=")[0].removeprefix("--") for word in words if word.startswith("--")}
+    if {"seed", "seeds"} <= given | {"seed"} & written or {"seed", "seeds"} <= written:
+        raise InputError("seed gives one seed, seeds several; leave one of the two out")
+
+
+def _require_values(parser: ArgumentParser, read: Namespace) -> None:
+    """Refuses null for an option that takes none; in a file, the parser alone takes it for `not given`."""
+    given = read.clone()
+    for name in [name for name, value in vars(read).items() if value is None and parser.get_default(name) is None]:
+        given.pop(name)
+    set_parsing_settings(unset_sentinel=True)
+    try:
+        parser.validate(given)
+    finally:
+        set_parsing_settings(unset_sentinel=False)
+
+
+def _build(parser: ArgumentParser, read: Namespace, code: list[str]) -> Experiment:
+    config = yaml.safe_load(parser.dump(read, skip_unset=False))
+    for name in _COMMAND_ONLY:
+        config.pop(name, None)
+    if read.tiny:
+        config["tiny"] = True  # a resumed run has to be as tiny
+    config["code"] = code  # and to find the same files
+    parts = read.clone()
+    task = parts.pop("task")
+    for name in _COMMAND_ONLY:
+        parts.pop(name, None)
+    built = _instantiated(parser, parts)
+    given = {name: getattr(built, name) for name in vars(built)}
+    return Experiment(task=task_factory(task, lambda: built.data.examples), config=config, **given)
+
+
+def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[[], LightningModule]:
+    """Builds the configured LightningModule anew at each call; nets of ours are told the shape of the data."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(LightningModule, "task", required=True)
+
+    def build() -> LightningModule:
+        filled = task.clone()
+        net = filled.get("init_args.net")
+        if isinstance(net, Namespace) and "init_args" in net:
+            for name, value in _shape(examples()).items():
+                unsaid = (None, 0) if name == "vocabulary" else (None,)
+                if name in net.init_args and net.init_args[name] in unsaid:
+                    net.init_args[name] = value
+        module: LightningModule = _instantiated(parser, Namespace(task=filled)).task
+        return module
+
+    return build
+
+
+def _shape(examples: Examples) -> dict[str, object]:
+    """What a net of ours may ask of the data."""
+    vocabulary = examples.vocabulary if examples.embeddings is None else 0  # with embeddings, nets never see an id
+    shape: dict[str, object] = {"input_shape": list(examples.input_shape), "num_labels": examples.num_outputs or None}
+    return shape | {"vocabulary": vocabulary}
+
+
+def _instantiated(parser: ArgumentParser, read: Namespace) -> Namespace:
+    """The objects of a configuration. Raises InputError with what a class of ours, or the user's, said.
+
+    Of an option that takes several types the parser's own error tells what the first of them was refused for.
+    """
+    said: list[tuple[type, Exception]] = []
+
+    def construct(kind: type, /, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return kind(*args, **kwargs)
+        except Exception as error:
+            said.append((kind, error))
+            raise
+
+    try:
+        built: Namespace = parser.instantiate(read, instantiators=[(construct, object, True)])
+    except Exception as error:
+        if not said:
+            raise InputError(str(error)) from error
+        kind, cause = said[-1]
+        if isinstance(cause, InputError):
+            raise cause from error
+        raise InputError(f"{kind.__name__} raised {type(cause).__name__}: {cause}{in_line(cause)}") from cause
+    return built
+
+
+def _dropped_arguments(read: Namespace) -> list[str]:
+    """The parser drops a class's options without a word when the command line names another class: say so."""
+    notices = []
+    for path in read.config or []:
+        written: dict[str, Any] = yaml.safe_load(Path(str(path)).read_text()) or {}
+        for part in ("algorithm", "baseline", "data", "task"):
+            before, now = written.get(part), read.get(part)
+            if not isinstance(before, dict) or now is None:
+                continue
+            was, name = str(before.get("class_path")).rpartition(".")[2], now.class_path.rpartition(".")[2]
+            lost = [key for key in before.get("init_args") or {} if key not in now.get("init_args", {})]
+            if was != name and lost:
+                notices.append(f"{part} is now {name}: the file's options for {was} do not apply ({', '.join(lost)})")
+    return notices

@@ -1,0 +1,63 @@
+"""`--tiny`: an experiment cut down until it takes a second, to see whether it runs at all."""
+
+from dataclasses import fields, replace
+from typing import Literal
+
+import numpy as np
+import torch
+
+from lit_cfl.algorithms.base import Algorithm
+from lit_cfl.data import Division, Examples, FederatedData
+from lit_cfl.datamodules.federated import FederatedDataModule
+from lit_cfl.experiment import Experiment
+from lit_cfl.local_work import Budget
+
+_CLIENTS, _SAMPLES, _STEPS = 4, 20, 2
+
+
+def shrink(experiment: Experiment) -> Experiment:
+    """The experiment with 4 clients (or one for each cluster asked for), 20 samples each, 2 steps and 1 round."""
+    asked = [getattr(algorithm, "num_clusters", 0) for algorithm in (experiment.algorithm, experiment.baseline)]
+    return replace(
+        experiment,
+        data=_FirstClients(experiment.data, max(_CLIENTS, *asked)),
+        algorithm=_shorter(experiment.algorithm),
+        baseline=None if experiment.baseline is None else _shorter(experiment.baseline),
+        rounds=1,
+        seeds=experiment.seeds[:1],
+        cohort_size=min(_CLIENTS, experiment.cohort_size),
+        evaluation=replace(experiment.evaluation, clients=_at_most(experiment.evaluation.clients)),
+        local=replace(experiment.local, epochs=1, batch_size=_SAMPLES // _STEPS),
+        tracking=replace(experiment.tracking, wandb="disabled"),  # nobody wants to keep it
+    )
+
+
+def _at_most(clients: Literal["assigned", "all"] | int) -> Literal["assigned", "all"] | int:
+    return clients if isinstance(clients, str) else min(_CLIENTS, clients)
+
+
+def _shorter(algorithm: Algorithm) -> Algorithm:
+    """The algorithm with every budget of its own cut to 2 steps."""
+    budgets = {f.name for f in fields(algorithm) if isinstance(getattr(algorithm, f.name), Budget)}
+    return replace(algorithm, **{name: Budget(_STEPS, "steps", _SAMPLES // _STEPS) for name in budgets})
+
+
+class _FirstClients(FederatedDataModule):
+    """The first clients of another data module that train, and a newcomer if it has any, with few samples each."""
+
+    def __init__(self, whole: FederatedDataModule, clients: int) -> None:
+        super().__init__(shift=whole.shift)
+        self.whole, self.clients = whole, clients
+
+    def load(self) -> Examples:
+        return self.whole.examples
+
+    def divide(self, examples: Examples, rng: np.random.Generator) -> Division:
+        raise NotImplementedError("the whole data module divides the data")
+
+    def federated(self, seed: int) -> FederatedData:
+        whole = self.whole.federated(seed)
+        kept = whole.population[: self.clients]
+        if whole.newcomers is not None:
+            kept = torch.cat([kept, whole.newcomers.nonzero().flatten()[:1]])
+        return whole.subset(kept, _SAMPLES)

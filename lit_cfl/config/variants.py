@@ -1,0 +1,54 @@
+"""Experiments that differ from a file's in some options, built through the parser of `lit-cfl run`."""
+
+import sys
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+
+from lit_cfl.config.files import append_to_path, found_config, read_config, with_absolute_paths
+from lit_cfl.config.parser import parse_run
+from lit_cfl.experiment import Experiment
+
+Config = Mapping[str, Any]  # content of an experiment's file
+
+
+def base_config(base: str | Mapping[str, Any], beside: Path | None = None) -> dict[str, Any]:
+    """An experiment's configuration as plain values that hold in any folder, without its baseline.
+
+    Args:
+        base: a file, the name of a packaged configuration, or the configuration itself.
+        beside: a folder where the user's own classes and a relative `base` may lie.
+
+    Raises:
+        InputError: there is no such file, or its content is no experiment.
+    """
+    if isinstance(base, str):
+        near = None if beside is None else beside / base
+        file = str(near) if near is not None and near.is_file() else found_config("--config", base)
+        code = append_to_path(["--config", file])
+        content = read_config(file)
+    else:
+        code, content = append_to_path([]), deepcopy(dict(base))
+    own = [] if beside is None else [str(beside.resolve())]
+    content["code"] = list(dict.fromkeys([*content.get("code", []), *own, *code]))
+    return content | {"data": with_absolute_paths(content.get("data")), "baseline": None}
+
+
+def build(config: Config, words: Sequence[str] = ()) -> Experiment:
+    """The experiment of a configuration with some options changed. Raises InputError for what cannot be used.
+
+    Its `code` is the configuration's: the current folder of a worker is Ray's, another one in each session.
+    """
+    with TemporaryDirectory(prefix="lit-cfl-") as folder:
+        file = Path(folder) / "experiment.yaml"
+        file.write_text(yaml.safe_dump(dict(config), allow_unicode=True, sort_keys=False), encoding="utf-8")
+        try:
+            experiment = parse_run(["--config", str(file), *words]).experiment
+        finally:  # the parser expects classes of the user's own beside the file
+            sys.path[:] = [path for path in sys.path if path != str(Path(folder).resolve())]
+    return replace(experiment, config=experiment.described() | {"code": list(config.get("code") or [])})

@@ -1,0 +1,110 @@
+"""A partition as a file: `partition.npz`, saved with every run, hashed, and loadable again."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from lit_cfl.data.examples import Examples
+from lit_cfl.data.federated import FederatedData
+from lit_cfl.data.index import ClientIndex
+from lit_cfl.data.lists import lists_of, with_lists
+from lit_cfl.data.npz import read_npz
+from lit_cfl.errors import InputError
+from lit_cfl.storage.atomic_writes import write_atomically
+
+FORMAT = 1
+
+
+def partition_hash(data: FederatedData) -> str:
+    """SHA-256 of the partition and of the data that it divides: what a run says it used."""
+    digest = sha256(f"{data.examples.fingerprint} {_views(data.examples)} {data.skew}".encode())
+    for name, array in _arrays(data).items():
+        digest.update(name.encode())
+        digest.update(np.ascontiguousarray(array).data)
+    return digest.hexdigest()
+
+
+def save_partition(path: Path, data: FederatedData) -> None:
+    """Writes clients and their names, indices, truth, the data's fingerprint and the seed, complete or not at all."""
+    about = {
+        "format": FORMAT,
+        "hash": partition_hash(data),
+        "data": data.examples.fingerprint,
+        "seed": data.partition_seed,
+        "views": _views(data.examples),
+        "skew": data.skew,
+        "clients": data.num_clients,
+    }
+    arrays: dict[str, Any] = {"about": np.array(json.dumps(about)), **_arrays(data)}
+    write_atomically(path, lambda file: np.savez_compressed(file, **arrays))
+
+
+def load_partition(path: Path, examples: Examples) -> FederatedData:
+    """Reads a partition of these examples.
+
+    Raises:
+        InputError: no such file, a damaged one, or one made for other data.
+    """
+    try:
+        arrays = _read(path)
+        about = json.loads(str(arrays.pop("about")))
+        _require_made_for(path, about, examples)
+        data = _federated(arrays, about, examples)
+        intact = partition_hash(data) == about["hash"]
+    except FileNotFoundError as error:
+        raise InputError(f"there is no partition file {path}; a run saves its own as RUN_DIR/partition.npz") from error
+    except (KeyError, ValueError, OSError, TypeError, RuntimeError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path} is no partition file, or a damaged one ({error}); save it again") from error
+    if not intact:
+        raise InputError(f"{path} does not match its own hash: it was changed or damaged; save it again")
+    return data
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    try:
+        return read_npz(path)
+    except InputError as error:
+        raise InputError(f"{error}: no partition file, or a damaged one; give one as a run saves it") from error
+
+
+def _require_made_for(path: Path, about: Mapping[str, Any], examples: Examples) -> None:
+    if about["format"] != FORMAT:
+        raise InputError(f"{path} has format {about['format']}, this version reads {FORMAT}; make the partition again")
+    if about["data"] != examples.fingerprint:
+        raise InputError(
+            f"{path} was made for other data (fingerprint {about['data']}, these have {examples.fingerprint}); "
+            "give the data options that it was made with"
+        )
+    if about["views"] != _views(examples):
+        raise InputError(
+            f"{path} was made for another skew or shift ({len(about['views'])} views of an example, these data have "
+            f"{len(examples.views)}, or others); give the data options that it was made with"
+        )
+
+
+def _federated(arrays: Mapping[str, np.ndarray], about: Mapping[str, Any], examples: Examples) -> FederatedData:
+    none, nobody = ClientIndex.empty(about["clients"]), torch.empty(0, dtype=torch.int64)
+    blank = FederatedData(examples, none, none, none, nobody, about["skew"])
+    names = tuple(arrays["names"].tolist()) if "names" in arrays else ()
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items() if name != "names"}
+    newcomers = tensors.pop("newcomers", None)
+    return replace(with_lists(blank, tensors), newcomers=newcomers, partition_seed=about["seed"], names=names)
+
+
+def _arrays(data: FederatedData) -> dict[str, np.ndarray]:
+    newcomers = {} if data.newcomers is None else {"newcomers": data.newcomers}
+    tensors = lists_of(data) | newcomers
+    names = {"names": np.array(data.names)} if data.names else {}
+    return {name: tensor.numpy() for name, tensor in tensors.items()} | names
+
+
+def _views(examples: Examples) -> list[list[Any]]:
+    return [[view.quarter_turns, view.label_map and list(view.label_map), view.noise] for view in examples.views]

@@ -1,0 +1,82 @@
+"""When a run ends before its last round. Test metrics can never decide it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from lit_cfl.errors import InputError
+from lit_cfl.metric_names import choosable_columns, higher_is_better, main_column
+from lit_cfl.scores import CLASSIFIER, Scores
+
+
+@dataclass(frozen=True)
+class StopRule:
+    """Early stopping.
+
+    Args:
+        metric: a `val/...` or `train/...` column of `metrics.csv`; None = `val/weighted_` of the task's first score.
+            Lower is better for a loss, the discrepancy and deviations; a score has a direction of its own.
+        patience: stop after so many evaluations without a better value; None = never.
+        target: stop once the metric is this good; None = never.
+        max_minutes: stop at the first evaluation after so much time; None = never. Not to be repeated exactly.
+    """
+
+    metric: str | None = None
+    patience: int | None = None
+    target: float | None = None
+    max_minutes: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.metric is not None:
+            _refuse_test(self.metric)
+        if self.patience is not None and self.patience < 1:
+            raise InputError(f"stop.patience is {self.patience}; it must be 1 or more, or null for never")
+        if self.max_minutes is not None and not self.max_minutes > 0:
+            raise InputError(f"stop.max_minutes is {self.max_minutes}; it must be above 0, or null for never")
+
+    def metric_of(self, scores: Scores) -> str:
+        """The metric for a task with these scores. Raises InputError where the task does not report it."""
+        metric = main_column(scores) if self.metric is None else self.metric
+        require_choosable(metric, scores)
+        return metric
+
+    def reason(self, rows: Sequence[dict[str, Any]], seconds: float, scores: Scores = CLASSIFIER) -> str | None:
+        """Why to stop now, or None.
+
+        Args:
+            rows: of `metrics.csv`, up to now.
+            seconds: since the start of the run.
+            scores: of the task.
+
+        Raises:
+            InputError: the run does not report the metric.
+        """
+        metric = self.metric_of(scores)
+        if rows and rows[0].get(metric) is None:
+            raise InputError(f"stop.metric is {metric!r}, which this algorithm and data do not report")
+        sign = 1.0 if higher_is_better(metric, scores) else -1.0
+        values = [sign * row[metric] for row in rows if row.get(metric) is not None]
+        best = max(range(len(values)), key=values.__getitem__, default=0)  # the first of equals
+        if self.target is not None and values and values[-1] >= sign * self.target:
+            return f"{metric} reached {self.target}"
+        if self.patience is not None and len(values) - 1 - best >= self.patience:
+            return f"{metric} has not improved in {self.patience} evaluations"
+        if self.max_minutes is not None and seconds >= 60 * self.max_minutes:
+            return f"{self.max_minutes} minutes are over"
+        return None
+
+
+def require_choosable(metric: str, scores: Scores = CLASSIFIER) -> None:
+    """Raises InputError for a metric that must not choose anything, or that the task does not report."""
+    _refuse_test(metric)
+    choosable = choosable_columns(scores)
+    if metric not in choosable:
+        close = get_close_matches(metric, choosable, n=1)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        raise InputError(f"{metric!r} is no metric to choose by{hint}. There are: {', '.join(choosable)}")
+
+
+def _refuse_test(metric: str) -> None:
+    if metric.startswith("test/"):
+        raise InputError(f"{metric!r} cannot choose anything: test data only report; use val/{metric[5:]}")

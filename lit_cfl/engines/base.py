@@ -1,0 +1,349 @@
+"""What every engine shares: nets under a seed, chunks of a fit, evaluation. Engines differ in `_fit_chunk`."""
+
+import copy
+import random
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import cast
+
+import numpy as np
+import torch
+from lightning import LightningModule
+from lightning.pytorch.utilities.seed import isolate_rng
+from torch import Tensor
+
+from lit_cfl.activity import Activity, Report, of_fit, unreported
+from lit_cfl.data import Examples, FederatedData
+from lit_cfl.engines.dropout import set_key, step_keys, with_keyed_dropout
+from lit_cfl.engines.local_training import CHECK, FitRequest, LocalTraining, TaskFactory, naming
+from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.scorer import EVALUATION_BATCH, Named, Outcomes, Scorer
+from lit_cfl.engines.task_protocol import losses_of, require_losses
+from lit_cfl.errors import InputError, Notice, listed, noting
+from lit_cfl.local_work import Budget, Chunk, Fitted, Sketch, per_client
+from lit_cfl.parameters import ParameterLayout
+from lit_cfl.scores import Scores, scores_of
+from lit_cfl.seeds import derive
+
+Placed = tuple[int, Tensor]  # a row [d], and the position of the client that it is of
+
+
+@dataclass
+class Effort:
+    """How much of the work was of use.
+
+    Args:
+        useful: mini-batches that trained a client.
+        computed: mini-batches computed, those of idle lanes and behind a client's end counted, too.
+    """
+
+    useful: int = 0
+    computed: int = 0
+
+    @property
+    def waste(self) -> float:
+        """Share of the computed mini-batches that trained nobody."""
+        return 1 - self.useful / self.computed if self.computed else 0.0
+
+
+def ran_out(error: BaseException | None) -> bool:
+    """Whether memory ended; a capture that is broken off for it raises another error from that one."""
+    if error is None or isinstance(error, torch.OutOfMemoryError):
+        return error is not None
+    told = str(error)
+    return "out of memory" in told or "can't allocate memory" in told or ran_out(error.__context__)
+
+
+class Engine(ABC):
+    """Fits and evaluates clients.
+
+    Args:
+        task: builds the LightningModule that every client trains; called several times.
+        plan: how to compute.
+        seed: the run's seed.
+        local: how long and with what batches clients train.
+    """
+
+    def __init__(self, task: TaskFactory, plan: Plan, seed: int, local: LocalTraining = LocalTraining()) -> None:
+        self.plan, self.seed, self.local = plan, seed, local
+        self.effort = Effort()  # of stacks so far, a worker's too
+        self.between_clients: Callable[[], None] = lambda: None  # may raise, to end a run between two clients
+        self.report: Report = unreported  # is told what the engine is doing
+        self._task = task
+        self.template = self._build(0)
+        require_losses(self.template)
+        self.layout = ParameterLayout.of(self.template)
+        self._resident: tuple[Examples, Examples] | None = None
+        self._was_short = False  # of memory
+
+    def at(self, round: int, data: FederatedData) -> "ClientWork":
+        """The clients as the algorithm sees them in this round: a cheap view."""
+        return ClientWork(self, round, data)
+
+    def initial(self, number: int) -> Tensor:
+        """The run's initial model of that number `[d]`.
+
+        Raises:
+            InputError: the task gives a net that was made outside of it: models would be alike, whatever the seed.
+        """
+        module = self._build(number)
+        mine = {id(parameter) for parameter in self.template.parameters() if parameter.requires_grad}
+        if any(id(parameter) in mine for parameter in module.parameters()):
+            raise InputError(
+                "the task gives the same net at every call, so that initial models do not follow from the seed; "
+                "make the net inside of it: lambda: Classification(MCLR(...), ...)"
+            )
+        return self.layout.read(module, self.plan.dtype)
+
+    def _build(self, number: int) -> LightningModule:
+        with self.own_stream("initial", number):
+            return with_keyed_dropout(self._task())
+
+    @contextmanager
+    def own_stream(self, purpose: str, *ids: int) -> Iterator[None]:
+        """Seeds the global generators, for what a module itself draws, and puts them back afterwards."""
+        seed = derive(self.seed, purpose, *ids)
+        with isolate_rng(include_cuda=self.plan.device != "cpu"):
+            torch.manual_seed(seed)
+            np.random.seed(seed % 2**32)  # the module's own draws may come from there
+            random.seed(seed)
+            yield
+
+    def module(self, row: Tensor) -> LightningModule:
+        """A fresh LightningModule that holds this row, on the plan's device and in its dtype."""
+        module = copy.deepcopy(self.template).to(device=self.plan.device, dtype=self.plan.dtype)
+        self.layout.write(row, module)
+        return module
+
+    def examples(self, data: FederatedData) -> Examples:
+        """The pool of examples on the plan's device, moved there once."""
+        if self._resident is None or self._resident[0] is not data.examples:
+            self._resident = (data.examples, data.examples.to(self.plan.device))
+        return self._resident[1]
+
+    @property
+    def scores(self) -> Scores:
+        """What the task is measured by."""
+        return scores_of(self.template)
+
+    def outcomes(self, model: Tensor, index: Tensor, data: FederatedData) -> Outcomes:
+        """What one model `[d]` does on these examples `[n]`."""
+        return self.outcomes_of_each(model[None], torch.zeros_like(index), index, data)
+
+    def losses_of_all(self, models: Tensor, index: Tensor, data: FederatedData) -> Tensor:
+        """The losses of each model on these examples, which are read once for all of them.
+
+        Args:
+            models: `[K, d]`.
+
+        Returns:
+            float64 `[K, n]`, on the CPU.
+        """
+        return self._scorer.losses_of_all(models, index, self.examples(data))
+
+    def outcomes_of_each(
+        self, models: Tensor, which: Tensor, index: Tensor, data: FederatedData, named: Named = "model {}".format
+    ) -> Outcomes:
+        """What models do on examples of their own.
+
+        Args:
+            models: `[K, d]`.
+            which: the model of each example, int64 `[n]`, ascending.
+            index: the examples, int64 `[n]`.
+            named: what a model is called in a note on an error, by its row.
+        """
+        self.report(Activity("evaluating"))
+        return self._scorer.of_each(models, which, index, self.examples(data), named)
+
+    def penalties(self, models: Tensor) -> Tensor:
+        """What the task adds to the loss of every example in training: float64 `[K]`, 0 where it adds nothing."""
+        return self._scorer.penalties(models)
+
+    @cached_property
+    def _scorer(self) -> Scorer:
+        module = self.module(self.layout.read(self.template, self.plan.dtype)).eval()
+        return Scorer(module, self.layout, self.plan.dtype)
+
+    def gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[Placed]:
+        """Positions in `clients` and gradients `[d]` of their mean training losses, in any order; see `LocalWork`."""
+        for position, client in enumerate(clients.tolist()):
+            with naming(round, [client]), self.own_stream("gradient", round, client):
+                yield position, self.gradient(model, data.train[client], data, self.gradient_key(round, client))
+
+    def gradient_key(self, round: int, client: int) -> int:
+        """The key of the dropout masks under which a client's gradient is taken."""
+        return int(step_keys(derive(self.seed, "gradient/dropout", round, client), 0, 1))
+
+    def gradient(self, model: Tensor, index: Tensor, data: FederatedData, key: int) -> Tensor:
+        """Gradient `[d]` of the mean loss on these examples, in training mode; 0 in the buffers' columns.
+
+        Args:
+            key: of the dropout masks.
+        """
+        module, row = self.module(model), torch.zeros(self.layout.num_columns, dtype=self.plan.dtype)
+        set_key(module, key)
+        for part in index.split(EVALUATION_BATCH):
+            batch = self.examples(data).batch(part, self.plan.dtype)
+            (losses_of(module, batch).sum() / len(index)).backward()
+        parameters = dict(module.named_parameters())
+        for slot in self.layout.slots:
+            if not slot.is_buffer and parameters[slot.name].grad is not None:
+                row[slot.start : slot.stop] = cast(Tensor, parameters[slot.name].grad).reshape(-1).cpu()
+        return row
+
+    def fit(self, request: FitRequest, round: int, data: FederatedData) -> Fitted:
+        """Fits the clients in chunks of `plan.rows_mib`; all at once where they fit."""
+        chunks = self._chunks(request, round, data)
+        return Fitted(chunks, data.num_examples[request.clients], held=len(request.clients) <= self._chunk_size)
+
+    @property
+    def _chunk_size(self) -> int:
+        """Clients of a chunk: as many as `rows_that_fit`; on a GPU at least as many as the stack has lanes."""
+        return self.rows_that_fit if self.plan.device == "cpu" else max(self.plan.lanes, self.rows_that_fit)
+
+    @property
+    def rows_that_fit(self) -> int:
+        """Rows that take `plan.rows_mib`, at least one."""
+        return max(1, int(self.plan.rows_mib / self._row_mib))
+
+    @property
+    def _row_mib(self) -> float:
+        return self.layout.num_columns * self.plan.dtype.itemsize / 2**20
+
+    def _chunks(self, request: FitRequest, round: int, data: FederatedData) -> Iterator[Chunk]:
+        start = 0
+        while start < len(request.clients):
+            part = slice(start, min(start + self._chunk_size, len(request.clients)))
+            self.report_fit(request, round, start)
+            try:
+                yield self._fit_chunk(request, part, round, data)
+            except RuntimeError as error:
+                if not ran_out(error):
+                    raise
+                self._shrink(part.stop - part.start, error)
+                continue
+            start = part.stop
+
+    def report_fit(self, request: FitRequest, round: int, before: int, ended: int = 0) -> None:
+        """Reports how far a fit is.
+
+        Args:
+            before: clients of the parts that are through.
+            ended: clients of the present part that are.
+        """
+        if request.purpose != CHECK:  # one client, one step: said by whoever checks
+            self.report(of_fit(request.purpose, round, before + ended, len(request.clients)))
+
+    def _shrink(self, clients: int, error: Exception) -> None:
+        """After a chunk of so many clients ran out of memory: half of them, in half the lanes, from now on."""
+        lanes = max(1, self.plan.lanes // 2)
+        rows_mib = max(1, min(self.plan.rows_mib, int(clients // 2 * self._row_mib)))
+        plan = replace(self.plan, rows_mib=rows_mib, lanes=lanes, narrow=min(self.plan.narrow, lanes))
+        if self.plan == plan or (self.plan.lanes, clients) == (1, 1):
+            raise InputError(f"the device has too little memory for one client ({error}); use --device cpu") from error
+        self.adopt(plan)
+        if not self._was_short:
+            said = f"out of memory: local models now take {rows_mib} MiB at once, and {lanes} client(s) train together"
+            warnings.warn(f"{said}; should that be too much, too, the plan in config.yaml will say so", Notice, 2)
+        self._was_short = True
+
+    def adopt(self, plan: Plan) -> None:
+        """Computes under another plan from now on, one with other lanes or chunks."""
+        self.plan = plan
+
+    @property
+    def wasted_share(self) -> float | None:
+        """Share of the mini-batches computed so far that nobody trained on; None where clients do not stack."""
+        return self.effort.waste if self.effort.computed else None
+
+    def close(self) -> None:  # noqa: B027
+        """Gives back what the engine holds beside memory: to be called by whoever built it. Can be called again."""
+
+    @abstractmethod
+    def _fit_chunk(self, request: FitRequest, part: slice, round: int, data: FederatedData) -> Chunk:
+        """Trains the clients at these positions of the request."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClientWork:
+    """`LocalWork` on an engine."""
+
+    engine: Engine
+    round: int
+    data: FederatedData
+
+    @property
+    def layout(self) -> ParameterLayout:
+        return self.engine.layout
+
+    @property
+    def population(self) -> Tensor:
+        return self.data.population
+
+    @property
+    def num_examples(self) -> Tensor:
+        return self.data.num_examples
+
+    @property
+    def label_counts(self) -> Tensor:
+        return self.data.label_counts
+
+    @property
+    def budget(self) -> Budget:
+        return self.engine.local.budget
+
+    @property
+    def skew(self) -> str:
+        return self.data.skew
+
+    def initial(self, number: int) -> Tensor:
+        return self.engine.initial(number)
+
+    def fit(
+        self,
+        models: Tensor,
+        clients: Tensor,
+        start: Tensor | int = 0,
+        *,
+        purpose: str = "train",
+        prox: float = 0.0,
+        centers: Tensor | None = None,
+        center: Tensor | int = 0,
+        budget: Budget | None = None,
+    ) -> Fitted:
+        budget = budget or self.budget
+        request = FitRequest(
+            models,
+            clients,
+            per_client(start, clients),
+            purpose,
+            prox,
+            centers,
+            per_client(center, clients),
+            budget,
+            per_client(budget.length, clients),
+        )
+        return self.engine.fit(request, self.round, self.data)
+
+    def gradients(self, model: Tensor, clients: Tensor, sketch: Sketch | None = None) -> Tensor:
+        rows: dict[int, Tensor] = {}
+        for position, row in self.engine.gradients(model, clients, self.round, self.data):
+            rows[position] = row if sketch is None else sketch(row[None])[0]
+            self.engine.report(Activity("gradients of", self.round, len(rows), len(clients)))
+        if not rows:
+            nobody = model.new_empty(0, self.layout.num_columns)
+            return nobody if sketch is None else sketch(nobody)
+        return torch.stack([rows[position] for position in range(len(clients))])
+
+    def losses(self, models: Tensor, clients: Tensor, *, penalised: bool = False) -> Tensor:
+        self.engine.report(Activity(f"losses of {len(models)} models on {len(clients)} clients", self.round))
+        index = self.data.train.select(clients)
+        with noting(lambda: f"in round {self.round + 1}, in losses on the clients {listed(clients.tolist())}"):
+            losses = self.engine.losses_of_all(models, index.entries, self.data)
+        sums = torch.zeros(len(clients), len(models), dtype=torch.float64).index_add_(0, index.owners, losses.T)
+        means = sums / index.sizes[:, None]  # 0 / 0 is nan: no data
+        return means + self.engine.penalties(models) if penalised else means

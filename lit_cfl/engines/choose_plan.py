@@ -1,0 +1,161 @@
+"""The rule that chooses a plan.
+
+It looks at the model, the options, the amount of work and the kind of hardware, never at a timing or at free
+memory:
+
+* engine: `stacked`; `trainer` (one `lightning.Trainer.fit` a client) where the module needs it; `ray` when asked for;
+* device: the first GPU where there is one, else the CPU;
+* compile: on a CPU with a C++ compiler, from 50,000 client-steps in a run on: less does not pay for the compiling; no
+  recurrent nets, whose graphs take a minute and a half each and make LSTMs no faster;
+* lanes: 4 on a CPU that compiles (more fall out of its cache), 1 without (a plain loop: an eager stack is slower); on a
+  GPU as many as a cohort has clients, rounded up to a multiple of 8, but no more than 256, and than models of 1 GiB;
+* steps_per_call: 5 where it compiles a model below a million parameters, else 1;
+* narrow: the width of a compiled stack when few lanes are busy: 1, but 2 for nets with convolutions, whose results in a
+  stack of one differ from those in wider ones (so do all nets' under two threads, and where nothing is compiled); a
+  27th of the lanes on a GPU, where a run captures at most four graphs: of all lanes, a third, a ninth and a 27th of
+  them; clients whose steps differ much train in fewer lanes, so that less than a fifth of the work is wasted;
+* threads: 1 below 50,000 parameters (small tensors only lose time to a second thread), all cores from a million on;
+  between them 2 where it compiles (1.4 times as fast on an MLP of 100,000), else 1; `ray`'s workers have one each;
+  never more than `OMP_NUM_THREADS`;
+* workers: of `ray`, one a core, or one a GPU;
+* rows_mib: 1024.
+
+Any part can be set by hand (`plan.threads: 2`); the rule fills the rest.
+"""
+
+import os
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import torch
+
+from lit_cfl.engines.plan import EngineOption, Plan, PlanOptions, Precision
+from lit_cfl.errors import InputError
+
+_TINY_MODEL, _SMALL_MODEL = 50_000, 1_000_000  # parameters
+_COMPILING_PAYS = 50_000  # client-steps
+_MOST_LANES, _LANES_MIB = 256, 1024  # of a GPU's stack
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What the rule looks at beside options and hardware.
+
+    Args:
+        num_parameters: of the model.
+        has_convolutions: whether it has any.
+        is_recurrent: whether it has recurrent layers.
+        client_steps: expected mini-batches in a run.
+        obstacles: why the module cannot be stacked; empty if it can.
+        cohort: clients of a round.
+    """
+
+    num_parameters: int = 0
+    has_convolutions: bool = False
+    is_recurrent: bool = False
+    client_steps: int = 0
+    obstacles: Sequence[str] = ()
+    cohort: int = 64
+
+
+def choose_plan(
+    engine: EngineOption,
+    device: str,
+    precision: Precision,
+    workload: Workload,
+    by_hand: PlanOptions | None = None,
+) -> Plan:
+    """The plan for these options on this machine.
+
+    Raises:
+        InputError: a device that is not there, or an option that contradicts a part set by hand.
+    """
+    by_hand = by_hand or PlanOptions()
+    device = "cuda:0" if device == "cuda" else device
+    for name, asked, fixed in (("engine", engine, by_hand.engine), ("device", device, by_hand.device)):
+        fell_back = (asked, fixed) == ("stacked", "trainer")
+        if fixed is not None and asked not in ("auto", fixed) and not fell_back:
+            raise InputError(f"{name} is {asked!r}, but plan.{name} says {fixed!r}; leave out one of them")
+    if by_hand.precision not in (None, precision):
+        raise InputError(f"precision is {precision!r}, but plan.precision says {by_hand.precision!r}; set both alike")
+    device = by_hand.device or device
+    if device == "auto":
+        device = "cuda:0" if torch.cuda.is_available() else "cpu"
+    _require_device(device)
+    chosen = by_hand.engine or ("stacked" if engine == "auto" else engine)
+    if chosen == "stacked" and workload.obstacles:
+        chosen = "trainer"
+    given = {f.name: getattr(by_hand, f.name) for f in fields(by_hand) if getattr(by_hand, f.name) is not None}
+    return Plan(**_by_rule(chosen, device, precision, workload, given) | given | {"engine": chosen})
+
+
+def _by_rule(engine: str, device: str, precision: str, workload: Workload, given: dict[str, Any]) -> dict[str, Any]:
+    on_cpu, small = device == "cpu", workload.num_parameters < _SMALL_MODEL
+    stacks = engine != "trainer" and not workload.obstacles
+    pays = workload.client_steps >= _COMPILING_PAYS and not workload.is_recurrent
+    compiles = stacks and on_cpu and pays and has_compiler()
+    compiles = given.get("compile", compiles)
+    cores = os.cpu_count() or 1
+    workers = 1 if engine != "ray" else cores if on_cpu else torch.cuda.device_count()
+    by_rule = 1 if not stacks else lanes_of_gpu(workload, workers) if not on_cpu else 4 if compiles else 1
+    lanes = given.get("lanes", by_rule)
+    threads = 1 if engine == "ray" else _threads(workload, cores, compiles)
+    return {
+        "device": device,
+        "precision": precision,
+        "threads": threads,
+        "lanes": lanes,
+        "narrow": min(lanes, 2 if workload.has_convolutions or given.get("threads", threads) > 1 else 1)
+        if compiles
+        else lanes
+        if on_cpu
+        else -(-lanes // 27),
+        "steps_per_call": 5 if compiles and small else 1,
+        "compile": compiles,
+        "workers": workers,
+    }
+
+
+def _threads(workload: Workload, cores: int, compiles: bool) -> int:
+    cores = min(cores, _allowed_threads() or cores)
+    if workload.num_parameters >= _SMALL_MODEL:
+        return cores
+    return min(2, cores) if compiles and workload.num_parameters >= _TINY_MODEL else 1
+
+
+def _allowed_threads() -> int:
+    """The bound that `OMP_NUM_THREADS` sets; of a list for nested regions the first. 0 = none."""
+    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(first) if first.isdecimal() else 0
+
+
+def lanes_of_gpu(workload: Workload, gpus: int = 1) -> int:
+    """Width of a GPU's stack, where so many GPUs share a cohort."""
+    fitting = _LANES_MIB * 2**20 // (4 * max(1, workload.num_parameters))
+    return max(1, min(-(-workload.cohort // (8 * gpus)) * 8, _MOST_LANES, fitting))
+
+
+def lacks_compiler(plan: Plan, workload: Workload) -> bool:
+    """Whether the stack would have been compiled, had there been a compiler."""
+    pays = workload.client_steps >= _COMPILING_PAYS and not workload.is_recurrent and not workload.obstacles
+    return pays and plan.engine != "trainer" and plan.device == "cpu" and not plan.compile and not has_compiler()
+
+
+def has_compiler() -> bool:
+    """Whether `torch.compile` finds a C++ compiler."""
+    names = [os.environ["CXX"]] if "CXX" in os.environ else ["g++", "clang++", "c++"]
+    return any(shutil.which(name) for name in names)
+
+
+def _require_device(device: str) -> None:
+    kind, _, number = device.partition(":")
+    if device == "cpu":
+        return
+    if kind != "cuda" or not number.isdigit():
+        raise InputError(f"device {device!r} is not known; choose auto, cpu, cuda or cuda:<number>")
+    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    if int(number) >= found:
+        has = f"has {found} CUDA device(s)" if found else "has no CUDA device"
+        raise InputError(f"device {device!r} was asked for, but this machine {has}; use --device cpu or auto")

@@ -1,0 +1,69 @@
+"""Dropout whose mask is a hash, so that it does not depend on how many clients are trained together.
+
+A random generator gives one stream for a whole stack of clients. Here the mask of a client is a function of its
+key, the step, the layer and the position, so every engine drops the same units.
+"""
+
+import torch
+from lightning import LightningModule
+from torch import Tensor, nn
+
+from lit_cfl.keyed_random import hashed
+
+KEY = "key"  # name of the buffer
+
+
+class KeyedDropout(nn.Module):
+    """Takes the place of `nn.Dropout`.
+
+    Args:
+        p: probability that a unit is dropped, 0 to 1.
+        layer: number of this layer in the module.
+    """
+
+    key: Tensor
+
+    def __init__(self, p: float, layer: int) -> None:
+        super().__init__()
+        self.p, self.layer = p, layer
+        self.register_buffer(KEY, torch.zeros((), dtype=torch.int64), persistent=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if not self.training or self.p == 0:
+            return inputs
+        row = hashed(self.key + 0x9E3779B9 * (self.layer + 1))
+        positions = torch.arange(inputs.numel(), device=inputs.device) * 0x9E3779B9
+        kept = hashed(row + positions).view(inputs.shape) >= int(self.p * 2**32)
+        scale = 0.0 if self.p == 1 else 1 / (1 - self.p)
+        return inputs * (kept.to(inputs.dtype) * scale)
+
+    def extra_repr(self) -> str:
+        return f"p={self.p}"
+
+
+def with_keyed_dropout(module: LightningModule) -> LightningModule:
+    """The module with every plain `nn.Dropout` in it replaced, in the order of registration."""
+    layer = 0
+    for parent in list(module.modules()):
+        for name, child in list(parent.named_children()):
+            if type(child) is nn.Dropout:
+                setattr(parent, name, KeyedDropout(child.p, layer))
+                layer += 1
+    return module
+
+
+def key_names(module: nn.Module) -> list[str]:
+    """Full names of the buffers that hold the keys."""
+    return [f"{name}.{KEY}" for name, child in module.named_modules() if isinstance(child, KeyedDropout)]
+
+
+def set_key(module: nn.Module, key: int) -> None:
+    """Sets the key of every keyed dropout in the module."""
+    for child in module.modules():
+        if isinstance(child, KeyedDropout):
+            child.key.fill_(key)
+
+
+def step_keys(client_key: int, first: int, num_steps: int) -> Tensor:
+    """The keys of a client's steps from `first` (from 0) on, int64 `[num_steps]`, each below 2^32."""
+    return hashed(hashed(torch.tensor(client_key)) + torch.arange(first, first + num_steps) * 0x85EBCA6B)

@@ -1,0 +1,69 @@
+"""Which engine a run gets."""
+
+import warnings
+
+from torch import nn
+
+from lit_cfl.data import FederatedData
+from lit_cfl.engines.base import Engine
+from lit_cfl.engines.batches import num_steps
+from lit_cfl.engines.choose_plan import Workload, lacks_compiler
+from lit_cfl.engines.local_training import LocalTraining, TaskFactory
+from lit_cfl.engines.plan import Plan, Precision
+from lit_cfl.engines.stacked.engine import StackedEngine
+from lit_cfl.engines.stacked.stackable import obstacles
+from lit_cfl.engines.trainer import TrainerEngine
+from lit_cfl.errors import Notice
+
+
+def build_engine(task: TaskFactory, plan: Plan, seed: int, local: LocalTraining) -> Engine:
+    """The engine that a plan names."""
+    if plan.engine == "ray":
+        from lit_cfl.engines.ray.engine import RayEngine  # all others work without Ray
+
+        return RayEngine(task, plan, seed, local)
+    return {"trainer": TrainerEngine, "stacked": StackedEngine}[plan.engine](task, plan, seed, local)
+
+
+def workload(
+    task: TaskFactory,
+    seed: int,
+    local: LocalTraining,
+    data: FederatedData,
+    precision: Precision,
+    client_fits: int,
+    cohort: int = 64,
+) -> Workload:
+    """What the rule of the plan looks at.
+
+    Args:
+        client_fits: how many times a client is fitted in the run.
+        cohort: clients of a round.
+    """
+    probe = TrainerEngine(task, Plan(), seed, local)
+    return Workload(
+        probe.layout.num_parameters,
+        any(slot.kind.startswith("conv") for slot in probe.layout.slots),
+        any(isinstance(layer, nn.RNNBase) for layer in probe.template.modules()),
+        round(client_fits * mean_steps(local, data)),
+        obstacles(probe.template, probe.layout, data.examples, precision),
+        min(cohort, len(data.population)),
+    )
+
+
+def mean_steps(local: LocalTraining, data: FederatedData) -> float:
+    """Mini-batches of a client in a round, the mean over those in training."""
+    sizes = data.num_examples[data.population]
+    counts = sizes.unique(return_counts=True)
+    steps = [num_steps(local.budget, local.epochs, size, local.batch_size) for size in counts[0].tolist()]
+    total: int = sum(n * c for n, c in zip(steps, counts[1].tolist(), strict=True))
+    return total / max(1, len(sizes))
+
+
+def warn_of_slowness(asked: str, plan: Plan, workload: Workload) -> None:
+    """Says why clients are not stacked where they might have been."""
+    if workload.obstacles and asked != "trainer":
+        reasons = "; ".join(workload.obstacles)
+        warnings.warn(f"clients are fitted by the engine trainer, which is slower: {reasons}", Notice, stacklevel=2)
+    if lacks_compiler(plan, workload):
+        warnings.warn("no C++ compiler (g++) is there: clients train in a plain loop, slower", Notice, stacklevel=2)

@@ -1,0 +1,73 @@
+"""What an engine is asked for: how clients train, and which of them, from which models."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Literal
+
+from lightning import LightningModule
+from torch import Tensor
+
+from lit_cfl.errors import InputError, listed, noting
+from lit_cfl.local_work import Budget
+
+TaskFactory = Callable[[], LightningModule]
+CHECK = "check"  # purpose of the fit that only shows whether clients can be trained
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """How every client trains in a round.
+
+    Args:
+        epochs: E, full passes over the client's training examples, 1 or more.
+        batch_size: B, examples a mini-batch (a last short one is kept), or `full`.
+        gradient_clip: clip each client's gradient to this norm; None = never.
+        on_divergence: what a NaN or infinite loss does: `stop` the run, or `skip` the client and count it.
+    """
+
+    epochs: int = 1
+    batch_size: int | Literal["full"] = 10
+    gradient_clip: float | None = None
+    on_divergence: Literal["stop", "skip"] = "stop"
+
+    def __post_init__(self) -> None:
+        if self.gradient_clip is not None and not self.gradient_clip > 0:
+            raise InputError(f"gradient_clip {self.gradient_clip} must be above 0, or null for none")
+        Budget(self.epochs, "epochs", self.batch_size)
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(self.epochs, "epochs", self.batch_size)
+
+
+@contextmanager
+def naming(round: int, waiting: Sequence[int], together: bool = False) -> Iterator[None]:
+    """Notes on an error, such as one of the user's module, which client was trained, and in which round.
+
+    Args:
+        waiting: clients that are still to be trained when the error comes, the present one first.
+        together: several train at once, and nobody knows which of them it was.
+    """
+
+    def what() -> str:
+        who = f"one of the clients {listed(waiting)}" if together else f"client {waiting[0]}"
+        return f"in round {round + 1}, while {who} was trained" if waiting else f"in round {round + 1}"
+
+    with noting(what):
+        yield
+
+
+@dataclass(frozen=True, eq=False)
+class FitRequest:
+    """The arguments of one `LocalWork.fit`, spelled out client by client."""
+
+    models: Tensor  # [K, d]
+    clients: Tensor  # [n]
+    start: Tensor  # [n]
+    purpose: str
+    prox: float
+    centers: Tensor | None  # [C, d]
+    center: Tensor  # [n]
+    budget: Budget
+    lengths: Tensor  # [n], of the budget

@@ -1,0 +1,90 @@
+"""A plain loop over clients and steps: what is fastest on a CPU without a compiler."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+
+import torch
+from lightning import LightningModule
+from torch import Tensor
+
+from lit_cfl.engines.client_fit import Job, Pool, Trained
+from lit_cfl.engines.dropout import key_names, set_key
+from lit_cfl.engines.optimizers import Update
+from lit_cfl.engines.steps import clipped
+from lit_cfl.engines.task_protocol import losses_of
+from lit_cfl.parameters import ParameterLayout
+
+
+class PlainLoop:
+    """Trains one client after the other with the module's own parameters.
+
+    Args:
+        module: the LightningModule, in training mode; it is overwritten.
+        layout: of its rows.
+        update: the optimizer's rule.
+        clip: largest norm of a client's gradient; None = any.
+        autocast: compute losses in this dtype; None = in the rows' own.
+    """
+
+    def __init__(
+        self,
+        module: LightningModule,
+        layout: ParameterLayout,
+        update: Update,
+        clip: float | None = None,
+        autocast: torch.dtype | None = None,
+    ) -> None:
+        self._module, self._layout, self._update, self._clip = module, layout, update, clip
+        self._autocast, self._keyed = autocast, bool(key_names(module))
+        named = dict(module.named_parameters())
+        self._parameters = [named[slot.name] for slot in layout.slots if not slot.is_buffer]
+
+    def run(self, jobs: Sequence[Job], pool: Pool, prox: float) -> Iterator[Trained]:
+        """Trains the jobs in their order."""
+        for job in jobs:
+            loss = self._train(job, pool, prox)
+            yield Trained(job.position, self._layout.read(self._module, job.start.dtype), loss)
+
+    def _train(self, job: Job, pool: Pool, prox: float) -> float:
+        """Leaves the trained model in the module; returns the mean loss."""
+        self._layout.write(job.start, self._module)
+        center = None if job.center is None or not prox else self._pieces(job.center)
+        stacked = tuple(p.detach()[None] for p in self._parameters)  # views: what is written there, the module has
+        state = self._update.start(stacked)
+        device = stacked[0].device
+        corrections = self._update.corrections(torch.arange(1, job.num_steps + 1)[:, None]).to(device).unbind(1)
+        table = job.table.to(device)
+        sums = torch.zeros((), dtype=torch.float64, device=device)
+        counts = (job.table >= 0).sum(1).tolist()
+        for step, count in enumerate(counts):
+            chosen = table[step, :count]
+            gradients, loss = self._gradients(pool[0][chosen], pool[1][chosen], int(job.keys[step]))
+            if center is not None:
+                gradients = tuple(g + prox * (p - c) for g, p, c in zip(gradients, stacked, center, strict=True))
+            if self._clip is not None:
+                gradients = clipped(gradients, self._clip)
+            first = torch.full((1,), step == 0, device=device)
+            new, state = self._update.step(stacked, gradients, state, corrections[step], first)
+            for p, n in zip(stacked, new, strict=True):
+                p.copy_(n)
+            sums += loss.double() * count
+        return float(sums) / job.num_examples
+
+    def _gradients(self, inputs: Tensor, labels: Tensor, key: int) -> tuple[tuple[Tensor, ...], Tensor]:
+        """Gradients of the mean loss, each with a leading axis of 1, and the mean loss."""
+        if self._keyed:
+            set_key(self._module, key)
+        with torch.enable_grad():
+            cast = nullcontext() if self._autocast is None else torch.autocast(inputs.device.type, self._autocast)
+            with cast:
+                loss = losses_of(self._module, (inputs, labels)).mean()
+            found = torch.autograd.grad(loss, self._parameters, allow_unused=True)
+        pairs = zip(found, self._parameters, strict=True)
+        return tuple((torch.zeros_like(p) if g is None else g)[None] for g, p in pairs), loss.detach()
+
+    def _pieces(self, row: Tensor) -> tuple[Tensor, ...]:
+        slots = self._layout.slots[: len(self._parameters)]
+        return tuple(
+            row[slot.start : slot.stop].view(1, *slot.shape).to(p.device)
+            for slot, p in zip(slots, self._parameters, strict=True)
+        )

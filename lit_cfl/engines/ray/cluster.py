@@ -1,0 +1,148 @@
+"""The Ray cluster that workers live on: the one that is there, or one on this machine, started for the run."""
+
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from math import ceil, floor
+from typing import Any
+from urllib.parse import urlsplit
+
+import ray
+import torch
+from ray.util import get_current_placement_group
+
+from lit_cfl.engines.plan import Plan
+from lit_cfl.errors import InputError
+
+Resources = Mapping[str, float]  # "CPU", "GPU" -> how many
+_ANSWER_SECONDS = 5.0
+_HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes(3) + b"\x04" + bytes(5)  # RFC 9113, 3.4: the preface of HTTP/2
+_SETTINGS = b"\x04"  # type of the frame that every HTTP/2 server answers with
+_users = 0  # of a connection that was made here
+
+
+def connect(plan: Plan) -> Resources:
+    """Connects to Ray unless somebody has: to the cluster at RAY_ADDRESS, else to one that is started here.
+
+    Returns:
+        what each worker of the plan holds: as many cores as it has threads, and a share of a GPU.
+
+    Raises:
+        InputError: the cluster does not answer, or has no room for the workers.
+    """
+    global _users
+    if not ray.is_initialized():
+        _users = 0
+        _start(plan)
+        _users = 1
+    elif _users:
+        _users += 1
+    try:
+        return share_of_each(plan, _room())
+    except InputError:
+        disconnect()
+        raise
+
+
+def disconnect() -> None:
+    """Ends one use of Ray; the last one shuts it down where it was `connect` that started it."""
+    global _users
+    if _users == 1 and ray.is_initialized():
+        ray.shutdown()
+    _users = max(0, _users - 1)
+
+
+def share_of_each(plan: Plan, room: Sequence[Resources]) -> Resources:
+    """What each worker of the plan holds of a cluster.
+
+    Args:
+        room: what each node has.
+
+    Raises:
+        InputError: they will never all find a place.
+    """
+    share = {"CPU": float(plan.threads)}
+    if plan.device != "cpu":
+        gpus = sum(node.get("GPU", 0.0) for node in room)
+        if not gpus:
+            raise InputError(
+                f"device is {plan.device!r}, but Ray has no GPU here; use --device cpu, or a cluster of GPUs"
+            )
+        share["GPU"] = floor(10_000 / ceil(plan.workers / gpus)) / 10_000  # Ray counts in 1/10,000
+    places = sum(_fit_into(node, share) for node in room)
+    if places < plan.workers:
+        each = " and ".join(f"{amount:g} {kind}" for kind, amount in share.items())
+        raise InputError(
+            f"plan.workers is {plan.workers}, but Ray has room for {places} workers of {each} each here; "
+            "lower plan.workers or plan.threads, or add nodes (to a Ray Tune trial: bundles)"
+        )
+    return share
+
+
+def _fit_into(node: Resources, share: Resources) -> int:
+    return min(floor(node.get(kind, 0.0) / amount + 1e-9) if amount else 0 for kind, amount in share.items())
+
+
+def _room() -> list[Resources]:
+    """What each node has; within a placement group (a Ray Tune trial), what each bundle has beside ourselves."""
+    group = get_current_placement_group()
+    if group is None:
+        nodes = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's
+        return [node["Resources"] for node in nodes if node["Alive"]]
+    own = ray.get_runtime_context().get_assigned_resources()  # type: ignore[no-untyped-call]  # Ray's
+    first, *others = group.bundle_specs
+    return [{kind: amount - own.get(kind, 0.0) for kind, amount in first.items()}, *others]
+
+
+def _start(plan: Plan) -> None:
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    address = os.environ.get("RAY_ADDRESS", "local") or "local"
+    if address == "local":
+        gpus = 0 if plan.device == "cpu" else torch.cuda.device_count()
+        share_of_each(plan, [{"CPU": os.cpu_count() or 1, "GPU": gpus}])
+        options |= {"num_cpus": plan.workers * plan.threads, "num_gpus": gpus, "include_dashboard": False}
+    else:
+        _require_answer(address)
+    with _own_signals():
+        try:
+            ray.init(address, **options)
+        except Exception as error:  # Ray has many: no cluster, another version, no right, no disk
+            where = "on this machine"
+            if address != "local":
+                where = f"at RAY_ADDRESS={address!r} (set RAY_AUTH_MODE and the token as the cluster has them)"
+            raise InputError(f"Ray cannot be used {where}: {type(error).__name__}: {error}") from error
+
+
+def _require_answer(address: str) -> None:
+    """Ray itself would try for minutes."""
+    scheme, _, rest = address.rpartition("://")
+    if address == "auto" or scheme not in ("", "ray"):
+        return
+    try:
+        parts = urlsplit(f"//{rest}")
+        with socket.create_connection((parts.hostname or "", parts.port or 0), _ANSWER_SECONDS) as connection:
+            if os.environ.get("RAY_USE_TLS", "0") in ("0", ""):
+                connection.sendall(_HELLO)
+                if connection.recv(9)[3:4] != _SETTINGS:
+                    raise ConnectionError("what answers there is not Ray")
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"no Ray cluster answers at RAY_ADDRESS={address!r} ({error}); start it (`ray start --head`), give its "
+            "<host>:6379 or ray://<host>:10001, or unset RAY_ADDRESS to use this machine alone"
+        ) from error
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Ray takes SIGTERM for itself; a run may have its own way to end."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        ours = before not in (None, signal.SIG_DFL)
+        if ours and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)

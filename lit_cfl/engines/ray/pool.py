@@ -1,0 +1,167 @@
+"""A pool of Ray actors that train shards of a fit. It is started once a run; an actor that dies is replaced."""
+
+import sys
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from time import monotonic
+from typing import Any
+
+import ray
+from ray.exceptions import (
+    NodeDiedError,
+    ObjectLostError,
+    OutOfMemoryError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+    WorkerCrashedError,
+)
+from ray.util import get_current_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.ray import cluster as ray_cluster
+from lit_cfl.engines.ray.worker import Blueprint, Ref, Shard, ShardDone, Worker
+from lit_cfl.errors import InputError, WorkersLostError
+
+MAX_RETRIES = 3  # times that a shard is trained again after the worker it was on died
+_START_SECONDS = 300.0  # a cluster may have to make room, or to start a machine
+_POLL_SECONDS = 0.2
+_LOST = (RayActorError, WorkerCrashedError, OutOfMemoryError, NodeDiedError, ObjectLostError)
+
+
+@dataclass(frozen=True, eq=False)
+class Parcel:
+    """A shard, and where in the object store its data and models are."""
+
+    shard: Shard
+    examples: Ref
+    rows: Sequence[Ref]
+
+
+class Pool:
+    """Workers of a run.
+
+    Args:
+        blueprint: of the workers' engines.
+        plan: of the run.
+
+    Raises:
+        InputError: no cluster, no room in it, or a task that cannot be sent.
+    """
+
+    def __init__(self, blueprint: Blueprint, plan: Plan) -> None:
+        share = ray_cluster.connect(plan)
+        self._open = True
+        self._workers: list[Any] = [None] * plan.workers  # None = to be started
+        self._starting: dict[Ref, int] = {}
+        self._idle: list[int] = []
+        self._asked = monotonic()
+        try:
+            self._blueprint = ray.put(blueprint)
+        except Exception as error:  # whatever an object of the user's raises when it is pickled
+            self.close()
+            raise InputError(
+                f"the task cannot be sent to Ray's workers: {str(error).splitlines()[0]}; let it build what it needs "
+                "itself, or use --engine stacked"
+            ) from error
+        group = get_current_placement_group()
+        self._actor: Any = ray.remote(Worker).options(
+            num_cpus=share["CPU"],
+            num_gpus=share.get("GPU", 0),
+            scheduling_strategy="DEFAULT" if group is None else PlacementGroupSchedulingStrategy(group),
+        )
+
+    def run(self, parcels: Sequence[Parcel], between: Callable[[], None]) -> Iterator[tuple[int, ShardDone]]:
+        """Trains each parcel on a worker. Gives the number of each, and what came of it, as they end.
+
+        Args:
+            parcels: as many as there are workers, or fewer.
+            between: called while it waits; may raise.
+
+        Raises:
+            WorkersLostError: a parcel's workers died again and again.
+        """
+        for number in range(len(self._workers)):
+            self._start(number)
+        waiting, running, deaths = deque(range(len(parcels))), dict[Ref, tuple[int, int]](), Counter[int]()
+        try:
+            while waiting or running:
+                while waiting and self._idle:
+                    parcel, number = waiting.popleft(), self._idle.pop()
+                    running[self._send(number, parcels[parcel])] = parcel, number
+                for ref in self._ended(running, between):
+                    parcel, number = running.pop(ref)
+                    self._idle.append(number)
+                    try:
+                        done = _result(ref)
+                    except _LOST as error:
+                        deaths[parcel] += 1
+                        self._kill(number)
+                        if deaths[parcel] > MAX_RETRIES:
+                            raise _lost(parcels[parcel].shard, deaths[parcel], error) from error
+                        self._start(number)
+                        waiting.append(parcel)
+                    else:
+                        yield parcel, done
+        finally:
+            for _, number in running.values():  # what is left when it is given up
+                self._kill(number)
+
+    def close(self) -> None:
+        """Ends the workers, and Ray where the pool started it."""
+        if not self._open:
+            return
+        self._open = False
+        if ray.is_initialized():
+            for number in range(len(self._workers)):
+                self._kill(number)
+        ray_cluster.disconnect()
+
+    def _start(self, number: int) -> None:
+        """Asks for a worker where there is none. It comes when it comes: the others go on meanwhile."""
+        if self._workers[number] is None:
+            self._workers[number] = self._actor.remote([self._blueprint], sys.path)
+            self._starting[self._workers[number].ready.remote()] = number
+            self._asked = monotonic()
+
+    def _ended(self, running: Collection[Ref], between: Callable[[], None]) -> list[Ref]:
+        """Waits a moment. Gives those of these fits that ended; workers that came up are idle from now on."""
+        ended = ray.wait([*running, *self._starting], timeout=_POLL_SECONDS)[0]
+        between()
+        self._idle += [self._starting.pop(ref) for ref in ended if ref in self._starting]
+        if not running and not self._idle and monotonic() - self._asked > _START_SECONDS:
+            raise InputError(
+                f"none of {len(self._workers)} Ray workers started in {_START_SECONDS:.0f} s: others hold the "
+                "cluster's cores or GPUs; wait for them, or use --engine stacked"
+            )
+        return [ref for ref in ended if ref in running]
+
+    def _send(self, number: int, parcel: Parcel) -> Ref:
+        ref: Ref = self._workers[number].fit.remote(parcel.shard, [parcel.examples], *parcel.rows)
+        return ref
+
+    def _kill(self, number: int) -> None:
+        worker, self._workers[number] = self._workers[number], None
+        self._idle = [other for other in self._idle if other != number]
+        self._starting = {ref: other for ref, other in self._starting.items() if other != number}
+        if worker is not None:
+            ray.kill(worker)
+
+
+def _result(ref: Ref) -> ShardDone:
+    try:
+        done: ShardDone = ray.get(ref)
+    except RayTaskError as error:  # raised by the engine in the worker, and wrapped by Ray
+        raise error.cause from error
+    return done
+
+
+def _lost(shard: Shard, deaths: int, error: RayError) -> WorkersLostError:
+    clients = shard.request.clients.tolist()
+    named = ", ".join(map(str, clients[:20])) + (f" and {len(clients) - 20} more" if len(clients) > 20 else "")
+    return WorkersLostError(
+        f"round {shard.round + 1} cannot be finished: the Ray worker that trains client(s) {named} died {deaths} times "
+        f"({str(error).splitlines()[0]}); if it was short of memory, lower plan.workers, plan.lanes or plan.rows_mib"
+    )

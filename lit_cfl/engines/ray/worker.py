@@ -1,0 +1,140 @@
+"""What goes to a Ray worker, what it does there, and what comes back."""
+
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+from ray import ObjectRef
+from torch import Tensor
+
+from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.engines.base import Effort, Engine
+from lit_cfl.engines.local_training import FitRequest, LocalTraining, TaskFactory
+from lit_cfl.engines.plan import Plan, set_up_torch
+
+Ref = ObjectRef[Any]  # to what is in Ray's object store
+Parts = dict[str, Any]  # of Examples, each tensor as an array: those Ray hands out without a copy
+
+
+@dataclass(frozen=True, eq=False)
+class Blueprint:
+    """What a worker builds its engine from.
+
+    Args:
+        task, seed, local: the run's, see `Engine`.
+        plan: of the worker's own engine, `stacked` or `trainer`.
+        deterministic: only deterministic operations on a GPU, as in the driver.
+    """
+
+    task: TaskFactory
+    plan: Plan
+    seed: int
+    local: LocalTraining
+    deterministic: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Shard:
+    """Clients of a fit that train on one worker.
+
+    Args:
+        request: of these clients; its models and centres are the rows that are sent along.
+        round: the round.
+        num_clients: of the run.
+        holders: ids of the clients whose lists are sent along, int64 `[h]`, ascending.
+        lists: their training examples `[h]`.
+    """
+
+    request: FitRequest
+    round: int
+    num_clients: int
+    holders: Tensor
+    lists: ClientIndex
+
+    def data(self, examples: Examples) -> FederatedData:
+        """All clients, of whom only the holders have any data."""
+        starts, sizes = torch.zeros(2, self.num_clients, dtype=torch.int64)
+        starts[self.holders], sizes[self.holders] = self.lists.starts, self.lists.sizes
+        none = ClientIndex.empty(self.num_clients)
+        train = ClientIndex(self.lists.values, starts, sizes)
+        return FederatedData(examples, train, none, none, torch.empty(0, dtype=torch.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class ShardDone:
+    """What came of a shard: as in `Chunk`, as arrays, the effort that it took, and whether the worker compiles."""
+
+    models: np.ndarray
+    losses: np.ndarray
+    trained: np.ndarray
+    effort: Effort
+    compiles: bool
+
+
+class Worker:
+    """Trains shards on an engine of its own. A Ray actor.
+
+    Args:
+        blueprint: of its engine, a reference in a list: it is read only once the paths are known.
+        paths: where the driver finds Python code, the user's own among it.
+    """
+
+    def __init__(self, blueprint: Sequence[Ref], paths: Sequence[str]) -> None:
+        sys.path.extend(path for path in paths if path not in sys.path)
+        self._blueprint = blueprint[0]
+        self._engine: Engine | None = None
+        self._held: tuple[Ref, Examples] | None = None
+
+    def ready(self) -> None:
+        """Returns once the worker is up."""
+
+    def fit(self, shard: Shard, examples: Sequence[Ref], *rows: np.ndarray) -> ShardDone:
+        """Trains a shard.
+
+        Args:
+            examples: the pool, a reference in a list: it is read only when it is another one than before.
+            rows: `[d]` each, what the request's `start` and `center` count.
+        """
+        engine, table = self._built(), torch.from_numpy(np.stack(rows))
+        request = replace(shard.request, models=table, centers=table if shard.request.prox else None)
+        before = replace(engine.effort)
+        data = shard.data(self._examples(examples[0]))
+        chunk = engine._fit_chunk(request, slice(0, len(request.clients)), shard.round, data)  # cut is the driver's
+        effort = Effort(engine.effort.useful - before.useful, engine.effort.computed - before.computed)
+        return ShardDone(chunk.models.numpy(), chunk.losses.numpy(), chunk.trained.numpy(), effort, engine.plan.compile)
+
+    def _built(self) -> Engine:
+        """Built at the first fit, not at the start: what is wrong then reaches the driver as it is."""
+        if self._engine is None:
+            from lit_cfl.engines.factory import build_engine
+
+            drawn: Blueprint = ray.get(self._blueprint)
+            set_up_torch(drawn.plan, drawn.deterministic)
+            self._engine = build_engine(drawn.task, drawn.plan, drawn.seed, drawn.local)
+        return self._engine
+
+    def _examples(self, reference: Ref) -> Examples:
+        if self._held is None or self._held[0] != reference:
+            self._held = (reference, _assembled(ray.get(reference)))
+        return self._held[1]
+
+
+def parts_of(examples: Examples) -> Parts:
+    """The examples as Ray holds them."""
+    return {f.name: _array(getattr(examples, f.name)) for f in fields(examples)}
+
+
+def _array(value: Any) -> Any:
+    return value.cpu().numpy() if isinstance(value, Tensor) else value
+
+
+def _assembled(parts: Parts) -> Examples:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the arrays are read-only; nobody writes into examples
+        tensors: Parts = {k: torch.from_numpy(part) for k, part in parts.items() if isinstance(part, np.ndarray)}
+    return Examples(**parts | tensors)

@@ -1,0 +1,126 @@
+"""What models do on examples: losses and scores, for many models and examples in few passes."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from lightning import LightningModule
+from torch import Tensor
+
+from lit_cfl.data import Examples
+from lit_cfl.engines.task_protocol import outcomes_of, penalty_of
+from lit_cfl.errors import InputError, noting
+from lit_cfl.parameters import ParameterLayout
+from lit_cfl.scores import scores_of
+
+EVALUATION_BATCH = 1024  # fixed: sums of float32 losses must not depend on the machine; larger ones leave the caches
+Named = Callable[[int], str]
+
+
+@dataclass(frozen=True, eq=False)
+class Outcomes:
+    """What models do on examples, on the CPU.
+
+    Args:
+        losses: float64 `[n]`.
+        values, weights: of each score, float64 `[scores, n]`; a right answer is 1, a wrong one 0.
+    """
+
+    losses: Tensor
+    values: Tensor
+    weights: Tensor
+
+
+class Scorer:
+    """Scores models with one module, which it writes them into.
+
+    Args:
+        module: in evaluation mode; its device is where it computes.
+        layout: of the models' rows.
+        dtype: of inputs that are floats.
+    """
+
+    def __init__(self, module: LightningModule, layout: ParameterLayout, dtype: torch.dtype) -> None:
+        self._module, self._layout, self._dtype = module, layout, dtype
+
+    @torch.no_grad()
+    def losses_of_all(self, models: Tensor, index: Tensor, examples: Examples) -> Tensor:
+        """The loss of each model on all of these examples, which are read once for all of them, see `Engine`."""
+        losses = torch.empty(len(models), len(index), dtype=torch.float64)
+        for start in range(0, len(index), EVALUATION_BATCH):
+            part = slice(start, start + EVALUATION_BATCH)
+            batch = examples.batch(index[part], self._dtype)
+            for number, row in enumerate(models):
+                self._layout.write(row, self._module)
+                losses[number, part] = outcomes_of(self._module, batch)[0]
+        return losses
+
+    @torch.no_grad()
+    def of_each(
+        self, models: Tensor, which: Tensor, index: Tensor, examples: Examples, named: Named = "model {}".format
+    ) -> Outcomes:
+        """Each example under a model of its own: `[n]`, see `Engine`."""
+        rows = torch.empty(1 + 2 * len(scores_of(self._module)), len(index), dtype=torch.float64)
+        for parts in _reads(which):
+            start, stop = parts[0][1].start, parts[-1][1].stop
+            inputs, labels = examples.batch(index[start:stop], self._dtype)
+            found = []
+            for number, part in parts:
+                own = slice(part.start - start, part.stop - start)
+                self._layout.write(models[number], self._module)
+                with noting(partial(_while_scored, named, number)):
+                    found.append(outcomes_of(self._module, (inputs[own], labels[own])))
+            rows[:, start:stop] = torch.cat(found, dim=1)
+        return self._checked(Outcomes(rows[0], rows[1::2], rows[2::2]), index % len(examples))
+
+    def _checked(self, found: Outcomes, numbers: Tensor) -> Outcomes:
+        """The outcomes, after checks; a value of weight 0 becomes 0, whatever it is.
+
+        Raises:
+            InputError: a weight is negative or not finite, or a value is not finite where the loss is: a model that
+                diverged may give such values, another one must not.
+        """
+        values = found.values.where(found.weights != 0, 0)
+        no_weight = ~(found.weights >= 0) | found.weights.isinf()
+        no_value = ~values.isfinite() & found.losses.isfinite()
+        for what, given, wrong in (("weight", found.weights, no_weight), ("value", values, no_value)):
+            if wrong.any():
+                score, place = (int(at[0]) for at in wrong.nonzero(as_tuple=True))
+                task, name = type(self._module).__name__, scores_of(self._module)[score].name
+                raise InputError(
+                    f"{task}.outcomes returned the {what} {float(given[score, place]):g} for the score {name!r} "
+                    f"of example {int(numbers[place])}, whose loss is {float(found.losses[place]):g}; "
+                    "weights must be 0 or more, and values finite unless the loss is not"
+                )
+        return Outcomes(found.losses, values, found.weights)
+
+    @torch.no_grad()
+    def penalties(self, models: Tensor) -> Tensor:
+        """What the task adds to the loss of every example in training: float64 `[K]`, 0 where it adds nothing."""
+        return torch.tensor([self._penalty(row) for row in models], dtype=torch.float64)
+
+    def _penalty(self, row: Tensor) -> float:
+        self._layout.write(row, self._module)
+        return penalty_of(self._module)
+
+
+def _while_scored(named: Named, number: int) -> str:
+    return f"while {named(number)} was scored"
+
+
+def _reads(which: Tensor) -> Iterator[list[tuple[int, slice]]]:
+    """Cuts examples into batches of one model each, and puts small ones together, to read at most a batch at once."""
+    numbers, counts = which.unique_consecutive(return_counts=True)
+    parts: list[tuple[int, slice]] = []
+    begin = 0
+    for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
+        for start in range(begin, begin + count, EVALUATION_BATCH):
+            stop = min(start + EVALUATION_BATCH, begin + count)
+            if parts and stop - parts[0][1].start > EVALUATION_BATCH:
+                yield parts
+                parts = []
+            parts.append((number, slice(start, stop)))
+        begin += count
+    if parts:
+        yield parts

@@ -1,0 +1,57 @@
+"""Gradients of several clients at one model, in one stack."""
+
+import torch
+from torch import Tensor
+
+from lit_cfl.data import ClientIndex, Examples
+from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.steps import Steps
+from lit_cfl.parameters import ParameterLayout
+
+LARGEST = 2048  # examples of a client whose gradient is taken at once
+_EXAMPLES = 4 * LARGEST  # of a stack, those that only fill it up among them
+
+
+def next_stack(sizes: Tensor, start: int, most: int) -> slice:
+    """The clients from `start` on whose gradients are taken together; a stack is as wide as its largest client.
+
+    Args:
+        sizes: examples of each client, int64 `[n]`, the largest first.
+        start: 0 to n - 1.
+        most: clients of a stack, 1 or more.
+    """
+    return slice(start, min(len(sizes), start + max(1, min(most, _EXAMPLES // max(1, int(sizes[start]))))))
+
+
+def stacked_gradients(
+    steps: Steps,
+    layout: ParameterLayout,
+    plan: Plan,
+    model: Tensor,
+    held: ClientIndex,
+    examples: Examples,
+    keys: Tensor,
+) -> Tensor:
+    """Gradients `[n, d]` of a few clients' mean losses, each over all its examples at once, on the CPU.
+
+    Args:
+        model: `[d]`.
+        held: the examples of each client.
+        keys: of the dropout masks, int64 `[n]`.
+    """
+    places = torch.arange(max(1, int(held.sizes.max()))).expand(len(held), -1)
+    present = places < held.sizes[:, None]
+    first = held.entries[(held.sizes.cumsum(0) - held.sizes).clamp(max=max(0, len(held.entries) - 1))]
+    index = first[:, None].expand_as(places).masked_scatter(present, held.entries)  # filled up with its own example
+    inputs, labels = examples.batch(index.flatten(), plan.compute_dtype)
+    batch = inputs.view(*index.shape, *inputs.shape[1:]), labels.view(index.shape)
+    rows = model.to(plan.device, plan.compute_dtype).expand(len(held), -1)
+    pieces = tuple(rows[:, slot.start : slot.stop].reshape(-1, *slot.shape) for slot in layout.slots)
+    trained = sum(not slot.is_buffer for slot in layout.slots)
+    with torch.no_grad():
+        found, _ = steps.gradients(
+            pieces[:trained], pieces[trained:], batch, present.to(plan.device), keys.to(plan.device)
+        )
+    gradients = torch.zeros(len(held), layout.num_columns, dtype=plan.dtype)
+    gradients[:, : layout.num_parameters] = torch.cat([g.flatten(1) for g in found], dim=1).cpu()
+    return gradients

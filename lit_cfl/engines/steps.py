@@ -1,0 +1,163 @@
+"""Several training steps of several clients as one function of tensors: what the stacked engine runs, and may compile.
+
+The clients of a stack are its lanes. Each lane has its own parameters, optimizer state, batch and proximal centre; no
+number of one lane enters another one. Shapes are fixed, so that a compiled function serves a whole run.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from lightning import LightningModule
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from lit_cfl.engines.dropout import key_names
+from lit_cfl.engines.optimizers import Tensors, Update
+from lit_cfl.engines.task_protocol import Batch
+from lit_cfl.parameters import ParameterLayout
+
+_NO_EXAMPLE = -1
+
+
+@dataclass(frozen=True)
+class Lanes:
+    """The clients that train together.
+
+    Args:
+        rows: each tensor of the model, `[lanes, *shape]`, in the order of the layout.
+        state: of the optimizer, see `Update.start`.
+    """
+
+    rows: Tensors
+    state: tuple[Tensors, ...]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """All of them: the rows, then the state."""
+        return [*self.rows, *(tensor for slot in self.state for tensor in slot)]
+
+
+@dataclass(frozen=True)
+class Work:
+    """What the lanes do in some steps.
+
+    Args:
+        inputs, labels: the pool of examples, `[N, ...]` and `[N]`.
+        index: positions in the pool `[steps, lanes, B]`, -1 = no example; a batch without any changes nothing.
+        keys: of the dropout masks, int64 `[steps, lanes]`.
+        corrections: see `Update.corrections`, `[steps, 2, lanes]`.
+        first: whether it is a client's first step, bool `[steps, lanes]`.
+        prox: 0-d tensor; None = no proximal term.
+        centers: of the proximal term, each tensor of a model `[lanes, *shape]`.
+    """
+
+    inputs: Tensor
+    labels: Tensor
+    index: Tensor
+    keys: Tensor
+    corrections: Tensor
+    first: Tensor
+    prox: Tensor | None = None
+    centers: Tensors | None = None
+
+
+class Steps:
+    """Steps of a module under an update rule.
+
+    Args:
+        module: the LightningModule, in training mode.
+        layout: of its rows.
+        update: the optimizer's rule.
+        clip: largest norm of a lane's gradient; None = any.
+        autocast: compute losses in this dtype; None = in the rows' own.
+    """
+
+    def __init__(
+        self,
+        module: LightningModule,
+        layout: ParameterLayout,
+        update: Update,
+        clip: float | None = None,
+        autocast: torch.dtype | None = None,
+    ) -> None:
+        self._losses = _Losses(module)
+        self._names = [f"module.{slot.name}" for slot in layout.slots]
+        self._trained = sum(not slot.is_buffer for slot in layout.slots)  # they come first
+        self._keys = [f"module.{name}" for name in key_names(module)]
+        self._update, self._clip, self._autocast = update, clip, autocast
+
+    def __call__(self, lanes: Lanes, work: Work) -> tuple[Lanes, Tensor]:
+        """The lanes after these steps, and the sum of the losses over each batch `[steps, lanes]`."""
+        losses = []
+        for step in range(len(work.index)):
+            lanes, loss = self._step(lanes, work, step)
+            losses.append(loss)
+        return lanes, torch.stack(losses)
+
+    def _step(self, lanes: Lanes, work: Work, step: int) -> tuple[Lanes, Tensor]:
+        index = work.index[step]
+        present = index != _NO_EXAMPLE
+        counts = present.sum(1)
+        own = index[:, :1]  # a short batch is filled up with its own example: another client's may be infinite
+        chosen = torch.where(present, index, own).clamp(min=0)
+        batch = work.inputs[chosen], work.labels[chosen]
+        parameters, buffers = lanes.rows[: self._trained], lanes.rows[self._trained :]
+        gradients, sums = self.gradients(parameters, buffers, batch, present, work.keys[step])
+        if work.prox is not None and work.centers is not None:
+            gradients = tuple(
+                g + work.prox * (p - c) for g, p, c in zip(gradients, parameters, work.centers, strict=False)
+            )
+        if self._clip is not None:
+            gradients = clipped(gradients, self._clip)
+        new, state = self._update.step(parameters, gradients, lanes.state, work.corrections[step], work.first[step])
+        active = counts > 0
+        rows = tuple(_where(active, n, p) for n, p in zip(new, parameters, strict=True))
+        slots = tuple(
+            tuple(_where(active, n, o) for n, o in zip(mine, old, strict=True))
+            for mine, old in zip(state, lanes.state, strict=True)
+        )
+        return Lanes((*rows, *buffers), slots), sums
+
+    def gradients(
+        self, parameters: Tensors, buffers: Tensors, batch: Batch, present: Tensor, keys: Tensor
+    ) -> tuple[Tensors, Tensor]:
+        """Gradients of each lane's mean loss, and the sums of its losses `[lanes]`."""
+        weights = present.to(parameters[0].dtype)
+        weights = weights / weights.sum(1, keepdim=True).clamp(min=1)
+
+        def total(parameters: Tensors) -> tuple[Tensor, Tensor]:
+            losses = vmap(self._lane)((*parameters, *buffers), batch[0], batch[1], keys)
+            return (losses * weights).sum(), torch.where(present, losses.detach(), 0.0).sum(1)
+
+        found: tuple[Tensors, Tensor] = grad(total, has_aux=True)(parameters)
+        return found
+
+    def _lane(self, rows: Tensors, inputs: Tensor, labels: Tensor, key: Tensor) -> Tensor:
+        """The losses of one client's batch `[B]`."""
+        tensors = dict(zip(self._names, rows, strict=True)) | dict.fromkeys(self._keys, key)
+        with torch.autocast(inputs.device.type, self._autocast, enabled=self._autocast is not None):
+            losses: Tensor = functional_call(self._losses, tensors, ((inputs, labels),))
+        return losses
+
+
+class _Losses(nn.Module):
+    """`losses` as the forward of a module, for `functional_call`."""
+
+    def __init__(self, module: LightningModule) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, batch: Batch) -> Tensor:
+        losses: Tensor = self.module.losses(batch)  # type: ignore[operator]  # the engine has checked that it is there
+        return losses
+
+
+def clipped(gradients: Tensors, norm: float) -> Tensors:
+    """Each lane's gradient scaled to at most this norm, as `torch.nn.utils.clip_grad_norm_` does it."""
+    squares = torch.stack([(g * g).flatten(1).sum(1) for g in gradients]).sum(0)
+    scale = (norm / (squares.sqrt() + 1e-6)).clamp(max=1.0)
+    return tuple(g * scale.view(-1, *[1] * (g.dim() - 1)) for g in gradients)
+
+
+def _where(lanes: Tensor, new: Tensor, old: Tensor) -> Tensor:
+    return torch.where(lanes.view(-1, *[1] * (new.dim() - 1)), new, old)

@@ -1,0 +1,220 @@
+"""What an algorithm may ask of clients. How it is computed is the engine's business and changes no result."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from lit_cfl.errors import InputError
+from lit_cfl.memmap_rows import stored
+from lit_cfl.parameters import ParameterLayout
+
+Sketch = Callable[[Tensor], Tensor]  # rows [n, d] -> [n, smaller]
+
+
+if TYPE_CHECKING:
+    Length = int | Tensor
+else:
+    Length = int  # of a configuration, whose help would list every subclass of Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Budget:
+    """How long a client trains.
+
+    Args:
+        length: number of epochs or steps, 1 or more; or one number for each client of the fit, int64 `[n]`, where
+            0 leaves a client out.
+        unit: `epochs` are full passes over the client's examples; `steps` are mini-batches, going on
+            into new passes as needed.
+        batch_size: examples a mini-batch, `full` = all of the client's, None = the run's.
+    """
+
+    length: Length = 1
+    unit: Literal["epochs", "steps"] = "epochs"
+    batch_size: int | Literal["full"] | None = None
+
+    def __post_init__(self) -> None:
+        too_short = bool((self.length < 0).any()) if isinstance(self.length, Tensor) else self.length < 1
+        if too_short:
+            raise InputError(f"a budget of {self.length} {self.unit} trains nothing; give 1 or more")
+        if isinstance(self.batch_size, int) and self.batch_size < 1:
+            raise InputError(f"batch_size {self.batch_size} must be 1 or more, or 'full'")
+
+
+@dataclass(frozen=True, eq=False)
+class Chunk:
+    """Some of the clients of one fit, in the order they were asked for.
+
+    Args:
+        start: position of the first of them in the fit.
+        models: local models `[c, d]`; a client that did not train has the model it started from.
+        losses: mean training loss per example over the whole fit `[c]`; nan if it did not train.
+        trained: bool `[c]`; False = no training data, or diverged and left out.
+    """
+
+    start: int
+    models: Tensor
+    losses: Tensor
+    trained: Tensor
+
+
+class Fitted:
+    """The local models of a fit: all rows at once while they are held, else chunks that are read once."""
+
+    def __init__(self, chunks: Iterable[Chunk], num_examples: Tensor, *, held: bool) -> None:
+        """
+        Args:
+            chunks: in order; consumed at once if `held`, else while `chunks()` is read.
+            num_examples: n_i of the clients asked for `[n]`, the weights of `loss`.
+            held: keep all rows.
+        """
+        self.held = held
+        self._num_examples = num_examples
+        self._losses: list[Tensor] = []
+        self._trained: list[Tensor] = []
+        self._source: Iterator[Chunk] | None = iter(chunks)
+        self._all: list[Chunk] = list(self._record()) if held else []
+
+    def chunks(self) -> Iterator[Chunk]:
+        """The chunks in order. Raises RuntimeError on a second read of a fit that is not held: it would train again."""
+        return iter(self._all) if self.held else self._record()
+
+    def _record(self) -> Iterator[Chunk]:
+        if self._source is None:
+            raise RuntimeError("this fit is not held in memory and was read already; read it once, or raise rows_mib")
+        source, self._source = self._source, None
+        for chunk in source:
+            self._losses.append(chunk.losses)
+            self._trained.append(chunk.trained)
+            yield chunk
+
+    def collect(self) -> Tensor:
+        """The local models of those that trained `[trained, d]`, however many: for what compares them all.
+
+        Rows of a fit that is not held go into a temporary file, which goes away with them.
+
+        Raises:
+            InputError: the disk has no room for it.
+        """
+        if not len(self._num_examples):
+            raise RuntimeError("nobody was asked to train: there are no rows")
+        found = (chunk.models[chunk.trained] for chunk in self.chunks())
+        return torch.cat(list(found)) if self.held else stored(found, len(self._num_examples))
+
+    @property
+    def rows(self) -> Tensor:
+        """All local models `[n, d]`. Raises RuntimeError if they are not held."""
+        if not self.held:
+            raise RuntimeError("the rows of this fit are not held in memory; read chunks() instead, or raise rows_mib")
+        if not self._all:
+            raise RuntimeError("nobody was asked to train: there are no rows")
+        return self._all[0].models if len(self._all) == 1 else torch.cat([chunk.models for chunk in self._all])
+
+    @property
+    def losses(self) -> Tensor:
+        """Mean training loss of each client `[n]`, nan where it did not train. Complete once all chunks are read."""
+        self._require_all()
+        return torch.cat(self._losses) if self._losses else torch.empty(0)
+
+    @property
+    def trained(self) -> Tensor:
+        """Which clients trained, bool `[n]`. Complete once all chunks are read."""
+        self._require_all()
+        return torch.cat(self._trained) if self._trained else torch.empty(0, dtype=torch.bool)
+
+    @property
+    def loss(self) -> float:
+        """Mean of `losses` weighted by the number of examples; nan if nobody trained."""
+        trained = self.trained
+        weights = self._num_examples[trained].double()
+        return float((self.losses[trained].double() * weights).sum() / weights.sum())
+
+    @property
+    def skipped(self) -> int:
+        """How many of the clients did not train."""
+        return int((~self.trained).sum())
+
+    def _require_all(self) -> None:
+        if sum(map(len, self._trained)) != len(self._num_examples):
+            raise RuntimeError("read the chunks of this fit first (mean_by_cluster does): losses come with them")
+
+
+class LocalWork(Protocol):
+    """The clients, bound to one round and its data."""
+
+    @property
+    def round(self) -> int:
+        """Rounds completed before this one, 0 in the first; the key of its random streams."""
+
+    @property
+    def layout(self) -> ParameterLayout:
+        """Names, shapes and columns of a row."""
+
+    @property
+    def population(self) -> Tensor:
+        """Ids of the clients that take part in training, ascending int64. Newcomers are not among them."""
+
+    @property
+    def num_examples(self) -> Tensor:
+        """n_i, int64 `[clients]`."""
+
+    @property
+    def label_counts(self) -> Tensor:
+        """Training examples of each label, int64 `[clients, labels]`."""
+
+    @property
+    def budget(self) -> Budget:
+        """The run's: how long clients train where a fit names no other."""
+
+    @property
+    def skew(self) -> str:
+        """What the data module was told to make: `feature`, `label` or `other`."""
+
+    def initial(self, number: int) -> Tensor:
+        """The run's initial model of that number `[d]`: 0 is w_0, further ones start further clusters."""
+
+    def fit(
+        self,
+        models: Tensor,
+        clients: Tensor,
+        start: Tensor | int = 0,
+        *,
+        purpose: str = "train",
+        prox: float = 0.0,
+        centers: Tensor | None = None,
+        center: Tensor | int = 0,
+        budget: Budget | None = None,
+    ) -> Fitted:
+        """Trains clients, each from the model it is given.
+
+        Args:
+            models: `[K, d]`.
+            clients: ids int64 `[n]`.
+            start: client k starts from `models[start[k]]`; one number = the same for all.
+            purpose: names the random stream: batches come from (seed, purpose, round, client).
+            prox: adds prox/2 * |w - center|^2 to each client's loss; 0 or more.
+            centers: `[C, d]`, needed where `prox` is not 0; client k is drawn to `centers[center[k]]`.
+            budget: None = the run's.
+        """
+
+    def gradients(self, model: Tensor, clients: Tensor, sketch: Sketch | None = None) -> Tensor:
+        """Gradient of each client's mean training loss at `model` `[d]`: rows `[n, d]`, 0 in the buffers' columns."""
+
+    def losses(self, models: Tensor, clients: Tensor, *, penalised: bool = False) -> Tensor:
+        """Mean loss of each model on each client's training examples `[n, K]`; nan for a client without data.
+
+        Args:
+            models: `[K, d]`.
+            clients: ids int64 `[n]`.
+            penalised: add to each model's losses what the task adds in training, such as `kernel_l2`.
+        """
+
+
+def per_client(which: Tensor | int, clients: Tensor) -> Tensor:
+    """One index a client `[n]`: the tensor given, or the same number for all."""
+    if isinstance(which, Tensor) and bool((which < 0).any()):
+        raise ValueError("a client is given the model -1: those that have none yet cannot be fitted; place them first")
+    return which if isinstance(which, Tensor) else torch.full((len(clients),), which, dtype=torch.int64)

@@ -1,0 +1,92 @@
+"""The names of all metrics: columns of `metrics.csv` and keys of every logger. `docs/results.md` explains each."""
+
+from collections.abc import Iterable
+
+from lit_cfl.scores import CLASSIFIER, Scores
+
+_MEANS = ("weighted", "mean", "std", "worst10")  # of a score over clients
+_BEFORE = ("weighted_", "mean_", "worst10_", "global_", "newcomers_", "max_weighted_", "min_weighted_")
+_LOWER = ("loss", "discrepancy")
+
+SHIFTS = ("round", "shift", "client", "partner", "examples", "cluster_before", "cluster_after")
+
+
+def metric_columns(scores: Scores) -> tuple[str, ...]:
+    """The columns of `metrics.csv` for a task with these scores, the algorithm's own apart."""
+    of_split = [f"{mean}_{score.name}" for score in scores for mean in _MEANS]
+    of_split += ["loss", *(f"global_{score.name}" for score in scores)]
+    return (
+        "round",
+        *(f"{split}/{metric}" for split in ("val", "test") for metric in of_split),
+        "train/loss",
+        "train/discrepancy",
+        "clusters/count",
+        "clusters/assigned",
+        "clusters/unobserved",
+        "clusters/ari",
+        "clusters/ami",
+        "clusters/purity",
+        "clusters/matched_accuracy",
+        "clusters/silhouette",
+        "clusters/churn",
+        "traffic/models_down",
+        "traffic/models_up",
+        "traffic/mib",
+        "traffic/round_models_down",
+        "traffic/round_models_up",
+        "traffic/round_mib",
+        "clients/evaluated",
+        "clients/skipped",
+        "shift/clients",
+        "shift/examples",
+        "time/training_seconds",
+        "time/evaluation_seconds",
+        "time/elapsed_seconds",
+    )
+
+
+def cluster_columns(scores: Scores) -> tuple[str, ...]:
+    """The columns of `clusters.csv`."""
+    return ("round", "cluster", "parent", "size", "n_test", *(score.name for score in scores), "loss", "u", "v")
+
+
+def client_columns(scores: Scores) -> tuple[str, ...]:
+    """The columns of `clients.csv`."""
+    first = ("client", "cluster", "true_cluster", "n_train", "n_val", "n_test")
+    return (*first, *(score.name for score in scores), "loss", "newcomer")
+
+
+def choosable_columns(scores: Scores) -> tuple[str, ...]:
+    """The metrics that may choose something: test data only report."""
+    return tuple(name for name in metric_columns(scores) if name.startswith(("val/", "train/")))
+
+
+def main_column(scores: Scores, split: str = "val") -> str:
+    """The metric that stop rules, searches, tables and pictures go by unless they are told another."""
+    return f"{split}/weighted_{scores[0].name}"
+
+
+def main_score(row: Iterable[str]) -> str:
+    """The name of the task's first score, read off the columns of `metrics.csv`, or a row of it."""
+    first = main_column(CLASSIFIER).removesuffix(CLASSIFIER[0].name)
+    return next(column for column in row if column.startswith(first)).removeprefix(first)
+
+
+def higher_is_better(column: str, scores: Scores) -> bool:
+    """The direction of a column: a score's own, lower for losses, the discrepancy and deviations, higher for the rest.
+
+    Args:
+        column: of any file of a run, with or without its split.
+        scores: of the task.
+    """
+    metric = column.rpartition("/")[2]
+    for score in scores:
+        if metric in (score.name, *(before + score.name for before in _BEFORE)):
+            return score.higher_is_better
+        if metric == f"std_{score.name}":
+            return False
+    return metric not in _LOWER
+
+
+METRICS, CLUSTERS, CLIENTS = (of(CLASSIFIER) for of in (metric_columns, cluster_columns, client_columns))
+CHOOSABLE = choosable_columns(CLASSIFIER)

@@ -1,0 +1,59 @@
+"""What there is to see of a run after an evaluated round, for pictures and trackers."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lit_cfl.scores import Score
+from lit_cfl.storage.csv_log import latest_rows, read_table
+
+
+@dataclass(frozen=True, eq=False)
+class Look:
+    """A run after a round.
+
+    Args:
+        algorithm: its name.
+        score: the task's main one.
+        round: that was evaluated.
+        last: whether the run ends here.
+        memberships: gives the content of `memberships.npz` up to here.
+        cluster, true_cluster: of the clients that were scored, `[n]`; -1 = unknown.
+        values: their test score, nan without test data; empty where nobody has any.
+        clusters: the rows of `clusters.csv` of this round.
+        metrics: the file `metrics.csv`, and how many bytes it has now.
+        snapshots: the folder of snapshots.
+        compared: the round of the latest snapshot; None = there is none.
+        tables: the run's further tables by name, among them the algorithm's own: files that grow, and how many bytes
+            they have now.
+    """
+
+    algorithm: str
+    score: Score
+    round: int
+    last: bool
+    memberships: Callable[[], dict[str, np.ndarray]]
+    cluster: np.ndarray
+    true_cluster: np.ndarray
+    values: np.ndarray
+    clusters: Sequence[Mapping[str, Any]]
+    metrics: tuple[Path, int]
+    snapshots: Path
+    compared: int | None
+    tables: Mapping[str, tuple[Path, int]]
+
+    def rows(self) -> list[dict[str, Any]]:
+        """The rows of `metrics.csv` up to here."""
+        return read_table(*self.metrics)
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """The content of the latest snapshot."""
+        with np.load(self.snapshots / f"{self.compared}.npz") as arrays:
+            return dict(arrays)
+
+    def table(self, name: str) -> list[dict[str, Any]]:
+        """The latest rows of a further table, up to here; empty where there is no such table."""
+        return latest_rows(*self.tables[name]) if name in self.tables else []

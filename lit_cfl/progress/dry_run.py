@@ -1,0 +1,158 @@
+"""`--dry-run`: how large an experiment is and how long it will take, without running it."""
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from time import perf_counter, thread_time
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from lit_cfl.engines.batches import num_steps
+from lit_cfl.engines.factory import mean_steps
+from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.stacked.stackable import obstacles
+from lit_cfl.experiment import Experiment, Prepared
+from lit_cfl.local_work import Budget
+
+_ENOUGH = 1.0  # seconds of training that are timed; more of a cohort is inferred
+_BUSY = 1.25  # wall time over CPU time, from which others are said to have taken the processor
+
+
+def show(console: Console, experiment: Experiment) -> None:
+    """Prints the size of the experiment, and the time that the training of its first cohort suggests."""
+    prepared = experiment.prepare(experiment.seeds[0])
+    try:
+        timing = time_cohort(prepared)
+    finally:
+        prepared.engine.close()
+    for name, value in (_size(prepared) | _time(prepared, timing)).items():
+        console.print(f"{name:<18} {value}", soft_wrap=True, highlight=False)
+
+
+def _size(prepared: Prepared) -> dict[str, str]:
+    experiment, data, engine, plan = prepared.experiment, prepared.data, prepared.engine, prepared.engine.plan
+    sizes, inputs = data.num_examples[data.population], data.examples.inputs
+    row = engine.layout.num_columns * plan.dtype.itemsize
+    cohort = min(experiment.cohort_size * row, max(plan.rows_mib * 2**20, row))
+    return {
+        "clients": f"{len(data.population)} in training, {data.num_clients - len(data.population)} newcomers",
+        "training examples": f"{int(sizes.sum())}, {int(sizes.min())} to {int(sizes.max())} a client",
+        "model": f"{engine.layout.num_parameters:,} parameters, {row / 2**20:.2f} MiB",
+        "rounds": f"{experiment.rounds} with {experiment.cohort_size} clients, {_runs(experiment)} run(s)",
+        "local steps": f"about {client_steps(prepared) * _runs(experiment):,}, pre-training and evaluation not counted",
+        "plan": f"engine {plan.engine}, {plan.device}, {plan.precision}, {plan.threads} thread(s), {_stack(plan)}",
+        "module": "; ".join(obstacles(engine.template, engine.layout, data.examples, plan.precision))
+        or "losses and one plain optimizer: fit for every engine",
+        "memory": f"about {(cohort + inputs.nbytes) / 2**20:.1f} MiB for data and local models, beside PyTorch itself",
+    }
+
+
+def client_steps(prepared: Prepared) -> int:
+    """Expected mini-batches over all rounds."""
+    experiment = prepared.experiment
+    return round(experiment.rounds * experiment.cohort_size * mean_steps(experiment.local, prepared.data))
+
+
+def _runs(experiment: Experiment) -> int:
+    return len(experiment.seeds) * (2 if experiment.baseline else 1)
+
+
+@dataclass(frozen=True)
+class Timing:
+    """How long a cohort trains.
+
+    Args:
+        steps: mini-batches of all its clients together.
+        seconds: that they take while nobody else uses the machine, as far as that can be told.
+        slowdown: how many times as long they took now; None where other processes or a GPU do the work.
+    """
+
+    steps: int
+    seconds: float
+    slowdown: float | None = None
+
+
+def time_cohort(prepared: Prepared) -> Timing:
+    """Trains the clients of the first round, with ever more of their steps until a second is over or all are done.
+
+    What is left is inferred from the steps by which the last two trials differ. Where this thread computes, its own
+    CPU time counts: other processes do not add to it.
+    """
+    plan = prepared.engine.plan
+    computes = plan.device == "cpu" and plan.engine != "ray"
+    cohort = replace(prepared.cohorts, dropout=0.0).at(0, prepared.data.population, prepared.seed)
+    lengths = _lengths(prepared, cohort)
+    _seconds(prepared, cohort, lengths.clamp(max=plan.steps_per_call))  # the first fit also loads and compiles
+    trials = []
+    for taken in _growing(lengths, plan.steps_per_call):
+        wall, own = _seconds(prepared, cohort, taken)
+        trials.append((int(taken.sum()), own if computes else wall))
+        if wall >= _ENOUGH and len(trials) > 1:
+            break
+    return Timing(int(lengths.sum()), inferred(trials, int(lengths.sum())), wall / own if computes else None)
+
+
+def _lengths(prepared: Prepared, cohort: Tensor) -> Tensor:
+    """Mini-batches of each client in a round, int64 `[n]`."""
+    local, sizes = prepared.experiment.local, prepared.data.num_examples[cohort].tolist()
+    return torch.tensor([num_steps(local.budget, local.epochs, size, local.batch_size) for size in sizes])
+
+
+def _growing(lengths: Tensor, first: int) -> Iterator[Tensor]:
+    """The first steps of each client, each time twice as many, and at last all of them."""
+    most = first
+    while most < int(lengths.max()):
+        yield lengths.clamp(max=most)
+        most *= 2
+    yield lengths
+
+
+def inferred(trials: list[tuple[int, float]], steps: int) -> float:
+    """Seconds of so many steps, given steps and seconds of some trials, ascending."""
+    done, seconds = trials[-1]
+    if done == steps or len(trials) == 1:
+        return seconds * steps / done
+    (before, less), _ = list(pairwise(trials))[-1]
+    return seconds + max(0.0, seconds - less) / (done - before) * (steps - done)
+
+
+def _seconds(prepared: Prepared, cohort: Tensor, steps: Tensor) -> tuple[float, float]:
+    """Wall time of a fit, and the CPU time of this thread in it."""
+    work, start = prepared.engine.at(0, prepared.data), prepared.engine.initial(0)[None]
+    wall, own = perf_counter(), thread_time()
+    for _ in work.fit(start, cohort, budget=Budget(steps, "steps")).chunks():
+        pass
+    return perf_counter() - wall, thread_time() - own
+
+
+def _time(prepared: Prepared, timing: Timing) -> dict[str, str]:
+    steps = client_steps(prepared) * _runs(prepared.experiment)
+    total = timing.seconds * steps / timing.steps
+    judged = (
+        f"judged by the clients of the first round on this machine, {timing.seconds:.2g} s for {timing.steps} steps"
+    )
+    lines = {"time": f"about {_duration(total)} of local training, {judged}"}
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
+    if timing.slowdown is not None and timing.slowdown > _BUSY:
+        lines["machine"] = (
+            f"busy: the training got {1 / timing.slowdown:.0%} of the processor; the time is without the others, and "
+            f"beside them about {_duration(total * timing.slowdown)}"
+        )
+    elif timing.slowdown is None and load > cores:
+        lines["machine"] = f"busy: a load of {load:.0f} on {cores} cores; alone the training is faster than this"
+    return lines
+
+
+def _stack(plan: Plan) -> str:
+    if plan.engine == "trainer" or plan.lanes == 1:
+        return "one client after the other"
+    return f"{plan.lanes} clients together, {'compiled' if plan.compile else 'not compiled'}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, seconds = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s" if minutes else f"{seconds} s"

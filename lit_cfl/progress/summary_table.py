@@ -1,0 +1,122 @@
+"""The table at the end of a run, and what to make of it."""
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+from rich.console import Console
+
+from lit_cfl import algorithms
+from lit_cfl.progress.tables import new_table, number
+from lit_cfl.runs.run import Finished
+from lit_cfl.runs.shared_clients import Scored, Shared, over_shared, read_scored, scores_everyone
+from lit_cfl.scores import Score, recorded_scores
+from lit_cfl.storage.csv_log import read_table
+
+Row = dict[str, Any]
+_MANY = 0.25  # share of clients that lose, from which clustering is in doubt
+
+
+def closing_table(console: Console, finished: Finished) -> None:
+    """The figures of a run and its baseline, and what to make of them."""
+    parts = [part for part in (finished, finished.baseline) if part is not None]
+    score = recorded_scores(finished.summary)[0]
+    table = new_table("", f"weighted {score.name}", "mean", "worst 10 %", "ARI", "traffic MiB", "time s")
+    shared = None if finished.baseline is None else over_shared(_scored(finished, finished.baseline, score), score)
+    instead = ({}, {}) if shared is None else (shared.mine, shared.others)
+    for part, figures in zip(parts, instead, strict=False):  # there may be no baseline
+        table.add_row(*_cells(part.summary | figures, score))
+    console.print(table)
+    for note in _notes(parts, shared):
+        console.print(f"({note})", style="dim", soft_wrap=True, highlight=False)
+    for part in parts:
+        known = getattr(algorithms, str(part.summary["algorithm"]), None)  # the user's own are not there
+        if known is not None and known.reservation:
+            console.print(f"({known.reservation})", style="dim", soft_wrap=True)
+    if finished.summary["clusters/ari"] is None:
+        for line in _without_truth(finished, score):
+            console.print(line, soft_wrap=True, highlight=False)
+    console.print(f"Files: {finished.path}", soft_wrap=True, highlight=False)
+
+
+def _scored(mine: Finished, baseline: Finished, score: Score) -> list[tuple[Scored, Scored]]:
+    """The clients that a run and its baseline score, seed by seed."""
+    runs = ([read_scored(part.path, part.summary, score) for part in one.seeds or [one]] for one in (mine, baseline))
+    return list(zip(*runs, strict=True))
+
+
+def _notes(parts: Sequence[Finished], shared: Shared | None) -> list[str]:
+    """What the figures are of."""
+    names, seeds = [str(part.summary["algorithm"]) for part in parts], parts[0].summary.get("seeds")
+    over = "" if shared is None else f", over the {shared.clients:g} clients that both {' and '.join(names)} score"
+    means = f", means of {seeds} seeds" if seeds else ""
+    of = f"test data, last round{over}{means}; mean, worst 10 %: of clients"
+    notes = [f"{of}; ARI: agreement with true clusters, 1 = equal"]
+    for part in parts:
+        summary = part.summary
+        unplaced, placed = summary["clusters/unobserved"], summary["clusters/assigned"]
+        if unplaced:
+            served = "scored with what they would be served"
+            how = (
+                f"they are {served}" if scores_everyone(summary) else f"with evaluation.clients: all they are {served}"
+            )
+            notes.append(
+                f"{summary['algorithm']} has no model yet for {unplaced:g} of {unplaced + placed:g} clients; {how}"
+            )
+    return notes
+
+
+def _cells(summary: Row, score: Score) -> list[str]:
+    names = [f"test/{mean}_{score.name}" for mean in ("weighted", "mean", "worst10")]
+    ari = summary["clusters/ari"]
+    return [
+        str(summary["algorithm"]),
+        *(number(summary[name]) for name in names),
+        "unknown" if ari is None else f"{ari:.2f}",
+        f"{summary['traffic/mib']:.1f}",
+        f"{summary['time/elapsed_seconds']:.1f}",
+    ]
+
+
+def _without_truth(finished: Finished, score: Score) -> list[str]:
+    """What can be said where nobody knows the true clusters."""
+    lines = ["The true clusters of these clients are not known, so nothing can be said about agreement with them."]
+    silhouette = finished.summary["clusters/silhouette"]
+    separated = "not known" if silhouette is None else f"{silhouette:.2f} (1 = well apart, 0 = none)"
+    for part in finished.seeds or [finished]:
+        found = [row["cluster"] for row in _trained_clients(part) if row["cluster"] is not None]
+        sizes = ", ".join(str(found.count(cluster)) for cluster in sorted(set(found)))
+        of_seed = f" of seed {part.summary['seed']}" if finished.seeds else ""
+        lines.append(f"Cluster sizes{of_seed}: {sizes}.")
+    lines.append(f"Silhouette of the updates: {separated}.")
+    if finished.baseline is None:
+        return [*lines, "To see what clustering gains, set baseline: FedAvg."]
+    gains = [gain for pair in _scored(finished, finished.baseline, score) for gain in _gains(*pair, score)]
+    return lines + _advice(gains, finished.baseline.summary["algorithm"], score)
+
+
+def _trained_clients(part: Finished) -> list[Row]:
+    return [row for row in read_table(part.path / "clients.csv") if not row["newcomer"]]
+
+
+def _gains(mine: Scored, others: Scored, score: Score) -> list[float]:
+    """How much better each client of both is; above 0 is better, whatever the direction of the score."""
+    sign = 1 if score.higher_is_better else -1
+    both = sorted(mine.values.keys() & others.values.keys())
+    return [sign * (mine.values[client] - others.values[client]) for client in both]
+
+
+def _advice(gains: list[float], baseline: str, score: Score) -> list[str]:
+    if not gains:
+        return []
+    losing = sum(gain < 0 for gain in gains) / len(gains)
+    lines = [f"Gain per client over {baseline}: {fmean(gains):+.3f} on average; {losing:.0%} of clients lose."]
+    if fmean(gains) <= 0 or losing > _MANY:
+        lines.append(
+            "Clustering does not pay here: try fewer clusters (algorithm.num_clusters) or a longer pre-training."
+        )
+    else:
+        lines.append(
+            f"Try other numbers of clusters (algorithm.num_clusters) and keep the best validation {score.name}."
+        )
+    return lines

@@ -1,0 +1,58 @@
+"""What is written when a run is over."""
+
+from collections.abc import Mapping
+
+from torch import Tensor
+
+from lit_cfl.evaluation import Evaluation, place_for_scoring, score_clients
+from lit_cfl.experiment import Prepared
+from lit_cfl.rounds import Round
+from lit_cfl.runs.rows import Row, client_rows, membership_arrays
+from lit_cfl.runs.run_directory import RunDirectory
+from lit_cfl.storage.atomic_writes import write_json
+
+
+def write_end(
+    prepared: Prepared,
+    directory: RunDirectory,
+    r: Round,
+    evaluation: Evaluation,
+    memberships: Mapping[int, Tensor],
+    best: Mapping[str, float],
+    stopped: str | None,
+) -> Row:
+    """Writes `memberships.npz`, `clients.csv` and `summary.json`, the last. Returns the summary.
+
+    Args:
+        r, evaluation: the last round.
+        memberships: cluster of each client `[clients]` by round.
+        best: the best test figure of each score, among evaluations that cover every client.
+        stopped: why the run stopped early, if it did.
+    """
+    directory.write_arrays("memberships.npz", membership_arrays(memberships, r.data))
+    newcomers = _score_newcomers(prepared, r)
+    found = [evaluation, *([newcomers] if newcomers else [])]
+    directory.write_clients(client_rows(r.data, found, len(prepared.engine.scores)))
+    summary: Row = {"algorithm": type(prepared.experiment.algorithm).__name__, "seed": prepared.seed}
+    summary |= {"partition": prepared.fingerprint["partition"], "stopped": stopped} | directory.rows[-1]
+    summary |= {score.best_column: best.get(score.name) for score in prepared.engine.scores}
+    known = [row["clusters/silhouette"] for row in directory.rows if row["clusters/silhouette"] is not None]
+    summary["clusters/silhouette"] = known[-1] if known else None  # known only where clients were compared
+    if newcomers and "test" in newcomers.scores:
+        weighted = newcomers.scores["test"].weighted()
+        summary |= {f"test/newcomers_{name}": value for name, value in weighted.items()}
+    summary["time/wasted_share"] = prepared.engine.wasted_share
+    write_json(directory.path / "summary.json", summary)
+    return summary
+
+
+def _score_newcomers(prepared: Prepared, r: Round) -> Evaluation | None:
+    """Places the clients held out of training, and scores them; the state keeps nothing of it."""
+    if r.data.newcomers is None:
+        return None
+    algorithm, engine = prepared.experiment.algorithm, prepared.engine
+    clients = r.data.newcomers.nonzero().flatten()
+    placed = place_for_scoring(algorithm, r.state, engine, r.data, clients, r.index)
+    clients, index = clients[placed.index >= 0], placed.index[placed.index >= 0]
+    scores = score_clients(engine, placed.models, index, clients, r.data, "test")
+    return Evaluation(clients, index, {"test": scores}, {}, full_coverage=True)

@@ -1,0 +1,221 @@
+"""A run that is over (or was cut off), for notebooks: its files as tables, its models ready to predict."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from lightning import LightningModule
+from torch import Tensor
+
+from lit_cfl.algorithms.base import Assignment, State
+from lit_cfl.config.files import code_folders
+from lit_cfl.config.own_code import announce_own_code
+from lit_cfl.data import FederatedData
+from lit_cfl.data.lists import with_lists
+from lit_cfl.engines.base import Engine
+from lit_cfl.errors import InputError
+from lit_cfl.evaluation import SplitScores, score_clients
+from lit_cfl.experiment import Experiment, Prepared
+from lit_cfl.runs.resume import (
+    require_agreement,
+    require_same_data,
+    require_same_run,
+    with_own_partition,
+    with_stored_plan,
+)
+from lit_cfl.seeds import generator
+from lit_cfl.storage.checkpoint import Checkpoint, state_from_dict
+from lit_cfl.storage.config_file import stored_config
+from lit_cfl.storage.csv_log import Mark, unchanged
+from lit_cfl.storage.digests import require_undamaged
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+@dataclass(frozen=True, eq=False)
+class Placed:
+    """Newcomers and the models that the algorithm gives them.
+
+    Args:
+        assignment: models `[K, d]` and the cluster of each newcomer `[n]`, -1 = could not be placed (no data).
+        new: whether that cluster's model was made for newcomers, bool `[n]`; the run has none of that number then.
+        closeness: with the run's clusters `[n, clusters]`, larger is closer; None if the algorithm compares nothing.
+        test: scores on the newcomers' test data, those that were placed; None if there are none.
+        engine: makes modules of models.
+    """
+
+    assignment: Assignment
+    new: Tensor
+    closeness: Tensor | None
+    test: SplitScores | None
+    engine: Engine
+
+    def module(self, newcomer: int) -> LightningModule:
+        """A newcomer's LightningModule in evaluation mode.
+
+        Raises:
+            InputError: there is no such newcomer, or it could not be placed.
+        """
+        clusters = self.assignment.index
+        if not 0 <= newcomer < len(clusters):
+            raise InputError(f"there is no newcomer {newcomer}; there are 0 to {len(clusters) - 1}")
+        if clusters[newcomer] < 0:
+            raise InputError(f"newcomer {newcomer} has no model: it could not be placed; give it training data")
+        return self.engine.module(self.assignment.models[clusters[newcomer]]).eval()
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class SavedRun:
+    """What `load_run` gives.
+
+    Args:
+        path: the run directory.
+        config: `config.yaml`.
+        experiment: built from it.
+        round: the last round that was saved, 1 to T.
+        state: of the algorithm, then.
+        lists: who had what, then; None where no data shift.
+        mark: where `metrics.csv` ended then.
+    """
+
+    path: Path
+    config: Mapping[str, Any]
+    experiment: Experiment
+    round: int
+    state: State
+    lists: Mapping[str, Tensor] | None
+    mark: Mark
+
+    def __repr__(self) -> str:
+        tensors = {f.name: getattr(self.state, f.name) for f in fields(self.state)}
+        shapes = ", ".join(f"{name} {list(part.shape)}" for name, part in tensors.items() if isinstance(part, Tensor))
+        of = f"{type(self.experiment.algorithm).__name__}, round {self.round} of {self.experiment.rounds}"
+        return f"<SavedRun {self.path}: {of}; {shapes}>"
+
+    @property
+    def metrics(self) -> "DataFrame":
+        """`metrics.csv`: a row for each evaluated round; blanks are nan."""
+        unchanged(self.path / "metrics.csv", self.mark)
+        return _frame(self.path / "metrics.csv")
+
+    @property
+    def clients(self) -> "DataFrame":
+        """`clients.csv`: a row for each client, in their order; blanks are nan."""
+        return _frame(self._written_at_the_end("clients.csv"))
+
+    @property
+    def memberships(self) -> dict[str, np.ndarray]:
+        """`rounds` [R], `cluster` [R, clients] (-1 = none) and `true_cluster` [clients] (-1 = unknown)."""
+        with np.load(self._written_at_the_end("memberships.npz")) as arrays:
+            return dict(arrays)
+
+    def _written_at_the_end(self, name: str) -> Path:
+        if not (self.path / name).exists():
+            raise InputError(
+                f"{self.path} has no {name} yet: it is written at the end; go on with --resume {self.path}"
+            )
+        require_undamaged(self.path, name)
+        return self.path / name
+
+    @cached_property
+    def prepared(self) -> Prepared:
+        """The run's data, and an engine on this machine."""
+        return self.experiment.prepare(self.experiment.seeds[0])
+
+    @cached_property
+    def data(self) -> FederatedData:
+        """Who had what at the last round that was saved."""
+        data = self.prepared.data
+        return with_lists(data, self.lists) if self.lists else data
+
+    def served(self) -> Assignment:
+        """Which client uses which model `[clients]`."""
+        clients = torch.arange(self.prepared.data.num_clients)
+        return self.experiment.algorithm.serve(self.state, clients)
+
+    def module(self, cluster: int) -> LightningModule:
+        """A cluster's LightningModule in evaluation mode, ready for `lightning.Trainer().predict(module, loader)`."""
+        models = self.served().models
+        if not 0 <= cluster < len(models):
+            raise InputError(f"there is no cluster {cluster} in {self.path}; there are 0 to {len(models) - 1}")
+        return self.prepared.engine.module(models[cluster]).eval()
+
+    def assign(self, data: FederatedData) -> Placed:
+        """Places the clients of other data as newcomers, by the algorithm's own rule and from their training data."""
+        algorithm, engine = self.experiment.algorithm, self.prepared.engine
+        known = self.prepared.data.num_clients
+        data = data.behind(known)  # ids that the run does not know
+        clients = torch.arange(known, data.num_clients)
+        index = self.round - 1  # see `Round`
+        rng = generator(engine.seed, "assign", index)
+        state, info = algorithm.place(self.state, clients, engine.at(index, data), rng)
+        found = algorithm.serve(state, clients)
+        placed = found.index >= 0
+        test = None
+        if placed.any() and data.test.sizes.any():
+            test = score_clients(engine, found.models, found.index[placed], clients[placed], data, "test")
+        return Placed(found, self._unknown(found), info.closeness, test, engine)
+
+    def _unknown(self, found: Assignment) -> Tensor:
+        """Which clients were assigned a model that the run does not have, bool `[n]`."""
+        models = self.served().models
+        new = torch.ones(len(found.models), dtype=torch.bool)
+        both = min(len(models), len(found.models))
+        new[:both] = (found.models[:both] != models[:both]).any(1)  # a free number may be given anew
+        return (found.index >= 0) & new[found.index]
+
+
+def _frame(path: Path) -> "DataFrame":
+    from pandas import read_csv  # takes most of a second, and only notebooks need it
+
+    return read_csv(path)
+
+
+def load_run(path: Path | str, experiment: Experiment | None = None) -> SavedRun:
+    """Loads a run directory.
+
+    Args:
+        path: of the run (with several seeds, of one seed).
+        experiment: needed where the run was made in Python, so that its configuration names no classes.
+
+    Raises:
+        InputError: no run, or none that was saved yet.
+    """
+    path = Path(path)
+    config = stored_config(path)
+    if config is None:
+        raise InputError(f"{path} holds no run (no config.yaml)")
+    if experiment is None:
+        if config.get("made_in_python"):
+            raise InputError(
+                f"{path} was made in Python; give its experiment, too: load_run({str(path)!r}, experiment)"
+            )
+        from lit_cfl.config.parser import parse_run  # needs jsonargparse, which GPU machines may lack
+
+        words = ["--config", str(path / "config.yaml")]
+        announce_own_code(path, [path], code_folders(words, path))
+        experiment = parse_run(words, opened=path).experiment
+    content = Checkpoint(path).load()
+    if content is None:
+        seeds = sorted(part.name for part in path.glob("seed-*"))
+        hint = f"; give one of its seeds: {', '.join(seeds)}" if seeds else "; it was not saved yet"
+        raise InputError(f"{path} holds no checkpoint{hint}")
+    require_same_run(path, content)
+    experiment = with_own_partition(experiment, path, content)
+    try:
+        experiment = with_stored_plan(experiment, config)
+    except InputError:  # another machine than the one that trained: any plan can predict
+        experiment = replace(experiment, plan=None, device="auto")
+    require_agreement(path, json.loads(content["config"]), config, new_plan=True)
+    state = state_from_dict(experiment.algorithm.state_type, content["state"])
+    saved = SavedRun(
+        path, config, experiment, content["round"], state, content["lists"], content["tables"]["metrics.csv"]
+    )
+    require_same_data(path, content, saved.prepared)
+    return saved

@@ -1,0 +1,232 @@
+"""Follows one run: evaluates, writes its files, saves, and stops it early."""
+
+import json
+from collections.abc import Callable
+from importlib.metadata import version
+from time import monotonic
+from typing import Any
+
+import torch
+
+from lit_cfl.algorithms.base import Info, State
+from lit_cfl.clustering.cluster_scores import silhouette
+from lit_cfl.data.lists import lists_of, with_lists
+from lit_cfl.errors import Interrupted, noting
+from lit_cfl.evaluation import Evaluation, evaluate
+from lit_cfl.experiment import Prepared
+from lit_cfl.pictures.round_view import Look
+from lit_cfl.rounds import Round, Traffic
+from lit_cfl.runs.final_files import write_end
+from lit_cfl.runs.resume import require_agreement, require_same_data, require_same_run
+from lit_cfl.runs.rows import Row, cluster_rows, membership_arrays, shift_rows, snapshot, traffic_row
+from lit_cfl.runs.run_directory import RunDirectory
+from lit_cfl.runs.run_totals import Carried, due
+from lit_cfl.storage.checkpoint import Checkpoint, state_from_dict, state_to_dict
+from lit_cfl.storage.config_file import write_config
+from lit_cfl.tracking.artifacts import Models, cluster_models
+
+
+class Recorder:
+    """Runs a prepared experiment into its directory.
+
+    Args:
+        prepared: what to run.
+        directory: where its files go.
+        checkpoint: where its state goes.
+    """
+
+    def __init__(self, prepared: Prepared, directory: RunDirectory, checkpoint: Checkpoint) -> None:
+        self.prepared, self.directory, self.checkpoint = prepared, directory, checkpoint
+        self.experiment, self.engine = prepared.experiment, prepared.engine
+        self._recorded_plan = self.engine.plan
+        self.shifting = bool(self.experiment.data.shift)
+        self._begun = self._saved = monotonic()
+        self._seconds_before = 0.0  # of the processes that this one goes on from
+        self._after: Round | None = None  # what this process goes on from
+        self._latest: tuple[Round, Evaluation] | None = None
+        self._over = False  # whether the latest round is the last
+        self._unsaved: tuple[dict[str, Any], State] | None = None
+        self._carried = Carried()
+
+    @property
+    def completed(self) -> int:
+        """How many rounds are over when `run` begins."""
+        return 0 if self._after is None else self._after.number
+
+    def restore(self, saved: dict[str, Any], new_plan: bool) -> None:
+        """Goes on where a checkpoint was made.
+
+        Raises:
+            InputError: it is of another configuration, or (unless `new_plan`) of another plan.
+        """
+        require_same_run(self.directory.path, saved)
+        require_agreement(self.checkpoint.path, json.loads(saved["config"]), self.prepared.config(), new_plan)
+        require_same_data(self.checkpoint.path, saved, self.prepared)
+        self._carried = Carried.restored(saved)
+        self._seconds_before = saved["seconds"]
+        state = state_from_dict(self.experiment.algorithm.state_type, saved["state"])
+        data = with_lists(self.prepared.data, saved["lists"]) if saved["lists"] else self.prepared.data
+        self._after = Round(saved["round"] - 1, state, Info(), data, Traffic(*saved["traffic"]))
+
+    def run(self, *watchers: Callable[[Row], None]) -> str | None:
+        """The rounds that are left; each row goes to the watchers. Returns why the run stopped early, or None."""
+        rows = self.directory.rows
+        if self._after is not None and rows and rows[-1]["round"] == self._after.number:
+            reason = self._reason_to_stop(self._after.number)  # it may have been killed just before its end
+            if reason is not None:
+                return reason
+        since = self._begun
+        try:
+            for r in self.prepared.rounds(self._after):
+                self._write_tables(r)
+                self._compare(r)
+                last = r.number == self.experiment.rounds
+                if evaluated := last or r.number % self.experiment.evaluation.every == 0:
+                    row = self._add_row(r, monotonic() - since)
+                reason = self._reason_to_stop(r.number) if evaluated else None
+                self._over = last or reason is not None
+                if evaluated:
+                    for watcher in watchers:
+                        watcher(row)
+                    since = monotonic()
+                self._unsaved = self._content(r), r.state
+                if last or reason or monotonic() - self._saved >= self.experiment.checkpoint.every_seconds:
+                    self._save()
+                if reason:
+                    return reason
+        except Interrupted:
+            self._save()  # the last round that is whole
+            raise
+        return None
+
+    def _elapsed(self) -> float:
+        return self._seconds_before + monotonic() - self._begun
+
+    def _reason_to_stop(self, number: int) -> str | None:
+        stop = self.experiment.stop
+        if stop is None or number >= self.experiment.rounds:
+            return None
+        return stop.reason(self.directory.rows, self._elapsed(), self.engine.scores)
+
+    def _add_row(self, r: Round, training_seconds: float) -> Row:
+        """Evaluates a round, and writes its row."""
+        begun = monotonic()
+        row = self._evaluate(r) | {"time/training_seconds": training_seconds}
+        row |= {"time/evaluation_seconds": monotonic() - begun, "time/elapsed_seconds": self._elapsed()}
+        return self.directory.add_row(row)
+
+    def _evaluate(self, r: Round) -> Row:
+        """Evaluates a round; returns its row but for the clocks."""
+        evaluation = self._evaluation_of(r)
+        self._latest = r, evaluation
+        self._carried.take(r, evaluation, self.experiment.tracking.snapshots_every)
+        self.directory.clusters.append(cluster_rows(r.number, evaluation, r.info.clusters))
+        mib = self.engine.layout.num_columns * self.engine.plan.dtype.itemsize / 2**20
+        row: Row = {"round": r.number, "train/loss": r.info.loss} | evaluation.metrics | r.info.scores
+        return row | traffic_row(r, mib) | self._carried.row(self.shifting)
+
+    def _evaluation_of(self, r: Round) -> Evaluation:
+        with noting(lambda: f"in the evaluation of round {r.number}"):
+            return evaluate(
+                self.experiment.algorithm,
+                r.state,
+                self.engine,
+                r.data,
+                self.experiment.evaluation,
+                round=r.index,
+                before=self._carried.members,
+            )
+
+    def _write_tables(self, r: Round) -> None:
+        """What every round adds, evaluated or not."""
+        self._carried.count(r)
+        if r.moves:
+            self.directory.shifts.append(shift_rows(r.number, r.moves))
+        for name, found in r.info.tables.items():
+            self.directory.own[name].append({"round": r.number} | line for line in found)
+
+    def _compare(self, r: Round) -> None:
+        """Keeps what the algorithm found when it compared clients, the first time and then now and again."""
+        found, carried = r.info.similarity, self._carried
+        if found is None or not due(r.number, carried.compared, self.experiment.tracking.snapshots_every):
+            return
+        clusters = self.experiment.algorithm.serve(r.state, found.clients).index
+        carried.compared, carried.silhouette = r.number, silhouette(found.matrix, clusters)
+        self.directory.write_snapshot(r.number, snapshot(r, found, clusters))
+
+    def _content(self, r: Round) -> dict[str, Any]:
+        """What a checkpoint holds beside the state: all that the rest of the run depends on."""
+        return {
+            "version": version("lit-cfl"),
+            "config": json.dumps(self.prepared.config()),
+            "round": r.number,
+            "traffic": [r.traffic.down, r.traffic.up],
+            "fingerprint": self.prepared.fingerprint,
+            "lists": lists_of(r.data) if self.shifting else None,
+            "run_id": self.directory.run_id,
+            "environment": self.directory.environment,
+            "digests": dict(self.directory.digests),
+            "tables": self.directory.marks(),
+            "seconds": self._elapsed(),
+            **self._carried.content(),
+        }
+
+    def save_again(self) -> None:
+        """Saves what was restored, now under the present plan."""
+        if self._after is not None:
+            self._unsaved = self._content(self._after), self._after.state
+            self._save()
+
+    def _save(self) -> None:
+        if self._unsaved is not None:
+            content, state = self._unsaved
+            if self.engine.plan != self._recorded_plan:  # it ran out of memory
+                write_config(self.directory.path, self.prepared.config(), self.directory.run_id)
+                self._recorded_plan = self.engine.plan
+            self.directory.sync()
+            self.checkpoint.save(content, state_to_dict(state))
+            self._unsaved = None
+        self._saved = monotonic()
+
+    def finish(self, stopped: str | None) -> Row:
+        """Writes what is known at the end, and returns the summary."""
+        if self._latest is None:  # the process before this one ended between its last round and here
+            if self._after is None:
+                raise RuntimeError("finish() comes after run()")
+            self._latest = self._after, self._evaluation_of(self._after)
+        self._over = True
+        r, evaluation = self._latest
+        memberships = self._carried.memberships_with(r, evaluation)
+        return write_end(self.prepared, self.directory, r, evaluation, memberships, self._carried.best, stopped)
+
+    def look(self) -> Look | None:
+        """What there is to see after the latest evaluation; None where nothing is due."""
+        if self._latest is None or not (self._over or self._latest[0].number in self._carried.memberships):
+            return None
+        r, evaluation = self._latest
+        test = evaluation.scores.get("test")
+        kept = self._carried.memberships_with(r, evaluation)
+        tables = self.directory.own | ({"shift": self.directory.shifts} if self.shifting else {})
+        values = torch.empty(0) if test is None else test.of_clients()
+        return Look(
+            type(self.experiment.algorithm).__name__,
+            self.engine.scores[0],
+            r.number,
+            self._over,
+            memberships=lambda: membership_arrays(kept, r.data),
+            cluster=evaluation.index.numpy(),
+            true_cluster=r.data.true_clusters[evaluation.clients].numpy(),
+            values=values.numpy(),
+            clusters=list(cluster_rows(r.number, evaluation, r.info.clusters)),
+            metrics=(self.directory.metrics.path, self.directory.metrics.size),
+            snapshots=self.directory.path / "snapshots",
+            compared=self._carried.compared,
+            tables={name: (table.path, table.size) for name, table in tables.items()},
+        )
+
+    def models(self) -> Models:
+        """The models that clients use after the latest round, by cluster."""
+        if self._latest is None:
+            raise RuntimeError("models() comes after run()")
+        r, _ = self._latest
+        return cluster_models(self.experiment.algorithm, r.state, self.engine, r.data.population)

@@ -1,0 +1,147 @@
+"""Going on with a run: does what is asked agree with what was begun?"""
+
+import json
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from lit_cfl.engines.plan import PlanOptions
+from lit_cfl.errors import InputError
+from lit_cfl.experiment import Experiment, Prepared
+from lit_cfl.storage.config_file import recorded_run_id, stored_config
+from lit_cfl.storage.digests import damaged, digest_of
+
+_PLAN_OPTIONS = ("engine", "device", "precision", "deterministic", "plan")
+_CHANGES_NOTHING = "plan.rows_mib:"  # it only says how much is computed at once
+
+
+def finished_summary(path: Path, rounds: int) -> dict[str, Any] | None:
+    """`summary.json` of a run that has no round left to do; None where there is none, or it has to be made again.
+
+    Raises:
+        InputError: as `stored_config` does.
+    """
+    file = path / "summary.json"
+    if not file.exists() or stored_config(path) is None or damaged(path, [file.name]):
+        return None
+    try:
+        summary: dict[str, Any] = json.loads(file.read_text())
+        over = summary["round"] >= rounds or summary["stopped"]
+    except (ValueError, KeyError, TypeError):  # damaged: it can be made again
+        return None
+    return summary if over else None
+
+
+def with_own_partition(experiment: Experiment, path: Path, saved: Mapping[str, Any] | None) -> Experiment:
+    """The experiment with the run's own copy of a partition that was read from a file, which may be gone by now.
+
+    Args:
+        experiment: as configured.
+        path: the run directory.
+        saved: content of its checkpoint, which knows whether the copy is intact; None = there is none.
+    """
+    own = path / "partition.npz"
+    intact = own.exists() if saved is None else digest_of(own) == saved["digests"]["partition.npz"]
+    if experiment.data.partition_file is None or not intact:
+        return experiment
+    data = copy(experiment.data)
+    data.partition_file = own
+    return replace(experiment, data=data)
+
+
+def with_stored_code(experiment: Experiment, stored: Mapping[str, Any]) -> Experiment:
+    """The experiment with the folders of the user's own classes as the run recorded them, wherever it goes on."""
+    if "code" not in stored:
+        return experiment
+    return replace(experiment, config=experiment.described() | {"code": stored["code"]})
+
+
+def with_stored_plan(experiment: Experiment, stored: Mapping[str, Any]) -> Experiment:
+    """The experiment under the plan that was recorded.
+
+    Raises:
+        InputError: this machine cannot run the recorded plan, or it is none.
+    """
+    if not stored.get("plan"):
+        return experiment
+    try:
+        recorded = replace(experiment, plan=PlanOptions(**stored["plan"]))
+        recorded.chosen_plan()
+    except (InputError, TypeError) as error:
+        raise InputError(
+            f"the run was begun under plan {_in_words(stored['plan'])}, which this machine cannot run: {error}. "
+            "With --new_plan it goes on under a plan for this machine, and no more to the bit (docs/results.md)"
+        ) from error
+    return recorded
+
+
+def require_agreement(path: Path, stored: Mapping[str, Any], now: Mapping[str, Any], new_plan: bool) -> None:
+    """Refuses to go on with another configuration. More rounds are allowed; so is another plan if asked for.
+
+    Raises:
+        InputError: the differences, as `option: recorded -> asked`.
+    """
+    ignored = {"rounds", "code", "data_commit", *(_PLAN_OPTIONS if new_plan else ())}
+    found = [
+        line
+        for line in differences(stored, now)
+        if line.partition(".")[0].partition(":")[0] not in ignored and not line.startswith(_CHANGES_NOTHING)
+    ]
+    if found:
+        raise InputError(
+            f"{path} was begun with another configuration: {'; '.join(found)}. Leave these as they were, "
+            "or start a new run with --run_dir (where only the plan differs, --new_plan goes on)"
+        )
+    if now["rounds"] < stored.get("rounds", 0):
+        raise InputError(
+            f"{path} was begun with {stored['rounds']} rounds, {now['rounds']} are fewer; give as many or more"
+        )
+
+
+def require_same_run(path: Path, saved: Mapping[str, Any]) -> None:
+    """Refuses a checkpoint and a configuration that are of two runs. Raises InputError that names both files."""
+    run_id = recorded_run_id(path)
+    if saved["run_id"] != run_id:
+        raise InputError(
+            f"{path / 'checkpoint.pt'} is of run {saved['run_id']}, {path / 'config.yaml'} of run {run_id}: "
+            "one of them comes from another directory; put the original back"
+        )
+
+
+def require_same_data(path: Path, saved: Mapping[str, Any], prepared: Prepared) -> None:
+    """Refuses other data or another initial model than the checkpoint's, which a configuration need not show.
+
+    Raises:
+        InputError: naming what differs.
+    """
+    for what, now in prepared.fingerprint.items():
+        if saved["fingerprint"].get(what) != now:
+            raise InputError(f"{path} was made with another {what}; give the same data and model as then")
+
+
+def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """`option: stored -> now` for each option that differs, by dotted name."""
+    before, after = _flat(stored), _flat(now)
+    names = [name for name in dict.fromkeys([*before, *after]) if before.get(name) != after.get(name)]
+    return [f"{name}: {_shown(before, name)} -> {_shown(after, name)}" for name in names]
+
+
+def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in config.items():
+        name = f"{prefix}{key}"
+        if isinstance(value, Mapping) and value:
+            flat |= _flat(value, f"{name}.")
+        else:
+            flat[name] = json.loads(json.dumps(value, default=str))  # tuples and lists are the same to YAML
+    return flat
+
+
+def _shown(flat: Mapping[str, Any], name: str) -> str:
+    return str(flat[name]) if name in flat else "(not set)"
+
+
+def _in_words(plan: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in plan.items())

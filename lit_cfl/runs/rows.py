@@ -1,0 +1,127 @@
+"""What stands in the files of a run: from evaluations and states to arrays and rows."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lit_cfl.algorithms.base import Similarity
+from lit_cfl.data import FederatedData
+from lit_cfl.data.shift import Moves
+from lit_cfl.evaluation import Evaluation
+from lit_cfl.rounds import Round
+
+Row = dict[str, Any]
+_MAX_SNAPSHOT_CLIENTS = 2000
+_ROWS_AT_ONCE = 10_000
+_NONE = -1  # of a number of a cluster
+
+
+def members(evaluation: Evaluation, num_clients: int) -> Tensor:
+    members = torch.full((num_clients,), -1)
+    members[evaluation.clients] = evaluation.index
+    return members
+
+
+def membership_arrays(memberships: Mapping[int, Tensor], data: FederatedData) -> dict[str, np.ndarray]:
+    return {
+        "rounds": np.array(list(memberships)),
+        "cluster": torch.stack(list(memberships.values())).numpy().astype(np.int32),
+        "true_cluster": data.true_clusters.numpy().astype(np.int32),
+    }
+
+
+def snapshot(r: Round, similarity: Similarity, clusters: Tensor) -> dict[str, np.ndarray]:
+    step = -(-len(clusters) // _MAX_SNAPSHOT_CLIENTS)
+    matrix, clients = similarity.matrix[::step, ::step], similarity.clients[::step]
+    return {
+        "clients": clients.numpy(),
+        "similarity": matrix.numpy().astype(np.float16),
+        "projection": _plane(matrix).numpy().astype(np.float16),
+        "cluster": clusters[::step].numpy(),
+        "true_cluster": r.data.true_clusters[clients].numpy(),
+        "compared": np.array(len(clusters)),
+    }
+
+
+def _plane(similarity: Tensor) -> Tensor:
+    """The two main coordinates of the clients `[n, 2]`: classical scaling of the similarity."""
+    from scipy.linalg import eigh
+
+    centred = similarity.double() - similarity.double().mean(0)
+    centred = centred - centred.mean(1, keepdim=True)
+    last = len(centred) - 1
+    values, vectors = eigh(centred.numpy(), subset_by_index=[max(last - 1, 0), last])  # all take 4 times as long
+    plane = torch.from_numpy(vectors * np.sqrt(values.clip(min=0))).flip(1)
+    plane *= plane.gather(0, plane.abs().argmax(0, keepdim=True)).sign()  # an eigenvector has no sign of its own
+    return torch.nn.functional.pad(plane, (0, 2 - plane.shape[1]))
+
+
+def cluster_rows(round: int, evaluation: Evaluation, known: Mapping[str, Tensor]) -> Iterator[Row]:
+    """A row a cluster; `known` holds what the algorithm says of each: further columns `[K]`."""
+    test = evaluation.scores.get("test")
+    for cluster in evaluation.index.unique().tolist():
+        mine = evaluation.index == cluster
+        row: Row = {"round": round, "cluster": cluster, "size": int(mine.sum())}
+        if test is not None and int(test.count[mine].sum()):
+            row |= {
+                "n_test": int(test.count[mine].sum()),
+                **test.weighted(mine),
+                "loss": float(test.loss[mine].sum() / test.count[mine].sum()),
+            }
+        more = {name: values[cluster].item() for name, values in known.items() if cluster < len(values)}
+        yield row | {name: value for name, value in more.items() if value != _NONE}
+
+
+def traffic_row(r: Round, mib: float) -> Row:
+    """Models sent, since the start and in this round.
+
+    Args:
+        mib: size of a model.
+    """
+    return {
+        "traffic/models_down": r.traffic.down,
+        "traffic/models_up": r.traffic.up,
+        "traffic/mib": (r.traffic.down + r.traffic.up) * mib,
+        "traffic/round_models_down": r.info.down,
+        "traffic/round_models_up": r.info.up,
+        "traffic/round_mib": (r.info.down + r.info.up) * mib,
+    }
+
+
+def shift_rows(round: int, moves: Sequence[Moves]) -> Iterator[Row]:
+    """A row a client that a shift touched; what is not known is None."""
+    for moved in moves:
+        columns = (moved.clients, moved.partners, moved.examples, moved.before, moved.after)
+        for client, partner, examples, before, after in torch.stack(columns, dim=1).tolist():
+            yield {
+                "round": round,
+                "shift": moved.what,
+                "client": client,
+                "partner": partner if partner >= 0 else None,
+                "examples": examples,
+                "cluster_before": before if before >= 0 else None,
+                "cluster_after": after if after >= 0 else None,
+            }
+
+
+def client_rows(data: FederatedData, evaluations: Sequence[Evaluation], num_scores: int = 1) -> Iterator[list[Any]]:
+    """A row a client, ordered by id, made in blocks; what is not known is None."""
+    cluster = torch.full((data.num_clients,), -1)
+    figures = torch.full((data.num_clients, num_scores + 1), float("nan"), dtype=torch.float64)  # the scores, the loss
+    for evaluation in evaluations:
+        cluster[evaluation.clients] = evaluation.index
+        test = evaluation.scores.get("test")
+        if test is not None:
+            of_each = [*map(test.of_clients, range(num_scores)), test.loss / test.count]
+            figures[evaluation.clients] = torch.stack(of_each, dim=1)
+    newcomers = torch.zeros_like(cluster) if data.newcomers is None else data.newcomers.long()
+    whole = torch.stack([cluster, data.true_clusters, data.train.sizes, data.validation.sizes, data.test.sizes], 1)
+    for start in range(0, data.num_clients, _ROWS_AT_ONCE):
+        block = slice(start, start + _ROWS_AT_ONCE)
+        columns = (whole[block].tolist(), figures[block].tolist(), newcomers[block].tolist())
+        for k, (counts, known, newcomer) in enumerate(zip(*columns, strict=True)):
+            found, true = (None if number < 0 else number for number in counts[:2])
+            yield [start + k, found, true, *counts[2:], *known, newcomer]

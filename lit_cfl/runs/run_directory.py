@@ -1,0 +1,265 @@
+"""The files of a run. `docs/results.md` explains each of them and every column."""
+
+import csv
+import json
+import os
+import platform
+import re
+import secrets
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from importlib.metadata import PackageNotFoundError, version
+from io import TextIOWrapper
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+import torch
+
+from lit_cfl.data import FederatedData
+from lit_cfl.data.partition_file import save_partition
+from lit_cfl.errors import InputError
+from lit_cfl.metric_names import SHIFTS, client_columns, cluster_columns, metric_columns
+from lit_cfl.scores import CLASSIFIER, Scores
+from lit_cfl.storage.atomic_writes import write_atomically, write_errors_named, write_json
+from lit_cfl.storage.config_file import recorded_run_id, refuse_used, write_config
+from lit_cfl.storage.csv_log import Mark, Table, blank_nan, read_table, unchanged
+from lit_cfl.storage.digests import SUMS, digest_of, write_sums
+
+_PARTITION = "partition.npz"
+_FILES = (
+    "config.yaml",
+    "environment.json",
+    _PARTITION,
+    "metrics.csv",
+    "clusters.csv",
+    "shift.csv",
+    "clients.csv",
+    "memberships.npz",
+    "checkpoint.pt",
+    "summary.json",
+    SUMS,
+)
+_PACKAGES = ("lit-cfl", "torch", "lightning", "numpy", "scikit-learn", "scipy")
+
+
+def default_run_directory(name: str) -> Path:
+    """`runs/<name>-<time>`, a path that is not there yet."""
+    base = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    number = 1
+    path = base
+    while path.exists():
+        number += 1
+        path = base.with_name(f"{base.name}-{number}")
+    return path
+
+
+class RunDirectory:
+    """Writes the files of one run. `create` or `reopen` comes first.
+
+    Args:
+        path: a directory that this process holds.
+        score_columns: further columns of `metrics.csv`, the algorithm's own.
+        tables: columns after `round` of the algorithm's own tables, by name.
+        shifting: whether the run logs shifts, too.
+        scores: of the task.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        score_columns: Sequence[str] = (),
+        tables: Mapping[str, Sequence[str]] | None = None,
+        shifting: bool = False,
+        scores: Scores = CLASSIFIER,
+    ) -> None:
+        self.path, self.scores = path, scores
+        self.metrics = Table(path / "metrics.csv", (*metric_columns(scores), *score_columns))
+        self.clusters = Table(path / "clusters.csv", cluster_columns(scores))
+        self.shifts = Table(path / "shift.csv", SHIFTS)
+        own = (tables or {}).items()
+        self.own = {name: Table(path / f"{name}.csv", ("round", *columns)) for name, columns in own}
+        logs = [self.shifts] if shifting else []
+        self._tables = [self.metrics, self.clusters, *logs, *self.own.values()]
+        self.rows: list[dict[str, Any]] = []  # of metrics.csv
+        self.run_id = ""  # for trackers, the same after every resume
+        self.environment: dict[str, Any] = {}  # content of environment.json
+        self.digests: dict[str, str] = {}  # of partition.npz and the snapshots, by name
+
+    def create(self, config: Mapping[str, Any], data: FederatedData | None = None) -> None:
+        """Starts a new run. `config.yaml`, which makes the directory one, comes last.
+
+        Raises:
+            InputError: a run lives here already.
+        """
+        refuse_used(self.path)
+        self.discard()  # of a run that left no config
+        self.run_id = secrets.token_hex(4)
+        self._start(data)
+        write_config(self.path, config, self.run_id)
+
+    def _start(self, data: FederatedData | None) -> None:
+        """Writes what there is before the first round."""
+        for table in self._tables:
+            table.start()
+        self.rows, self.digests = [], {}
+        self._write_environment(environment() | {"run_id": self.run_id})
+        self._write_partition(data)
+
+    def reopen(self, config: Mapping[str, Any], data: FederatedData, saved: Mapping[str, Any] | None) -> int:
+        """Goes on with a run: its files are brought back to where its checkpoint was made.
+
+        Args:
+            config: as it shall be from now on.
+            data: before any shift.
+            saved: content of the checkpoint; None = the run starts again.
+
+        Returns:
+            the round of the last row before that, 0 if there was none: rows up to it will be made again.
+
+        Raises:
+            InputError: a file that cannot be made again is not as it was written.
+        """
+        self.run_id = recorded_run_id(self.path)
+        written = self.metrics.path.read_bytes() if self.metrics.path.exists() else b""
+        if saved is not None:
+            self._require_unchanged(saved)
+        else:
+            self._require_own_config()
+        with write_errors_named(self.path / SUMS):
+            (self.path / SUMS).unlink(missing_ok=True)  # it is not over
+        if saved is None:
+            self._start(data)
+        else:
+            self._restore(saved, data)
+        write_config(self.path, config, self.run_id)
+        rounds = [int(line) for line in re.findall(rb"^(\d+),", written, flags=re.MULTILINE)]
+        return max(rounds, default=0)
+
+    def _require_unchanged(self, saved: Mapping[str, Any]) -> None:
+        """Raises InputError where something that cannot be made again is not as the checkpoint says."""
+        for table in self._tables:
+            unchanged(table.path, saved["tables"][table.path.name])
+        for name, digest in saved["digests"].items():
+            if name != _PARTITION and digest_of(self.path / name) != digest:
+                raise InputError(
+                    f"{self.path / name} was changed, damaged or lost; put a copy back, "
+                    "or remove checkpoint.pt to start again at round 1"
+                )
+
+    def _require_own_config(self) -> None:
+        """Raises InputError where `config.yaml` is of another run than `environment.json`, and no checkpoint tells."""
+        file = self.path / "environment.json"
+        try:
+            found = json.loads(file.read_text())["run_id"]
+        except (OSError, ValueError, KeyError, TypeError):
+            return  # it is made again
+        if found != self.run_id:
+            raise InputError(
+                f"{file} is of run {found}, {self.path / 'config.yaml'} of run {self.run_id}: "
+                "one of them comes from another directory; put the original back"
+            )
+
+    def _restore(self, saved: Mapping[str, Any], data: FederatedData) -> None:
+        self.digests = dict(saved["digests"])
+        for table in self._tables:
+            table.cut_back(saved["tables"][table.path.name])
+        self.rows = read_table(self.metrics.path)
+        self._write_environment(saved["environment"])
+        if digest_of(self.path / _PARTITION) != self.digests.get(_PARTITION):
+            self._write_partition(data)
+
+    def _write_environment(self, content: dict[str, Any]) -> None:
+        self.environment = content
+        write_json(self.path / "environment.json", content)
+
+    def _write_partition(self, data: FederatedData | None) -> None:
+        if data is not None:
+            save_partition(self.path / _PARTITION, data)
+            self._note(_PARTITION)
+
+    def _note(self, name: str) -> None:
+        digest = digest_of(self.path / name)
+        if digest is not None:
+            self.digests[name] = digest
+
+    def discard(self) -> None:
+        """Removes the files made so far, `config.yaml` first."""
+        for path in (*(self.path / name for name in _FILES), *(table.path for table in self._tables)):
+            with write_errors_named(path):
+                path.unlink(missing_ok=True)
+
+    def conclude(self, rows: Iterable[str]) -> None:
+        """Writes the digests of all files: from now on the run is over.
+
+        Args:
+            rows: names of the files in `rows/`.
+        """
+        files = [name for name in _FILES if name != SUMS] + [table.path.name for table in self._tables]
+        pictures = [f"pictures/{file.name}" for file in (self.path / "pictures").glob("[!.]*.*")]
+        named = {*files, *pictures, *self.digests, *(f"rows/{name}" for name in rows)}
+        write_sums(self.path, [name for name in named if (self.path / name).is_file()], self.run_id)
+
+    def sync(self) -> None:
+        """Waits until the tables are on the disk: a checkpoint names their ends."""
+        for table in self._tables:
+            with write_errors_named(table.path), table.path.open("rb") as file:
+                os.fsync(file.fileno())
+
+    def marks(self) -> dict[str, Mark]:
+        """Where the tables end now."""
+        return {table.path.name: table.mark() for table in self._tables}
+
+    def add_row(self, row: Mapping[str, Any]) -> dict[str, Any]:
+        """Appends a row to `metrics.csv`; nan and missing values are left blank. Returns the row as written."""
+        unknown = row.keys() - set(self.metrics.columns)
+        if unknown:
+            raise KeyError(f"{sorted(unknown)} are no columns of metrics.csv; name them in score_columns")
+        whole = {column: blank_nan(row.get(column)) for column in self.metrics.columns}
+        self.metrics.append([whole])
+        self.rows.append(whole)
+        return whole
+
+    def write_clients(self, rows: Iterable[Sequence[Any]]) -> None:
+        """Writes `clients.csv` whole, row by row."""
+
+        def write(file: IO[bytes]) -> None:
+            text = TextIOWrapper(file, newline="")
+            writer = csv.writer(text, lineterminator="\n")
+            writer.writerow(client_columns(self.scores))
+            writer.writerows([blank_nan(value) for value in row] for row in rows)
+            text.detach()
+
+        write_atomically(self.path / "clients.csv", write)
+
+    def write_snapshot(self, round: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Writes `snapshots/<round>.npz`, which the checkpoints from now on name with its digest."""
+        name = f"snapshots/{round}.npz"
+        self.write_arrays(name, arrays)
+        self._note(name)
+
+    def write_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
+        """Writes a compressed `.npz`."""
+        target = self.path / name
+        with write_errors_named(target.parent):
+            target.parent.mkdir(exist_ok=True)
+        write_atomically(target, lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]  # numpy's stub takes every keyword for allow_pickle
+
+
+def environment() -> dict[str, Any]:
+    """Versions and hardware, nothing personal."""
+    found: dict[str, str | None] = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = None
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "python": sys.version.split()[0],
+        "system": platform.system(),
+        "machine": platform.machine(),
+        "gpus": gpus,
+        "packages": found,
+    }

@@ -1,0 +1,90 @@
+"""What a run carries from round to round beside its algorithm's state, and its checkpoints with it."""
+
+from collections.abc import Mapping
+from copy import copy
+from dataclasses import dataclass, field, fields
+from math import isnan
+from typing import Any
+
+from torch import Tensor
+
+from lit_cfl.evaluation import Evaluation, SplitScores
+from lit_cfl.rounds import Round
+from lit_cfl.runs.rows import Row, members
+
+
+@dataclass
+class Carried:
+    """What the rest of a run's files depends on.
+
+    Args:
+        members: cluster of each client at the last evaluation, int64 `[clients]`, -1 = none; None before the first one.
+        memberships: the same for some rounds, by number.
+        best: test figure of each score by its name, among evaluations that cover every client.
+        silhouette, skipped, shifted: not in a row yet; `shifted` are clients and examples.
+        compared: number of the round of the last snapshot.
+    """
+
+    members: Tensor | None = None
+    memberships: dict[int, Tensor] = field(default_factory=dict)
+    best: dict[str, float] = field(default_factory=dict)
+    silhouette: float | None = None
+    skipped: int = 0
+    compared: int | None = None
+    shifted: list[int] = field(default_factory=lambda: [0, 0])
+
+    @classmethod
+    def restored(cls, saved: Mapping[str, Any]) -> "Carried":
+        """What a checkpoint holds."""
+        return cls(**{part.name: saved[part.name] for part in fields(cls)})
+
+    def content(self) -> dict[str, Any]:
+        """What a checkpoint shall hold, whatever the next rounds change."""
+        return {name: copy(value) for name, value in vars(self).items()}
+
+    def count(self, r: Round) -> None:
+        """Counts who was skipped in a round, and what shifted."""
+        self.skipped += r.info.skipped
+        for moved in r.moves:
+            self.shifted = [self.shifted[0] + len(moved.clients), self.shifted[1] + int(moved.examples.sum())]
+
+    def row(self, shifting: bool) -> Row:
+        """What the rounds since the row before add to the next one; counting begins anew."""
+        row: Row = {"clients/skipped": self.skipped, "clusters/silhouette": self.silhouette}
+        if shifting:
+            row |= {"shift/clients": self.shifted[0], "shift/examples": self.shifted[1]}
+        self.skipped, self.silhouette, self.shifted = 0, None, [0, 0]
+        return row
+
+    def take(self, r: Round, evaluation: Evaluation, every: int) -> None:
+        """Takes in an evaluation.
+
+        Args:
+            every: rounds between two memberships that are kept.
+        """
+        test = evaluation.scores.get("test")
+        if evaluation.full_coverage and test is not None:
+            self._keep_best(test)
+        self.members = members(evaluation, r.data.num_clients)
+        if due(r.number, max(self.memberships, default=None), every):
+            self.memberships[r.number] = self.members
+
+    def _keep_best(self, test: SplitScores) -> None:
+        weighted = test.weighted()
+        for score in test.scores:
+            new, old = weighted[score.name], self.best.get(score.name)
+            if not isnan(new) and (old is None or score.better(new, old)):
+                self.best[score.name] = new
+
+    def memberships_with(self, r: Round, evaluation: Evaluation) -> dict[int, Tensor]:
+        """Those kept, and those of the latest round."""
+        return self.memberships | {r.number: members(evaluation, r.data.num_clients)}
+
+
+def due(number: int, last: int | None, every: int) -> bool:
+    """Whether a new stretch of `every` rounds has begun since the last time.
+
+    Args:
+        number, last: of two rounds, from 1: with 10, stretches are 1 to 10, 11 to 20, and so on.
+    """
+    return last is None or (number - 1) // every > (last - 1) // every

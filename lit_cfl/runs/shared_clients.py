@@ -1,0 +1,82 @@
+"""Two runs compared over the clients that both score: a client without a model is scored by one of them alone."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from math import isclose
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from lit_cfl.scores import ACCURACY, Score
+from lit_cfl.storage.csv_log import read_table
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The clients of a run that took part in training and were scored on test data in the last round.
+
+    Args:
+        sizes: test examples of each client.
+        values: its score.
+        by_size: whether a client weighs as much as it has examples; not where tokens weigh, or a mean is transformed.
+    """
+
+    sizes: Mapping[int, int]
+    values: Mapping[int, float]
+    by_size: bool = True
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Two runs, or two runs a seed, over the clients that both score; means over the seeds.
+
+    Args:
+        clients: how many both score.
+        mine, others: the figures of each over them; see `figures`.
+    """
+
+    clients: float
+    mine: Row
+    others: Row
+
+
+def scores_everyone(summary: Row) -> bool:
+    """Whether a run scored every client in training in its last round."""
+    return bool(summary["clients/evaluated"] == summary["clusters/assigned"] + summary["clusters/unobserved"])
+
+
+def read_scored(path: Path, summary: Row, score: Score = ACCURACY) -> Scored:
+    """Who was scored, from `clients.csv` of a run directory with this summary."""
+    rows = [row for row in read_table(path / "clients.csv") if row[score.name] is not None and not row["newcomer"]]
+    sizes, values = ({row["client"]: row[column] for row in rows} for column in ("n_test", score.name))
+    whole = summary[f"test/weighted_{score.name}"]
+    by_size = bool(rows) and isclose(fmean(values.values(), sizes.values()), whole, rel_tol=1e-6)
+    return Scored(sizes, values, by_size)
+
+
+def figures(scored: Scored, clients: Collection[int], score: Score = ACCURACY) -> Row:
+    """What `metrics.csv` says of the test data, over some of the clients; None where that is not known."""
+    values = [scored.values[client] for client in clients]
+    names = [f"test/{mean}_{score.name}" for mean in ("weighted", "mean", "worst10")]
+    if not values:
+        return dict.fromkeys(names)
+    weighted = fmean(values, [scored.sizes[client] for client in clients]) if scored.by_size else None
+    worst = sorted(values, reverse=not score.higher_is_better)[: max(1, len(values) // 10)]
+    return dict(zip(names, (weighted, fmean(values), fmean(worst)), strict=True))
+
+
+def over_shared(pairs: Sequence[tuple[Scored, Scored]], score: Score = ACCURACY) -> Shared | None:
+    """Compares a run with another, under one seed or several; None where they score the same clients anyway."""
+    if all(mine.values.keys() == others.values.keys() for mine, others in pairs):
+        return None
+    shared = [sorted(mine.values.keys() & others.values.keys()) for mine, others in pairs]
+    of_mine = [figures(mine, both, score) for (mine, _), both in zip(pairs, shared, strict=True)]
+    of_others = [figures(others, both, score) for (_, others), both in zip(pairs, shared, strict=True)]
+    return Shared(fmean(map(len, shared)), _means(of_mine), _means(of_others))
+
+
+def _means(rows: Sequence[Row]) -> Row:
+    columns = {name: [row[name] for row in rows] for name in rows[0]}
+    return {name: None if None in values else fmean(values) for name, values in columns.items()}

@@ -1,0 +1,61 @@
+"""Writing files so that they are whole or not there, and that a full disk is an error in words."""
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from math import isfinite
+from pathlib import Path
+from typing import IO, Any
+
+from lit_cfl.errors import SaveError
+
+_UNFINISHED = ".lit-cfl.tmp"  # ends the name of a file that is not complete yet
+
+
+@contextmanager
+def write_errors_named(path: Path) -> Iterator[None]:
+    """Within the block, what the system says of a file or folder becomes a `SaveError` that names it."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        failure = error.__context__ if isinstance(error, RuntimeError) else error  # torch.save hides the system's error
+        if isinstance(failure, OSError):
+            raise SaveError(f"{path} could not be written ({failure.strerror})") from error
+        raise
+
+
+def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Writes a file so that a reader sees the old content or the whole new one, whatever happens meanwhile.
+
+    Raises:
+        SaveError: it could not be written; the old file is as it was.
+    """
+    temporary = path.with_name(f".{path.name}{_UNFINISHED}")
+    with write_errors_named(path):
+        try:
+            with temporary.open("wb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+            raise
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Removes what a process that was killed while it wrote has left in a folder."""
+    for file in folder.glob(f".*{_UNFINISHED}"):
+        with write_errors_named(file):
+            file.unlink(missing_ok=True)
+
+
+def write_json(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes a JSON file; numbers that are not finite become null."""
+    finite = {
+        key: None if isinstance(value, float) and not isfinite(value) else value for key, value in content.items()
+    }
+    text = json.dumps(finite, indent=2, allow_nan=False) + "\n"
+    write_atomically(path, lambda file: file.write(text.encode()))

@@ -1,0 +1,183 @@
+"""Saving a run's state, without pickled code and never half.
+
+A file appears under its name only when it is complete on the disk. A state is saved as `{field: value}`; tensors
+that are views are cloned, for a view would save all of its storage. Fields that map clients to models
+(`dict[int, Tensor]`) are saved incrementally: a file a model in `rows/`, written only where the model is another
+tensor than at the save before. `checkpoint.pt` names these files with their digests and is renamed last. A file with
+a bit that is not as it was written is refused.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from hashlib import sha256
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from zipfile import ZipFile
+
+import torch
+from torch import Tensor
+
+from lit_cfl.algorithms.base import State
+from lit_cfl.errors import InputError
+from lit_cfl.storage.atomic_writes import write_atomically, write_errors_named
+
+FORMAT = 3  # of a run directory; noted in config.yaml and checkpoint.pt
+_ROW = re.compile(r"\w+-\d+-\d+\.pt")  # field, client and round
+
+
+def require_format(path: Path, found: object) -> None:
+    """Refuses a run of another format.
+
+    Args:
+        path: of the file that tells.
+        found: the number in it; None = none, as in `config.yaml` before 0.2.0.
+
+    Raises:
+        InputError: naming the version that reads it.
+    """
+    if found != FORMAT:
+        earlier = found is None or (isinstance(found, int) and found < FORMAT)
+        raise InputError(
+            f"{path} is of a run of {'Lit-CFL 0.1.0' if earlier else 'a later version'}, whose files this version "
+            f"does not read (its format is {FORMAT}); use {'0.1.0' if earlier else 'that version'}"
+        )
+
+
+def state_to_dict(state: State) -> dict[str, Any]:
+    """A state's fields by name, ready for `torch.save`."""
+    return {field.name: _compact(getattr(state, field.name)) for field in fields(state)}
+
+
+def state_from_dict(state_type: type, values: dict[str, Any]) -> State:
+    """The state with these fields. Raises InputError where the fields are others than the class has now."""
+    names = {field.name for field in fields(state_type)}
+    if names != values.keys():
+        raise InputError(
+            f"{state_type.__name__} has the fields {sorted(names)}, the saved state {sorted(values)}: "
+            "the algorithm was changed since; put it back, or start a new run"
+        )
+    return state_type(**values)
+
+
+@dataclass(frozen=True, eq=False)
+class _SavedRow:
+    """A client's model and its file in `rows/`."""
+
+    row: Tensor
+    name: str
+    digest: str
+
+
+class Checkpoint:
+    """`checkpoint.pt` of one run directory, and the files in `rows/` that it names."""
+
+    def __init__(self, directory: Path) -> None:
+        self.path, self.rows = directory / "checkpoint.pt", directory / "rows"
+        self._written: dict[str, dict[int, _SavedRow]] = {}  # by field and client
+
+    @property
+    def row_files(self) -> list[str]:
+        """Names of the files in `rows/` that belong to the checkpoint, in no order."""
+        return [saved.name for rows in self._written.values() for saved in rows.values()]
+
+    def save(self, content: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+        """Saves plain values and a state's fields. Raises SaveError; the checkpoint before is intact then."""
+        by_client = {name: value for name, value in state.items() if _is_per_client(value)}
+        written = {name: self._save_rows(name, rows, int(content["round"])) for name, rows in by_client.items()}
+        plain = {name: value for name, value in state.items() if name not in by_client}
+        files = {
+            name: {client: [saved.name, saved.digest] for client, saved in rows.items()}
+            for name, rows in written.items()
+        }
+        whole = {**content, "format": FORMAT, "state": plain, "rows": files}
+        write_atomically(self.path, lambda file: torch.save(whole, file))
+        self._written = written
+        self.remove_superseded()
+
+    def _save_rows(self, field: str, rows: Mapping[int, Tensor], round: int) -> dict[int, _SavedRow]:
+        before, now = self._written.get(field, {}), {}
+        with write_errors_named(self.rows):
+            self.rows.mkdir(exist_ok=True)
+        for client, row in rows.items():
+            saved = before.get(client)
+            if saved is None or saved.row is not row:
+                saved = self._save_row(row, f"{field}-{client}-{round}.pt")
+            now[client] = saved
+        return now
+
+    def _save_row(self, row: Tensor, name: str) -> _SavedRow:
+        file = BytesIO()
+        torch.save(_compact(row), file)
+        write_atomically(self.rows / name, lambda opened: opened.write(file.getbuffer()))
+        return _SavedRow(row, name, sha256(file.getbuffer()).hexdigest())
+
+    def remove_superseded(self) -> None:
+        """Removes rows that the checkpoint does not name, such as a killed process leaves behind."""
+        named = set(self.row_files)
+        for file in self.rows.glob("*.pt"):
+            if _ROW.fullmatch(file.name) and file.name not in named:
+                with write_errors_named(file):
+                    file.unlink(missing_ok=True)
+
+    def load(self) -> dict[str, Any] | None:
+        """What `save` saved, with the whole state under `state`; None if nothing was saved. No code in a file is run.
+
+        Raises:
+            InputError: a file that was changed, damaged or lost, is not ours, or of another format.
+        """
+        if not self.path.exists():
+            return None
+        content = self._read()
+        if not isinstance(content, dict) or not content.keys() >= {"format", "state", "rows"}:
+            raise InputError(f"{self.path} is no checkpoint of Lit-CFL; remove it to start again at round 1")
+        require_format(self.path, content["format"])
+        for field, files in content["rows"].items():
+            self._written[field] = {client: self._load_row(*named) for client, named in files.items()}
+            content["state"][field] = {client: saved.row for client, saved in self._written[field].items()}
+        return content
+
+    def _read(self) -> Any:
+        try:
+            with ZipFile(self.path) as archive:  # torch.load does not look at the checksums
+                intact = archive.testzip() is None
+            if intact:
+                return torch.load(self.path, weights_only=True, map_location="cpu")
+        except Exception as error:  # a damaged file makes torch raise nearly anything
+            raise InputError(_unreadable(self.path)) from error
+        raise InputError(_unreadable(self.path))
+
+    def _load_row(self, name: str, digest: str) -> _SavedRow:
+        if not _ROW.fullmatch(name):
+            raise InputError(f"{self.path} names {name!r}, which is no file of rows/: it is no checkpoint of Lit-CFL")
+        try:
+            data = (self.rows / name).read_bytes()
+        except OSError as error:
+            raise InputError(_unreadable(self.rows / name)) from error
+        if sha256(data).hexdigest() != digest:
+            raise InputError(_unreadable(self.rows / name))
+        return _SavedRow(torch.load(BytesIO(data), weights_only=True, map_location="cpu"), name, digest)
+
+
+def _unreadable(path: Path) -> str:
+    return (
+        f"{path} cannot be read: it is truncated, damaged, or no file of Lit-CFL; "
+        "put a copy back, or remove checkpoint.pt to start again at round 1"
+    )
+
+
+def _is_per_client(value: Any) -> bool:
+    whole = isinstance(value, dict) and bool(value)
+    return whole and all(isinstance(key, int) and isinstance(row, Tensor) for key, row in value.items())
+
+
+def _compact(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        whole = value.numel() * value.element_size() == value.untyped_storage().nbytes()
+        return value if whole else value.clone()
+    if isinstance(value, dict) and not _is_per_client(value):
+        return {key: _compact(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_compact(item) for item in value]
+    return value

@@ -1,0 +1,64 @@
+"""Writes and reads `config.yaml` of a run directory: its format, the options, and last the run and a digest."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lit_cfl.errors import InputError
+from lit_cfl.storage.checkpoint import FORMAT, require_format
+from lit_cfl.storage.digests import read_sealed, write_sealed
+
+
+def stored_config(path: Path) -> dict[str, Any] | None:
+    """`config.yaml` of a run directory; None if there is none.
+
+    Raises:
+        InputError: it is not as it was written, or of a run of another format.
+    """
+    file = path / "config.yaml"
+    if not file.exists():
+        return None
+    _refuse_earlier(file)
+    config = yaml.safe_load(read_sealed(file)[0])
+    if not isinstance(config, dict):
+        raise InputError(f"{file} holds no configuration; put the original back, or start a new run")
+    require_format(file, config.pop("format", None))
+    return config
+
+
+def _refuse_earlier(file: Path) -> None:
+    """Refuses a configuration that was written before there were formats and digests."""
+    try:
+        config = yaml.safe_load(file.read_text())
+    except (yaml.YAMLError, UnicodeDecodeError):
+        return  # it is damaged, which is said elsewhere
+    if isinstance(config, dict) and "rounds" in config and "format" not in config:
+        require_format(file, None)
+
+
+def refuse_used(path: Path) -> None:
+    """Raises InputError where a run lives already."""
+    if (path / "config.yaml").exists():
+        raise InputError(f"{path} already holds a run; choose another --run_dir, or go on with --resume {path}")
+
+
+def write_config(path: Path, config: Mapping[str, Any], run_id: str | None = None) -> None:
+    """Writes `config.yaml`: the format of the run directory first, and last a digest of it all.
+
+    Args:
+        path: of the directory.
+        config: what to write.
+        run_id: of the run, where the directory is one.
+    """
+    text = yaml.safe_dump({"format": FORMAT, **config}, sort_keys=False, allow_unicode=True)
+    write_sealed(path / "config.yaml", text, run_id)
+
+
+def recorded_run_id(path: Path) -> str:
+    """The id of the run in a directory, from `config.yaml`. Raises InputError where that is of no run."""
+    run_id = read_sealed(path / "config.yaml")[1]
+    if run_id is None:
+        raise InputError(f"{path / 'config.yaml'} belongs to no run: its last line names none; put the original back")
+    return run_id

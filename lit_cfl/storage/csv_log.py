@@ -1,0 +1,131 @@
+"""CSV files that grow by rows and can be cut back to where a checkpoint was made."""
+
+import csv
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
+from io import StringIO
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+from lit_cfl.errors import InputError
+from lit_cfl.storage.atomic_writes import write_atomically, write_errors_named
+
+_MIB = 2**20
+Mark = list[int | str]  # size in bytes, and the SHA-256 of so many bytes
+
+
+class Table:
+    """A CSV file with a fixed header.
+
+    Args:
+        path: of the file.
+        columns: its header.
+    """
+
+    def __init__(self, path: Path, columns: Sequence[str]) -> None:
+        self.path, self.columns = path, tuple(columns)
+        self._size, self._digest = 0, hashlib.sha256()
+
+    def start(self) -> None:
+        """A new file that holds the header alone; an old one is replaced by rename."""
+        self._replace(as_csv([self.columns]))
+
+    def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
+        """Adds rows; nan and missing values are left blank."""
+        data = as_csv([blank_nan(row.get(column)) for column in self.columns] for row in rows)
+        with write_errors_named(self.path), self.path.open("ab") as file:
+            file.write(data)
+        self._count(data)
+
+    @property
+    def size(self) -> int:
+        """Bytes that were written."""
+        return self._size
+
+    def mark(self) -> Mark:
+        """Where the file ends now."""
+        return [self._size, self._digest.hexdigest()]
+
+    def cut_back(self, mark: Mark) -> list[dict[str, Any]]:
+        """Drops what came after a mark, by rename. Returns the rows that stay.
+
+        Raises:
+            InputError: what came before the mark is not what was written.
+        """
+        self._replace(unchanged(self.path, mark))
+        return read_table(self.path)
+
+    def _replace(self, data: bytes) -> None:
+        write_atomically(self.path, lambda file: file.write(data))
+        self._size, self._digest = 0, hashlib.sha256()
+        self._count(data)
+
+    def _count(self, data: bytes) -> None:
+        self._size += len(data)
+        self._digest.update(data)
+
+
+def unchanged(path: Path, mark: Mark) -> bytes:
+    """A table up to where its checkpoint was made. Raises InputError where that is not what was written."""
+    size, digest = int(mark[0]), mark[1]
+    data = path.read_bytes()[:size] if path.exists() else b""
+    if hashlib.sha256(data).hexdigest() != digest:
+        raise InputError(
+            f"{path} was changed since its checkpoint was made; put the original back, "
+            "or remove checkpoint.pt to start again at round 1"
+        )
+    return data
+
+
+def as_csv(rows: Iterable[Iterable[Any]]) -> bytes:
+    """Rows as CSV text."""
+    text = StringIO(newline="")
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()
+
+
+def read_table(path: Path, size: int | None = None) -> list[dict[str, Any]]:
+    """The rows of one of our CSV files: numbers as numbers, blanks as None.
+
+    Args:
+        size: bytes that count of a table that may still grow, up to the end of a row; None = all.
+    """
+    return _rows(path.read_bytes()[:size])
+
+
+def latest_rows(path: Path, size: int) -> list[dict[str, Any]]:
+    """The rows in the last MiB of a table that may still grow.
+
+    Args:
+        size: bytes that count, up to the end of a row.
+    """
+    with path.open("rb") as file:
+        header = file.readline()
+        start = max(len(header), size - _MIB)
+        file.seek(start)
+        found = file.read(size - start)
+    return _rows(header + (found if start == len(header) else found.partition(b"\n")[2]))  # not half a row
+
+
+def _rows(data: bytes) -> list[dict[str, Any]]:
+    text = StringIO(data.decode(), newline="")
+    return [{key: _number(cell) for key, cell in row.items()} for row in csv.DictReader(text)]
+
+
+def blank_nan(value: Any) -> Any:
+    """None in place of nan."""
+    return None if isinstance(value, float) and isnan(value) else value
+
+
+def _number(text: str) -> int | float | str | None:
+    if text == "":
+        return None
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        return float(text)
+    except ValueError:
+        return text

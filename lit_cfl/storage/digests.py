@@ -1,0 +1,109 @@
+"""SHA-256 of what was written: how damaged files, and files of another run, are noticed when they are read.
+
+Text files that we read back end with a comment that holds the digest of all before it. `SHA256SUMS`, the last file of a
+run, holds the digests of all others (`sha256sum -c SHA256SUMS` checks them): a run is over once it is there.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from lit_cfl.errors import InputError
+from lit_cfl.storage.atomic_writes import write_atomically
+
+SUMS = "SHA256SUMS"
+_SEAL = re.compile(rb"(?:.*\n)?# (?:run ([0-9a-f]{8}), )?SHA-256 of all before the digest: ([0-9a-f]{64})\n", re.DOTALL)
+_DIGEST_LENGTH = 65  # with its line feed
+
+
+def digest_of(path: Path) -> str | None:
+    """SHA-256 of a file; None where there is none."""
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except FileNotFoundError:
+        return None
+
+
+def write_sealed(path: Path, text: str, run_id: str | None = None) -> None:
+    """Writes text with a last line that `read_sealed` checks: a comment, to YAML as to `sha256sum`.
+
+    Args:
+        path: of the file.
+        text: ends with a line feed.
+        run_id: of the run that the file belongs to, eight hexadecimal digits.
+    """
+    of_run = f"run {run_id}, " if run_id else ""
+    data = f"{text}# {of_run}SHA-256 of all before the digest: ".encode()
+    write_atomically(path, lambda file: file.write(data + f"{hashlib.sha256(data).hexdigest()}\n".encode()))
+
+
+def read_sealed(path: Path) -> tuple[str, str | None]:
+    """The text of a sealed file, and the run that it belongs to.
+
+    Raises:
+        InputError: it was changed, cut off, or never sealed.
+    """
+    data = path.read_bytes()
+    seal = _SEAL.fullmatch(data)
+    if seal is None:
+        raise InputError(
+            f"{path} does not end with its digest: it was cut off or changed, or is of Lit-CFL 0.1.0; "
+            "put the original back"
+        )
+    if hashlib.sha256(data[:-_DIGEST_LENGTH]).hexdigest().encode() != seal[2]:
+        raise InputError(
+            f"{path} was changed or damaged: it does not fit the digest in its last line; put the original back "
+            "(options are changed on the command line; an edited copy can be given to --config, for a new run)"
+        )
+    return data.decode(), None if seal[1] is None else seal[1].decode()
+
+
+def write_sums(directory: Path, names: Iterable[str], run_id: str) -> None:
+    """Writes `SHA256SUMS` of these files of a run directory."""
+    _write(directory, {name: digest_of(directory / name) for name in names}, run_id)
+
+
+def renew_sums(directory: Path, names: Iterable[str]) -> None:
+    """Replaces the digests of files of a run that is over, where they were made anew."""
+    sums, now = recorded_sums(directory), {name: digest_of(directory / name) for name in names}
+    if sums is not None and sums != sums | now:
+        _write(directory, sums | now, read_sealed(directory / "config.yaml")[1])
+
+
+def _write(directory: Path, sums: Mapping[str, str | None], run_id: str | None) -> None:
+    lines = [f"{digest}  {name}\n" for name, digest in sorted(sums.items())]
+    write_sealed(directory / SUMS, "".join(lines), run_id)
+
+
+def recorded_sums(directory: Path) -> dict[str, str] | None:
+    """Digest of each file of a run that is over; None where `SHA256SUMS` is missing, damaged, or of another run."""
+    try:
+        text, run_id = read_sealed(directory / SUMS)
+        _, expected = read_sealed(directory / "config.yaml")
+    except (OSError, InputError, UnicodeDecodeError):
+        return None
+    pairs = (line.partition("  ") for line in text.splitlines() if not line.startswith("#"))
+    return {name: digest for digest, _, name in pairs} if run_id == expected else None
+
+
+def damaged(directory: Path, names: Iterable[str] | None = None) -> list[str] | None:
+    """Files of a run that are not as they were when it ended; None where it has not ended, or that is not known.
+
+    Args:
+        names: those to look at; None = all.
+    """
+    sums = recorded_sums(directory)
+    if sums is None:
+        return None
+    return [name for name in (sums if names is None else names) if digest_of(directory / name) != sums.get(name)]
+
+
+def require_undamaged(directory: Path, name: str) -> None:
+    """Raises InputError where a file of a run that is over is not as it was written."""
+    if damaged(directory, [name]):
+        raise InputError(
+            f"{directory / name} was changed or damaged since the run ended; put the original back, or let "
+            f"lit-cfl run --resume {directory} look at what can be made again"
+        )

@@ -1,0 +1,56 @@
+"""Holds a directory for one process."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from filelock import FileLock, Timeout
+
+from lit_cfl.errors import InputError
+from lit_cfl.storage.atomic_writes import remove_unfinished, write_errors_named
+
+_FOLDERS = ("rows", "snapshots", "pictures")  # where a killed process may have left unfinished files
+_WAIT_SECONDS, _POLL_SECONDS = 60.0, 0.2
+
+
+@contextmanager
+def locked(path: Path, option: str = "--run_dir") -> Iterator[None]:
+    """Makes the directory and holds it for this process until the block ends, or the process does.
+
+    Args:
+        path: of the directory.
+        option: by which the user chose it.
+
+    Raises:
+        InputError: another process holds it, or it cannot be written.
+    """
+    file = path / ".lock"
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(file).acquire(blocking=False)
+    except Timeout as error:
+        raise InputError(
+            f"{path} is in use by process {file.read_text().strip()}; wait for it, or choose another {option}"
+        ) from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be written ({error.strerror}); choose another {option}") from error
+    with lock:
+        with write_errors_named(file):
+            file.write_text(str(os.getpid()))
+        for folder in (path, *(path / name for name in _FOLDERS)):
+            remove_unfinished(folder)
+        try:
+            yield
+        finally:
+            with suppress(OSError):  # the disk is full or gone, which is said already
+                if [entry.name for entry in path.iterdir()] == [".lock"]:  # nothing came of it
+                    file.unlink()
+                    path.rmdir()
+
+
+def wait_until_free(path: Path) -> None:
+    """Waits while another process holds a directory, a minute at most: one that was killed may be about to end."""
+    if (path / ".lock").exists():
+        with suppress(Timeout), FileLock(path / ".lock", timeout=_WAIT_SECONDS, poll_interval=_POLL_SECONDS):
+            pass

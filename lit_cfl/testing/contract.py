@@ -1,0 +1,292 @@
+"""What every algorithm has to keep, checked on quadratic clients."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import MISSING, fields, is_dataclass, replace
+from io import BytesIO
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lit_cfl.algorithms.base import Algorithm, Info, State
+from lit_cfl.seeds import generator
+from lit_cfl.storage.checkpoint import state_from_dict, state_to_dict
+from lit_cfl.testing.quadratic import QuadraticWork
+
+_CLIENTS, _COLUMNS, _ROUNDS, _COHORT = 12, 6, 6, 5
+_TOLERANCE = 1e-9  # in float64: sums over clients may be made in another order
+
+
+def check_algorithm(algorithm: Algorithm) -> None:
+    """Checks that an algorithm keeps the contract.
+
+    * it is a frozen dataclass whose fields all have defaults, and names its `state_type`;
+    * its state is a flat dataclass of tensors, numbers, strings, lists and dicts, and survives
+      `torch.load(weights_only=True)`;
+    * `round`, `place` and `serve` never change their arguments;
+    * the same seed gives the same run, and one that is saved and loaded after any round goes on the same;
+    * the order of the clients in a cohort does not matter;
+    * `serve` gives each client that it is asked for a model or -1, in their order; `place` serves every client that
+      has data, also one that was never seen (an id beyond those that `init` knew, so beyond the length of a client
+      map in the state), alike in any order and every time;
+    * a round without clients, clients without data, and fits that are read in chunks all work;
+    * scores are named in `score_columns`, tables in `tables`, and traffic is not negative.
+
+    Args:
+        algorithm: an instance with its default arguments.
+
+    Raises:
+        AssertionError: what was broken, in words; where a call raised an error, that error and what was asked for.
+    """
+    for check in (
+        _is_plain,
+        _keeps_arguments,
+        _repeats,
+        _resumes,
+        _ignores_order,
+        _serves,
+        _places,
+        _bears_emptiness,
+        _reads_chunks,
+    ):
+        check(algorithm)
+
+
+def _work(clients: int = _CLIENTS, **options: Any) -> QuadraticWork:
+    """Clients around two opposite points, of unequal sizes."""
+    rng = torch.Generator().manual_seed(7)
+    side = 1.0 - 2.0 * (torch.arange(clients) % 2).double()
+    centers = torch.randn(clients, _COLUMNS, generator=rng, dtype=torch.float64)
+    centers[:, 0] += 8 * side
+    labels = torch.randint(1, 9, (clients, 4), generator=rng)
+    sizes = labels.sum(1)
+    settings: dict[str, Any] = {"label_counts": labels, "steps": 3} | options
+    return QuadraticWork(centers, sizes, 0.2, **settings)
+
+
+def _cohort(round: int, algorithm: Algorithm) -> Tensor:
+    if algorithm.needs_all(round):
+        return torch.arange(_CLIENTS)
+    return torch.randperm(_CLIENTS, generator=generator(3, "cohort", round))[:_COHORT]
+
+
+def _states(
+    algorithm: Algorithm,
+    work: QuadraticWork,
+    reorder: Callable[[Tensor], Tensor] = lambda cohort: cohort.sort().values,
+    between: Callable[[State], State] = lambda state: state,
+) -> Iterator[State]:
+    """The state after `init` and after each round."""
+    algorithm = replace(algorithm)  # what an instance remembers is no state
+    with _in_words(algorithm, "init"):
+        state, _ = algorithm.init(work.at(0), generator(3, "init"))
+    yield state
+    for round in range(_ROUNDS):
+        algorithm = replace(algorithm)
+        cohort = reorder(_cohort(round, algorithm))
+        before = between(state)
+        with _in_words(algorithm, f"round {round} with the cohort {cohort.tolist()}"):
+            state, info = algorithm.round(before, cohort, work.at(round), generator(3, "round", round))
+        unknown = info.scores.keys() - {"train/discrepancy", *algorithm.score_columns}
+        assert not unknown, _say(
+            algorithm, f"round gives the scores {sorted(unknown)}, which score_columns does not name"
+        )
+        assert min(info.down, info.up, info.skipped) >= 0, _say(algorithm, "round counts negative traffic")
+        _names_its_tables(algorithm, info)
+        with _in_words(algorithm, "serve"):
+            served = len(algorithm.serve(state, torch.arange(_CLIENTS)).models)
+        for name, values in info.clusters.items():
+            fits = name in ("parent", "u", "v") and values.shape == (served,)
+            assert fits, _say(algorithm, f"Info.clusters[{name!r}] is no column of clusters.csv with a value a model")
+        yield state
+
+
+def _names_its_tables(algorithm: Algorithm, info: Info) -> None:
+    for name, rows in info.tables.items():
+        columns = set(algorithm.tables.get(name, ()))
+        named = all(row.keys() <= columns for row in rows) and columns
+        assert named, _say(algorithm, f"Info.tables[{name!r}] has columns that `tables` does not name")
+
+
+def _is_plain(algorithm: Algorithm) -> None:
+    kind = type(algorithm)
+    frozen = is_dataclass(kind) and kind.__dataclass_params__.frozen  # type: ignore[attr-defined]  # dataclasses keep it, the stubs do not
+    assert frozen, _say(algorithm, "is no frozen dataclass; write @dataclass(frozen=True)")
+    bare = [f.name for f in fields(kind) if f.default is MISSING and f.default_factory is MISSING]
+    assert not bare, _say(algorithm, f"its fields {bare} have no default")
+    named = is_dataclass(getattr(kind, "state_type", None))
+    assert named, _say(algorithm, "names no state_type, or one that is no dataclass")
+    for state in _states(algorithm, _work()):
+        assert isinstance(state, kind.state_type), _say(algorithm, f"its state is a {type(state).__name__}")
+        for f in fields(kind.state_type):
+            value = getattr(state, f.name)
+            assert _may_be_saved(value), _say(algorithm, f"state.{f.name} holds a {type(value).__name__}")
+
+
+def _tensors(work: QuadraticWork) -> dict[str, Any]:
+    return {name: value for name, value in vars(work).items() if isinstance(value, Tensor)}
+
+
+def _may_be_saved(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, (int, str)) and _may_be_saved(item) for key, item in value.items())
+    if isinstance(value, list):
+        return all(_may_be_saved(item) for item in value)
+    return value is None or type(value) in (Tensor, int, float, bool, str)
+
+
+def _keeps_arguments(algorithm: Algorithm) -> None:
+    work, before = _work(), repr(algorithm)
+    state, _ = algorithm.init(work, generator(3, "init"))
+    everyone = torch.arange(_CLIENTS)
+    calls: dict[str, Callable[[State, Tensor], object]] = {
+        "round": lambda s, c: algorithm.round(s, c, work, generator(3, "round")),
+        "place": lambda s, c: algorithm.place(s, c, work, generator(3, "place")),
+        "serve": lambda s, c: algorithm.serve(s, c),
+    }
+    for name, call in calls.items():
+        kept_state, kept_work, cohort = deepcopy(state_to_dict(state)), deepcopy(_tensors(work)), everyone.clone()
+        with _in_words(algorithm, f"{name} with all clients"):
+            call(state, cohort)
+        same = _difference(kept_state, state_to_dict(state)) == 0 and torch.equal(cohort, everyone)
+        assert same, _say(algorithm, f"{name} changes its arguments")
+        assert _difference(kept_work, _tensors(work)) == 0, _say(
+            algorithm, f"{name} changes what it is told of clients"
+        )
+    assert repr(algorithm) == before, _say(algorithm, "changes its own fields")
+
+
+def _repeats(algorithm: Algorithm) -> None:
+    torch.manual_seed(1)
+    first = list(_states(algorithm, _work()))
+    torch.manual_seed(2)  # the global generator must not matter
+    for round, (a, b) in enumerate(zip(first, _states(algorithm, _work()), strict=True)):
+        assert _difference(state_to_dict(a), state_to_dict(b)) == 0, _say(
+            algorithm, f"the same seed gives another state after {_after(round)}"
+        )
+
+
+def _resumes(algorithm: Algorithm) -> None:
+    whole = list(_states(algorithm, _work()))
+    saved = list(_states(algorithm, _work(), between=lambda state: _loaded(algorithm, state)))
+    for round, (a, b) in enumerate(zip(whole, saved, strict=True)):
+        assert _difference(state_to_dict(a), state_to_dict(b)) == 0, _say(
+            algorithm, f"a run that is saved and loaded after each round differs after {_after(round)}"
+        )
+
+
+def _loaded(algorithm: Algorithm, state: State) -> State:
+    buffer = BytesIO()
+    torch.save(state_to_dict(state), buffer)
+    buffer.seek(0)
+    return state_from_dict(algorithm.state_type, torch.load(buffer, weights_only=True))
+
+
+def _ignores_order(algorithm: Algorithm) -> None:
+    ascending = list(_states(algorithm, _work()))
+    reverse = list(_states(algorithm, _work(), reorder=lambda cohort: cohort.sort(descending=True).values))
+    for round, (a, b) in enumerate(zip(ascending, reverse, strict=True)):
+        found = _difference(state_to_dict(a), state_to_dict(b))
+        assert found <= _TOLERANCE, _say(
+            algorithm, f"the order of the cohort matters by {found:.1e} in {_after(round)}"
+        )
+
+
+def _serves(algorithm: Algorithm) -> None:
+    for state in _states(algorithm, _work()):
+        served = algorithm.serve(state, torch.arange(_CLIENTS))
+        some = torch.tensor([7, 2, 9])
+        with _in_words(algorithm, f"serve for the clients {some.tolist()}"):
+            in_order = _difference(algorithm.serve(state, some).index, served.index[some]) == 0
+        assert in_order, _say(algorithm, "serve does not answer for each client it is asked for, in their order")
+        assert served.index.dtype == torch.int64, _say(algorithm, f"serve gives an index of {served.index.dtype}")
+        inside = (served.index >= -1) & (served.index < len(served.models))
+        assert inside.all(), _say(algorithm, "serve names a model that it does not give")
+        for row in (*served.models, *served.extra.values()):
+            assert row.shape == (_COLUMNS,), _say(algorithm, f"serve gives a model of shape {tuple(row.shape)}")
+            assert row.isfinite().all(), _say(algorithm, "serve gives a model that is not finite")
+
+
+def _places(algorithm: Algorithm) -> None:
+    more = _work(_CLIENTS + 3)
+    for state in _states(algorithm, _work()):
+        with _in_words(algorithm, "place of nobody"):
+            algorithm.place(state, torch.empty(0, dtype=torch.int64), more.at(_ROUNDS), generator(3, "place"))
+        for clients in (torch.arange(_CLIENTS), torch.tensor([_CLIENTS + 2, _CLIENTS])):
+            unseen = int(clients[0]) >= _CLIENTS
+            who = "clients never seen" if unseen else "its clients"
+            ids = f"{clients.tolist()}{f', of which init knew only 0 to {_CLIENTS - 1}' if unseen else ''}"
+            with _in_words(algorithm, f"place of {who}, the ids {ids},"):
+                placed, info = algorithm.place(state, clients, more.at(_ROUNDS), generator(3, "place"))
+            with _in_words(algorithm, f"serve for {who}, the ids {ids},"):
+                index = algorithm.serve(placed, clients).index
+            assert (index >= 0).all(), _say(algorithm, f"after place, serve gives {who} no model")
+            torch.manual_seed(int(clients[0]))  # the global generator must not matter
+            work = more.at(_ROUNDS)
+            again, _ = algorithm.place(state, clients.flip(0), work, generator(3, "place"))
+            alike = _difference(index, algorithm.serve(again, clients).index) == 0
+            assert alike, _say(algorithm, f"place gives {who} another model the second time, in another order")
+            assert min(info.down, info.up) >= 0, _say(algorithm, "place counts negative traffic")
+
+
+def _bears_emptiness(algorithm: Algorithm) -> None:
+    if algorithm.needs_all(0):
+        return  # it never meets such a round
+    work = _work()
+    work.num_examples = work.num_examples.clone()
+    work.num_examples[[2, 7]] = 0
+    state, _ = algorithm.init(work, generator(3, "init"))
+    nobody, without_data = torch.empty(0, dtype=torch.int64), torch.tensor([2, 7])
+    for name, cohort in {"nobody": nobody, "clients without data": without_data}.items():
+        with _in_words(algorithm, f"a round of {name}"):
+            after, _ = algorithm.round(state, cohort, work, generator(3, "round"))
+            models = algorithm.serve(after, torch.arange(_CLIENTS)).models
+        assert models.isfinite().all(), _say(algorithm, f"a round of {name} gives a model that is not finite")
+
+
+def _reads_chunks(algorithm: Algorithm) -> None:
+    chunked = list(_states(algorithm, _work(chunk_size=2)))
+    for round, (a, b) in enumerate(zip(_states(algorithm, _work()), chunked, strict=True)):
+        found = _difference(state_to_dict(a), state_to_dict(b))
+        assert found <= _TOLERANCE, _say(
+            algorithm, f"reading a fit in chunks matters by {found:.1e} in {_after(round)}"
+        )
+
+
+@contextmanager
+def _in_words(algorithm: Algorithm, call: str) -> Iterator[None]:
+    """Turns what a call of the algorithm raises into the words of a broken rule."""
+    try:
+        yield
+    except Exception as error:
+        what = f"{type(error).__name__}: {error}"
+        raise AssertionError(_say(algorithm, f"{call} raises {what}")) from error
+
+
+def _difference(a: Any, b: Any) -> float:
+    """Largest absolute difference of two states' values; infinite where they differ in kind."""
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        if a.shape != b.shape or a.dtype != b.dtype:
+            return float("inf")
+        apart = (a.double() - b.double()).abs()
+        same = (a == b) | (a.isnan() & b.isnan())
+        return float(torch.where(same, 0.0, apart.nan_to_num(torch.inf)).max()) if a.numel() else 0.0
+    if isinstance(a, dict) and isinstance(b, dict):
+        return (
+            max((_difference(a[key], b.get(key)) for key in a), default=0.0) if a.keys() == b.keys() else float("inf")
+        )
+    if isinstance(a, list) and isinstance(b, list) and len(a) == len(b):
+        return max((_difference(x, y) for x, y in zip(a, b, strict=True)), default=0.0)
+    if isinstance(a, float) and isinstance(b, float):
+        return 0.0 if a == b or (a != a and b != b) else abs(a - b)
+    return 0.0 if type(a) is type(b) and a == b else float("inf")
+
+
+def _after(position: int) -> str:
+    return "init" if position == 0 else f"round {position}"
+
+
+def _say(algorithm: Algorithm, what: str) -> str:
+    return f"{type(algorithm).__name__}: {what}"

@@ -1,0 +1,114 @@
+"""Clients whose loss is a parabola, so that every answer is known in closed form."""
+
+from collections.abc import Iterator
+from copy import copy
+
+import torch
+from torch import Tensor
+
+from lit_cfl.local_work import Budget, Chunk, Fitted, Sketch, per_client
+from lit_cfl.parameters import ParameterLayout
+from lit_cfl.seeds import generator
+
+
+class QuadraticWork:
+    """Clients whose loss is F_i(w) = 1/2 |w - c_i|^2, trained by exact gradient steps. A `LocalWork`.
+
+    One step of size eta with the proximal term mu/2 |w - z|^2 moves w to w - eta (w - c_i + mu (w - z)), so E steps
+    lead to p + (1 - eta (1 + mu))^E (w - p) with p = (c_i + mu z) / (1 + mu). An epoch is one step.
+
+    Args:
+        centers: c_i, float64 `[clients, d]`.
+        num_examples: n_i, int64 `[clients]`; a client with 0 does not train.
+        learning_rate: eta.
+        label_counts: int64 `[clients, labels]`; None = one label.
+        layers: sizes by name, summing to d; None = `conv1` and `fc1`, half of the columns each.
+        steps: E of the run's budget.
+        chunk_size: read a larger fit in chunks of so many clients, which are not held; None = held.
+        kernel_l2: penalised losses are F_i(w) + kernel_l2 * |w|^2; training does not know of it.
+
+    Example:
+        >>> work = QuadraticWork(torch.tensor([[0.0, 0.0], [2.0, 0.0]]), torch.tensor([1, 3]), learning_rate=0.5)
+        >>> work.fit(torch.zeros(1, 2), torch.tensor([1])).rows.tolist()
+        [[1.0, 0.0]]
+    """
+
+    def __init__(
+        self,
+        centers: Tensor,
+        num_examples: Tensor,
+        learning_rate: float,
+        *,
+        label_counts: Tensor | None = None,
+        layers: dict[str, int] | None = None,
+        steps: int = 1,
+        chunk_size: int | None = None,
+        skew: str = "other",
+        seed: int = 0,
+        kernel_l2: float = 0.0,
+    ) -> None:
+        d = centers.shape[1]
+        self.centers, self.num_examples, self.learning_rate = centers, num_examples, learning_rate
+        self.label_counts = num_examples[:, None] if label_counts is None else label_counts
+        sizes = layers or {"conv1": d // 2, "fc1": d - d // 2}
+        self.layout = ParameterLayout.of_layers({layer: size for layer, size in sizes.items() if size})
+        self.steps, self.chunk_size, self.skew, self.seed = steps, chunk_size, skew, seed
+        self.kernel_l2, self.round = kernel_l2, 0
+        self.population = torch.arange(len(centers))
+
+    def at(self, round: int, data: object = None) -> "QuadraticWork":
+        """The same clients in another round."""
+        view = copy(self)
+        view.round = round
+        return view
+
+    @property
+    def budget(self) -> Budget:
+        return Budget(self.steps)
+
+    def initial(self, number: int) -> Tensor:
+        rng = generator(self.seed, "initial", number)
+        return torch.randn(self.centers.shape[1], generator=rng, dtype=self.centers.dtype)
+
+    def fit(
+        self,
+        models: Tensor,
+        clients: Tensor,
+        start: Tensor | int = 0,
+        *,
+        purpose: str = "train",
+        prox: float = 0.0,
+        centers: Tensor | None = None,
+        center: Tensor | int = 0,
+        budget: Budget | None = None,
+    ) -> Fitted:
+        begin = models[per_client(start, clients)]
+        anchor = begin if centers is None else centers[per_client(center, clients)]
+        own = self.centers[clients]
+        steps = per_client(self.steps if budget is None else budget.length, clients)[:, None]
+        resting = (own + prox * anchor) / (1 + prox)
+        end = resting + (1 - self.learning_rate * (1 + prox)) ** steps.to(own.dtype) * (begin - resting)
+        trained = (self.num_examples[clients] > 0) & (steps[:, 0] > 0)
+        end = torch.where(trained[:, None], end, begin)
+        losses = torch.where(trained, self._loss(begin, own), float("nan"))
+
+        def chunks() -> Iterator[Chunk]:
+            size = self.chunk_size or max(len(clients), 1)
+            for at in range(0, len(clients), size):
+                part = slice(at, at + size)
+                yield Chunk(at, end[part], losses[part], trained[part])
+
+        held = self.chunk_size is None or len(clients) <= self.chunk_size
+        return Fitted(chunks(), self.num_examples[clients], held=held)
+
+    def gradients(self, model: Tensor, clients: Tensor, sketch: Sketch | None = None) -> Tensor:
+        rows = model - self.centers[clients]
+        return rows if sketch is None else sketch(rows)
+
+    def losses(self, models: Tensor, clients: Tensor, *, penalised: bool = False) -> Tensor:
+        plain = torch.stack([self._loss(model, self.centers[clients]) for model in models], dim=1)
+        return plain + self.kernel_l2 * models.square().sum(1) if penalised else plain
+
+    @staticmethod
+    def _loss(models: Tensor, centers: Tensor) -> Tensor:
+        return 0.5 * (models - centers).square().sum(-1)

@@ -1,0 +1,132 @@
+"""What may take time, pictures and W&B, in a thread of its own: training goes on meanwhile and never waits for it."""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from time import monotonic
+from typing import Any, Literal, TypeVar
+
+from lit_cfl.errors import Notice
+from lit_cfl.pictures.folder import PictureFolder
+from lit_cfl.pictures.round_view import Look
+from lit_cfl.tracking.artifacts import Models
+from lit_cfl.tracking.weights_and_biases import WandbRun
+
+Row = Mapping[str, Any]
+Status = Literal["success", "failed"]
+T = TypeVar("T")
+SHARE = 0.02  # of a run's time that may go into pictures and tables before the last round
+_FIRST_SECONDS = 0.6  # what the first ones take, roughly: runs of half a minute have them at their end alone
+
+
+@dataclass
+class Guard:
+    """Keeps a tracker's failures from the run: one that fails is left out from then on, with one notice."""
+
+    title: str
+    failed: bool = False
+
+    def __call__(self, do: Callable[[], T]) -> T | None:
+        return None if self.failed else self.at_last(do)
+
+    def at_last(self, do: Callable[[], T]) -> T | None:
+        """Does what is due even after a failure, of which no more is said."""
+        try:
+            return do()
+        except Exception as error:
+            why = f"{type(error).__name__}: {error}".splitlines()[0]
+            if not self.failed:
+                text = f"{self.title} failed and is left out of the rest of this run ({why})"
+                warnings.warn(Notice(text), stacklevel=2)
+            self.failed = True
+            return None
+
+
+class Budget:
+    """How much time pictures and tables may take before the last round: a share of what the run has taken."""
+
+    def __init__(self) -> None:
+        self._begun, self._seconds = monotonic(), _FIRST_SECONDS
+
+    def left(self) -> bool:
+        return self._seconds < SHARE * (monotonic() - self._begun)
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """Counts the time that the block takes."""
+        begun = monotonic()
+        yield
+        self._seconds += monotonic() - begun
+
+
+class Beside:
+    """Draws pictures and feeds W&B, one thing after the other, while the run goes on.
+
+    Args:
+        folder: of the pictures.
+        begin_wandb: begins the W&B run; None = without one.
+        rows: of `metrics.csv` before this process begins; W&B is given those that it lacks.
+    """
+
+    def __init__(self, folder: PictureFolder, begin_wandb: Callable[[], WandbRun] | None, rows: Sequence[Row]) -> None:
+        self._folder, self._budget = folder, Budget()
+        self._run: WandbRun | None = None
+        self._drawn = False  # at the end
+        self._drawing, self._wandb = Guard("The drawing of pictures"), Guard("W&B")
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tracking")
+        if begin_wandb is not None:
+            self._thread.submit(self._begin, begin_wandb, list(rows))
+
+    def log(self, row: Row, look: Look | None) -> None:
+        """Logs a row, and shows a look if there is one and it may take its time."""
+        self._thread.submit(self._log, row, look)
+
+    def conclude(self, summary: Row, look: Look | None, models: Callable[[], Models]) -> None:
+        """Logs what is known at the end, and draws what an earlier process could not any more."""
+        self._thread.submit(self._conclude, summary, look, models)
+
+    def finish(self, status: Status) -> bool:
+        """Waits until all that was asked for is done, and ends the W&B run, even one that failed.
+
+        Returns:
+            whether the pictures of the end were drawn.
+        """
+        self._thread.submit(self._finish, status)
+        self._thread.shutdown()
+        return self._drawn
+
+    def _begin(self, begin_wandb: Callable[[], WandbRun], rows: Sequence[Row]) -> None:
+        self._run = self._wandb(begin_wandb)
+        for row in rows:
+            self._feed(row, None, {})
+
+    def _log(self, row: Row, look: Look | None) -> None:
+        if look is not None and (look.last or self._budget.left()):
+            with self._budget.used():
+                self._feed(row, look, self._draw(look))
+        else:
+            self._feed(row, None, {})
+
+    def _draw(self, look: Look) -> dict[str, Path]:
+        return self._drawing(lambda: self._folder.draw(look)) or {}
+
+    def _feed(self, row: Row, look: Look | None, drawn: Mapping[str, Path]) -> None:
+        run = self._run
+        if run is not None:
+            self._wandb(lambda: run.log(row, look, drawn))
+
+    def _conclude(self, summary: Row, look: Look | None, models: Callable[[], Models]) -> None:
+        if look is not None:  # once more what failed before: there may be room on the disk again
+            self._drawn = self._drawing.at_last(lambda: self._folder.draw(look)) is not None
+        run = self._run
+        if run is not None:
+            self._wandb(lambda: run.conclude(summary, models))
+
+    def _finish(self, status: Status) -> None:
+        run = self._run
+        if run is not None:
+            self._wandb.at_last(lambda: run.finish(status))
+            self._wandb(run.require_kept)

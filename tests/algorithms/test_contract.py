@@ -1,0 +1,227 @@
+"""The contract on every algorithm there is, and on algorithms that break it in one way each."""
+
+import inspect
+import re
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+import lit_cfl.algorithms
+from lit_cfl.algorithms import Algorithm, FedAvg, FedGroup, Info
+from lit_cfl.algorithms.fedavg import FedAvgState
+from lit_cfl.config import catalogue
+from lit_cfl.local_work import Fitted
+from lit_cfl.seeds import generator
+from lit_cfl.testing import QuadraticWork, check_algorithm
+
+ALL = [getattr(lit_cfl.algorithms, name) for name in catalogue.names("algorithms")]
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_algorithm_keeps_the_contract(kind: type[Algorithm]):
+    check_algorithm(kind())
+
+
+def test_all_thirteen_systems_are_there():
+    wanted = "FedAvg, FedProx, Ditto, IFCA, FeSEM, CFL, FLHC, FedGroup, FedGrouProx, FlexCFL, StoCFL, AdaCFL, LayerCFL"
+    assert all(hasattr(lit_cfl.algorithms, name) for name in wanted.split(", "))
+    assert {kind.__name__ for kind in ALL} == set(wanted.split(", "))
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_nobody_trains_twice_on_the_same_batches_of_a_round(kind: type[Algorithm]):
+    trained = []
+
+    class Listening(QuadraticWork):
+        def fit(
+            self, models: Tensor, clients: Tensor, *arguments: Any, purpose: str = "train", **options: Any
+        ) -> Fitted:
+            trained.extend((self.round, purpose, client) for client in clients.tolist())
+            return super().fit(models, clients, *arguments, purpose=purpose, **options)
+
+    work, algorithm = Listening(torch.eye(9, dtype=torch.float64), torch.arange(1, 10), 0.5), kind()
+    state, _ = algorithm.init(work.at(-1), generator(3, "init"))
+    for round in range(3):
+        state, _ = algorithm.round(state, torch.arange(9), work.at(round), generator(3, "round", round))
+    assert ("train", 0) in {(purpose, client) for _, purpose, client in trained}
+    assert len(trained) == len(set(trained))
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_measure_of_closeness_is_named_where_newcomers_are_compared_with_clusters(kind: type[Algorithm]):
+    work, algorithm = QuadraticWork(torch.eye(9, dtype=torch.float64), torch.arange(1, 10), 0.5), kind()
+    work.population = torch.arange(8)
+    state, _ = algorithm.init(work, generator(3, "init"))
+    for round in (0, algorithm.first_clustering_round()):
+        state, _ = algorithm.round(state, work.population, work.at(round), generator(3, "round", round))
+    _, info = algorithm.place(state, torch.tensor([8]), work, generator(3, "place"))
+    assert (info.closeness is None) == (kind.closeness == Algorithm.closeness)
+
+
+@pytest.mark.parametrize("kind", ALL)
+def test_ours_cite_their_paper(kind: type[Algorithm]):
+    docstring = inspect.getmodule(kind).__doc__
+    assert re.search(r"arXiv:\d{4}\.\d{4,5}|Cybersecurity 6, 2023", docstring)
+    assert "Where this differs from the paper" in docstring
+
+
+class ChangesItsArguments(FedAvg):
+    def round(self, state, cohort, work, rng):
+        state.models.add_(1)
+        return super().round(state, cohort, work, rng)
+
+
+class DrawsFromTheGlobalGenerator(FedAvg):
+    def round(self, state, cohort, work, rng):
+        after, info = super().round(state, cohort, work, rng)
+        return replace(after, models=after.models + torch.rand(1)), info
+
+
+class DependsOnTheOrder(FedAvg):
+    def round(self, state, cohort, work, rng):
+        fitted = work.fit(state.models, cohort)
+        return FedAvgState(fitted.rows[:1] if len(cohort) else state.models), Info()
+
+
+class DrawsByPosition(FedAvg):
+    def round(self, state, cohort, work, rng):
+        kept = cohort[torch.rand(len(cohort), generator=rng) < 0.5]  # not for all ids, then indexed
+        return super().round(state, kept, work, rng)
+
+
+class ReadsAFitTwice(FedAvg):
+    def round(self, state, cohort, work, rng):
+        work.fit(state.models, cohort).rows.sum() if len(cohort) else 0
+        return super().round(state, cohort, work, rng)
+
+
+class ServesNobodyNew(FedGroup):
+    def place(self, state, clients, work, rng):
+        return super().place(state, clients[clients < len(state.index)], work, rng)
+
+
+class KnowsNobodyBeyondItsLength(FedGroup):
+    def place(self, state, clients, work, rng):
+        index = state.index.clone()
+        index[clients] = 0  # newcomers have ids beyond the length of the map
+        return replace(state, index=index), Info()
+
+
+class CannotStart(FedAvg):
+    def init(self, work, rng):
+        raise KeyError("w_0")
+
+
+class CannotServe(FedAvg):
+    def serve(self, state, clients):
+        return super().serve(state, clients)[0]
+
+
+class DividesByNobody(FedAvg):
+    def round(self, state, cohort, work, rng):
+        return FedAvgState(work.fit(state.models, cohort).collect().mean(0, keepdim=True)), Info()
+
+
+class NamesNoScore(FedAvg):
+    def round(self, state, cohort, work, rng):
+        after, info = super().round(state, cohort, work, rng)
+        return after, replace(info, scores={"mine/score": 1.0})
+
+
+class ChangesTheWork(FedAvg):
+    def round(self, state, cohort, work, rng):
+        work.num_examples.clamp_(max=10)
+        return super().round(state, cohort, work, rng)
+
+
+class ServesInItsOwnOrder(FedGroup):
+    def serve(self, state, clients):
+        return super().serve(state, clients.sort().values)
+
+
+class PlacesByTheGlobalGenerator(FedGroup):
+    def place(self, state, clients, work, rng):
+        state, info = super().place(state, clients, work, rng)
+        index = state.index.clone()
+        index[clients] = torch.randint(3, (len(clients),))
+        return replace(state, index=index), info
+
+
+@dataclass(frozen=True, eq=False)
+class WithArray:
+    models: Tensor
+    seen: object
+
+
+class SavesNumpy(FedAvg):
+    state_type = WithArray
+
+    def init(self, work, rng):
+        return WithArray(work.initial(0)[None], work.num_examples.numpy()), Info()
+
+    def round(self, state, cohort, work, rng):
+        return state, Info()
+
+
+class ForgetsOnSaving(FedAvg):
+    cache: ClassVar[dict[int, int]] = {}
+
+    def round(self, state, cohort, work, rng):
+        count = self.cache.get(id(state.models), 0) + 1  # a memory beside the state
+        after, info = super().round(state, cohort, work, rng)
+        self.cache[id(after.models)] = count
+        return replace(after, models=after.models * (1 + 0.01 * count)), info
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected"),
+    [
+        (ChangesItsArguments(), "changes its arguments"),
+        (DrawsFromTheGlobalGenerator(), "the same seed gives another state after round 1"),
+        (DependsOnTheOrder(), "the order of the cohort matters"),
+        (DrawsByPosition(), "the order of the cohort matters"),
+        (ServesNobodyNew(), "serve gives clients never seen no model"),
+        (NamesNoScore(), r"scores \['mine/score'\]"),
+        (ChangesTheWork(), "changes what it is told of clients"),
+        (ServesInItsOwnOrder(), "in their order"),
+        (PlacesByTheGlobalGenerator(), "another model the second time|the same seed"),
+        (SavesNumpy(), "state.seen holds a ndarray"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Algorithm) else "",
+)
+def test_broken_algorithm_is_told_what_is_broken(algorithm: Algorithm, expected: str):
+    with pytest.raises(AssertionError, match=f"{type(algorithm).__name__}: .*{expected}"):
+        check_algorithm(algorithm)
+
+
+def test_fit_read_twice_and_empty_mean_do_not_pass():
+    with pytest.raises(AssertionError, match=r"ReadsAFitTwice: round 0 .* raises RuntimeError: .* not held in memory"):
+        check_algorithm(ReadsAFitTwice())
+    with pytest.raises(AssertionError, match="DividesByNobody: a round of nobody raises RuntimeError"):
+        check_algorithm(DividesByNobody())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "expected"),
+    [
+        (
+            KnowsNobodyBeyondItsLength(),
+            r"place of clients never seen, the ids \[14, 12\], of which init "
+            "knew only 0 to 11, raises IndexError: index 14 is out of bounds",
+        ),
+        (CannotStart(), "init raises KeyError: 'w_0'"),
+        (CannotServe(), "serve raises TypeError: "),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Algorithm) else "",
+)
+def test_error_of_an_algorithm_says_what_it_was_asked_for(algorithm: Algorithm, expected: str):
+    with pytest.raises(AssertionError, match=f"{type(algorithm).__name__}: {expected}"):
+        check_algorithm(algorithm)
+
+
+def test_memory_beside_the_state_is_found():
+    with pytest.raises(AssertionError, match="ForgetsOnSaving: "):
+        check_algorithm(ForgetsOnSaving())

@@ -1,0 +1,268 @@
+"""LayerCFL on quadratic clients (docs/ground_truth.md, check 23; C33)."""
+
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ids, rng
+from test_cfl import BY_HAND, CORNERS, EVERYONE, begun, opposite, rounds, work_of
+from test_run import digits
+from torch import Tensor
+from torch.testing import assert_close
+
+from lit_cfl.algorithms import CFL, LayerCFL
+from lit_cfl.clustering import distances, separation_gap
+from lit_cfl.errors import InputError
+from lit_cfl.pictures import layer_scores
+from lit_cfl.runs.run import run
+from lit_cfl.storage.csv_log import read_table
+from lit_cfl.testing import QuadraticWork, check_algorithm
+
+ALWAYS = LayerCFL(eps1=100.0, eps2=0.0, warmup_rounds=0)  # splits whenever there are three
+LAYERS = {"conv1": 2, "conv2": 2, "fc1": 2}
+PAIRS = {"conv1": [0, 0, 1, 1, 0, 1], "conv2": [0, 1, 0, 1, 1, 0], "fc1": [0, 1, 1, 0, 0, 1]}  # who is with whom
+
+
+def layered(strength: dict[str, float], **options: object) -> QuadraticWork:
+    """Six clients that differ in each layer in another way (`PAIRS`), so strongly; the rest is noise."""
+    sides = torch.stack([1.0 - 2.0 * torch.tensor(PAIRS[layer]) for layer in LAYERS for _ in range(2)], 1).double()
+    scale = torch.tensor([strength.get(layer, 0.0) for layer in LAYERS for _ in range(2)]).double()
+    noise = 0.3 * torch.randn(6, 6, generator=rng(4), dtype=torch.float64)
+    return work_of(scale * sides + noise, ids(2, 3, 1, 4, 2, 5), layers=LAYERS, **options)
+
+
+def split(algorithm: CFL, work: QuadraticWork):
+    d = work.centers.shape[1]
+    return algorithm.round(begun(algorithm, work, *[0.0] * d), work.population, work, rng())
+
+
+def test_all_layers_and_cosines_of_updates_are_cfl():  # check 23
+    layered_form = LayerCFL(eps1=0.3, eps2=0.5, warmup_rounds=0, layers=["*"], distance="delta_cos")
+    start = begun(BY_HAND, work_of(), 2, 0)
+    ours, cfl = (list(rounds(algorithm, work_of(), start)) for algorithm in (layered_form, BY_HAND))
+    assert len(cfl[-1][0].models) == 4
+    for (a, told), (b, expected) in zip(ours, cfl, strict=True):
+        for f in fields(a):
+            x, y = getattr(a, f.name), getattr(b, f.name)
+            assert torch.equal(x, y) if isinstance(x, Tensor) else x == y
+        assert torch.equal(told.clusters["u"].nan_to_num(-1), expected.clusters["u"].nan_to_num(-1))
+
+
+@pytest.mark.parametrize("layer", LAYERS)
+def test_clients_are_split_by_the_layer_that_is_named(layer: str):
+    state, _ = split(replace(ALWAYS, layers=[layer]), layered(dict.fromkeys(LAYERS, 4.0)))
+    assert state.index.tolist() == PAIRS[layer]
+
+
+@pytest.mark.parametrize("distance", ["l2", "delta_l2", "cos", "delta_cos"])
+def test_other_layers_do_not_matter(distance: str):
+    algorithm = replace(ALWAYS, layers=["conv2"], distance=distance)
+    found = [split(algorithm, layered({"conv2": 4.0, "fc1": other})) for other in (0.0, 90.0)]
+    assert torch.equal(found[0][1].similarity.matrix, found[1][1].similarity.matrix)
+    assert [state.index.tolist() for state, _ in found] == [PAIRS["conv2"]] * 2
+
+
+def test_l2_of_weights_is_l2_of_updates_where_the_start_is_common():
+    work = layered({"fc1": 2.0, "conv1": 1.0})
+    weights, updates = (
+        split(replace(ALWAYS, layers=["fc1"], distance=distance), work) for distance in ("l2", "delta_l2")
+    )
+    assert torch.equal(weights[0].index, updates[0].index)
+    assert_close(weights[1].similarity.matrix, updates[1].similarity.matrix)
+    apart = distances(work.centers[:, 4:] / 2, "l2")  # half a step from 0
+    assert_close(updates[1].similarity.matrix, 1 - 2 * apart / apart.max())
+
+
+def test_cosines_are_of_weights_or_of_updates():
+    work = work_of(torch.tensor([[3.0, 1], [3, -1], [-1, 0]]).double(), ids(1, 2, 3))
+    start = (1.0, 0.0)  # local models (2, .5), (2, -.5), (0, 0); updates (1, .5), (1, -.5), (-1, 0)
+    found = {}
+    for distance in ("cos", "delta_cos"):
+        algorithm = replace(ALWAYS, layers=["*"], distance=distance)
+        found[distance] = algorithm.round(begun(algorithm, work, *start), work.population, work, rng())[1]
+    assert_close(found["cos"].similarity.matrix[0], torch.tensor([1, 3.75 / 4.25, 0]).double())
+    assert_close(found["delta_cos"].similarity.matrix[0], torch.tensor([1, 0.6, -(0.8**0.5)]).double())
+
+
+@pytest.mark.parametrize(
+    ("skew", "sizes", "chosen"),
+    [
+        ("feature", {f"conv{k}": 1 for k in range(1, 6)} | {"fc1": 1, "fc2": 1}, ["conv4"]),  # VGG16's fourth layer
+        ("feature", {"conv1": 2, "conv2": 3, "fc1": 2}, ["conv2"]),
+        ("feature", {"fc1": 3, "fc2": 4}, ["*"]),
+        ("label", {"conv1": 3, "fc1": 2, "fc2": 2}, ["fc1"]),
+        ("label", {"conv1": 3, "conv2": 4}, ["*"]),
+        ("other", {"conv1": 3, "fc1": 4}, ["*"]),
+    ],
+)
+def test_skew_chooses_the_layer_as_in_the_paper(skew: str, sizes: dict[str, int], chosen: list[str]):
+    work = work_of(
+        torch.randn(5, 7, generator=rng(2), dtype=torch.float64), ids(1, 2, 3, 4, 5), layers=sizes, skew=skew
+    )
+    state, info = split(ALWAYS, work)
+    assert state.layers == [chosen]
+    named, _ = split(replace(ALWAYS, layers=chosen), work)
+    assert torch.equal(state.index, named.index)
+    assert info.tables == {"layers": []}
+
+
+@pytest.mark.parametrize("score", ["silhouette", "gap"])
+@pytest.mark.parametrize("layer", LAYERS)
+def test_auto_finds_the_layer_in_which_the_clients_differ(layer: str, score: str):
+    algorithm = replace(ALWAYS, layers="auto", layer_score=score)
+    state, info = split(algorithm, layered({layer: 3.0}))
+    assert state.layers == [[layer]]
+    assert state.index.tolist() == PAIRS[layer]
+    rows = {row["layer"]: row for row in info.tables["layers"]}
+    assert list(rows) == list(LAYERS)
+    assert {name: row["chosen"] for name, row in rows.items()} == {name: int(name == layer) for name in LAYERS}
+    assert max(rows, key=lambda name: rows[name][score]) == layer
+    assert rows[layer]["gap"] > 0.5  # well separated
+    assert min(row["gap"] for row in rows.values()) < 0  # noise is not
+    assert all(-1 <= row["silhouette"] <= 1 and -2 <= row["gap"] <= 2 for row in rows.values())
+
+
+@pytest.mark.parametrize(("linkage", "within", "across"), [("single", 121, 49), ("complete", 90, 42)])
+def test_auto_scores_a_layer_by_the_bipartition_of_the_linkage(linkage: str, within: int, across: int):
+    angles = torch.tensor([0, 38, 80, 121, 170]).double()  # single leaves the last alone, complete the first two
+    centers = torch.stack([angles.deg2rad().cos(), angles.deg2rad().sin()], 1)
+    work = work_of(centers, ids(1, 2, 3, 4, 5), layers={"fc1": 2})
+    _, info = split(replace(ALWAYS, layers="auto", linkage=linkage), work)
+    (row,) = info.tables["layers"]
+    least_within, greatest_across = torch.tensor([within, across]).double().deg2rad().cos().tolist()
+    assert row["gap"] == pytest.approx(least_within - greatest_across)
+
+
+@pytest.mark.parametrize("on", ["whole", "layer"])
+def test_cluster_whose_largest_update_is_exactly_eps2_is_not_split(on: str):
+    work = opposite(1, -1, -1, 1)  # updates of 2 and -2
+    for eps2, clusters in {2.0: 1, 1.999: 2}.items():
+        algorithm = replace(ALWAYS, layers=["*"], eps2=eps2, eps2_on=on)
+        assert len(split(algorithm, work)[0].models) == clusters
+
+
+def test_auto_goes_by_updates_alone():
+    """It cannot see true clusters, and label counts, of which they might be guessed, change nothing."""
+    counts = torch.tensor([[9, 0], [0, 9], [0, 9], [9, 0], [9, 0], [0, 9]])  # as fc1 would divide them
+    plain = split(replace(ALWAYS, layers="auto"), layered({"conv2": 3.0}))
+    told = split(replace(ALWAYS, layers="auto"), layered({"conv2": 3.0}, label_counts=counts))
+    assert plain[1].tables == told[1].tables
+    assert told[0].index.tolist() == PAIRS["conv2"]
+
+
+@pytest.mark.parametrize("distance", ["l2", "delta_l2", "cos", "delta_cos"])
+def test_gaps_sign_tells_whether_the_clusters_are_apart(distance: str):
+    work = layered({"fc1": 5.0})
+    algorithm = replace(ALWAYS, distance=distance)
+    truth = torch.tensor(PAIRS["fc1"])
+    for layer, apart in {"fc1": True, "conv1": False}.items():
+        _, info = split(replace(algorithm, layers=[layer]), work)
+        assert (separation_gap(info.similarity.matrix, truth) > 0) == apart
+
+
+def test_layer_is_looked_for_anew_at_each_split():
+    """Two layers, as in `test_cfl`, of which the first divides all clients and the second those of one side."""
+    algorithm = LayerCFL(eps1=0.3, eps2=0.5, warmup_rounds=0, layers="auto", distance="l2")
+    spread = torch.tensor([[0.2, 0.1], [-0.1, 0.05], [-0.2, 0.0], [0.1, 0.1], [0, 0], [0.2, -0.1], [0, 0], [0, 0.1]])
+    work = work_of(CORNERS + spread.double(), layers={"conv1": 1, "fc1": 1})
+    found = list(rounds(algorithm, work, begun(algorithm, work, 2, 0), 8))
+    state = found[-1][0]
+    assert state.index.tolist() == [0, 1, 2, 3, 3, 2, 0, 1]
+    assert [len(layers) for layers in state.layers] == [1, 1, 1]
+    clusters = [row["cluster"] for _, info in found for row in info.tables["layers"]]
+    assert clusters == [0, 0, 0, 0, 1, 1]  # two layers each time
+
+
+def test_eps2_is_held_against_the_whole_update_or_the_layers():  # C33
+    work, start = layered({"conv1": 9.0, "fc1": 1.0}), torch.full((6,), 3.0).double()
+    whole, layer = ((work.centers - start)[:, first:].norm(dim=1).max().item() / 2 for first in (0, 4))
+    assert layer < whole - 1
+    for distance in ("delta_cos", "l2"):
+        for eps2, on, clusters in [
+            (layer + 0.01, "whole", 2),
+            (layer + 0.01, "layer", 1),
+            (layer - 0.01, "layer", 2),
+            (whole + 0.01, "whole", 1),
+        ]:
+            algorithm = replace(ALWAYS, layers=["fc1"], distance=distance, eps2=eps2, eps2_on=on)
+            state, _ = algorithm.round(begun(algorithm, work, *start.tolist()), work.population, work, rng())
+            assert len(state.models) == clusters
+
+
+@pytest.mark.parametrize("distance", ["l2", "delta_l2", "cos", "delta_cos"])
+def test_newcomers_are_compared_by_the_layer_that_the_split_went_by(distance: str):
+    work = layered({"conv2": 4.0})
+    algorithm = replace(ALWAYS, layers=["conv2"], distance=distance)
+    state, _ = split(algorithm, work)
+    like = work.centers[[0, 1]].clone()  # parts 0 and 1
+    like[:, 4:] = 50 * work.centers[[1, 0], 4:]  # and in fc1 the other way round
+    like[:, :2] = 50 * work.centers[[1, 0], :2]
+    grown = work_of(torch.cat([work.centers, like]), torch.cat([work.num_examples, ids(3, 1)]), layers=LAYERS)
+    placed, info = algorithm.place(state, ids(6, 7), grown, rng())
+    assert placed.index[6:].tolist() == [0, 1]
+    assert (info.down, info.up) == (2, 2)
+    assert torch.equal(algorithm.place(state, torch.arange(6), grown, rng())[0].index, state.index)
+
+
+def test_fit_read_in_chunks_gives_the_same_by_weights():
+    algorithm = replace(ALWAYS, layers="auto", distance="cos")
+    whole, read = (split(algorithm, layered({"fc1": 3.0}, chunk_size=size)) for size in (None, 4))
+    assert torch.equal(whole[0].models, read[0].models)
+    assert torch.equal(whole[0].part_means, read[0].part_means)
+
+
+def test_pattern_that_matches_nothing_is_told_the_layers():
+    for patterns in (["conv9"], [], ["fc1", ""]):
+        with pytest.raises(InputError, match=r"the layers are: conv1 \(conv2d\), conv2 \(conv2d\), fc1 \(linear\)"):
+            replace(ALWAYS, layers=patterns).check(layered({}))
+    replace(ALWAYS, layers=["fc*", "conv[-1]"]).check(layered({}))
+
+
+def test_theorem_of_cosines_is_refused_for_distances():
+    for distance in ("l2", "delta_l2"):
+        with pytest.raises(InputError, match=f"gamma_max is 0.3, but distance {distance}"):
+            LayerCFL(gamma_max=0.3, distance=distance)
+    LayerCFL(gamma_max=0.3, distance="cos")
+
+
+def test_every_round_costs_two_models_a_client():
+    found = list(rounds(ALWAYS, work_of(), begun(ALWAYS, work_of(), 2, 0), 4))
+    assert sum(info.down + info.up for _, info in found) == 2 * len(EVERYONE) * 4
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        replace(ALWAYS, layers="auto", distance="l2", eps2_on="layer", warmup_rounds=1),
+        replace(ALWAYS, layers="auto", distance="cos", layer_score="gap"),
+        replace(ALWAYS, layers=["fc*"], distance="delta_l2"),
+    ],
+    ids=repr,
+)
+def test_options_keep_the_contract(algorithm: LayerCFL):
+    check_algorithm(algorithm)
+
+
+def test_run_leaves_the_scores_as_table_and_picture(pictures: None, tmp_path: Path):
+    run(digits(algorithm=replace(ALWAYS, layers="auto"), rounds=2), tmp_path / "run")
+    rows = read_table(tmp_path / "run" / "layers.csv")
+    assert list(rows[0]) == ["round", "cluster", "layer", "silhouette", "gap", "chosen"]
+    assert rows[0]["layer"].endswith("fc1")
+    assert (tmp_path / "run" / "pictures" / "layers.png").read_bytes().startswith(b"\x89PNG")
+    run(digits(algorithm=replace(ALWAYS, layers=["*"]), rounds=2), tmp_path / "named")
+    assert not (tmp_path / "named" / "pictures" / "layers.png").exists()  # nothing was scored
+
+
+def test_picture_has_a_line_a_look_and_marks_what_was_chosen():
+    rows = [
+        {"round": r, "cluster": 0, "layer": f"conv{k}", "silhouette": 0.1 * k, "gap": None, "chosen": int(k == 2)}
+        for r in range(3)
+        for k in (1, 2)
+    ]
+    top, bottom = layer_scores(rows).axes
+    lines = [line for line in top.lines if line.get_label().startswith("round")]
+    assert [line.get_label() for line in lines] == ["round 0, cluster 0", "round 1, cluster 0", "round 2, cluster 0"]
+    assert [line.get_ydata().tolist() for line in lines] == [[0.1, 0.2]] * 3
+    assert [tick.get_text() for tick in bottom.get_xticklabels()] == ["conv1", "conv2"]
+    assert [line.get_xdata() for line in top.lines if line.get_markersize() == 9] == [[1]] * 3

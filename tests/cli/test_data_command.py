@@ -1,0 +1,52 @@
+"""`lit-cfl data`: the table it prints and the files it writes."""
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from lit_cfl.cli.main import main
+from lit_cfl.data.partition_file import load_partition, partition_hash
+from lit_cfl.datamodules import Digits
+
+
+def test_table_says_who_has_what(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    options = ("--data.num_clients", "9", "--data.newcomers", "0.3", "--seed", "5")
+    assert main(["data", "--config", "quickstart", *options, "--out", str(tmp_path / "d")]) == 0
+    lines = dict(line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines() if "written" not in line)
+    assert lines["data"] == "Digits: 1,797 examples of shape (1, 8, 8), 10 labels"
+    assert lines["clients"] == "6 in training, 3 newcomers"
+    assert lines["examples"] == "1,293 train, 144 validation, 360 test"
+    assert lines["true"].split(maxsplit=1)[1] == "4 of 2 to 3 clients"
+    assert lines["partition"] == partition_hash(Digits(9, newcomers=0.3, validation=0.1).federated(5))
+
+
+def test_pictures_and_partition_file_are_written(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["data", "--config", "quickstart", "--out", str(tmp_path / "d")]) == 0
+    assert sorted(path.name for path in (tmp_path / "d").iterdir()) == [
+        "clusters.png",
+        "labels.png",
+        "partition.npz",
+        "sizes.png",
+    ]
+    for name in ("clusters", "labels", "sizes"):
+        with Image.open(tmp_path / "d" / f"{name}.png") as picture:
+            assert len(set(picture.convert("L").tobytes())) > 10  # something is drawn
+    module = Digits(validation=0.1)
+    assert partition_hash(load_partition(tmp_path / "d" / "partition.npz", module.examples)) in capsys.readouterr().out
+
+
+def test_no_data_named_says_where_to_start(capsys: pytest.CaptureFixture[str]):
+    assert main(["data"]) == 2
+    assert "no data); start from a file, such as --config quickstart" in capsys.readouterr().err
+
+
+def test_folder_that_cannot_be_written_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    (tmp_path / "file").write_text("")
+    assert main(["data", "--config", "quickstart", "--out", str(tmp_path / "file")]) == 2
+    assert "choose another --out" in capsys.readouterr().err
+
+
+def test_data_need_no_task_and_no_algorithm(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["data", "--data", "Digits", "--data.num_clients", "3", "--out", str(tmp_path / "d")]) == 0
+    assert "3 in training" in capsys.readouterr().out

@@ -1,0 +1,69 @@
+"""`lit-cfl doctor` and `--version`."""
+
+import platform
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+import torch
+
+from lit_cfl.cli import doctor
+from lit_cfl.cli.main import main
+
+PARTS = [
+    "lit-cfl",
+    "python",
+    "cores",
+    "torch",
+    "device",
+    "kernels",
+    "compiler",
+    "lightning",
+    "ray",
+    "wandb",
+    "data",
+    "cache",
+    "disk",
+]
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> dict[str, str]:
+    assert main(["doctor"]) == 0
+    return {line[:12].strip(): line[12:] for line in capsys.readouterr().out.splitlines()}
+
+
+def test_version_is_that_of_the_package(capsys: pytest.CaptureFixture[str]):
+    with pytest.raises(SystemExit, match="0"):
+        main(["--version"])
+    assert capsys.readouterr().out == f"lit-cfl {version('lit-cfl')}\n"
+
+
+def test_doctor_names_every_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
+    monkeypatch.setenv("LITCFL_CACHE", str(tmp_path / "new" / "cache"))
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    found = told(capsys)
+    assert list(found) == PARTS
+    assert found["python"].startswith(platform.python_version())
+    assert found["torch"].startswith(torch.__version__)
+    assert found["ray"] == f"{version('ray')}, RAY_ADDRESS 10.0.0.1:6379"
+    assert "mode disabled" in found["wandb"]
+    assert found["cache"].startswith(f"{tmp_path / 'new' / 'cache'}, writable, ")
+    assert found["disk"].endswith(str(Path().resolve()))
+    assert "fails" not in "".join(found.values())
+
+
+def test_part_that_fails_says_why_and_the_others_are_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    def broken() -> str:
+        raise OSError("no such driver")
+
+    monkeypatch.setattr(doctor, "_device", broken)
+    monkeypatch.setenv("LITCFL_CACHE", "/proc/version/cache")
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    found = told(capsys)
+    assert list(found) == PARTS
+    assert found["device"] == "fails: OSError: no such driver"
+    assert found["compiler"].startswith("none (g++)")
+    assert "NOT writable" in found["cache"]

@@ -1,0 +1,279 @@
+"""Comparisons from the command line: paired runs, one table, and mistakes that are said before anything runs."""
+
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from scipy.stats import ttest_rel
+
+from lit_cfl.algorithms import FLHC, IFCA, Algorithm, FedAvg
+from lit_cfl.cli.main import main
+from lit_cfl.compare.jobs import Job, processes
+from lit_cfl.compare.results import fingerprint
+from lit_cfl.engines.plan import Plan
+from lit_cfl.storage.csv_log import read_table
+
+SMALL = (
+    "compare",
+    "--config",
+    "quickstart",
+    "--data.num_clients",
+    "12",
+    "--cohort_size",
+    "4",
+    "--local.epochs",
+    "1",
+    "--rounds",
+    "3",
+    "--num_cpus",
+    "1",
+)
+COLUMNS = {
+    "test_accuracy": "test/weighted_accuracy",
+    "val_accuracy": "val/weighted_accuracy",
+    "clusters": "clusters/count",
+    "ari": "clusters/ari",
+    "unplaced": "clusters/unobserved",
+    "mib": "traffic/mib",
+    "seconds": "time/elapsed_seconds",
+}
+OWN = """
+from dataclasses import dataclass
+from lit_cfl.algorithms import FedAvg
+
+@dataclass(frozen=True)
+class Fails(FedAvg):
+    \"\"\"Fails in round 1 of all seeds but 0.\"\"\"
+
+    def round(self, state, cohort, work, rng):
+        if rng.initial_seed() % 2 ** 64 and self.bad(work):
+            raise RuntimeError("own | trouble")
+        return super().round(state, cohort, work, rng)
+
+    def bad(self, work):
+        return work.round == 1
+
+class Needs(FedAvg):
+    \"\"\"Has no default.\"\"\"
+
+    def __init__(self, strength: int) -> None: ...
+"""
+
+
+@pytest.fixture(autouse=True)
+def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def table(path: str) -> list[dict[str, Any]]:
+    return read_table(Path(path))
+
+
+def seen_by(monkeypatch: pytest.MonkeyPatch, *kinds: type[Algorithm]) -> dict[str, list[tuple[list[int], bytes]]]:
+    """What each class is given in its rounds from now on: the cohort, and w_0."""
+    seen = defaultdict(list)
+    for kind in kinds:
+
+        def spy(self: Any, state: Any, cohort: Any, work: Any, rng: Any, round: Any = kind.round) -> Any:
+            seen[type(self).__name__].append((cohort.tolist(), work.initial(0).numpy().tobytes()))
+            return round(self, state, cohort, work, rng)
+
+        monkeypatch.setattr(kind, "round", spy)
+    return seen
+
+
+def test_all_algorithms_have_the_same_clients_cohorts_and_initial_weights(monkeypatch: pytest.MonkeyPatch):
+    seen = seen_by(monkeypatch, FedAvg, IFCA)
+    words = ("--algorithms", "FedAvg", "IFCA", "--seeds", "3", "5", "--selection", "uniform", "--compare_dir", "c")
+    assert main([*SMALL, *words]) == 0
+    assert seen["FedAvg"] == seen["IFCA"]
+    assert len(seen["FedAvg"]) == 6
+    assert len({tuple(cohort) for cohort, _ in seen["FedAvg"]}) == 6
+    assert len({initial for _, initial in seen["FedAvg"]}) == 2
+    prints = {
+        (name, seed): fingerprint(Job(Path("c"), name, seed).folder) for name in ("FedAvg", "IFCA") for seed in (3, 5)
+    }
+    assert prints["FedAvg", 3] == prints["IFCA", 3] != prints["FedAvg", 5] == prints["IFCA", 5]
+
+
+def test_data_shift_in_the_same_way_for_all_algorithms():
+    words = ["compare", "--config", "flexcfl/digits", "--rounds", "4", "--local.epochs", "1", "--num_cpus", "1"]
+    assert main([*words, "--algorithms", "FedAvg", "FlexCFL", "--seeds", "0", "1", "--compare_dir", "c"]) == 0
+    moved = {name: [table(f"c/{name}/seed-{seed}/shift.csv") for seed in (0, 1)] for name in ("FedAvg", "FlexCFL")}
+    assert moved["FedAvg"] == moved["FlexCFL"]
+    assert moved["FedAvg"][0]
+    assert moved["FedAvg"][0] != moved["FedAvg"][1]
+
+
+def test_the_tables_hold_what_the_runs_left(capsys: pytest.CaptureFixture[str]):
+    words = ("--algorithms", "FedAvg", "IFCA", "--IFCA.num_clusters", "2", "--seeds", "0", "1", "--target", "0.12")
+    assert main([*SMALL, *words, "--compare_dir", "c"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("FedAvg seed 0  loading the data")
+    assert [line.split("  ")[:2] for line in out.splitlines() if re.match(r"\d/4 ", line)] == [
+        ["1/4", "FedAvg seed 0"],
+        ["2/4", "IFCA seed 0"],
+        ["3/4", "FedAvg seed 1"],
+        ["4/4", "IFCA seed 1"],
+    ]
+    runs = {(row["algorithm"], row["seed"]): row for row in table("c/runs.csv")}
+    for (name, seed), run in runs.items():
+        rows = table(f"c/{name}/seed-{seed}/metrics.csv")
+        assert run["status"] == "finished"
+        for column, metric in COLUMNS.items():
+            assert run[column] == rows[-1][metric], column
+        counted = [row for row in rows if not row["clusters/unobserved"] and row["test/weighted_accuracy"] >= 0.12]
+        first = (counted[0]["round"], counted[0]["traffic/mib"]) if counted else (None, None)
+        assert (run["rounds_to_target"], run["mib_to_target"]) == first
+    _, mine = table("c/results.csv")
+    gains = [runs["IFCA", seed]["test_accuracy"] - runs["FedAvg", seed]["test_accuracy"] for seed in (0, 1)]
+    assert mine["difference"] == pytest.approx(sum(gains) / 2)
+    for mean, column in (("test_mean", "test_accuracy"), ("ari_mean", "ari"), ("mib", "mib"), ("seconds", "seconds")):
+        assert mine[mean] == pytest.approx((runs["IFCA", 0][column] + runs["IFCA", 1][column]) / 2), column
+    expected = ttest_rel(*([runs[name, seed]["test_accuracy"] for seed in (0, 1)] for name in ("IFCA", "FedAvg")))
+    assert [mine["difference_low"], mine["difference_high"]] == pytest.approx([*expected.confidence_interval(0.95)])
+    assert {file.name for file in Path("c").iterdir() if file.is_file()} == {
+        ".lock",
+        "compare.yaml",
+        "results.md",
+        "results.csv",
+        "results.tex",
+        "runs.csv",
+    }
+    assert Path("c/pictures/curve.png").stat().st_size > 5000
+    assert Path("c/pictures/curve.pdf").read_bytes().startswith(b"%PDF")
+    assert main(["run", "--resume", "c/IFCA/seed-1", "--quiet"]) == 0  # a whole run directory
+
+
+def test_one_seed_has_no_interval_and_a_method_that_needs_all_is_marked(capsys: pytest.CaptureFixture[str]):
+    words = ("--algorithms", "FedAvg", "FLHC", "--FLHC.warmup_rounds", "1", "--FLHC.num_clusters", "2")
+    assert main([*SMALL, *words, "--compare_dir", "c"]) == 0
+    out = capsys.readouterr().out
+    assert "One seed: no deviation and no interval." in out
+    assert "† FLHC trains every client in 1 of 3 rounds" in out
+    assert "\nFLHC†" in out
+    assert "± " not in out
+    first, second = table("c/results.csv")
+    assert (second["pairs"], second["difference_low"], second["test_sd"]) == (1, None, None)
+    assert (first["rounds_with_all_clients"], second["rounds_with_all_clients"]) == (0, 1)
+    assert FLHC.needs_all(FLHC(warmup_rounds=1), 1)
+
+
+def test_a_failed_run_does_not_lose_the_others(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    Path("own_failing.py").write_text(OWN)
+    words = ("--algorithms", "FedAvg", "own_failing.Fails", "Ditto", "--seeds", "0", "1", "--compare_dir", "c")
+    assert main([*SMALL, *words]) == 1
+    out = capsys.readouterr().out
+    assert "Fails seed 0  failed: RuntimeError: own | trouble" in out
+    assert "Fails, seed 1, failed: RuntimeError: own | trouble" in out
+    assert [row["status"] for row in table("c/runs.csv")] == ["finished"] * 2 + ["failed"] * 2 + ["finished"] * 2
+    assert [(row["runs"], row["failed"]) for row in table("c/results.csv")] == [(2, 0), (0, 2), (2, 0)]
+    assert table("c/results.csv")[2]["difference"] is not None
+    assert "line 11, in round" in Path("c/Fails/seed-0/error.txt").read_text()
+    monkeypatch.setattr("own_failing.Fails.bad", lambda self, work: False)
+    assert main(["compare", "--resume", "c", "--num_cpus", "1"]) == 0
+    assert len([line for line in capsys.readouterr().out.splitlines() if "/6  " in line]) == 2
+    assert not list(Path("c").rglob("error.txt"))
+    assert table("c/results.csv")[1]["test_mean"] == table("c/results.csv")[0]["test_mean"]  # it is FedAvg otherwise
+
+
+def test_a_finished_comparison_is_not_run_again(capsys: pytest.CaptureFixture[str]):
+    assert main([*SMALL, "--algorithms", "FedAvg", "Ditto", "--compare_dir", "c", "--quiet"]) == 0
+    assert capsys.readouterr().out == f"{Path('c').absolute()}\n"
+    before = {file: file.stat().st_mtime_ns for file in Path("c").rglob("seed-*/*")}
+    tables = [Path("c", name).read_bytes() for name in ("results.csv", "results.md", "results.tex", "runs.csv")]
+    assert main(["compare", "--resume", "c"]) == 0
+    assert before == {file: file.stat().st_mtime_ns for file in Path("c").rglob("seed-*/*")}
+    assert tables == [Path("c", name).read_bytes() for name in ("results.csv", "results.md", "results.tex", "runs.csv")]
+    assert main(["compare", "--resume", "c", "--target", "0.05"]) == 0
+    assert {row["target"] for row in table("c/results.csv")} == {0.05}
+
+
+def test_the_number_of_clusters_is_the_files_or_has_to_be_given(capsys: pytest.CaptureFixture[str]):
+    assert main([*SMALL, "--algorithms", "IFCA", "two=IFCA", "--two.num_clusters", "2", "--compare_dir", "c"]) == 0
+    assert "Note: IFCA runs with num_clusters 4, as the file's algorithm." in capsys.readouterr().out
+    configs = [yaml.safe_load(Path("c", name, "config.yaml").read_text()) for name in ("IFCA", "two")]
+    assert [config["algorithm"]["init_args"]["num_clusters"] for config in configs] == [4, 2]
+    assert [config["name"] for config in configs] == ["quickstart-IFCA", "quickstart-two"]
+    assert {config["plan"]["threads"] for config in configs} == {1}
+
+
+def test_dry_run_checks_and_writes_nothing(capsys: pytest.CaptureFixture[str]):
+    assert main([*SMALL, "--algorithms", "FedAvg", "IFCA", "--seeds", "[0,1,2]", "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert "6, 1 at a time" in out
+    assert "12 in training" in out
+    assert not Path("runs").exists()
+
+
+def test_a_comparison_is_neither_begun_twice_nor_resumed_when_damaged(capsys: pytest.CaptureFixture[str]):
+    words = [*SMALL, "--algorithms", "FedAvg", "--compare_dir", "c"]
+    assert main(words) == 0
+    assert main(words) == 2
+    assert "already holds a comparison; choose another --compare_dir, or go on with --resume" in capsys.readouterr().err
+    Path("c/FedAvg/config.yaml").unlink()
+    assert main(["compare", "--resume", "c"]) == 2
+    assert "config.yaml is missing" in capsys.readouterr().err
+    Path("c/compare.yaml").write_text("name: [")
+    assert main(["compare", "--resume", "c"]) == 2
+    assert "compare.yaml does not end with its digest" in capsys.readouterr().err
+
+
+def test_other_clients_under_one_seed_are_said(capsys: pytest.CaptureFixture[str]):
+    assert main([*SMALL, "--algorithms", "FedAvg", "Ditto", "--compare_dir", "c"]) == 0
+    saved = torch.load("c/Ditto/seed-0/checkpoint.pt", weights_only=True)
+    saved["fingerprint"]["partition"] = "another"
+    torch.save(saved, "c/Ditto/seed-0/checkpoint.pt")
+    capsys.readouterr()
+    assert main(["compare", "--resume", "c"]) == 0
+    assert "Warning: under seed 0 the runs do not share one partition: nothing is paired." in capsys.readouterr().out
+
+
+def test_as_many_runs_at_once_as_there_are_cores_for_their_threads(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("os.cpu_count", lambda: 8)
+    assert processes(Plan(threads=1), None, 30) == 8
+    assert processes(Plan(threads=1), 3, 30) == 3
+    assert processes(Plan(threads=3), None, 30) == 2
+    assert processes(Plan(threads=16), None, 30) == 1
+    assert processes(Plan(threads=1), None, 5) == 5
+    assert processes(Plan("ray", threads=1), None, 30) == 1
+    monkeypatch.setattr("lit_cfl.compare.jobs.find_spec", lambda name: None)
+    assert processes(Plan(threads=1), None, 30) == 1
+
+
+def test_a_tiny_comparison_says_that_it_is_not_paired():
+    assert main([*SMALL, "--algorithms", "FedAvg", "--seeds", "4", "--compare_dir", "c", "--tiny"]) == 0
+    (row,) = table("c/runs.csv")
+    assert (row["algorithm"], row["seed"], row["rounds"]) == ("FedAvg", 4, 1)
+    assert "not paired" in Path("c/results.md").read_text()
+
+
+def test_full_disk_at_the_end_leaves_what_is_known_on_the_screen(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    tables: list[str] = []
+    replace = Path.replace
+
+    def full(self: Path, target: Path) -> Path:
+        if target.parent.name == "pictures" and target.parent.parent.name == "c":
+            raise OSError(28, "No space left on device")
+        if target.parent.name == "c":
+            tables.append(target.name)
+        return replace(self, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", full)
+        assert main([*SMALL, "--algorithms", "FedAvg", "IFCA", "--compare_dir", "c"]) == 2
+    said = capsys.readouterr()
+    assert "IFCA" in said.out
+    assert (
+        "pictures/curve.png could not be written (No space left on device). What is known is printed above" in said.err
+    )
+    assert "lit-cfl compare --resume" in said.err
+    assert {"results.md", "results.csv", "results.tex", "runs.csv"} <= set(tables)
+    assert main(["compare", "--resume", "c"]) == 0
+    assert Path("c/pictures/curve.png").exists()

@@ -1,0 +1,99 @@
+"""What is said of `--algorithms` and its options before anything runs."""
+
+from pathlib import Path
+
+import pytest
+from test_compare import OWN
+
+from lit_cfl.cli.main import main
+from lit_cfl.compare.entries import Entry, read_entries, with_options
+from lit_cfl.errors import InputError
+
+
+@pytest.fixture(autouse=True)
+def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_an_entry_is_a_class_a_configuration_or_a_file():
+    Path("mine.yaml").write_text("class_path: IFCA\ninit_args: {num_clusters: 7}\n")
+    Path("x=1.yaml").write_text("name: whole\nalgorithm: FedProx\n")
+    own = {"class_path": "FedGroup", "init_args": {"num_clusters": 4}}
+    found = read_entries(["FedAvg", "FedGroup", "ifca/digits", "seven=mine.yaml", "x=1.yaml", "me=a.B"], own)
+    assert [(entry.name, entry.section["class_path"]) for entry in found] == [
+        ("FedAvg", "FedAvg"),
+        ("FedGroup", "FedGroup"),
+        ("IFCA", "IFCA"),
+        ("seven", "IFCA"),
+        ("FedProx", "FedProx"),
+        ("me", "a.B"),
+    ]
+    clusters = [entry.section.get("init_args", {}).get("num_clusters") for entry in found]
+    assert clusters == [None, 4, 8, 7, None, None]
+
+
+def test_options_go_to_the_algorithm_that_they_name():
+    entries = [Entry(name, {"class_path": "IFCA"}) for name in ("A", "A.B", "C")]
+    words = ["--rounds", "3", "--A.x", "-1", "--C.y=2", "--A.B.z", "[1, 2]", "--tiny"]
+    found, rest = with_options(entries, words)
+    assert [entry.words for entry in found] == [
+        ("--algorithm.x", "-1"),
+        ("--algorithm.z", "[1, 2]"),
+        ("--algorithm.y=2",),
+    ]
+    assert rest == ["--rounds", "3", "--tiny"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ("--algorithms FedAvg", "give a file: --config quickstart"),
+        ("--config quickstart", "give --algorithms"),
+        ("--config quickstrat --algorithms FedAvg", "(did you mean quickstart?)"),
+        ("--config quickstart --algorithms FedAvg FedAvgg", "(did you mean FedAvg?)"),
+        ("--config quickstart --algorithms FedAvg ifca/digitz", "(did you mean ifca/digits?)"),
+        ("--config quickstart --algorithms FedAvg tune/quickstart", "names no algorithm"),
+        ("--config quickstart --algorithms FedAvg ifca", "ifca: 'ifca' is not known (did you mean IFCA?)"),
+        ("--config quickstart --algorithms IFCA IFCA", "IFCA twice; give each a name of its own: A=IFCA B=IFCA"),
+        ("--config quickstart --algorithms FedAvg,IFCA", "put blanks between: FedAvg IFCA"),
+        ("--config quickstart --algorithms FedAvg IFCA --num_clusters 3", "go by its name (--IFCA.OPTION)"),
+        ("--config quickstart --algorithms a/b=IFCA", "'a/b' cannot be a name"),
+        ("--config quickstart --algorithms data=IFCA", "'data' is an option of experiments"),
+        ("--config fedavg/digits --algorithms FedAvg IFCA", "give it: --IFCA.num_clusters 4"),
+        ("--config quickstart --algorithms own_failing.Needs", "needs strength; give --Needs.strength VALUE"),
+        ("--config quickstart --algorithms IFCA --IFAC.num_clusters 4", "'IFAC' (did you mean IFCA?)"),
+        ("--config quickstart --algorithms IFCA --IFCA.num_cluster 4", "(did you mean num_clusters?)"),
+        ("--config quickstart --algorithms IFCA --IFCA.num_clusters x", "IFCA.num_clusters: 'x' is not a whole number"),
+        ("--config quickstart --algorithms FedAvg IFCA --IFCA.num_clusters 41", "IFCA, seed 0: num_clusters is 41"),
+        ("--config quickstart --algorithms IFCA --seeds 0 0", "seeds is [0, 0]"),
+        ("--config quickstart --algorithms IFCA --seeds 0 x", "'x' is no seed"),
+        ("--config quickstart --algorithms IFCA --seed 3", "give --seeds"),
+        ("--config quickstart --algorithms IFCA --algorithm.num_clusters 3", "options by its name"),
+        ("--config quickstart --algorithms IFCA --round 3", "(did you mean rounds?)"),
+        ("--config quickstart --algorithms IFCA --cohort_size 41", "cohort_size is 41, but there are 40 clients"),
+        ("--config quickstart --algorithms IFCA --target 80", "--target is 80"),
+        ("--config quickstart --algorithms IFCA --num_cpus 4096", "this machine has"),
+        (
+            "--config quickstart --algorithms IFCA --compare_dir run",
+            "already holds a run; choose another --compare_dir",
+        ),
+        ("--resume nowhere", "holds no comparison to resume"),
+        ("--resume nowhere --rounds 3", "leave out --rounds"),
+    ],
+)
+def test_mistakes_are_said_before_anything_runs(capsys: pytest.CaptureFixture[str], arguments: str, expected: str):
+    Path("own_failing.py").write_text(OWN)
+    Path("run").mkdir()
+    Path("run/config.yaml").write_text("")
+    assert main(["compare", *arguments.split()]) == 2
+    captured = capsys.readouterr()
+    assert expected in captured.err
+    assert captured.err.count("\n") == 1
+    assert not list(Path().rglob("compare.yaml"))
+    assert not list(Path().rglob("metrics.csv"))
+
+
+def test_an_unreadable_entry_is_quoted():
+    Path("bad.yaml").write_text("a: [1")
+    with pytest.raises(InputError, match=r"bad\.yaml is no YAML file"):
+        read_entries(["bad.yaml"], None)

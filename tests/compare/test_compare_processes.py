@@ -1,0 +1,161 @@
+"""Comparisons in real processes: killed and resumed, interrupted, side by side in Ray."""
+
+import contextlib
+import io
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from processes import in_child, wait, wait_for, without_clocks
+
+from lit_cfl.cli.main import main
+from lit_cfl.compare.jobs import Job
+from lit_cfl.storage.csv_log import read_table
+
+OPTIONS = (
+    "--config",
+    "quickstart",
+    "--data.num_clients",
+    "12",
+    "--cohort_size",
+    "4",
+    "--local.epochs",
+    "1",
+    "--rounds",
+    "12",
+    "--checkpoint.every_seconds",
+    "0",
+    "--seeds",
+    "1",
+    "2",
+)
+
+
+def start(*algorithms: str) -> list[str]:
+    return ["compare", *OPTIONS, "--algorithms", *algorithms, "--compare_dir", "c"]
+
+
+def contents(path: Path) -> dict[str, Any]:
+    """All that must be equal: every table but its clocks, and the text of the results without their times."""
+    found: dict[str, Any] = {}
+    for file in sorted(path.rglob("*.csv")):
+        found[str(file.relative_to(path))] = [
+            {key: value for key, value in without_clocks(row).items() if key != "seconds"} for row in read_table(file)
+        ]
+    lines = (path / "results.md").read_text().splitlines()
+    return found | {"results.md": [line.rpartition(" | ")[0] or line for line in lines]}
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A comparison that nobody disturbed, one run after the other."""
+    path = tmp_path_factory.mktemp("whole")
+    with contextlib.chdir(path), contextlib.redirect_stdout(io.StringIO()):
+        assert main([*start("FedAvg", "IFCA"), "--num_cpus", "1"]) == 0
+    return path / "c"
+
+
+def test_killed_in_the_middle_and_resumed_it_gives_the_same_table(whole: Path, output: Path):
+    child = in_child([*start("FedAvg", "IFCA"), "--num_cpus", "1"])
+    half = Path("c/IFCA/seed-1/metrics.csv")
+    wait_for(half, "\n4,")
+    os.kill(child, signal.SIGKILL)
+    assert wait(child) == -signal.SIGKILL
+    assert len(read_table(half)) < 12
+    finished = {file: file.stat().st_mtime_ns for file in Path("c/FedAvg/seed-1").rglob("*")}
+    before = Path("c/IFCA/seed-1/environment.json").read_text()
+    assert not Path("c/FedAvg/seed-2").exists()
+    assert main(["compare", "--resume", "c", "--num_cpus", "1"]) == 0
+    assert contents(Path("c")) == contents(whole)
+    assert finished == {file: file.stat().st_mtime_ns for file in Path("c/FedAvg/seed-1").rglob("*")}
+    assert Path("c/IFCA/seed-1/environment.json").read_text() == before  # it went on, and did not begin again
+
+
+def test_interrupted_it_says_how_to_go_on(whole: Path, output: Path):
+    child = in_child([*start("FedAvg", "IFCA"), "--num_cpus", "1", "--checkpoint.every_seconds", "60"])
+    wait_for(Path("c/IFCA/seed-1/metrics.csv"), "\n3,")
+    os.kill(child, signal.SIGTERM)
+    assert wait(child) == 128 + signal.SIGTERM
+    assert f"Go on with: lit-cfl compare --resume {Path('c').absolute()}" in output.read_text()
+    assert Path("c/IFCA/seed-1/checkpoint.pt").exists()
+    assert main(["compare", "--resume", "c", "--num_cpus", "1"]) == 0
+    assert contents(Path("c")) == contents(whole)
+
+
+def test_two_processes_cannot_work_on_one_comparison(output: Path, capsys: pytest.CaptureFixture[str]):
+    child = in_child([*start("FedAvg", "IFCA"), "--num_cpus", "1", "--rounds", "200"])
+    wait_for(Path("c/FedAvg/seed-1/metrics.csv"), "\n1,")
+    assert main(["compare", "--resume", "c", "--num_cpus", "1"]) == 2
+    assert f"in use by process {child}" in capsys.readouterr().err
+    os.kill(child, signal.SIGKILL)
+    wait(child)
+
+
+def living(mark: str) -> list[int]:
+    """Processes with this mark in their environment, after up to two minutes in which there may be some."""
+    deadline = time.monotonic() + 120
+    while True:
+        found = []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if mark.encode() in path.read_bytes():
+                    found.append(int(path.parent.name))
+        if not found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.5)
+
+
+@pytest.mark.ray
+def test_in_ray_killed_and_resumed_it_is_the_same_to_the_bit(whole: Path, output: Path):
+    mark = f"LITCFL_TEST_MARK={output.parent}-{time.monotonic_ns()}"
+    environment = os.environ | dict([mark.split("=", 1)])
+    words = [sys.executable, "-m", "lit_cfl", *start("FedAvg", "IFCA"), "--num_cpus", "2"]
+    first = subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, text=True)
+    assert first.stdout is not None
+    assert any(line.startswith("1/4  ") for line in first.stdout)
+    first.kill()
+    first.communicate()
+    assert living(mark) == []
+    again = [sys.executable, "-m", "lit_cfl", "compare", "--resume", "c", "--num_cpus", "2"]
+    second = subprocess.run(again, env=environment, capture_output=True, text=True, check=False, timeout=580)
+    assert second.returncode == 0, second.stderr
+    assert living(mark) == []
+    assert contents(Path("c")) == contents(whole)
+
+
+def test_a_worker_that_dies_is_a_failed_run(monkeypatch: pytest.MonkeyPatch):
+    ray = pytest.importorskip("ray")
+    from lit_cfl.compare import side_by_side
+
+    def get(reference: object) -> str:
+        raise ray.exceptions.WorkerCrashedError
+
+    monkeypatch.setattr(side_by_side.ray, "get", get)
+    assert side_by_side._outcome("a reference") == (
+        "its process died (WorkerCrashedError); where memory is short, give a smaller --num_cpus",
+        [],
+    )
+
+
+def test_what_a_worker_has_to_say_comes_with_its_outcome(
+    pictures: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    pytest.importorskip("ray")
+    from lit_cfl.compare.side_by_side import in_worker
+
+    monkeypatch.chdir(tmp_path)
+    words = [*start("FedAvg"), "--seeds", "1", "--rounds", "1", "--num_cpus", "1"]
+    assert main(words) == 0
+    folder = Path("c/FedAvg/seed-1")
+    shutil.rmtree(folder / "pictures")
+    (folder / "pictures").write_text("in the way")
+    (folder / "summary.json").unlink()  # as if it had been killed just before its end
+    error, notices = in_worker(Job(Path("c"), "FedAvg", 1), tmp_path / "note.json")
+    assert error is None
+    assert [notice.startswith("The drawing of pictures failed") for notice in notices] == [True]

@@ -1,0 +1,122 @@
+"""The figures of a comparison: hand arithmetic, and tables with awkward names."""
+
+import csv
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from lit_cfl.compare.results import COLUMNS, Results, run_columns
+from lit_cfl.compare.tables import as_latex, as_markdown, cells, latex, show_table, write_tables
+from lit_cfl.compare.target import common_target, cost_of
+from lit_cfl.scores import ACCURACY, Score
+
+
+def rows(*accuracies: float | None, unplaced: dict[int, int] | None = None) -> list[dict[str, Any]]:
+    return [
+        {
+            "round": 2 * k + 1,
+            "test/weighted_accuracy": accuracy,
+            "traffic/mib": 0.5 + k,
+            "clusters/unobserved": (unplaced or {}).get(k, 0),
+        }
+        for k, accuracy in enumerate(accuracies)
+    ]
+
+
+def test_cost_is_of_the_first_round_that_reaches_the_target():
+    assert cost_of(rows(0.1, 0.5, 0.4, 0.6), 0.5) == (3, 1.5)  # rounds 1, 3, 5, 7
+    assert cost_of(rows(0.1, None, 0.4, 0.6), 0.45) == (7, 3.5)
+    assert cost_of(rows(0.1, 0.5), 0.6) is None
+    assert cost_of(rows(0.1, 0.5), None) is None
+    assert cost_of([], 0.5) is None
+
+
+def test_a_round_in_which_clients_have_no_model_does_not_count():
+    assert cost_of(rows(0.9, 0.9, 0.8, unplaced={0: 30, 1: 1}), 0.5) == (5, 2.5)
+
+
+def test_the_common_target_is_below_every_end_by_less_than_a_thousandth():
+    assert common_target([0.8, 0.7999, None, 0.91]) == 0.799
+    assert common_target([None]) is None
+
+
+def test_a_target_for_which_lower_is_better_is_reached_from_above_and_the_common_one_is_above_every_end():
+    error = Score("mae", higher_is_better=False)
+    assert common_target([0.8, 0.7001, None, 0.8003], error) == 0.801
+    table = [row | {"test/weighted_mae": row["test/weighted_accuracy"]} for row in rows(0.9, 0.6, 0.5, 0.4)]
+    assert cost_of(table, 0.5, (error,)) == (5, 2.5)
+    assert cost_of(table, 0.3, (error,)) is None
+
+
+def test_tables_name_the_score_and_its_column(tmp_path: Path):
+    found = replace(results("A", "B", val_mean=0.25), score=Score("token_accuracy"))
+    assert cells(found)[0][2:4] == ["test token accuracy", "val token accuracy"]
+    write_tables(tmp_path, found, "x", None)
+    assert (tmp_path / "runs.csv").read_text().startswith("algorithm,seed,status,rounds,test_token_accuracy,val_token")
+
+
+def results(*names: str, **more: Any) -> Results:
+    """Made-up rows; the first algorithm has fewer figures."""
+    plain: dict[str, Any] = dict.fromkeys(COLUMNS)
+    plain |= {"runs": 2, "failed": 0, "target": 0.8, "reached": 0, "rounds_with_all_clients": 0, "test_mean": 0.75}
+    whole = {"test_sd": 0.0125, "difference": 0.25, "difference_low": -0.125, "difference_high": 0.5, "reached": 1}
+    found = [plain | {"algorithm": name} | (whole if k else {}) for k, name in enumerate(names)]
+    found[-1] |= more
+    runs = [
+        dict.fromkeys(run_columns(ACCURACY))
+        | {"algorithm": names[0], "seed": 3, "status": "failed", "error": 'a, "b"\nc'}
+    ]
+    return Results(runs, found, ["50 % of | them_"], {})
+
+
+def test_latex_prints_names_as_they_are():
+    assert latex(r"a_b & 50% #1 {x} ~^ \y $z |<>") == (
+        r"a\_b \& 50\% \#1 \{x\} \textasciitilde{}\textasciicircum{} \textbackslash{}y \$z "
+        r"\textbar{}\textless{}\textgreater{}"
+    )
+    text = as_latex(results("A_1", "[B]", rounds_with_all_clients=3))
+    assert r"A\_1 & 2 & 0.750 &  & -- & 0 of 2 runs & 0 of 2 runs & -- & -- \\" in text
+    assert r"{}[B]$^\dagger$ & 2 & 0.750 $\pm$ 0.013 & +0.250 [$-$0.125, +0.500] & -- & 1 of 2 runs" in text
+    assert "% 50 % of | them_" in text
+    body = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert {line.count(" & ") for line in body} == {8}
+    assert r"\begin{tabular}{lrrrrrrrr}" in text
+
+
+def test_markdown_keeps_its_columns_whatever_names_hold():
+    text = as_markdown(results("a|b", "<i>*c*\nd", rounds_to_target=4.0, mib_to_target=1.0), "x_y", "p.png")
+    table = [line for line in text.splitlines() if line.startswith("|")]
+    assert [len(line.replace(r"\|", "").split("|")) for line in table] == [11] * 4
+    assert table[2].startswith(r"| a\|b | 2 | 0.750 |  | - |")
+    assert table[3].startswith(r"| \<i\>\*c\* d | 2 | 0.750 ± 0.013 | +0.250 \[-0.125, +0.500\] | - | 4.0 | 1.0 |")
+    assert text.startswith("# x\\_y\n")
+    assert "- 50 % of \\| them\\_\n" in text
+    assert text.endswith("(p.png)\n")
+    assert "![" not in as_markdown(results("A"), "x", None)
+
+
+def test_csv_quotes_and_leaves_blank_what_is_not_known(tmp_path: Path):
+    write_tables(tmp_path, results("a,b", 'q"', test_sd=float("nan")), "x", None)
+    found = list(csv.DictReader(StringIO((tmp_path / "results.csv").read_text())))
+    assert [row["algorithm"] for row in found] == ["a,b", 'q"']
+    assert [(row["test_mean"], row["test_sd"], row["difference"]) for row in found] == [
+        ("0.75", "", ""),
+        ("0.75", "", "0.25"),
+    ]
+    assert tuple(found[0]) == COLUMNS
+    (run,) = csv.DictReader((tmp_path / "runs.csv").open(newline=""))
+    assert (run["error"], run["seed"], run["test_accuracy"]) == ('a, "b"\nc', "3", "")
+
+
+@pytest.mark.parametrize(("terminal", "shown"), [(True, False), (False, True)])
+def test_a_narrow_terminal_gets_fewer_columns_and_a_pipe_all(terminal: bool, shown: bool):
+    out = StringIO()
+    show_table(Console(file=out, width=80, force_terminal=terminal, no_color=True), results("A[red]", "B"))
+    assert "A[red]" in out.getvalue()
+    assert "+0.250 [-0.125, +0.500]" in out.getvalue()
+    assert ("time s" in out.getvalue()) is shown
+    assert "…" not in out.getvalue()

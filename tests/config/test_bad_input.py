@@ -1,0 +1,207 @@
+"""What a new user gets wrong: each is said in one line that names the option or the file."""
+
+import io
+import struct
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+
+from lit_cfl.cli.main import main
+from lit_cfl.config import catalogue
+from lit_cfl.datamodules import Digits
+from lit_cfl.rounds import Cohorts
+
+QUICK = yaml.safe_load(catalogue.configs()["quickstart"].read_text())
+FILES = {
+    "wrong_syntax.py": "class Mine(:\n    pass\n",
+    "wrong_import.py": "import torch\n\nraise RuntimeError('no licence')\n",
+    "wrong_package.py": "import torch\nimport pandoras_box\n",
+    "twice_space.yaml": "space: {}\nspace: {}\n",
+    "wrong_class.py": "class Mine:\n    pass\n",
+    "wrong_net.py": "from torch import nn\n\nclass Net(nn.Module):\n    def __init__(self):\n        self.x = 1 / 0\n",
+    "list.yaml": "- rounds\n- 3\n",
+    "empty.yaml": "# rounds: 3\n",
+    "word.yaml": "rounds\n",
+    "open.yaml": "rounds: [1\nname: x\n",
+    "latin.yaml": "name: caf\xe9\n",
+    "text.npz": "three clients\n",
+}
+
+
+@pytest.fixture(autouse=True)
+def in_a_folder_with_wrong_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)  # and takes away afterwards what was imported from there
+    for name, text in FILES.items():
+        Path(name).write_text(text, encoding="latin-1")
+    Path("twice.yaml").write_text(yaml.safe_dump(QUICK) + "rounds: 4\n")
+    Path("within.yaml").write_text("local: {epochs: 1, batch_size: 2, epochs: 3}\n")
+    write_huge(Path("huge.npz"))
+    for name, changes in {
+        "nothing": {"rounds": None},
+        "null_epochs": {"local": {"epochs": None}},
+        "no_class": {"algorithm": {"num_clusters": 4}},
+        "beside": {"algorithm": {"class_path": "FedGroup", "num_clusters": 4}},
+        "rate_beside": {"task": changed_optimizer({"class_path": "torch.optim.SGD", "lr": 0.1})},
+        "both_seeds": {"seed": 1, "seeds": [2, 3]},
+        "old_path": {"data": {"class_path": "datamodules.digits.Digits"}},
+    }.items():
+        Path(f"{name}.yaml").write_text(yaml.safe_dump(QUICK | changes))
+
+
+def changed_optimizer(optimizer: dict[str, Any]) -> dict[str, Any]:
+    return QUICK["task"] | {"init_args": QUICK["task"]["init_args"] | {"optimizer": optimizer}}
+
+
+def write_huge(path: Path) -> None:
+    """A file .npz of a few bytes, whose header declares 7 TiB."""
+    head = io.BytesIO()
+    np.lib.format.write_array_header_1_0(head, {"descr": "<f8", "fortran_order": False, "shape": (10**12,)})
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("x", "y"):
+            archive.writestr(f"{name}.npy", head.getvalue() + struct.pack("<d", 1.0))
+
+
+RUN = "run --config quickstart --baseline null --rounds 1 "
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (RUN + "--task.optimizer.lr -1", "task.optimizer cannot be made: Invalid learning rate: -1.0"),
+        (RUN + "--task.optimizer torch.optim.SDG", "'torch.optim.SDG' is no optimizer (did you mean SGD?)"),
+        (RUN + "--task.net MLP --task.net.hidden -4", "MLP.hidden is -4; it must be 1 or more"),
+        (RUN + "--algorithm wrong_syntax.Mine", "wrong_syntax.py, line 1: SyntaxError: invalid syntax"),
+        (RUN + "--data wrong_syntax.Mine", "wrong_syntax.py, line 1: SyntaxError: invalid syntax"),
+        (RUN + "--task.net wrong_syntax.Mine", "wrong_syntax.py, line 1: SyntaxError: invalid syntax"),
+        (RUN + "--algorithm wrong_import.Mine", "wrong_import.py, line 3: RuntimeError: no licence"),
+        (RUN + "--task wrong_import.Mine", "wrong_import.py, line 3: RuntimeError: no licence"),
+        (RUN + "--task.net wrong_import.Mine", "wrong_import.py, line 3: RuntimeError: no licence"),
+        (RUN + "--algorithm wrong_class.Mine", "algorithm: 'wrong_class.Mine' is no Algorithm; derive it from "),
+        (RUN + "--data wrong_class.Mine", "data: 'wrong_class.Mine' is no FederatedDataModule; derive it from "),
+        (RUN + "--task wrong_class.Mine", "task: 'wrong_class.Mine' is no LightningModule; derive it from "),
+        (RUN + "--task.net wrong_class.Mine", "task.net: 'wrong_class.Mine' is no Module; derive it from torch.nn"),
+        (RUN + "--algorithm wrong_class.Mien", "wrong_class has no class 'Mien' (did you mean Mine?)"),
+        (RUN + "--task.net wrong_net.Net", "Net raised ZeroDivisionError: division by zero (in "),
+        (RUN + "--seed 1 --seeds [2,3]", "seed gives one seed, seeds several; leave one of the two out"),
+        (RUN + "--seed -1", "seeds is [-1]; give numbers of 0 or more"),
+        (RUN + "--evaluation.clients 100", "evaluation.clients is 100, but only 40 clients take part"),
+        (RUN + "--rounds null", "rounds is null; give a whole number, or leave it out"),
+        (RUN + "--tracking.loggers my.Logger", "tracking.loggers: 'my.Logger' is not a list of loggers, such as ["),
+        (RUN + "--tracking.wandb on", "tracking.wandb: 'on' is not one of online, offline, disabled"),
+        (RUN + "--data.num_clients 0", "num_clients is 0 and min_size 1; give 1 or more of both"),
+        (RUN + "--data.partition_file text.npz", "text.npz is damaged, no .npz, or holds objects (no zip archive)"),
+        (RUN + "--data ArrayData --data.source text.npz", "text.npz is damaged, no .npz, or holds objects (no zip"),
+        (RUN + "--data ArrayData --data.source huge.npz", "huge.npz is damaged, or too large for the memory"),
+        (RUN + "--data datamodules.Digits", "'datamodules.Digits' is now lit_cfl.datamodules.Digits"),
+        ("run --config old_path.yaml", "old_path.yaml: 'datamodules.digits.Digits' is now lit_cfl.datamodules."),
+        ("run --config list.yaml", "list.yaml holds a list, no options; write one a line, such as rounds: 10"),
+        ("run --config empty.yaml", "empty.yaml holds nothing, no options"),
+        ("run --config word.yaml", "word.yaml holds only 'rounds', no options"),
+        ("run --config open.yaml", "open.yaml is no YAML file: "),
+        ("run --config latin.yaml", "latin.yaml is no UTF-8 text: "),
+        ("run --config twice.yaml", "twice.yaml gives 'rounds' twice, in lines "),
+        ("run --config within.yaml", "within.yaml gives 'epochs' twice, in lines 1 and 1"),
+        ("data --config twice.yaml", "twice.yaml gives 'rounds' twice, in lines "),
+        ("compare --config twice.yaml --algorithms FedAvg IFCA", "twice.yaml gives 'rounds' twice, in lines "),
+        ("tune --config twice_space.yaml", "twice_space.yaml gives 'space' twice, in lines 1 and 2"),
+        ("launch --config twice_space.yaml --address http://x:8265", "twice_space.yaml gives 'space' twice"),
+        (
+            RUN + "--algorithm wrong_package.Mine",
+            "wrong_package.py, line 2: ModuleNotFoundError: No module named "
+            "'pandoras_box'; install the package that has it",
+        ),
+        (RUN + "--task.net wrong_package.Mine", "wrong_package.py, line 2: ModuleNotFoundError: No module named "),
+        (RUN + "--algorithm no_such_file.Mine", "there is no module 'no_such_file': put no_such_file.py beside"),
+        ("run --config nothing.yaml", "rounds is null; give a whole number, or leave it out"),
+        ("run --config null_epochs.yaml", "local.epochs is null; give a whole number, or leave it out"),
+        ("run --config no_class.yaml", "algorithm names no class; write algorithm: {class_path: NAME, init_args: "),
+        (
+            "run --config beside.yaml",
+            "beside.yaml: algorithm: 'num_clusters' stands beside class_path; write options "
+            "below init_args: {class_path: FedGroup, init_args: {num_clusters: 4}}",
+        ),
+        ("run --config rate_beside.yaml", "rate_beside.yaml: task.optimizer: 'lr' stands beside class_path"),
+        ("run --config both_seeds.yaml", "seed gives one seed, seeds several"),
+        ("list foo", "invalid choice: 'foo'"),
+        ("dashboard --foo", "unrecognized arguments: --foo; see lit-cfl dashboard --help"),
+        ("evaluate", "the following arguments are required: run_dir; see lit-cfl evaluate --help"),
+        ("--foo", "unrecognized arguments: --foo; see lit-cfl --help"),
+    ],
+)
+def test_it_is_said_in_one_line(words: str, expected: str, capsys: pytest.CaptureFixture[str]):
+    assert main(words.split()) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert expected in last
+    assert last.startswith("lit-cfl: error: ")
+    assert not list(Path().rglob("metrics.csv"))
+
+
+def test_seed_on_the_command_line_takes_the_place_of_a_files_seeds(capsys: pytest.CaptureFixture[str]):
+    assert main((RUN + "--tiny --seed 5 --run_dir run").split()) == 0
+    assert yaml.safe_load(Path("run/config.yaml").read_text())["seeds"] == [5]
+
+
+def test_folder_of_the_users_named_datamodules_is_none_of_ours(tmp_path: Path):
+    Path("datamodules").mkdir()
+    Path("datamodules/__init__.py").write_text(
+        "from lit_cfl.datamodules import Digits\n\nclass Mine(Digits):\n    pass\n"
+    )
+    assert main((RUN + "--data datamodules.Mine --tiny --run_dir run").split()) == 0
+
+
+@pytest.mark.parametrize("engine", ["trainer", "stacked"])
+def test_error_of_a_users_module_names_the_client_and_the_round(engine: str):
+    data, cohorts = Digits(validation=0.1).federated(0), Cohorts(10, "round_robin_first")
+    first, second = (set(cohorts.at(round, data.population, 0).tolist()) for round in (0, 1))
+    client = min(second - first)
+    images, _ = data.examples.batch(data.train[client])
+    Path(f"own_{engine}.py").write_text(
+        "from lit_cfl.tasks import Classification\n\n\nclass Picky(Classification):\n"
+        "    def losses(self, batch):\n"
+        f"        if self.training and abs(float(batch[0].sum()) - {float(images.sum())}) < 1e-2:\n"
+        "            raise LookupError('no such thing')\n"
+        "        return super().losses(batch)\n"
+    )
+    options = f"--task own_{engine}.Picky --task.net MCLR --engine {engine} --local.batch_size full --plan.lanes 1"
+    words = f"{RUN} {options} --algorithm FedAvg --cohort_size 10 --rounds 2 --seed 0"
+    with pytest.raises(LookupError, match="no such thing") as raised:
+        main(words.split())
+    assert raised.value.__notes__ == [f"It was raised in round 2, while client {client} was trained."]
+
+
+SCORED = """
+from lit_cfl.tasks import Classification
+
+class Scored(Classification):
+    def outcomes(self, batch):
+        if len(batch[1]) > 10:  # the check before the rounds has one example of each label
+            raise LookupError("no such thing")
+        return super().outcomes(batch)
+"""
+FEW = "--data.num_clients 4 --cohort_size 4 --local.epochs 1 --rounds 1 --task.net MCLR"
+
+
+@pytest.mark.parametrize(
+    ("module", "algorithm", "notes"),
+    [
+        (
+            "own_scored",
+            "FedAvg",
+            ["while model 0 of the clients 0, 1, 2, 3 on test data was scored", "in the evaluation of round 1"],
+        ),
+        ("own_losses", "IFCA", ["in round 1, in losses on the clients 0, 1, 2, 3"]),
+    ],
+)
+def test_error_in_scoring_names_the_round_the_split_and_whose_model_it_was(
+    module: str, algorithm: str, notes: list[str]
+):
+    Path(f"{module}.py").write_text(SCORED)
+    words = f"{RUN} {FEW} --task {module}.Scored --algorithm {algorithm} --data.validation 0"
+    with pytest.raises(LookupError, match="no such thing") as raised:
+        main(words.split())
+    assert raised.value.__notes__ == [f"It was raised {note}." for note in notes]

@@ -1,0 +1,149 @@
+"""The catalogue reads source files; what it says must equal what importing them gives."""
+
+import importlib
+import inspect
+import pkgutil
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from lightning import LightningModule
+
+from lit_cfl import algorithms
+from lit_cfl.algorithms import Algorithm
+from lit_cfl.cli.main import main
+from lit_cfl.config import catalogue
+from lit_cfl.data.shift import Shift
+from lit_cfl.datamodules import FederatedDataModule
+from lit_cfl.datamodules.partition import Partition
+from lit_cfl.datamodules.skew import Skew
+from lit_cfl.nets import Net
+
+PACKAGES = {
+    "algorithms": ("lit_cfl.algorithms", Algorithm),
+    "data": ("lit_cfl.datamodules", FederatedDataModule),
+    "partitions": ("lit_cfl.datamodules.partition", Partition),
+    "skews": ("lit_cfl.datamodules", Skew),
+    "shifts": ("lit_cfl.datamodules.shift", Shift),
+    "nets": ("lit_cfl.nets", Net),
+    "tasks": ("lit_cfl.tasks", LightningModule),
+}
+
+
+def is_one(found: object, base: type) -> bool:
+    """A subclass that can be chosen: not one that leaves something to its own subclasses."""
+    if not inspect.isclass(found) or not issubclass(found, base) or found is base:
+        return False
+    return not inspect.isabstract(found) and "Subclasses " not in (found.__doc__ or "")
+
+
+def classes(package: str, base: type) -> list[str]:
+    """Names of the subclasses that importing every file of the package gives, sorted."""
+    folder = importlib.import_module(package).__path__
+    modules = [importlib.import_module(f"{package}.{info.name}") for info in pkgutil.iter_modules(folder)]
+    return sorted(
+        name
+        for module in modules
+        for name, found in vars(module).items()
+        if is_one(found, base) and found.__module__ == module.__name__ and not name.startswith("_")
+    )
+
+
+@pytest.mark.parametrize("kind", PACKAGES)
+def test_names_are_those_that_importing_gives(kind: str):
+    package, base = PACKAGES[kind]
+    assert catalogue.names(kind) == classes(package, base)
+
+
+@pytest.mark.parametrize("kind", PACKAGES)
+def test_every_class_can_be_imported_from_its_package(kind: str):
+    module = importlib.import_module(PACKAGES[kind][0])
+    public = [name for name in module.__all__ if is_one(getattr(module, name), PACKAGES[kind][1])]
+    assert catalogue.names(kind) == sorted(public)
+
+
+@pytest.mark.parametrize("name", [name for name in algorithms.__all__ if is_one(getattr(algorithms, name), Algorithm)])
+def test_algorithm_is_listed_with_its_paper(name: str):
+    entry = next(entry for entry in catalogue.entries("algorithms") if entry.name == name)
+    assert re.search(r"\b(19|20)\d\d\b", entry.paper), "the module docstring's second paragraph is a citation"
+
+
+@pytest.mark.parametrize("kind", PACKAGES)
+def test_line_of_a_class_is_a_whole_sentence(kind: str):
+    assert [entry.line for entry in catalogue.entries(kind) if not entry.line.endswith(".")] == []
+
+
+def test_line_is_the_first_of_the_docstring():
+    entry = next(entry for entry in catalogue.entries("algorithms") if entry.name == "FedAvg")
+    assert entry.line == "Federated averaging: the baseline without clusters."
+    assert entry.paper.startswith("McMahan, Moore, Ramage")
+
+
+def test_quickstart_is_among_the_configurations():
+    path = catalogue.configs()["quickstart"]
+    assert path.is_file()
+    entry = next(entry for entry in catalogue.entries("configs") if entry.name == "quickstart")
+    assert "# " + entry.line == path.read_text(encoding="utf-8").split("\n")[0]
+
+
+def test_class_is_listed_with_a_configuration_that_uses_it():
+    uses = {entry.name: entry.config for entry in catalogue.entries("data")}
+    assert uses["Digits"] in catalogue.configs()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "net:\n  class_path: MLP\n  init_args: {hidden: 3}\n",
+        "net: {class_path: MLP}\n",
+        "net: {class_path: MLP, init_args: {hidden: 3}}\n",
+        "net:\n  class_path: MLP  # as in the paper\n",
+    ],
+)
+def test_configuration_is_found_however_it_names_the_class(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    config = tmp_path / "mine.yaml"
+    config.write_text(text)
+    monkeypatch.setattr(catalogue, "configs", lambda: {"mine": config})
+    found = {entry.name: entry.config for entry in catalogue.entries("nets")}
+    assert {name: config for name, config in found.items() if config} == {"MLP": "mine"}
+
+
+def test_configuration_named_after_the_class_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    config = tmp_path / "mine.yaml"
+    config.write_text("algorithm:\n  class_path: FedProx\n")
+    monkeypatch.setattr(catalogue, "configs", lambda: {"digits/all": config, "fedprox/digits": config})
+    entry = next(entry for entry in catalogue.entries("algorithms") if entry.name == "FedProx")
+    assert entry.config == "fedprox/digits"
+
+
+@pytest.mark.parametrize("words", [["list"], ["--help"]])
+def test_lists_and_help_import_nothing_heavy(words: list[str]):
+    program = (
+        "import sys\n"
+        "from lit_cfl.cli.main import main\n"
+        "try:\n"
+        f"    main({words})\n"
+        "finally:\n"
+        "    heavy = {'torch', 'lightning', 'numpy', 'sklearn', 'ray'} & set(sys.modules)\n"
+        "    print('heavy:', sorted(heavy))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout.endswith("heavy: []\n")
+
+
+def test_list_shows_every_kind(capsys: pytest.CaptureFixture[str]):
+    assert main(["list"]) == 0
+    shown = capsys.readouterr().out
+    for kind in catalogue.KINDS:
+        assert f"{kind}:\n" in shown
+    for name in ("FedAvg", "Digits", "MCLR", "Classification", "quickstart"):
+        assert f"  {name} " in shown
+
+
+def test_list_of_one_kind_shows_no_other(capsys: pytest.CaptureFixture[str]):
+    assert main(["list", "nets"]) == 0
+    shown = capsys.readouterr().out
+    assert "MCLR" in shown
+    assert "FedAvg" not in shown

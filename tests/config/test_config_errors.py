@@ -1,0 +1,108 @@
+"""What the command line says of words it does not know, and of skews and shifts in all their forms."""
+
+from pathlib import Path
+
+import pytest
+
+from lit_cfl.cli.main import main
+from lit_cfl.config.parser import parse_data
+from lit_cfl.datamodules.shift import LabelDrift, SwapAll
+from lit_cfl.datamodules.skew import LabelShifts, Rotations
+from lit_cfl.errors import InputError
+
+MNIST = ("--data", "MNIST")
+
+
+@pytest.fixture(autouse=True)
+def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def error_of(*words: str) -> str:
+    with pytest.raises(InputError) as error:
+        parse_data(words)
+    return str(error.value)
+
+
+@pytest.mark.parametrize("command", ["data", "run"])
+@pytest.mark.parametrize(
+    ("word", "remedy"),
+    [
+        ("MNIST", "--data MNIST"),
+        ("mnits", "--data MNIST"),
+        ("FedGruop", "--algorithm FedGroup"),
+        ("quickstart", "--config quickstart"),
+        ("fedgroup/digits", "--config fedgroup/digits"),
+        ("own.yaml", "--config own.yaml"),
+        ("7", "its option in front of it, such as --data MNIST or --config quickstart"),
+    ],
+)
+def test_word_that_stands_alone_is_told_where_it_belongs(command: str, word: str, remedy: str, capsys):
+    Path("own.yaml").write_text("rounds: 3")
+    assert main([command, word]) == 2
+    assert capsys.readouterr().err == f"lit-cfl: error: {word!r} stands alone; write {remedy}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "option"),
+    [
+        (("--tiny",), "tiny"),
+        (("--dry-run",), "dry_run"),
+        (("--run_dir", "a"), "run_dir"),
+        (("--resume", "a"), "resume"),
+        (("--new_plan",), "new_plan"),
+    ],
+)
+def test_options_of_a_run_are_refused_where_nothing_is_trained(words: tuple[str, ...], option: str):
+    assert (
+        error_of(*MNIST, *words) == f"--{option} is an option of lit-cfl run; lit-cfl data trains nothing, leave it out"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--data.skew", "Rotations"), (Rotations([0, 90, 180, 270]),)),
+        (("--data.skew", "LabelShifts", "--data.skew.shifts", "[0, 1]"), (LabelShifts([0, 1]),)),
+        (("--data.skew", "[Rotations, LabelShifts]"), (Rotations([0, 90, 180, 270]), LabelShifts([0, 3, 6, 9]))),
+        (("--data.skew", "{class_path: Rotations, init_args: {degrees: [0, 90]}}"), (Rotations([0, 90]),)),
+        (("--data.skew", "[]"), ()),
+    ],
+)
+def test_skew_may_be_one_or_a_list(words: tuple[str, ...], expected: tuple[object, ...]):
+    assert parse_data((*MNIST, *words)).module.skew == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--data.shift", "SwapAll"), (SwapAll(),)),
+        (("--data.shift", "SwapAll", "--data.shift.probability", "0.3"), (SwapAll(0.3),)),
+        (("--data.shift", "[SwapAll, LabelDrift]"), (SwapAll(), LabelDrift())),
+        (("--data.shift", "[]"), ()),
+    ],
+)
+def test_shift_may_be_one_or_a_list(words: tuple[str, ...], expected: tuple[object, ...]):
+    assert parse_data((*MNIST, *words)).module.shift == expected
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("--data.skew", "Rotatoins"), "skew: 'Rotatoins' is not known (did you mean Rotations?)"),
+        (("--data.skew", "Rotatoins", "--data.skew.degrees", "[0]"), "(did you mean Rotations?)"),
+        (("--data.skew", "[Rotations, LabelShfts]"), "skew: 'LabelShfts' is not known (did you mean LabelShifts?)"),
+        (("--data.skew", "[{class_path: LabelShfts}]"), "skew: 'LabelShfts' is not known (did you mean LabelShifts?)"),
+        (("--data.skew", "SwapAll"), "skew: 'SwapAll' is not known. Known: LabelPermutations, LabelShifts"),
+        (("--data.skew", "LabelShifts", "--data.skew.shits", "[0]"), "has no option 'shits' (did you mean shifts?)"),
+        (("--data.skew", "LabelShifts", "--data.skew.shifts", "[0, x]"), "data.skew.shifts: 'x' is not a whole number"),
+        (("--data.skew", "LabelShifts", "--data.skew.shifts", "3"), "data.skew.shifts: '3' is not a list such as"),
+        (("--data.shift", "SwapAl"), "shift: 'SwapAl' is not known (did you mean SwapAll?)"),
+        (("--data.shift", "[SwapAl]"), "shift: 'SwapAl' is not known (did you mean SwapAll?)"),
+        (("--data.shift", "SwapAll", "--data.shift.probabilty", "1"), "(did you mean probability?)"),
+        (("--data.shift", "SwapAll", "--data.shift.probability", "x"), "data.shift.probability: 'x' is not a number"),
+        (("--data.shift", "null"), "data.shift is null; give one of Incremental, LabelDrift, SwapAll, SwapPart, or"),
+    ],
+)
+def test_skew_or_shift_that_is_not_known_names_the_nearest(words: tuple[str, ...], expected: str):
+    assert expected in error_of(*MNIST, *words)

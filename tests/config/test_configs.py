@@ -1,0 +1,50 @@
+"""Every YAML in configs/: parsed, built, and (the short ones) run."""
+
+from pathlib import Path
+
+import pytest
+
+from lit_cfl.cli.main import main
+from lit_cfl.config import catalogue
+from lit_cfl.config.parser import parse_data, parse_run
+from lit_cfl.errors import InputError
+
+CONFIGS = catalogue.configs()
+RUNS = [name for name in CONFIGS if not name.startswith("tune/")]  # test_tune_study.py looks at the studies
+
+
+def test_every_file_of_the_folder_is_found():
+    folder = Path(__file__).parents[2] / "configs"
+    assert {path.relative_to(folder) for path in folder.rglob("*.yaml")} == {Path(f"{name}.yaml") for name in CONFIGS}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_first_line_says_what_to_expect(name: str):
+    first = CONFIGS[name].read_text().splitlines()[0]
+    assert first.startswith("# ")
+    assert "expect" in first or "paper" in first
+
+
+def skip_without_data(name: str) -> None:
+    try:
+        parse_data(["--config", name]).module.examples  # noqa: B018
+    except InputError as error:
+        if "LITCFL_DATA" not in str(error):
+            raise
+        pytest.skip(str(error))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_configuration_builds(name: str):
+    skip_without_data(name)
+    request = parse_run(["--config", name])
+    prepared = request.experiment.prepare(request.experiment.seeds[0])
+    assert prepared.engine.layout.num_parameters > 0
+    assert request.notices == []
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_configuration_runs_tiny(name: str, tmp_path: Path):
+    skip_without_data(name)
+    assert main(["run", "--config", name, "--tiny", "--run_dir", str(tmp_path / "run")]) == 0
+    assert (tmp_path / "run" / "summary.json").exists()

@@ -1,0 +1,245 @@
+"""The pages about own code: their files, in an empty folder, with their commands, do what they say."""
+
+import json
+import re
+import shlex
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+
+from lit_cfl import load_run
+from lit_cfl.cli.main import main
+from lit_cfl.errors import InputError, Notice
+from lit_cfl.scores import ACCURACY, recorded_scores
+from lit_cfl.storage.config_file import recorded_run_id, write_config
+from lit_cfl.storage.csv_log import read_table
+from lit_cfl.tune.opening import STUDY
+from lit_cfl.tune.options import parse_study
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("own_algorithm", "own_model", "own_data")
+NAMED = re.compile(r"`([a-z_]+\.py)`:\n\n```python\n(.*?)```", re.DOTALL)
+
+
+@pytest.fixture(autouse=True)
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    return tmp_path
+
+
+def unpack(page: str) -> list[str]:
+    """Writes the files of a page into the current folder; returns its commands."""
+    text = (DOCS / f"{page}.md").read_text()
+    for name, code in NAMED.findall(text):
+        Path(name).write_text(code)
+    for code in re.findall(r"```yaml\n(.*?)```", text, flags=re.DOTALL):
+        Path(re.search(r"^name: (\w+)", code, flags=re.MULTILINE)[1] + ".yaml").write_text(code)
+    return [line for block in re.findall(r"```bash\n(.*?)```", text, flags=re.DOTALL) for line in block.splitlines()]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_commands_of_the_page_run(page: str, capsys: pytest.CaptureFixture[str]):
+    commands = unpack(page)
+    assert commands
+    for number, command in enumerate(commands):
+        shorter = ["--rounds", "6", "--baseline", "null"] if "quickstart" in command else []
+        assert main([*shlex.split(command)[1:], *shorter, "--run_dir", f"run{number}"]) == 0
+        score = recorded_scores(json.loads(Path(f"run{number}/summary.json").read_text()))[0]
+        assert f"weighted {score.name}" in capsys.readouterr().out
+        first, *_, last = (row[f"test/weighted_{score.name}"] for row in read_table(Path(f"run{number}/metrics.csv")))
+        if score == ACCURACY:
+            assert last > 0.3  # well above chance, after a few rounds
+        else:
+            assert score.better(last, first)
+
+
+@pytest.mark.parametrize(("config", "score"), [("loads", "mae"), ("talk", "perplexity")])
+def test_clusters_of_other_tasks_are_found_and_pay(config: str, score: str):
+    unpack("own_model")
+    assert main(["run", "--config", f"{config}.yaml", "--run_dir", "run"]) == 0
+    last, baseline = (read_table(Path(path, "metrics.csv"))[-1] for path in ("run", "run/baseline"))
+    assert last["clusters/ari"] == 1
+    assert last[f"test/weighted_{score}"] < 0.6 * baseline[f"test/weighted_{score}"]
+
+
+def test_clusters_of_own_data_are_found():
+    (command,) = unpack("own_data")
+    assert main([*shlex.split(command)[1:], "--run_dir", "run"]) == 0
+    last, baseline = (read_table(Path(path, "metrics.csv"))[-1] for path in ("run", "run/baseline"))
+    assert last["clusters/ari"] == 1
+    assert last["test/weighted_accuracy"] > baseline["test/weighted_accuracy"] + 0.1
+
+
+def test_own_algorithm_keeps_the_contract(empty_folder: Path):
+    unpack("own_algorithm")
+    text = (DOCS / "own_algorithm.md").read_text()
+    (check,) = [code for code in re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL) if "check_algorithm" in code]
+    done = subprocess.run([sys.executable, "-c", check], cwd=empty_folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_own_run_is_resumed_and_opened_again():
+    from lit_cfl import load_run
+
+    unpack("own_data")
+    assert main(["run", "--config", "sensors.yaml", "--run_dir", "run", "--rounds", "2"]) == 0
+    assert main(["run", "--resume", "run", "--rounds", "4"]) == 0
+    saved = load_run("run")
+    assert saved.round == 4
+    assert saved.module(0)(torch.zeros(2, 5)).shape == (2, 3)
+
+
+def test_files_beside_the_yaml_are_found_from_another_folder(empty_folder: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = empty_folder / "project"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    unpack("own_data")
+    Path("sensors.py").rename("gauges.py")
+    Path("sensors.yaml").write_text(Path("sensors.yaml").read_text().replace("sensors.Sensors", "gauges.Sensors"))
+    monkeypatch.chdir(empty_folder)
+    assert main(["run", "--config", "project/sensors.yaml", "--tiny", "--run_dir", "run"]) == 0
+
+
+def test_own_run_is_resumed_from_another_folder(empty_folder: Path, monkeypatch: pytest.MonkeyPatch):
+    folder = empty_folder / "elsewhere"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    unpack("own_data")
+    Path("sensors.py").rename("probes.py")
+    Path("sensors.yaml").write_text(Path("sensors.yaml").read_text().replace("sensors.Sensors", "probes.Sensors"))
+    monkeypatch.chdir(empty_folder)
+    first = ["run", "--config=elsewhere/sensors.yaml", "--rounds", "1", "--baseline", "null", "--run_dir", "run"]
+    assert main(first) == 0
+    third = empty_folder / "third"
+    third.mkdir()
+    code = "import sys; sys.path.pop(0); from lit_cfl.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    command = [sys.executable, "-c", code, "run", "--resume", "../run", "--rounds", "2"]
+    done = subprocess.run(command, cwd=third, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_users_files_never_hide_installed_packages(empty_folder: Path):
+    for name in ("datasets.py", "rich.py", "torch.py"):
+        (empty_folder / name).write_text("raise RuntimeError('the wrong file')")
+    code = "import sys; sys.path.pop(0); from lit_cfl.cli.main import main; sys.exit(main(sys.argv[1:]))"
+    command = ["run", "--config", "quickstart", "--tiny", "--run_dir", "run"]
+    done = subprocess.run([sys.executable, "-c", code, *command], cwd=empty_folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_missing_own_module_is_named(capsys: pytest.CaptureFixture[str]):
+    assert main(["run", "--config", "quickstart", "--algorithm", "nowhere.Mine"]) == 2
+    assert "there is no module 'nowhere': put nowhere.py beside the YAML file" in capsys.readouterr().err
+
+
+def test_pages_fit_a_screen():
+    for page in PAGES:
+        assert len((DOCS / f"{page}.md").read_text().splitlines()) <= (240 if page == "own_model" else 100)
+
+
+EVIL = """
+from pathlib import Path
+
+from lit_cfl.algorithms import FedAvg
+
+Path(__file__).with_name("ran").touch()
+
+
+class Evil(FedAvg):
+    pass
+"""
+
+
+def poisoned(run: Path, name: str) -> None:
+    """Makes the run one of a class in its own directory."""
+    config = yaml.safe_load((run / "config.yaml").read_text())
+    config["algorithm"]["class_path"] = name
+    write_config(run, config, recorded_run_id(run))
+    (run / "evil_code.py").write_text(EVIL)
+
+
+@pytest.mark.parametrize("name", ["evil_code.Evil", "runs.x.evil_code.Evil"])
+@pytest.mark.parametrize("here", [".", "runs/x"])
+def test_no_code_is_loaded_from_the_directory_that_is_opened(
+    name: str, here: str, empty_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    words = ["--config", "quickstart", "--algorithm", "FedAvg", "--baseline", "null", "--tiny", "--run_dir", "runs/x"]
+    assert main(["run", *words]) == 0
+    run = empty_folder / "runs" / "x"
+    poisoned(run, name)
+    monkeypatch.chdir(run if here == "runs/x" else empty_folder)
+    monkeypatch.syspath_prepend(Path.cwd())  # as `python -m` has it
+    for command in (["evaluate", str(run)], ["run", "--resume", str(run)], ["assign", str(run), "--data.seed", "3"]):
+        assert main(command) == 2
+        assert "evil_code" in capsys.readouterr().err
+    with pytest.raises(InputError, match="evil_code"):
+        load_run(run)
+    assert not (run / "ran").exists()
+
+
+def test_relative_folder_of_code_is_refused(capsys: pytest.CaptureFixture[str]):
+    assert main(["run", "--config", "quickstart", "--baseline", "null", "--tiny", "--run_dir", "run"]) == 0
+    config = yaml.safe_load(Path("run/config.yaml").read_text())
+    write_config(Path("run"), config | {"code": ["run"]}, recorded_run_id(Path("run")))
+    capsys.readouterr()
+    assert main(["run", "--resume", "run"]) == 2
+    assert "code names 'run', which is no absolute folder" in capsys.readouterr().err
+
+
+def recorded_study(class_path: str, study: Path) -> None:
+    """A study directory as a trial's run finds it, without trials."""
+    algorithm = {"class_path": class_path}
+    words = ["--config", "tune/quickstart", "--limits.trials", "2", "--space", '{"local.epochs": {"randint": [1, 3]}}']
+    begun = parse_study(words).study
+    study.mkdir()
+    replace(begun, base=begun.whole_base | {"algorithm": algorithm}, points=None).write(study / STUDY, "0a1b2c3d")
+
+
+@pytest.mark.parametrize("here", [".", "study"])
+def test_no_code_is_loaded_from_a_study_that_is_opened(
+    here: str, empty_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    study = empty_folder / "study"
+    recorded_study("evil_code.Evil", study)
+    (study / "evil_code.py").write_text(EVIL)
+    monkeypatch.chdir(empty_folder / here)
+    monkeypatch.syspath_prepend(Path.cwd())
+    assert main(["tune", "--resume", str(study)]) == 2
+    assert f"evil_code.Evil lies in {study}" in capsys.readouterr().err
+    assert not (study / "ran").exists()
+
+
+def test_opening_a_study_names_the_code_that_it_loads(empty_folder: Path):
+    unpack("own_algorithm")
+    (own,) = (path.stem for path in empty_folder.glob("*.py"))
+    recorded_study(f"{own}.Own", empty_folder / "study")
+    with pytest.warns(Notice, match="opening study loads code") as told:
+        parse_study(["--resume", "study"])
+    notices = [str(one.message) for one in told if one.category is Notice]
+    assert notices == [f"opening study loads code that is not Lit-CFL's: {own}.Own from {empty_folder}"]
+
+
+@pytest.mark.parametrize("part", [0.0, 0.5, 0.99])
+def test_a_damaged_study_file_is_named(part: float, empty_folder: Path, capsys: pytest.CaptureFixture[str]):
+    recorded_study("FedGroup", empty_folder / "study")
+    file = empty_folder / "study" / STUDY
+    data = bytearray(file.read_bytes())
+    data[int(part * len(data))] ^= 1
+    file.write_bytes(data)
+    assert main(["tune", "--resume", "study"]) == 2
+    assert capsys.readouterr().err.startswith(f"lit-cfl: error: study/{STUDY} ")
+
+
+def test_opening_a_run_names_the_code_that_it_loads(empty_folder: Path, capsys: pytest.CaptureFixture[str]):
+    unpack("own_data")
+    assert main(["run", "--config", "sensors.yaml", "--run_dir", "run", "--tiny"]) == 0
+    with pytest.warns(Notice, match="opening run loads code") as told:
+        load_run("run")
+    notices = [str(one.message) for one in told if one.category is Notice and "opening" in str(one.message)]
+    assert notices == [f"opening run loads code that is not Lit-CFL's: sensors.Sensors from {empty_folder}"]

@@ -1,0 +1,217 @@
+"""HFDataset: columns of images, texts and numbers by name, natural clients, splits, and errors."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+import torch
+from datasets import ClassLabel, List, Value
+from hub import fresh_caches, picture, pixels, write
+
+from lit_cfl.datamodules.hf import HFDataset, ImageOptions, TextOptions
+from lit_cfl.datamodules.partition import IID
+from lit_cfl.datamodules.partition.natural import Natural
+from lit_cfl.errors import InputError
+
+FEATURES = {
+    "photo": datasets.Image(),
+    "kind": Value("string"),
+    "rank": ClassLabel(names=["low", "mid", "high"]),
+    "user": Value("string"),
+    "text": Value("string"),
+    "reading": List(Value("float32")),
+    "heat": Value("float64"),
+    "age": Value("int32"),
+    "grade": Value("int64"),
+}
+TEXTS = ["b a b", "a c", "b", "d d d d", "a", "b"]
+ROWS = {
+    "photo": [picture(image) for image in pixels(6, 5, 5)],
+    "kind": ["dog", "ape", "dog", "cat", "ape", "ape"],
+    "rank": [2, 0, 0, 2, 0, 2],
+    "user": ["u9", "u10", "u9", "u9", "u10", "u9"],
+    "text": TEXTS,
+    "reading": [[row, row + 0.5] for row in range(6)],
+    "heat": [0.5, 1, 1.5, 2, 2.5, 3],
+    "age": [30, 31, 32, 33, 34, 35],
+    "grade": [0, 1, 4, 0, 1, 4],
+}
+
+
+@pytest.fixture(autouse=True)
+def own_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh_caches(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> str:
+    return str(written(tmp_path / "any", **ROWS))
+
+
+def written(folder: Path, **columns: Any) -> Path:
+    """The first four rows are `train`, the others `test`."""
+    parts = {
+        split: {name: column[rows] for name, column in columns.items()}
+        for split, rows in {"train": slice(0, 4), "test": slice(4, None)}.items()
+    }
+    return write(folder, {name: FEATURES[name] for name in columns}, **parts)
+
+
+def test_images_stay_uint8_and_strings_are_numbered_in_sorted_order(folder: str):
+    pool = HFDataset(folder, "photo", "kind").pool()
+    assert np.array_equal(pool.examples.inputs, pixels(6, 5, 5)[:, None])
+    assert pool.labels.tolist() == [2, 0, 2, 1, 0, 0]
+    assert (pool.examples.num_labels, pool.num_train, pool.owner) == (3, 4, None)
+    assert pool.examples.scale == 1 / 255
+
+
+def test_image_options_reach_the_decoder(folder: str):
+    options = ImageOptions(pixels="centred", mode="RGB", size=[4, 2], pad=1)
+    examples = HFDataset(folder, "photo", "rank", images=options).pool().examples
+    assert (examples.input_shape, examples.offset) == ((3, 6, 4), 127.5)
+
+
+def test_label_space_is_that_of_the_class_labels_or_as_told(folder: str):
+    assert HFDataset(folder, "photo", "rank").pool().examples.num_labels == 3
+    assert HFDataset(folder, "photo", "grade").pool().examples.num_labels == 5
+    assert HFDataset(folder, "photo", "grade", num_labels=7).pool().examples.num_labels == 7
+    with pytest.raises(InputError, match=r"label column 'grade' holds 4 in row 2 .* labels are 0 to 3"):
+        HFDataset(folder, "photo", "grade", num_labels=4).pool()
+
+
+def test_client_column_names_the_natural_clients(folder: str):
+    module = HFDataset(folder, "photo", "rank", client_column="user")
+    pool = module.pool()
+    assert (pool.owner.tolist(), pool.names) == ([1, 0, 1, 1, 0, 1], ("u10", "u9"))
+    assert module.partition == Natural()
+    data = module.federated(0)
+    assert [sorted(data.train[client].tolist()) for client in range(2)] == [[1], [0, 2, 3]]
+    assert HFDataset(folder, "photo", "rank").partition == IID(num_clients=100)
+    assert HFDataset(folder, "photo", "rank", "user", partition=IID(num_clients=2)).partition == IID(num_clients=2)
+
+
+def test_texts_become_ids_of_the_training_parts_words(folder: str):
+    examples = HFDataset(folder, "text", "rank", text=TextOptions(length=3, padding="end")).pool().examples
+    d, b, a, c = 2, 3, 4, 5  # by frequency, ties by name
+    assert examples.vocabulary == 6
+    assert examples.inputs.dtype == torch.int32
+    rows = [[b, a, b], [a, c, 0], [b, 0, 0], [d, d, d], [a, 0, 0], [b, 0, 0]]
+    assert examples.inputs.tolist() == rows
+
+
+def test_words_of_the_test_part_alone_are_unknown(tmp_path: Path):
+    folder = written(tmp_path / "words", text=["a", "a", "a", "a", "new a"], rank=[0] * 5)
+    examples = HFDataset(str(folder), "text", "rank", text=TextOptions(2, "front")).pool().examples
+    assert examples.inputs.tolist()[-2:] == [[0, 2], [1, 2]]
+
+
+def test_missing_text_is_named(tmp_path: Path):
+    folder = written(tmp_path / "words", text=["a", None, "a", "a", "b"], rank=[0] * 5)
+    with pytest.raises(InputError, match="column text holds no text in row 1"):
+        HFDataset(str(folder), "text", "rank").pool()
+
+
+def test_lists_of_numbers_and_scalar_columns_become_float32(folder: str):
+    lists = HFDataset(folder, "reading", "rank").pool().examples.inputs
+    assert (lists.tolist(), lists.dtype) == (ROWS["reading"], torch.float32)
+    scalars = HFDataset(folder, ["heat", "age"], "rank").pool().examples.inputs
+    assert scalars.tolist() == [[h, a] for h, a in zip(ROWS["heat"], ROWS["age"], strict=True)]
+    assert HFDataset(folder, "heat", "rank").pool().examples.inputs.shape == (6, 1)
+
+
+@pytest.mark.parametrize(
+    ("column", "told", "held"),
+    [
+        ("kind", "numbers", "texts; make it 'text', or null"),
+        ("kind", "image", "texts"),
+        ("photo", "text", "images; make it 'image', or null"),
+        ("photo", "numbers", "images"),
+        ("age", "text", "numbers; make it 'numbers', or null"),
+        ("reading", "image", "numbers"),
+        ("age", "sound", "numbers"),
+    ],
+)
+def test_kind_that_the_column_is_not_is_refused(column: str, told: Any, held: str, folder: str):
+    with pytest.raises(InputError, match=f"data.kind is '{told}', but column '{column}' holds {held}"):
+        HFDataset(folder, column, "rank", kind=told).pool()
+
+
+def test_kind_that_the_column_is_may_be_told(folder: str):
+    for column, kind in {"kind": "text", "photo": "image", "reading": "numbers"}.items():
+        told, untold = HFDataset(folder, column, "rank", kind=kind), HFDataset(folder, column, "rank")
+        assert torch.equal(told.pool().examples.inputs, untold.pool().examples.inputs)
+
+
+def test_bytes_are_images(tmp_path: Path):
+    features = {"raw": Value("binary"), "y": Value("int64")}
+    files = [row["bytes"] for row in ROWS["photo"]]
+    folder = write(tmp_path / "raw", features, train={"raw": files, "y": [0, 1] * 3})
+    assert np.array_equal(HFDataset(str(folder), "raw", "y").pool().examples.inputs, pixels(6, 5, 5)[:, None])
+
+
+def test_folder_may_be_a_path(folder: str):
+    assert len(HFDataset(Path(folder), "photo", "rank").pool().examples) == 6
+
+
+@pytest.mark.parametrize("readings", [[[1.0], [1.0, 2.0], [1.0], [1.0], [1.0]], [[1.0], None, [1.0], [1.0], [1.0]]])
+def test_ragged_or_missing_rows_of_numbers_are_refused(readings: list[Any], tmp_path: Path):
+    folder = written(tmp_path / "ragged", reading=readings, rank=[0] * 5)
+    with pytest.raises(InputError, match=r"column reading (cannot be made one array|holds NaN, or nothing, in row 1)"):
+        HFDataset(str(folder), "reading", "rank").pool()
+
+
+def test_missing_number_is_named(tmp_path: Path):
+    folder = written(tmp_path / "holes", heat=[1.0, 2.0, None, 3.0, 4.0], rank=[0] * 5)
+    with pytest.raises(InputError, match="column heat holds NaN, or nothing, in row 2"):
+        HFDataset(str(folder), "heat", "rank").pool()
+
+
+def test_splits_are_chosen_by_name(folder: str):
+    swapped = HFDataset(folder, "heat", "rank", splits=["test", "train"]).pool()
+    assert (swapped.num_train, swapped.examples.inputs.flatten().tolist()) == (2, [2.5, 3, 0.5, 1, 1.5, 2])
+    alone = HFDataset(folder, "heat", "rank", splits=["train"]).pool()
+    assert (alone.num_train, alone.has_test) == (4, False)
+    with pytest.raises(InputError, match="has no split 'valid'; it has train, test"):
+        HFDataset(folder, "heat", "rank", splits=["train", "valid"]).pool()
+
+
+def test_source_without_a_test_part_has_none(tmp_path: Path):
+    folder = write(
+        tmp_path / "train_only", {"x": Value("float32"), "y": Value("int64")}, train={"x": [1, 2], "y": [0, 1]}
+    )
+    assert not HFDataset(str(folder), "x", "y").pool().has_test
+
+
+def test_missing_column_lists_those_there_are(folder: str):
+    for inputs, labels, client in [("img", "rank", None), ("photo", "label", None), ("photo", "rank", "writer")]:
+        with pytest.raises(InputError, match=r"no column '(img|label|writer)'; it has photo, kind, rank, user"):
+            HFDataset(folder, inputs, labels, client).pool()
+
+
+def test_options_that_make_no_sense_are_refused(folder: str):
+    with pytest.raises(InputError, match=r"data.input_column is \['photo', 'text'\]; only columns of numbers"):
+        HFDataset(folder, ["photo", "text"], "rank").pool()
+    with pytest.raises(InputError, match=r"data.input_column is empty"):
+        HFDataset(folder, [], "rank")
+    with pytest.raises(InputError, match=r"data.splits is \[\]; give \[TRAIN\], or \[TRAIN, TEST\]"):
+        HFDataset(folder, "photo", "rank", splits=[])
+
+
+@pytest.mark.parametrize("column", ["photo", "text", "reading"])
+def test_second_time_nothing_is_loaded(column: str, folder: str, monkeypatch: pytest.MonkeyPatch):
+    first = HFDataset(folder, column, "kind", "user").pool()
+    monkeypatch.setitem(sys.modules, "datasets", None)  # importing it fails
+    again = HFDataset(folder, column, "kind", "user").pool()
+    assert again.examples.fingerprint == first.examples.fingerprint
+    assert (again.num_train, again.names, again.owner.tolist()) == (4, first.names, first.owner.tolist())
+    assert again.examples.vocabulary == first.examples.vocabulary
+
+
+def test_each_option_that_changes_the_arrays_is_another_entry(folder: str):
+    variants = [{}, {"num_labels": 9}, {"splits": ["train"]}, {"text": TextOptions(3)}, {"client_column": "user"}]
+    pools = [HFDataset(folder, "text", "rank", **options).pool() for options in variants]
+    seen = {(len(p.examples), p.examples.num_labels, p.examples.input_shape, p.owner is None) for p in pools}
+    assert len(seen) == len(variants)

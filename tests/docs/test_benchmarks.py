@@ -1,0 +1,119 @@
+"""Benchmarks for machines that CI has not, in their small form: they run, and say what they could not measure."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+pytestmark = pytest.mark.slow  # they start processes, each of which imports PyTorch
+
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
+NOT_NEEDED = (
+    "ray",
+    "wandb",
+    "datasets",
+    "jsonargparse",
+    "docstring_parser",
+    "optuna",
+    "plotly",
+)  # rich: Lightning looks for its files
+MODELS = ["linear", "mlp", "cnn", "vgg16", "pfl-cifar10"]
+
+
+@pytest.fixture(autouse=True)
+def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+
+
+def printed(*command: str | Path, **variables: str) -> list[list[str]]:
+    """The cells of the tables that a benchmark prints."""
+    script, *words = map(str, command)
+    done = subprocess.run(
+        [sys.executable, str(BENCHMARKS / script), *words],
+        env=os.environ | variables,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [[cell.strip() for cell in line.split("|")[1:-1]] for line in done.stdout.splitlines() if line[:1] == "|"]
+
+
+def test_gpu_benchmark_runs_small_on_a_cpu_without_the_packages_around_training(tmp_path: Path):
+    block = f"import sys\nfor name in {NOT_NEEDED}:\n    sys.modules[name] = None\n"
+    (tmp_path / "sitecustomize.py").write_text(block)  # for the processes that it starts, too
+    out = tmp_path / "gpu.json"
+    table = printed("gpu.py", "--device", "cpu", "--out", out, PYTHONPATH=str(tmp_path))
+    found = json.loads(out.read_text())
+    ways = [("trainer", 1), ("plain loop", 1), ("eager", 4), ("eager", 1)]
+    assert [(row["model"], row["way"], row["width"]) for row in found["rows"]] == [
+        (model, *way) for model in MODELS for way in ways
+    ]
+    assert all(row["client-steps/s"] > 0 and row["of GEMM"] > 0 and "note" not in row for row in found["rows"])
+    assert all(0 < row["in steps"] <= 1 and row["waste"] == 0 for row in found["rows"] if row["way"] == "eager")
+    assert [row["rerun"] for row in found["deterministic"]] == ["the same bits"] * 10
+    assert sum(row[0] in MODELS for row in table) == 30
+
+
+def test_scale_benchmark_prints_a_table_and_draws_it(tmp_path: Path):
+    out, picture = tmp_path / "scale.json", tmp_path / "scale.png"
+    sizes = ("--cohorts", "10", "20", "--populations", "1000", "--rows_mib", "64")
+    table = printed("scale.py", *sizes, "--out", out, "--picture", picture)
+    assert [row[:2] for row in table[2:]] == [["cohort", "10"], ["cohort", "20"], ["population", "1,000"]]
+    found = json.loads(out.read_text())
+    assert all(row["round s"] > 0 and row["peak MiB"] > row["above imports MiB"] > 0 for row in found)
+    assert found[1]["all models MiB"] == pytest.approx(20 * 1_628_170 * 4 / 2**20)
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_width_without_memory_says_so_and_wider_ones_are_not_tried(monkeypatch: pytest.MonkeyPatch):
+    import gpu_rows
+
+    tried = []
+
+    def measured(case: object, way: str, width: int, clients: int, device: str) -> dict[str, float]:
+        tried.append((way, width))
+        if way == "eager" and width == 4:
+            try:
+                raise torch.OutOfMemoryError("no memory")
+            except torch.OutOfMemoryError as error:
+                raise RuntimeError("a capture was broken off") from error
+        if way == "plain loop":
+            raise TypeError("something else")
+        return {"client-steps/s": 10.0}
+
+    monkeypatch.setattr(gpu_rows, "measured", measured)
+    monkeypatch.setattr(
+        gpu_rows,
+        "ways",
+        lambda *_: [
+            ("plain loop", False, 1, 2),
+            ("eager", False, 4, 4),
+            ("eager", False, 1, 1),
+            ("eager", False, 16, 16),
+        ],
+    )
+    notes = [row.get("note") for row in gpu_rows.rows("linear", "cpu", time.time() + 60)][1:]
+    assert notes == ["TypeError: something else", "out of memory", None, "out of memory at a smaller width"]
+    assert tried == [("plain loop", 1), ("eager", 4), ("eager", 1)]
+
+
+def test_without_time_every_row_says_so():
+    import gpu_rows
+
+    _, *rows = gpu_rows.rows("linear", "cpu", time.time())
+    assert [row["note"] for row in rows] == ["no time left"] * 4
+
+
+def test_other_bits_and_failures_of_a_rerun_are_told_apart():
+    from gpu import same_bits
+
+    row = {"model": "linear", "way": "graph", "digest": "a"}
+    assert same_bits(row, row)["rerun"] == "the same bits"
+    assert same_bits(row, row | {"digest": "b"})["rerun"] == "OTHER bits"
+    assert same_bits(row, {"note": "killed"})["rerun"] == "killed"

@@ -1,0 +1,108 @@
+"""The documentation says what is there, and its commands run."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import lit_cfl.algorithms
+from lit_cfl.cli.main import main
+from lit_cfl.config import catalogue
+from lit_cfl.metric_names import CLIENTS, CLUSTERS, METRICS, SHIFTS
+
+ROOT = Path(__file__).parents[2]
+ALGORITHMS = [getattr(lit_cfl.algorithms, name) for name in catalogue.names("algorithms")]
+README = (ROOT / "README.md").read_text()
+BASH = "\n".join(re.findall(r"```bash\n(.*?)```", README, flags=re.DOTALL))
+COMMANDS = [line.partition("#")[0].strip() for line in BASH.splitlines() if line.startswith("lit-cfl ")]
+
+
+def test_readme_prints_exactly_the_two_commands_that_ci_runs():
+    assert [line for line in README.splitlines() if line.startswith("pip install ")] == [
+        "pip install -c constraints.txt . && lit-cfl run --config configs/quickstart.yaml",
+        'pip install -c constraints.txt ".[test]" && pytest -n auto',
+    ]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("readme")
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_commands_of_the_readme_run(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(folder)  # one folder for all: later commands go on with the run of an earlier one
+    words = shlex.split(command)[1:]
+    if "--rounds" in words:
+        words[words.index("--rounds") + 1] = "3"  # whole runs are for the slow tests
+    elif words[0] == "run" and "--resume" not in words and "--dry-run" not in words:
+        words += ["--rounds", "2"]
+    assert main(words) == 0
+
+
+def test_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]):
+    (code,) = re.findall(r"```python\n(.*?)```", README, flags=re.DOTALL)
+    exec(compile(code, "README.md", "exec"), {})  # noqa: S102  # our own documentation
+    assert capsys.readouterr().out.count("loss") == 3
+
+
+def test_links_of_the_readme_exist():
+    for page in (README, (ROOT / "CONTRIBUTING.md").read_text()):
+        for target in re.findall(r"\]\(([^)#:]+)\)", page):
+            assert (ROOT / target).exists(), target
+
+
+def test_every_algorithm_stands_in_the_table_of_the_readme_with_its_configuration():
+    for entry in catalogue.entries("algorithms"):
+        assert re.search(rf"^\| {entry.name} \|.*`{entry.config}`", README, flags=re.MULTILINE), entry
+
+
+def test_every_metric_and_column_is_explained():
+    page = (ROOT / "docs" / "results.md").read_text()
+    for name in (*METRICS, *CLUSTERS, *CLIENTS, *SHIFTS):
+        assert f"`{name}`" in page, name
+
+
+def section(heading: str) -> list[str]:
+    """Rows of the table under a heading of docs/results.md."""
+    page = (ROOT / "docs" / "results.md").read_text()
+    text = page.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    return [line for line in text.splitlines() if line.startswith("| `")]
+
+
+def test_metrics_that_are_explained_are_those_there_are():
+    explained = [name for row in section("`metrics.csv`") for name in re.findall(r"`([^`]+)`", row.split("|")[1])]
+    assert sorted(explained) == sorted({*METRICS, *(name for kind in ALGORITHMS for name in kind.score_columns)})
+
+
+def test_tables_of_algorithms_that_are_explained_are_those_there_are():
+    explained = {}
+    for row in section("Tables of the algorithms' own"):
+        file, _, columns = (re.findall(r"`([^`]+)`", cell) for cell in row.split("|")[1:4])
+        explained[file[0].removesuffix(".csv")] = tuple(columns)
+    assert explained == {name: columns for kind in ALGORITHMS for name, columns in kind.tables.items()}
+
+
+@pytest.mark.slow
+def test_quickstart_as_a_person_would_type_it(tmp_path: Path):
+    done = subprocess.run(
+        [sys.executable, "-m", "lit_cfl", "run", "--config", "configs/quickstart.yaml"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    (path,) = (tmp_path / "runs").iterdir()
+    assert done.stderr == "loading PyTorch and Lightning\n"
+    assert f"Files: runs/{path.name}" in done.stdout
+    table = {line.split()[0]: line.split()[1:] for line in done.stdout.splitlines() if re.match(r"Fed\w+\s+0\.", line)}
+    assert float(table["FedGroup"][3]) >= 0.95
+    assert float(table["FedGroup"][0]) - float(table["FedAvg"][0]) >= 0.15
+
+
+@pytest.mark.slow
+def test_quickstart_finds_its_clusters_under_five_seeds():
+    subprocess.run([sys.executable, ROOT / "benchmarks" / "quickstart.py"], check=True)

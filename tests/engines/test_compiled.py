@@ -1,0 +1,102 @@
+"""The compiled stack: few graphs, the same result, the same bits in any company."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from lightning import LightningModule
+from ragged import SHAPE, fitted, ragged_data, rows_of, task
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.plan import Plan
+from lit_cfl.nets import MCLR, MLP, MNISTCNN
+
+ADAM = partial(torch.optim.Adam, lr=0.01)
+MOMENTUM = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
+pytestmark = pytest.mark.slow  # compiling takes ten seconds and more
+
+
+@pytest.mark.parametrize("precision", ["64-true"])
+def test_compiled_stack_gives_the_trainers_result_with_at_most_four_graphs(precision: str):
+    make = task(lambda: MLP(12, SHAPE, 10))
+    plan = Plan("stacked", precision=precision, lanes=4, narrow=1, steps_per_call=2, compile=True)
+    data = ragged_data()
+    engine = build_engine(make, plan, 5, LocalTraining(3, 10))
+    models = torch.stack([engine.initial(number) for number in range(3)])
+
+    def fit(clients: torch.Tensor, prox: float) -> torch.Tensor:
+        return engine.at(2, data).fit(models, clients, clients % 2, prox=prox, centers=models, center=2).rows
+
+    whole = {prox: fit(torch.arange(6), prox) for prox in (0.0, 0.3)}
+    for prox, rows in whole.items():
+        expected, _ = fitted(make, Plan("trainer", precision=precision), prox=prox)
+        assert_close(rows, expected.rows, rtol=0, atol=1e-12)
+    compiled = engine._lanes(10)._advance
+    graphs = compiled.graphs
+    assert 1 <= graphs <= 4
+    for cohort in ([1], [5, 3], [3, 0, 5, 1, 4, 2], [2, 4, 1]):
+        clients = torch.tensor(cohort)
+        for prox, rows in whole.items():
+            assert torch.equal(fit(clients, prox), rows[clients])
+    assert compiled.graphs == graphs  # no cohort compiles anything
+
+
+class OnRows(nn.Module):
+    """A fully connected layer on each row of the image: its gradient is no product of two matrices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.drop, self.fc2 = nn.Linear(8, 4), nn.Dropout(0.4), nn.Linear(32, 10)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.fc2(self.drop(self.fc1(inputs.squeeze(1)).relu().flatten(1)))
+
+
+@pytest.mark.parametrize(
+    ("make", "plan", "local", "tolerance"),
+    [
+        (task(lambda: MCLR(SHAPE, 10)), {"narrow": 1, "steps_per_call": 5}, LocalTraining(3, 10), 1e-6),
+        (task(OnRows, ADAM), {"narrow": 4}, LocalTraining(3, 10, gradient_clip=0.5), 1e-4),
+        (task(OnRows, MOMENTUM), {"narrow": 4}, LocalTraining(3, 10), 1e-6),
+    ],
+    ids=["as long runs have it", "dropout, Adam, clipped", "momentum"],
+)
+def test_compiled_steps_in_single_precision_give_the_trainers_result(
+    make: Callable[[], LightningModule], plan: dict[str, int], local: LocalTraining, tolerance: float
+):
+    found, engine = fitted(make, Plan("stacked", lanes=4, compile=True, **plan), local=local)
+    assert engine.plan.compile  # the compiler did not give up
+    assert_close(rows_of(found), rows_of(fitted(make, Plan("trainer"), local=local)[0]), rtol=0, atol=tolerance)
+    cohort = torch.tensor([5, 3])
+    start = torch.stack([engine.initial(number) for number in range(3)])
+    alone = engine.at(2, ragged_data()).fit(start, cohort, cohort % 2).rows
+    assert torch.equal(alone, rows_of(found)[cohort])
+
+
+def test_two_threads_keep_the_bits_in_any_company():
+    make, plan = task(lambda: MLP(128, SHAPE, 10)), Plan("stacked", lanes=4, narrow=2, compile=True, threads=2)
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        engine, data = build_engine(make, plan, 5, LocalTraining(3, 10)), ragged_data()
+        start = engine.initial(0)[None]
+        whole = engine.at(2, data).fit(start, torch.arange(6)).rows
+        for cohort in ([1], [5, 3], [3, 0, 5, 1, 4, 2], [2, 4, 1]):
+            assert torch.equal(engine.at(2, data).fit(start, torch.tensor(cohort)).rows, whole[cohort])
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_convolutions_keep_their_bits_in_any_company():
+    make = task(lambda: MNISTCNN(SHAPE, 10))
+    plan = Plan("stacked", lanes=4, narrow=2, compile=True)
+    whole = rows_of(fitted(make, plan)[0])
+    for client in (1, 3):
+        assert torch.equal(rows_of(fitted(make, plan, clients=torch.tensor([client]))[0])[0], whole[client])
+    eager, _ = fitted(make, replace(plan, compile=False))
+    assert_close(rows_of(eager), whole, rtol=0, atol=1e-3)  # ties in ReLU and pooling amplify rounding

@@ -1,0 +1,226 @@
+"""Captured steps, with a stand-in for CUDA graphs that records operations on the CPU, and engines short of memory."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from ragged import SHAPE, SIZES, ragged_data, task
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from lit_cfl.engines.base import Engine, ran_out
+from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.stacked import engine as stacked
+from lit_cfl.engines.stacked.cuda_graph import CapturedSteps
+from lit_cfl.engines.stacked.engine import StackedEngine
+from lit_cfl.errors import InputError, Notice
+from lit_cfl.nets import MLP
+
+ADAM = partial(torch.optim.Adam, lr=0.01)
+WIDE = Plan("stacked", lanes=4, narrow=2, steps_per_call=2)
+
+
+class Graph(TorchDispatchMode):
+    """Records the operations, and repeats them on the very tensors, as a CUDA graph does."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        Graph.made += 1
+        self.steps: list[tuple[Callable[..., object], tuple, dict, object]] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        self.steps.append((func, args, kwargs or {}, out))
+        return out
+
+    def replay(self) -> None:
+        for func, args, kwargs, out in self.steps:
+            for held, new in zip(tree_leaves(out), tree_leaves(func(*args, **kwargs)), strict=True):
+                if isinstance(held, Tensor) and held.data_ptr() != new.data_ptr():
+                    held.copy_(new)
+
+    def pool(self) -> tuple[int, int]:
+        return (0, 1)
+
+
+class Stream:
+    def wait_stream(self, other: "Stream") -> None: ...
+
+
+@pytest.fixture
+def devices(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
+    """CUDA as far as captures use it. Gives the devices that were made the current one."""
+    seen: list[torch.device] = []
+
+    @contextmanager
+    def captured(graph: Graph, pool: object, stream: Stream) -> Iterator[None]:
+        with graph:
+            yield
+
+    def current(device: torch.device) -> nullcontext[None]:
+        seen.append(device)
+        return nullcontext()
+
+    Graph.made = 0
+    parts = {
+        "Stream": Stream,
+        "CUDAGraph": Graph,
+        "graph": captured,
+        "device": current,
+        "current_stream": Stream,
+        "stream": lambda stream: nullcontext(),
+    }
+    for name, part in parts.items():
+        monkeypatch.setattr(torch.cuda, name, part)
+    return seen
+
+
+def mlp() -> nn.Module:
+    return nn.Sequential(MLP(12, SHAPE, 16), nn.Dropout(0.4), nn.Linear(16, 10))
+
+
+def engine_of(plan: Plan, monkeypatch: pytest.MonkeyPatch, captures: bool = True) -> StackedEngine:
+    """A stack on the CPU, captured as on the GPU `cuda:1`, or the same without captures."""
+    monkeypatch.setattr(
+        stacked, "CompiledSteps", lambda steps, _: CapturedSteps(steps, "cuda:1") if captures else steps
+    )
+    engine = StackedEngine(task(mlp, ADAM), replace(plan, compile=True), 5, LocalTraining(1, 10))
+    engine._lanes(10)
+    return engine
+
+
+def test_replayed_steps_give_the_bits_of_steps_that_are_not_captured(
+    devices: list[torch.device], monkeypatch: pytest.MonkeyPatch
+):
+    engines = [engine_of(WIDE, monkeypatch), engine_of(WIDE, monkeypatch, captures=False)]
+    data = ragged_data()
+    models = torch.stack([engines[0].initial(number) for number in range(3)])
+    for prox, clients in ((0.0, range(6)), (0.3, range(6)), (0.0, [5, 3]), (0.7, [2, 4, 1]), (0.0, [4, 2])):
+        asked = torch.tensor(list(clients))
+        rows = [
+            engine.at(2, data).fit(models, asked, asked % 2, prox=prox, centers=models, center=2).rows
+            for engine in engines
+        ]
+        assert torch.equal(rows[0], rows[1])
+        assert not torch.equal(rows[0], models[asked % 2])
+    assert Graph.made == 4  # two widths, with and without a proximal term
+    assert set(devices) == {torch.device("cuda:1")}
+
+
+def test_larger_pool_drops_the_graphs_that_read_the_old_one(
+    devices: list[torch.device], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(stacked, "pool_capacity", lambda sizes, bytes_each, lanes: int(sizes.max()))
+    engine, plain = engine_of(WIDE, monkeypatch), engine_of(WIDE, monkeypatch, captures=False)
+    models = engine.initial(0)[None]
+    for sizes in (SIZES, (0, 3, 90, 40)):
+        data, clients = ragged_data(sizes), torch.arange(len(sizes))
+        assert torch.equal(engine.at(1, data).fit(models, clients).rows, plain.at(1, data).fit(models, clients).rows)
+    assert len(engine._runner._advance._captured) <= 2  # those of the old pool are gone
+
+
+def test_capture_that_breaks_off_for_want_of_memory_says_just_that(
+    devices: list[torch.device], monkeypatch: pytest.MonkeyPatch
+):
+    @contextmanager
+    def broken(graph: Graph, pool: object, stream: Stream) -> Iterator[None]:
+        try:
+            raise torch.OutOfMemoryError("no memory")
+        except torch.OutOfMemoryError as error:
+            raise RuntimeError("operation failed due to a previous error during capture") from error
+        yield
+
+    monkeypatch.setattr(torch.cuda, "graph", broken)
+    engine = engine_of(WIDE, monkeypatch)
+    with pytest.warns(Notice, match="out of memory: .* and 2 client"):
+        rows = fit(engine, 1)
+    assert engine.plan.lanes == 1  # a plain loop
+    assert torch.equal(rows, fit(engine_of(Plan("stacked"), monkeypatch, captures=False), 1))
+
+
+def test_other_errors_are_not_taken_for_a_want_of_memory():
+    assert ran_out(RuntimeError("CUDA out of memory"))
+    assert not ran_out(RuntimeError("illegal memory access"))
+    assert not ran_out(None)
+
+
+def fit(engine: Engine, round: int) -> Tensor:
+    data = ragged_data()
+    return engine.at(round, data).fit(engine.initial(0)[None], torch.arange(data.num_clients)).rows
+
+
+def short_of_memory(engine: Engine, lanes: int) -> list[int]:
+    """Stacks of so many lanes and more find no memory. Gives the lanes of the stacks that are made."""
+    made, tried = engine._lanes, []
+
+    def runner(batch_size: int) -> object:
+        tried.append(engine.plan.lanes)
+        if engine.plan.lanes >= lanes:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return made(batch_size)
+
+    engine._lanes = runner
+    return tried
+
+
+@pytest.mark.parametrize("lanes", [2, 3, 8])
+def test_running_out_of_memory_halves_the_lanes_and_says_so_once(lanes: int):
+    plan = Plan("stacked", lanes=16, narrow=4)
+    engine = build_engine(task(mlp, ADAM), plan, 5, LocalTraining(1, 10))
+    tried = short_of_memory(engine, lanes)
+    with pytest.warns(Notice, match="out of memory: local models now take 1 MiB at once, and 8 client") as said:
+        rows, _ = (fit(engine, round) for round in (2, 3))
+    left = {2: 1, 3: 2, 8: 4}[lanes]
+    assert len(said) == 1
+    assert tried[: len(tried) - (0 if left == 1 else 2)] == [width for width in (16, 8, 4, 2) if width >= lanes]
+    assert (engine.plan.lanes, engine.plan.narrow) == (left, min(left, 4))
+    alone = build_engine(task(mlp, ADAM), engine.plan, 5, LocalTraining(1, 10))
+    assert torch.equal(rows, fit(alone, 2))
+
+
+def test_stack_that_ran_out_of_memory_is_given_up_with_its_graphs(
+    devices: list[torch.device], monkeypatch: pytest.MonkeyPatch
+):
+    engine, narrower = engine_of(WIDE, monkeypatch), engine_of(replace(WIDE, lanes=2), monkeypatch, captures=False)
+    monkeypatch.setattr(stacked, "CompiledSteps", lambda steps, _: CapturedSteps(steps, "cuda:1"))
+    fit(engine, 1)
+    old, replay = engine._runner, Graph.replay
+
+    def without_memory(graph: Graph) -> None:
+        if engine._runner is old:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        replay(graph)
+
+    monkeypatch.setattr(Graph, "replay", without_memory)
+    with pytest.warns(Notice, match="out of memory"):
+        rows = fit(engine, 2)
+    assert engine._runner.lanes == 2
+    assert torch.equal(rows, fit(narrower, 2))
+    assert engine.effort.computed > narrower.effort.computed  # the effort of the run goes on
+
+
+def test_memory_that_does_not_do_for_one_client_is_an_error():
+    engine = build_engine(task(mlp), Plan("stacked"), 5, LocalTraining(1, 10))
+
+    def nothing_fits(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    engine._fit_chunk = nothing_fits
+    with pytest.warns(Notice), pytest.raises(InputError, match=r"too little memory for one client.*--device cpu"):
+        fit(engine, 2)
+
+
+def test_chunk_of_a_gpu_fills_its_stack():
+    engine = build_engine(task(mlp), Plan("stacked", rows_mib=1, lanes=4), 5, LocalTraining(1, 10))
+    fitting = 2**20 // (4 * engine.layout.num_columns)
+    for device, lanes, clients in (("cpu", 512, fitting), ("cuda:0", 512, 512), ("cuda:0", 8, fitting)):
+        engine.plan = Plan("stacked", device, rows_mib=1, lanes=lanes)
+        assert engine._chunk_size == clients

@@ -1,0 +1,370 @@
+"""One result: every engine, plan and order of clients computes the same."""
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from ragged import PLANS, SGD, SHAPE, SIZES, fitted, ragged_data, rows_of, task
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from lit_cfl.clustering import random_projection
+from lit_cfl.engines import choose_plan as rule
+from lit_cfl.engines import scorer
+from lit_cfl.engines.choose_plan import Workload
+from lit_cfl.engines.factory import build_engine, warn_of_slowness, workload
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.stacked import engine as stacked
+from lit_cfl.engines.stacked import gradients
+from lit_cfl.engines.stacked.compiled import CompiledSteps
+from lit_cfl.errors import DivergedError, Notice
+from lit_cfl.local_work import Budget
+from lit_cfl.nets import MCLR, MLP, MNISTCNN
+from lit_cfl.tasks import Classification
+from lit_cfl.tasks.classification import Batch
+
+NETS: dict[str, Callable[[], nn.Module]] = {
+    "linear": lambda: MCLR(SHAPE, 10),
+    "mlp": lambda: MLP(12, SHAPE, 10),
+    "mlp with dropout": lambda: nn.Sequential(MLP(12, SHAPE, 16), nn.Dropout(0.4), nn.Linear(16, 10)),
+    "cnn with dropout": lambda: MNISTCNN(SHAPE, 10),
+}
+OPTIMIZERS = {
+    "sgd": SGD,
+    "momentum": partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=0.01),
+    "nesterov": partial(torch.optim.SGD, lr=0.05, momentum=0.9, nesterov=True),
+    "dampening": partial(torch.optim.SGD, lr=0.05, momentum=0.9, dampening=0.5),
+    "adam": partial(torch.optim.Adam, lr=0.01, weight_decay=0.01),
+    "adamw": partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1),
+    "adam, decoupled": partial(torch.optim.Adam, lr=0.01, weight_decay=0.1, decoupled_weight_decay=True),
+    "decay of weights alone": lambda parameters: torch.optim.AdamW(_groups(list(parameters)), lr=0.01),
+}
+STACKS = [name for name in PLANS if name != "trainer"]
+
+
+def _groups(parameters: list[nn.Parameter]) -> list[dict[str, object]]:
+    return [
+        {"params": [p for p in parameters if p.dim() > 1], "weight_decay": 0.1},
+        {"params": [p for p in parameters if p.dim() == 1], "weight_decay": 0.0, "lr": 0.02},
+    ]
+
+
+def same_as_trainer(make: Callable, plan: Plan, precision: str, tolerance: float, **options: object) -> None:
+    expected, _ = fitted(make, Plan("trainer", precision=precision), **options)
+    found, _ = fitted(make, replace(plan, precision=precision), **options)
+    assert_close(rows_of(found), rows_of(expected), rtol=0, atol=tolerance)
+    assert_close(found.losses, expected.losses, rtol=tolerance, atol=tolerance, equal_nan=True)
+    assert found.trained.tolist() == [size > 0 for size in SIZES]
+
+
+@pytest.mark.parametrize("plan", STACKS)
+@pytest.mark.parametrize("net", NETS)
+def test_every_plan_gives_the_trainers_result(net: str, plan: str):
+    same_as_trainer(task(NETS[net]), PLANS[plan], "64-true", 1e-12)
+
+
+@pytest.mark.parametrize("plan", ["plain loop", "2 lanes, 5 steps a call"])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_optimizer_gives_the_trainers_result(optimizer: str, plan: str):
+    make = task(NETS["mlp"], OPTIMIZERS[optimizer])
+    same_as_trainer(make, PLANS[plan], "64-true", 1e-12, prox=0.3, local=LocalTraining(3, 10, gradient_clip=0.5))
+
+
+@pytest.mark.parametrize("plan", STACKS)
+@pytest.mark.parametrize(
+    "budget",
+    [Budget(7, "steps"), Budget(2, "epochs", "full"), Budget(4, "steps", 7), Budget(torch.tensor([1, 2, 0, 3, 1, 2]))],
+    ids=["steps", "full batch", "another batch size", "a number each"],
+)
+def test_every_budget_gives_the_trainers_result(budget: Budget, plan: str):
+    expected, _ = fitted(task(NETS["mlp"]), Plan("trainer", precision="64-true"), budget=budget)
+    found, _ = fitted(task(NETS["mlp"]), replace(PLANS[plan], precision="64-true"), budget=budget)
+    assert_close(rows_of(found), rows_of(expected), rtol=0, atol=1e-12)
+    assert found.trained.tolist() == expected.trained.tolist()
+
+
+@pytest.mark.parametrize(("optimizer", "tolerance"), [("sgd", 1e-6), ("adam", 1e-4)])
+@pytest.mark.parametrize("net", ["linear", "mlp"])
+def test_single_precision_stays_close(net: str, optimizer: str, tolerance: float):
+    same_as_trainer(task(NETS[net], OPTIMIZERS[optimizer]), PLANS["4 lanes"], "32-true", tolerance)
+
+
+def test_convolutions_in_single_precision_stay_close_for_a_step_and_in_the_loss():
+    make = task(NETS["cnn with dropout"])
+    same_as_trainer(make, PLANS["4 lanes"], "32-true", 1e-6, budget=Budget(1, "steps"))
+    expected, _ = fitted(make, Plan("trainer"))
+    found, _ = fitted(make, PLANS["4 lanes"])
+    rows_of(found), rows_of(expected)
+    assert_close(found.losses, expected.losses, rtol=1e-3, atol=1e-3, equal_nan=True)
+
+
+@pytest.mark.parametrize("plan", STACKS)
+@pytest.mark.parametrize("net", ["linear", "mlp with dropout", "cnn with dropout"])
+def test_order_and_company_of_clients_change_no_bit(net: str, plan: str):
+    make = task(NETS[net])
+    whole = rows_of(fitted(make, PLANS[plan])[0])
+    order = torch.tensor([3, 0, 5, 1, 4, 2])
+    assert torch.equal(rows_of(fitted(make, PLANS[plan], clients=order)[0]), whole[order])
+    for client in (1, 3):
+        alone, _ = fitted(make, PLANS[plan], clients=torch.tensor([client]))
+        assert torch.equal(rows_of(alone)[0], whole[client])
+
+
+@pytest.mark.parametrize("net", ["linear", "mlp with dropout"])
+def test_chunks_change_no_bit(net: str):
+    plan = Plan("stacked", lanes=3, narrow=3, steps_per_call=2)
+    whole, _ = fitted(task(NETS[net]), plan)
+    for size in (1, 2, 4):
+        parts = [fitted(task(NETS[net]), plan, clients=part)[0] for part in torch.arange(len(SIZES)).split(size)]
+        assert torch.equal(torch.cat([rows_of(part) for part in parts]), rows_of(whole))
+
+
+@pytest.mark.parametrize("client", [1, 3])  # 1 is the first that has data
+@pytest.mark.parametrize("plan", STACKS)
+def test_client_that_diverges_does_not_touch_the_others(plan: str, client: int):
+    local = LocalTraining(2, 10, on_divergence="skip")
+    data = ragged_data()
+    inputs = data.examples.inputs.float()
+    inputs[data.train[client]] = float("inf")
+    broken = replace(data, examples=replace(data.examples, inputs=inputs))
+    whole = replace(data, examples=replace(data.examples, inputs=data.examples.inputs.float()))
+    found, _ = fitted(task(NETS["mlp"]), PLANS[plan], local=local, data=broken)
+    expected, _ = fitted(task(NETS["mlp"]), PLANS[plan], local=local, data=whole)
+    others = torch.arange(len(SIZES)) != client
+    assert torch.equal(rows_of(found)[others], rows_of(expected)[others])
+    assert (bool(found.trained[client]), found.skipped) == (False, 2)  # client 0 has no data
+    with pytest.raises(DivergedError, match=f"client {client} diverged in round 3"):
+        rows_of(fitted(task(NETS["mlp"]), PLANS[plan], data=broken)[0])
+
+
+def test_gradient_that_is_infinite_does_not_touch_the_others():
+    data, clients = ragged_data(), torch.tensor([1, 2, 3, 4])
+    inputs = data.examples.inputs.float()
+    inputs[data.train[1]] = float("inf")
+    if not (data.train[1] == 0).any():  # the pool's first example, too, whoever has it
+        inputs[0] = float("inf")
+    broken = replace(data, examples=replace(data.examples, inputs=inputs))
+    engine = build_engine(task(NETS["mlp"]), PLANS["4 lanes"], 5, LocalTraining(1, 10))
+    found = engine.at(2, broken).gradients(engine.initial(0), clients).isfinite().all(1).tolist()
+    assert found == [bool(inputs[data.train[client]].isfinite().all()) for client in clients.tolist()]
+    assert sum(found) >= 2
+
+
+def test_mixed_precision_trains_close_to_single():
+    mixed, _ = fitted(task(NETS["mlp"]), replace(PLANS["4 lanes"], precision="bf16-mixed"))
+    single, _ = fitted(task(NETS["mlp"]), PLANS["4 lanes"])
+    trainer, _ = fitted(task(NETS["mlp"]), Plan("trainer", precision="bf16-mixed"))
+    assert_close(rows_of(mixed), rows_of(trainer), rtol=0, atol=2e-2)  # bfloat16 has eight bits
+    assert 0 < (rows_of(mixed) - rows_of(single)).abs().max() < 2e-2
+
+
+@pytest.mark.parametrize("plan", ["plain loop", "4 lanes"])
+@pytest.mark.parametrize("net", ["linear", "mlp with dropout", "cnn with dropout"])
+def test_gradients_of_a_stack_are_the_trainers(net: str, plan: str):
+    clients, data = torch.tensor([3, 1, 0, 5, 2, 4]), ragged_data()
+    rows = []
+    for one in (Plan("trainer", precision="64-true"), replace(PLANS[plan], precision="64-true")):
+        engine = build_engine(task(NETS[net]), one, 5, LocalTraining(1, 10))
+        rows.append(engine.at(2, data).gradients(engine.initial(0), clients))
+    assert_close(rows[1], rows[0], rtol=0, atol=1e-12)
+    assert (rows[0].norm(dim=1) > 0).tolist() == [True, True, False, True, True, True]  # client 0 has no data
+
+
+@pytest.mark.parametrize(("examples", "calls"), [(10**6, [4, 1]), (40, [1, 2, 2]), (1, [1] * 5)])
+def test_gradients_of_a_stack_stay_within_memory_and_in_any_order_the_same(
+    examples: int, calls: list[int], monkeypatch: pytest.MonkeyPatch
+):
+    engine = build_engine(task(NETS["mlp"]), PLANS["4 lanes"], 5, LocalTraining(1, 10))
+    work, model = engine.at(2, ragged_data()), engine.initial(0)
+    clients, seen, whole = torch.tensor([3, 1, 5, 2, 4]), [], engine._steps.gradients
+    monkeypatch.setattr(gradients, "_EXAMPLES", examples)
+    monkeypatch.setattr(engine._steps, "gradients", lambda p, *rest: seen.append(len(p[0])) or whole(p, *rest))
+    rows = work.gradients(model, clients)
+    assert seen == calls
+    order = torch.tensor([4, 2, 0, 1, 3])
+    assert torch.equal(work.gradients(model, clients[order]), rows[order])
+    seen.clear()
+    monkeypatch.setattr(type(engine), "rows_that_fit", 2)
+    work.gradients(model, clients)
+    assert max(seen) <= 2
+
+
+def test_large_clients_take_their_gradients_alone(monkeypatch: pytest.MonkeyPatch):
+    engine = build_engine(task(NETS["mlp"]), replace(PLANS["4 lanes"], precision="64-true"), 5, LocalTraining(1, 10))
+    work, model, clients = engine.at(2, ragged_data()), engine.initial(0), torch.tensor([4, 3, 1, 5, 2])
+    expected = work.gradients(model, clients)
+    monkeypatch.setattr(stacked, "LARGEST", 18)  # clients 3 and 5 have more
+    seen, whole = [], engine._steps.gradients
+    monkeypatch.setattr(engine._steps, "gradients", lambda p, *rest: seen.append(len(p[0])) or whole(p, *rest))
+    assert_close(work.gradients(model, clients), expected, rtol=0, atol=1e-12)
+    assert seen == [3]
+
+
+def test_gradients_that_run_out_of_memory_are_taken_in_half_the_lanes(monkeypatch: pytest.MonkeyPatch):
+    engine = build_engine(task(NETS["mlp"]), replace(PLANS["4 lanes"], precision="64-true"), 5, LocalTraining(1, 10))
+    work, model, clients = engine.at(2, ragged_data()), engine.initial(0), torch.tensor([4, 3, 1, 5, 2])
+    expected, seen, whole = work.gradients(model, clients), [], stacked.StackedEngine._stacked_gradients
+
+    def short_of_memory(self, model, clients, round, data):
+        seen.append(len(clients))
+        if len(clients) > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return whole(self, model, clients, round, data)
+
+    monkeypatch.setattr(stacked.StackedEngine, "_stacked_gradients", short_of_memory)
+    with pytest.warns(Notice, match="2 client.s. train together"):
+        found = work.gradients(model, clients)
+    assert (seen, engine.plan.lanes) == ([4, 2, 2, 1], 2)
+    assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("plan", [Plan("trainer"), PLANS["4 lanes"]], ids=["trainer", "4 lanes"])
+def test_nobodys_gradients_are_no_rows(plan: Plan):
+    engine = build_engine(task(NETS["mlp"]), plan, 5, LocalTraining(1, 10))
+    work, nobody = engine.at(2, ragged_data()), torch.empty(0, dtype=torch.int64)
+    found = work.gradients(engine.initial(0), nobody)
+    assert (found.shape, found.dtype) == ((0, engine.layout.num_columns), plan.dtype)
+    sketch = random_projection(engine.layout.num_columns, 7, 0)
+    assert work.gradients(engine.initial(0), nobody, sketch).shape == (0, 7)
+
+
+def test_running_out_of_memory_halves_the_chunks_and_says_so_once():
+    make = task(lambda: MLP(2000, SHAPE, 10))  # 0.57 MiB
+    engine = build_engine(make, Plan("stacked"), 5, LocalTraining(1, 10))
+    sizes, whole = [], engine._fit_chunk
+
+    def short_of_memory(request, part, round, data):
+        sizes.append(part.stop - part.start)
+        if sizes[-1] > 4:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return whole(request, part, round, data)
+
+    engine._fit_chunk = short_of_memory
+    data, models = ragged_data((3,) * 12), engine.initial(0)[None]
+    with pytest.warns(Notice, match="out of memory: local models now take 3 MiB at once") as said:
+        rows = engine.at(0, data).fit(models, torch.arange(12)).rows
+    assert sizes == [12, 5, *[1] * 12]  # 3 MiB hold five, 1 MiB holds one
+    assert (len(said), engine.plan.rows_mib) == (1, 1)
+    alone = build_engine(make, Plan("stacked"), 5, LocalTraining(1, 10))
+    assert torch.equal(rows, alone.at(0, data).fit(models, torch.arange(12)).rows)
+
+
+def test_losses_of_several_models_are_those_of_each():
+    engine = build_engine(task(NETS["mlp"]), PLANS["plain loop"], 5, LocalTraining(1, 10))
+    work = engine.at(0, ragged_data())
+    models = torch.stack([engine.initial(number) for number in range(3)])
+    together = work.losses(models, torch.tensor([3, 0, 2]))
+    alone = torch.cat([work.losses(model[None], torch.tensor([3, 0, 2])) for model in models], dim=1)
+    assert torch.equal(together.nan_to_num(-1), alone.nan_to_num(-1))
+    assert together.isnan().tolist() == [[False] * 3, [True] * 3, [False] * 3]
+
+
+def test_examples_under_models_of_their_own_are_scored_as_by_each_model_alone(monkeypatch: pytest.MonkeyPatch):
+    engine, data = build_engine(task(NETS["mlp"]), PLANS["plain loop"], 5, LocalTraining(1, 10)), ragged_data()
+    models = torch.stack([engine.initial(number) for number in range(5)])
+    which = torch.tensor([0] * 7 + [1] * 2 + [3] + [4] * 30)
+    index = torch.randperm(len(data.examples), generator=torch.Generator().manual_seed(0))[: len(which)]
+    alone = [engine.outcomes(models[k], index[which == k], data) for k in (0, 1, 3, 4)]
+    for batch in (4096, 8):  # all in one read; reads of one model, and of several
+        monkeypatch.setattr(scorer, "EVALUATION_BATCH", batch)
+        found = engine.outcomes_of_each(models, which, index, data)
+        assert_close(found.losses, torch.cat([one.losses for one in alone]), rtol=1e-6, atol=1e-6)
+        assert torch.equal(found.values, torch.cat([one.values for one in alone], dim=1))
+        assert torch.equal(found.weights, torch.ones_like(found.values))
+    none = engine.outcomes_of_each(models, which[:0], index[:0], data)
+    assert (none.losses.shape, none.values.shape, none.weights.shape) == ((0,), (1, 0), (1, 0))
+
+
+def test_compiling_that_fails_ends_in_a_plain_loop(monkeypatch: pytest.MonkeyPatch):
+    def broken(*_: object) -> object:
+        raise OSError("g++: command not found")
+
+    monkeypatch.setattr(CompiledSteps, "_compile", broken)
+    engine = build_engine(task(NETS["mlp"]), Plan("stacked", lanes=4, compile=True), 5, LocalTraining(3, 10))
+    models, data = engine.initial(0)[None], ragged_data()
+    with pytest.warns(Notice, match="compiling failed .*: clients train in a plain loop"):
+        rows = engine.at(2, data).fit(models, torch.arange(6)).rows
+    plain = build_engine(task(NETS["mlp"]), Plan("stacked"), 5, LocalTraining(3, 10))
+    assert torch.equal(rows, plain.at(2, data).fit(models, torch.arange(6)).rows)
+    assert engine.plan == plain.plan
+
+
+def test_missing_compiler_is_said_where_it_costs(monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder):
+    monkeypatch.setattr(rule, "has_compiler", lambda: False)
+    warn_of_slowness("auto", Plan("stacked"), Workload(7_850, client_steps=49_999))
+    assert not recwarn
+    with pytest.warns(Notice, match=r"no C\+\+ compiler"):
+        warn_of_slowness("auto", Plan("stacked"), Workload(7_850, client_steps=50_000))
+
+
+class Coupled(Classification):
+    """A loss that looks at the whole batch, as no loss per example should."""
+
+    def losses(self, batch: Batch) -> Tensor:
+        return super().losses(batch) * (1 + batch[0].mean())
+
+
+class Noisy(Classification):
+    def losses(self, batch: Batch) -> Tensor:
+        return super().losses((batch[0] + torch.rand_like(batch[0]), batch[1]))
+
+
+class WithBatchNorm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.bn1, self.fc2 = nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.fc2(self.bn1(self.fc1(inputs.flatten(1))))
+
+
+class WithAverage(nn.Module):
+    """Keeps a moving average of what it sees."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1 = nn.Linear(64, 10)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.seen.lerp_(inputs.mean().detach(), 0.1)
+        return self.fc1(inputs.flatten(1))
+
+
+class WithSpare(MLP):
+    """Has a layer that nobody uses."""
+
+    def __init__(self) -> None:
+        super().__init__(12, SHAPE, 10)
+        self.spare = nn.Linear(3, 3)
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (lambda: Classification(WithAverage(), SGD), "the buffer net.seen changes in training"),
+        (lambda: Classification(WithSpare(), SGD), "the parameter net.spare.weight takes no part in the losses"),
+        (lambda: Coupled(MLP(12, SHAPE, 10), SGD), "its gradients in a stack are others than alone"),
+        (lambda: Noisy(MLP(12, SHAPE, 10), SGD), "RuntimeError in a stack: vmap: called random operation"),
+        (lambda: Classification(WithBatchNorm(), SGD), r"BatchNorm1d \(net.bn1\)"),
+        (task(NETS["mlp"], partial(torch.optim.Adam, amsgrad=True)), "the optimizer's option amsgrad"),
+        (task(NETS["mlp"], torch.optim.RMSprop), "optimizer RMSprop"),
+    ],
+)
+def test_what_cannot_be_stacked_is_named(module: Callable, reason: str):
+    load = workload(module, 0, LocalTraining(1, 10), ragged_data(), "32-true", client_fits=1)
+    assert len(load.obstacles) == 1
+    assert re.match(reason, load.obstacles[0])
+    with pytest.warns(Notice, match=f"fitted by the engine trainer, which is slower: {reason}"):
+        warn_of_slowness("auto", Plan("trainer"), load)
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_nets_of_ours_can_be_stacked(net: str):
+    load = workload(task(NETS[net]), 0, LocalTraining(1, 10), ragged_data(), "32-true", client_fits=10)
+    assert load.obstacles == []
+    assert load.has_convolutions == net.startswith("cnn")

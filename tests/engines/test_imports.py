@@ -1,0 +1,39 @@
+"""GPU machines without ray, wandb, datasets, jsonargparse or rich still train."""
+
+import subprocess
+import sys
+
+OPTIONAL = ("ray", "wandb", "datasets", "jsonargparse", "docstring_parser", "optuna", "plotly")
+TRAINING = """
+import sys
+for name in {blocked}:
+    sys.modules[name] = None  # importing it fails
+import lit_cfl, torch
+from functools import partial
+from pathlib import Path
+from lit_cfl.datamodules import Digits
+from lit_cfl.algorithms import FedGroup
+from lit_cfl.experiment import Experiment
+from lit_cfl.nets import MCLR
+from lit_cfl.runs.run import run
+from lit_cfl.tasks import Classification
+task = lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1))
+run(Experiment(Digits(8), task, FedGroup(2, 2), rounds=1, cohort_size=2), Path(sys.argv[1]))
+assert "lit_cfl.progress" not in sys.modules  # it alone needs rich, which Lightning uses where it is installed
+"""
+
+
+def test_training_needs_none_of_the_packages_around_it(tmp_path):
+    code = TRAINING.format(blocked=OPTIONAL)
+    subprocess.run([sys.executable, "-c", code, tmp_path / "run"], check=True)
+    assert (tmp_path / "run" / "summary.json").exists()
+
+
+def test_help_imports_neither_ray_nor_wandb_nor_datasets_nor_a_plot_library():
+    code = (
+        "import sys\nfrom lit_cfl.cli.main import main\n"
+        "try:\n    main(['run', '--help'])\nexcept SystemExit:\n    pass\n"
+        "found = {'ray', 'wandb', 'datasets', 'plotly', 'sklearn', 'optuna'} & set(sys.modules)\n"
+        "sys.exit(str(found) if found else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

@@ -1,0 +1,98 @@
+"""Fully connected layers of a compiled stack against PyTorch's own."""
+
+from functools import partial
+
+import pytest
+import torch
+from conftest import rng
+from lightning import LightningModule
+from ragged import PLANS, SGD, SHAPE, fitted, rows_of, task
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+from torch.testing import assert_close
+
+from lit_cfl.engines.client_fit import Trained
+from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.stacked import engine as stacked
+from lit_cfl.engines.stacked.engine import StackedEngine
+from lit_cfl.engines.stacked.linear import StackedLinear, with_stacked_linear
+from lit_cfl.nets import MLP
+from lit_cfl.tasks import Classification
+
+exactly = partial(assert_close, atol=1e-12, rtol=0)
+
+
+def normal(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=rng(3), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(7, 5), (2, 7, 5), (5,)])
+def test_outputs_and_gradients_of_a_stack_are_those_of_a_linear_layer(bias: bool, shape: tuple[int, ...]):
+    layer = nn.Linear(5, 3, bias=bias).double()
+    plain = StackedLinear(layer)
+    assert list(plain.state_dict()) == list(layer.state_dict())
+
+    def loss(tensors: dict[str, Tensor], inputs: Tensor, of: nn.Module) -> Tensor:
+        return functional_call(of, tensors, (inputs,)).square().sum()
+
+    clients = {name: normal(4, *tensor.shape) for name, tensor in layer.state_dict().items()}
+    inputs = normal(4, *shape)
+    found = [vmap(grad(partial(loss, of=of), (0, 1)))(clients, inputs) for of in (plain, layer)]
+    exactly(found[0][0], found[1][0])
+    exactly(found[0][1], found[1][1])
+    exactly(plain(inputs[0]), layer(inputs[0]))
+
+
+def test_layers_keep_their_parameters_and_shared_ones_stay_one():
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = self.again = nn.Linear(4, 4)
+            self.own = type("OwnLinear", (nn.Linear,), {})(4, 2)
+            self.hooked = nn.Linear(4, 4)
+            self.hooked.register_forward_hook(lambda *_: None)
+
+    module = Classification(Twice(), SGD)
+    before = dict(module.named_parameters())
+    assert with_stacked_linear(module) is module
+    assert module.net.first is module.net.again
+    assert [type(layer).__name__ for layer in (module.net.first, module.net.own, module.net.hooked)] == [
+        "StackedLinear",
+        "OwnLinear",
+        "Linear",
+    ]
+    after = dict(module.named_parameters())
+    assert before.keys() == after.keys()
+    assert all(before[name] is after[name] for name in before)
+
+
+def test_compiled_stack_has_them_and_no_other(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(stacked, "CompiledSteps", lambda steps, *_: steps)
+
+    def kinds(module: LightningModule) -> set[str]:
+        return {type(layer).__name__ for layer in module.modules() if isinstance(layer, nn.Linear)}
+
+    make = task(lambda: MLP(12, SHAPE, 10))
+    plan = Plan("stacked", precision="64-true", lanes=4, narrow=1, compile=True)
+    found, engine = fitted(make, plan)
+    assert isinstance(engine, StackedEngine)
+    assert kinds(engine._steps._losses.module) == {"StackedLinear"}
+    assert kinds(engine.template) == kinds(engine._plain._module) == {"Linear"}
+    exactly(rows_of(found), rows_of(fitted(make, Plan("trainer", precision="64-true"))[0]))
+    assert kinds(fitted(make, PLANS["4 lanes"])[1]._steps._losses.module) == {"Linear"}
+
+
+@pytest.mark.parametrize(
+    ("numbers", "loss", "finite"),
+    [
+        ([1.0, -2.0], 0.5, True),
+        ([3e38, 3e38], 0.5, True),  # their sum is infinite, they are not
+        ([float("inf"), -float("inf")], 0.5, False),
+        ([1.0, float("nan")], 0.5, False),
+        ([1.0, -2.0], float("nan"), False),
+        ([1.0, -2.0], float("inf"), False),
+    ],
+)
+def test_client_has_diverged_where_any_number_is_not_finite(numbers: list[float], loss: float, finite: bool):
+    assert Trained(0, torch.tensor(numbers), loss).finite is finite

@@ -1,0 +1,143 @@
+"""The rule that chooses a plan, and what it sets for the whole process."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from lit_cfl.engines import choose_plan as rule
+from lit_cfl.engines.choose_plan import Workload, choose_plan
+from lit_cfl.engines.plan import Plan, PlanOptions, set_up_torch
+from lit_cfl.errors import InputError
+
+
+@pytest.fixture
+def as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What is set for the process is put back."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "put back in the end")
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    threads, cudnn = torch.get_num_threads(), torch.backends.cudnn
+    before = torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision()
+    flags = cudnn.allow_tf32, cudnn.benchmark
+    yield
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(before[0])
+    torch.set_float32_matmul_precision(before[1])
+    cudnn.allow_tf32, cudnn.benchmark = flags
+
+
+def test_plan_follows_its_rule(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    small = Workload(7_850, client_steps=1000)
+    assert choose_plan("auto", "cpu", "32-true", small) == Plan("stacked", "cpu", "32-true", 1)
+    assert choose_plan("trainer", "cpu", "32-true", small) == Plan("trainer", "cpu", "32-true", 1)
+    assert choose_plan("auto", "cpu", "32-true", Workload(2_000_000)).threads == os.cpu_count()
+    with pytest.raises(InputError, match="'cuda:7' was asked for"):
+        choose_plan("auto", "cuda:7", "32-true", small)
+    with pytest.raises(InputError, match="'tpu' is not known"):
+        choose_plan("auto", "tpu", "32-true", small)
+
+
+@pytest.mark.parametrize(("compiler", "lanes"), [(True, 4), (False, 1)])
+def test_long_runs_compile_where_there_is_a_compiler(compiler: bool, lanes: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rule, "has_compiler", lambda: compiler)
+    long = Workload(7_850, client_steps=50_000)
+    chosen = choose_plan("auto", "cpu", "32-true", long)
+    assert (chosen.compile, chosen.lanes, chosen.narrow) == (compiler, lanes, 1)
+    conv = choose_plan("auto", "cpu", "32-true", Workload(3_000_000, has_convolutions=True, client_steps=50_000))
+    assert (conv.narrow, conv.steps_per_call) == (min(2, lanes), 1)
+    assert not choose_plan("auto", "cpu", "32-true", Workload(7_850, client_steps=49_999)).compile
+
+
+@pytest.mark.parametrize(("parameters", "threads"), [(49_999, 1), (50_000, 2), (999_999, 2), (1_000_000, 16)])
+def test_two_threads_where_a_compiled_model_is_of_middle_size(
+    parameters: int, threads: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(rule, "has_compiler", lambda: True)
+    monkeypatch.setattr(rule.os, "cpu_count", lambda: 16)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    chosen = choose_plan("auto", "cpu", "32-true", Workload(parameters, client_steps=50_000))
+    assert (chosen.threads, chosen.narrow) == (threads, 1 if threads == 1 else 2)
+    assert choose_plan("ray", "cpu", "32-true", Workload(parameters, client_steps=50_000)).threads == 1
+    short = choose_plan("auto", "cpu", "32-true", Workload(parameters))
+    assert short.threads == (16 if threads == 16 else 1)  # a plain loop
+    by_hand = choose_plan("auto", "cpu", "32-true", Workload(10, client_steps=50_000), PlanOptions(threads=2))
+    assert by_hand.narrow == 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "large", "middle"), [("1", 1, 1), ("3,1", 3, 2), ("64", 16, 2), ("", 16, 2), ("0", 16, 2)]
+)
+def test_omp_num_threads_bounds_the_threads(asked: str, large: int, middle: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rule, "has_compiler", lambda: True)
+    monkeypatch.setattr(rule.os, "cpu_count", lambda: 16)
+    monkeypatch.setenv("OMP_NUM_THREADS", asked)
+    chosen = [choose_plan("auto", "cpu", "32-true", Workload(n, client_steps=50_000)) for n in (2_000_000, 100_000)]
+    assert [plan.threads for plan in chosen] == [large, middle]
+    by_hand = choose_plan("auto", "cpu", "32-true", Workload(2_000_000), PlanOptions(threads=2))
+    assert by_hand.threads == 2  # what is set by hand stays
+
+
+def test_module_that_cannot_be_stacked_falls_back():
+    odd = Workload(7_850, client_steps=10**6, obstacles=["hook on_train_start"])
+    assert choose_plan("auto", "cpu", "32-true", odd) == Plan("trainer", "cpu", "32-true", 1)
+    assert choose_plan("stacked", "cpu", "32-true", odd).engine == "trainer"
+
+
+def test_parts_of_the_plan_set_by_hand_stay():
+    by_hand = PlanOptions(lanes=8, compile=True, threads=2)
+    chosen = choose_plan("auto", "cpu", "32-true", Workload(7_850), by_hand)
+    assert (chosen.lanes, chosen.compile, chosen.threads, chosen.steps_per_call) == (8, True, 2, 5)
+    with pytest.raises(InputError, match=r"plan\.narrow is 3, plan\.lanes 2"):
+        choose_plan("auto", "cpu", "32-true", Workload(7_850), PlanOptions(lanes=2, narrow=3))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "cohort", "lanes"),
+    [
+        (7_850, 20, 24),
+        (7_850, 100, 104),
+        (7_850, 5_000, 256),
+        (1_663_370, 300, 161),
+        (14_719_818, 20, 18),
+        (10**9, 20, 1),
+    ],
+)
+def test_stack_of_a_gpu_is_as_wide_as_the_cohort_and_the_models_allow(
+    parameters: int, cohort: int, lanes: int, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    chosen = choose_plan("auto", "auto", "32-true", Workload(parameters, client_steps=10**6, cohort=cohort))
+    assert (chosen.device, chosen.lanes, chosen.compile) == ("cuda:0", lanes, False)
+    assert lanes / 27 <= chosen.narrow < lanes / 27 + 1
+
+
+@pytest.mark.parametrize(("gpus", "lanes"), [(1, 64), (2, 32), (3, 24)])
+def test_gpus_of_ray_share_the_cohort(gpus: int, lanes: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
+    chosen = choose_plan("ray", "auto", "32-true", Workload(7_850, client_steps=10**6, cohort=64))
+    assert (chosen.workers, chosen.lanes) == (gpus, lanes)
+
+
+@pytest.mark.usefixtures("as_it_was")
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_deterministic_sets_what_a_gpu_needs_for_the_same_bits(deterministic: bool):
+    torch.backends.cudnn.benchmark = True
+    set_up_torch(Plan("stacked", "cuda:1", threads=1), deterministic)
+    assert torch.are_deterministic_algorithms_enabled() == deterministic
+    assert torch.backends.cudnn.benchmark == (not deterministic)
+    assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == (":4096:8" if deterministic else None)
+    set_up_torch(Plan("stacked"), deterministic)
+    assert not torch.are_deterministic_algorithms_enabled()  # a CPU needs none of it
+
+
+@pytest.mark.usefixtures("as_it_was")
+def test_single_precision_is_not_rounded_to_tf32():
+    torch.set_float32_matmul_precision("medium")
+    torch.backends.cudnn.allow_tf32 = True
+    set_up_torch(Plan("stacked", "cuda:0"), False)
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == (False, False)

@@ -1,0 +1,479 @@
+"""The `ray` engine against the engine that its workers run, workers that die, and clusters that cannot be used."""
+
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from threading import Thread
+from time import sleep
+
+import numpy as np
+import pytest
+import torch
+from conftest import ids
+from test_tasks import language, numbers, regression, sentences
+from torch import Tensor, nn
+
+from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.engines.base import Effort, Engine
+from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.local_training import LocalTraining, TaskFactory
+from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.ray import cluster as ray_cluster
+from lit_cfl.engines.ray import pool as ray_pool
+from lit_cfl.engines.ray.engine import RayEngine
+from lit_cfl.errors import DivergedError, InputError, Interrupted, Notice, WorkersLostError
+from lit_cfl.evaluation import score_clients
+from lit_cfl.local_work import Budget
+from lit_cfl.nets import MCLR
+from lit_cfl.tasks import Classification
+
+SIZES = (0, 3, 17, 36, 8)
+DOUBLE = Plan(precision="64-true")
+OWN_CODE = """
+from torch import nn
+class OwnNet(nn.Sequential):  # 1.2 MiB
+    def __init__(self):
+        super().__init__(nn.Linear(5, 18_000), nn.Dropout(0.3), nn.ReLU(), nn.Linear(18_000, 3))
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[None]:
+    """Ray as a user may have started it, and as many threads here as the plan has."""
+    import ray
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(DOUBLE.threads)
+    ray.init("local", num_cpus=8, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR)
+    yield
+    ray.shutdown()
+    torch.set_num_threads(threads)
+
+
+@pytest.fixture(scope="module")
+def orders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that workers look into at each step: files there tell them to fail."""
+    return tmp_path_factory.mktemp("orders")
+
+
+@pytest.fixture(scope="module")
+def task(orders: Path, tmp_path_factory: pytest.TempPathFactory) -> TaskFactory:
+    """Of a net in a file that only the driver's path leads to, and of a class that no file holds."""
+    folder = tmp_path_factory.mktemp("code")
+    (folder / "own_net_of_a_user.py").write_text(OWN_CODE)
+    sys.path.append(str(folder))
+    from own_net_of_a_user import OwnNet
+
+    driver = os.getpid()
+
+    class Obedient(Classification):
+        def losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+            if os.getpid() == driver:
+                return super().losses(batch)
+            if (orders / "die").exists() or (orders / "die once").exists():
+                (orders / "died").write_text(str(os.getpid()))
+                (orders / "die once").unlink(missing_ok=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+            if (orders / "no memory").exists():
+                (orders / "no memory").unlink()
+                raise torch.OutOfMemoryError("none left")
+            return super().losses(batch) + (float("nan") if (orders / "diverge").exists() else 0.0)
+
+    return lambda: Obedient(OwnNet(), partial(torch.optim.SGD, lr=0.05, momentum=0.9))
+
+
+@pytest.fixture
+def order(orders: Path) -> Iterator[Callable[[str], None]]:
+    """Gives an order, and takes back all of them in the end."""
+    yield lambda name: (orders / name).touch()
+    for file in orders.iterdir():
+        file.unlink()
+
+
+@pytest.fixture(scope="module")
+def two_workers(cluster: None, task: TaskFactory) -> Iterator[Engine]:
+    engine = engine_of(task, workers=2)
+    yield engine
+    engine.close()
+
+
+@pytest.fixture(scope="module")
+def one_worker(cluster: None, task: TaskFactory) -> Iterator[Engine]:
+    engine = engine_of(task, workers=1)
+    yield engine
+    engine.close()
+
+
+def made_data() -> FederatedData:
+    rng, total = torch.Generator().manual_seed(0), sum(SIZES)
+    inputs = torch.randn(total, 5, generator=rng, dtype=torch.float64)
+    examples = Examples(inputs, torch.randint(0, 3, (total,), generator=rng), 3)
+    train = ClientIndex.from_lists(list(torch.arange(total).split(list(SIZES))))
+    none = ClientIndex.empty(len(SIZES))
+    return FederatedData(examples, train, none, none, torch.full((len(SIZES),), -1))
+
+
+def engine_of(task: TaskFactory, engine: str = "ray", workers: int = 1) -> Engine:
+    plan = replace(DOUBLE, engine=engine, workers=workers)
+    return build_engine(task, plan, 11, LocalTraining(epochs=2, batch_size=4))
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended; one that was just killed is given some seconds."""
+    for _ in range(100):
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        sleep(0.1)
+    return False
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize("workers", ["one_worker", "two_workers"])
+def test_result_is_bit_for_bit_that_of_one_engine_alone(workers: str, task: TaskFactory, request):
+    alone, data = engine_of(task, "stacked"), made_data()
+    models = torch.stack([alone.initial(number) for number in range(3)])
+    centers = models.flip(0)
+    work = request.getfixturevalue(workers).at(4, data)
+    for clients, start in ((ids(3, 0, 2, 4, 1), ids(0, 2, 2, 0, 2)), (ids(4, 4, 3), ids(2, 0, 0))):
+        options = {"start": start, "prox": 0.5, "centers": centers, "center": start.flip(0)}
+        lengths = Budget(torch.arange(1, len(clients) + 1), "steps")
+        for budget in (None, lengths, Budget(2, batch_size="full")):
+            expected = alone.at(4, data).fit(models, clients, **options, budget=budget)
+            fitted = work.fit(models, clients, **options, budget=budget)
+            assert torch.equal(fitted.rows, expected.rows)
+            assert torch.equal(fitted.trained, expected.trained)
+            assert torch.equal(fitted.losses[fitted.trained], expected.losses[fitted.trained])
+    assert fitted.trained.all()
+
+
+@pytest.mark.ray
+@pytest.mark.parametrize(("task", "module"), [(regression, numbers), (language, sentences)])
+def test_tasks_with_other_labels_and_scores_have_the_result_of_one_engine_alone(cluster: None, task, module):
+    data, found = module().federated(0), []
+    for plan in (replace(DOUBLE, engine="stacked"), replace(DOUBLE, engine="ray", workers=2)):
+        engine = build_engine(task, plan, 11, LocalTraining(2, 4))
+        rows = engine.at(1, data).fit(engine.initial(0)[None], ids(0, 1)).rows
+        scores = score_clients(engine, rows, ids(0, 1), ids(0, 1), data, "test")
+        found.append([rows, scores.loss, scores.sums, scores.weights])
+        engine.close()
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(*found, strict=True))
+
+
+@pytest.mark.ray
+def test_chunks_and_order_change_no_bit(two_workers: Engine, monkeypatch: pytest.MonkeyPatch):
+    work, start = two_workers.at(4, made_data()), two_workers.initial(0)[None]
+    whole = work.fit(start, ids(1, 2, 3, 4)).rows
+    monkeypatch.setattr(two_workers, "plan", replace(two_workers.plan, rows_mib=3))  # two clients a chunk
+    fitted = work.fit(start, ids(4, 3, 1, 2))
+    assert not fitted.held
+    chunks = [chunk.models for chunk in fitted.chunks()]
+    assert [len(chunk) for chunk in chunks] == [2, 2]
+    assert torch.equal(torch.cat(chunks), whole[[3, 2, 0, 1]])
+
+
+@pytest.mark.ray
+def test_examples_are_stored_once_a_run_and_a_model_once_a_fit(two_workers: Engine, monkeypatch: pytest.MonkeyPatch):
+    import ray
+
+    stored = []
+    work = two_workers.at(4, made_data())
+    models = torch.stack([two_workers.initial(number) for number in range(3)])
+    put = ray.put
+    monkeypatch.setattr(ray, "put", lambda value: stored.append(value) or put(value))
+    for _ in range(2):
+        work.fit(models, ids(1, 2, 3, 4), ids(2, 0, 2, 0), prox=0.1, centers=models, center=ids(2, 2, 0, 0))
+    assert [type(value).__name__ for value in stored] == ["dict", *["ndarray"] * 4]
+
+
+@pytest.mark.ray
+def test_what_cannot_be_stacked_is_trained_by_the_trainer_in_each_worker(cluster: None):
+    def task() -> Classification:
+        return Classification(nn.Sequential(nn.BatchNorm1d(5), MCLR([5], 3)), partial(torch.optim.SGD, lr=0.1))
+
+    spread, alone, data = engine_of(task, workers=2), engine_of(task, "trainer"), made_data()
+    try:
+        start = alone.initial(0)[None]
+        rows = spread.at(0, data).fit(start, ids(1, 3, 4)).rows
+        assert torch.equal(rows, alone.at(0, data).fit(start, ids(1, 3, 4)).rows)
+    finally:
+        spread.close()
+
+
+@pytest.mark.ray
+def test_worker_killed_in_the_middle_of_a_round_changes_nothing(
+    two_workers: Engine, orders: Path, order: Callable[[str], None]
+):
+    work, start = two_workers.at(4, made_data()), two_workers.initial(0)[None]
+    expected = work.fit(start, ids(1, 2, 3, 4)).rows
+    order("die once")
+    assert torch.equal(work.fit(start, ids(1, 2, 3, 4)).rows, expected)
+    assert gone(int((orders / "died").read_text()))
+
+
+@pytest.mark.ray
+def test_other_workers_take_over_where_a_lost_one_cannot_be_replaced(
+    two_workers: Engine, order: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+):
+    work, start = two_workers.at(4, made_data()), two_workers.initial(0)[None]
+    expected = work.fit(start, ids(1, 2, 3, 4)).rows
+    monkeypatch.setattr(ray_pool.Pool, "_start", lambda self, number: None)  # no node has room any more
+    order("die once")
+    assert torch.equal(work.fit(start, ids(1, 2, 3, 4)).rows, expected)
+    assert torch.equal(work.fit(start, ids(4, 2)).rows, expected[[3, 1]])
+
+
+@pytest.mark.ray
+def test_nobody_waits_for_ever_for_a_worker_that_does_not_start(cluster: None, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ray_pool, "_START_SECONDS", 0.0)
+    engine = engine_of(lambda: Classification(MCLR([5], 3)))
+    with pytest.raises(InputError, match="none of 1 Ray workers started in 0 s: others hold"):
+        engine.at(0, made_data()).fit(engine.initial(0)[None], ids(2))
+    engine.close()
+
+
+@pytest.mark.ray
+def test_round_fails_with_the_clients_named_when_workers_die_again_and_again(
+    one_worker: Engine, order: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(ray_pool, "MAX_RETRIES", 1)
+    work, start = one_worker.at(7, made_data()), one_worker.initial(0)[None]
+    order("die")
+    with pytest.raises(WorkersLostError, match=r"round 7 .* client\(s\) 3, 2 died 2 times"):
+        work.fit(start, ids(3, 0, 2))
+
+
+@pytest.mark.ray
+def test_error_of_a_worker_arrives_as_it_is(two_workers: Engine, order: Callable[[str], None]):
+    order("diverge")
+    with pytest.raises(DivergedError, match="client 2 diverged in round 6") as caught:
+        two_workers.at(6, made_data()).fit(two_workers.initial(0)[None], ids(2))
+    assert type(caught.value) is DivergedError
+
+
+@pytest.mark.ray
+def test_chunks_become_smaller_for_all_when_a_worker_runs_out_of_memory(
+    one_worker: Engine, order: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+):
+    work, start = one_worker.at(4, made_data()), one_worker.initial(0)[None]
+    expected = work.fit(start, ids(2, 4)).rows
+    monkeypatch.setattr(one_worker, "plan", one_worker.plan)  # put back in the end
+    order("no memory")
+    with pytest.warns(Notice, match="out of memory: local models now take 1 MiB"):
+        assert torch.equal(work.fit(start, ids(2, 4)).rows, expected)
+    assert one_worker.plan.rows_mib == 1
+
+
+@pytest.mark.ray
+def test_workers_train_in_fewer_lanes_after_one_ran_out_of_memory(
+    cluster: None, task: TaskFactory, order: Callable[[str], None]
+):
+    plan = replace(DOUBLE, engine="ray", lanes=4, narrow=4)
+    spread, data = build_engine(task, plan, 11, LocalTraining(epochs=2, batch_size=4)), made_data()
+    order("no memory")
+    with pytest.warns(Notice, match="and 2 client"):
+        rows = spread.at(4, data).fit(spread.initial(0)[None], ids(3, 4, 2)).collect()
+    spread.close()
+    narrower = replace(spread.plan, engine="stacked", rows_mib=1024)
+    alone = build_engine(task, narrower, 11, LocalTraining(epochs=2, batch_size=4))
+    assert torch.equal(rows, alone.at(4, data).fit(alone.initial(0)[None], ids(3, 4, 2)).rows)
+    assert spread.effort.computed == 2 * spread.effort.useful == 2 * 2 * (9 + 2 + 5)  # a client a chunk, in two lanes
+
+
+def test_gradients_are_those_of_the_stack():
+    def make() -> Classification:
+        return Classification(MCLR([5], 3))
+
+    plan, clients = replace(DOUBLE, engine="ray", lanes=4, narrow=4, workers=2), ids(3, 0, 1, 4)
+    rows = []
+    for one in (plan, replace(plan, engine="stacked", workers=1)):
+        engine = build_engine(make, one, 11, LocalTraining(1, 4))
+        rows.append(engine.at(4, made_data()).gradients(engine.initial(0), clients))
+    assert torch.equal(*rows)
+
+
+def test_worker_that_cannot_compile_is_told_of_and_recorded(monkeypatch: pytest.MonkeyPatch):
+    from lit_cfl.engines.ray.worker import ShardDone
+
+    class Workers:
+        def run(self, parcels: list, check: Callable[[], None]) -> Iterator[tuple[int, ShardDone]]:
+            for number, parcel in enumerate(parcels):
+                n = len(parcel.shard.request.clients)
+                yield number, ShardDone(np.zeros((n, 18)), np.zeros(n), np.ones(n, bool), Effort(), compiles=False)
+
+    monkeypatch.setattr(RayEngine, "_started", lambda self, data: Workers())
+    monkeypatch.setattr("ray.put", lambda value: value)
+    plan = replace(DOUBLE, engine="ray", lanes=4, compile=True, workers=2)
+    engine = build_engine(lambda: Classification(MCLR([5], 3)), plan, 11, LocalTraining(1, 4))
+    with pytest.warns(Notice, match="compiling failed in a worker") as said:
+        engine.at(4, made_data()).fit(engine.initial(0)[None], ids(1, 2, 3, 4)).collect()
+    assert (len(said), engine.plan.compile, engine.plan.lanes) == (1, False, 1)
+
+
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_workers_are_as_deterministic_as_the_driver(deterministic: bool, monkeypatch: pytest.MonkeyPatch):
+    from lit_cfl.engines.ray import engine as engines
+    from lit_cfl.engines.ray import worker as ray_worker
+
+    drawn, said = [], []
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: deterministic)
+    monkeypatch.setattr(engines, "Pool", lambda blueprint, plan: drawn.append(blueprint) or Pool())
+    monkeypatch.setattr(ray_worker, "set_up_torch", lambda *told: said.append(told))
+    monkeypatch.setattr("ray.get", lambda reference: drawn[0])
+    engine = engine_of(lambda: Classification(MCLR([5], 3)), workers=2)
+    engine._started(made_data())
+    built = ray_worker.Worker([None], [])._built()
+    assert said == [(built.plan, deterministic)]
+    assert (built.plan.engine, built.plan.workers) == ("stacked", 1)
+
+
+class Pool:
+    def close(self) -> None: ...
+
+
+@pytest.mark.ray
+def test_run_can_be_ended_while_workers_train_and_goes_on_afterwards(
+    one_worker: Engine, monkeypatch: pytest.MonkeyPatch
+):
+    def end() -> None:
+        raise Interrupted(signal.SIGINT)
+
+    work, start = one_worker.at(4, made_data()), one_worker.initial(0)[None]
+    expected = work.fit(start, ids(2)).rows
+    with monkeypatch.context() as patch:
+        patch.setattr(one_worker, "between_clients", end)
+        with pytest.raises(Interrupted):
+            work.fit(start, ids(3), budget=Budget(20_000))
+    assert torch.equal(work.fit(start, ids(2)).rows, expected)
+
+
+@pytest.mark.ray
+def test_task_that_cannot_be_sent_is_refused(cluster: None):
+    with socket.socket() as connection:
+        engine = engine_of(lambda: Classification(MCLR([5], 3 if connection else 2)))
+        with pytest.raises(InputError, match="the task cannot be sent to Ray's workers"):
+            engine.at(0, made_data()).fit(engine.initial(0)[None], ids(2))
+
+
+@pytest.mark.ray
+def test_cluster_without_room_is_refused(cluster: None):
+    engine = engine_of(lambda: Classification(MCLR([5], 3)), workers=9)
+    with pytest.raises(InputError, match=r"plan.workers is 9, but Ray has room for 8 workers of 1 CPU each"):
+        engine.at(0, made_data()).fit(engine.initial(0)[None], ids(2))
+
+
+LEFT_OPEN = """
+import os, ray, signal, sys
+sys.path.insert(0, sys.argv[1])
+from test_ray_engine import *
+def own(signum, frame): pass
+signal.signal(signal.SIGTERM, own)
+engine = engine_of(lambda: Classification(MCLR([5], 3)))
+engine.at(0, made_data()).fit(engine.initial(0)[None], ids(2))
+assert ray.is_initialized() and signal.getsignal(signal.SIGTERM) is own
+print(*[pid for pid in os.listdir("/proc") if pid.isdigit() and os.getsid(int(pid)) == os.getsid(0)])
+del engine
+assert not ray.is_initialized()
+"""
+
+
+@pytest.mark.ray
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_ray_that_was_started_for_the_run_ends_with_it(tmp_path: Path):
+    child = subprocess.run(
+        [sys.executable, "-c", LEFT_OPEN, str(Path(__file__).parents[1])],
+        env={**os.environ, "RAY_ADDRESS": ""},
+        capture_output=True,
+        text=True,
+        start_new_session=True,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert child.returncode == 0, child.stderr
+    pids = [int(pid) for pid in child.stdout.split()]
+    assert len(pids) > 3
+    assert all(gone(pid) for pid in pids)
+
+
+def test_each_worker_gets_its_share():
+    node = {"CPU": 4.0, "GPU": 2.0}
+    cpu, gpu = (replace(DOUBLE, workers=3, device=device) for device in ("cpu", "cuda:0"))
+    assert ray_cluster.share_of_each(cpu, [node]) == {"CPU": 1.0}
+    assert ray_cluster.share_of_each(gpu, [node]) == {"CPU": 1.0, "GPU": 0.5}  # 2/3 would leave the third without
+    assert ray_cluster.share_of_each(replace(gpu, workers=7), [node, node])["GPU"] == 0.5
+    assert ray_cluster.share_of_each(replace(gpu, workers=3), [{"CPU": 3, "GPU": 1}])["GPU"] == 0.3333
+    assert ray_cluster.share_of_each(replace(gpu, workers=1), [node])["GPU"] == 1.0
+    assert ray_cluster.share_of_each(replace(cpu, threads=2, workers=2), [node]) == {"CPU": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "room", "message"),
+    [
+        ({"workers": 5}, [{"CPU": 4}], r"plan.workers is 5, but Ray has room for 4 workers of 1 CPU each"),
+        ({"workers": 2, "threads": 3}, [{"CPU": 4}, {"CPU": 2}], r"room for 1 workers of 3 CPU each"),
+        ({"workers": 1, "device": "cuda:0"}, [{"CPU": 4}], r"device is 'cuda:0', but Ray has no GPU"),
+        ({"workers": 20_001, "device": "cuda:0"}, [{"CPU": 30_000, "GPU": 1}], r"room for 0 workers"),
+    ],
+    ids=["cores", "cores of a node", "no GPU", "less than Ray counts"],
+)
+def test_share_that_no_worker_can_get_is_refused(
+    changes: dict[str, object], room: list[dict[str, float]], message: str
+):
+    with pytest.raises(InputError, match=message):
+        ray_cluster.share_of_each(replace(DOUBLE, **changes), room)
+
+
+def test_more_workers_than_cores_are_refused_before_ray_starts(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    with pytest.raises(InputError, match=f"plan.workers is {os.cpu_count() + 1}"):
+        ray_cluster.connect(replace(DOUBLE, workers=os.cpu_count() + 1))
+
+
+@pytest.mark.parametrize("answer", [None, b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["silent", "gone", "no Ray"])
+def test_address_that_does_not_answer_as_ray_is_refused_at_once(answer: bytes | None, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setattr(ray_cluster, "_ANSWER_SECONDS", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        for scheme in ("", "ray://"):
+            monkeypatch.setenv("RAY_ADDRESS", f"{scheme}127.0.0.1:{server.getsockname()[1]}")
+            thread = Thread(target=_accept, args=(server, answer))
+            thread.start()
+            with pytest.raises(
+                InputError, match=r"no Ray cluster answers at RAY_ADDRESS='(ray://)?127.0.0.1:.*start it"
+            ):
+                ray_cluster.connect(DOUBLE)
+            thread.join()
+
+
+def _accept(server: socket.socket, answer: bytes | None) -> None:
+    connection, _ = server.accept()
+    with connection:
+        connection.recv(100)
+        if answer is None:
+            connection.recv(100)  # until the other side hangs up
+        else:
+            connection.sendall(answer)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "localhost", "no such host:6379", "127.0.0.1:port"])
+def test_address_that_is_none_is_refused_at_once(address: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("ray.is_initialized", lambda: False)
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    with pytest.raises(InputError, match=f"RAY_ADDRESS='{address}'"):
+        ray_cluster.connect(DOUBLE)
+
+
+def test_missing_ray_is_an_input_error_that_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, RayEngine.__module__)
+    with pytest.raises(InputError, match="needs Ray, which is not installed: pip install"):
+        engine_of(lambda: Classification(MCLR([5], 3)))

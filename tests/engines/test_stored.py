@@ -1,0 +1,53 @@
+"""Rows in a temporary file."""
+
+import errno
+import os
+import tempfile
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ids, quadratic_clients
+
+from lit_cfl.errors import InputError
+from lit_cfl.memmap_rows import stored
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    return tmp_path
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rows_come_back_in_order_and_leave_no_file(folder: Path, dtype: torch.dtype):
+    rows = torch.arange(15, dtype=dtype).reshape(5, 3)
+    kept = stored(iter([rows[:2], rows[2:2], rows[2:]]), at_most=8)
+    assert torch.equal(kept, rows)
+    assert kept.dtype == dtype
+    assert list(folder.iterdir()) == []
+
+
+def test_full_disk_is_an_error_that_names_the_folder(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(InputError, match=r"No space left on device.*TMPDIR"):
+        stored(iter([torch.zeros(2, 3)]), at_most=2)
+    assert list(folder.iterdir()) == []
+
+
+def test_fit_that_is_not_held_is_collected_there(folder: Path):
+    work, chunked = quadratic_clients(7), quadratic_clients(7, chunk_size=2)
+    work.num_examples[3] = chunked.num_examples[3] = 0
+    start = work.initial(0)[None]
+    expected = work.fit(start, torch.arange(7)).collect()
+    assert torch.equal(chunked.fit(start, torch.arange(7)).collect(), expected)
+    assert len(expected) == 6
+
+
+def test_nobody_has_no_rows():
+    work = quadratic_clients(3, chunk_size=1)
+    with pytest.raises(RuntimeError, match="nobody was asked"):
+        work.fit(work.initial(0)[None], ids()).collect()

@@ -1,0 +1,234 @@
+"""The papers' nets: counts of parameters, shapes, starting weights, and what they take."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import ids
+from jsonargparse import Namespace
+from paper_nets import CONVOLUTIONAL, COUNTS, GREY, RECURRENT, TWEET, inputs_of, small
+from torch import Tensor, nn
+
+from lit_cfl.config import catalogue
+from lit_cfl.config.parser import task_factory
+from lit_cfl.data import Examples
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.trainer import TrainerEngine
+from lit_cfl.errors import InputError
+from lit_cfl.nets import (
+    FEMNISTCNN,
+    MCLR,
+    MLP,
+    MNISTCNN,
+    VGG16,
+    FashionCNN,
+    LeNet,
+    Net,
+    SattlerCNN,
+    Sent140GRU,
+    Sent140LSTM,
+    StoCFLCNN,
+)
+from lit_cfl.parameters import ParameterLayout
+from lit_cfl.tasks import Classification
+
+DOCS = Path(__file__).parents[2] / "docs" / "nets.md"
+
+
+def sizes_after(net: Net, inputs: Tensor, kind: type[nn.Module]) -> list[int]:
+    """The height of what each layer of a kind puts out, in order."""
+    seen: list[int] = []
+    for layer in net.modules():
+        if isinstance(layer, kind):
+            layer.register_forward_hook(lambda _, __, output: seen.append(output.shape[-2]))
+    net(inputs)
+    return seen
+
+
+# Counts, names, shapes
+
+
+@pytest.mark.parametrize(("net", "options", "shape", "labels", "count"), COUNTS)
+def test_net_has_as_many_parameters_as_the_papers(
+    net: type[Net], options: dict[str, object], shape: list[int], labels: int, count: int
+):
+    with torch.device("meta" if net is VGG16 else "cpu"):  # shapes alone: the largest one takes half a gigabyte
+        built = net(**options, input_shape=shape, num_labels=labels)
+        outputs = built(torch.zeros(3, *shape))
+    assert ParameterLayout.of(built).num_parameters == count
+    assert outputs.shape == (3, labels)
+
+
+def test_rows_hold_nothing_beside_the_parameters_that_are_counted():
+    for net in (MCLR, MLP, VGG16, *CONVOLUTIONAL, *RECURRENT):
+        layout = ParameterLayout.of(small(net))
+        assert layout.num_columns == layout.num_parameters
+
+
+def test_every_net_stands_in_the_table_of_the_docs_with_its_counts():
+    page = DOCS.read_text(encoding="utf-8")
+    rows = {line.split("`")[1]: line for line in page.splitlines() if re.match(r"\| `[A-Z]", line)}
+    assert sorted(rows) == catalogue.names("nets") == sorted({net.__name__ for net, *_ in COUNTS})
+    for net, _, _, labels, count in COUNTS:
+        assert f"{count:,}" in page
+        assert net is VGG16 or f"{count:,} ({labels})" in rows[net.__name__]
+
+
+@pytest.mark.parametrize(
+    ("net", "layers"),
+    [
+        (MNISTCNN, "conv1 conv2 fc1"),
+        (FEMNISTCNN, "conv1 conv2 conv3 conv4 conv5 conv6 fc1 fc2"),
+        (FashionCNN, "conv1 conv2 fc1 fc2"),
+        (LeNet, "conv1 conv2 fc1 fc2 fc3"),
+        (StoCFLCNN, "conv1 conv2 fc1 fc2"),
+        (SattlerCNN, "conv1 conv2 fc1"),
+    ],
+)
+def test_layers_are_registered_in_the_order_they_are_used(net: type[Net], layers: str):
+    built, used = net(GREY, 10), []
+    names = {layer: name for name, layer in built.named_modules()}
+    for layer in built.modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            layer.register_forward_hook(lambda layer, *_: used.append(names[layer]))
+    built(inputs_of(1, *GREY))
+    assert list(ParameterLayout.of(built).layers) == used == layers.split()
+
+
+@pytest.mark.parametrize("net", CONVOLUTIONAL)
+@pytest.mark.parametrize("shape", [[3, 32, 32], [1, 29, 30], [2, 16, 21]])
+def test_convolutional_net_takes_images_of_other_sizes(net: type[Net], shape: list[int]):
+    assert net(shape, 5)(inputs_of(2, *shape)).shape == (2, 5)
+
+
+def test_sizes_within_the_femnist_net_are_those_of_the_paper():
+    inputs = inputs_of(1, *GREY)
+    assert [28, *sizes_after(FEMNISTCNN(GREY, 10), inputs, nn.Conv2d)] == [28, 26, 24, 12, 10, 8, 4]
+
+
+def test_padding_at_stride_2_is_one_in_front_and_two_behind():
+    net = FEMNISTCNN(GREY, 10)
+    seen: list[Tensor] = []
+    net.conv3.register_forward_hook(lambda _, inputs, __: seen.append(inputs[0]))
+    net(inputs_of(1, *GREY))
+    padded = seen[0]
+    assert padded.shape[-2:] == (27, 27)
+    inner, frame = padded[..., 1:25, 1:25], padded.clone()
+    frame[..., 1:25, 1:25] = 0
+    assert (bool(inner.any()), bool(frame.any())) == (True, False)
+    assert bool(inner[..., 0, :].any())
+    assert bool(inner[..., :, -1].any())
+
+
+@pytest.mark.parametrize(
+    ("net", "rates"),
+    [
+        (MNISTCNN, [0.5]),
+        (FEMNISTCNN, [0.4] * 3),
+        (StoCFLCNN, [0.25, 0.5]),
+        (Sent140GRU, [0.5]),
+        (Sent140LSTM, [0.5]),
+    ],
+)
+def test_dropout_is_the_papers_and_off_in_evaluation(net: type[Net], rates: list[float]):
+    shape = GREY if net in CONVOLUTIONAL else TWEET
+    built, inputs = net(shape, 2), inputs_of(2, *shape)
+    used: list[float] = []
+    for layer in built.modules():
+        if isinstance(layer, nn.Dropout):
+            layer.register_forward_hook(lambda layer, *_: used.append(layer.p))
+    assert not torch.equal(built(inputs), built(inputs))
+    assert used == rates * 2
+    assert len({id(layer) for layer in built.modules() if isinstance(layer, nn.Dropout)}) == len(rates)  # a mask each
+    built.eval()
+    assert torch.equal(built(inputs), built(inputs))
+
+
+# Starting weights
+
+
+@pytest.mark.parametrize("net", [MCLR, MLP, *CONVOLUTIONAL, *RECURRENT])
+def test_kernels_start_glorot_uniform_and_biases_at_zero(net: type[Net]):
+    for layer in small(net).modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            fan_in, fan_out = nn.init._calculate_fan_in_and_fan_out(layer.weight)
+            bound = (6 / (fan_in + fan_out)) ** 0.5
+            assert 0.8 * bound < float(layer.weight.detach().abs().max()) <= bound
+            assert not layer.bias.any()
+
+
+@pytest.mark.parametrize("net", [MCLR, MLP, VGG16, *CONVOLUTIONAL, *RECURRENT])
+def test_initial_model_is_a_matter_of_the_seed_and_its_number_alone(net: type[Net]):
+    def initial(seed: int, number: int) -> Tensor:
+        return TrainerEngine(lambda: Classification(small(net)), Plan(), seed, LocalTraining()).initial(number)
+
+    before = torch.get_rng_state()
+    first = initial(3, 1)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.rand(5)  # what others draw does not matter
+    assert torch.equal(initial(3, 1), first)
+    for other in (initial(3, 0), initial(4, 1)):
+        assert (other != first).float().mean() > 0.8
+
+
+# What nets are told by the data
+
+
+def task(net: str, **options: object) -> Namespace:
+    given = Namespace(input_shape=None, num_labels=None, **options)
+    net_of_task = Namespace(class_path=f"lit_cfl.nets.{net}", init_args=given)
+    return Namespace(class_path="lit_cfl.tasks.Classification", init_args=Namespace(net=net_of_task))
+
+
+def tweets(vectors: bool) -> Examples:
+    embeddings = torch.zeros(9, 6) if vectors else None
+    return Examples(torch.ones(3, 4, dtype=torch.int32), ids(0, 1, 0), 2, embeddings=embeddings, vocabulary=9)
+
+
+@pytest.mark.parametrize("unsaid", [None, 0])
+def test_net_is_told_the_size_of_the_vocabulary(unsaid: int | None):
+    net = task_factory(task("Sent140GRU", vocabulary=unsaid, embedding_width=5), lambda: tweets(False))().net
+    assert net.embedding.weight.shape == (9, 5)
+
+
+def test_net_is_told_of_no_vocabulary_where_the_data_give_vectors():
+    net = task_factory(task("Sent140GRU", vocabulary=None), lambda: tweets(True))().net
+    assert (net.rnn1.input_size, isinstance(net.embedding, nn.Identity)) == (6, True)
+
+
+def test_vocabulary_that_is_said_stays():
+    net = task_factory(task("Sent140GRU", vocabulary=20, embedding_width=5), lambda: tweets(False))().net
+    assert net.embedding.num_embeddings == 20
+
+
+def test_input_shape_and_labels_are_told_as_before():
+    net = task_factory(task("LeNet"), lambda: Examples(torch.zeros(3, 1, 28, 28), ids(0, 1, 3), 4))().net
+    assert (net.conv1.in_channels, net.fc3.out_features) == (1, 4)
+
+
+def test_no_labels_are_refused_and_not_replaced():
+    wrong = task("LeNet")
+    wrong.init_args.net.init_args.num_labels = 0
+    with pytest.raises(InputError, match="num_labels 0"):
+        task_factory(wrong, lambda: Examples(torch.zeros(3, 1, 28, 28), ids(0, 1, 3), 4))()
+
+
+@pytest.mark.parametrize(
+    ("net", "least", "pad"), [(FEMNISTCNN, 16, 4), (LeNet, 16, 4), (SattlerCNN, 16, 4), (VGG16, 32, 12)]
+)
+def test_image_that_is_too_small_is_refused(net: type[Net], least: int, pad: int):
+    expected = rf"\[1, 8, 8\] are too small for this net, which takes {least} x {least} .* pad: {pad}\)"
+    with pytest.raises(InputError, match=expected):
+        net(input_shape=[1, 8, 8], num_labels=10)
+    built = net(input_shape=[1, least, least + 1], num_labels=10)
+    assert built(torch.zeros(1, 1, least, least + 1)).shape == (1, 10)
+    with pytest.raises(InputError, match="too small"):
+        net(input_shape=[1, least + 1, least - 1], num_labels=10)
+
+
+@pytest.mark.parametrize("net", CONVOLUTIONAL)
+def test_convolutional_net_refuses_what_is_no_image(net: type[Net]):
+    with pytest.raises(InputError, match=r"inputs of shape \[60\] are no images"):
+        net([60], 10)

@@ -1,0 +1,328 @@
+"""Pictures of runs: what stands where, colours, samples, and when they are drawn."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from test_run import digits
+
+from lit_cfl.algorithms import FedAvg
+from lit_cfl.algorithms.base import Similarity
+from lit_cfl.errors import InputError
+from lit_cfl.pictures import client_map, histogram, layer_scores, learning_curve, memberships, similarity
+from lit_cfl.pictures.colours import MAX_COLOURS, colours_of, matched, matched_colours
+from lit_cfl.pictures.curves import round_ticks
+from lit_cfl.pictures.options import Pictures
+from lit_cfl.runs.rows import snapshot
+from lit_cfl.runs.run import run
+from lit_cfl.scores import ACCURACY, Score
+from lit_cfl.tracking import Tracking, background
+
+GREY = (0xDD / 255,) * 3
+
+
+def compared(found: list[int], true: list[int], matrix: np.ndarray | None = None) -> dict[str, np.ndarray]:
+    n = len(found)
+    points = np.stack([np.arange(n), np.arange(n) % 3], axis=1)
+    return {
+        "clients": np.arange(n),
+        "similarity": np.eye(n) if matrix is None else matrix,
+        "projection": points.astype(np.float16),
+        "cluster": np.array(found),
+        "true_cluster": np.array(true),
+        "compared": np.array(n),
+    }
+
+
+def legend(axes) -> list[str]:
+    return [text.get_text() for text in axes.get_legend().get_texts()]
+
+
+def test_similarity_is_ordered_by_found_and_then_by_true_cluster():
+    matrix = np.arange(16.0).reshape(4, 4)
+    figure = similarity(compared([1, 0, 1, 0], [0, 1, 1, 0], matrix), 7)
+    drawn = figure.axes[0].images[0].get_array()
+    order = [3, 1, 0, 2]
+    assert drawn.tolist() == matrix[np.ix_(order, order)].tolist()
+    assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["0", "1"]
+    assert figure.axes[0].get_title() == "How alike clients were in round 7 (4 clients)"
+
+
+def test_range_of_similarities_leaves_each_client_with_itself_out():
+    matrix = np.where(np.eye(20, dtype=bool), 1.0, np.where(np.arange(20) % 2, 0.2, 0.3))
+    image = similarity(compared([0] * 20, [0] * 20, matrix), 0).axes[0].images[0]
+    assert image.get_clim() == pytest.approx((0.2, 0.3), abs=1e-3)
+
+
+def test_sample_of_clients_is_stated_on_the_figure():
+    shown = compared([0, 1], [0, 1]) | {"compared": np.array(5)}
+    for figure in (similarity(shown, 0), client_map(shown, 0)):
+        words = [text.get_text() for text in [figure.axes[0].title, *figure.texts]]
+        assert any("(2 of 5 clients, 1 in 3)" in text for text in words)
+
+
+def test_map_of_a_perfect_result_looks_alike_on_both_sides_whatever_the_numbers():
+    found, true = [2, 0, 0, 1, 2, 1], [0, 1, 1, 2, 0, 2]
+    figure = client_map(compared(found, true), 1)
+    left, right = (axes.collections[0] for axes in figure.axes)
+    assert left.get_offsets().tolist() == right.get_offsets().tolist()
+    assert np.array_equal(left.get_facecolors(), right.get_facecolors())
+    assert np.allclose(right.get_facecolors()[:, :3], colours_of(np.array(true)))
+    assert legend(figure.axes[0]) == legend(figure.axes[1]) == ["cluster 0", "cluster 1", "cluster 2"]
+    patches = [axes.get_legend().get_patches() for axes in figure.axes]
+    assert [p.get_facecolor() for p in patches[0]] == [patches[1][k].get_facecolor() for k in (1, 2, 0)]
+    assert [axes.get_xlabel() for axes in figure.axes] == ["first principal coordinate"] * 2
+
+
+def test_map_of_clients_whose_true_clusters_nobody_knows_has_one_side():
+    (axes,) = client_map(compared([1, 0, -1], [-1, -1, -1]), 1).axes
+    assert np.allclose(axes.collections[0].get_facecolors()[:, :3], colours_of(np.array([1, 0, -1])))
+    assert legend(axes) == ["cluster 0", "cluster 1", "not assigned"]
+
+
+@pytest.mark.parametrize(
+    ("found", "true", "expected"),
+    [
+        ([0, 0, 1, 1], [1, 1, 0, 0], {0: 1, 1: 0}),
+        ([5, 5, 5, 2], [0, 0, 1, 1], {5: 0, 2: 1}),
+        ([0, 0, 0, 1, 1], [0, 0, 1, 0, 0], {0: 1, 1: 0}),  # 1 + 2 in common, the other way 2 + 0
+        ([0, 1, 2, 2], [0, 0, 1, 1], {0: 0, 2: 1, 1: 2}),  # one more than there are: a colour that no true one has
+        ([0, 0, 0], [2, 1, 2], {0: 2}),
+        ([-1, 3, 3], [0, -1, 1], {3: 1}),
+        ([0, 1], [1, -1], {0: 1, 1: 2}),  # nothing in common with any
+        ([4, 7], [-1, -1], {4: 4, 7: 7}),
+        ([-1], [0], {}),
+    ],
+)
+def test_found_clusters_take_the_colours_of_the_true_ones_that_they_match_best(
+    found: list[int], true: list[int], expected: dict[int, int]
+):
+    assert matched(np.array(found), np.array(true)) == expected
+
+
+def test_clusters_are_matched_over_all_rounds():
+    rounds = np.array([[0, 0, 0, 0], [0, 0, 3, 3]])  # one joint model, and then two
+    assert matched(rounds, np.array([1, 1, 0, 0])) == {0: 1, 3: 0}
+
+
+def test_memberships_are_ordered_by_true_and_then_by_last_cluster():
+    cluster = np.array([[-1, -1, 0, 0, 1], [1, 0, 0, 1, 0]])
+    figure = memberships(np.array([1, 11]), cluster, np.array([0, 1, 1, 0, 0]))
+    truth, axes = figure.axes
+    order = [4, 0, 3, 1, 2]
+    assert np.allclose(axes.images[0].get_array(), matched_colours(cluster[:, order].T, {0: 1, 1: 0}))
+    assert np.allclose(truth.images[0].get_array()[:, 0], colours_of(np.array([0, 0, 0, 1, 1])))
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "11"]
+    assert [tick.get_text() for tick in truth.get_yticklabels()] == ["0", "1"]
+    assert legend(axes) == ["cluster 0", "cluster 1", "not assigned"]
+
+
+def test_memberships_of_many_clients_are_a_sample():
+    many = np.arange(2500) % 2
+    figure = memberships(np.array([0]), many[None], np.full(2500, -1))
+    assert figure.axes[0].images[0].get_array().shape == (834, 1, 3)
+    assert figure.axes[0].get_title() == "Cluster of each client (834 of 2,500 clients, 1 in 3)"
+    assert [axes.get_ylabel() for axes in figure.axes] == ["clients"]
+
+
+def test_histogram_counts_each_tested_client_once_in_the_colour_of_its_cluster():
+    values, cluster, true = (
+        np.array([0.25, 0.75, 0.5, 1.0, np.nan]),
+        np.array([0, 0, 1, 1, 1]),
+        np.array([1, 1, 0, 0, 0]),
+    )
+    axes = histogram(values, cluster, true, ACCURACY, 3).axes[0]
+    heights: dict[tuple[float, ...], float] = {}
+    for bar in axes.patches:
+        colour = bar.get_facecolor()[:3]
+        heights[colour] = heights.get(colour, 0) + bar.get_height()
+    assert heights == {tuple(colours_of(np.array(0))): 2, tuple(colours_of(np.array(1))): 2}
+    assert axes.get_xlim() == (0.25, 1.0)
+    assert axes.get_title() == "Test accuracy of 4 clients after round 3"
+    assert (axes.get_xlabel(), axes.get_ylabel()) == ("test accuracy of a client", "clients")
+
+
+def test_histogram_of_an_error_has_its_own_range():
+    axes = histogram(np.array([3.5, 120.0, 7.0]), *np.zeros((2, 3), int), Score("squared_error", False), 3).axes[0]
+    assert axes.get_xlim() == (3.5, 120.0)
+    assert axes.get_xlabel() == "test squared error of a client"
+
+
+def metrics(*figures: float | None, name: str = "accuracy") -> list[dict[str, object]]:
+    return [
+        {
+            "round": 2 * k + 2,
+            f"test/weighted_{name}": figure,
+            f"test/worst10_{name}": None,
+            f"val/weighted_{name}": None,
+        }
+        for k, figure in enumerate(figures)
+    ]
+
+
+def test_learning_curve_has_a_line_for_run_and_baseline_and_reaches_the_last_round():
+    axes = learning_curve(
+        {"IFCA": metrics(0.5, None, 0.75), "FedAvg (baseline)": metrics(0.25, 0.5, 0.5)}, ACCURACY
+    ).axes[0]
+    lines = [line.get_xydata().tolist() for line in axes.lines if len(line.get_xdata())]
+    assert lines == [[[2, 0.5], [6, 0.75]], [[2, 0.25], [4, 0.5], [6, 0.5]]]
+    assert legend(axes) == ["IFCA", "FedAvg (baseline)", "test"]
+    assert axes.get_xticks()[-1] == 6
+    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_ylim()) == ("round", "accuracy", (0, 1))
+
+
+def test_learning_curve_says_where_lower_is_better():
+    axes = learning_curve({"IFCA": metrics(9.0, 3.0, name="squared_error")}, Score("squared_error", False)).axes[0]
+    assert axes.get_ylabel() == "squared error (lower is better)"
+    assert axes.get_ylim()[1] > 9
+
+
+@pytest.mark.parametrize(
+    ("last", "ticks"),
+    [
+        (1, [1]),
+        (2, [1, 2]),
+        (10, [*range(1, 11)]),
+        (20, [1, *range(4, 21, 2)]),
+        (119, [1, *range(20, 101, 20), 119]),
+        (300, [1, *range(50, 301, 50)]),
+    ],
+)
+def test_ticks_are_plain_numbers_and_the_last_round(last: int, ticks: list[int]):
+    assert round_ticks(last) == ticks
+
+
+def test_many_clusters_have_no_legend_of_them_all():
+    numbers = np.arange(MAX_COLOURS + 1)
+    axes = client_map(compared(numbers.tolist(), numbers.tolist()), 0).axes[0]
+    assert axes.get_legend().get_title().get_text() == "17 clusters:\ncolours repeat\nevery 16"
+    assert histogram(numbers / 20, numbers, numbers, ACCURACY, 1).axes[0].get_legend() is None
+
+
+def test_sixteen_clusters_have_colours_of_their_own_and_nobodys_is_grey():
+    colours = colours_of(np.arange(-1, MAX_COLOURS))
+    assert len(np.unique(colours, axis=0)) == MAX_COLOURS + 1
+    assert np.allclose(colours[0], GREY)
+
+
+def test_one_client_and_names_with_dollars_can_be_drawn(tmp_path: Path):
+    one = compared([-1], [-1])
+    figures = [similarity(one, 1), client_map(one, 1), learning_curve({"$_$": metrics(0.5)}, ACCURACY)]
+    for figure in [*figures, histogram(np.array([0.5]), *np.zeros((2, 1), int), ACCURACY, 1)]:
+        figure.savefig(tmp_path / "one.png")
+    rows = [{"round": 0, "cluster": 0, "layer": "a$_$b<i>, $c", "silhouette": 0.5, "gap": None, "chosen": 1}]
+    layer_scores(rows).savefig(tmp_path / "layers.png")
+
+
+def of_clients(n: int) -> SimpleNamespace:
+    return SimpleNamespace(data=SimpleNamespace(true_clusters=torch.arange(n) % 2))
+
+
+def test_snapshot_places_clients_by_their_similarity():
+    angles = torch.tensor([0.0, 0.1, 1.5, 1.6])
+    matrix = torch.cos(angles[:, None] - angles)
+    found = snapshot(of_clients(4), Similarity(torch.arange(4), matrix), torch.tensor([0, 0, 1, 1]))
+    x = found["projection"][:, 0].astype(float)
+    assert x[0] * x[2] < 0
+    assert x[:2] == pytest.approx(x[0], abs=0.1)
+    apart = np.linalg.norm(found["projection"][:, None].astype(float) - found["projection"], axis=2)
+    assert apart == pytest.approx(torch.sqrt(2 - 2 * matrix).numpy(), abs=0.01)  # the angles lie in a plane
+    assert found["compared"] == 4
+
+
+@pytest.mark.parametrize("clients", [1, 2])
+def test_snapshot_of_few_clients_has_two_coordinates(clients: int):
+    similarity_of_few = Similarity(torch.arange(clients), torch.eye(clients))
+    found = snapshot(of_clients(clients), similarity_of_few, torch.zeros(clients, dtype=torch.int64))
+    assert found["projection"].shape == (clients, 2)
+
+
+def test_snapshot_of_many_clients_is_a_sample_of_them():
+    alike = Similarity(torch.arange(2001), torch.ones(1, 1).expand(2001, 2001))
+    found = snapshot(of_clients(2001), alike, torch.zeros(2001, dtype=torch.int64))
+    assert (len(found["clients"]), int(found["compared"])) == (1001, 2001)
+
+
+def drawn_in(path: Path, ending: str = ".png") -> list[str]:
+    return sorted(file.stem for file in (path / "pictures").iterdir() if file.suffix == ending)
+
+
+COMPARING = ["clients", "curve", "histogram", "memberships", "similarity"]
+
+
+def test_run_draws_its_pictures_at_the_end_without_wandb_too(pictures: None, tmp_path: Path):
+    run(digits(baseline=FedAvg()), tmp_path / "run")
+    assert drawn_in(tmp_path / "run") == drawn_in(tmp_path / "run", ".pdf") == COMPARING
+    assert drawn_in(tmp_path / "run" / "baseline") == ["curve", "histogram", "memberships"]  # it compares nobody
+    assert (tmp_path / "run" / "pictures" / "curve.pdf").read_bytes().startswith(b"%PDF")
+    assert (tmp_path / "run" / "pictures" / "curve.png").read_bytes().startswith(b"\x89PNG")
+    names = {file.name for file in (tmp_path / "run").iterdir()}
+    run(digits(baseline=FedAvg(), pictures=Pictures([])), tmp_path / "without")
+    assert {file.name for file in (tmp_path / "without").iterdir()} == names - {"pictures"}
+
+
+def test_formats_are_those_of_the_option(pictures: None, tmp_path: Path):
+    run(digits(pictures=Pictures(["pdf"])), tmp_path / "run")
+    assert (drawn_in(tmp_path / "run"), drawn_in(tmp_path / "run", ".pdf")) == ([], COMPARING)
+    with pytest.raises(InputError, match=r"pictures\.formats has 'jpg'; give png, pdf, both or none"):
+        Pictures(["jpg"])
+
+
+def test_pictures_of_the_same_run_have_the_same_bits(pictures: None, tmp_path: Path, monkeypatch):
+    for name, day in (("one", 1), ("two", 2)):
+        monkeypatch.setenv("SOURCE_DATE_EPOCH", str(day * 86400))
+        run(digits(rounds=1, baseline=FedAvg()), tmp_path / name)
+    for file in (tmp_path / "one" / "pictures").iterdir():
+        assert file.read_bytes() == (tmp_path / "two" / "pictures" / file.name).read_bytes(), file.name
+
+
+def test_curve_shows_the_baseline_after_a_kill_between_the_two_as_well(pictures: None, tmp_path: Path):
+    experiment, curve = digits(baseline=FedAvg()), tmp_path / "run" / "pictures" / "curve.png"
+    run(experiment, tmp_path / "run")
+    both = curve.read_bytes()
+    curve.unlink()
+    run(experiment, tmp_path / "run", going="resume")
+    assert curve.read_bytes() == both
+
+
+def test_pictures_come_every_few_rounds_while_they_cost_little(pictures: None, tmp_path: Path, monkeypatch):
+    drawn: list[tuple[int, list[str]]] = []
+    draw = background.PictureFolder.draw
+
+    def noted(folder, look):
+        found = draw(folder, look)
+        if found:
+            drawn.append((look.round, sorted(found)))
+        return found
+
+    monkeypatch.setattr(background.PictureFolder, "draw", noted)
+    experiment = digits(rounds=6, tracking=Tracking(snapshots_every=2), pictures=Pictures(["png"]))
+    monkeypatch.setattr(background, "SHARE", 0.0)
+    run(experiment, tmp_path / "dear")
+    assert [number for number, _ in drawn] == [6]
+    drawn.clear()
+    monkeypatch.setattr(background, "SHARE", float("inf"))
+    run(experiment, tmp_path / "cheap")
+    first, *others, last = drawn
+    assert first == (1, ["clients", "curve", "memberships", "similarity"])
+    assert others == [(3, ["curve", "memberships"]), (5, ["curve", "memberships"])]  # nobody was compared again
+    assert last == (6, ["curve", "histogram", "memberships"])
+
+
+def test_pictures_that_an_earlier_process_could_not_draw_are_drawn_on_resume(pictures: None, tmp_path: Path):
+    run(digits(), tmp_path / "run")
+    for file in (tmp_path / "run" / "pictures").iterdir():
+        file.unlink()
+    (tmp_path / "run" / "summary.json").unlink()  # killed between its last round and its end
+    run(digits(), tmp_path / "run", going="resume")
+    assert drawn_in(tmp_path / "run") == COMPARING
+
+
+def test_failing_to_draw_stops_nothing(pictures: None, tmp_path: Path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "pictures").write_text("in the way")
+    with pytest.warns(UserWarning, match="The drawing of pictures failed and is left out"):
+        run(digits(), tmp_path / "run")
+    assert (tmp_path / "run" / "summary.json").exists()

@@ -1,0 +1,135 @@
+"""`--dry-run`: what its figures are of."""
+
+from collections.abc import Callable
+from io import StringIO
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from lit_cfl.config.parser import parse_run
+from lit_cfl.experiment import Experiment, Prepared
+from lit_cfl.progress import dry_run
+from lit_cfl.progress.dry_run import inferred, time_cohort
+
+Costs = Callable[[Tensor], tuple[float, float]]  # steps of each client -> wall time and own CPU time
+
+
+def experiment(*words: str) -> Experiment:
+    return parse_run(["--config", "quickstart", *words]).experiment
+
+
+@pytest.fixture(scope="module")
+def prepared() -> Prepared:
+    """Cohorts of 3 clients with 50 steps each."""
+    words = ("--data.num_clients", "8", "--cohort_size", "3", "--local.epochs", "50", "--local.batch_size", "full")
+    return experiment(*words).prepare(0)
+
+
+def costing(monkeypatch: pytest.MonkeyPatch, costs: Costs) -> list[Tensor]:
+    """Fits cost this from now on; the list grows by the steps of each client in each fit."""
+    asked: list[Tensor] = []
+
+    def seconds(prepared: Prepared, cohort: Tensor, steps: Tensor) -> tuple[float, float]:
+        asked.append(steps)
+        return costs(steps)
+
+    monkeypatch.setattr(dry_run, "_seconds", seconds)
+    return asked
+
+
+def test_what_was_not_timed_is_inferred_from_the_steps_that_were():
+    assert inferred([(10, 0.7)], 10) == 0.7
+    assert inferred([(10, 0.7), (40, 1.0)], 40) == 1.0  # timed whole
+    assert inferred([(5, 0.3), (10, 0.7), (20, 1.2)], 100) == pytest.approx(1.2 + 80 * 0.05)
+    assert inferred([(10, 0.7), (20, 0.6)], 100) == 0.6  # noise makes no time
+
+
+def test_a_cohort_is_timed_for_about_a_second_and_its_overhead_is_counted_once(
+    monkeypatch: pytest.MonkeyPatch, prepared: Prepared
+):
+    asked = costing(monkeypatch, lambda steps: (0.4 + 0.05 * int(steps.sum()),) * 2)
+    timing = time_cohort(prepared)
+    assert [steps.tolist() for steps in asked] == [[1] * 3, [1] * 3, [2] * 3, [4] * 3]  # 0.55, 0.7 and 1.0 s
+    assert timing.steps == 150
+    assert timing.seconds == pytest.approx(0.4 + 0.05 * 150)
+    assert timing.slowdown == 1
+
+
+def test_a_short_cohort_is_timed_whole(monkeypatch: pytest.MonkeyPatch, prepared: Prepared):
+    asked = costing(monkeypatch, lambda steps: (1e-4, 1e-4))
+    assert time_cohort(prepared).seconds == 1e-4
+    assert asked[-1].tolist() == [50] * 3
+
+
+def test_clients_of_the_first_round_are_timed_with_their_own_sizes(monkeypatch: pytest.MonkeyPatch):
+    prepared = experiment("--data.num_clients", "8", "--cohort_size", "3", "--local.batch_size", "5").prepare(0)
+    seen: list[tuple[list[int], list[int]]] = []
+
+    def spy(_: Prepared, cohort: Tensor, steps: Tensor) -> tuple[float, float]:
+        seen.append((cohort.tolist(), steps.tolist()))
+        return 0.0, 1e-9
+
+    monkeypatch.setattr(dry_run, "_seconds", spy)
+    time_cohort(prepared)
+    cohort = prepared.cohorts.at(0, prepared.data.population, 0)
+    sizes = prepared.data.num_examples[cohort]
+    assert seen[-1] == (cohort.tolist(), (prepared.experiment.local.epochs * -(-sizes // 5)).tolist())
+
+
+def test_fits_of_the_trial_have_the_steps_that_are_asked_for(prepared: Prepared):
+    before = torch.get_rng_state()
+    wall, own = dry_run._seconds(prepared, torch.tensor([0, 3]), torch.tensor([2, 1]))
+    assert 0 < own <= wall * 1.1
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, costs: Costs, *words: str) -> dict[str, str]:
+    costing(monkeypatch, costs)
+    monkeypatch.setattr(dry_run.os, "getloadavg", lambda: (99.0, 0.0, 0.0))
+    dry_run.show(Console(file=(out := StringIO()), width=500), experiment("--data.num_clients", "8", *words))
+    return {line[:18].strip(): line[19:] for line in out.getvalue().splitlines()}
+
+
+TEN = (
+    "--cohort_size",
+    "8",
+    "--local.batch_size",
+    "full",
+    "--local.epochs",
+    "5",
+    "--rounds",
+    "30",
+    "--baseline",
+    "null",
+)
+
+
+def test_time_is_that_of_all_rounds_of_all_runs(monkeypatch: pytest.MonkeyPatch):
+    lines = shown(monkeypatch, lambda steps: (float(steps.sum()) / 20,) * 2, *TEN)  # 40 steps a round, 2 s
+    assert lines["time"].startswith("about 1 min 0 s of local training")
+    assert lines["time"].endswith("2 s for 40 steps")
+    assert "machine" not in lines
+    lines = shown(monkeypatch, lambda steps: (float(steps.sum()) / 20,) * 2, *TEN, "--seeds", "[0, 1]")
+    assert lines["time"].startswith("about 2 min 0 s of local training")
+
+
+def test_a_busy_machine_is_told_and_not_counted(monkeypatch: pytest.MonkeyPatch):
+    lines = shown(monkeypatch, lambda steps: (float(steps.sum()) / 5, float(steps.sum()) / 20), *TEN)
+    assert lines["time"].startswith("about 1 min 0 s of local training")
+    assert lines["machine"].startswith("busy: the training got 25% of the processor")
+    assert lines["machine"].endswith("about 4 min 0 s")
+
+
+def test_what_other_processes_compute_is_timed_by_the_clock(monkeypatch: pytest.MonkeyPatch, prepared: Prepared):
+    plan: Any = prepared.engine.plan
+    costing(monkeypatch, lambda steps: (float(steps.sum()), 0.001))
+    monkeypatch.setattr(prepared.engine, "plan", type(plan)("ray"))
+    timing = time_cohort(prepared)
+    assert (timing.seconds, timing.slowdown) == (150, None)
+    monkeypatch.setattr(dry_run.os, "cpu_count", lambda: 2)
+    for load, lines in ((7.0, ["busy: a load of 7 on 2 cores; alone the training is faster than this"]), (1.5, [])):
+        monkeypatch.setattr(dry_run.os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
+        assert list(dry_run._time(prepared, timing).values())[1:] == lines

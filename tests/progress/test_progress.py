@@ -1,0 +1,268 @@
+"""What a run shows: lines in a pipe, JSON for programs, next to nothing for scripts."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from lit_cfl.activity import Activity
+from lit_cfl.cli.main import loading, main
+from lit_cfl.progress import live
+from lit_cfl.progress.live import Json, Lines, describe
+from lit_cfl.storage.csv_log import read_table
+
+TINY = ("run", "--config", "quickstart", "--data.num_clients", "8", "--cohort_size", "4", "--local.epochs", "1")
+FAST = (*TINY, "--algorithm.pretrain_scale", "2", "--rounds", "3")
+
+
+@pytest.fixture(autouse=True)
+def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+class Clock:
+    """Seconds that pass when told to."""
+
+    def __init__(self) -> None:
+        self.now = 5.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def row(round: int, **more: Any) -> dict[str, Any]:
+    row = {"round": round, "val/weighted_accuracy": None, "test/weighted_accuracy": 0.5, "clusters/count": 2}
+    return row | {"clusters/ari": None, "clusters/unobserved": 0} | more
+
+
+def lines(seconds: list[float], rounds: int | None = None, reason: str | None = None) -> list[str]:
+    """What is printed of rounds that end at these times, each of them the last of so many seconds."""
+    clock, out = Clock(), StringIO()
+    display = Lines(Console(file=out, width=200), clock)
+    display.started("FedAvg", 0, rounds or len(seconds))
+    for number, moment in enumerate(seconds, 1):
+        clock.now = 5.0 + moment
+        display.row(row(number))
+    display.ended(reason)
+    return out.getvalue().splitlines()
+
+
+def test_lines_in_a_pipe_come_every_two_seconds_at_most():
+    found = lines([0.5, 1.0, 2.4, 2.6, 4.4, 4.5, 4.7])
+    assert [line.split()[2] for line in found] == ["1/7", "4/7", "7/7"]  # 0.5, 2.6 = 2.1 later, and the last
+
+
+def test_the_rounds_left_are_timed_by_those_that_were_run():
+    assert lines([3.0], rounds=5) == ["FedAvg  round 1/5  test accuracy 0.50  clusters 2  12 s left"]
+
+
+def test_the_last_round_of_a_run_that_stops_early_is_shown():
+    found = lines([0.1, 0.2, 0.3], rounds=90, reason="no better for 2 rounds")
+    assert [line.split()[2] for line in found[:2]] == ["1/90", "3/90"]
+    assert found[2:] == ["Stopped early: no better for 2 rounds."]
+
+
+def doings(moments: list[tuple[float, Activity]], rounds: int = 9) -> list[str]:
+    """What is printed where a run begins to do these things at these seconds, and somebody looks at each second."""
+    clock, out = Clock(), StringIO()
+    display, waiting = Lines(Console(file=out, width=200), clock), list(moments)
+    for second in range(int(moments[-1][0]) + 11):
+        clock.now = 5.0 + second
+        while waiting and waiting[0][0] <= second:
+            _, activity = waiting.pop(0)
+            if activity.round == 0 and not display.title:
+                display.started("FedGroup", 0, rounds)
+            display.doing(activity)
+        display.beat()
+    return out.getvalue().splitlines()
+
+
+def test_a_pipe_hears_at_once_what_is_done_and_then_every_ten_seconds():
+    training = [(3.0 + k, Activity("pre-training", 0, k, 40)) for k in range(20)]
+    assert doings([(0.0, Activity("loading the data")), *training]) == [
+        "loading the data",
+        "FedGroup  round 1/9  pre-training 7 of 40 clients  7 s so far",
+        "FedGroup  round 1/9  pre-training 17 of 40 clients  17 s so far",
+        "FedGroup  round 1/9  pre-training 19 of 40 clients  27 s so far",  # so long does the clustering last
+    ]
+
+
+def test_a_pipe_with_rounds_hears_nothing_else():
+    clock, out = Clock(), StringIO()
+    display = Lines(Console(file=out, width=200), clock)
+    display.started("FedAvg", 0, 3)
+    display.doing(Activity("training", 0, 0, 5))
+    for number in range(3):
+        display.doing(Activity("training", number, 3, 5))
+        clock.now += 9
+        display.beat()
+        display.row(row(number + 1))
+    display.ended(None)
+    clock.now += 99
+    display.beat()  # after the end
+    found = [line.split("  ")[1:3] for line in out.getvalue().splitlines()]
+    assert found == [
+        ["round 1/3", "training 0 of 5 clients"],
+        *([f"round {k}/3", "test accuracy 0.50"] for k in (1, 2, 3)),
+    ]
+
+
+def test_lines_come_from_a_thread_of_their_own_while_the_run_computes(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(live, "PATIENCE", 0.0)
+    before = threading.active_count()
+    with Lines(Console(file=(out := StringIO()), width=200)) as display:
+        display.doing(Activity("compiling"))
+        deadline = time.monotonic() + 20
+        while len(out.getvalue().splitlines()) < 2 and time.monotonic() < deadline:
+            time.sleep(0.05)
+    assert out.getvalue().splitlines()[:2] == ["compiling", "compiling  1 s so far"]
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert threading.active_count() == before
+
+
+def test_the_live_line_has_room_for_what_is_done_beside_the_accuracy():
+    known, busy = row(1, **{"clusters/ari": 1.0}), Activity("training", 1, 3, 20)
+    assert live.status(None, None, 40) == "starting"
+    assert live.status(None, Activity("pre-training", 0, 3, 20), 10) == "pre-training 3 of 20 clients"
+    assert live.status(known, None, 90) == "test accuracy 0.50  clusters 2  ARI 1.00"
+    assert live.status(known, busy, 66) == "test accuracy 0.50  clusters 2  ARI 1.00  training 3 of 20 clients"
+    assert live.status(known, busy, 65) == "test accuracy 0.50  clusters 2  training 3 of 20 clients"
+    assert live.status(known, busy, 45) == "test accuracy 0.50  training 3 of 20 clients"
+    assert live.status(known, busy, 43) == "test accuracy 0.50  clusters 2  ARI 1.00"
+
+
+def test_the_next_run_waits_for_its_turn_too():
+    clock, out = Clock(), StringIO()
+    display = Lines(Console(file=out, width=200), clock)
+    for title in ("FedGroup", "FedAvg"):
+        display.started(title, 0, 3)
+        for number in (1, 2):
+            clock.now += 0.1
+            display.row(row(number))
+        display.ended(None)
+    found = [line.split()[::2][:2] for line in out.getvalue().splitlines()]
+    assert found == [["FedGroup", "1/3"], ["FedGroup", "2/3"], ["FedAvg", "2/3"]]
+
+
+def test_a_row_is_described_with_what_is_known():
+    whole = row(1, **{"val/weighted_accuracy": 0.25, "clusters/ari": 1.0, "clusters/unobserved": 7})
+    assert describe(whole) == "val accuracy 0.25  clusters 2  ARI 1.00  7 unplaced"
+    assert describe(row(1, **{"test/weighted_accuracy": None})) == "test accuracy -  clusters 2"
+    assert [describe(whole, width) for width in (51, 50, 38, 5)] == [
+        "val accuracy 0.25  clusters 2  ARI 1.00  7 unplaced",
+        "val accuracy 0.25  clusters 2  ARI 1.00",
+        "val accuracy 0.25  clusters 2",
+        "val accuracy 0.25",
+    ]
+
+
+def test_a_row_is_described_by_the_main_score_of_its_task():
+    scores = {"val/weighted_mae": None, "test/weighted_mae": 1.25, "val/weighted_bias": None, "test/weighted_bias": 3.0}
+    assert live.describe(
+        {"round": 1, "clusters/count": 2, "clusters/ari": None, "clusters/unobserved": 0} | scores
+    ) == ("test mae 1.25  clusters 2")
+
+
+def test_json_has_null_for_what_is_no_number():
+    out = StringIO()
+    display = Json(Console(file=out, width=20))
+    display.started("Fed[bold]Avg", 0, 3, 9)
+    display.row(row(1, **{"train/loss": float("nan"), "clusters/inertia": float("inf")}))
+    (line,) = out.getvalue().splitlines()
+    found = json.loads(line, parse_constant=pytest.fail)
+    assert found["algorithm"] == "Fed[bold]Avg"
+    assert found["seed"] == 9
+    assert [found["train/loss"], found["clusters/inertia"], found["val/weighted_accuracy"]] == [None] * 3
+
+
+def json_lines(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[list[dict[str, Any]], str]:
+    assert main(arguments) == 0
+    captured = capsys.readouterr()
+    return [json.loads(line, parse_constant=pytest.fail) for line in captured.out.splitlines()], captured.err
+
+
+def test_json_is_the_rows_of_the_tables_and_nothing_else(capsys: pytest.CaptureFixture[str]):
+    found, _ = json_lines(capsys, *FAST, "--json", "--run_dir", "here", "--seeds", "[2, 5]")
+    rounds = [line for line in found if line["event"] == "round"]
+    expected = []
+    for seed in (2, 5):
+        for name, folder in (("FedGroup", ""), ("FedAvg", "baseline")):
+            known = {"event": "round", "algorithm": name, "seed": seed}
+            expected += [known | row for row in read_table(Path("here", f"seed-{seed}", folder, "metrics.csv"))]
+    assert rounds == expected
+    ends = [(line["event"], line["algorithm"], line["seed"], line["path"]) for line in found[len(rounds) :]]
+    assert ends == [
+        ("summary", "FedGroup", 2, "here/seed-2"),
+        ("summary", "FedAvg", 2, "here/seed-2/baseline"),
+        ("summary", "FedGroup", 5, "here/seed-5"),
+        ("summary", "FedAvg", 5, "here/seed-5/baseline"),
+    ]
+
+
+def test_json_of_a_resumed_run_has_the_new_rounds(capsys: pytest.CaptureFixture[str]):
+    assert main([*FAST, "--run_dir", "here"]) == 0
+    capsys.readouterr()
+    found, _ = json_lines(capsys, "run", "--resume", "here", "--rounds", "5", "--json")
+    rounds = [(line["algorithm"], line["round"]) for line in found if line["event"] == "round"]
+    assert rounds == [("FedGroup", 4), ("FedGroup", 5), ("FedAvg", 4), ("FedAvg", 5)]
+    assert {line["seed"] for line in found} == {0}
+    again, _ = json_lines(capsys, "run", "--resume", "here", "--json", "--quiet")
+    assert [line["event"] for line in again] == ["summary", "summary"]
+
+
+def test_notices_go_beside_the_json(capsys: pytest.CaptureFixture[str]):
+    found, aside = json_lines(capsys, *TINY, "--json", "--algorithm", "FedProx", "--rounds", "1")
+    assert len(found) == 4
+    assert "algorithm is now FedProx" in aside
+
+
+def test_quiet_prints_the_run_directory_alone(capsys: pytest.CaptureFixture[str]):
+    assert main([*FAST, "--quiet", "--run_dir", "a[b]"]) == 0
+    assert capsys.readouterr().out == "a[b]\n"
+    assert main(["run", "--resume", "a[b]", "--rounds", "4", "--quiet"]) == 0
+    assert capsys.readouterr().out == "a[b]\n"
+    assert main(["run", "--resume", "a[b]", "--rounds", "2", "--quiet"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "2 are fewer" in captured.err
+
+
+def test_a_reader_that_leaves_ends_the_run_without_a_traceback(tmp_path: Path):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "lit_cfl", *FAST, "--rounds", "400", "--json", "--run_dir", "here"],
+        cwd=tmp_path,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert json.loads(process.stdout.readline())["round"] == 1
+    process.stdout.close()
+    assert "Traceback" not in process.stderr.read()
+    assert process.wait(60) == 141
+    assert len(read_table(tmp_path / "here" / "metrics.csv")) < 400
+
+
+@pytest.mark.parametrize(
+    ("words", "said"), [((), "loading PyTorch and Lightning\n"), (("--json",), ""), (("--quiet",), ""), (("-h",), "")]
+)
+def test_the_import_of_pytorch_is_announced_beside_the_output(
+    words: tuple[str, ...], said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    with loading(words):  # it is loaded already
+        pass
+    assert capsys.readouterr() == ("", "")
+    monkeypatch.delitem(sys.modules, "torch")
+    with loading(["--config", "quickstart", *words]):
+        assert capsys.readouterr() == ("", said)

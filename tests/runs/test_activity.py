@@ -1,0 +1,113 @@
+"""What a run says of what it is doing, from the loading of its data on."""
+
+from dataclasses import replace
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+
+import pytest
+import torch
+from ragged import LOCAL, PLANS, SHAPE, ragged_data, task
+
+from lit_cfl.activity import Activity
+from lit_cfl.algorithms import FedAvg, FedGroup, StoCFL
+from lit_cfl.datamodules import Digits
+from lit_cfl.engines.base import Engine
+from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.stacked.compiled import CompiledSteps
+from lit_cfl.experiment import Experiment
+from lit_cfl.nets import MCLR
+from lit_cfl.runs.run import Watch, run
+from lit_cfl.tasks import Classification
+
+
+def reporting(plan: Plan) -> tuple[Engine, list[Activity]]:
+    engine, told = build_engine(task(lambda: MCLR(SHAPE, 10)), plan, 5, LOCAL), list[Activity]()
+    engine.report = told.append
+    return engine, told
+
+
+@pytest.mark.parametrize("name", PLANS)
+@pytest.mark.parametrize("held", [True, False])
+def test_every_engine_counts_the_clients_of_a_fit_up_to_the_last(name: str, held: bool):
+    engine, told = reporting(PLANS[name])
+    if not held:
+        engine.__class__ = type("Chunked", (type(engine),), {"rows_that_fit": property(lambda self: 2)})
+    clients = torch.arange(1, 6)  # client 0 has no data
+    fit = engine.at(2, ragged_data()).fit(engine.initial(0)[None], clients, purpose="pretrain")
+    assert sum(len(chunk.models) for chunk in fit.chunks()) == 5
+    assert {(activity.what, activity.round, activity.total) for activity in told} == {("pre-training", 2, 5)}
+    counts = [activity.done for activity in told]
+    assert (counts[0], counts[-1]) == (0, 5)
+    assert counts == sorted(counts)
+    assert len(set(counts)) > 2  # on the way, too
+
+
+def test_gradients_are_counted_client_by_client():
+    engine, told = reporting(Plan("stacked"))
+    engine.at(1, ragged_data()).gradients(engine.initial(0), torch.arange(1, 4))
+    assert list(map(str, told)) == [f"gradients of {done} of 3 clients" for done in (1, 2, 3)]
+
+
+def test_losses_and_scores_are_announced_before_they_are_computed():
+    engine, told = reporting(Plan("stacked"))
+    models, data = torch.stack([engine.initial(0), engine.initial(1)]), ragged_data()
+    engine.at(1, data).losses(models, torch.arange(1, 4))
+    engine.outcomes_of_each(models, torch.tensor([0, 1]), torch.tensor([3, 4]), data)
+    assert list(map(str, told)) == ["losses of 2 models on 3 clients", "evaluating"]
+
+
+def test_compiling_is_announced(monkeypatch: pytest.MonkeyPatch):
+    engine, told = reporting(Plan("stacked", lanes=4, compile=True))
+    before: list[Activity] = []
+
+    def uncompiled(steps: CompiledSteps, *_: object) -> object:
+        before.append(told[-1])
+        raise OSError("there is no compiler")
+
+    monkeypatch.setattr(CompiledSteps, "_compile", uncompiled)
+    with pytest.warns(UserWarning, match="compiling failed"):
+        engine.at(0, ragged_data()).fit(engine.initial(0)[None], torch.arange(1, 4))
+    assert before == [Activity("compiling")]
+
+
+def test_run_tells_from_the_first_moment_on_what_it_does(tmp_path: Path):
+    told: list[str | Activity] = []
+    experiment = Experiment(
+        Digits(num_clients=8),
+        lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1)),
+        FedGroup(2, 3),
+        rounds=2,
+        cohort_size=3,
+        local=replace(LOCAL, epochs=1),
+        baseline=FedAvg(),
+    )
+    watch = Watch(doing=told.append, started=lambda title, first, rounds, seed: told.append(title))
+    run(experiment, tmp_path / "run", watch)
+    phases = [text for text, _ in groupby(one if isinstance(one, str) else one.what for one in told)]
+    begin = ["loading the data", "dividing 1,797 examples among clients", "checking that the clients can be trained"]
+    rounds = ["training", "evaluating", "training", "evaluating"]
+    tracking = "starting what tracks the run"
+    first = told.index("FedGroup")
+    assert told[0] == Activity("loading the data")
+    assert [one.what for one in told[:3]] == begin  # type: ignore[union-attr]
+    assert told[first - 1] == Activity(tracking)
+    assert told[first + 1 : first + 8] == [Activity("pre-training", 0, done, 6) for done in range(7)]
+    assert phases[phases.index("FedAvg") + 1 :] == rounds
+    assert phases[phases.index("FedGroup") + 1] == "pre-training"
+
+
+def test_the_fits_of_stocfl_are_told_apart(tmp_path: Path):
+    told: list[Activity] = []
+    experiment = Experiment(
+        Digits(num_clients=8),
+        lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1)),
+        StoCFL(),
+        rounds=1,
+        cohort_size=3,
+        local=replace(LOCAL, epochs=1),
+    )
+    run(experiment, tmp_path / "run", Watch(doing=told.append))
+    ends = {str(one) for one in told if one.total and one.done == one.total}
+    assert ends == {f"{what} 3 of 3 clients" for what in ("pre-training", "training", "global training of")}

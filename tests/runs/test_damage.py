@@ -1,0 +1,393 @@
+"""Files that were changed, cut off or are not ours, and directories that are in use: named, and nothing is lost."""
+
+import contextlib
+import fcntl
+import io
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from processes import (
+    contents,
+    in_child,
+    replace_in_config,
+    replace_text,
+    resume,
+    same_but_saves,
+    start,
+    wait,
+    wait_for,
+)
+
+from lit_cfl.cli.main import main
+from lit_cfl.errors import InputError
+from lit_cfl.pictures import folder
+from lit_cfl.runs.run_directory import RunDirectory
+from lit_cfl.storage.checkpoint import Checkpoint
+from lit_cfl.storage.config_file import recorded_run_id, write_config
+from lit_cfl.storage.digests import SUMS, damaged
+
+pytestmark = pytest.mark.usefixtures("output")
+
+
+@pytest.fixture(scope="module")
+def half(whole: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same run as `whole`, interrupted in its middle. Not to be changed."""
+    path, add_row = tmp_path_factory.mktemp("half") / "run", RunDirectory.add_row
+
+    def interrupted(directory: RunDirectory, row: dict[str, object]) -> dict[str, object]:
+        if len(directory.rows) == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return add_row(directory, row)
+
+    with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()):
+        patch.setattr(RunDirectory, "add_row", interrupted)
+        assert main(start(path)) == 128 + signal.SIGTERM
+    return path
+
+
+def test_second_process_on_a_run_is_refused(tmp_path: Path, capsys):
+    path = tmp_path / "run"
+    path.mkdir()
+    with (path / ".lock").open("w") as lock:
+        lock.write("4711")
+        lock.flush()
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        assert main(start(path)) == 2
+    assert f"{path} is in use by process 4711" in capsys.readouterr().err
+
+
+def test_second_real_process_is_refused_and_the_first_goes_on(tmp_path: Path, capsys):
+    path = tmp_path / "run"
+    child = in_child(start(path))
+    wait_for(path / "metrics.csv", "\n1,")
+    assert main(resume(path)) == 2
+    assert f"{path} is in use by process {child}" in capsys.readouterr().err
+    assert wait(child) == 0
+
+
+@pytest.mark.parametrize(
+    ("damage", "expected"),
+    [
+        (lambda p: (p / "checkpoint.pt").write_bytes((p / "checkpoint.pt").read_bytes()[:900]), "truncated"),
+        (lambda p: (p / "checkpoint.pt").write_bytes(b""), "truncated"),
+        (lambda p: torch.save({"weights": torch.ones(3)}, p / "checkpoint.pt"), "is no checkpoint of Lit-CFL"),
+        (
+            lambda p: edit_checkpoint(p, format=99, version="7.0"),
+            "of a run of a later version, whose files this version does not read (its format is 3)",
+        ),
+        (lambda p: edit_config_in_checkpoint(p), "local.epochs: 9 -> 3"),
+        (lambda p: replace_text(p / "metrics.csv", "\n1,0.", "\n1,1."), "metrics.csv was changed since its checkpoint"),
+        (lambda p: (p / "metrics.csv").unlink(), "metrics.csv was changed since its checkpoint"),
+        (lambda p: replace_text(p / "config.yaml", "epochs: 3", "epochs: 4"), "config.yaml was changed or damaged"),
+        (lambda p: replace_in_config(p, "epochs: 3", "epochs: 4"), "local.epochs: 3 -> 4"),
+        (lambda p: (p / "config.yaml").write_text("a: [1"), "config.yaml does not end with its digest"),
+        (lambda p: replace_in_config(p, "device: cpu", "device: cuda:31"), "which this machine cannot run"),
+    ],
+    ids=[
+        "truncated",
+        "empty",
+        "foreign",
+        "format",
+        "other run's",
+        "metrics",
+        "no metrics",
+        "edited",
+        "other config",
+        "yaml",
+        "plan",
+    ],
+)
+def test_damage_is_named_and_nothing_is_lost(damage, expected: str, whole: Path, tmp_path: Path, capsys):
+    path = tmp_path / "run"
+    shutil.copytree(whole, path)
+    (path / "summary.json").unlink()  # as if it had been killed just before the end
+    damage(path)
+    before = {p.name: p.read_bytes() for p in path.iterdir() if p.is_file() and p.name != ".lock"}
+    assert main(resume(path)) == 2
+    message = capsys.readouterr().err
+    assert expected in message
+    assert message.count("\n") == 1
+    assert {p.name: p.read_bytes() for p in path.iterdir() if p.is_file() and p.name != ".lock"} == before
+
+
+def edit_checkpoint(path: Path, **changes: object) -> None:
+    torch.save(torch.load(path / "checkpoint.pt", weights_only=True) | changes, path / "checkpoint.pt")
+
+
+def edit_config_in_checkpoint(path: Path) -> None:
+    config = json.loads(torch.load(path / "checkpoint.pt", weights_only=True)["config"])
+    config["local"]["epochs"] = 9
+    edit_checkpoint(path, config=json.dumps(config))
+
+
+def test_plan_for_another_machine_is_taken_only_if_asked_for(whole: Path, tmp_path: Path, capsys):
+    path = tmp_path / "run"
+    shutil.copytree(whole, path)
+    (path / "summary.json").unlink()
+    replace_in_config(path, "device: cpu", "device: cuda:31")
+    assert main(resume(path)) == 2
+    assert "device cuda:31" in capsys.readouterr().err
+    assert main(resume(path, "--new_plan")) == 0
+    assert yaml.safe_load((path / "config.yaml").read_text())["plan"]["device"] == "cpu"
+    assert same_but_saves(contents(path), contents(whole))
+
+
+def test_half_written_directory_starts_again(whole: Path, tmp_path: Path):
+    path = tmp_path / "run"
+    path.mkdir()
+    shutil.copy(whole / "config.yaml", path)  # killed right after the first file
+    assert main(resume(path)) == 0
+    assert same_but_saves(contents(path), contents(whole))
+
+
+# A bit that is not as it was written
+
+
+def flip(path: Path, at: int, bit: int = 0) -> None:
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1 << bit
+    path.write_bytes(data)
+
+
+def place_of(path: Path, content: bytes) -> int:
+    at = path.read_bytes().find(content)
+    assert at > 0
+    return at
+
+
+def test_flipped_bit_in_a_model_of_the_checkpoint_is_noticed(whole: Path, tmp_path: Path, capsys):
+    path = tmp_path / "run"
+    shutil.copytree(whole, path)
+    model = torch.load(path / "checkpoint.pt", weights_only=True)["state"]["models"][0]
+    flip(path / "checkpoint.pt", place_of(path / "checkpoint.pt", model[:4].numpy().tobytes()))
+    for command in (resume(path), ["evaluate", str(path)]):
+        assert main(command) == 2
+        assert f"{path}/checkpoint.pt cannot be read: it is truncated, damaged" in capsys.readouterr().err
+
+
+def test_checkpoint_of_another_run_is_noticed(whole: Path, tmp_path: Path, capsys):
+    path = tmp_path / "run"
+    shutil.copytree(whole, path)
+    edit_checkpoint(path, run_id="0a1b2c3d")  # the same to the bit otherwise
+    for command in (resume(path), ["evaluate", str(path)]):
+        assert main(command) == 2
+        assert f"{path}/checkpoint.pt is of run " in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "names", [("summary.json",), ("partition.npz", "environment.json", "clients.csv", "memberships.npz")]
+)
+@pytest.mark.parametrize("damage", ["flip", "delete", "empty"])
+def test_damaged_files_of_a_run_that_is_over_are_made_again(
+    names: tuple[str, ...], damage: str, whole: Path, tmp_path: Path
+):
+    path = tmp_path / "run"
+    shutil.copytree(whole, path)
+    for name in names:
+        hurt(path / name, damage)
+        assert damaged(path, [name]) == [name]
+    assert sorted(damaged(path) or []) == sorted(names)
+    assert main(resume(path)) == 0
+    for name in names:
+        assert name == "summary.json" or (path / name).read_bytes() == (whole / name).read_bytes()  # it has a clock
+    assert same_but_saves(contents(path), contents(whole))
+    assert damaged(path) == []
+
+
+@pytest.mark.parametrize("damage", ["flip", "delete"])
+def test_files_of_the_start_that_are_damaged_in_mid_run_are_made_again(
+    damage: str, half: Path, whole: Path, tmp_path: Path
+):
+    path, names = tmp_path / "run", ("partition.npz", "environment.json")
+    shutil.copytree(half, path)
+    before = [(path / name).read_bytes() for name in names]
+    for name in names:
+        hurt(path / name, damage)
+    assert main(resume(path)) == 0
+    assert [(path / name).read_bytes() for name in names] == before
+    assert same_but_saves(contents(path), contents(whole))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [("metrics.csv", "flip"), ("clusters.csv", "delete"), ("snapshots/1.npz", "flip"), ("snapshots/1.npz", "delete")],
+)
+def test_file_that_cannot_be_made_again_is_named(name: str, damage: str, half: Path, tmp_path: Path, capsys):
+    path = tmp_path / "run"
+    shutil.copytree(half, path)
+    hurt(path / name, damage)
+    assert main(resume(path)) == 2
+    message = capsys.readouterr().err
+    assert f"{path}/{name} was changed" in message
+    assert "remove checkpoint.pt to start again at round 1" in message
+
+
+def test_configuration_of_another_run_is_named(half: Path, tmp_path: Path, capsys):
+    path = tmp_path / "run"
+    shutil.copytree(half, path)
+    write_config(path, yaml.safe_load((path / "config.yaml").read_text()) | {"seeds": [7]}, "0a1b2c3d")
+    assert main(resume(path)) == 2
+    assert f"{path}/config.yaml of run 0a1b2c3d" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["config.yaml", "environment.json"])
+def test_start_of_another_run_is_noticed_before_the_first_checkpoint(name: str, half: Path, tmp_path: Path, capsys):
+    path, other = tmp_path / "run", tmp_path / "other"
+    for copy in (path, other):
+        shutil.copytree(half, copy, ignore=shutil.ignore_patterns("checkpoint.pt"))
+    write_config(other, yaml.safe_load((other / "config.yaml").read_text()) | {"seeds": [7]}, "0a1b2c3d")
+    replace_text(other / "environment.json", recorded_run_id(path), "0a1b2c3d")
+    shutil.copy(other / name, path)
+    before = (path / "metrics.csv").read_bytes()
+    assert main(resume(path)) == 2
+    assert f"{path}/{name}" in capsys.readouterr().err
+    assert (path / "metrics.csv").read_bytes() == before
+
+
+def test_removing_the_checkpoint_starts_again(half: Path, whole: Path, tmp_path: Path):
+    path = tmp_path / "run"
+    shutil.copytree(half, path)
+    hurt(path / "snapshots" / "1.npz", "flip")
+    (path / "checkpoint.pt").unlink()
+    assert main(resume(path)) == 0
+    assert same_but_saves(contents(path), contents(whole))
+
+
+def test_damaged_digests_are_written_again(whole: Path, tmp_path: Path):
+    path = tmp_path / "run"
+    shutil.copytree(whole, path)
+    flip(path / SUMS, 3)
+    assert damaged(path) is None
+    assert main(resume(path)) == 0
+    assert damaged(path) == []
+
+
+def test_digests_are_those_of_sha256sum(whole: Path):
+    checked = subprocess.run(["sha256sum", "--check", "--strict", SUMS], cwd=whole, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr
+    names = {line.partition(":")[0] for line in checked.stdout.splitlines()}
+    written = {str(file.relative_to(whole)) for file in whole.rglob("*") if file.is_file()}
+    assert names == {name for name in written if not name.startswith(("baseline", ".lock", SUMS))}
+
+
+def test_every_flipped_bit_of_a_configuration_is_named(half: Path, tmp_path: Path, capsys):
+    path = tmp_path / "run"
+    shutil.copytree(half, path)
+    rng, original = random.Random(3), (path / "config.yaml").read_bytes()
+    for _ in range(40):
+        (path / "config.yaml").write_bytes(original)
+        flip(path / "config.yaml", rng.randrange(len(original)), rng.randrange(8))
+        assert main(resume(path)) == 2
+        message = capsys.readouterr().err
+        assert message.startswith(f"lit-cfl: error: {path}/config.yaml ")
+        assert message.count("\n") == 1
+
+
+def test_edited_copy_of_a_configuration_begins_a_new_run(whole: Path, tmp_path: Path):
+    edited = tmp_path / "edited.yaml"
+    edited.write_text((whole / "config.yaml").read_text().replace("rounds: 8", "rounds: 1"))
+    assert main(["run", "--config", str(edited), "--run_dir", str(tmp_path / "new")]) == 0
+    assert damaged(tmp_path / "new") == []
+
+
+@pytest.mark.parametrize("name", ["../outside.pt", "/etc/passwd", "models.pt"])
+def test_row_outside_of_its_folder_is_refused(name: str, tmp_path: Path):
+    torch.save(torch.ones(3), tmp_path / "outside.pt")
+    state = {"models": {0: torch.ones(3)}}
+    writer = Checkpoint(tmp_path)
+    writer.save({"round": 0}, state)
+    content = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
+    content["rows"]["models"][0][0] = name
+    torch.save(content, tmp_path / "checkpoint.pt")
+    with pytest.raises(InputError, match=rf"names '{name}', which is no file of rows/"):
+        Checkpoint(tmp_path).load()
+
+
+@pytest.mark.parametrize("damage", ["flip", "delete", "empty", "swap"])
+def test_damaged_row_is_named(damage: str, tmp_path: Path):
+    Checkpoint(tmp_path).save({"round": 0}, {"models": {client: torch.full((9,), client + 0.5) for client in range(2)}})
+    row = tmp_path / "rows" / "models-1-0.pt"
+    shutil.copy(tmp_path / "rows" / "models-0-0.pt", row) if damage == "swap" else hurt(row, damage)
+    with pytest.raises(InputError, match=r"rows/models-1-0\.pt cannot be read: it is truncated, damaged"):
+        Checkpoint(tmp_path).load()
+
+
+def test_files_of_the_user_are_left_in_folders_of_ours(tmp_path: Path):
+    (tmp_path / "rows").mkdir()
+    for name in ("mine.pt", "table.csv"):
+        (tmp_path / "rows" / name).write_text("keep")
+    Checkpoint(tmp_path).save({"round": 0}, {"models": {0: torch.ones(3)}})
+    assert sorted(file.name for file in (tmp_path / "rows").iterdir()) == ["mine.pt", "models-0-0.pt", "table.csv"]
+
+
+def hurt(file: Path, damage: str) -> None:
+    if damage == "flip":
+        flip(file, file.stat().st_size // 2)
+    elif damage == "delete":
+        file.unlink()
+    else:
+        file.write_bytes(b"")
+
+
+# Runs that were killed when they began and when they ended
+
+
+def test_directory_is_a_run_only_when_all_of_its_first_files_are_there(tmp_path: Path, monkeypatch):
+    seen: list[list[str]] = []
+    replace = Path.replace
+
+    def noting(self: Path, target: Path) -> Path:
+        if target.name == "config.yaml":
+            seen.append(sorted(file.name for file in target.parent.iterdir()))
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", noting)
+    assert main(start(tmp_path / "run", "--baseline", "null", rounds=1)) == 0
+    assert {"clusters.csv", "environment.json", "metrics.csv", "partition.npz"} <= set(seen[0])
+
+
+@pytest.mark.usefixtures("pictures")
+def test_run_killed_before_its_pictures_draws_them_when_it_goes_on(whole: Path, tmp_path: Path):
+    path = tmp_path / "run"
+    options = ["--baseline", "null"]
+    assert main(start(tmp_path / "other", *options, rounds=2)) == 0
+
+    def die(*_: object) -> None:
+        wait_for(path / "summary.json")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def instead_of_drawing() -> None:
+        folder.write_figure = die
+
+    assert wait(in_child(start(path, *options, rounds=2), instead_of_drawing)) == -signal.SIGKILL
+    assert not (path / "pictures").exists()
+    (path / ".clients.csv.lit-cfl.tmp").write_text("half of it")
+    assert main(resume(path)) == 0
+    expected = {file.name: file.read_bytes() for file in (tmp_path / "other" / "pictures").iterdir()}
+    assert {file.name: file.read_bytes() for file in (path / "pictures").iterdir()} == expected
+    assert len(expected) >= 4
+    assert not list(path.rglob("*.tmp"))
+    assert damaged(path) == []
+
+
+def test_recorded_code_is_the_same_after_a_resume(half: Path, tmp_path: Path, monkeypatch):
+    path = tmp_path / "run"
+    shutil.copytree(half, path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert main(resume(path)) == 0
+    assert yaml.safe_load((path / "config.yaml").read_text())["code"] == code_of(half)
+    assert json.loads(torch.load(path / "checkpoint.pt", weights_only=True)["config"])["code"] == code_of(half)
+
+
+def code_of(path: Path) -> list[str]:
+    return yaml.safe_load((path / "config.yaml").read_text())["code"]

@@ -1,0 +1,252 @@
+"""Opening a run again: tables, models, scores, newcomers."""
+
+import math
+import subprocess
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from lightning import Trainer
+from processes import replace_in_config
+from rich.console import Console
+from torch.utils.data import DataLoader, TensorDataset
+
+from lit_cfl import Experiment, load_run, run
+from lit_cfl.algorithms import Assignment, Ditto, FedGroup, StoCFL
+from lit_cfl.cli.main import main
+from lit_cfl.datamodules import Digits
+from lit_cfl.engines.stacked.hooks import needs_trainer
+from lit_cfl.errors import InputError
+from lit_cfl.local_work import Budget
+from lit_cfl.nets import MCLR
+from lit_cfl.progress import assignment_table
+from lit_cfl.runs.load_run import Placed
+from lit_cfl.storage.csv_log import read_table
+from lit_cfl.tasks import Classification
+
+OPTIONS = ["--rounds", "4", "--data.num_clients", "16", "--cohort_size", "8"]
+
+
+def small_task() -> Classification:
+    return Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1))
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("saved") / "run"
+    assert main(["run", "--config", "quickstart", "--run_dir", str(path), *OPTIONS]) == 0
+    return path
+
+
+def test_saved_run_holds_configuration_metrics_and_memberships(path: Path):
+    saved = load_run(path)
+    assert saved.config["algorithm"]["class_path"].endswith("FedGroup")
+    assert saved.metrics["round"].tolist() == [1, 2, 3, 4]
+    assert saved.memberships["cluster"][-1].tolist() == saved.served().index.tolist()
+    assert saved.clients["cluster"].tolist() == saved.served().index.tolist()
+
+
+def test_saved_run_is_printed_in_one_short_line(path: Path):
+    printed = repr(load_run(path))
+    assert f"{path}: FedGroup, round 4 of 4; models [4, 650], " in printed
+    assert "\n" not in printed
+    assert len(printed) < len(str(path)) + 200
+
+
+def test_metrics_are_a_frame_with_the_columns_of_the_file(path: Path):
+    frame, rows = load_run(path).metrics, read_table(path / "metrics.csv")
+    assert list(frame) == list(rows[0])
+    for name in ("test/weighted_accuracy", "train/loss", "clusters/churn"):
+        expected = [math.nan if row[name] is None else row[name] for row in rows]
+        assert frame[name].tolist() == pytest.approx(expected, abs=0, nan_ok=True)
+
+
+def test_pandas_is_imported_only_when_a_table_is_asked_for():
+    code = "import sys, lit_cfl.runs.load_run, lit_cfl.runs.run; sys.exit('pandas' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_modules_predict_what_the_run_scored(path: Path):
+    saved = load_run(path)
+    data, served = saved.prepared.data, saved.served()
+    for client in (0, 1, 7):
+        inputs, labels = data.examples.batch(data.test[client])
+        module = saved.module(int(served.index[client]))
+        trainer = Trainer(accelerator="cpu", logger=False, enable_progress_bar=False, enable_model_summary=False)
+        found = torch.cat(trainer.predict(module, DataLoader(TensorDataset(inputs, labels), batch_size=4)))
+        assert (found == labels).double().mean().item() == pytest.approx(saved.clients["accuracy"][client])
+
+
+def test_unknown_cluster_and_directory_are_refused(path: Path, tmp_path: Path):
+    with pytest.raises(InputError, match=r"there is no cluster 4 in .*; there are 0 to 3"):
+        load_run(path).module(4)
+    with pytest.raises(InputError, match="holds no run"):
+        load_run(tmp_path)
+
+
+def test_newcomers_join_the_cluster_of_their_rotation(path: Path):
+    saved = load_run(path)
+    data = Digits(8, partition_seed=99).federated(0)
+    placed = saved.assign(data)
+    truth_of = dict(zip(saved.clients["cluster"], saved.clients["true_cluster"], strict=True))
+    assert [truth_of[cluster] for cluster in placed.assignment.index.tolist()] == data.true_clusters.tolist()
+    assert torch.equal(placed.closeness.argmax(1), placed.assignment.index)
+    assert placed.test is not None
+    assert placed.test.count.tolist() == data.test.sizes.tolist()
+
+
+def test_newcomer_of_ditto_has_a_model_that_the_run_does_not_have(tmp_path: Path):
+    experiment = Experiment(Digits(8), small_task, Ditto(), rounds=1, cohort_size=3)
+    run(experiment, tmp_path / "run")
+    saved = load_run(tmp_path / "run", experiment)
+    placed = saved.assign(Digits(4, partition_seed=9).federated(0))
+    assert placed.assignment.index.tolist() == [3, 4, 5, 6]  # behind the three of the cohort
+    assert placed.new.tolist() == [True] * 4
+    with pytest.raises(InputError, match="there is no cluster 4 in"):
+        saved.module(4)
+    module = placed.module(1)
+    rows = torch.cat([parameter.detach().flatten() for parameter in module.parameters()])
+    assert torch.equal(rows, placed.assignment.models[4])
+    with pytest.raises(InputError, match=r"there is no newcomer 4; there are 0 to 3"):
+        placed.module(4)
+
+
+def test_newcomers_that_found_clusters_of_stocfl_are_new_also_under_a_number_that_was_free(tmp_path: Path, capsys):
+    experiment = Experiment(Digits(8), small_task, StoCFL(tau=1.0), rounds=1, cohort_size=3)
+    run(experiment, tmp_path / "run")
+    saved = load_run(tmp_path / "run", experiment)
+    assert saved.state.counts.tolist() == [1, 1, 1]  # nobody merges
+    saved = replace(saved, state=replace(saved.state, counts=torch.tensor([1, 0, 1])))
+    placed = saved.assign(Digits(2, partition_seed=9).federated(0))
+    assert placed.assignment.index.tolist() == [1, 3]
+    assert placed.new.tolist() == [True, True]
+    assert placed.closeness.shape == (2, 3)
+    assignment_table(Console(width=100), Path("run"), placed, StoCFL.closeness)
+    assert capsys.readouterr().out.count("(new)") == 2
+
+
+def test_founded_clusters_are_marked_as_new_in_the_table_and_free_numbers_are_no_next_best(capsys):
+    """The run has clusters 0 and 2; number 1 is free. Newcomers found clusters 1 and 3; the last has no data."""
+    inf, nan = float("inf"), float("nan")
+    placed = Placed(
+        Assignment(torch.zeros(4, 1), torch.tensor([2, 3, 1, -1])),
+        new=torch.tensor([False, True, True, False]),
+        closeness=torch.tensor([[0.25, -inf, 0.75], [0.125, -inf, -0.5], [-0.5, -inf, 0.0625], [nan] * 3]),
+        test=None,
+        engine=None,
+    )
+    assignment_table(Console(width=100), Path("runs/mine"), placed, "cosine of two things")
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert lines[1:4] == [
+        ["0", "2", "0.750", "0", "(0.250)"],
+        ["1", "3", "(new)", "new", "0", "(0.125)"],
+        ["2", "1", "(new)", "new", "2", "(0.062)"],
+    ]
+    assert " ".join(lines[4]) == "3 none: no training data"
+    assert " ".join(lines[5]) == "(closeness: cosine of two things; larger is closer)"
+    assert lines[6] == ["Models:", "lit_cfl.load_run('runs/mine').module(<cluster>)"]
+    assert lines[7] == ["New", "ones:", "lit_cfl.load_run('runs/mine').assign(<data>).module(<newcomer>)"]
+    with pytest.raises(InputError, match="newcomer 3 has no model: it could not be placed; give it training data"):
+        placed.module(3)
+
+
+def test_evaluate_prints_the_figures_of_the_run(path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["evaluate", str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    last = read_table(path / "metrics.csv")[-1]
+    for split in ("val", "test"):
+        (line,) = [line.split() for line in lines if line.startswith(split)]
+        assert line[1:3] == [str(last["clients/evaluated"]), f"{last[f'{split}/weighted_accuracy']:.3f}"]
+
+
+def test_evaluate_and_assign_take_other_data(path: Path, capsys: pytest.CaptureFixture[str]):
+    other = ["--data.num_clients", "8", "--data.partition_seed", "5"]
+    assert main(["evaluate", str(path), *other]) == 0
+    assert "test, newcomers        8" in capsys.readouterr().out
+    assert main(["assign", str(path), *other]) == 0
+    out = capsys.readouterr().out
+    assert "newcomer  cluster  closeness  next best" in out
+    assert f"load_run('{path}').module(<cluster>)" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (("assign", "RUN"), "say which clients are new"),
+        (("assign", "RUN", "--rounds", "3"), "--rounds is no option here"),
+        (("evaluate", "nowhere"), "nowhere holds no run"),
+        (("evaluate", "RUN", "--data.num_client", "3"), "did you mean num_clients?"),
+    ],
+)
+def test_bad_input_of_evaluate_and_assign(path: Path, capsys, arguments: tuple[str, ...], expected: str):
+    assert main([str(path) if word == "RUN" else word for word in arguments]) == 2
+    assert expected in capsys.readouterr().err
+
+
+def test_experiment_made_in_python_runs_and_is_opened_with_itself(tmp_path: Path):
+    experiment = Experiment(
+        Digits(8),
+        lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1)),
+        FedGroup(num_clusters=2, pretrain_scale=3, pretrain=Budget(2)),
+        rounds=2,
+        cohort_size=3,
+    )
+    finished = run(experiment, tmp_path / "run")
+    saved = load_run(tmp_path / "run", experiment)
+    assert saved.round == 2
+    assert saved.metrics["test/loss"].iloc[-1] == finished.summary["test/loss"]
+    steps = list(experiment)
+    assert torch.equal(steps[-1].state.models, saved.state.models)
+    assert steps[-1].number == 2
+    assert steps[-1].data.num_clients == 8
+
+
+def test_run_of_several_seeds_names_them(tmp_path: Path):
+    assert (
+        main(
+            [
+                "run",
+                "--config",
+                "fedavg/digits",
+                "--run_dir",
+                str(tmp_path / "run"),
+                "--rounds",
+                "1",
+                "--seeds",
+                "[4, 5]",
+            ]
+        )
+        == 0
+    )
+    with pytest.raises(InputError, match="give one of its seeds: seed-4, seed-5"):
+        load_run(tmp_path / "run")
+    assert load_run(tmp_path / "run" / "seed-5").round == 1
+
+
+def test_what_only_the_trainer_can_fit_is_named():
+    class Hooked(Classification):
+        def on_train_epoch_end(self) -> None: ...
+
+        def configure_optimizers(self):
+            optimizer = torch.optim.RMSprop(self.parameters())
+            return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1)]
+
+    plain = partial(Classification, MCLR([5], 3))
+    assert needs_trainer(plain()) == []
+    assert needs_trainer(plain(torch.optim.RMSprop)) == ["optimizer RMSprop"]
+    assert needs_trainer(Hooked(MCLR([5], 3))) == [
+        "hook on_train_epoch_end",
+        "configure_optimizers gives more than one plain optimizer",
+    ]
+
+
+def test_plan_of_another_machine_does_not_stop_a_prediction(path: Path, tmp_path: Path):
+    import shutil
+
+    shutil.copytree(path, tmp_path / "run")
+    replace_in_config(tmp_path / "run", "device: cpu", "device: cuda:31")
+    assert load_run(tmp_path / "run").prepared.engine.plan.device == "cpu"
+    assert replace(load_run(path).experiment.chosen_plan(), device="cpu").device == "cpu"

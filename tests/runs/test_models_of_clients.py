@@ -1,0 +1,112 @@
+"""States with a model for each client are saved incrementally and resumed exactly."""
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from lit_cfl.algorithms import Algorithm, Assignment, Info
+from lit_cfl.errors import SaveError
+from lit_cfl.storage.checkpoint import Checkpoint
+
+
+@dataclass(frozen=True, eq=False)
+class PersonalState:
+    models: dict[int, Tensor]
+
+
+@dataclass(frozen=True)
+class Personal(Algorithm):
+    """Every client keeps a model of its own."""
+
+    state_type = PersonalState
+
+    def init(self, work, rng):
+        return PersonalState({}), Info()
+
+    def round(self, state, cohort, work, rng):
+        w0, models = work.initial(0), dict(state.models)
+        for client in cohort.tolist():
+            models[client] = work.fit(models.get(client, w0)[None], torch.tensor([client])).rows[0]
+        return PersonalState(models), Info(loss=1.0, down=0, up=0)
+
+    def place(self, state, clients, work, rng):
+        models = state.models | {client: work.initial(0) for client in clients.tolist()}
+        return replace(state, models=models), Info()
+
+    def serve(self, state, clients):
+        known = list(state.models)
+        index = torch.tensor([known.index(client) if client in state.models else -1 for client in clients.tolist()])
+        return Assignment(torch.stack(list(state.models.values())) if known else torch.empty(0, 1), index)
+
+
+def test_only_changed_models_are_written_and_old_files_go(tmp_path: Path):
+    rows = {client: torch.full((100,), float(client)) for client in range(5)}
+    writer = Checkpoint(tmp_path)
+    writer.save({"round": 0}, {"models": rows, "count": 3})
+    first = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "rows").iterdir()}
+    changed = rows | {1: torch.ones(100), 4: torch.zeros(100)}
+    writer.save({"round": 1}, {"models": changed, "count": 4})
+    second = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "rows").iterdir()}
+    assert len(second) == 5
+    assert second.keys() - first.keys() == {"models-1-1.pt", "models-4-1.pt"}
+    assert all(second[name] == first[name] for name in second.keys() & first.keys())
+    loaded = Checkpoint(tmp_path).load()
+    assert loaded is not None
+    assert loaded["state"]["count"] == 4
+    assert all(torch.equal(loaded["state"]["models"][client], changed[client]) for client in changed)
+
+
+def test_failed_save_leaves_the_models_of_the_save_before(tmp_path: Path, monkeypatch):
+    rows = {client: torch.full((100,), float(client)) for client in range(4)}
+    Checkpoint(tmp_path).save({"round": 0}, {"models": rows})
+    writer = Checkpoint(tmp_path)
+    loaded = writer.load()
+    assert loaded is not None
+    sync = os.fsync
+
+    def full(descriptor: int) -> None:
+        if "models-3" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            raise OSError(28, "No space left on device")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    changed = loaded["state"]["models"] | {2: torch.ones(100), 3: torch.ones(100)}
+    with pytest.raises(SaveError, match=r"models-3-1\.pt could not be written"):
+        writer.save({"round": 1}, {"models": changed})
+    again = Checkpoint(tmp_path).load()
+    assert again is not None
+    assert again["round"] == 0
+    assert all(torch.equal(again["state"]["models"][client], rows[client]) for client in rows)
+
+
+def test_run_with_a_model_for_each_client_is_resumed_exactly(tmp_path: Path):
+    from functools import partial
+
+    from lit_cfl.datamodules import Digits
+    from lit_cfl.experiment import CheckpointPlan, Experiment
+    from lit_cfl.nets import MCLR
+    from lit_cfl.runs.run import run
+    from lit_cfl.tasks import Classification
+
+    experiment = Experiment(
+        Digits(10),
+        lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1)),
+        Personal(),
+        rounds=6,
+        cohort_size=3,
+        checkpoint=CheckpointPlan(0),
+    )
+    run(experiment, tmp_path / "whole")
+    run(replace(experiment, rounds=3), tmp_path / "run")
+    run(experiment, tmp_path / "run", going="resume")
+    saved = [Checkpoint(tmp_path / name).load() for name in ("whole", "run")]
+    assert saved[0] is not None
+    assert saved[1] is not None
+    mine, other = saved[1]["state"]["models"], saved[0]["state"]["models"]
+    assert mine.keys() == other.keys()
+    assert all(torch.equal(mine[client], other[client]) for client in other)
+    assert (tmp_path / "run" / "clients.csv").read_text() == (tmp_path / "whole" / "clients.csv").read_text()

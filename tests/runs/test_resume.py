@@ -1,0 +1,209 @@
+"""A run that was killed and resumed is, bit for bit, the run that was never killed.
+
+The processes are real ones: children that begin as copies of this one (so that they need not load PyTorch again)
+and are ended by real signals.
+"""
+
+import json
+import os
+import random
+import resource
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from processes import OPTIONS, ROUNDS, contents, in_child, resume, same_but_saves, start, wait, wait_for, without_clocks
+
+from lit_cfl.cli.main import main
+from lit_cfl.storage import checkpoint
+from lit_cfl.storage.checkpoint import Checkpoint
+from lit_cfl.storage.csv_log import read_table
+
+pytestmark = pytest.mark.usefixtures("output")
+
+
+@pytest.mark.slow
+def test_run_killed_at_ten_random_moments_ends_as_if_never_killed(whole: Path, tmp_path: Path):
+    path, moments = tmp_path / "run", random.Random(5)
+    begun = time.monotonic()
+    assert wait(in_child(start(tmp_path / "timed"))) == 0
+    length = time.monotonic() - begun
+    killed = 0
+    child = in_child(start(path, "--checkpoint.every_seconds", "0"))
+    while killed < 10:
+        time.sleep(moments.uniform(0.02, 0.35) * length)
+        os.kill(child, signal.SIGKILL)
+        if wait(child) != -signal.SIGKILL:
+            shutil.rmtree(path)  # it was faster; begin again, and go on counting
+            child = in_child(start(path, "--checkpoint.every_seconds", "0"))
+            continue
+        killed += 1
+        again = resume(path) if (path / "config.yaml").exists() else start(path, "--checkpoint.every_seconds", "0")
+        child = in_child(again)
+    assert wait(child) == 0
+    assert same_but_saves(contents(path), contents(whole))
+
+
+def test_run_killed_before_its_first_checkpoint_starts_again(whole: Path, tmp_path: Path):
+    path = tmp_path / "run"
+    child = in_child(start(path, "--checkpoint.every_seconds", "1000"))
+    wait_for(path / "metrics.csv", "\n3,")  # three rounds are done, none is saved
+    os.kill(child, signal.SIGKILL)
+    assert wait(child) == -signal.SIGKILL
+    assert not (path / "checkpoint.pt").exists()
+    assert main(resume(path)) == 0
+    assert same_but_saves(contents(path), contents(whole))
+
+
+def test_run_killed_during_a_save_goes_on_from_the_save_before(whole: Path, tmp_path: Path):
+    path = tmp_path / "run"
+
+    def stall_in_the_fourth_save() -> None:
+        saves, write = [], checkpoint.torch.save
+
+        def stalling(content: object, file: object) -> None:
+            write(content, file)
+            saves.append(1)
+            if len(saves) == 4:
+                file.flush()
+                (path / "stalled").write_text("now")
+                time.sleep(60)
+
+        checkpoint.torch.save = stalling
+
+    child = in_child(start(path, "--checkpoint.every_seconds", "0"), stall_in_the_fourth_save)
+    wait_for(path / "stalled", "now")
+    os.kill(child, signal.SIGKILL)
+    assert wait(child) == -signal.SIGKILL
+    (path / "stalled").unlink()
+    saved = Checkpoint(path).load()
+    assert saved is not None
+    assert saved["round"] == 3
+    assert len(read_table(path / "metrics.csv")) == 4  # a row more than is saved: it is cut and made again
+    assert main(resume(path)) == 0
+    assert same_but_saves(contents(path), contents(whole))
+
+
+def test_run_killed_after_its_last_round_only_writes_its_end(whole: Path, tmp_path: Path):
+    shutil.copytree(whole, tmp_path / "run")
+    (tmp_path / "run" / "summary.json").unlink()
+    (tmp_path / "run" / "clients.csv").unlink()
+    assert main(resume(tmp_path / "run")) == 0
+    assert same_but_saves(contents(tmp_path / "run"), contents(whole))
+
+
+@pytest.mark.parametrize("signum", [signal.SIGINT, signal.SIGTERM])
+def test_signal_saves_and_prints_how_to_go_on(signum: signal.Signals, whole: Path, tmp_path: Path, output: Path):
+    path = tmp_path / "run"
+    child = in_child(start(path, "--checkpoint.every_seconds", "1000"))
+    wait_for(path / "metrics.csv", "\n1,")
+    os.kill(child, signum)
+    assert wait(child) == 128 + signum
+    assert f"Go on with: lit-cfl run --resume {path}" in output.read_text()
+    assert "Traceback" not in output.read_text()
+    saved = Checkpoint(path).load()
+    assert saved is not None
+    assert saved["round"] == len(read_table(path / "metrics.csv")) >= 1
+    assert main(resume(path)) == 0
+    assert same_but_saves(contents(path), contents(whole))
+
+
+def test_write_over_the_limit_leaves_the_last_checkpoint_intact(whole: Path, tmp_path: Path, output: Path):
+    path = tmp_path / "run"
+    child = in_child(start(path, "--checkpoint.every_seconds", "0"))
+    wait_for(path / "metrics.csv", "\n1,")
+    os.kill(child, signal.SIGTERM)
+    wait(child)
+    before = (path / "checkpoint.pt").read_bytes()
+
+    def allow_little() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))  # the state alone is larger
+
+    assert wait(in_child(resume(path), allow_little)) == 2
+    message = output.read_text()
+    assert "could not be written (File too large)" in message
+    assert f"make room, then go on with: lit-cfl run --resume {path}" in message
+    assert "Traceback" not in message
+    assert (path / "checkpoint.pt").read_bytes() == before
+    assert not list(path.glob(".*.tmp"))
+    assert main(resume(path)) == 0
+    assert same_but_saves(contents(path), contents(whole))
+
+
+def test_full_disk_while_saving_is_a_clear_error(tmp_path: Path, monkeypatch, capsys):
+    path, saves, sync = tmp_path / "run", [], os.fsync
+
+    def full_at_the_third(descriptor: int) -> None:
+        if "checkpoint" in os.readlink(f"/proc/self/fd/{descriptor}"):
+            saves.append(1)
+            if len(saves) >= 3:
+                raise OSError(28, "No space left on device")
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full_at_the_third)
+    assert main(start(path, "--checkpoint.every_seconds", "0")) == 2
+    message = capsys.readouterr().err
+    assert "checkpoint.pt could not be written (No space left on device). The last checkpoint is intact" in message
+    saved = Checkpoint(path).load()
+    assert saved is not None
+    assert saved["round"] == 2
+
+
+def test_resume_goes_together_with_the_same_configuration_only(whole: Path, tmp_path: Path, capsys):
+    path = tmp_path / "run"
+    shutil.copytree(whole, path)
+    same = ["run", *OPTIONS, "--rounds", str(ROUNDS), "--resume", str(path)]
+    assert main(same) == 0
+    assert "FedAvg" in capsys.readouterr().out
+    assert main([*same, "--local.epochs", "7", "--algorithm.eta_g", "0.5"]) == 2
+    message = capsys.readouterr().err
+    assert "local.epochs: 3 -> 7" in message
+    assert "algorithm.init_args.eta_g: 0.0 -> 0.5" in message
+    assert main([*same, "--rounds", "2"]) == 2
+    assert f"begun with {ROUNDS} rounds, 2 are fewer" in capsys.readouterr().err
+
+
+def test_finished_run_prints_its_table_and_changes_nothing(whole: Path, tmp_path: Path, capsys):
+    path = tmp_path / "run"
+    shutil.copytree(whole, path)
+    before = {p: p.read_bytes() for p in path.rglob("*") if p.is_file()}
+    assert main(resume(path)) == 0
+    assert "weighted accuracy" in capsys.readouterr().out
+    assert {p: p.read_bytes() for p in path.rglob("*") if p.is_file()} == before
+
+
+def test_finished_run_goes_on_with_more_rounds(whole: Path, tmp_path: Path):
+    assert main(start(tmp_path / "run", rounds=5)) == 0
+    assert main(resume(tmp_path / "run", "--rounds", str(ROUNDS))) == 0
+    mine, other = contents(tmp_path / "run"), contents(whole)
+    for key in ("run metrics", "run state", "run clients.csv", "run memberships.npz", "baseline metrics", "run config"):
+        assert mine[key] == other[key], key
+
+
+def test_directory_without_a_run_is_started_only_with_a_configuration(whole: Path, tmp_path: Path, capsys):
+    assert main(resume(tmp_path / "none")) == 2
+    assert "holds no run to resume; give its directory, or --config to start one there" in capsys.readouterr().err
+    path = tmp_path / "run"
+    assert main(["run", *OPTIONS, "--rounds", str(ROUNDS), "--resume", str(path)]) == 0
+    assert same_but_saves(contents(path), contents(whole))
+
+
+def test_all_seeds_and_baselines_are_resumed(tmp_path: Path):
+    options = ["--seeds", "[0, 1]", "--checkpoint.every_seconds", "1000"]
+    assert main(start(tmp_path / "whole", *options, rounds=3)) == 0
+    path = tmp_path / "run"
+    child = in_child(start(path, *options, rounds=3))
+    wait_for(path / "seed-1" / "metrics.csv", "\n1,")
+    os.kill(child, signal.SIGKILL)
+    wait(child)
+    first = (path / "seed-0" / "checkpoint.pt").stat().st_mtime_ns
+    assert main(resume(path)) == 0
+    assert (path / "seed-0" / "checkpoint.pt").stat().st_mtime_ns == first
+    for seed in ("seed-0", "seed-1"):
+        assert same_but_saves(contents(path / seed), contents(tmp_path / "whole" / seed)), seed
+    summaries = [json.loads((run / "summary.json").read_text()) for run in (path, tmp_path / "whole")]
+    baselines = [without_clocks(summary.pop("baseline")) for summary in summaries]
+    assert baselines[0] == baselines[1]
+    assert without_clocks(summaries[0]) == without_clocks(summaries[1])

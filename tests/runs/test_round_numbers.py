@@ -1,0 +1,149 @@
+"""Rounds are 1 to T wherever people see them; schedules count completed ones; runs of the old numbering are refused."""
+
+import json
+import shutil
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from lightning.pytorch.loggers import CSVLogger
+from test_run import digits
+
+from lit_cfl.algorithms import FedAvg, FlexCFL
+from lit_cfl.cli.main import main
+from lit_cfl.data.shift import Shift
+from lit_cfl.datamodules import Digits
+from lit_cfl.datamodules.shift import Incremental, LabelDrift, SwapAll
+from lit_cfl.evaluation import EvaluationPlan
+from lit_cfl.runs.run import Watch, run
+from lit_cfl.storage.checkpoint import Checkpoint
+from lit_cfl.storage.csv_log import read_table
+from lit_cfl.tracking import Tracking
+
+ALL_TABLES = {"metrics.csv", "clusters.csv", "shift.csv", "migrations.csv"}
+
+
+def shifting(*shifts: Shift) -> Digits:
+    return Digits(num_clients=12, validation=0.1, rotations=[0, 90, 180, 270], shift=list(shifts))
+
+
+def rounds_in(table: Path) -> list[int]:
+    return sorted({row["round"] for row in read_table(table)})
+
+
+def test_every_file_row_and_step_of_a_run_counts_rounds_from_1(tmp_path: Path):
+    path, told = tmp_path / "run", []
+    tracking = Tracking(loggers=[partial(CSVLogger, tmp_path / "csv")], snapshots_every=1)
+    algorithm = FlexCFL(num_clusters=4, pretrain_scale=2)
+    experiment = digits(data=shifting(SwapAll(0.9)), algorithm=algorithm, rounds=4, tracking=tracking)
+    finished = run(experiment, path, Watch(row=lambda row: told.append(row["round"])))
+    assert {file.name for file in path.glob("*.csv")} == ALL_TABLES | {"clients.csv"}
+    for name in ("metrics.csv", "clusters.csv", "shift.csv"):
+        assert rounds_in(path / name) == [1, 2, 3, 4], name
+    assert {2, 3, 4} >= set(rounds_in(path / "migrations.csv")) > set()
+    assert [row["step"] for row in read_table(next((tmp_path / "csv").rglob("metrics.csv")))] == told == [1, 2, 3, 4]
+    with np.load(path / "memberships.npz") as memberships:
+        assert memberships["rounds"].tolist() == [1, 2, 3, 4]
+    assert [file.name for file in path.glob("snapshots/*")] == ["1.npz"]
+    content = Checkpoint(path).load()
+    assert content is not None
+    assert content["round"] == finished.summary["round"] == 4
+    assert [(r.number, r.index) for r in experiment] == [(1, 0), (2, 1), (3, 2), (4, 3)]
+
+
+def test_the_rounds_that_are_evaluated_and_kept_are_those_of_the_schedule(tmp_path: Path):
+    def kept(every: int, snapshots_every: int) -> tuple[list[int], list[int]]:
+        path = tmp_path / f"{every} {snapshots_every}"
+        tracking, evaluation = Tracking(snapshots_every=snapshots_every), EvaluationPlan(every=every)
+        run(digits(algorithm=FedAvg(), rounds=7, tracking=tracking, evaluation=evaluation), path)
+        with np.load(path / "memberships.npz") as memberships:
+            return rounds_in(path / "metrics.csv"), memberships["rounds"].tolist()
+
+    assert kept(1, 3) == ([1, 2, 3, 4, 5, 6, 7], [1, 4, 7])
+    assert kept(3, 3) == ([3, 6, 7], [3, 6, 7])
+    assert kept(2, 4) == ([2, 4, 6, 7], [2, 6, 7])
+
+
+@pytest.mark.parametrize(
+    ("shift", "rounds"),
+    [
+        (Incremental(rounds=(0, 2), shares=(0.5, 1.0)), [1, 3]),  # before the first round, and after two
+        (LabelDrift(start=2, duration=2), [3, 4]),
+        (LabelDrift(start=0), [1]),
+    ],
+)
+def test_options_of_a_shift_count_completed_rounds(shift: Shift, rounds: list[int], tmp_path: Path):
+    run(digits(data=shifting(shift), algorithm=FedAvg(), rounds=5), tmp_path / "run")
+    assert rounds_in(tmp_path / "run" / "shift.csv") == rounds
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A comparison of one algorithm, whose run directory is whole, too."""
+    path = tmp_path_factory.mktemp("whole") / "compared"
+    words = ["--config", "quickstart", "--rounds", "1", "--data.num_clients", "12", "--algorithms", "FedAvg"]
+    assert main(["compare", *words, "--seeds", "0", "--compare_dir", str(path), "--tracking.wandb", "disabled"]) == 0
+    return path
+
+
+def as_of_the_old_format(path: Path) -> None:
+    """What 0.1.0 wrote: no format in config.yaml, format 2 in the checkpoint, rounds from 0."""
+    for file in path.rglob("config.yaml"):
+        file.write_text(yaml.safe_dump({k: v for k, v in yaml.safe_load(file.read_text()).items() if k != "format"}))
+    for file in path.rglob("checkpoint.pt"):
+        torch.save(torch.load(file, weights_only=True) | {"format": 2, "round": 0}, file)
+    for file in path.rglob("summary.json"):
+        file.write_text(json.dumps(json.loads(file.read_text()) | {"round": 0}))
+
+
+@pytest.mark.parametrize("left", ["everything", "config.yaml and tables"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("run", "--resume", "RUN"),
+        ("run", "--resume", "RUN", "--rounds", "3"),
+        ("run", "--resume", "RUN", "--config", "quickstart"),
+        ("evaluate", "RUN"),
+        ("assign", "RUN", "--data.num_clients", "4"),
+        ("compare", "--resume", "COMPARED"),
+    ],
+    ids=" ".join,
+)
+def test_run_of_the_old_format_is_refused_with_the_version_that_reads_it(
+    command: tuple[str, ...], left: str, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    compared = tmp_path / "compared"
+    shutil.copytree(whole, compared)
+    as_of_the_old_format(compared)
+    places = {"RUN": compared / "FedAvg" / "seed-0", "COMPARED": compared}
+    if left != "everything":
+        (places["RUN"] / "checkpoint.pt").unlink()
+    before = {file: file.read_bytes() for file in compared.rglob("*") if file.is_file()}
+    assert main([str(places.get(word, word)) for word in command]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "config.yaml is of a run of Lit-CFL 0.1.0" in line
+    assert line.endswith("use 0.1.0")
+    assert {file: file.read_bytes() for file in before} == before
+
+
+def test_checkpoint_of_the_old_format_is_refused_beside_a_new_configuration(whole: Path, tmp_path: Path, capsys):
+    path = tmp_path / "run"
+    shutil.copytree(whole / "FedAvg" / "seed-0", path)
+    config = (path / "config.yaml").read_text()
+    as_of_the_old_format(path)
+    (path / "config.yaml").write_text(config)
+    assert main(["evaluate", str(path)]) == 2
+    assert "checkpoint.pt is of a run of Lit-CFL 0.1.0" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("old", [True, False])
+def test_recorded_configuration_of_either_format_begins_a_new_run(old: bool, whole: Path, tmp_path: Path):
+    path = tmp_path / "run"
+    shutil.copytree(whole / "FedAvg" / "seed-0", path)
+    if old:
+        as_of_the_old_format(path)
+    assert main(["run", "--config", str(path / "config.yaml"), "--run_dir", str(tmp_path / "again"), "--quiet"]) == 0
+    assert rounds_in(tmp_path / "again" / "metrics.csv") == [1]

@@ -1,0 +1,259 @@
+"""Whole runs on the digits: files, repeatability, baseline, seeds, evaluation of others, early stopping."""
+
+import json
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+
+from lit_cfl.algorithms import FedAvg, FedGroup
+from lit_cfl.datamodules import Digits
+from lit_cfl.early_stopping import StopRule
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.errors import InputError
+from lit_cfl.evaluation import EvaluationPlan
+from lit_cfl.experiment import Experiment
+from lit_cfl.local_work import Budget
+from lit_cfl.nets import MCLR
+from lit_cfl.runs.run import Watch, run
+from lit_cfl.storage.checkpoint import Checkpoint, state_from_dict
+from lit_cfl.storage.csv_log import read_table
+from lit_cfl.tasks import Classification
+from lit_cfl.tracking import Tracking
+
+
+def digits(**changes: object) -> Experiment:
+    settings: dict[str, object] = {
+        "data": Digits(num_clients=12, validation=0.1),
+        "task": lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1)),
+        "algorithm": FedGroup(num_clusters=4, pretrain_scale=2, pretrain=Budget(5)),
+        "rounds": 3,
+        "cohort_size": 5,
+        "seeds": [3],
+        "local": LocalTraining(1, 20),
+    }
+    return Experiment(**(settings | changes))
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("runs") / "digits"
+    run(digits(baseline=FedAvg()), path)
+    return path
+
+
+def without_clocks(path: Path) -> list[dict[str, object]]:
+    return [{k: v for k, v in row.items() if not k.startswith("time/")} for row in read_table(path / "metrics.csv")]
+
+
+def test_same_seed_gives_the_same_metrics(finished: Path, tmp_path: Path):
+    run(digits(baseline=FedAvg()), tmp_path / "again")
+    assert without_clocks(tmp_path / "again") == without_clocks(finished)
+    assert (tmp_path / "again" / "clients.csv").read_text() == (finished / "clients.csv").read_text()
+    run(digits(seeds=[4]), tmp_path / "other")
+    assert without_clocks(tmp_path / "other") != without_clocks(finished)
+
+
+def test_baseline_is_the_run_that_it_would_be_alone(finished: Path, tmp_path: Path):
+    run(digits(algorithm=FedAvg()), tmp_path / "alone")
+    assert without_clocks(tmp_path / "alone") == without_clocks(finished / "baseline")
+
+
+def test_weighted_accuracy_is_the_one_of_the_clients_file(finished: Path):
+    clients, last = read_table(finished / "clients.csv"), read_table(finished / "metrics.csv")[-1]
+    scored = [row for row in clients if row["accuracy"] is not None]
+    correct = sum(round(row["accuracy"] * row["n_test"]) for row in scored)
+    assert correct / sum(row["n_test"] for row in scored) == last["test/weighted_accuracy"]
+    assert len(scored) == last["clients/evaluated"]
+
+
+def test_cluster_rows_add_up_to_the_clients_evaluated(finished: Path):
+    metrics, clusters = read_table(finished / "metrics.csv"), read_table(finished / "clusters.csv")
+    for row in metrics:
+        mine = [c for c in clusters if c["round"] == row["round"]]
+        assert sum(c["size"] for c in mine) == row["clients/evaluated"]
+        assert len(mine) == row["clusters/count"]
+        correct = sum(c["accuracy"] * c["n_test"] for c in mine)
+        assert correct / sum(c["n_test"] for c in mine) == pytest.approx(row["test/weighted_accuracy"])
+
+
+def test_configuration_holds_plan_and_options(finished: Path):
+    config = yaml.safe_load((finished / "config.yaml").read_text())
+    assert config["plan"]["engine"] == "stacked"
+    assert config["algorithm"]["init_args"]["pretrain"] == {"length": 5, "unit": "epochs", "batch_size": None}
+    assert yaml.safe_load((finished / "baseline" / "config.yaml").read_text())["algorithm"]["class_path"].endswith(
+        "FedAvg"
+    )
+
+
+def test_checkpoint_holds_the_last_state_and_is_plain_data(finished: Path):
+    content = Checkpoint(finished).load()
+    state = state_from_dict(FedGroup.state_type, content["state"])
+    assert content["round"] == 3
+    members = np.load(finished / "memberships.npz")["cluster"][-1]
+    assert state.index.tolist() == members.tolist()
+
+
+def test_memberships_and_snapshot_agree_with_the_clients_file(finished: Path):
+    arrays, snapshot = np.load(finished / "memberships.npz"), np.load(finished / "snapshots" / "1.npz")
+    clients = read_table(finished / "clients.csv")
+    assert arrays["rounds"].tolist() == [1, 3]
+    assert [-1 if row["cluster"] is None else row["cluster"] for row in clients] == arrays["cluster"][-1].tolist()
+    assert [row["true_cluster"] for row in clients] == arrays["true_cluster"].tolist()
+    assert snapshot["similarity"].shape == (8, 8)
+    assert snapshot["projection"].shape == (8, 2)
+    assert np.allclose(snapshot["similarity"].diagonal(), 1, atol=1e-3)
+
+
+def test_summary_is_the_last_row_and_the_best_covered_accuracy(finished: Path):
+    summary, rows = (
+        json.loads((finished / "baseline" / "summary.json").read_text()),
+        read_table(finished / "baseline" / "metrics.csv"),
+    )
+    assert summary["test/weighted_accuracy"] == rows[-1]["test/weighted_accuracy"]
+    assert summary["test/max_weighted_accuracy"] == max(row["test/weighted_accuracy"] for row in rows)
+
+
+def test_best_accuracy_counts_only_rounds_that_cover_everybody(tmp_path: Path):
+    seen = run(digits(rounds=1), tmp_path / "partial").summary
+    assert seen["clusters/unobserved"] > 0
+    assert seen["test/max_weighted_accuracy"] is None
+
+
+def test_others_are_placed_for_scoring_only(tmp_path: Path):
+    assigned = run(digits(rounds=1), tmp_path / "assigned").summary
+    everyone = run(digits(rounds=1, evaluation=EvaluationPlan(clients="all")), tmp_path / "all").summary
+    assert everyone["clients/evaluated"] == 12 > assigned["clients/evaluated"]
+    for column in ("traffic/models_up", "clusters/unobserved", "train/loss"):
+        assert everyone[column] == assigned[column]
+
+
+def test_a_sample_of_the_clients_may_be_scored(tmp_path: Path):
+    summary = run(digits(algorithm=FedAvg(), evaluation=EvaluationPlan(clients=5)), tmp_path / "five").summary
+    assert summary["clients/evaluated"] == 5
+    assert summary["test/max_weighted_accuracy"] is None  # the papers' score is over all clients
+
+
+def test_evaluation_every_other_round_still_has_the_last(tmp_path: Path):
+    run(digits(rounds=4, evaluation=EvaluationPlan(every=3)), tmp_path / "run")
+    rows = read_table(tmp_path / "run" / "metrics.csv")
+    assert [row["round"] for row in rows] == [3, 4]
+    whole = run(digits(rounds=4), tmp_path / "whole").summary
+    assert rows[-1]["traffic/models_up"] == whole["traffic/models_up"]
+    assert rows[-1]["test/weighted_accuracy"] == whole["test/weighted_accuracy"]
+
+
+def test_several_seeds_are_whole_runs_and_their_means(tmp_path: Path):
+    result = run(digits(seeds=[3, 4], baseline=FedAvg()), tmp_path / "two")
+    parts = [json.loads((tmp_path / "two" / f"seed-{s}" / "summary.json").read_text()) for s in (3, 4)]
+    mean = json.loads((tmp_path / "two" / "summary.json").read_text())
+    assert mean["test/weighted_accuracy"] == pytest.approx(sum(p["test/weighted_accuracy"] for p in parts) / 2)
+    assert result.baseline is not None
+    assert (tmp_path / "two" / "seed-4" / "baseline" / "metrics.csv").exists()
+    alone = run(digits(seeds=[4]), tmp_path / "alone").summary
+    assert alone["test/weighted_accuracy"] == parts[1]["test/weighted_accuracy"]
+
+
+def test_newcomers_join_after_training_and_are_scored(tmp_path: Path):
+    summary = run(digits(data=Digits(12, newcomers=0.25)), tmp_path / "run").summary
+    rows = read_table(tmp_path / "run" / "clients.csv")
+    held_out = [row for row in rows if row["newcomer"]]
+    assert len(held_out) == 3
+    assert all(row["cluster"] is not None and row["accuracy"] is not None for row in held_out)
+    assert 0 < summary["test/newcomers_accuracy"] <= 1
+    members = np.load(tmp_path / "run" / "memberships.npz")["cluster"][-1]
+    assert all(members[row["client"]] == -1 for row in held_out)
+
+
+def test_run_stops_when_validation_no_longer_improves(tmp_path: Path):
+    frozen = lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.0))  # noqa: E731
+    stop, reasons = StopRule(patience=2), []
+    result = run(
+        digits(algorithm=FedAvg(), task=frozen, rounds=30, stop=stop), tmp_path / "run", Watch(ended=reasons.append)
+    )
+    assert len(read_table(tmp_path / "run" / "metrics.csv")) == 3
+    assert reasons == [result.summary["stopped"]]
+    assert "has not improved in 2 evaluations" in reasons[0]
+
+
+def test_stopping_by_validation_without_validation_data_is_refused(tmp_path: Path):
+    with pytest.raises(InputError, match="no validation part"):
+        run(digits(data=Digits(12, validation=0.0), stop=StopRule()), tmp_path / "run")
+
+
+def test_used_directory_is_refused_and_left_as_it_is(finished: Path):
+    before = (finished / "metrics.csv").read_bytes()
+    with pytest.raises(InputError, match="already holds a run"):
+        run(digits(), finished)
+    assert (finished / "metrics.csv").read_bytes() == before
+
+
+def test_net_that_does_not_fit_the_data_is_refused(tmp_path: Path):
+    wrong = lambda: Classification(MCLR([1, 9, 9], 10))  # noqa: E731
+    with pytest.raises(InputError, match=r"inputs of shape \(1, 8, 8\), 10 labels"):
+        run(digits(task=wrong), tmp_path / "run")
+    few = lambda: Classification(MCLR([1, 8, 8], 2))  # noqa: E731
+    with pytest.raises(InputError, match="10 labels"):
+        run(digits(task=few), tmp_path / "run")
+
+
+def test_losses_that_are_a_mean_are_refused(tmp_path: Path):
+    class Mean(Classification):
+        def losses(self, batch):
+            return super().losses(batch).mean()
+
+        def outcomes(self, batch):
+            return self.losses(batch), super().outcomes(batch)[1]
+
+    with pytest.raises(InputError, match="one number per example"):
+        run(digits(task=lambda: Mean(MCLR([1, 8, 8], 10))), tmp_path / "run")
+
+
+def test_client_without_training_data_is_refused(tmp_path: Path):
+    with pytest.raises(InputError, match="has no training data"):
+        run(digits(data=_WithEmptyClient(12)), tmp_path / "run")
+
+
+class _WithEmptyClient(Digits):
+    def divide(self, examples, rng):
+        division = super().divide(examples, rng)
+        last = torch.arange(len(division.train)) == len(division.train) - 1
+        return replace(division, train=division.train.first(torch.where(last, 0, division.train.sizes)))
+
+
+def test_unknown_true_clusters_leave_agreement_blank(tmp_path: Path):
+    class Unknown(Digits):
+        def divide(self, examples, rng):
+            division = super().divide(examples, rng)
+            return replace(division, true_clusters=torch.full_like(division.true_clusters, -1))
+
+    summary = run(digits(data=Unknown(12)), tmp_path / "run").summary
+    assert summary["clusters/ari"] is None
+    assert summary["clusters/silhouette"] is not None
+
+
+def test_any_lightning_logger_gets_the_rows(tmp_path: Path):
+    loggers = [partial(CSVLogger, tmp_path / "csv"), partial(TensorBoardLogger, tmp_path / "tb")]
+    run(digits(tracking=Tracking(loggers=loggers), baseline=FedAvg()), tmp_path / "run")
+    logged = read_table(next((tmp_path / "csv").rglob("version_0/metrics.csv")))
+    own = read_table(tmp_path / "run" / "metrics.csv")
+    assert [row["test/loss"] for row in logged] == [row["test/loss"] for row in own]
+    assert len(list((tmp_path / "csv").rglob("metrics.csv"))) == 2  # the baseline has its own
+
+
+def test_iterating_an_experiment_steps_by_hand_and_writes_nothing(finished: Path, tmp_path: Path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    losses = [r.info.loss for r in digits()]
+    assert losses == [row["train/loss"] for row in read_table(finished / "metrics.csv")]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_recorded_plan_is_used_again(tmp_path: Path):
+    experiment = digits()
+    plan = replace(experiment.prepare(3).engine.plan, rows_mib=77)
+    assert replace(experiment, plan=plan).prepare(3).engine.plan == plan

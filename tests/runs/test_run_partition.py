@@ -1,0 +1,166 @@
+"""Runs with a partition or data from elsewhere: resumed in another folder, and after the files are gone."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hub import fresh_caches, write_images
+
+from lit_cfl import load_run
+from lit_cfl.cli.main import main
+from lit_cfl.config.files import with_absolute_paths
+from lit_cfl.data.partition_file import partition_hash
+from lit_cfl.errors import InputError
+from lit_cfl.storage.csv_log import read_table
+
+CONFIG = {
+    "data": {"class_path": "Digits", "init_args": {"num_clients": 6}},
+    "task": {
+        "class_path": "Classification",
+        "init_args": {"net": "MCLR", "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}}},
+    },
+    "algorithm": "FedAvg",
+    "rounds": 2,
+    "cohort_size": 3,
+}
+MNIST = {
+    "class_path": "MNIST",
+    "init_args": {"source": "pictures", "partition": {"class_path": "IID", "init_args": {"num_clients": 3}}},
+}
+
+
+@pytest.fixture(autouse=True)
+def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fresh_caches(tmp_path, monkeypatch)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+
+def lit_cfl(*words: object) -> None:
+    assert main([str(word) for word in words]) == 0
+
+
+def run(path: str | Path, *options: object, **changes: Any) -> Path:
+    """A run of the configuration with these changes, into a folder given from here."""
+    Path("own.yaml").write_text(yaml.safe_dump(CONFIG | changes))
+    lit_cfl("run", "--config", "own.yaml", "--run_dir", path, *options)
+    return Path(path).absolute()
+
+
+def option(path: Path, name: str) -> Any:
+    return yaml.safe_load((path / "config.yaml").read_text())["data"]["init_args"][name]
+
+
+def rows(path: Path) -> list[dict[str, Any]]:
+    return [{k: v for k, v in row.items() if "time/" not in k} for row in read_table(path / "metrics.csv")]
+
+
+def used(path: Path) -> str:
+    return partition_hash(load_run(path).data)
+
+
+@pytest.mark.parametrize("given", ["first", "first/partition.npz"])
+def test_partition_is_taken_from_a_run_directory_or_its_file(given: str):
+    first = run("first")
+    again = run("again", "--data.partition_file", given, "--seed", "5", "--data.num_clients", "2")
+    assert used(again) == used(first)
+    assert load_run(again).data.num_clients == 6
+
+
+def test_folder_that_is_no_run_names_the_file_that_is_missing(capsys: pytest.CaptureFixture[str]):
+    Path("own.yaml").write_text(yaml.safe_dump(CONFIG))
+    Path("empty").mkdir()
+    assert main(["run", "--config", "own.yaml", "--data.partition_file", "empty"]) == 2
+    assert "there is no partition file empty/partition.npz; a run saves its own" in capsys.readouterr().err
+
+
+def test_run_whose_partition_file_is_gone_resumes_and_is_scored(capsys: pytest.CaptureFixture[str]):
+    first = run("first", data={"class_path": "Digits", "init_args": {"num_clients": 5, "newcomers": 0.2}})
+    whole = run("whole", "--data.partition_file", "first")
+    half = run("half", "--data.partition_file", "first", "--rounds", "1")
+    shutil.rmtree(first)
+    lit_cfl("run", "--resume", half, "--rounds", "2")
+    assert rows(half) == rows(whole)
+    assert (half / "partition.npz").read_bytes() == (whole / "partition.npz").read_bytes()
+    capsys.readouterr()
+    lit_cfl("evaluate", half)
+    assert "test" in capsys.readouterr().out
+    assert load_run(half).data.num_clients == 5  # not the six of the configuration
+
+
+def test_other_clients_are_scored_whatever_partition_the_run_had(monkeypatch: pytest.MonkeyPatch):
+    run("first")
+    again = run("again", "--data.partition_file", "first")
+    seen: list[int] = []
+    from lit_cfl.runs.load_run import SavedRun
+
+    assign = SavedRun.assign
+    monkeypatch.setattr(SavedRun, "assign", lambda run, data: seen.append(data.num_clients) or assign(run, data))
+    lit_cfl("evaluate", again, "--data.num_clients", "9")
+    lit_cfl("assign", again, "--data.num_clients", "4")
+    lit_cfl("evaluate", again, "--data.partition_file", "first", "--data.num_clients", "4")
+    assert seen == [9, 4, 6]
+
+
+@pytest.mark.parametrize("data", [MNIST, {"class_path": "Hybrid", "init_args": {"parts": [MNIST, MNIST]}}])
+def test_run_goes_on_in_another_folder(data: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    write_images(Path("pictures"), 60, 30)
+    whole, half = run("whole", data=data), run("half", "--rounds", "1", data=data)
+    (tmp_path / "there").mkdir()
+    monkeypatch.chdir(tmp_path / "there")
+    fresh_caches(tmp_path / "there", monkeypatch)  # that of `datasets` would know the folder by its name alone
+    lit_cfl("run", "--resume", "../here/half", "--rounds", "2")
+    assert rows(half) == rows(whole)
+    assert used(half) == used(whole)
+    lit_cfl("run", "--config", half / "config.yaml", "--run_dir", "again")
+    assert rows(Path("again")) == rows(whole)
+
+
+def test_run_goes_on_in_its_own_folder_with_the_file_that_it_began_with():
+    write_images(Path("pictures"), 60, 30)
+    first = run("first", data=MNIST)
+    half = run("half", "--data.partition_file", "first", "--rounds", "1", data=MNIST)
+    shutil.rmtree(first)
+    lit_cfl("run", "--resume", half, "--config", "own.yaml", "--data.partition_file", "first", "--rounds", "2")
+    assert len(rows(half)) == 2
+
+
+def test_paths_of_a_configuration_are_recorded_whole(tmp_path: Path):
+    write_images(Path("pictures"), 60, 30)
+    run("first", data=MNIST)
+    again = run("again", "--data.partition_file", "first", data=MNIST)
+    assert option(again, "source") == str(tmp_path / "here" / "pictures")
+    assert option(again, "partition_file") == str(tmp_path / "here" / "first")
+
+
+def test_ids_of_the_hub_and_other_words_stay_as_they_are(tmp_path: Path):
+    Path("pictures").mkdir()
+    part = {"source": "pictures", "labels": "pictures"}
+    data = {
+        "source": "ylecun/mnist",
+        "embeddings": "vectors.txt",
+        "partition_file": None,
+        "parts": [{"init_args": part}],
+    }
+    here = tmp_path / "here"
+    assert with_absolute_paths(data) == {
+        "source": "ylecun/mnist",
+        "embeddings": f"{here}/vectors.txt",
+        "partition_file": None,
+        "parts": [{"init_args": {"source": f"{here}/pictures", "labels": "pictures"}}],
+    }
+    assert with_absolute_paths({"source": "~/x", "embeddings": "~/x"}) == {
+        "source": "~/x",
+        "embeddings": f"{Path.home()}/x",
+    }
+
+
+def test_run_directory_of_several_seeds_is_no_partition(capsys: pytest.CaptureFixture[str]):
+    run("first", "--seeds", "[0, 1]", "--rounds", "1")
+    with pytest.raises(InputError, match="give one of its seeds: seed-0, seed-1"):
+        load_run("first")
+    assert main(["run", "--config", "own.yaml", "--data.partition_file", "first"]) == 2
+    assert "no partition file first/partition.npz" in capsys.readouterr().err
+    assert used(run("again", "--data.partition_file", "first/seed-1")) == used(Path("first/seed-1"))

@@ -1,0 +1,58 @@
+"""What a run carries from round to round, and its checkpoints with it."""
+
+from typing import Any
+
+import pytest
+import torch
+from conftest import ids
+
+from lit_cfl.algorithms.base import Info
+from lit_cfl.data.shift import Moves
+from lit_cfl.rounds import Round, Traffic
+from lit_cfl.runs.run_totals import Carried, due
+
+
+def moves(*examples: int) -> Moves:
+    """A shift of as many clients, each with so many examples."""
+    nobody = torch.full((len(examples),), -1)
+    return Moves("swap", torch.arange(len(examples)), nobody, ids(*examples), nobody, nobody)
+
+
+def after(*moved: Moves, skipped: int = 0) -> Round:
+    nothing: Any = None  # state and data are not looked at
+    return Round(0, nothing, Info(skipped=skipped), nothing, Traffic(), moved)
+
+
+def test_what_shifted_and_who_was_skipped_is_counted_over_rounds_and_shifts_and_then_anew():
+    carried = Carried()
+    carried.count(after(moves(3, 4), moves(5), skipped=2))
+    carried.count(after(moves(10), skipped=1))
+    assert carried.row(shifting=True) == {
+        "clients/skipped": 3,
+        "clusters/silhouette": None,
+        "shift/clients": 4,
+        "shift/examples": 22,
+    }
+    assert carried.row(shifting=False) == {"clients/skipped": 0, "clusters/silhouette": None}
+
+
+def test_a_checkpoint_holds_what_was_carried_then():
+    carried = Carried(
+        members=ids(0, 1), memberships={0: ids(0, 1)}, best={"mae": 0.5}, silhouette=0.25, skipped=3, compared=7
+    )
+    content = carried.content()
+    carried.memberships[10] = ids(1, 1)
+    carried.best["mae"] = 0.25
+    carried.count(after(moves(1)))
+    restored = Carried.restored(content | {"round": 7})
+    assert list(restored.memberships) == [0]
+    assert (restored.best, restored.silhouette, restored.skipped, restored.compared) == ({"mae": 0.5}, 0.25, 3, 7)
+    assert restored.shifted == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("round", "last", "expected"),
+    [(1, None, True), (8, None, True), (10, 1, False), (11, 1, True), (11, 10, True), (20, 11, False), (26, 11, True)],
+)
+def test_every_stretch_of_rounds_has_its_first_evaluation(round: int, last: int | None, expected: bool):
+    assert due(round, last, 10) is expected

@@ -1,0 +1,131 @@
+"""When a run ends early."""
+
+import re
+
+import pytest
+
+from lit_cfl.early_stopping import StopRule, require_choosable
+from lit_cfl.errors import InputError
+from lit_cfl.metric_names import CHOOSABLE
+from lit_cfl.scores import CLASSIFIER, Score
+
+ACCURACY = "val/weighted_accuracy"
+
+
+def history(*values: float | None, metric: str = ACCURACY) -> list[dict[str, float | None]]:
+    return [{"round": number, metric: value} for number, value in enumerate(values)]
+
+
+def stops_at(rule: StopRule, rows: list[dict[str, float | None]]) -> int | None:
+    """The number of rows after which the rule stops first."""
+    return next((n for n in range(len(rows) + 1) if rule.reason(rows[:n], seconds=0)), None)
+
+
+def test_rule_without_conditions_never_stops():
+    assert StopRule().reason(history(0.9, 0.1, 0.1, 0.1), seconds=1e9) is None
+
+
+def test_patience_counts_evaluations_since_the_best():
+    assert stops_at(StopRule(patience=2), history(0.5, 0.6, 0.55, 0.59, 0.7)) == 4
+
+
+def test_better_value_starts_patience_anew():
+    assert stops_at(StopRule(patience=2), history(0.5, 0.4, 0.6, 0.5, 0.7, 0.6, 0.6)) == 7
+
+
+def test_equal_value_is_not_better():
+    assert stops_at(StopRule(patience=2), history(0.6, 0.6, 0.6)) == 3
+
+
+def test_patience_of_one_stops_at_the_first_step_back():
+    assert stops_at(StopRule(patience=1), history(0.5, 0.6, 0.5)) == 3
+
+
+def test_lower_is_better_for_a_loss():
+    rule = StopRule("val/loss", patience=2)
+    assert stops_at(rule, history(3.0, 2.0, 1.0, metric="val/loss")) is None
+    assert stops_at(rule, history(1.0, 2.0, 3.0, metric="val/loss")) == 3
+    assert stops_at(StopRule("train/loss", patience=1), history(1.0, 2.0, metric="train/loss")) == 2
+
+
+def test_a_score_is_followed_in_its_own_direction():
+    errors, gains = (Score("mae", higher_is_better=False),), (Score("mae"),)
+    rows = history(3.0, 2.0, 2.5, 2.0, metric="val/weighted_mae")
+    rule = StopRule(patience=2)  # of the task's first score
+
+    def stops(scores: tuple[Score, ...], rule: StopRule = rule) -> int | None:
+        return next((n for n in range(len(rows) + 1) if rule.reason(rows[:n], 0, scores)), None)
+
+    assert (stops(errors), stops(gains)) == (4, 3)
+    assert (stops(errors, StopRule(target=2.0)), stops(gains, StopRule(target=2.0))) == (2, 1)
+
+
+def test_the_metric_of_another_task_is_refused_with_those_there_are():
+    message = (
+        r"'val/weighted_accuracy' is no metric to choose by .*There are: val/weighted_mae, .*val/global_mae, train"
+    )
+    with pytest.raises(InputError, match=message):
+        StopRule("val/weighted_accuracy").metric_of((Score("mae", higher_is_better=False),))
+
+
+def test_rounds_without_the_metric_are_not_counted():
+    rows = history(0.6, None, None, 0.5, None, 0.5)
+    assert stops_at(StopRule(patience=2), rows) == 6
+
+
+def test_a_metric_that_the_run_does_not_report_is_refused():
+    with pytest.raises(InputError, match="'val/global_accuracy', which this algorithm and data do not report"):
+        StopRule("val/global_accuracy", patience=2).reason([{"round": 0, "val/global_accuracy": None}], 0)
+
+
+def test_target_stops_once_it_is_reached():
+    assert stops_at(StopRule(target=0.8), history(0.7, 0.79, 0.8)) == 3
+
+
+def test_target_of_a_loss_is_reached_from_above():
+    assert stops_at(StopRule("val/loss", target=0.5), history(0.9, 0.6, 0.4, metric="val/loss")) == 3
+
+
+def test_target_of_zero_is_a_target():
+    assert stops_at(StopRule("train/loss", target=0.0), history(0.1, 0.0, metric="train/loss")) == 2
+
+
+def test_time_is_up_after_the_minutes():
+    rule = StopRule(max_minutes=1.5)
+    assert rule.reason(history(0.5), seconds=89.9) is None
+    assert rule.reason(history(0.5), seconds=90.0) == "1.5 minutes are over"
+
+
+def test_reason_says_what_happened():
+    assert StopRule(target=0.8).reason(history(0.9), 0) == "val/weighted_accuracy reached 0.8"
+    expected = "val/weighted_accuracy has not improved in 1 evaluations"
+    assert StopRule(patience=1).reason(history(0.9, 0.8), 0) == expected
+
+
+def test_test_data_cannot_choose():
+    with pytest.raises(InputError, match=r"'test/loss' cannot choose anything.*use val/loss"):
+        StopRule("test/loss")
+
+
+def test_misspelt_metric_is_refused_with_the_nearest():
+    with pytest.raises(
+        InputError, match=re.escape("'val/wieghted_accuracy' is no metric to choose by (did you mean val/weighted")
+    ):
+        StopRule("val/wieghted_accuracy").metric_of(CLASSIFIER)
+
+
+@pytest.mark.parametrize("metric", ["round", "clusters/ari", "time/elapsed_seconds", ""])
+def test_other_columns_cannot_choose(metric: str):
+    with pytest.raises(InputError, match=r"val/weighted_accuracy, .*train/loss"):
+        require_choosable(metric)
+
+
+def test_no_test_metric_is_among_the_choosable():
+    assert {"val/weighted_accuracy", "val/loss", "train/loss"} <= set(CHOOSABLE)
+    assert not [metric for metric in CHOOSABLE if "test" in metric]
+
+
+@pytest.mark.parametrize("patience", [0, -3])
+def test_patience_below_one_is_refused(patience: int):
+    with pytest.raises(InputError, match=f"stop.patience is {patience}; it must be 1 or more, or null"):
+        StopRule(patience=patience)

@@ -1,0 +1,246 @@
+"""What a run writes: checkpoints, and the files of its directory."""
+
+import errno
+import json
+import os
+import pickle
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from torch import Tensor
+
+from lit_cfl.errors import InputError
+from lit_cfl.metric_names import CLIENTS, CLUSTERS, METRICS
+from lit_cfl.runs.run_directory import RunDirectory, default_run_directory
+from lit_cfl.storage import checkpoint
+from lit_cfl.storage.atomic_writes import write_json
+from lit_cfl.storage.csv_log import read_table
+from lit_cfl.storage.lock import locked
+
+
+@dataclass(frozen=True, eq=False)
+class SomeState:
+    models: Tensor
+    personal: dict[int, Tensor]
+    splits: list[Tensor]
+    phase: str
+    count: int
+    gap: float
+
+
+def some_state(models: Tensor) -> SomeState:
+    personal = {7: torch.tensor([1.5]), 2: torch.empty(0)}
+    return SomeState(models, personal, [torch.tensor([3, 1]), torch.tensor([True])], "warm", 4, 1 / 3)
+
+
+def new_directory(path: Path, config: dict[str, object] | None = None, columns: tuple[str, ...] = ()) -> RunDirectory:
+    path.mkdir(parents=True, exist_ok=True)
+    directory = RunDirectory(path, columns)
+    directory.create(config or {})
+    return directory
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+# Checkpoints
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt])
+def test_failing_write_leaves_the_old_file_and_nothing_else(error: type[BaseException], tmp_path: Path):
+    def write_half(file: IO[bytes]) -> None:
+        file.write(b"half of the new conte")
+        raise error
+
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with pytest.raises(error):
+        checkpoint.write_atomically(path, write_half)
+    assert path.read_bytes() == b"old"
+    assert names(tmp_path) == ["file"]
+
+
+def test_failing_write_leaves_no_file_where_there_was_none(tmp_path: Path):
+    with pytest.raises(TypeError):
+        checkpoint.write_atomically(tmp_path / "file", lambda file: file.write(None))
+    assert names(tmp_path) == []
+
+
+def test_written_file_replaces_the_old_one(tmp_path: Path):
+    (tmp_path / "file").write_bytes(b"something old and long")
+    checkpoint.write_atomically(tmp_path / "file", lambda file: file.write(b"new"))
+    assert (tmp_path / "file").read_bytes() == b"new"
+    assert names(tmp_path) == ["file"]
+
+
+def test_state_survives_saving(tmp_path: Path):
+    before = some_state(torch.tensor([[0.1, 2.0], [float("nan"), -0.0]], dtype=torch.float64))
+    checkpoint.Checkpoint(tmp_path).save({"round": 3}, checkpoint.state_to_dict(before))
+    content = checkpoint.Checkpoint(tmp_path).load()
+    after = checkpoint.state_from_dict(SomeState, content["state"])
+    assert content["round"] == 3
+    torch.testing.assert_close(after.models, before.models, rtol=0, atol=0, equal_nan=True)
+    assert {key: value.tolist() for key, value in after.personal.items()} == {7: [1.5], 2: []}
+    assert list(after.personal) == [7, 2]
+    assert [value.tolist() for value in after.splits] == [[3, 1], [True]]
+    assert (after.phase, after.count, after.gap) == ("warm", 4, 1 / 3)
+
+
+def test_view_is_saved_without_the_rest_of_its_storage(tmp_path: Path):
+    whole = torch.zeros(1000, 1000)  # 4 MB
+    state = SomeState(whole[3:4], {5: whole[0]}, [whole[:, 2]], "cold", 0, 0.0)
+    checkpoint.Checkpoint(tmp_path).save({"round": 0}, checkpoint.state_to_dict(state))
+    assert (tmp_path / "checkpoint.pt").stat().st_size < 20_000
+
+
+def test_saved_state_does_not_change_the_one_in_memory():
+    whole = torch.arange(6.0)
+    state = some_state(whole[:2])
+    values = checkpoint.state_to_dict(state)
+    values["models"].fill_(9)
+    assert whole.tolist() == [0, 1, 2, 3, 4, 5]
+
+
+def test_file_with_code_is_not_loaded(tmp_path: Path):
+    ran = tmp_path / "ran"
+
+    class Trap:
+        def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+            return os.mkdir, (str(ran),)
+
+    for save in (torch.save, lambda content, path: path.write_bytes(pickle.dumps(content, protocol=2))):
+        save({"format": 3, "state": Trap()}, tmp_path / "checkpoint.pt")
+        with pytest.raises(
+            InputError, match=r"checkpoint\.pt cannot be read: it is truncated, damaged, or no file of Lit-CFL"
+        ):
+            checkpoint.Checkpoint(tmp_path).load()
+    assert not ran.exists()
+
+
+# The run's directory
+
+
+def test_new_directory_says_what_the_run_is(tmp_path: Path):
+    path = tmp_path / "deep" / "run"
+    new_directory(path, {"name": "mine", "seeds": [1, 2]})
+    assert names(path) == ["clusters.csv", "config.yaml", "environment.json", "metrics.csv"]
+    assert yaml.safe_load((path / "config.yaml").read_text()) == {
+        "format": checkpoint.FORMAT,
+        "name": "mine",
+        "seeds": [1, 2],
+    }
+    assert json.loads((path / "environment.json").read_text())["packages"]["torch"]
+
+
+def test_header_names_all_columns(tmp_path: Path):
+    new_directory(tmp_path, {}, ("cfl/gap",))
+    assert (tmp_path / "metrics.csv").read_text() == ",".join([*METRICS, "cfl/gap"]) + "\n"
+    assert (tmp_path / "clusters.csv").read_text() == ",".join(CLUSTERS) + "\n"
+
+
+def test_nan_and_missing_values_are_blank(tmp_path: Path):
+    directory = new_directory(tmp_path)
+    written = directory.add_row({"round": 0, "val/loss": float("nan"), "train/loss": np.float64("nan")})
+    assert (tmp_path / "metrics.csv").read_text().split("\n")[1] == "0" + "," * (len(METRICS) - 1)
+    assert written == {column: 0 if column == "round" else None for column in METRICS}
+    assert read_table(tmp_path / "metrics.csv") == directory.rows == [written]
+
+
+def test_numbers_are_read_back_exactly(tmp_path: Path):
+    directory = new_directory(tmp_path, {}, ("score",))
+    values = [1 / 3, 0.1 + 0.2, 1e-300, -2 / 7, 1.0, float("inf"), 5e-324, 123456789.123456789]
+    for number, value in enumerate(values):
+        directory.add_row({"round": number, "score": value})
+    table = read_table(tmp_path / "metrics.csv")
+    assert [row["score"] for row in table] == values
+    assert [row["round"] for row in table] == list(range(len(values)))
+    assert isinstance(table[0]["round"], int)
+    assert isinstance(table[4]["score"], float)
+
+
+def test_unknown_column_is_refused_and_not_written(tmp_path: Path):
+    directory = new_directory(tmp_path, {}, ("score",))
+    with pytest.raises(KeyError, match="'scoer'"):
+        directory.add_row({"round": 0, "scoer": 1.0})
+    assert directory.rows == read_table(tmp_path / "metrics.csv") == []
+
+
+def test_clusters_are_appended(tmp_path: Path):
+    directory = new_directory(tmp_path)
+    directory.clusters.append([{"round": 0, "cluster": 1, "size": 3, "accuracy": 2 / 3, "u": float("nan")}])
+    directory.clusters.append([{"round": 1, "cluster": 0, "size": 5}, {"round": 1, "cluster": 1, "parent": 0}])
+    table = read_table(tmp_path / "clusters.csv")
+    assert [(row["round"], row["cluster"], row["size"], row["parent"]) for row in table] == [
+        (0, 1, 3, None),
+        (1, 0, 5, None),
+        (1, 1, None, 0),
+    ]
+    assert (table[0]["accuracy"], table[0]["u"]) == (2 / 3, None)
+
+
+def test_clients_are_written_whole_each_time(tmp_path: Path):
+    directory = new_directory(tmp_path)
+    directory.write_clients([[0, 1, 1, 5, 0, 2, 0.5, 0.1, 0], [1, 0, 0, 5, 0, 2, 1.0, 0.2, 0]])
+    directory.write_clients([[4, None, 2, 9, 0, 0, float("nan"), None, 1]])
+    expected = dict(zip(CLIENTS, [4, None, 2, 9, 0, 0, None, None, 1], strict=True))
+    assert read_table(tmp_path / "clients.csv") == [expected]
+    assert not [name for name in names(tmp_path) if name.endswith(".tmp")]
+
+
+def test_arrays_are_read_back(tmp_path: Path):
+    directory = new_directory(tmp_path)
+    directory.write_arrays("snapshots/round-3.npz", {"a": np.array([3, 1]), "b": np.eye(2, dtype=np.float16)})
+    with np.load(tmp_path / "snapshots" / "round-3.npz") as found:
+        assert found["a"].tolist() == [3, 1]
+        assert (found["b"].tolist(), found["b"].dtype) == ([[1, 0], [0, 1]], np.float16)
+
+
+def test_used_directory_is_refused_and_left_alone(tmp_path: Path):
+    new_directory(tmp_path, {"name": "first"}).add_row({"round": 0})
+    before = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    with pytest.raises(InputError, match=rf"{tmp_path} already holds a run; choose another --run_dir"):
+        new_directory(tmp_path, {"name": "second"})
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("below", ["", "run"])
+def test_file_in_the_way_is_refused(below: str, tmp_path: Path):
+    (tmp_path / "taken").write_text("a note")
+    with pytest.raises(InputError, match=r"taken.* cannot be written \(.*\); choose another --run_dir"):
+        locked(tmp_path / "taken" / below).__enter__()
+    assert (tmp_path / "taken").read_text() == "a note"
+
+
+def test_directory_that_cannot_be_cleared_away_hides_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def full(path: Path, missing_ok: bool = False) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(Path, "unlink", full)
+    with pytest.raises(InputError, match="the reason"), locked(tmp_path / "run"):
+        raise InputError("the reason")
+
+
+def test_default_directory_is_one_that_is_not_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    class Noon:
+        @staticmethod
+        def now() -> datetime:
+            return datetime(2026, 3, 9, 12)
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lit_cfl.runs.run_directory.datetime", Noon)
+    for expected in ("fed-20260309-120000", "fed-20260309-120000-2", "fed-20260309-120000-3"):
+        path = default_run_directory("fed")
+        assert path == Path("runs", expected)
+        path.mkdir(parents=True)
+
+
+def test_numbers_that_are_not_finite_are_null_in_json(tmp_path: Path):
+    write_json(tmp_path / "summary.json", {"loss": float("nan"), "best": float("inf"), "round": 3})
+    assert json.loads((tmp_path / "summary.json").read_text()) == {"loss": None, "best": None, "round": 3}

@@ -1,0 +1,112 @@
+"""Noise that belongs to an example: numbers that depend on a key alone."""
+
+from collections.abc import Sequence
+from math import sqrt
+
+import pytest
+import torch
+from conftest import ids
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from lit_cfl.data import Examples
+from lit_cfl.datamodules.skew import (
+    NoiseLevels,
+)
+from lit_cfl.keyed_random import hashed, keyed_normal, keyed_uniform
+
+few = settings(deadline=None, derandomize=True, max_examples=50)
+
+
+def noisy(levels: Sequence[float] = (0.0, 0.5), size: int = 50) -> Examples:
+    return Examples(torch.zeros(size, 1, 4, 4), torch.zeros(size).long(), 1, views=NoiseLevels(levels).views(1))
+
+
+@few
+@given(st.lists(st.integers(0, 99), min_size=1, max_size=20))
+def test_noise_of_an_index_never_changes(chosen: list[int]):
+    images, _ = noisy().batch(ids(*chosen))
+    whole, _ = noisy().batch(torch.arange(100))
+    assert torch.equal(images, whole[chosen])
+
+
+def test_noise_has_the_strength_asked_for():
+    images, _ = noisy((0.0, 0.5), 2000).batch(torch.arange(4000))
+    assert not images[:2000].any()
+    noise = images[2000:].double().flatten()
+    assert abs(float(noise.mean())) < 4 * 0.5 / sqrt(len(noise))
+    assert abs(float(noise.std()) - 0.5) < 4 * 0.5 / sqrt(2 * len(noise))
+
+
+def test_noise_is_added_to_the_scaled_input():
+    plain = Examples(torch.full((3, 2), 100, dtype=torch.uint8), ids(0, 0, 0), 1, scale=0.01)
+    images, _ = Examples(plain.inputs, plain.labels, 1, 0.01, NoiseLevels((0.5,)).views(1)).batch(ids(0, 1, 2))
+    assert torch.allclose(images - 1, 0.5 * keyed_normal(torch.arange(3), 2).float())
+
+
+def test_hash_is_the_finaliser_of_murmurhash3():
+    keys = [0, 1, 2, 12345, 2**31, 2**32 - 1, 2**32 + 1]
+    assert hashed(ids(*keys)).tolist() == [finaliser(key) for key in keys]
+    assert hashed(ids(1)).tolist() == [0x514E28B7]
+
+
+def finaliser(key: int) -> int:
+    """fmix32 of MurmurHash3, in Python's whole numbers."""
+    key &= 0xFFFFFFFF
+    key = ((key ^ key >> 16) * 0x85EBCA6B) & 0xFFFFFFFF
+    key = ((key ^ key >> 13) * 0xC2B2AE35) & 0xFFFFFFFF
+    return key ^ key >> 16
+
+
+KEYS = torch.arange(20_000)
+
+
+@few
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=10), st.integers(1, 9))
+def test_keyed_numbers_depend_on_their_key_alone(keys: list[int], size: int):
+    together = keyed_uniform(ids(*keys), size)
+    assert torch.equal(together, torch.cat([keyed_uniform(ids(key), size) for key in keys]))
+    assert torch.equal(together.flip(0), keyed_uniform(ids(*keys).flip(0), size))
+    assert ((together > 0) & (together < 1)).all()
+
+
+@pytest.mark.parametrize(
+    "keys", [KEYS, KEYS << 32, KEYS ^ 0x1234567890ABCDEF, -KEYS], ids=["low", "high", "xor", "minus"]
+)
+def test_keyed_uniform_numbers_are_uniform(keys: Tensor):
+    tenths = (keyed_uniform(keys, 5).flatten() * 10).long().bincount()
+    assert len(tenths) == 10
+    assert float(((tenths - 10_000) ** 2 / 10_000).sum()) < 33.7  # chi-squared, 9 degrees of freedom, 1 in 10,000
+
+
+def test_keyed_normal_numbers_are_normal():
+    numbers = keyed_normal(KEYS, 8).flatten()
+    bound = 4 / sqrt(len(numbers))
+    assert abs(float(numbers.mean())) < bound
+    assert abs(float(numbers.std()) - 1) < bound / sqrt(2)
+    assert abs(float((numbers**3).mean())) < bound * sqrt(15)
+    assert abs(float((numbers**4).mean()) - 3) < bound * sqrt(96)
+    for limit, share in ((1, 0.6827), (2, 0.9545), (3, 0.9973)):
+        assert abs(float((numbers.abs() < limit).double().mean()) - share) < bound
+
+
+@pytest.mark.parametrize("apart", [1, 2, 28 * 28, 50_000, 2**32])
+def test_neighbouring_keys_are_not_correlated(apart: int):
+    one, other = keyed_normal(KEYS, 4), keyed_normal(KEYS + apart, 4)
+    shared = len(set(KEYS.tolist()) & set((KEYS + apart).tolist()))
+    assert shared == max(0, len(KEYS) - apart)
+    for k in range(4):  # each position with each position of the other key
+        for j in range(4):
+            assert abs(correlation(one[:, k], other[:, j])) < 4.5 / sqrt(len(KEYS))
+
+
+def test_positions_of_a_key_are_not_correlated():
+    numbers = keyed_normal(KEYS, 6)
+    for k in range(6):
+        for j in range(k):
+            assert abs(correlation(numbers[:, k], numbers[:, j])) < 4.5 / sqrt(len(KEYS))
+
+
+def correlation(one: Tensor, other: Tensor) -> float:
+    return float(torch.corrcoef(torch.stack([one, other]))[0, 1])

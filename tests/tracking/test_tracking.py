@@ -1,0 +1,223 @@
+"""Trackers: which mode W&B takes, loggers that fail, and what is told of a run."""
+
+import re
+import struct
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from tensorboardX.proto.event_pb2 import Event
+from test_run import digits
+
+from lit_cfl.algorithms import FedAvg
+from lit_cfl.cli.main import main
+from lit_cfl.errors import InputError, Notice
+from lit_cfl.runs.run import Watch, run
+from lit_cfl.storage.csv_log import read_table
+from lit_cfl.tracking import Trackers, Tracking
+from lit_cfl.tracking.offline import entries, last_kept_round, mend, sync_line
+
+
+@pytest.mark.parametrize(
+    ("option", "variable", "mode"),
+    [
+        (None, None, None),
+        (None, "offline", "offline"),
+        (None, "dryrun", "offline"),
+        (None, "disabled", "disabled"),
+        ("offline", "disabled", "offline"),
+        ("disabled", "online", "disabled"),
+        ("online", None, "online"),
+    ],
+)
+def test_an_option_goes_before_the_variable(option: Any, variable: str | None, mode: str | None, monkeypatch):
+    monkeypatch.delenv("WANDB_MODE")
+    if variable is not None:
+        monkeypatch.setenv("WANDB_MODE", variable)
+    assert Tracking(wandb=option).asked() == mode
+
+
+def test_mode_that_is_none_is_refused(monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "sometimes")
+    with pytest.raises(InputError, match="WANDB_MODE is 'sometimes'; set it to online, offline or disabled"):
+        Tracking().asked()
+    assert Tracking(wandb="offline").asked() == "offline"
+
+
+def test_without_wandb_runs_are_not_tracked_unless_that_was_asked_for(monkeypatch):
+    monkeypatch.delenv("WANDB_MODE")
+    monkeypatch.setitem(__import__("sys").modules, "wandb", None)
+    assert Tracking().asked() == "disabled"
+    with pytest.raises(InputError, match="W&B is to be offline, which needs wandb: pip install wandb"):
+        Tracking(wandb="offline").asked()
+
+
+class FullDisk(CSVLogger):
+    """Fails at its third row."""
+
+    def log_metrics(self, metrics: Any, step: int | None = None) -> None:
+        if step == 3:
+            raise OSError(28, "No space left on device")
+        super().log_metrics(metrics, step)
+
+
+def test_logger_on_a_full_disk_is_left_out_with_one_notice(tmp_path: Path):
+    loggers = [partial(FullDisk, tmp_path / "full"), partial(CSVLogger, tmp_path / "whole")]
+    with pytest.warns(Notice, match="^FullDisk failed and is left out of the rest") as given:
+        run(digits(rounds=4, tracking=Tracking(loggers=loggers)), tmp_path / "run")
+    assert len([one for one in given if one.category is Notice]) == 1
+    own = [row["round"] for row in read_table(tmp_path / "run" / "metrics.csv")]
+    full, whole = (next((tmp_path / name).rglob("metrics.csv")) for name in ("full", "whole"))
+    assert [row["step"] for row in read_table(whole)] == own == [1, 2, 3, 4]
+    assert [row["step"] for row in read_table(full)] == [1, 2]
+
+
+def no_such_package() -> CSVLogger:
+    raise ModuleNotFoundError("no package of the name nowhere")
+
+
+def test_logger_whose_package_is_missing_is_refused_before_anything_is_trained(tmp_path: Path):
+    with pytest.raises(InputError, match=r"a logger of tracking\.loggers cannot be built: no package"):
+        run(digits(tracking=Tracking(loggers=[no_such_package])), tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_tensorboard_gets_every_figure_of_metrics_csv(tmp_path: Path):
+    run(digits(tracking=Tracking(loggers=[partial(TensorBoardLogger, tmp_path / "tb")])), tmp_path / "run")
+    (path,) = (tmp_path / "tb").rglob("events.*")
+    found: dict[int, dict[str, float]] = {}
+    for event in events(path.read_bytes()):
+        for value in event.summary.value:
+            found.setdefault(event.step, {})[value.tag] = value.simple_value
+    for row in read_table(tmp_path / "run" / "metrics.csv"):
+        own = {name: value for name, value in row.items() if value is not None}
+        assert {name: found[row["round"]].get(name) for name in own} == pytest.approx(own, rel=1e-6)
+
+
+def test_yaml_of_the_documentation_names_a_logger(tmp_path: Path, monkeypatch):
+    page = (Path(__file__).parents[2] / "docs" / "tracking.md").read_text()
+    (text,) = re.findall(r"```yaml\n(.*?)```", page, flags=re.DOTALL)
+    (tmp_path / "tracking.yaml").write_text(text)
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "--config", "quickstart", "--config", "tracking.yaml", "--tiny", "--run_dir", "run"]) == 0
+    assert len(list((tmp_path / "runs" / "tensorboard").rglob("events.*"))) == 2  # the baseline has its own
+
+
+def events(data: bytes) -> list[Event]:
+    """Entries of a TensorBoard file: length, its checksum, content, its checksum."""
+    found, at = [], 0
+    while at < len(data):
+        (length,) = struct.unpack_from("<Q", data, at)
+        found.append(Event.FromString(data[at + 12 : at + 12 + length]))
+        at += 12 + length + 4
+    return found
+
+
+@dataclass(frozen=True)
+class Odd(FedAvg):
+    """FedAvg with a figure that is not always a number, and a table with names that are not plain."""
+
+    score_columns: ClassVar[tuple[str, ...]] = (*FedAvg.score_columns, "odd/figure")
+    tables: ClassVar[dict[str, tuple[str, ...]]] = {"odd": ("who, when", "what")}
+
+    def round(self, state, cohort, work, rng):
+        state, info = super().round(state, cohort, work, rng)
+        odd = {"odd/figure": float("nan") if work.round == 1 else 1.5}
+        rows = [{"who, when": '<b>a</b>, "b"', "what": "$x_1$"}]
+        return state, replace(info, scores=info.scores | odd, tables={"odd": rows})
+
+
+def test_figure_that_is_not_a_number_is_blank_everywhere(tmp_path: Path):
+    loggers = [partial(CSVLogger, tmp_path / "csv")]
+    run(digits(algorithm=Odd(), tracking=Tracking(loggers=loggers)), tmp_path / "run")
+    logged = read_table(next((tmp_path / "csv").rglob("metrics.csv")))
+    own = read_table(tmp_path / "run" / "metrics.csv")
+    assert [row["odd/figure"] for row in logged] == [row["odd/figure"] for row in own] == [1.5, None, 1.5]
+
+
+def test_names_with_commas_and_html_survive_tables(tmp_path: Path):
+    run(digits(algorithm=Odd(), rounds=1), tmp_path / "run")
+    assert read_table(tmp_path / "run" / "odd.csv") == [{"round": 1, "who, when": '<b>a</b>, "b"', "what": "$x_1$"}]
+
+
+def test_loggers_are_not_told_of_folders(tmp_path: Path):
+    logger = CSVLogger(tmp_path / "csv")
+    config = {"data": {"path": "/home/alice/images.npz", "own": ["~/x/y.py", "a/b"]}, "code": ["/home/alice/code"]}
+    Trackers(Tracking(loggers=[lambda: logger]), "mine", tmp_path, config, None).log({"round": 0, "x": 1.0})
+    assert logger.experiment.hparams == {"data": {"path": "images.npz", "own": ["y.py", "a/b"]}}
+
+
+def entry(data: bytes, at: int) -> bytes:
+    """A whole entry of a LevelDB log, in pieces where a block of 32 KiB ends."""
+    out, place = b"", 2
+    while True:
+        room = 32768 - (at + len(out)) % 32768
+        if room < 7:
+            out += bytes(room)
+            continue
+        piece, data = data[: room - 7], data[room - 7 :]
+        last = not data
+        kind = (1 if place == 2 else 4) if last else place
+        out += struct.pack("<IHB", 0, len(piece), kind) + piece
+        place = 3
+        if last:
+            return out
+
+
+@pytest.mark.parametrize("length", [5, 32768 - 7 - 7, 32768 - 7 - 7 - 3, 100_000])
+def test_entries_are_read_across_blocks_and_up_to_where_a_file_was_cut(length: int):
+    data = b":W&B\0\0\0"
+    for content in (b"a" * length, b"second", b"b" * 40_000):
+        data += entry(content, len(data))
+    whole = list(entries(data))
+    assert [(len(content), content[:1]) for _, content in whole] == [(length, b"a"), (6, b"s"), (40_000, b"b")]
+    assert whole[-1][0] == len(data)
+    for cut in (1, 5, 39_000):
+        assert [content[:1] for _, content in entries(data[:-cut])] == [b"a", b"s"]
+    assert list(entries(data[:12])) == list(entries(data[:7])) == list(entries(b"")) == []
+
+
+def test_folders_that_were_cut_off_are_mended(tmp_path: Path):
+    whole = b":W&B\0\0\0" + entry(b"first", 7)
+    files = {name: tmp_path / f"offline-run-{name}-abc" / "run-abc.wandb" for name in ("1", "2", "3")}
+    for file, content in zip(
+        files.values(), (whole, whole + entry(b"second", len(whole))[:-2], b":W&B\0\0\0"), strict=True
+    ):
+        file.parent.mkdir()
+        file.write_bytes(content)
+    mend(tmp_path, "abc")
+    assert [files[name].read_bytes() for name in ("1", "2")] == [whole, whole]
+    assert not files["3"].parent.exists()
+
+
+def test_last_kept_round_is_known_without_folders_too(tmp_path: Path):
+    assert last_kept_round(tmp_path / "wandb", "abc", 7) == 0  # W&B was off until now
+    (tmp_path / "wandb").mkdir()
+    assert last_kept_round(tmp_path / "wandb", "abc", 7) == 7  # uploaded and removed
+    (tmp_path / "wandb" / "offline-run-1-abc").mkdir()
+    assert last_kept_round(tmp_path / "wandb", "abc", 7) == 0  # begun, and killed at once
+
+
+def test_line_names_what_waits_to_be_uploaded(tmp_path: Path):
+    runs = [tmp_path / f"seed {seed}" for seed in range(2)]
+    assert sync_line(runs) is None
+    for run_path in (runs[0], runs[0] / "baseline", runs[1]):
+        folder = run_path / "wandb" / "offline-run-1-abc"
+        folder.mkdir(parents=True)
+        (folder / "run-abc.wandb").touch()
+    names = [f"'{path}/wandb'" for path in (runs[0], runs[0] / "baseline", runs[1])]
+    assert sync_line(runs) == f"W&B keeps this offline; to upload it: wandb sync {' '.join(names)}"
+    (runs[0] / "wandb" / "offline-run-1-abc" / "run-abc.wandb.synced").touch()
+    assert sync_line(runs[:1]) == f"W&B keeps this offline; to upload it: wandb sync {names[1]}"
+    assert sync_line([tmp_path / "nothing"]) is None
+
+
+def test_caller_is_told_once_of_what_waits(tmp_path: Path):
+    lines: list[str] = []
+    (tmp_path / "run" / "wandb" / "offline-run-1-abc").mkdir(parents=True)
+    (tmp_path / "run" / "wandb" / "offline-run-1-abc" / "run-abc.wandb").touch()
+    run(digits(rounds=1), tmp_path / "run", Watch(told=lines.append))
+    assert [line.endswith(f"wandb sync {tmp_path}/run/wandb") for line in lines] == [True]

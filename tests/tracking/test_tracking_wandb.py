@@ -1,0 +1,251 @@
+"""Weights & Biases without a network: what its files hold, and that nothing about it stops a run."""
+
+import getpass
+import json
+import os
+import re
+import signal
+import socket
+from pathlib import Path
+
+import pytest
+import torch
+from processes import in_child, resume, start, wait, wait_for
+from wandb_runs import (
+    KEY,
+    Server,
+    folders,
+    logged,
+    notes,
+    numbers,
+    own_rows,
+    records,
+    server_that_refuses,
+    set_variables,
+    tracked,
+    tracked_command,
+)
+
+from lit_cfl.runs.load_run import load_run
+from lit_cfl.tracking import Trackers, service
+from lit_cfl.tracking.offline import history
+
+pytestmark = pytest.mark.slow  # each starts a process, and most of them the service of wandb
+REFUSES = "http://127.0.0.1:9"
+
+
+@pytest.fixture(scope="module")
+def offline(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run without a key and without options, and what it printed."""
+    folder = tmp_path_factory.mktemp("offline")
+    os.environ["CHILD_OUTPUT"] = str(folder / "output.txt")
+    assert tracked(folder / "run", "--name", "a, b <b>&c", "--tracking.notes", "first, <i>try</i>") == 0
+    return folder
+
+
+def test_without_a_key_runs_are_kept_offline_and_one_line_says_how_to_upload_them(offline: Path):
+    line = f"W&B keeps this offline; to upload it: wandb sync {offline}/run/wandb {offline}/run/baseline/wandb"
+    assert notes(offline / "output.txt") == [line]
+
+
+def test_baseline_is_a_run_of_its_own(offline: Path):
+    ids = [folders(run)[0].name[-8:] for run in (offline / "run", offline / "run" / "baseline")]
+    assert ids[0] != ids[1]
+
+
+def test_offline_files_hold_every_figure_of_metrics_csv(offline: Path):
+    for run in (offline / "run", offline / "run" / "baseline"):
+        assert [path.name[:12] for path in folders(run)] == ["offline-run-"]
+        assert [numbers(row) for row in logged(run)] == own_rows(run)
+
+
+def test_pictures_and_tables_stand_in_the_entry_of_their_round(offline: Path):
+    rows = logged(offline / "run")
+    media = [{name.partition(".")[0] for name in row if "." in name} for row in rows]
+    drawn = {f"pictures/{name}" for name in ("curve", "similarity", "clients", "memberships", "histogram")}
+    assert media == [set(), set(), set(), {"clients/accuracy", "tables/clusters"} | drawn]
+    files = folders(offline / "run")[0] / "files"
+    for name in drawn:
+        assert (files / str(rows[-1][f"{name}.path"])).read_bytes().startswith(b"\x89PNG")
+    table = json.loads((files / str(rows[-1]["tables/clusters.path"])).read_text())
+    assert table["columns"] == ["round", "cluster", "size", "n_test", "accuracy", "loss"]
+    assert len(table["data"]) == rows[-1]["clusters/count"]
+    assert sum(rows[-1]["clients/accuracy.values"]) == rows[-1]["clients/evaluated"]
+
+
+def test_configuration_and_summary_are_logged_and_round_is_the_step(offline: Path):
+    found = records(folders(offline / "run")[0])
+    begun = next(record.run for record in found if record.WhichOneof("record_type") == "run")
+    config = {item.key: json.loads(item.value_json) for item in begun.config.update}
+    assert config["algorithm"]["init_args"]["num_clusters"] == 4
+    assert config["plan"]["engine"] == "stacked"
+    steps = [record.metric for record in found if record.WhichOneof("record_type") == "metric"]
+    assert [(step.glob_name, step.step_metric) for step in steps] == [("*", "round")]
+    summary = concluded(folders(offline / "run")[0])
+    own = json.loads((offline / "run" / "summary.json").read_text())
+    for name in ("algorithm", "seed", "partition", "test/max_weighted_accuracy"):
+        assert summary[name] == own[name]
+
+
+def concluded(folder: Path) -> dict[str, object]:
+    """The summary that a folder holds."""
+    return {
+        item.key: json.loads(item.value_json)
+        for record in records(folder)
+        if record.WhichOneof("record_type") == "summary"
+        for item in record.summary.update
+        if item.key
+    }
+
+
+def test_names_with_commas_and_html_arrive_as_they_are(offline: Path):
+    found = records(folders(offline / "run")[0])
+    begun = next(record.run for record in found if record.WhichOneof("record_type") == "run")
+    assert (begun.display_name, begun.notes) == ("a, b <b>&c", "first, <i>try</i>")
+
+
+def test_artifact_holds_models_memberships_and_partition(offline: Path):
+    folder = folders(offline / "run")[0]
+    artifacts = [r.request.log_artifact.artifact for r in records(folder) if r.request.HasField("log_artifact")]
+    artifacts += [record.artifact for record in records(folder) if record.WhichOneof("record_type") == "artifact"]
+    kept = next(artifact for artifact in artifacts if artifact.type == "clusters")
+    assert sorted(entry.path for entry in kept.manifest.contents) == ["memberships.npz", "models.pt", "partition.npz"]
+    models = torch.load(folder / "artifact" / "models.pt", weights_only=True)
+    saved = load_run(offline / "run")
+    assert sorted(models) == ["0", "1", "2", "3", "global"]
+    module = saved.module(2)
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, models["2"][name])
+    for name in ("memberships.npz", "partition.npz"):
+        assert (folder / "artifact" / name).read_bytes() == (offline / "run" / name).read_bytes()
+
+
+def test_nothing_of_machine_user_and_folders_is_logged_but_where_files_wait(offline: Path):
+    for record in records(folders(offline / "run")[0]):
+        kind = record.WhichOneof("record_type")
+        assert kind not in ("environment", "stats", "output", "output_raw")
+        if kind != "artifact":  # it names the files that wait for their upload
+            words = str(record)
+            assert socket.gethostname() not in re.findall(r'"([^"]*)"', words)
+            assert f'"{getpass.getuser()}"' not in words
+            assert str(Path.home()) not in words.replace("/root/.", "")
+            assert str(offline) not in words
+
+
+def test_killed_run_that_is_resumed_has_each_round_once(output: Path, tmp_path: Path):
+    saves = ("--checkpoint.every_seconds", "0", "--baseline", "null")
+    child = in_child(start(tmp_path / "run", *saves, rounds=600), lambda: set_variables(MODE="offline"))
+    while not any(any(history(folder)) for folder in folders(tmp_path / "run")):  # wandb takes seconds to begin
+        assert os.waitpid(child, os.WNOHANG) == (0, 0)
+    os.kill(child, signal.SIGKILL)
+    assert wait(child) == -signal.SIGKILL
+    assert tracked_command(resume(tmp_path / "run"), MODE="offline") == 0
+    assert len(folders(tmp_path / "run")) == 2
+    assert [row["round"] for row in logged(tmp_path / "run")] == list(range(1, 601))
+    mine, own = (
+        [{name: value for name, value in row.items() if not name.startswith("time/")} for row in rows]
+        for rows in (map(numbers, logged(tmp_path / "run")), own_rows(tmp_path / "run"))
+    )
+    assert mine == own
+
+
+def test_run_killed_after_its_summary_is_concluded_by_a_resume(output: Path, tmp_path: Path):
+    run = tmp_path / "run"
+
+    def die_before_the_conclusion() -> None:
+        set_variables(MODE="offline")
+        Trackers.conclude = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # type: ignore[method-assign]
+
+    assert wait(in_child(start(run, "--baseline", "null", rounds=2), die_before_the_conclusion)) == -signal.SIGKILL
+    own = json.loads((run / "summary.json").read_text())
+    assert not any(set(own) <= set(concluded(folder)) for folder in folders(run))
+    assert tracked_command(resume(run), MODE="offline") == 0
+    found, kept = concluded(folders(run)[-1]), records(folders(run)[-1])
+    assert {name: found[name] for name in ("algorithm", "seed", "round", "test/max_weighted_accuracy")} == {
+        name: own[name] for name in ("algorithm", "seed", "round", "test/max_weighted_accuracy")
+    }
+    assert any(record.WhichOneof("record_type") == "artifact" for record in kept) or any(
+        record.request.HasField("log_artifact") for record in kept
+    )
+    assert [row["round"] for row in logged(run)] == [1, 2]
+
+
+def test_run_that_goes_on_for_more_rounds_goes_on_in_the_same_run(output: Path, tmp_path: Path):
+    assert tracked(tmp_path / "run", "--baseline", "null", rounds=2) == 0
+    assert tracked_command(resume(tmp_path / "run", "--rounds", "4")) == 0
+    assert [[row["round"] for row in history(folder)] for folder in folders(tmp_path / "run")] == [[1, 2], [3, 4]]
+    assert len({folder.name[-8:] for folder in folders(tmp_path / "run")}) == 1
+
+
+def test_server_that_cannot_be_reached_leaves_the_run_offline_with_one_notice(output: Path, tmp_path: Path):
+    assert tracked(tmp_path / "run", "--baseline", "null", API_KEY=KEY, BASE_URL=REFUSES) == 0
+    first, second = notes(output)
+    assert first == f"W&B stays offline: {REFUSES} does not answer"
+    assert second.startswith("W&B keeps this offline")
+    assert [numbers(row) for row in logged(tmp_path / "run")] == own_rows(tmp_path / "run")
+
+
+def test_wrong_key_leaves_the_run_offline_with_one_notice(output: Path, tmp_path: Path):
+    with server_that_refuses() as address:
+        assert tracked(tmp_path / "run", API_KEY=KEY, BASE_URL=address) == 0
+    first, second = notes(output)  # the baseline's is the same
+    assert "401" in first
+    assert second.startswith("W&B keeps this offline")
+    for run in (tmp_path / "run", tmp_path / "run" / "baseline"):
+        assert [numbers(row) for row in logged(run)] == own_rows(run)
+
+
+@pytest.mark.parametrize(("key", "why"), [(None, "no key is set"), ("short", "API key must have 40+ characters")])
+def test_online_without_a_usable_key_is_offline_with_one_notice(
+    key: str | None, why: str, output: Path, tmp_path: Path
+):
+    options = ("--baseline", "null", "--tracking.wandb", "online")
+    assert tracked(tmp_path / "run", *options, rounds=1, API_KEY=key, BASE_URL=REFUSES, MODE="offline") == 0
+    assert why in notes(output)[0]
+    assert len(logged(tmp_path / "run")) == 1
+
+
+def test_folder_that_cannot_be_written_leaves_wandb_out_with_one_notice(output: Path, tmp_path: Path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "wandb").write_text("in the way")
+    assert tracked(tmp_path / "run", "--baseline", "null") == 0
+    assert [line.startswith("W&B failed and is left out of the rest of this run") for line in notes(output)] == [True]
+    assert len(own_rows(tmp_path / "run")) == 4
+
+
+def test_with_a_key_every_round_goes_to_the_server_and_nothing_personal_does(output: Path, tmp_path: Path):
+    server = Server()
+    options = ("--baseline", "null", "--tracking.entity", "them", "--tracking.group", "g", "--tracking.tags", "[a, b]")
+    assert tracked(tmp_path / "run", *options, API_KEY=KEY, BASE_URL=server.address) == 0
+    server.close()
+    assert notes(output) == []
+    assert server.rounds() == [1, 2, 3, 4]
+    assert [numbers(row) for row in logged(tmp_path / "run")] == own_rows(tmp_path / "run")
+    run = next(json.loads(body)["variables"] for _, body in server.sent if b"mutation UpsertBucket" in body)
+    assert (run["entity"], run["groupName"], run["tags"], run["program"]) == ("them", "g", ["a", "b"], "lit-cfl")
+    assert {json.loads(body)["variables"]["input"]["artifactTypeName"] for body in server.artifacts()} == {
+        "clusters",
+        "run_table",
+    }
+    for path, body in server.sent:
+        for word in (str(tmp_path), str(Path.home()), f'"{socket.gethostname()}"', f'"{getpass.getuser()}"'):
+            assert word.encode() not in body.replace(b"\\", b""), path
+
+
+def test_server_that_goes_away_does_not_stop_the_run(output: Path, tmp_path: Path):
+    server = Server()
+    words = start(tmp_path / "run", "--baseline", "null", rounds=60)
+
+    def prepare() -> None:
+        set_variables(API_KEY=KEY, BASE_URL=server.address)
+        service.FINISH_SECONDS = 3.0
+
+    child = in_child(words, prepare)
+    wait_for(tmp_path / "run" / "metrics.csv", "\n10,")
+    server.close()
+    assert wait(child) == 0
+    (line,) = notes(output)
+    command = f"wandb sync --include-online {folders(tmp_path / 'run')[0]}"
+    assert line.startswith("W&B failed and is left out")
+    assert command in line
+    assert [row["round"] for row in logged(tmp_path / "run")] == list(range(1, 61))

@@ -1,0 +1,398 @@
+"""`lit-cfl launch` without a cluster (tests/tune/test_clusters.py has one): what is sent, comes back, is refused."""
+
+import io
+import json
+import os
+import subprocess
+import sys
+import tarfile
+from base64 import b64encode
+from importlib.metadata import distributions
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import yaml
+from studies import ALGORITHMS, STUDY, base
+
+from lit_cfl.config.parser import parse_run
+from lit_cfl.errors import InputError
+from lit_cfl.tune import launch as command
+from lit_cfl.tune.launching import parcel, results
+from lit_cfl.tune.launching.jobs import Needs
+from lit_cfl.tune.launching.order import read_order
+from lit_cfl.tune.launching.parcel import packed
+from lit_cfl.tune.launching.results import becoming, packing_command, require_new, unpack
+from lit_cfl.tune.launching.storage import collect, require_storage, store
+from lit_cfl.tune.options import parse_study
+
+OWN = "from helper_of_launch import RATE\nfrom lit_cfl.algorithms import FedAvg\nclass Own(FedAvg):\n    rate = RATE\n"
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's folder: an experiment, the code that it uses, and much that is nobody's business."""
+    folder = tmp_path / "project"
+    (folder / "nets_of_launch" / "deep").mkdir(parents=True)
+    (folder / "own_of_launch.py").write_text(OWN)
+    (folder / "helper_of_launch.py").write_text("RATE = 3\n")
+    (folder / "nets_of_launch" / "__init__.py").write_text("from lit_cfl.nets import MCLR\nclass Net(MCLR): ...\n")
+    (folder / "nets_of_launch" / "deep" / "layers.py").write_text("")
+    for name in ("secret.txt", ".env", "other.py", "nets_of_launch/weights.bin", "part.npz"):
+        (folder / name).write_text("private")
+    task = base()["task"] | {}
+    task["init_args"] = task["init_args"] | {"net": {"class_path": "nets_of_launch.Net"}}
+    own = base(name="mine", task=task, algorithm={"class_path": "own_of_launch.Own"})
+    (folder / "mine.yaml").write_text(yaml.safe_dump(own))
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for name in [name for name in sys.modules if "_of_launch" in name]:  # of another test's folder
+        del sys.modules[name]
+    return folder
+
+
+def sent(order) -> tuple[set[str], dict]:
+    """What of a job's folder is not our packages, and its configuration."""
+    with packed(order, "~/x/job", None) as folder:
+        found = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+        ours = {name for name in found if name.startswith("lit_cfl/")}
+        assert {name.rpartition(".")[2] for name in ours} == {"py"}
+        assert {
+            "lit_cfl/cli/main.py",
+            "lit_cfl/datamodules/federated.py",
+            "lit_cfl/cli/on_cluster.py",
+        } <= ours
+        assert [found.metadata["Name"] for found in distributions(path=[str(folder)])] == ["lit-cfl"]
+        return found - ours, yaml.safe_load((folder / "launched.yaml").read_text())
+
+
+def test_own_code_goes_along_and_nothing_else_of_the_folder(project: Path):
+    found, config = sent(read_order(["--config", "mine.yaml", "--rounds", "7"]))
+    assert {name for name in found if "dist-info" not in name} == {
+        "launched.yaml",
+        "launched.json",
+        "own_of_launch.py",
+        "helper_of_launch.py",
+        "nets_of_launch/__init__.py",
+        "nets_of_launch/deep/layers.py",
+    }
+    assert config["rounds"] == 7
+    assert "code" not in config
+    assert str(project) not in str(config)
+
+
+def test_the_configuration_that_is_sent_is_the_same_experiment(tmp_path: Path):
+    words = ["--config", "quickstart", "--seed", "5", "--tiny"]
+    _, config = sent(read_order(words))
+    (tmp_path / "launched.yaml").write_text(yaml.safe_dump(config))
+    there, here = parse_run(["--config", str(tmp_path / "launched.yaml")]), parse_run(words)
+    assert there.experiment.described() | {"code": 0} == here.experiment.described() | {"code": 0}
+    assert there.experiment.rounds == 1
+
+
+def test_a_study_goes_with_its_base_whole(project: Path):
+    algorithms = {"choice": [*ALGORITHMS["choice"], {"class_path": "own_of_launch.Own"}]}
+    (project / "base.yaml").write_text(yaml.safe_dump(base(rounds=9)))
+    (project / "study.yaml").write_text(
+        yaml.safe_dump(STUDY | {"base": "base.yaml", "space": {"algorithm": algorithms}})
+    )
+    order = read_order(["--config", "study.yaml", "--limits.trials", "2"])
+    found, config = sent(order)
+    assert (order.command, order.name) == ("tune", "tiny-study")
+    assert (config["base"]["rounds"], config["limits"]["trials"]) == (9, 2)
+    assert {"own_of_launch.py", "helper_of_launch.py"} <= found
+    assert str(project) not in str(config)
+    (project / "launched.yaml").write_text(yaml.safe_dump(config))
+    there = parse_study(["--config", "launched.yaml"]).study
+    here = parse_study(["--config", "study.yaml", "--limits.trials", "2"]).study
+    assert there.space == here.space
+    assert {**there.base, "code": 0} == {**here.base, "code": 0}
+
+
+def test_named_files_go_along_and_the_configuration_finds_them(project: Path):
+    (project / "tables" / ".git").mkdir(parents=True)
+    for name in ("a.csv", "b.csv", ".git/config"):
+        (project / "tables" / name).write_text("1")
+    words = ["--config", "quickstart", "--data.partition_file", "part.npz"]
+    order = read_order(words, ["part.npz", "tables"])
+    assert set(order.files) == {"part.npz", "tables/a.csv", "tables/b.csv"}
+    assert order.config["data"]["init_args"]["partition_file"] == "part.npz"
+    assert order.notices == []
+    (notice,) = read_order(words).notices
+    assert notice == (
+        f"partition_file is {project / 'part.npz'}: it must be there on the cluster, too; "
+        f"or send it with --include {project / 'part.npz'}"
+    )
+
+
+def test_a_folder_that_the_configuration_names_is_named_in_the_job(project: Path):
+    (project / "hub" / "deep").mkdir(parents=True)
+    (project / "hub" / "deep" / "data.csv").write_text("1")
+    config = {"data": {"source": str(project / "hub"), "other": [str(project / "hub" / "deep")]}, "name": "hub"}
+    from lit_cfl.tune.launching.files import as_in_the_job, included
+
+    assert as_in_the_job(config, included(["hub"])) == {
+        "data": {"source": "hub", "other": ["hub/deep"]},
+        "name": "hub",
+    }
+
+
+def test_the_job_is_told_what_to_do(project: Path):
+    with packed(read_order(["--config", "mine.yaml", "--rounds", "3"]), "~/x/job", "s3://bucket/job") as folder:
+        job = json.loads((folder / "launched.json").read_text())
+    words = ["run", "--config", "launched.yaml", "--run_dir"]
+    assert job == {"words": words, "folder": "~/x/job", "storage": "s3://bucket/job"}
+    env = Needs(env={"A": "b"}, pip="r.txt").runtime_env(folder)
+    assert env == {"working_dir": str(folder), "env_vars": {"A": "b"}, "pip": "r.txt"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "say what to run: lit-cfl launch --config FILE"),
+        (["--config", "mine.yml"], "there is no file 'mine.yml'"),
+        (["--config", "mine.yaml", "--resume", "runs/x"], r"leave out --config|--resume is for this machine"),
+        (["--config", "mine.yaml", "--dry-run"], "--dry_run is for this machine"),
+        (["--config", "mine.yaml", "--round", "3"], "did you mean rounds"),
+        (["--config", "study.yaml", "--ray.address", "auto"], "--ray.address is for this machine"),
+        (["--config", "study.yaml", "--limits.trials", "0"], "limits.trials is 0"),
+        (["--config", "wrong.yaml"], "eta_g"),
+        (["--config", "broken.yaml"], "broken.yaml is no YAML file"),
+    ],
+)
+def test_what_the_command_would_refuse_is_refused_before_anything_is_sent(
+    words: list[str], message: str, project: Path
+):
+    (project / "study.yaml").write_text(yaml.safe_dump(STUDY))
+    wrong = STUDY | {"space": {"algorithm.eta_gg": {"uniform": [0, 1]}}}
+    (project / "wrong.yaml").write_text(yaml.safe_dump(wrong))
+    (project / "broken.yaml").write_text("a: [")
+    with pytest.raises(InputError, match=message):
+        read_order(words)
+
+
+def test_included_file_must_exist(project: Path):
+    with pytest.raises(InputError, match=r"--include gone\.csv: there is no such file"):
+        read_order(["--config", "mine.yaml"], ["gone.csv"])
+
+
+def test_a_job_larger_than_ray_takes_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch):
+    (project / "big.bin").write_bytes(bytes(3 * 2**20))
+    order = read_order(["--config", "mine.yaml"], ["big.bin"])
+    monkeypatch.setattr(parcel, "_LIMIT_MIB", 3)
+    message = "folder would be 4 MiB, and a Ray cluster takes 3; the largest file is big.bin"
+    with pytest.raises(InputError, match=message), packed(order, "~/x", None):
+        pass
+
+
+@pytest.fixture
+def results_folder(tmp_path: Path) -> Path:
+    folder = tmp_path / "it's a run"
+    for name in ("metrics.csv", "seed-1/config.yaml", "ray/pickle.pkl", ".lock", "trials/ray/a.txt"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(os.urandom(3000))
+    return folder
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def fetched(folder: Path) -> dict[str, bytes]:
+    return {name: text for name, text in files_of(folder).items() if name not in ("ray/pickle.pkl", ".lock")}
+
+
+def printed(shell: str, **environment: str) -> str:
+    done = subprocess.run(["sh", "-c", shell], capture_output=True, text=True, check=True, env=os.environ | environment)
+    return done.stdout + done.stderr
+
+
+def test_results_come_back_through_a_log_without_rays_own_records(results_folder: Path, tmp_path: Path):
+    shell = packing_command(str(results_folder))
+    log = printed(shell)
+    of_ray = f"Running entrypoint for job x: {shell}\n"
+    for number, text in enumerate(
+        (f"INFO job\n{of_ray}{log}", f"{log[:900]}{of_ray}{log[900:]}")
+    ):  # it is not the first line
+        (tmp_path / str(number)).mkdir()
+        unpack(text, tmp_path / str(number))
+        assert files_of(tmp_path / str(number)) == fetched(results_folder)
+
+
+def test_results_below_the_home_folder_of_the_cluster_are_found(results_folder: Path, tmp_path: Path):
+    (tmp_path / "new").mkdir()
+    unpack(printed(packing_command("~/it's a run"), HOME=str(tmp_path)), tmp_path / "new")
+    assert files_of(tmp_path / "new") == fetched(results_folder)
+
+
+def test_results_that_are_not_whole_or_too_large_are_none(
+    results_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    log = printed(packing_command(str(results_folder)))
+    for broken in (log[:4000], "", printed(packing_command(str(tmp_path / "gone")))):
+        with pytest.raises(InputError, match="the results could not be read"):
+            unpack(broken, tmp_path / "new")
+    monkeypatch.setattr(results, "LIMIT_MIB", 0)
+    with pytest.raises(InputError, match="more than 0 MiB packed; launch with --storage_path"):
+        unpack(printed(packing_command(str(results_folder))), tmp_path / "new")
+
+
+def test_an_archive_that_writes_elsewhere_is_refused(tmp_path: Path):
+    packed_up = io.BytesIO()
+    with tarfile.open(fileobj=packed_up, mode="w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("../escaped.txt"))
+    log = f"lit-cfl archive begins\n{b64encode(packed_up.getvalue()).decode()}\nlit-cfl archive ends\n"
+    (tmp_path / "new").mkdir()
+    with pytest.raises(InputError, match="the results could not be read"):
+        unpack(log, tmp_path / "new")
+    assert not (tmp_path / "escaped.txt").exists()
+
+
+def test_half_a_result_leaves_nothing_behind(tmp_path: Path):
+    def stops() -> None:
+        with becoming(tmp_path / "runs" / "new") as folder:
+            (folder / "half").write_text("")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        stops()
+    assert list((tmp_path / "runs").iterdir()) == []
+    with becoming(tmp_path / "runs" / "new") as folder:
+        (folder / "whole").write_text("")
+    assert list(files_of(tmp_path / "runs")) == ["new/whole"]
+    with pytest.raises(InputError, match="new is there already; name another"):
+        require_new(tmp_path / "runs" / "new")
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_results_go_through_storage(scheme: str, results_folder: Path, tmp_path: Path):
+    url = require_storage(f"{scheme}{tmp_path}/shared/")
+    store(results_folder, f"{url}/job")
+    (tmp_path / "new").mkdir()
+    collect(f"{url}/job", tmp_path / "new")
+    assert files_of(tmp_path / "new") == fetched(results_folder) == files_of(tmp_path / "shared" / "job")
+
+
+def test_storage_in_memory_works_within_one_process(results_folder: Path, tmp_path: Path):
+    store(results_folder, "memory://bucket/job")
+    (tmp_path / "new").mkdir()
+    collect("memory://bucket/job", tmp_path / "new")
+    assert files_of(tmp_path / "new") == fetched(results_folder)
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("memory://x", "memory ends with the job"),
+        ("shared/results", "give an absolute path"),
+        ("file://shared", "give an absolute path"),
+        ("nowhere://x", "--storage_path nowhere://x: .*install that package here and on the cluster"),
+    ],
+)
+def test_storage_that_would_keep_nothing_is_refused(url: str, message: str):
+    with pytest.raises(InputError, match=message):
+        require_storage(url)
+
+
+def test_storage_without_results_says_so(tmp_path: Path):
+    with pytest.raises(InputError, match="nothing is stored at"):
+        collect(str(tmp_path / "gone"), tmp_path)
+
+
+class FakeJobs:
+    """A cluster that says what it is told."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        FakeJobs.calls = []
+
+    def submit(self, job, parcel, needs, metadata):
+        self.calls.append(("submit", job, needs, metadata))
+
+    def follow(self, job, say):
+        say("round 1\n")
+        if self.status == "INTERRUPTED":
+            raise KeyboardInterrupt
+        return self.details(job)
+
+    def details(self, job):
+        return SimpleNamespace(
+            status=self.status, message="last lines", driver_exit_code=2, driver_node_id="n", metadata=self.metadata
+        )
+
+    def output_of(self, shell, node):
+        self.calls.append(("output_of", node))
+        return printed(shell)
+
+    def stop(self, job):
+        return True
+
+
+@pytest.fixture
+def jobs(monkeypatch: pytest.MonkeyPatch, results_folder: Path) -> type[FakeJobs]:
+    monkeypatch.setattr(command, "Jobs", FakeJobs)
+    FakeJobs.status, FakeJobs.metadata = "SUCCEEDED", {"lit-cfl folder": str(results_folder), "lit-cfl storage": ""}
+    return FakeJobs
+
+
+LAUNCH = ["--config", "mine.yaml", "--address", "http://head:8265"]
+
+
+def test_a_job_is_sent_followed_and_fetched(jobs, project: Path, results_folder: Path, capsys):
+    assert command.launch([*LAUNCH, "--run_dir", "back", "--cpus", "2", "--env", "A=b=c"]) == 0
+    (kind, job, needs, metadata), (_, node) = jobs.calls
+    assert (kind, needs.cpus, needs.env, node) == ("submit", 2.0, {"A": "b=c"}, "n")
+    assert job.startswith("mine-2")
+    assert metadata == {"lit-cfl folder": f"~/lit-cfl/{job}", "lit-cfl storage": ""}
+    assert files_of(project / "back") == fetched(results_folder)
+    said = capsys.readouterr().out
+    assert "sends lit-cfl itself, the configuration, and helper_of_launch.py, nets_of_launch/__init__.py" in said
+    assert "round 1" in said
+
+
+def test_ctrl_c_leaves_the_job_running_and_says_how_to_go_on(jobs, project: Path, capsys):
+    jobs.status = "INTERRUPTED"
+    assert command.launch(LAUNCH) == 130
+    said, job = capsys.readouterr().out, jobs.calls[0][1]
+    assert f"lit-cfl launch --follow {job} --address http://head:8265" in said
+    assert f"lit-cfl launch --stop {job} --address http://head:8265" in said
+
+
+def test_a_failed_job_says_why_and_its_exit_code_is_ours(jobs, project: Path, capsys):
+    jobs.status = "FAILED"
+    assert command.launch([*LAUNCH, "--run_dir", "back"]) == 2
+    assert "the job failed: last lines" in capsys.readouterr().err
+    assert (project / "back" / "metrics.csv").exists()
+    jobs.metadata = jobs.metadata | {"lit-cfl folder": "/not/there"}
+    assert command.launch([*LAUNCH, "--run_dir", "back2"]) == 2
+    assert "nothing is fetched" in capsys.readouterr().err
+
+
+def test_a_job_can_be_left_alone_stopped_and_followed_later(jobs, project: Path, results_folder: Path, capsys):
+    assert command.launch([*LAUNCH, "--detach"]) == 0
+    assert not (project / "runs").exists()
+    assert command.launch(["--stop", "mine-1", "--address", "http://head:8265"]) == 0
+    assert "mine-1 is asked to stop" in capsys.readouterr().out
+    assert command.launch(["--follow", "mine-1", "--address", "http://head:8265"]) == 0
+    assert files_of(project / "runs" / "mine-1") == fetched(results_folder)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (LAUNCH[:2], "say where the cluster is: --address"),
+        ([*LAUNCH, "--env", "NOT_SET_AT_ALL"], "it is not set here; give --env NOT_SET_AT_ALL=VALUE"),
+        ([*LAUNCH, "--run_dir", "nets_of_launch"], "nets_of_launch is there already"),
+        ([*LAUNCH, "--storage_path", "here"], "give an absolute path"),
+        ([*LAUNCH, "--follow", "x"], "leave out --config mine.yaml"),
+        ([*LAUNCH[2:], "--follow", "x"], "x was not started by lit-cfl launch"),
+    ],
+)
+def test_mistakes_are_found_before_anything_is_sent(
+    words: list[str], message: str, jobs, project: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.delenv("RAY_API_SERVER_ADDRESS", raising=False)
+    jobs.calls, jobs.metadata = [], {}
+    with pytest.raises(InputError, match=message):
+        command.launch(words)
+    assert jobs.calls == []

@@ -1,0 +1,182 @@
+"""What a person may type wrong: said in one line, with exit code 2, before anything is started or left behind."""
+
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+from studies import BASE, base, study_file
+
+from lit_cfl.cli.main import main
+from lit_cfl.config.variants import build
+from lit_cfl.errors import InputError, SaveError
+from lit_cfl.tune.leaving import leavable, leave_if_asked
+from lit_cfl.tune.options import parse_study
+
+
+def typed(config: Path, *words: str) -> int:
+    code = main(["tune", "--config", str(config), "--study_dir", str(config.parent / "study"), *words])
+    assert not ray.is_initialized()
+    return code
+
+
+@pytest.mark.parametrize(
+    ("changes", "words", "message"),
+    [
+        ({"space": {}}, [], "space is empty; name at least one option"),
+        ({"space": None}, [], "nothing says what to run (no space)"),
+        (
+            {"space": {"local.epochs": {"uniform": [1, 2]}, "algorithm.eta_g": {"grid": [0, 1]}}},
+            [],
+            "a grid cannot try all values of local.epochs; write local.epochs: {grid: [...]}",
+        ),
+        (
+            {"space": {"algorithm.eta_g": {"quniform": [0, 1, 0.6]}}},
+            [],
+            "rounds to multiples of 0.6, but 0 or 1 is none",
+        ),
+        ({}, ["--resources.cpus", "4096"], "resources.cpus is 4096, but no node of this machine has more than"),
+        ({}, ["--resources.gpus", "64"], "resources.gpus is 64, but no node of this machine has more than"),
+        ({}, ["--metric", "test/weighted_accuracy"], "use val/weighted_accuracy: the test figures of the best trial"),
+        ({}, ["--limits.target", ".nan"], "limits.target is nan"),
+        ({}, ["--limits.trial", "3"], "there is no option 'limits.trial' (did you mean limits.trials?)"),
+        ({}, ["--ray.address", "127.0.0.1:1"], "no Ray cluster answers at RAY_ADDRESS='127.0.0.1:1'"),
+        ({}, ["--study_dir", "/proc/study"], "/proc/study cannot be written"),
+        ({"searcher": "OptunaSerch"}, [], "'OptunaSerch' is not known (did you mean OptunaSearch?)"),
+        ({"scheduler": "torch.optim.SGD"}, [], "scheduler SGD is none of Ray Tune's; give one of "),
+        ({"scheduler": "asha"}, [], "'asha' is not known. Known: ASHAScheduler, "),
+        (
+            {"points": [{"algorithm.eta_g": 0.1}]},
+            [],
+            "points: number 1, {'algorithm.eta_g': 0.1}: it leaves out algorithm.num_clusters",
+        ),
+        (
+            {"points": [{"algorithm.eta_g": 0.4, "algorithm.num_clusters": 2}]},
+            [],
+            "algorithm.eta_g is 0.4; the space has 0.0 to 0.3",
+        ),
+        (
+            {"points": [{"algorithm.eta_g": 0.1, "algorithm.num_cluster": 2, "algorithm.num_clusters": 2}]},
+            [],
+            "it has 'algorithm.num_cluster', which is not searched there (did you mean algorithm.num_clusters?)",
+        ),
+        (
+            {
+                "points": [{"algorithm.eta_g": 0.1, "algorithm.num_clusters": k} for k in (2, 3)],
+                "limits": {"trials": 2},
+            },
+            [],
+            "limits.trials is 2, but the base's setting and the points are 3 trials",
+        ),
+        (
+            {"second_metric": "traffic/mib", "scheduler": "ASHAScheduler"},
+            [],
+            "no trial of two objectives is stopped early",
+        ),
+        ({"second_metric": "val/loss"}, [], "second_metric is 'val/loss'"),
+        ({"searcher": "optuna.study.Study"}, [], "neither a searcher of Ray Tune's nor a sampler of Optuna's"),
+        (
+            {"searcher": {"class_path": "OptunaSearch", "init_args": {"points_to_evaluate": []}}},
+            [],
+            "leave out 'points_to_evaluate': write the study's points",
+        ),
+        ({}, ["--config", "quickstart"], "quickstart is an experiment, not a study; write a study with `base:"),
+    ],
+)
+def test_it_is_said_at_once_and_nothing_is_left(
+    changes: dict[str, Any], words: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert typed(study_file(tmp_path, **changes), *words) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.startswith("lit-cfl: error: ")
+    assert len(error.splitlines()) == 1
+    assert "--run_dir" not in error
+    assert [path.name for path in tmp_path.iterdir()] == ["study-to-run.yaml"]
+
+
+def test_a_searcher_on_the_command_line_takes_the_place_of_the_files(tmp_path: Path):
+    file = study_file(tmp_path, searcher={"class_path": "OptunaSearch", "init_args": {"seed": 3}})
+    word = "{class_path: ray.tune.search.optuna.OptunaSearch, init_args: {seed: 4}}"
+    study = parse_study(["--config", str(file), "--searcher", word]).study
+    assert study.searcher == {"class_path": "ray.tune.search.optuna.OptunaSearch", "init_args": {"seed": 4}}
+
+
+def test_what_the_constructor_of_a_net_raises_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Such a net is tried as a net of ours first, which it is not: that is no reason."""
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "own_odd_net.py").write_text(
+        "import torch\n\n\nclass Odd(torch.nn.Module):\n"
+        "    def __init__(self, depth: int = 1) -> None:\n        raise RuntimeError(f'no depth {depth}')\n"
+    )
+    net = {"class_path": "own_odd_net.Odd", "init_args": {"depth": 3}}
+    optimizer = BASE["task"]["init_args"]["optimizer"]
+    experiment = build(base(task={"class_path": "Classification", "init_args": {"net": net, "optimizer": optimizer}}))
+    with pytest.raises(InputError, match=r"^Odd raised RuntimeError: no depth 3 \(in .*own_odd_net\.py, line 6\)$"):
+        experiment.prepare(0)
+
+
+def test_a_study_is_not_run_as_an_experiment(capsys: pytest.CaptureFixture[str]):
+    assert main(["run", "--config", "tune/quickstart"]) == 2
+    assert "is an option of a study: a study's file goes to lit-cfl tune" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ("study.yaml", "already holds a study; choose another --study_dir, or go on with --resume"),
+        ("config.yaml", "holds a run, not a study"),
+        ("trials/mine/thesis.txt", "holds 'trials' that is no study's"),
+        ("ray/data.bin", "holds 'ray' that is no study's"),
+    ],
+)
+def test_a_directory_with_something_else_in_it_is_left_as_it_is(
+    entry: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    file = tmp_path / "study" / entry
+    file.parent.mkdir(parents=True)
+    file.write_text("kept")
+    assert typed(study_file(tmp_path)) == 2
+    assert message in capsys.readouterr().err
+    assert file.read_text() == "kept"
+    assert [path for path in (tmp_path / "study").rglob("*") if path.is_file()] == [file]
+
+
+def test_a_disk_that_runs_full_ends_the_study_and_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def step() -> None:
+        try:
+            leave_if_asked()
+        except Exception:  # as Ray would: it must not be taken for a trial's failure
+            pytest.fail("swallowed")
+
+    def study() -> None:
+        with leavable(tmp_path):
+            step()
+
+    study()
+    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=2**20))
+    with pytest.raises(SaveError, match=r"is full; make room, then go on with: lit-cfl tune --resume"):
+        study()
+    leave_if_asked()
+
+
+@pytest.mark.ray
+def test_a_ray_with_fewer_cores_than_a_trial_needs_is_refused_at_once(tmp_path: Path):
+    """As a person meets it who has started Ray for something else."""
+    script = f"""
+import ray, sys, time
+from lit_cfl.cli.main import main
+ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False)
+begun = time.monotonic()
+code = main(["tune", "--config", {str(study_file(tmp_path))!r}, "--study_dir", {str(tmp_path / "study")!r},
+             "--resources.cpus", "2"])
+assert ray.is_initialized(), "it was not ours to end"
+print(code, time.monotonic() - begun < 60)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
+    assert done.stdout.splitlines()[-1] == "2 True", done.stderr
+    assert "resources.cpus is 2, but no node of the cluster has more than 1" in done.stderr
+    assert not (tmp_path / "study").exists()

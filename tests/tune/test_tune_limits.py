@@ -1,0 +1,89 @@
+"""What ends a trial that takes too long, and what is said of a worker that died; without Ray."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from ray.tune.experiment import Trial
+from studies import study_file
+
+from lit_cfl.engines.ray import cluster as ray_cluster
+from lit_cfl.errors import InputError
+from lit_cfl.tune.cluster import connected
+from lit_cfl.tune.options import parse_study
+from lit_cfl.tune.reporting import ROUNDS
+from lit_cfl.tune.space_file import parse_space
+from lit_cfl.tune.study import Resources
+from lit_cfl.tune.telling import TellOfTrials, telling
+from lit_cfl.tune.time_limit import limited
+
+HANGS = "import re; re.match('(a+)+$', 'a' * 64 + 'b')"  # in C, where it never gives Python's lock away
+
+
+def in_a_process(path: Path, code: str) -> int:
+    script = f"""
+from pathlib import Path
+from lit_cfl.tune.time_limit import limited
+def trial():
+    {code}
+with limited(Path({str(path)!r}), 0.01):
+    trial()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, timeout=100, check=False)
+    return done.returncode
+
+
+def test_a_trial_that_hangs_in_c_is_ended_and_not_begun_again(tmp_path: Path):
+    assert in_a_process(tmp_path, HANGS) == 1
+    assert ", line 5 in trial" in (tmp_path / "too_long.txt").read_text()
+    with (
+        pytest.raises(InputError, match=r"took longer than limits.trial_minutes allow \(0.01\).*says where it was"),
+        limited(tmp_path, 0.01),
+    ):
+        pytest.fail("begun again")
+
+
+def test_a_trial_that_ends_in_time_leaves_no_file(tmp_path: Path):
+    with limited(tmp_path / "new", 10.0):
+        pass
+    with pytest.raises(ZeroDivisionError), limited(tmp_path / "new", 10.0):
+        raise ZeroDivisionError
+    with limited(tmp_path / "new", None):
+        pass
+    assert list((tmp_path / "new").iterdir()) == []
+
+
+def test_a_trial_whose_process_was_killed_before_its_time_was_up_is_begun_again(tmp_path: Path):
+    assert in_a_process(tmp_path, "import os; os.kill(os.getpid(), 9)") == -9
+    with limited(tmp_path, 10.0):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_time_limit_that_is_none_is_refused(tmp_path: Path):
+    with pytest.raises(InputError, match=r"limits.trial_minutes is 0\.0; give a number above 0"):
+        parse_study(["--config", str(study_file(tmp_path)), "--limits.trial_minutes", "0"])
+
+
+def test_a_trial_that_is_begun_again_is_said_in_one_line():
+    said: list[str] = []
+    trial = SimpleNamespace(trial_id="0003", status=Trial.RUNNING, last_result={ROUNDS: 2}, config={})
+    tell = TellOfTrials(parse_space({"algorithm.eta_g": {"uniform": [0, 1]}}), "val/weighted_accuracy", 4)
+    with telling(said.append):
+        tell.on_trial_recover(1, [trial], trial)
+    assert said == ["0003: its worker died after 2 rounds; it goes on from its last save"]
+
+
+def test_ray_records_a_study_as_often_as_it_sees_fit_and_prints_no_tracebacks(monkeypatch: pytest.MonkeyPatch):
+    """A record each second would be 32 MB a second with 1,000 trials."""
+    monkeypatch.setattr(ray_cluster, "connect", lambda plan: None)
+    monkeypatch.setattr(ray_cluster, "disconnect", lambda: None)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.delenv("TUNE_PRINT_ALL_TRIAL_ERRORS", raising=False)  # a process that has run a study may have it
+    with connected(None, Resources()):
+        assert "TUNE_GLOBAL_CHECKPOINT_S" not in os.environ
+        assert os.environ["TUNE_PRINT_ALL_TRIAL_ERRORS"] == "0"
+    assert "TUNE_PRINT_ALL_TRIAL_ERRORS" not in os.environ

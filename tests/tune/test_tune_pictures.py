@@ -1,0 +1,180 @@
+"""What a study shows: importance, pictures, the table at its end."""
+
+from io import StringIO
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from rich.console import Console
+from studies import ALGORITHMS, STUDY
+
+from lit_cfl.statistics import interval
+from lit_cfl.tune.importance import FEWEST_TRIALS, importance
+from lit_cfl.tune.objective import Objective
+from lit_cfl.tune.outcome import Outcome
+from lit_cfl.tune.pictures import draw, pareto_front
+from lit_cfl.tune.repeats import Repeated
+from lit_cfl.tune.report import closing_table
+from lit_cfl.tune.scales import Scale
+from lit_cfl.tune.space_file import parse_space
+from lit_cfl.tune.spaces import Space
+from lit_cfl.tune.study import Study
+
+METRIC = "val/weighted_accuracy"
+PLAIN = parse_space(
+    {
+        "algorithm.eta_g": {"loguniform": [0.001, 1.0]},
+        "algorithm.layers": {"choice": [["conv*"], None]},
+        "algorithm.num_clusters": {"randint": [2, 5]},
+    }
+)
+SEVERAL = parse_space({"algorithm": ALGORITHMS})
+
+
+def row(number: int, figure: float | None, mib: float = 1.0, status: str = "finished", **values: Any) -> dict[str, Any]:
+    told = {METRIC: figure, "traffic/mib": mib, "error": None}
+    return {"trial_id": str(number), "status": status, "origin": "search", "repeats": ""} | told | values
+
+
+def plain_rows(count: int) -> list[dict[str, Any]]:
+    """Trials of which the number of clusters alone decides."""
+    rng, rows = Random(0), []
+    for number in range(count):
+        values = {
+            "algorithm.eta_g": 10 ** rng.uniform(-3, 0),
+            "algorithm.layers": rng.choice(['["conv*"]', "null"]),
+            "algorithm.num_clusters": rng.randrange(2, 5),
+        }
+        rows.append(row(number, 0.2 * values["algorithm.num_clusters"], 1.0 + number, **values))
+    return rows
+
+
+def several_rows(count: int) -> list[dict[str, Any]]:
+    rows = []
+    for number in range(count):
+        if number % 2:
+            rows.append(row(number, 0.5, algorithm="IFCA", **{"IFCA.num_clusters": 2 + number % 4 // 2}))
+        else:
+            own = {"FedGroup.num_clusters": 2 + number % 4 // 2, "FedGroup.eta_g": 0.01}
+            rows.append(row(number, 0.6 + 0.01 * number, 2.0, algorithm="FedGroup", **own))
+    return rows
+
+
+def test_what_alone_decides_is_the_most_important():
+    rows = plain_rows(24)
+    shares = importance(rows, PLAIN, Objective())
+    assert list(shares) == sorted(shares, key=lambda key: -shares[key])
+    assert max(shares, key=lambda key: shares[key]) == "algorithm.num_clusters"
+    assert shares["algorithm.num_clusters"] > 0.6
+    assert sum(shares.values()) == pytest.approx(1)
+    turned = [row | {"val/loss": -row[METRIC]} for row in rows]
+    assert importance(turned, PLAIN, Objective("val/loss")) == shares
+
+
+def test_the_algorithm_matters_where_it_decides():
+    shares = importance(several_rows(16), SEVERAL, Objective())
+    assert set(shares) == {"algorithm", "IFCA.num_clusters", "FedGroup.num_clusters", "FedGroup.eta_g"}
+    assert shares["algorithm"] == max(shares.values())
+
+
+def test_a_trial_that_was_stopped_early_tells_nothing_of_importance():
+    rows = plain_rows(24)
+    slow = [row | {"status": "stopped", METRIC: 0.01, "algorithm.eta_g": 0.9} for row in plain_rows(24)]
+    assert importance([*rows, *slow], PLAIN, Objective()) == importance(rows, PLAIN, Objective())
+
+
+def test_a_default_outside_the_space_is_shown_but_does_not_count():
+    rows = plain_rows(24)
+    outside = row(99, 0.9, 30.0, **rows[0] | {"trial_id": "99", "algorithm.num_clusters": 9, METRIC: 0.9})
+    assert importance([*rows, outside], PLAIN, Objective()) == importance(rows, PLAIN, Objective())
+
+
+def test_nothing_is_said_of_importance_with_few_trials_or_equal_figures():
+    rows = plain_rows(FEWEST_TRIALS)
+    assert importance(rows, PLAIN, Objective())
+    assert importance([*rows[1:], rows[0] | {"status": "failed", METRIC: None}], PLAIN, Objective()) == {}
+    same = [row | {METRIC: 0.5, "algorithm.num_clusters": 3} for row in rows]
+    assert importance(same, parse_space({"algorithm.num_clusters": {"choice": [3]}}), Objective()) == {}
+
+
+@pytest.mark.parametrize(
+    ("space", "rows", "drawn"),
+    [
+        (PLAIN, [*plain_rows(9), row(9, None, status="failed")], "history importance parallel pareto slices"),
+        (PLAIN, plain_rows(1), "history parallel slices"),
+        (SEVERAL, several_rows(9), "history importance parallel pareto slices"),
+        (SEVERAL, [row | {"status": "stopped"} for row in several_rows(2)], "history parallel slices"),
+        (PLAIN, [row(0, None, status="failed")], ""),
+        (PLAIN, [row(0, 0.5, **{"algorithm.num_clusters": 9})], "history"),
+    ],
+)
+def test_pictures_are_drawn_of_what_there_is(space: Space, rows: list[dict[str, Any]], drawn: str, tmp_path: Path):
+    path = tmp_path / "pictures"
+    draw(path, rows, space, Objective(), importance(rows, space, Objective()))
+    files = sorted(path.glob("*.png"))
+    assert [file.stem for file in files] == drawn.split()
+    assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
+
+
+def test_a_picture_of_before_does_not_stay(tmp_path: Path):
+    for count in (12, 3):
+        rows = plain_rows(count)
+        draw(tmp_path, rows, PLAIN, Objective(), importance(rows, PLAIN, Objective()))
+        assert (tmp_path / "importance.png").exists() == (count == 12)
+
+
+def test_the_front_holds_what_none_beats_in_both():
+    rows = [row(0, 0.5, 3.0), row(1, 0.7, 5.0), row(2, 0.6, 4.0), row(3, 0.6, 6.0), row(4, 0.5, 2.0), row(5, 0.7, 5.0)]
+    assert [one["trial_id"] for one in pareto_front(rows, Objective())] == ["4", "2", "1"]
+    losses = [one | {"val/loss": one[METRIC]} for one in rows]
+    assert [one["trial_id"] for one in pareto_front(losses, Objective("val/loss"))] == ["4"]
+
+
+def test_a_scale_places_values_and_names_its_ends():
+    eta, layers, clusters = (Scale(parameter) for parameter in PLAIN.parameters)
+    assert eta.labels == ["0.001", "0.01", "0.1", "1"]
+    assert [eta.share(eta.position(value)) for value in (0.001, 0.1, 1.0)] == pytest.approx([0, 2 / 3, 1])
+    assert [layers.share(layers.position(value)) for value in ('["conv*"]', "null")] == [0, 1]
+    assert [clusters.share(clusters.position(value)) for value in (2, 3, 4)] == [0, 0.5, 1]
+    only = Scale(parse_space({"a": {"choice": [3]}}).parameters[0])
+    assert only.share(only.position(3)) == 0.5
+
+
+def printed(outcome: Outcome) -> str:
+    console = Console(width=200, file=StringIO())
+    closing_table(console, Study(**(STUDY | {"space": {"algorithm.eta_g": {"uniform": [0, 1]}}})), outcome)
+    return console.file.getvalue()
+
+
+def test_the_table_at_the_end_has_best_default_gain_and_importance():
+    rows = [row(0, 0.5, **{"algorithm.eta_g": 0.25}), row(1, 0.4, status="stopped"), row(2, None, status="failed")]
+    rows[2]["error"] = "RuntimeError: too warm"
+    figures = {
+        name: {METRIC: interval([f, f + 0.02]), "test/weighted_accuracy": interval([f, f])}
+        for name, f in (("best", 0.8), ("default", 0.6))
+    }
+    repeated = Repeated([4, 5], figures, interval([0.19, 0.21]), ["best, seed 6: gone"])
+    text = printed(Outcome(Path("here"), rows, rows[0], {"algorithm.eta_g": 1.0}, repeated))
+    assert "3 trials: 1 finished, 1 stopped early, 1 failed" in text
+    assert "Best: algorithm.eta_g = 0.25" in text
+    lines = [line.split() for line in text.splitlines()]
+    assert ["best", "0.8100", "±", "0.1271", "0.8000", "±", "0.0000"] in lines
+    assert ["default", "0.6100", "±", "0.1271", "0.6000", "±", "0.0000"] in lines
+    assert "0.2000 ± 0.1271" in text  # the gain: t(0.975, 1) * 0.01414 / sqrt(2)
+    assert "Importance (PED-ANOVA): algorithm.eta_g 1.00" in text
+    assert "failed: 2: RuntimeError: too warm" in text
+    assert "not repeated: best, seed 6: gone" in text
+
+
+def test_repeated_settings_are_no_trials_in_the_table():
+    rows = [row(0, 0.5, origin="default"), row(1, 0.5, repeats="0000"), row(2, 0.4, status="stopped")]
+    text = printed(Outcome(Path("here"), rows, rows[0], {}, None))
+    assert "2 trials: 1 finished, 1 stopped early, 0 failed; 1 settings had been tried before" in text
+    assert "(the base's own setting)" in text
+
+
+def test_no_best_is_said():
+    text = printed(Outcome(Path("here"), [row(0, 0.4, status="stopped")], None, {}, None))
+    assert "No trial ran to its end" in text
+    assert "Importance" not in text

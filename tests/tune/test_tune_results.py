@@ -1,0 +1,138 @@
+"""What a study writes of its trials, and what it says of each."""
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from studies import ALGORITHMS, base
+from tune_trials import new_trials
+
+from lit_cfl.tune import reporting
+from lit_cfl.tune.job import Job
+from lit_cfl.tune.objective import TRAFFIC, Objective
+from lit_cfl.tune.results import trial_rows, write_best, write_front, write_trials
+from lit_cfl.tune.space_file import parse_space
+from lit_cfl.tune.telling import outcome
+from lit_cfl.tune.trials import Setting
+
+METRIC = "val/weighted_accuracy"
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    return Job("s", base(), parse_space({"algorithm": ALGORITHMS}), [4, 2], Objective(), tmp_path / "trials")
+
+
+def told(rounds: int, **more: Any) -> dict[str, Any]:
+    return {"rounds": rounds, "seconds": 1.5, "traffic/mib": 2.0, METRIC: 0.5} | more
+
+
+@pytest.mark.parametrize(("watched", "expected"), [(True, [1, 2, 3, 4, 5]), (False, [1, 3, 4])])
+def test_rounds_that_no_scheduler_judges_by_are_told_once_a_second(
+    watched: bool, expected: list[int], job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    clock, sent = [0.0], []
+    monkeypatch.setattr(reporting, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(reporting.ray_tune, "report", lambda metrics: sent.append(metrics["rounds"]))
+    report = reporting.Report(replace(job, watched=watched), tmp_path, _rounds=9)
+    for number, clock[0] in enumerate([5.0, 5.9, 6.0, 7.5, 8.0], 1):
+        report.row({"round": number, METRIC: 0.5, "time/elapsed_seconds": 1.0})
+    assert sent == expected
+    report.failed(RuntimeError("gone"))
+    assert sent[-1] == 5  # the last round counts, told or not
+
+
+def test_each_trial_has_a_row_by_number(job: Job, tmp_path: Path):
+    ifca, group = {"algorithm": "IFCA", "IFCA.num_clusters": 2}, {"algorithm": "FedGroup", "FedGroup.eta_g": 0.1}
+    settings = [group, ifca, {**ifca, "IFCA.num_clusters": 3}, {**group, "FedGroup.eta_g": 0.2}]
+    trials = new_trials(job.folder, settings, first=[Setting("default", {"algorithm": "IFCA"}, inside=False)])
+    for _ in range(5):
+        trials.next()
+    trials.ended(2, told(4, finished=True, **{"seed 4": 0.4, "seed 2": 0.6}))
+    trials.ended(3, told(3), died=True)
+    trials.ended(1, told(2, error="too warm"))
+    trials.told(4, told(1))
+    rows = trial_rows(trials, job)
+    write_trials(tmp_path / "trials.csv", rows, job)
+    with (tmp_path / "trials.csv").open() as file:
+        written = list(csv.DictReader(file))
+    assert [(row["trial_id"], row["status"], row["rounds"]) for row in written] == [
+        ("0000", "stopped", "0"),
+        ("0001", "failed", "2"),
+        ("0002", "finished", "4"),
+        ("0003", "failed", "3"),
+        ("0004", "stopped", "1"),
+    ]
+    assert written[2] == {
+        "trial_id": "0002",
+        "status": "finished",
+        "origin": "search",
+        "repeats": "",
+        "rounds": "4",
+        "seeds": "2",
+        "seconds": "1.5",
+        "traffic/mib": "2.0",
+        "algorithm": "IFCA",
+        "IFCA.num_clusters": "2",
+        "FedGroup.num_clusters": "",
+        "FedGroup.eta_g": "",
+        "seed 4": "0.4",
+        "seed 2": "0.6",
+        METRIC: "0.5",
+        "error": "",
+    }
+    assert [row["error"] for row in written] == ["", "too warm", "", "its worker died", ""]
+    assert [row[METRIC] for row in written] == ["", "", "0.5", "", "0.5"]
+
+
+def test_the_row_of_a_repeated_setting_names_the_trial_and_has_its_result(job: Job):
+    trials = new_trials(job.folder, [{"algorithm": "IFCA", "IFCA.num_clusters": 2}] * 2)
+    trials.next()
+    trials.next()
+    trials.ended(1, told(4, finished=True))
+    trials.next()
+    rows = trial_rows(trials, job)
+    assert [row["repeats"] for row in rows[:3]] == ["", "", "0001"]
+    assert (rows[2]["status"], rows[2][METRIC], rows[2]["rounds"]) == ("finished", 0.5, 4)
+
+
+def test_two_objectives_mark_the_front_and_write_an_experiment_for_each_of_it(job: Job, tmp_path: Path):
+    job = replace(job, objective=Objective(second=TRAFFIC))
+    for name in ("0001", "0002"):
+        (job.folder / name).mkdir(parents=True)
+        (job.folder / name / "config.yaml").write_text(yaml.safe_dump(base(seeds=[4])))
+    rows = [
+        {"trial_id": name, METRIC: f, TRAFFIC: mib}
+        for name, f, mib in (("0000", 0.4, 3.0), ("0001", 0.5, 2.0), ("0002", 0.6, 2.5))
+    ]
+    write_trials(tmp_path / "trials.csv", rows, job, ["0001", "0002"])
+    with (tmp_path / "trials.csv").open() as file:
+        assert [row["front"] for row in csv.DictReader(file)] == ["", "yes", "yes"]
+    for front in (rows[1:], rows[2:]):
+        write_front(tmp_path / "front", job.folder, job, front)
+        assert sorted(file.stem for file in (tmp_path / "front").iterdir()) == [row["trial_id"] for row in front]
+    text = (tmp_path / "front" / "0002.yaml").read_text()
+    assert text.startswith("# On the Pareto front of s, 0002; expect its val/weighted_accuracy 0.6000 at 2.500 ")
+    assert yaml.safe_load(text) == base(seeds=[4])
+
+
+def test_best_yaml_has_the_plan_that_the_seeds_ran_under(job: Job, tmp_path: Path):
+    trial = tmp_path / "trials" / "a1"
+    (trial / "seed-4").mkdir(parents=True)
+    (trial / "config.yaml").write_text(yaml.safe_dump(base(seeds=[4, 2], plan={"threads": 1, "lanes": None})))
+    (trial / "seed-4" / "config.yaml").write_text(yaml.safe_dump(base(plan={"threads": 1, "lanes": 3})))
+    content = write_best(tmp_path / "best.yaml", trial, job, {METRIC: 0.87654})
+    text = (tmp_path / "best.yaml").read_text()
+    assert text.splitlines()[0] == f"# The best trial of s, a1; expect its {METRIC} again: 0.8765"
+    assert yaml.safe_load(text) == content == base(seeds=[4, 2], plan={"threads": 1, "lanes": 3})
+
+
+def test_how_a_trial_ended_is_said_in_a_line():
+    assert outcome(told(4, finished=True), METRIC, failed=False) == f"finished: {METRIC} 0.5000"
+    assert outcome(told(3, finished=False), METRIC, failed=False) == f"stopped after 3 rounds: {METRIC} 0.5000"
+    assert outcome(told(3, error="too warm\nand"), METRIC, failed=False) == "failed after 3 rounds: too warm"
+    assert outcome(told(3), METRIC, failed=True) == "failed after 3 rounds: its worker died"
+    assert outcome({}, METRIC, failed=True) == "failed after 0 rounds: its worker died"

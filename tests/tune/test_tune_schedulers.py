@@ -1,0 +1,272 @@
+"""Every kind of searcher and scheduler in real Ray, on a trainable that takes no time; and what is refused."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from studies import ALGORITHMS, base, cluster  # noqa: F401  # a fixture
+from synthetic import synthetic
+
+from lit_cfl.errors import InputError
+from lit_cfl.tune.cluster import connected
+from lit_cfl.tune.reporting import ROUNDS
+from lit_cfl.tune.schedulers import first_halving, is_population_based, pauses, scheduler, within
+from lit_cfl.tune.searchers import searcher
+from lit_cfl.tune.space_file import parse_space
+from lit_cfl.tune.study import Resources, Study
+from lit_cfl.tune.trial_source import TrialSource
+from lit_cfl.tune.trials import Setting, Trials
+
+METRIC = "val/weighted_accuracy"
+ETA = {"algorithm.eta_g": {"uniform": [0.0, 1.0]}}
+MIXED = ETA | {"algorithm.measure": {"choice": ["edc", "madc"]}, "algorithm.num_clusters": {"choice": [2, 7, 30]}}
+GRID = {"algorithm.eta_g": {"grid": [0.0, 0.5, 1.0]}}
+
+
+def only(groups: Any) -> Any:
+    """The scheduler of a study of one algorithm."""
+    (one,) = groups.of_algorithm.values()
+    return one
+
+
+def study(space: dict[str, Any], **changes: Any) -> Study:
+    return Study(base(), space, **changes)
+
+
+def fitted(study: Study, path: Path, samples: int) -> tuple[Any, Trials]:
+    """A study of the synthetic trainable in Ray, which goes the way of a real one from its trials on."""
+    from ray import tune as ray_tune
+
+    space = study.searched()
+    first = [Setting("default", {"algorithm.eta_g": 0.001}, inside=False)]
+    trials = Trials(path / "trials", first, searcher(study, space), samples, answers=not is_population_based(study))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TUNE_MAX_PENDING_TRIALS_PG", "1" if trials.searcher.learns else str(samples))
+        results = ray_tune.Tuner(
+            ray_tune.with_resources(synthetic, {"CPU": 1, "GPU": study.resources.gpus}),
+            tune_config=ray_tune.TuneConfig(
+                metric=METRIC,
+                mode="max",
+                search_alg=TrialSource(trials, space),
+                reuse_actors=True,
+                scheduler=scheduler(study, space, 8, 0),
+            ),
+            run_config=ray_tune.RunConfig(name="synthetic", storage_path=str(path), verbose=0),
+        ).fit()
+    return results, trials
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("cluster")
+@pytest.mark.parametrize(
+    ("space", "options", "samples"),
+    [
+        (ETA, {}, 7),
+        (GRID, {"scheduler": "FIFOScheduler"}, 4),
+        (ETA, {"searcher": "OptunaSearch", "scheduler": "MedianStoppingRule"}, 7),
+        (ETA, {"scheduler": "ray.tune.schedulers.HyperBandScheduler"}, 7),
+        (MIXED, {"scheduler": "PopulationBasedTraining"}, 5),
+        ({"algorithm": ALGORITHMS}, {"searcher": {"class_path": "ray.tune.search.optuna.OptunaSearch"}}, 7),
+        ({"algorithm": ALGORITHMS}, {"scheduler": "HyperBandScheduler"}, 7),
+        (ETA, {"second_metric": "traffic/mib"}, 5),
+    ],
+)
+def test_each_searcher_and_scheduler_ends(space: dict[str, Any], options: dict[str, Any], samples: int, tmp_path: Path):
+    results, trials = fitted(study(space, **options), tmp_path, samples)
+    assert results.num_errors == 0
+    records = list(trials.records.values())
+    trained = [record for record in records if record.repeats is None]
+    assert trials.over
+    assert len(trained) == len(results) == samples or trials.why_over
+    assert {record.status for record in trained} <= {"finished", "stopped"}
+    assert (records[0].status, records[0].told[METRIC]) == ("finished", 0.008)  # the worst by far, and never stopped
+    early = [record for record in trained if record.status == "stopped"]
+    what = options.get("scheduler", "ASHAScheduler").rpartition(".")[2]
+    if what == "PopulationBasedTraining":
+        values = [record.values for record in trained[1:]]
+        changes = [result.metrics["changes"] for result in results]
+        assert max(changes) > 1  # one went on from another's, with its own
+        assert changes[0] == 1
+        assert {one["algorithm.measure"] for one in values} <= {"edc", "madc"}
+        assert {one["algorithm.num_clusters"] for one in values} <= {2, 7, 30}
+    if what in ("PopulationBasedTraining", "FIFOScheduler") or "second_metric" in options:
+        assert early == []
+    elif space is ETA:
+        assert early
+        best = max(trained, key=lambda record: record.values["algorithm.eta_g"])
+        assert best.status == "finished"
+    if "algorithm" in space:  # values of one algorithm only
+        names = [{key.partition(".")[0] for key in record.values if key != "algorithm"} for record in trained[1:]]
+        assert [{record.values["algorithm"]} for record in trained[1:]] == names
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("cluster")
+def test_trials_share_a_gpu_and_more_than_there_is_is_refused(tmp_path: Path):
+    shared = study(GRID, resources=Resources(cpus=1, gpus=0.5))
+    with connected(None, shared.resources):
+        assert fitted(shared, tmp_path, 4)[0].num_errors == 0
+    with pytest.raises(InputError, match=r"resources.gpus is 2, but no node of the cluster has more than 1"):  # noqa: SIM117
+        with connected(None, Resources(gpus=2)):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("space", "options", "message"),
+    [
+        (ETA, {"scheduler": "ASHASheduler"}, r"'ASHASheduler' is not known \(did you mean ASHAScheduler\?\)"),
+        (ETA, {"searcher": {"class": "OptunaSearch"}}, "give class_path"),
+        (ETA, {"scheduler": {"init_args": {"grace": 3}}}, r"no option 'grace' \(did you mean"),
+        (ETA, {"scheduler": {"init_args": {"reduction_factor": 0.5}}}, "Reduction Factor"),
+        (ETA, {"scheduler": {"init_args": {"grace_period": 3}}}, "grace_period is 3.*clusters only in round 4; give 4"),
+        (GRID, {"searcher": "OptunaSearch"}, "a grid draws its own values"),
+        (ETA, {"searcher": "OptunaSearch", "scheduler": "PopulationBasedTraining"}, "leave out searcher OptunaSearch"),
+        (GRID, {"scheduler": "PopulationBasedTraining"}, "write choice or uniform for grid"),
+        (
+            ETA,
+            {"scheduler": {"class_path": "PopulationBasedTraining", "init_args": {"burn_in_period": 2}}},
+            "burn_in_period is 2.*clusters only in round 4; give 4",
+        ),
+        (
+            ETA,
+            {"scheduler": "HyperBandScheduler"},
+            "first halves its trials after 2 rounds.*round 4; take ASHAScheduler",
+        ),
+        ({"algorithm": ALGORITHMS}, {"scheduler": "PopulationBasedTraining"}, "give it one algorithm a study"),
+        ({"local.epochs": {"choice": [1, 2]}}, {"scheduler": "PopulationBasedTraining"}, "leave out local.epochs"),
+        (ETA, {"scheduler": "PopulationBasedTraining", "seeds": [0, 1]}, "takes one seed a trial"),
+    ],
+)
+def test_what_cannot_search_this_space_is_refused(space: dict[str, Any], options: dict[str, Any], message: str):
+    asked = study(space, **options)
+    with pytest.raises(InputError, match=message):
+        searcher(asked, asked.searched()), scheduler(asked, asked.searched(), 8, 3)
+
+
+class Controller:
+    """Ray's controller with trials that report when they are told to."""
+
+    search_alg = None
+
+    def __init__(self, groups: Any) -> None:
+        self.groups, self.trials = groups, []
+        groups.set_search_properties(METRIC, "max")
+
+    def get_trials(self) -> list[Any]:
+        return self.trials
+
+    def get_live_trials(self) -> set[Any]:
+        return {trial for trial in self.trials if trial.status in ("RUNNING", "PAUSED", "PENDING")}
+
+    def stop_trial(self, trial: Any) -> None:
+        trial.status = "TERMINATED"
+        self.groups.on_trial_remove(self, trial)
+
+    def add(self, number: int, algorithm: str) -> Any:
+        trial = Fake(f"{number:04d}", {"algorithm": algorithm})
+        self.trials.append(trial)
+        self.groups.on_trial_add(self, trial)
+        return trial
+
+    def reports(self, trial: Any, rounds: int, figure: float) -> str:
+        decision = str(self.groups.on_trial_result(self, trial, {ROUNDS: rounds, METRIC: figure}))
+        trial.status = {"STOP": "TERMINATED", "PAUSE": "PAUSED"}.get(decision, "RUNNING")
+        return decision
+
+
+class Fake:
+    """One of Ray's trials."""
+
+    is_saving, run_metadata = False, None
+
+    def __init__(self, trial_id: str, config: dict[str, Any]) -> None:
+        self.trial_id, self.config, self.status = trial_id, config, "RUNNING"
+
+
+TWO = {"algorithm": {"choice": ["FedAvg", "StoCFL"]}}
+
+
+@pytest.mark.parametrize("kind", ["ASHAScheduler", "MedianStoppingRule"])
+def test_a_trial_is_judged_against_trials_of_its_own_algorithm(kind: str):
+    controller = Controller(scheduler(study(TWO, scheduler=kind), parse_space(TWO), 16, 0))
+    default = controller.add(0, "FedAvg")
+    fast = [controller.add(number, "FedAvg") for number in range(1, 6)]
+    slow = [controller.add(number, "StoCFL") for number in range(6, 9)]
+    for rounds in (4, 8):
+        for trial in fast[:-1]:
+            assert controller.reports(trial, rounds, 0.9) == "CONTINUE"
+        for trial in slow:  # a tenth of what FedAvg has by now
+            assert controller.reports(trial, rounds, 0.09) == "CONTINUE"
+        assert controller.reports(default, rounds, 0.01) == "CONTINUE"  # it is judged against nobody
+    assert controller.reports(fast[-1], 8, 0.5) == "STOP"
+    assert {type(one).__name__ for one in controller.groups.of_algorithm.values()} == {
+        kind.replace("ASHA", "AsyncHyperBand")
+    }
+
+
+def test_hyperband_halves_the_trials_of_each_algorithm_alone():
+    controller = Controller(scheduler(study(TWO, scheduler="HyperBandScheduler"), parse_space(TWO), 9, 0))
+    groups = controller.groups
+    default = controller.add(0, "FedAvg")
+    fast, slow = (
+        [controller.add(k, name) for k in numbers]
+        for name, numbers in (("FedAvg", range(1, 7)), ("StoCFL", range(7, 13)))
+    )
+    brackets = {name: one._hyperbands[0] for name, one in groups.of_algorithm.items()}
+    assert {trial for bracket in brackets["FedAvg"] for trial in bracket.current_trials()} == set(fast)
+    assert {trial for bracket in brackets["StoCFL"] for trial in bracket.current_trials()} == set(slow)
+    assert controller.reports(default, 9, 0.0) == "CONTINUE"
+    paused = fast[3]  # in a bracket that halves after three rounds
+    assert controller.reports(paused, 3, 0.9) == "PAUSE"
+    for trial in (default, *fast, *slow):
+        trial.status = "RUNNING" if trial is not paused else "PAUSED"
+    assert groups.choose_trial_to_run(controller) is None  # the paused one waits for those of its own algorithm
+    slow[0].status = "PENDING"
+    assert groups.choose_trial_to_run(controller) is slow[0]
+
+
+def test_no_trial_is_stopped_before_its_algorithm_clusters():
+    space = parse_space(ETA)
+    asha = only(scheduler(study(ETA), space, 20, 12))
+    assert min(rounds for rounds, _ in asha._brackets[0]._rungs) == 13
+    assert (asha._max_t, asha._time_attr) == (20, ROUNDS)
+    early = only(scheduler(study(ETA), space, 20, 0))
+    assert min(rounds for rounds, _ in early._brackets[0]._rungs) == 5  # a quarter of the rounds
+    assert only(scheduler(study(ETA, scheduler="MedianStoppingRule"), space, 20, 12))._grace_period == 13
+
+
+@pytest.mark.parametrize(("rounds", "factor", "first"), [(8, 3, 2), (20, 3, 2), (81, 3, 1), (20, 4, 1), (9, 9, 1)])
+def test_when_hyperband_first_halves(rounds: int, factor: int, first: int):
+    options = {"class_path": "HyperBandScheduler", "init_args": {"reduction_factor": factor}}
+    hyperband = only(scheduler(study(ETA, scheduler=options), parse_space(ETA), rounds, 0))
+    assert first_halving(hyperband) == first
+
+
+def test_a_hyperband_of_one_bracket_stops_nobody():
+    options = {"class_path": "HyperBandScheduler", "init_args": {"reduction_factor": 90}}
+    assert first_halving(only(scheduler(study(ETA, scheduler=options), parse_space(ETA), 8, 6))) == float("inf")
+
+
+def test_values_that_were_multiplied_come_back_into_the_space():
+    space = parse_space(
+        {
+            "a": {"uniform": [0.5, 1.0]},
+            "b": {"quniform": [0, 1, 0.25]},
+            "c": {"randint": [2, 5]},
+            "d": {"choice": [3, "x"]},
+        }
+    )
+    assert within(space, {"a": 1.2, "b": 0.6, "c": 5, "d": "x", "e": 9}) == {
+        "a": 1.0,
+        "b": 0.5,
+        "c": 4,
+        "d": "x",
+        "e": 9,
+    }
+    assert within(space, {"a": 0.4, "b": 1.2, "c": 1, "d": 3}) == {"a": 0.5, "b": 1.0, "c": 2, "d": 3}
+
+
+def test_who_pauses_and_who_copies():
+    kinds = ("ASHAScheduler", "FIFOScheduler", "MedianStoppingRule", "HyperBandScheduler", "PopulationBasedTraining")
+    assert [pauses(study(ETA, scheduler=kind)) for kind in kinds] == [False, False, True, True, True]
+    assert [is_population_based(study(ETA, scheduler=kind)) for kind in kinds] == [False] * 4 + [True]

@@ -1,0 +1,170 @@
+"""What searchers are asked and told; without Ray running."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from optuna.trial import TrialState
+from ray.tune.search import Searcher as RaySearcher
+from studies import ALGORITHMS, base
+from tune_trials import METRIC, told
+
+from lit_cfl.config.variants import build
+from lit_cfl.tune.points import settings
+from lit_cfl.tune.record import TrialRecord
+from lit_cfl.tune.searchers import Optuna, searcher
+from lit_cfl.tune.study import Study
+
+ETA = {"algorithm.eta_g": {"uniform": [0.0, 1.0]}}
+FINISHED = TrialRecord(3, "search", {}, status="finished", told=told(0.5))
+STOPPED = TrialRecord(4, "search", {}, status="stopped", told=told(0.9, rounds=2))
+FAILED = TrialRecord(5, "search", {}, status="failed", told=told(0.7, rounds=3))
+
+
+class Noted(RaySearcher):
+    """One of Ray Tune's searchers that notes what it is told."""
+
+    def __init__(self, seed: int = 0) -> None:
+        super().__init__()
+        self.seed = seed
+        self.calls: list[tuple[Any, ...]] = []
+
+    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+        self.calls.append((metric, mode, sorted(config)))
+        return True
+
+    def suggest(self, trial_id: str) -> dict[str, Any] | None:
+        return {"algorithm.eta_g": 0.25} if trial_id != "9" else self.FINISHED
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        self.calls.append((trial_id, result, error))
+
+    def add_evaluated_point(self, parameters: dict[str, Any], value: float, *args: Any, **options: Any) -> None:
+        self.calls.append((parameters, value))
+
+
+def study(space: dict[str, Any], **changes: Any) -> Study:
+    return Study(base(), space, **changes)
+
+
+def optuna_of(asked: Study) -> Optuna:
+    found = searcher(asked, asked.searched())
+    assert isinstance(found, Optuna)
+    return found
+
+
+def test_optuna_ranks_a_trial_that_was_stopped_early_behind_all_that_finished():
+    """Ray's own way tells it that every trial is complete, with the last figure for the result."""
+    optuna = optuna_of(study(ETA, searcher="OptunaSearch"))
+    for number, result in enumerate((FINISHED, STOPPED, FAILED)):
+        optuna.add(number, optuna.ask(number), result)
+    finished, stopped, failed = optuna._study.trials
+    assert (finished.state, finished.value) == (TrialState.COMPLETE, 0.5)
+    assert (stopped.state, stopped.intermediate_values) == (TrialState.PRUNED, {2: 0.9})
+    assert (failed.state, failed.intermediate_values) == (TrialState.PRUNED, {})
+    assert optuna._study.best_trial.number == 0  # not 0.9
+
+
+def test_optuna_hears_of_settings_that_it_did_not_ask_for():
+    optuna = optuna_of(study({"algorithm": ALGORITHMS}, searcher="OptunaSearch"))
+    for result in (FINISHED, STOPPED):
+        optuna.add(None, {"algorithm": "IFCA", "IFCA.num_clusters": 3}, result)
+    assert [trial.state for trial in optuna._study.trials] == [TrialState.COMPLETE, TrialState.PRUNED]
+    assert optuna._study.trials[0].params == {"algorithm": "IFCA", "IFCA.num_clusters": 3}
+
+
+@pytest.mark.parametrize("name", [None, "OptunaSearch", "optuna.samplers.NSGAIISampler"])
+def test_a_resumed_study_asks_for_the_same_settings(name: str | None):
+    asked = study({"algorithm": ALGORITHMS}, searcher=name)
+    whole = optuna_of(asked)
+    drawn = [whole.ask(number) for number in range(6)]
+    assert len({str(values) for values in drawn}) > 3
+    assert optuna_of(asked).ask(4) == drawn[4]
+    assert [optuna_of(study({"algorithm": ALGORITHMS}, searcher=name, search_seed=1)).ask(k) for k in range(6)] != drawn
+
+
+def test_two_objectives_are_two_of_optunas_with_their_directions():
+    optuna = optuna_of(study(ETA, second_metric="traffic/mib"))
+    for number, result in enumerate((FINISHED, TrialRecord(4, "search", {}, None, "finished", told(0.4)), FAILED)):
+        optuna.add(number, optuna.ask(number), result)
+    assert [direction.name for direction in optuna._study.directions] == ["MAXIMIZE", "MINIMIZE"]
+    assert [trial.values for trial in optuna._study.trials] == [[0.5, 1.0], [0.4, 1.0], None]
+    assert [trial.number for trial in optuna._study.best_trials] == [0]
+    for number in range(3, 20):  # beyond the first draws, which are random
+        optuna.add(number, optuna.ask(number), FINISHED)
+
+
+def test_a_searcher_of_rays_is_not_told_the_figure_of_a_trial_that_was_stopped():
+    asked = study(ETA, searcher={"class_path": "test_tune_searchers.Noted", "init_args": {}}, search_seed=7)
+    noted = searcher(asked, asked.searched())
+    for number, result in enumerate((FINISHED, STOPPED, FAILED)):
+        assert noted.ask(number) == {"algorithm.eta_g": 0.25}
+        noted.add(number, {"algorithm.eta_g": 0.25}, result)
+    noted.add(None, {"algorithm.eta_g": 0.5}, FINISHED)
+    noted.add(None, {"algorithm.eta_g": 0.5}, STOPPED)
+    assert noted.ask(9) is None
+    assert noted._searcher.seed == 7
+    assert noted._searcher.calls == [
+        (METRIC, "max", ["algorithm.eta_g"]),
+        ("0", {METRIC: 0.5}, False),
+        ("1", None, False),
+        ("2", None, True),
+        ({"algorithm.eta_g": 0.5}, 0.5),
+    ]
+
+
+def test_a_grid_asks_for_every_combination():
+    asked = study({"algorithm.eta_g": {"grid": [0.0, 0.5]}, "algorithm.measure": {"grid": ["edc", None]}})
+    grid = searcher(asked, asked.searched())
+    points = [grid.ask(number) for number in range(5)]
+    assert points[:2] == [{"algorithm.eta_g": 0.0, "algorithm.measure": word} for word in ("edc", "null")]
+    assert points[3:] == [{"algorithm.eta_g": 0.5, "algorithm.measure": "null"}, None]
+
+
+def first_of(algorithm: dict[str, Any] | None, space: dict[str, Any], **changes: Any) -> Any:
+    content = base(**({} if algorithm is None else {"algorithm": algorithm}))
+    default = build(content)
+    whole = Study(default.described(), space, **changes)
+    return settings(whole, whole.searched(), default)
+
+
+def test_a_default_in_the_space_is_told_to_the_searcher():
+    space = {"algorithm.eta_g": {"uniform": [0, 1]}, "algorithm.num_clusters": {"randint": [2, 4]}}
+    (default,) = first_of(None, space)
+    assert default.inside
+    assert default.values == {"algorithm.eta_g": 0.0, "algorithm.num_clusters": 2}
+    optuna_of(study(space)).add(None, default.values, FINISHED)
+
+
+@pytest.mark.parametrize(
+    ("space", "values"),
+    [
+        ({"algorithm.num_clusters": {"randint": [3, 5]}}, {"algorithm.num_clusters": 2}),  # the base has 2
+        (
+            {"algorithm": {"choice": [{"class_path": "IFCA", "space": {"num_clusters": {"randint": [2, 4]}}}]}},
+            {"algorithm": "FedGroup"},
+        ),
+        ({"algorithm": ALGORITHMS}, {"algorithm": "FedGroup", "FedGroup.num_clusters": 2, "FedGroup.eta_g": 0.0}),
+    ],
+)
+def test_a_default_outside_the_space_keeps_the_bases_values(space: dict[str, Any], values: dict[str, Any]):
+    (default,) = first_of(None, space)
+    assert (default.inside, default.values) == (False, values)
+
+
+def test_points_follow_the_default_as_a_searcher_would_give_them():
+    space = {"algorithm.eta_g": {"uniform": [0, 1]}, "algorithm.measure": {"choice": ["edc", "madc"]}}
+    points = [{"algorithm.measure": "madc", "algorithm.eta_g": 1}]
+    default, point = first_of(None, space, points=points)
+    assert (default.origin, point.origin) == ("default", "point")
+    assert point.values == {"algorithm.eta_g": 1.0, "algorithm.measure": "madc"}
+    assert type(point.values["algorithm.eta_g"]) is float
+
+
+def test_a_study_prepares_its_default_first(tmp_path: Path):
+    from lit_cfl.tune.prepared import prepare
+
+    grid = prepare(Study(build(base()).described(), {"algorithm.num_clusters": {"grid": [2, 3]}}), tmp_path)
+    assert (grid.limit, grid.first[0].inside) == (2, True)  # the default is a point of the grid
+    other = prepare(Study(build(base()).described(), {"algorithm.num_clusters": {"grid": [3, 4]}}), tmp_path)
+    assert (other.limit, other.first[0].inside) == (3, False)

@@ -1,0 +1,291 @@
+"""Whole studies as a person would start them: real Ray, real processes, killed and resumed."""
+
+import contextlib
+import csv
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from studies import SLOW, base, cluster, study_file, tune_command  # noqa: F401  # a fixture
+
+from lit_cfl.cli.main import main
+
+pytestmark = pytest.mark.ray
+SPACE_OF_SLOW = {"rate": {"uniform": [0.7, 0.9]}}
+SPACE = {"algorithm.rate": {"uniform": [0.7, 1.0]}}  # rates that do not fail, nor the default, which is 0
+
+
+class Command:
+    """A study in a process of its own, and all processes that it started, found by a mark in their environment."""
+
+    def __init__(self, folder: Path, *words: str) -> None:
+        self.mark = f"LITCFL_TEST_MARK={folder}-{time.monotonic_ns()}"
+        name, _, value = self.mark.partition("=")
+        environment = os.environ | {name: value, "SLOW_LOG": str(folder / "log.txt")}
+        self.process = subprocess.Popen(
+            tune_command(*words),
+            env=environment,
+            cwd=folder,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+
+    def end(self) -> tuple[int, str]:
+        output, _ = self.process.communicate(timeout=900)
+        return self.process.returncode, output
+
+    def left(self) -> list[int]:
+        """Processes of this study that live, after up to 100 seconds in which there may be some.
+
+        Ray's agents of a killed driver try for 60 seconds to tell its store, which is gone, too, that Ray has ended.
+        """
+        deadline = time.monotonic() + 100
+        while (found := self._living()) and time.monotonic() < deadline:
+            time.sleep(0.5)
+        return found
+
+    def _living(self) -> list[int]:
+        found = []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if self.mark.encode() in path.read_bytes():
+                    found.append(int(path.parent.name))
+        return found
+
+
+def wait_until(condition: Callable[[], object], command: Command) -> None:
+    deadline = time.monotonic() + 600
+    while not condition():
+        assert command.process.poll() is None, command.end()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with (path / "trials.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def rounds_in(folder: Path) -> list[list[str]]:
+    log = folder / "log.txt"
+    return [line.split() for line in log.read_text().splitlines()] if log.exists() else []
+
+
+def prepared_folder(tmp: Path, pause: float, **changes: Any) -> Path:
+    """A folder with a study over the slow algorithm, and the algorithm's file beside it."""
+    shutil.copy(Path(__file__).parents[1].joinpath("own_slow.py"), tmp)
+    algorithm = SLOW | {"init_args": {"rate": 0.0, "pause": pause}}
+    own = {"scheduler": "FIFOScheduler", "space": SPACE, "seeds": [3, 1], "limits": {"trials": 4}}
+    study_file(tmp, base=base(algorithm=algorithm, checkpoint={"every_seconds": 0}), **(own | changes))
+    return tmp
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str, list[int]]:
+    """A study that nobody disturbed: its directory, exit code, output and the processes left."""
+    folder = prepared_folder(tmp_path_factory.mktemp("whole"), 0.0, num_repeats=2, space=SPACE)
+    command = Command(folder, "--config", "study-to-run.yaml", "--study_dir", "study")
+    code, output = command.end()
+    return folder / "study", code, output, command.left()
+
+
+def test_a_study_ends_with_its_table_and_leaves_no_process(whole: tuple[Path, int, str, list[int]]):
+    path, code, output, left = whole
+    assert (code, left) == (0, []), output
+    assert "4 trials: 4 finished" in output
+    assert output.count(" finished: val/weighted_accuracy 0.") == 4
+    assert "4/4 " in output
+    assert "best " in output
+    assert "default" in output
+    assert "gain" in output
+    assert {"study.yaml", "trials.csv", "best.yaml"} <= {file.name for file in path.iterdir()}
+
+
+def test_every_trial_has_a_row_with_its_seeds(whole: tuple[Path, int, str, list[int]]):
+    path = whole[0]
+    rows = rows_of(path)
+    assert [row["status"] for row in rows] == ["finished"] * 4
+    assert [row["rounds"] for row in rows] == ["4"] * 4
+    assert len({row["algorithm.rate"] for row in rows}) == 4
+    for row in rows:
+        parts = [path / "trials" / row["trial_id"] / f"seed-{seed}" / "summary.json" for seed in (3, 1)]
+        own = [json.loads(part.read_text())["val/weighted_accuracy"] for part in parts]
+        assert [float(row["seed 3"]), float(row["seed 1"])] == own
+        assert float(row["val/weighted_accuracy"]) == sum(own) / 2
+
+
+def test_best_yaml_reproduces_the_trial_exactly(whole: tuple[Path, int, str, list[int]], tmp_path: Path):
+    path = whole[0]
+    with contextlib.redirect_stdout(io.StringIO()):
+        assert main(["run", "--config", str(path / "best.yaml"), "--run_dir", str(tmp_path / "run")]) == 0
+    content = yaml.safe_load((path / "best.yaml").read_text())
+    (best,) = [row for row in rows_of(path) if row["trial_id"] in (path / "best.yaml").read_text().splitlines()[0]]
+    assert content["seeds"] == [3, 1]
+    assert content["plan"]["engine"] == "stacked"
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["val/weighted_accuracy"] == float(
+        best["val/weighted_accuracy"]
+    )
+    assert best["val/weighted_accuracy"] == max(row["val/weighted_accuracy"] for row in rows_of(path))
+
+
+def test_only_new_seeds_are_tested(whole: tuple[Path, int, str, list[int]]):
+    path = whole[0]
+    repeats = json.loads((path / "repeats" / "repeats.json").read_text())
+    assert {name: sorted(found) for name, found in repeats.items()} == {"best": ["4", "5"], "default": ["4", "5"]}
+    told = "".join(file.read_text() for file in (path / "ray").glob("experiment_state-*.json"))
+    assert "val/weighted_accuracy" in told
+    assert "test/" not in told
+
+
+def test_the_directory_of_a_study_or_of_a_run_is_refused(whole: tuple[Path, int, str, list[int]], tmp_path: Path):
+    path = whole[0]
+    config = str(path.parent / "study-to-run.yaml")
+    assert main(["tune", "--config", config, "--study_dir", str(path)]) == 2
+    trial = next((path / "trials").iterdir())
+    assert main(["tune", "--config", config, "--study_dir", str(trial)]) == 2
+
+
+def test_a_killed_study_goes_on_with_the_same_trials(whole: tuple[Path, int, str, list[int]], tmp_path: Path):
+    folder, study = prepared_folder(tmp_path, 0.4), tmp_path / "study"
+    command = Command(folder, "--config", "study-to-run.yaml", "--study_dir", "study")
+    wait_until(lambda: len(rounds_in(folder)) >= 2, command)
+    command.process.send_signal(signal.SIGTERM)
+    code, output = command.end()
+    assert code == 128 + signal.SIGTERM, output
+    assert "lit-cfl tune --resume" in output
+    assert command.left() == []
+    before = len(rounds_in(folder))
+    command = Command(folder, "--resume", "study")
+    wait_until(lambda: len(rounds_in(folder)) >= before + 3, command)
+    command.process.kill()
+    command.end()
+    killed = command
+    before = len(rounds_in(folder))
+    command = Command(folder, "--resume", "study")
+    wait_until(lambda: rounds_in(folder)[before:] and rounds_in(folder)[-1][1] == "2", command)
+    rate, _, worker = rounds_in(folder)[-1]
+    os.kill(int(worker), signal.SIGKILL)
+    code, output = command.end()
+    assert (code, command.left()) == (0, []), output
+    same = ("algorithm.rate", "status", "rounds", "seed 3", "seed 1", "val/weighted_accuracy")
+    undisturbed = sorted([row[name] for name in same] for row in rows_of(whole[0]))
+    assert sorted([row[name] for name in same] for row in rows_of(study)) == undisturbed
+    assert {row["trial_id"] for row in rows_of(study)} == {path.name for path in (study / "trials").iterdir()}
+    assert killed.left() == []
+    later = [int(r) for own, r, pid in rounds_in(folder)[before:] if (own, pid != worker) == (rate, True)]
+    assert later[0] in (1, 2, 3)  # another process went on from the last save, not from the start
+
+
+def test_a_killed_study_of_several_algorithms_goes_on_with_optuna(tmp_path: Path):
+    """Optuna is asked for the values of one algorithm a trial; what it learned before the kill is not lost."""
+    slow = SLOW | {"init_args": {"pause": 0.3}, "space": SPACE_OF_SLOW}
+    space = {"algorithm": {"choice": [slow, {"class_path": "IFCA", "space": {"num_clusters": {"randint": [2, 4]}}}]}}
+    folder = prepared_folder(tmp_path, 0.3, space=space, searcher="OptunaSearch", seeds=[0], limits={"trials": 5})
+    command = Command(folder, "--config", "study-to-run.yaml", "--study_dir", "study")
+    wait_until(lambda: len(list((tmp_path / "study" / "trials").glob("*/summary.json"))) >= 2, command)
+    wait_until((tmp_path / "study" / "pictures" / "history.png").exists, command)
+    command.process.kill()
+    command.end()
+    assert "finished" in [row["status"] for row in rows_of(tmp_path / "study")]  # known before the study is over
+    assert (tmp_path / "study" / "best.yaml").exists()
+    before = {path.parent.name: path.read_bytes() for path in (tmp_path / "study" / "trials").glob("*/summary.json")}
+    shutil.rmtree(tmp_path / "study" / "ray")  # as if it had been killed before Ray wrote its first record
+    command = Command(folder, "--resume", "study")
+    code, output = command.end()
+    assert (code, command.left()) == (0, []), output
+    rows = rows_of(tmp_path / "study")
+    assert [(row["status"], row["rounds"]) for row in rows] == [("finished", "4")] * 5
+    assert before.keys() <= {row["trial_id"] for row in rows}
+    for trial, content in before.items():  # it was not trained again
+        assert (tmp_path / "study" / "trials" / trial / "summary.json").read_bytes() == content
+    for row in rows[1:]:  # values of its own algorithm alone
+        own = "own_slow.Slow.rate" if row["algorithm"] == "own_slow.Slow" else "IFCA.num_clusters"
+        assert [key for key in ("own_slow.Slow.rate", "IFCA.num_clusters") if row[key]] == [own]
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_trial_that_hangs_has_failed_when_its_time_is_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    space = {"algorithm.pause": {"grid": [0.0, 600.0]}}
+    folder = prepared_folder(tmp_path, 0.0, space=space, limits={"trial_minutes": 0.25}, seeds=[0])
+    assert main(["tune", "--config", str(folder / "study-to-run.yaml"), "--study_dir", str(folder / "study")]) == 0
+    output = capsys.readouterr().out
+    assert output.count("its worker died after 0 rounds; it goes on from its last save") == 1
+    assert "Traceback" not in output
+    (failed,) = [row for row in rows_of(folder / "study") if row["status"] == "failed"]
+    assert failed["algorithm.pause"] == "600.0"
+    assert failed["error"].startswith("it took longer than limits.trial_minutes allow (0.25)")
+    assert "own_slow.py" in (folder / "study" / "trials" / failed["trial_id"] / "too_long.txt").read_text()
+    others = [row["status"] for row in rows_of(folder / "study") if row["algorithm.pause"] == "0.0"]
+    assert set(others) == {"finished"}
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_study_is_extended_and_repeats_its_new_best(
+    whole: tuple[Path, int, str, list[int]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """And a finished trial whose result was edited is noticed before anything starts."""
+    shutil.copytree(whole[0].parent, tmp_path / "folder")
+    study = tmp_path / "folder" / "study"
+    before = {path.parent: path.read_bytes() for path in study.glob("trials/*/*/summary.json")}
+    assert main(["tune", "--resume", str(study), "--limits.trials", "6"]) == 0
+    assert "6 trials: 6 finished" in capsys.readouterr().out
+    assert len(rows_of(study)) == 6
+    for path, content in before.items():
+        assert (path / "summary.json").read_bytes() == content
+    summary = study / "trials" / "0002" / "seed-3" / "summary.json"
+    summary.write_text(summary.read_text().replace('"seed": 3', '"seed": 3 '))
+    assert main(["tune", "--resume", str(study)]) == 2
+
+
+@pytest.mark.usefixtures("cluster")
+def test_failed_trials_are_listed_and_the_others_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    folder = prepared_folder(tmp_path, 0.0, space={"algorithm.rate": {"grid": [0.1, 0.5, 0.9]}}, limits={}, seeds=[0])
+    corner = yaml.safe_load((folder / "study-to-run.yaml").read_text())
+    assert main(["tune", "--config", str(folder / "study-to-run.yaml"), "--study_dir", str(folder / "study")]) == 0
+    output = capsys.readouterr().out
+    assert corner["limits"] == {}
+    assert "4 trials: 3 finished, 0 stopped early, 1 failed" in output
+    assert "RuntimeError: rate 0.5 fails" in output
+    (failed,) = [row for row in rows_of(folder / "study") if row["status"] == "failed"]
+    assert (failed["rounds"], failed["val/weighted_accuracy"]) == ("2", "")
+    assert "Traceback" in (folder / "study" / "trials" / failed["trial_id"] / "error.txt").read_text()
+
+
+@pytest.mark.usefixtures("cluster")
+def test_best_yaml_of_population_based_training_replays_its_schedule(tmp_path: Path):
+    pbt = {"perturbation_interval": 2, "quantile_fraction": 0.5, "synch": True}
+    changes = {
+        "base": base(rounds=8),
+        "space": {"algorithm.eta_g": {"uniform": [0.0, 0.9]}},
+        "limits": {"trials": 5},
+        "scheduler": {"class_path": "PopulationBasedTraining", "init_args": pbt},
+    }
+    study = tmp_path / "study"
+    assert main(["tune", "--config", str(study_file(tmp_path, **changes)), "--study_dir", str(study)]) == 0
+    schedules = {path.parent.name: json.loads(path.read_text()) for path in study.glob("trials/*/stages.json")}
+    assert len(schedules) == 4
+    assert any(len(stages) > 1 for stages in schedules.values())  # somebody took over another's models
+    for row in rows_of(study)[1:]:  # the first is the base's own setting, which nobody changes
+        run_dir, stages = tmp_path / f"again-{row['trial_id']}", schedules[row["trial_id"]]
+        content = yaml.safe_load((study / "trials" / row["trial_id"] / "config.yaml").read_text())
+        kept = content["algorithm"]["init_args"]["stages"]
+        assert [stage["first_round"] for stage in kept] == [first for first, _ in stages]
+        with contextlib.redirect_stdout(io.StringIO()):
+            trial = study / "trials" / row["trial_id"] / "config.yaml"
+            assert main(["run", "--config", str(trial), "--run_dir", str(run_dir)]) == 0
+        summary = json.loads((run_dir / "summary.json").read_text())
+        assert summary["val/weighted_accuracy"] == float(row["val/weighted_accuracy"])
+    (best,) = [row for row in rows_of(study) if row["trial_id"] in (study / "best.yaml").read_text().splitlines()[0]]
+    assert best["val/weighted_accuracy"] == max(row["val/weighted_accuracy"] for row in rows_of(study))
+    trial = study / "trials" / best["trial_id"] / "config.yaml"
+    assert yaml.safe_load((study / "best.yaml").read_text()) == yaml.safe_load(trial.read_text())
