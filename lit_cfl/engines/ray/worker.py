@@ -16,6 +16,8 @@ from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines.base import Effort, Engine
 from lit_cfl.engines.local_training import FitRequest, LocalTraining, TaskFactory
 from lit_cfl.engines.plan import Plan, set_up_torch
+from lit_cfl.engines.stacked.engine import StackedEngine
+from lit_cfl.engines.trainer import TrainerEngine
 
 Ref = ObjectRef[Any]  # to what is in Ray's object store
 Parts = dict[str, Any]  # of Examples, each tensor as an array: those Ray hands out without a copy
@@ -111,11 +113,10 @@ class Worker:
     def _built(self) -> Engine:
         """Built at the first fit, not at the start: what is wrong then reaches the driver as it is."""
         if self._engine is None:
-            from lit_cfl.engines.factory import build_engine
-
             drawn: Blueprint = ray.get(self._blueprint)
             set_up_torch(drawn.plan, drawn.deterministic)
-            self._engine = build_engine(drawn.task, drawn.plan, drawn.seed, drawn.local)
+            kind = StackedEngine if drawn.plan.engine == "stacked" else TrainerEngine
+            self._engine = kind(drawn.task, drawn.plan, drawn.seed, drawn.local)
         return self._engine
 
     def _examples(self, reference: Ref) -> Examples:
