@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-Row = dict[str, Any]
+from lit_cfl.metric_names import Row
 
 
 def run_cells(

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
-from cells import Row, run_cells
+from cells import run_cells
 from sklearn.metrics import adjusted_rand_score
 
 from lit_cfl.algorithms import CFL
@@ -30,6 +30,7 @@ from lit_cfl.datamodules import IID, MNIST, LabelShifts
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.evaluation import EvaluationPlan, evaluate
 from lit_cfl.experiment import Experiment
+from lit_cfl.metric_names import Row
 from lit_cfl.nets import MCLR
 from lit_cfl.tasks import Classification
 

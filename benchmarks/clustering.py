@@ -21,9 +21,9 @@ from torch import Tensor
 
 from lit_cfl import clustering
 from lit_cfl.aggregation import mean_by_cluster, mix_clusters
+from lit_cfl.metric_names import Row
 
 NUM_GROUPS = 4  # true clusters, as in rotated MNIST
-Row = dict[str, str | float]
 
 
 def anonymous_mib() -> float:

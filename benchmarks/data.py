@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-Row = dict[str, float | str]
+from lit_cfl.metric_names import Row
 
 FASHION, CIFAR = "Fashion-MNIST, 100 clients", "CIFAR-10, 200 clients, 2 rotations"
 GOALS = {

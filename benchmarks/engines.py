@@ -30,7 +30,6 @@ from itertools import product
 from pathlib import Path
 from statistics import median
 from time import perf_counter
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -40,6 +39,7 @@ from lit_cfl.engines.base import Effort, Engine
 from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
+from lit_cfl.metric_names import Row
 from lit_cfl.nets import MCLR, MLP
 from lit_cfl.rounds import Cohorts
 from lit_cfl.tasks import Classification
@@ -59,7 +59,6 @@ COLUMNS = (
 _TWICE = ", 2 processes"
 KINDS = ("trainer", "plain loop", "plain loop" + _TWICE, "stacked", "two threads", "stacked" + _TWICE)
 WORKERS = ("1 worker", "2 workers")
-Row = dict[str, Any]
 
 
 class PeerCNN(nn.Module):

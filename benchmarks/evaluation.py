@@ -23,10 +23,10 @@ from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked.engine import StackedEngine
 from lit_cfl.evaluation import score_clients
+from lit_cfl.metric_names import Row
 from lit_cfl.tasks import Classification
 
 IMAGES, COLUMNS = 60, ("net", "clients", "models", "clients ms", "union ms", "ratio")
-Row = dict[str, float | str]
 
 
 def divided(clients: int, examples: Examples) -> FederatedData:

@@ -33,7 +33,8 @@ from threading import Timer
 from time import time
 from typing import Any
 
-Row = dict[str, Any]
+from lit_cfl.metric_names import Row
+
 MODELS = ("linear", "mlp", "cnn", "vgg16", "pfl-cifar10")
 COLUMNS = (
     "model",

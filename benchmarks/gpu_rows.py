@@ -31,8 +31,8 @@ from lit_cfl.engines.stacked.runner import Advance
 from lit_cfl.engines.steps import Lanes, Work
 from lit_cfl.engines.trainer import TrainerEngine
 from lit_cfl.local_work import Budget
+from lit_cfl.metric_names import Row
 
-Row = dict[str, Any]
 OUT_OF_MEMORY = "out of memory"
 
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from statistics import fmean
 
 import torch
-from cells import Row, run_cells
+from cells import run_cells
 
 from lit_cfl.aggregation import mean_by_cluster
 from lit_cfl.algorithms import FedAvg
@@ -35,6 +35,7 @@ from lit_cfl.datamodules.image_sets import ImageSet
 from lit_cfl.datamodules.partition import DominantClass
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.experiment import Experiment
+from lit_cfl.metric_names import Row
 from lit_cfl.nets import VGG16, LeNet, Net
 from lit_cfl.tasks import Classification
 

@@ -21,7 +21,7 @@ from time import perf_counter
 from typing import get_args
 
 import torch
-from cells import Row, run_cells
+from cells import run_cells
 from migration_watch import WATCHED, Watch
 
 from lit_cfl import Experiment
@@ -36,6 +36,7 @@ from lit_cfl.datamodules.partition import MNIST1000, LabelGroups
 from lit_cfl.datamodules.shift import SwapAll
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.evaluation import EvaluationPlan, evaluate
+from lit_cfl.metric_names import Row
 from lit_cfl.nets import MCLR
 from lit_cfl.tasks import Classification
 

@@ -9,14 +9,13 @@
 """
 
 from statistics import mean
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from lit_cfl.metric_names import Row
 from lit_cfl.rounds import Round
 
-Row = dict[str, Any]
 COUNTED = ("events", "alarms", "false", "right", "wrong")
 WATCHED = ("events", "detected", "delay", "alarms", "false", "right", "wrong", "misplaced")
 

@@ -26,7 +26,7 @@ from statistics import fmean
 from time import perf_counter
 
 import torch
-from cells import Row, run_cells
+from cells import run_cells
 from sklearn.metrics import adjusted_rand_score
 
 from lit_cfl.algorithms import (
@@ -50,6 +50,7 @@ from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.evaluation import place_for_scoring, score_clients
 from lit_cfl.experiment import Experiment
 from lit_cfl.local_work import Budget
+from lit_cfl.metric_names import Row
 from lit_cfl.nets import MCLR, MLP
 from lit_cfl.tasks import Classification
 

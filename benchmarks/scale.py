@@ -20,7 +20,9 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from data import Row, measured
+from data import measured
+
+from lit_cfl.metric_names import Row
 
 COHORTS, POPULATIONS = [10, 30, 100, 300, 1000, 3000, 4800], [1_000, 10_000, 100_000, 1_000_000]
 COLUMNS = ("what", "clients", "round s", "ms a client", "made s", "peak MiB", "above imports MiB", "all models MiB")

@@ -23,7 +23,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
-from cells import Row, run_cells
+from cells import run_cells
 from sklearn.metrics import adjusted_rand_score
 
 from lit_cfl.algorithms.stocfl import StoCFL
@@ -40,6 +40,7 @@ from lit_cfl.datamodules import (
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.evaluation import EvaluationPlan, evaluate, place_for_scoring
 from lit_cfl.experiment import Experiment, Prepared
+from lit_cfl.metric_names import Row
 from lit_cfl.nets import MCLR
 from lit_cfl.rounds import Round
 from lit_cfl.tasks import Classification

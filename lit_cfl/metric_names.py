@@ -1,8 +1,11 @@
 """The names of all metrics: columns of `metrics.csv` and keys of every logger. `docs/results.md` explains each."""
 
 from collections.abc import Iterable
+from typing import Any
 
 from lit_cfl.scores import CLASSIFIER, Scores
+
+Row = dict[str, Any]  # of a table of a run: values by the names of its columns, None = blank
 
 _MEANS = ("weighted", "mean", "std", "worst10")  # of a score over clients
 _BEFORE = ("weighted_", "mean_", "worst10_", "global_", "newcomers_", "max_weighted_", "min_weighted_")

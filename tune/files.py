@@ -6,12 +6,13 @@ from math import inf
 from pathlib import Path
 from time import monotonic
 
+from lit_cfl.metric_names import Row
 from lit_cfl.tune.importance import importance
 from lit_cfl.tune.outcome import Outcome
 from lit_cfl.tune.pictures import draw, pareto_front
 from lit_cfl.tune.prepared import TRIALS, Prepared
 from lit_cfl.tune.record import FINISHED_STATUS
-from lit_cfl.tune.results import Row, trial_rows, write_best, write_front, write_trials
+from lit_cfl.tune.results import trial_rows, write_best, write_front, write_trials
 from lit_cfl.tune.trials import Trials
 
 PICTURES, FRONT = "pictures", "front"  # folders of a study directory

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from lit_cfl.metric_names import Row
 from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.repeats import Repeated
-from lit_cfl.tune.results import Row
 
 
 @dataclass(frozen=True)

@@ -13,12 +13,12 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from lit_cfl.metric_names import Row
 from lit_cfl.storage.atomic_writes import write_atomically
 from lit_cfl.tune.importance import METHOD
 from lit_cfl.tune.objective import TRAFFIC, Objective
 from lit_cfl.tune.ranges import in_space
 from lit_cfl.tune.record import FAILED_STATUS, FINISHED_STATUS, STOPPED_STATUS
-from lit_cfl.tune.results import Row
 from lit_cfl.tune.scales import Scale, shown
 from lit_cfl.tune.spaces import Parameter, Space
 

@@ -11,6 +11,7 @@ import yaml
 
 from lit_cfl.config.own_code import nothing_from
 from lit_cfl.config.variants import Config, build
+from lit_cfl.metric_names import Row
 from lit_cfl.runs.run import Watch, run
 from lit_cfl.statistics import Interval, interval, paired_difference
 from lit_cfl.storage.atomic_writes import write_atomically
@@ -19,7 +20,6 @@ from lit_cfl.tune.leaving import leave_if_asked
 from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.prepared import Prepared
 from lit_cfl.tune.record import DEFAULT
-from lit_cfl.tune.results import Row
 from lit_cfl.tune.time_limit import limited
 
 BEST = "best"

@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from lit_cfl.metric_names import Row
 from lit_cfl.storage.atomic_writes import write_atomically
 from lit_cfl.storage.csv_log import blank_nan
 from lit_cfl.tune.job import Job
@@ -15,8 +16,6 @@ from lit_cfl.tune.objective import TRAFFIC
 from lit_cfl.tune.record import FAILED_STATUS, RUNNING, STOPPED_STATUS, TrialRecord
 from lit_cfl.tune.reporting import ERROR, ROUNDS, SECONDS
 from lit_cfl.tune.trials import Trials
-
-Row = dict[str, Any]
 
 
 def trial_rows(trials: Trials, job: Job) -> list[Row]:

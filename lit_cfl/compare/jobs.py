@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import torch
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # it has no types
@@ -17,13 +16,13 @@ from lit_cfl.activity import Activity
 from lit_cfl.compare.comparison import Comparison, recorded
 from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError
+from lit_cfl.metric_names import Row
 from lit_cfl.runs.resume import finished_summary
 from lit_cfl.runs.run import Watch, run
 from lit_cfl.storage.atomic_writes import write_atomically
 from lit_cfl.storage.digests import damaged
 from lit_cfl.storage.lock import wait_until_free
 
-Row = dict[str, Any]
 _READ = ("summary.json", "metrics.csv")  # by a comparison, of each run
 
 

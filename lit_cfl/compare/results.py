@@ -3,20 +3,18 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 
 from lit_cfl.compare.comparison import Comparison
 from lit_cfl.compare.jobs import Job, summary_of
 from lit_cfl.compare.target import common_target, cost_of
-from lit_cfl.metric_names import main_column
+from lit_cfl.metric_names import Row, main_column
 from lit_cfl.runs.shared_clients import over_shared, read_scored, scores_everyone
 from lit_cfl.scores import CLASSIFIER, Score, recorded_scores
 from lit_cfl.statistics import paired_difference, spread
 from lit_cfl.storage.csv_log import read_table
 
-Row = dict[str, Any]
 _RUNS = {
     "clusters": "clusters/count",
     "ari": "clusters/ari",

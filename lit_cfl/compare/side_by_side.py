@@ -12,10 +12,11 @@ from time import monotonic
 import ray
 
 from lit_cfl.activity import Activity
-from lit_cfl.compare.jobs import Job, Row, View, run_job
+from lit_cfl.compare.jobs import Job, View, run_job
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray import cluster as ray_cluster
 from lit_cfl.errors import InputError, Notice
+from lit_cfl.metric_names import Row
 from lit_cfl.runs.run import Watch
 from lit_cfl.storage.csv_log import read_table
 

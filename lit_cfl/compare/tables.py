@@ -7,7 +7,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from lit_cfl.compare.results import COLUMNS, Results, Row, run_columns
+from lit_cfl.compare.results import COLUMNS, Results, run_columns
+from lit_cfl.metric_names import Row
 from lit_cfl.progress.tables import new_table
 from lit_cfl.storage.atomic_writes import write_atomically
 from lit_cfl.storage.csv_log import as_csv, blank_nan

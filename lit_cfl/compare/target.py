@@ -1,13 +1,10 @@
 """The cost of reaching a target."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from math import ceil, floor
-from typing import Any
 
-from lit_cfl.metric_names import main_column
+from lit_cfl.metric_names import Row, main_column
 from lit_cfl.scores import CLASSIFIER, Score, Scores
-
-Row = Mapping[str, Any]
 
 
 def common_target(finals: Sequence[float | None], score: Score = CLASSIFIER[0]) -> float | None:

@@ -11,7 +11,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 from lit_cfl.activity import Activity
 from lit_cfl.compare.comparison import Comparison
-from lit_cfl.compare.jobs import Job, Row, View, summary_of
+from lit_cfl.compare.jobs import Job, View, summary_of
+from lit_cfl.metric_names import Row
 from lit_cfl.progress import Screen, describe
 from lit_cfl.progress.live import PATIENCE, Beat, at_work, status
 

@@ -1,11 +1,11 @@
 """The pictures of a run as files."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from matplotlib.figure import Figure
 
+from lit_cfl.metric_names import Row
 from lit_cfl.pictures.curves import learning_curve
 from lit_cfl.pictures.files import write_figure
 from lit_cfl.pictures.layers import layer_scores
@@ -15,7 +15,6 @@ from lit_cfl.pictures.run import client_map, histogram, memberships, similarity
 from lit_cfl.scores import Score
 from lit_cfl.storage.csv_log import read_table
 
-Row = Mapping[str, Any]
 PICTURES = "pictures"  # the folder in a run directory
 _LAYERS = {"layer", "cluster", "silhouette", "gap", "chosen"}
 

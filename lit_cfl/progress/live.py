@@ -5,7 +5,7 @@ from collections.abc import Callable
 from math import isfinite
 from threading import Event, Thread
 from time import monotonic
-from typing import Any, Self
+from typing import Self
 
 from rich.console import Console
 from rich.progress import (
@@ -21,11 +21,10 @@ from rich.progress import (
 from rich.text import Text
 
 from lit_cfl.activity import Activity
-from lit_cfl.metric_names import main_score
+from lit_cfl.metric_names import Row, main_score
 from lit_cfl.runs.run import Finished
 from lit_cfl.scores import ACCURACY
 
-Row = dict[str, Any]
 _WIDE, _BAR = 110, 20  # characters, from which there is room for a bar, and its own
 _SECONDS = 2.0  # least time between two rounds in a pipe
 PATIENCE = 10.0  # seconds without a line there, after which one says what is being done

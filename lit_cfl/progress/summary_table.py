@@ -2,18 +2,17 @@
 
 from collections.abc import Sequence
 from statistics import fmean
-from typing import Any
 
 from rich.console import Console
 
 from lit_cfl import algorithms
+from lit_cfl.metric_names import Row
 from lit_cfl.progress.tables import new_table, number
 from lit_cfl.runs.run import Finished
 from lit_cfl.runs.shared_clients import Scored, Shared, over_shared, read_scored, scores_everyone
 from lit_cfl.scores import Score, recorded_scores
 from lit_cfl.storage.csv_log import read_table
 
-Row = dict[str, Any]
 _MANY = 0.25  # share of clients that lose, from which clustering is in doubt
 
 

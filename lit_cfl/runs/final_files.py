@@ -6,8 +6,9 @@ from torch import Tensor
 
 from lit_cfl.evaluation import Evaluation, place_for_scoring, score_clients
 from lit_cfl.experiment import Prepared
+from lit_cfl.metric_names import Row
 from lit_cfl.rounds import Round
-from lit_cfl.runs.rows import Row, client_rows, membership_arrays
+from lit_cfl.runs.rows import client_rows, membership_arrays
 from lit_cfl.runs.run_directory import RunDirectory
 from lit_cfl.storage.atomic_writes import write_json
 

@@ -14,11 +14,12 @@ from lit_cfl.data.lists import lists_of, with_lists
 from lit_cfl.errors import Interrupted, noting
 from lit_cfl.evaluation import Evaluation, evaluate
 from lit_cfl.experiment import Prepared
+from lit_cfl.metric_names import Row
 from lit_cfl.pictures.round_view import Look
 from lit_cfl.rounds import Round, Traffic
 from lit_cfl.runs.final_files import write_end
 from lit_cfl.runs.resume import require_agreement, require_same_data, require_same_run
-from lit_cfl.runs.rows import Row, cluster_rows, membership_arrays, shift_rows, snapshot, traffic_row
+from lit_cfl.runs.rows import cluster_rows, membership_arrays, shift_rows, snapshot, traffic_row
 from lit_cfl.runs.run_directory import RunDirectory
 from lit_cfl.runs.run_totals import Carried, due
 from lit_cfl.storage.checkpoint import Checkpoint, state_from_dict, state_to_dict

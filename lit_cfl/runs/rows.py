@@ -11,9 +11,9 @@ from lit_cfl.algorithms.base import Similarity
 from lit_cfl.data import FederatedData
 from lit_cfl.data.shift import Moves
 from lit_cfl.evaluation import Evaluation
+from lit_cfl.metric_names import Row
 from lit_cfl.rounds import Round
 
-Row = dict[str, Any]
 _MAX_SNAPSHOT_CLIENTS = 2000
 _ROWS_AT_ONCE = 10_000
 _NONE = -1  # of a number of a cluster

@@ -11,6 +11,7 @@ from typing import Literal
 from lit_cfl.activity import Activity, Report, unreported
 from lit_cfl.errors import InputError, Notice, SaveError
 from lit_cfl.experiment import Experiment
+from lit_cfl.metric_names import Row
 from lit_cfl.pictures.folder import draw_both
 from lit_cfl.runs.recorder import Recorder
 from lit_cfl.runs.resume import (
@@ -20,7 +21,6 @@ from lit_cfl.runs.resume import (
     with_stored_code,
     with_stored_plan,
 )
-from lit_cfl.runs.rows import Row
 from lit_cfl.runs.run_directory import RunDirectory, default_run_directory
 from lit_cfl.storage.atomic_writes import write_json
 from lit_cfl.storage.checkpoint import Checkpoint

@@ -9,8 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from lit_cfl.evaluation import Evaluation, SplitScores
+from lit_cfl.metric_names import Row
 from lit_cfl.rounds import Round
-from lit_cfl.runs.rows import Row, members
+from lit_cfl.runs.rows import members
 
 
 @dataclass

@@ -5,12 +5,10 @@ from dataclasses import dataclass
 from math import isclose
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
+from lit_cfl.metric_names import Row
 from lit_cfl.scores import ACCURACY, Score
 from lit_cfl.storage.csv_log import read_table
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,15 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from time import monotonic
-from typing import Any, Literal, TypeVar
+from typing import Literal, TypeVar
 
 from lit_cfl.errors import Notice
+from lit_cfl.metric_names import Row
 from lit_cfl.pictures.folder import PictureFolder
 from lit_cfl.pictures.round_view import Look
 from lit_cfl.tracking.artifacts import Models
 from lit_cfl.tracking.weights_and_biases import WandbRun
 
-Row = Mapping[str, Any]
 Status = Literal["success", "failed"]
 T = TypeVar("T")
 SHARE = 0.02  # of a run's time that may go into pictures and tables before the last round

@@ -8,7 +8,8 @@ from typing import Any
 from lightning.pytorch.loggers import Logger, TensorBoardLogger
 
 from lit_cfl.errors import InputError
-from lit_cfl.tracking.background import Guard, Row, Status
+from lit_cfl.metric_names import Row
+from lit_cfl.tracking.background import Guard, Status
 
 Build = Callable[[], Logger]
 _QUEUE = 10  # figures that TensorBoard's writer may still hold after it has been flushed, by default

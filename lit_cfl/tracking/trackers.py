@@ -5,11 +5,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lit_cfl.metric_names import Row
 from lit_cfl.pictures.folder import PICTURES, PictureFolder
 from lit_cfl.pictures.options import Format
 from lit_cfl.pictures.round_view import Look
 from lit_cfl.tracking.artifacts import Models
-from lit_cfl.tracking.background import Beside, Row, Status
+from lit_cfl.tracking.background import Beside, Status
 from lit_cfl.tracking.loggers import Loggers
 from lit_cfl.tracking.options import Tracking
 from lit_cfl.tracking.weights_and_biases import WandbRun
