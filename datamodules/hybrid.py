@@ -46,6 +46,7 @@ class Hybrid(FederatedDataModule):
         pools = [part.examples for part in self.parts]
         for place, pool in enumerate(pools):
             _require_alike(pools[0], pool, f"parts[{place}] ({type(self.parts[place]).__name__})")
+        self.commit = ", ".join(part.commit for part in self.parts if part.commit) or None
         inputs, labels = torch.cat([pool.inputs for pool in pools]), torch.cat([pool.labels for pool in pools])
         return replace(pools[0], inputs=inputs, labels=labels, views=_union(pools))
 

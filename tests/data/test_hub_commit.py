@@ -11,6 +11,8 @@ from datasets import ClassLabel, Dataset, DatasetDict, Value
 from hub import fresh_caches, write
 
 from lit_cfl.cli.main import main
+from lit_cfl.datamodules import HFDataset, Hybrid
+from lit_cfl.datamodules.partition import IID
 from lit_cfl.datamodules.source import find
 
 SHA = "0123456789abcdef0123456789abcdef01234567"
@@ -56,3 +58,10 @@ def test_run_records_the_commit_and_goes_on_and_begins_anew_from_its_configurati
 def test_run_on_a_folder_records_none():
     assert main((RUN + "--rounds 1 --run_dir run --data.source ./mine").split()) == 0
     assert "data_commit" not in yaml.safe_load(Path("run/config.yaml").read_text())
+
+
+def test_commits_of_the_parts_of_a_hybrid_are_recorded():
+    options = {"input_column": ["a", "b"], "label_column": "label", "partition": IID(4)}
+    data = Hybrid([HFDataset("me/mine", **options), HFDataset("mine", **options)])
+    data.examples
+    assert data.commit == SHA
