@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import ids, rng
+from digits_experiment import digits
 from test_cfl import BY_HAND, CORNERS, EVERYONE, begun, opposite, rounds, work_of
-from test_run import digits
 from torch import Tensor
 from torch.testing import assert_close
 

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import pytest
 import torch
-from test_run import digits
+from digits_experiment import digits
 
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.runs.run import run

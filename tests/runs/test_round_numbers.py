@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from digits_experiment import digits
 from lightning.pytorch.loggers import CSVLogger
-from test_run import digits
 
 from lit_cfl.algorithms import FedAvg, FlexCFL
 from lit_cfl.cli.main import main

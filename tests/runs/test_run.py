@@ -9,35 +9,20 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from digits_experiment import digits
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 
 from lit_cfl.algorithms import FedAvg, FedGroup
 from lit_cfl.datamodules import Digits
 from lit_cfl.early_stopping import StopRule
-from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan
-from lit_cfl.experiment import Experiment
-from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR
 from lit_cfl.runs.run import Watch, run
 from lit_cfl.storage.checkpoint import Checkpoint, state_from_dict
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tasks import Classification
 from lit_cfl.tracking import Tracking
-
-
-def digits(**changes: object) -> Experiment:
-    settings: dict[str, object] = {
-        "data": Digits(num_clients=12, validation=0.1),
-        "task": lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1)),
-        "algorithm": FedGroup(num_clusters=4, pretrain_scale=2, pretrain=Budget(5)),
-        "rounds": 3,
-        "cohort_size": 5,
-        "seeds": [3],
-        "local": LocalTraining(1, 20),
-    }
-    return Experiment(**(settings | changes))
 
 
 @pytest.fixture(scope="module")

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from digits_experiment import digits
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from processes import in_child, resume, start, wait
 from tensorboardX import event_file_writer
 from tensorboardX.proto.event_pb2 import Event, SessionLog
-from test_run import digits
 
 from lit_cfl.cli.main import main
 from lit_cfl.runs.run import run

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from digits_experiment import digits
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from tensorboardX.proto.event_pb2 import Event
-from test_run import digits
 
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.cli.main import main

@@ -1,0 +1,26 @@
+"""The experiment on the digits that most tests of runs change an option of."""
+
+from functools import partial
+
+import torch
+
+from lit_cfl import Experiment
+from lit_cfl.algorithms import FedGroup
+from lit_cfl.datamodules import Digits
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.local_work import Budget
+from lit_cfl.nets import MCLR
+from lit_cfl.tasks import Classification
+
+
+def digits(**changes: object) -> Experiment:
+    settings: dict[str, object] = {
+        "data": Digits(num_clients=12, validation=0.1),
+        "task": lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1)),
+        "algorithm": FedGroup(num_clusters=4, pretrain_scale=2, pretrain=Budget(5)),
+        "rounds": 3,
+        "cohort_size": 5,
+        "seeds": [3],
+        "local": LocalTraining(1, 20),
+    }
+    return Experiment(**(settings | changes))
