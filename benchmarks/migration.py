@@ -29,7 +29,7 @@ from lit_cfl.algorithms import Algorithm, FedAvg, FedGroup
 from lit_cfl.algorithms.flexcfl import FlexCFL
 from lit_cfl.clustering import ShiftMetric
 from lit_cfl.data import FederatedData
-from lit_cfl.data.shift import Moves, Occasion
+from lit_cfl.data.shift import ShiftContext, ShiftLog
 from lit_cfl.datamodules import MNIST, Digits
 from lit_cfl.datamodules.federated import FederatedDataModule
 from lit_cfl.datamodules.partition import MNIST1000, LabelGroups
@@ -52,7 +52,7 @@ class SwapsBetween(SwapAll):
     first: int = 0
     end: int = 0
 
-    def step(self, data: FederatedData, at: Occasion) -> tuple[FederatedData, Moves | None]:
+    def step(self, data: FederatedData, at: ShiftContext) -> tuple[FederatedData, ShiftLog | None]:
         return super().step(data, at) if self.first <= at.round < self.end else (data, None)
 
 

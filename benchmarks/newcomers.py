@@ -136,8 +136,8 @@ def _table(data: str, rows: list[Row]) -> str:
             found = [row["clusters"] for row in mine if row["steps"] == "0"]
             cells += [_mean([row["ari"] for row in mine if row["ari"]], ".2f"), _mean(found, ".3g")]
             lines.append(f"| {name} | {' | '.join(cells)} |")
-    said = [algorithm.reservation for algorithm in algorithms(data).values() if algorithm.reservation]
-    return "\n".join([*lines, "", *(f"{reservation}." for reservation in said)]) + "\n"
+    said = [algorithm.caveat for algorithm in algorithms(data).values() if algorithm.caveat]
+    return "\n".join([*lines, "", *(f"{caveat}." for caveat in said)]) + "\n"
 
 
 def _mean(values: list[str], form: str) -> str:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from lit_cfl.algorithms.base import Algorithm, Info, State
 from lit_cfl.data import FederatedData
-from lit_cfl.data.shift import Moves, Shift, shifted
+from lit_cfl.data.shift import Shift, ShiftLog, shifted
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import LocalWork
 from lit_cfl.seeds import generator
@@ -74,7 +74,7 @@ class Round:
     info: Info
     data: FederatedData
     traffic: Traffic
-    moves: tuple[Moves, ...] = ()
+    moves: tuple[ShiftLog, ...] = ()
 
     @property
     def number(self) -> int:
@@ -115,7 +115,7 @@ def rounds(
         data = after.data
     for index in range(first, num_rounds):
         cohort = data.population if algorithm.needs_all(index) else cohorts.at(index, data.population, seed)
-        moves: tuple[Moves, ...] = ()
+        moves: tuple[ShiftLog, ...] = ()
         if shifts:
             warm = data.population[algorithm.serve(state, data.population).index >= 0]
             data, moves = shifted(data, shifts, index, seed, warm)

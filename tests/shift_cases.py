@@ -9,7 +9,7 @@ from hypothesis import settings
 from torch import Tensor
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData, View
-from lit_cfl.data.shift import Moves, Shift, shifted, with_concepts
+from lit_cfl.data.shift import Shift, ShiftLog, shifted, with_concepts
 from lit_cfl.datamodules.shift import Incremental, LabelDrift, SwapAll, SwapPart
 
 VISIBLE = ("train", "validation", "test")
@@ -70,7 +70,7 @@ def union(data: FederatedData, *names: str) -> Counter[tuple[float, int]]:
     return sum((seen(data, client, *names) for client in range(data.num_clients)), Counter())
 
 
-def rows(moves: Moves) -> list[tuple[int, ...]]:
+def rows(moves: ShiftLog) -> list[tuple[int, ...]]:
     columns = (moves.clients, moves.partners, moves.examples, moves.before, moves.after)
     return list(zip(*(column.tolist() for column in columns), strict=True))
 

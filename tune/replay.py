@@ -63,7 +63,7 @@ class Scheduled(Algorithm):
 
     def __getattribute__(self, name: str) -> Any:
         """What a class says of itself is the scheduled algorithm's."""
-        if name in ("state_type", "score_columns", "tables", "reservation"):
+        if name in ("state_type", "score_columns", "tables", "caveat"):
             return getattr(self.stages[0].algorithm, name)
         return super().__getattribute__(name)
 

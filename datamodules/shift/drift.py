@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData, View
-from lit_cfl.data.shift import Moves, Occasion, Shift
+from lit_cfl.data.shift import Shift, ShiftContext, ShiftLog
 from lit_cfl.datamodules.skew import shifted_labels
 from lit_cfl.errors import InputError
 from lit_cfl.keyed_random import keyed_uniform
@@ -70,7 +70,7 @@ class LabelDrift(Shift):
             )
         return replace(examples, views=(*examples.views, *drifted))
 
-    def step(self, data: FederatedData, at: Occasion) -> tuple[FederatedData, Moves | None]:
+    def step(self, data: FederatedData, at: ShiftContext) -> tuple[FederatedData, ShiftLog | None]:
         if at.round < self.start:
             return data, None
         drifts = drifting(data.num_clients, self.share, at.rng("who", round=0))
@@ -89,9 +89,9 @@ class LabelDrift(Shift):
         partners = torch.full_like(clients, -1)
         columns = (column[rows] for column in (clients, partners, changed, before, after))
         clusters = data.true_clusters.index_copy(0, clients, after)
-        return replace(data, true_clusters=clusters, **lists), Moves("label_drift", *columns)
+        return replace(data, true_clusters=clusters, **lists), ShiftLog("label_drift", *columns)
 
-    def reached(self, data: FederatedData, at: Occasion) -> Tensor:
+    def reached(self, data: FederatedData, at: ShiftContext) -> Tensor:
         """The clients that can drift in this round: bool `[clients]`."""
         reached = torch.zeros(data.num_clients, dtype=torch.bool)
         reached[at.participants] = True
@@ -114,7 +114,7 @@ def drifting(num_clients: int, share: float, rng: np.random.Generator) -> Tensor
 
 
 def drifted(
-    index: ClientIndex, clients: Tensor, num_examples: int, degree: float, at: Occasion
+    index: ClientIndex, clients: Tensor, num_examples: int, degree: float, at: ShiftContext
 ) -> tuple[ClientIndex, Tensor]:
     """The index with a share of these clients' examples under the new labels, all others under the old ones.
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.data import ClientIndex, FederatedData
-from lit_cfl.data.shift import Moves, Occasion, Shift
+from lit_cfl.data.shift import Shift, ShiftContext, ShiftLog
 from lit_cfl.datamodules.partition.base import shuffled
 from lit_cfl.errors import InputError
 
@@ -44,7 +44,7 @@ class Incremental(Shift):
         if not all(less < more <= 1 for less, more in steps):
             raise InputError(f"the shares of releases are {self.shares}; give them in ascending order, above 0 to 1")
 
-    def step(self, data: FederatedData, at: Occasion) -> tuple[FederatedData, Moves | None]:
+    def step(self, data: FederatedData, at: ShiftContext) -> tuple[FederatedData, ShiftLog | None]:
         if at.round not in self.rounds:
             return data, None
         number = list(self.rounds).index(at.round)
@@ -83,9 +83,9 @@ def _withheld(data: FederatedData) -> ClientIndex:
     return ClientIndex.empty(data.num_clients) if data.withheld is None else data.withheld
 
 
-def _moves(before: FederatedData, after: FederatedData, clients: Tensor) -> Moves:
+def _moves(before: FederatedData, after: FederatedData, clients: Tensor) -> ShiftLog:
     """A row for each client that now has more or fewer training examples."""
     more = (after.num_examples - before.num_examples)[clients].abs()
     clients, more = clients[more > 0], more[more > 0]
     clusters = after.true_clusters[clients]
-    return Moves("incremental", clients, torch.full_like(clients, -1), more, clusters, clusters)
+    return ShiftLog("incremental", clients, torch.full_like(clients, -1), more, clusters, clusters)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
-from lit_cfl.data.shift import Moves, Occasion, Shift
+from lit_cfl.data.shift import Shift, ShiftContext, ShiftLog
 from lit_cfl.datamodules.partition.base import shuffled
 from lit_cfl.errors import InputError
 
@@ -30,7 +30,7 @@ class SwapAll(Shift):
     def __post_init__(self) -> None:
         _require_probability(self.probability)
 
-    def step(self, data: FederatedData, at: Occasion) -> tuple[FederatedData, Moves | None]:
+    def step(self, data: FederatedData, at: ShiftContext) -> tuple[FederatedData, ShiftLog | None]:
         pairs = drawn_pairs(at.participants, self.probability, at.rng("pairs"))
         return swap_all(data, pairs) if len(pairs) else (data, None)
 
@@ -59,7 +59,7 @@ class SwapPart(Shift):
         examples.require_classes(type(self).__name__)
         return examples
 
-    def step(self, data: FederatedData, at: Occasion) -> tuple[FederatedData, Moves | None]:
+    def step(self, data: FederatedData, at: ShiftContext) -> tuple[FederatedData, ShiftLog | None]:
         pairs = drawn_pairs(at.participants, self.probability, at.rng("pairs"))
         labels = unique_labels(data, pairs, at.rng("labels"))
         able = (labels >= 0).all(1)
@@ -84,7 +84,7 @@ def drawn_pairs(clients: Tensor, probability: float, rng: np.random.Generator) -
     return pairs[torch.from_numpy(rng.random(half) < probability)]
 
 
-def swap_all(data: FederatedData, pairs: Tensor) -> tuple[FederatedData, Moves]:
+def swap_all(data: FederatedData, pairs: Tensor) -> tuple[FederatedData, ShiftLog]:
     """Each pair exchanges every list and the true cluster. Copies no list.
 
     Args:
@@ -96,7 +96,7 @@ def swap_all(data: FederatedData, pairs: Tensor) -> tuple[FederatedData, Moves]:
     swapped = replace(data.of_lists(lambda index: index.select(source)), true_clusters=clusters)
     clients = pairs.flatten().sort().values
     came = (swapped.train.sizes + swapped.validation.sizes + swapped.test.sizes)[clients]
-    return swapped, Moves("swap_all", clients, source[clients], came, data.true_clusters[clients], clusters[clients])
+    return swapped, ShiftLog("swap_all", clients, source[clients], came, data.true_clusters[clients], clusters[clients])
 
 
 def unique_labels(data: FederatedData, pairs: Tensor, rng: np.random.Generator) -> Tensor:
@@ -115,7 +115,7 @@ def unique_labels(data: FederatedData, pairs: Tensor, rng: np.random.Generator) 
 
 def swap_part(
     data: FederatedData, pairs: Tensor, labels: Tensor, rng: np.random.Generator
-) -> tuple[FederatedData, Moves]:
+) -> tuple[FederatedData, ShiftLog]:
     """Each client of a pair gives all its examples of a label to the other one. Looks at these clients' lists only.
 
     Args:
@@ -139,7 +139,7 @@ def swap_part(
         came += left.view_as(pairs).flip(1)
     order = clients.argsort()
     columns = (pairs, pairs.flip(1), came, data.true_clusters[pairs], torch.full_like(pairs, -1))
-    return swapped, Moves("swap_part", *(column.flatten()[order] for column in columns))
+    return swapped, ShiftLog("swap_part", *(column.flatten()[order] for column in columns))
 
 
 def _leaves(lists: ClientIndex, given: Tensor, examples: Examples) -> Tensor:

@@ -36,7 +36,7 @@ class AdaCFL(CFL):
     """
 
     layers: list[str] | None = None
-    reservation: ClassVar[str] = "AdaCFL: its rule for the number of clusters is not known; this one is ours"
+    caveat: ClassVar[str] = "AdaCFL: its rule for the number of clusters is not known; this one is ours"
 
     def __post_init__(self) -> None:
         super().__post_init__()

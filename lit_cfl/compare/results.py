@@ -215,8 +215,8 @@ def _notes(
 def _notes_of_runs(comparison: Comparison, runs: Sequence[Row]) -> list[str]:
     notes = []
     for name in comparison.names:
-        if reservation := comparison.experiments[name].algorithm.reservation:
-            notes.append(f"{reservation}.")
+        if caveat := comparison.experiments[name].algorithm.caveat:
+            notes.append(f"{caveat}.")
         mine = [run for run in runs if run["algorithm"] == name]
         stopped = sum(bool(run.get("stopped")) for run in mine)
         unplaced = sum(bool(run.get("unplaced")) for run in mine)

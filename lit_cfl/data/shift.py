@@ -19,7 +19,7 @@ from lit_cfl.seeds import derive
 
 
 @dataclass(frozen=True, eq=False)
-class Moves:
+class ShiftLog:
     """What a shift did in one round, a row a client that it touched.
 
     Args:
@@ -39,7 +39,7 @@ class Moves:
 
 
 @dataclass(frozen=True)
-class Occasion:
+class ShiftContext:
     """When a shift happens, and to whom.
 
     Args:
@@ -78,7 +78,7 @@ class Shift(ABC):
         return examples
 
     @abstractmethod
-    def step(self, data: FederatedData, at: Occasion) -> tuple[FederatedData, Moves | None]:
+    def step(self, data: FederatedData, at: ShiftContext) -> tuple[FederatedData, ShiftLog | None]:
         """The data of a round, from those of the round before; None where nothing shifted."""
 
 
@@ -91,7 +91,7 @@ def with_concepts(data: FederatedData, shifts: Sequence[Shift]) -> FederatedData
 
 def shifted(
     data: FederatedData, shifts: Sequence[Shift], round: int, seed: int, warm: Tensor
-) -> tuple[FederatedData, tuple[Moves, ...]]:
+) -> tuple[FederatedData, tuple[ShiftLog, ...]]:
     """One round's shifts, in order.
 
     Args:
@@ -105,7 +105,7 @@ def shifted(
         later = prod(other.concepts for other in shifts[number + 1 :])
         stride = len(data.examples.views) // (later * shift.concepts)
         who = data.population if shift.participants == "all" else warm
-        at = Occasion(round, derive(seed, "shift", number), who, stride, later)
+        at = ShiftContext(round, derive(seed, "shift", number), who, stride, later)
         data, moved = shift.step(data, at)
         moves += [] if moved is None or not len(moved.clients) else [moved]
     return data, tuple(moves)

@@ -30,8 +30,8 @@ def closing_table(console: Console, finished: Finished) -> None:
         console.print(f"({note})", style="dim", soft_wrap=True, highlight=False)
     for part in parts:
         known = getattr(algorithms, str(part.summary["algorithm"]), None)  # the user's own are not there
-        if known is not None and known.reservation:
-            console.print(f"({known.reservation})", style="dim", soft_wrap=True)
+        if known is not None and known.caveat:
+            console.print(f"({known.caveat})", style="dim", soft_wrap=True)
     if finished.summary["clusters/ari"] is None:
         for line in _without_truth(finished, score):
             console.print(line, soft_wrap=True, highlight=False)

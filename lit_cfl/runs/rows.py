@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lit_cfl.algorithms.base import Similarity
 from lit_cfl.data import FederatedData
-from lit_cfl.data.shift import Moves
+from lit_cfl.data.shift import ShiftLog
 from lit_cfl.evaluation import Evaluation
 from lit_cfl.metric_names import Row
 from lit_cfl.rounds import Round
@@ -91,7 +91,7 @@ def traffic_row(r: Round, mib: float) -> Row:
     }
 
 
-def shift_rows(round: int, moves: Sequence[Moves]) -> Iterator[Row]:
+def shift_rows(round: int, moves: Sequence[ShiftLog]) -> Iterator[Row]:
     """A row a client that a shift touched; what is not known is None."""
     for moved in moves:
         columns = (moved.clients, moved.partners, moved.examples, moved.before, moved.after)

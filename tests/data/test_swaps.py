@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shift_cases import ALL, VISIBLE, after, few, lists, made, rows, seen, two_clients, union
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData, View
-from lit_cfl.data.shift import Occasion, Shift, data_at, shifted
+from lit_cfl.data.shift import Shift, ShiftContext, data_at, shifted
 from lit_cfl.datamodules.shift import Incremental, SwapAll, SwapPart
 from lit_cfl.datamodules.shift.swaps import drawn_pairs, swap_part, unique_labels
 from lit_cfl.errors import InputError
@@ -150,7 +150,7 @@ def test_first_pair_without_labels_ends_the_round_if_asked_for():
     data = alike_and_different()
     held, ended_early = data.examples.labels[:10], 0
     for seed in range(20):
-        at = Occasion(0, seed, data.population)
+        at = ShiftContext(0, seed, data.population)
         pairs = drawn_pairs(at.participants, 1.0, at.rng("pairs"))  # in the order in which they swap
         able = held[pairs[:, 0]] != held[pairs[:, 1]]
         for rule, swap in (("pair", able), ("round", able.cumprod(0).bool())):

@@ -7,18 +7,18 @@ import torch
 from conftest import ids
 
 from lit_cfl.algorithms.base import Info
-from lit_cfl.data.shift import Moves
+from lit_cfl.data.shift import ShiftLog
 from lit_cfl.rounds import Round, Traffic
 from lit_cfl.runs.run_totals import Carried, due
 
 
-def moves(*examples: int) -> Moves:
+def moves(*examples: int) -> ShiftLog:
     """A shift of as many clients, each with so many examples."""
     nobody = torch.full((len(examples),), -1)
-    return Moves("swap", torch.arange(len(examples)), nobody, ids(*examples), nobody, nobody)
+    return ShiftLog("swap", torch.arange(len(examples)), nobody, ids(*examples), nobody, nobody)
 
 
-def after(*moved: Moves, skipped: int = 0) -> Round:
+def after(*moved: ShiftLog, skipped: int = 0) -> Round:
     nothing: Any = None  # state and data are not looked at
     return Round(0, nothing, Info(skipped=skipped), nothing, Traffic(), moved)
 

@@ -1,4 +1,4 @@
-"""Weights & Biases without a network, the rest: tables, odd names, its own settings, full disks, uploads."""
+"""Weights & Biases without a network: tables, odd names, its own settings, full disks, uploads."""
 
 import contextlib
 import json
