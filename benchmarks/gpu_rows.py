@@ -21,14 +21,14 @@ from gpu_cases import BATCH, Case, case_of
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from lit_cfl.engines.base import Engine, ran_out
-from lit_cfl.engines.client_fit import Job, Pool, Trained
+from lit_cfl.engines.base import Engine, is_out_of_memory
+from lit_cfl.engines.client_fit import ClientFit, ExamplePool, FitResult
 from lit_cfl.engines.local_training import FitRequest
 from lit_cfl.engines.plan import Plan, set_up_torch
 from lit_cfl.engines.stacked.cuda_graph import CapturedSteps
 from lit_cfl.engines.stacked.engine import StackedEngine
-from lit_cfl.engines.stacked.runner import Advance
-from lit_cfl.engines.steps import Lanes, Work
+from lit_cfl.engines.stacked.runner import StepFunction
+from lit_cfl.engines.steps import Lanes, LaneWork
 from lit_cfl.engines.trainer import TrainerEngine
 from lit_cfl.local_work import Budget
 from lit_cfl.metric_names import Row
@@ -39,11 +39,11 @@ OUT_OF_MEMORY = "out of memory"
 class Clock:
     """Steps whose time is taken while it is on; a GPU's is taken on the GPU, so that nothing waits for it."""
 
-    def __init__(self, advance: Advance, on_gpu: bool) -> None:
+    def __init__(self, advance: StepFunction, on_gpu: bool) -> None:
         self.advance, self.on_gpu, self.on = advance, on_gpu, False
         self.spans: list[tuple[Any, Any]] = []
 
-    def __call__(self, lanes: Lanes, work: Work) -> tuple[Lanes, Tensor]:
+    def __call__(self, lanes: Lanes, work: LaneWork) -> tuple[Lanes, Tensor]:
         if not self.on:
             return self.advance(lanes, work)
         begun = self._now()
@@ -71,14 +71,14 @@ class Stack(StackedEngine):
     clock: Clock
 
     def _train(
-        self, jobs: Sequence[Job], pool: Pool, request: FitRequest, ended: Callable[[int], None]
-    ) -> list[Trained]:
+        self, fits: Sequence[ClientFit], pool: ExamplePool, request: FitRequest, ended: Callable[[int], None]
+    ) -> list[FitResult]:
         if self._runner is None:
             on_gpu = self.plan.device != "cpu"
             runner = self._lanes(BATCH)
             advance = CapturedSteps(self._steps, self.plan.device) if on_gpu and not self.eager else self._steps
             runner._advance = self.clock = Clock(advance, on_gpu)
-        return self._lanes(BATCH).run(jobs, pool, self._capacity, request.prox, ended)
+        return self._lanes(BATCH).run(fits, pool, self._capacity, request.prox, ended)
 
     def _shrink(self, clients: int, error: Exception) -> None:
         raise error
@@ -131,7 +131,7 @@ def tried(work: Callable[[], Row]) -> Row:
     try:
         return work()
     except Exception as error:  # whatever it is, the other rows are still to come
-        if ran_out(error):
+        if is_out_of_memory(error):
             return {"note": OUT_OF_MEMORY}
         return {"note": f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:160]}"}
     finally:

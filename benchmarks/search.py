@@ -64,9 +64,9 @@ def values_of(path: Path) -> list[str]:
 
 def in_a_loop(base: dict[str, Any], values: list[str], path: Path) -> float:
     """Seconds of the same trials without Ray; a first one warms the process up."""
-    run(build(base, ["--algorithm.eta_g", values[0]]), path / "warm", going="resume")
+    run(build(base, ["--algorithm.eta_g", values[0]]), path / "warm", mode="resume")
     for number, value in enumerate(values):
-        run(build(base, ["--algorithm.eta_g", value]), path / "trials" / str(number), going="resume")
+        run(build(base, ["--algorithm.eta_g", value]), path / "trials" / str(number), mode="resume")
     return span(path / "trials")
 
 

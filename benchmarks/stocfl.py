@@ -39,7 +39,7 @@ from lit_cfl.datamodules import (
 )
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.evaluation import EvaluationPlan, evaluate, place_for_scoring
-from lit_cfl.experiment import Experiment, Prepared
+from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.metric_names import Row
 from lit_cfl.nets import MCLR
 from lit_cfl.rounds import Round
@@ -89,7 +89,7 @@ def cell(name: str, psi: Any, tau: float, seed: int) -> Iterator[Row]:
         yield row
 
 
-def accuracies(prepared: Prepared, algorithm: StoCFL, r: Round) -> Row:
+def accuracies(prepared: PreparedRun, algorithm: StoCFL, r: Round) -> Row:
     found = evaluate(algorithm, r.state, prepared.engine, r.data, EvaluationPlan(), round=r.index).metrics
     return {"accuracy": found["test/weighted_accuracy"], "global": found["test/global_accuracy"]}
 

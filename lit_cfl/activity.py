@@ -41,6 +41,6 @@ _OF_PURPOSE = {
 }
 
 
-def of_fit(purpose: str, round: int, done: int, total: int) -> Activity:
+def fit_activity(purpose: str, round: int, done: int, total: int) -> Activity:
     """What a fit is doing; see `LocalWork.fit` for its purpose."""
     return Activity(_OF_PURPOSE.get(purpose, "training"), round, done, total)

@@ -33,7 +33,7 @@ def diverged(client: int, round: int, loss: float | None, rate: float) -> Diverg
 
 
 @contextmanager
-def noting(what: Callable[[], str]) -> Iterator[None]:
+def note_on_error(what: Callable[[], str]) -> Iterator[None]:
     """Notes on an error, such as one of the user's module, where it was raised; not on an InputError, which says it.
 
     Args:
@@ -48,7 +48,7 @@ def noting(what: Callable[[], str]) -> Iterator[None]:
         raise
 
 
-def listed(clients: Sequence[int]) -> str:
+def join_ids(clients: Sequence[int]) -> str:
     """The ids of at most 20 clients, for a message."""
     return ", ".join(map(str, clients[:20])) + (", ..." if len(clients) > 20 else "")
 

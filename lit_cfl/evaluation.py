@@ -10,7 +10,7 @@ from lit_cfl.algorithms.base import Algorithm, Assignment, State
 from lit_cfl.clustering.cluster_scores import agreement, churn
 from lit_cfl.data import FederatedData, Split
 from lit_cfl.engines.base import Engine
-from lit_cfl.errors import InputError, listed
+from lit_cfl.errors import InputError, join_ids
 from lit_cfl.scores import Scores
 from lit_cfl.seeds import generator
 
@@ -116,7 +116,7 @@ def score_clients(
     asked, where = asked.unique(return_inverse=True)
 
     def named(number: int) -> str:
-        return f"model {number} of the clients {listed(clients[index == number].tolist())} on {split} data"
+        return f"model {number} of the clients {join_ids(clients[index == number].tolist())} on {split} data"
 
     found = engine.outcomes_of_each(models, asked // views, asked % views, data, named)
 

@@ -116,7 +116,7 @@ class Experiment:
     def __iter__(self) -> Iterator[Round]:
         return self.prepare(self.seeds[0]).rounds()
 
-    def prepare(self, seed: int, report: Report = unreported) -> "Prepared":
+    def prepare(self, seed: int, report: Report = unreported) -> "PreparedRun":
         """Loads the data and builds the engine for one seed.
 
         Args:
@@ -148,7 +148,7 @@ class Experiment:
                 raise InputError(
                     f"stop.metric is {metric!r}, but the data have no validation part; set data.validation to 0.1"
                 )
-        return Prepared(self, seed, data, engine, cohorts)
+        return PreparedRun(self, seed, data, engine, cohorts)
 
     def chosen_plan(self, data: FederatedData | None = None) -> Plan:
         """The plan on this machine: what is set by hand, the rest by rule, which looks at the data."""
@@ -159,7 +159,7 @@ class Experiment:
         warn_of_slowness(self.engine, plan, load)
         return plan
 
-    def of_baseline(self) -> "Experiment":
+    def for_baseline(self) -> "Experiment":
         """The same experiment with the baseline in the algorithm's place."""
         if self.baseline is None:
             raise InputError("this experiment has no baseline")
@@ -168,7 +168,7 @@ class Experiment:
             config = dict(self.config) | {"name": name, "algorithm": self.config["baseline"], "baseline": None}
         return replace(self, name=name, algorithm=self.baseline, baseline=None, config=config)
 
-    def of_seed(self, seed: int) -> "Experiment":
+    def for_seed(self, seed: int) -> "Experiment":
         """The same experiment for one of its seeds."""
         name = self.name if len(self.seeds) == 1 else f"{self.name}-seed-{seed}"
         config = None if self.config is None else dict(self.config) | {"name": name, "seeds": [seed]}
@@ -183,7 +183,7 @@ class Experiment:
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
+class PreparedRun:
     """An experiment with its data loaded and its engine built, for one seed."""
 
     experiment: Experiment

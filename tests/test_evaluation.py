@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lit_cfl.clustering.cluster_scores import agreement, churn, silhouette
 from lit_cfl.data import ClientIndex, Examples, FederatedData
-from lit_cfl.engines.scorer import Named, Outcomes
+from lit_cfl.engines.scorer import ModelName, Outcomes
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan, SplitScores, score_clients
 from lit_cfl.scores import CLASSIFIER
@@ -107,7 +107,7 @@ class ParityEngine:
         self.calls: list[tuple[list[float], list[int]]] = []
 
     def outcomes_of_each(
-        self, models: Tensor, which: Tensor, index: Tensor, data: FederatedData, named: Named
+        self, models: Tensor, which: Tensor, index: Tensor, data: FederatedData, named: ModelName
     ) -> Outcomes:
         model = models[which, 0]
         self.calls.append((model.tolist(), index.tolist()))

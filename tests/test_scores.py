@@ -25,7 +25,7 @@ from lit_cfl.metric_names import (
     metric_columns,
 )
 from lit_cfl.rounds import Round, Traffic
-from lit_cfl.runs.run_totals import Carried
+from lit_cfl.runs.run_totals import RunTotals
 from lit_cfl.scores import ACCURACY, CLASSIFIER, Score, scores_of
 
 ERROR = Score("mae", higher_is_better=False)
@@ -123,22 +123,22 @@ def test_directions_of_a_classifiers_columns_are_those_of_before():
 
 
 def test_the_best_round_follows_the_direction_and_needs_all_clients():
-    carried = Carried()
+    totals = RunTotals()
     rounds = [(3.0, True), (2.0, True), (1.0, False), (nan, True), (4.0, True)]
     for number, (value, full) in enumerate(rounds):
         test = found(ERROR, [value], [1.0])
         evaluation = Evaluation(ids(0), ids(0), {"test": test}, {}, full_coverage=full)
-        carried.take(_round(number), evaluation, every=10)
-    assert carried.best == {"mae": 2.0}
+        totals.take(_round(number), evaluation, every=10)
+    assert totals.best == {"mae": 2.0}
     assert (ERROR.best_column, ACCURACY.best_column) == ("test/min_weighted_mae", "test/max_weighted_accuracy")
 
 
 def test_a_score_that_is_always_negative_has_a_best_round():
-    carried = Carried()
+    totals = RunTotals()
     for number, value in enumerate([-3.0, -1.0, -2.0]):
         evaluation = Evaluation(ids(0), ids(0), {"test": found(Score("gain"), [value], [1.0])}, {}, full_coverage=True)
-        carried.take(_round(number), evaluation, every=10)
-    assert carried.best == {"gain": -1.0}
+        totals.take(_round(number), evaluation, every=10)
+    assert totals.best == {"gain": -1.0}
 
 
 def _round(number: int) -> Round:

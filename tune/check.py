@@ -6,7 +6,7 @@ from typing import Any
 
 from lit_cfl.config.variants import Config, build
 from lit_cfl.errors import InputError
-from lit_cfl.experiment import Experiment, Prepared
+from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.scores import Scores
 from lit_cfl.tune.objective import require_validation
 from lit_cfl.tune.points import parse_points
@@ -92,7 +92,7 @@ def _about(point: Mapping[str, Any], error: InputError) -> InputError:
     return InputError(f"space: {in_words(point)}: {error}")
 
 
-def _require_possible(experiment: Experiment, base: Prepared) -> None:
+def _require_possible(experiment: Experiment, base: PreparedRun) -> None:
     asked, bases = experiment.described(), base.experiment.described()
     if asked | {"algorithm": bases["algorithm"]} == bases:
         experiment.algorithm.check(base.engine.at(0, base.data))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lit_cfl.config.own_code import nothing_from
+from lit_cfl.config.own_code import no_code_from
 from lit_cfl.errors import Interrupted
 from lit_cfl.runs.run_directory import default_run_directory
 from lit_cfl.tune.opening import opened_directory
@@ -17,7 +17,7 @@ from lit_cfl.tune.search import run_study
 
 def search(arguments: Sequence[str]) -> int:
     """Runs a study. Returns 1 where no trial came to anything, 128 + the signal where one ended the study."""
-    with nothing_from(opened_directory(arguments)):
+    with no_code_from(opened_directory(arguments)):
         return _search(parse_study(arguments))
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from lit_cfl.config.messages import nearest
 from lit_cfl.errors import InputError
-from lit_cfl.experiment import Prepared
+from lit_cfl.experiment import PreparedRun
 from lit_cfl.metric_names import choosable_columns, higher_is_better, main_column
 from lit_cfl.scores import CLASSIFIER, Scores
 
@@ -108,7 +108,7 @@ def mean_over_seeds(values: Sequence[float | None]) -> float | None:
     return fmean(known) if values and len(known) == len(values) else None
 
 
-def require_validation(prepared: Prepared) -> None:
+def require_validation(prepared: PreparedRun) -> None:
     """Raises InputError where the data have nothing that a study may choose by."""
     if not prepared.data.validation.sizes.any():
         raise InputError(

@@ -9,10 +9,10 @@ from typing import Any
 import ray
 import yaml
 
-from lit_cfl.config.own_code import nothing_from
+from lit_cfl.config.own_code import no_code_from
 from lit_cfl.config.variants import Config, build
 from lit_cfl.metric_names import Row
-from lit_cfl.runs.run import Watch, run
+from lit_cfl.runs.run import RunCallbacks, run
 from lit_cfl.statistics import Interval, interval, paired_difference
 from lit_cfl.storage.atomic_writes import write_atomically
 from lit_cfl.tune.job import Job
@@ -95,12 +95,12 @@ def _trained(
 
 
 def _summary(config: Config, setting: str, seed: int, path: Path, job: Job) -> Mapping[str, Any]:
-    watch = Watch(told=lambda line: None)  # the study says it once
-    with limited(path / setting / f"seed-{seed}", job.minutes), nothing_from(job.folder.parent):
+    callbacks = RunCallbacks(notice=lambda line: None)  # the study says it once
+    with limited(path / setting / f"seed-{seed}", job.minutes), no_code_from(job.folder.parent):
         experiment = build(dict(config) | {"name": f"{job.study}-{setting}-seed-{seed}", "seeds": [seed]})
         if job.data is not None:
             job.data.give_to(experiment)
-        return run(experiment, path / setting / f"seed-{seed}", watch, going="resume").summary
+        return run(experiment, path / setting / f"seed-{seed}", callbacks, mode="resume").summary
 
 
 def _figures(objective: Objective, own: Mapping[int, Mapping[str, Any]]) -> dict[str, Interval]:

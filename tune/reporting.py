@@ -15,7 +15,7 @@ from ray import tune as ray_tune
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
 from lit_cfl.runs.resume import finished_summary
-from lit_cfl.runs.run import Finished
+from lit_cfl.runs.run import FinishedRun
 from lit_cfl.tune.job import Job
 from lit_cfl.tune.objective import TRAFFIC, mean_over_seeds
 from lit_cfl.tune.replay import saved_copy
@@ -65,7 +65,7 @@ class Report:
             self._told = monotonic()
             self._send(self._last | {FINISHED: False}, saved=self.job.pauses)
 
-    def end(self, finished: Finished) -> None:
+    def end(self, finished: FinishedRun) -> None:
         """All seeds are over."""
         metric = self.job.objective.metric
         parts = [part.summary for part in finished.seeds or [finished]]

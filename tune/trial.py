@@ -9,11 +9,11 @@ from typing import Any
 
 from ray import tune as ray_tune
 
-from lit_cfl.config.own_code import nothing_from
+from lit_cfl.config.own_code import no_code_from
 from lit_cfl.config.variants import build
 from lit_cfl.errors import SaveError
 from lit_cfl.experiment import Experiment
-from lit_cfl.runs.run import Finished, Watch, run
+from lit_cfl.runs.run import FinishedRun, RunCallbacks, run
 from lit_cfl.storage.lock import wait_until_free
 from lit_cfl.tune.job import Job
 from lit_cfl.tune.record import trial_id
@@ -31,7 +31,7 @@ def run_trial(config: dict[str, Any], job: Job) -> None:
     report = Report(job, path)
     try:
         wait_until_free(path)  # the process that ran it before may still be about to end
-        with limited(path, job.minutes), nothing_from(job.folder.parent):  # somebody else's study, perhaps
+        with limited(path, job.minutes), no_code_from(job.folder.parent):  # somebody else's study, perhaps
             experiment = _experiment(config, job, path)
             report.end(_run(experiment, path, report))
     except Exception as error:  # whatever a user's net or data raise: the other trials go on
@@ -51,10 +51,10 @@ def _is_full_disk(error: Exception) -> bool:
     return isinstance(error, SaveError) or (isinstance(error, OSError) and error.errno == errno.ENOSPC)
 
 
-def _run(experiment: Experiment, path: Path, report: Report) -> Finished:
+def _run(experiment: Experiment, path: Path, report: Report) -> FinishedRun:
     report.begin(experiment)
-    watch = Watch(started=report.started, row=report.row, told=lambda line: None)  # the study says it once
-    return run(experiment, path, watch, going="resume")
+    callbacks = RunCallbacks(started=report.started, row=report.row, notice=lambda line: None)  # the study says it once
+    return run(experiment, path, callbacks, mode="resume")
 
 
 def _evolving(job: Job, path: Path, values: Mapping[str, Any]) -> Experiment:

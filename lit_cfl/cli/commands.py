@@ -9,14 +9,14 @@ from rich.console import Console
 from lit_cfl import progress
 from lit_cfl.cli import data_summary
 from lit_cfl.config.files import with_absolute_paths
-from lit_cfl.config.parser import Request, parse_data, parse_run
+from lit_cfl.config.parser import RunRequest, parse_data, parse_run
 from lit_cfl.data import FederatedData
 from lit_cfl.errors import InputError, Interrupted, LineParser, SaveError
 from lit_cfl.evaluation import NAMES, score_clients
 from lit_cfl.experiment import Experiment
 from lit_cfl.progress import dry_run
 from lit_cfl.runs.load_run import SavedRun, load_run
-from lit_cfl.runs.run import Going, run
+from lit_cfl.runs.run import ResumeMode, run
 from lit_cfl.runs.run_directory import default_run_directory
 from lit_cfl.runs.signals import interruptible
 
@@ -31,11 +31,11 @@ def run_experiment(arguments: Sequence[str]) -> int:
     if options.dry_run:
         dry_run.show(screen.aside, experiment)
         return 0
-    path, going = _where(request)
+    path, mode = _where(request)
     again = f"lit-cfl run --resume {path}"
     try:
-        with interruptible() as check, screen.watch(check, len(experiment.seeds) > 1) as watch:
-            finished = run(experiment, path, watch, going)
+        with interruptible() as check, screen.callbacks(check, len(experiment.seeds) > 1) as callbacks:
+            finished = run(experiment, path, callbacks, mode)
     except Interrupted as stop:
         screen.say(f"Interrupted; every whole round is saved. Go on with: {again}")
         return 128 + stop.signum
@@ -53,7 +53,7 @@ def _found_from_anywhere(experiment: Experiment) -> Experiment:
     return replace(experiment, config=config | {"data": with_absolute_paths(config["data"])})
 
 
-def _where(request: Request) -> tuple[Path, Going]:
+def _where(request: RunRequest) -> tuple[Path, ResumeMode]:
     options = request.options
     if options.resume is None:
         return Path(options.run_dir) if options.run_dir else default_run_directory(request.experiment.name), "new"

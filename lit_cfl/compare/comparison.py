@@ -11,7 +11,7 @@ from lit_cfl.config.own_code import announce_own_code
 from lit_cfl.config.parser import parse_run
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
-from lit_cfl.storage.atomic_writes import write_errors_named
+from lit_cfl.storage.atomic_writes import name_write_errors
 from lit_cfl.storage.config_file import stored_config, write_config
 from lit_cfl.storage.digests import read_sealed, write_sealed
 
@@ -52,7 +52,7 @@ class Comparison:
     def write(self, path: Path) -> None:
         """A configuration an algorithm, and last the record that makes the directory a comparison."""
         for name, experiment in self.experiments.items():
-            with write_errors_named(path / name):
+            with name_write_errors(path / name):
                 (path / name).mkdir(exist_ok=True)
             write_config(path / name, experiment.described())
         record = {"name": self.name, "algorithms": self.names, "seeds": list(self.seeds), "target": self.target}

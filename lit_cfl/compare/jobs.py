@@ -18,7 +18,7 @@ from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError
 from lit_cfl.metric_names import Row
 from lit_cfl.runs.resume import finished_summary
-from lit_cfl.runs.run import Watch, run
+from lit_cfl.runs.run import RunCallbacks, run
 from lit_cfl.storage.atomic_writes import write_atomically
 from lit_cfl.storage.digests import damaged
 from lit_cfl.storage.lock import wait_until_free
@@ -111,23 +111,25 @@ def one_by_one(jobs: Sequence[Job], view: View, check: Callable[[], None]) -> It
         view.began(job)
         yield (
             job,
-            run_job(job, Watch(between_clients=check, row=partial(view.row, job), doing=partial(view.doing, job))),
+            run_job(
+                job, RunCallbacks(between_clients=check, row=partial(view.row, job), activity=partial(view.doing, job))
+            ),
         )
 
 
-def run_job(job: Job, watch: Watch) -> str | None:
+def run_job(job: Job, callbacks: RunCallbacks) -> str | None:
     """Runs, or goes on with, one run. Returns why it failed; the traceback is in `error.txt`.
 
     Args:
-        watch: is told how it goes, but not what concerns all runs.
+        callbacks: are called as it goes, but not what concerns all runs.
     """
     try:
         wait_until_free(job.folder)
         experiment = recorded(job.path, job.name)
         threads = (experiment.plan and experiment.plan.threads) or 1
-        watch = replace(watch, told=lambda line: None)  # it is said once, of all runs
+        callbacks = replace(callbacks, notice=lambda line: None)  # it is said once, of all runs
         with threadpool_limits(threads):  # NumPy's and scikit-learn's, too: sums depend on their number
-            run(experiment.of_seed(job.seed), job.folder, watch, going="resume")
+            run(experiment.for_seed(job.seed), job.folder, callbacks, mode="resume")
     except Exception as error:  # whatever a user's net or data raise: the other runs go on
         text = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
         _write_traceback(job.folder, error)

@@ -99,7 +99,7 @@ def _checked(comparison: Comparison) -> Comparison:
     """The comparison with its plan filled in. Raises InputError where one of the runs could not begin."""
     plan = None
     for seed in comparison.seeds:
-        prepared = comparison.first.of_seed(seed).prepare(seed)
+        prepared = comparison.first.for_seed(seed).prepare(seed)
         plan = plan or asdict(prepared.engine.plan)
         _require_target(comparison.target, prepared.engine.scores[0])
         for name, experiment in comparison.experiments.items():

@@ -170,7 +170,7 @@ def _mismatches(comparison: Comparison, done: Sequence[Job]) -> list[str]:
 
 
 def fingerprint(folder: Path) -> dict[str, str]:
-    """What a run recorded of its clients and initial weights; see `Prepared.fingerprint`."""
+    """What a run recorded of its clients and initial weights; see `PreparedRun.fingerprint`."""
     saved = torch.load(folder / "checkpoint.pt", weights_only=True, map_location="cpu", mmap=True)
     return dict(saved["fingerprint"])
 

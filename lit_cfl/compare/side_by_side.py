@@ -17,7 +17,7 @@ from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray import cluster as ray_cluster
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.metric_names import Row
-from lit_cfl.runs.run import Watch
+from lit_cfl.runs.run import RunCallbacks
 from lit_cfl.storage.csv_log import read_table
 
 _POLL_SECONDS = 0.5
@@ -90,7 +90,7 @@ def in_worker(job: Job, note: Path) -> Outcome:
     """
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always", Notice)
-        error = run_job(job, Watch(doing=Note(note).write))
+        error = run_job(job, RunCallbacks(activity=Note(note).write))
     return error, [str(one.message) for one in given if one.category is Notice]
 
 

@@ -20,7 +20,7 @@ KINDS = (*_KINDS, "configs")
 
 
 @dataclass(frozen=True)
-class Entry:
+class CatalogueEntry:
     """A class or a configuration.
 
     Args:
@@ -36,10 +36,10 @@ class Entry:
     config: str = ""
 
 
-def entries(kind: str) -> list[Entry]:
+def entries(kind: str) -> list[CatalogueEntry]:
     """All entries of one of `KINDS`, ordered by name."""
     if kind == "configs":
-        return [Entry(name, _first_comment(path)) for name, path in configs().items()]
+        return [CatalogueEntry(name, _first_comment(path)) for name, path in configs().items()]
     folder, base = _KINDS[kind]
     return sorted(_classes(folder, base), key=lambda entry: entry.name)
 
@@ -55,7 +55,7 @@ def configs() -> dict[str, Path]:
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.yaml"))}
 
 
-def _classes(folder: Path, base: str) -> Iterator[Entry]:
+def _classes(folder: Path, base: str) -> Iterator[CatalogueEntry]:
     trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.py"))}
     found = {
         node.name: (path, node) for path, tree in trees.items() for node in tree.body if isinstance(node, ast.ClassDef)
@@ -67,7 +67,7 @@ def _classes(folder: Path, base: str) -> Iterator[Entry]:
         module = ast.get_docstring(trees[path]) or ""
         uses = [config for config, text in texts.items() if re.search(rf"class_path: (\S+\.)?{name}\b", text)]
         own = [config for config in uses if config.partition("/")[0] == name.lower()]
-        yield Entry(name, _first_line(ast.get_docstring(node)), _paper(module), (own or uses or [""])[0])
+        yield CatalogueEntry(name, _first_line(ast.get_docstring(node)), _paper(module), (own or uses or [""])[0])
 
 
 def _derives(node: ast.ClassDef, base: str, found: dict[str, tuple[Path, ast.ClassDef]]) -> bool:

@@ -108,7 +108,7 @@ def recorded_folders(file: str | Path, content: Mapping[str, Any]) -> list[str]:
     if content.get("made_in_python"):
         raise InputError(
             f"{file} is of a run made in Python, which no file describes whole: go on with "
-            "lit_cfl.run(experiment, path, going='resume'), or open it with load_run(path, experiment)"
+            "lit_cfl.run(experiment, path, mode='resume'), or open it with load_run(path, experiment)"
         )
     folders = content.get("code") or []
     for folder in folders if isinstance(folders, list) else [folders]:

@@ -16,7 +16,7 @@ _DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 _OURS = ("lit_cfl", "torch", "lightning")
 
 
-class _NothingFrom:
+class _NoCodeFrom:
     """A finder of modules, put before Python's own, that finds no module in or below a directory."""
 
     def __init__(self, directory: Path) -> None:
@@ -34,12 +34,12 @@ class _NothingFrom:
 
 
 @contextmanager
-def nothing_from(directory: Path | None) -> Iterator[None]:
+def no_code_from(directory: Path | None) -> Iterator[None]:
     """Within the block no code is loaded from a directory, nor from below it, wherever the current folder is."""
     if directory is None:
         yield
         return
-    guard = _NothingFrom(directory)
+    guard = _NoCodeFrom(directory)
     at = sys.meta_path.index(PathFinder) if PathFinder in sys.meta_path else 0
     sys.meta_path.insert(at, guard)
     try:

@@ -30,7 +30,7 @@ from lit_cfl.config.files import (
     with_recorded_config,
 )
 from lit_cfl.config.messages import explain, in_line, raised_in_import
-from lit_cfl.config.own_code import announce_own_code, nothing_from
+from lit_cfl.config.own_code import announce_own_code, no_code_from
 from lit_cfl.data import Examples
 from lit_cfl.datamodules.federated import FederatedDataModule
 from lit_cfl.errors import InputError
@@ -64,7 +64,7 @@ _GROUPS = ("local", "evaluation", "checkpoint", "tracking", "pictures")  # optio
 
 
 @dataclass(frozen=True)
-class Request:
+class RunRequest:
     """What a command line asks for.
 
     Args:
@@ -134,7 +134,7 @@ def experiment_parser(prog: str, ignored: Sequence[str] = ()) -> ArgumentParser:
     return parser
 
 
-def parse_run(arguments: Sequence[str], prog: str = "lit-cfl run", opened: Path | None = None) -> Request:
+def parse_run(arguments: Sequence[str], prog: str = "lit-cfl run", opened: Path | None = None) -> RunRequest:
     """Reads a command line.
 
     Args:
@@ -149,11 +149,11 @@ def parse_run(arguments: Sequence[str], prog: str = "lit-cfl run", opened: Path 
     resumed = resumed_directory(arguments)
     if resumed is not None and (resumed / "config.yaml").is_file():
         announce_own_code(resumed, [resumed], code_folders(arguments, resumed))
-    with nothing_from(opened or resumed):
+    with no_code_from(opened or resumed):
         return _request(prog, arguments, append_to_path(arguments, opened or resumed))
 
 
-def _request(prog: str, arguments: Sequence[str], code: list[str]) -> Request:
+def _request(prog: str, arguments: Sequence[str], code: list[str]) -> RunRequest:
     parser = experiment_parser(prog)
     read = _read(parser, arguments)
     _require_recorded_plan(read, _with_paths(arguments))
@@ -166,7 +166,7 @@ def _request(prog: str, arguments: Sequence[str], code: list[str]) -> Request:
     if read.seed is not None:
         read.seeds = [read.seed]
     experiment = _build(parser, read, code)
-    return Request(tiny.shrink(experiment) if read.tiny else experiment, read, _dropped_arguments(read))
+    return RunRequest(tiny.shrink(experiment) if read.tiny else experiment, read, _dropped_arguments(read))
 
 
 def parse_data(arguments: Sequence[str]) -> DataRequest:

@@ -16,20 +16,20 @@ from lightning import LightningModule
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 
-from lit_cfl.activity import Activity, Report, of_fit, unreported
+from lit_cfl.activity import Activity, Report, fit_activity, unreported
 from lit_cfl.data import Examples, FederatedData
 from lit_cfl.engines.dropout import set_key, step_keys, with_keyed_dropout
-from lit_cfl.engines.local_training import CHECK, FitRequest, LocalTraining, TaskFactory, naming
+from lit_cfl.engines.local_training import CHECK, FitRequest, LocalTraining, TaskFactory, note_client
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.scorer import EVALUATION_BATCH, Named, Outcomes, Scorer
+from lit_cfl.engines.scorer import EVALUATION_BATCH, ModelName, Outcomes, Scorer
 from lit_cfl.engines.task_protocol import losses_of, require_losses
-from lit_cfl.errors import InputError, Notice, listed, noting
+from lit_cfl.errors import InputError, Notice, join_ids, note_on_error
 from lit_cfl.local_work import Budget, Chunk, Fitted, Sketch, per_client
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.scores import Scores, scores_of
 from lit_cfl.seeds import derive
 
-Placed = tuple[int, Tensor]  # a row [d], and the position of the client that it is of
+PositionedRow = tuple[int, Tensor]  # a row [d], and the position of the client that it is of
 
 
 @dataclass
@@ -50,12 +50,12 @@ class Effort:
         return 1 - self.useful / self.computed if self.computed else 0.0
 
 
-def ran_out(error: BaseException | None) -> bool:
+def is_out_of_memory(error: BaseException | None) -> bool:
     """Whether memory ended; a capture that is broken off for it raises another error from that one."""
     if error is None or isinstance(error, torch.OutOfMemoryError):
         return error is not None
     told = str(error)
-    return "out of memory" in told or "can't allocate memory" in told or ran_out(error.__context__)
+    return "out of memory" in told or "can't allocate memory" in told or is_out_of_memory(error.__context__)
 
 
 class Engine(ABC):
@@ -146,7 +146,7 @@ class Engine(ABC):
         return self._scorer.losses_of_all(models, index, self.examples(data))
 
     def outcomes_of_each(
-        self, models: Tensor, which: Tensor, index: Tensor, data: FederatedData, named: Named = "model {}".format
+        self, models: Tensor, which: Tensor, index: Tensor, data: FederatedData, named: ModelName = "model {}".format
     ) -> Outcomes:
         """What models do on examples of their own.
 
@@ -168,10 +168,10 @@ class Engine(ABC):
         module = self.module(self.layout.read(self.template, self.plan.dtype)).eval()
         return Scorer(module, self.layout, self.plan.dtype)
 
-    def gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[Placed]:
+    def gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[PositionedRow]:
         """Positions in `clients` and gradients `[d]` of their mean training losses, in any order; see `LocalWork`."""
         for position, client in enumerate(clients.tolist()):
-            with naming(round, [client]), self.own_stream("gradient", round, client):
+            with note_client(round, [client]), self.own_stream("gradient", round, client):
                 yield position, self.gradient(model, data.train[client], data, self.gradient_key(round, client))
 
     def gradient_key(self, round: int, client: int) -> int:
@@ -222,7 +222,7 @@ class Engine(ABC):
             try:
                 yield self._fit_chunk(request, part, round, data)
             except RuntimeError as error:
-                if not ran_out(error):
+                if not is_out_of_memory(error):
                     raise
                 self._shrink(part.stop - part.start, error)
                 continue
@@ -236,7 +236,7 @@ class Engine(ABC):
             ended: clients of the present part that are.
         """
         if request.purpose != CHECK:  # one client, one step: said by whoever checks
-            self.report(of_fit(request.purpose, round, before + ended, len(request.clients)))
+            self.report(fit_activity(request.purpose, round, before + ended, len(request.clients)))
 
     def _shrink(self, clients: int, error: Exception) -> None:
         """After a chunk of so many clients ran out of memory: half of them, in half the lanes, from now on."""
@@ -342,7 +342,7 @@ class ClientWork:
     def losses(self, models: Tensor, clients: Tensor, *, penalised: bool = False) -> Tensor:
         self.engine.report(Activity(f"losses of {len(models)} models on {len(clients)} clients", self.round))
         index = self.data.train.select(clients)
-        with noting(lambda: f"in round {self.round + 1}, in losses on the clients {listed(clients.tolist())}"):
+        with note_on_error(lambda: f"in round {self.round + 1}, in losses on the clients {join_ids(clients.tolist())}"):
             losses = self.engine.losses_of_all(models, index.entries, self.data)
         sums = torch.zeros(len(clients), len(models), dtype=torch.float64).index_add_(0, index.owners, losses.T)
         means = sums / index.sizes[:, None]  # 0 / 0 is nan: no data

@@ -9,7 +9,7 @@ from torch import Tensor
 from lit_cfl.local_work import Budget
 
 
-class Shuffled:
+class ShuffledBatches:
     """Mini-batches of positions, in a new order each epoch; the last one of an epoch may be short.
 
     Args:

@@ -5,11 +5,11 @@ from math import isfinite
 
 from torch import Tensor
 
-Pool = tuple[Tensor, Tensor]  # inputs [N, ...] and labels [N] of the clients that train together
+ExamplePool = tuple[Tensor, Tensor]  # inputs [N, ...] and labels [N] of the clients that train together
 
 
 @dataclass(frozen=True, eq=False)
-class Job:
+class ClientFit:
     """One client's training.
 
     Args:
@@ -37,8 +37,8 @@ class Job:
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
-    """What came of a job.
+class FitResult:
+    """What came of a fit.
 
     Args:
         position: of the client in its chunk.

@@ -8,7 +8,7 @@ from typing import Literal
 from lightning import LightningModule
 from torch import Tensor
 
-from lit_cfl.errors import InputError, listed, noting
+from lit_cfl.errors import InputError, join_ids, note_on_error
 from lit_cfl.local_work import Budget
 
 TaskFactory = Callable[[], LightningModule]
@@ -42,7 +42,7 @@ class LocalTraining:
 
 
 @contextmanager
-def naming(round: int, waiting: Sequence[int], together: bool = False) -> Iterator[None]:
+def note_client(round: int, waiting: Sequence[int], together: bool = False) -> Iterator[None]:
     """Notes on an error, such as one of the user's module, which client was trained, and in which round.
 
     Args:
@@ -51,10 +51,10 @@ def naming(round: int, waiting: Sequence[int], together: bool = False) -> Iterat
     """
 
     def what() -> str:
-        who = f"one of the clients {listed(waiting)}" if together else f"client {waiting[0]}"
+        who = f"one of the clients {join_ids(waiting)}" if together else f"client {waiting[0]}"
         return f"in round {round + 1}, while {who} was trained" if waiting else f"in round {round + 1}"
 
-    with noting(what):
+    with note_on_error(what):
         yield
 
 

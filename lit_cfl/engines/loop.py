@@ -7,9 +7,9 @@ import torch
 from lightning import LightningModule
 from torch import Tensor
 
-from lit_cfl.engines.client_fit import Job, Pool, Trained
+from lit_cfl.engines.client_fit import ClientFit, ExamplePool, FitResult
 from lit_cfl.engines.dropout import key_names, set_key
-from lit_cfl.engines.optimizers import Update
+from lit_cfl.engines.optimizers import FunctionalOptimizer
 from lit_cfl.engines.steps import clipped
 from lit_cfl.engines.task_protocol import losses_of
 from lit_cfl.parameters import ParameterLayout
@@ -30,45 +30,45 @@ class PlainLoop:
         self,
         module: LightningModule,
         layout: ParameterLayout,
-        update: Update,
+        update: FunctionalOptimizer,
         clip: float | None = None,
         autocast: torch.dtype | None = None,
     ) -> None:
-        self._module, self._layout, self._update, self._clip = module, layout, update, clip
+        self._module, self._layout, self._optimizer, self._clip = module, layout, update, clip
         self._autocast, self._keyed = autocast, bool(key_names(module))
         named = dict(module.named_parameters())
         self._parameters = [named[slot.name] for slot in layout.slots if not slot.is_buffer]
 
-    def run(self, jobs: Sequence[Job], pool: Pool, prox: float) -> Iterator[Trained]:
-        """Trains the jobs in their order."""
-        for job in jobs:
-            loss = self._train(job, pool, prox)
-            yield Trained(job.position, self._layout.read(self._module, job.start.dtype), loss)
+    def run(self, fits: Sequence[ClientFit], pool: ExamplePool, prox: float) -> Iterator[FitResult]:
+        """Trains the fits in their order."""
+        for fit in fits:
+            loss = self._train(fit, pool, prox)
+            yield FitResult(fit.position, self._layout.read(self._module, fit.start.dtype), loss)
 
-    def _train(self, job: Job, pool: Pool, prox: float) -> float:
+    def _train(self, fit: ClientFit, pool: ExamplePool, prox: float) -> float:
         """Leaves the trained model in the module; returns the mean loss."""
-        self._layout.write(job.start, self._module)
-        center = None if job.center is None or not prox else self._pieces(job.center)
+        self._layout.write(fit.start, self._module)
+        center = None if fit.center is None or not prox else self._pieces(fit.center)
         stacked = tuple(p.detach()[None] for p in self._parameters)  # views: what is written there, the module has
-        state = self._update.start(stacked)
+        state = self._optimizer.start(stacked)
         device = stacked[0].device
-        corrections = self._update.corrections(torch.arange(1, job.num_steps + 1)[:, None]).to(device).unbind(1)
-        table = job.table.to(device)
+        corrections = self._optimizer.corrections(torch.arange(1, fit.num_steps + 1)[:, None]).to(device).unbind(1)
+        table = fit.table.to(device)
         sums = torch.zeros((), dtype=torch.float64, device=device)
-        counts = (job.table >= 0).sum(1).tolist()
+        counts = (fit.table >= 0).sum(1).tolist()
         for step, count in enumerate(counts):
             chosen = table[step, :count]
-            gradients, loss = self._gradients(pool[0][chosen], pool[1][chosen], int(job.keys[step]))
+            gradients, loss = self._gradients(pool[0][chosen], pool[1][chosen], int(fit.keys[step]))
             if center is not None:
                 gradients = tuple(g + prox * (p - c) for g, p, c in zip(gradients, stacked, center, strict=True))
             if self._clip is not None:
                 gradients = clipped(gradients, self._clip)
             first = torch.full((1,), step == 0, device=device)
-            new, state = self._update.step(stacked, gradients, state, corrections[step], first)
+            new, state = self._optimizer.step(stacked, gradients, state, corrections[step], first)
             for p, n in zip(stacked, new, strict=True):
                 p.copy_(n)
             sums += loss.double() * count
-        return float(sums) / job.num_examples
+        return float(sums) / fit.num_examples
 
     def _gradients(self, inputs: Tensor, labels: Tensor, key: int) -> tuple[tuple[Tensor, ...], Tensor]:
         """Gradients of the mean loss, each with a leading axis of 1, and the mean loss."""

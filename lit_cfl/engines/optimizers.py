@@ -16,7 +16,7 @@ Tensors = tuple[Tensor, ...]
 
 
 @dataclass(frozen=True)
-class Update:
+class FunctionalOptimizer:
     """An optimizer without its state.
 
     Args:
@@ -28,7 +28,7 @@ class Update:
     options: tuple[dict[str, Any], ...]
 
     @classmethod
-    def of(cls, optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> "Update":
+    def of(cls, optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> "FunctionalOptimizer":
         """Reads an optimizer of these parameters, each in one of its groups."""
         group_of = {id(p): group for group in optimizer.param_groups for p in group["params"]}
         kind = {SGD: "sgd", Adam: "adam", AdamW: "adamw"}[type(optimizer)]
@@ -78,7 +78,7 @@ class Update:
 
 
 def unsupported(optimizer: Optimizer) -> list[str]:
-    """Options of this optimizer that `Update` does not know."""
+    """Options of this optimizer that `FunctionalOptimizer` does not know."""
     found = []
     for group in optimizer.param_groups:
         found += [name for name in ("amsgrad", "maximize", "differentiable") if group.get(name)]

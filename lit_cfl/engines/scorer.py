@@ -10,12 +10,12 @@ from torch import Tensor
 
 from lit_cfl.data import Examples
 from lit_cfl.engines.task_protocol import outcomes_of, penalty_of
-from lit_cfl.errors import InputError, noting
+from lit_cfl.errors import InputError, note_on_error
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.scores import scores_of
 
 EVALUATION_BATCH = 1024  # fixed: sums of float32 losses must not depend on the machine; larger ones leave the caches
-Named = Callable[[int], str]
+ModelName = Callable[[int], str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class Scorer:
 
     @torch.no_grad()
     def of_each(
-        self, models: Tensor, which: Tensor, index: Tensor, examples: Examples, named: Named = "model {}".format
+        self, models: Tensor, which: Tensor, index: Tensor, examples: Examples, named: ModelName = "model {}".format
     ) -> Outcomes:
         """Each example under a model of its own: `[n]`, see `Engine`."""
         rows = torch.empty(1 + 2 * len(scores_of(self._module)), len(index), dtype=torch.float64)
@@ -69,7 +69,7 @@ class Scorer:
             for number, part in parts:
                 own = slice(part.start - start, part.stop - start)
                 self._layout.write(models[number], self._module)
-                with noting(partial(_while_scored, named, number)):
+                with note_on_error(partial(_while_scored, named, number)):
                     found.append(outcomes_of(self._module, (inputs[own], labels[own])))
             rows[:, start:stop] = torch.cat(found, dim=1)
         return self._checked(Outcomes(rows[0], rows[1::2], rows[2::2]), index % len(examples))
@@ -105,7 +105,7 @@ class Scorer:
         return penalty_of(self._module)
 
 
-def _while_scored(named: Named, number: int) -> str:
+def _while_scored(named: ModelName, number: int) -> str:
     return f"while {named(number)} was scored"
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
 from lit_cfl.engines.dropout import key_names
-from lit_cfl.engines.optimizers import Tensors, Update
+from lit_cfl.engines.optimizers import FunctionalOptimizer, Tensors
 from lit_cfl.engines.task_protocol import Batch
 from lit_cfl.parameters import ParameterLayout
 
@@ -25,7 +25,7 @@ class Lanes:
 
     Args:
         rows: each tensor of the model, `[lanes, *shape]`, in the order of the layout.
-        state: of the optimizer, see `Update.start`.
+        state: of the optimizer, see `FunctionalOptimizer.start`.
     """
 
     rows: Tensors
@@ -38,14 +38,14 @@ class Lanes:
 
 
 @dataclass(frozen=True)
-class Work:
+class LaneWork:
     """What the lanes do in some steps.
 
     Args:
         inputs, labels: the pool of examples, `[N, ...]` and `[N]`.
         index: positions in the pool `[steps, lanes, B]`, -1 = no example; a batch without any changes nothing.
         keys: of the dropout masks, int64 `[steps, lanes]`.
-        corrections: see `Update.corrections`, `[steps, 2, lanes]`.
+        corrections: see `FunctionalOptimizer.corrections`, `[steps, 2, lanes]`.
         first: whether it is a client's first step, bool `[steps, lanes]`.
         prox: 0-d tensor; None = no proximal term.
         centers: of the proximal term, each tensor of a model `[lanes, *shape]`.
@@ -76,7 +76,7 @@ class Steps:
         self,
         module: LightningModule,
         layout: ParameterLayout,
-        update: Update,
+        update: FunctionalOptimizer,
         clip: float | None = None,
         autocast: torch.dtype | None = None,
     ) -> None:
@@ -84,9 +84,9 @@ class Steps:
         self._names = [f"module.{slot.name}" for slot in layout.slots]
         self._trained = sum(not slot.is_buffer for slot in layout.slots)  # they come first
         self._keys = [f"module.{name}" for name in key_names(module)]
-        self._update, self._clip, self._autocast = update, clip, autocast
+        self._optimizer, self._clip, self._autocast = update, clip, autocast
 
-    def __call__(self, lanes: Lanes, work: Work) -> tuple[Lanes, Tensor]:
+    def __call__(self, lanes: Lanes, work: LaneWork) -> tuple[Lanes, Tensor]:
         """The lanes after these steps, and the sum of the losses over each batch `[steps, lanes]`."""
         losses = []
         for step in range(len(work.index)):
@@ -94,7 +94,7 @@ class Steps:
             losses.append(loss)
         return lanes, torch.stack(losses)
 
-    def _step(self, lanes: Lanes, work: Work, step: int) -> tuple[Lanes, Tensor]:
+    def _step(self, lanes: Lanes, work: LaneWork, step: int) -> tuple[Lanes, Tensor]:
         index = work.index[step]
         present = index != _NO_EXAMPLE
         counts = present.sum(1)
@@ -109,7 +109,7 @@ class Steps:
             )
         if self._clip is not None:
             gradients = clipped(gradients, self._clip)
-        new, state = self._update.step(parameters, gradients, lanes.state, work.corrections[step], work.first[step])
+        new, state = self._optimizer.step(parameters, gradients, lanes.state, work.corrections[step], work.first[step])
         active = counts > 0
         rows = tuple(_where(active, n, p) for n, p in zip(new, parameters, strict=True))
         slots = tuple(

@@ -20,9 +20,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lit_cfl.data import FederatedData
 from lit_cfl.engines.base import Engine
-from lit_cfl.engines.batches import Shuffled
+from lit_cfl.engines.batches import ShuffledBatches
 from lit_cfl.engines.dropout import key_names, set_key, step_keys
-from lit_cfl.engines.local_training import FitRequest, naming
+from lit_cfl.engines.local_training import FitRequest, note_client
 from lit_cfl.errors import InputError, diverged
 from lit_cfl.local_work import Chunk
 from lit_cfl.seeds import derive, generator
@@ -47,7 +47,7 @@ class TrainerEngine(Engine):
                         raise TypeError("prox needs centers")
                     center = request.centers[request.center[part][k]]
                 options = self._options(request, int(request.lengths[part][k]))
-                with naming(round, [client]):
+                with note_client(round, [client]):
                     row, loss, rate = self._fit_client(models[k], client, center, request, options, round, data)
                 self.report_fit(request, round, part.start, k + 1)
                 if row.isfinite().all() and (loss is None or isfinite(loss)):
@@ -77,7 +77,7 @@ class TrainerEngine(Engine):
         trainer = Trainer(**options, callbacks=callbacks)
         rng = generator(self.seed, request.purpose, round, client)
         inputs, labels = self.examples(data).batch(data.train[client], self.plan.dtype)
-        batches = Shuffled(len(labels), request.budget.batch_size or self.local.batch_size, rng)
+        batches = ShuffledBatches(len(labels), request.budget.batch_size or self.local.batch_size, rng)
         loader = DataLoader(TensorDataset(inputs, labels), sampler=batches, batch_size=None)
         try:
             with self.own_stream(f"{request.purpose}/module", round, client):

@@ -7,7 +7,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from lit_cfl.pictures.options import Format
-from lit_cfl.storage.atomic_writes import write_atomically, write_errors_named
+from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically
 
 _DPI = 120
 _METADATA: dict[Format, dict[str, None]] = {"png": {}, "pdf": {"CreationDate": None}}  # the same bits at any time
@@ -22,7 +22,7 @@ def write_figure(figure: Figure, path: Path, formats: Sequence[Format]) -> list[
     Raises:
         SaveError: a file could not be written.
     """
-    with write_errors_named(path.parent):
+    with name_write_errors(path.parent):
         path.parent.mkdir(parents=True, exist_ok=True)
     files = [path.with_name(f"{path.name}.{name}") for name in formats]
     for file, name in zip(files, formats, strict=True):

@@ -14,7 +14,7 @@ from lit_cfl.engines.batches import num_steps
 from lit_cfl.engines.factory import mean_steps
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked.stackable import obstacles
-from lit_cfl.experiment import Experiment, Prepared
+from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.local_work import Budget
 
 _ENOUGH = 1.0  # seconds of training that are timed; more of a cohort is inferred
@@ -32,7 +32,7 @@ def show(console: Console, experiment: Experiment) -> None:
         console.print(f"{name:<18} {value}", soft_wrap=True, highlight=False)
 
 
-def _size(prepared: Prepared) -> dict[str, str]:
+def _size(prepared: PreparedRun) -> dict[str, str]:
     experiment, data, engine, plan = prepared.experiment, prepared.data, prepared.engine, prepared.engine.plan
     sizes, inputs = data.num_examples[data.population], data.examples.inputs
     row = engine.layout.num_columns * plan.dtype.itemsize
@@ -50,7 +50,7 @@ def _size(prepared: Prepared) -> dict[str, str]:
     }
 
 
-def client_steps(prepared: Prepared) -> int:
+def client_steps(prepared: PreparedRun) -> int:
     """Expected mini-batches over all rounds."""
     experiment = prepared.experiment
     return round(experiment.rounds * experiment.cohort_size * mean_steps(experiment.local, prepared.data))
@@ -75,7 +75,7 @@ class Timing:
     slowdown: float | None = None
 
 
-def time_cohort(prepared: Prepared) -> Timing:
+def time_cohort(prepared: PreparedRun) -> Timing:
     """Trains the clients of the first round, with ever more of their steps until a second is over or all are done.
 
     What is left is inferred from the steps by which the last two trials differ. Where this thread computes, its own
@@ -95,7 +95,7 @@ def time_cohort(prepared: Prepared) -> Timing:
     return Timing(int(lengths.sum()), inferred(trials, int(lengths.sum())), wall / own if computes else None)
 
 
-def _lengths(prepared: Prepared, cohort: Tensor) -> Tensor:
+def _lengths(prepared: PreparedRun, cohort: Tensor) -> Tensor:
     """Mini-batches of each client in a round, int64 `[n]`."""
     local, sizes = prepared.experiment.local, prepared.data.num_examples[cohort].tolist()
     return torch.tensor([num_steps(local.budget, local.epochs, size, local.batch_size) for size in sizes])
@@ -119,7 +119,7 @@ def inferred(trials: list[tuple[int, float]], steps: int) -> float:
     return seconds + max(0.0, seconds - less) / (done - before) * (steps - done)
 
 
-def _seconds(prepared: Prepared, cohort: Tensor, steps: Tensor) -> tuple[float, float]:
+def _seconds(prepared: PreparedRun, cohort: Tensor, steps: Tensor) -> tuple[float, float]:
     """Wall time of a fit, and the CPU time of this thread in it."""
     work, start = prepared.engine.at(0, prepared.data), prepared.engine.initial(0)[None]
     wall, own = perf_counter(), thread_time()
@@ -128,7 +128,7 @@ def _seconds(prepared: Prepared, cohort: Tensor, steps: Tensor) -> tuple[float, 
     return perf_counter() - wall, thread_time() - own
 
 
-def _time(prepared: Prepared, timing: Timing) -> dict[str, str]:
+def _time(prepared: PreparedRun, timing: Timing) -> dict[str, str]:
     steps = client_steps(prepared) * _runs(prepared.experiment)
     total = timing.seconds * steps / timing.steps
     judged = (

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from lit_cfl.activity import Activity
 from lit_cfl.metric_names import Row, main_score
-from lit_cfl.runs.run import Finished
+from lit_cfl.runs.run import FinishedRun
 from lit_cfl.scores import ACCURACY
 
 _WIDE, _BAR = 110, 20  # characters, from which there is room for a bar, and its own
@@ -255,7 +255,7 @@ class Json(Display):
     def row(self, row: Row) -> None:
         self.write(self.of | row)
 
-    def summary(self, finished: Finished) -> None:
+    def summary(self, finished: FinishedRun) -> None:
         """One object for the run and one for its baseline, with what `summary.json` says."""
         self.write({"event": "summary", "path": str(finished.path)} | finished.summary)
         if finished.baseline is not None:

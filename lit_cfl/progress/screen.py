@@ -8,7 +8,7 @@ from rich.console import Console
 
 from lit_cfl.progress.live import Display, Json, Lines, Live, Nothing
 from lit_cfl.progress.summary_table import closing_table
-from lit_cfl.runs.run import Finished, Watch
+from lit_cfl.runs.run import FinishedRun, RunCallbacks
 
 
 class Screen:
@@ -34,11 +34,13 @@ class Screen:
         self.aside.print(line, soft_wrap=True, highlight=False, markup=False)
 
     @contextmanager
-    def watch(self, between_clients: Callable[[], None] = lambda: None, several_seeds: bool = False) -> Iterator[Watch]:
+    def callbacks(
+        self, between_clients: Callable[[], None] = lambda: None, several_seeds: bool = False
+    ) -> Iterator[RunCallbacks]:
         """A display that suits where the output goes, within the block.
 
         Args:
-            between_clients: see `Watch`.
+            between_clients: see `RunCallbacks`.
             several_seeds: whether people have to be told which one it is.
         """
         with self._display() as display:
@@ -46,7 +48,7 @@ class Screen:
             def started(title: str, completed: int, rounds: int, seed: int) -> None:
                 display.started(title, completed, rounds, seed if several_seeds or self.json else None)
 
-            yield Watch(started, between_clients, display.row, display.ended, display.doing)
+            yield RunCallbacks(started, between_clients, display.row, display.ended, display.doing)
 
     def _display(self) -> Display:
         if self.json:
@@ -55,7 +57,7 @@ class Screen:
             return Nothing(self.out)
         return Live(self.out) if self.live else Lines(self.out)
 
-    def close(self, finished: Finished) -> None:
+    def close(self, finished: FinishedRun) -> None:
         """What came of the run."""
         if self.json:
             for part in finished.seeds or [finished]:

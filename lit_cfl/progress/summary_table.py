@@ -8,15 +8,15 @@ from rich.console import Console
 from lit_cfl import algorithms
 from lit_cfl.metric_names import Row
 from lit_cfl.progress.tables import new_table, number
-from lit_cfl.runs.run import Finished
-from lit_cfl.runs.shared_clients import Scored, Shared, over_shared, read_scored, scores_everyone
+from lit_cfl.runs.run import FinishedRun
+from lit_cfl.runs.shared_clients import ScoredClients, SharedClients, over_shared, read_scored, scores_everyone
 from lit_cfl.scores import Score, recorded_scores
 from lit_cfl.storage.csv_log import read_table
 
 _MANY = 0.25  # share of clients that lose, from which clustering is in doubt
 
 
-def closing_table(console: Console, finished: Finished) -> None:
+def closing_table(console: Console, finished: FinishedRun) -> None:
     """The figures of a run and its baseline, and what to make of them."""
     parts = [part for part in (finished, finished.baseline) if part is not None]
     score = recorded_scores(finished.summary)[0]
@@ -38,13 +38,13 @@ def closing_table(console: Console, finished: Finished) -> None:
     console.print(f"Files: {finished.path}", soft_wrap=True, highlight=False)
 
 
-def _scored(mine: Finished, baseline: Finished, score: Score) -> list[tuple[Scored, Scored]]:
+def _scored(mine: FinishedRun, baseline: FinishedRun, score: Score) -> list[tuple[ScoredClients, ScoredClients]]:
     """The clients that a run and its baseline score, seed by seed."""
     runs = ([read_scored(part.path, part.summary, score) for part in one.seeds or [one]] for one in (mine, baseline))
     return list(zip(*runs, strict=True))
 
 
-def _notes(parts: Sequence[Finished], shared: Shared | None) -> list[str]:
+def _notes(parts: Sequence[FinishedRun], shared: SharedClients | None) -> list[str]:
     """What the figures are of."""
     names, seeds = [str(part.summary["algorithm"]) for part in parts], parts[0].summary.get("seeds")
     over = "" if shared is None else f", over the {shared.clients:g} clients that both {' and '.join(names)} score"
@@ -77,7 +77,7 @@ def _cells(summary: Row, score: Score) -> list[str]:
     ]
 
 
-def _without_truth(finished: Finished, score: Score) -> list[str]:
+def _without_truth(finished: FinishedRun, score: Score) -> list[str]:
     """What can be said where nobody knows the true clusters."""
     lines = ["The true clusters of these clients are not known, so nothing can be said about agreement with them."]
     silhouette = finished.summary["clusters/silhouette"]
@@ -85,8 +85,8 @@ def _without_truth(finished: Finished, score: Score) -> list[str]:
     for part in finished.seeds or [finished]:
         found = [row["cluster"] for row in _trained_clients(part) if row["cluster"] is not None]
         sizes = ", ".join(str(found.count(cluster)) for cluster in sorted(set(found)))
-        of_seed = f" of seed {part.summary['seed']}" if finished.seeds else ""
-        lines.append(f"Cluster sizes{of_seed}: {sizes}.")
+        for_seed = f" of seed {part.summary['seed']}" if finished.seeds else ""
+        lines.append(f"Cluster sizes{for_seed}: {sizes}.")
     lines.append(f"Silhouette of the updates: {separated}.")
     if finished.baseline is None:
         return [*lines, "To see what clustering gains, set baseline: FedAvg."]
@@ -94,11 +94,11 @@ def _without_truth(finished: Finished, score: Score) -> list[str]:
     return lines + _advice(gains, finished.baseline.summary["algorithm"], score)
 
 
-def _trained_clients(part: Finished) -> list[Row]:
+def _trained_clients(part: FinishedRun) -> list[Row]:
     return [row for row in read_table(part.path / "clients.csv") if not row["newcomer"]]
 
 
-def _gains(mine: Scored, others: Scored, score: Score) -> list[float]:
+def _gains(mine: ScoredClients, others: ScoredClients, score: Score) -> list[float]:
     """How much better each client of both is; above 0 is better, whatever the direction of the score."""
     sign = 1 if score.higher_is_better else -1
     both = sorted(mine.values.keys() & others.values.keys())

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lit_cfl.evaluation import SplitScores
-from lit_cfl.runs.load_run import Placed
+from lit_cfl.runs.load_run import PlacedNewcomers
 
 
 def score_table(console: Console, scores: Mapping[str, SplitScores]) -> None:
@@ -26,7 +26,7 @@ def score_table(console: Console, scores: Mapping[str, SplitScores]) -> None:
     console.print(table)
 
 
-def assignment_table(console: Console, path: Path, placed: Placed, measure: str) -> None:
+def assignment_table(console: Console, path: Path, placed: PlacedNewcomers, measure: str) -> None:
     """Prints the cluster of each newcomer; `measure` says what their closeness is."""
     table = new_table("newcomer", "cluster", "closeness", "next best")
     for client, (cluster, new) in enumerate(zip(placed.assignment.index.tolist(), placed.new.tolist(), strict=True)):
@@ -44,7 +44,7 @@ def assignment_table(console: Console, path: Path, placed: Placed, measure: str)
         console.print(f"New ones: {loaded}.assign(<data>).module(<newcomer>)", soft_wrap=True, highlight=False)
 
 
-def _closeness(placed: Placed, client: int, cluster: int, new: bool) -> tuple[str, str]:
+def _closeness(placed: PlacedNewcomers, client: int, cluster: int, new: bool) -> tuple[str, str]:
     """How close a newcomer is to its cluster, and which other cluster of the run is the next best."""
     if placed.closeness is None:
         return "", ""

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from lit_cfl.evaluation import Evaluation, place_for_scoring, score_clients
-from lit_cfl.experiment import Prepared
+from lit_cfl.experiment import PreparedRun
 from lit_cfl.metric_names import Row
 from lit_cfl.rounds import Round
 from lit_cfl.runs.rows import client_rows, membership_arrays
@@ -14,7 +14,7 @@ from lit_cfl.storage.atomic_writes import write_json
 
 
 def write_end(
-    prepared: Prepared,
+    prepared: PreparedRun,
     directory: RunDirectory,
     r: Round,
     evaluation: Evaluation,
@@ -47,7 +47,7 @@ def write_end(
     return summary
 
 
-def _score_newcomers(prepared: Prepared, r: Round) -> Evaluation | None:
+def _score_newcomers(prepared: PreparedRun, r: Round) -> Evaluation | None:
     """Places the clients held out of training, and scores them; the state keeps nothing of it."""
     if r.data.newcomers is None:
         return None

@@ -20,7 +20,7 @@ from lit_cfl.data.lists import with_lists
 from lit_cfl.engines.base import Engine
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import SplitScores, score_clients
-from lit_cfl.experiment import Experiment, Prepared
+from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.runs.resume import (
     require_agreement,
     require_same_data,
@@ -31,7 +31,7 @@ from lit_cfl.runs.resume import (
 from lit_cfl.seeds import generator
 from lit_cfl.storage.checkpoint import Checkpoint, state_from_dict
 from lit_cfl.storage.config_file import stored_config
-from lit_cfl.storage.csv_log import Mark, unchanged
+from lit_cfl.storage.csv_log import Mark, read_up_to_mark
 from lit_cfl.storage.digests import require_undamaged
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False)
-class Placed:
+class PlacedNewcomers:
     """Newcomers and the models that the algorithm gives them.
 
     Args:
@@ -101,7 +101,7 @@ class SavedRun:
     @property
     def metrics(self) -> "DataFrame":
         """`metrics.csv`: a row for each evaluated round; blanks are nan."""
-        unchanged(self.path / "metrics.csv", self.mark)
+        read_up_to_mark(self.path / "metrics.csv", self.mark)
         return _frame(self.path / "metrics.csv")
 
     @property
@@ -124,7 +124,7 @@ class SavedRun:
         return self.path / name
 
     @cached_property
-    def prepared(self) -> Prepared:
+    def prepared(self) -> PreparedRun:
         """The run's data, and an engine on this machine."""
         return self.experiment.prepare(self.experiment.seeds[0])
 
@@ -146,7 +146,7 @@ class SavedRun:
             raise InputError(f"there is no cluster {cluster} in {self.path}; there are 0 to {len(models) - 1}")
         return self.prepared.engine.module(models[cluster]).eval()
 
-    def assign(self, data: FederatedData) -> Placed:
+    def assign(self, data: FederatedData) -> PlacedNewcomers:
         """Places the clients of other data as newcomers, by the algorithm's own rule and from their training data."""
         algorithm, engine = self.experiment.algorithm, self.prepared.engine
         known = self.prepared.data.num_clients
@@ -160,7 +160,7 @@ class SavedRun:
         test = None
         if placed.any() and data.test.sizes.any():
             test = score_clients(engine, found.models, found.index[placed], clients[placed], data, "test")
-        return Placed(found, self._unknown(found), info.closeness, test, engine)
+        return PlacedNewcomers(found, self._unknown(found), info.closeness, test, engine)
 
     def _unknown(self, found: Assignment) -> Tensor:
         """Which clients were assigned a model that the run does not have, bool `[n]`."""

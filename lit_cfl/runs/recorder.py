@@ -11,9 +11,9 @@ import torch
 from lit_cfl.algorithms.base import Info, State
 from lit_cfl.clustering.cluster_scores import silhouette
 from lit_cfl.data.lists import lists_of, with_lists
-from lit_cfl.errors import Interrupted, noting
+from lit_cfl.errors import Interrupted, note_on_error
 from lit_cfl.evaluation import Evaluation, evaluate
-from lit_cfl.experiment import Prepared
+from lit_cfl.experiment import PreparedRun
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures.round_view import Look
 from lit_cfl.rounds import Round, Traffic
@@ -21,7 +21,7 @@ from lit_cfl.runs.final_files import write_end
 from lit_cfl.runs.resume import require_agreement, require_same_data, require_same_run
 from lit_cfl.runs.rows import cluster_rows, membership_arrays, shift_rows, snapshot, traffic_row
 from lit_cfl.runs.run_directory import RunDirectory
-from lit_cfl.runs.run_totals import Carried, due
+from lit_cfl.runs.run_totals import RunTotals, is_due
 from lit_cfl.storage.checkpoint import Checkpoint, state_from_dict, state_to_dict
 from lit_cfl.storage.config_file import write_config
 from lit_cfl.tracking.artifacts import Models, cluster_models
@@ -36,7 +36,7 @@ class Recorder:
         checkpoint: where its state goes.
     """
 
-    def __init__(self, prepared: Prepared, directory: RunDirectory, checkpoint: Checkpoint) -> None:
+    def __init__(self, prepared: PreparedRun, directory: RunDirectory, checkpoint: Checkpoint) -> None:
         self.prepared, self.directory, self.checkpoint = prepared, directory, checkpoint
         self.experiment, self.engine = prepared.experiment, prepared.engine
         self._recorded_plan = self.engine.plan
@@ -47,7 +47,7 @@ class Recorder:
         self._latest: tuple[Round, Evaluation] | None = None
         self._over = False  # whether the latest round is the last
         self._unsaved: tuple[dict[str, Any], State] | None = None
-        self._carried = Carried()
+        self._totals = RunTotals()
 
     @property
     def completed(self) -> int:
@@ -63,7 +63,7 @@ class Recorder:
         require_same_run(self.directory.path, saved)
         require_agreement(self.checkpoint.path, json.loads(saved["config"]), self.prepared.config(), new_plan)
         require_same_data(self.checkpoint.path, saved, self.prepared)
-        self._carried = Carried.restored(saved)
+        self._totals = RunTotals.restored(saved)
         self._seconds_before = saved["seconds"]
         state = state_from_dict(self.experiment.algorithm.state_type, saved["state"])
         data = with_lists(self.prepared.data, saved["lists"]) if saved["lists"] else self.prepared.data
@@ -120,14 +120,14 @@ class Recorder:
         """Evaluates a round; returns its row but for the clocks."""
         evaluation = self._evaluation_of(r)
         self._latest = r, evaluation
-        self._carried.take(r, evaluation, self.experiment.tracking.snapshots_every)
+        self._totals.take(r, evaluation, self.experiment.tracking.snapshots_every)
         self.directory.clusters.append(cluster_rows(r.number, evaluation, r.info.clusters))
         mib = self.engine.layout.num_columns * self.engine.plan.dtype.itemsize / 2**20
         row: Row = {"round": r.number, "train/loss": r.info.loss} | evaluation.metrics | r.info.scores
-        return row | traffic_row(r, mib) | self._carried.row(self.shifting)
+        return row | traffic_row(r, mib) | self._totals.row(self.shifting)
 
     def _evaluation_of(self, r: Round) -> Evaluation:
-        with noting(lambda: f"in the evaluation of round {r.number}"):
+        with note_on_error(lambda: f"in the evaluation of round {r.number}"):
             return evaluate(
                 self.experiment.algorithm,
                 r.state,
@@ -135,12 +135,12 @@ class Recorder:
                 r.data,
                 self.experiment.evaluation,
                 round=r.index,
-                before=self._carried.members,
+                before=self._totals.members,
             )
 
     def _write_tables(self, r: Round) -> None:
         """What every round adds, evaluated or not."""
-        self._carried.count(r)
+        self._totals.count(r)
         if r.moves:
             self.directory.shifts.append(shift_rows(r.number, r.moves))
         for name, found in r.info.tables.items():
@@ -148,11 +148,11 @@ class Recorder:
 
     def _compare(self, r: Round) -> None:
         """Keeps what the algorithm found when it compared clients, the first time and then now and again."""
-        found, carried = r.info.similarity, self._carried
-        if found is None or not due(r.number, carried.compared, self.experiment.tracking.snapshots_every):
+        found, totals = r.info.similarity, self._totals
+        if found is None or not is_due(r.number, totals.compared, self.experiment.tracking.snapshots_every):
             return
         clusters = self.experiment.algorithm.serve(r.state, found.clients).index
-        carried.compared, carried.silhouette = r.number, silhouette(found.matrix, clusters)
+        totals.compared, totals.silhouette = r.number, silhouette(found.matrix, clusters)
         self.directory.write_snapshot(r.number, snapshot(r, found, clusters))
 
     def _content(self, r: Round) -> dict[str, Any]:
@@ -169,7 +169,7 @@ class Recorder:
             "digests": dict(self.directory.digests),
             "tables": self.directory.marks(),
             "seconds": self._elapsed(),
-            **self._carried.content(),
+            **self._totals.content(),
         }
 
     def save_again(self) -> None:
@@ -197,16 +197,16 @@ class Recorder:
             self._latest = self._after, self._evaluation_of(self._after)
         self._over = True
         r, evaluation = self._latest
-        memberships = self._carried.memberships_with(r, evaluation)
-        return write_end(self.prepared, self.directory, r, evaluation, memberships, self._carried.best, stopped)
+        memberships = self._totals.memberships_with(r, evaluation)
+        return write_end(self.prepared, self.directory, r, evaluation, memberships, self._totals.best, stopped)
 
     def look(self) -> Look | None:
         """What there is to see after the latest evaluation; None where nothing is due."""
-        if self._latest is None or not (self._over or self._latest[0].number in self._carried.memberships):
+        if self._latest is None or not (self._over or self._latest[0].number in self._totals.memberships):
             return None
         r, evaluation = self._latest
         test = evaluation.scores.get("test")
-        kept = self._carried.memberships_with(r, evaluation)
+        kept = self._totals.memberships_with(r, evaluation)
         tables = self.directory.own | ({"shift": self.directory.shifts} if self.shifting else {})
         values = torch.empty(0) if test is None else test.of_clients()
         return Look(
@@ -221,7 +221,7 @@ class Recorder:
             clusters=list(cluster_rows(r.number, evaluation, r.info.clusters)),
             metrics=(self.directory.metrics.path, self.directory.metrics.size),
             snapshots=self.directory.path / "snapshots",
-            compared=self._carried.compared,
+            compared=self._totals.compared,
             tables={name: (table.path, table.size) for name, table in tables.items()},
         )
 

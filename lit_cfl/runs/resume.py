@@ -9,7 +9,7 @@ from typing import Any
 
 from lit_cfl.engines.plan import PlanOptions
 from lit_cfl.errors import InputError
-from lit_cfl.experiment import Experiment, Prepared
+from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.storage.config_file import recorded_run_id, stored_config
 from lit_cfl.storage.digests import damaged, digest_of
 
@@ -110,7 +110,7 @@ def require_same_run(path: Path, saved: Mapping[str, Any]) -> None:
         )
 
 
-def require_same_data(path: Path, saved: Mapping[str, Any], prepared: Prepared) -> None:
+def require_same_data(path: Path, saved: Mapping[str, Any], prepared: PreparedRun) -> None:
     """Refuses other data or another initial model than the checkpoint's, which a configuration need not show.
 
     Raises:

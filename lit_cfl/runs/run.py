@@ -24,18 +24,18 @@ from lit_cfl.runs.resume import (
 from lit_cfl.runs.run_directory import RunDirectory, default_run_directory
 from lit_cfl.storage.atomic_writes import write_json
 from lit_cfl.storage.checkpoint import Checkpoint
-from lit_cfl.storage.config_file import refuse_used, stored_config, write_config
+from lit_cfl.storage.config_file import require_unused, stored_config, write_config
 from lit_cfl.storage.digests import damaged, renew_sums
 from lit_cfl.storage.lock import locked
 from lit_cfl.tracking import Trackers
 from lit_cfl.tracking.background import Guard
 from lit_cfl.tracking.offline import sync_line
 
-Going = Literal["new", "resume", "new_plan"]
+ResumeMode = Literal["new", "resume", "new_plan"]
 
 
 @dataclass
-class Finished:
+class FinishedRun:
     """What a run leaves.
 
     Args:
@@ -47,34 +47,37 @@ class Finished:
 
     path: Path
     summary: Row
-    baseline: "Finished | None" = None
-    seeds: Sequence["Finished"] = ()
+    baseline: "FinishedRun | None" = None
+    seeds: Sequence["FinishedRun"] = ()
 
 
 @dataclass
-class Watch:
+class RunCallbacks:
     """What the caller wants to be told while runs go on.
 
     Args:
         between_clients: called before a client is trained; may raise to end the run, which saves itself.
-        doing: called with what is being done, from the loading of the data on; often, so it should only take notes.
+        activity: called with what is being done, from the loading of the data on; often, so it should only take notes.
         started: called when the rounds begin or go on: a title, the rounds completed before, of how many, and the seed.
         row: called with each row of `metrics.csv`.
         ended: called when a run ends, with the reason if it was stopped early.
-        told: called once, at the end of all, with what the user should know: how to upload what W&B kept offline.
+        notice: called once, at the end of all, with what the user should know: how to upload what W&B kept offline.
     """
 
     started: Callable[[str, int, int, int], None] = field(default=lambda title, completed, rounds, seed: None)
     between_clients: Callable[[], None] = field(default=lambda: None)
     row: Callable[[Row], None] = field(default=lambda row: None)
     ended: Callable[[str | None], None] = field(default=lambda reason: None)
-    doing: Report = unreported
-    told: Callable[[str], None] = field(default=lambda line: warnings.warn(Notice(line), stacklevel=3))
+    activity: Report = unreported
+    notice: Callable[[str], None] = field(default=lambda line: warnings.warn(Notice(line), stacklevel=3))
 
 
 def run(
-    experiment: Experiment, path: Path | str | None = None, watch: Watch | None = None, going: Going = "new"
-) -> Finished:
+    experiment: Experiment,
+    path: Path | str | None = None,
+    callbacks: RunCallbacks | None = None,
+    mode: ResumeMode = "new",
+) -> FinishedRun:
     """Runs an experiment, and its baseline, for all its seeds.
 
     With one seed, `path` is the run directory; with several, `path/seed-<s>/` are, and `path/summary.json` holds
@@ -82,61 +85,62 @@ def run(
 
     Args:
         path: of the directory to make or to go on with; None = runs/<name>-<time>.
-        watch: is called while the runs go on.
-        going: `new`: the directory must hold no run; `resume`: go on with what is there, under the plan recorded;
+        callbacks: is called while the runs go on.
+        mode: `new`: the directory must hold no run; `resume`: go on with what is there, under the plan recorded;
             `new_plan`: the same under a plan for this machine, with the parts that the experiment's `plan` sets.
 
     Raises:
         InputError: another configuration than the one recorded, files that were changed, a directory in use.
     """
     path = default_run_directory(experiment.name) if path is None else Path(path)
-    watch = watch or Watch()
+    callbacks = callbacks or RunCallbacks()
     if len(experiment.seeds) == 1:
-        finished = _run_seed(experiment, path, watch, going)
+        finished = _run_seed(experiment, path, callbacks, mode)
     else:
-        finished = _run_seeds(experiment, path, watch, going)
+        finished = _run_seeds(experiment, path, callbacks, mode)
     line = sync_line([path, *sorted(path.glob("seed-*"))])
     if line is not None:
-        watch.told(line)
+        callbacks.notice(line)
     return finished
 
 
-def _run_seeds(experiment: Experiment, path: Path, watch: Watch, going: Going) -> Finished:
+def _run_seeds(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode: ResumeMode) -> FinishedRun:
     with locked(path):
-        stored = None if going == "new" else stored_config(path)
+        stored = None if mode == "new" else stored_config(path)
         if stored is None:
-            refuse_used(path)
+            require_unused(path)
         else:
-            require_agreement(path, stored, experiment.described(), going == "new_plan")
+            require_agreement(path, stored, experiment.described(), mode == "new_plan")
             experiment = with_stored_code(experiment, stored)
         try:
             write_config(path, experiment.described())
             parts = [
-                _run_seed(experiment.of_seed(seed), path / f"seed-{seed}", watch, going) for seed in experiment.seeds
+                _run_seed(experiment.for_seed(seed), path / f"seed-{seed}", callbacks, mode)
+                for seed in experiment.seeds
             ]
         except InputError:
             if stored is None and not list(path.glob("seed-*")):  # nothing was trained
                 (path / "config.yaml").unlink(missing_ok=True)
             raise
-        finished = Finished(path, mean_summary([part.summary for part in parts]), seeds=parts)
+        finished = FinishedRun(path, mean_summary([part.summary for part in parts]), seeds=parts)
         baselines = [part.baseline for part in parts if part.baseline is not None]
         if baselines:
-            finished.baseline = Finished(path, mean_summary([part.summary for part in baselines]), seeds=baselines)
+            finished.baseline = FinishedRun(path, mean_summary([part.summary for part in baselines]), seeds=baselines)
         both = {"baseline": finished.baseline.summary} if finished.baseline else {}
         write_json(path / "summary.json", finished.summary | both)
     return finished
 
 
-def _run_seed(experiment: Experiment, path: Path, watch: Watch, going: Going) -> Finished:
-    finished = Finished(path, _run_one(experiment, path, watch, going))
+def _run_seed(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode: ResumeMode) -> FinishedRun:
+    finished = FinishedRun(path, _run_one(experiment, path, callbacks, mode))
     if experiment.baseline is not None:
         beside = path / "baseline"
-        finished.baseline = Finished(beside, _run_one(experiment.of_baseline(), beside, watch, going))
+        finished.baseline = FinishedRun(beside, _run_one(experiment.for_baseline(), beside, callbacks, mode))
         Guard("The drawing of the learning curve")(partial(_draw_with_baseline, experiment, finished))
     return finished
 
 
-def _draw_with_baseline(experiment: Experiment, finished: Finished) -> None:
+def _draw_with_baseline(experiment: Experiment, finished: FinishedRun) -> None:
     if finished.baseline is not None:
         path, beside, formats = finished.path, finished.baseline.path, experiment.pictures.formats
         renew_sums(path, draw_both(path, beside, finished.summary, finished.baseline.summary, formats))
@@ -150,28 +154,28 @@ def mean_summary(summaries: Sequence[Row]) -> Row:
     return {"algorithm": summaries[0]["algorithm"], "seeds": len(summaries)} | means
 
 
-def _run_one(experiment: Experiment, path: Path, watch: Watch, going: Going) -> Row:
+def _run_one(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode: ResumeMode) -> Row:
     with locked(path):
-        stored = None if going == "new" else stored_config(path)
+        stored = None if mode == "new" else stored_config(path)
         if stored is None:
-            refuse_used(path)
-            return _start(experiment, path, watch)
-        require_agreement(path, stored, experiment.described() | {"plan": stored.get("plan")}, going == "new_plan")
+            require_unused(path)
+            return _start(experiment, path, callbacks)
+        require_agreement(path, stored, experiment.described() | {"plan": stored.get("plan")}, mode == "new_plan")
         experiment = with_stored_code(experiment, stored)
         summary = finished_summary(path, experiment.rounds)
         if summary is not None and damaged(path) == []:
             return summary
-        if going == "resume":
+        if mode == "resume":
             experiment = with_stored_plan(experiment, stored)
-        return _go_on(experiment, path, watch, going == "new_plan")
+        return _go_on(experiment, path, callbacks, mode == "new_plan")
 
 
-def _start(experiment: Experiment, path: Path, watch: Watch) -> Row:
-    recorder = _recorder(experiment, path, watch)
+def _start(experiment: Experiment, path: Path, callbacks: RunCallbacks) -> Row:
+    recorder = _recorder(experiment, path, callbacks)
     directory = recorder.directory
     directory.create(recorder.prepared.config(), recorder.prepared.data)
     try:
-        return _record(recorder, watch, logged=0)
+        return _record(recorder, callbacks, logged=0)
     except InputError as error:
         begun = directory.rows or recorder.checkpoint.path.exists() or isinstance(error, SaveError)
         if not begun:  # nothing was trained: the same path may be used again
@@ -179,31 +183,33 @@ def _start(experiment: Experiment, path: Path, watch: Watch) -> Row:
         raise
 
 
-def _go_on(experiment: Experiment, path: Path, watch: Watch, new_plan: bool) -> Row:
+def _go_on(experiment: Experiment, path: Path, callbacks: RunCallbacks, new_plan: bool) -> Row:
     """Puts a run back where its checkpoint was made, and runs the rest of it, if only its end."""
     checkpoint = Checkpoint(path)
     saved = checkpoint.load()
-    recorder = _recorder(with_own_partition(experiment, path, saved), path, watch, checkpoint)
+    recorder = _recorder(with_own_partition(experiment, path, saved), path, callbacks, checkpoint)
     if saved is not None:
         recorder.restore(saved, new_plan)
     logged = recorder.directory.reopen(recorder.prepared.config(), recorder.prepared.data, saved)
     checkpoint.remove_superseded()
     if saved is not None and new_plan:
         recorder.save_again()
-    return _record(recorder, watch, logged)
+    return _record(recorder, callbacks, logged)
 
 
-def _recorder(experiment: Experiment, path: Path, watch: Watch, checkpoint: Checkpoint | None = None) -> Recorder:
-    prepared = experiment.prepare(experiment.seeds[0], watch.doing)
+def _recorder(
+    experiment: Experiment, path: Path, callbacks: RunCallbacks, checkpoint: Checkpoint | None = None
+) -> Recorder:
+    prepared = experiment.prepare(experiment.seeds[0], callbacks.activity)
     algorithm, shifting = experiment.algorithm, bool(experiment.data.shift)
     directory = RunDirectory(path, algorithm.score_columns, algorithm.tables, shifting, prepared.engine.scores)
     return Recorder(prepared, directory, checkpoint or Checkpoint(path))
 
 
-def _record(recorder: Recorder, watch: Watch, logged: int) -> Row:
+def _record(recorder: Recorder, callbacks: RunCallbacks, logged: int) -> Row:
     experiment, directory = recorder.experiment, recorder.directory
     config = recorder.prepared.config()
-    watch.doing(Activity("starting what tracks the run"))
+    callbacks.activity(Activity("starting what tracks the run"))
     trackers = Trackers(
         experiment.tracking,
         experiment.name,
@@ -216,10 +222,12 @@ def _record(recorder: Recorder, watch: Watch, logged: int) -> Row:
     )
     status: Literal["success", "failed"] = "failed"
     reason = None
-    recorder.engine.between_clients = watch.between_clients
-    watch.started(type(experiment.algorithm).__name__, recorder.completed, experiment.rounds, recorder.prepared.seed)
+    recorder.engine.between_clients = callbacks.between_clients
+    callbacks.started(
+        type(experiment.algorithm).__name__, recorder.completed, experiment.rounds, recorder.prepared.seed
+    )
     try:
-        reason = recorder.run(lambda row: trackers.log(row, recorder.look()), watch.row)
+        reason = recorder.run(lambda row: trackers.log(row, recorder.look()), callbacks.row)
         summary = recorder.finish(reason)
         trackers.conclude(summary, recorder.look(), recorder.models)
         status = "success"
@@ -229,7 +237,7 @@ def _record(recorder: Recorder, watch: Watch, logged: int) -> Row:
     finally:
         recorder.engine.close()
         shown = trackers.finish(status)
-        watch.ended(reason)
+        callbacks.ended(reason)
     if shown:  # else the next resume draws what is missing
         directory.conclude(recorder.checkpoint.row_files)
     return summary

@@ -22,9 +22,9 @@ from lit_cfl.data.partition_file import save_partition
 from lit_cfl.errors import InputError
 from lit_cfl.metric_names import SHIFTS, client_columns, cluster_columns, metric_columns
 from lit_cfl.scores import CLASSIFIER, Scores
-from lit_cfl.storage.atomic_writes import write_atomically, write_errors_named, write_json
-from lit_cfl.storage.config_file import recorded_run_id, refuse_used, write_config
-from lit_cfl.storage.csv_log import Mark, Table, blank_nan, read_table, unchanged
+from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically, write_json
+from lit_cfl.storage.config_file import recorded_run_id, require_unused, write_config
+from lit_cfl.storage.csv_log import Mark, Table, blank_nan, read_table, read_up_to_mark
 from lit_cfl.storage.digests import SUMS, digest_of, write_sums
 
 _PARTITION = "partition.npz"
@@ -93,7 +93,7 @@ class RunDirectory:
         Raises:
             InputError: a run lives here already.
         """
-        refuse_used(self.path)
+        require_unused(self.path)
         self.discard()  # of a run that left no config
         self.run_id = secrets.token_hex(4)
         self._start(data)
@@ -127,7 +127,7 @@ class RunDirectory:
             self._require_unchanged(saved)
         else:
             self._require_own_config()
-        with write_errors_named(self.path / SUMS):
+        with name_write_errors(self.path / SUMS):
             (self.path / SUMS).unlink(missing_ok=True)  # it is not over
         if saved is None:
             self._start(data)
@@ -140,7 +140,7 @@ class RunDirectory:
     def _require_unchanged(self, saved: Mapping[str, Any]) -> None:
         """Raises InputError where something that cannot be made again is not as the checkpoint says."""
         for table in self._tables:
-            unchanged(table.path, saved["tables"][table.path.name])
+            read_up_to_mark(table.path, saved["tables"][table.path.name])
         for name, digest in saved["digests"].items():
             if name != _PARTITION and digest_of(self.path / name) != digest:
                 raise InputError(
@@ -187,7 +187,7 @@ class RunDirectory:
     def discard(self) -> None:
         """Removes the files made so far, `config.yaml` first."""
         for path in (*(self.path / name for name in _FILES), *(table.path for table in self._tables)):
-            with write_errors_named(path):
+            with name_write_errors(path):
                 path.unlink(missing_ok=True)
 
     def conclude(self, rows: Iterable[str]) -> None:
@@ -204,7 +204,7 @@ class RunDirectory:
     def sync(self) -> None:
         """Waits until the tables are on the disk: a checkpoint names their ends."""
         for table in self._tables:
-            with write_errors_named(table.path), table.path.open("rb") as file:
+            with name_write_errors(table.path), table.path.open("rb") as file:
                 os.fsync(file.fileno())
 
     def marks(self) -> dict[str, Mark]:
@@ -242,7 +242,7 @@ class RunDirectory:
     def write_arrays(self, name: str, arrays: Mapping[str, np.ndarray]) -> None:
         """Writes a compressed `.npz`."""
         target = self.path / name
-        with write_errors_named(target.parent):
+        with name_write_errors(target.parent):
             target.parent.mkdir(exist_ok=True)
         write_atomically(target, lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]  # numpy's stub takes every keyword for allow_pickle
 

@@ -15,7 +15,7 @@ from lit_cfl.runs.rows import members
 
 
 @dataclass
-class Carried:
+class RunTotals:
     """What the rest of a run's files depends on.
 
     Args:
@@ -35,7 +35,7 @@ class Carried:
     shifted: list[int] = field(default_factory=lambda: [0, 0])
 
     @classmethod
-    def restored(cls, saved: Mapping[str, Any]) -> "Carried":
+    def restored(cls, saved: Mapping[str, Any]) -> "RunTotals":
         """What a checkpoint holds."""
         return cls(**{part.name: saved[part.name] for part in fields(cls)})
 
@@ -67,7 +67,7 @@ class Carried:
         if evaluation.full_coverage and test is not None:
             self._keep_best(test)
         self.members = members(evaluation, r.data.num_clients)
-        if due(r.number, max(self.memberships, default=None), every):
+        if is_due(r.number, max(self.memberships, default=None), every):
             self.memberships[r.number] = self.members
 
     def _keep_best(self, test: SplitScores) -> None:
@@ -82,7 +82,7 @@ class Carried:
         return self.memberships | {r.number: members(evaluation, r.data.num_clients)}
 
 
-def due(number: int, last: int | None, every: int) -> bool:
+def is_due(number: int, last: int | None, every: int) -> bool:
     """Whether a new stretch of `every` rounds has begun since the last time.
 
     Args:

@@ -12,7 +12,7 @@ from lit_cfl.storage.csv_log import read_table
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoredClients:
     """The clients of a run that took part in training and were scored on test data in the last round.
 
     Args:
@@ -27,7 +27,7 @@ class Scored:
 
 
 @dataclass(frozen=True)
-class Shared:
+class SharedClients:
     """Two runs, or two runs a seed, over the clients that both score; means over the seeds.
 
     Args:
@@ -45,16 +45,16 @@ def scores_everyone(summary: Row) -> bool:
     return bool(summary["clients/evaluated"] == summary["clusters/assigned"] + summary["clusters/unobserved"])
 
 
-def read_scored(path: Path, summary: Row, score: Score = ACCURACY) -> Scored:
+def read_scored(path: Path, summary: Row, score: Score = ACCURACY) -> ScoredClients:
     """Who was scored, from `clients.csv` of a run directory with this summary."""
     rows = [row for row in read_table(path / "clients.csv") if row[score.name] is not None and not row["newcomer"]]
     sizes, values = ({row["client"]: row[column] for row in rows} for column in ("n_test", score.name))
     whole = summary[f"test/weighted_{score.name}"]
     by_size = bool(rows) and isclose(fmean(values.values(), sizes.values()), whole, rel_tol=1e-6)
-    return Scored(sizes, values, by_size)
+    return ScoredClients(sizes, values, by_size)
 
 
-def figures(scored: Scored, clients: Collection[int], score: Score = ACCURACY) -> Row:
+def figures(scored: ScoredClients, clients: Collection[int], score: Score = ACCURACY) -> Row:
     """What `metrics.csv` says of the test data, over some of the clients; None where that is not known."""
     values = [scored.values[client] for client in clients]
     names = [f"test/{mean}_{score.name}" for mean in ("weighted", "mean", "worst10")]
@@ -65,14 +65,14 @@ def figures(scored: Scored, clients: Collection[int], score: Score = ACCURACY) -
     return dict(zip(names, (weighted, fmean(values), fmean(worst)), strict=True))
 
 
-def over_shared(pairs: Sequence[tuple[Scored, Scored]], score: Score = ACCURACY) -> Shared | None:
+def over_shared(pairs: Sequence[tuple[ScoredClients, ScoredClients]], score: Score = ACCURACY) -> SharedClients | None:
     """Compares a run with another, under one seed or several; None where they score the same clients anyway."""
     if all(mine.values.keys() == others.values.keys() for mine, others in pairs):
         return None
     shared = [sorted(mine.values.keys() & others.values.keys()) for mine, others in pairs]
     of_mine = [figures(mine, both, score) for (mine, _), both in zip(pairs, shared, strict=True)]
     of_others = [figures(others, both, score) for (_, others), both in zip(pairs, shared, strict=True)]
-    return Shared(fmean(map(len, shared)), _means(of_mine), _means(of_others))
+    return SharedClients(fmean(map(len, shared)), _means(of_mine), _means(of_others))
 
 
 def _means(rows: Sequence[Row]) -> Row:

@@ -14,7 +14,7 @@ _UNFINISHED = ".lit-cfl.tmp"  # ends the name of a file that is not complete yet
 
 
 @contextmanager
-def write_errors_named(path: Path) -> Iterator[None]:
+def name_write_errors(path: Path) -> Iterator[None]:
     """Within the block, what the system says of a file or folder becomes a `SaveError` that names it."""
     try:
         yield
@@ -32,7 +32,7 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         SaveError: it could not be written; the old file is as it was.
     """
     temporary = path.with_name(f".{path.name}{_UNFINISHED}")
-    with write_errors_named(path):
+    with name_write_errors(path):
         try:
             with temporary.open("wb") as file:
                 write(file)
@@ -48,7 +48,7 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 def remove_unfinished(folder: Path) -> None:
     """Removes what a process that was killed while it wrote has left in a folder."""
     for file in folder.glob(f".*{_UNFINISHED}"):
-        with write_errors_named(file):
+        with name_write_errors(file):
             file.unlink(missing_ok=True)
 
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from lit_cfl.algorithms.base import State
 from lit_cfl.errors import InputError
-from lit_cfl.storage.atomic_writes import write_atomically, write_errors_named
+from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically
 
 FORMAT = 3  # of a run directory; noted in config.yaml and checkpoint.pt
 _ROW = re.compile(r"\w+-\d+-\d+\.pt")  # field, client and round
@@ -98,7 +98,7 @@ class Checkpoint:
 
     def _save_rows(self, field: str, rows: Mapping[int, Tensor], round: int) -> dict[int, _SavedRow]:
         before, now = self._written.get(field, {}), {}
-        with write_errors_named(self.rows):
+        with name_write_errors(self.rows):
             self.rows.mkdir(exist_ok=True)
         for client, row in rows.items():
             saved = before.get(client)
@@ -118,7 +118,7 @@ class Checkpoint:
         named = set(self.row_files)
         for file in self.rows.glob("*.pt"):
             if _ROW.fullmatch(file.name) and file.name not in named:
-                with write_errors_named(file):
+                with name_write_errors(file):
                     file.unlink(missing_ok=True)
 
     def load(self) -> dict[str, Any] | None:

@@ -38,7 +38,7 @@ def _refuse_earlier(file: Path) -> None:
         require_format(file, None)
 
 
-def refuse_used(path: Path) -> None:
+def require_unused(path: Path) -> None:
     """Raises InputError where a run lives already."""
     if (path / "config.yaml").exists():
         raise InputError(f"{path} already holds a run; choose another --run_dir, or go on with --resume {path}")

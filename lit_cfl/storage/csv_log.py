@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from lit_cfl.errors import InputError
-from lit_cfl.storage.atomic_writes import write_atomically, write_errors_named
+from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically
 
 _MIB = 2**20
 Mark = list[int | str]  # size in bytes, and the SHA-256 of so many bytes
@@ -34,7 +34,7 @@ class Table:
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Adds rows; nan and missing values are left blank."""
         data = as_csv([blank_nan(row.get(column)) for column in self.columns] for row in rows)
-        with write_errors_named(self.path), self.path.open("ab") as file:
+        with name_write_errors(self.path), self.path.open("ab") as file:
             file.write(data)
         self._count(data)
 
@@ -53,7 +53,7 @@ class Table:
         Raises:
             InputError: what came before the mark is not what was written.
         """
-        self._replace(unchanged(self.path, mark))
+        self._replace(read_up_to_mark(self.path, mark))
         return read_table(self.path)
 
     def _replace(self, data: bytes) -> None:
@@ -66,7 +66,7 @@ class Table:
         self._digest.update(data)
 
 
-def unchanged(path: Path, mark: Mark) -> bytes:
+def read_up_to_mark(path: Path, mark: Mark) -> bytes:
     """A table up to where its checkpoint was made. Raises InputError where that is not what was written."""
     size, digest = int(mark[0]), mark[1]
     data = path.read_bytes()[:size] if path.exists() else b""

@@ -8,7 +8,7 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from lit_cfl.errors import InputError
-from lit_cfl.storage.atomic_writes import remove_unfinished, write_errors_named
+from lit_cfl.storage.atomic_writes import name_write_errors, remove_unfinished
 
 _FOLDERS = ("rows", "snapshots", "pictures")  # where a killed process may have left unfinished files
 _WAIT_SECONDS, _POLL_SECONDS = 60.0, 0.2
@@ -36,7 +36,7 @@ def locked(path: Path, option: str = "--run_dir") -> Iterator[None]:
     except OSError as error:
         raise InputError(f"{path} cannot be written ({error.strerror}); choose another {option}") from error
     with lock:
-        with write_errors_named(file):
+        with name_write_errors(file):
             file.write_text(str(os.getpid()))
         for folder in (path, *(path / name for name in _FOLDERS)):
             remove_unfinished(folder)

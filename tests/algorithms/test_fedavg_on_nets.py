@@ -8,7 +8,7 @@ from torch.testing import assert_close
 
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.engines.base import Engine
-from lit_cfl.engines.batches import Shuffled
+from lit_cfl.engines.batches import ShuffledBatches
 from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
@@ -47,7 +47,7 @@ def test_single_client_is_plain_training_on_the_same_batches(plan: str):  # chec
     first, *path = models_of(engine, data, [client] * 3)
     model = first
     for number, found in enumerate(path):
-        batches = Shuffled(36, LOCAL.batch_size, generator(SEED, "train", number, 3))
+        batches = ShuffledBatches(36, LOCAL.batch_size, generator(SEED, "train", number, 3))
         for _ in range(LOCAL.epochs):
             for batch in batches:
                 model = step(engine, model, data.train[3][batch], data)

@@ -340,6 +340,6 @@ def test_run_has_a_row_for_every_client_that_was_placed_anew(tmp_path: Path):
 def test_resumed_run_migrates_as_the_whole_one(tmp_path: Path):
     run(two_groups(), tmp_path / "whole")
     run(two_groups(rounds=2), tmp_path / "parts")
-    run(two_groups(), tmp_path / "parts", going="resume")
+    run(two_groups(), tmp_path / "parts", mode="resume")
     for name in ("migrations.csv", "clients.csv", "clusters.csv"):
         assert (tmp_path / "parts" / name).read_text() == (tmp_path / "whole" / name).read_text()

@@ -106,9 +106,9 @@ def test_a_worker_writes_what_it_does_for_the_driver_to_read(tmp_path: Path, mon
     pytest.importorskip("ray")
     from lit_cfl.compare import side_by_side
 
-    def run_job(job: Job, watch: Any) -> None:
+    def run_job(job: Job, callbacks: Any) -> None:
         for done in range(3):
-            watch.doing(Activity("training", 2, done, 8))
+            callbacks.activity(Activity("training", 2, done, 8))
 
     monkeypatch.setattr(side_by_side, "run_job", run_job)
     assert side_by_side.in_worker(ONE, tmp_path / "nowhere/note.json") == (None, [])

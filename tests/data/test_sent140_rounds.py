@@ -10,7 +10,7 @@ from lit_cfl.config.parser import parse_run
 from lit_cfl.datamodules.partition import Natural
 from lit_cfl.datamodules.sent140 import Sent140
 from lit_cfl.errors import InputError
-from lit_cfl.experiment import Prepared
+from lit_cfl.experiment import PreparedRun
 from lit_cfl.rounds import Round
 
 
@@ -33,7 +33,7 @@ needs_real_tweets = pytest.mark.skipif(
 
 def one_round(
     folder: Path, source: Path | str, min_examples: int, data: str, net: str, epochs: int = 2
-) -> tuple[Prepared, Round]:
+) -> tuple[PreparedRun, Round]:
     """A round of FedAvg with two clients, of the four that there are at most."""
     config = folder / "config.yaml"
     config.write_text(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lit_cfl.engines.base import Engine, ran_out
+from lit_cfl.engines.base import Engine, is_out_of_memory
 from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
@@ -147,9 +147,9 @@ def test_capture_that_breaks_off_for_want_of_memory_says_just_that(
 
 
 def test_other_errors_are_not_taken_for_a_want_of_memory():
-    assert ran_out(RuntimeError("CUDA out of memory"))
-    assert not ran_out(RuntimeError("illegal memory access"))
-    assert not ran_out(None)
+    assert is_out_of_memory(RuntimeError("CUDA out of memory"))
+    assert not is_out_of_memory(RuntimeError("illegal memory access"))
+    assert not is_out_of_memory(None)
 
 
 def fit(engine: Engine, round: int) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.testing import assert_close
 
-from lit_cfl.engines.client_fit import Trained
+from lit_cfl.engines.client_fit import FitResult
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked import engine as stacked
 from lit_cfl.engines.stacked.engine import StackedEngine
@@ -95,4 +95,4 @@ def test_compiled_stack_has_them_and_no_other(monkeypatch: pytest.MonkeyPatch):
     ],
 )
 def test_client_has_diverged_where_any_number_is_not_finite(numbers: list[float], loss: float, finite: bool):
-    assert Trained(0, torch.tensor(numbers), loss).finite is finite
+    assert FitResult(0, torch.tensor(numbers), loss).finite is finite

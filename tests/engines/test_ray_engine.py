@@ -225,7 +225,7 @@ def test_other_workers_take_over_where_a_lost_one_cannot_be_replaced(
 ):
     work, start = two_workers.at(4, made_data()), two_workers.initial(0)[None]
     expected = work.fit(start, ids(1, 2, 3, 4)).rows
-    monkeypatch.setattr(ray_pool.Pool, "_start", lambda self, number: None)  # no node has room any more
+    monkeypatch.setattr(ray_pool.WorkerPool, "_start", lambda self, number: None)  # no node has room any more
     order("die once")
     assert torch.equal(work.fit(start, ids(1, 2, 3, 4)).rows, expected)
     assert torch.equal(work.fit(start, ids(4, 2)).rows, expected[[3, 1]])
@@ -301,13 +301,13 @@ def test_gradients_are_those_of_the_stack():
 
 
 def test_worker_that_cannot_compile_is_told_of_and_recorded(monkeypatch: pytest.MonkeyPatch):
-    from lit_cfl.engines.ray.worker import ShardDone
+    from lit_cfl.engines.ray.worker import ShardResult
 
     class Workers:
-        def run(self, parcels: list, check: Callable[[], None]) -> Iterator[tuple[int, ShardDone]]:
+        def run(self, parcels: list, check: Callable[[], None]) -> Iterator[tuple[int, ShardResult]]:
             for number, parcel in enumerate(parcels):
                 n = len(parcel.shard.request.clients)
-                yield number, ShardDone(np.zeros((n, 18)), np.zeros(n), np.ones(n, bool), Effort(), compiles=False)
+                yield number, ShardResult(np.zeros((n, 18)), np.zeros(n), np.ones(n, bool), Effort(), compiles=False)
 
     monkeypatch.setattr(RayEngine, "_started", lambda self, data: Workers())
     monkeypatch.setattr("ray.put", lambda value: value)
@@ -325,7 +325,7 @@ def test_workers_are_as_deterministic_as_the_driver(deterministic: bool, monkeyp
 
     drawn, said = [], []
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: deterministic)
-    monkeypatch.setattr(engines, "Pool", lambda blueprint, plan: drawn.append(blueprint) or Pool())
+    monkeypatch.setattr(engines, "WorkerPool", lambda spec, plan: drawn.append(spec) or WorkerPool())
     monkeypatch.setattr(ray_worker, "set_up_torch", lambda *told: said.append(told))
     monkeypatch.setattr("ray.get", lambda reference: drawn[0])
     engine = engine_of(lambda: Classification(MCLR([5], 3)), workers=2)
@@ -335,7 +335,7 @@ def test_workers_are_as_deterministic_as_the_driver(deterministic: bool, monkeyp
     assert (built.plan.engine, built.plan.workers) == ("stacked", 1)
 
 
-class Pool:
+class WorkerPool:
     def close(self) -> None: ...
 
 

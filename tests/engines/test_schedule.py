@@ -13,7 +13,7 @@ from torch.testing import assert_close
 
 from lit_cfl.cli.main import main
 from lit_cfl.engines.base import Effort
-from lit_cfl.engines.batches import Shuffled, num_steps
+from lit_cfl.engines.batches import ShuffledBatches, num_steps
 from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked.engine import StackedEngine
@@ -22,8 +22,8 @@ from lit_cfl.engines.stacked.schedule import (
     busy_lanes,
     pool_capacity,
     pool_groups,
-    seated,
-    timetable,
+    schedule_lanes,
+    schedule_within_waste,
     width_for,
     widths_of,
 )
@@ -36,10 +36,10 @@ JOBS = st.lists(st.integers(1, 40), min_size=1, max_size=30)
 @settings(deadline=None, derandomize=True)
 @given(JOBS, st.integers(1, 8))
 def test_every_job_sits_alone_and_as_long_as_it_needs(calls: list[int], lanes: int):
-    seats = timetable(torch.tensor(calls), lanes)
-    assert sorted(seat.job for seat in seats) == list(range(len(calls)))
-    assert all(seat.stop - seat.start == calls[seat.job] for seat in seats)
-    taken = [(seat.lane, call) for seat in seats for call in range(seat.start, seat.stop)]
+    lane_slots = schedule_lanes(torch.tensor(calls), lanes)
+    assert sorted(lane_slot.fit for lane_slot in lane_slots) == list(range(len(calls)))
+    assert all(lane_slot.stop - lane_slot.start == calls[lane_slot.fit] for lane_slot in lane_slots)
+    taken = [(lane_slot.lane, call) for lane_slot in lane_slots for call in range(lane_slot.start, lane_slot.stop)]
     assert len(set(taken)) == len(taken) == sum(calls)
     assert {lane for lane, _ in taken} <= set(range(lanes))
 
@@ -47,16 +47,18 @@ def test_every_job_sits_alone_and_as_long_as_it_needs(calls: list[int], lanes: i
 @settings(deadline=None, derandomize=True)
 @given(JOBS, st.integers(1, 8))
 def test_lanes_have_no_gaps_and_the_first_is_busy_longest(calls: list[int], lanes: int):
-    seats = timetable(torch.tensor(calls), lanes)
-    busy = busy_lanes(seats)
+    lane_slots = schedule_lanes(torch.tensor(calls), lanes)
+    busy = busy_lanes(lane_slots)
     assert sum(busy) == sum(calls)  # no gaps
     assert busy == sorted(busy, reverse=True)
     assert len(busy) <= sum(calls) / lanes + max(calls)  # Graham's bound
 
 
 def test_longest_job_comes_first():
-    seats = {seat.job: (seat.lane, seat.start) for seat in timetable(torch.tensor([2, 5, 3, 1]), 2)}
-    assert seats == {1: (1, 0), 2: (0, 0), 0: (0, 3), 3: (0, 5)} or seats[1][1] == seats[2][1] == 0
+    lane_slots = {
+        lane_slot.fit: (lane_slot.lane, lane_slot.start) for lane_slot in schedule_lanes(torch.tensor([2, 5, 3, 1]), 2)
+    }
+    assert lane_slots == {1: (1, 0), 2: (0, 0), 0: (0, 3), 3: (0, 5)} or lane_slots[1][1] == lane_slots[2][1] == 0
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -64,7 +66,7 @@ def test_heavy_tailed_cohorts_waste_less_than_a_fifth(seed: int):
     rng = np.random.default_rng(seed)
     sizes = 10 + rng.lognormal(3, 1.2, 20).astype(int)  # like MNIST-1000: tens, some of many hundreds
     steps = torch.from_numpy(10 * -(-sizes // 10))
-    busy = busy_lanes(timetable(-(-steps // 5), 4))
+    busy = busy_lanes(schedule_lanes(-(-steps // 5), 4))
     computed = sum(5 * (4 if lanes > 1 else 1) for lanes in busy)
     assert int(steps.sum()) <= computed
     assert 1 - int(steps.sum()) / computed < 0.2
@@ -78,8 +80,8 @@ def test_wide_stacks_of_a_gpu_waste_less_than_a_fifth_too(seed: int, cohort: int
     lanes = -(-cohort // 8) * 8
     widths = widths_of(lanes, -(-lanes // 27))
     assert len(widths) == 4
-    seats = seated(steps, widths, 0.2)
-    computed = sum(width_for(busy, widths) for busy in busy_lanes(seats))
+    lane_slots = schedule_within_waste(steps, widths, 0.2)
+    computed = sum(width_for(busy, widths) for busy in busy_lanes(lane_slots))
     assert 1 - int(steps.sum()) / computed < 0.2
 
 
@@ -92,8 +94,9 @@ def test_widths_are_in_equal_ratios(lanes: int, narrow: int, widths: list[int]):
 
 
 def test_clients_of_equal_steps_all_train_at_once():
-    assert {seat.start for seat in seated(torch.full((20,), 60), [24, 12, 6, 3], 0.2)} == {0}
-    assert max(seat.lane for seat in seated(torch.full((20,), 60), [24, 12, 6, 3], 0.1)) == 5  # 24 would waste a sixth
+    assert {lane_slot.start for lane_slot in schedule_within_waste(torch.full((20,), 60), [24, 12, 6, 3], 0.2)} == {0}
+    lane_slots = schedule_within_waste(torch.full((20,), 60), [24, 12, 6, 3], 0.1)  # 24 lanes would waste a sixth
+    assert max(lane_slot.lane for lane_slot in lane_slots) == 5
 
 
 def test_stack_of_many_widths_that_is_always_pulled_gives_the_same_rows():
@@ -170,8 +173,8 @@ def test_table_holds_the_batches_of_the_loop(size: int, batch_size: int, steps: 
     def rng() -> torch.Generator:
         return torch.Generator().manual_seed(4)
 
-    table = Shuffled(size, batch_size, rng()).all(steps)
-    batches, loop = [], Shuffled(size, batch_size, rng())
+    table = ShuffledBatches(size, batch_size, rng()).all(steps)
+    batches, loop = [], ShuffledBatches(size, batch_size, rng())
     while len(batches) < steps:
         batches += list(loop)
     assert [row[row >= 0].tolist() for row in table] == [batch.tolist() for batch in batches[:steps]]

@@ -283,7 +283,7 @@ def test_curve_shows_the_baseline_after_a_kill_between_the_two_as_well(pictures:
     run(experiment, tmp_path / "run")
     both = curve.read_bytes()
     curve.unlink()
-    run(experiment, tmp_path / "run", going="resume")
+    run(experiment, tmp_path / "run", mode="resume")
     assert curve.read_bytes() == both
 
 
@@ -316,7 +316,7 @@ def test_pictures_that_an_earlier_process_could_not_draw_are_drawn_on_resume(pic
     for file in (tmp_path / "run" / "pictures").iterdir():
         file.unlink()
     (tmp_path / "run" / "summary.json").unlink()  # killed between its last round and its end
-    run(digits(), tmp_path / "run", going="resume")
+    run(digits(), tmp_path / "run", mode="resume")
     assert drawn_in(tmp_path / "run") == COMPARING
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 from torch import Tensor
 
 from lit_cfl.config.parser import parse_run
-from lit_cfl.experiment import Experiment, Prepared
+from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.progress import dry_run
 from lit_cfl.progress.dry_run import inferred, time_cohort
 
@@ -22,7 +22,7 @@ def experiment(*words: str) -> Experiment:
 
 
 @pytest.fixture(scope="module")
-def prepared() -> Prepared:
+def prepared() -> PreparedRun:
     """Cohorts of 3 clients with 50 steps each."""
     words = ("--data.num_clients", "8", "--cohort_size", "3", "--local.epochs", "50", "--local.batch_size", "full")
     return experiment(*words).prepare(0)
@@ -32,7 +32,7 @@ def costing(monkeypatch: pytest.MonkeyPatch, costs: Costs) -> list[Tensor]:
     """Fits cost this from now on; the list grows by the steps of each client in each fit."""
     asked: list[Tensor] = []
 
-    def seconds(prepared: Prepared, cohort: Tensor, steps: Tensor) -> tuple[float, float]:
+    def seconds(prepared: PreparedRun, cohort: Tensor, steps: Tensor) -> tuple[float, float]:
         asked.append(steps)
         return costs(steps)
 
@@ -48,7 +48,7 @@ def test_what_was_not_timed_is_inferred_from_the_steps_that_were():
 
 
 def test_a_cohort_is_timed_for_about_a_second_and_its_overhead_is_counted_once(
-    monkeypatch: pytest.MonkeyPatch, prepared: Prepared
+    monkeypatch: pytest.MonkeyPatch, prepared: PreparedRun
 ):
     asked = costing(monkeypatch, lambda steps: (0.4 + 0.05 * int(steps.sum()),) * 2)
     timing = time_cohort(prepared)
@@ -58,7 +58,7 @@ def test_a_cohort_is_timed_for_about_a_second_and_its_overhead_is_counted_once(
     assert timing.slowdown == 1
 
 
-def test_a_short_cohort_is_timed_whole(monkeypatch: pytest.MonkeyPatch, prepared: Prepared):
+def test_a_short_cohort_is_timed_whole(monkeypatch: pytest.MonkeyPatch, prepared: PreparedRun):
     asked = costing(monkeypatch, lambda steps: (1e-4, 1e-4))
     assert time_cohort(prepared).seconds == 1e-4
     assert asked[-1].tolist() == [50] * 3
@@ -68,7 +68,7 @@ def test_clients_of_the_first_round_are_timed_with_their_own_sizes(monkeypatch: 
     prepared = experiment("--data.num_clients", "8", "--cohort_size", "3", "--local.batch_size", "5").prepare(0)
     seen: list[tuple[list[int], list[int]]] = []
 
-    def spy(_: Prepared, cohort: Tensor, steps: Tensor) -> tuple[float, float]:
+    def spy(_: PreparedRun, cohort: Tensor, steps: Tensor) -> tuple[float, float]:
         seen.append((cohort.tolist(), steps.tolist()))
         return 0.0, 1e-9
 
@@ -79,7 +79,7 @@ def test_clients_of_the_first_round_are_timed_with_their_own_sizes(monkeypatch: 
     assert seen[-1] == (cohort.tolist(), (prepared.experiment.local.epochs * -(-sizes // 5)).tolist())
 
 
-def test_fits_of_the_trial_have_the_steps_that_are_asked_for(prepared: Prepared):
+def test_fits_of_the_trial_have_the_steps_that_are_asked_for(prepared: PreparedRun):
     before = torch.get_rng_state()
     wall, own = dry_run._seconds(prepared, torch.tensor([0, 3]), torch.tensor([2, 1]))
     assert 0 < own <= wall * 1.1
@@ -123,7 +123,7 @@ def test_a_busy_machine_is_told_and_not_counted(monkeypatch: pytest.MonkeyPatch)
     assert lines["machine"].endswith("about 4 min 0 s")
 
 
-def test_what_other_processes_compute_is_timed_by_the_clock(monkeypatch: pytest.MonkeyPatch, prepared: Prepared):
+def test_what_other_processes_compute_is_timed_by_the_clock(monkeypatch: pytest.MonkeyPatch, prepared: PreparedRun):
     plan: Any = prepared.engine.plan
     costing(monkeypatch, lambda steps: (float(steps.sum()), 0.001))
     monkeypatch.setattr(prepared.engine, "plan", type(plan)("ray"))

@@ -18,7 +18,7 @@ from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked.compiled import CompiledSteps
 from lit_cfl.experiment import Experiment
 from lit_cfl.nets import MCLR
-from lit_cfl.runs.run import Watch, run
+from lit_cfl.runs.run import RunCallbacks, run
 from lit_cfl.tasks import Classification
 
 
@@ -83,8 +83,8 @@ def test_run_tells_from_the_first_moment_on_what_it_does(tmp_path: Path):
         local=replace(LOCAL, epochs=1),
         baseline=FedAvg(),
     )
-    watch = Watch(doing=told.append, started=lambda title, first, rounds, seed: told.append(title))
-    run(experiment, tmp_path / "run", watch)
+    callbacks = RunCallbacks(activity=told.append, started=lambda title, first, rounds, seed: told.append(title))
+    run(experiment, tmp_path / "run", callbacks)
     phases = [text for text, _ in groupby(one if isinstance(one, str) else one.what for one in told)]
     begin = ["loading the data", "dividing 1,797 examples among clients", "checking that the clients can be trained"]
     rounds = ["training", "evaluating", "training", "evaluating"]
@@ -108,6 +108,6 @@ def test_the_fits_of_stocfl_are_told_apart(tmp_path: Path):
         cohort_size=3,
         local=replace(LOCAL, epochs=1),
     )
-    run(experiment, tmp_path / "run", Watch(doing=told.append))
+    run(experiment, tmp_path / "run", RunCallbacks(activity=told.append))
     ends = {str(one) for one in told if one.total and one.done == one.total}
     assert ends == {f"{what} 3 of 3 clients" for what in ("pre-training", "training", "global training of")}

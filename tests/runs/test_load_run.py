@@ -23,7 +23,7 @@ from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR
 from lit_cfl.progress import assignment_table
-from lit_cfl.runs.load_run import Placed
+from lit_cfl.runs.load_run import PlacedNewcomers
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tasks import Classification
 
@@ -131,7 +131,7 @@ def test_newcomers_that_found_clusters_of_stocfl_are_new_also_under_a_number_tha
 def test_founded_clusters_are_marked_as_new_in_the_table_and_free_numbers_are_no_next_best(capsys):
     """The run has clusters 0 and 2; number 1 is free. Newcomers found clusters 1 and 3; the last has no data."""
     inf, nan = float("inf"), float("nan")
-    placed = Placed(
+    placed = PlacedNewcomers(
         Assignment(torch.zeros(4, 1), torch.tensor([2, 3, 1, -1])),
         new=torch.tensor([False, True, True, False]),
         closeness=torch.tensor([[0.25, -inf, 0.75], [0.125, -inf, -0.5], [-0.5, -inf, 0.0625], [nan] * 3]),

@@ -102,7 +102,7 @@ def test_run_with_a_model_for_each_client_is_resumed_exactly(tmp_path: Path):
     )
     run(experiment, tmp_path / "whole")
     run(replace(experiment, rounds=3), tmp_path / "run")
-    run(experiment, tmp_path / "run", going="resume")
+    run(experiment, tmp_path / "run", mode="resume")
     saved = [Checkpoint(tmp_path / name).load() for name in ("whole", "run")]
     assert saved[0] is not None
     assert saved[1] is not None

@@ -43,7 +43,7 @@ def test_rows_of_a_table_stand_in_its_file_under_their_round(tmp_path: Path):
 def test_resumed_run_has_each_row_once(tmp_path: Path):
     run(digits(algorithm=Tells(), rounds=3), tmp_path / "whole")
     run(digits(algorithm=Tells(), rounds=1), tmp_path / "parts")
-    run(digits(algorithm=Tells(), rounds=3), tmp_path / "parts", going="resume")
+    run(digits(algorithm=Tells(), rounds=3), tmp_path / "parts", mode="resume")
     for name in ("cohorts.csv", "clusters.csv"):
         assert (tmp_path / "parts" / name).read_text() == (tmp_path / "whole" / name).read_text()
 

@@ -18,7 +18,7 @@ from lit_cfl.data.shift import Shift
 from lit_cfl.datamodules import Digits
 from lit_cfl.datamodules.shift import Incremental, LabelDrift, SwapAll
 from lit_cfl.evaluation import EvaluationPlan
-from lit_cfl.runs.run import Watch, run
+from lit_cfl.runs.run import RunCallbacks, run
 from lit_cfl.storage.checkpoint import Checkpoint
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tracking import Tracking
@@ -39,7 +39,7 @@ def test_every_file_row_and_step_of_a_run_counts_rounds_from_1(tmp_path: Path):
     tracking = Tracking(loggers=[partial(CSVLogger, tmp_path / "csv")], snapshots_every=1)
     algorithm = FlexCFL(num_clusters=4, pretrain_scale=2)
     experiment = digits(data=shifting(SwapAll(0.9)), algorithm=algorithm, rounds=4, tracking=tracking)
-    finished = run(experiment, path, Watch(row=lambda row: told.append(row["round"])))
+    finished = run(experiment, path, RunCallbacks(row=lambda row: told.append(row["round"])))
     assert {file.name for file in path.glob("*.csv")} == ALL_TABLES | {"clients.csv"}
     for name in ("metrics.csv", "clusters.csv", "shift.csv"):
         assert rounds_in(path / name) == [1, 2, 3, 4], name

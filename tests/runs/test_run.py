@@ -18,7 +18,7 @@ from lit_cfl.early_stopping import StopRule
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.nets import MCLR
-from lit_cfl.runs.run import Watch, run
+from lit_cfl.runs.run import RunCallbacks, run
 from lit_cfl.storage.checkpoint import Checkpoint, state_from_dict
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tasks import Classification
@@ -159,7 +159,9 @@ def test_run_stops_when_validation_no_longer_improves(tmp_path: Path):
     frozen = lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.0))  # noqa: E731
     stop, reasons = StopRule(patience=2), []
     result = run(
-        digits(algorithm=FedAvg(), task=frozen, rounds=30, stop=stop), tmp_path / "run", Watch(ended=reasons.append)
+        digits(algorithm=FedAvg(), task=frozen, rounds=30, stop=stop),
+        tmp_path / "run",
+        RunCallbacks(ended=reasons.append),
     )
     assert len(read_table(tmp_path / "run" / "metrics.csv")) == 3
     assert reasons == [result.summary["stopped"]]

@@ -9,7 +9,7 @@ from conftest import ids
 from lit_cfl.algorithms.base import Info
 from lit_cfl.data.shift import ShiftLog
 from lit_cfl.rounds import Round, Traffic
-from lit_cfl.runs.run_totals import Carried, due
+from lit_cfl.runs.run_totals import RunTotals, is_due
 
 
 def moves(*examples: int) -> ShiftLog:
@@ -24,27 +24,27 @@ def after(*moved: ShiftLog, skipped: int = 0) -> Round:
 
 
 def test_what_shifted_and_who_was_skipped_is_counted_over_rounds_and_shifts_and_then_anew():
-    carried = Carried()
-    carried.count(after(moves(3, 4), moves(5), skipped=2))
-    carried.count(after(moves(10), skipped=1))
-    assert carried.row(shifting=True) == {
+    totals = RunTotals()
+    totals.count(after(moves(3, 4), moves(5), skipped=2))
+    totals.count(after(moves(10), skipped=1))
+    assert totals.row(shifting=True) == {
         "clients/skipped": 3,
         "clusters/silhouette": None,
         "shift/clients": 4,
         "shift/examples": 22,
     }
-    assert carried.row(shifting=False) == {"clients/skipped": 0, "clusters/silhouette": None}
+    assert totals.row(shifting=False) == {"clients/skipped": 0, "clusters/silhouette": None}
 
 
 def test_a_checkpoint_holds_what_was_carried_then():
-    carried = Carried(
+    totals = RunTotals(
         members=ids(0, 1), memberships={0: ids(0, 1)}, best={"mae": 0.5}, silhouette=0.25, skipped=3, compared=7
     )
-    content = carried.content()
-    carried.memberships[10] = ids(1, 1)
-    carried.best["mae"] = 0.25
-    carried.count(after(moves(1)))
-    restored = Carried.restored(content | {"round": 7})
+    content = totals.content()
+    totals.memberships[10] = ids(1, 1)
+    totals.best["mae"] = 0.25
+    totals.count(after(moves(1)))
+    restored = RunTotals.restored(content | {"round": 7})
     assert list(restored.memberships) == [0]
     assert (restored.best, restored.silhouette, restored.skipped, restored.compared) == ({"mae": 0.5}, 0.25, 3, 7)
     assert restored.shifted == [0, 0]
@@ -55,4 +55,4 @@ def test_a_checkpoint_holds_what_was_carried_then():
     [(1, None, True), (8, None, True), (10, 1, False), (11, 1, True), (11, 10, True), (20, 11, False), (26, 11, True)],
 )
 def test_every_stretch_of_rounds_has_its_first_evaluation(round: int, last: int | None, expected: bool):
-    assert due(round, last, 10) is expected
+    assert is_due(round, last, 10) is expected

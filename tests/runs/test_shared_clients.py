@@ -9,23 +9,23 @@ import pytest
 from test_compare import SMALL
 
 from lit_cfl.cli.main import main
-from lit_cfl.runs.shared_clients import Scored, Shared, over_shared, read_scored
+from lit_cfl.runs.shared_clients import ScoredClients, SharedClients, over_shared, read_scored
 from lit_cfl.scores import Score
 from lit_cfl.storage.csv_log import read_table
 
 RUN = ("run", *SMALL[1:-4], "--algorithm.pretrain_scale", "2", "--rounds", "1")  # 8 of 12 clients are pre-trained
 
 
-def clients(**values: float) -> Scored:
+def clients(**values: float) -> ScoredClients:
     """Clients k1, k2, ... with as many examples as their number says."""
     numbers = [int(name[1:]) for name in values]
-    return Scored(dict(zip(numbers, numbers, strict=True)), dict(zip(numbers, values.values(), strict=True)))
+    return ScoredClients(dict(zip(numbers, numbers, strict=True)), dict(zip(numbers, values.values(), strict=True)))
 
 
 def test_figures_are_over_the_clients_of_both():
     mine, others = clients(k1=0.5, k2=0.0, k4=1.0), clients(k2=1.0, k3=0.9, k4=0.25)
     names = ("test/weighted_accuracy", "test/mean_accuracy", "test/worst10_accuracy")
-    assert over_shared([(mine, others)]) == Shared(
+    assert over_shared([(mine, others)]) == SharedClients(
         2,
         dict(zip(names, ((2 * 0.0 + 4 * 1.0) / 6, 0.5, 0.0), strict=True)),
         dict(zip(names, ((2 * 1.0 + 4 * 0.25) / 6, 0.625, 0.25), strict=True)),
@@ -70,7 +70,7 @@ def test_runs_without_a_common_client_have_no_figures():
 def test_newcomers_and_clients_without_a_score_do_not_count(tmp_path: Path):
     rows = ["0,1,5,0.5,0", "1,,5,,0", "2,1,5,0.5,1", "3,1,0,,0", "4,1,15,0.1,0"]
     (tmp_path / "clients.csv").write_text("\n".join(["client,cluster,n_test,accuracy,newcomer", *rows]) + "\n")
-    expected = Scored({0: 5, 4: 15}, {0: 0.5, 4: 0.1})
+    expected = ScoredClients({0: 5, 4: 15}, {0: 0.5, 4: 0.1})
     assert read_scored(tmp_path, {"test/weighted_accuracy": (5 * 0.5 + 15 * 0.1) / 20}) == expected
     assert read_scored(tmp_path, {"test/weighted_accuracy": 0.3}) == replace(expected, by_size=False)  # tokens weigh
 

@@ -148,7 +148,7 @@ def test_resumed_run_is_the_whole_one(shift: tuple[Shift, ...], tmp_path: Path):
     data = few_labels(shift)
     run(shifting(shift, data=data), tmp_path / "whole")
     run(shifting(shift, data=data, rounds=2), tmp_path / "resumed")
-    run(shifting(shift, data=data), tmp_path / "resumed", going="resume")
+    run(shifting(shift, data=data), tmp_path / "resumed", mode="resume")
     assert without_clocks(tmp_path / "resumed") == without_clocks(tmp_path / "whole")
     for name in ("shift.csv", "clients.csv", "clusters.csv"):
         assert (tmp_path / "resumed" / name).read_text() == (tmp_path / "whole" / name).read_text(), name

@@ -112,7 +112,7 @@ def test_tensorboard_has_each_figure_once_after_a_kill(window: Any, output: Path
 def test_run_that_goes_on_for_more_rounds_goes_on_in_its_folder(tmp_path: Path):
     tracking = Tracking(loggers=[partial(TensorBoardLogger, tmp_path / "tb"), partial(CSVLogger, tmp_path / "csv")])
     run(digits(rounds=2, tracking=tracking), tmp_path / "run")
-    run(digits(rounds=4, tracking=tracking), tmp_path / "run", going="resume")
+    run(digits(rounds=4, tracking=tracking), tmp_path / "run", mode="resume")
     (folder,) = (tmp_path / "tb").glob("*/*")
     identity = json.loads((tmp_path / "run" / "environment.json").read_text())["run_id"]
     assert folder.name == f"run-{identity}"
@@ -124,6 +124,6 @@ def test_run_that_goes_on_for_more_rounds_goes_on_in_its_folder(tmp_path: Path):
 def test_folder_that_the_user_names_is_kept(tmp_path: Path):
     tracking = Tracking(loggers=[partial(TensorBoardLogger, tmp_path / "tb", name="mine", version=7)])
     run(digits(rounds=1, tracking=tracking), tmp_path / "run")
-    run(digits(rounds=2, tracking=tracking), tmp_path / "run", going="resume")
+    run(digits(rounds=2, tracking=tracking), tmp_path / "run", mode="resume")
     assert [*(tmp_path / "tb").glob("*/*")] == [tmp_path / "tb" / "mine" / "version_7"]
     assert shown(tmp_path / "tb" / "mine" / "version_7") == figures(tmp_path / "run")

@@ -15,7 +15,7 @@ from tensorboardX.proto.event_pb2 import Event
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.cli.main import main
 from lit_cfl.errors import InputError, Notice
-from lit_cfl.runs.run import Watch, run
+from lit_cfl.runs.run import RunCallbacks, run
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tracking import Trackers, Tracking
 from lit_cfl.tracking.offline import entries, last_kept_round, mend, sync_line
@@ -219,5 +219,5 @@ def test_caller_is_told_once_of_what_waits(tmp_path: Path):
     lines: list[str] = []
     (tmp_path / "run" / "wandb" / "offline-run-1-abc").mkdir(parents=True)
     (tmp_path / "run" / "wandb" / "offline-run-1-abc" / "run-abc.wandb").touch()
-    run(digits(rounds=1), tmp_path / "run", Watch(told=lines.append))
+    run(digits(rounds=1), tmp_path / "run", RunCallbacks(notice=lines.append))
     assert [line.endswith(f"wandb sync {tmp_path}/run/wandb") for line in lines] == [True]

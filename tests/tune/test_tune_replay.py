@@ -67,13 +67,13 @@ def test_a_trial_goes_on_from_anothers_files_under_its_own_values(tmp_path: Path
 
     donor, taker, whole = (tmp_path / name for name in ("donor", "taker", "whole"))
     first = [(1, {"algorithm.eta_g": 0.1})]
-    run(staged(donor, first, 2), donor, going="resume")
+    run(staged(donor, first, 2), donor, mode="resume")
     saved_copy(donor, tmp_path / "saved")
     stages = copied(tmp_path / "saved", taker, {"algorithm.eta_g": 0.7})
     assert stages == [(1, {"algorithm.eta_g": 0.1}), (3, {"algorithm.eta_g": 0.7})]
-    taken = run(staged(taker, stages, 4), taker, going="resume").summary
-    straight = run(staged(whole, stages, 4), whole, going="resume").summary
-    kept = run(staged(tmp_path / "kept", first, 4), tmp_path / "kept", going="resume").summary
+    taken = run(staged(taker, stages, 4), taker, mode="resume").summary
+    straight = run(staged(whole, stages, 4), whole, mode="resume").summary
+    kept = run(staged(tmp_path / "kept", first, 4), tmp_path / "kept", mode="resume").summary
     same = [name for name in straight if not name.startswith("time/")]
     assert [taken[name] for name in same] == [straight[name] for name in same]
     assert straight["val/loss"] != kept["val/loss"]
@@ -84,14 +84,14 @@ def test_a_trial_goes_on_from_anothers_files_under_its_own_values(tmp_path: Path
 
 def test_unchanged_values_add_no_stage(tmp_path: Path):
     values = {"algorithm.eta_g": 0.1}
-    run(with_stages(tmp_path / "a", [(1, values)], [(1, build(base(rounds=1)))]), tmp_path / "a", going="resume")
+    run(with_stages(tmp_path / "a", [(1, values)], [(1, build(base(rounds=1)))]), tmp_path / "a", mode="resume")
     assert copied(tmp_path / "a", tmp_path / "b", values) == [(1, values)]
 
 
 def test_a_copy_gets_an_identity_of_its_own_and_who_goes_on_from_itself_keeps_it(tmp_path: Path):
     donor, taker, saved = (tmp_path / name for name in ("donor", "taker", "saved"))
     values, other = {"algorithm.eta_g": 0.1}, {"algorithm.eta_g": 0.2}
-    run(with_stages(donor, [(1, values)], [(1, build(base(rounds=1)))]), donor, going="resume")
+    run(with_stages(donor, [(1, values)], [(1, build(base(rounds=1)))]), donor, mode="resume")
     for left in ("wandb/offline-run-1", "pictures"):
         (donor / left).mkdir(parents=True)
     (donor / ".metrics.csv.tmp").write_text("half")
@@ -109,7 +109,7 @@ def test_a_copy_gets_an_identity_of_its_own_and_who_goes_on_from_itself_keeps_it
     assert recorded_run_id(donor) == identity
     assert (donor / "wandb" / "offline-run-1").exists()
     experiment = with_stages(taker, [(1, values), (2, other)], [(1, build(base(rounds=2))), (2, build(base(rounds=2)))])
-    run(experiment, taker, going="resume")
+    run(experiment, taker, mode="resume")
     own = recorded_run_id(taker)
     assert own != identity
     assert json.loads((taker / "environment.json").read_text())["run_id"] == own

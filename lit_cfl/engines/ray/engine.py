@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 
 from lit_cfl.data import Examples, FederatedData
-from lit_cfl.engines.base import Engine, Placed
+from lit_cfl.engines.base import Engine, PositionedRow
 from lit_cfl.engines.batches import num_steps
 from lit_cfl.engines.local_training import FitRequest, LocalTraining, TaskFactory
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked.engine import StackedEngine
-from lit_cfl.engines.stacked.schedule import timetable
+from lit_cfl.engines.stacked.schedule import schedule_lanes
 from lit_cfl.engines.stacked.stackable import obstacles
 from lit_cfl.engines.trainer import TrainerEngine
 from lit_cfl.errors import InputError, Notice
@@ -31,8 +31,8 @@ except ImportError as error:
         "the engine 'ray' needs Ray, which is not installed: pip install 'ray[default]>=2.60', or use --engine stacked"
     ) from error
 
-from lit_cfl.engines.ray.pool import Parcel, Pool
-from lit_cfl.engines.ray.worker import Blueprint, Ref, Shard, parts_of
+from lit_cfl.engines.ray.pool import ShardTask, WorkerPool
+from lit_cfl.engines.ray.worker import EngineSpec, Ref, Shard, parts_of
 
 
 class RayEngine(Engine):
@@ -40,7 +40,7 @@ class RayEngine(Engine):
 
     def __init__(self, task: TaskFactory, plan: Plan, seed: int, local: LocalTraining = LocalTraining()) -> None:
         super().__init__(task, plan, seed, local)
-        self._pool: Pool | None = None
+        self._pool: WorkerPool | None = None
         self._here: Engine | None = None  # for gradients
         self._stored: tuple[Examples, Ref] | None = None
         self._close_pool: Callable[[], object] = lambda: None
@@ -63,8 +63,8 @@ class RayEngine(Engine):
         rows, examples = _Rows(request, self.plan.dtype), self._examples_stored(data)
         shares = self._shares(request, part, data)
         shards = [self._shard(request, share + part.start, rows, round, data) for share in shares]
-        parcels = [Parcel(shard, examples, refs) for shard, refs in shards]
-        for number, done in pool.run(parcels, self.between_clients):
+        tasks = [ShardTask(shard, examples, refs) for shard, refs in shards]
+        for number, done in pool.run(tasks, self.between_clients):
             share = shares[number].numpy()
             models.numpy()[share] = done.models
             losses.numpy()[share], trained.numpy()[share] = done.losses, done.trained
@@ -86,8 +86,8 @@ class RayEngine(Engine):
         steps = torch.tensor([num_steps(request.budget, length, size, batch_size) for length, size in pairs])
         training = steps.nonzero().flatten()
         held: list[list[int]] = [[] for _ in range(self.plan.workers)]
-        for seat in timetable(steps[training], self.plan.workers):
-            held[seat.lane].append(int(training[seat.job]))
+        for lane_slot in schedule_lanes(steps[training], self.plan.workers):
+            held[lane_slot.lane].append(int(training[lane_slot.fit]))
         return [torch.tensor(sorted(positions)) for positions in held if positions]
 
     def _shard(
@@ -110,12 +110,12 @@ class RayEngine(Engine):
         lists = data.train.select(holders).packed()
         return Shard(mine, round, data.num_clients, holders, lists), refs
 
-    def _started(self, data: FederatedData) -> Pool:
+    def _started(self, data: FederatedData) -> WorkerPool:
         if self._pool is None:
             device = "cpu" if self.plan.device == "cpu" else "cuda:0"  # Ray shows a worker its own GPU alone
             plan = replace(self._plan_of_one(data), device=device)
             deterministic = torch.are_deterministic_algorithms_enabled()
-            self._pool = Pool(Blueprint(self._task, plan, self.seed, self.local, deterministic), self.plan)
+            self._pool = WorkerPool(EngineSpec(self._task, plan, self.seed, self.local, deterministic), self.plan)
             self._close_pool = weakref.finalize(self, self._pool.close)  # when nobody has called `close`, too
         return self._pool
 
@@ -124,7 +124,7 @@ class RayEngine(Engine):
         stackable = not obstacles(self.template, self.layout, data.examples, self.plan.precision)
         return replace(self.plan, engine="stacked" if stackable else "trainer", workers=1)
 
-    def gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[Placed]:
+    def gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[PositionedRow]:
         """In this process: they are one step a client."""
         if self._here is None:
             plan = self._plan_of_one(data)

@@ -22,7 +22,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray import cluster as ray_cluster
-from lit_cfl.engines.ray.worker import Blueprint, Ref, Shard, ShardDone, Worker
+from lit_cfl.engines.ray.worker import EngineSpec, Ref, Shard, ShardResult, Worker
 from lit_cfl.errors import InputError, WorkersLostError
 
 MAX_RETRIES = 3  # times that a shard is trained again after the worker it was on died
@@ -32,7 +32,7 @@ _LOST = (RayActorError, WorkerCrashedError, OutOfMemoryError, NodeDiedError, Obj
 
 
 @dataclass(frozen=True, eq=False)
-class Parcel:
+class ShardTask:
     """A shard, and where in the object store its data and models are."""
 
     shard: Shard
@@ -40,18 +40,18 @@ class Parcel:
     rows: Sequence[Ref]
 
 
-class Pool:
+class WorkerPool:
     """Workers of a run.
 
     Args:
-        blueprint: of the workers' engines.
+        spec: of the workers' engines.
         plan: of the run.
 
     Raises:
         InputError: no cluster, no room in it, or a task that cannot be sent.
     """
 
-    def __init__(self, blueprint: Blueprint, plan: Plan) -> None:
+    def __init__(self, spec: EngineSpec, plan: Plan) -> None:
         share = ray_cluster.connect(plan)
         self._open = True
         self._workers: list[Any] = [None] * plan.workers  # None = to be started
@@ -59,7 +59,7 @@ class Pool:
         self._idle: list[int] = []
         self._asked = monotonic()
         try:
-            self._blueprint = ray.put(blueprint)
+            self._spec = ray.put(spec)
         except Exception as error:  # whatever an object of the user's raises when it is pickled
             self.close()
             raise InputError(
@@ -73,38 +73,38 @@ class Pool:
             scheduling_strategy="DEFAULT" if group is None else PlacementGroupSchedulingStrategy(group),
         )
 
-    def run(self, parcels: Sequence[Parcel], between: Callable[[], None]) -> Iterator[tuple[int, ShardDone]]:
-        """Trains each parcel on a worker. Gives the number of each, and what came of it, as they end.
+    def run(self, tasks: Sequence[ShardTask], between: Callable[[], None]) -> Iterator[tuple[int, ShardResult]]:
+        """Trains each task on a worker. Gives the number of each, and what came of it, as they end.
 
         Args:
-            parcels: as many as there are workers, or fewer.
+            tasks: as many as there are workers, or fewer.
             between: called while it waits; may raise.
 
         Raises:
-            WorkersLostError: a parcel's workers died again and again.
+            WorkersLostError: a task's workers died again and again.
         """
         for number in range(len(self._workers)):
             self._start(number)
-        waiting, running, deaths = deque(range(len(parcels))), dict[Ref, tuple[int, int]](), Counter[int]()
+        waiting, running, deaths = deque(range(len(tasks))), dict[Ref, tuple[int, int]](), Counter[int]()
         try:
             while waiting or running:
                 while waiting and self._idle:
-                    parcel, number = waiting.popleft(), self._idle.pop()
-                    running[self._send(number, parcels[parcel])] = parcel, number
+                    task, number = waiting.popleft(), self._idle.pop()
+                    running[self._send(number, tasks[task])] = task, number
                 for ref in self._ended(running, between):
-                    parcel, number = running.pop(ref)
+                    task, number = running.pop(ref)
                     self._idle.append(number)
                     try:
                         done = _result(ref)
                     except _LOST as error:
-                        deaths[parcel] += 1
+                        deaths[task] += 1
                         self._kill(number)
-                        if deaths[parcel] > MAX_RETRIES:
-                            raise _lost(parcels[parcel].shard, deaths[parcel], error) from error
+                        if deaths[task] > MAX_RETRIES:
+                            raise _lost(tasks[task].shard, deaths[task], error) from error
                         self._start(number)
-                        waiting.append(parcel)
+                        waiting.append(task)
                     else:
-                        yield parcel, done
+                        yield task, done
         finally:
             for _, number in running.values():  # what is left when it is given up
                 self._kill(number)
@@ -122,7 +122,7 @@ class Pool:
     def _start(self, number: int) -> None:
         """Asks for a worker where there is none. It comes when it comes: the others go on meanwhile."""
         if self._workers[number] is None:
-            self._workers[number] = self._actor.remote([self._blueprint], sys.path)
+            self._workers[number] = self._actor.remote([self._spec], sys.path)
             self._starting[self._workers[number].ready.remote()] = number
             self._asked = monotonic()
 
@@ -138,8 +138,8 @@ class Pool:
             )
         return [ref for ref in ended if ref in running]
 
-    def _send(self, number: int, parcel: Parcel) -> Ref:
-        ref: Ref = self._workers[number].fit.remote(parcel.shard, [parcel.examples], *parcel.rows)
+    def _send(self, number: int, task: ShardTask) -> Ref:
+        ref: Ref = self._workers[number].fit.remote(task.shard, [task.examples], *task.rows)
         return ref
 
     def _kill(self, number: int) -> None:
@@ -150,9 +150,9 @@ class Pool:
             ray.kill(worker)
 
 
-def _result(ref: Ref) -> ShardDone:
+def _result(ref: Ref) -> ShardResult:
     try:
-        done: ShardDone = ray.get(ref)
+        done: ShardResult = ray.get(ref)
     except RayTaskError as error:  # raised by the engine in the worker, and wrapped by Ray
         raise error.cause from error
     return done

@@ -24,7 +24,7 @@ Parts = dict[str, Any]  # of Examples, each tensor as an array: those Ray hands 
 
 
 @dataclass(frozen=True, eq=False)
-class Blueprint:
+class EngineSpec:
     """What a worker builds its engine from.
 
     Args:
@@ -68,7 +68,7 @@ class Shard:
 
 
 @dataclass(frozen=True, eq=False)
-class ShardDone:
+class ShardResult:
     """What came of a shard: as in `Chunk`, as arrays, the effort that it took, and whether the worker compiles."""
 
     models: np.ndarray
@@ -82,20 +82,20 @@ class Worker:
     """Trains shards on an engine of its own. A Ray actor.
 
     Args:
-        blueprint: of its engine, a reference in a list: it is read only once the paths are known.
+        spec: of its engine, a reference in a list: it is read only once the paths are known.
         paths: where the driver finds Python code, the user's own among it.
     """
 
-    def __init__(self, blueprint: Sequence[Ref], paths: Sequence[str]) -> None:
+    def __init__(self, spec: Sequence[Ref], paths: Sequence[str]) -> None:
         sys.path.extend(path for path in paths if path not in sys.path)
-        self._blueprint = blueprint[0]
+        self._spec = spec[0]
         self._engine: Engine | None = None
         self._held: tuple[Ref, Examples] | None = None
 
     def ready(self) -> None:
         """Returns once the worker is up."""
 
-    def fit(self, shard: Shard, examples: Sequence[Ref], *rows: np.ndarray) -> ShardDone:
+    def fit(self, shard: Shard, examples: Sequence[Ref], *rows: np.ndarray) -> ShardResult:
         """Trains a shard.
 
         Args:
@@ -108,12 +108,14 @@ class Worker:
         data = shard.data(self._examples(examples[0]))
         chunk = engine._fit_chunk(request, slice(0, len(request.clients)), shard.round, data)  # cut is the driver's
         effort = Effort(engine.effort.useful - before.useful, engine.effort.computed - before.computed)
-        return ShardDone(chunk.models.numpy(), chunk.losses.numpy(), chunk.trained.numpy(), effort, engine.plan.compile)
+        return ShardResult(
+            chunk.models.numpy(), chunk.losses.numpy(), chunk.trained.numpy(), effort, engine.plan.compile
+        )
 
     def _built(self) -> Engine:
         """Built at the first fit, not at the start: what is wrong then reaches the driver as it is."""
         if self._engine is None:
-            drawn: Blueprint = ray.get(self._blueprint)
+            drawn: EngineSpec = ray.get(self._spec)
             set_up_torch(drawn.plan, drawn.deterministic)
             kind = StackedEngine if drawn.plan.engine == "stacked" else TrainerEngine
             self._engine = kind(drawn.task, drawn.plan, drawn.seed, drawn.local)

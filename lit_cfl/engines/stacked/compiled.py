@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
-from lit_cfl.engines.steps import Lanes, Steps, Work
+from lit_cfl.engines.steps import Lanes, LaneWork, Steps
 
 
 class CompilingError(RuntimeError):
@@ -32,7 +32,7 @@ class CompiledSteps:
         """How many functions have been compiled."""
         return len(self._compiled)
 
-    def __call__(self, lanes: Lanes, work: Work) -> tuple[Lanes, Tensor]:
+    def __call__(self, lanes: Lanes, work: LaneWork) -> tuple[Lanes, Tensor]:
         tensors = [*lanes.tensors, *_of_work(work)]
         key = (work.index.shape, work.inputs.shape, work.inputs.dtype, work.prox is not None)
         if key not in self._compiled:
@@ -44,7 +44,7 @@ class CompiledSteps:
         *found, losses = self._compiled[key](*tensors)
         return _lanes(lanes, found), losses
 
-    def _compile(self, lanes: Lanes, work: Work, tensors: list[Tensor]) -> Callable[..., list[Tensor]]:
+    def _compile(self, lanes: Lanes, work: LaneWork, tensors: list[Tensor]) -> Callable[..., list[Tensor]]:
         from torch._inductor import compile as lowered  # slow to import, and only here needed
         from torch.fx.experimental.proxy_tensor import make_fx
 
@@ -64,13 +64,13 @@ def _lanes(like: Lanes, tensors: Sequence[Tensor]) -> Lanes:
     return Lanes(rows, tuple(tuple(next(rest) for _ in slot) for slot in like.state))
 
 
-def _of_work(work: Work) -> list[Tensor]:
+def _of_work(work: LaneWork) -> list[Tensor]:
     prox = [] if work.prox is None else [work.prox, *(work.centers or ())]
     return [work.inputs, work.labels, work.index, work.keys, work.corrections, work.first, *prox]
 
 
-def _work(like: Work, tensors: Sequence[Tensor]) -> Work:
+def _work(like: LaneWork, tensors: Sequence[Tensor]) -> LaneWork:
     """The work that `_of_work` gives these tensors of."""
     inputs, labels, index, keys, corrections, first, *pull = tensors
     prox, centers = (pull[0], tuple(pull[1:])) if like.prox is not None else (None, None)
-    return Work(inputs, labels, index, keys, corrections, first, prox, centers)
+    return LaneWork(inputs, labels, index, keys, corrections, first, prox, centers)

@@ -5,9 +5,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from lit_cfl.engines.base import ran_out
+from lit_cfl.engines.base import is_out_of_memory
 from lit_cfl.engines.optimizers import Tensors
-from lit_cfl.engines.steps import Lanes, Steps, Work
+from lit_cfl.engines.steps import Lanes, LaneWork, Steps
 
 _WARM_UPS = 3  # before a capture, so that libraries have made their workspaces
 
@@ -18,7 +18,7 @@ class _Captured:
 
     graph: torch.cuda.CUDAGraph
     lanes: Lanes
-    work: Work
+    work: LaneWork
     losses: Tensor
 
 
@@ -39,7 +39,7 @@ class CapturedSteps:
         self._pool: Tensor | None = None
         self._stream: torch.cuda.Stream | None = None
 
-    def __call__(self, lanes: Lanes, work: Work) -> tuple[Lanes, Tensor]:
+    def __call__(self, lanes: Lanes, work: LaneWork) -> tuple[Lanes, Tensor]:
         with torch.cuda.device(self._device):  # streams and captures belong to the current device
             held = self._graph_for(lanes, work)
             for mine, given in zip(_tensors(held.lanes, held.work), _tensors(lanes, work), strict=True):
@@ -48,7 +48,7 @@ class CapturedSteps:
             held.graph.replay()
             return held.lanes, held.losses.clone()
 
-    def _graph_for(self, lanes: Lanes, work: Work) -> _Captured:
+    def _graph_for(self, lanes: Lanes, work: LaneWork) -> _Captured:
         if self._pool is not work.inputs:
             self._captured.clear()
             self._pool = work.inputs
@@ -57,12 +57,12 @@ class CapturedSteps:
             try:
                 self._captured[key] = self._capture(lanes, work)
             except RuntimeError as error:
-                if not ran_out(error):
+                if not is_out_of_memory(error):
                     raise
                 raise torch.OutOfMemoryError(f"no memory for a CUDA graph: {error}") from error
         return self._captured[key]
 
-    def _capture(self, lanes: Lanes, work: Work) -> _Captured:
+    def _capture(self, lanes: Lanes, work: LaneWork) -> _Captured:
         """As torch's notes on CUDA graphs have it: tensors that stay where they are, and warm-ups on a side stream."""
         own_lanes, own_work = _copied(lanes, work)
         self._stream = stream = self._stream or torch.cuda.Stream()  # one for all: they share memory
@@ -80,7 +80,7 @@ class CapturedSteps:
         return _Captured(graph, own_lanes, own_work, losses)
 
 
-def _tensors(lanes: Lanes, work: Work) -> list[Tensor]:
+def _tensors(lanes: Lanes, work: LaneWork) -> list[Tensor]:
     """All that may differ from call to call; the pool's buffers do not."""
     prox = [] if work.prox is None else [work.prox]
     return [
@@ -94,7 +94,7 @@ def _tensors(lanes: Lanes, work: Work) -> list[Tensor]:
     ]
 
 
-def _copied(lanes: Lanes, work: Work) -> tuple[Lanes, Work]:
+def _copied(lanes: Lanes, work: LaneWork) -> tuple[Lanes, LaneWork]:
     """All but the pool."""
     own_work = replace(
         work,

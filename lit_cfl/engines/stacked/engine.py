@@ -18,13 +18,13 @@ from torch.optim import Optimizer
 
 from lit_cfl.activity import Activity
 from lit_cfl.data import FederatedData
-from lit_cfl.engines.base import Engine, Placed, ran_out
-from lit_cfl.engines.batches import Shuffled, num_steps
-from lit_cfl.engines.client_fit import Job, Pool, Trained
+from lit_cfl.engines.base import Engine, PositionedRow, is_out_of_memory
+from lit_cfl.engines.batches import ShuffledBatches, num_steps
+from lit_cfl.engines.client_fit import ClientFit, ExamplePool, FitResult
 from lit_cfl.engines.dropout import step_keys
-from lit_cfl.engines.local_training import FitRequest, LocalTraining, TaskFactory, naming
+from lit_cfl.engines.local_training import FitRequest, LocalTraining, TaskFactory, note_client
 from lit_cfl.engines.loop import PlainLoop
-from lit_cfl.engines.optimizers import Update
+from lit_cfl.engines.optimizers import FunctionalOptimizer
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked.compiled import CompiledSteps, CompilingError
 from lit_cfl.engines.stacked.cuda_graph import CapturedSteps
@@ -52,12 +52,12 @@ class StackedEngine(Engine):
         optimizer = module.configure_optimizers()
         if not isinstance(optimizer, Optimizer):
             raise TypeError("a module that `stackable` refuses")
-        self._update = Update.of(optimizer, trained)
+        self._optimizer = FunctionalOptimizer.of(optimizer, trained)
         stacked = with_plain_cells(copy.deepcopy(module))
         stacked = with_stacked_linear(stacked) if plan.compile else stacked
         one = with_plain_cells(module, {nn.GRU})  # faster than the fused one on a CPU, a plain LSTM is slower
-        self._plain = PlainLoop(one, self.layout, self._update, local.gradient_clip, plan.autocast)
-        self._steps = Steps(stacked, self.layout, self._update, local.gradient_clip, plan.autocast)
+        self._plain = PlainLoop(one, self.layout, self._optimizer, local.gradient_clip, plan.autocast)
+        self._steps = Steps(stacked, self.layout, self._optimizer, local.gradient_clip, plan.autocast)
         self._runner: Runner | None = None
         self._capacity = 0
 
@@ -76,19 +76,19 @@ class StackedEngine(Engine):
             held = data.train.select(clients[positions])
             pool = self.examples(data).batch(held.entries, self.plan.compute_dtype)
             offsets = (held.sizes.cumsum(0) - held.sizes).tolist()
-            jobs = [
-                self._job(request, part.start + k, k, models[k], offset, round, data)
+            fits = [
+                self._client_fit(request, part.start + k, k, models[k], offset, round, data)
                 for k, offset in zip(positions.tolist(), offsets, strict=True)
             ]
             waiting, report = clients[positions].tolist(), partial(self.report_fit, request, round, before)
-            with naming(round, waiting, together=self.plan.lanes > 1):
-                for done in self._train(jobs, pool, request, report):
+            with note_client(round, waiting, together=self.plan.lanes > 1):
+                for done in self._train(fits, pool, request, report):
                     k = done.position
                     waiting.remove(int(clients[k]))
                     if done.finite:
                         models[k], losses[k], trained[k] = done.row, done.loss, True
                     elif self.local.on_divergence == "stop":
-                        raise diverged(int(clients[k]), round, done.loss, self._update.options[0]["lr"])
+                        raise diverged(int(clients[k]), round, done.loss, self._optimizer.options[0]["lr"])
             before += len(positions)
         return Chunk(part.start, models, losses, trained)
 
@@ -100,7 +100,7 @@ class StackedEngine(Engine):
             if len(positions[group]):
                 yield positions[group]
 
-    def _job(
+    def _client_fit(
         self,
         request: FitRequest,
         number: int,
@@ -109,46 +109,46 @@ class StackedEngine(Engine):
         offset: int,
         round: int,
         data: FederatedData,
-    ) -> Job:
+    ) -> ClientFit:
         client = int(request.clients[number])
         size, batch_size = int(data.num_examples[client]), self._batch_size(request)
         steps = num_steps(request.budget, int(request.lengths[number]), size, batch_size)
         rng = generator(self.seed, request.purpose, round, client)
-        table = Shuffled(size, batch_size, rng).all(steps)
+        table = ShuffledBatches(size, batch_size, rng).all(steps)
         key = derive(self.seed, f"{request.purpose}/dropout", round, client)
         center = None
         if request.prox:
             if request.centers is None:
                 raise TypeError("prox needs centers")
             center = request.centers[request.center[number]].to(self.plan.dtype)
-        return Job(position, start, table.where(table < 0, table + offset), step_keys(key, 0, steps), center)
+        return ClientFit(position, start, table.where(table < 0, table + offset), step_keys(key, 0, steps), center)
 
     def _batch_size(self, request: FitRequest) -> int | Literal["full"]:
         return request.budget.batch_size or self.local.batch_size
 
     def _train(
-        self, jobs: Sequence[Job], pool: Pool, request: FitRequest, ended: Callable[[int], None]
-    ) -> Iterable[Trained]:
-        """Trains the jobs; `ended` is called with how many of them are through."""
+        self, fits: Sequence[ClientFit], pool: ExamplePool, request: FitRequest, ended: Callable[[int], None]
+    ) -> Iterable[FitResult]:
+        """Trains the fits; `ended` is called with how many of them are through."""
         self.between_clients()
         batch_size = self._batch_size(request)
         if self.plan.lanes == 1 or batch_size != self.local.batch_size or not isinstance(batch_size, int):
-            return self._one_by_one(jobs, pool, request.prox, ended)
+            return self._one_by_one(fits, pool, request.prox, ended)
         if not self.plan.compile:
-            return self._lanes(batch_size).run(jobs, pool, self._capacity, request.prox, ended)
+            return self._lanes(batch_size).run(fits, pool, self._capacity, request.prox, ended)
         try:
-            return self._lanes(batch_size).run(jobs, pool, self._capacity, request.prox, ended)
+            return self._lanes(batch_size).run(fits, pool, self._capacity, request.prox, ended)
         except CompilingError as error:
             self.plan = replace(self.plan, lanes=1, narrow=1, compile=False)
             reason = str(error).splitlines()[0]
             warnings.warn(f"compiling failed ({reason}): clients train in a plain loop", Notice, stacklevel=2)
-            return self._one_by_one(jobs, pool, request.prox, ended)
+            return self._one_by_one(fits, pool, request.prox, ended)
 
     def _one_by_one(
-        self, jobs: Sequence[Job], pool: Pool, prox: float, ended: Callable[[int], None]
-    ) -> Iterable[Trained]:
+        self, fits: Sequence[ClientFit], pool: ExamplePool, prox: float, ended: Callable[[int], None]
+    ) -> Iterable[FitResult]:
         with torch.no_grad():
-            for number, done in enumerate(self._plain.run(jobs, pool, prox), start=1):
+            for number, done in enumerate(self._plain.run(fits, pool, prox), start=1):
                 yield done
                 ended(number)
                 self.between_clients()
@@ -169,7 +169,7 @@ class StackedEngine(Engine):
             self._runner = Runner(
                 advance,
                 self.layout,
-                self._update,
+                self._optimizer,
                 widths=widths,
                 most_waste=MOST_WASTE if on_gpu else 1.0,
                 always_pulled=on_gpu,
@@ -181,7 +181,7 @@ class StackedEngine(Engine):
             )
         return self._runner
 
-    def gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[Placed]:
+    def gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[PositionedRow]:
         sizes = data.num_examples[clients]
         alone = sizes > (LARGEST if self.plan.lanes > 1 else -1)
         large, others = alone.nonzero().flatten(), (~alone).nonzero().flatten()
@@ -195,7 +195,7 @@ class StackedEngine(Engine):
             try:
                 rows = self._stacked_gradients(model, clients[others[part]], round, data)
             except RuntimeError as error:
-                if not ran_out(error):
+                if not is_out_of_memory(error):
                     raise
                 self._shrink(part.stop - start, error)
                 continue

@@ -1,4 +1,4 @@
-"""Runs jobs in the lanes of a stack, call by call."""
+"""Runs fits in the lanes of a stack, call by call."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from lit_cfl.engines.base import Effort
-from lit_cfl.engines.client_fit import Job, Pool, Trained
-from lit_cfl.engines.optimizers import Tensors, Update
-from lit_cfl.engines.stacked.schedule import Seat, busy_lanes, seated, width_for
-from lit_cfl.engines.steps import Lanes, Work
+from lit_cfl.engines.client_fit import ClientFit, ExamplePool, FitResult
+from lit_cfl.engines.optimizers import FunctionalOptimizer, Tensors
+from lit_cfl.engines.stacked.schedule import LaneSlot, busy_lanes, schedule_within_waste, width_for
+from lit_cfl.engines.steps import Lanes, LaneWork
 from lit_cfl.parameters import ParameterLayout
 
-Advance = Callable[[Lanes, Work], tuple[Lanes, Tensor]]
+StepFunction = Callable[[Lanes, LaneWork], tuple[Lanes, Tensor]]
 
 
 class Runner:
@@ -35,9 +35,9 @@ class Runner:
 
     def __init__(
         self,
-        advance: Advance,
+        advance: StepFunction,
         layout: ParameterLayout,
-        update: Update,
+        update: FunctionalOptimizer,
         *,
         widths: Sequence[int],
         most_waste: float,
@@ -48,37 +48,37 @@ class Runner:
         dtype: torch.dtype,
         effort: Effort,
     ) -> None:
-        self._advance, self._slots, self._update = advance, layout.slots, update
+        self._advance, self._slots, self._optimizer = advance, layout.slots, update
         self._trained = sum(not slot.is_buffer for slot in layout.slots)
         self.widths, self._most_waste, self._always_pulled = widths, most_waste, always_pulled
         self.lanes, self.steps, self.batch_size = widths[0], steps, batch_size
         self._device, self._dtype = device, dtype
         self.effort = effort
-        self._pool: Pool | None = None
+        self._pool: ExamplePool | None = None
 
     def run(
         self,
-        jobs: Sequence[Job],
-        pool: Pool,
+        fits: Sequence[ClientFit],
+        pool: ExamplePool,
         capacity: int,
         prox: float,
         ended: Callable[[int], None] = lambda number: None,
-    ) -> list[Trained]:
-        """Trains the jobs.
+    ) -> list[FitResult]:
+        """Trains the fits.
 
         Args:
-            pool: examples that the jobs' tables point into.
+            pool: examples that the fits' tables point into.
             capacity: of the pool; the same in all calls, for shapes are fixed.
-            prox: strength of the proximal term; where it is not 0, every job has a centre.
-            ended: called with how many of the jobs are through, whenever some are.
+            prox: strength of the proximal term; where it is not 0, every fit has a centre.
+            ended: called with how many of the fits are through, whenever some are.
         """
-        calls = torch.tensor([-(-job.num_steps // self.steps) for job in jobs])
-        seats = seated(calls, self.widths, self._most_waste)
-        work = self._work(jobs, seats, self._held(pool, capacity), prox)
-        rows, losses = self._go(jobs, seats, work, ended)
-        return [self._result(jobs[seat.job], seat, rows[seat.job], losses) for seat in seats]
+        calls = torch.tensor([-(-fit.num_steps // self.steps) for fit in fits])
+        lane_slots = schedule_within_waste(calls, self.widths, self._most_waste)
+        work = self._work(fits, lane_slots, self._held(pool, capacity), prox)
+        rows, losses = self._go(fits, lane_slots, work, ended)
+        return [self._result(fits[lane_slot.fit], lane_slot, rows[lane_slot.fit], losses) for lane_slot in lane_slots]
 
-    def _held(self, pool: Pool, capacity: int) -> Pool:
+    def _held(self, pool: ExamplePool, capacity: int) -> ExamplePool:
         """The examples in buffers of fixed size."""
         inputs, labels = pool
         if self._pool is None or len(self._pool[0]) < capacity or self._pool[0].dtype != inputs.dtype:
@@ -88,36 +88,40 @@ class Runner:
         self._pool[1][: len(labels)] = labels
         return self._pool
 
-    def _work(self, jobs: Sequence[Job], seats: Sequence[Seat], pool: Pool, prox: float) -> Work:
+    def _work(
+        self, fits: Sequence[ClientFit], lane_slots: Sequence[LaneSlot], pool: ExamplePool, prox: float
+    ) -> LaneWork:
         """All calls' batches, keys and step numbers."""
-        total = max(seat.stop for seat in seats) * self.steps
+        total = max(lane_slot.stop for lane_slot in lane_slots) * self.steps
         index = torch.full((total, self.lanes, self.batch_size), -1)
         keys = torch.zeros(total, self.lanes, dtype=torch.int64)
         number = torch.ones(total, self.lanes, dtype=torch.int64)
         first = torch.zeros(total, self.lanes, dtype=torch.bool)
-        for seat in seats:
-            job, begin = jobs[seat.job], seat.start * self.steps
-            rows = slice(begin, begin + job.num_steps)
-            index[rows, seat.lane, : job.table.shape[1]] = job.table
-            keys[rows, seat.lane] = job.keys
-            number[rows, seat.lane] = torch.arange(1, job.num_steps + 1)
-            first[begin, seat.lane] = True
-        corrections = self._update.corrections(number).transpose(0, 1).contiguous()
+        for lane_slot in lane_slots:
+            fit, begin = fits[lane_slot.fit], lane_slot.start * self.steps
+            rows = slice(begin, begin + fit.num_steps)
+            index[rows, lane_slot.lane, : fit.table.shape[1]] = fit.table
+            keys[rows, lane_slot.lane] = fit.keys
+            number[rows, lane_slot.lane] = torch.arange(1, fit.num_steps + 1)
+            first[begin, lane_slot.lane] = True
+        corrections = self._optimizer.corrections(number).transpose(0, 1).contiguous()
         index, keys, corrections, first = (x.to(self._device) for x in (index, keys, corrections, first))
         pulled = prox or self._always_pulled
         strength = torch.tensor(prox, dtype=self._dtype, device=self._device) if pulled else None
-        return Work(*pool, index, keys, corrections, first, strength)
+        return LaneWork(*pool, index, keys, corrections, first, strength)
 
     def _go(
-        self, jobs: Sequence[Job], seats: Sequence[Seat], work: Work, ended: Callable[[int], None]
+        self, fits: Sequence[ClientFit], lane_slots: Sequence[LaneSlot], work: LaneWork, ended: Callable[[int], None]
     ) -> tuple[dict[int, Tensor], Tensor]:
-        """All calls in order. Returns the row of each job and the losses `[steps, lanes]`."""
-        starts: dict[int, list[Seat]] = {}
-        stops: dict[int, list[Seat]] = {}
-        for seat in seats:
-            starts.setdefault(seat.start, []).append(seat)
-            stops.setdefault(seat.stop, []).append(seat)
-        widths = [width_for(busy, self.widths) for busy in busy_lanes(list(seats))]  # the busy lanes are the first ones
+        """All calls in order. Returns the row of each fit and the losses `[steps, lanes]`."""
+        starts: dict[int, list[LaneSlot]] = {}
+        stops: dict[int, list[LaneSlot]] = {}
+        for lane_slot in lane_slots:
+            starts.setdefault(lane_slot.start, []).append(lane_slot)
+            stops.setdefault(lane_slot.stop, []).append(lane_slot)
+        widths = [
+            width_for(busy, self.widths) for busy in busy_lanes(list(lane_slots))
+        ]  # the busy lanes are the first ones
         lanes = self._empty(widths[0])
         centers = self._empty(widths[0]).rows if work.prox is not None else None
         rows: dict[int, Tensor] = {}
@@ -125,17 +129,17 @@ class Runner:
         for call, width in enumerate(widths):
             if call and width < widths[call - 1]:
                 lanes, centers = _first(lanes, width), None if centers is None else _cut(centers, width)
-            self._load(lanes, centers, jobs, starts.get(call, []))
+            self._load(lanes, centers, fits, starts.get(call, []))
             lanes, sums = self._advance(lanes, self._part(work, call, width, centers))
             losses.append(torch.nn.functional.pad(sums, (0, self.lanes - width)))
             if call + 1 in stops:
                 rows |= self._rows(lanes, stops[call + 1])
                 ended(len(rows))
             self.effort.computed += width * self.steps
-        self.effort.useful += sum(job.num_steps for job in jobs)
+        self.effort.useful += sum(fit.num_steps for fit in fits)
         return rows, torch.cat(losses).double().cpu()
 
-    def _part(self, work: Work, call: int, width: int, centers: Tensors | None) -> Work:
+    def _part(self, work: LaneWork, call: int, width: int, centers: Tensors | None) -> LaneWork:
         """The work of one call of the first lanes."""
         s = slice(call * self.steps, (call + 1) * self.steps)
         return replace(
@@ -149,17 +153,19 @@ class Runner:
 
     def _empty(self, width: int) -> Lanes:
         rows = tuple(torch.zeros(width, *slot.shape, device=self._device, dtype=self._dtype) for slot in self._slots)
-        return Lanes(rows, self._update.start(rows[: self._trained]))
+        return Lanes(rows, self._optimizer.start(rows[: self._trained]))
 
-    def _load(self, lanes: Lanes, centers: Tensors | None, jobs: Sequence[Job], seats: Sequence[Seat]) -> None:
-        """Jobs take their seats, all at once: each transfer to a GPU would wait for it."""
-        if not seats:
+    def _load(
+        self, lanes: Lanes, centers: Tensors | None, fits: Sequence[ClientFit], lane_slots: Sequence[LaneSlot]
+    ) -> None:
+        """Jobs take their lane_slots, all at once: each transfer to a GPU would wait for it."""
+        if not lane_slots:
             return
-        where, taken = self._lanes_of(seats), [jobs[seat.job] for seat in seats]
-        self._fill(lanes.rows, where, [job.start for job in taken])
+        where, taken = self._lanes_of(lane_slots), [fits[lane_slot.fit] for lane_slot in lane_slots]
+        self._fill(lanes.rows, where, [fit.start for fit in taken])
         for tensor in (tensor for tensors in lanes.state for tensor in tensors):
             tensor.index_fill_(0, where, 0)
-        drawn = [job.center for job in taken if job.center is not None]
+        drawn = [fit.center for fit in taken if fit.center is not None]
         if centers is not None and drawn:
             self._fill(centers, where, drawn)
 
@@ -169,19 +175,19 @@ class Runner:
         for slot, tensor in zip(self._slots, tensors, strict=True):
             tensor.index_copy_(0, where, table[:, slot.start : slot.stop].view(-1, *slot.shape))
 
-    def _rows(self, lanes: Lanes, seats: Sequence[Seat]) -> dict[int, Tensor]:
-        """The rows of the jobs that leave these seats, by job."""
-        where = self._lanes_of(seats)
+    def _rows(self, lanes: Lanes, lane_slots: Sequence[LaneSlot]) -> dict[int, Tensor]:
+        """The rows of the fits that leave these lane_slots, by fit."""
+        where = self._lanes_of(lane_slots)
         table = torch.cat([tensor.index_select(0, where).flatten(1) for tensor in lanes.rows], dim=1).cpu()
-        return {seat.job: row for seat, row in zip(seats, table, strict=True)}
+        return {lane_slot.fit: row for lane_slot, row in zip(lane_slots, table, strict=True)}
 
-    def _lanes_of(self, seats: Sequence[Seat]) -> Tensor:
-        return torch.tensor([seat.lane for seat in seats], device=self._device)
+    def _lanes_of(self, lane_slots: Sequence[LaneSlot]) -> Tensor:
+        return torch.tensor([lane_slot.lane for lane_slot in lane_slots], device=self._device)
 
-    def _result(self, job: Job, seat: Seat, row: Tensor, losses: Tensor) -> Trained:
-        begin = seat.start * self.steps
-        total = losses[begin : begin + job.num_steps, seat.lane].sum()
-        return Trained(job.position, row, float(total) / job.num_examples)
+    def _result(self, fit: ClientFit, lane_slot: LaneSlot, row: Tensor, losses: Tensor) -> FitResult:
+        begin = lane_slot.start * self.steps
+        total = losses[begin : begin + fit.num_steps, lane_slot.lane].sum()
+        return FitResult(fit.position, row, float(total) / fit.num_examples)
 
 
 def _first(lanes: Lanes, width: int) -> Lanes:

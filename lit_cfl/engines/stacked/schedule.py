@@ -15,34 +15,34 @@ _POOL_MIB_A_LANE = 16
 
 
 @dataclass(frozen=True)
-class Seat:
-    """Where a job runs: in `lane` from call `start` to before call `stop`."""
+class LaneSlot:
+    """Where a fit runs: in `lane` from call `start` to before call `stop`."""
 
-    job: int
+    fit: int
     lane: int
     start: int
     stop: int
 
 
-def timetable(calls: Tensor, lanes: int) -> list[Seat]:
-    """Seats jobs in lanes, longest first, each to the lane that is free first (Graham, 1969).
+def schedule_lanes(calls: Tensor, lanes: int) -> list[LaneSlot]:
+    """Seats fits in lanes, longest first, each to the lane that is free first (Graham, 1969).
 
     Lanes are numbered by how long they are busy, the longest first.
 
     Args:
-        calls: of each job, int64 `[jobs]`, 1 or more.
+        calls: of each fit, int64 `[fits]`, 1 or more.
         lanes: L, 1 or more.
     """
     free = [(0, lane) for lane in range(lanes)]
     heapify(free)
-    seats = []
-    for job in calls.argsort(descending=True, stable=True).tolist():
+    lane_slots = []
+    for fit in calls.argsort(descending=True, stable=True).tolist():
         start, lane = free[0]
-        stop = start + int(calls[job])
-        seats.append(Seat(job, lane, start, stop))
+        stop = start + int(calls[fit])
+        lane_slots.append(LaneSlot(fit, lane, start, stop))
         heapreplace(free, (stop, lane))
     rank = {lane: number for number, (_, lane) in enumerate(sorted(free, key=lambda end: (-end[0], end[1])))}
-    return [Seat(seat.job, rank[seat.lane], seat.start, seat.stop) for seat in seats]
+    return [LaneSlot(lane_slot.fit, rank[lane_slot.lane], lane_slot.start, lane_slot.stop) for lane_slot in lane_slots]
 
 
 def widths_of(lanes: int, narrow: int) -> list[int]:
@@ -56,27 +56,27 @@ def width_for(busy: int, widths: Sequence[int]) -> int:
     return min(width for width in widths if width >= busy)
 
 
-def seated(calls: Tensor, widths: Sequence[int], most_waste: float) -> list[Seat]:
-    """Seats jobs in the widest stack that wastes no more than this share of its work; in the narrowest if all do.
+def schedule_within_waste(calls: Tensor, widths: Sequence[int], most_waste: float) -> list[LaneSlot]:
+    """Seats fits in the widest stack that wastes no more than this share of its work; in the narrowest if all do.
 
     Args:
-        calls: of each job, int64 `[jobs]`, 1 or more.
+        calls: of each fit, int64 `[fits]`, 1 or more.
         widths: that the stack can have, the widest first.
         most_waste: 0 to 1; 1 = always the widest.
     """
     for width in widths:
-        seats = timetable(calls, width)
-        computed = sum(width_for(busy, widths) for busy in busy_lanes(seats))
+        lane_slots = schedule_lanes(calls, width)
+        computed = sum(width_for(busy, widths) for busy in busy_lanes(lane_slots))
         if computed * (1 - most_waste) <= int(calls.sum()):
             break
-    return seats
+    return lane_slots
 
 
-def busy_lanes(seats: list[Seat]) -> list[int]:
+def busy_lanes(lane_slots: list[LaneSlot]) -> list[int]:
     """How many lanes are busy in each call: they are the first ones."""
     ends: dict[int, int] = {}
-    for seat in seats:
-        ends[seat.lane] = max(ends.get(seat.lane, 0), seat.stop)
+    for lane_slot in lane_slots:
+        ends[lane_slot.lane] = max(ends.get(lane_slot.lane, 0), lane_slot.stop)
     return [sum(end > call for end in ends.values()) for call in range(max(ends.values(), default=0))]
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lit_cfl.data import Examples
-from lit_cfl.engines.optimizers import Update, unsupported
+from lit_cfl.engines.optimizers import FunctionalOptimizer, unsupported
 from lit_cfl.engines.plan import Precision
 from lit_cfl.engines.stacked.hooks import needs_trainer
 from lit_cfl.engines.stacked.stackable_layers import why_not_stacked, with_plain_cells
@@ -87,7 +87,7 @@ def _stacked_gradients(module: LightningModule, layout: ParameterLayout, batch: 
     optimizer = module.configure_optimizers()
     if not isinstance(optimizer, Optimizer):
         raise TypeError("`needs_trainer` has refused this module already")
-    steps = Steps(with_plain_cells(module), layout, Update.of(optimizer, trained))
+    steps = Steps(with_plain_cells(module), layout, FunctionalOptimizer.of(optimizer, trained))
     parameters, buffers = (tuple(_twice(tensor.detach()) for tensor in part) for part in (trained, constant))
     gradients, _ = steps.gradients(parameters, buffers, batch, present, torch.zeros(2, dtype=torch.int64))
     return torch.cat([g.flatten(1) for g in gradients], dim=1)
