@@ -88,7 +88,10 @@ class Beat:
 
 
 class Display:
-    """Follows runs, one after the other; see `Watch`. Used as a context, so that a screen is left as it was found."""
+    """Follows runs, one after the other; see `RunCallbacks`.
+
+    Used as a context, so that a screen is left as it was found.
+    """
 
     def __init__(self, console: Console) -> None:
         self.console = console

@@ -9,6 +9,7 @@ import pytest
 import torch
 import yaml
 from scipy.stats import ttest_rel
+from small_comparison import SMALL
 
 from lit_cfl.algorithms import FLHC, IFCA, Algorithm, FedAvg
 from lit_cfl.cli.main import main
@@ -17,21 +18,6 @@ from lit_cfl.compare.results import fingerprint
 from lit_cfl.engines.plan import Plan
 from lit_cfl.storage.csv_log import read_table
 
-SMALL = (
-    "compare",
-    "--config",
-    "quickstart",
-    "--data.num_clients",
-    "12",
-    "--cohort_size",
-    "4",
-    "--local.epochs",
-    "1",
-    "--rounds",
-    "3",
-    "--num_cpus",
-    "1",
-)
 COLUMNS = {
     "test_accuracy": "test/weighted_accuracy",
     "val_accuracy": "val/weighted_accuracy",

@@ -6,11 +6,12 @@ from functools import partial
 import pytest
 import torch
 from ragged import SGD, SHAPE, ragged_data, task
-from test_contract import ALL
 from torch.testing import assert_close
 
+import lit_cfl.algorithms
 from lit_cfl import nets
 from lit_cfl.algorithms import CFL, FLHC, IFCA, AdaCFL, Algorithm, FedGroup, FeSEM, FlexCFL, LayerCFL
+from lit_cfl.config import catalogue
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.local_training import LocalTraining
@@ -20,6 +21,7 @@ from lit_cfl.rounds import Cohorts, rounds
 from lit_cfl.storage.checkpoint import state_to_dict
 
 TRAINER = Plan("trainer", precision="64-true")
+ALL = [getattr(lit_cfl.algorithms, name) for name in catalogue.names("algorithms")]
 STACK = Plan("stacked", precision="64-true", lanes=4, narrow=4)
 SPLITS = {"eps1": 10.0, "eps2": 1e-6, "warmup_rounds": 1}  # in every round that may
 SETTINGS: dict[type[Algorithm], Algorithm] = {

@@ -108,7 +108,7 @@ def test_stack_of_many_widths_that_is_always_pulled_gives_the_same_rows():
         engine._runner = Runner(
             engine._steps,
             engine.layout,
-            engine._update,
+            engine._optimizer,
             widths=[8, 4, 2, 1],
             most_waste=0.2,
             always_pulled=True,

@@ -6,7 +6,7 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
-from test_compare import SMALL
+from small_comparison import SMALL
 
 from lit_cfl.cli.main import main
 from lit_cfl.runs.shared_clients import ScoredClients, SharedClients, over_shared, read_scored

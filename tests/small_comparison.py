@@ -1,0 +1,17 @@
+"""The command line of a comparison that takes seconds, without its algorithms."""
+
+SMALL = (
+    "compare",
+    "--config",
+    "quickstart",
+    "--data.num_clients",
+    "12",
+    "--cohort_size",
+    "4",
+    "--local.epochs",
+    "1",
+    "--rounds",
+    "3",
+    "--num_cpus",
+    "1",
+)
