@@ -1,24 +1,30 @@
-"""Draws `docs/architecture.png`: the folders of the package in layers, found by reading every import.
+"""Draws `docs/architecture.png`: the parts of the package in the layers that `docs/architecture.md` lists.
 
     python benchmarks/architecture.py
 
-A folder lies one layer above the highest folder that it imports, lazily or not. An arrow that would point upwards, or a
-circle, ends the script with its name. `tests/docs/test_architecture.py` uses the same functions.
+The arrows come from the imports of the source, those inside functions included. Left out are arrows that follow from
+others, and those to the lowest layer, which everything uses. `tests/docs/test_architecture.py` uses the same functions,
+and compares what is written into the PNG with the source.
 """
 
 import ast
+import json
+import re
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "architecture.md"
+PICTURE = ROOT / "docs" / "architecture.png"
 SOURCES = {"lit_cfl": ROOT / "lit_cfl", "lit_cfl.tune": ROOT / "tune", "lit_cfl.datamodules": ROOT / "datamodules"}
-APART = ("engines.stacked", "engines.ray", "engines.factory")  # parts of a folder that count for themselves
+APART = ("engines.stacked", "engines.ray", "engines.factory")  # parts of a folder that count by themselves
+ENTRIES = ("", "__main__")  # `lit_cfl/__init__.py` and `python -m lit_cfl` import by name, when a name is needed
 Imports = dict[str, set[str]]
 
 
 def modules() -> dict[str, Path]:
-    """Returns every module by its dotted name."""
+    """Returns the file of every module by its dotted name."""
     found = {}
     for package, folder in SOURCES.items():
         for file in sorted(folder.rglob("*.py")):
@@ -28,91 +34,132 @@ def modules() -> dict[str, Path]:
 
 
 def imports() -> Imports:
-    """Returns what each module imports, by dotted names: ours as modules, others as top-level packages."""
+    """Returns what each module imports: our own modules, and other packages with the names taken from them."""
     known = modules()
-    return {name: set(_imported(ast.parse(file.read_text("utf-8")), known)) for name, file in known.items()}
+    return {name: set(imported(file.read_text("utf-8"), known)) for name, file in known.items()}
 
 
-def _imported(tree: ast.AST, known: Mapping[str, Path]) -> Iterator[str]:
-    for node in ast.walk(tree):
+def imported(source: str, known: Mapping[str, Path]) -> Iterator[str]:
+    """Yields the dotted names that a file imports, also inside functions."""
+    for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 whole = f"{node.module}.{alias.name}"
-                yield from _name(whole if whole in known else node.module)
+                yield whole if whole in known else node.module
         elif isinstance(node, ast.Import):
-            for alias in node.names:
-                yield from _name(alias.name)
+            yield from (alias.name for alias in node.names)
 
 
-def _name(dotted: str) -> Iterator[str]:
-    yield dotted if dotted.startswith("lit_cfl") else dotted.partition(".")[0]
+def part_of(module: str) -> str:
+    """Returns the part that a module of ours belongs to: its folder, or itself at the top of the package."""
+    inside = module.removeprefix("lit_cfl").removeprefix(".")
+    apart = [name for name in APART if f"{inside}.".startswith(f"{name}.")]
+    return apart[0] if apart else inside.partition(".")[0]
 
 
-def folder_of(module: str) -> str:
-    """Returns the folder that a module belongs to; a module at the top of the package stands for itself."""
-    inside = module.removeprefix("lit_cfl").lstrip(".")
-    for apart in APART:
-        if inside == apart or inside.startswith(f"{apart}."):
-            return apart
-    return inside.partition(".")[0] or "lit_cfl"
-
-
-def folders(found: Imports | None = None) -> Imports:
-    """Returns which folder imports which other one. The package's own `__init__` loads lazily and is left out."""
+def parts(found: Imports) -> Imports:
+    """Returns which part imports which other parts."""
     between: Imports = {}
-    for module, used in (found or imports()).items():
-        here = folder_of(module)
-        if here in ("lit_cfl", "__main__"):
-            continue
-        ours = {folder_of(name) for name in used if name.startswith("lit_cfl")} - {here, "lit_cfl"}
-        between.setdefault(here, set()).update(ours)
+    for module, used in found.items():
+        here = part_of(module)
+        if here not in ENTRIES:
+            ours = {part_of(name) for name in used if name.partition(".")[0] == "lit_cfl"}
+            between.setdefault(here, set()).update(ours - {here, *ENTRIES})
     return between
 
 
-def layers(between: Imports) -> list[list[str]]:
-    """Returns the folders from the lowest layer to the highest.
-
-    Raises:
-        SystemExit: folders import each other in a circle.
-    """
+def circle(between: Imports) -> list[str]:
+    """Returns names that import each other in a circle, the first one again at the end; nothing if there is none."""
     try:
-        order = list(TopologicalSorter(between).static_order())
+        TopologicalSorter(between).prepare()
     except CycleError as error:
-        raise SystemExit(f"these import each other: {' -> '.join(error.args[1])}") from error
-    level: dict[str, int] = {}
-    for folder in order:
-        level[folder] = 1 + max((level[used] for used in between.get(folder, ())), default=-1)
-    return [sorted(name for name in level if level[name] == number) for number in range(max(level.values()) + 1)]
+        return list(error.args[1])
+    return []
+
+
+def layers_of_the_page() -> dict[str, list[str]]:
+    """Returns the parts of each layer, the highest first, from the table in `docs/architecture.md`."""
+    table = PAGE.read_text("utf-8").partition("| layer |")[2].partition("\n\n")[0]
+    rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| ")]
+    return {layer.strip(): re.findall(r"`([^`]+)`", cell) for layer, cell in rows}
+
+
+def arrows(between: Imports, layers: Mapping[str, list[str]]) -> list[tuple[str, str]]:
+    """Returns the imports between parts that do not follow from others, but for those of the lowest layer."""
+    lowest = list(layers.values())[-1]
+    below: Imports = {}
+    for part in TopologicalSorter(between).static_order():
+        below[part] = set().union(*(below[used] | {used} for used in between.get(part, ())))
+    return sorted(
+        (part, used)
+        for part, all_used in between.items()
+        for used in all_used - set(lowest)
+        if not any(used in below[other] for other in all_used)
+    )
+
+
+def rows_of_parts(layers: Mapping[str, list[str]], between: Imports) -> list[tuple[str, list[str]]]:
+    """Returns the rows of the picture from the lowest to the highest, each with its layer's name."""
+    (lowest, basics), *above = reversed(layers.items())
+    half = len(basics) // 2
+    found = [(lowest, basics[half:]), (lowest, basics[:half])]
+    for layer, names in above:
+        level: dict[str, int] = {}
+        for name in TopologicalSorter({name: between[name] & set(names) for name in names}).static_order():
+            level[name] = 1 + max((level[used] for used in between[name] & set(names)), default=-1)
+        found += [(layer, [name for name in names if level[name] == row]) for row in range(max(level.values()) + 1)]
+    return found
+
+
+def positions(rows: list[tuple[str, list[str]]], drawn: list[tuple[str, str]]) -> dict[str, float]:
+    """Returns a place from 0 to 1 for each part: evenly in its row, ordered by the mean place of its neighbours.
+
+    A part that is alone in its row goes a little to the left or the right, so that arrows do not run behind it.
+    """
+    spread = {name: (number + 0.5) / len(row) for _, row in rows for number, name in enumerate(row)}
+    for _ in range(20):
+        near = {name: [spread[b if a == name else a] for a, b in drawn if name in (a, b)] for name in spread}
+        mean = {name: sum(places) / len(places) if places else spread[name] for name, places in near.items()}
+        for height, (_, row) in enumerate(rows):
+            aside = 0.06 if height % 2 else -0.06
+            for number, name in enumerate(sorted(row, key=lambda name: mean[name])):
+                spread[name] = (number + 0.5) / len(row) if len(row) > 1 else min(max(mean[name], 0.15), 0.85) + aside
+    return spread
 
 
 def draw(path: Path) -> None:
-    """Draws the layers, the highest on top, with a thin line for each import between folders."""
+    """Draws the layers as bands, the highest on top, and writes what is drawn into the PNG's description."""
     from matplotlib.figure import Figure
-    from matplotlib.patches import FancyBboxPatch
 
-    between = folders()
-    rows = layers(between)
-    figure = Figure(figsize=(11, 0.85 * len(rows)), layout="constrained")
-    axes = figure.add_subplot()
-    place = {}
-    for level, row in enumerate(rows):
-        for number, name in enumerate(row):
-            place[name] = ((number + 0.5) / len(row), level)
-    for name, used in between.items():
-        for other in used:
-            (x, y), (to_x, to_y) = place[name], place[other]
-            axes.plot([x, to_x], [y - 0.22, to_y + 0.22], color="0.8", linewidth=0.7, zorder=1)
-    for name, (x, y) in place.items():
-        width = 0.012 * len(name) + 0.02
-        box = FancyBboxPatch((x - width / 2, y - 0.22), width, 0.44, boxstyle="round,pad=0,rounding_size=0.01",
-                             facecolor="white", edgecolor="#4477aa", zorder=2)  # fmt: skip
-        axes.add_patch(box)
-        axes.text(x, y, name, ha="center", va="center", fontsize=9, zorder=3)
-    axes.set_xlim(0, 1)
-    axes.set_ylim(-0.5, len(rows) - 0.5)
+    between, layers = parts(imports()), layers_of_the_page()
+    drawn, rows = arrows(between, layers), rows_of_parts(layers, between)
+    spread = positions(rows, drawn)
+    place = {name: (spread[name], height) for height, (_, row) in enumerate(rows) for name in row}
+    figure = Figure(figsize=(11, 0.5 * len(rows)), layout="constrained")
+    axes = figure.add_subplot(xlim=(-0.17, 1), ylim=(-0.5, len(rows) - 0.5))
     axes.axis("off")
-    figure.savefig(path, dpi=120)
+    for number, layer in enumerate(layers):
+        heights = [height for height, (name, _) in enumerate(rows) if name == layer]
+        low, high = min(heights) - 0.5, max(heights) + 0.5
+        axes.axhspan(low, high, color="0.93" if number % 2 else "0.98", zorder=0)
+        axes.text(-0.16, (low + high) / 2, layer, va="center", fontsize=11, color="0.25")
+    for part, used in drawn:
+        axes.annotate(
+            "",
+            xy=(place[used][0], place[used][1] + 0.28),
+            xytext=(place[part][0], place[part][1] - 0.28),
+            arrowprops={"arrowstyle": "-|>", "color": "#88a4c4", "linewidth": 0.9, "shrinkA": 0, "shrinkB": 0},
+        )
+    box = {"boxstyle": "round,pad=0.35", "facecolor": "white", "edgecolor": "#4477aa"}
+    for name, (x, y) in place.items():
+        axes.text(x, y, name, ha="center", va="center", fontsize=10, bbox=box, zorder=3)
+    figure.savefig(path, dpi=110, metadata={"Description": described(layers, drawn), "Software": None})
+
+
+def described(layers: Mapping[str, list[str]], drawn: list[tuple[str, str]]) -> str:
+    """Returns what a picture shows, as text."""
+    return json.dumps({"layers": layers, "arrows": drawn})
 
 
 if __name__ == "__main__":
-    draw(ROOT / "docs" / "architecture.png")
+    draw(PICTURE)

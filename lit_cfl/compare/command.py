@@ -6,7 +6,7 @@ from pathlib import Path
 from rich.console import Console
 
 from lit_cfl.compare.comparison import Comparison, read_comparison, require_unused
-from lit_cfl.compare.jobs import processes, run_jobs, unfinished
+from lit_cfl.compare.jobs import Job, View, one_by_one, processes, unfinished
 from lit_cfl.compare.options import Words, directory, read_words
 from lit_cfl.compare.planning import plan_comparison
 from lit_cfl.compare.results import Results, collect
@@ -68,6 +68,35 @@ def _run(comparison: Comparison, path: Path, words: Words, screen: Screen, check
     with following(screen, comparison, total - len(jobs)) as view:
         errors = run_jobs(jobs, _plan(comparison), words.num_cpus, view, check) if jobs else {}
     return collect(comparison, path, errors)
+
+
+def run_jobs(
+    jobs: Sequence[Job], plan: Plan, num_cpus: int | None, view: View, check: Callable[[], None]
+) -> dict[Job, str]:
+    """Runs all jobs, also after one that fails.
+
+    Args:
+        plan: of every run.
+        num_cpus: cores to use; None = all.
+        view: shows their progress.
+        check: called between jobs and while they run; may raise to end the comparison.
+
+    Returns:
+        the error of each job that failed.
+    """
+    at_once = processes(plan, num_cpus, len(jobs))
+    if at_once > 1:
+        from lit_cfl.compare.side_by_side import side_by_side  # imports Ray
+
+        outcomes = side_by_side(jobs, plan, at_once, view, check)
+    else:
+        outcomes = one_by_one(jobs, view, check)
+    failed = {}
+    for job, error in outcomes:
+        view.over(job, error)
+        if error is not None:
+            failed[job] = error
+    return failed
 
 
 def _write(comparison: Comparison, path: Path, results: Results) -> SaveError | None:

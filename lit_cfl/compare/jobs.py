@@ -69,32 +69,6 @@ def summary_of(job: Job, comparison: Comparison) -> Row | None:
     return finished_summary(job.folder, comparison.experiments[job.name].rounds)
 
 
-def run_jobs(
-    jobs: Sequence[Job], plan: Plan, num_cpus: int | None, view: View, check: Callable[[], None]
-) -> dict[Job, str]:
-    """Runs them all, whatever becomes of each.
-
-    Args:
-        plan: of every run.
-        num_cpus: cores to use; None = all.
-        view: is told how they go.
-        check: called now and then; may raise to leave.
-
-    Returns:
-        why runs failed.
-    """
-    at_once = processes(plan, num_cpus, len(jobs))
-    if at_once > 1:
-        from lit_cfl.compare.side_by_side import side_by_side as runner
-    outcomes = runner(jobs, plan, at_once, view, check) if at_once > 1 else one_by_one(jobs, view, check)
-    failed = {}
-    for job, error in outcomes:
-        view.over(job, error)
-        if error is not None:
-            failed[job] = error
-    return failed
-
-
 def processes(plan: Plan, num_cpus: int | None, jobs: int) -> int:
     """How many runs go on at once: as many as there are cores for their threads, or GPUs; 1 without Ray."""
     if find_spec("ray") is None or plan.engine == "ray" or num_cpus == 1:

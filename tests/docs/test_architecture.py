@@ -1,0 +1,129 @@
+"""`docs/architecture.md` against the source: layers, both tables, the picture, and the names on the page."""
+
+import importlib
+import importlib.util
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from PIL import Image
+
+ROOT = Path(__file__).parents[2]
+
+
+def loaded() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("architecture", ROOT / "benchmarks" / "architecture.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+architecture = loaded()
+PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
+IMPORTS: dict[str, set[str]] = architecture.imports()
+LAYERS: dict[str, list[str]] = architecture.layers_of_the_page()
+
+
+def importers() -> dict[str, set[str]]:
+    """Returns which parts may import a package, from the second table of the page."""
+    table = PAGE.partition("| may be imported by |")[2].partition("\n\n")[0]
+    rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| `")]
+    names = [[re.findall(r"`([^`]+)`", cell) for cell in row] for row in rows]
+    return {package: set(parts) for packages, parts in names for package in packages}
+
+
+def importing(package: str, imports: dict[str, set[str]]) -> set[str]:
+    """Returns the modules that import a package or something inside it."""
+    return {name for name, used in imports.items() if any(f"{other}.".startswith(f"{package}.") for other in used)}
+
+
+def faults(imports: dict[str, set[str]]) -> Iterator[str]:
+    """Yields what breaks a rule of the page, in words."""
+    between = architecture.parts(imports)
+    if circle := architecture.circle(between):
+        yield f"imported in a circle: {' -> '.join(circle)}"
+    known = architecture.modules()
+    ours = {name: {used for used in imports[name] if used in known} for name in imports}
+    if circle := architecture.circle(ours):
+        yield f"imported in a circle: {' -> '.join(circle)}"
+    height = {part: -number for number, parts in enumerate(LAYERS.values()) for part in parts}
+    for part, used in between.items():
+        yield from (f"{part} is in no layer" for _ in [part] if part not in height)
+        yield from (f"{part} imports {other}, a layer above" for other in used if height[other] > height.get(part, 0))
+    for package, allowed in importers().items():
+        for name in importing(package, imports):
+            if architecture.part_of(name) not in allowed:
+                yield f"{name} imports {package}"
+
+
+def test_no_import_breaks_a_rule_of_the_page():
+    assert list(faults(IMPORTS)) == []
+
+
+def test_each_part_of_the_page_exists_once():
+    listed = [part for parts in LAYERS.values() for part in parts]
+    assert sorted(listed) == sorted(architecture.parts(IMPORTS))
+
+
+def test_each_part_that_may_import_a_package_does():
+    for package, allowed in importers().items():
+        if not package.startswith("lit_cfl"):
+            assert {architecture.part_of(name) for name in importing(package, IMPORTS)} == allowed, package
+
+
+@pytest.mark.parametrize(
+    ("module", "imported", "fault"),
+    [
+        ("lit_cfl.algorithms.ifca", "lit_cfl.engines.base", "algorithms imports engines, a layer above"),
+        ("lit_cfl.algorithms.ifca", "lit_cfl.data", "algorithms imports data, a layer above"),
+        ("lit_cfl.data.index", "lit_cfl.datamodules", "imported in a circle"),
+        ("lit_cfl.nets.base", "lit_cfl.nets.cnn", "imported in a circle"),
+        ("lit_cfl.new_file", "lit_cfl.errors", "new_file is in no layer"),
+        ("lit_cfl.clustering.merging", "lightning.pytorch", "lit_cfl.clustering.merging imports lightning"),
+        ("lit_cfl.engines.stacked.runner", "ray", "lit_cfl.engines.stacked.runner imports ray"),
+        ("lit_cfl.runs.run", "wandb", "lit_cfl.runs.run imports wandb"),
+        ("lit_cfl.data.npz", "datasets", "lit_cfl.data.npz imports datasets"),
+        ("lit_cfl.experiment", "jsonargparse", "lit_cfl.experiment imports jsonargparse"),
+        ("lit_cfl.compare.jobs", "optuna", "lit_cfl.compare.jobs imports optuna"),
+        ("lit_cfl.evaluation", "matplotlib.figure", "lit_cfl.evaluation imports matplotlib"),
+        ("lit_cfl.runs.run", "rich.table", "lit_cfl.runs.run imports rich"),
+        ("lit_cfl.tracking.media", "pandas", "lit_cfl.tracking.media imports pandas"),
+        ("lit_cfl.rounds", "lit_cfl.engines.trainer", "lit_cfl.rounds imports lit_cfl.engines.trainer"),
+        ("lit_cfl.experiment", "lit_cfl.engines.ray.engine", "lit_cfl.experiment imports lit_cfl.engines.ray.engine"),
+    ],
+)
+def test_a_planted_import_is_found(module: str, imported: str, fault: str):
+    planted = IMPORTS | {module: IMPORTS.get(module, set()) | {imported}}
+    assert any(found.startswith(fault) for found in faults(planted))
+
+
+def test_imports_inside_functions_count():
+    source = "def f():\n    from lit_cfl.rounds import rounds\n    import ray.tune\n"
+    assert set(architecture.imported(source, architecture.modules())) == {"lit_cfl.rounds", "ray.tune"}
+
+
+def test_the_picture_shows_the_layers_and_imports_of_the_source():
+    with Image.open(ROOT / "docs" / "architecture.png") as picture:
+        shown = json.loads(picture.info["Description"])
+    drawn = architecture.arrows(architecture.parts(IMPORTS), LAYERS)
+    assert shown == json.loads(architecture.described(LAYERS, drawn)), "run python benchmarks/architecture.py"
+
+
+def test_each_path_on_the_page_exists():
+    paths = re.findall(r"`((?:lit_cfl|tune|datamodules|tests|benchmarks|docs)/[\w/.]*)`", PAGE)
+    assert len(paths) > 15
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+def test_each_dotted_name_on_the_page_exists():
+    names = re.findall(r"`(lit_cfl(?:\.\w+)+)`", PAGE)
+    assert len(names) > 8
+    for name in names:
+        if name not in architecture.modules():
+            module, _, attribute = name.rpartition(".")
+            assert hasattr(importlib.import_module(module), attribute), name
