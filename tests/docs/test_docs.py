@@ -1,4 +1,4 @@
-"""The documentation says what is there, and its commands run."""
+"""Commands, links and paths of the documentation work, and its tables are complete."""
 
 import re
 import shlex
@@ -49,10 +49,39 @@ def test_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]):
     assert capsys.readouterr().out.count("loss") == 3
 
 
-def test_links_of_the_readme_exist():
-    for page in (README, (ROOT / "CONTRIBUTING.md").read_text()):
-        for target in re.findall(r"\]\(([^)#:]+)\)", page):
-            assert (ROOT / target).exists(), target
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+
+def anchors(page: Path) -> set[str]:
+    """Returns the anchors that GitHub gives to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_and_paths_of_a_page_exist(page: Path):
+    text = page.read_text()
+    for target, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([\w-]+))?\)", text):
+        linked = page.parent / target if target else page
+        assert linked.exists(), target
+        assert not anchor or anchor in anchors(linked), f"{target}#{anchor}"
+    if page.name != "CHANGELOG.md":  # which names what has moved
+        folders = "lit_cfl|tune|datamodules|tests|benchmarks|configs|docs"
+        for path in re.findall(
+            rf"`((?:{folders})/(?:[\w/-]*/|[\w/-]+\.(?:py|md|yaml|yml|toml|csv|json|sh|png)))`", text
+        ):
+            assert (ROOT / path).exists(), path
+
+
+def test_every_page_is_in_the_index():
+    index = (ROOT / "docs" / "README.md").read_text()
+    listed = {
+        (ROOT / "docs" / target).resolve() for target in re.findall(r"^\| \[[^]]+\]\(([^)]+)\)", index, re.MULTILINE)
+    }
+    of_algorithms = set((ROOT / "docs" / "algorithms").glob("*.md")) - {ROOT / "docs" / "algorithms" / "README.md"}
+    assert listed == set(PAGES) - of_algorithms - {
+        ROOT / name for name in ("README.md", "CHANGELOG.md", "docs/README.md")
+    }
 
 
 def test_every_algorithm_stands_in_the_table_of_the_readme_with_its_configuration():
