@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lit_cfl.tune.launching.parcel import _packages
+from lit_cfl.tune.launching.job_package import _packages
 
 ROOT = Path(__file__).parents[1]
 LINKED = ("datamodules", "tune")  # at the top of the repository, links to them in lit_cfl/

@@ -1,19 +1,23 @@
-"""The whole study is checked before anything starts: one bad corner would otherwise show after hours."""
+"""Checks a whole study before anything starts: one bad corner would otherwise show after hours."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from lit_cfl.config.variants import Config, build
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.scores import Scores
-from lit_cfl.tune.objective import require_validation
-from lit_cfl.tune.points import parse_points
-from lit_cfl.tune.schedulers import scheduler
+from lit_cfl.tune.cluster import threads_of
+from lit_cfl.tune.objective import Objective, require_validation
+from lit_cfl.tune.points import parse_points, settings
+from lit_cfl.tune.schedulers import is_population_based, pauses, scheduler, watches
 from lit_cfl.tune.searchers import searcher
 from lit_cfl.tune.spaces import Space, in_words
 from lit_cfl.tune.study import Study
+from lit_cfl.tune.trial_job import TrialJob
+from lit_cfl.tune.trials import Setting
 
 
 def check_study(study: Study) -> tuple[Study, list[Experiment]]:
@@ -107,3 +111,70 @@ def _require_possible(experiment: Experiment, base: PreparedRun) -> None:
 def first_clustering_round(corners: Sequence[Experiment]) -> int:
     """The latest first clustering round in the space: no trial may be stopped before it."""
     return max(experiment.algorithm.first_clustering_round() for experiment in corners)
+
+
+TRIALS = "trials"  # folder of a study directory
+
+
+@dataclass(frozen=True)
+class PreparedStudy:
+    """A study that was checked.
+
+    Args:
+        study: as given, with its seeds.
+        space: parsed.
+        job: what its trials share.
+        default: the base's experiment.
+        rounds: T.
+        first_clustering_round: no trial is stopped before it.
+        first: settings that are tried before the searcher's: the default, then the study's points.
+        limit: how many trials are trained.
+    """
+
+    study: Study
+    space: Space
+    job: TrialJob
+    default: Experiment
+    rounds: int
+    first_clustering_round: int
+    first: list[Setting]
+    limit: int
+
+
+def prepare(study: Study, path: Path) -> PreparedStudy:
+    """Checks all of a study and starts nothing. Raises InputError."""
+    study, (default, *corners) = check_study(study)
+    scores = check_on_clients(study, default, corners)
+    objective = Objective.of(study.metric, scores, study.second_metric)
+    study = replace(study, metric=objective.metric)
+    evolves, space = is_population_based(study), study.searched()
+    job = TrialJob(
+        study.name,
+        study.whole_base,
+        space,
+        list(study.seeds or []),
+        objective,
+        path.absolute() / TRIALS,
+        threads_of(study.resources),
+        evolves,
+        pauses(study),
+        watches(study),
+        study.limits.trial_minutes,
+    )
+    first = settings(study, space, default)
+    return PreparedStudy(
+        study, space, job, default, default.rounds, first_clustering_round(corners), first, _limit(study, space, first)
+    )
+
+
+def _limit(study: Study, space: Space, first: list[Setting]) -> int:
+    """How many trials are trained: of a grid all of its points, and the default where it is none of them."""
+    if space.grid:
+        return space.size + sum(not setting.inside for setting in first)
+    different = len({repr(sorted(setting.values.items())) for setting in first})
+    if study.num_trials < different:
+        raise InputError(
+            f"limits.trials is {study.num_trials}, but the base's setting and the points are {different} trials; "
+            "give more, or leave out points"
+        )
+    return study.num_trials

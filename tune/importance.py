@@ -15,7 +15,7 @@ from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
 from optuna.trial import create_trial
 
 from lit_cfl.tune.objective import Objective
-from lit_cfl.tune.ranges import in_space, own_ranges
+from lit_cfl.tune.optuna_space import in_space, own_ranges
 from lit_cfl.tune.record import FINISHED_STATUS
 from lit_cfl.tune.spaces import Space
 

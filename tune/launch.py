@@ -10,11 +10,17 @@ from datetime import datetime
 from pathlib import Path
 
 from lit_cfl.errors import InputError, LineParser
-from lit_cfl.tune.launching.jobs import Jobs, Needs
-from lit_cfl.tune.launching.order import Order, read_order
-from lit_cfl.tune.launching.parcel import packed
-from lit_cfl.tune.launching.results import becoming, packing_command, require_new, unpack
-from lit_cfl.tune.launching.storage import collect, require_storage
+from lit_cfl.tune.launching.job_package import packed
+from lit_cfl.tune.launching.jobs import JobResources, Jobs
+from lit_cfl.tune.launching.launch_request import LaunchRequest, read_launch_request
+from lit_cfl.tune.launching.results import (
+    collect,
+    packing_command,
+    renamed_when_complete,
+    require_new,
+    require_storage,
+    unpack,
+)
 
 _EPILOG = """\
 every further option is one of lit-cfl run, or of lit-cfl tune where the file is a study:
@@ -34,11 +40,11 @@ def launch(arguments: Sequence[str]) -> int:
         _refuse_more(rest)
         jobs = Jobs(address)
         return _stop(jobs, given.stop) if given.stop else _follow(jobs, given.follow, folder)
-    order = read_order(rest, given.include)
+    order = read_launch_request(rest, given.include)
     job = _job_name(order.name)
     require_new(Path(folder or _default_folder(job)))
     storage = None if given.storage_path is None else f"{require_storage(given.storage_path)}/{job}"
-    needs = Needs(given.cpus, given.gpus, _environment(given.env), given.pip)
+    needs = JobResources(given.cpus, given.gpus, _environment(given.env), given.pip)
     jobs = Jobs(address)
     _send(jobs, job, order, f"{given.remote_dir.rstrip('/')}/{job}", storage, needs)
     if given.detach:
@@ -95,7 +101,7 @@ def _default_folder(job: str) -> str:
     return f"runs/{job}"
 
 
-def _send(jobs: Jobs, job: str, order: Order, target: str, storage: str | None, needs: Needs) -> None:
+def _send(jobs: Jobs, job: str, order: LaunchRequest, target: str, storage: str | None, needs: JobResources) -> None:
     for notice in order.notices:
         print(f"Note: {notice}.")
     own = ", ".join(sorted(order.files)) or "no file of yours"
@@ -135,7 +141,7 @@ def _fetch(jobs: Jobs, job: str, folder: Path) -> None:
     metadata = details.metadata or {}
     if _FOLDER not in metadata:
         raise InputError(f"{job} was not started by lit-cfl launch: there is nothing to fetch")
-    with becoming(folder) as new:
+    with renamed_when_complete(folder) as new:
         if metadata[_STORAGE]:
             collect(metadata[_STORAGE], new)
         else:

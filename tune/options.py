@@ -1,4 +1,4 @@
-"""The options of `lit-cfl tune`: from a command line to a study."""
+"""The options of `lit-cfl tune`: from a command line, or from a study that is resumed, to a study."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -6,15 +6,43 @@ from pathlib import Path
 from typing import Any
 
 import docstring_parser
+import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from jsonargparse.typing import register_type
 
-from lit_cfl.config.files import config_files, found_config, read_config
+from lit_cfl.config.files import config_files, found_config, read_config, recorded_folders
 from lit_cfl.config.messages import explain
+from lit_cfl.config.own_code import announce_classes, inside
 from lit_cfl.config.variants import base_config
 from lit_cfl.errors import InputError
-from lit_cfl.tune.opening import STUDY, opened_directory, require_intact, without_code_inside
-from lit_cfl.tune.study import Limits, Resources, Study
+from lit_cfl.storage.digests import read_sealed
+from lit_cfl.tune.study import STUDY, Limits, Resources, Study
+
+
+def opened_directory(arguments: Sequence[str]) -> Path | None:
+    """The directory after `--resume`; None where a new study is begun."""
+    words = list(arguments)
+    at = next((i for i, word in enumerate(words) if word.partition("=")[0] == "--resume"), None)
+    return None if at is None else Path(words[at].partition("=")[2] or "".join(words[at + 1 : at + 2]))
+
+
+def require_intact(path: Path) -> None:
+    """Checks that a study's file is as it was written, and tells which code of the user's own opening it loads.
+
+    Raises:
+        InputError: there is no such file, it was changed, or it names code that lies in the directory itself.
+    """
+    file = path / STUDY
+    if not file.is_file():
+        raise InputError(f"{file} is not there, so {path} holds no study to resume; give the directory of one")
+    study = yaml.safe_load(read_sealed(file)[0])
+    folders = [*recorded_folders(file, study["base"]), str(Path().resolve())]
+    announce_classes(path, [study], [folder for folder in folders if not inside(folder, path)])
+
+
+def without_code_inside(base: dict[str, Any], path: Path) -> dict[str, Any]:
+    """The base of a study that is opened, without folders of code in or below its directory."""
+    return base | {"code": [folder for folder in base["code"] if not inside(folder, path)]}
 
 
 @dataclass(frozen=True)

@@ -8,12 +8,18 @@ from typing import Any
 
 from lit_cfl.errors import InputError
 from lit_cfl.storage.atomic_writes import write_atomically
-from lit_cfl.tune.opening import STUDY
+from lit_cfl.storage.digests import read_sealed
+from lit_cfl.tune.study import STUDY
 
 RUNNING, FINISHED_STATUS, STOPPED_STATUS, FAILED_STATUS = "running", "finished", "stopped", "failed"
 DEFAULT, POINT, SEARCH = "default", "point", "search"  # where a setting comes from
-RECORD = "trial.json"
-_RESULTS = ("config.yaml", "summary.json", "metrics.csv")  # of a finished trial's runs
+RECORD, TOO_LONG = "trial.json", "too_long.txt"  # in a trial's directory
+# Names of the figures that a trial reports, and that `told` holds:
+ROUNDS = "rounds"  # what schedulers count: rounds that were run
+FINISHED = "finished"  # whether the trial ran to its own end
+ERROR = "error"  # why it did not
+SECONDS = "seconds"
+_RESULTS = ("config.yaml", "summary.json", "metrics.csv")  # of a trial's runs
 
 
 @dataclass(frozen=True)
@@ -27,7 +33,8 @@ class TrialRecord:
         repeats: number of the earlier trial with the same setting, whose result it has; None = it was trained.
         status: `running` also where a limit ended the study; such a trial goes on when the study is resumed.
         told: the last figures that Ray Tune was told.
-        digests: SHA-256 of the files that hold a finished trial's results, by path below its directory.
+        digests: SHA-256 of the files that hold its results, by path below its directory; none while its process may
+            write them.
     """
 
     number: int
@@ -61,7 +68,7 @@ def read_records(folder: Path, study_id: str) -> list[TrialRecord]:
     """All trials of a study, by number.
 
     Raises:
-        InputError: a record, or a result of a finished trial, is gone, or is not what this study wrote.
+        InputError: a record, or a result of a trial, is gone, or is not what this study wrote.
     """
     begun = [path for path in sorted(folder.glob("*/")) if any((path / name).exists() for name in (RECORD, *_RESULTS))]
     records = [_read(path, study_id) for path in begun]
@@ -92,9 +99,14 @@ def _sealed(content: dict[str, Any]) -> str:
 
 
 def digests_of(path: Path) -> dict[str, str]:
-    """Of the files that hold a finished trial's results."""
-    files = [file for name in _RESULTS for file in sorted([*path.glob(name), *path.glob(f"seed-*/{name}")])]
+    """Digests of the files that hold a trial's results."""
+    files = [file for name in _RESULTS for file in _of_runs(path, name)]
     return {str(file.relative_to(path)): sha256(file.read_bytes()).hexdigest() for file in files}
+
+
+def _of_runs(path: Path, name: str) -> list[Path]:
+    """The files of this name of a trial's runs, which are one a seed where there are several."""
+    return sorted([*path.glob(name), *path.glob(f"seed-*/{name}")])
 
 
 def _require_unchanged(path: Path, record: TrialRecord) -> None:
@@ -102,6 +114,9 @@ def _require_unchanged(path: Path, record: TrialRecord) -> None:
     changed = [name for name, digest in record.digests.items() if found.get(name) != digest]
     if changed:
         raise _damaged(path / changed[0], path)
+    if not record.digests:  # the study was killed while the trial ran: its tables are checked when it goes on
+        for config in _of_runs(path, "config.yaml"):
+            read_sealed(config)
 
 
 def _damaged(file: Path, trial: Path) -> InputError:

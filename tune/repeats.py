@@ -15,12 +15,12 @@ from lit_cfl.metric_names import Row
 from lit_cfl.runs.run import RunCallbacks, run
 from lit_cfl.statistics import Interval, interval, paired_difference
 from lit_cfl.storage.atomic_writes import write_atomically
-from lit_cfl.tune.job import Job
-from lit_cfl.tune.leaving import leave_if_asked
+from lit_cfl.tune.callbacks import stop_if_asked
+from lit_cfl.tune.check import PreparedStudy
 from lit_cfl.tune.objective import Objective
-from lit_cfl.tune.prepared import Prepared
 from lit_cfl.tune.record import DEFAULT
-from lit_cfl.tune.time_limit import limited
+from lit_cfl.tune.trial import limited
+from lit_cfl.tune.trial_job import TrialJob
 
 BEST = "best"
 REPEATS = "repeats"  # folder of a study directory
@@ -50,7 +50,7 @@ def new_seeds(used: Sequence[int], count: int) -> list[int]:
     return list(range(first, first + count))
 
 
-def repeat(prepared: Prepared, best: Row, path: Path, say: Callable[[str], None]) -> Repeated | None:
+def repeat(prepared: PreparedStudy, best: Row, path: Path, say: Callable[[str], None]) -> Repeated | None:
     """Trains both settings on new seeds, side by side in Ray. Runs that are there already are not run again.
 
     Args:
@@ -74,7 +74,7 @@ def repeat(prepared: Prepared, best: Row, path: Path, say: Callable[[str], None]
 
 
 def _trained(
-    prepared: Prepared, configs: Mapping[str, Config], seeds: Sequence[int], path: Path
+    prepared: PreparedStudy, configs: Mapping[str, Config], seeds: Sequence[int], path: Path
 ) -> tuple[dict[str, dict[int, Mapping[str, Any]]], list[str]]:
     """The summaries of all settings by seed, and what failed."""
     resources = prepared.study.resources
@@ -86,7 +86,7 @@ def _trained(
     for (setting, seed), reference in zip(names, running, strict=True):
         try:
             while not ray.wait([reference], timeout=_POLL_SECONDS)[0]:
-                leave_if_asked()
+                stop_if_asked()
             found[setting][seed] = ray.get(reference)
         except ray.exceptions.RayError as error:
             failed.append(f"{setting}, seed {seed}: {str(error).strip().splitlines()[-1]}")
@@ -94,7 +94,7 @@ def _trained(
     return found, failed
 
 
-def _summary(config: Config, setting: str, seed: int, path: Path, job: Job) -> Mapping[str, Any]:
+def _summary(config: Config, setting: str, seed: int, path: Path, job: TrialJob) -> Mapping[str, Any]:
     callbacks = RunCallbacks(notice=lambda line: None)  # the study says it once
     with limited(path / setting / f"seed-{seed}", job.minutes), no_code_from(job.folder.parent):
         experiment = build(dict(config) | {"name": f"{job.study}-{setting}-seed-{seed}", "seeds": [seed]})

@@ -17,10 +17,8 @@ from ray.tune.schedulers import (
 )
 
 from lit_cfl.errors import InputError
-from lit_cfl.tune.classes import built, named_class
-from lit_cfl.tune.domains import domain
-from lit_cfl.tune.record import trial_id
-from lit_cfl.tune.reporting import ROUNDS
+from lit_cfl.tune.ray_classes import built, domain, named_class
+from lit_cfl.tune.record import ROUNDS, trial_id
 from lit_cfl.tune.spaces import Integers, OneOf, Parameter, Space, as_plain
 from lit_cfl.tune.study import Study
 
@@ -46,7 +44,7 @@ def pauses(study: Study) -> bool:
     return _class(study)[0] not in (ASHAScheduler, AsyncHyperBandScheduler, FIFOScheduler)
 
 
-def scheduler(study: Study, space: Space, rounds: int, first_clustering_round: int) -> "Groups":
+def scheduler(study: Study, space: Space, rounds: int, first_clustering_round: int) -> "SchedulerPerAlgorithm":
     """The scheduler: one of the study's kind for each algorithm, which learn at different speed.
 
     Args:
@@ -58,7 +56,7 @@ def scheduler(study: Study, space: Space, rounds: int, first_clustering_round: i
             that would come too early.
     """
     names = list(space.algorithms) or [""]
-    return Groups({name: _one(study, space, rounds, first_clustering_round) for name in names})
+    return SchedulerPerAlgorithm({name: _one(study, space, rounds, first_clustering_round) for name in names})
 
 
 def _one(study: Study, space: Space, rounds: int, first_clustering_round: int) -> TrialScheduler:
@@ -82,7 +80,7 @@ def _one(study: Study, space: Space, rounds: int, first_clustering_round: int) -
     return chosen
 
 
-class Groups(TrialScheduler):
+class SchedulerPerAlgorithm(TrialScheduler):
     """A scheduler for each algorithm, which sees the trials of this algorithm alone; none judges the default setting.
 
     Args:
@@ -105,7 +103,7 @@ class Groups(TrialScheduler):
 
     def _ask(self, tune_controller: Any, trial: Trial, method: str, *result: dict[str, Any]) -> Any:
         one = self.of(trial)
-        return getattr(one, method)(_Seen(tune_controller, self, one), trial, *result)
+        return getattr(one, method)(_OwnTrials(tune_controller, self, one), trial, *result)
 
     @property
     def supports_buffered_results(self) -> bool:
@@ -132,7 +130,7 @@ class Groups(TrialScheduler):
         self._ask(tune_controller, trial, "on_trial_remove")
 
     def choose_trial_to_run(self, tune_controller: Any) -> Trial | None:
-        seen: list[tuple[TrialScheduler, Any]] = [(one, _Seen(tune_controller, self, one)) for one in self._all]
+        seen: list[tuple[TrialScheduler, Any]] = [(one, _OwnTrials(tune_controller, self, one)) for one in self._all]
         chosen = (one.choose_trial_to_run(own) for one, own in seen)
         return min((trial for trial in chosen if trial is not None), key=lambda trial: trial.trial_id, default=None)
 
@@ -140,10 +138,10 @@ class Groups(TrialScheduler):
         return "\n".join(one.debug_string() for one in self._all)
 
 
-class _Seen:
+class _OwnTrials:
     """What a scheduler sees of Ray's controller: everything, but only its own trials."""
 
-    def __init__(self, tune_controller: Any, groups: Groups, whose: TrialScheduler) -> None:
+    def __init__(self, tune_controller: Any, groups: SchedulerPerAlgorithm, whose: TrialScheduler) -> None:
         self._tune_controller, self._groups, self._whose = tune_controller, groups, whose
 
     def __getattr__(self, name: str) -> Any:

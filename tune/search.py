@@ -13,20 +13,16 @@ from ray import tune as ray_tune
 from lit_cfl.errors import InputError
 from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.lock import locked
-from lit_cfl.tune.check import notices
+from lit_cfl.tune.callbacks import messages_to, stoppable
+from lit_cfl.tune.check import TRIALS, PreparedStudy, notices, prepare
 from lit_cfl.tune.cluster import connected, require_room, require_seen_by_all
-from lit_cfl.tune.files import FRONT, PICTURES, Files
-from lit_cfl.tune.leaving import leavable
-from lit_cfl.tune.opening import STUDY, recorded_id
-from lit_cfl.tune.outcome import Outcome
-from lit_cfl.tune.prepared import TRIALS, Prepared, prepare
 from lit_cfl.tune.repeats import REPEATS, repeat
 from lit_cfl.tune.schedulers import is_population_based
 from lit_cfl.tune.searchers import searcher
-from lit_cfl.tune.sharing import share
-from lit_cfl.tune.study import Study
-from lit_cfl.tune.telling import telling
+from lit_cfl.tune.study import STUDY, Study, recorded_id
+from lit_cfl.tune.study_result import FRONT, PICTURES, StudyFiles, StudyResult
 from lit_cfl.tune.trial import run_trial
+from lit_cfl.tune.trial_job import share
 from lit_cfl.tune.trials import Trials
 from lit_cfl.tune.tuner import new_tuner
 from lit_cfl.tune.wandb_run import track_study
@@ -37,7 +33,7 @@ _PENDING = "TUNE_MAX_PENDING_TRIALS_PG"  # how many settings Ray asks for before
 
 def run_study(
     study: Study, path: Path, resume: bool = False, address: str | None = None, say: Callable[[str], None] = print
-) -> Outcome:
+) -> StudyResult:
     """Runs a study into its directory.
 
     Args:
@@ -61,21 +57,30 @@ def run_study(
         trials = _trials(prepared, path, study_id)
         if resume:
             trials.load()
-        files = Files(prepared, trials, path)
-        with leavable(path), connected(address, study.resources):
-            require_seen_by_all(str(path.absolute()))
-            say("\n".join([_beginning(prepared, path), *notices(prepared.space)]))
-            prepared.study.write(path / STUDY, study_id)
-            prepared = replace(prepared, job=replace(prepared.job, data=share(prepared.default)))
-            _search(prepared, trials, files, path, say)
-            outcome = files.write()
-            if outcome.best is not None:
-                say(f"best trial: {outcome.best['trial_id']}; see {path / 'best.yaml'}")
-                outcome = replace(outcome, repeated=repeat(prepared, outcome.best, path, say))
-        return replace(outcome, to_upload=track_study(prepared, outcome))
+        try:
+            with stoppable(path), connected(address, study.resources):
+                result = _run(prepared, trials, path, say)
+        finally:
+            trials.seal()
+        return replace(result, to_upload=track_study(prepared, result))
 
 
-def _trials(prepared: Prepared, path: Path, study_id: str) -> Trials:
+def _run(prepared: PreparedStudy, trials: Trials, path: Path, say: Callable[[str], None]) -> StudyResult:
+    """Runs what is left of a study once Ray is there."""
+    require_seen_by_all(str(path.absolute()))
+    say("\n".join([_beginning(prepared, path), *notices(prepared.space)]))
+    prepared.study.write(path / STUDY, trials.study_id)
+    prepared = replace(prepared, job=replace(prepared.job, data=share(prepared.default)))
+    files = StudyFiles(prepared, trials, path)
+    _search(prepared, trials, files, path, say)
+    result = files.write()
+    if result.best is None:
+        return result
+    say(f"best trial: {result.best['trial_id']}; see {path / 'best.yaml'}")
+    return replace(result, repeated=repeat(prepared, result.best, path, say))
+
+
+def _trials(prepared: PreparedStudy, path: Path, study_id: str) -> Trials:
     study = prepared.study
     return Trials(
         path.absolute() / TRIALS,
@@ -88,7 +93,7 @@ def _trials(prepared: Prepared, path: Path, study_id: str) -> Trials:
     )
 
 
-def _beginning(prepared: Prepared, path: Path) -> str:
+def _beginning(prepared: PreparedStudy, path: Path) -> str:
     seeds = prepared.job.seeds
     under = f"seed {seeds[0]}" if len(seeds) == 1 else f"the seeds {', '.join(map(str, seeds))} each"
     return f"{prepared.limit} trials of {prepared.rounds} rounds under {under}; their files: {path / TRIALS}"
@@ -104,7 +109,7 @@ def _refuse_used(path: Path) -> None:
             raise InputError(f"{path} holds {name!r} that is no study's; choose another --study_dir")
 
 
-def _search(prepared: Prepared, trials: Trials, files: Files, path: Path, say: Callable[[str], None]) -> None:
+def _search(prepared: PreparedStudy, trials: Trials, files: StudyFiles, path: Path, say: Callable[[str], None]) -> None:
     """Runs all trials that are left. Ray's own records of an earlier time are not read."""
     trainable = ray_tune.with_parameters(run_trial, job=prepared.job)
     resources = prepared.study.resources
@@ -112,7 +117,7 @@ def _search(prepared: Prepared, trials: Trials, files: Files, path: Path, say: C
     shutil.rmtree(path / _RAY, ignore_errors=True)
     os.environ[_PENDING] = "1" if trials.searcher.learns else str(trials.limit)  # HyperBand and PBT want all at once
     try:
-        with telling(say):
+        with messages_to(say):
             new_tuner(prepared, trials, trainable, path.absolute() / _RAY, files.refresh).fit()
     finally:
         trials.close()

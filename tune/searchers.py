@@ -16,12 +16,10 @@ from ray.tune.utils import flatten_dict
 
 from lit_cfl.errors import InputError
 from lit_cfl.seeds import derive
-from lit_cfl.tune.classes import built, named_class
-from lit_cfl.tune.domains import domains
 from lit_cfl.tune.objective import Objective
-from lit_cfl.tune.ranges import own_ranges, suggest
-from lit_cfl.tune.record import FAILED_STATUS, FINISHED_STATUS, STOPPED_STATUS, TrialRecord
-from lit_cfl.tune.reporting import ROUNDS
+from lit_cfl.tune.optuna_space import own_ranges, suggest
+from lit_cfl.tune.ray_classes import built, domains, named_class
+from lit_cfl.tune.record import FAILED_STATUS, FINISHED_STATUS, ROUNDS, STOPPED_STATUS, TrialRecord
 from lit_cfl.tune.schedulers import is_population_based
 from lit_cfl.tune.spaces import Space, as_plain
 from lit_cfl.tune.study import Study

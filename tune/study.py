@@ -8,11 +8,12 @@ from typing import Any
 import yaml
 
 from lit_cfl.errors import InputError
-from lit_cfl.storage.digests import write_sealed
+from lit_cfl.storage.digests import read_sealed, write_sealed
 from lit_cfl.tune.objective import Objective, refuse_test
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.spaces import Space
 
+STUDY = "study.yaml"  # in the directory of a study
 _DEFAULT_TRIALS = 20
 
 
@@ -138,3 +139,11 @@ class Study:
     def write(self, path: Path, study_id: str) -> None:
         """Writes the study file, with a digest of it all and the study's id, eight hexadecimal digits."""
         write_sealed(path, yaml.safe_dump(asdict(self), sort_keys=False, allow_unicode=True), study_id)
+
+
+def recorded_id(path: Path) -> str:
+    """The id of the study in a directory. Raises InputError where its file is damaged, or is of no study."""
+    study_id = read_sealed(path / STUDY)[1]
+    if study_id is None:
+        raise InputError(f"{path / STUDY} is of no study: its last line names none; put the original back")
+    return study_id

@@ -1,34 +1,158 @@
-"""One trial: a whole run in a directory of its own, which tells Ray Tune of each round."""
+"""One trial: a whole run in a directory of its own, which reports each round to Ray Tune."""
 
 import errno
+import faulthandler
 import os
-from collections.abc import Mapping
+import traceback
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
-from time import sleep
+from tempfile import TemporaryDirectory
+from time import monotonic, sleep
 from typing import Any
 
 from ray import tune as ray_tune
 
 from lit_cfl.config.own_code import no_code_from
 from lit_cfl.config.variants import build
-from lit_cfl.errors import SaveError
+from lit_cfl.errors import InputError, SaveError
 from lit_cfl.experiment import Experiment
+from lit_cfl.runs.resume import finished_summary
 from lit_cfl.runs.run import FinishedRun, RunCallbacks, run
 from lit_cfl.storage.lock import wait_until_free
-from lit_cfl.tune.job import Job
-from lit_cfl.tune.record import trial_id
-from lit_cfl.tune.replay import clear, copied, kept_stages, with_stages
-from lit_cfl.tune.reporting import Report
-from lit_cfl.tune.time_limit import limited
+from lit_cfl.tune.objective import TRAFFIC, mean_over_seeds
+from lit_cfl.tune.population import clear, recorded_stages, save_copy, set_values, take_over
+from lit_cfl.tune.record import ERROR, FINISHED, ROUNDS, SECONDS, TOO_LONG, trial_id
+from lit_cfl.tune.trial_job import TrialJob
+
+
+@contextmanager
+def limited(path: Path, minutes: float | None) -> Iterator[None]:
+    """Ends this process where the block lasts too long, and writes into a file where in the code it then was.
+
+    The clock is a thread of C's, which needs no lock of Python's: it ends code that hangs in C, too. Ray starts the
+    block once more in another process, where it is refused.
+
+    Args:
+        path: a directory for the file.
+        minutes: above 0; None = no limit.
+
+    Raises:
+        InputError: a process that ran this block before was ended.
+    """
+    if minutes is None:
+        yield
+        return
+    path.mkdir(parents=True, exist_ok=True)
+    file = path / TOO_LONG
+    if file.exists() and file.stat().st_size > 0:
+        raise InputError(f"it took longer than limits.trial_minutes allow ({minutes:g}); {file} says where it was")
+    with file.open("w") as told:
+        faulthandler.dump_traceback_later(60 * minutes, exit=True, file=told)
+        try:
+            yield
+        finally:
+            faulthandler.cancel_dump_traceback_later()
+            file.unlink()
+
+
+_SECONDS_UNWATCHED = 1.0  # between reports that nobody judges by: each costs the trial 5 ms
+_REPORTED = ("val/", "train/", "clusters/", "traffic/")  # test figures never reach the search
+
+
+@dataclass
+class TrialReport:
+    """Tells Ray Tune how a trial goes.
+
+    The rounds of the first seed are reported one by one, so that a scheduler can stop a bad trial before its other
+    seeds cost anything; without such a scheduler, no more than one a second. The last report is of all seeds.
+    """
+
+    job: TrialJob
+    path: Path
+    _first_seed: bool = True
+    _rounds: int = 0
+    _last: dict[str, Any] = field(default_factory=dict)
+    _told: float = -inf  # when Ray Tune was told of a round
+
+    def begin(self, experiment: Experiment) -> None:
+        self._rounds = experiment.rounds
+        several = len(self.job.seeds) > 1
+        first = self.path / f"seed-{self.job.seeds[0]}" if several else self.path
+        done = first.exists() and finished_summary(first, experiment.rounds) is not None
+        self._seeds_begun = 1 if done else 0
+
+    def started(self, title: str, first: int, rounds: int, seed: int) -> None:
+        self._seeds_begun += 1
+        self._first_seed = self._seeds_begun == 1
+
+    def row(self, row: Mapping[str, Any]) -> None:
+        """A round is over. Raises InputError where it cannot give the metric."""
+        if row.get(self.job.objective.metric) is None and row.get(self.job.objective.usual) is not None:
+            raise self._never_reported()
+        if not self._first_seed or row["round"] >= self._rounds or row.get(self.job.objective.metric) is None:
+            return
+        self._last = _reported(row) | {ROUNDS: row["round"], SECONDS: row["time/elapsed_seconds"]}
+        if self.job.watched or monotonic() - self._told >= _SECONDS_UNWATCHED:
+            self._told = monotonic()
+            self._send(self._last | {FINISHED: False}, saved=self.job.pauses)
+
+    def end(self, finished: FinishedRun) -> None:
+        """All seeds are over."""
+        metric = self.job.objective.metric
+        parts = [part.summary for part in finished.seeds or [finished]]
+        mean = mean_over_seeds([part.get(metric) for part in parts])
+        if mean is None:
+            raise self._never_reported()
+        each = {f"seed {part['seed']}": part[metric] for part in parts}
+        whole = {
+            metric: mean,
+            TRAFFIC: mean_over_seeds([part[TRAFFIC] for part in parts]),
+            ROUNDS: max(part["round"] for part in parts),
+            SECONDS: sum(part["time/elapsed_seconds"] for part in parts),
+        }
+        self._send(_reported(parts[0]) | each | whole | {FINISHED: True})
+
+    def _never_reported(self) -> InputError:
+        metric, usual = self.job.objective.metric, self.job.objective.usual
+        return InputError(f"{metric} was never reported: this algorithm and these data do not give it; use {usual}")
+
+    def failed(self, error: Exception) -> None:
+        """The trial cannot go on."""
+        text = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+        with suppress(OSError):  # no room for the story
+            self.path.mkdir(parents=True, exist_ok=True)
+            (self.path / "error.txt").write_text("".join(traceback.format_exception(error)))
+        objective = self.job.objective
+        self._send({ROUNDS: 0} | self._last | {objective.metric: objective.worst, FINISHED: False, ERROR: text})
+
+    def _send(self, metrics: dict[str, Any], saved: bool = False) -> None:
+        """Reports; `saved`: with a checkpoint, which is a mark only where no other trial may go on from it."""
+        if not saved or (self.job.evolves and not (self.path / "checkpoint.pt").exists()):
+            ray_tune.report(metrics)
+            return
+        with TemporaryDirectory(prefix="lit-cfl-") as folder:
+            if self.job.evolves:
+                save_copy(self.path, Path(folder))
+            else:
+                (Path(folder) / "trial.txt").write_text(str(self.path))
+            ray_tune.report(metrics, checkpoint=ray_tune.Checkpoint.from_directory(folder))
+
+
+def _reported(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in row.items() if key.startswith(_REPORTED) and value is not None}
+
 
 _PATIENCE_SECONDS = 60
 
 
-def run_trial(config: dict[str, Any], job: Job) -> None:
+def run_trial(config: dict[str, Any], job: TrialJob) -> None:
     """The trainable. An exception ends this trial alone: it is reported as the worst value there is."""
     os.environ["TUNE_FUNCTION_THREAD_TIMEOUT_S"] = str(_PATIENCE_SECONDS)  # for W&B to end when a trial is stopped
     path = job.folder / ray_tune.get_context().get_trial_id()
-    report = Report(job, path)
+    report = TrialReport(job, path)
     try:
         wait_until_free(path)  # the process that ran it before may still be about to end
         with limited(path, job.minutes), no_code_from(job.folder.parent):  # somebody else's study, perhaps
@@ -40,7 +164,7 @@ def run_trial(config: dict[str, Any], job: Job) -> None:
         report.failed(error)
 
 
-def _experiment(config: Mapping[str, Any], job: Job, path: Path) -> Experiment:
+def _experiment(config: Mapping[str, Any], job: TrialJob, path: Path) -> Experiment:
     if path.name == trial_id(0):
         return job.of_trial(build(job.base), path.name)
     values = job.space.values_of(config)
@@ -51,20 +175,20 @@ def _is_full_disk(error: Exception) -> bool:
     return isinstance(error, SaveError) or (isinstance(error, OSError) and error.errno == errno.ENOSPC)
 
 
-def _run(experiment: Experiment, path: Path, report: Report) -> FinishedRun:
+def _run(experiment: Experiment, path: Path, report: TrialReport) -> FinishedRun:
     report.begin(experiment)
     callbacks = RunCallbacks(started=report.started, row=report.row, notice=lambda line: None)  # the study says it once
     return run(experiment, path, callbacks, mode="resume")
 
 
-def _evolving(job: Job, path: Path, values: Mapping[str, Any]) -> Experiment:
+def _evolving(job: TrialJob, path: Path, values: Mapping[str, Any]) -> Experiment:
     """Goes on from what Ray hands over, which may be another trial's, with values that may have changed."""
-    checkpoint, stages = ray_tune.get_checkpoint(), kept_stages(path)
+    checkpoint = ray_tune.get_checkpoint()
     if checkpoint is not None:
         with checkpoint.as_directory() as source:
-            stages = copied(Path(source), path, values)
-    elif stages is None:
+            take_over(Path(source), path)
+    elif not recorded_stages(path):
         clear(path)
-        stages = [(1, dict(values))]
-    experiments = [(first, job.experiment(own, path.name)) for first, own in stages]
-    return with_stages(path, stages, experiments)
+    experiment = job.experiment(values, path.name)
+    set_values(path, values, experiment.described())
+    return experiment

@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from lit_cfl.errors import InputError
+from lit_cfl.storage.lock import wait_until_free
 from lit_cfl.tune.record import (
+    ERROR,
     FAILED_STATUS,
+    FINISHED,
     FINISHED_STATUS,
     RUNNING,
     SEARCH,
@@ -19,11 +22,11 @@ from lit_cfl.tune.record import (
     read_records,
     write_record,
 )
-from lit_cfl.tune.reporting import ERROR, FINISHED
 from lit_cfl.tune.searchers import Searcher
 from lit_cfl.tune.spaces import as_word
 
 MOST_REPEATS = 20  # in a row
+_GRACE_SECONDS = 2.0  # in which the process of a trial ends once Ray has ended
 
 
 @dataclass(frozen=True)
@@ -105,6 +108,9 @@ class Trials:
             record = self._begun()
         if record is not None:
             self._live[record.number] = dict(record.told)
+            if record.digests:  # its files change from now on
+                record = replace(record, digests={})
+                self._keep(record)
         return record
 
     def _begun(self) -> TrialRecord | None:
@@ -176,6 +182,13 @@ class Trials:
             else:
                 self._keep(replace(self.records[number], told=told))
         self._live.clear()
+
+    def seal(self) -> None:
+        """Records the digests of trials that did not finish, where no process of theirs is left that may write."""
+        for record in list(self.records.values()):
+            path = self.folder / record.trial_id
+            if record.repeats is None and not record.digests and wait_until_free(path, _GRACE_SECONDS):
+                self._keep(replace(record, digests=digests_of(path)))
 
     def result_of(self, record: TrialRecord) -> TrialRecord:
         """The trial that was trained under this setting: itself, or the one that it repeats."""

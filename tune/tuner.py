@@ -1,28 +1,89 @@
-"""A study as Ray Tune is given it."""
+"""A study as Ray Tune gets it: the tuner, and the source of its trials."""
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ray import tune as ray_tune
-from ray.tune import Callback, Stopper
-from ray.tune.experiment import Trial
+from ray.tune.experiment import Experiment, Trial
+from ray.tune.experiment.config_parser import _create_trial_from_spec, _make_parser
+from ray.tune.search import SearchAlgorithm
 
-from lit_cfl.tune.leaving import LeaveWhenAsked
-from lit_cfl.tune.objective import Objective
-from lit_cfl.tune.prepared import Prepared
-from lit_cfl.tune.record import FINISHED_STATUS
-from lit_cfl.tune.reporting import FINISHED
+from lit_cfl.tune.callbacks import AfterStep, StopWhenAsked, TargetReached, TrialMessages
+from lit_cfl.tune.check import PreparedStudy
+from lit_cfl.tune.objective import TRAFFIC
+from lit_cfl.tune.population import recorded_stages
+from lit_cfl.tune.record import ERROR, FINISHED, FINISHED_STATUS, ROUNDS, SECONDS
 from lit_cfl.tune.schedulers import scheduler
-from lit_cfl.tune.telling import TellOfTrials
-from lit_cfl.tune.trial_source import TrialSource
+from lit_cfl.tune.spaces import Space
 from lit_cfl.tune.trials import Trials
+
+_KEPT = (ROUNDS, FINISHED, ERROR, SECONDS, TRAFFIC)
+_KEPT_GROUPS = ("val/", "seed ")
+
+
+class TrialSource(SearchAlgorithm):
+    """Gives Ray Tune the trials of a study, under their own names.
+
+    Args:
+        trials: of the study.
+        space: of their values.
+    """
+
+    def __init__(self, trials: Trials, space: Space) -> None:
+        self._trials, self._space = trials, space
+        self._begun: dict[str, Trial] = {}
+
+    def __reduce__(self) -> tuple[type[SearchAlgorithm], tuple[()]]:
+        return SearchAlgorithm, ()  # in Ray's records, which nobody reads
+
+    @property
+    def total_samples(self) -> int:
+        return self._trials.limit
+
+    def add_configurations(self, experiments: Any) -> None:
+        experiment: Experiment = experiments[0] if isinstance(experiments, list) else experiments
+        self._spec = experiment.spec
+
+    def next_trial(self) -> Trial | None:
+        record = None if self._finished else self._trials.next()
+        if record is None:
+            return None
+        stages = recorded_stages(self._trials.folder / record.trial_id)  # of population based training, after a resume
+        spec = copy.deepcopy(self._spec) | {"config": dict(stages[-1][1] if stages else record.values)}
+        self._begun[record.trial_id] = _create_trial_from_spec(
+            spec,
+            _make_parser(),
+            evaluated_params=record.values,
+            experiment_tag=record.trial_id,
+            trial_id=record.trial_id,
+        )
+        return self._begun[record.trial_id]
+
+    def is_finished(self) -> bool:
+        return self._finished or self._trials.over
+
+    def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
+        self._trials.told(int(trial_id), _figures(result), values=self._values(trial_id))
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        self._trials.ended(int(trial_id), _figures(result or {}), died=error, values=self._values(trial_id))
+
+    def _values(self, trial_id: str) -> dict[str, Any]:
+        """Of a trial now: population based training changes them."""
+        return self._space.values_of(self._begun[trial_id].config)
+
+
+def _figures(result: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in result.items() if key in _KEPT or key.startswith(_KEPT_GROUPS)}
+
 
 _WORKER_DEATHS = 3  # of one trial, that are survived
 
 
 def new_tuner(
-    prepared: Prepared, trials: Trials, trainable: Any, records: Path, after_step: Callable[[], None]
+    prepared: PreparedStudy, trials: Trials, trainable: Any, records: Path, after_step: Callable[[], None]
 ) -> ray_tune.Tuner:
     """A tuner of a study's trials. What Ray records in its folder is never read again.
 
@@ -50,7 +111,7 @@ def new_tuner(
             failure_config=ray_tune.FailureConfig(max_failures=_WORKER_DEATHS),
             checkpoint_config=ray_tune.CheckpointConfig(num_to_keep=4),
             stop=target,
-            callbacks=[LeaveWhenAsked(), TellOfTrials(space, objective.metric, trials.limit), AfterStep(after_step)],
+            callbacks=[StopWhenAsked(), TrialMessages(space, objective.metric, trials.limit), AfterStep(after_step)],
             verbose=0,
         ),
     )
@@ -58,38 +119,3 @@ def new_tuner(
 
 def _directory_name(trial: Trial) -> str:
     return str(trial.trial_id)
-
-
-class AfterStep(Callback):
-    """Calls a function after each step of Ray's."""
-
-    def __init__(self, call: Callable[[], None]) -> None:
-        self._call = call
-
-    def __reduce__(self) -> tuple[type[Callback], tuple[()]]:
-        return Callback, ()  # in Ray's records, which nobody reads
-
-    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        self._call()
-
-
-class TargetReached(Stopper):
-    """Ends a study once a trial that ran to its end is good enough.
-
-    Args:
-        objective: of the study.
-        target: None = never.
-        known: figures of trials that finished before the study was resumed.
-    """
-
-    def __init__(self, objective: Objective, target: float | None, known: list[float]) -> None:
-        self._objective, self._target = objective, target
-        self._reached = target is not None and any(objective.reached(value, target) for value in known)
-
-    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        if self._target is not None and result.get(FINISHED):
-            self._reached |= self._objective.reached(result[self._objective.metric], self._target)
-        return False
-
-    def stop_all(self) -> bool:
-        return self._reached

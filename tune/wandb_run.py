@@ -1,7 +1,8 @@
-"""The run of Weights & Biases that stands for a whole study; its trials are runs of the same group."""
+"""The runs of a study in Weights & Biases: one of the whole study, and those of trials that were stopped early."""
 
 import secrets
 import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,18 +11,43 @@ from typing import Any
 import yaml
 
 from lit_cfl.errors import Notice
-from lit_cfl.tracking.offline import sync_line
-from lit_cfl.tracking.options import Mode, Tracking
+from lit_cfl.runs.run_directory import RunDirectory
+from lit_cfl.storage.csv_log import read_table
+from lit_cfl.tracking import Trackers, Tracking
+from lit_cfl.tracking.offline import last_kept_round, sync_line
+from lit_cfl.tracking.options import Mode
 from lit_cfl.tracking.weights_and_biases import WandbRun
-from lit_cfl.tune.outcome import Outcome
-from lit_cfl.tune.prepared import TRIALS, Prepared
+from lit_cfl.tune.check import TRIALS, PreparedStudy
 from lit_cfl.tune.record import FINISHED_STATUS
-from lit_cfl.tune.wandb_trials import complete
+from lit_cfl.tune.study_result import StudyResult
+
+
+def complete(trials: Sequence[Path]) -> None:
+    """Gives W&B the rows that it lacks of trials that run no more."""
+    for trial in trials:
+        for path in _runs(trial):
+            _complete(path)
+
+
+def _runs(trial: Path) -> Iterator[Path]:
+    """The run directories of a trial: its own, or with several seeds one a seed."""
+    for metrics in sorted([*trial.glob("metrics.csv"), *trial.glob("seed-*/metrics.csv")]):
+        yield metrics.parent
+
+
+def _complete(path: Path) -> None:
+    rows, run_id = read_table(path / "metrics.csv"), RunDirectory(path).run_id
+    if not rows or last_kept_round(path / "wandb", run_id, rows[-1]["round"]) >= rows[-1]["round"]:
+        return
+    config = yaml.safe_load((path / "config.yaml").read_text())
+    tracking = Tracking(**(config["tracking"] | {"loggers": []}))
+    Trackers(tracking, config["name"], path, config, run_id, rows).finish("success")
+
 
 _FILES = ("trials.csv", "pictures/*.png")
 
 
-def track_study(prepared: Prepared, outcome: Outcome) -> str | None:
+def track_study(prepared: PreparedStudy, outcome: StudyResult) -> str | None:
     """Logs the study's result, pictures and `best.yaml`, as the base's `tracking` says. What fails there ends no study.
 
     Returns:
@@ -39,7 +65,7 @@ def track_study(prepared: Prepared, outcome: Outcome) -> str | None:
     return sync_line([outcome.path, *sorted(path.parent for path in outcome.path.glob("*/**/wandb"))])
 
 
-def _log(prepared: Prepared, outcome: Outcome, tracking: Tracking, mode: Mode | None) -> None:
+def _log(prepared: PreparedStudy, outcome: StudyResult, tracking: Tracking, mode: Mode | None) -> None:
     import wandb
 
     study, path = prepared.study, outcome.path
@@ -71,7 +97,7 @@ def _best(path: Path, folder: str) -> Path | None:
     return copy
 
 
-def _summary(prepared: Prepared, outcome: Outcome) -> dict[str, Any]:
+def _summary(prepared: PreparedStudy, outcome: StudyResult) -> dict[str, Any]:
     found: dict[str, Any] = {"trials": len(outcome.rows)} | {
         f"importance/{k}": v for k, v in outcome.importance.items()
     }

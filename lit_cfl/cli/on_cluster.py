@@ -5,8 +5,8 @@ import sys
 from pathlib import Path
 
 from lit_cfl.cli.main import main
-from lit_cfl.tune.launching.parcel import JOB
-from lit_cfl.tune.launching.storage import store
+from lit_cfl.tune.launching.job_package import JOB
+from lit_cfl.tune.launching.results import store
 
 
 def run_job() -> int:

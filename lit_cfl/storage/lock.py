@@ -49,8 +49,20 @@ def locked(path: Path, option: str = "--run_dir") -> Iterator[None]:
                     path.rmdir()
 
 
-def wait_until_free(path: Path) -> None:
-    """Waits while another process holds a directory, a minute at most: one that was killed may be about to end."""
+def wait_until_free(path: Path, seconds: float = _WAIT_SECONDS) -> bool:
+    """Waits while another process holds a directory: one that was killed may be about to end.
+
+    Args:
+        path: of the directory.
+        seconds: at most.
+
+    Returns:
+        whether nobody holds it now.
+    """
     if (path / ".lock").exists():
-        with suppress(Timeout), FileLock(path / ".lock", timeout=_WAIT_SECONDS, poll_interval=_POLL_SECONDS):
-            pass
+        try:
+            with FileLock(path / ".lock", timeout=seconds, poll_interval=_POLL_SECONDS):
+                return True
+        except Timeout:
+            return False
+    return True

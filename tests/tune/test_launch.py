@@ -18,12 +18,19 @@ from studies import ALGORITHMS, STUDY, base
 from lit_cfl.config.parser import parse_run
 from lit_cfl.errors import InputError
 from lit_cfl.tune import launch as command
-from lit_cfl.tune.launching import parcel, results
-from lit_cfl.tune.launching.jobs import Needs
-from lit_cfl.tune.launching.order import read_order
-from lit_cfl.tune.launching.parcel import packed
-from lit_cfl.tune.launching.results import becoming, packing_command, require_new, unpack
-from lit_cfl.tune.launching.storage import collect, require_storage, store
+from lit_cfl.tune.launching import job_package, results
+from lit_cfl.tune.launching.job_package import packed
+from lit_cfl.tune.launching.jobs import JobResources
+from lit_cfl.tune.launching.launch_request import read_launch_request
+from lit_cfl.tune.launching.results import (
+    collect,
+    packing_command,
+    renamed_when_complete,
+    require_new,
+    require_storage,
+    store,
+    unpack,
+)
 from lit_cfl.tune.options import parse_study
 
 OWN = "from helper_of_launch import RATE\nfrom lit_cfl.algorithms import FedAvg\nclass Own(FedAvg):\n    rate = RATE\n"
@@ -67,7 +74,7 @@ def sent(order) -> tuple[set[str], dict]:
 
 
 def test_own_code_goes_along_and_nothing_else_of_the_folder(project: Path):
-    found, config = sent(read_order(["--config", "mine.yaml", "--rounds", "7"]))
+    found, config = sent(read_launch_request(["--config", "mine.yaml", "--rounds", "7"]))
     assert {name for name in found if "dist-info" not in name} == {
         "launched.yaml",
         "launched.json",
@@ -83,7 +90,7 @@ def test_own_code_goes_along_and_nothing_else_of_the_folder(project: Path):
 
 def test_the_configuration_that_is_sent_is_the_same_experiment(tmp_path: Path):
     words = ["--config", "quickstart", "--seed", "5", "--tiny"]
-    _, config = sent(read_order(words))
+    _, config = sent(read_launch_request(words))
     (tmp_path / "launched.yaml").write_text(yaml.safe_dump(config))
     there, here = parse_run(["--config", str(tmp_path / "launched.yaml")]), parse_run(words)
     assert there.experiment.described() | {"code": 0} == here.experiment.described() | {"code": 0}
@@ -96,7 +103,7 @@ def test_a_study_goes_with_its_base_whole(project: Path):
     (project / "study.yaml").write_text(
         yaml.safe_dump(STUDY | {"base": "base.yaml", "space": {"algorithm": algorithms}})
     )
-    order = read_order(["--config", "study.yaml", "--limits.trials", "2"])
+    order = read_launch_request(["--config", "study.yaml", "--limits.trials", "2"])
     found, config = sent(order)
     assert (order.command, order.name) == ("tune", "tiny-study")
     assert (config["base"]["rounds"], config["limits"]["trials"]) == (9, 2)
@@ -114,11 +121,11 @@ def test_named_files_go_along_and_the_configuration_finds_them(project: Path):
     for name in ("a.csv", "b.csv", ".git/config"):
         (project / "tables" / name).write_text("1")
     words = ["--config", "quickstart", "--data.partition_file", "part.npz"]
-    order = read_order(words, ["part.npz", "tables"])
+    order = read_launch_request(words, ["part.npz", "tables"])
     assert set(order.files) == {"part.npz", "tables/a.csv", "tables/b.csv"}
     assert order.config["data"]["init_args"]["partition_file"] == "part.npz"
     assert order.notices == []
-    (notice,) = read_order(words).notices
+    (notice,) = read_launch_request(words).notices
     assert notice == (
         f"partition_file is {project / 'part.npz'}: it must be there on the cluster, too; "
         f"or send it with --include {project / 'part.npz'}"
@@ -129,7 +136,7 @@ def test_a_folder_that_the_configuration_names_is_named_in_the_job(project: Path
     (project / "hub" / "deep").mkdir(parents=True)
     (project / "hub" / "deep" / "data.csv").write_text("1")
     config = {"data": {"source": str(project / "hub"), "other": [str(project / "hub" / "deep")]}, "name": "hub"}
-    from lit_cfl.tune.launching.files import as_in_the_job, included
+    from lit_cfl.tune.launching.launch_request import as_in_the_job, included
 
     assert as_in_the_job(config, included(["hub"])) == {
         "data": {"source": "hub", "other": ["hub/deep"]},
@@ -138,11 +145,13 @@ def test_a_folder_that_the_configuration_names_is_named_in_the_job(project: Path
 
 
 def test_the_job_is_told_what_to_do(project: Path):
-    with packed(read_order(["--config", "mine.yaml", "--rounds", "3"]), "~/x/job", "s3://bucket/job") as folder:
+    with packed(
+        read_launch_request(["--config", "mine.yaml", "--rounds", "3"]), "~/x/job", "s3://bucket/job"
+    ) as folder:
         job = json.loads((folder / "launched.json").read_text())
     words = ["run", "--config", "launched.yaml", "--run_dir"]
     assert job == {"words": words, "folder": "~/x/job", "storage": "s3://bucket/job"}
-    env = Needs(env={"A": "b"}, pip="r.txt").runtime_env(folder)
+    env = JobResources(env={"A": "b"}, pip="r.txt").runtime_env(folder)
     assert env == {"working_dir": str(folder), "env_vars": {"A": "b"}, "pip": "r.txt"}
 
 
@@ -168,18 +177,18 @@ def test_what_the_command_would_refuse_is_refused_before_anything_is_sent(
     (project / "wrong.yaml").write_text(yaml.safe_dump(wrong))
     (project / "broken.yaml").write_text("a: [")
     with pytest.raises(InputError, match=message):
-        read_order(words)
+        read_launch_request(words)
 
 
 def test_included_file_must_exist(project: Path):
     with pytest.raises(InputError, match=r"--include gone\.csv: there is no such file"):
-        read_order(["--config", "mine.yaml"], ["gone.csv"])
+        read_launch_request(["--config", "mine.yaml"], ["gone.csv"])
 
 
 def test_a_job_larger_than_ray_takes_is_refused(project: Path, monkeypatch: pytest.MonkeyPatch):
     (project / "big.bin").write_bytes(bytes(3 * 2**20))
-    order = read_order(["--config", "mine.yaml"], ["big.bin"])
-    monkeypatch.setattr(parcel, "_LIMIT_MIB", 3)
+    order = read_launch_request(["--config", "mine.yaml"], ["big.bin"])
+    monkeypatch.setattr(job_package, "_LIMIT_MIB", 3)
     message = "folder would be 4 MiB, and a Ray cluster takes 3; the largest file is big.bin"
     with pytest.raises(InputError, match=message), packed(order, "~/x", None):
         pass
@@ -250,14 +259,14 @@ def test_an_archive_that_writes_elsewhere_is_refused(tmp_path: Path):
 
 def test_half_a_result_leaves_nothing_behind(tmp_path: Path):
     def stops() -> None:
-        with becoming(tmp_path / "runs" / "new") as folder:
+        with renamed_when_complete(tmp_path / "runs" / "new") as folder:
             (folder / "half").write_text("")
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
         stops()
     assert list((tmp_path / "runs").iterdir()) == []
-    with becoming(tmp_path / "runs" / "new") as folder:
+    with renamed_when_complete(tmp_path / "runs" / "new") as folder:
         (folder / "whole").write_text("")
     assert list(files_of(tmp_path / "runs")) == ["new/whole"]
     with pytest.raises(InputError, match="new is there already; name another"):

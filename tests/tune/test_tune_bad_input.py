@@ -13,7 +13,7 @@ from studies import BASE, base, study_file
 from lit_cfl.cli.main import main
 from lit_cfl.config.variants import build
 from lit_cfl.errors import InputError, SaveError
-from lit_cfl.tune.leaving import leavable, leave_if_asked
+from lit_cfl.tune.callbacks import stop_if_asked, stoppable
 from lit_cfl.tune.options import parse_study
 
 
@@ -148,19 +148,19 @@ def test_a_directory_with_something_else_in_it_is_left_as_it_is(
 def test_a_disk_that_runs_full_ends_the_study_and_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def step() -> None:
         try:
-            leave_if_asked()
+            stop_if_asked()
         except Exception:  # as Ray would: it must not be taken for a trial's failure
             pytest.fail("swallowed")
 
     def study() -> None:
-        with leavable(tmp_path):
+        with stoppable(tmp_path):
             step()
 
     study()
     monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=2**20))
     with pytest.raises(SaveError, match=r"is full; make room, then go on with: lit-cfl tune --resume"):
         study()
-    leave_if_asked()
+    stop_if_asked()
 
 
 @pytest.mark.ray

@@ -8,23 +8,23 @@ import yaml
 from studies import base, study_file
 from tune_trials import METRIC, new_trials, told
 
-from lit_cfl.tune import files as module
-from lit_cfl.tune.files import Files
+from lit_cfl.tune import study_result as module
+from lit_cfl.tune.callbacks import AfterStep
+from lit_cfl.tune.check import prepare
 from lit_cfl.tune.options import parse_study
-from lit_cfl.tune.prepared import prepare
-from lit_cfl.tune.tuner import AfterStep
+from lit_cfl.tune.study_result import StudyFiles
 
 SETTINGS = [{"algorithm.eta_g": 0.1 * k, "algorithm.num_clusters": 2} for k in (1, 2)]
 
 
 @pytest.fixture
-def files(tmp_path: Path) -> Files:
+def files(tmp_path: Path) -> StudyFiles:
     """Of a study of three trials, all of which run."""
     prepared = prepare(parse_study(["--config", str(study_file(tmp_path))]).study, tmp_path)
     trials = new_trials(prepared.job.folder, SETTINGS, prepared.limit, first=prepared.first)
     while (record := trials.next()) is not None:
         (prepared.job.folder / record.trial_id / "config.yaml").write_text(yaml.safe_dump(base()))
-    return Files(prepared, trials, tmp_path)
+    return StudyFiles(prepared, trials, tmp_path)
 
 
 def rows_of(path: Path) -> list[tuple[str, str]]:
@@ -32,7 +32,7 @@ def rows_of(path: Path) -> list[tuple[str, str]]:
         return [(row["status"], row[METRIC]) for row in csv.DictReader(file)]
 
 
-def test_table_best_and_pictures_are_there_from_the_first_finished_trial_on(files: Files, tmp_path: Path):
+def test_table_best_and_pictures_are_there_from_the_first_finished_trial_on(files: StudyFiles, tmp_path: Path):
     step = AfterStep(files.refresh)
     files.trials.told(0, told(0.5, finished=False))
     step.on_step_end(0, [])
@@ -48,7 +48,7 @@ def test_table_best_and_pictures_are_there_from_the_first_finished_trial_on(file
     assert (tmp_path / "best.yaml").read_text().startswith("# The best trial of tiny-study, 0002; expect its ")
 
 
-def test_drawing_takes_a_twentieth_of_the_time_while_trials_run(files: Files, monkeypatch: pytest.MonkeyPatch):
+def test_drawing_takes_a_twentieth_of_the_time_while_trials_run(files: StudyFiles, monkeypatch: pytest.MonkeyPatch):
     clock, drawn = [100.0], []
 
     def draws(*_: object) -> None:

@@ -12,13 +12,13 @@ from studies import study_file
 
 from lit_cfl.engines.ray import cluster as ray_cluster
 from lit_cfl.errors import InputError
+from lit_cfl.tune.callbacks import TrialMessages, messages_to
 from lit_cfl.tune.cluster import connected
 from lit_cfl.tune.options import parse_study
-from lit_cfl.tune.reporting import ROUNDS
+from lit_cfl.tune.record import ROUNDS
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.study import Resources
-from lit_cfl.tune.telling import TellOfTrials, telling
-from lit_cfl.tune.time_limit import limited
+from lit_cfl.tune.trial import limited
 
 HANGS = "import re; re.match('(a+)+$', 'a' * 64 + 'b')"  # in C, where it never gives Python's lock away
 
@@ -26,7 +26,7 @@ HANGS = "import re; re.match('(a+)+$', 'a' * 64 + 'b')"  # in C, where it never 
 def in_a_process(path: Path, code: str) -> int:
     script = f"""
 from pathlib import Path
-from lit_cfl.tune.time_limit import limited
+from lit_cfl.tune.trial import limited
 def trial():
     {code}
 with limited(Path({str(path)!r}), 0.01):
@@ -71,8 +71,8 @@ def test_a_time_limit_that_is_none_is_refused(tmp_path: Path):
 def test_a_trial_that_is_begun_again_is_said_in_one_line():
     said: list[str] = []
     trial = SimpleNamespace(trial_id="0003", status=Trial.RUNNING, last_result={ROUNDS: 2}, config={})
-    tell = TellOfTrials(parse_space({"algorithm.eta_g": {"uniform": [0, 1]}}), "val/weighted_accuracy", 4)
-    with telling(said.append):
+    tell = TrialMessages(parse_space({"algorithm.eta_g": {"uniform": [0, 1]}}), "val/weighted_accuracy", 4)
+    with messages_to(said.append):
         tell.on_trial_recover(1, [trial], trial)
     assert said == ["0003: its worker died after 2 rounds; it goes on from its last save"]
 

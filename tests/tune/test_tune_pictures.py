@@ -10,16 +10,15 @@ from rich.console import Console
 from studies import ALGORITHMS, STUDY
 
 from lit_cfl.statistics import interval
+from lit_cfl.tune.command import closing_table
 from lit_cfl.tune.importance import FEWEST_TRIALS, importance
 from lit_cfl.tune.objective import Objective
-from lit_cfl.tune.outcome import Outcome
-from lit_cfl.tune.pictures import draw, pareto_front
+from lit_cfl.tune.pictures import Scale, draw, pareto_front
 from lit_cfl.tune.repeats import Repeated
-from lit_cfl.tune.report import closing_table
-from lit_cfl.tune.scales import Scale
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.spaces import Space
 from lit_cfl.tune.study import Study
+from lit_cfl.tune.study_result import StudyResult
 
 METRIC = "val/weighted_accuracy"
 PLAIN = parse_space(
@@ -141,7 +140,7 @@ def test_a_scale_places_values_and_names_its_ends():
     assert only.share(only.position(3)) == 0.5
 
 
-def printed(outcome: Outcome) -> str:
+def printed(outcome: StudyResult) -> str:
     console = Console(width=200, file=StringIO())
     closing_table(console, Study(**(STUDY | {"space": {"algorithm.eta_g": {"uniform": [0, 1]}}})), outcome)
     return console.file.getvalue()
@@ -155,7 +154,7 @@ def test_the_table_at_the_end_has_best_default_gain_and_importance():
         for name, f in (("best", 0.8), ("default", 0.6))
     }
     repeated = Repeated([4, 5], figures, interval([0.19, 0.21]), ["best, seed 6: gone"])
-    text = printed(Outcome(Path("here"), rows, rows[0], {"algorithm.eta_g": 1.0}, repeated))
+    text = printed(StudyResult(Path("here"), rows, rows[0], {"algorithm.eta_g": 1.0}, repeated))
     assert "3 trials: 1 finished, 1 stopped early, 1 failed" in text
     assert "Best: algorithm.eta_g = 0.25" in text
     lines = [line.split() for line in text.splitlines()]
@@ -169,12 +168,12 @@ def test_the_table_at_the_end_has_best_default_gain_and_importance():
 
 def test_repeated_settings_are_no_trials_in_the_table():
     rows = [row(0, 0.5, origin="default"), row(1, 0.5, repeats="0000"), row(2, 0.4, status="stopped")]
-    text = printed(Outcome(Path("here"), rows, rows[0], {}, None))
+    text = printed(StudyResult(Path("here"), rows, rows[0], {}, None))
     assert "2 trials: 1 finished, 1 stopped early, 0 failed; 1 settings had been tried before" in text
     assert "(the base's own setting)" in text
 
 
 def test_no_best_is_said():
-    text = printed(Outcome(Path("here"), [row(0, 0.4, status="stopped")], None, {}, None))
+    text = printed(StudyResult(Path("here"), [row(0, 0.4, status="stopped")], None, {}, None))
     assert "No trial ran to its end" in text
     assert "Importance" not in text

@@ -16,12 +16,12 @@ from lit_cfl.cli.main import main
 from lit_cfl.config import catalogue
 from lit_cfl.config.variants import build
 from lit_cfl.tracking.offline import entries
-from lit_cfl.tune.files import Files
+from lit_cfl.tune.check import prepare
 from lit_cfl.tune.options import parse_study
-from lit_cfl.tune.prepared import prepare
 from lit_cfl.tune.searchers import searcher
-from lit_cfl.tune.sharing import share
+from lit_cfl.tune.study_result import StudyFiles
 from lit_cfl.tune.trial import run_trial
+from lit_cfl.tune.trial_job import share
 from lit_cfl.tune.trials import Trials
 
 METRIC = "val/weighted_accuracy"
@@ -104,7 +104,7 @@ def test_a_ready_study_runs_with_two_tiny_trials(name: str, tmp_path: Path, monk
         told.clear()
         run_trial(record.values, prepared.job)
         trials.ended(record.number, told)
-    outcome = Files(prepared, trials, tmp_path).write()
+    outcome = StudyFiles(prepared, trials, tmp_path).write()
     trained = [row for row in outcome.rows if not row["repeats"]]
     assert [row["status"] for row in trained] in (["finished"] * 2, ["finished"] * 3)  # a grid, and the default
     assert trained[0]["origin"] == "default"

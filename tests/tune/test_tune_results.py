@@ -10,20 +10,20 @@ import yaml
 from studies import ALGORITHMS, base
 from tune_trials import new_trials
 
-from lit_cfl.tune import reporting
-from lit_cfl.tune.job import Job
+from lit_cfl.tune import trial
+from lit_cfl.tune.callbacks import outcome
 from lit_cfl.tune.objective import TRAFFIC, Objective
-from lit_cfl.tune.results import trial_rows, write_best, write_front, write_trials
 from lit_cfl.tune.space_file import parse_space
-from lit_cfl.tune.telling import outcome
+from lit_cfl.tune.study_result import trial_rows, write_best, write_front, write_trials
+from lit_cfl.tune.trial_job import TrialJob
 from lit_cfl.tune.trials import Setting
 
 METRIC = "val/weighted_accuracy"
 
 
 @pytest.fixture
-def job(tmp_path: Path) -> Job:
-    return Job("s", base(), parse_space({"algorithm": ALGORITHMS}), [4, 2], Objective(), tmp_path / "trials")
+def job(tmp_path: Path) -> TrialJob:
+    return TrialJob("s", base(), parse_space({"algorithm": ALGORITHMS}), [4, 2], Objective(), tmp_path / "trials")
 
 
 def told(rounds: int, **more: Any) -> dict[str, Any]:
@@ -32,12 +32,12 @@ def told(rounds: int, **more: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("watched", "expected"), [(True, [1, 2, 3, 4, 5]), (False, [1, 3, 4])])
 def test_rounds_that_no_scheduler_judges_by_are_told_once_a_second(
-    watched: bool, expected: list[int], job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    watched: bool, expected: list[int], job: TrialJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     clock, sent = [0.0], []
-    monkeypatch.setattr(reporting, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(reporting.ray_tune, "report", lambda metrics: sent.append(metrics["rounds"]))
-    report = reporting.Report(replace(job, watched=watched), tmp_path, _rounds=9)
+    monkeypatch.setattr(trial, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(trial.ray_tune, "report", lambda metrics: sent.append(metrics["rounds"]))
+    report = trial.TrialReport(replace(job, watched=watched), tmp_path, _rounds=9)
     for number, clock[0] in enumerate([5.0, 5.9, 6.0, 7.5, 8.0], 1):
         report.row({"round": number, METRIC: 0.5, "time/elapsed_seconds": 1.0})
     assert sent == expected
@@ -45,7 +45,7 @@ def test_rounds_that_no_scheduler_judges_by_are_told_once_a_second(
     assert sent[-1] == 5  # the last round counts, told or not
 
 
-def test_each_trial_has_a_row_by_number(job: Job, tmp_path: Path):
+def test_each_trial_has_a_row_by_number(job: TrialJob, tmp_path: Path):
     ifca, group = {"algorithm": "IFCA", "IFCA.num_clusters": 2}, {"algorithm": "FedGroup", "FedGroup.eta_g": 0.1}
     settings = [group, ifca, {**ifca, "IFCA.num_clusters": 3}, {**group, "FedGroup.eta_g": 0.2}]
     trials = new_trials(job.folder, settings, first=[Setting("default", {"algorithm": "IFCA"}, inside=False)])
@@ -88,7 +88,7 @@ def test_each_trial_has_a_row_by_number(job: Job, tmp_path: Path):
     assert [row[METRIC] for row in written] == ["", "", "0.5", "", "0.5"]
 
 
-def test_the_row_of_a_repeated_setting_names_the_trial_and_has_its_result(job: Job):
+def test_the_row_of_a_repeated_setting_names_the_trial_and_has_its_result(job: TrialJob):
     trials = new_trials(job.folder, [{"algorithm": "IFCA", "IFCA.num_clusters": 2}] * 2)
     trials.next()
     trials.next()
@@ -99,7 +99,7 @@ def test_the_row_of_a_repeated_setting_names_the_trial_and_has_its_result(job: J
     assert (rows[2]["status"], rows[2][METRIC], rows[2]["rounds"]) == ("finished", 0.5, 4)
 
 
-def test_two_objectives_mark_the_front_and_write_an_experiment_for_each_of_it(job: Job, tmp_path: Path):
+def test_two_objectives_mark_the_front_and_write_an_experiment_for_each_of_it(job: TrialJob, tmp_path: Path):
     job = replace(job, objective=Objective(second=TRAFFIC))
     for name in ("0001", "0002"):
         (job.folder / name).mkdir(parents=True)
@@ -119,15 +119,31 @@ def test_two_objectives_mark_the_front_and_write_an_experiment_for_each_of_it(jo
     assert yaml.safe_load(text) == base(seeds=[4])
 
 
-def test_best_yaml_has_the_plan_that_the_seeds_ran_under(job: Job, tmp_path: Path):
+def test_best_yaml_has_the_plan_that_the_seeds_ran_under(job: TrialJob, tmp_path: Path):
     trial = tmp_path / "trials" / "a1"
     (trial / "seed-4").mkdir(parents=True)
     (trial / "config.yaml").write_text(yaml.safe_dump(base(seeds=[4, 2], plan={"threads": 1, "lanes": None})))
     (trial / "seed-4" / "config.yaml").write_text(yaml.safe_dump(base(plan={"threads": 1, "lanes": 3})))
-    content = write_best(tmp_path / "best.yaml", trial, job, {METRIC: 0.87654})
+    write_best(tmp_path / "best.yaml", trial, job, {METRIC: 0.87654})
     text = (tmp_path / "best.yaml").read_text()
     assert text.splitlines()[0] == f"# The best trial of s, a1; expect its {METRIC} again: 0.8765"
-    assert yaml.safe_load(text) == content == base(seeds=[4, 2], plan={"threads": 1, "lanes": 3})
+    assert yaml.safe_load(text) == base(seeds=[4, 2], plan={"threads": 1, "lanes": 3})
+
+
+def test_best_yaml_of_a_trial_whose_values_changed_promises_no_figure(job: TrialJob, tmp_path: Path):
+    trial = tmp_path / "trials" / "0003"
+    trial.mkdir(parents=True)
+    (trial / "config.yaml").write_text(yaml.safe_dump(base()))
+    (trial / "stages.json").write_text('[[1, {"x": 1}]]')
+    write_best(tmp_path / "best.yaml", trial, job, {METRIC: 0.87654})
+    assert "expect its val/weighted_accuracy again: 0.8765" in (tmp_path / "best.yaml").read_text()
+    (trial / "stages.json").write_text('[[1, {"x": 1}], [3, {"x": 2}]]')
+    write_best(tmp_path / "best.yaml", trial, job, {METRIC: 0.87654})
+    first = (tmp_path / "best.yaml").read_text().splitlines()[0]
+    assert first.startswith("# The best trial of s, 0003; the last values that it had")
+    assert "trials/0003/stages.json" in first
+    assert "expect" not in first
+    assert yaml.safe_load((tmp_path / "best.yaml").read_text()) == base()
 
 
 def test_how_a_trial_ended_is_said_in_a_line():

@@ -9,13 +9,13 @@ from synthetic import synthetic
 
 from lit_cfl.errors import InputError
 from lit_cfl.tune.cluster import connected
-from lit_cfl.tune.reporting import ROUNDS
+from lit_cfl.tune.record import ROUNDS
 from lit_cfl.tune.schedulers import first_halving, is_population_based, pauses, scheduler, within
 from lit_cfl.tune.searchers import searcher
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.study import Resources, Study
-from lit_cfl.tune.trial_source import TrialSource
 from lit_cfl.tune.trials import Setting, Trials
+from lit_cfl.tune.tuner import TrialSource
 
 METRIC = "val/weighted_accuracy"
 ETA = {"algorithm.eta_g": {"uniform": [0.0, 1.0]}}

@@ -8,7 +8,9 @@ import pytest
 from tune_trials import METRIC, Script, new_trials, run_all, told
 
 from lit_cfl.errors import InputError
-from lit_cfl.tune.trials import MOST_REPEATS, Setting
+from lit_cfl.storage.config_file import write_config
+from lit_cfl.storage.lock import locked
+from lit_cfl.tune.trials import MOST_REPEATS, Setting, Trials
 
 FIGURES = {number: 0.1 * number for number in range(10)}
 
@@ -167,6 +169,56 @@ def test_a_finished_trial_whose_files_changed_is_noticed(file: str, damage: str,
     again = new_trials(tmp_path, xs(1), 2)
     with pytest.raises(InputError, match=rf"0000/{file} is gone or is not what the study wrote.*delete .*0000, and"):
         again.load()
+
+
+def unfinished(folder: Path) -> Trials:
+    """Two trials, one that a scheduler stopped and one that a limit ended, each with the files of its run."""
+    trials = new_trials(folder, xs(1), 2)
+    for number in range(2):
+        trials.next()
+        write_config(folder / f"{number:04d}", {"rounds": 4}, "0123abcd")
+        (folder / f"{number:04d}" / "metrics.csv").write_text("round,val/weighted_accuracy\n1,0.5\n")
+        trials.told(number, told(0.5, rounds=1, finished=False))
+    trials.ended(0, told(0.5, rounds=1, finished=False))
+    trials.close()
+    return trials
+
+
+@pytest.mark.parametrize("number", [0, 1], ids=["stopped", "interrupted"])
+@pytest.mark.parametrize("file", ["config.yaml", "metrics.csv"])
+def test_a_trial_that_did_not_finish_and_whose_files_changed_is_noticed(file: str, number: int, tmp_path: Path):
+    unfinished(tmp_path).seal()
+    new_trials(tmp_path, xs(1), 2).load()
+    path = tmp_path / f"{number:04d}" / file
+    path.write_text(path.read_text().replace("4", "7").replace("0.5", "0.9"))
+    with pytest.raises(InputError, match=rf"{path.parent.name}/{file} is gone or is not what the study wrote"):
+        new_trials(tmp_path, xs(1), 2).load()
+
+
+def test_the_configuration_of_a_trial_is_checked_also_after_a_kill(tmp_path: Path):
+    unfinished(tmp_path)  # and nobody came to seal it
+    new_trials(tmp_path, xs(1), 2).load()
+    path = tmp_path / "0001" / "config.yaml"
+    path.write_text(path.read_text().replace("4", "7", 1))
+    with pytest.raises(InputError, match=r"0001/config.yaml was changed or damaged"):
+        new_trials(tmp_path, xs(1), 2).load()
+
+
+def test_a_trial_that_goes_on_may_change_its_files(tmp_path: Path):
+    unfinished(tmp_path).seal()
+    again = new_trials(tmp_path, xs(1), 2)
+    again.load()
+    assert again.next() is not None
+    (tmp_path / "0001" / "metrics.csv").write_text("round,val/weighted_accuracy\n1,0.5\n2,0.6\n")
+    new_trials(tmp_path, xs(1), 2).load()
+
+
+def test_a_trial_whose_process_still_writes_gets_no_digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("lit_cfl.tune.trials._GRACE_SECONDS", 0.0)
+    trials = unfinished(tmp_path)
+    with locked(tmp_path / "0000"):
+        trials.seal()
+    assert [bool(record.digests) for record in trials.records.values()] == [False, True]
 
 
 def test_a_record_of_another_study_is_refused(tmp_path: Path):

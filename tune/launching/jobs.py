@@ -25,7 +25,7 @@ _TALKATIVE = ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.
 
 
 @dataclass(frozen=True)
-class Needs:
+class JobResources:
     """What a job itself holds on the cluster, apart from its trials and workers.
 
     Args:
@@ -63,7 +63,7 @@ class Jobs:
         with _explained(self.address), _not_overridden():
             self._client = JobSubmissionClient(self.address)
 
-    def submit(self, job: str, parcel: Path, needs: Needs, metadata: dict[str, str]) -> None:
+    def submit(self, job: str, parcel: Path, needs: JobResources, metadata: dict[str, str]) -> None:
         """Sends a job's folder and starts it."""
         with _explained(self.address):
             self._client.submit_job(

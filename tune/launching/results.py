@@ -1,7 +1,9 @@
-"""Brings back what a job left: through the Jobs API itself, so that no port but the dashboard's need be open."""
+"""Brings back what a job left: through storage, or through the Jobs API, which needs no other port."""
 
+import os
 import re
 import shlex
+import shutil
 import tarfile
 from base64 import b64decode
 from binascii import Error
@@ -10,9 +12,60 @@ from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
+
+import fsspec  # type: ignore[import-untyped]  # it carries no types
 
 from lit_cfl.errors import InputError
-from lit_cfl.tune.launching.storage import LEFT_OUT
+
+LEFT_OUT = ("ray", ".lock")  # Ray's records hold pickles, which must not travel; a lock holds nothing
+
+
+def require_storage(url: str) -> str:
+    """The storage path without a slash at its end. Raises InputError where nothing would be left there."""
+    protocol = url.partition("://")[0] if "://" in url else "file"
+    if protocol == "memory":
+        raise InputError(f"--storage_path {url}: memory ends with the job; give a shared folder or a bucket")
+    if protocol == "file" and not Path(url.removeprefix("file://")).is_absolute():
+        raise InputError(f"--storage_path {url}: give an absolute path, which every node sees, or a URL (s3://...)")
+    try:
+        fsspec.get_filesystem_class(protocol)
+    except (ValueError, ImportError) as error:
+        raise InputError(
+            f"--storage_path {url}: {error}; install that package here and on the cluster, or name another place"
+        ) from error
+    return url.rstrip("/")
+
+
+def store(folder: Path, url: str) -> None:
+    """Copies a run or study directory to storage."""
+    system, target = fsspec.core.url_to_fs(url)
+    for path in sorted(folder.rglob("*")):
+        place = path.relative_to(folder)
+        if path.is_file() and place.parts[0] not in LEFT_OUT:
+            system.makedirs(os.path.dirname(f"{target}/{place.as_posix()}"), exist_ok=True)
+            system.put_file(str(path), f"{target}/{place.as_posix()}")
+
+
+def collect(url: str, folder: Path) -> None:
+    """Copies what a job stored into a folder that is there.
+
+    Raises:
+        InputError: nothing is there, or it cannot be read from here.
+    """
+    try:
+        system, source = fsspec.core.url_to_fs(url)
+        found: list[Any] = system.find(source)
+        for name in found:
+            target = folder / os.path.relpath(name, source)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with system.open(name, "rb") as reader, target.open("wb") as writer:
+                shutil.copyfileobj(reader, writer)
+    except Exception as error:  # every kind of storage has its own
+        raise InputError(f"{url} cannot be read from here: {type(error).__name__}: {error}") from error
+    if not found:
+        raise InputError(f"nothing is stored at {url}: the job left nothing, or its nodes see another place there")
+
 
 _BEGIN, _END = "lit-cfl archive begins", "lit-cfl archive ends"
 _OF_RAY = re.compile("Running entrypoint for job .*\n")  # written by another process, so anywhere in the log
@@ -46,7 +99,7 @@ def unpack(log: str, folder: Path) -> None:
 
 
 @contextmanager
-def becoming(folder: Path) -> Iterator[Path]:
+def renamed_when_complete(folder: Path) -> Iterator[Path]:
     """A folder to fill, that takes its name when the block ends well: half a result is none.
 
     Raises:

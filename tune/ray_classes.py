@@ -1,12 +1,15 @@
-"""Ray Tune's own classes by the names that a study gives them."""
+"""Ray Tune's own classes and domains, made of what a study's file says."""
 
 import inspect
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from ray import tune as ray_tune
+
 from lit_cfl.config.messages import nearest
 from lit_cfl.errors import InputError
+from lit_cfl.tune.spaces import Distribution, Integers, OneOf, Space, as_plain
 
 Written = str | dict[str, Any] | None  # in a study: a class, or its class_path and init_args
 
@@ -56,3 +59,23 @@ def built(kind: Callable[..., Any], given: Mapping[str, Any], what: str) -> Any:
         return kind(**given)
     except Exception as error:  # Ray's and others' have many
         raise InputError(f"{what} {kind.__name__}: {error}") from error
+
+
+def domains(space: Space) -> dict[str, Any]:
+    """Ray's domain of each parameter; with several algorithms those of all, of which a trial reads its own."""
+    chosen = {"algorithm": ray_tune.choice(list(space.algorithms))} if space.algorithms else {}
+    return chosen | {p.key: domain(p.distribution) for p in space.parameters}
+
+
+def domain(distribution: Distribution) -> Any:
+    """Ray's domain. Values of a choice that are no plain numbers or texts travel as YAML."""
+    if isinstance(distribution, OneOf):
+        plain = [as_plain(value) for value in distribution.values]
+        return ray_tune.grid_search(plain) if distribution.grid else ray_tune.choice(plain)
+    if isinstance(distribution, Integers):
+        drawn = ray_tune.lograndint if distribution.log else ray_tune.randint
+        return drawn(distribution.low, distribution.high)
+    low, high = distribution.low, distribution.high
+    if distribution.step:
+        return ray_tune.quniform(low, high, distribution.step)
+    return ray_tune.loguniform(low, high) if distribution.log else ray_tune.uniform(low, high)

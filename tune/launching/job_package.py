@@ -12,15 +12,14 @@ from tempfile import TemporaryDirectory
 import yaml
 
 from lit_cfl.errors import InputError
-from lit_cfl.tune.launching.files import OURS, Files
-from lit_cfl.tune.launching.order import Order
+from lit_cfl.tune.launching.launch_request import OURS, LaunchRequest, SentFiles
 
 CONFIG, JOB = "launched.yaml", "launched.json"
 _LIMIT_MIB = 100  # Ray's dashboard takes no larger request
 
 
 @contextmanager
-def packed(order: Order, folder: str, storage: str | None) -> Iterator[Path]:
+def packed(order: LaunchRequest, folder: str, storage: str | None) -> Iterator[Path]:
     """The job's folder, for as long as the block lasts.
 
     Args:
@@ -49,8 +48,8 @@ def packed(order: Order, folder: str, storage: str | None) -> Iterator[Path]:
         yield parcel
 
 
-def _packages() -> Files:
-    found: Files = {}
+def _packages() -> SentFiles:
+    found: SentFiles = {}
     for name in OURS:  # a search of lit_cfl/ alone does not follow the links of an editable install
         folder = Path(str(import_module(name).__file__)).parent
         place = Path(*name.split("."))
@@ -58,7 +57,7 @@ def _packages() -> Files:
     return found
 
 
-def _require_small(files: Files) -> None:
+def _require_small(files: SentFiles) -> None:
     sizes = {place: file.stat().st_size for place, file in files.items()}
     mib = sum(sizes.values()) / 2**20
     if mib > _LIMIT_MIB:

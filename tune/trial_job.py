@@ -1,20 +1,67 @@
-"""What all trials of a study share."""
+"""What all trials of a study share: the base, the space, and the data, which each node holds once."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import ray
+import torch
+from ray import ObjectRef
+from ray.util import deregister_serializer, register_serializer
+from torch import Tensor
+
 from lit_cfl.config.variants import build
 from lit_cfl.engines.plan import PlanOptions
 from lit_cfl.experiment import Experiment
 from lit_cfl.tune.objective import Objective
-from lit_cfl.tune.sharing import SharedData
 from lit_cfl.tune.spaces import Space
 
 
 @dataclass(frozen=True)
-class Job:
+class SharedData:
+    """The base's data module with what it has loaded.
+
+    Args:
+        config: how the base describes its data.
+        module: where the object store has them.
+    """
+
+    config: Any
+    module: ObjectRef[Any]
+
+    def give_to(self, experiment: Experiment) -> None:
+        """Lets the experiment's module have loaded these data, without a copy; not where it describes others."""
+        if experiment.described()["data"] == self.config:
+            vars(experiment.data).update(vars(ray.get(self.module)))  # its task asks this very module for examples, too
+
+
+def share(experiment: Experiment) -> SharedData | None:
+    """Puts the data of an experiment into the object store.
+
+    Returns:
+        None where a user's own data module holds what cannot travel: each trial then loads its own.
+    """
+    register_serializer(Tensor, serializer=Tensor.numpy, deserializer=_tensor)
+    try:
+        return SharedData(experiment.described()["data"], ray.put(experiment.data))
+    except Exception as error:  # Ray's, pickle's, the module's own
+        warnings.warn(f"the data cannot be shared, so each trial loads them itself: {error}", stacklevel=2)
+        return None
+    finally:
+        deregister_serializer(Tensor)
+
+
+def _tensor(array: np.ndarray) -> Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the array is read-only; nobody writes into examples
+        return torch.from_numpy(array)
+
+
+@dataclass(frozen=True)
+class TrialJob:
     """What all trials of a study share.
 
     Args:

@@ -1,0 +1,171 @@
+"""What Ray Tune calls while a study runs: to stop it, and to report how each trial ended."""
+
+import shutil
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from ray.tune import Callback, Stopper
+from ray.tune.experiment import Trial
+
+from lit_cfl.errors import SaveError
+from lit_cfl.runs.signals import interruptible
+from lit_cfl.tune.objective import Objective
+from lit_cfl.tune.record import ERROR, FINISHED, ROUNDS
+from lit_cfl.tune.spaces import Space, in_words
+
+_checks: list[Callable[[], None]] = []  # of the studies that this process runs, the innermost last
+_LEAST_MIB = 20
+
+
+class _FullDisk(BaseException):
+    """No Exception: Ray would take it for a trial's."""
+
+
+@contextmanager
+def stoppable(path: Path) -> Iterator[None]:
+    """Within the block signals, and a disk that runs full, wait for `stop_if_asked`.
+
+    Args:
+        path: of the study.
+
+    Raises:
+        Interrupted: a signal came.
+        SaveError: the disk is full.
+    """
+
+    def require_room() -> None:
+        if shutil.disk_usage(path).free < _LEAST_MIB * 2**20:
+            raise _FullDisk
+
+    before = len(_checks)
+    try:
+        with interruptible() if _may_handle_signals() else nullcontext(lambda: None) as check:
+            _checks.extend([check, require_room])
+            yield
+    except _FullDisk:
+        text = f"the disk of {path} is full; make room, then go on with: lit-cfl tune --resume {path}"
+        raise SaveError(text) from None
+    finally:
+        del _checks[before:]
+
+
+def _may_handle_signals() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def stop_if_asked() -> None:
+    """Ends the study once a signal has arrived or its disk is full."""
+    for check in _checks:
+        check()
+
+
+class StopWhenAsked(Callback):
+    """Asks at every step of Ray Tune. Holds nothing: Ray keeps it in its records."""
+
+    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        stop_if_asked()
+
+
+_listeners: list[Callable[[str], None]] = []  # of the studies that this process runs, the innermost last
+
+
+@contextmanager
+def messages_to(say: Callable[[str], None]) -> Iterator[None]:
+    """Within the block a line is said of each trial that ends."""
+    _listeners.append(say)
+    try:
+        yield
+    finally:
+        _listeners.pop()
+
+
+class TrialMessages(Callback):
+    """Says a line of each trial that ends. Ray keeps it in its records, so it does not hold whom it tells.
+
+    Args:
+        space: of the trials.
+        metric: that they are judged by.
+        total: how many there will be.
+    """
+
+    def __init__(self, space: Space, metric: str, total: int) -> None:
+        self._space, self._metric, self._total = space, metric, total
+
+    def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        if trial.last_result.get(ROUNDS) is not None:  # else the study ended before it was begun
+            self._tell(trials, trial, failed=False)
+
+    def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        rounds = _rounds(trial.last_result)
+        _say(f"{trial.trial_id}: its worker died after {rounds} rounds; it goes on from its last save")
+
+    def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
+        self._tell(trials, trial, failed=True)
+
+    def _tell(self, trials: list[Trial], trial: Trial, failed: bool) -> None:
+        over = sum(one.status in (Trial.TERMINATED, Trial.ERROR) or one is trial for one in trials)
+        values = in_words(self._space.values_of(trial.config))
+        how = outcome(trial.last_result, self._metric, failed)
+        _say(f"{over}/{self._total} {trial.trial_id} {how} ({values})")
+
+
+def _say(line: str) -> None:
+    for say in _listeners[-1:]:
+        say(line)
+
+
+def _rounds(told: Mapping[str, Any]) -> int:
+    return int(told.get(ROUNDS, 0))
+
+
+def outcome(told: Mapping[str, Any], metric: str, failed: bool) -> str:
+    """How a trial ended.
+
+    Args:
+        told: what Ray Tune was told of it last.
+        metric: that it is judged by.
+        failed: whether its worker died once too often.
+    """
+    rounds = _rounds(told)
+    if failed or told.get(ERROR):
+        why = str(told.get(ERROR) or "its worker died").splitlines()[0]
+        return f"failed after {rounds} rounds: {why}"
+    return f"{'finished' if told.get(FINISHED) else f'stopped after {rounds} rounds'}: {metric} {told[metric]:.4f}"
+
+
+class AfterStep(Callback):
+    """Calls a function after each step of Ray's."""
+
+    def __init__(self, call: Callable[[], None]) -> None:
+        self._call = call
+
+    def __reduce__(self) -> tuple[type[Callback], tuple[()]]:
+        return Callback, ()  # in Ray's records, which nobody reads
+
+    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
+        self._call()
+
+
+class TargetReached(Stopper):
+    """Ends a study once a trial that ran to its end is good enough.
+
+    Args:
+        objective: of the study.
+        target: None = never.
+        known: figures of trials that finished before the study was resumed.
+    """
+
+    def __init__(self, objective: Objective, target: float | None, known: list[float]) -> None:
+        self._objective, self._target = objective, target
+        self._reached = target is not None and any(objective.reached(value, target) for value in known)
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        if self._target is not None and result.get(FINISHED):
+            self._reached |= self._objective.reached(result[self._objective.metric], self._target)
+        return False
+
+    def stop_all(self) -> bool:
+        return self._reached

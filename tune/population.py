@@ -1,0 +1,99 @@
+"""Population based training: a trial goes on from another's run with other values, which `stages.json` records."""
+
+import json
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import yaml
+
+from lit_cfl.storage.atomic_writes import write_atomically
+from lit_cfl.storage.checkpoint import Checkpoint
+from lit_cfl.storage.config_file import recorded_run_id, write_config
+from lit_cfl.storage.digests import SUMS
+from lit_cfl.tune.record import RECORD, TOO_LONG
+
+Stages = list[tuple[int, dict[str, Any]]]  # the first round, from 1, and the values that hold from it on
+_STAGES = "stages.json"
+# of a directory, what a run does not go on from:
+_LEFT_OUT = (RECORD, TOO_LONG, ".lock", "summary.json", SUMS, "error.txt", "wandb", "pictures", ".*.tmp")
+_OF_ITS_OWN = ("wandb", "pictures")  # what a trial keeps that goes on from itself
+
+
+def recorded_stages(path: Path) -> Stages:
+    """Reads the stages of a trial; none where there is no such file, or half of one."""
+    try:
+        return [(first, values) for first, values in json.loads((path / _STAGES).read_text())]
+    except (OSError, ValueError, TypeError):
+        return []
+
+
+def save_copy(path: Path, target: Path) -> None:
+    """Copies what a run can be gone on from: nothing that another thread may be writing."""
+    shutil.copytree(path, target, ignore=shutil.ignore_patterns(*_LEFT_OUT), dirs_exist_ok=True)
+
+
+def take_over(source: Path, path: Path) -> None:
+    """Replaces a trial's run by a copy; by another trial's under an identity of its own.
+
+    Args:
+        source: what `save_copy` made.
+        path: of the trial: what it held goes.
+    """
+    own = (path / "config.yaml").exists() and recorded_run_id(path) == recorded_run_id(source)
+    clear(path, _OF_ITS_OWN if own else ())
+    save_copy(source, path)
+    if not own:
+        _rewrite(path, {}, secrets.token_hex(4))
+
+
+def clear(path: Path, kept: Sequence[str] = ()) -> None:
+    """Empties a directory but for what is kept, and for what the study notes of the trial."""
+    for entry in path.iterdir() if path.exists() else ():
+        if entry.name in (*kept, RECORD, TOO_LONG):
+            continue
+        if entry.is_dir():
+            shutil.rmtree(entry)
+        else:
+            entry.unlink()
+
+
+def set_values(path: Path, values: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """Gives a trial these values from its next round on, and records it.
+
+    Args:
+        path: of the trial; what it holds goes on under the new values.
+        config: of the experiment with them.
+    """
+    stages = recorded_stages(path)
+    if not stages or stages[-1][1] != values:
+        saved = Checkpoint(path).load()
+        following = 1 if saved is None else int(saved["round"]) + 1
+        stages = [stage for stage in stages if stage[0] < following]
+        stages.append((following, dict(values)))
+    path.mkdir(parents=True, exist_ok=True)
+    write_atomically(path / _STAGES, lambda file: file.write(json.dumps(stages).encode()))
+    _rewrite(path, {key: config[key] for key in ("name", "tracking", "algorithm")})
+
+
+def _rewrite(path: Path, changed: Mapping[str, Any], new_id: str | None = None) -> None:
+    """Changes a run that is about to be gone on with.
+
+    Args:
+        path: of its directory; where there is no run nothing is done.
+        changed: options of its configuration.
+        new_id: that trackers know it by; None = as before.
+    """
+    if not (path / "config.yaml").exists():
+        return
+    run_id = new_id or recorded_run_id(path)
+    write_config(path, yaml.safe_load((path / "config.yaml").read_text()) | changed, run_id)
+    checkpoint = Checkpoint(path)
+    saved = checkpoint.load()
+    if saved is not None:
+        content = {key: value for key, value in saved.items() if key not in ("format", "rows", "state")}
+        content["config"] = json.dumps(json.loads(saved["config"]) | changed)
+        content |= {"run_id": run_id, "environment": saved["environment"] | {"run_id": run_id}}
+        checkpoint.save(content, cast(Mapping[str, Any], saved["state"]))

@@ -1,0 +1,187 @@
+"""The result of a study, and its files: `trials.csv`, a row a trial, `best.yaml`, `front/`, the pictures."""
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import StringIO
+from math import inf
+from pathlib import Path
+from time import monotonic
+from typing import Any
+
+import yaml
+
+from lit_cfl.metric_names import Row
+from lit_cfl.storage.atomic_writes import write_atomically
+from lit_cfl.storage.csv_log import blank_nan
+from lit_cfl.tune.check import TRIALS, PreparedStudy
+from lit_cfl.tune.importance import importance
+from lit_cfl.tune.objective import TRAFFIC, Objective
+from lit_cfl.tune.pictures import draw, pareto_front
+from lit_cfl.tune.population import recorded_stages
+from lit_cfl.tune.record import (
+    ERROR,
+    FAILED_STATUS,
+    FINISHED_STATUS,
+    ROUNDS,
+    RUNNING,
+    SECONDS,
+    STOPPED_STATUS,
+    TrialRecord,
+)
+from lit_cfl.tune.repeats import Repeated
+from lit_cfl.tune.trial_job import TrialJob
+from lit_cfl.tune.trials import Trials
+
+
+def trial_rows(trials: Trials, job: TrialJob) -> list[Row]:
+    """A row a trial, by number."""
+    return [_row(trials, record, job) for _, record in sorted(trials.records.items())]
+
+
+def _row(trials: Trials, record: TrialRecord, job: TrialJob) -> Row:
+    result = trials.result_of(record)
+    told, metric = trials.last_told(result), job.objective.metric
+    status = STOPPED_STATUS if result.status == RUNNING else result.status
+    row: Row = {"trial_id": record.trial_id, "status": status, "rounds": int(told.get(ROUNDS, 0))}
+    row |= {"origin": record.origin, "repeats": "" if record.repeats is None else result.trial_id}
+    row |= {"seeds": len(job.seeds), "seconds": told.get(SECONDS), TRAFFIC: told.get(TRAFFIC)}
+    row |= record.values
+    row |= {f"seed {seed}": told.get(f"seed {seed}") for seed in job.seeds}
+    return row | {metric: None if status == FAILED_STATUS else told.get(metric), ERROR: told.get(ERROR)}
+
+
+def columns(job: TrialJob) -> list[str]:
+    """Of `trials.csv`."""
+    several = ["algorithm"] if job.space.algorithms else []
+    parameters = [p.key for p in job.space.parameters]
+    seeds = [f"seed {seed}" for seed in job.seeds]
+    first = ["trial_id", "status", "origin", "repeats", "rounds", "seeds", "seconds", TRAFFIC]
+    front = ["front"] if job.objective.second else []
+    return [*first, *several, *parameters, *seeds, job.objective.metric, *front, ERROR]
+
+
+def write_trials(path: Path, rows: Sequence[Row], job: TrialJob, front: Sequence[str] = ()) -> None:
+    """Writes `trials.csv`; `front`: names of the trials that none beats in both objectives."""
+    text = StringIO(newline="")
+    writer = csv.DictWriter(text, columns(job), lineterminator="\n", restval="", extrasaction="ignore")
+    writer.writeheader()
+    for row in rows:
+        marked = row | {"front": "yes" if row["trial_id"] in front else ""}
+        writer.writerow({key: blank_nan(value) for key, value in marked.items()})
+    write_atomically(path, lambda file: file.write(text.getvalue().encode()))
+
+
+def write_best(path: Path, trial: Path, job: TrialJob, row: Row) -> None:
+    """Writes `best.yaml`."""
+    metric = job.objective.metric
+    note = f"expect its {metric} again: {row[metric]:.4f}"
+    if len(recorded_stages(trial)) > 1:
+        note = (
+            "the last values that it had: they changed in the middle, so a run with them from the start gives another "
+            f"result; {trial.parent.name}/{trial.name}/stages.json has all of them, and that directory its models"
+        )
+    _write_config(path, trial, f"The best trial of {job.study}, {trial.name}; {note}")
+
+
+def write_front(folder: Path, trials: Path, job: TrialJob, rows: Sequence[Row]) -> None:
+    """Writes an experiment for each trial that none beats in both objectives, and removes those of others."""
+    folder.mkdir(exist_ok=True)
+    metric = job.objective.metric
+    for row in rows:
+        name = row["trial_id"]
+        note = f"expect its {metric} {row[metric]:.4f} at {row[TRAFFIC]:.3f} {TRAFFIC} again"
+        _write_config(folder / f"{name}.yaml", trials / name, f"On the Pareto front of {job.study}, {name}; {note}")
+    for file in folder.glob("*.yaml"):
+        if file.stem not in [row["trial_id"] for row in rows]:
+            file.unlink()
+
+
+def _write_config(path: Path, trial: Path, comment: str) -> None:
+    """Writes a trial's configuration with the plan that it ran under, below a comment."""
+    content: dict[str, Any] = yaml.safe_load((trial / "config.yaml").read_text())
+    seeds = content["seeds"]
+    if len(seeds) > 1:
+        content["plan"] = yaml.safe_load((trial / f"seed-{seeds[0]}" / "config.yaml").read_text())["plan"]
+    text = f"# {comment}\n" + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
+    write_atomically(path, lambda file: file.write(text.encode()))
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """What a study leaves.
+
+    Args:
+        path: its directory.
+        rows: of `trials.csv`.
+        best: the best of the trials that ran their full budget, or None.
+        importance: of each parameter, highest first; empty with few trials.
+        repeated: figures of the best and of the default on new seeds, or None.
+        to_upload: how to upload what W&B keeps offline, or None.
+        objective: that the trials were judged by.
+    """
+
+    path: Path
+    rows: list[Row]
+    best: Row | None
+    importance: dict[str, float]
+    repeated: Repeated | None
+    to_upload: str | None = None
+    objective: Objective = Objective()
+
+
+PICTURES, FRONT = "pictures", "front"  # folders of a study directory
+_SHARE = 0.05  # of the time, that drawing may take while trials run
+
+
+@dataclass
+class StudyFiles:
+    """Writes `trials.csv`, `best.yaml`, `front/` and the pictures.
+
+    Args:
+        prepared: the study.
+        trials: its trials so far.
+        path: its directory.
+    """
+
+    prepared: PreparedStudy
+    trials: Trials
+    path: Path
+    _ended: int = 0
+    _drawn: float = -inf  # when the pictures were drawn last
+    _took: float = 0.0  # seconds that this took
+
+    def refresh(self) -> None:
+        """Writes the files where a trial has finished since the last time; pictures only so often."""
+        ended = sum(record.status == FINISHED_STATUS for record in self.trials.records.values())
+        if ended == self._ended:
+            return
+        self._ended = ended
+        self._write(pictures=monotonic() - self._drawn > self._took / _SHARE)
+
+    def write(self) -> StudyResult:
+        """Writes all files."""
+        return self._write(pictures=True)
+
+    def _write(self, pictures: bool) -> StudyResult:
+        job, objective = self.prepared.job, self.prepared.job.objective
+        rows = trial_rows(self.trials, job)
+        trained = [row for row in rows if not row["repeats"]]
+        finished = [row for row in trained if row["status"] == FINISHED_STATUS]
+        front = pareto_front(finished, objective) if objective.second else []
+        write_trials(self.path / "trials.csv", rows, job, [row["trial_id"] for row in front])
+        best = objective.best(finished)
+        if best is not None:
+            write_best(self.path / "best.yaml", self.path / TRIALS / best["trial_id"], job, best)
+        if objective.second:
+            write_front(self.path / FRONT, self.path / TRIALS, job, front)
+        shares = importance(trained, self.prepared.space, objective)
+        if pictures:
+            self._draw(trained, shares)
+        return StudyResult(self.path, rows, best, shares, None, objective=objective)
+
+    def _draw(self, rows: Sequence[Row], shares: dict[str, float]) -> None:
+        begun = monotonic()
+        draw(self.path / PICTURES, rows, self.prepared.space, self.prepared.job.objective, shares)
+        self._drawn = monotonic()
+        self._took = self._drawn - begun
