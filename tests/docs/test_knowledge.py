@@ -27,9 +27,17 @@ def cited_checks(text: str) -> set[int]:
 
 
 def test_points_and_checks_are_numbered_once_and_in_order():
-    assert POINTS.count("C1") == 1
-    assert len(set(POINTS)) == len(POINTS)
+    assert sorted(POINTS, key=lambda point: int(point[1:])) == [f"C{number}" for number in range(1, 41)]
     assert list(map(int, CHECKS)) == list(range(1, len(CHECKS) + 1))
+
+
+def test_every_point_has_paper_code_default_and_effect():
+    options, settled = (ROOT / "docs" / "disputed_points.md").read_text().split("## Points that are settled")
+    for text, columns in ((options, 6), (settled, 4)):
+        for line in re.findall(r"^\| C\d+:.*$", text, flags=re.MULTILINE):
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            assert len(cells) == columns, line
+            assert all(cells), line
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
