@@ -1,6 +1,6 @@
 """The base of all data modules: a pool of examples, divided among clients."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -20,10 +20,10 @@ from lit_cfl.errors import InputError
 from lit_cfl.seeds import derive
 
 
-class FederatedDataModule(LightningDataModule):
+class FederatedDataModule(LightningDataModule, ABC):
     """A LightningDataModule that can say which client has what.
 
-    Subclasses give `load` and `divide`. As an ordinary LightningDataModule it serves the union of all clients, which
+    A subclass defines `load` and `divide`. As an ordinary LightningDataModule it serves the union of all clients, which
     is what a centralised baseline trains on.
 
     Args:

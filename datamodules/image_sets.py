@@ -1,5 +1,6 @@
 """Image sets of the papers: MNIST, Fashion-MNIST, CIFAR-10, EMNIST letters."""
 
+from abc import ABC
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
@@ -16,10 +17,10 @@ from lit_cfl.datamodules.source import Source, find
 from lit_cfl.errors import InputError
 
 
-class ImageSet(PooledDataModule):
+class ImageSet(PooledDataModule, ABC):
     """A set of labelled images from the Hugging Face Hub or a local folder.
 
-    Subclasses say which columns and labels it has. The images stay uint8; what was decoded is kept in the cache
+    A subclass names its columns and labels. The images stay uint8; what was decoded is kept in the cache
     (`lit_cfl.datamodules.cache`).
 
     Args:

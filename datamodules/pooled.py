@@ -1,7 +1,7 @@
 """Data modules over a pool: any partition, under any skew."""
 
 import warnings
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -18,10 +18,10 @@ from lit_cfl.datamodules.skew import Skew, all_views, dealt, skew_name, under_vi
 from lit_cfl.errors import InputError, Notice
 
 
-class PooledDataModule(FederatedDataModule):
+class PooledDataModule(FederatedDataModule, ABC):
     """A pool of examples, divided by a partition, seen under skews.
 
-    Subclasses give `pool`.
+    A subclass loads the `pool`.
 
     Args:
         partition: who has which examples.

@@ -1,7 +1,7 @@
 """The round loop: a generator, so that the command line, a search, a notebook and a test use the same one."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Protocol
 
 from torch import Tensor
@@ -122,19 +122,6 @@ def rounds(
         work = clients.at(index, data)
         state, info = algorithm.round(state, cohort, work, generator(seed, "round", index))
         if index == 0:
-            info = _with_init(info, begun)
+            info = info.plus(begun)
         traffic = traffic.plus(info)
         yield Round(index, state, info, data, traffic, moves)
-
-
-def _with_init(info: Info, begun: Info) -> Info:
-    """The first round's Info, with what `init` cost and found."""
-    return replace(
-        info,
-        down=info.down + begun.down,
-        up=info.up + begun.up,
-        skipped=info.skipped + begun.skipped,
-        scores=begun.scores | info.scores,
-        similarity=info.similarity or begun.similarity,
-        tables={name: [*begun.tables.get(name, []), *rows] for name, rows in (begun.tables | info.tables).items()},
-    )

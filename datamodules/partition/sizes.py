@@ -1,6 +1,6 @@
 """Partitions that look at no label: equal shares, or shares of unequal size."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,8 +15,8 @@ from lit_cfl.errors import InputError
 
 
 @dataclass(frozen=True)
-class Alike(SharedOut):
-    """Clients whose examples are drawn alike, so that all are in one true cluster. Subclasses say who gets how many."""
+class Alike(SharedOut, ABC):
+    """Clients whose examples are drawn alike, so that all are in one true cluster; a subclass draws their numbers."""
 
     by_label: ClassVar[bool] = False
 

@@ -1,4 +1,4 @@
-"""AdaCFL as far as it is known: CFL by the distances of fully connected weights, into as many parts as show.
+"""AdaCFL as far as it is known: CFL by distances of fully connected weights; the largest gap gives the number of parts.
 
 Described in: Yuan et al. LayerCFL: An Efficient Federated Learning with Layer-Wised Clustering. Cybersecurity 6, 2023.
 Neither has an arXiv number that we know of; what is CFL's in it is of arXiv:1910.01991.
@@ -14,60 +14,92 @@ Where this differs from the paper:
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
-from lit_cfl.algorithms.cfl import CFL
-from lit_cfl.algorithms.splits import Comparison, Still, scaled_similarity, with_columns
+from lit_cfl.algorithms.base import Info
+from lit_cfl.algorithms.splits import (
+    ClientComparison,
+    SplitCandidate,
+    SplitState,
+    SplittingAlgorithm,
+    place_by_splits,
+    scaled_similarity,
+    split_round,
+    with_columns,
+)
 from lit_cfl.clustering import agglomerate, cross_distances, distances, merge_distances
-from lit_cfl.errors import InputError
 from lit_cfl.local_work import LocalWork
 
 _ROUNDING = 1e-5  # of distances scaled to 2
 
 
 @dataclass(frozen=True)
-class AdaCFL(CFL):
+class AdaCFL(SplittingAlgorithm):
     """CFL with l2 distances of fully connected weights, cut at the largest gap (our rule: AdaCFL's is not known).
 
-    The arguments of CFL without `gamma_max` and `linkage`, and:
-
     Args:
+        eps1: a cluster is split when the norm of its mean update is below it; above 0.
+        eps2: and when the largest norm of a client's update is above this; 0 or more.
+        warmup_rounds: no split before so many rounds, 0 or more.
+        weights: of the clients in a cluster's mean: their number of `examples`, or `equal`.
+        criterion_weights: the same for the norm of the mean update (C32).
         layers: patterns of the layers to compare; none = all fully connected ones.
     """
 
     layers: list[str] | None = None
     caveat: ClassVar[str] = "AdaCFL: its rule for the number of clusters is not known; this one is ours"
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.gamma_max is not None:
-            raise InputError(f"gamma_max is {self.gamma_max}, but Theorem 1 speaks of cosines, not of l2; give null")
-        if self.linkage != "single":
-            raise InputError(f"linkage is {self.linkage}, but AdaCFL splits by no bipartition; leave it out")
-
     def check(self, work: LocalWork) -> None:
         work.layout.columns(self._layers(work) or ["linear[0]"])  # raises, and says which layers there are
+
+    def round(
+        self, state: SplitState, cohort: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[SplitState, Info]:
+        """A round of CFL with the comparison and the division of AdaCFL."""
+
+        def compare(candidate: SplitCandidate) -> ClientComparison | None:
+            return self._compare(candidate, work)
+
+        state, info, _ = split_round(state, cohort, work, options=self, compare=compare, divide=cut_at_largest_gap)
+        return state, info
+
+    def place(
+        self, state: SplitState, clients: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[SplitState, Info]:
+        """Walks down the tree of splits by the l2 distances of weights from the parts' means."""
+        return place_by_splits(state, clients, work, features=_weights, closeness=_nearness)
 
     def _layers(self, work: LocalWork) -> list[str]:
         return work.layout.layers_of("linear") if self.layers is None else self.layers
 
-    def _compare(self, still: Still, work: LocalWork) -> Comparison | None:
-        if still.v <= self.eps2:
+    def _compare(self, candidate: SplitCandidate, work: LocalWork) -> ClientComparison | None:
+        if candidate.v <= self.eps2:
             return None
-        features, layers = self._features(still.updates, still.start), self._layers(work)
+        features, layers = _weights(candidate.updates, candidate.start), self._layers(work)
         rows = with_columns(features, work.layout.columns(layers))
-        return Comparison(features, layers, scaled_similarity(distances(rows, "l2")))
+        return ClientComparison(features, layers, scaled_similarity(distances(rows, "l2")))
 
-    def _parts(self, similarity: Tensor) -> Tensor | None:
-        """As many clusters as there are below the largest gap between merges; None without a gap."""
-        heights = merge_distances(1 - similarity, linkage="complete")  # 2 at most
-        gaps = heights.diff()
-        if not gaps.max() > _ROUNDING:
-            return None
-        return agglomerate(1 - similarity, linkage="complete", num_clusters=len(gaps) + 1 - int(gaps.argmax()))
 
-    def _features(self, updates: Tensor, start: Tensor) -> Tensor:
-        return updates.add_(start[: updates.shape[1]])  # in place: the rows may fill a disk
+def cut_at_largest_gap(similarity: Tensor) -> Tensor | None:
+    """Divides clients into as many clusters as there are below the largest gap between merges of complete linkage.
 
-    def _closeness(self, features: Tensor, means: Tensor) -> Tensor:
-        return -cross_distances(features, means, "l2")
+    Args:
+        similarity: `[n, n]` in [-1, 1], n of at least 3.
+
+    Returns:
+        Parts int64 `[n]`, numbered from 0 by lowest member; None without a gap.
+    """
+    heights = merge_distances(1 - similarity, linkage="complete")  # 2 at most
+    gaps = heights.diff()
+    if not gaps.max() > _ROUNDING:
+        return None
+    return agglomerate(1 - similarity, linkage="complete", num_clusters=len(gaps) + 1 - int(gaps.argmax()))
+
+
+def _weights(updates: Tensor, start: Tensor) -> Tensor:
+    return updates.add_(start[: updates.shape[1]])  # in place: the rows may fill a disk
+
+
+def _nearness(weights: Tensor, means: Tensor) -> Tensor:
+    return -cross_distances(weights, means, "l2")

@@ -5,7 +5,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -55,6 +55,24 @@ class Info:
     closeness: Tensor | None = None
     clusters: dict[str, Tensor] = field(default_factory=dict)
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+
+    def plus(self, earlier: "Info") -> "Info":
+        """Adds what an earlier step of the same round, such as a cold start, cost and found.
+
+        Traffic and skipped clients are added up: a client that both steps skipped is counted twice, so a caller whose
+        steps ask the same clients counts them itself. Rows of tables follow the earlier ones. Of a score or a
+        similarity that both have, this one counts. `loss`, `closeness` and `clusters` are those of this step.
+        """
+        tables = earlier.tables | self.tables
+        return replace(
+            self,
+            down=self.down + earlier.down,
+            up=self.up + earlier.up,
+            skipped=self.skipped + earlier.skipped,
+            scores=earlier.scores | self.scores,
+            similarity=self.similarity or earlier.similarity,
+            tables={name: [*earlier.tables.get(name, []), *self.tables.get(name, [])] for name in tables},
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,24 +35,26 @@ class FedAvg(Algorithm):
     weights: Weights = "examples"
     state_type = FedAvgState
 
-    @property
-    def prox(self) -> float:
-        """Pull of the local model towards the one it started from."""
-        return 0.0
-
-    def budget(self, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> Budget | None:
-        """How long each client of the cohort trains; None = the run's budget."""
-        return None
-
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[FedAvgState, Info]:
         return FedAvgState(work.initial(0)[None]), Info()
 
     def round(
         self, state: FedAvgState, cohort: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[FedAvgState, Info]:
+        return self.average(state, cohort, work)
+
+    def average(
+        self, state: FedAvgState, cohort: Tensor, work: LocalWork, prox: float = 0.0, budget: Budget | None = None
+    ) -> tuple[FedAvgState, Info]:
+        """Trains the clients of a round from the one model and averages what they trained.
+
+        Args:
+            cohort: ids int64 `[n]`.
+            prox: pull of a local model towards the one it started from, 0 or more.
+            budget: how long each client trains; None = the run's.
+        """
         everyone = torch.zeros(len(cohort), dtype=torch.int64)
-        budget = self.budget(cohort, work, rng)
-        fitted = work.fit(state.models, cohort, prox=self.prox, centers=state.models, budget=budget)  # ClientUpdate
+        fitted = work.fit(state.models, cohort, prox=prox, centers=state.models, budget=budget)  # ClientUpdate
         weights = client_weights(work.num_examples[cohort], self.weights)
         models = mean_by_cluster(fitted, everyone, weights, into=state.models)  # Alg. 1, last line of the round
         scores = {"train/discrepancy": discrepancy(fitted, models, everyone)}

@@ -118,8 +118,7 @@ class FedGroup(Algorithm):
         if self.cold_start_at == "start":
             cold = work.population[state.index[work.population] < 0]
             state, placed = self.place(state, cold, work, rng)
-            down, up = info.down + placed.down, info.up + placed.up
-            info = replace(info, down=down, up=up, skipped=info.skipped + placed.skipped)
+            info = info.plus(placed)
         return state, info
 
     def _group_cold_start(self, work: LocalWork, rng: torch.Generator) -> tuple[FedGroupState, Info]:
@@ -180,8 +179,8 @@ class FedGroup(Algorithm):
         used = state.index[state.index >= 0].unique()
         models = models.index_copy(0, used, mix_clusters(models[used], self.eta_g, self.mix))  # line 10
         scores = {"train/discrepancy": discrepancy(fitted, models, labels), "clusters/inertia": state.inertia}
-        up = int(fitted.trained.sum()) + placed.up + (len(used) if self.eta_g else 0)
-        info = Info(fitted.loss, len(cohort) + placed.down, up, fitted.skipped + placed.skipped, scores)
+        up = int(fitted.trained.sum()) + (len(used) if self.eta_g else 0)
+        info = Info(fitted.loss, len(cohort), up, fitted.skipped, scores).plus(placed)
         return replace(state, models=models), info
 
     def place(

@@ -16,8 +16,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lit_cfl.algorithms.base import require_not_negative
-from lit_cfl.algorithms.fedavg import FedAvg
+from lit_cfl.algorithms.base import Info, require_not_negative
+from lit_cfl.algorithms.fedavg import FedAvg, FedAvgState
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget, LocalWork, per_client
 
@@ -43,11 +43,13 @@ class FedProx(FedAvg):
         if not 0 <= self.stragglers <= 1:
             raise InputError(f"stragglers is {self.stragglers}; give a share of the cohort, 0 to 1")
 
-    @property
-    def prox(self) -> float:
-        return self.mu
+    def round(
+        self, state: FedAvgState, cohort: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[FedAvgState, Info]:
+        return self.average(state, cohort, work, prox=self.mu, budget=self.budget(cohort, work, rng))
 
     def budget(self, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> Budget | None:
+        """Draws how long each client of the cohort trains; None = the run's budget."""
         if self.stragglers == 0:
             return None
         whole = per_client(work.budget.length, cohort)

@@ -18,7 +18,7 @@ Where this differs from the paper:
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -31,11 +31,10 @@ from lit_cfl.algorithms.base import (
     Info,
     clients_with_data,
     require_clients,
-    require_not_negative,
     require_positive,
 )
-from lit_cfl.algorithms.migration import MIGRATIONS, SHIFT_SCORES, first_labels, migrate
-from lit_cfl.clustering import ShiftMetric, assign, clusters_of
+from lit_cfl.algorithms.migration import MigrationOptions, first_labels
+from lit_cfl.clustering import assign, clusters_of
 from lit_cfl.local_work import Chunk, Fitted, LocalWork
 from lit_cfl.parameters import ParameterLayout
 
@@ -51,38 +50,31 @@ class FeSEMState:
 
 
 @dataclass(frozen=True)
-class FeSEM(Algorithm):
+class FeSEM(MigrationOptions, Algorithm):
     """Federated expectation maximisation: a client joins the cluster whose model is nearest to its own last one.
 
     Args:
         num_clusters: K, 1 or more.
-        start_partition: a client that never trained joins a `random` cluster (paper), or the one nearest to the `same`
-            model w_0 for all (FlexCFL's code), which puts all of them into one (C14).
         cluster_on: distances over `all` trainable parameters (paper), or over the kernel of the `last_layer` (FeSEM's
             code) (C15): the first tensor of the last layer that has parameters.
         weights: of the clients in a cluster's mean: `equal` (paper), their number of `examples` (FeSEM's code), or
             `first`: only the lowest id counts (FlexCFL's code, a mistake; only to test C1).
         migrate: before training, clients whose labels drifted join their nearest cluster again (FeSEM-MIG).
-        shift_threshold: share of the data that may change before a client migrates, 0 or more.
-        shift_metric: how the change is measured: `total_variation`, `sorted_counts` (FlexCFL's code), `l1_counts`
-            or `w1_label_axis` (C4).
+        shift_threshold, shift_metric: see `MigrationOptions`.
+        start_partition: a client that never trained joins a `random` cluster (paper), or the one nearest to the `same`
+            model w_0 for all, which puts all of them into one (a mistake in FlexCFL's code; only to test C14).
     """
 
     num_clusters: int = 3
-    start_partition: Literal["random", "same"] = "random"
     cluster_on: Literal["all", "last_layer"] = "all"
     weights: ClusterWeights = "equal"
-    migrate: bool = False
-    shift_threshold: float = 0.2
-    shift_metric: ShiftMetric = "total_variation"
+    start_partition: Literal["random", "same"] = field(default="random", kw_only=True)
     state_type = FeSEMState
     closeness = "minus the distance of the client's model from the cluster's"
-    score_columns = SHIFT_SCORES
-    tables = MIGRATIONS
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_positive(num_clusters=self.num_clusters)
-        require_not_negative(shift_threshold=self.shift_threshold)
 
     def check(self, work: LocalWork) -> None:
         require_clients(self.num_clusters, len(clients_with_data(work)))
@@ -103,10 +95,10 @@ class FeSEM(Algorithm):
     def round(
         self, state: FeSEMState, cohort: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[FeSEMState, Info]:
-        state, migrated = self._migrate(state, work)
+        state, migrated = self.migrated(state, work, lambda clients: self.estimate_clusters(state, clients, work))
         asked, cohort = len(cohort), cohort[work.num_examples[cohort] > 0]
         state = self._first_touch(state, cohort, work, rng)
-        nearest, _ = self._nearest(state, cohort, work)  # E-step
+        nearest, _ = self.estimate_clusters(state, cohort, work)  # E-step
         state = replace(state, index=assign(state.index, cohort, nearest))
         labels = clusters_of(state.index, cohort)
         last = dict(state.last)
@@ -114,17 +106,12 @@ class FeSEM(Algorithm):
         weights = client_weights(work.num_examples[cohort], self.weights, labels, cohort)
         models = mean_by_cluster(fitted, labels, weights, into=state.models)  # M-step
         trained = int(fitted.trained.sum())
-        scores = {"train/discrepancy": discrepancy(fitted, models, labels), **migrated.scores}
-        info = Info(fitted.loss, len(cohort), trained, asked - trained, scores, tables=migrated.tables)
-        return replace(state, models=models, last=last), info
-
-    def _migrate(self, state: FeSEMState, work: LocalWork) -> tuple[FeSEMState, Info]:
-        if not self.migrate:
-            return state, Info()
-        return migrate(state, work, lambda c: self._nearest(state, c, work), self.shift_threshold, self.shift_metric)
+        scores = {"train/discrepancy": discrepancy(fitted, models, labels)}
+        info = Info(fitted.loss, len(cohort), trained, asked - trained, scores)
+        return replace(state, models=models, last=last), info.plus(migrated)
 
     def _first_touch(self, state: FeSEMState, clients: Tensor, work: LocalWork, rng: torch.Generator) -> FeSEMState:
-        """Clusters for clients that have none yet (C14)."""
+        """Gives a cluster to clients that have none yet (C14)."""
         if self.start_partition == "same":
             nearest = self._distances(state.initial, state, work).argmin()
             drawn = nearest.expand(len(work.num_examples))
@@ -133,8 +120,16 @@ class FeSEM(Algorithm):
         new = clients[clusters_of(state.index, clients) < 0]
         return replace(state, index=assign(state.index, new, drawn[new]))
 
-    def _nearest(self, state: FeSEMState, clients: Tensor, work: LocalWork) -> tuple[Tensor, Info]:
-        """The cluster nearest to each client's last model, ties: the lowest; int64 `[n]`, -1 without such a model."""
+    def estimate_clusters(self, state: FeSEMState, clients: Tensor, work: LocalWork) -> tuple[Tensor, Info]:
+        """Finds the cluster nearest to each client's last model: the E-step.
+
+        Args:
+            clients: ids int64 `[n]`.
+
+        Returns:
+            Labels int64 `[n]`, ties: the lowest; -1 without such a model. And the closeness `[n, K]`; it costs no
+            traffic.
+        """
         closeness = torch.full((len(clients), len(state.models)), float("nan"), dtype=torch.float64)
         for row, client in enumerate(clients.tolist()):
             if client in state.last:
@@ -143,7 +138,7 @@ class FeSEM(Algorithm):
         return torch.where(found, closeness.nan_to_num(-torch.inf).argmax(1), -1), Info(closeness=closeness)
 
     def _distances(self, row: Tensor, state: FeSEMState, work: LocalWork) -> Tensor:
-        """|W - C_k| for each k, float64 `[K]`."""
+        """Measures |W - C_k| for each k, float64 `[K]`."""
         apart = state.models[:, self._columns(work.layout)] - row
         distances: Tensor = torch.linalg.vector_norm(apart, dim=1, dtype=torch.float64)
         return distances
@@ -155,7 +150,7 @@ class FeSEM(Algorithm):
         return slice(kernel.start, kernel.stop)
 
     def _kept(self, fitted: Fitted, clients: Tensor, last: dict[int, Tensor], work: LocalWork) -> Fitted:
-        """The same fit, whose rows are put into `last` while it is read: they can be read once only."""
+        """Wraps a fit so that its rows are put into `last` while it is read: they can be read once only."""
         columns = self._columns(work.layout)
 
         def chunks() -> Iterator[Chunk]:
@@ -171,7 +166,7 @@ class FeSEM(Algorithm):
     def place(
         self, state: FeSEMState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[FeSEMState, Info]:
-        """The E-step; who never trained does so now, from the mean of the clusters that have members (ours)."""
+        """Runs the E-step. A client that never trained does so first, from the mean of the used clusters (ours)."""
         new = clients[torch.tensor([client not in state.last for client in clients.tolist()], dtype=torch.bool)]
         used = state.index[state.index >= 0].unique()
         middle = state.models[used if len(used) else slice(None)].mean(0, keepdim=True)
@@ -180,7 +175,7 @@ class FeSEM(Algorithm):
         for _ in fitted.chunks():  # read for what `_kept` keeps
             pass
         state = replace(state, last=last)
-        labels, info = self._nearest(state, clients, work)
+        labels, info = self.estimate_clusters(state, clients, work)
         info = replace(info, loss=fitted.loss, down=len(new), up=int(fitted.trained.sum()), skipped=fitted.skipped)
         return replace(state, index=assign(state.index, clients, labels)), info
 

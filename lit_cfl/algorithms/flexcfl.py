@@ -15,16 +15,16 @@ Where this differs from the paper (beside what FedGroup lists: C5, C6, C7, C34):
   direction also under `cold_start: random_...` (C19).
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from lit_cfl.algorithms.base import Info, State, require_not_negative
+from lit_cfl.algorithms.base import Info, State
 from lit_cfl.algorithms.fedgroup import FedGroup, FedGroupState
-from lit_cfl.algorithms.migration import MIGRATIONS, SHIFT_SCORES, first_labels, migrate
-from lit_cfl.clustering import ShiftMetric, clusters_of
+from lit_cfl.algorithms.migration import MigrationOptions, first_labels
+from lit_cfl.clustering import clusters_of
 from lit_cfl.local_work import Budget, LocalWork
 
 
@@ -35,7 +35,7 @@ class FlexCFLState(FedGroupState):
 
 
 @dataclass(frozen=True)
-class FlexCFL(FedGroup):
+class FlexCFL(FedGroup, MigrationOptions):
     """FedGroup with migration: a client whose labels have shifted redoes its cold start before the round.
 
     The arguments of FedGroup, `pretrain` with FlexCFL's default, and:
@@ -51,37 +51,30 @@ class FlexCFL(FedGroup):
     """
 
     pretrain: Budget = Budget(50, "steps", batch_size=10)
-    migrate: bool = True
-    shift_threshold: float = 0.2
-    shift_metric: ShiftMetric = "total_variation"
+    migrate: bool = field(default=True, kw_only=True)
     state_type: ClassVar[type] = FlexCFLState
-    score_columns: ClassVar[tuple[str, ...]] = (*FedGroup.score_columns, *SHIFT_SCORES)
-    tables: ClassVar[dict[str, tuple[str, ...]]] = MIGRATIONS
+    score_columns: ClassVar[tuple[str, ...]] = (*FedGroup.score_columns, *MigrationOptions.score_columns)
+    tables: ClassVar[dict[str, tuple[str, ...]]] = MigrationOptions.tables
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_not_negative(shift_threshold=self.shift_threshold)
+        MigrationOptions.__post_init__(self)
 
     def _group_cold_start(self, work: LocalWork, rng: torch.Generator) -> tuple[FlexCFLState, Info]:
-        """Algorithm 3. Who is in a cluster gets all directions, to migrate by (line 19)."""
+        """Runs Algorithm 3. The founders receive all cluster directions, needed for migration (line 19)."""
         groups, info = super()._group_cold_start(work, rng)
         reference, sizes = first_labels(work, wanted=self.migrate)
         state = FlexCFLState(**vars(groups), reference=reference, sizes=sizes)
         return state, replace(info, down=info.down + len(state.models) * len(state.founders))
 
     def round(self, state: State, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
-        """Algorithm 2: migration, then a round of FedGroup."""
-        if not self.migrate:
-            return super().round(state, cohort, work, rng)
-        found, migrated = migrate(  # lines 4-7
-            state, work, lambda clients: self._nearest(state, clients, work), self.shift_threshold, self.shift_metric
-        )
+        """Runs Algorithm 2: migration, then a round of FedGroup."""
+        found, migrated = self.migrated(state, work, lambda clients: self._nearest(state, clients, work))  # lines 4-7
         after, info = super().round(found, cohort, work, rng)  # lines 8-14
-        scores, skipped = info.scores | migrated.scores, info.skipped + migrated.skipped
-        return after, replace(info, skipped=skipped, scores=scores, tables=migrated.tables)
+        return after, info.plus(replace(migrated, up=0))  # a client that migrates compares its update itself
 
     def place(self, state: State, clients: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
-        """Client cold start. A client that had no cluster gets all directions, and compares its update itself."""
+        """Runs the client cold start. Clients without a cluster get all directions and compare their updates."""
         cold = clusters_of(state.index, clients) < 0
         placed: State
         placed, info = super().place(state, clients, work, rng)

@@ -106,8 +106,8 @@ class FLHC(Algorithm):
         weights = client_weights(work.num_examples[cohort], self.weights)
         models = mean_by_cluster(fitted, labels, weights, into=state.models)
         scores = {"train/discrepancy": discrepancy(fitted, models, labels)}
-        up, skipped = int(fitted.trained.sum()) + placed.up, fitted.skipped + placed.skipped
-        return replace(state, models=models), Info(fitted.loss, len(cohort) + placed.down, up, skipped, scores)
+        info = Info(fitted.loss, len(cohort), int(fitted.trained.sum()), fitted.skipped, scores).plus(placed)
+        return replace(state, models=models), info
 
     def _cluster(self, state: FLHCState, cohort: Tensor, work: LocalWork) -> tuple[FLHCState, Info]:
         joint, cohort = state.models[0], cohort.sort().values

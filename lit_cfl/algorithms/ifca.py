@@ -4,7 +4,7 @@ Ghosh, Chung, Yin, Ramchandran. An Efficient Framework for Clustered Federated L
 arXiv:2006.04088, Algorithm 1, option II (model averaging) or I (gradient averaging).
 
 Where this differs from the paper:
-* a model that nobody chose stays as it is (line 13 would divide by zero), also one that attracts nobody for ever.
+* a model that nobody chose stays as it is (line 13 would divide by zero), even if no client ever chooses it.
 * a client without training data cannot estimate: it keeps its cluster, or stays without one; its weight is 0.
 * option I scales the clients' whole updates by the group's share of the round. It is the paper's line 12 where a client
   takes one full-batch step; with more steps it is ours.
@@ -15,7 +15,7 @@ Where this differs from the paper:
 * migration (IFCA-MIG) is FlexCFL's addition: `migrate`. A client that migrates and is selected gets the models twice.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -28,11 +28,10 @@ from lit_cfl.algorithms.base import (
     Info,
     clients_with_data,
     require_clients,
-    require_not_negative,
     require_positive,
 )
-from lit_cfl.algorithms.migration import MIGRATIONS, SHIFT_SCORES, first_labels, migrate
-from lit_cfl.clustering import ShiftMetric, assign, clusters_of
+from lit_cfl.algorithms.migration import MigrationOptions, first_labels
+from lit_cfl.clustering import assign, clusters_of
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Fitted, LocalWork
 
@@ -46,7 +45,7 @@ class IFCAState:
 
 
 @dataclass(frozen=True)
-class IFCA(Algorithm):
+class IFCA(MigrationOptions, Algorithm):
     """Iterative federated clustering: each selected client chooses among k models by its training loss.
 
     Args:
@@ -55,33 +54,26 @@ class IFCA(Algorithm):
             `first`: only the lowest id counts (FlexCFL's code, a mistake; only to test C1).
         averaging: of `models` within each cluster (paper, option II), or of `gradients` (option I): a cluster moves by
             the sum of its members' weighted updates over the weight of everyone who trained in the round.
-        assign_with_l2: choose by the loss with the task's L2 penalty (FlexCFL's code), not the plain loss
-            (paper) (C11).
         reassign_at_evaluation: at the end of each round every client in training chooses again, so that evaluation
             finds it with the model that fits best now (paper's code); costs k models down each. Without, a client
             keeps what it chose when it last took part (FlexCFL's tables) (C13).
         migrate: before training, clients whose labels drifted choose again (IFCA-MIG); costs k models down each.
-        shift_threshold: share of the data that may change before a client migrates, 0 or more.
-        shift_metric: how the change is measured: `total_variation`, `sorted_counts` (FlexCFL's code), `l1_counts`
-            or `w1_label_axis` (C4).
+        shift_threshold, shift_metric: see `MigrationOptions`.
+        assign_with_l2: choose by the loss with the task's L2 penalty, not by the plain loss (a mistake in FlexCFL's
+            code; only to test C11).
     """
 
     num_clusters: int = 3
     weights: ClusterWeights = "equal"
     averaging: Literal["models", "gradients"] = "models"
-    assign_with_l2: bool = False
     reassign_at_evaluation: bool = False
-    migrate: bool = False
-    shift_threshold: float = 0.2
-    shift_metric: ShiftMetric = "total_variation"
+    assign_with_l2: bool = field(default=False, kw_only=True)
     state_type = IFCAState
     closeness = "minus the training loss of the cluster's model"
-    score_columns = SHIFT_SCORES
-    tables = MIGRATIONS
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         require_positive(num_clusters=self.num_clusters)
-        require_not_negative(shift_threshold=self.shift_threshold)
         if self.averaging == "gradients" and self.weights == "first":
             raise InputError(
                 "weights 'first' repeats a mistake in averaging models; with gradients give equal or examples"
@@ -96,23 +88,17 @@ class IFCA(Algorithm):
         return IFCAState(models, nobody, *first_labels(work, wanted=self.migrate)), Info()
 
     def round(self, state: IFCAState, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[IFCAState, Info]:
-        state, migrated = self._migrate(state, work)
-        state, placed = self.place(state, cohort, work, rng)  # lines 3 and 6
-        labels = clusters_of(state.index, cohort)
+        state, migrated = self.migrated(state, work, lambda clients: self.estimate_clusters(state, clients, work))
+        estimates, estimated = self.estimate_clusters(state, cohort, work)  # lines 3 and 6
+        state = replace(state, index=assign(state.index, cohort, estimates))
+        labels = clusters_of(state.index, cohort)  # without an estimate: the cluster before
         asked, cohort, labels = len(cohort), cohort[labels >= 0], labels[labels >= 0]  # without data: without a model
         fitted = work.fit(state.models, cohort, labels)  # line 9
         models = self._average(fitted, state.models, cohort, labels, work)  # line 12 or 13
-        state, reassigned = self._reassign(replace(state, models=models), work, rng)
-        trained = int(fitted.trained.sum())
-        info = Info(
-            loss=fitted.loss,
-            down=migrated.down + placed.down + reassigned.down,
-            up=trained,
-            skipped=asked - trained,
-            scores={"train/discrepancy": discrepancy(fitted, models, labels), **migrated.scores},
-            tables=migrated.tables,
-        )
-        return state, info
+        state, reassigned = self._reassign(replace(state, models=models), work)
+        trained, scores = int(fitted.trained.sum()), {"train/discrepancy": discrepancy(fitted, models, labels)}
+        info = Info(fitted.loss, up=trained, skipped=asked - trained, scores=scores)
+        return state, info.plus(migrated).plus(estimated).plus(reassigned)
 
     def _average(self, fitted: Fitted, models: Tensor, clients: Tensor, labels: Tensor, work: LocalWork) -> Tensor:
         weights = client_weights(work.num_examples[clients], self.weights, labels, clients)
@@ -123,29 +109,34 @@ class IFCA(Algorithm):
         share = heard / heard.sum().clamp(min=torch.finfo(torch.float64).tiny)  # |group| / |S_t|, with equal weights
         return (models + share[:, None] * (means.double() - models)).to(models.dtype)
 
-    def _migrate(self, state: IFCAState, work: LocalWork) -> tuple[IFCAState, Info]:
-        if not self.migrate:
-            return state, Info()
-        return migrate(state, work, lambda c: self._estimate(state, c, work), self.shift_threshold, self.shift_metric)
-
-    def _reassign(self, state: IFCAState, work: LocalWork, rng: torch.Generator) -> tuple[IFCAState, Info]:
+    def _reassign(self, state: IFCAState, work: LocalWork) -> tuple[IFCAState, Info]:
         if not self.reassign_at_evaluation:
             return state, Info()
-        return self.place(state, work.population, work, rng)
+        labels, info = self.estimate_clusters(state, work.population, work)
+        return replace(state, index=assign(state.index, work.population, labels)), info
 
     def place(self, state: IFCAState, clients: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[IFCAState, Info]:
-        labels, info = self._estimate(state, clients, work)
-        return replace(state, index=assign(state.index, clients, labels)), info
+        """Gives clients the clusters that they estimate; those without data keep theirs, and count as skipped."""
+        labels, info = self.estimate_clusters(state, clients, work)
+        placed = replace(state, index=assign(state.index, clients, labels))
+        return placed, replace(info, skipped=int((labels < 0).sum()))
 
-    def _estimate(self, state: IFCAState, clients: Tensor, work: LocalWork) -> tuple[Tensor, Info]:
-        """Line 6: the model with the least training loss, ties: the lowest; int64 `[n]`, -1 without data."""
+    def estimate_clusters(self, state: IFCAState, clients: Tensor, work: LocalWork) -> tuple[Tensor, Info]:
+        """Estimates each client's cluster: the model with the least training loss (line 6).
+
+        Args:
+            clients: ids int64 `[n]`.
+
+        Returns:
+            Labels int64 `[n]`, ties: the lowest; -1 without data. And what it cost: k models down each. Nobody is asked
+            to train, so nobody is skipped.
+        """
         able = work.num_examples[clients] > 0
         found = work.losses(state.models, clients[able], penalised=self.assign_with_l2)  # [able, k]
         losses = found.new_full((len(clients), len(state.models)), float("nan"))
         losses[able] = found
         best = losses.nan_to_num(torch.inf).argmin(1)  # a model that diverged fits nobody
-        down, skipped = len(clients) * len(state.models), int((~able).sum())
-        return torch.where(able, best, -1), Info(down=down, skipped=skipped, closeness=-losses)
+        return torch.where(able, best, -1), Info(down=len(clients) * len(state.models), closeness=-losses)
 
     def serve(self, state: IFCAState, clients: Tensor) -> Assignment:
         return Assignment(state.models, clusters_of(state.index, clients))

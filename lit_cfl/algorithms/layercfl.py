@@ -14,13 +14,24 @@ Where this differs from the paper (beside what CFL lists: C29 to C32):
   l2, so that layers of any size can be held against each other.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
+import torch
 from torch import Tensor
 
+from lit_cfl.algorithms.base import Info
 from lit_cfl.algorithms.cfl import CFL
-from lit_cfl.algorithms.splits import Comparison, Still, scaled_similarity, with_columns
+from lit_cfl.algorithms.splits import (
+    ClientComparison,
+    Compared,
+    SplitCandidate,
+    SplitState,
+    place_by_splits,
+    scaled_similarity,
+    split_round,
+    with_columns,
+)
 from lit_cfl.clustering import (
     bipartition,
     cosine_similarity,
@@ -69,16 +80,29 @@ class LayerCFL(CFL):
         if isinstance(self.layers, list):
             work.layout.columns(self.layers)
 
-    def _compare(self, still: Still, work: LocalWork) -> Comparison | None:
-        if self.eps2_on == "whole" and still.v <= self.eps2:
+    def round(
+        self, state: SplitState, cohort: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[SplitState, Info]:
+        """A round of CFL whose comparison is that of the selected layers (Algorithms 1 and 2)."""
+
+        def compare(candidate: SplitCandidate) -> ClientComparison | None:
+            return self._compare(candidate, work)
+
+        state, info, compared = split_round(
+            state, cohort, work, options=self, compare=compare, divide=self.allowed_bipartition
+        )
+        return state, replace(info, tables={"layers": _score_rows(compared)})
+
+    def _compare(self, candidate: SplitCandidate, work: LocalWork) -> ClientComparison | None:
+        if self.eps2_on == "whole" and candidate.v <= self.eps2:
             return None
-        layout, features = work.layout, self._features(still.updates, still.start)
+        layout, features = work.layout, self._features(candidate.updates, candidate.start)
         scores = self._scores(features, layout) if self.layers == "auto" else {}
         layers = self._chosen(layout, work.skew, scores)
         columns = layout.columns(layers)
-        if self.eps2_on == "layer" and self._reach(features, still.start, columns) <= self.eps2:
+        if self.eps2_on == "layer" and self._reach(features, candidate.start, columns) <= self.eps2:
             return None
-        return Comparison(features, layers, self._similarity(with_columns(features, columns)), scores)
+        return ClientComparison(features, layers, self._similarity(with_columns(features, columns)), scores)
 
     def _chosen(self, layout: ParameterLayout, skew: str, scores: dict[str, dict[str, float]]) -> list[str]:
         if isinstance(self.layers, list):
@@ -116,13 +140,19 @@ class LayerCFL(CFL):
         near = self.distance.endswith("cos")
         return direction_cosines(features, means) if near else -cross_distances(features, means, "l2")
 
-    def _tables(self, compared: list[tuple[Still, Comparison]]) -> dict[str, list[dict[str, Any]]]:
-        rows = [
-            {"cluster": still.number, "layer": layer, **scores, "chosen": int(layer in found.layers)}
-            for still, found in compared
-            for layer, scores in found.scores.items()
-        ]
-        return {"layers": rows}
+    def place(
+        self, state: SplitState, clients: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[SplitState, Info]:
+        """Walks down the tree of splits by the layers and the distance that each split compared."""
+        return place_by_splits(state, clients, work, features=self._features, closeness=self._closeness)
+
+
+def _score_rows(compared: Compared) -> list[dict[str, Any]]:
+    return [
+        {"cluster": candidate.number, "layer": layer, **scores, "chosen": int(layer in found.layers)}
+        for candidate, found in compared
+        for layer, scores in found.scores.items()
+    ]
 
 
 def _number(score: float) -> float:

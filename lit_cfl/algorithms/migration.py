@@ -1,16 +1,17 @@
-"""Client migration: clients whose labels have drifted are placed anew before they train, and it is written down.
+"""Client migration: clients whose labels have drifted are placed anew before they train; a table lists them.
 
 FlexCFL (arXiv:2108.09749, Algorithm 2, lines 4 to 7, and Section 4.3) places them by its cold start, its baselines by
 their own rules: IFCA-MIG by the least loss, FeSEM-MIG by the nearest model. So the rule is handed in.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from lit_cfl.algorithms.base import Info, State
+from lit_cfl.algorithms.base import Info, State, require_not_negative
 from lit_cfl.clustering import ShiftMetric, assign, clusters_of, drifted
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import LocalWork
@@ -19,8 +20,43 @@ MIGRATIONS: dict[str, tuple[str, ...]] = {"migrations": ("client", "cluster_befo
 SHIFT_SCORES = ("shift/detected", "shift/migrated")  # for `Algorithm.score_columns`
 
 
+@dataclass(frozen=True, kw_only=True)
+class MigrationOptions:
+    """The options of an algorithm with migration, and what it does by them before a round.
+
+    Args:
+        migrate: before training, clients whose labels drifted are placed again.
+        shift_threshold: share of the data that may change before a client migrates, 0 or more.
+        shift_metric: how the change is measured: `total_variation`, `sorted_counts` (FlexCFL's code), `l1_counts`
+            or `w1_label_axis` (C4).
+    """
+
+    migrate: bool = False
+    shift_threshold: float = 0.2
+    shift_metric: ShiftMetric = "total_variation"
+    score_columns: ClassVar[tuple[str, ...]] = SHIFT_SCORES
+    tables: ClassVar[dict[str, tuple[str, ...]]] = MIGRATIONS
+
+    def __post_init__(self) -> None:
+        require_not_negative(shift_threshold=self.shift_threshold)
+
+    def migrated(
+        self, state: State, work: LocalWork, find: Callable[[Tensor], tuple[Tensor, Info]]
+    ) -> tuple[State, Info]:
+        """Migrates clients as `migrate` does; the same state, and an empty Info, where the option is off."""
+        return migrate(state, work, find, self.shift_threshold, self.shift_metric) if self.migrate else (state, Info())
+
+
 def first_labels(work: LocalWork, *, wanted: bool) -> tuple[Tensor, Tensor]:
-    """The `reference` (label counts `[clients, labels]`) and `sizes` (n_i) of a new state; no rows if not `wanted`."""
+    """Notes the first labels of clients, for a new state.
+
+    Returns:
+        `reference` (label counts, int64 `[clients, labels]`) and `sizes` (n_i, int64 `[clients]`); no rows if not
+        `wanted`.
+
+    Raises:
+        InputError: the data have no classes.
+    """
     if wanted and not work.label_counts.shape[1]:
         raise InputError("migrate compares the labels of a client's data, but these have no classes; set it to false")
     known = len(work.num_examples) if wanted else 0
@@ -34,7 +70,7 @@ def migrate(
     threshold: float,
     metric: ShiftMetric,
 ) -> tuple[State, Info]:
-    """Places every warm client whose trigger fires, and takes its present labels as the new reference.
+    """Places every warm client whose trigger fires, and notes its present labels as the new reference.
 
     A slow drift adds up until it fires, because the reference changes then only. A client that cannot be placed stays
     where it is, and as its reference does, too, it is tried again in the next round.

@@ -1,17 +1,24 @@
-"""The tree of splits that CFL and its kin keep, how it grows, and what it grows by. Pure functions.
+"""Splitting of clusters as in CFL: the round, the tree of splits that the server keeps, and how newcomers walk down it.
 
-A cluster is a number from 0 and a row of `models`. When it is split, the part with the lowest client id keeps the
-number and each other part gets a new one.
+CFL, LayerCFL and AdaCFL hand in how the clients of a cluster are compared, how they are divided, and how a newcomer is
+compared with the parts. A cluster is a number from 0 and a row of `models`. When it is split, the part with the lowest
+client id keeps the number and each other part gets a new one.
 """
 
-from collections.abc import Iterator
+from abc import ABC
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from lit_cfl.aggregation import mean_by_cluster
+from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
+from lit_cfl.algorithms.base import Algorithm, Assignment, Info, Similarity, require_not_negative
+from lit_cfl.algorithms.closest_cluster import closest_by_update
 from lit_cfl.clustering import assign, clusters_of
+from lit_cfl.errors import InputError
+from lit_cfl.local_work import Fitted, LocalWork
 
 
 @dataclass(frozen=True, eq=False)
@@ -27,8 +34,8 @@ class SplitState:
 
 
 @dataclass(frozen=True, eq=False)
-class Still:
-    """A cluster that stands still.
+class SplitCandidate:
+    """A stationary cluster, which may be split.
 
     Args:
         number: of the cluster.
@@ -46,12 +53,12 @@ class Still:
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
-    """What the clients of such a cluster look like beside each other.
+class ClientComparison:
+    """The pairwise similarities of the clients of a candidate.
 
     Args:
         features: what was compared, in all layers `[n, parameters]`.
-        layers: those that were looked at.
+        layers: those that were compared.
         similarity: `[n, n]` in [-1, 1], larger is more alike.
         scores: of each layer, where layers were chosen by them: names to numbers.
     """
@@ -62,8 +69,153 @@ class Comparison:
     scores: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
+Compare = Callable[[SplitCandidate], ClientComparison | None]  # None where the clients agree
+Divide = Callable[
+    [Tensor], Tensor | None
+]  # similarity [n, n] -> parts int64 [n], from 0 by lowest member; None: no split
+Compared = list[tuple[SplitCandidate, ClientComparison]]
+
+
+@dataclass(frozen=True)
+class SplittingAlgorithm(Algorithm, ABC):
+    """An algorithm that starts with one cluster and splits it; every client takes part in every round.
+
+    Args:
+        eps1: above 0.
+        eps2: 0 or more.
+        warmup_rounds: no split before so many rounds, 0 or more.
+        weights: of the clients in a cluster's mean: their number of `examples` (paper), or `equal` (code).
+        criterion_weights: the same for u (C32).
+    """
+
+    eps1: float = 0.4
+    eps2: float = 1.6
+    warmup_rounds: int = 20
+    weights: Weights = "examples"
+    criterion_weights: Weights = "examples"
+    state_type: ClassVar[type] = SplitState
+
+    def __post_init__(self) -> None:
+        if not self.eps1 > 0:
+            raise InputError(f"eps1 is {self.eps1}; no norm is below that: give a number above 0")
+        require_not_negative(eps2=self.eps2, warmup_rounds=self.warmup_rounds)
+
+    def needs_all(self, round: int) -> bool:
+        return True
+
+    def first_clustering_round(self) -> int:
+        return self.warmup_rounds
+
+    def init(self, work: LocalWork, rng: torch.Generator) -> tuple[SplitState, Info]:
+        return unsplit(work.initial(0), work.population, work.layout.num_parameters), Info()
+
+    def serve(self, state: SplitState, clients: Tensor) -> Assignment:
+        return Assignment(state.models, clusters_of(state.index, clients))
+
+
+def split_round(
+    state: SplitState,
+    cohort: Tensor,
+    work: LocalWork,
+    *,
+    options: SplittingAlgorithm,
+    compare: Compare,
+    divide: Divide,
+) -> tuple[SplitState, Info, Compared]:
+    """Runs FedAvg in every cluster (CFL, Algorithm 2), then splits clusters (Algorithm 3).
+
+    Args:
+        cohort: ids int64 `[n]`.
+        options: eps1, the warm-up and the weights of the means are read.
+        compare: compares the clients of a cluster whose mean update has a norm below eps1.
+        divide: divides them, numbered from 0 by lowest member; None = the cluster is not split.
+
+    Returns:
+        The new state, the round's Info, and the clusters that were compared.
+    """
+    cohort = by_cluster(state.index, cohort)
+    labels = clusters_of(state.index, cohort)
+    fitted = work.fit(state.models, cohort, labels)
+    local = fitted.collect()
+    clients, own = cohort[fitted.trained], labels[fitted.trained]
+    updates = into_updates(local, state.models, own)
+    moves, criterion = _means(updates, own, work.num_examples[clients], torch.zeros_like(state.models), options)
+    after = replace(state, models=state.models + moves)
+    updates, u = updates[:, : work.layout.num_parameters], criterion[:, : work.layout.num_parameters].norm(dim=1)
+    v = largest_norms(updates, own, len(u))
+    compared: Compared = []
+    for cluster, mine in slices_of(own):
+        if work.round < options.warmup_rounds or not u[cluster] < options.eps1 or mine.stop - mine.start <= 2:
+            continue
+        candidate = SplitCandidate(cluster, clients[mine], updates[mine], state.models[cluster], float(v[cluster]))
+        found = compare(candidate)
+        if found is None:
+            continue
+        compared.append((candidate, found))
+        parts = divide(found.similarity)
+        after = after if parts is None else divided(after, candidate, found, parts)
+    return after, _info(after, fitted, labels, torch.where(v.isnan(), v, u), v, compared), compared
+
+
+def _means(
+    updates: Tensor, labels: Tensor, sizes: Tensor, into: Tensor, options: SplittingAlgorithm
+) -> tuple[Tensor, Tensor]:
+    """The mean updates of the clusters `[K, d]`, for the models and for u."""
+    means = {
+        kind: mean_by_cluster(updates, labels, client_weights(sizes, kind), into=into)
+        for kind in {options.weights, options.criterion_weights}
+    }
+    return means[options.weights], means[options.criterion_weights]
+
+
+def _info(after: SplitState, fitted: Fitted, labels: Tensor, u: Tensor, v: Tensor, compared: Compared) -> Info:
+    new = u.new_full((len(after.models) - len(u),), torch.nan)
+    return Info(
+        loss=fitted.loss,
+        down=len(labels),
+        up=int(fitted.trained.sum()),
+        skipped=fitted.skipped,
+        scores={"train/discrepancy": discrepancy(fitted, after.models, labels)},
+        similarity=next((Similarity(candidate.clients, found.similarity) for candidate, found in compared), None),
+        clusters={"parent": after.parent, "u": torch.cat([u, new]), "v": torch.cat([v, new])},
+    )
+
+
+def place_by_splits(
+    state: SplitState,
+    clients: Tensor,
+    work: LocalWork,
+    *,
+    features: Callable[[Tensor, Tensor], Tensor],
+    closeness: Callable[[Tensor, Tensor], Tensor],
+) -> tuple[SplitState, Info]:
+    """Walks clients down the tree: at each split of their cluster they train from its start and join the closest part.
+
+    Args:
+        clients: ids int64 `[n]`.
+        features: what is compared, of updates `[n, parameters]` of clients that trained from a model `[d]`:
+            `[n, parameters]`.
+        closeness: of features `[n, columns]` and the parts' means `[P, columns]`: `[n, P]`, larger is closer.
+    """
+    at = torch.zeros(len(clients), dtype=torch.int64)
+    down = up = 0
+    for split, start in enumerate(state.starts):
+        columns, of_split = work.layout.columns(state.layers[split]), state.part_split == split
+        numbers = state.part_cluster[of_split]
+        here = (at == numbers[0]).nonzero().flatten()  # the first part has the number of the cluster split
+
+        def near(updates: Tensor, means: Tensor, start: Tensor = start, columns: Tensor = columns) -> Tensor:
+            return closeness(with_columns(features(updates, start), columns), with_columns(means, columns))
+
+        fitted = work.fit(start[None], clients[here], purpose="place")
+        parts, info = closest_by_update(fitted, start, state.part_means[of_split], near)
+        at[here] = torch.where(parts >= 0, numbers[parts], -1)
+        down, up = down + len(here), up + info.up
+    return replace(state, index=assign(state.index, clients, at)), Info(down=down, up=up)
+
+
 def unsplit(model: Tensor, population: Tensor, num_parameters: int) -> SplitState:
-    """One cluster of the whole population (ids int64), which has this model `[d]`."""
+    """Makes one cluster of the whole population (ids int64), with this model `[d]`."""
     none = torch.empty(0, dtype=torch.int64)
     return SplitState(
         models=model[None],
@@ -77,48 +229,38 @@ def unsplit(model: Tensor, population: Tensor, num_parameters: int) -> SplitStat
     )
 
 
-def divided(
-    state: SplitState,
-    cluster: int,
-    clients: Tensor,
-    parts: Tensor,
-    *,
-    start: Tensor,
-    features: Tensor,
-    layers: list[str],
-) -> SplitState:
-    """The state in which a cluster is split; all its parts go on from its model.
+def divided(state: SplitState, candidate: SplitCandidate, found: ClientComparison, parts: Tensor) -> SplitState:
+    """Splits a cluster; all its parts go on from its model.
 
     Args:
-        clients: ids of the members that were compared, int64 `[n]`, ascending.
+        state: with the models after this round.
+        candidate: the cluster.
+        found: how its clients were compared.
         parts: of each of them, int64 `[n]`, numbered from 0 by lowest member.
-        start: the model they trained from `[d]`.
-        features: what was compared, in all layers `[n, parameters]`.
-        layers: those that the split went by.
     """
-    more = int(parts.max())
+    more, cluster = int(parts.max()), candidate.number
     numbers = torch.cat([torch.tensor([cluster]), len(state.models) + torch.arange(more)])
     return replace(
         state,
         models=torch.cat([state.models, state.models[cluster].expand(more, -1)]),
-        index=assign(state.index, clients, numbers[parts]),
+        index=assign(state.index, candidate.clients, numbers[parts]),
         parent=torch.cat([state.parent, torch.full((more,), cluster)]),
-        starts=torch.cat([state.starts, start[None]]),
-        layers=[*state.layers, layers],
+        starts=torch.cat([state.starts, candidate.start[None]]),
+        layers=[*state.layers, found.layers],
         part_split=torch.cat([state.part_split, torch.full((more + 1,), len(state.starts))]),
         part_cluster=torch.cat([state.part_cluster, numbers]),
-        part_means=torch.cat([state.part_means, mean_by_cluster(features, parts)]),
+        part_means=torch.cat([state.part_means, mean_by_cluster(found.features, parts)]),
     )
 
 
-def by_cluster(index: Tensor, clients: Tensor) -> Tensor:
-    """The clients `[n]` ordered by cluster and id, so that the rows of a cluster are a view of all rows."""
+def by_cluster(assignment: Tensor, clients: Tensor) -> Tensor:
+    """Orders the clients `[n]` by cluster and id, so that the rows of a cluster are a view of all rows."""
     clients = clients.sort().values
-    return clients[clusters_of(index, clients).argsort(stable=True)]
+    return clients[clusters_of(assignment, clients).argsort(stable=True)]
 
 
 def slices_of(labels: Tensor) -> Iterator[tuple[int, slice]]:
-    """Each cluster of ascending labels `[n]`, and where it stands."""
+    """Yields each cluster of ascending labels `[n]`, and its rows."""
     clusters, sizes = labels.unique_consecutive(return_counts=True)
     ends = sizes.cumsum(0)
     for cluster, start, end in zip(clusters.tolist(), (ends - sizes).tolist(), ends.tolist(), strict=True):
@@ -126,14 +268,14 @@ def slices_of(labels: Tensor) -> Iterator[tuple[int, slice]]:
 
 
 def into_updates(rows: Tensor, models: Tensor, labels: Tensor) -> Tensor:
-    """Local models `[n, d]` minus those they started from, `models[labels]`: in place, for they may fill a disk."""
+    """Subtracts `models[labels]`, where they started, from local models `[n, d]`, in place: they may fill a disk."""
     for row, label in zip(rows, labels.tolist(), strict=True):
         row -= models[label]
     return rows
 
 
 def largest_norms(updates: Tensor, labels: Tensor, num_clusters: int) -> Tensor:
-    """v of each cluster `[K]`: the largest norm of a member's update; nan without members."""
+    """Finds v of each cluster `[K]`, the largest norm of an update `[n, parameters]`; nan without members."""
     nobody = updates.new_full((num_clusters,), torch.nan)
     if not len(updates):
         return nobody
@@ -142,11 +284,11 @@ def largest_norms(updates: Tensor, labels: Tensor, num_clusters: int) -> Tensor:
 
 
 def with_columns(rows: Tensor, columns: Tensor) -> Tensor:
-    """These columns (int64, ascending) of the rows `[n, d]`: a view where they lie side by side, as a layer's do."""
+    """Selects columns (int64, ascending) of rows `[n, d]`: a view where they are contiguous, as a layer's are."""
     first, end = int(columns[0]), int(columns[-1]) + 1
     return rows[:, first:end] if end - first == len(columns) else rows[:, columns]
 
 
 def scaled_similarity(distances: Tensor) -> Tensor:
-    """Distances `[n, n]` as similarities in [-1, 1], whatever their scale: 1 - 2 * distance / the largest one."""
+    """Scales distances `[n, n]` to similarities in [-1, 1]: 1 - 2 * distance / the largest one."""
     return 1 - 2 * distances / distances.max().clamp(min=torch.finfo(distances.dtype).tiny)

@@ -16,7 +16,7 @@ Where this differs from the paper:
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
 
 import torch
@@ -54,10 +54,10 @@ class StoCFL(Algorithm):
             round (published code), which keeps Psi of every client (C21).
         merged_model: of merged clusters: that of the `larger` (published code), or the `average` weighted by their
             numbers of clients (C24).
-        global_update: clients train omega in `parallel` (paper), or in `sequential` order of their ids, each going on
-            where the one before ended, before the mean is taken (published code, C2).
         weights: of the clients in all means: `equal` (paper), or their number of `examples`.
         sketch_dim: compare random projections of Psi to so many columns, the same for everyone; None = Psi itself.
+        global_update: clients train omega in `parallel` (paper), or in `sequential` order of their ids, each going on
+            where the one before ended, before the mean is taken (a mistake in the published code; only to test C2).
     """
 
     tau: float = 0.5
@@ -66,9 +66,9 @@ class StoCFL(Algorithm):
     psi_budget: Budget = Budget(10, "steps", "full")
     representation: Literal["observed", "sampled"] = "observed"
     merged_model: MergedModel = "larger"
-    global_update: Literal["parallel", "sequential"] = "parallel"
     weights: Weights = "equal"
     sketch_dim: int | None = None
+    global_update: Literal["parallel", "sequential"] = field(default="parallel", kw_only=True)
     state_type = StoCFLState
     closeness = "cosine of the client's representation with the cluster's"
     score_columns = ("clusters/objective",)

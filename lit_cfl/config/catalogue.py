@@ -62,7 +62,7 @@ def _classes(folder: Path, base: str) -> Iterator[CatalogueEntry]:
     }
     texts = {name: path.read_text(encoding="utf-8") for name, path in configs().items()}
     for name, (path, node) in found.items():
-        if name.startswith("_") or name == base or not _derives(node, base, found) or _is_base(node):
+        if name.startswith("_") or name == base or not _derives(node, base, found) or _is_abstract(node):
             continue
         module = ast.get_docstring(trees[path]) or ""
         uses = [config for config, text in texts.items() if re.search(rf"class_path: (\S+\.)?{name}\b", text)]
@@ -75,11 +75,11 @@ def _derives(node: ast.ClassDef, base: str, found: dict[str, tuple[Path, ast.Cla
     return base in parents or any(name in found and _derives(found[name][1], base, found) for name in parents)
 
 
-def _is_base(node: ast.ClassDef) -> bool:
-    """A class that leaves something to its subclasses cannot be chosen."""
+def _is_abstract(node: ast.ClassDef) -> bool:
+    """Whether a class cannot be chosen: it names ABC among its bases, or has an abstract method."""
     functions = [part for part in node.body if isinstance(part, ast.FunctionDef)]
-    abstract = any(getattr(mark, "id", "") == "abstractmethod" for part in functions for mark in part.decorator_list)
-    return abstract or "Subclasses " in (ast.get_docstring(node) or "")
+    marks = [*node.bases, *(mark for part in functions for mark in part.decorator_list)]
+    return any(getattr(mark, "id", "") in ("ABC", "abstractmethod") for mark in marks)
 
 
 def _first_line(docstring: str | None) -> str:

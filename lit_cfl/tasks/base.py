@@ -1,6 +1,6 @@
 """What the ready tasks share: a net, an optimizer, and the mean of the losses as training loss."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
 import torch
@@ -14,8 +14,8 @@ from lit_cfl.nets.base import Net
 Batch = tuple[Tensor, Tensor]  # inputs [n, ...], labels [n]
 
 
-class Task(LightningModule):
-    """A net and how it is trained. Subclasses give `losses` and `outcomes`.
+class Task(LightningModule, ABC):
+    """A net and how it is trained. A subclass defines `losses` and `outcomes`.
 
     Args:
         net: from inputs to outputs. A net of ours goes by its short name.

@@ -1,6 +1,6 @@
 """AdaCFL (our rule: the largest gap between merges) on quadratic clients."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -124,11 +124,8 @@ def test_options_keep_the_contract(algorithm: AdaCFL):
     check_algorithm(algorithm)
 
 
-def test_what_it_has_no_use_for_is_refused():
-    with pytest.raises(InputError, match=r"gamma_max is 0\.5, but Theorem 1 speaks of cosines"):
-        AdaCFL(gamma_max=0.5)
-    with pytest.raises(InputError, match="linkage is complete, but AdaCFL splits by no bipartition"):
-        AdaCFL(linkage="complete")
+def test_it_has_no_options_of_the_bipartition():
+    assert not {"gamma_max", "linkage"} & {option.name for option in fields(AdaCFL)}  # of the bipartition by cosines
 
 
 def test_layers_that_are_not_there_are_refused_with_those_that_are():
