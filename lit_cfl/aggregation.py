@@ -17,7 +17,7 @@ Mix = Literal["normalised", "sum"]
 def client_weights(
     num_examples: Tensor, kind: ClusterWeights, labels: Tensor | None = None, clients: Tensor | None = None
 ) -> Tensor:
-    """Weight of each client in its cluster's mean, whatever the order of the clients.
+    """Computes the weight of each client in its cluster's mean, whatever the order of the clients.
 
     Args:
         num_examples: n_i of the clients `[n]`.
@@ -50,7 +50,7 @@ def client_weights(
 def mean_by_cluster(
     models: Tensor | Fitted, labels: Tensor, weights: Tensor | None = None, into: Tensor | None = None
 ) -> Tensor:
-    """Weighted mean of the members' models for each cluster.
+    """Computes the weighted mean of the members' models for each cluster.
 
     Args:
         models: rows `[n, d]`, or what a fit returned: it is read once, chunk by chunk, and clients that did
@@ -84,7 +84,7 @@ def mean_by_cluster(
 def _sums_by_cluster(
     models: Tensor | Fitted, labels: Tensor, weights: Tensor, num_clusters: int
 ) -> tuple[Tensor, Tensor, torch.dtype] | None:
-    """Weighted sums `[clusters, d]` and weights `[clusters]` in float64, and the models' dtype; None without models."""
+    """Sums by cluster, weighted `[clusters, d]`, the weights `[clusters]` in float64, and the models' dtype or None."""
     found = None
     for chunk in _chunks(models):
         at = slice(chunk.start, chunk.start + len(chunk.models))
@@ -119,7 +119,7 @@ def _chunks(models: Tensor | Fitted) -> Iterable[Chunk] | Iterator[Chunk]:
 
 
 def mix_clusters(models: Tensor, eta_g: float, form: Mix = "normalised") -> Tensor:
-    """Inter-cluster aggregation of FedGroup and FlexCFL, from the models before the mix (FlexCFL, Eq. 20).
+    """Mixes clusters' models, from those before the mix, as FedGroup and FlexCFL do (FlexCFL, Eq. 20).
 
     Args:
         models: `[clusters, d]`, the clusters that take part.
@@ -150,7 +150,7 @@ def mix_clusters(models: Tensor, eta_g: float, form: Mix = "normalised") -> Tens
 
 
 def discrepancy(fitted: Fitted, models: Tensor, labels: Tensor) -> float:
-    """Mean distance of the clients' local models from their cluster's new model (FedGroup, Section II-C).
+    """Computes the mean distance of local models from their cluster's new model (FedGroup, Section II-C).
 
     Args:
         fitted: what the clients returned; nan where its rows are not held any more.

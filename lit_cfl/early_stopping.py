@@ -1,4 +1,4 @@
-"""When a run ends before its last round. Test metrics can never decide it."""
+"""Early stopping of a run. Test metrics can never decide it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -36,13 +36,13 @@ class StopRule:
             raise InputError(f"stop.max_minutes is {self.max_minutes}; it must be above 0, or null for never")
 
     def metric_of(self, scores: Scores) -> str:
-        """The metric for a task with these scores. Raises InputError where the task does not report it."""
+        """Finds the metric for a task with these scores. Raises InputError where the task does not report it."""
         metric = main_column(scores) if self.metric is None else self.metric
         require_choosable(metric, scores)
         return metric
 
     def reason(self, rows: Sequence[dict[str, Any]], seconds: float, scores: Scores = CLASSIFIER) -> str | None:
-        """Why to stop now, or None.
+        """Says why to stop now, or None.
 
         Args:
             rows: of `metrics.csv`, up to now.

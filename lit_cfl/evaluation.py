@@ -1,4 +1,4 @@
-"""How good the models are, per client and over all of them."""
+"""Scores of the models, for each client and over all of them."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -17,7 +17,7 @@ from lit_cfl.seeds import generator
 
 @dataclass(frozen=True)
 class EvaluationPlan:
-    """When to evaluate, and whom.
+    """When to evaluate, and which clients.
 
     Args:
         every: rounds between two evaluations, 1 or more; the last round is always evaluated.
@@ -43,7 +43,7 @@ class EvaluationPlan:
             )
 
     def candidates(self, population: Tensor, seed: int) -> Tensor:
-        """Ids of the clients that may be scored, ascending."""
+        """Lists the clients that may be scored: ids, ascending."""
         if isinstance(self.clients, str) or self.clients >= len(population):
             return population
         drawn = torch.rand(len(population), generator=generator(seed, "evaluated clients")).argsort()
@@ -69,17 +69,17 @@ class SplitScores:
     weights: Tensor
 
     def of_clients(self, number: int = 0) -> Tensor:
-        """One of the scores for each client, float64 `[n]`; nan without examples."""
+        """Returns one of the scores for each client, float64 `[n]`; nan without examples."""
         return self.scores[number].of(self.sums[number], self.weights[number])
 
     def weighted(self, clients: Tensor | None = None) -> dict[str, float]:
-        """Each score over all examples of these clients (None = all) together, by name; nan without examples."""
+        """Averages each score over all examples of these clients (None = all), by name; nan without examples."""
         chosen = slice(None) if clients is None else clients
         sums, weights = self.sums[:, chosen].sum(1), self.weights[:, chosen].sum(1)
         return {s.name: float(s.of(sums[k], weights[k])) for k, s in enumerate(self.scores)}
 
     def metrics(self, split: str) -> dict[str, float]:
-        """Means and spread over the clients that have examples, named `split/...`; empty if none has."""
+        """Computes means and spread over the clients that have examples, named `split/...`; empty if none has."""
         if not self.count.any():
             return {}
         found = {f"{split}/weighted_{name}": value for name, value in self.weighted().items()}
@@ -129,7 +129,7 @@ def score_clients(
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What one evaluation found.
+    """The results of one evaluation.
 
     Args:
         clients: ids scored, int64 `[n]`, ascending.
@@ -199,7 +199,7 @@ NAMES: dict[Split, str] = {"validation": "val", "test": "test"}
 def place_for_scoring(
     algorithm: Algorithm, state: State, engine: Engine, data: FederatedData, clients: Tensor, round: int
 ) -> Assignment:
-    """Who would use which model if the unassigned were placed now; the placed state is dropped."""
+    """Assigns the unassigned clients as `place` would now; the placed state is dropped."""
     unassigned = clients[algorithm.serve(state, clients).index < 0]
     rng = generator(engine.seed, "place for scoring", round)
     placed, _ = algorithm.place(state, unassigned, engine.at(round, data), rng)

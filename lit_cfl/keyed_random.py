@@ -1,4 +1,4 @@
-"""Random numbers that belong to a key: the same for the same key, whoever asks, in any order and on any device."""
+"""Random numbers of a key: the same for the same key, in any order and on any device."""
 
 from math import pi
 
@@ -18,7 +18,7 @@ def hashed(keys: Tensor) -> Tensor:
 
 
 def keyed_uniform(keys: Tensor, size: int) -> Tensor:
-    """Uniform numbers in (0, 1), `size` for each key: float64 `[n, size]`.
+    """Draws uniform numbers in (0, 1), `size` for each key: float64 `[n, size]`.
 
     Args:
         keys: int64 `[n]`; all of their 64 bits count.
@@ -30,7 +30,7 @@ def keyed_uniform(keys: Tensor, size: int) -> Tensor:
 
 
 def keyed_normal(keys: Tensor, size: int) -> Tensor:
-    """Standard normal numbers, `size` for each key: float64 `[n, size]` (Box and Muller, 1958)."""
+    """Draws standard normal numbers, `size` for each key: float64 `[n, size]` (Box and Muller, 1958)."""
     uniform = keyed_uniform(keys, 2 * size)
     normal: Tensor = (-2 * uniform[:, :size].log()).sqrt() * (2 * pi * uniform[:, size:]).cos()
     return normal

@@ -1,4 +1,4 @@
-"""What an algorithm may ask of clients. How it is computed is the engine's business and changes no result."""
+"""The requests that an algorithm may make of clients. How an engine computes them changes no result."""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -79,7 +79,7 @@ class Fitted:
         self._all: list[Chunk] = list(self._record()) if held else []
 
     def chunks(self) -> Iterator[Chunk]:
-        """The chunks in order. Raises RuntimeError on a second read of a fit that is not held: it would train again."""
+        """Yields the chunks in order. Raises RuntimeError on a second read of a fit not held: it would train again."""
         return iter(self._all) if self.held else self._record()
 
     def _record(self) -> Iterator[Chunk]:
@@ -92,7 +92,7 @@ class Fitted:
             yield chunk
 
     def collect(self) -> Tensor:
-        """The local models of those that trained `[trained, d]`, however many: for what compares them all.
+        """Collects the local models of those that trained `[trained, d]`, however many, to compare them all.
 
         Rows of a fit that is not held go into a temporary file, which goes away with them.
 
@@ -174,7 +174,7 @@ class LocalWork(Protocol):
         """What the data module was told to make: `feature`, `label` or `other`."""
 
     def initial(self, number: int) -> Tensor:
-        """The run's initial model of that number `[d]`: 0 is w_0, further ones start further clusters."""
+        """Returns the run's initial model of that number `[d]`: 0 is w_0, further ones start further clusters."""
 
     def fit(
         self,
@@ -201,10 +201,10 @@ class LocalWork(Protocol):
         """
 
     def gradients(self, model: Tensor, clients: Tensor, sketch: Sketch | None = None) -> Tensor:
-        """Gradient of each client's mean training loss at `model` `[d]`: rows `[n, d]`, 0 in the buffers' columns."""
+        """Computes each client's mean training gradient at `model` `[d]`: rows `[n, d]`, 0 in the buffers' columns."""
 
     def losses(self, models: Tensor, clients: Tensor, *, penalised: bool = False) -> Tensor:
-        """Mean loss of each model on each client's training examples `[n, K]`; nan for a client without data.
+        """Computes each model's mean loss on each client's training examples `[n, K]`; nan for a client without.
 
         Args:
             models: `[K, d]`.
@@ -214,7 +214,7 @@ class LocalWork(Protocol):
 
 
 def per_client(which: Tensor | int, clients: Tensor) -> Tensor:
-    """One index a client `[n]`: the tensor given, or the same number for all."""
+    """Expands an index to one for each client `[n]`: the tensor given, or the same number for all."""
     if isinstance(which, Tensor) and bool((which < 0).any()):
         raise ValueError("a client is given the model -1: those that have none yet cannot be fitted; place them first")
     return which if isinstance(which, Tensor) else torch.full((len(clients),), which, dtype=torch.int64)

@@ -12,7 +12,7 @@ from lit_cfl.errors import InputError
 
 
 def stored(parts: Iterator[Tensor], at_most: int) -> Tensor:
-    """Rows `[n, d]` in a temporary file, read from there as they are needed.
+    """Stores rows `[n, d]` in a temporary file, from which they are read as they are needed.
 
     The file lies in `TMPDIR` and has no name: it goes away with the tensor, however the process ends.
 

@@ -15,7 +15,7 @@ SHIFTS = ("round", "shift", "client", "partner", "examples", "cluster_before", "
 
 
 def metric_columns(scores: Scores) -> tuple[str, ...]:
-    """The columns of `metrics.csv` for a task with these scores, the algorithm's own apart."""
+    """Lists the columns of `metrics.csv` for a task with these scores, the algorithm's own apart."""
     of_split = [f"{mean}_{score.name}" for score in scores for mean in _MEANS]
     of_split += ["loss", *(f"global_{score.name}" for score in scores)]
     return (
@@ -49,34 +49,34 @@ def metric_columns(scores: Scores) -> tuple[str, ...]:
 
 
 def cluster_columns(scores: Scores) -> tuple[str, ...]:
-    """The columns of `clusters.csv`."""
+    """Lists the columns of `clusters.csv`."""
     return ("round", "cluster", "parent", "size", "n_test", *(score.name for score in scores), "loss", "u", "v")
 
 
 def client_columns(scores: Scores) -> tuple[str, ...]:
-    """The columns of `clients.csv`."""
+    """Lists the columns of `clients.csv`."""
     first = ("client", "cluster", "true_cluster", "n_train", "n_val", "n_test")
     return (*first, *(score.name for score in scores), "loss", "newcomer")
 
 
 def choosable_columns(scores: Scores) -> tuple[str, ...]:
-    """The metrics that may choose something: test data only report."""
+    """Lists the metrics that may choose something: test data only report."""
     return tuple(name for name in metric_columns(scores) if name.startswith(("val/", "train/")))
 
 
 def main_column(scores: Scores, split: str = "val") -> str:
-    """The metric that stop rules, searches, tables and pictures go by unless they are told another."""
+    """Names the metric that stop rules, searches, tables and pictures use by default."""
     return f"{split}/weighted_{scores[0].name}"
 
 
 def main_score(row: Iterable[str]) -> str:
-    """The name of the task's first score, read off the columns of `metrics.csv`, or a row of it."""
+    """Names the task's first score, read off the columns of `metrics.csv`, or a row of it."""
     first = main_column(CLASSIFIER).removesuffix(CLASSIFIER[0].name)
     return next(column for column in row if column.startswith(first)).removeprefix(first)
 
 
 def higher_is_better(column: str, scores: Scores) -> bool:
-    """The direction of a column: a score's own, lower for losses, the discrepancy and deviations, higher for the rest.
+    """Gives a column's direction: a score's own, lower for losses, discrepancy and deviations, higher for the rest.
 
     Args:
         column: of any file of a run, with or without its split.

@@ -36,14 +36,14 @@ class Slot:
     is_buffer: bool = False
 
     def goes_by(self, pattern: str) -> bool:
-        """Whether the tensor's or the layer's name, with or without its outer modules, matches the pattern."""
+        """Says whether the tensor's or the layer's name, with or without its outer modules, matches the pattern."""
         names = (".".join(name.split(".")[i:]) for name in (self.layer, self.name) for i in range(name.count(".") + 1))
         return any(fnmatchcase(name, pattern) for name in names)
 
 
 @dataclass(frozen=True)
 class ParameterLayout:
-    """Where every tensor of a module stands in a row.
+    """The columns of every tensor of a module in a row.
 
     Example:
         >>> layout = ParameterLayout.of(nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 1)))
@@ -73,7 +73,7 @@ class ParameterLayout:
 
     @classmethod
     def of_layers(cls, sizes: dict[str, int]) -> "ParameterLayout":
-        """A layout of plain vectors, one a layer; `conv...` and `fc...` get the kinds of such layers."""
+        """Makes a layout of plain vectors, one a layer; `conv...` and `fc...` get the kinds of such layers."""
         slots, start = [], 0
         for layer, size in sizes.items():
             kind = {"conv": "conv2d", "fc": "linear"}.get(layer.rstrip("0123456789"), "other")
@@ -97,12 +97,12 @@ class ParameterLayout:
         return tuple(dict.fromkeys(slot.layer for slot in self.slots if not slot.is_buffer))
 
     def layers_of(self, kind: str) -> list[str]:
-        """Names of the layers of a kind, such as `conv` or `linear`, in the order of registration."""
+        """Names the layers of a kind, such as `conv` or `linear`, in the order of registration."""
         trainable = (slot for slot in self.slots if not slot.is_buffer)
         return list(dict.fromkeys(slot.layer for slot in trainable if slot.kind.startswith(kind)))
 
     def columns(self, patterns: str | Sequence[str]) -> Tensor:
-        """Columns of the trainable parameters that a pattern chooses, ascending int64.
+        """Finds the columns of the trainable parameters that a pattern chooses, ascending int64.
 
         Args:
             patterns: one or several of: a name with wildcards (`fc*`, `conv1.weight`, `*`), or a kind and a
@@ -141,7 +141,7 @@ class ParameterLayout:
             yield f"{layer or '(top)'} ({kind})"
 
     def read(self, module: nn.Module, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The module's tensors as a new row `[d]` on the CPU."""
+        """Copies the module's tensors into a new row `[d]` on the CPU."""
         tensors = (tensor.detach().reshape(-1).to("cpu", dtype) for tensor in self._tensors(module))
         return torch.cat(list(tensors))
 

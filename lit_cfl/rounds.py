@@ -23,7 +23,7 @@ class Clients(Protocol):
 
 @dataclass(frozen=True)
 class Cohorts:
-    """Who takes part in the rounds.
+    """The rule by which clients are selected for the rounds.
 
     Args:
         size: K, clients in a round.
@@ -39,7 +39,7 @@ class Cohorts:
     seed: int | None = None
 
     def at(self, round: int, population: Tensor, run_seed: int) -> Tensor:
-        """The cohort, ids ascending."""
+        """Draws the cohort: ids int64 `[n]` out of the population `[m]`, ascending."""
         seed = selection_seed(run_seed) if self.seed is None else self.seed
         return drop_out(select(round, population, self.size, seed, self.rule), self.dropout, run_seed, round)
 

@@ -66,12 +66,12 @@ class Score:
 
     @classmethod
     def of_best_column(cls, column: str) -> "Score | None":
-        """The score, by name and direction, whose `best_column` this is; None where it is no such column."""
+        """Finds the score, by name and direction, whose `best_column` this is; None where it is no such column."""
         found = re.fullmatch(r"test/(max|min)_weighted_(.*)", column)
         return cls(found[2], found[1] == "max") if found else None
 
     def of(self, sums: Tensor, weights: Tensor) -> Tensor:
-        """The score of sets of examples.
+        """Computes the score of sets of examples.
 
         Args:
             sums: of value times weight, float64 `[...]`.
@@ -84,7 +84,7 @@ class Score:
         return mean.exp() if self.transform == "exp" else mean
 
     def better(self, one: float, other: float) -> bool:
-        """Whether one figure is better than another; nan never is."""
+        """Says whether one figure is better than another; nan never is."""
         return one > other if self.higher_is_better else one < other
 
 
@@ -94,13 +94,13 @@ CLASSIFIER: Scores = (ACCURACY,)
 
 
 def recorded_scores(summary: Mapping[str, Any]) -> Scores:
-    """The scores by which a run was measured, the main one first, read off its `summary.json`: all but transforms."""
+    """Reads the scores of a run from its `summary.json`, the main one first: all but transforms."""
     found = (_BEST.fullmatch(key) for key in summary)
     return tuple(Score(match[2], match[1] == "max") for match in found if match) or CLASSIFIER
 
 
 def scores_of(module: Any) -> Scores:
-    """The scores that a LightningModule names in its attribute `scores`; accuracy where it names none.
+    """Reads the scores that a LightningModule names in its attribute `scores`; accuracy where it names none.
 
     Raises:
         InputError: the attribute is no tuple of scores with different names.

@@ -10,11 +10,11 @@ import torch
 
 
 def derive(seed: int, purpose: str, *ids: int) -> int:
-    """A 63-bit seed for one purpose, e.g. `derive(7, "train", round, client)`. Equal on every platform."""
+    """Derives a 63-bit seed for one purpose, e.g. `derive(7, "train", round, client)`. Equal on every platform."""
     text = "/".join([str(int(seed)), purpose, *(str(int(i)) for i in ids)])
     return int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big") >> 1
 
 
 def generator(seed: int, purpose: str, *ids: int) -> torch.Generator:
-    """A CPU generator that belongs to one purpose alone."""
+    """Makes a CPU generator for one purpose alone."""
     return torch.Generator().manual_seed(derive(seed, purpose, *ids))

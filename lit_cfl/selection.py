@@ -1,4 +1,4 @@
-"""Which clients take part in a round."""
+"""Selection of the clients of a round."""
 
 from random import Random
 from typing import Literal
@@ -13,7 +13,7 @@ SelectionRule = Literal["uniform", "round_robin_first"]
 
 
 def select(round: int, population: Tensor, cohort_size: int, seed: int, rule: SelectionRule = "uniform") -> Tensor:
-    """The cohort of a round.
+    """Draws the cohort of a round.
 
     Args:
         round: rounds completed before, t = 0 in the first.
@@ -38,7 +38,7 @@ def select(round: int, population: Tensor, cohort_size: int, seed: int, rule: Se
 
 
 def drop_out(cohort: Tensor, probability: float, seed: int, round: int) -> Tensor:
-    """The cohort without those that drop out, each with this probability. Nobody may be left."""
+    """Removes clients from the cohort `[n]`, each with this probability. Nobody may be left."""
     if not probability:
         return cohort
     if not 0 <= probability < 1:
@@ -48,5 +48,5 @@ def drop_out(cohort: Tensor, probability: float, seed: int, round: int) -> Tenso
 
 
 def selection_seed(seed: int) -> int:
-    """The base of a run's draws where none is given. Runs with neighbouring seeds share no cohort."""
+    """Derives the base of a run's draws where none is given. Runs with neighbouring seeds share no cohort."""
     return derive(seed, "selection")

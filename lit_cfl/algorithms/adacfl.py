@@ -56,7 +56,7 @@ class AdaCFL(SplittingAlgorithm):
     def round(
         self, state: SplitState, cohort: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[SplitState, Info]:
-        """A round of CFL with the comparison and the division of AdaCFL."""
+        """Runs a round of CFL with the comparison and the division of AdaCFL."""
 
         def compare(candidate: SplitCandidate) -> ClientComparison | None:
             return self._compare(candidate, work)

@@ -77,7 +77,7 @@ class Info:
 
 @dataclass(frozen=True, eq=False)
 class Assignment:
-    """Who uses which model.
+    """The model that each client uses.
 
     Args:
         models: `[K, d]`.
@@ -112,26 +112,26 @@ class Algorithm(ABC):
 
     @abstractmethod
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
-        """The state before the first round. May train, which costs traffic."""
+        """Makes the state before the first round. May train, which costs traffic."""
 
     @abstractmethod
     def round(self, state: State, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
-        """One round with these clients, int64 `[n]`; there may be none."""
+        """Runs one round with these clients, int64 `[n]`; there may be none."""
 
     @abstractmethod
     def place(self, state: State, clients: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
-        """Finds a model for clients from their present data: cold start, migration, newcomers. May train."""
+        """Finds a model for clients `[n]` from their present data: cold start, migration, newcomers. May train."""
 
     @abstractmethod
     def serve(self, state: State, clients: Tensor) -> Assignment:
-        """Who uses which model now: a look-up that does no work."""
+        """Looks up the model of each client, int64 `[n]`; does no work."""
 
     def needs_all(self, round: int) -> bool:
-        """Whether every client takes part in this round, whatever the cohort size."""
+        """Says whether every client takes part in this round, whatever the cohort size."""
         return False
 
     def first_clustering_round(self) -> int:
-        """Rounds completed before the one that clusters first; a search must not stop a trial before its end."""
+        """Counts the rounds before the one that clusters first; a search must not stop a trial before its end."""
         return 0
 
 
@@ -150,7 +150,7 @@ def require_not_negative(**values: float) -> None:
 
 
 def clients_with_data(work: LocalWork) -> Tensor:
-    """Ids of the clients in training that have examples to train on, ascending."""
+    """Finds the clients in training that have examples to train on: ids int64 `[n]`, ascending."""
     return work.population[work.num_examples[work.population] > 0]
 
 

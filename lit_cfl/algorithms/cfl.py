@@ -66,7 +66,7 @@ class CFL(SplittingAlgorithm):
     def round(
         self, state: SplitState, cohort: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[SplitState, Info]:
-        """FedAvg in every cluster (Algorithm 2), then the splits (Algorithm 3)."""
+        """Runs FedAvg in every cluster (Algorithm 2), then the splits (Algorithm 3)."""
         state, info, _ = split_round(
             state, cohort, work, options=self, compare=self._compare, divide=self.allowed_bipartition
         )

@@ -66,7 +66,7 @@ class Ditto(Algorithm):
     def place(
         self, state: DittoState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[DittoState, Info]:
-        """A client without a model trains one, from the global model and towards it."""
+        """Trains a personal model for clients without one, from the global model and towards it."""
         new = clients[[int(client) not in state.personal for client in clients]]
         own, personal = self._personalise(replace(state, initial=state.models[0]), new, work)
         return replace(state, personal=personal), Info(own.loss, down=len(new), skipped=own.skipped)

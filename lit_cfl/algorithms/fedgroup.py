@@ -122,7 +122,7 @@ class FedGroup(Algorithm):
         return state, info
 
     def _group_cold_start(self, work: LocalWork, rng: torch.Generator) -> tuple[FedGroupState, Info]:
-        """Algorithm 3."""
+        """Runs Algorithm 3."""
         w0 = work.initial(0)
         founders = self._founders(work, rng)  # line 2
         fitted = work.fit(
@@ -166,7 +166,7 @@ class FedGroup(Algorithm):
     def round(
         self, state: FedGroupState, cohort: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[FedGroupState, Info]:
-        """Algorithm 2, with client cold start first."""
+        """Runs Algorithm 2, with client cold start first."""
         joining = clusters_of(state.index, cohort) < 0
         if self.cold_start == "random_each_round":
             joining = ~torch.isin(cohort, state.founders)
@@ -186,7 +186,7 @@ class FedGroup(Algorithm):
     def place(
         self, state: FedGroupState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[FedGroupState, Info]:
-        """Client cold start. The client's first update goes to the server, which compares it."""
+        """Runs the client cold start. The client's first update goes to the server, which compares it."""
         if self.cold_start == "nearest":
             labels, info = self._nearest(state, clients, work)
             return replace(state, index=assign(state.index, clients, labels)), info
@@ -197,7 +197,7 @@ class FedGroup(Algorithm):
         return replace(state, index=placed), Info(skipped=int((~able).sum()))
 
     def _nearest(self, state: FedGroupState, clients: Tensor, work: LocalWork) -> tuple[Tensor, Info]:
-        """Equation 9: the direction most alike to each client's first update, int64 `[n]`; -1 if it did not train."""
+        """Finds the direction most alike to each client's first update (Eq. 9), int64 `[n]`; -1 if it did not train."""
         w0 = state.initial[None]
         fitted = work.fit(w0, clients, purpose="pretrain", prox=self.prox, centers=w0, budget=self.pretrain)
         return closest_by_update(fitted, state.initial, state.directions, direction_cosines)

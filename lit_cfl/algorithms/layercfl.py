@@ -83,7 +83,7 @@ class LayerCFL(CFL):
     def round(
         self, state: SplitState, cohort: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[SplitState, Info]:
-        """A round of CFL whose comparison is that of the selected layers (Algorithms 1 and 2)."""
+        """Runs a round of CFL whose comparison is that of the selected layers (Algorithms 1 and 2)."""
 
         def compare(candidate: SplitCandidate) -> ClientComparison | None:
             return self._compare(candidate, work)
@@ -115,7 +115,7 @@ class LayerCFL(CFL):
         return [connected[0]] if skew == "label" and connected else ["*"]
 
     def _scores(self, features: Tensor, layout: ParameterLayout) -> dict[str, dict[str, float]]:
-        """How well each layer alone separates the clients, by the bipartition that it suggests itself."""
+        """Scores how well each layer alone separates the clients, by the bipartition that it suggests itself."""
         found = {}
         for layer in layout.layers:
             similarity = self._similarity(with_columns(features, layout.columns(layer)))
@@ -124,11 +124,11 @@ class LayerCFL(CFL):
         return found
 
     def _features(self, updates: Tensor, start: Tensor) -> Tensor:
-        """Updates, or weights: made in place, for the rows may fill a disk and updates are not needed any more."""
+        """Returns updates, or weights, made of them in place: rows may fill a disk, and updates have no other use."""
         return updates if self.distance.startswith("delta") else updates.add_(start[: updates.shape[1]])
 
     def _reach(self, features: Tensor, start: Tensor, columns: Tensor) -> float:
-        """The largest norm of an update in these columns."""
+        """Finds the largest norm of an update in these columns."""
         origin = 0 if self.distance.startswith("delta") else start[columns]
         return float((with_columns(features, columns) - origin).norm(dim=1).max())
 

@@ -160,7 +160,7 @@ def split_round(
 def _means(
     updates: Tensor, labels: Tensor, sizes: Tensor, into: Tensor, options: SplittingAlgorithm
 ) -> tuple[Tensor, Tensor]:
-    """The mean updates of the clusters `[K, d]`, for the models and for u."""
+    """Computes the mean updates of the clusters `[K, d]`, for the models and for u."""
     means = {
         kind: mean_by_cluster(updates, labels, client_weights(sizes, kind), into=into)
         for kind in {options.weights, options.criterion_weights}

@@ -100,7 +100,7 @@ class StoCFL(Algorithm):
     def round(
         self, state: StoCFLState, cohort: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[StoCFLState, Info]:
-        """Algorithm 1, lines 4 to 25."""
+        """Runs Algorithm 1, lines 4 to 25."""
         cohort = cohort.sort().values  # clusters are numbered, and omega is handed on, in the order of ids
         asked = cohort[clusters_of(state.index, cohort) < 0]
         fresh, psi = self._represented(state, asked, work)  # lines 5-8
@@ -126,7 +126,7 @@ class StoCFL(Algorithm):
     def place(
         self, state: StoCFLState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[StoCFLState, Info]:
-        """Section 3.3, cluster inference: Psi goes to the server, which compares it with all clusters."""
+        """Infers clusters (Section 3.3): Psi goes to the server, which compares it with all clusters."""
         found, psi = self._represented(state, clients.sort().values, work)
         closeness, best, nearest = nearest_cluster(state, psi)  # step 1
         joins = (best >= self.tau) & (self.tau < 1)  # step 2
@@ -153,7 +153,7 @@ class StoCFL(Algorithm):
         return lambda rows: project(rows[:, :columns])
 
     def _represented(self, state: StoCFLState, clients: Tensor, work: LocalWork) -> tuple[Tensor, Tensor]:
-        """Psi at the anchor (line 6): the clients that have one, in their order, and their rows `[n, s]`."""
+        """Asks for Psi at the anchor (line 6): the clients that have one, in their order, and their rows `[n, s]`."""
         clients, sketch = clients[work.num_examples[clients] > 0], self._sketch(work, state.sketch_seed)
         if not len(clients):
             return clients, state.sums[:0]
@@ -166,7 +166,7 @@ class StoCFL(Algorithm):
     def _merged(
         self, state: StoCFLState, cohort: Tensor, fresh: Tensor, psi: Tensor
     ) -> tuple[StoCFLState, list[Tensor]]:
-        """Lines 9 to 17: merges the clusters of the cohort; the representations compared come with the state."""
+        """Merges the clusters of the cohort (lines 9 to 17); the representations compared come with the state."""
         labels = clusters_of(state.index, cohort)
         known, labels = cohort[labels >= 0], labels[labels >= 0]
         touched, place = labels.unique(return_inverse=True)
@@ -194,7 +194,7 @@ class StoCFL(Algorithm):
 
 
 def _one_after_another(omega: Tensor, cohort: Tensor, work: LocalWork) -> Iterator[Chunk]:
-    """Each client trains omega `[1, d]` from where the one before it ended (C2)."""
+    """Trains omega `[1, d]` by one client after another, each from where the one before it ended (C2)."""
     for position, client in enumerate(cohort[:, None]):
         (chunk,) = work.fit(omega, client, purpose="omega").chunks()
         omega = chunk.models

@@ -30,12 +30,12 @@ class StoCFLState:
     sketch_seed: int
 
     def psi_of(self, clients: Tensor) -> Tensor:
-        """Psi of observed clients `[n, s]`."""
+        """Returns Psi of observed clients `[n, s]`."""
         return torch.stack([self.psi[client] for client in clients.tolist()])
 
 
 def founded(state: StoCFLState, models: Tensor) -> tuple[StoCFLState, Tensor]:
-    """New clusters with these thetas `[n, d]`, still without clients, and their numbers `[n]`, ascending."""
+    """Founds clusters with these thetas `[n, d]`, still without clients; returns their numbers `[n]`, ascending."""
     size, free = len(state.counts), (state.counts == 0).nonzero().flatten()
     numbers = torch.cat([free, size + torch.arange(len(models))])[: len(models)]
     missing = int((numbers >= size).sum())
@@ -48,7 +48,7 @@ def founded(state: StoCFLState, models: Tensor) -> tuple[StoCFLState, Tensor]:
 
 
 def joined(state: StoCFLState, clients: Tensor, psi: Tensor, clusters: Tensor, *, keep: bool) -> StoCFLState:
-    """Clients `[n]` in their clusters `[n]`, whose sums have their Psi `[n, s]`; `keep` it for each of them, too."""
+    """Adds clients `[n]` to their clusters `[n]`, and their Psi `[n, s]` to the sums and, if `keep`, to the state."""
     return replace(
         state,
         sums=state.sums.index_add(0, clusters, psi),
@@ -61,7 +61,7 @@ def joined(state: StoCFLState, clients: Tensor, psi: Tensor, clusters: Tensor, *
 def united(
     state: StoCFLState, clusters: Tensor, groups: Tensor, merged_model: MergedModel
 ) -> tuple[StoCFLState, Tensor]:
-    """Clusters `[n]` merged by group `[n]`, and each group's number: the lowest of its clusters.
+    """Merges clusters `[n]` by group `[n]`; returns each group's number, the lowest of its clusters.
 
     Args:
         merged_model: the theta of the `larger` cluster (ties: the lower number), or the `average` by size (C24).
@@ -83,19 +83,19 @@ def united(
 
 
 def _lowest(values: Tensor, groups: Tensor) -> Tensor:
-    """The lowest value of each group: int64 `[groups]`; groups are numbered from 0 without gaps."""
+    """Finds the lowest value of each group: int64 `[groups]`; groups are numbered from 0 without gaps."""
     number = int(groups.max()) + 1 if len(groups) else 0
     return values.new_zeros(number).scatter_reduce(0, groups, values, "amin", include_self=False)
 
 
 def _largest(sizes: Tensor, groups: Tensor) -> Tensor:
-    """1 for the largest of each group, ties: the first; 0 for the others `[n]`."""
+    """Marks the largest of each group with 1, ties: the first, and the others with 0 `[n]`."""
     rank = sizes.argsort(descending=True, stable=True).argsort()
     return (rank == _lowest(rank, groups)[groups]).double()
 
 
 def nearest_cluster(state: StoCFLState, psi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Cosines with the clusters `[n, C]` (-inf: a free number), the best `[n]` and whose it is `[n]` (-1: nobody's)."""
+    """Compares Psi `[n, s]` with clusters: cosines `[n, C]` (-inf: free), the best `[n]`, its number or -1 `[n]`."""
     cosines = direction_cosines(psi, state.sums).masked_fill(state.counts == 0, -torch.inf)
     nobody = cosines.new_full((len(psi), 1), -torch.inf)
     best, nearest = torch.cat([nobody, cosines], dim=1).max(1)  # ties: the lowest number
@@ -103,21 +103,21 @@ def nearest_cluster(state: StoCFLState, psi: Tensor) -> tuple[Tensor, Tensor, Te
 
 
 def for_clients(rows: Tensor, found: Tensor, clients: Tensor) -> Tensor:
-    """Rows of the clients `found`, ids ascending, as rows of `clients`, in their order; nan for the others."""
+    """Orders the rows of the clients `found`, ids ascending, as `clients` are ordered; nan for the others."""
     told = rows.new_full((len(clients), rows.shape[1]), float("nan"))
     there = torch.isin(clients, found)
     return told.masked_scatter(there[:, None], rows[torch.searchsorted(found, clients[there])])
 
 
 def objective(state: StoCFLState) -> float:
-    """Eq. 2, the sum of the cosines of all pairs of clusters, from the length of the sum of their directions."""
+    """Computes Eq. 2, the sum of the cosines of all pairs of clusters, from the length of their directions' sum."""
     norms = state.sums.norm(dim=1, keepdim=True)
     directions = torch.where(norms > 0, state.sums / norms, 0.0).double()
     return float(directions.sum(0).square().sum() - directions.square().sum()) / 2
 
 
 def cosine_histogram(representations: Rows) -> list[dict[str, Any]]:
-    """How many pairs of representations `[n, s]` have a cosine from `low` to `high`; empty bins are left out."""
+    """Counts the pairs of representations `[n, s]` with a cosine from `low` to `high`; empty bins are left out."""
     similarity = cosine_similarity(representations).double()
     pairs = similarity[torch.ones_like(similarity).triu(1).bool()]
     counts = torch.histc(pairs, _BINS, -1, 1).int().tolist()

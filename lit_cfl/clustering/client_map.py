@@ -5,7 +5,7 @@ from torch import Tensor
 
 
 def assign(index: Tensor, clients: Tensor, labels: Tensor) -> Tensor:
-    """The client map with new entries: a new int64 `[clients]`, longer where a client is new (-1 between).
+    """Writes new entries into a client map: a new int64 `[clients]`, longer where a client is new (-1 between).
 
     Args:
         labels: int64 `[n]`; -1 leaves the client as it is.
@@ -17,6 +17,6 @@ def assign(index: Tensor, clients: Tensor, labels: Tensor) -> Tensor:
 
 
 def clusters_of(index: Tensor, clients: Tensor) -> Tensor:
-    """The entries of a client map `[n]`; -1 for clients that it does not know."""
+    """Looks up the clusters of clients `[n]` in a client map; -1 for clients that it does not know."""
     known = clients < len(index)
     return torch.where(known, index[clients.clamp(max=len(index) - 1)], -1)

@@ -1,11 +1,11 @@
-"""How well found clusters agree with true ones, with those before, and with the clients' similarity."""
+"""Scores of found clusters: against the true ones, those before, and the clients' similarity."""
 
 import torch
 from torch import Tensor
 
 
 def agreement(found: Tensor, truth: Tensor) -> dict[str, float]:
-    """How well found clusters agree with true ones, whatever their numbers.
+    """Scores how well found clusters agree with true ones, whatever their numbers.
 
     Args:
         found, truth: cluster of each client, int64 `[n]`.
@@ -29,7 +29,7 @@ def agreement(found: Tensor, truth: Tensor) -> dict[str, float]:
 
 
 def churn(before: Tensor, now: Tensor) -> float:
-    """Share of the clients assigned both times whose cluster changed, ids matched by overlap; nan if there are none.
+    """Computes the share of clients, assigned both times, whose cluster changed, ids matched by overlap; nan for none.
 
     Args:
         before, now: cluster of each client, int64 `[n]`, -1 = none.
@@ -41,7 +41,7 @@ def churn(before: Tensor, now: Tensor) -> float:
 
 
 def silhouette(similarity: Tensor, labels: Tensor) -> float:
-    """Mean silhouette of clients under the distance 1 - cosine, -1 to 1.
+    """Computes the mean silhouette of clients under the distance 1 - cosine, -1 to 1.
 
     nan for fewer than two clusters, and where no cluster has two clients.
 

@@ -12,7 +12,7 @@ _NO_DIRECTION = 1e-6  # a direction whose singular value is below this share of 
 
 
 def madc(similarity: Tensor) -> Tensor:
-    """Mean absolute difference of cosines (FedGroup, Eq. 7).
+    """Computes the mean absolute difference of cosines (FedGroup, Eq. 7).
 
     Args:
         similarity: cosines `[n, n]`, n of at least 3.
@@ -33,7 +33,7 @@ def madc(similarity: Tensor) -> Tensor:
 
 
 def edc_embedding(updates: Rows, num_directions: int) -> Tensor:
-    """Cosines between the updates and the main directions of all of them (FedGroup, Eq. 8 and Algorithm 3).
+    """Computes cosines of the updates with the main directions of all of them (FedGroup, Eq. 8 and Algorithm 3).
 
     The directions are the left singular vectors of the updates' transpose, not centred, found from the
     n x n Gram matrix: the same subspace as the papers' truncated SVD, at O(n^2 d).
@@ -80,7 +80,7 @@ def edc(updates: Rows, num_directions: int) -> Tensor:
 
 
 def kmeans(points: Tensor, num_clusters: int, rng: torch.Generator) -> Tensor:
-    """K-means++ with 10 restarts of at most 20 iterations (FedGroup, Algorithm 3, line 14).
+    """Clusters points by K-means++ with 10 restarts of at most 20 iterations (FedGroup, Algorithm 3, line 14).
 
     Args:
         points: `[n, m]`.

@@ -1,4 +1,4 @@
-"""How far a client's labels have moved (FlexCFL's migration, C4)."""
+"""Distances between a client's labels now and before (FlexCFL's migration, C4)."""
 
 from fractions import Fraction
 from typing import Literal, get_args
@@ -12,7 +12,7 @@ ShiftMetric = Literal["sorted_counts", "l1_counts", "total_variation", "w1_label
 
 
 def label_shift_distance(counts_now: Tensor, counts_before: Tensor, metric: ShiftMetric) -> Tensor:
-    """Distance of each client's label counts from what they were.
+    """Measures the distance of each client's label counts from what they were.
 
     Args:
         counts_now: examples of each label `[n, C]`, integers or floats, not negative.
@@ -34,7 +34,7 @@ def label_shift_distance(counts_now: Tensor, counts_before: Tensor, metric: Shif
 def drifted(
     counts_now: Tensor, counts_before: Tensor, num_examples: Tensor, threshold: float, metric: ShiftMetric
 ) -> Tensor:
-    """Which clients' labels have moved by more than the threshold (FlexCFL, Algorithm 2, line 5; strict).
+    """Finds the clients whose labels have moved by more than the threshold (FlexCFL, Algorithm 2, line 5; strict).
 
     Args:
         counts_now: examples of each label `[n, C]`.
@@ -64,7 +64,7 @@ def drifted(
 
 
 def _as_fraction(now: Tensor, before: Tensor, metric: ShiftMetric) -> tuple[Tensor, Tensor]:
-    """The distance as numerator and denominator `[n]`, whole numbers in float64 where the counts are whole."""
+    """Computes the distance as numerator and denominator `[n]`, whole in float64 where the counts are whole."""
     _check(now, before, metric)
     now, before = now.double(), before.double()
     if metric == "sorted_counts":

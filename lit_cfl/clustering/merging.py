@@ -20,7 +20,7 @@ def agglomerate(
     num_clusters: int | None = None,
     threshold: float | None = None,
 ) -> Tensor:
-    """Hierarchical clustering, cut at a number of clusters or at a distance.
+    """Clusters hierarchically, and cuts the tree at a number of clusters or at a distance.
 
     Args:
         distances: `[n, n]`, symmetric, finite and not negative.
@@ -52,7 +52,7 @@ def agglomerate(
 
 
 def merge_distances(distances: Tensor, *, linkage: Linkage) -> Tensor:
-    """At which distances `agglomerate` merges, ascending float64 `[n - 1]`: to look for the largest gap (AdaCFL).
+    """Lists the distances at which `agglomerate` merges, ascending float64 `[n - 1]`, for AdaCFL's largest gap.
 
     Args:
         distances: `[n, n]`, symmetric and finite.
@@ -65,7 +65,7 @@ def merge_distances(distances: Tensor, *, linkage: Linkage) -> Tensor:
 
 
 def merge_by_threshold(representations: Rows, tau: float) -> Tensor:
-    """StoCFL's merge (Algorithm 1, lines 13-15): clusters whose cosine is tau or more are joined, transitively.
+    """Joins clusters whose cosine is tau or more, transitively: StoCFL's merge (Algorithm 1, lines 13-15).
 
     Args:
         representations: of the clusters `[n, d]`, or its chunks; a scale common to all does not matter.
@@ -87,7 +87,7 @@ def merge_by_threshold(representations: Rows, tau: float) -> Tensor:
 
 
 def merge_tree(distances: Tensor, linkage: Linkage) -> np.ndarray:
-    """SciPy's linkage matrix `[n - 1, 4]`: what is merged, at which distance (ascending)."""
+    """Computes SciPy's linkage matrix `[n - 1, 4]` of `[n, n]`: what is merged, at which distance (ascending)."""
     from scipy.cluster.hierarchy import linkage as scipy_linkage
     from scipy.spatial.distance import squareform
 
@@ -101,7 +101,7 @@ def merge_tree(distances: Tensor, linkage: Linkage) -> np.ndarray:
 
 
 def require_symmetric(matrix: Tensor) -> None:
-    """Raises InputError unless it is `[n, n]`, finite and symmetric up to rounding."""
+    """Raises InputError unless the matrix is `[n, n]`, finite and symmetric up to rounding."""
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise InputError(f"a matrix [n, n] of all pairs is wanted; the one given is {list(matrix.shape)}")
     if not matrix.isfinite().all():
@@ -111,7 +111,7 @@ def require_symmetric(matrix: Tensor) -> None:
 
 
 def cut(tree: np.ndarray, kept: int) -> Tensor:
-    """The clusters after the first `kept` merges of a linkage matrix, int64 `[n]`."""
+    """Finds the clusters after the first `kept` merges of a linkage matrix, int64 `[n]`."""
     from scipy.sparse import coo_array
 
     n = len(tree) + 1
@@ -121,7 +121,7 @@ def cut(tree: np.ndarray, kept: int) -> Tensor:
 
 
 def components(graph: object) -> Tensor:
-    """Connected parts of an undirected graph `[n, n]`: int64 `[n]`, numbered by lowest member."""
+    """Finds the connected parts of an undirected graph `[n, n]`: int64 `[n]`, numbered by lowest member."""
     from scipy.sparse.csgraph import connected_components
 
     _, labels = connected_components(graph, directed=False)
@@ -129,7 +129,7 @@ def components(graph: object) -> Tensor:
 
 
 def by_lowest_member(labels: Tensor) -> Tensor:
-    """The same clusters `[n]`, numbered in the order of their lowest member."""
+    """Renumbers clusters `[n]` in the order of their lowest member."""
     _, inverse = labels.unique(return_inverse=True)
     lowest = torch.full((len(labels),), len(labels)).scatter_reduce_(0, inverse, torch.arange(len(labels)), "amin")
     return lowest.argsort().argsort()[inverse]

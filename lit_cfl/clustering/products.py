@@ -15,18 +15,18 @@ TILE = 1024  # rows of the Gram matrix found at once: only the upper half is mul
 
 
 def chunks_of(rows: Rows) -> list[Tensor]:
-    """The rows as a list of tensors `[c, d]`; one tensor is one chunk."""
+    """Returns the rows as a list of tensors `[c, d]`; one tensor is one chunk."""
     return [rows] if isinstance(rows, Tensor) else list(rows)
 
 
 def row_tiles(rows: Rows) -> Iterator[Tensor]:
-    """Some rows at a time `[t, d]`, whole: a file is read from beginning to end."""
+    """Yields some rows at a time `[t, d]`, whole: a file is read from beginning to end."""
     for part in chunks_of(rows):
         yield from part.split(ROWS_AT_ONCE)
 
 
 def column_blocks(rows: Rows) -> Iterator[Tensor]:
-    """All rows, some columns at a time: float64 `[n, b]` of at most `BLOCK_BYTES` (one column at least)."""
+    """Yields all rows, some columns at a time: float64 `[n, b]` of at most `BLOCK_BYTES` (one column at least)."""
     parts = chunks_of(rows)
     width = max(1, BLOCK_BYTES // (8 * max(1, sum(map(len, parts)))))
     for start in range(0, parts[0].shape[1], width):
@@ -42,7 +42,7 @@ def require_finite(values: Tensor, what: str = "update") -> None:
 
 
 def gram(rows: Rows) -> Tensor:
-    """Inner products of every two rows: float64 `[n, n]`, exactly symmetric.
+    """Computes the inner products of every two rows: float64 `[n, n]`, exactly symmetric.
 
     Rows on a map larger than the free memory are slow where the disk reads far ahead: sketch them first.
     """
@@ -60,5 +60,5 @@ def add_gram(products: Tensor, block: Tensor) -> None:
 
 
 def mirrored(upper: Tensor) -> Tensor:
-    """The symmetric matrix of an upper half."""
+    """Mirrors an upper half `[n, n]` into the symmetric matrix."""
     return upper.triu() + upper.triu(1).T

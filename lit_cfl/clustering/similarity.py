@@ -24,7 +24,7 @@ _SAME = 1e-14  # squared distances below this share of the rows' squared norms a
 
 
 def cosine_similarity(updates: Rows) -> Tensor:
-    """Cosine of the angle between every two updates (CFL; FedGroup, Eq. 6; LayerCFL, Eq. 6).
+    """Computes the cosine of every two updates (CFL; FedGroup, Eq. 6; LayerCFL, Eq. 6).
 
     Args:
         updates: `[n, d]`, or its chunks.
@@ -39,7 +39,7 @@ def cosine_similarity(updates: Rows) -> Tensor:
 
 
 def cosines(products: Tensor) -> Tensor:
-    """The cosines of a Gram matrix `[n, n]`; 0 for a row without length, else exactly 1 on the diagonal."""
+    """Computes the cosines of a Gram matrix `[n, n]`; 0 for a row without length, else exactly 1 on the diagonal."""
     norms = products.diagonal().sqrt()
     require_finite(norms)
     similarity = divided(products, norms[:, None] * norms)
@@ -47,7 +47,7 @@ def cosines(products: Tensor) -> Tensor:
 
 
 def direction_cosines(updates: Rows, directions: Tensor) -> Tensor:
-    """Cosines between updates and clusters' directions.
+    """Computes the cosines of updates with clusters' directions.
 
     Args:
         updates: `[n, d]`, or its chunks.
@@ -76,7 +76,7 @@ def _direction_cosines(updates: Tensor, directions: Tensor) -> Tensor:
 
 
 def divided(products: Tensor, lengths: Tensor) -> Tensor:
-    """Inner products over products of norms, in [-1, 1]; 0 where a norm is 0."""
+    """Divides inner products by products of norms: in [-1, 1], 0 where a norm is 0."""
     return torch.where(lengths > 0, products / lengths, 0.0).clamp_(-1, 1)
 
 
@@ -97,7 +97,7 @@ def nearest_direction(updates: Rows, directions: Tensor) -> Tensor:
 
 
 def distances(rows: Rows, metric: Metric) -> Tensor:
-    """Distance of every two rows: of FL+HC (on updates), AdaCFL and LayerCFL (on updates or weights).
+    """Measures the distance of every two rows: of FL+HC (updates), AdaCFL and LayerCFL (updates or weights).
 
     Args:
         rows: `[n, d]`, or its chunks.
@@ -119,7 +119,7 @@ def distances(rows: Rows, metric: Metric) -> Tensor:
 
 
 def cross_distances(rows: Rows, others: Tensor, metric: Metric) -> Tensor:
-    """Distance of each row from a few others, such as the clusters' centres.
+    """Measures the distance of each row from a few others, such as the clusters' centres.
 
     Args:
         rows: `[n, d]`, or its chunks.

@@ -11,7 +11,7 @@ from lit_cfl.local_work import Sketch
 
 @dataclass(frozen=True, eq=False)
 class CountSketch:
-    """Each column goes into one bucket with a random sign; buckets are summed: rows `[n, d]` -> `[n, sketch_dim]`.
+    """A projection of rows `[n, d]` -> `[n, sketch_dim]`: each column is added, with a random sign, to one bucket.
 
     Args:
         buckets: of the columns, int64 `[d]`, as equal in size as can be.
@@ -33,7 +33,7 @@ class CountSketch:
 
 
 def random_projection(num_columns: int, sketch_dim: int, rng: torch.Generator | int) -> Sketch:
-    """A count sketch: a random projection in one pass over a row, that never holds a matrix.
+    """Draws a count sketch: a random projection in one pass over a row, that never holds a matrix.
 
     Charikar, Chen, Farach-Colton, 2002; with buckets of equal size. Measured by `benchmarks/clustering.py` at
     d = 1,628,170, on columns of one scale and of very different ones: the error of a cosine is .034 near 0 and .019

@@ -13,7 +13,7 @@ _ROUNDING = 1e-6
 
 
 def bipartition(similarity: Tensor, linkage: Literal["single", "complete"] = "single") -> Tensor:
-    """The split in two whose greatest similarity across is least (CFL, optimal bipartition).
+    """Splits clients in two so that the greatest similarity across is least (CFL, optimal bipartition).
 
     Args:
         similarity: `[n, n]`, symmetric, n of at least 2.
@@ -32,7 +32,7 @@ def bipartition(similarity: Tensor, linkage: Literal["single", "complete"] = "si
 
 
 def separation_gap(similarity: Tensor, labels: Tensor) -> float:
-    """Least similarity within a cluster minus the greatest across: above 0 = separated (LayerCFL's Gap).
+    """Computes the least similarity within a cluster minus the greatest across: above 0 = separated (LayerCFL's Gap).
 
     Args:
         similarity: `[n, n]`, symmetric.
@@ -69,7 +69,7 @@ def separation_gap_l2(distance: Tensor, labels: Tensor) -> float:
 
 
 def separation_threshold(cross_similarity: float) -> float:
-    """What gamma_max must stay below for a split to be right (CFL, Theorem 1).
+    """Computes the bound that gamma_max must stay below for a split to be right (CFL, Theorem 1).
 
     Args:
         cross_similarity: greatest cosine across the two parts, in [-1, 1].

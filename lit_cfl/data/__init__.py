@@ -1,4 +1,4 @@
-"""What a federated run trains on: examples held once, index lists that say which client has which, and the truth."""
+"""The data of a federated run: examples held once, index lists of the clients, and the true clusters."""
 
 from lit_cfl.data.examples import Examples, View
 from lit_cfl.data.federated import Division, FederatedData, Split

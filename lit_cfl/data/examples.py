@@ -35,7 +35,7 @@ class View:
     noise: float = 0.0
 
     def then(self, other: "View") -> "View":
-        """This view, seen again through another one; labels that end where they began are None."""
+        """Combines this view with another one behind it; labels that end where they began are None."""
         maps = self.label_map, other.label_map
         both = tuple(maps[1][label] for label in maps[0]) if maps[0] and maps[1] else maps[0] or maps[1]
         both = None if both and list(both) == sorted(both) else both
@@ -96,11 +96,11 @@ class Examples:
 
     @property
     def num_outputs(self) -> int:
-        """What a net gives for each example: one output a class, or a number; without labels one a token id."""
+        """Counts the outputs of a net for each example: one a class, or a number; without labels one a token id."""
         return {"classes": self.num_labels, "numbers": 1, "none": self.vocabulary}[self.label_kind]
 
     def require_classes(self, who: str) -> None:
-        """Raises InputError where somebody goes by labels that are no classes."""
+        """Raises InputError where somebody needs classes and the labels are none."""
         if self.label_kind != "classes":
             held = "are numbers" if self.label_kind == "numbers" else "are not there"
             raise InputError(f"{who} goes by the labels' classes, but the labels of these data {held}; leave it out")
@@ -113,7 +113,7 @@ class Examples:
 
     @cached_property
     def fingerprint(self) -> str:
-        """A hash of the inputs and labels as they are stored, without the views."""
+        """Hashes the inputs and labels as they are stored, without the views."""
         digest = blake2b(f"{self.inputs.dtype} {tuple(self.inputs.shape)} {self.num_labels}".encode(), digest_size=16)
         parts = (self.inputs, self.labels, *([] if self.embeddings is None else [self.embeddings]))
         for tensor in parts:
@@ -121,7 +121,7 @@ class Examples:
         return digest.hexdigest()
 
     def targets(self, index: Tensor) -> Tensor:
-        """Labels `[n]` as the clients see them."""
+        """Returns labels `[n]` as the clients see them."""
         index = index.to(self.labels.device)
         labels = self.labels[index % len(self)].clone()
         for view, seen in self._seen(index):
@@ -130,7 +130,7 @@ class Examples:
         return labels
 
     def batch(self, index: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-        """Inputs `[n, ...]` (floats of `dtype`; token ids stay integers) and labels `[n]` of these."""
+        """Returns inputs `[n, ...]` (floats of `dtype`; token ids stay integers) and labels `[n]` of these."""
         index = index.to(self.inputs.device)
         inputs = self.inputs.index_select(0, index % len(self))  # a copy, made 20 times as fast as by inputs[...]
         if self.embeddings is not None:
@@ -150,12 +150,12 @@ class Examples:
         return inputs.to(dtype), self._targets(index, dtype)
 
     def _targets(self, index: Tensor, dtype: torch.dtype) -> Tensor:
-        """Labels; numbers as precise as the inputs, but no less than float32."""
+        """Converts labels; numbers become as precise as the inputs, but no less than float32."""
         labels = self.targets(index)
         return labels.to(torch.promote_types(dtype, torch.float32)) if labels.is_floating_point() else labels
 
     def _seen(self, index: Tensor) -> list[tuple[View, Tensor]]:
-        """The views among these indices that change something, and which of the indices are seen so."""
+        """Finds the views among these indices that change something, and which of the indices have each."""
         if len(self.views) == 1:
             return [(self.views[0], slice(None))] if self.views[0] != View() else []  # type: ignore[list-item]
         numbers = index // len(self)

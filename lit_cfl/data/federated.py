@@ -1,4 +1,4 @@
-"""Who holds which examples, and the true clusters where they are known."""
+"""The lists of examples of all clients, and the true clusters where they are known."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -89,7 +89,7 @@ class FederatedData:
         return torch.bincount(cell, minlength=self.num_clients * labels).view(self.num_clients, labels)
 
     def of_lists(self, change: Callable[[ClientIndex], ClientIndex]) -> "FederatedData":
-        """The same data with every kind of index list changed alike."""
+        """Applies one change to every kind of index list."""
         withheld = None if self.withheld is None else change(self.withheld)
         lists: dict[str, Any] = {
             "train": change(self.train),
@@ -99,13 +99,13 @@ class FederatedData:
         return replace(self, withheld=withheld, **lists)
 
     def behind(self, clients: int) -> "FederatedData":
-        """The same clients with ids raised by `clients`; the ids below have no data."""
+        """Raises the clients' ids by `clients`; the ids below have no data."""
         unknown = torch.full((clients,), -1)
         lists = self.of_lists(lambda index: index.behind(clients))
         return replace(lists, true_clusters=torch.cat([unknown, self.true_clusters]), newcomers=None, names=())
 
     def subset(self, clients: Tensor, max_examples: int | None = None) -> "FederatedData":
-        """These clients alone, without names, renumbered from 0, with at most `max_examples` of every split each."""
+        """Selects clients, without names, renumbered from 0, with at most `max_examples` of every split each."""
         size = 2**62 if max_examples is None else max_examples
         newcomers = None if self.newcomers is None else self.newcomers[clients]
         lists = self.of_lists(lambda index: index.select(clients).first(size))

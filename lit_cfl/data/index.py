@@ -1,4 +1,4 @@
-"""Index lists of clients, however many: three tensors and no Python object a client."""
+"""Index lists of any number of clients, in three tensors: there is no Python object for each client."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True, eq=False)
 class ClientIndex:
-    """Which indices each client has: a stretch of one flat array.
+    """The indices of each client: a stretch of one flat array.
 
     Clients may share a stretch (a test set that all of them are scored on), and an array may hold more than
     its clients have.
@@ -26,18 +26,18 @@ class ClientIndex:
 
     @classmethod
     def from_lists(cls, lists: Sequence[Tensor]) -> "ClientIndex":
-        """One tensor int64 a client."""
+        """Joins lists, one tensor int64 for each client."""
         sizes = torch.tensor([len(one) for one in lists], dtype=torch.int64)
         return cls.from_sizes(torch.cat([*lists, torch.empty(0, dtype=torch.int64)]).to(torch.int64), sizes)
 
     @classmethod
     def from_sizes(cls, values: Tensor, sizes: Tensor) -> "ClientIndex":
-        """Stretches one behind the other."""
+        """Makes stretches one behind the other, of these sizes int64 `[clients]`."""
         return cls(values, sizes.cumsum(0) - sizes, sizes)
 
     @classmethod
     def from_owners(cls, owners: Tensor, num_clients: int) -> "ClientIndex":
-        """Position k goes to client `owners[k]`, int64 `[M]`; -1 = to nobody. In ascending order for each client."""
+        """Gives position k to client `owners[k]`, int64 `[M]`; -1 = to nobody. In ascending order for each client."""
         order = owners.argsort(stable=True)[int((owners < 0).sum()) :]
         return cls.from_sizes(order, torch.bincount(owners[order], minlength=num_clients))
 
@@ -69,25 +69,25 @@ class ClientIndex:
         return torch.repeat_interleave(torch.arange(len(self)), self.sizes)
 
     def behind(self, clients: int) -> "ClientIndex":
-        """The same lists after so many clients without any."""
+        """Puts the same lists after so many clients without any."""
         none = torch.zeros(clients, dtype=torch.int64)
         return ClientIndex(self.values, torch.cat([none, self.starts]), torch.cat([none, self.sizes]))
 
     def select(self, clients: Tensor) -> "ClientIndex":
-        """The index lists of these clients alone, in their order. Copies no list."""
+        """Selects the index lists of these clients alone, int64 `[n]`, in their order. Copies no list."""
         return ClientIndex(self.values, self.starts[clients], self.sizes[clients])
 
     def first(self, sizes: Tensor | int) -> "ClientIndex":
-        """Each client's list cut to at most so many entries."""
+        """Cuts each client's list to at most so many entries, int64 `[clients]`."""
         return ClientIndex(self.values, self.starts, self.sizes.clamp(max=sizes))
 
     def after(self, sizes: Tensor) -> "ClientIndex":
-        """What `first` with these sizes leaves out."""
+        """Keeps what `first` with these sizes leaves out."""
         taken = torch.minimum(self.sizes, sizes)
         return ClientIndex(self.values, self.starts + taken, self.sizes - taken)
 
     def distinct(self) -> tuple["ClientIndex", Tensor]:
-        """The different stretches, in the order in which clients have them, and the stretch of each client."""
+        """Finds the different stretches, in the order in which clients have them, and the stretch of each client."""
         width = int(self.sizes.max()) + 1 if len(self) else 1
         keys, which = (self.starts * width + self.sizes).unique(return_inverse=True)
         first = torch.full_like(keys, len(self)).scatter_reduce(0, which, torch.arange(len(self)), "amin")
@@ -96,12 +96,12 @@ class ClientIndex:
         return ClientIndex(self.values, keys // width, keys % width), place[which]
 
     def compact(self) -> "ClientIndex":
-        """The same lists in an array that holds nothing else; clients that share a stretch go on to share it."""
+        """Copies the lists into an array that holds nothing else; clients that share a stretch go on to share it."""
         stretches, which = self.distinct()
         return stretches.packed().select(which)
 
     def replaced(self, clients: Tensor, lists: "ClientIndex") -> "ClientIndex":
-        """The same index with other lists for these clients.
+        """Replaces the lists of these clients.
 
         The new lists are appended; what nobody has any more goes once it is more than half of the array.
 
@@ -117,11 +117,11 @@ class ClientIndex:
         return compact if len(whole.values) > 2 * len(compact.values) else whole
 
     def packed(self) -> "ClientIndex":
-        """The same lists in an array that holds nothing else, one behind the other."""
+        """Copies the lists into an array that holds nothing else, one behind the other."""
         return ClientIndex.from_sizes(self.entries, self.sizes)
 
     def plus(self, other: "ClientIndex") -> "ClientIndex":
-        """Each client's list followed by its list in `other`."""
+        """Appends to each client's list its list in `other`."""
         entries = torch.cat([self.entries, other.entries])
         order = torch.cat([self.owners, other.owners]).argsort(stable=True)
         return ClientIndex.from_sizes(entries[order], self.sizes + other.sizes)

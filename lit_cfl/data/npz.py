@@ -1,4 +1,4 @@
-"""Arrays from files .npz that may be anything: nothing is unpickled, and every fault is an error of one line."""
+"""Arrays from files .npz of unknown origin: nothing is unpickled, and every fault is an error of one line."""
 
 import zlib
 from collections.abc import Sequence

@@ -22,7 +22,7 @@ FORMAT = 1
 
 
 def partition_hash(data: FederatedData) -> str:
-    """SHA-256 of the partition and of the data that it divides: what a run says it used."""
+    """Hashes the partition and the data that it divides (SHA-256), so that a run can say what it used."""
     digest = sha256(f"{data.examples.fingerprint} {_views(data.examples)} {data.skew}".encode())
     for name, array in _arrays(data).items():
         digest.update(name.encode())

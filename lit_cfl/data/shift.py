@@ -1,4 +1,4 @@
-"""Data that change over the rounds: what a shift is, and the log of what really shifted.
+"""Data that change over the rounds: the base class of shifts, and the log of what really shifted.
 
 A shift is a function of the data, the round, the seed and who takes part; nothing is mutated and nothing remembered.
 With `participants: all` the data of a round depend on (seed, round) alone, so every method that is compared
@@ -20,7 +20,7 @@ from lit_cfl.seeds import derive
 
 @dataclass(frozen=True, eq=False)
 class ShiftLog:
-    """What a shift did in one round, a row a client that it touched.
+    """What a shift did in one round, one row for each client that it touched.
 
     Args:
         what: name of the shift.
@@ -40,7 +40,7 @@ class ShiftLog:
 
 @dataclass(frozen=True)
 class ShiftContext:
-    """When a shift happens, and to whom.
+    """The round and the clients of a shift.
 
     Args:
         round: rounds completed before, 0 in the first.
@@ -57,7 +57,7 @@ class ShiftContext:
     weight: int = 1
 
     def rng(self, purpose: str, round: int | None = None) -> np.random.Generator:
-        """A generator for this round (or the one given) and purpose alone."""
+        """Makes a generator for this round (or the one given) and purpose alone."""
         return np.random.default_rng(derive(self.seed, purpose, self.round if round is None else round))
 
 
@@ -74,16 +74,16 @@ class Shift(ABC):
     concepts: ClassVar[int] = 1  # how many views a shift makes of each
 
     def widen(self, examples: Examples) -> Examples:
-        """The examples with the views that this shift will use: `concepts` times as many."""
+        """Adds the views that this shift will use to the examples: `concepts` times as many."""
         return examples
 
     @abstractmethod
     def step(self, data: FederatedData, at: ShiftContext) -> tuple[FederatedData, ShiftLog | None]:
-        """The data of a round, from those of the round before; None where nothing shifted."""
+        """Makes the data of a round from those of the round before; the log is None where nothing shifted."""
 
 
 def with_concepts(data: FederatedData, shifts: Sequence[Shift]) -> FederatedData:
-    """The data before any shift, true clusters numbered so that each can have several concepts: `c * concepts`."""
+    """Numbers the true clusters before any shift so that each can have several concepts: `c * concepts`."""
     concepts = prod(shift.concepts for shift in shifts)
     known = data.true_clusters >= 0
     return replace(data, true_clusters=data.true_clusters.where(~known, data.true_clusters * concepts))
@@ -92,7 +92,7 @@ def with_concepts(data: FederatedData, shifts: Sequence[Shift]) -> FederatedData
 def shifted(
     data: FederatedData, shifts: Sequence[Shift], round: int, seed: int, warm: Tensor
 ) -> tuple[FederatedData, tuple[ShiftLog, ...]]:
-    """One round's shifts, in order.
+    """Applies one round's shifts, in order.
 
     Args:
         data: of the round before; in the first round the unshifted ones.

@@ -1,4 +1,4 @@
-"""What our nets have in common."""
+"""The base class of our nets, their sizes and how their layers start."""
 
 from collections.abc import Sequence
 from math import prod
@@ -18,7 +18,7 @@ class Net(nn.Module):
 
 
 def sizes(input_shape: Sequence[int] | None, num_labels: int | None) -> tuple[int, int]:
-    """Numbers in one input, and outputs. Raises InputError where either is not known."""
+    """Counts the numbers in one input, and the outputs. Raises InputError where either is not known."""
     if not input_shape or not num_labels:
         raise InputError(
             f"input_shape is {input_shape} and num_labels {num_labels}: a net built by hand needs both, "
@@ -30,7 +30,7 @@ def sizes(input_shape: Sequence[int] | None, num_labels: int | None) -> tuple[in
 def image_sizes(
     input_shape: Sequence[int] | None, num_labels: int | None, *, border: int, halvings: int
 ) -> tuple[int, int, int]:
-    """Channels of the images, the pixels left of each channel behind the convolutions, and outputs.
+    """Counts the images' channels, the pixels of a channel behind the convolutions, and outputs.
 
     Args:
         border: pixels that unpadded convolutions take off a side before each halving.
@@ -59,13 +59,13 @@ def image_sizes(
 
 
 def glorot(layer: nn.Linear | nn.Conv2d) -> nn.Linear | nn.Conv2d:
-    """The layer with Glorot-uniform weights and zero biases, as Keras starts the papers' nets."""
+    """Gives a layer Glorot-uniform weights and zero biases, as Keras starts the papers' nets."""
     nn.init.xavier_uniform_(layer.weight)
     return _without_bias(layer)
 
 
 def he(layer: nn.Linear | nn.Conv2d) -> nn.Linear | nn.Conv2d:
-    """The layer with He-normal weights (He et al., 2015), which deep ReLU nets need, and zero biases."""
+    """Gives a layer He-normal weights (He et al., 2015), which deep ReLU nets need, and zero biases."""
     nn.init.kaiming_normal_(layer.weight, nonlinearity="relu")
     return _without_bias(layer)
 

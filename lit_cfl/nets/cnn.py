@@ -160,5 +160,5 @@ def _convolve_and_pool(layer: nn.Module, inputs: Tensor) -> Tensor:
 
 
 def _padded(inputs: Tensor) -> Tensor:
-    """What TensorFlow's "same" adds for a 5 x 5 kernel with stride 2 on even sizes: one in front, two behind."""
+    """Pads as TensorFlow's "same" does for a 5 x 5 kernel with stride 2 on even sizes: one in front, two behind."""
     return pad(inputs, (1, 2, 1, 2))

@@ -104,7 +104,7 @@ class FedGroupLSTM(Net):
 def _embedding(
     input_shape: Sequence[int] | None, vocabulary: int | None, embedding_width: int
 ) -> tuple[nn.Module, int]:
-    """What turns inputs into vectors, and their width: nothing for vectors, a trained layer for token ids."""
+    """Makes what turns inputs into vectors, and their width: nothing for vectors, a trained layer for token ids."""
     shape = list(input_shape or [])
     if len(shape) == 2 and not vocabulary:
         return nn.Identity(), shape[1]
@@ -125,7 +125,7 @@ def _embedding(
 
 
 def _started(layer: Recurrent) -> Recurrent:
-    """The layer with weights as Keras starts them: Glorot-uniform, orthogonal between steps, biases 0 or, to forget, 1.
+    """Starts a layer as Keras does: weights Glorot-uniform, orthogonal between steps; biases 0 or, to forget, 1.
 
     An LSTM of the papers has one bias where PyTorch has two: the second is frozen at 0, so nobody trains or sends it.
     """

@@ -1,4 +1,4 @@
-"""What a client trains: LightningModules."""
+"""The tasks that clients train: LightningModules."""
 
 from lit_cfl.tasks.classification import Classification
 from lit_cfl.tasks.next_token import NextToken

@@ -1,4 +1,4 @@
-"""What the ready tasks share: a net, an optimizer, and the mean of the losses as training loss."""
+"""The base class of the ready tasks: a net, an optimizer, and the mean of the losses as training loss."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
@@ -35,7 +35,7 @@ class Task(LightningModule, ABC):
 
     @abstractmethod
     def losses(self, batch: Batch) -> Tensor:
-        """What is trained on each example `[n]`."""
+        """Computes what is trained on each example `[n]`."""
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         return self.losses(batch).mean()

@@ -40,31 +40,31 @@ class Classification(Task):
         self._kernels = _kernels(net, kernel_l2_layers) if kernel_l2 else []
 
     def losses(self, batch: Batch) -> Tensor:
-        """What is trained on each example `[n]`: cross-entropy, and the penalty where there is one."""
+        """Computes the cross-entropy of each example `[n]`, and the penalty where there is one."""
         losses = cross_entropy(self(batch[0]), batch[1], reduction="none")
         return losses + self.penalty() if self._kernels else losses
 
     def penalty(self) -> Tensor:
-        """kernel_l2 times the sum of squares of the kernels, 0-d."""
+        """Computes kernel_l2 times the sum of squares of the kernels, 0-d."""
         weights = [cast(Tensor, self.net.get_submodule(layer).weight) for layer in self._kernels]  # tensors in a stack
         if not weights:
             return torch.zeros(())
         return self.kernel_l2 * torch.stack([weight.square().sum() for weight in weights]).sum()
 
     def outcomes(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Cross-entropy `[n]`, and whether the largest output is the label `[n]`, from one pass."""
+        """Computes the cross-entropy `[n]`, and whether the largest output is the label `[n]`, in one pass."""
         outputs = self(batch[0])
         return cross_entropy(outputs, batch[1], reduction="none"), outputs.argmax(-1) == batch[1]
 
     def predict_step(self, batch: Batch | Tensor, batch_idx: int = 0) -> Tensor:
-        """Predicted labels int64 `[n]`."""
+        """Predicts labels int64 `[n]`."""
         inputs = batch if isinstance(batch, Tensor) else batch[0]
         labels: Tensor = self(inputs).argmax(-1)
         return labels
 
 
 def _kernels(net: nn.Module, patterns: str | list[str]) -> list[str]:
-    """Names of the fully connected and convolutional layers whose trained kernels the patterns choose."""
+    """Names the fully connected and convolutional layers whose trained kernels the patterns choose."""
     layout = ParameterLayout.of(net)
     columns = layout.columns(patterns)
     chosen = torch.zeros(layout.num_columns, dtype=torch.bool).index_fill_(0, columns, True)

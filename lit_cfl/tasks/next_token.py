@@ -39,25 +39,25 @@ class NextToken(Task):
         self.padding = padding
 
     def losses(self, batch: Batch) -> Tensor:
-        """Mean cross-entropy of the tokens of each sequence `[n]`; 0 where none is predicted."""
+        """Computes the mean cross-entropy of the tokens of each sequence `[n]`; 0 where none is predicted."""
         _, losses, counted = self._by_token(batch[0])
         return _mean(losses, counted)
 
     def outcomes(self, batch: Batch) -> tuple[Tensor, tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
-        """Losses `[n]`; and, each with the number of tokens as weight, the loss again and the share of right tokens."""
+        """Computes losses `[n]`; and, with the numbers of tokens as weights, the loss and the share of right tokens."""
         logits, losses, counted = self._by_token(batch[0])
         loss, tokens = _mean(losses.double(), counted), counted.sum(1)
         right = (logits.argmax(-1) == batch[0][:, 1:]).double()
         return loss, (loss, tokens), (_mean(right, counted), tokens)
 
     def predict_step(self, batch: Batch | Tensor, batch_idx: int = 0) -> Tensor:
-        """The most likely next token after each token, int64 `[n, length - 1]`."""
+        """Predicts the most likely next token after each token, int64 `[n, length - 1]`."""
         tokens = batch if isinstance(batch, Tensor) else batch[0]
         predicted: Tensor = self(tokens[:, :-1]).argmax(-1)
         return predicted
 
     def _by_token(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits `[n, t, vocabulary]`, and for each token to predict `[n, t]` its loss and whether it counts."""
+        """Computes logits `[n, t, vocabulary]`; for each token to predict `[n, t]` its loss and whether it counts."""
         logits, targets = self(tokens[:, :-1]), tokens[:, 1:].long()
         if logits.shape[:-1] != targets.shape:
             raise ValueError(
@@ -69,5 +69,5 @@ class NextToken(Task):
 
 
 def _mean(values: Tensor, counted: Tensor) -> Tensor:
-    """The mean over the tokens that count `[n]`."""
+    """Computes the mean over the tokens that count `[n]`."""
     return values.where(counted, 0).sum(1) / counted.sum(1).clamp(min=1)

@@ -20,16 +20,16 @@ class Regression(Task):
     labels = ("numbers",)
 
     def losses(self, batch: Batch) -> Tensor:
-        """Squared error of each example `[n]`."""
+        """Computes the squared error of each example `[n]`."""
         return self._errors(batch).square()
 
     def outcomes(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Squared and absolute errors, both `[n]`."""
+        """Computes squared and absolute errors, both `[n]`."""
         errors = self._errors(batch)
         return errors.square(), errors.abs()
 
     def predict_step(self, batch: Batch | Tensor, batch_idx: int = 0) -> Tensor:
-        """Predicted numbers `[n]`."""
+        """Predicts numbers `[n]`."""
         inputs = batch if isinstance(batch, Tensor) else batch[0]
         predicted: Tensor = self(inputs)
         return predicted.flatten()

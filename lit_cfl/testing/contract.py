@@ -1,4 +1,4 @@
-"""What every algorithm has to keep, checked on quadratic clients."""
+"""The contract that every algorithm keeps, checked on quadratic clients."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -55,7 +55,7 @@ def check_algorithm(algorithm: Algorithm) -> None:
 
 
 def _work(clients: int = _CLIENTS, **options: Any) -> QuadraticWork:
-    """Clients around two opposite points, of unequal sizes."""
+    """Makes clients around two opposite points, of unequal sizes."""
     rng = torch.Generator().manual_seed(7)
     side = 1.0 - 2.0 * (torch.arange(clients) % 2).double()
     centers = torch.randn(clients, _COLUMNS, generator=rng, dtype=torch.float64)
@@ -78,7 +78,7 @@ def _states(
     reorder: Callable[[Tensor], Tensor] = lambda cohort: cohort.sort().values,
     between: Callable[[State], State] = lambda state: state,
 ) -> Iterator[State]:
-    """The state after `init` and after each round."""
+    """Yields the state after `init` and after each round."""
     algorithm = replace(algorithm)  # what an instance remembers is no state
     with _in_words(algorithm, "init"):
         state, _ = algorithm.init(work.at(0), generator(3, "init"))
@@ -266,7 +266,7 @@ def _in_words(algorithm: Algorithm, call: str) -> Iterator[None]:
 
 
 def _difference(a: Any, b: Any) -> float:
-    """Largest absolute difference of two states' values; infinite where they differ in kind."""
+    """Finds the largest absolute difference of two states' values; infinite where they differ in kind."""
     if isinstance(a, Tensor) and isinstance(b, Tensor):
         if a.shape != b.shape or a.dtype != b.dtype:
             return float("inf")

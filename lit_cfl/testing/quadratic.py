@@ -57,7 +57,7 @@ class QuadraticWork:
         self.population = torch.arange(len(centers))
 
     def at(self, round: int, data: object = None) -> "QuadraticWork":
-        """The same clients in another round."""
+        """Returns the same clients in another round."""
         view = copy(self)
         view.round = round
         return view
