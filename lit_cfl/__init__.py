@@ -1,9 +1,11 @@
 """Lit-CFL: clustered federated learning on PyTorch Lightning.
 
 `Experiment` describes one and iterates over its rounds, `run` makes a run directory, `load_run` opens one.
+`docs/api.md` lists all that is public.
 """
 
 from importlib import import_module
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -11,11 +13,15 @@ if TYPE_CHECKING:
     from lit_cfl.runs.load_run import load_run as load_run
     from lit_cfl.runs.run import run as run
 
+    __version__: str
+
 _HOMES = {"Experiment": "lit_cfl.experiment", "load_run": "lit_cfl.runs.load_run", "run": "lit_cfl.runs.run"}
-__all__ = ["Experiment", "load_run", "run"]
+__all__ = ["Experiment", "__version__", "load_run", "run"]
 
 
 def __getattr__(name: str) -> Any:  # PyTorch loads with the first name that needs it: `lit-cfl --help` is instant
+    if name == "__version__":
+        return version("lit-cfl")
     if name not in _HOMES:
         raise AttributeError(f"module 'lit_cfl' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

@@ -9,6 +9,8 @@ from torch import Tensor
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Chunk, Fitted
 
+__all__ = ["client_weights", "discrepancy", "mean_by_cluster", "mix_clusters"]
+
 Weights = Literal["examples", "equal"]
 ClusterWeights = Literal[Weights, "first"]
 Mix = Literal["normalised", "sum"]

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import NoReturn
 
+__all__ = ["DivergedError", "InputError", "Notice", "SaveError", "WorkersLostError"]
+
 
 class Notice(UserWarning):
     """Something a user should know, though the run goes on. The command line prints it as one line."""

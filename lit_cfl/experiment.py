@@ -26,6 +26,17 @@ from lit_cfl.rounds import Cohorts, Round, rounds
 from lit_cfl.selection import SelectionRule
 from lit_cfl.tracking import Tracking
 
+__all__ = [
+    "CheckpointPlan",
+    "EvaluationPlan",
+    "Experiment",
+    "LocalTraining",
+    "Pictures",
+    "PlanOptions",
+    "StopRule",
+    "Tracking",
+]
+
 
 @dataclass(frozen=True)
 class CheckpointPlan:

@@ -11,6 +11,8 @@ from lit_cfl.errors import InputError
 from lit_cfl.memmap_rows import stored
 from lit_cfl.parameters import ParameterLayout
 
+__all__ = ["Budget", "Chunk", "Fitted", "LocalWork"]
+
 Sketch = Callable[[Tensor], Tensor]  # rows [n, d] -> [n, smaller]
 
 

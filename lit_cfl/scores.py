@@ -9,6 +9,8 @@ from torch import Tensor
 
 from lit_cfl.errors import InputError
 
+__all__ = ["Score"]
+
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _BEST = re.compile(r"test/(max|min)_weighted_(.+)")
 _TAKEN = (
