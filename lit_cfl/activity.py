@@ -1,4 +1,4 @@
-"""What a run is doing at the moment, for people who wait for it."""
+"""Describes what a run is doing at the moment, for people who wait for it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ Report = Callable[[Activity], None]  # is called often: it should only take note
 
 
 def unreported(activity: Activity) -> None:
-    """Tells nobody."""
+    """Ignores the activity."""
 
 
 _OF_PURPOSE = {
@@ -42,5 +42,5 @@ _OF_PURPOSE = {
 
 
 def fit_activity(purpose: str, round: int, done: int, total: int) -> Activity:
-    """What a fit is doing; see `LocalWork.fit` for its purpose."""
+    """Describes what a fit is doing; see `LocalWork.fit` for its purpose."""
     return Activity(_OF_PURPOSE.get(purpose, "training"), round, done, total)

@@ -1,4 +1,4 @@
-"""Errors whose message is meant for the user: it quotes the value and names the remedy, in one line."""
+"""Defines errors whose message is for the user: it quotes the value and names the remedy, in one line."""
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,7 @@ class DivergedError(InputError):
 
 
 def diverged(client: int, round: int, loss: float | None, rate: float) -> DivergedError:
-    """Says which client diverged, and when.
+    """Builds the error that names the client that diverged, and the round.
 
     Args:
         round: rounds completed before.
@@ -36,7 +36,7 @@ def diverged(client: int, round: int, loss: float | None, rate: float) -> Diverg
 
 @contextmanager
 def note_on_error(what: Callable[[], str]) -> Iterator[None]:
-    """Notes on an error, such as one of the user's module, where it was raised; not on an InputError, which says it.
+    """Adds to an error, such as one of the user's module, where it was raised. An InputError says it already.
 
     Args:
         what: gives the words after "It was raised".
@@ -51,7 +51,7 @@ def note_on_error(what: Callable[[], str]) -> Iterator[None]:
 
 
 def join_ids(clients: Sequence[int]) -> str:
-    """The ids of at most 20 clients, for a message."""
+    """Joins the ids of at most 20 clients, for a message."""
     return ", ".join(map(str, clients[:20])) + (", ..." if len(clients) > 20 else "")
 
 
@@ -64,7 +64,7 @@ class WorkersLostError(InputError):
 
 
 class LineParser(argparse.ArgumentParser):
-    """Says what is wrong with a command line in one line, as our own errors do, and not with the whole usage."""
+    """Reports what is wrong with a command line in one line, as our own errors do, and not with the whole usage."""
 
     def error(self, message: str) -> NoReturn:
         raise InputError(f"{message}; see {self.prog} --help")

@@ -1,4 +1,4 @@
-"""Data + task + algorithm + engine -> runs. The only file that knows all parts."""
+"""Describes an experiment: data, task, algorithm, and how it is run. Builds the engine and iterates over rounds."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
@@ -162,7 +162,7 @@ class Experiment:
         return PreparedRun(self, seed, data, engine, cohorts)
 
     def chosen_plan(self, data: FederatedData | None = None) -> Plan:
-        """The plan on this machine: what is set by hand, the rest by rule, which looks at the data."""
+        """Chooses the plan on this machine: what is set by hand, the rest by rule, which looks at the data."""
         load, fits = Workload(), self.rounds * self.cohort_size
         if data is not None:
             load = workload(self.task, self.seeds[0], self.local, data, self.precision, fits, self.cohort_size)
@@ -171,7 +171,7 @@ class Experiment:
         return plan
 
     def for_baseline(self) -> "Experiment":
-        """The same experiment with the baseline in the algorithm's place."""
+        """Returns the same experiment with the baseline as its algorithm."""
         if self.baseline is None:
             raise InputError("this experiment has no baseline")
         name, config = f"{self.name}-baseline", None
@@ -180,13 +180,13 @@ class Experiment:
         return replace(self, name=name, algorithm=self.baseline, baseline=None, config=config)
 
     def for_seed(self, seed: int) -> "Experiment":
-        """The same experiment for one of its seeds."""
+        """Returns the same experiment for one of its seeds."""
         name = self.name if len(self.seeds) == 1 else f"{self.name}-seed-{seed}"
         config = None if self.config is None else dict(self.config) | {"name": name, "seeds": [seed]}
         return replace(self, name=name, seeds=[seed], config=config)
 
     def described(self) -> dict[str, Any]:
-        """The configuration as plain values, for `config.yaml`."""
+        """Returns the configuration as plain values, for `config.yaml`."""
         if self.config is not None:
             return dict(self.config)
         described = {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "config"}
@@ -218,12 +218,12 @@ class PreparedRun:
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:
-        """What tells these data and this net from others: SHA-256 of the partition with the data, and of w_0."""
+        """SHA-256 of the partition with the data, and of w_0: they identify these data and this net."""
         initial = sha256(self.engine.initial(0).contiguous().numpy().data)
         return {"partition": partition_hash(self.data), "initial model": initial.hexdigest()}
 
     def config(self) -> dict[str, Any]:
-        """The configuration with the plan, and with the commit of data that came from the Hub."""
+        """Returns the configuration with the plan, and with the commit of data that came from the Hub."""
         commit = self.experiment.data.commit
         loaded = {} if commit is None else {"data_commit": commit}
         return self.experiment.described() | loaded | {"plan": asdict(self.engine.plan)}

@@ -1,4 +1,4 @@
-"""The commands that train or score."""
+"""Implements the commands that train or score."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -22,7 +22,7 @@ from lit_cfl.runs.signals import interruptible
 
 
 def run_experiment(arguments: Sequence[str]) -> int:
-    """`lit-cfl run`."""
+    """Runs an experiment and its baseline: `lit-cfl run`."""
     request = parse_run(arguments)
     options, experiment = request.options, _found_from_anywhere(request.experiment)
     screen = progress.Screen(options.quiet, options.json)
@@ -48,7 +48,7 @@ def run_experiment(arguments: Sequence[str]) -> int:
 
 
 def _found_from_anywhere(experiment: Experiment) -> Experiment:
-    """The experiment as `config.yaml` shall describe it: the run may be resumed from another folder."""
+    """Makes the paths of an experiment's configuration absolute: the run may be resumed from another folder."""
     config = experiment.described()
     return replace(experiment, config=config | {"data": with_absolute_paths(config["data"])})
 
@@ -61,7 +61,7 @@ def _where(request: RunRequest) -> tuple[Path, ResumeMode]:
 
 
 def show_data(arguments: Sequence[str]) -> int:
-    """`lit-cfl data`: who has what, before anything is trained."""
+    """Shows how the data are divided among clients, before anything is trained: `lit-cfl data`."""
     if "--check-hub" in arguments:
         from lit_cfl.datamodules.hub import check_hub
 
@@ -76,7 +76,7 @@ def show_data(arguments: Sequence[str]) -> int:
 
 
 def evaluate_run(arguments: Sequence[str]) -> int:
-    """`lit-cfl evaluate`: the run's own clients with their models, or newcomers after they were placed."""
+    """Scores the run's own clients with their models, or newcomers after they were placed: `lit-cfl evaluate`."""
     parser = _run_parser("evaluate", "Scores the models of a run.")
     given, rest = parser.parse_known_args(arguments)
     saved, console = load_run(given.run_dir), Console()
@@ -98,7 +98,7 @@ def evaluate_run(arguments: Sequence[str]) -> int:
 
 
 def assign_newcomers(arguments: Sequence[str]) -> int:
-    """`lit-cfl assign`: which cluster each client of other data belongs to, and how sure that is."""
+    """Shows which cluster each client of other data belongs to, and how sure that is: `lit-cfl assign`."""
     parser = _run_parser("assign", "Finds a cluster for new clients.")
     given, rest = parser.parse_known_args(arguments)
     if not rest:
@@ -124,7 +124,7 @@ def _run_parser(command: str, description: str) -> LineParser:
 
 
 def _other_data(saved: SavedRun, options: Sequence[str]) -> FederatedData:
-    """The data that these options describe, on top of the run's own; all their clients count as newcomers."""
+    """Builds the data that these options describe, on top of the run's own; all their clients count as newcomers."""
     wrong = [word for word in options if word.startswith("--") and not word.startswith("--data")]
     if wrong:
         raise InputError(f"{wrong[0]} is no option here; only --data and --data.<option> are")

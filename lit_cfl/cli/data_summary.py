@@ -1,4 +1,4 @@
-"""`lit-cfl data`: what a configuration's data look like, as a table and as pictures."""
+"""Summarises a configuration's data as a table and as pictures, for `lit-cfl data`."""
 
 from pathlib import Path
 
@@ -65,7 +65,7 @@ def write(folder: Path, data: FederatedData) -> list[Path]:
 
 
 def _labels_per_client(data: FederatedData) -> Tensor:
-    """Different labels in each client's training data, int64 `[clients in training]`."""
+    """Counts the different labels in each client's training data, int64 `[clients in training]`."""
     parts = [(data.subset(clients).label_counts > 0).sum(1) for clients in data.population.split(_AT_ONCE)]
     return torch.cat(parts)
 

@@ -1,4 +1,4 @@
-"""`lit-cfl doctor`: what this machine has for a run. To be pasted into a bug report."""
+"""Prints what this machine has for a run, to be pasted into a bug report: `lit-cfl doctor`."""
 
 import os
 import platform

@@ -1,4 +1,4 @@
-"""The command line. Heavy imports wait until a command needs them: help and lists answer at once."""
+"""Finds the command in a command line, and runs it. Heavy imports wait: help and lists answer at once."""
 
 import argparse
 import os
@@ -6,9 +6,11 @@ import signal
 import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from difflib import get_close_matches
+from importlib import import_module
 from importlib.metadata import version
+from typing import NamedTuple
 
 from lit_cfl.errors import InputError, LineParser, Notice
 
@@ -19,6 +21,70 @@ start here:
   lit-cfl list algorithms              what there is to choose from
   lit-cfl run --help                   every option of an experiment
 """
+
+
+@contextmanager
+def loading(arguments: Sequence[str]) -> Iterator[None]:
+    """Says on standard error, while PyTorch is imported, that this takes a while. Says nothing to programs."""
+    if "torch" in sys.modules or {"--help", "-h", "--quiet", "--json"}.intersection(arguments):
+        yield
+        return
+    from rich.console import Console
+
+    console, text = Console(stderr=True), "loading PyTorch and Lightning"
+    if console.is_terminal and console.is_interactive and not os.environ.get("CI"):
+        with console.status(text):
+            yield
+    else:
+        console.print(text)
+        yield
+
+
+class Command(NamedTuple):
+    """A command, and where it is implemented: its module is imported when the command is given.
+
+    Args:
+        module: its module.
+        function: takes the words after the command, and returns the exit code.
+        help: what it does.
+        announced: whether to say that the import takes a while; see `loading`.
+    """
+
+    module: str
+    function: str
+    help: str
+    announced: bool = False
+
+    def run(self, words: Sequence[str]) -> int:
+        """Runs the command. Returns its exit code."""
+        with loading(words) if self.announced else nullcontext():
+            function: Callable[[Sequence[str]], int] = getattr(import_module(self.module), self.function)
+        return function(words)
+
+
+COMMANDS = {
+    "run": Command("lit_cfl.cli.commands", "run_experiment", "run an experiment and its baseline", announced=True),
+    "compare": Command(
+        "lit_cfl.compare.command",
+        "compare",
+        "run several algorithms on the same clients over several seeds, into one table",
+        announced=True,
+    ),
+    "tune": Command("lit_cfl.tune.command", "search", "search an experiment's options with Ray Tune", announced=True),
+    "launch": Command("lit_cfl.tune.launch", "launch", "send a run or a search to a Ray cluster"),
+    "dashboard": Command(
+        "lit_cfl.tracking.dashboard", "dashboard", "make a W&B workspace with a panel for every metric"
+    ),
+    "evaluate": Command(
+        "lit_cfl.cli.commands", "evaluate_run", "score a run's models on its own clients, or on others"
+    ),
+    "assign": Command("lit_cfl.cli.commands", "assign_newcomers", "find a cluster for new clients"),
+    "data": Command(
+        "lit_cfl.cli.commands", "show_data", "show how a configuration divides its data: a table and pictures"
+    ),
+    "list": Command("lit_cfl.cli.main", "list_catalogue", "list algorithms, data, nets, tasks or configs"),
+    "doctor": Command("lit_cfl.cli.doctor", "doctor", "say what this machine has for a run, for a bug report"),
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -34,17 +100,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"lit-cfl {version('lit-cfl')}")
     commands = parser.add_argument_group("commands")
     for name, command in COMMANDS.items():
-        commands.add_argument(name, nargs="?", help=command.__doc__, metavar=name)
+        commands.add_argument(name, nargs="?", help=command.help, metavar=name)
     warnings.formatwarning = _one_line
     try:
         if not words or words[0].startswith("-"):
             parser.parse_args(words or ["--help"])
             return 0
-        return _command(words[0])(words[1:])
+        return _command(words[0]).run(words[1:])
     except InputError as error:
         print(f"lit-cfl: error: {error}", file=sys.stderr)
         return 2
-    except BrokenPipeError:  # who read our output has left, as `head` does
+    except BrokenPipeError:  # the reader of our output has closed it, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
 
@@ -52,11 +118,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _one_line(
     message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None
 ) -> str:
-    """A notice without the place in our code that gave it; other warnings as Python shows them."""
+    """Formats a notice without the line of code that gave it, and other warnings as Python does."""
     return f"Note: {message}.\n" if category is Notice else _PYTHONS_FORMAT(message, category, filename, lineno, line)
 
 
-def _command(name: str) -> Callable[[Sequence[str]], int]:
+def _command(name: str) -> Command:
     if name not in COMMANDS:
         close = get_close_matches(name, COMMANDS, n=1)
         hint = f" (did you mean {close[0]}?)" if close else ""
@@ -64,84 +130,8 @@ def _command(name: str) -> Callable[[Sequence[str]], int]:
     return COMMANDS[name]
 
 
-@contextmanager
-def loading(arguments: Sequence[str]) -> Iterator[None]:
-    """Says on standard error, while PyTorch is imported, that this takes a while; not to programs."""
-    if "torch" in sys.modules or {"--help", "-h", "--quiet", "--json"}.intersection(arguments):
-        yield
-        return
-    from rich.console import Console
-
-    console, text = Console(stderr=True), "loading PyTorch and Lightning"
-    if console.is_terminal and console.is_interactive and not os.environ.get("CI"):
-        with console.status(text):
-            yield
-    else:
-        console.print(text)
-        yield
-
-
-def run_command(arguments: Sequence[str]) -> int:
-    """run an experiment and its baseline"""
-    with loading(arguments):
-        from lit_cfl.cli.commands import run_experiment
-
-    return run_experiment(arguments)
-
-
-def compare_command(arguments: Sequence[str]) -> int:
-    """run several algorithms on the same clients over several seeds, into one table"""
-    with loading(arguments):
-        from lit_cfl.compare.command import compare
-
-    return compare(arguments)
-
-
-def tune_command(arguments: Sequence[str]) -> int:
-    """search an experiment's options with Ray Tune"""
-    with loading(arguments):
-        from lit_cfl.tune.command import search
-
-    return search(arguments)
-
-
-def launch_command(arguments: Sequence[str]) -> int:
-    """send a run or a search to a Ray cluster"""
-    from lit_cfl.tune.launch import launch
-
-    return launch(arguments)
-
-
-def dashboard_command(arguments: Sequence[str]) -> int:
-    """make a W&B workspace with a panel for every metric"""
-    from lit_cfl.tracking.dashboard import dashboard
-
-    return dashboard(arguments)
-
-
-def evaluate_command(arguments: Sequence[str]) -> int:
-    """score a run's models on its own clients, or on others"""
-    from lit_cfl.cli.commands import evaluate_run
-
-    return evaluate_run(arguments)
-
-
-def assign_command(arguments: Sequence[str]) -> int:
-    """find a cluster for new clients"""
-    from lit_cfl.cli.commands import assign_newcomers
-
-    return assign_newcomers(arguments)
-
-
-def data_command(arguments: Sequence[str]) -> int:
-    """show how a configuration divides its data: a table and pictures"""
-    from lit_cfl.cli.commands import show_data
-
-    return show_data(arguments)
-
-
-def list_command(arguments: Sequence[str]) -> int:
-    """list algorithms, data, nets, tasks or configs"""
+def list_catalogue(arguments: Sequence[str]) -> int:
+    """Prints what there is to choose from, of one kind or of all."""
     from lit_cfl.config import catalogue
 
     parser = LineParser(prog="lit-cfl list", description="What there is to choose from.")
@@ -156,27 +146,6 @@ def list_command(arguments: Sequence[str]) -> int:
             if entry.config:
                 print(f"  {'':<20} lit-cfl run --config {entry.config}")
     return 0
-
-
-def doctor_command(arguments: Sequence[str]) -> int:
-    """say what this machine has for a run, for a bug report"""
-    from lit_cfl.cli.doctor import doctor
-
-    return doctor(arguments)
-
-
-COMMANDS: dict[str, Callable[[Sequence[str]], int]] = {
-    "run": run_command,
-    "compare": compare_command,
-    "tune": tune_command,
-    "launch": launch_command,
-    "dashboard": dashboard_command,
-    "evaluate": evaluate_command,
-    "assign": assign_command,
-    "data": data_command,
-    "list": list_command,
-    "doctor": doctor_command,
-}
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What runs on the cluster: `python -m lit_cfl.cli.on_cluster`, in the job's folder."""
+"""Runs a command on the cluster, in the job's folder: `python -m lit_cfl.cli.on_cluster`."""
 
 import json
 import sys
@@ -10,7 +10,7 @@ from lit_cfl.tune.launching.results import store
 
 
 def run_job() -> int:
-    """Runs the command; what it left is stored whatever came of it. Returns its exit code."""
+    """Runs the command, and stores what it has written even if it failed. Returns its exit code."""
     job = json.loads(Path(JOB).read_text("utf-8"))
     folder = Path(job["folder"]).expanduser()
     try:

@@ -1,4 +1,4 @@
-"""What there is to choose from, found by reading source files and never importing them: `lit-cfl list` is instant."""
+"""Lists what there is to choose from, from source files that are never imported: `lit-cfl list` is instant."""
 
 import ast
 import re
@@ -37,7 +37,7 @@ class CatalogueEntry:
 
 
 def entries(kind: str) -> list[CatalogueEntry]:
-    """All entries of one of `KINDS`, ordered by name."""
+    """Returns all entries of one of `KINDS`, ordered by name."""
     if kind == "configs":
         return [CatalogueEntry(name, _first_comment(path)) for name, path in configs().items()]
     folder, base = _KINDS[kind]
@@ -49,7 +49,7 @@ def names(kind: str) -> list[str]:
 
 
 def configs() -> dict[str, Path]:
-    """The configurations that come with the package, by name, such as `fedgroup/digits`."""
+    """Finds the configurations that come with the package, by name, such as `fedgroup/digits`."""
     packaged = _HERE / "configs"
     folder = packaged if packaged.is_dir() else _HERE.parent / "configs"
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.yaml"))}
@@ -76,7 +76,7 @@ def _derives(node: ast.ClassDef, base: str, found: dict[str, tuple[Path, ast.Cla
 
 
 def _is_abstract(node: ast.ClassDef) -> bool:
-    """Whether a class cannot be chosen: it names ABC among its bases, or has an abstract method."""
+    """Says whether a class cannot be chosen: it names ABC among its bases, or has an abstract method."""
     functions = [part for part in node.body if isinstance(part, ast.FunctionDef)]
     marks = [*node.bases, *(mark for part in functions for mark in part.decorator_list)]
     return any(getattr(mark, "id", "") in ("ABC", "abstractmethod") for mark in marks)
@@ -87,7 +87,7 @@ def _first_line(docstring: str | None) -> str:
 
 
 def _paper(docstring: str) -> str:
-    """The second paragraph of an algorithm's module docstring is its citation."""
+    """Returns the second paragraph of a module docstring: the citation of an algorithm."""
     paragraphs = docstring.split("\n\n")
     return " ".join(paragraphs[1].split()) if len(paragraphs) > 1 else ""
 

@@ -1,4 +1,4 @@
-"""Which configuration files a command line names, and where the user's own classes lie."""
+"""Finds the configuration files that a command line names, and the folders of the user's own classes."""
 
 import argparse
 import os
@@ -21,7 +21,7 @@ _PATHS = ("source", "partition_file", "embeddings")  # options of data modules
 
 
 def with_recorded_config(arguments: Sequence[str]) -> Sequence[str]:
-    """With `--resume` alone, the configuration is the one that the run recorded."""
+    """Adds the configuration that the run recorded where `--resume` is given without `--config`."""
     early = argparse.ArgumentParser(prog="lit-cfl run", add_help=False, allow_abbrev=False)
     for option in ("--resume", "--config", "--run_dir"):
         early.add_argument(option)
@@ -47,7 +47,7 @@ def with_recorded_config(arguments: Sequence[str]) -> Sequence[str]:
 
 
 def found_config(before: str, word: str) -> str:
-    """A configuration by its path, or by the name of a packaged one."""
+    """Replaces the name of a packaged configuration by its path."""
     if before == "--config":
         return _config_path(word)
     if word.startswith("--config="):
@@ -56,7 +56,7 @@ def found_config(before: str, word: str) -> str:
 
 
 def resumed_directory(arguments: Sequence[str]) -> Path | None:
-    """The run directory after `--resume`."""
+    """Returns the run directory after `--resume`."""
     early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     early.add_argument("--resume")
     resume = early.parse_known_args(arguments)[0].resume
@@ -64,7 +64,7 @@ def resumed_directory(arguments: Sequence[str]) -> Path | None:
 
 
 def code_folders(arguments: Sequence[str], opened: Path | None = None) -> list[str]:
-    """Where the user's own files are looked for: where the recorded run had them, beside the YAML file, and here.
+    """Lists where the user's own files are looked for: where the recorded run had them, beside the YAML file, and here.
 
     Args:
         arguments: of the command; `--config` names files.
@@ -84,14 +84,14 @@ def code_folders(arguments: Sequence[str], opened: Path | None = None) -> list[s
 
 
 def append_to_path(arguments: Sequence[str], opened: Path | None = None) -> list[str]:
-    """Makes Python look into `code_folders`, which it returns. Never in front of anything installed."""
+    """Appends `code_folders` to Python's path, behind all that is installed. Returns them."""
     folders = code_folders(arguments, opened)
     sys.path.extend(folder for folder in folders if folder not in sys.path)
     return folders
 
 
 def _recorded_code(file: str) -> list[str]:
-    """Where the run that wrote this file found the user's classes."""
+    """Reads from a file where the run that wrote it found the user's classes."""
     try:
         content = yaml.safe_load(Path(file).read_text())
     except (OSError, yaml.YAMLError, UnicodeDecodeError):
@@ -100,7 +100,7 @@ def _recorded_code(file: str) -> list[str]:
 
 
 def recorded_folders(file: str | Path, content: Mapping[str, Any]) -> list[str]:
-    """Folders of the user's own classes that a configuration names.
+    """Returns the folders of the user's own classes that a configuration names.
 
     Raises:
         InputError: one of them is relative, or the configuration is of a run made in Python; names the file.
@@ -118,7 +118,7 @@ def recorded_folders(file: str | Path, content: Mapping[str, Any]) -> list[str]:
 
 
 def with_absolute_paths(data: Any) -> Any:
-    """The configuration of a data module in which files and folders go by absolute paths: it holds in any folder.
+    """Makes the paths in the configuration of a data module absolute, so that it is valid in any folder.
 
     A `source` that is not here is an id of the Hugging Face Hub, and stays as it is.
     """
@@ -195,7 +195,7 @@ def require_present_path(word: str, where: str = "") -> None:
 
 
 def _of_a_checkout(package: Path) -> bool:
-    """Whether it is the folder that a checkout, not always the installed one, links from `lit_cfl`."""
+    """Says whether it is the folder that a checkout, not always the installed one, links from `lit_cfl`."""
     linked = package.parent / "lit_cfl" / package.name
     return linked.exists() and linked.samefile(package)
 
@@ -218,7 +218,7 @@ def require_class_entries(file: str | Path, content: Any, name: str = "") -> Non
 
 
 def config_files(arguments: Sequence[str]) -> list[str]:
-    """The files of `--config FILE` and `--config=FILE`."""
+    """Lists the files of `--config FILE` and `--config=FILE`."""
     pairs = zip(["", *arguments], arguments, strict=False)
     found = [word if before == "--config" else word.partition("--config=")[2] for before, word in pairs]
     return [file for file in found if file]

@@ -54,7 +54,7 @@ _WORDS = {
 
 
 def explain(message: str, options: Sequence[str]) -> str:
-    """A message for the user.
+    """Turns a message of the parser into one for the user.
 
     Args:
         message: what the parser said; causes are nested, the innermost says what is wrong.
@@ -82,7 +82,7 @@ def explain(message: str, options: Sequence[str]) -> str:
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """` (did you mean ...?)`, or nothing where no name is close."""
+    """Returns ` (did you mean ...?)`, or nothing where no name is close."""
     known = list(known)
     lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(word.lower(), lower, n=1, cutoff=0.5)
@@ -121,7 +121,7 @@ def _unknown_option(message: str, classes: Sequence[str], options: Sequence[str]
 
 
 def _unknown_member(message: str, classes: Sequence[str]) -> str | None:
-    """An option within a group of options, such as `pretrain.lenght`."""
+    """Explains an unknown option within a group of options, such as `pretrain.lenght`."""
     found = re.search(r"Group '([^']+)' does not accept option '([^']+)'", message)
     if found is None:
         return None
@@ -144,7 +144,7 @@ def _unknown_module(message: str) -> str | None:
 
 
 def _missing_in(path: str, name: str) -> str | None:
-    """Where the user's module of this path imports one of this name that is not there; None if it does not."""
+    """Finds where the user's module of this path imports one of this name that is not there; None if it does not."""
     try:
         import_module(path)
     except ModuleNotFoundError as error:
@@ -153,7 +153,7 @@ def _missing_in(path: str, name: str) -> str | None:
 
 
 def _not_in_file(message: str) -> str | None:
-    """A class that is not in the user's file."""
+    """Explains a class that is not in the user's file."""
     found = re.search(
         r"Problem with given class_path '([\w.]+)':\s+module '([\w.]+)' has no attribute '(\w+)'", message
     )
@@ -165,7 +165,7 @@ def _not_in_file(message: str) -> str | None:
 
 
 def _refused_class(message: str, keys: Sequence[str]) -> str | None:
-    """A class path whose module fails, or that is not the class that is asked for."""
+    """Explains a class path whose module fails, or that is not the class that is asked for."""
     path = _first(
         message, r"Import path (\S+\.\S+) does not corr", r"Given value: ([\w.]+\.\w+)$", r"val='([\w.]+\.\w+)'"
     )
@@ -185,7 +185,7 @@ def _refused_class(message: str, keys: Sequence[str]) -> str | None:
 
 
 def raised_in_import(error: BaseException) -> str | None:
-    """What a module of the user's raised while it was imported, with its file and line; None if none of them did."""
+    """Describes what a module of the user's raised in its import, with file and line; None if none of them did."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}: {type(error).__name__}: {error.msg}"
     place = _users_line(error)
@@ -195,7 +195,7 @@ def raised_in_import(error: BaseException) -> str | None:
 
 
 def in_line(error: BaseException) -> str:
-    """` (in FILE, line N)`, of the user's code that raised an error, or nothing where it was none of theirs."""
+    """Returns ` (in FILE, line N)` of the user's code that raised an error, or nothing where it was none of theirs."""
     place = _users_line(error)
     return "" if place is None else f" (in {place.filename}, line {place.lineno})"
 
@@ -206,7 +206,7 @@ def _users_line(error: BaseException) -> FrameSummary | None:
 
 
 def _no_class(message: str, keys: Sequence[str]) -> str | None:
-    """Options of a class that is not named."""
+    """Explains options of a class that is not named."""
     if keys and "Expected an instantiatable class" in message:
         return f"{_dotted(keys)} names no class; write {_dotted(keys)}: {{class_path: NAME, init_args: {{...}}}}"
     return None
@@ -218,7 +218,7 @@ def _without_type(message: str) -> str | None:
 
 
 def _lone_word(message: str) -> str | None:
-    """A word in front of which no option stands, as in `lit-cfl data MNIST`."""
+    """Explains a word without an option before it, as in `lit-cfl data MNIST`."""
     word = _first(message, r"unrecognized arguments: (?!-)(\S+)")
     if word is None:
         return None
@@ -282,7 +282,7 @@ def _wrong_value(message: str, keys: Sequence[str]) -> str | None:
 
 
 def _dotted(keys: Sequence[str]) -> str:
-    """The keys of nested parsers as one name; an inner one may repeat the end of the one around it."""
+    """Joins the keys of nested parsers into one name; an inner one may repeat the end of the one around it."""
     name = ""
     for key in keys:
         if not f".{name}".endswith(f".{key}"):

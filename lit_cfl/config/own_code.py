@@ -1,4 +1,4 @@
-"""Where classes of the user's own are found, and where they are never looked for: in a directory that is opened."""
+"""Finds classes of the user's own, and loads none from a directory that is opened."""
 
 import re
 import sys
@@ -35,7 +35,7 @@ class _NoCodeFrom:
 
 @contextmanager
 def no_code_from(directory: Path | None) -> Iterator[None]:
-    """Within the block no code is loaded from a directory, nor from below it, wherever the current folder is."""
+    """Loads no code from a directory or from below it within the block, wherever the current folder is."""
     if directory is None:
         yield
         return
@@ -49,7 +49,7 @@ def no_code_from(directory: Path | None) -> Iterator[None]:
 
 
 def announce_own_code(directory: Path, parts: Iterable[Path], folders: Sequence[str]) -> None:
-    """Tells, in one notice, which classes of the user's own the opening of a directory loads, and from where.
+    """Warns in one notice which classes of the user's own are loaded when a directory is opened, and from where.
 
     Args:
         directory: that is opened.
@@ -63,7 +63,7 @@ def announce_own_code(directory: Path, parts: Iterable[Path], folders: Sequence[
 
 
 def announce_classes(directory: Path, configs: Iterable[Any], folders: Sequence[str]) -> None:
-    """The same for configurations that were read and checked."""
+    """Does the same for configurations that were read and checked."""
     found: dict[str, str] = {}
     for config in configs:
         for name in _dotted_names(config):
@@ -76,12 +76,12 @@ def announce_classes(directory: Path, configs: Iterable[Any], folders: Sequence[
 
 
 def inside(place: str | Path, directory: Path) -> bool:
-    """Whether a file or folder is a directory, or lies below it."""
+    """Says whether a file or folder is a directory, or lies below it."""
     return Path(place).resolve().is_relative_to(directory.resolve())
 
 
 def _place_of(name: str, directory: Path, folders: Sequence[str]) -> str | None:
-    """The folder that holds the module of a class of the user's own; None for a class of an installed package."""
+    """Finds the folder that holds the module of a class of the user's own; None for a class of an installed package."""
     module = name.partition(".")[0]
     if module in _OURS:
         return None
@@ -104,7 +104,7 @@ def _places(spec: ModuleSpec) -> list[str]:
 
 
 def _dotted_names(config: Any) -> set[str]:
-    """Texts in a configuration that may name a class or function: `module.Name`."""
+    """Collects the texts in a configuration that may name a class or function: `module.Name`."""
     if isinstance(config, Mapping):
         return set().union(*(_dotted_names(value) for value in config.values()))
     if isinstance(config, list):

@@ -1,4 +1,4 @@
-"""From a YAML file and command-line options to an Experiment."""
+"""Builds an Experiment from a YAML file and command-line options."""
 
 from argparse import SUPPRESS
 from collections.abc import Callable, Sequence, Set
@@ -96,7 +96,7 @@ class DataRequest:
 
 
 def experiment_parser(prog: str, ignored: Sequence[str] = ()) -> ArgumentParser:
-    """A parser of all options of an experiment; help texts come from the docstrings.
+    """Builds a parser of all options of an experiment; help texts come from the docstrings.
 
     Args:
         prog: the command.
@@ -131,7 +131,23 @@ def experiment_parser(prog: str, ignored: Sequence[str] = ()) -> ArgumentParser:
         parser.add_argument(f"--{name}", type=Any, help="Not looked at here.")
     if "task" not in ignored:
         parser.add_subclass_arguments(LightningModule, "task", required=True)
+    _describe_groups(parser)
     return parser
+
+
+def _describe_groups(parser: ArgumentParser) -> None:
+    """Describes in words what the parser shows as a class, and groups of options that it describes as files alone."""
+    for action in parser._actions:
+        if action.dest in _GROUPS and not action.option_strings[0].endswith(".help"):
+            action.metavar, action.help = "FILE", f"a YAML file with options of {action.dest}"
+        elif action.dest == "task":
+            action.metavar, action.help = (
+                "NAME",
+                "its class, such as Classification; --task.<option> VALUE sets an option of it",
+            )
+    for group in parser._action_groups:
+        if group.title == str(LightningModule):
+            group.title = "the LightningModule that each client trains"
 
 
 def parse_run(arguments: Sequence[str], prog: str = "lit-cfl run", opened: Path | None = None) -> RunRequest:
@@ -187,7 +203,7 @@ def parse_data(arguments: Sequence[str]) -> DataRequest:
 
 
 def _with_paths(arguments: Sequence[str]) -> list[str]:
-    """The words with each configuration by its path."""
+    """Returns the words with each configuration by its path."""
     return [found_config(before, word) for before, word in zip(["", *arguments], arguments, strict=False)]
 
 
@@ -233,7 +249,7 @@ def _require_recorded_plan(read: Namespace, words: Sequence[str]) -> None:
 
 
 def _asked_of_the_plan(words: Sequence[str]) -> dict[str, str]:
-    """Which parts of a plan are asked for, and where: in a file, or by an option."""
+    """Finds which parts of a plan are asked for, and where: in a file, or by an option."""
     asked: dict[str, str] = {}
     for file in config_files(words):
         plan = read_config(file).get("plan") or {}
@@ -278,7 +294,7 @@ def _build(parser: ArgumentParser, read: Namespace, code: list[str]) -> Experime
 
 
 def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[[], LightningModule]:
-    """Builds the configured LightningModule anew at each call; nets of ours are told the shape of the data."""
+    """Returns a function that builds the configured LightningModule. Nets of ours get the shape of the data."""
     parser = ArgumentParser(exit_on_error=False)
     parser.add_subclass_arguments(LightningModule, "task", required=True)
 
@@ -297,14 +313,14 @@ def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[
 
 
 def _shape(examples: Examples) -> dict[str, object]:
-    """What a net of ours may ask of the data."""
+    """Returns what a net of ours may need to know of the data."""
     vocabulary = examples.vocabulary if examples.embeddings is None else 0  # with embeddings, nets never see an id
     shape: dict[str, object] = {"input_shape": list(examples.input_shape), "num_labels": examples.num_outputs or None}
     return shape | {"vocabulary": vocabulary}
 
 
 def _instantiated(parser: ArgumentParser, read: Namespace) -> Namespace:
-    """The objects of a configuration. Raises InputError with what a class of ours, or the user's, said.
+    """Builds the objects of a configuration. Raises InputError with the message of a class of ours, or the user's.
 
     Of an option that takes several types the parser's own error tells what the first of them was refused for.
     """
@@ -330,7 +346,7 @@ def _instantiated(parser: ArgumentParser, read: Namespace) -> Namespace:
 
 
 def _dropped_arguments(read: Namespace) -> list[str]:
-    """The parser drops a class's options without a word when the command line names another class: say so."""
+    """Lists the options that the parser silently drops when the command line names another class than the file."""
     notices = []
     for path in read.config or []:
         written: dict[str, Any] = yaml.safe_load(Path(str(path)).read_text()) or {}

@@ -1,4 +1,4 @@
-"""`--tiny`: an experiment cut down until it takes a second, to see whether it runs at all."""
+"""Shrinks an experiment until it takes a second, to see whether it runs at all (`--tiny`)."""
 
 from dataclasses import fields, replace
 from typing import Literal
@@ -16,7 +16,7 @@ _CLIENTS, _SAMPLES, _STEPS = 4, 20, 2
 
 
 def shrink(experiment: Experiment) -> Experiment:
-    """The experiment with 4 clients (or one for each cluster asked for), 20 samples each, 2 steps and 1 round."""
+    """Shrinks an experiment to 4 clients (or one for each cluster asked for), 20 samples each, 2 steps and 1 round."""
     asked = [getattr(algorithm, "num_clusters", 0) for algorithm in (experiment.algorithm, experiment.baseline)]
     return replace(
         experiment,
@@ -37,7 +37,7 @@ def _at_most(clients: Literal["assigned", "all"] | int) -> Literal["assigned", "
 
 
 def _shorter(algorithm: Algorithm) -> Algorithm:
-    """The algorithm with every budget of its own cut to 2 steps."""
+    """Cuts every budget of an algorithm to 2 steps."""
     budgets = {f.name for f in fields(algorithm) if isinstance(getattr(algorithm, f.name), Budget)}
     return replace(algorithm, **{name: Budget(_STEPS, "steps", _SAMPLES // _STEPS) for name in budgets})
 

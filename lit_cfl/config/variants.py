@@ -1,4 +1,4 @@
-"""Experiments that differ from a file's in some options, built through the parser of `lit-cfl run`."""
+"""Builds experiments that differ from a file's in some options, through the parser of `lit-cfl run`."""
 
 import sys
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ Config = Mapping[str, Any]  # content of an experiment's file
 
 
 def base_config(base: str | Mapping[str, Any], beside: Path | None = None) -> dict[str, Any]:
-    """An experiment's configuration as plain values that hold in any folder, without its baseline.
+    """Reads an experiment's configuration as plain values that are valid in any folder, without its baseline.
 
     Args:
         base: a file, the name of a packaged configuration, or the configuration itself.
@@ -40,7 +40,7 @@ def base_config(base: str | Mapping[str, Any], beside: Path | None = None) -> di
 
 
 def build(config: Config, words: Sequence[str] = ()) -> Experiment:
-    """The experiment of a configuration with some options changed. Raises InputError for what cannot be used.
+    """Builds the experiment of a configuration with some options changed. Raises InputError for what cannot be used.
 
     Its `code` is the configuration's: the current folder of a worker is Ray's, another one in each session.
     """

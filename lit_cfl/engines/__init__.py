@@ -1,1 +1,1 @@
-"""Local training: what an algorithm may ask of clients (`work`), and the engines that compute it."""
+"""Trains clients: the engines behind `LocalWork`, each of which computes the same numbers in another way."""

@@ -1,4 +1,4 @@
-"""What every engine shares: nets under a seed, chunks of a fit, evaluation. Engines differ in `_fit_chunk`."""
+"""Builds nets from a seed, cuts fits into chunks, and evaluates: what engines share. They differ in `_fit_chunk`."""
 
 import copy
 import random
@@ -34,7 +34,7 @@ PositionedRow = tuple[int, Tensor]  # a row [d], and the position of the client 
 
 @dataclass
 class Effort:
-    """How much of the work was of use.
+    """Counts the mini-batches that were computed, and those of them that trained a client.
 
     Args:
         useful: mini-batches that trained a client.
@@ -51,7 +51,7 @@ class Effort:
 
 
 def is_out_of_memory(error: BaseException | None) -> bool:
-    """Whether memory ended; a capture that is broken off for it raises another error from that one."""
+    """Says whether memory ran out; a CUDA capture that is broken off for it raises another error from that one."""
     if error is None or isinstance(error, torch.OutOfMemoryError):
         return error is not None
     told = str(error)
@@ -81,11 +81,11 @@ class Engine(ABC):
         self._was_short = False  # of memory
 
     def at(self, round: int, data: FederatedData) -> "ClientWork":
-        """The clients as the algorithm sees them in this round: a cheap view."""
+        """Returns the clients as the algorithm sees them in this round: a cheap view."""
         return ClientWork(self, round, data)
 
     def initial(self, number: int) -> Tensor:
-        """The run's initial model of that number `[d]`.
+        """Builds the run's initial model of that number `[d]`.
 
         Raises:
             InputError: the task gives a net that was made outside of it: models would be alike, whatever the seed.
@@ -114,28 +114,28 @@ class Engine(ABC):
             yield
 
     def module(self, row: Tensor) -> LightningModule:
-        """A fresh LightningModule that holds this row, on the plan's device and in its dtype."""
+        """Builds a LightningModule that holds this row, on the plan's device and in its dtype."""
         module = copy.deepcopy(self.template).to(device=self.plan.device, dtype=self.plan.dtype)
         self.layout.write(row, module)
         return module
 
     def examples(self, data: FederatedData) -> Examples:
-        """The pool of examples on the plan's device, moved there once."""
+        """Returns the pool of examples on the plan's device, moved there once."""
         if self._resident is None or self._resident[0] is not data.examples:
             self._resident = (data.examples, data.examples.to(self.plan.device))
         return self._resident[1]
 
     @property
     def scores(self) -> Scores:
-        """What the task is measured by."""
+        """The scores by which the task is measured."""
         return scores_of(self.template)
 
     def outcomes(self, model: Tensor, index: Tensor, data: FederatedData) -> Outcomes:
-        """What one model `[d]` does on these examples `[n]`."""
+        """Computes losses and scores of one model `[d]` on these examples `[n]`."""
         return self.outcomes_of_each(model[None], torch.zeros_like(index), index, data)
 
     def losses_of_all(self, models: Tensor, index: Tensor, data: FederatedData) -> Tensor:
-        """The losses of each model on these examples, which are read once for all of them.
+        """Computes the losses of each model on these examples, which are read once for all of them.
 
         Args:
             models: `[K, d]`.
@@ -148,7 +148,7 @@ class Engine(ABC):
     def outcomes_of_each(
         self, models: Tensor, which: Tensor, index: Tensor, data: FederatedData, named: ModelName = "model {}".format
     ) -> Outcomes:
-        """What models do on examples of their own.
+        """Computes losses and scores of models, each on examples of its own.
 
         Args:
             models: `[K, d]`.
@@ -160,7 +160,7 @@ class Engine(ABC):
         return self._scorer.of_each(models, which, index, self.examples(data), named)
 
     def penalties(self, models: Tensor) -> Tensor:
-        """What the task adds to the loss of every example in training: float64 `[K]`, 0 where it adds nothing."""
+        """Computes what the task adds to every example's loss in training: float64 `[K]`, 0 where it adds nothing."""
         return self._scorer.penalties(models)
 
     @cached_property
@@ -169,17 +169,17 @@ class Engine(ABC):
         return Scorer(module, self.layout, self.plan.dtype)
 
     def gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[PositionedRow]:
-        """Positions in `clients` and gradients `[d]` of their mean training losses, in any order; see `LocalWork`."""
+        """Yields positions in `clients` and gradients `[d]` of mean training losses, in any order; see `LocalWork`."""
         for position, client in enumerate(clients.tolist()):
             with note_client(round, [client]), self.own_stream("gradient", round, client):
                 yield position, self.gradient(model, data.train[client], data, self.gradient_key(round, client))
 
     def gradient_key(self, round: int, client: int) -> int:
-        """The key of the dropout masks under which a client's gradient is taken."""
+        """Derives the key of the dropout masks under which a client's gradient is taken."""
         return int(step_keys(derive(self.seed, "gradient/dropout", round, client), 0, 1))
 
     def gradient(self, model: Tensor, index: Tensor, data: FederatedData, key: int) -> Tensor:
-        """Gradient `[d]` of the mean loss on these examples, in training mode; 0 in the buffers' columns.
+        """Computes the gradient `[d]` of the mean loss on these examples, in training mode; 0 in the buffers' columns.
 
         Args:
             key: of the dropout masks.
@@ -239,7 +239,7 @@ class Engine(ABC):
             self.report(fit_activity(request.purpose, round, before + ended, len(request.clients)))
 
     def _shrink(self, clients: int, error: Exception) -> None:
-        """After a chunk of so many clients ran out of memory: half of them, in half the lanes, from now on."""
+        """Halves chunks and lanes from now on, after a chunk of so many clients ran out of memory."""
         lanes = max(1, self.plan.lanes // 2)
         rows_mib = max(1, min(self.plan.rows_mib, int(clients // 2 * self._row_mib)))
         plan = replace(self.plan, rows_mib=rows_mib, lanes=lanes, narrow=min(self.plan.narrow, lanes))
@@ -252,7 +252,7 @@ class Engine(ABC):
         self._was_short = True
 
     def adopt(self, plan: Plan) -> None:
-        """Computes under another plan from now on, one with other lanes or chunks."""
+        """Switches to another plan, one with other lanes or chunks."""
         self.plan = plan
 
     @property
@@ -261,7 +261,7 @@ class Engine(ABC):
         return self.effort.waste if self.effort.computed else None
 
     def close(self) -> None:  # noqa: B027
-        """Gives back what the engine holds beside memory: to be called by whoever built it. Can be called again."""
+        """Releases what the engine holds beside memory. Who built the engine calls it; a second call does nothing."""
 
     @abstractmethod
     def _fit_chunk(self, request: FitRequest, part: slice, round: int, data: FederatedData) -> Chunk:
@@ -270,7 +270,7 @@ class Engine(ABC):
 
 @dataclass(frozen=True, eq=False)
 class ClientWork:
-    """`LocalWork` on an engine."""
+    """Implements `LocalWork` with an engine, for one round and its data."""
 
     engine: Engine
     round: int

@@ -1,4 +1,4 @@
-"""The mini-batches of a client: the same for every engine."""
+"""Draws the mini-batches of a client: the same for every engine."""
 
 from collections.abc import Iterator
 from typing import Literal
@@ -29,7 +29,7 @@ class ShuffledBatches:
         return iter(torch.randperm(self.num_examples, generator=self.rng).split(self.batch_size))
 
     def all(self, num_steps: int) -> Tensor:
-        """The first so many mini-batches as one table of positions, int64 `[num_steps, B]`; -1 = no example."""
+        """Returns the first so many mini-batches as one table of positions, int64 `[num_steps, B]`; -1 = no example."""
         epochs = -(-num_steps // len(self))
         table = torch.full((epochs, len(self) * self.batch_size), -1)
         for epoch in range(epochs):
@@ -38,7 +38,7 @@ class ShuffledBatches:
 
 
 def num_steps(budget: Budget, length: int, num_examples: int, batch_size: int | Literal["full"]) -> int:
-    """Mini-batches that a client of so many examples trains on under a budget of this length."""
+    """Counts the mini-batches that a client of so many examples trains on under a budget of this length."""
     if not num_examples or budget.unit == "steps":
         return length if num_examples else 0
     return length * (1 if batch_size == "full" else -(-num_examples // batch_size))

@@ -1,4 +1,4 @@
-"""Whether a module can be trained and scored on the data, found out before anything is written."""
+"""Checks that a module can be trained and scored on the data, before anything is written."""
 
 import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException

@@ -1,4 +1,4 @@
-"""The rule that chooses a plan.
+"""Chooses a plan by rule.
 
 It looks at the model, the options, the amount of work and the kind of hardware, never at a timing or at free
 memory:
@@ -26,12 +26,12 @@ Any part can be set by hand (`plan.threads: 2`); the rule fills the rest.
 import os
 import shutil
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from math import ceil
 
 import torch
 
-from lit_cfl.engines.plan import EngineOption, Plan, PlanOptions, Precision
+from lit_cfl.engines.plan import EngineName, EngineOption, Plan, PlanOptions, Precision
 from lit_cfl.errors import InputError
 
 _TINY_MODEL, _SMALL_MODEL = 50_000, 1_000_000  # parameters
@@ -41,7 +41,7 @@ _MOST_LANES, _LANES_MIB = 256, 1024  # of a GPU's stack
 
 @dataclass(frozen=True)
 class Workload:
-    """What the rule looks at beside options and hardware.
+    """What the rule depends on beside options and hardware.
 
     Args:
         num_parameters: of the model.
@@ -67,55 +67,79 @@ def choose_plan(
     workload: Workload,
     by_hand: PlanOptions | None = None,
 ) -> Plan:
-    """The plan for these options on this machine.
+    """Chooses the plan for these options on this machine.
 
     Raises:
         InputError: a device that is not there, or an option that contradicts a part set by hand.
     """
     by_hand = by_hand or PlanOptions()
     device = "cuda:0" if device == "cuda" else device
+    _require_no_contradiction(engine, device, precision, by_hand)
+    given = {name: value for name, value in vars(by_hand).items() if value is not None}
+    device = _device(by_hand.device or device)
+    chosen = _engine(by_hand.engine or engine, workload)
+    on_cpu, cores = device == "cpu", os.cpu_count() or 1
+    compiles = given.get("compile", chosen != "trainer" and on_cpu and _compiling_pays(workload) and has_compiler())
+    workers = _workers(chosen, on_cpu, cores)
+    lanes = given.get("lanes", _lanes(chosen, on_cpu, compiles, workers, workload))
+    threads = given.get("threads", 1 if chosen == "ray" else _threads(workload, cores, compiles))
+    by_rule = {
+        "device": device,
+        "precision": precision,
+        "threads": threads,
+        "lanes": lanes,
+        "narrow": _narrow(on_cpu, compiles, lanes, threads, workload),
+        "steps_per_call": 5 if compiles and workload.num_parameters < _SMALL_MODEL else 1,
+        "compile": compiles,
+        "workers": workers,
+    }
+    return Plan(**by_rule | given | {"engine": chosen})
+
+
+def _require_no_contradiction(engine: EngineOption, device: str, precision: str, by_hand: PlanOptions) -> None:
     for name, asked, fixed in (("engine", engine, by_hand.engine), ("device", device, by_hand.device)):
         fell_back = (asked, fixed) == ("stacked", "trainer")
         if fixed is not None and asked not in ("auto", fixed) and not fell_back:
             raise InputError(f"{name} is {asked!r}, but plan.{name} says {fixed!r}; leave out one of them")
     if by_hand.precision not in (None, precision):
         raise InputError(f"precision is {precision!r}, but plan.precision says {by_hand.precision!r}; set both alike")
-    device = by_hand.device or device
-    if device == "auto":
-        device = "cuda:0" if torch.cuda.is_available() else "cpu"
-    _require_device(device)
-    chosen = by_hand.engine or ("stacked" if engine == "auto" else engine)
-    if chosen == "stacked" and workload.obstacles:
-        chosen = "trainer"
-    given = {f.name: getattr(by_hand, f.name) for f in fields(by_hand) if getattr(by_hand, f.name) is not None}
-    return Plan(**_by_rule(chosen, device, precision, workload, given) | given | {"engine": chosen})
 
 
-def _by_rule(engine: str, device: str, precision: str, workload: Workload, given: dict[str, Any]) -> dict[str, Any]:
-    on_cpu, small = device == "cpu", workload.num_parameters < _SMALL_MODEL
-    stacks = engine != "trainer" and not workload.obstacles
-    pays = workload.client_steps >= _COMPILING_PAYS and not workload.is_recurrent
-    compiles = stacks and on_cpu and pays and has_compiler()
-    compiles = given.get("compile", compiles)
-    cores = os.cpu_count() or 1
-    workers = 1 if engine != "ray" else cores if on_cpu else torch.cuda.device_count()
-    by_rule = 1 if not stacks else lanes_of_gpu(workload, workers) if not on_cpu else 4 if compiles else 1
-    lanes = given.get("lanes", by_rule)
-    threads = 1 if engine == "ray" else _threads(workload, cores, compiles)
-    return {
-        "device": device,
-        "precision": precision,
-        "threads": threads,
-        "lanes": lanes,
-        "narrow": min(lanes, 2 if workload.has_convolutions or given.get("threads", threads) > 1 else 1)
-        if compiles
-        else lanes
-        if on_cpu
-        else -(-lanes // 27),
-        "steps_per_call": 5 if compiles and small else 1,
-        "compile": compiles,
-        "workers": workers,
-    }
+def _device(asked: str) -> str:
+    if asked == "auto":
+        return "cuda:0" if torch.cuda.is_available() else "cpu"
+    _require_device(asked)
+    return asked
+
+
+def _engine(asked: EngineOption, workload: Workload) -> EngineName:
+    if asked == "ray":
+        return "ray"
+    return "trainer" if asked == "trainer" or workload.obstacles else "stacked"
+
+
+def _compiling_pays(workload: Workload) -> bool:
+    return workload.client_steps >= _COMPILING_PAYS and not workload.is_recurrent and not workload.obstacles
+
+
+def _workers(engine: EngineName, on_cpu: bool, cores: int) -> int:
+    if engine != "ray":
+        return 1
+    return cores if on_cpu else torch.cuda.device_count()
+
+
+def _lanes(engine: EngineName, on_cpu: bool, compiles: bool, workers: int, workload: Workload) -> int:
+    if engine == "trainer" or workload.obstacles:
+        return 1
+    if on_cpu:
+        return 4 if compiles else 1
+    return lanes_of_gpu(workload, workers)
+
+
+def _narrow(on_cpu: bool, compiles: bool, lanes: int, threads: int, workload: Workload) -> int:
+    if compiles:
+        return min(lanes, 2 if workload.has_convolutions or threads > 1 else 1)
+    return lanes if on_cpu else ceil(lanes / 27)
 
 
 def _threads(workload: Workload, cores: int, compiles: bool) -> int:
@@ -126,25 +150,30 @@ def _threads(workload: Workload, cores: int, compiles: bool) -> int:
 
 
 def _allowed_threads() -> int:
-    """The bound that `OMP_NUM_THREADS` sets; of a list for nested regions the first. 0 = none."""
+    """Reads the bound that `OMP_NUM_THREADS` sets; of a list for nested regions the first. 0 = none."""
     first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
     return int(first) if first.isdecimal() else 0
 
 
 def lanes_of_gpu(workload: Workload, gpus: int = 1) -> int:
-    """Width of a GPU's stack, where so many GPUs share a cohort."""
+    """Computes the width of a GPU's stack, where so many GPUs share a cohort."""
     fitting = _LANES_MIB * 2**20 // (4 * max(1, workload.num_parameters))
-    return max(1, min(-(-workload.cohort // (8 * gpus)) * 8, _MOST_LANES, fitting))
+    return max(1, min(8 * ceil(workload.cohort / (8 * gpus)), _MOST_LANES, fitting))
 
 
 def lacks_compiler(plan: Plan, workload: Workload) -> bool:
-    """Whether the stack would have been compiled, had there been a compiler."""
-    pays = workload.client_steps >= _COMPILING_PAYS and not workload.is_recurrent and not workload.obstacles
-    return pays and plan.engine != "trainer" and plan.device == "cpu" and not plan.compile and not has_compiler()
+    """Says whether the stack would have been compiled, had there been a compiler."""
+    return (
+        _compiling_pays(workload)
+        and plan.engine != "trainer"
+        and plan.device == "cpu"
+        and not plan.compile
+        and not has_compiler()
+    )
 
 
 def has_compiler() -> bool:
-    """Whether `torch.compile` finds a C++ compiler."""
+    """Says whether `torch.compile` finds a C++ compiler."""
     names = [os.environ["CXX"]] if "CXX" in os.environ else ["g++", "clang++", "c++"]
     return any(shutil.which(name) for name in names)
 

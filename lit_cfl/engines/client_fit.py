@@ -1,4 +1,4 @@
-"""One client's training as tensors, and what comes of it."""
+"""Describes one client's training as tensors, and its result."""
 
 from dataclasses import dataclass
 from math import isfinite
@@ -32,13 +32,13 @@ class ClientFit:
 
     @property
     def num_examples(self) -> int:
-        """Examples seen, each as often as it is."""
+        """Examples seen, repeats counted."""
         return int((self.table >= 0).sum())
 
 
 @dataclass(frozen=True, eq=False)
 class FitResult:
-    """What came of a fit.
+    """The result of a client's training.
 
     Args:
         position: of the client in its chunk.

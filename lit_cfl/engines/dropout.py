@@ -1,4 +1,4 @@
-"""Dropout whose mask is a hash, so that it does not depend on how many clients are trained together.
+"""Drops units by a hash, so that a mask does not depend on how many clients are trained together.
 
 A random generator gives one stream for a whole stack of clients. Here the mask of a client is a function of its
 key, the step, the layer and the position, so every engine drops the same units.
@@ -42,7 +42,7 @@ class KeyedDropout(nn.Module):
 
 
 def with_keyed_dropout(module: LightningModule) -> LightningModule:
-    """The module with every plain `nn.Dropout` in it replaced, in the order of registration."""
+    """Replaces every plain `nn.Dropout` in a module, in the order of registration. Returns the module."""
     layer = 0
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
@@ -53,7 +53,7 @@ def with_keyed_dropout(module: LightningModule) -> LightningModule:
 
 
 def key_names(module: nn.Module) -> list[str]:
-    """Full names of the buffers that hold the keys."""
+    """Returns the full names of the buffers that hold the keys."""
     return [f"{name}.{KEY}" for name, child in module.named_modules() if isinstance(child, KeyedDropout)]
 
 
@@ -65,5 +65,5 @@ def set_key(module: nn.Module, key: int) -> None:
 
 
 def step_keys(client_key: int, first: int, num_steps: int) -> Tensor:
-    """The keys of a client's steps from `first` (from 0) on, int64 `[num_steps]`, each below 2^32."""
+    """Derives the keys of a client's steps from `first` (from 0) on, int64 `[num_steps]`, each below 2^32."""
     return hashed(hashed(torch.tensor(client_key)) + torch.arange(first, first + num_steps) * 0x85EBCA6B)

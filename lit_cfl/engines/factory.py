@@ -1,4 +1,4 @@
-"""Which engine a run gets."""
+"""Builds the engine of a plan, and measures the workload from which a plan is chosen."""
 
 import warnings
 
@@ -17,7 +17,7 @@ from lit_cfl.errors import Notice
 
 
 def build_engine(task: TaskFactory, plan: Plan, seed: int, local: LocalTraining) -> Engine:
-    """The engine that a plan names."""
+    """Builds the engine that a plan names."""
     if plan.engine == "ray":
         from lit_cfl.engines.ray.engine import RayEngine  # all others work without Ray
 
@@ -34,7 +34,7 @@ def workload(
     client_fits: int,
     cohort: int = 64,
 ) -> Workload:
-    """What the rule of the plan looks at.
+    """Measures the workload from which the plan is chosen.
 
     Args:
         client_fits: how many times a client is fitted in the run.
@@ -52,7 +52,7 @@ def workload(
 
 
 def mean_steps(local: LocalTraining, data: FederatedData) -> float:
-    """Mini-batches of a client in a round, the mean over those in training."""
+    """Computes the mean number of mini-batches of a client in a round, over the clients in training."""
     sizes = data.num_examples[data.population]
     counts = sizes.unique(return_counts=True)
     steps = [num_steps(local.budget, local.epochs, size, local.batch_size) for size in counts[0].tolist()]
@@ -61,7 +61,7 @@ def mean_steps(local: LocalTraining, data: FederatedData) -> float:
 
 
 def warn_of_slowness(asked: str, plan: Plan, workload: Workload) -> None:
-    """Says why clients are not stacked where they might have been."""
+    """Warns the user where clients could train faster, and says why they do not."""
     if workload.obstacles and asked != "trainer":
         reasons = "; ".join(workload.obstacles)
         warnings.warn(f"clients are fitted by the engine trainer, which is slower: {reasons}", Notice, stacklevel=2)

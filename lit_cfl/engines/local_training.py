@@ -1,4 +1,4 @@
-"""What an engine is asked for: how clients train, and which of them, from which models."""
+"""Describes what an engine is asked for: how clients train, which of them, and from which models."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

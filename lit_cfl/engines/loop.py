@@ -1,4 +1,4 @@
-"""A plain loop over clients and steps: what is fastest on a CPU without a compiler."""
+"""Trains clients in a plain loop over clients and steps, which is fastest on a CPU without a compiler."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
@@ -46,7 +46,7 @@ class PlainLoop:
             yield FitResult(fit.position, self._layout.read(self._module, fit.start.dtype), loss)
 
     def _train(self, fit: ClientFit, pool: ExamplePool, prox: float) -> float:
-        """Leaves the trained model in the module; returns the mean loss."""
+        """Trains a client; its model is in the module afterwards. Returns the mean loss."""
         self._layout.write(fit.start, self._module)
         center = None if fit.center is None or not prox else self._pieces(fit.center)
         stacked = tuple(p.detach()[None] for p in self._parameters)  # views: what is written there, the module has
@@ -71,7 +71,7 @@ class PlainLoop:
         return float(sums) / fit.num_examples
 
     def _gradients(self, inputs: Tensor, labels: Tensor, key: int) -> tuple[tuple[Tensor, ...], Tensor]:
-        """Gradients of the mean loss, each with a leading axis of 1, and the mean loss."""
+        """Computes the gradients of the mean loss, each with a leading axis of 1, and the mean loss."""
         if self._keyed:
             set_key(self._module, key)
         with torch.enable_grad():

@@ -1,4 +1,4 @@
-"""One step of SGD, Adam or AdamW as a function of tensors, so that a stack of clients can take it together.
+"""Computes a step of SGD, Adam or AdamW as a function of tensors, so that a stack of clients can take it together.
 
 The rule is read off the optimizer that the module configures: its class, and per parameter group the rates and
 decays. It is torch's own, computed out of place.
@@ -43,11 +43,11 @@ class FunctionalOptimizer:
         return 2
 
     def start(self, parameters: Tensors) -> tuple[Tensors, ...]:
-        """The state before the first step: `slots` tuples of zeros."""
+        """Returns the state before the first step: `slots` tuples of zeros."""
         return tuple(tuple(torch.zeros_like(p) for p in parameters) for _ in range(self.slots))
 
     def corrections(self, steps: Tensor) -> Tensor:
-        """Adam's bias corrections at these steps (from 1): float64 `[2, ...]`, 1 - beta^t and sqrt of the second's."""
+        """Computes Adam's bias corrections at steps (from 1): float64 `[2, ...]`, 1 - beta^t, sqrt of the second's."""
         if self.kind == "sgd":
             return torch.ones(2, *steps.shape, dtype=torch.float64)
         first, second = self.options[0]["betas"]
@@ -57,7 +57,7 @@ class FunctionalOptimizer:
     def step(
         self, parameters: Tensors, gradients: Tensors, state: tuple[Tensors, ...], corrections: Tensor, first: Tensor
     ) -> tuple[Tensors, tuple[Tensors, ...]]:
-        """The parameters and the state after a step.
+        """Computes the parameters and the state after a step.
 
         Args:
             parameters, gradients: `[lanes, ...]` each.
@@ -78,7 +78,7 @@ class FunctionalOptimizer:
 
 
 def unsupported(optimizer: Optimizer) -> list[str]:
-    """Options of this optimizer that `FunctionalOptimizer` does not know."""
+    """Lists the options of this optimizer that `FunctionalOptimizer` does not know."""
     found = []
     for group in optimizer.param_groups:
         found += [name for name in ("amsgrad", "maximize", "differentiable") if group.get(name)]

@@ -1,5 +1,5 @@
-"""The plan: how local training is computed. It is chosen by rule (`rule.py`) and recorded, so that a rerun computes the
-same.
+"""Describes how local training is computed. A plan is chosen by rule (`choose_plan.py`) and recorded, so that a rerun
+computes the same.
 
 In `32-true` all of float32 counts: products and convolutions on a GPU do not round to TF32, which PyTorch by itself
 allows in convolutions.
@@ -75,22 +75,22 @@ class Plan:
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of the rows."""
+        """The type of the rows' numbers."""
         return torch.float64 if self.precision == "64-true" else torch.float32
 
     @property
     def compute_dtype(self) -> torch.dtype:
-        """Of models while they train."""
+        """The type of models' numbers while they train."""
         return torch.bfloat16 if self.precision == "bf16-true" else self.dtype
 
     @property
     def autocast(self) -> torch.dtype | None:
-        """What losses are computed in where that is another type than the models'."""
+        """The type in which losses are computed, where that is another than the models'."""
         return _MIXED.get(self.precision)
 
 
 def set_up_torch(plan: Plan, deterministic: bool) -> None:
-    """Sets what belongs to the whole process: threads, full float32, whether only deterministic operations are allowed.
+    """Sets options of the whole process: threads, full float32, whether only deterministic operations are allowed.
 
     To be called before anything runs on a GPU: cuBLAS reads its setting once, when it starts.
     """

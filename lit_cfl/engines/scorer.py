@@ -1,4 +1,4 @@
-"""What models do on examples: losses and scores, for many models and examples in few passes."""
+"""Computes losses and scores of many models on many examples in few passes."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ ModelName = Callable[[int], str]
 
 @dataclass(frozen=True, eq=False)
 class Outcomes:
-    """What models do on examples, on the CPU.
+    """Losses and scores of models on examples, on the CPU.
 
     Args:
         losses: float64 `[n]`.
@@ -46,7 +46,7 @@ class Scorer:
 
     @torch.no_grad()
     def losses_of_all(self, models: Tensor, index: Tensor, examples: Examples) -> Tensor:
-        """The loss of each model on all of these examples, which are read once for all of them, see `Engine`."""
+        """Computes the loss of each model on these examples, which are read once for all of them; see `Engine`."""
         losses = torch.empty(len(models), len(index), dtype=torch.float64)
         for start in range(0, len(index), EVALUATION_BATCH):
             part = slice(start, start + EVALUATION_BATCH)
@@ -60,7 +60,7 @@ class Scorer:
     def of_each(
         self, models: Tensor, which: Tensor, index: Tensor, examples: Examples, named: ModelName = "model {}".format
     ) -> Outcomes:
-        """Each example under a model of its own: `[n]`, see `Engine`."""
+        """Computes losses and scores of each example under a model of its own: `[n]`, see `Engine`."""
         rows = torch.empty(1 + 2 * len(scores_of(self._module)), len(index), dtype=torch.float64)
         for parts in _reads(which):
             start, stop = parts[0][1].start, parts[-1][1].stop
@@ -75,7 +75,7 @@ class Scorer:
         return self._checked(Outcomes(rows[0], rows[1::2], rows[2::2]), index % len(examples))
 
     def _checked(self, found: Outcomes, numbers: Tensor) -> Outcomes:
-        """The outcomes, after checks; a value of weight 0 becomes 0, whatever it is.
+        """Checks the outcomes and returns them; a value of weight 0 becomes 0, whatever it is.
 
         Raises:
             InputError: a weight is negative or not finite, or a value is not finite where the loss is: a model that
@@ -97,7 +97,7 @@ class Scorer:
 
     @torch.no_grad()
     def penalties(self, models: Tensor) -> Tensor:
-        """What the task adds to the loss of every example in training: float64 `[K]`, 0 where it adds nothing."""
+        """Computes what the task adds to every example's loss in training: float64 `[K]`, 0 where it adds nothing."""
         return torch.tensor([self._penalty(row) for row in models], dtype=torch.float64)
 
     def _penalty(self, row: Tensor) -> float:

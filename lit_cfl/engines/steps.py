@@ -1,4 +1,4 @@
-"""Several training steps of several clients as one function of tensors: what the stacked engine runs, and may compile.
+"""Computes training steps of several clients as one function of tensors, which the stacked engine runs or compiles.
 
 The clients of a stack are its lanes. Each lane has its own parameters, optimizer state, batch and proximal centre; no
 number of one lane enters another one. Shapes are fixed, so that a compiled function serves a whole run.
@@ -33,13 +33,13 @@ class Lanes:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """All of them: the rows, then the state."""
+        """All tensors: the rows, then the state."""
         return [*self.rows, *(tensor for slot in self.state for tensor in slot)]
 
 
 @dataclass(frozen=True)
 class LaneWork:
-    """What the lanes do in some steps.
+    """The batches, keys and optimizer inputs of the lanes in some steps.
 
     Args:
         inputs, labels: the pool of examples, `[N, ...]` and `[N]`.
@@ -87,7 +87,7 @@ class Steps:
         self._optimizer, self._clip, self._autocast = update, clip, autocast
 
     def __call__(self, lanes: Lanes, work: LaneWork) -> tuple[Lanes, Tensor]:
-        """The lanes after these steps, and the sum of the losses over each batch `[steps, lanes]`."""
+        """Computes the lanes after these steps, and the sum of the losses over each batch `[steps, lanes]`."""
         losses = []
         for step in range(len(work.index)):
             lanes, loss = self._step(lanes, work, step)
@@ -121,7 +121,7 @@ class Steps:
     def gradients(
         self, parameters: Tensors, buffers: Tensors, batch: Batch, present: Tensor, keys: Tensor
     ) -> tuple[Tensors, Tensor]:
-        """Gradients of each lane's mean loss, and the sums of its losses `[lanes]`."""
+        """Computes the gradients of each lane's mean loss, and the sums of its losses `[lanes]`."""
         weights = present.to(parameters[0].dtype)
         weights = weights / weights.sum(1, keepdim=True).clamp(min=1)
 
@@ -133,7 +133,7 @@ class Steps:
         return found
 
     def _lane(self, rows: Tensors, inputs: Tensor, labels: Tensor, key: Tensor) -> Tensor:
-        """The losses of one client's batch `[B]`."""
+        """Computes the losses of one client's batch `[B]`."""
         tensors = dict(zip(self._names, rows, strict=True)) | dict.fromkeys(self._keys, key)
         with torch.autocast(inputs.device.type, self._autocast, enabled=self._autocast is not None):
             losses: Tensor = functional_call(self._losses, tensors, ((inputs, labels),))
@@ -153,7 +153,7 @@ class _Losses(nn.Module):
 
 
 def clipped(gradients: Tensors, norm: float) -> Tensors:
-    """Each lane's gradient scaled to at most this norm, as `torch.nn.utils.clip_grad_norm_` does it."""
+    """Scales each lane's gradient to at most this norm, as `torch.nn.utils.clip_grad_norm_` does it."""
     squares = torch.stack([(g * g).flatten(1).sum(1) for g in gradients]).sum(0)
     scale = (norm / (squares.sqrt() + 1e-6)).clamp(max=1.0)
     return tuple(g * scale.view(-1, *[1] * (g.dim() - 1)) for g in gradients)

@@ -1,4 +1,4 @@
-"""What the engines ask of a LightningModule beside its training: the loss and the scores of each example."""
+"""Asks a LightningModule for the loss and the scores of each example, and checks what it returns."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -28,12 +28,12 @@ def require_losses(module: LightningModule) -> None:
 
 
 def losses_of(module: LightningModule, batch: Batch) -> Tensor:
-    """The loss of each example `[n]`."""
+    """Computes the loss of each example `[n]`."""
     return cast(Callable[[Batch], Tensor], module.losses)(batch)
 
 
 def penalty_of(module: LightningModule) -> float:
-    """What the module adds to the loss of every example in training; 0 where it has no `penalty`.
+    """Computes what the module adds to the loss of every example in training; 0 where it has no `penalty`.
 
     A module with `penalty() -> 0-d tensor` adds it in `losses`, and leaves it out of the losses of its `outcomes`.
     """

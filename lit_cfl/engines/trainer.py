@@ -1,4 +1,4 @@
-"""Engine `trainer`: one `lightning.Trainer.fit` of a LightningModule per client.
+"""Fits each client by one `lightning.Trainer.fit` of a LightningModule: the engine `trainer`.
 
 The plain reference for the other engines, and the one that takes any LightningModule.
 """
@@ -67,7 +67,7 @@ class TrainerEngine(Engine):
         round: int,
         data: FederatedData,
     ) -> tuple[Tensor, float | None, float]:
-        """The trained row `[d]`, the mean loss per example (None if none was reported), and the last learning rate."""
+        """Returns the trained row `[d]`, the mean loss per example (None = not reported), and the learning rate."""
         module, record = self.module(start), _LossRecord()
         callbacks: list[Callback] = [record]
         if key_names(module):
@@ -108,7 +108,7 @@ class TrainerEngine(Engine):
 
 
 class _LossRecord(Callback):
-    """The mean training loss per example over the whole fit, without a transfer from the device each step."""
+    """Records the mean training loss per example over the whole fit, without a transfer from the device each step."""
 
     def __init__(self) -> None:
         self._sum: Tensor | float = 0.0
@@ -128,7 +128,7 @@ class _LossRecord(Callback):
 
 
 class _Keys(Callback):
-    """Tells every keyed dropout which client's step it is."""
+    """Sets the key of every keyed dropout before each step."""
 
     def __init__(self, client_key: int) -> None:
         self.client_key = client_key
@@ -154,7 +154,7 @@ class _Proximal(Callback):
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Lightning announces devices and tips at every fit, and warns of small loaders: once would be too often."""
+    """Silences Lightning, which announces devices and tips, and warns of small loaders, at every fit."""
     logger = logging.getLogger("lightning.pytorch")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""What is written when a run is over."""
+"""Writes the files that are made when a run is over."""
 
 from collections.abc import Mapping
 

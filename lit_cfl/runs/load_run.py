@@ -1,4 +1,4 @@
-"""A run that is over (or was cut off), for notebooks: its files as tables, its models ready to predict."""
+"""Opens a run that is over, or was cut off, in a notebook: its files as tables, its models ready to predict."""
 
 import json
 from collections.abc import Mapping
@@ -57,7 +57,7 @@ class PlacedNewcomers:
     engine: Engine
 
     def module(self, newcomer: int) -> LightningModule:
-        """A newcomer's LightningModule in evaluation mode.
+        """Builds a newcomer's LightningModule in evaluation mode.
 
         Raises:
             InputError: there is no such newcomer, or it could not be placed.
@@ -72,7 +72,7 @@ class PlacedNewcomers:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class SavedRun:
-    """What `load_run` gives.
+    """A run directory that `load_run` has opened.
 
     Args:
         path: the run directory.
@@ -130,17 +130,17 @@ class SavedRun:
 
     @cached_property
     def data(self) -> FederatedData:
-        """Who had what at the last round that was saved."""
+        """The examples of each client at the last round that was saved."""
         data = self.prepared.data
         return with_lists(data, self.lists) if self.lists else data
 
     def served(self) -> Assignment:
-        """Which client uses which model `[clients]`."""
+        """Returns the models, and which of them each client uses `[clients]`."""
         clients = torch.arange(self.prepared.data.num_clients)
         return self.experiment.algorithm.serve(self.state, clients)
 
     def module(self, cluster: int) -> LightningModule:
-        """A cluster's LightningModule in evaluation mode, ready for `lightning.Trainer().predict(module, loader)`."""
+        """Builds a cluster's LightningModule in evaluation mode, for `lightning.Trainer().predict(module, loader)`."""
         models = self.served().models
         if not 0 <= cluster < len(models):
             raise InputError(f"there is no cluster {cluster} in {self.path}; there are 0 to {len(models) - 1}")
@@ -163,7 +163,7 @@ class SavedRun:
         return PlacedNewcomers(found, self._unknown(found), info.closeness, test, engine)
 
     def _unknown(self, found: Assignment) -> Tensor:
-        """Which clients were assigned a model that the run does not have, bool `[n]`."""
+        """Finds the clients that were assigned a model that the run does not have, bool `[n]`."""
         models = self.served().models
         new = torch.ones(len(found.models), dtype=torch.bool)
         both = min(len(models), len(found.models))

@@ -1,4 +1,4 @@
-"""Follows one run: evaluates, writes its files, saves, and stops it early."""
+"""Runs the rounds of one run: evaluates, writes its files, saves, and stops early."""
 
 import json
 from collections.abc import Callable
@@ -51,11 +51,11 @@ class Recorder:
 
     @property
     def completed(self) -> int:
-        """How many rounds are over when `run` begins."""
+        """The number of rounds that are over when `run` begins."""
         return 0 if self._after is None else self._after.number
 
     def restore(self, saved: dict[str, Any], new_plan: bool) -> None:
-        """Goes on where a checkpoint was made.
+        """Restores the run from a checkpoint.
 
         Raises:
             InputError: it is of another configuration, or (unless `new_plan`) of another plan.
@@ -70,7 +70,7 @@ class Recorder:
         self._after = Round(saved["round"] - 1, state, Info(), data, Traffic(*saved["traffic"]))
 
     def run(self, *watchers: Callable[[Row], None]) -> str | None:
-        """The rounds that are left; each row goes to the watchers. Returns why the run stopped early, or None."""
+        """Runs the rounds that are left; each row goes to the watchers. Returns why the run stopped early, or None."""
         rows = self.directory.rows
         if self._after is not None and rows and rows[-1]["round"] == self._after.number:
             reason = self._reason_to_stop(self._after.number)  # it may have been killed just before its end
@@ -139,7 +139,7 @@ class Recorder:
             )
 
     def _write_tables(self, r: Round) -> None:
-        """What every round adds, evaluated or not."""
+        """Writes what every round adds to the tables, evaluated or not."""
         self._totals.count(r)
         if r.moves:
             self.directory.shifts.append(shift_rows(r.number, r.moves))
@@ -147,7 +147,7 @@ class Recorder:
             self.directory.own[name].append({"round": r.number} | line for line in found)
 
     def _compare(self, r: Round) -> None:
-        """Keeps what the algorithm found when it compared clients, the first time and then now and again."""
+        """Saves a snapshot of the similarities at the first comparison and then every `snapshots_every` rounds."""
         found, totals = r.info.similarity, self._totals
         if found is None or not is_due(r.number, totals.compared, self.experiment.tracking.snapshots_every):
             return
@@ -156,7 +156,7 @@ class Recorder:
         self.directory.write_snapshot(r.number, snapshot(r, found, clusters))
 
     def _content(self, r: Round) -> dict[str, Any]:
-        """What a checkpoint holds beside the state: all that the rest of the run depends on."""
+        """Collects what a checkpoint holds beside the state: all that the rest of the run depends on."""
         return {
             "version": version("lit-cfl"),
             "config": json.dumps(self.prepared.config()),
@@ -173,7 +173,7 @@ class Recorder:
         }
 
     def save_again(self) -> None:
-        """Saves what was restored, now under the present plan."""
+        """Saves the restored checkpoint again, with the present plan."""
         if self._after is not None:
             self._unsaved = self._content(self._after), self._after.state
             self._save()
@@ -190,7 +190,7 @@ class Recorder:
         self._saved = monotonic()
 
     def finish(self, stopped: str | None) -> Row:
-        """Writes what is known at the end, and returns the summary."""
+        """Writes the files that are made at the end. Returns the summary."""
         if self._latest is None:  # the process before this one ended between its last round and here
             if self._after is None:
                 raise RuntimeError("finish() comes after run()")
@@ -226,7 +226,7 @@ class Recorder:
         )
 
     def models(self) -> Models:
-        """The models that clients use after the latest round, by cluster."""
+        """Returns the models that clients use after the latest round, by cluster."""
         if self._latest is None:
             raise RuntimeError("models() comes after run()")
         r, _ = self._latest

@@ -1,4 +1,4 @@
-"""Going on with a run: does what is asked agree with what was begun?"""
+"""Checks before a run is resumed that configuration, plan, data and checkpoint are those with which it was started."""
 
 import json
 from collections.abc import Mapping
@@ -18,7 +18,7 @@ _CHANGES_NOTHING = "plan.rows_mib:"  # it only says how much is computed at once
 
 
 def finished_summary(path: Path, rounds: int) -> dict[str, Any] | None:
-    """`summary.json` of a run that has no round left to do; None where there is none, or it has to be made again.
+    """Reads `summary.json` of a run that has no round left; None where there is none, or it has to be made again.
 
     Raises:
         InputError: as `stored_config` does.
@@ -34,8 +34,14 @@ def finished_summary(path: Path, rounds: int) -> dict[str, Any] | None:
     return summary if over else None
 
 
+def undamaged_summary(path: Path, rounds: int) -> dict[str, Any] | None:
+    """Returns `finished_summary` of a run whose other files are as they were written, too; else None."""
+    summary = finished_summary(path, rounds)
+    return summary if summary is not None and damaged(path) == [] else None
+
+
 def with_own_partition(experiment: Experiment, path: Path, saved: Mapping[str, Any] | None) -> Experiment:
-    """The experiment with the run's own copy of a partition that was read from a file, which may be gone by now.
+    """Replaces a partition file, which may be gone by now, by the run's own copy of the partition.
 
     Args:
         experiment: as configured.
@@ -52,14 +58,14 @@ def with_own_partition(experiment: Experiment, path: Path, saved: Mapping[str, A
 
 
 def with_stored_code(experiment: Experiment, stored: Mapping[str, Any]) -> Experiment:
-    """The experiment with the folders of the user's own classes as the run recorded them, wherever it goes on."""
+    """Replaces the folders of the user's own classes by those that the run recorded."""
     if "code" not in stored:
         return experiment
     return replace(experiment, config=experiment.described() | {"code": stored["code"]})
 
 
 def with_stored_plan(experiment: Experiment, stored: Mapping[str, Any]) -> Experiment:
-    """The experiment under the plan that was recorded.
+    """Replaces the plan by the recorded one.
 
     Raises:
         InputError: this machine cannot run the recorded plan, or it is none.
@@ -78,7 +84,7 @@ def with_stored_plan(experiment: Experiment, stored: Mapping[str, Any]) -> Exper
 
 
 def require_agreement(path: Path, stored: Mapping[str, Any], now: Mapping[str, Any], new_plan: bool) -> None:
-    """Refuses to go on with another configuration. More rounds are allowed; so is another plan if asked for.
+    """Checks that a resumed run has the recorded configuration. More rounds are allowed, and another plan if asked for.
 
     Raises:
         InputError: the differences, as `option: recorded -> asked`.
@@ -101,7 +107,7 @@ def require_agreement(path: Path, stored: Mapping[str, Any], now: Mapping[str, A
 
 
 def require_same_run(path: Path, saved: Mapping[str, Any]) -> None:
-    """Refuses a checkpoint and a configuration that are of two runs. Raises InputError that names both files."""
+    """Checks that checkpoint and configuration are of one run. Raises InputError that names both files."""
     run_id = recorded_run_id(path)
     if saved["run_id"] != run_id:
         raise InputError(
@@ -111,7 +117,7 @@ def require_same_run(path: Path, saved: Mapping[str, Any]) -> None:
 
 
 def require_same_data(path: Path, saved: Mapping[str, Any], prepared: PreparedRun) -> None:
-    """Refuses other data or another initial model than the checkpoint's, which a configuration need not show.
+    """Checks that data and initial model are the checkpoint's; a configuration need not show that they differ.
 
     Raises:
         InputError: naming what differs.
@@ -122,7 +128,7 @@ def require_same_data(path: Path, saved: Mapping[str, Any], prepared: PreparedRu
 
 
 def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """`option: stored -> now` for each option that differs, by dotted name."""
+    """Lists `option: stored -> now` for each option that differs, by dotted name."""
     before, after = _flat(stored), _flat(now)
     names = [name for name in dict.fromkeys([*before, *after]) if before.get(name) != after.get(name)]
     return [f"{name}: {_shown(before, name)} -> {_shown(after, name)}" for name in names]

@@ -1,4 +1,4 @@
-"""What stands in the files of a run: from evaluations and states to arrays and rows."""
+"""Builds the rows and arrays that a run writes."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -47,7 +47,7 @@ def snapshot(r: Round, similarity: Similarity, clusters: Tensor) -> dict[str, np
 
 
 def _plane(similarity: Tensor) -> Tensor:
-    """The two main coordinates of the clients `[n, 2]`: classical scaling of the similarity."""
+    """Computes the two main coordinates of the clients `[n, 2]`: classical scaling of the similarity."""
     from scipy.linalg import eigh
 
     centred = similarity.double() - similarity.double().mean(0)
@@ -60,7 +60,7 @@ def _plane(similarity: Tensor) -> Tensor:
 
 
 def cluster_rows(round: int, evaluation: Evaluation, known: Mapping[str, Tensor]) -> Iterator[Row]:
-    """A row a cluster; `known` holds what the algorithm says of each: further columns `[K]`."""
+    """Builds one row for each cluster; `known` holds the algorithm's own columns `[K]`."""
     test = evaluation.scores.get("test")
     for cluster in evaluation.index.unique().tolist():
         mine = evaluation.index == cluster
@@ -76,7 +76,7 @@ def cluster_rows(round: int, evaluation: Evaluation, known: Mapping[str, Tensor]
 
 
 def traffic_row(r: Round, mib: float) -> Row:
-    """Models sent, since the start and in this round.
+    """Counts the models sent, since the start and in this round.
 
     Args:
         mib: size of a model.
@@ -92,7 +92,7 @@ def traffic_row(r: Round, mib: float) -> Row:
 
 
 def shift_rows(round: int, moves: Sequence[ShiftLog]) -> Iterator[Row]:
-    """A row a client that a shift touched; what is not known is None."""
+    """Builds one row for each client that a shift changed; what is not known is None."""
     for moved in moves:
         columns = (moved.clients, moved.partners, moved.examples, moved.before, moved.after)
         for client, partner, examples, before, after in torch.stack(columns, dim=1).tolist():
@@ -108,7 +108,7 @@ def shift_rows(round: int, moves: Sequence[ShiftLog]) -> Iterator[Row]:
 
 
 def client_rows(data: FederatedData, evaluations: Sequence[Evaluation], num_scores: int = 1) -> Iterator[list[Any]]:
-    """A row a client, ordered by id, made in blocks; what is not known is None."""
+    """Builds one row for each client, ordered by id, in blocks; what is not known is None."""
     cluster = torch.full((data.num_clients,), -1)
     figures = torch.full((data.num_clients, num_scores + 1), float("nan"), dtype=torch.float64)  # the scores, the loss
     for evaluation in evaluations:

@@ -1,12 +1,12 @@
-"""Runs into directories: one a seed, and the baseline beside each. All of it can be resumed."""
+"""Runs experiments into directories: one for each seed, and in each the baseline's. All of it can be resumed."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from typing import Literal
+from typing import Any, Literal
 
 from lit_cfl.activity import Activity, Report, unreported
 from lit_cfl.errors import InputError, Notice, SaveError
@@ -15,8 +15,8 @@ from lit_cfl.metric_names import Row
 from lit_cfl.pictures.folder import draw_both
 from lit_cfl.runs.recorder import Recorder
 from lit_cfl.runs.resume import (
-    finished_summary,
     require_agreement,
+    undamaged_summary,
     with_own_partition,
     with_stored_code,
     with_stored_plan,
@@ -25,7 +25,7 @@ from lit_cfl.runs.run_directory import RunDirectory, default_run_directory
 from lit_cfl.storage.atomic_writes import write_json
 from lit_cfl.storage.checkpoint import Checkpoint
 from lit_cfl.storage.config_file import require_unused, stored_config, write_config
-from lit_cfl.storage.digests import damaged, renew_sums
+from lit_cfl.storage.digests import renew_sums
 from lit_cfl.storage.lock import locked
 from lit_cfl.tracking import Trackers
 from lit_cfl.tracking.background import Guard
@@ -36,7 +36,7 @@ ResumeMode = Literal["new", "resume", "new_plan"]
 
 @dataclass
 class FinishedRun:
-    """What a run leaves.
+    """The directory and the summary of a run that is over.
 
     Args:
         path: its directory.
@@ -53,7 +53,7 @@ class FinishedRun:
 
 @dataclass
 class RunCallbacks:
-    """What the caller wants to be told while runs go on.
+    """Functions that are called while runs go on.
 
     Args:
         between_clients: called before a client is trained; may raise to end the run, which saves itself.
@@ -147,7 +147,7 @@ def _draw_with_baseline(experiment: Experiment, finished: FinishedRun) -> None:
 
 
 def mean_summary(summaries: Sequence[Row]) -> Row:
-    """Means of the numbers over the seeds; None where a seed has none."""
+    """Averages the numbers over the seeds; None where a seed has none."""
     keys = [key for key, value in summaries[0].items() if "/" in key and not isinstance(value, str)]
     known = {key: [summary[key] for summary in summaries if summary.get(key) is not None] for key in keys}
     means = {key: fmean(found) if len(found) == len(summaries) else None for key, found in known.items()}
@@ -155,89 +155,93 @@ def mean_summary(summaries: Sequence[Row]) -> Row:
 
 
 def _run_one(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode: ResumeMode) -> Row:
+    """Starts the run of one seed in its directory, or resumes it. Returns the summary."""
     with locked(path):
         stored = None if mode == "new" else stored_config(path)
         if stored is None:
-            require_unused(path)
             return _start(experiment, path, callbacks)
         require_agreement(path, stored, experiment.described() | {"plan": stored.get("plan")}, mode == "new_plan")
         experiment = with_stored_code(experiment, stored)
-        summary = finished_summary(path, experiment.rounds)
-        if summary is not None and damaged(path) == []:
-            return summary
-        if mode == "resume":
-            experiment = with_stored_plan(experiment, stored)
-        return _go_on(experiment, path, callbacks, mode == "new_plan")
+        return undamaged_summary(path, experiment.rounds) or _resume(experiment, path, stored, callbacks, mode)
 
 
 def _start(experiment: Experiment, path: Path, callbacks: RunCallbacks) -> Row:
+    """Runs an experiment from its first round. Leaves no files where it cannot be trained."""
+    require_unused(path)
     recorder = _recorder(experiment, path, callbacks)
-    directory = recorder.directory
+    directory, checkpoint = recorder.directory, recorder.checkpoint
     directory.create(recorder.prepared.config(), recorder.prepared.data)
     try:
-        return _record(recorder, callbacks, logged=0)
+        return _record(recorder, callbacks)
     except InputError as error:
-        begun = directory.rows or recorder.checkpoint.path.exists() or isinstance(error, SaveError)
-        if not begun:  # nothing was trained: the same path may be used again
-            directory.discard()
+        if not (directory.rows or checkpoint.path.exists() or isinstance(error, SaveError)):
+            directory.discard()  # nothing was trained: the same path may be used again
         raise
 
 
-def _go_on(experiment: Experiment, path: Path, callbacks: RunCallbacks, new_plan: bool) -> Row:
-    """Puts a run back where its checkpoint was made, and runs the rest of it, if only its end."""
+def _resume(
+    experiment: Experiment, path: Path, stored: Mapping[str, Any], callbacks: RunCallbacks, mode: ResumeMode
+) -> Row:
+    """Puts a run back to its checkpoint, and runs what is left of it: its last rounds, or the end alone."""
+    if mode == "resume":
+        experiment = with_stored_plan(experiment, stored)
     checkpoint = Checkpoint(path)
     saved = checkpoint.load()
     recorder = _recorder(with_own_partition(experiment, path, saved), path, callbacks, checkpoint)
     if saved is not None:
-        recorder.restore(saved, new_plan)
-    logged = recorder.directory.reopen(recorder.prepared.config(), recorder.prepared.data, saved)
+        recorder.restore(saved, new_plan=mode == "new_plan")
+    recorder.directory.reopen(recorder.prepared.config(), recorder.prepared.data, saved)
     checkpoint.remove_superseded()
-    if saved is not None and new_plan:
+    if saved is not None and mode == "new_plan":
         recorder.save_again()
-    return _record(recorder, callbacks, logged)
+    return _record(recorder, callbacks)
 
 
 def _recorder(
     experiment: Experiment, path: Path, callbacks: RunCallbacks, checkpoint: Checkpoint | None = None
 ) -> Recorder:
+    """Loads the data and builds the engine. Writes nothing."""
     prepared = experiment.prepare(experiment.seeds[0], callbacks.activity)
     algorithm, shifting = experiment.algorithm, bool(experiment.data.shift)
     directory = RunDirectory(path, algorithm.score_columns, algorithm.tables, shifting, prepared.engine.scores)
     return Recorder(prepared, directory, checkpoint or Checkpoint(path))
 
 
-def _record(recorder: Recorder, callbacks: RunCallbacks, logged: int) -> Row:
-    experiment, directory = recorder.experiment, recorder.directory
-    config = recorder.prepared.config()
+def _record(recorder: Recorder, callbacks: RunCallbacks) -> Row:
+    """Runs the rounds that are left, and writes all files of the run. Returns the summary."""
     callbacks.activity(Activity("starting what tracks the run"))
-    trackers = Trackers(
-        experiment.tracking,
-        experiment.name,
-        directory.path,
-        config,
-        directory.run_id,
-        directory.rows,
-        logged,
-        experiment.pictures.formats,
-    )
+    trackers = _trackers(recorder)
     status: Literal["success", "failed"] = "failed"
     reason = None
     recorder.engine.between_clients = callbacks.between_clients
-    callbacks.started(
-        type(experiment.algorithm).__name__, recorder.completed, experiment.rounds, recorder.prepared.seed
-    )
+    algorithm, rounds = recorder.experiment.algorithm, recorder.experiment.rounds
+    callbacks.started(type(algorithm).__name__, recorder.completed, rounds, recorder.prepared.seed)
     try:
         reason = recorder.run(lambda row: trackers.log(row, recorder.look()), callbacks.row)
         summary = recorder.finish(reason)
         trackers.conclude(summary, recorder.look(), recorder.models)
         status = "success"
-    except SystemExit:  # a search has stopped its trial: no failure
+    except SystemExit:  # a search has stopped its trial, which is no failure
         status = "success"
         raise
     finally:
         recorder.engine.close()
         shown = trackers.finish(status)
         callbacks.ended(reason)
-    if shown:  # else the next resume draws what is missing
-        directory.conclude(recorder.checkpoint.row_files)
+    if shown:  # otherwise the next resume draws what is missing
+        recorder.directory.conclude(recorder.checkpoint.row_files)
     return summary
+
+
+def _trackers(recorder: Recorder) -> Trackers:
+    experiment, directory = recorder.experiment, recorder.directory
+    return Trackers(
+        experiment.tracking,
+        experiment.name,
+        directory.path,
+        recorder.prepared.config(),
+        directory.run_id,
+        directory.rows,
+        directory.rounds_logged,
+        experiment.pictures.formats,
+    )

@@ -1,4 +1,4 @@
-"""The files of a run. `docs/results.md` explains each of them and every column."""
+"""Writes the files of a run. `docs/results.md` explains each of them and every column."""
 
 import csv
 import json
@@ -45,7 +45,7 @@ _PACKAGES = ("lit-cfl", "torch", "lightning", "numpy", "scikit-learn", "scipy")
 
 
 def default_run_directory(name: str) -> Path:
-    """`runs/<name>-<time>`, a path that is not there yet."""
+    """Returns a path that does not exist yet: `runs/<name>-<time>`."""
     base = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
     number = 1
     path = base
@@ -83,6 +83,7 @@ class RunDirectory:
         logs = [self.shifts] if shifting else []
         self._tables = [self.metrics, self.clusters, *logs, *self.own.values()]
         self.rows: list[dict[str, Any]] = []  # of metrics.csv
+        self.rounds_logged = 0  # the last round in metrics.csv before `reopen`: trackers may have had rows up to it
         self.run_id = ""  # for trackers, the same after every resume
         self.environment: dict[str, Any] = {}  # content of environment.json
         self.digests: dict[str, str] = {}  # of partition.npz and the snapshots, by name
@@ -100,29 +101,26 @@ class RunDirectory:
         write_config(self.path, config, self.run_id)
 
     def _start(self, data: FederatedData | None) -> None:
-        """Writes what there is before the first round."""
+        """Writes the files that exist before the first round."""
         for table in self._tables:
             table.start()
         self.rows, self.digests = [], {}
         self._write_environment(environment() | {"run_id": self.run_id})
         self._write_partition(data)
 
-    def reopen(self, config: Mapping[str, Any], data: FederatedData, saved: Mapping[str, Any] | None) -> int:
-        """Goes on with a run: its files are brought back to where its checkpoint was made.
+    def reopen(self, config: Mapping[str, Any], data: FederatedData, saved: Mapping[str, Any] | None) -> None:
+        """Restores the files of a run to the state in which its checkpoint was made.
 
         Args:
             config: as it shall be from now on.
             data: before any shift.
             saved: content of the checkpoint; None = the run starts again.
 
-        Returns:
-            the round of the last row before that, 0 if there was none: rows up to it will be made again.
-
         Raises:
             InputError: a file that cannot be made again is not as it was written.
         """
         self.run_id = recorded_run_id(self.path)
-        written = self.metrics.path.read_bytes() if self.metrics.path.exists() else b""
+        self.rounds_logged = self._last_round_written()
         if saved is not None:
             self._require_unchanged(saved)
         else:
@@ -134,11 +132,13 @@ class RunDirectory:
         else:
             self._restore(saved, data)
         write_config(self.path, config, self.run_id)
-        rounds = [int(line) for line in re.findall(rb"^(\d+),", written, flags=re.MULTILINE)]
-        return max(rounds, default=0)
+
+    def _last_round_written(self) -> int:
+        written = self.metrics.path.read_bytes() if self.metrics.path.exists() else b""
+        return max(map(int, re.findall(rb"^(\d+),", written, flags=re.MULTILINE)), default=0)
 
     def _require_unchanged(self, saved: Mapping[str, Any]) -> None:
-        """Raises InputError where something that cannot be made again is not as the checkpoint says."""
+        """Checks that files that cannot be made again are as the checkpoint says. Raises InputError."""
         for table in self._tables:
             read_up_to_mark(table.path, saved["tables"][table.path.name])
         for name, digest in saved["digests"].items():
@@ -149,7 +149,7 @@ class RunDirectory:
                 )
 
     def _require_own_config(self) -> None:
-        """Raises InputError where `config.yaml` is of another run than `environment.json`, and no checkpoint tells."""
+        """Raises InputError where `config.yaml` and `environment.json` are of two runs; only without a checkpoint."""
         file = self.path / "environment.json"
         try:
             found = json.loads(file.read_text())["run_id"]
@@ -208,7 +208,7 @@ class RunDirectory:
                 os.fsync(file.fileno())
 
     def marks(self) -> dict[str, Mark]:
-        """Where the tables end now."""
+        """Returns where the tables end now."""
         return {table.path.name: table.mark() for table in self._tables}
 
     def add_row(self, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -248,7 +248,7 @@ class RunDirectory:
 
 
 def environment() -> dict[str, Any]:
-    """Versions and hardware, nothing personal."""
+    """Collects versions and hardware, nothing personal."""
     found: dict[str, str | None] = {}
     for package in _PACKAGES:
         try:

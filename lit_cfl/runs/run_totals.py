@@ -1,4 +1,4 @@
-"""What a run carries from round to round beside its algorithm's state, and its checkpoints with it."""
+"""Counts and keeps what a run needs from earlier rounds beside its algorithm's state. Checkpoints hold it, too."""
 
 from collections.abc import Mapping
 from copy import copy
@@ -16,7 +16,7 @@ from lit_cfl.runs.rows import members
 
 @dataclass
 class RunTotals:
-    """What the rest of a run's files depends on.
+    """Per-run counts, best scores and memberships that survive a resume.
 
     Args:
         members: cluster of each client at the last evaluation, int64 `[clients]`, -1 = none; None before the first one.
@@ -36,21 +36,21 @@ class RunTotals:
 
     @classmethod
     def restored(cls, saved: Mapping[str, Any]) -> "RunTotals":
-        """What a checkpoint holds."""
+        """Restores the totals from a checkpoint."""
         return cls(**{part.name: saved[part.name] for part in fields(cls)})
 
     def content(self) -> dict[str, Any]:
-        """What a checkpoint shall hold, whatever the next rounds change."""
+        """Returns a copy for a checkpoint, which the next rounds do not change."""
         return {name: copy(value) for name, value in vars(self).items()}
 
     def count(self, r: Round) -> None:
-        """Counts who was skipped in a round, and what shifted."""
+        """Counts the clients that were skipped in a round, and the clients and examples that shifted."""
         self.skipped += r.info.skipped
         for moved in r.moves:
             self.shifted = [self.shifted[0] + len(moved.clients), self.shifted[1] + int(moved.examples.sum())]
 
     def row(self, shifting: bool) -> Row:
-        """What the rounds since the row before add to the next one; counting begins anew."""
+        """Returns what the rounds since the last row add to the next one, and starts to count anew."""
         row: Row = {"clients/skipped": self.skipped, "clusters/silhouette": self.silhouette}
         if shifting:
             row |= {"shift/clients": self.shifted[0], "shift/examples": self.shifted[1]}
@@ -58,7 +58,7 @@ class RunTotals:
         return row
 
     def take(self, r: Round, evaluation: Evaluation, every: int) -> None:
-        """Takes in an evaluation.
+        """Updates memberships and best scores from an evaluation.
 
         Args:
             every: rounds between two memberships that are kept.
@@ -78,12 +78,12 @@ class RunTotals:
                 self.best[score.name] = new
 
     def memberships_with(self, r: Round, evaluation: Evaluation) -> dict[int, Tensor]:
-        """Those kept, and those of the latest round."""
+        """Returns the memberships that were kept, and those of the latest round."""
         return self.memberships | {r.number: members(evaluation, r.data.num_clients)}
 
 
 def is_due(number: int, last: int | None, every: int) -> bool:
-    """Whether a new stretch of `every` rounds has begun since the last time.
+    """Says whether a new stretch of `every` rounds has begun since the last time.
 
     Args:
         number, last: of two rounds, from 1: with 10, stretches are 1 to 10, 11 to 20, and so on.

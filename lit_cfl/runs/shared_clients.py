@@ -1,4 +1,4 @@
-"""Two runs compared over the clients that both score: a client without a model is scored by one of them alone."""
+"""Compares two runs over the clients that both score: a client without a model may be scored by one of them alone."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -41,12 +41,12 @@ class SharedClients:
 
 
 def scores_everyone(summary: Row) -> bool:
-    """Whether a run scored every client in training in its last round."""
+    """Says whether a run scored every client in training in its last round."""
     return bool(summary["clients/evaluated"] == summary["clusters/assigned"] + summary["clusters/unobserved"])
 
 
 def read_scored(path: Path, summary: Row, score: Score = ACCURACY) -> ScoredClients:
-    """Who was scored, from `clients.csv` of a run directory with this summary."""
+    """Reads the scored clients from `clients.csv` of a run directory with this summary."""
     rows = [row for row in read_table(path / "clients.csv") if row[score.name] is not None and not row["newcomer"]]
     sizes, values = ({row["client"]: row[column] for row in rows} for column in ("n_test", score.name))
     whole = summary[f"test/weighted_{score.name}"]
@@ -55,7 +55,7 @@ def read_scored(path: Path, summary: Row, score: Score = ACCURACY) -> ScoredClie
 
 
 def figures(scored: ScoredClients, clients: Collection[int], score: Score = ACCURACY) -> Row:
-    """What `metrics.csv` says of the test data, over some of the clients; None where that is not known."""
+    """Computes the figures of `metrics.csv` for test data over some of the clients; None where that is not known."""
     values = [scored.values[client] for client in clients]
     names = [f"test/{mean}_{score.name}" for mean in ("weighted", "mean", "worst10")]
     if not values:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end a run after saving it."""
+"""Ends a run after saving it, when Ctrl-C or SIGTERM arrives."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], None]]:
-    """Within the block SIGINT and SIGTERM wait for a good moment.
+    """Defers SIGINT and SIGTERM within the block until the run can be left.
 
     Gives a function that raises `Interrupted` once a signal has arrived: to be called wherever the run can be left.
     A handler that raised would do so anywhere, in destructors and callbacks, too, where exceptions are lost. A second

@@ -1,4 +1,4 @@
-"""Writing files so that they are whole or not there, and that a full disk is an error in words."""
+"""Writes files so that they are whole or absent, and turns a full disk into an error with the file's name."""
 
 import json
 import os
@@ -15,7 +15,7 @@ _UNFINISHED = ".lit-cfl.tmp"  # ends the name of a file that is not complete yet
 
 @contextmanager
 def name_write_errors(path: Path) -> Iterator[None]:
-    """Within the block, what the system says of a file or folder becomes a `SaveError` that names it."""
+    """Turns errors of the system within the block into a `SaveError` that names the file or folder."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -46,7 +46,7 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Removes what a process that was killed while it wrote has left in a folder."""
+    """Removes the unfinished files that a killed process has left in a folder."""
     for file in folder.glob(f".*{_UNFINISHED}"):
         with name_write_errors(file):
             file.unlink(missing_ok=True)

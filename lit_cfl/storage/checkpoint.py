@@ -1,4 +1,4 @@
-"""Saving a run's state, without pickled code and never half.
+"""Saves a run's state, without pickled code and never half.
 
 A file appears under its name only when it is complete on the disk. A state is saved as `{field: value}`; tensors
 that are views are cloned, for a view would save all of its storage. Fields that map clients to models
@@ -28,7 +28,7 @@ _ROW = re.compile(r"\w+-\d+-\d+\.pt")  # field, client and round
 
 
 def require_format(path: Path, found: object) -> None:
-    """Refuses a run of another format.
+    """Checks that a run has the format of this version.
 
     Args:
         path: of the file that tells.
@@ -46,12 +46,12 @@ def require_format(path: Path, found: object) -> None:
 
 
 def state_to_dict(state: State) -> dict[str, Any]:
-    """A state's fields by name, ready for `torch.save`."""
+    """Converts a state to its fields by name, ready for `torch.save`."""
     return {field.name: _compact(getattr(state, field.name)) for field in fields(state)}
 
 
 def state_from_dict(state_type: type, values: dict[str, Any]) -> State:
-    """The state with these fields. Raises InputError where the fields are others than the class has now."""
+    """Builds the state with these fields. Raises InputError where the class has other fields now."""
     names = {field.name for field in fields(state_type)}
     if names != values.keys():
         raise InputError(
@@ -122,7 +122,7 @@ class Checkpoint:
                     file.unlink(missing_ok=True)
 
     def load(self) -> dict[str, Any] | None:
-        """What `save` saved, with the whole state under `state`; None if nothing was saved. No code in a file is run.
+        """Loads what `save` saved, the whole state under `state`; None if nothing was saved. No code in a file is run.
 
         Raises:
             InputError: a file that was changed, damaged or lost, is not ours, or of another format.

@@ -12,7 +12,7 @@ from lit_cfl.storage.digests import read_sealed, write_sealed
 
 
 def stored_config(path: Path) -> dict[str, Any] | None:
-    """`config.yaml` of a run directory; None if there is none.
+    """Reads `config.yaml` of a run directory; None if there is none.
 
     Raises:
         InputError: it is not as it was written, or of a run of another format.
@@ -39,7 +39,7 @@ def _refuse_earlier(file: Path) -> None:
 
 
 def require_unused(path: Path) -> None:
-    """Raises InputError where a run lives already."""
+    """Raises InputError where the directory holds a run already."""
     if (path / "config.yaml").exists():
         raise InputError(f"{path} already holds a run; choose another --run_dir, or go on with --resume {path}")
 
@@ -57,7 +57,7 @@ def write_config(path: Path, config: Mapping[str, Any], run_id: str | None = Non
 
 
 def recorded_run_id(path: Path) -> str:
-    """The id of the run in a directory, from `config.yaml`. Raises InputError where that is of no run."""
+    """Reads the id of the run in a directory from `config.yaml`. Raises InputError where that is of no run."""
     run_id = read_sealed(path / "config.yaml")[1]
     if run_id is None:
         raise InputError(f"{path / 'config.yaml'} belongs to no run: its last line names none; put the original back")

@@ -1,4 +1,4 @@
-"""CSV files that grow by rows and can be cut back to where a checkpoint was made."""
+"""Writes CSV files that grow by rows and can be cut back to where a checkpoint was made."""
 
 import csv
 import hashlib
@@ -28,7 +28,7 @@ class Table:
         self._size, self._digest = 0, hashlib.sha256()
 
     def start(self) -> None:
-        """A new file that holds the header alone; an old one is replaced by rename."""
+        """Writes a new file that holds the header alone; an old one is replaced by rename."""
         self._replace(as_csv([self.columns]))
 
     def append(self, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -44,7 +44,7 @@ class Table:
         return self._size
 
     def mark(self) -> Mark:
-        """Where the file ends now."""
+        """Returns where the file ends now."""
         return [self._size, self._digest.hexdigest()]
 
     def cut_back(self, mark: Mark) -> list[dict[str, Any]]:
@@ -67,7 +67,7 @@ class Table:
 
 
 def read_up_to_mark(path: Path, mark: Mark) -> bytes:
-    """A table up to where its checkpoint was made. Raises InputError where that is not what was written."""
+    """Reads a table up to where its checkpoint was made. Raises InputError where that is not what was written."""
     size, digest = int(mark[0]), mark[1]
     data = path.read_bytes()[:size] if path.exists() else b""
     if hashlib.sha256(data).hexdigest() != digest:
@@ -79,14 +79,14 @@ def read_up_to_mark(path: Path, mark: Mark) -> bytes:
 
 
 def as_csv(rows: Iterable[Iterable[Any]]) -> bytes:
-    """Rows as CSV text."""
+    """Formats rows as CSV text."""
     text = StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode()
 
 
 def read_table(path: Path, size: int | None = None) -> list[dict[str, Any]]:
-    """The rows of one of our CSV files: numbers as numbers, blanks as None.
+    """Reads the rows of one of our CSV files: numbers as numbers, blanks as None.
 
     Args:
         size: bytes that count of a table that may still grow, up to the end of a row; None = all.
@@ -95,7 +95,7 @@ def read_table(path: Path, size: int | None = None) -> list[dict[str, Any]]:
 
 
 def latest_rows(path: Path, size: int) -> list[dict[str, Any]]:
-    """The rows in the last MiB of a table that may still grow.
+    """Reads the rows in the last MiB of a table that may still grow.
 
     Args:
         size: bytes that count, up to the end of a row.
@@ -114,7 +114,7 @@ def _rows(data: bytes) -> list[dict[str, Any]]:
 
 
 def blank_nan(value: Any) -> Any:
-    """None in place of nan."""
+    """Replaces nan by None."""
     return None if isinstance(value, float) and isnan(value) else value
 
 

@@ -1,4 +1,4 @@
-"""SHA-256 of what was written: how damaged files, and files of another run, are noticed when they are read.
+"""Records the SHA-256 of files, by which damaged files, and files of another run, are noticed when they are read.
 
 Text files that we read back end with a comment that holds the digest of all before it. `SHA256SUMS`, the last file of a
 run, holds the digests of all others (`sha256sum -c SHA256SUMS` checks them): a run is over once it is there.
@@ -18,7 +18,7 @@ _DIGEST_LENGTH = 65  # with its line feed
 
 
 def digest_of(path: Path) -> str | None:
-    """SHA-256 of a file; None where there is none."""
+    """Computes the SHA-256 of a file; None where there is none."""
     try:
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
@@ -40,7 +40,7 @@ def write_sealed(path: Path, text: str, run_id: str | None = None) -> None:
 
 
 def read_sealed(path: Path) -> tuple[str, str | None]:
-    """The text of a sealed file, and the run that it belongs to.
+    """Reads the text of a sealed file, and the id of the run that it belongs to.
 
     Raises:
         InputError: it was changed, cut off, or never sealed.
@@ -78,7 +78,7 @@ def _write(directory: Path, sums: Mapping[str, str | None], run_id: str | None) 
 
 
 def recorded_sums(directory: Path) -> dict[str, str] | None:
-    """Digest of each file of a run that is over; None where `SHA256SUMS` is missing, damaged, or of another run."""
+    """Reads the digests of a run that is over; None where `SHA256SUMS` is missing, damaged, or of another run."""
     try:
         text, run_id = read_sealed(directory / SUMS)
         _, expected = read_sealed(directory / "config.yaml")
@@ -89,7 +89,7 @@ def recorded_sums(directory: Path) -> dict[str, str] | None:
 
 
 def damaged(directory: Path, names: Iterable[str] | None = None) -> list[str] | None:
-    """Files of a run that are not as they were when it ended; None where it has not ended, or that is not known.
+    """Lists files of a run that differ from when it ended; None where it has not ended, or that is not known.
 
     Args:
         names: those to look at; None = all.
@@ -101,7 +101,7 @@ def damaged(directory: Path, names: Iterable[str] | None = None) -> list[str] | 
 
 
 def require_undamaged(directory: Path, name: str) -> None:
-    """Raises InputError where a file of a run that is over is not as it was written."""
+    """Checks that a file of a run that is over is as it was written. Raises InputError."""
     if damaged(directory, [name]):
         raise InputError(
             f"{directory / name} was changed or damaged since the run ended; put the original back, or let "

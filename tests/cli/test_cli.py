@@ -101,8 +101,12 @@ def test_help_names_every_option_with_its_meaning(capsys: pytest.CaptureFixture[
         "full passes over the client",
         "--tiny",
         "--dry-run",
+        "--local FILE a YAML file with options of local",
+        "the LightningModule that each client trains: --task.help",
+        "--task NAME its class, such as Classification",
     ):
         assert text in out
+    assert "<class 'lightning" not in out
 
 
 @pytest.mark.parametrize("algorithm", ["FedGroup", "StoCFL"])

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from lit_cfl.cli.main import main
-from lit_cfl.config import catalogue
+from lit_cfl.config import catalogue, tiny
 from lit_cfl.config.parser import parse_data, parse_run
 from lit_cfl.errors import InputError
+from lit_cfl.runs.run import run
 
 CONFIGS = catalogue.configs()
 RUNS = [name for name in CONFIGS if not name.startswith("tune/")]  # test_tune_study.py looks at the studies
@@ -26,6 +26,7 @@ def test_first_line_says_what_to_expect(name: str):
 
 
 def skip_without_data(name: str) -> None:
+    """Skips a test whose data are not on this machine."""
     try:
         parse_data(["--config", name]).module.examples  # noqa: B018
     except InputError as error:
@@ -35,16 +36,11 @@ def skip_without_data(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_configuration_builds(name: str):
+def test_configuration_builds_and_runs_tiny(name: str, tmp_path: Path):
     skip_without_data(name)
     request = parse_run(["--config", name])
     prepared = request.experiment.prepare(request.experiment.seeds[0])
     assert prepared.engine.layout.num_parameters > 0
     assert request.notices == []
-
-
-@pytest.mark.parametrize("name", RUNS)
-def test_configuration_runs_tiny(name: str, tmp_path: Path):
-    skip_without_data(name)
-    assert main(["run", "--config", name, "--tiny", "--run_dir", str(tmp_path / "run")]) == 0
+    run(tiny.shrink(request.experiment), tmp_path / "run")  # as `--tiny` does; the data are loaded once for both
     assert (tmp_path / "run" / "summary.json").exists()

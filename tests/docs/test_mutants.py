@@ -1,9 +1,11 @@
-"""The planted bugs can be planted, and the script that plants them tells what is caught from what is not."""
+"""The planted bugs can be planted, and the script that plants them distinguishes what is caught from what is not."""
 
 import shutil
 import subprocess
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -89,10 +91,29 @@ def tree(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def run_here(tree: Path, tests: Sequence[str], *options: str) -> subprocess.CompletedProcess[str]:
+    """Runs the tree's tests in this process, in place of `mutants.run_tests`, and reports as pytest does."""
+    failed = []
+    for test in tests:
+        file, _, only = test.partition("::")
+        thing = ModuleType("thing")
+        exec((tree / "thing.py").read_text(), vars(thing))  # noqa: S102  # written above
+        text = (tree / file).read_text().replace("from thing import double\n", "")
+        names = dict(vars(thing))
+        exec(text, names)  # noqa: S102
+        for name in [only] if only else [name for name in names if name.startswith("test_")]:
+            try:
+                names[name]()
+            except AssertionError:
+                failed.append(f"FAILED {file}::{name} - AssertionError")
+    return subprocess.CompletedProcess(tests, 1 if failed else 0, "\n".join(failed), "")
+
+
 @needs_git
-def test_bug_that_gets_through_and_bug_that_cannot_be_planted_are_told(tree: Path, capsys: pytest.CaptureFixture[str]):
+def test_bug_that_gets_through_and_bug_that_cannot_be_planted_are_reported(tree: Path, monkeypatch: pytest.MonkeyPatch):
     import mutants
 
+    monkeypatch.setattr(mutants, "run_tests", run_here)
     subprocess.run(["git", "init", "-q", str(tree)], check=True)
     found = list(mutants.try_all(mutants.mutants(tree / "tests" / "mutants.toml"), tree))
     assert [(result.mutant.name, result.caught) for result in found] == [
@@ -107,9 +128,10 @@ def test_bug_that_gets_through_and_bug_that_cannot_be_planted_are_told(tree: Pat
 
 
 @needs_git
-def test_test_that_fails_without_the_bug_catches_nothing(tree: Path):
+def test_test_that_fails_without_the_bug_catches_nothing(tree: Path, monkeypatch: pytest.MonkeyPatch):
     import mutants
 
+    monkeypatch.setattr(mutants, "run_tests", run_here)
     subprocess.run(["git", "init", "-q", str(tree)], check=True)
     (tree / "tests" / "test_thing.py").write_text("def test_never():\n    assert False\n")
     caught = mutants.mutants(tree / "tests" / "mutants.toml")[:1]
@@ -117,6 +139,15 @@ def test_test_that_fails_without_the_bug_catches_nothing(tree: Path):
         "",
         "tests/test_thing.py::test_never fails without the bug, too",
     ]
+
+
+def test_pytest_in_a_process_of_its_own_names_the_test_that_failed(tree: Path, monkeypatch: pytest.MonkeyPatch):
+    import mutants
+
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # no plugin is needed, and some are slow to import
+    (tree / "thing.py").write_text("def double(x):\n    return 3 * x\n")
+    done = mutants.run_tests(tree, ["tests/test_thing.py"], "-x")
+    assert (done.returncode, mutants._FAILED.findall(done.stdout)) == (1, ["tests/test_thing.py::test_four"])
 
 
 def test_table_keeps_the_rows_of_bugs_that_were_not_tried(tree: Path):

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 
 import pytest
 import torch
@@ -17,7 +17,7 @@ from lit_cfl.engines import scorer
 from lit_cfl.engines.choose_plan import Workload
 from lit_cfl.engines.factory import build_engine, warn_of_slowness, workload
 from lit_cfl.engines.local_training import LocalTraining
-from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.plan import Plan, Precision
 from lit_cfl.engines.stacked import engine as stacked
 from lit_cfl.engines.stacked import gradients
 from lit_cfl.engines.stacked.compiled import CompiledSteps
@@ -53,25 +53,34 @@ def _groups(parameters: list[nn.Parameter]) -> list[dict[str, object]]:
     ]
 
 
-def same_as_trainer(make: Callable, plan: Plan, precision: str, tolerance: float, **options: object) -> None:
-    expected, _ = fitted(make, Plan("trainer", precision=precision), **options)
-    found, _ = fitted(make, replace(plan, precision=precision), **options)
-    assert_close(rows_of(found), rows_of(expected), rtol=0, atol=tolerance)
-    assert_close(found.losses, expected.losses, rtol=tolerance, atol=tolerance, equal_nan=True)
-    assert found.trained.tolist() == [size > 0 for size in SIZES]
+@cache  # one fit for all plans: a Trainer a client takes longest
+def of_trainer(
+    net: str, optimizer: str = "sgd", precision: Precision = "64-true", **options: object
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows, losses and who was trained, as the engine `trainer` computes them."""
+    found, _ = fitted(task(NETS[net], OPTIMIZERS[optimizer]), Plan("trainer", precision=precision), **options)
+    return rows_of(found), found.losses, found.trained
+
+
+def same_as_trainer(net: str, optimizer: str, plan: Plan, precision: str, tolerance: float, **options: object) -> None:
+    rows, losses, trained = of_trainer(net, optimizer, precision, **options)
+    found, _ = fitted(task(NETS[net], OPTIMIZERS[optimizer]), replace(plan, precision=precision), **options)
+    assert_close(rows_of(found), rows, rtol=0, atol=tolerance)
+    assert_close(found.losses, losses, rtol=tolerance, atol=tolerance, equal_nan=True)
+    assert found.trained.tolist() == trained.tolist() == [size > 0 for size in SIZES]
 
 
 @pytest.mark.parametrize("plan", STACKS)
 @pytest.mark.parametrize("net", NETS)
 def test_every_plan_gives_the_trainers_result(net: str, plan: str):
-    same_as_trainer(task(NETS[net]), PLANS[plan], "64-true", 1e-12)
+    same_as_trainer(net, "sgd", PLANS[plan], "64-true", 1e-12)
 
 
 @pytest.mark.parametrize("plan", ["plain loop", "2 lanes, 5 steps a call"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_every_optimizer_gives_the_trainers_result(optimizer: str, plan: str):
-    make = task(NETS["mlp"], OPTIMIZERS[optimizer])
-    same_as_trainer(make, PLANS[plan], "64-true", 1e-12, prox=0.3, local=LocalTraining(3, 10, gradient_clip=0.5))
+    local = LocalTraining(3, 10, gradient_clip=0.5)
+    same_as_trainer("mlp", optimizer, PLANS[plan], "64-true", 1e-12, prox=0.3, local=local)
 
 
 @pytest.mark.parametrize("plan", STACKS)
@@ -81,25 +90,24 @@ def test_every_optimizer_gives_the_trainers_result(optimizer: str, plan: str):
     ids=["steps", "full batch", "another batch size", "a number each"],
 )
 def test_every_budget_gives_the_trainers_result(budget: Budget, plan: str):
-    expected, _ = fitted(task(NETS["mlp"]), Plan("trainer", precision="64-true"), budget=budget)
+    rows, _, trained = of_trainer("mlp", budget=budget)
     found, _ = fitted(task(NETS["mlp"]), replace(PLANS[plan], precision="64-true"), budget=budget)
-    assert_close(rows_of(found), rows_of(expected), rtol=0, atol=1e-12)
-    assert found.trained.tolist() == expected.trained.tolist()
+    assert_close(rows_of(found), rows, rtol=0, atol=1e-12)
+    assert found.trained.tolist() == trained.tolist()
 
 
 @pytest.mark.parametrize(("optimizer", "tolerance"), [("sgd", 1e-6), ("adam", 1e-4)])
 @pytest.mark.parametrize("net", ["linear", "mlp"])
 def test_single_precision_stays_close(net: str, optimizer: str, tolerance: float):
-    same_as_trainer(task(NETS[net], OPTIMIZERS[optimizer]), PLANS["4 lanes"], "32-true", tolerance)
+    same_as_trainer(net, optimizer, PLANS["4 lanes"], "32-true", tolerance)
 
 
 def test_convolutions_in_single_precision_stay_close_for_a_step_and_in_the_loss():
-    make = task(NETS["cnn with dropout"])
-    same_as_trainer(make, PLANS["4 lanes"], "32-true", 1e-6, budget=Budget(1, "steps"))
-    expected, _ = fitted(make, Plan("trainer"))
-    found, _ = fitted(make, PLANS["4 lanes"])
-    rows_of(found), rows_of(expected)
-    assert_close(found.losses, expected.losses, rtol=1e-3, atol=1e-3, equal_nan=True)
+    same_as_trainer("cnn with dropout", "sgd", PLANS["4 lanes"], "32-true", 1e-6, budget=Budget(1, "steps"))
+    _, losses, _ = of_trainer("cnn with dropout", precision="32-true")
+    found, _ = fitted(task(NETS["cnn with dropout"]), PLANS["4 lanes"])
+    rows_of(found)
+    assert_close(found.losses, losses, rtol=1e-3, atol=1e-3, equal_nan=True)
 
 
 @pytest.mark.parametrize("plan", STACKS)

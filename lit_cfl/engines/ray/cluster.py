@@ -1,4 +1,4 @@
-"""The Ray cluster that workers live on: the one that is there, or one on this machine, started for the run."""
+"""Connects to the Ray cluster of the workers: one that is running, or one on this machine, started for the run."""
 
 import logging
 import os
@@ -57,7 +57,7 @@ def disconnect() -> None:
 
 
 def share_of_each(plan: Plan, room: Sequence[Resources]) -> Resources:
-    """What each worker of the plan holds of a cluster.
+    """Computes the share of a cluster that each worker of the plan holds.
 
     Args:
         room: what each node has.
@@ -88,7 +88,7 @@ def _fit_into(node: Resources, share: Resources) -> int:
 
 
 def _room() -> list[Resources]:
-    """What each node has; within a placement group (a Ray Tune trial), what each bundle has beside ourselves."""
+    """Lists what each node has; in a placement group (a Ray Tune trial), what each bundle has beside this process."""
     group = get_current_placement_group()
     if group is None:
         nodes = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's
@@ -118,7 +118,7 @@ def _start(plan: Plan) -> None:
 
 
 def _require_answer(address: str) -> None:
-    """Ray itself would try for minutes."""
+    """Refuses an address at which no Ray cluster answers in five seconds; Ray itself would try for minutes."""
     scheme, _, rest = address.rpartition("://")
     if address == "auto" or scheme not in ("", "ray"):
         return
@@ -138,7 +138,7 @@ def _require_answer(address: str) -> None:
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """Ray takes SIGTERM for itself; a run may have its own way to end."""
+    """Restores the handler of SIGTERM after the block: Ray replaces it, and a run may have its own."""
     before = signal.getsignal(signal.SIGTERM)
     try:
         yield

@@ -1,4 +1,4 @@
-"""Engine `ray`: the clients of a chunk are shared out among Ray actors, each with an engine of its own.
+"""Distributes the clients of a chunk among Ray actors, each with an engine of its own: the engine `ray`.
 
 An actor holds a core of its own, or a share of a GPU, on this machine or on any node of a cluster. Examples and models
 go through Ray's object store, where each is held once a node, and actors read them without a copy.
@@ -79,7 +79,7 @@ class RayEngine(Engine):
         return Chunk(part.start, models, losses, trained)
 
     def _shares(self, request: FitRequest, part: slice, data: FederatedData) -> list[Tensor]:
-        """Positions in the chunk of those that train, by worker: longest first, each to the one with the least."""
+        """Divides the positions that train among workers, longest first, each to the worker with the least."""
         batch_size = request.budget.batch_size or self.local.batch_size
         sizes, lengths = data.num_examples[request.clients[part]].tolist(), request.lengths[part].tolist()
         pairs = zip(lengths, sizes, strict=True)
@@ -93,7 +93,7 @@ class RayEngine(Engine):
     def _shard(
         self, request: FitRequest, numbers: Tensor, rows: "_Rows", round: int, data: FederatedData
     ) -> tuple[Shard, list[Ref]]:
-        """The clients at these positions of the request, and the rows that they need."""
+        """Builds the shard of the clients at these positions. Returns it with the rows that they need."""
         start, center, refs = rows.of(numbers)
         mine = replace(
             request,
@@ -120,12 +120,12 @@ class RayEngine(Engine):
         return self._pool
 
     def _plan_of_one(self, data: FederatedData) -> Plan:
-        """Of an engine that fits clients in one process."""
+        """Returns the plan of an engine that fits clients in one process."""
         stackable = not obstacles(self.template, self.layout, data.examples, self.plan.precision)
         return replace(self.plan, engine="stacked" if stackable else "trainer", workers=1)
 
     def gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[PositionedRow]:
-        """In this process: they are one step a client."""
+        """Computes gradients in this process: they are one step a client."""
         if self._here is None:
             plan = self._plan_of_one(data)
             kind = StackedEngine if plan.engine == "stacked" else TrainerEngine
@@ -139,14 +139,14 @@ class RayEngine(Engine):
 
 
 class _Rows:
-    """Models and centres of a chunk in the object store: each that somebody needs, once."""
+    """Puts the models and centres of a chunk into the object store, each that a client needs once."""
 
     def __init__(self, request: FitRequest, dtype: torch.dtype) -> None:
         self._request, self._dtype = request, dtype
         self._refs: dict[tuple[int, int], Ref] = {}
 
     def of(self, numbers: Tensor) -> tuple[Tensor, Tensor, list[Ref]]:
-        """Which row each of these positions starts from, which one it is drawn to, and the rows, each once."""
+        """Returns from which row each position starts, the row of its proximal term, and the rows, each once."""
         request = self._request
         used, start = request.start[numbers].unique(return_inverse=True)
         refs = [self._stored(request.models, k) for k in used.tolist()]

@@ -1,4 +1,4 @@
-"""A pool of Ray actors that train shards of a fit. It is started once a run; an actor that dies is replaced."""
+"""Trains shards of a fit on a pool of Ray actors. It is started once a run; an actor that dies is replaced."""
 
 import sys
 from collections import Counter, deque
@@ -74,7 +74,7 @@ class WorkerPool:
         )
 
     def run(self, tasks: Sequence[ShardTask], between: Callable[[], None]) -> Iterator[tuple[int, ShardResult]]:
-        """Trains each task on a worker. Gives the number of each, and what came of it, as they end.
+        """Trains each task on a worker. Yields the number of a task and its result, in the order in which they end.
 
         Args:
             tasks: as many as there are workers, or fewer.
@@ -120,14 +120,14 @@ class WorkerPool:
         ray_cluster.disconnect()
 
     def _start(self, number: int) -> None:
-        """Asks for a worker where there is none. It comes when it comes: the others go on meanwhile."""
+        """Requests a worker where there is none. It may start late; the others work meanwhile."""
         if self._workers[number] is None:
             self._workers[number] = self._actor.remote([self._spec], sys.path)
             self._starting[self._workers[number].ready.remote()] = number
             self._asked = monotonic()
 
     def _ended(self, running: Collection[Ref], between: Callable[[], None]) -> list[Ref]:
-        """Waits a moment. Gives those of these fits that ended; workers that came up are idle from now on."""
+        """Waits a moment. Returns those of these fits that ended; workers that have started are idle from now on."""
         ended = ray.wait([*running, *self._starting], timeout=_POLL_SECONDS)[0]
         between()
         self._idle += [self._starting.pop(ref) for ref in ended if ref in self._starting]

@@ -1,4 +1,4 @@
-"""What goes to a Ray worker, what it does there, and what comes back."""
+"""Trains shards in a Ray worker, and describes what is sent to it and what it returns."""
 
 import sys
 import warnings
@@ -59,7 +59,7 @@ class Shard:
     lists: ClientIndex
 
     def data(self, examples: Examples) -> FederatedData:
-        """All clients, of whom only the holders have any data."""
+        """Returns all clients, of whom only the holders have any data."""
         starts, sizes = torch.zeros(2, self.num_clients, dtype=torch.int64)
         starts[self.holders], sizes[self.holders] = self.lists.starts, self.lists.sizes
         none = ClientIndex.empty(self.num_clients)
@@ -69,7 +69,7 @@ class Shard:
 
 @dataclass(frozen=True, eq=False)
 class ShardResult:
-    """What came of a shard: as in `Chunk`, as arrays, the effort that it took, and whether the worker compiles."""
+    """The result of a shard: as in `Chunk`, as arrays, the effort that it took, and whether the worker compiles."""
 
     models: np.ndarray
     losses: np.ndarray
@@ -113,7 +113,7 @@ class Worker:
         )
 
     def _built(self) -> Engine:
-        """Built at the first fit, not at the start: what is wrong then reaches the driver as it is."""
+        """Builds the engine at the first fit, not at the start: an error then reaches the driver as it is."""
         if self._engine is None:
             drawn: EngineSpec = ray.get(self._spec)
             set_up_torch(drawn.plan, drawn.deterministic)
@@ -128,7 +128,7 @@ class Worker:
 
 
 def parts_of(examples: Examples) -> Parts:
-    """The examples as Ray holds them."""
+    """Converts examples to arrays, as Ray holds them."""
     return {f.name: _array(getattr(examples, f.name)) for f in fields(examples)}
 
 

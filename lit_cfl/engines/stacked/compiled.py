@@ -1,4 +1,4 @@
-"""Steps as compiled functions of fixed shapes: a small model spends its time between operations, not in them.
+"""Compiles training steps into functions of fixed shapes: a small model spends its time between operations.
 
 The steps are traced once for each shape and lowered by Inductor without `torch.compile` around it: its guards would ask
 at every call whether something has changed, which took a fifth of the time of a small model, and nothing does.
@@ -12,7 +12,7 @@ from lit_cfl.engines.steps import Lanes, LaneWork, Steps
 
 
 class CompilingError(RuntimeError):
-    """No function could be made of the steps, such as for want of a working C++ compiler."""
+    """The steps could not be compiled, for example because no C++ compiler works."""
 
 
 class CompiledSteps:
@@ -29,7 +29,7 @@ class CompiledSteps:
 
     @property
     def graphs(self) -> int:
-        """How many functions have been compiled."""
+        """The number of compiled functions."""
         return len(self._compiled)
 
     def __call__(self, lanes: Lanes, work: LaneWork) -> tuple[Lanes, Tensor]:
@@ -58,7 +58,7 @@ class CompiledSteps:
 
 
 def _lanes(like: Lanes, tensors: Sequence[Tensor]) -> Lanes:
-    """The lanes whose `tensors` these are."""
+    """Builds the lanes whose `tensors` these are."""
     rest = iter(tensors)
     rows = tuple(next(rest) for _ in like.rows)
     return Lanes(rows, tuple(tuple(next(rest) for _ in slot) for slot in like.state))
@@ -70,7 +70,7 @@ def _of_work(work: LaneWork) -> list[Tensor]:
 
 
 def _work(like: LaneWork, tensors: Sequence[Tensor]) -> LaneWork:
-    """The work that `_of_work` gives these tensors of."""
+    """Builds the work from the tensors that `_of_work` returned."""
     inputs, labels, index, keys, corrections, first, *pull = tensors
     prox, centers = (pull[0], tuple(pull[1:])) if like.prox is not None else (None, None)
     return LaneWork(inputs, labels, index, keys, corrections, first, prox, centers)

@@ -1,4 +1,4 @@
-"""Steps as a CUDA graph: on a GPU the launches of a small model's operations take longer than the operations."""
+"""Captures training steps as CUDA graphs: launching a small model's operations takes longer than the operations."""
 
 from dataclasses import dataclass, replace
 
@@ -63,7 +63,7 @@ class CapturedSteps:
         return self._captured[key]
 
     def _capture(self, lanes: Lanes, work: LaneWork) -> _Captured:
-        """As torch's notes on CUDA graphs have it: tensors that stay where they are, and warm-ups on a side stream."""
+        """Captures the steps as PyTorch's notes on CUDA graphs advise: fixed tensors, and warm-ups on a side stream."""
         own_lanes, own_work = _copied(lanes, work)
         self._stream = stream = self._stream or torch.cuda.Stream()  # one for all: they share memory
         graph = torch.cuda.CUDAGraph()
@@ -81,7 +81,7 @@ class CapturedSteps:
 
 
 def _tensors(lanes: Lanes, work: LaneWork) -> list[Tensor]:
-    """All that may differ from call to call; the pool's buffers do not."""
+    """Lists the tensors that may differ from call to call; the pool's buffers do not."""
     prox = [] if work.prox is None else [work.prox]
     return [
         *lanes.tensors,
@@ -95,7 +95,7 @@ def _tensors(lanes: Lanes, work: LaneWork) -> list[Tensor]:
 
 
 def _copied(lanes: Lanes, work: LaneWork) -> tuple[Lanes, LaneWork]:
-    """All but the pool."""
+    """Copies lanes and work, all but the pool."""
     own_work = replace(
         work,
         index=work.index.clone(),

@@ -1,4 +1,4 @@
-"""Engine `stacked`: several clients' models train together, each in a lane of one stack.
+"""Trains several clients' models together, each in a lane of one stack: the engine `stacked`.
 
 Where the plan compiles, steps run as few compiled functions of fixed shapes: one for all lanes and one for the last
 lane that is busy, each with and without a proximal term. Without a compiler an eager stack is slower than a plain
@@ -93,7 +93,7 @@ class StackedEngine(Engine):
         return Chunk(part.start, models, losses, trained)
 
     def _groups(self, positions: Tensor, clients: Tensor, data: FederatedData) -> Iterable[Tensor]:
-        """Positions of clients whose examples fit the pool together."""
+        """Yields positions of clients whose examples fit the pool together."""
         bytes_each = self.plan.compute_dtype.itemsize * max(1, torch.Size(data.examples.input_shape).numel())
         self._capacity = max(self._capacity, pool_capacity(data.num_examples, bytes_each, self.plan.lanes))
         for group in pool_groups(data.num_examples[clients[positions]], self._capacity):
@@ -154,7 +154,7 @@ class StackedEngine(Engine):
                 self.between_clients()
 
     def _lanes(self, batch_size: int) -> Runner:
-        """The stack, made when it is first needed."""
+        """Returns the stack, built when it is first needed."""
         if self._runner is None:
             plan = self.plan
             on_gpu = torch.device(plan.device).type == "cuda"

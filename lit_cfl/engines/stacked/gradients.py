@@ -1,4 +1,4 @@
-"""Gradients of several clients at one model, in one stack."""
+"""Computes gradients of several clients at one model, in one stack."""
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ _EXAMPLES = 4 * LARGEST  # of a stack, those that only fill it up among them
 
 
 def next_stack(sizes: Tensor, start: int, most: int) -> slice:
-    """The clients from `start` on whose gradients are taken together; a stack is as wide as its largest client.
+    """Selects the clients from `start` on whose gradients are taken together; a stack is as wide as its largest client.
 
     Args:
         sizes: examples of each client, int64 `[n]`, the largest first.
@@ -32,7 +32,7 @@ def stacked_gradients(
     examples: Examples,
     keys: Tensor,
 ) -> Tensor:
-    """Gradients `[n, d]` of a few clients' mean losses, each over all its examples at once, on the CPU.
+    """Computes gradients `[n, d]` of a few clients' mean losses, each over all its examples at once, on the CPU.
 
     Args:
         model: `[d]`.

@@ -1,4 +1,4 @@
-"""What a LightningModule does beyond `losses` and one plain optimizer: then only the engine `trainer` can fit it."""
+"""Finds what a LightningModule does beyond `losses` and one plain optimizer: then only `trainer` can fit it."""
 
 from lightning import LightningModule
 from torch.optim import SGD, Adam, AdamW, Optimizer
@@ -17,7 +17,7 @@ _STEP_HOOKS = (
 
 
 def needs_trainer(module: LightningModule) -> list[str]:
-    """Why only `trainer` can fit this module; empty if a fast engine could.
+    """Lists why only `trainer` can fit this module; empty if a fast engine could.
 
     Fast engines train from `losses(batch)` and the optimizer of `configure_optimizers` alone, so any other training
     hook, a scheduler, several optimizers or optimisation by hand would be lost on them.

@@ -1,4 +1,4 @@
-"""Fully connected layers for a compiled stack of clients on a CPU."""
+"""Computes fully connected layers of a compiled stack of clients on a CPU."""
 
 from lightning import LightningModule
 from torch import Tensor, nn
@@ -26,7 +26,7 @@ class StackedLinear(nn.Linear):
 
 
 def with_stacked_linear(module: LightningModule) -> LightningModule:
-    """The module with each plain `nn.Linear` replaced; it is changed in place, its parameters stay the same objects."""
+    """Replaces each plain `nn.Linear` of a module in place; parameters stay the same objects. Returns the module."""
     found: dict[nn.Module, StackedLinear] = {}
     for name, layer in list(module.named_modules(remove_duplicate=False)):
         if type(layer) is nn.Linear and not layer._forward_hooks and not layer._forward_pre_hooks:

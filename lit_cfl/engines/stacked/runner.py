@@ -1,4 +1,4 @@
-"""Runs fits in the lanes of a stack, call by call."""
+"""Trains clients in the lanes of a stack, call by call."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -17,7 +17,7 @@ StepFunction = Callable[[Lanes, LaneWork], tuple[Lanes, Tensor]]
 
 
 class Runner:
-    """Feeds a function of fixed shapes.
+    """Trains clients with a function of fixed shapes.
 
     Args:
         advance: some steps of all lanes, see `Steps`; compiled, captured or plain.
@@ -79,7 +79,7 @@ class Runner:
         return [self._result(fits[lane_slot.fit], lane_slot, rows[lane_slot.fit], losses) for lane_slot in lane_slots]
 
     def _held(self, pool: ExamplePool, capacity: int) -> ExamplePool:
-        """The examples in buffers of fixed size."""
+        """Copies the examples into buffers of fixed size, and returns these."""
         inputs, labels = pool
         if self._pool is None or len(self._pool[0]) < capacity or self._pool[0].dtype != inputs.dtype:
             held = max(capacity, len(inputs))
@@ -91,7 +91,7 @@ class Runner:
     def _work(
         self, fits: Sequence[ClientFit], lane_slots: Sequence[LaneSlot], pool: ExamplePool, prox: float
     ) -> LaneWork:
-        """All calls' batches, keys and step numbers."""
+        """Collects the batches, keys and step numbers of all calls."""
         total = max(lane_slot.stop for lane_slot in lane_slots) * self.steps
         index = torch.full((total, self.lanes, self.batch_size), -1)
         keys = torch.zeros(total, self.lanes, dtype=torch.int64)
@@ -113,7 +113,7 @@ class Runner:
     def _go(
         self, fits: Sequence[ClientFit], lane_slots: Sequence[LaneSlot], work: LaneWork, ended: Callable[[int], None]
     ) -> tuple[dict[int, Tensor], Tensor]:
-        """All calls in order. Returns the row of each fit and the losses `[steps, lanes]`."""
+        """Makes all calls in order. Returns the row of each fit and the losses `[steps, lanes]`."""
         starts: dict[int, list[LaneSlot]] = {}
         stops: dict[int, list[LaneSlot]] = {}
         for lane_slot in lane_slots:
@@ -140,7 +140,7 @@ class Runner:
         return rows, torch.cat(losses).double().cpu()
 
     def _part(self, work: LaneWork, call: int, width: int, centers: Tensors | None) -> LaneWork:
-        """The work of one call of the first lanes."""
+        """Returns the work of the first lanes in one call."""
         s = slice(call * self.steps, (call + 1) * self.steps)
         return replace(
             work,
@@ -158,7 +158,7 @@ class Runner:
     def _load(
         self, lanes: Lanes, centers: Tensors | None, fits: Sequence[ClientFit], lane_slots: Sequence[LaneSlot]
     ) -> None:
-        """Jobs take their lane_slots, all at once: each transfer to a GPU would wait for it."""
+        """Loads the starts of fits into their lanes, all at once: each transfer to a GPU would wait for it."""
         if not lane_slots:
             return
         where, taken = self._lanes_of(lane_slots), [fits[lane_slot.fit] for lane_slot in lane_slots]
@@ -176,7 +176,7 @@ class Runner:
             tensor.index_copy_(0, where, table[:, slot.start : slot.stop].view(-1, *slot.shape))
 
     def _rows(self, lanes: Lanes, lane_slots: Sequence[LaneSlot]) -> dict[int, Tensor]:
-        """The rows of the fits that leave these lane_slots, by fit."""
+        """Reads the rows of the fits that end in these lanes, by fit."""
         where = self._lanes_of(lane_slots)
         table = torch.cat([tensor.index_select(0, where).flatten(1) for tensor in lanes.rows], dim=1).cpu()
         return {lane_slot.fit: row for lane_slot, row in zip(lane_slots, table, strict=True)}

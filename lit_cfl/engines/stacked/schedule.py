@@ -1,4 +1,4 @@
-"""Who trains in which lane, and when: the timetable of a stack.
+"""Schedules clients in the lanes of a stack.
 
 Clients take different numbers of steps. In a padded stack all wait for the longest one; here a lane that is free loads
 the next client. Longest first to the emptiest lane keeps the lanes' ends close together.
@@ -25,7 +25,7 @@ class LaneSlot:
 
 
 def schedule_lanes(calls: Tensor, lanes: int) -> list[LaneSlot]:
-    """Seats fits in lanes, longest first, each to the lane that is free first (Graham, 1969).
+    """Assigns fits to lanes, longest first, each to the lane that is free first (Graham, 1969).
 
     Lanes are numbered by how long they are busy, the longest first.
 
@@ -46,18 +46,18 @@ def schedule_lanes(calls: Tensor, lanes: int) -> list[LaneSlot]:
 
 
 def widths_of(lanes: int, narrow: int) -> list[int]:
-    """At most four widths of a stack, from `lanes` to `narrow` in equal ratios: the fewer are busy, the narrower."""
+    """Chooses at most four widths of a stack, from `lanes` to `narrow` in equal ratios."""
     ratio = (lanes / narrow) ** (1 / 3)
     return sorted({lanes, round(lanes / ratio), round(lanes / ratio**2), narrow}, reverse=True)
 
 
 def width_for(busy: int, widths: Sequence[int]) -> int:
-    """The narrowest stack that has so many lanes."""
+    """Returns the narrowest width that holds so many lanes."""
     return min(width for width in widths if width >= busy)
 
 
 def schedule_within_waste(calls: Tensor, widths: Sequence[int], most_waste: float) -> list[LaneSlot]:
-    """Seats fits in the widest stack that wastes no more than this share of its work; in the narrowest if all do.
+    """Schedules fits in the widest stack that wastes at most this share of its work; in the narrowest if none does.
 
     Args:
         calls: of each fit, int64 `[fits]`, 1 or more.
@@ -73,7 +73,7 @@ def schedule_within_waste(calls: Tensor, widths: Sequence[int], most_waste: floa
 
 
 def busy_lanes(lane_slots: list[LaneSlot]) -> list[int]:
-    """How many lanes are busy in each call: they are the first ones."""
+    """Counts the busy lanes in each call; they are the first ones."""
     ends: dict[int, int] = {}
     for lane_slot in lane_slots:
         ends[lane_slot.lane] = max(ends.get(lane_slot.lane, 0), lane_slot.stop)
@@ -81,7 +81,7 @@ def busy_lanes(lane_slots: list[LaneSlot]) -> list[int]:
 
 
 def pool_capacity(sizes: Tensor, bytes_each: int, lanes: int) -> int:
-    """Examples of the pool that clients of a stack train from.
+    """Computes how many examples the pool holds from which the clients of a stack train.
 
     It has room for the largest client, and 16 MiB a lane, so that wide stacks find enough clients; beyond the 64 MiB
     of four lanes no more than there are examples, rounded up to a power of two, so that it seldom changes.

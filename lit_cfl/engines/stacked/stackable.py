@@ -1,4 +1,4 @@
-"""Whether a module's clients can train in a stack, found out on a throw-away copy."""
+"""Checks on a throw-away copy whether a module's clients can train in a stack."""
 
 import copy
 import warnings
@@ -20,7 +20,7 @@ from lit_cfl.parameters import ParameterLayout
 
 
 def obstacles(module: LightningModule, layout: ParameterLayout, examples: Examples, precision: Precision) -> list[str]:
-    """Why this module can only be fitted by `trainer`; empty if it can be stacked."""
+    """Lists why this module can only be fitted by `trainer`; empty if it can be stacked."""
     found = needs_trainer(module)
     if found:
         return found
@@ -38,7 +38,7 @@ def obstacles(module: LightningModule, layout: ParameterLayout, examples: Exampl
 
 
 def _cannot_stack(layer: nn.Module) -> bool:
-    """BatchNorm writes statistics while it trains."""
+    """Says whether a layer is a BatchNorm, which writes statistics while it trains."""
     return isinstance(layer, nn.modules.batchnorm._BatchNorm)
 
 
@@ -75,13 +75,13 @@ def _tried(module: LightningModule, layout: ParameterLayout, batch: Batch) -> li
 
 
 def _gradients(module: LightningModule, layout: ParameterLayout, batch: Batch) -> Sequence[Tensor | None]:
-    """Of the mean loss by each trainable parameter; None where it plays no part."""
+    """Computes the gradient of the mean loss by each trainable parameter; None where the loss does not depend on it."""
     parameters = [module.get_parameter(slot.name) for slot in layout.slots if not slot.is_buffer]
     return torch.autograd.grad(losses_of(module, batch).mean(), parameters, allow_unused=True)
 
 
 def _stacked_gradients(module: LightningModule, layout: ParameterLayout, batch: Batch, present: Tensor) -> Tensor:
-    """Of each lane's mean loss by all trainable parameters `[2, parameters]`."""
+    """Computes the gradients of each lane's mean loss by all trainable parameters `[2, parameters]`."""
     trained = [module.get_parameter(slot.name) for slot in layout.slots if not slot.is_buffer]
     constant = [module.get_buffer(slot.name) for slot in layout.slots if slot.is_buffer]
     optimizer = module.configure_optimizers()

@@ -1,4 +1,4 @@
-"""Layers of plain operations in place of those that PyTorch cannot stack: LSTM, GRU, and embeddings with a padding id.
+"""Replaces layers that PyTorch cannot stack by plain operations: LSTM, GRU, and embeddings with a padding id.
 
 Fused LSTMs and GRUs have no rule for a stack of clients. In the plain ones a matrix product projects the inputs of all
 time steps, and both directions of a layer go side by side, so that only the product with the state is taken step by
@@ -42,10 +42,10 @@ class _PlainCells(nn.Module):
         self.train(layer.training)
 
     def flatten_parameters(self) -> None:
-        """Nothing to do: nets call it for the sake of fused layers on a GPU."""
+        """Does nothing: nets call it for the sake of fused layers on a GPU."""
 
     def _run(self, inputs: Tensor, start: States | None, num_states: int) -> tuple[Tensor, States]:
-        """Outputs `[B, T, directions * H]`, and the last states `[layers * directions, B, H]`.
+        """Computes the outputs `[B, T, directions * H]` and the last states `[layers * directions, B, H]`.
 
         Args:
             inputs: `[B, T, F]`; as the outputs, `[T, B, ...]` where the layer is not `batch_first`.
@@ -66,7 +66,7 @@ class _PlainCells(nn.Module):
         return outputs, tuple(torch.cat(parts) for parts in zip(*ends, strict=True))
 
     def _layer(self, number: int, sequence: Tensor, states: States) -> tuple[Tensor, States]:
-        """One layer: `[T, B, F]` to `[T, B, directions * H]`, and the last states."""
+        """Computes one layer: `[T, B, F]` to `[T, B, directions * H]`, and the last states."""
         both = torch.stack([sequence, sequence.flip(0)]) if self.bidirectional else sequence[None]
         projected = both.flatten(1, 2) @ self._both("weight_ih", number).transpose(1, 2)
         if self.bias:
@@ -80,13 +80,13 @@ class _PlainCells(nn.Module):
         return torch.cat([states_each[0], states_each[1].flip(0)], 2), states
 
     def _both(self, name: str, number: int) -> Tensor:
-        """A parameter in each direction `[directions, ...]`."""
+        """Stacks a parameter of each direction `[directions, ...]`."""
         ends = ("", "_reverse") if self.bidirectional else ("",)
         return torch.stack([getattr(self, f"{name}_l{number}{end}") for end in ends])
 
     @abstractmethod
     def _steps(self, projected: Tensor, states: States, weight: Tensor, bias: Tensor) -> tuple[Tensor, States]:
-        """All time steps: h after each `[directions, T, B, H]`, and the last states.
+        """Computes all time steps: h after each `[directions, T, B, H]`, and the last states.
 
         Args:
             projected: inputs of the gates `[directions, T, B, gates * H]`.
@@ -159,7 +159,7 @@ _PLAIN: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
 
 
 def with_plain_cells(module: LightningModule, kinds: Collection[type[nn.Module]] = tuple(_PLAIN)) -> LightningModule:
-    """The module with the layers of these kinds replaced by their plain form; those that have or need none stay.
+    """Replaces the layers of these kinds by their plain form; those that have or need none stay. Returns the module.
 
     Args:
         module: changed in place; its parameters stay the same objects.
@@ -174,7 +174,7 @@ def with_plain_cells(module: LightningModule, kinds: Collection[type[nn.Module]]
 
 
 def why_not_stacked(layer: nn.Module) -> str:
-    """Why this layer cannot be stacked in a plain form; empty if it can, and for layers that need no such form."""
+    """Says why this layer cannot be stacked in a plain form; empty if it can, and for layers that need no such form."""
     kind = type(layer).__name__
     if isinstance(layer, (nn.Embedding, nn.EmbeddingBag)) and (layer.max_norm is not None or layer.scale_grad_by_freq):
         return f"{kind} with max_norm or scale_grad_by_freq, which would count the fill of a short batch"
