@@ -65,11 +65,22 @@ def test_second_process_on_a_run_is_refused(tmp_path: Path, capsys):
 
 
 def test_second_real_process_is_refused_and_the_first_goes_on(tmp_path: Path, capsys):
-    path = tmp_path / "run"
-    child = in_child(start(path))
+    path, tried = tmp_path / "run", tmp_path / "tried"
+    add_row = RunDirectory.add_row
+
+    def wait_after_the_first_round() -> None:
+        def waiting(directory: RunDirectory, row: dict[str, object]) -> dict[str, object]:
+            if directory.rows:
+                wait_for(tried)
+            return add_row(directory, row)
+
+        RunDirectory.add_row = waiting
+
+    child = in_child(start(path, "--baseline", "null"), wait_after_the_first_round)
     wait_for(path / "metrics.csv", "\n1,")
     assert main(resume(path)) == 2
     assert f"{path} is in use by process {child}" in capsys.readouterr().err
+    tried.touch()
     assert wait(child) == 0
 
 
@@ -357,7 +368,7 @@ def test_directory_is_a_run_only_when_all_of_its_first_files_are_there(tmp_path:
 @pytest.mark.usefixtures("pictures")
 def test_run_killed_before_its_pictures_draws_them_when_it_goes_on(whole: Path, tmp_path: Path):
     path = tmp_path / "run"
-    options = ["--baseline", "null"]
+    options = ["--baseline", "null", "--pictures.formats", "[png]"]
     assert main(start(tmp_path / "other", *options, rounds=2)) == 0
 
     def die(*_: object) -> None:
