@@ -12,16 +12,15 @@ from typing import Any
 
 import optuna
 from optuna.importance import PedAnovaImportanceEvaluator, get_param_importances
-from optuna.trial import create_trial
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from lit_cfl.tune.objective import Objective
-from lit_cfl.tune.optuna_space import in_space, own_ranges
 from lit_cfl.tune.record import FINISHED_STATUS
 from lit_cfl.tune.spaces import Space
 
 METHOD = "PED-ANOVA"
 FEWEST_TRIALS = 8  # a quarter of them is two
-_BEST = 0.25
+EVALUATOR = PedAnovaImportanceEvaluator(target_quantile=0.25)
 
 
 def importance(rows: Sequence[Mapping[str, Any]], space: Space, objective: Objective) -> dict[str, float]:
@@ -33,19 +32,34 @@ def importance(rows: Sequence[Mapping[str, Any]], space: Space, objective: Objec
     Returns:
         nothing with fewer than eight trials, or where nothing mattered.
     """
-    known = [row for row in rows if row["status"] == FINISHED_STATUS and isfinite(row[objective.metric])]
-    known = [row for row in known if in_space(row, space)]
-    if len(known) < FEWEST_TRIALS:
+    study = finished_study(rows, space, objective)
+    if len(study.get_trials(states=(TrialState.COMPLETE,))) < FEWEST_TRIALS:
         return {}
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study = optuna.create_study(direction="minimize" if objective.mode == "min" else "maximize")
-    for row in known:
-        own = own_ranges(row, space)
-        values = {key: row[key] for key in own}
-        study.add_trial(create_trial(params=values, distributions=own, value=float(row[objective.metric])))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that few trials make it rough: the docs say so
-        evaluator = PedAnovaImportanceEvaluator(target_quantile=_BEST)
-        found = get_param_importances(study, evaluator=evaluator, normalize=False)
+        found = get_param_importances(study, evaluator=EVALUATOR, normalize=False)
     total = sum(found.values())
     return {key: float(value / total) for key, value in found.items()} if total > 0 else {}
+
+
+def finished_study(rows: Sequence[Mapping[str, Any]], space: Space, objective: Objective) -> optuna.Study:
+    """Makes a study of Optuna's of the trials that ran to their end and lie in the space, under their own numbers.
+
+    Args:
+        rows: of trials, by number.
+
+    Returns:
+        a study in which all other numbers are trials that failed.
+    """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    study = optuna.create_study(direction="minimize" if objective.mode == "min" else "maximize")
+    known = [row for row in rows if row["status"] == FINISHED_STATUS and isfinite(row[objective.metric])]
+    trials: list[FrozenTrial] = []
+    for row in known:
+        if space.contains(row):
+            own = space.of_setting(row)
+            values = {key: row[key] for key in own}
+            trials += [create_trial(state=TrialState.FAIL) for _ in range(len(trials), int(row["trial_id"]))]
+            trials.append(create_trial(params=values, distributions=own, value=float(row[objective.metric])))
+    study.add_trials(trials)
+    return study

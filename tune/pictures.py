@@ -1,88 +1,35 @@
-"""The pictures of a study, drawn without a display and without global state."""
+"""The pictures of a study: its history, and what Optuna draws of the trials that ran to their end."""
 
-from collections.abc import Mapping, Sequence
+import json
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from math import isfinite, log10
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from matplotlib import colormaps
+import matplotlib
+import numpy as np
+import optuna
+from matplotlib import pyplot
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import MaxNLocator, NullFormatter
+from optuna.distributions import CategoricalDistribution
+from optuna.trial import create_trial
+from optuna.visualization import matplotlib as optuna_pictures
 
 from lit_cfl.metric_names import Row
 from lit_cfl.storage.atomic_writes import write_atomically
-from lit_cfl.tune.importance import METHOD
+from lit_cfl.tune.importance import EVALUATOR, finished_study
 from lit_cfl.tune.objective import TRAFFIC, Objective
-from lit_cfl.tune.optuna_space import in_space
 from lit_cfl.tune.record import FAILED_STATUS, FINISHED_STATUS, STOPPED_STATUS
-from lit_cfl.tune.spaces import OneOf, Parameter, Space, Uniform, as_plain
+from lit_cfl.tune.spaces import Space
 
+_BLUE, _RED = "#3b6ea8", "#c44e52"
 _LONGEST_LABEL = 18
-_LONG = 24  # letters of all labels of an axis that still fit side by side
-_APART = 0.12  # least distance of labels of a logarithmic axis, as a share of its length
-
-
-def shown(space: Space) -> list[Parameter]:
-    """The parameters of a space, and the choice among algorithms where there is one."""
-    several = [Parameter("algorithm", OneOf(tuple(space.algorithms)))] if space.algorithms else []
-    return [*several, *space.parameters]
-
-
-class Scale:
-    """An axis.
-
-    Args:
-        parameter: whose values it shows.
-    """
-
-    def __init__(self, parameter: Parameter) -> None:
-        self.parameter = parameter
-        what = parameter.distribution
-        self._words = [as_plain(value) for value in what.values] if isinstance(what, OneOf) else []
-        self._log = not isinstance(what, OneOf) and what.log
-        if self._words:
-            self.ends = 0.0, float(len(self._words) - 1)
-            self.ticks = [float(k) for k in range(len(self._words))]
-            self.labels = [_short(str(word)) for word in self._words]
-        else:
-            self.ends = self.position(what.corners[0]), self.position(what.corners[-1])
-            self.ticks = self._ticks()
-            self.labels = [f"{10**tick:.3g}" if self._log else f"{tick:g}" for tick in self.ticks]
-        self.long = sum(len(label) for label in self.labels) > _LONG
-
-    def _ticks(self) -> list[float]:
-        low, high = self.ends
-        if self._log:
-            apart = _APART * (high - low)
-            decades = [float(k) for k in range(int(low // 1), int(high // 1) + 1) if low + apart < k < high - apart]
-            return [low, *decades[:: max(1, -(-len(decades) // 4))], high]
-        whole = not isinstance(self.parameter.distribution, Uniform)
-        ticks = [float(tick) for tick in MaxNLocator(5, integer=whole).tick_values(low, high)]
-        return [tick for tick in ticks if low <= tick <= high]
-
-    def position(self, value: Any) -> float:
-        """Of a value, in the axis's own numbers: decimal logarithms, numbers of choices, or the value itself."""
-        if self._words:
-            return float(self._words.index(value))
-        return log10(value) if self._log else float(value)
-
-    def share(self, position: float) -> float:
-        """Of the way from the lowest to the highest, 0 to 1."""
-        low, high = self.ends
-        return (position - low) / (high - low) if high > low else 0.5
-
-
-def _short(word: str) -> str:
-    return word if len(word) <= _LONGEST_LABEL else word[: _LONGEST_LABEL - 1] + "…"
-
-
-_BLUE, _RED, _GREY = "#3b6ea8", "#c44e52", "#9a9a9a"
-_PAPER = {"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.5}  # behind labels that lines cross
-_COLUMNS = 3  # of slices
+_INCHES = 2.6  # of a parameter's axis
 
 
 def draw(path: Path, rows: Sequence[Row], space: Space, objective: Objective, shares: Mapping[str, float]) -> None:
@@ -95,21 +42,40 @@ def draw(path: Path, rows: Sequence[Row], space: Space, objective: Objective, sh
     known = [row for row in rows if _figure_of(row, objective) is not None]
     if not known:
         return
-    searched = [row for row in known if in_space(row, space)]  # the default need not lie in the space
-    figures = {
-        "history": history(rows, objective),
-        "slices": slices(searched, space, objective) if searched else None,
-        "parallel": parallel(searched, space, objective) if searched else None,
-        "importance": importance_bars(shares, sum(row["status"] == FINISHED_STATUS for row in searched))
-        if shares
-        else None,
-        "pareto": pareto([row for row in known if row["status"] == FINISHED_STATUS], objective),
-    }
     path.mkdir(exist_ok=True)
-    for name, figure in figures.items():
-        (path / f"{name}.png").unlink(missing_ok=True)  # a study that was resumed may have drawn it before
-        if figure is not None:
-            write_atomically(path / f"{name}.png", partial(figure.savefig, dpi=120))
+    for file in path.glob("*.png"):
+        file.unlink()  # a study that was resumed may have drawn it before
+    _save(path / "history.png", history(rows, objective))
+    if matplotlib.get_backend(auto_select=False) is None:
+        matplotlib.use("agg")  # Optuna draws with pyplot, which would look for a display
+    study = finished_study(known, space, objective)
+    metric = objective.metric
+    if study.trials:
+        short = with_short_choices(study)
+        _save_optuna(path / "slices.png", partial(_slices, short, metric))
+        for name in space.algorithms or [""]:
+            own = [p.key for p in space.of(name) if any(p.key in trial.params for trial in short.trials)]
+            if own:
+                file = path / (f"parallel-{name}.png" if name else "parallel.png")
+                _save_optuna(file, partial(_parallel, short, own, name, metric))
+    if shares:
+        _save_optuna(path / "importance.png", partial(_importance, study, metric))
+    finished = [row for row in known if row["status"] == FINISHED_STATUS and row[TRAFFIC] is not None]
+    if len({row[TRAFFIC] for row in finished}) > 1:
+        _save_optuna(path / "pareto.png", partial(_pareto, finished, objective))
+
+
+def _save(path: Path, figure: Figure) -> None:
+    write_atomically(path, partial(figure.savefig, dpi=120, bbox_inches="tight"))
+
+
+def _save_optuna(path: Path, drawn: Callable[[], Figure]) -> None:
+    """Saves a picture of Optuna's, which changes pyplot's style and keeps its figure open."""
+    with pyplot.rc_context(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of few trials, and of values that are all equal
+        figure = drawn()
+        _save(path, figure)
+        pyplot.close(figure)
 
 
 def _figure_of(row: Row, objective: Objective) -> float | None:
@@ -118,24 +84,24 @@ def _figure_of(row: Row, objective: Objective) -> float | None:
 
 
 def history(rows: Sequence[Row], objective: Objective) -> Figure:
-    """Each trial's figure in the order in which trials were begun, and the best so far."""
+    """Draws each trial's figure at its number, and the best so far."""
     figure = Figure(figsize=(8, 4), layout="constrained")
     axes = figure.subplots()
     for status, face in ((FINISHED_STATUS, _BLUE), (STOPPED_STATUS, "white")):
         points = [
-            (k, row[objective.metric])
-            for k, row in enumerate(rows)
+            (int(row["trial_id"]), row[objective.metric])
+            for row in rows
             if row["status"] == status and _figure_of(row, objective) is not None
         ]
         if points:
             across, up = zip(*points, strict=True)
             axes.scatter(across, up, s=30, facecolor=face, edgecolor=_BLUE, label=status, zorder=3)
-    failed = [k for k, row in enumerate(rows) if row["status"] == FAILED_STATUS]
+    failed = [int(row["trial_id"]) for row in rows if row["status"] == FAILED_STATUS]
     if failed:
         marks = axes.get_xaxis_transform()  # at the lower edge, wherever that is
         axes.scatter(failed, [0.02] * len(failed), marker="x", color=_RED, label=FAILED_STATUS, transform=marks)
     best = [
-        (k, row[objective.metric])
+        (int(rows[k]["trial_id"]), row[objective.metric])
         for k in range(len(rows))
         if (row := objective.best([r for r in rows[: k + 1] if r["status"] == FINISHED_STATUS]))
     ]
@@ -147,112 +113,80 @@ def history(rows: Sequence[Row], objective: Objective) -> Figure:
     return figure
 
 
-def slices(rows: Sequence[Row], space: Space, objective: Objective) -> Figure:
-    """The figure over each parameter alone."""
-    parameters = shown(space)
-    columns = min(_COLUMNS, len(parameters))
-    lines = -(-len(parameters) // columns)
-    figure = Figure(figsize=(3.6 * columns + 0.6, 3.0 * lines + 0.5), layout="constrained")
-    places = figure.subplots(lines, columns, squeeze=False, sharey=True).flatten()
-    for axes, parameter in zip(places, parameters, strict=False):
-        own = [row for row in rows if row.get(parameter.key) is not None]
-        scale = Scale(parameter)
-        for status, face in ((FINISHED_STATUS, _BLUE), (STOPPED_STATUS, "white")):
-            some = [row for row in own if row["status"] == status]
-            points = [scale.position(row[parameter.key]) for row in some], [row[objective.metric] for row in some]
-            axes.scatter(*points, s=26, facecolor=face, edgecolor=_BLUE, alpha=0.85)
-        axes.set_xlabel(parameter.key)
-        turned = {"rotation": 25, "ha": "right"} if scale.long else {}
-        axes.set_xticks(scale.ticks, scale.labels, **turned)
-        low, high = scale.ends
-        margin = 0.06 * (high - low) or 0.5
-        axes.set_xlim(low - margin, high + margin)
-    for axes in places[len(parameters) :]:
-        axes.axis("off")
-    for first in range(0, len(parameters), columns):
-        places[first].set_ylabel(objective.metric)
-    figure.suptitle("One parameter at a time (hollow: stopped early)")
+def with_short_choices(study: optuna.Study) -> optuna.Study:
+    """The study with choices that fit on an axis."""
+    short = optuna.create_study(directions=study.directions)
+    for trial in study.trials:
+        names = {
+            key: dict(zip(known.choices, short_labels(known.choices), strict=True))
+            for key, known in trial.distributions.items()
+            if isinstance(known, CategoricalDistribution)
+        }
+        labels = {key: CategoricalDistribution(list(own.values())) for key, own in names.items()}
+        values = {key: names[key][value] if key in names else value for key, value in trial.params.items()}
+        short.add_trial(
+            create_trial(
+                state=trial.state, params=values, distributions=trial.distributions | labels, values=trial.values
+            )
+        )
+    return short
+
+
+def short_labels(choices: Sequence[Any]) -> list[str]:
+    """A short and distinct label for each choice: of a class its name, without its module."""
+    words = [_short(str(choice)) for choice in choices]
+    return words if len(set(words)) == len(words) else [f"{k + 1}: {word}" for k, word in enumerate(words)]
+
+
+def _short(word: str) -> str:
+    try:
+        content = json.loads(word)
+    except ValueError:
+        content = word
+    if isinstance(content, dict) and "class_path" in content:
+        own = ", ".join(f"{key}={value}" for key, value in (content.get("init_args") or {}).items())
+        word = f"{str(content['class_path']).rpartition('.')[2]}({own})"
+    return word if len(word) <= _LONGEST_LABEL else word[: _LONGEST_LABEL - 1] + "…"
+
+
+def _slices(study: optuna.Study, metric: str) -> Figure:
+    drawn: Any = optuna_pictures.plot_slice(study, target_name=metric)
+    panels: list[Axes] = np.ravel(drawn).tolist()  # one parameter alone comes without an array
+    figure = pyplot.gcf()
+    figure.set_size_inches(_INCHES * (len(panels) + 1), 4)
+    figure.suptitle("One parameter at a time (finished trials)")
+    for axes in panels:
+        axes.set_title("")
+        axes.xaxis.set_minor_formatter(NullFormatter())
+        axes.tick_params(axis="x", labelrotation=25)
     return figure
 
 
-def parallel(rows: Sequence[Row], space: Space, objective: Objective) -> Figure:
-    """A line for each trial through all its values; a panel for each algorithm."""
-    names = [name for name in space.algorithms or [""] if any(row.get("algorithm", "") == name for row in rows)]
-    most = max(len(space.of(name)) for name in names) + 1
-    figure = Figure(figsize=(2.6 * max(most, 3) + 1, 3.4 * len(names) + 0.4), layout="constrained")
-    panels = figure.subplots(len(names), 1, squeeze=False).flatten()
-    values = [float(row[objective.metric]) for row in rows]
-    colour = ScalarMappable(Normalize(min(values), max(values)), colormaps["viridis"])
-    for axes, name in zip(panels, names, strict=True):
-        own = [row for row in rows if row.get("algorithm", "") == name]
-        _lines(axes, own, space.of(name), objective, colour)
-        axes.set_title(name, loc="left", weight="bold")
-    figure.colorbar(colour, ax=list(panels), label=objective.metric, pad=0.02)
-    figure.suptitle("Every trial a line (dashed: stopped early)")
+def _parallel(study: optuna.Study, parameters: list[str], algorithm: str, metric: str) -> Figure:
+    own = optuna.create_study(directions=study.directions)
+    own.add_trials([t for t in study.trials if t.params.get("algorithm", "") == algorithm])
+    axes = optuna_pictures.plot_parallel_coordinate(own, parameters, target_name=metric)
+    figure = pyplot.gcf()
+    for lines in axes.collections:
+        if lines.colorbar is not None:
+            lines.colorbar.remove()  # it says what the first axis says, and hides the labels of the last
+    figure.set_size_inches(_INCHES * (len(parameters) + 1), 4)
+    axes.set_title(f"{algorithm or 'All values'} (each finished trial a line)", y=1.03)
     return figure
 
 
-def _lines(
-    axes: Axes, rows: Sequence[Row], parameters: Sequence[Parameter], objective: Objective, colour: ScalarMappable
-) -> None:
-    scales = [Scale(parameter) for parameter in parameters]
-    axes.axis("off")
-    for k, scale in enumerate(scales):
-        _axis(axes, k, scale.parameter.option.removeprefix("algorithm."))
-        for tick, label in zip(scale.ticks, scale.labels, strict=True):
-            axes.text(k - 0.03, scale.share(tick), label, ha="right", va="center", fontsize=9, bbox=_PAPER, zorder=4)
-    _axis(axes, len(scales), objective.metric, weight="bold")
-    lowest, highest = colour.get_clim()
-    span = (highest - lowest) or 1.0
-    for row in sorted(rows, key=lambda row: float(row[objective.metric]), reverse=objective.mode == "min"):
-        crossed = [
-            (k, scale.share(scale.position(row[scale.parameter.key])))
-            for k, scale in enumerate(scales)
-            if row.get(scale.parameter.key) is not None
-        ]
-        style = "-" if row["status"] == FINISHED_STATUS else (0, (4, 2))
-        points = zip(*crossed, (len(scales), (row[objective.metric] - lowest) / span), strict=True)
-        axes.plot(*points, color=colour.to_rgba(row[objective.metric]), linestyle=style, linewidth=1.6)
-    axes.set(xlim=(-0.4, len(scales) + 0.25), ylim=(-0.06, 1.2))
+def _importance(study: optuna.Study, metric: str) -> Figure:
+    optuna_pictures.plot_param_importances(study, EVALUATOR, target_name=metric)
+    return pyplot.gcf()
 
 
-def _axis(axes: Axes, place: int, name: str, **style: Any) -> None:
-    axes.plot([place, place], [0, 1], color=_GREY, linewidth=0.8)
-    axes.text(place, 1.06, name, ha="center", va="bottom", **style)
-
-
-def importance_bars(shares: Mapping[str, float], trials: int) -> Figure:
-    """The importance of each parameter, the greatest first."""
-    figure = Figure(figsize=(7, 1.1 + 0.38 * len(shares)), layout="constrained")
-    axes = figure.subplots()
-    names = list(shares)[::-1]
-    bars = axes.barh(names, [shares[name] for name in names], color=_BLUE, height=0.65)
-    axes.bar_label(bars, fmt="%.2f", padding=3)
-    axes.set(xlim=(0, 1.1 * max(shares.values())), xlabel=f"importance ({METHOD}, the best quarter of {trials} trials)")
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.set_title("What mattered")
-    return figure
-
-
-def pareto(rows: Sequence[Row], objective: Objective) -> Figure | None:
-    """The metric against the traffic, and the trials that none beats in both; None where all cost the same."""
-    rows = [row for row in rows if row[TRAFFIC] is not None]
-    costs = [float(row[TRAFFIC]) for row in rows]
-    if len(set(costs)) < 2:
-        return None
-    figure = Figure(figsize=(7, 4.2), layout="constrained")
-    axes = figure.subplots()
-    front = pareto_front(rows, objective)
-    what = objective.scores[0].title if objective.metric == objective.usual else objective.metric
-    others = [row for row in rows if row not in front]
-    axes.scatter([row[TRAFFIC] for row in others], [row[objective.metric] for row in others], color=_GREY, s=26)
-    costs_of_front, best = [row[TRAFFIC] for row in front], [row[objective.metric] for row in front]
-    axes.plot(costs_of_front, best, "-o", color=_RED, drawstyle="steps-post", label="Pareto front")
-    if max(costs) > 20 * min(costs) > 0:
-        axes.set_xscale("log")
-    axes.set(xlabel=f"{TRAFFIC} (finished trials)", ylabel=objective.metric, title=f"What {what} costs")
-    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
-    return figure
+def _pareto(rows: Sequence[Row], objective: Objective) -> Figure:
+    study = optuna.create_study(directions=replace(objective, second=TRAFFIC).directions[::-1])
+    for row in rows:
+        study.add_trial(create_trial(values=[row[TRAFFIC], row[objective.metric]]))
+    axes = optuna_pictures.plot_pareto_front(study, target_names=[TRAFFIC, objective.metric])
+    axes.set_title("What none beats in both (finished trials)")
+    return pyplot.gcf()
 
 
 def pareto_front(rows: Sequence[Row], objective: Objective) -> list[Row]:

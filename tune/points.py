@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+from optuna.distributions import CategoricalDistribution, IntDistribution
+
 from lit_cfl.config.messages import nearest
 from lit_cfl.config.variants import build
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
 from lit_cfl.tune.record import DEFAULT, POINT
-from lit_cfl.tune.spaces import Distribution, Integers, OneOf, Space, as_plain, as_word
+from lit_cfl.tune.spaces import Distribution, Space, as_plain, as_word
 from lit_cfl.tune.study import Study
 from lit_cfl.tune.trials import Setting
 
@@ -48,16 +50,16 @@ def _parsed(point: Any, space: Space) -> dict[str, Any]:
 
 def _inside(name: str, what: Distribution, value: Any) -> Any:
     """A value as searchers give it. Raises InputError where it is not in the space."""
-    if isinstance(what, OneOf):
-        known = [as_plain(one) for one in what.values if as_word(one) == as_word(value)]
+    if isinstance(what, CategoricalDistribution):
+        known = [one for one in what.choices if as_word(one) == as_word(value)]
         if not known:
-            raise InputError(f"{name} is {value!r}; the space has {', '.join(as_word(one) for one in what.values)}")
+            raise InputError(f"{name} is {value!r}; the space has {', '.join(as_word(one) for one in what.choices)}")
         return known[0]
-    low, high = what.corners[0], what.corners[-1]
-    fits = type(value) is int if isinstance(what, Integers) else type(value) in (int, float)
-    if not fits or not low <= value <= high:
+    low, high = what.low, what.high
+    whole = isinstance(what, IntDistribution)
+    if not (type(value) is int or (type(value) is float and not whole)) or not low <= value <= high:
         raise InputError(f"{name} is {value!r}; the space has {low} to {high}")
-    if isinstance(what, Integers):
+    if isinstance(what, IntDistribution):
         return value
     if what.step and abs(round((value - low) / what.step) * what.step + low - value) > 1e-9 * max(1.0, abs(value)):
         raise InputError(f"{name} is {value!r}; the space has steps of {what.step} from {low}")

@@ -5,11 +5,12 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
+from optuna.distributions import CategoricalDistribution, IntDistribution
 from ray import tune as ray_tune
 
 from lit_cfl.config.messages import nearest
 from lit_cfl.errors import InputError
-from lit_cfl.tune.spaces import Distribution, Integers, OneOf, Space, as_plain
+from lit_cfl.tune.spaces import Distribution, Space
 
 Written = str | dict[str, Any] | None  # in a study: a class, or its class_path and init_args
 
@@ -68,14 +69,13 @@ def domains(space: Space) -> dict[str, Any]:
 
 
 def domain(distribution: Distribution) -> Any:
-    """Ray's domain. Values of a choice that are no plain numbers or texts travel as YAML."""
-    if isinstance(distribution, OneOf):
-        plain = [as_plain(value) for value in distribution.values]
-        return ray_tune.grid_search(plain) if distribution.grid else ray_tune.choice(plain)
-    if isinstance(distribution, Integers):
-        drawn = ray_tune.lograndint if distribution.log else ray_tune.randint
-        return drawn(distribution.low, distribution.high)
+    """Ray's domain of a distribution."""
+    if isinstance(distribution, CategoricalDistribution):
+        return ray_tune.choice(list(distribution.choices))
+    if isinstance(distribution, IntDistribution):
+        whole = ray_tune.lograndint if distribution.log else ray_tune.randint
+        return whole(distribution.low, distribution.high + 1)
     low, high = distribution.low, distribution.high
-    if distribution.step:
+    if distribution.step is not None:
         return ray_tune.quniform(low, high, distribution.step)
-    return ray_tune.loguniform(low, high) if distribution.log else ray_tune.uniform(low, high)
+    return (ray_tune.loguniform if distribution.log else ray_tune.uniform)(low, high)

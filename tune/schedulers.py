@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
+from optuna.distributions import CategoricalDistribution, FloatDistribution
 from ray.tune import schedulers as ray_schedulers
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import (
@@ -19,7 +20,7 @@ from ray.tune.schedulers import (
 from lit_cfl.errors import InputError
 from lit_cfl.tune.ray_classes import built, domain, named_class
 from lit_cfl.tune.record import ROUNDS, trial_id
-from lit_cfl.tune.spaces import Integers, OneOf, Parameter, Space, as_plain
+from lit_cfl.tune.spaces import Parameter, Space
 from lit_cfl.tune.study import Study
 
 _SCHEDULERS = {
@@ -190,7 +191,7 @@ def _of_population(space: Space, rounds: int, grace: int) -> dict[str, Any]:
 def _mutations(parameter: Parameter) -> Any:
     """A list, of which a neighbour is taken; or a domain, whose values are multiplied by 0.8 or 1.2."""
     what = parameter.distribution
-    return [as_plain(value) for value in what.values] if isinstance(what, OneOf) else domain(what)
+    return list(what.choices) if isinstance(what, CategoricalDistribution) else domain(what)
 
 
 def within(space: Space, config: Mapping[str, Any]) -> dict[str, Any]:
@@ -200,12 +201,11 @@ def within(space: Space, config: Mapping[str, Any]) -> dict[str, Any]:
 
 def _nearest(parameter: Parameter, value: Any) -> Any:
     what = parameter.distribution
-    if isinstance(what, OneOf):
+    if isinstance(what, CategoricalDistribution):
         return value
-    low, high = what.corners[0], what.corners[-1]
-    if not isinstance(what, Integers) and what.step:
+    if isinstance(what, FloatDistribution) and what.step:
         value = round(value / what.step) * what.step
-    return min(max(value, low), high)
+    return min(max(value, what.low), what.high)
 
 
 def _require_evolvable(study: Study, space: Space) -> None:

@@ -17,11 +17,10 @@ from ray.tune.utils import flatten_dict
 from lit_cfl.errors import InputError
 from lit_cfl.seeds import derive
 from lit_cfl.tune.objective import Objective
-from lit_cfl.tune.optuna_space import own_ranges, suggest
 from lit_cfl.tune.ray_classes import built, domains, named_class
 from lit_cfl.tune.record import FAILED_STATUS, FINISHED_STATUS, ROUNDS, STOPPED_STATUS, TrialRecord
 from lit_cfl.tune.schedulers import is_population_based
-from lit_cfl.tune.spaces import Space, as_plain
+from lit_cfl.tune.spaces import Space, corners
 from lit_cfl.tune.study import Study
 
 _SEARCHERS = {"BasicVariantGenerator": BasicVariantGenerator, "OptunaSearch": OptunaSearch}
@@ -91,7 +90,7 @@ class Grid:
     learns = False
 
     def __init__(self, space: Space) -> None:
-        values = [[as_plain(value) for value in p.distribution.corners] for p in space.parameters]
+        values = [corners(p.distribution) for p in space.parameters]
         self._points = [dict(zip([p.key for p in space.parameters], point, strict=True)) for point in product(*values)]
 
     def ask(self, number: int) -> dict[str, Any] | None:
@@ -128,7 +127,7 @@ class Optuna:
     def ask(self, number: int) -> dict[str, Any] | None:
         self._study.sampler = self._sampler(number)
         self._asked[number] = self._study.ask()
-        return suggest(self._space, self._asked[number])
+        return self._space.suggested(self._asked[number])
 
     def add(self, number: int | None, values: Mapping[str, Any], result: TrialRecord) -> None:
         over = result.status == FINISHED_STATUS
@@ -141,7 +140,7 @@ class Optuna:
         )
         asked = None if number is None else self._asked.pop(number, None)
         if asked is None:
-            known = own_ranges(values, self._space)
+            known = self._space.of_setting(values)
             self._study.add_trial(
                 create_trial(
                     state=state,

@@ -2,11 +2,14 @@
 
 from collections.abc import Collection, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
+from math import isclose, isfinite
 from typing import Any
+
+from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
 from lit_cfl.config.messages import nearest
 from lit_cfl.errors import InputError
-from lit_cfl.tune.spaces import Distribution, Integers, OneOf, Parameter, Space, Uniform, as_word
+from lit_cfl.tune.spaces import Distribution, Parameter, Space, as_plain, as_word
 
 _NOT_OF_A_TRIAL = {
     "rounds": "all trials run the base's rounds",
@@ -82,7 +85,8 @@ def _parameter(name: str, option: str, what: Any, algorithm: str = "", own: Coll
         raise InputError(f"space: {name}: when is {when!r}; write when: {{OPTION: VALUE}}, such as {{psi: update}}")
     conditions = {f"{algorithm}.{key}" if key in own else str(key): _as_tuple(value) for key, value in when.items()}
     try:
-        return Parameter(option, _distribution(kind, what[kind], what.get("step")), algorithm, conditions)
+        distribution = _distribution(kind, what[kind], what.get("step"))
+        return Parameter(option, distribution, algorithm, conditions, grid=kind == "grid")
     except InputError as error:
         raise InputError(f"space: {name}: {error}") from error
 
@@ -98,12 +102,52 @@ def _distribution(kind: str, values: Any, step: Any) -> Distribution:
     if step is not None and kind != "uniform":
         raise InputError(f"step is {step!r}, but only uniform takes a step; leave it out")
     if kind in ("choice", "grid"):
-        return OneOf(tuple(values), grid=kind == "grid")
+        return _one_of(values)
     if kind in ("randint", "lograndint"):
-        low, high = values
-        return Integers(low, high, kind == "lograndint")
+        return _whole_numbers(values[0], values[1], log=kind == "lograndint")
     low, high, rounded = (*values, 0.0 if step is None else step)[:3]
-    return Uniform(low, high, kind == "loguniform", rounded)
+    return _numbers(low, high, rounded, log=kind == "loguniform")
+
+
+def _one_of(values: Sequence[Any]) -> CategoricalDistribution:
+    words = [as_word(value) for value in values]
+    if not words or len(set(words)) < len(words):
+        raise InputError(f"{list(values)} is no list of different values; give one or more")
+    return CategoricalDistribution([as_plain(value) for value in values])
+
+
+def _whole_numbers(low: Any, high: Any, log: bool) -> IntDistribution:
+    """Whole numbers from `low` up to, but without, `high`, as Python's `range`."""
+    if type(low) is not int or type(high) is not int or not low < high:
+        raise InputError(f"[{low}, {high}] is no range of whole numbers; the end is not included")
+    if log and low < 1:
+        raise InputError(f"lograndint begins at {low}; give 1 or more")
+    return IntDistribution(low, high - 1, log=log)
+
+
+def _numbers(low: Any, high: Any, step: Any, log: bool) -> FloatDistribution:
+    """Numbers between two; `step`: rounded to multiples of it, 0 = not."""
+    numbers = [value for value in (low, high, step) if _is_number(value)]
+    if len(numbers) < 3 or not low < high:
+        raise InputError(f"[{low}, {high}] is no range; give two numbers, the lower one first")
+    if log and not low > 0:
+        raise InputError(f"loguniform begins at {low}; give a number above 0")
+    if step < 0 or step > high - low:
+        raise InputError(f"its step rounds to {step}; give one between 0 and {high - low}")
+    if step and not all(_is_multiple(end, step) for end in (low, high)):
+        raise InputError(
+            f"its step rounds to multiples of {step}, but {low} or {high} is none; a value would be rounded out of the "
+            "range"
+        )
+    return FloatDistribution(low, high, log=log, step=step or None)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
+
+
+def _is_multiple(value: float, step: float) -> bool:
+    return isclose(round(value / step) * step, value, rel_tol=1e-9, abs_tol=1e-12)
 
 
 def _in_order(parameters: Sequence[Parameter]) -> list[Parameter]:
@@ -135,16 +179,20 @@ def _require_conditions(parameter: Parameter, others: Mapping[str, Parameter]) -
     for key, values in parameter.when.items():
         other = others.get(key)
         if other is None or other.algorithm not in ("", parameter.algorithm):
-            known = [name for name, p in others.items() if p is not parameter and isinstance(p.distribution, OneOf)]
+            known = [
+                name
+                for name, p in others.items()
+                if p is not parameter and isinstance(p.distribution, CategoricalDistribution)
+            ]
             raise InputError(
                 f"space: {parameter.key}: when names {key!r}, which is not searched beside it{nearest(key, known)}; "
                 "search it by a choice, or leave out the condition"
             )
-        if not isinstance(other.distribution, OneOf):
+        if not isinstance(other.distribution, CategoricalDistribution):
             raise InputError(
                 f"space: {parameter.key}: when names {key!r}, which is no choice; write {key}: {{choice: [...]}}"
             )
-        words = [as_word(value) for value in other.distribution.values]
+        words = [as_word(value) for value in other.distribution.choices]
         strange = [value for value in values if as_word(value) not in words]
         if strange:
             raise InputError(
@@ -163,7 +211,7 @@ def _require_whole_grid(space: Space) -> None:
     if space.algorithms:
         raise InputError("a grid cannot choose among algorithms; write one study per algorithm, or choice for grid")
     for p in space.parameters:
-        if not p.distribution.finite:
+        if not isinstance(p.distribution, CategoricalDistribution):
             raise InputError(f"space: a grid cannot try all values of {p.option}; write {p.option}: {{grid: [...]}}")
-        if isinstance(p.distribution, OneOf) and not p.distribution.grid:
+        if not p.grid:
             raise InputError(f"space: {p.option} is a choice beside a grid; write grid for both, or choice for both")

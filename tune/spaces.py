@@ -4,94 +4,44 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import product
-from math import isclose, isfinite, prod
-from typing import Any, ClassVar
+from math import prod
+from typing import Any
 
-from lit_cfl.errors import InputError
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
+from optuna.trial import Trial
 
 _MANY_CORNERS = 8  # above it, corners are visited one parameter at a time
 
 
-@dataclass(frozen=True)
-class Uniform:
-    """Any number between two; `log`: uniform in the logarithm; `step`: rounded to a multiple of it.
+Distribution = FloatDistribution | IntDistribution | CategoricalDistribution  # Optuna's
 
-    Args:
-        low, high: ends, `low` below `high`; above 0 where `log`.
-        log: whether small numbers are tried as often as large ones.
-        step: 0 = no rounding.
+
+def corners(distribution: Distribution) -> list[Any]:
+    """The values that are most likely to be refused: the ends of a range, or each choice.
+
+    Ends of a range of numbers are fractions, for an option of whole numbers refuses these.
     """
-
-    low: float
-    high: float
-    log: bool = False
-    step: float = 0.0
-    finite: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        numbers = [value for value in (self.low, self.high, self.step) if _is_number(value)]
-        if len(numbers) < 3 or not self.low < self.high:
-            raise InputError(f"[{self.low}, {self.high}] is no range; give two numbers, the lower one first")
-        if self.log and not self.low > 0:
-            raise InputError(f"loguniform begins at {self.low}; give a number above 0")
-        if self.step < 0 or self.step > self.high - self.low:
-            raise InputError(f"its step rounds to {self.step}; give one between 0 and {self.high - self.low}")
-        if self.step and not all(_is_multiple(end, self.step) for end in (self.low, self.high)):
-            raise InputError(
-                f"its step rounds to multiples of {self.step}, but {self.low} or {self.high} is none; a value would "
-                "be rounded out of the range"
-            )
-
-    @property
-    def corners(self) -> list[Any]:
-        """The values that are most likely to be refused; as fractions, for an option of whole numbers refuses these."""
-        return [float(self.low), float(self.high)]
+    if isinstance(distribution, CategoricalDistribution):
+        return list(distribution.choices)
+    return sorted({distribution.low, distribution.high})
 
 
-@dataclass(frozen=True)
-class Integers:
-    """Whole numbers from `low` up to, but without, `high`, as Python's `range`.
-
-    Args:
-        low, high: ends, `low` below `high`; above 0 where `log`.
-        log: whether small numbers are tried as often as large ones.
-    """
-
-    low: int
-    high: int
-    log: bool = False
-    finite: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        if type(self.low) is not int or type(self.high) is not int or not self.low < self.high:
-            raise InputError(f"[{self.low}, {self.high}] is no range of whole numbers; the end is not included")
-        if self.log and self.low < 1:
-            raise InputError(f"lograndint begins at {self.low}; give 1 or more")
-
-    @property
-    def corners(self) -> list[Any]:
-        return sorted({self.low, self.high - 1})
+def suggest(trial: Trial, key: str, distribution: Distribution) -> Any:
+    """Asks Optuna for one value."""
+    if isinstance(distribution, CategoricalDistribution):
+        return trial.suggest_categorical(key, distribution.choices)
+    if isinstance(distribution, IntDistribution):
+        return trial.suggest_int(key, distribution.low, distribution.high, log=distribution.log)
+    low, high = distribution.low, distribution.high
+    return trial.suggest_float(key, low, high, log=distribution.log, step=distribution.step)
 
 
-@dataclass(frozen=True)
-class OneOf:
-    """A value of a list; `grid`: all of them, one after another."""
-
-    values: tuple[Any, ...]
-    grid: bool = False
-    finite: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        words = [as_word(value) for value in self.values]
-        if not words or len(set(words)) < len(words):
-            raise InputError(f"{list(self.values)} is no list of different values; give one or more")
-
-    @property
-    def corners(self) -> list[Any]:
-        return list(self.values)
-
-
-Distribution = Uniform | Integers | OneOf
+def contains(distribution: Distribution, value: Any) -> bool:
+    """Whether a value could have been drawn."""
+    try:
+        return bool(distribution._contains(distribution.to_internal_repr(value)))
+    except ValueError:
+        return False
 
 
 @dataclass(frozen=True)
@@ -100,15 +50,17 @@ class Parameter:
 
     Args:
         option: its dotted name, as on the command line of `lit-cfl run`.
-        distribution: of its values.
+        distribution: of its values; those of a choice are plain, see `as_plain`.
         algorithm: the algorithm that it belongs to, where a study chooses among several; else empty.
         when: it matters only where each of these other parameters, by `key`, has one of the values.
+        grid: whether all of its values are tried, one after another.
     """
 
     option: str
     distribution: Distribution
     algorithm: str = ""
     when: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    grid: bool = False
 
     @property
     def key(self) -> str:
@@ -138,12 +90,12 @@ class Space:
     @property
     def grid(self) -> bool:
         """Whether every combination is tried."""
-        return any(isinstance(p.distribution, OneOf) and p.distribution.grid for p in self.parameters)
+        return any(p.grid for p in self.parameters)
 
     @property
     def size(self) -> int:
         """How many combinations a grid has."""
-        return prod(len(p.distribution.corners) for p in self.parameters)
+        return prod(len(corners(p.distribution)) for p in self.parameters)
 
     @property
     def conditional(self) -> bool:
@@ -176,6 +128,36 @@ class Space:
         own = {p.key for p in self.active(config)}
         return {key: value for key, value in config.items() if key in own or key == "algorithm"}
 
+    def distributions(self) -> dict[str, BaseDistribution]:
+        """The distribution of each parameter by its key, and of the algorithm where there are several."""
+        several = {"algorithm": CategoricalDistribution(list(self.algorithms))} if self.algorithms else {}
+        return several | {p.key: p.distribution for p in self.parameters}
+
+    def of_setting(self, values: Mapping[str, Any]) -> dict[str, BaseDistribution]:
+        """The distributions of the parameters that a setting has a value of."""
+        return {key: known for key, known in self.distributions().items() if values.get(key) is not None}
+
+    def contains(self, values: Mapping[str, Any]) -> bool:
+        """Whether a setting could have been drawn: all that matters at it has a value, which is in its range."""
+        kept: dict[str, Any] = {}
+        if self.algorithms and values.get("algorithm") not in self.algorithms:
+            return False
+        for p in self.of(str(values.get("algorithm", ""))):
+            if p.matters(kept):
+                kept[p.key] = values.get(p.key)
+                if kept[p.key] is None or not contains(p.distribution, kept[p.key]):
+                    return False
+        return True
+
+    def suggested(self, trial: Trial) -> dict[str, Any]:
+        """Asks Optuna for one setting: for the values that matter at it, and for no other."""
+        several = list(self.algorithms)
+        drawn = {"algorithm": trial.suggest_categorical("algorithm", several)} if several else {}
+        for p in self.of(str(drawn.get("algorithm", ""))):
+            if p.matters(drawn):
+                drawn[p.key] = suggest(trial, p.key, p.distribution)
+        return drawn
+
     def words(self, values: Mapping[str, Any]) -> list[str]:
         """One point of the space as options of `lit-cfl run`.
 
@@ -193,7 +175,7 @@ class Space:
         return [point for name in self.algorithms or [""] for point in self._corners_of(name)]
 
     def _corners_of(self, name: str) -> list[dict[str, Any]]:
-        ends = {p.key: p.distribution.corners for p in self.of(name)}
+        ends = {p.key: corners(p.distribution) for p in self.of(name)}
         if prod(len(values) for values in ends.values()) <= _MANY_CORNERS:
             points = [dict(zip(ends, values, strict=True)) for values in product(*ends.values())]
         else:
@@ -225,11 +207,3 @@ def in_words(values: Mapping[str, Any]) -> str:
     return ", ".join(
         f"{key} = {value:.4g}" if isinstance(value, float) else f"{key} = {value}" for key, value in values.items()
     )
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and isfinite(value)
-
-
-def _is_multiple(value: float, step: float) -> bool:
-    return isclose(round(value / step) * step, value, rel_tol=1e-9, abs_tol=1e-12)

@@ -1,19 +1,21 @@
 """What a study shows: importance, pictures, the table at its end."""
 
+import json
 from io import StringIO
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
+from matplotlib import pyplot
 from rich.console import Console
 from studies import ALGORITHMS, STUDY
 
 from lit_cfl.statistics import interval
 from lit_cfl.tune.command import closing_table
-from lit_cfl.tune.importance import FEWEST_TRIALS, importance
+from lit_cfl.tune.importance import FEWEST_TRIALS, finished_study, importance
 from lit_cfl.tune.objective import Objective
-from lit_cfl.tune.pictures import Scale, draw, pareto_front
+from lit_cfl.tune.pictures import draw, history, pareto_front, short_labels, with_short_choices
 from lit_cfl.tune.repeats import Repeated
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.spaces import Space
@@ -102,8 +104,8 @@ def test_nothing_is_said_of_importance_with_few_trials_or_equal_figures():
     [
         (PLAIN, [*plain_rows(9), row(9, None, status="failed")], "history importance parallel pareto slices"),
         (PLAIN, plain_rows(1), "history parallel slices"),
-        (SEVERAL, several_rows(9), "history importance parallel pareto slices"),
-        (SEVERAL, [row | {"status": "stopped"} for row in several_rows(2)], "history parallel slices"),
+        (SEVERAL, several_rows(9), "history importance parallel-FedGroup parallel-IFCA pareto slices"),
+        (SEVERAL, [row | {"status": "stopped"} for row in several_rows(2)], "history"),
         (PLAIN, [row(0, None, status="failed")], ""),
         (PLAIN, [row(0, 0.5, **{"algorithm.num_clusters": 9})], "history"),
     ],
@@ -130,14 +132,44 @@ def test_the_front_holds_what_none_beats_in_both():
     assert [one["trial_id"] for one in pareto_front(losses, Objective("val/loss"))] == ["4"]
 
 
-def test_a_scale_places_values_and_names_its_ends():
-    eta, layers, clusters = (Scale(parameter) for parameter in PLAIN.parameters)
-    assert eta.labels == ["0.001", "0.01", "0.1", "1"]
-    assert [eta.share(eta.position(value)) for value in (0.001, 0.1, 1.0)] == pytest.approx([0, 2 / 3, 1])
-    assert [layers.share(layers.position(value)) for value in ('["conv*"]', "null")] == [0, 1]
-    assert [clusters.share(clusters.position(value)) for value in (2, 3, 4)] == [0, 0.5, 1]
-    only = Scale(parse_space({"a": {"choice": [3]}}).parameters[0])
-    assert only.share(only.position(3)) == 0.5
+def test_the_history_numbers_trials_as_the_tables_do():
+    """Settings that had been tried before have no mark, but their numbers stay theirs."""
+    rows = [row(0, 0.5), row(3, 0.7), row(4, None, status="failed"), row(6, 0.6, status="stopped"), row(7, 0.6)]
+    (axes,) = history(rows, Objective()).axes
+    marks = {str(dots.get_label()): dots.get_offsets().tolist() for dots in axes.collections}
+    assert marks["finished"] == [[0, 0.5], [3, 0.7], [7, 0.6]]
+    assert marks["stopped"] == [[6, 0.6]]
+    assert [x for x, _ in marks["failed"]] == [4]
+    (best,) = axes.lines
+    assert best.get_xydata().tolist() == [[0, 0.5], [3, 0.7], [4, 0.7], [6, 0.7], [7, 0.7]]
+
+
+def test_optuna_gets_finished_trials_under_their_numbers_and_with_their_values():
+    rows = [*plain_rows(5)[:2], row(2, None, status="failed"), *plain_rows(5)[3:]]
+    study = finished_study(rows, PLAIN, Objective())
+    assert [trial.number for trial in study.trials if trial.state.name == "COMPLETE"] == [0, 1, 3, 4]
+    assert study.trials[4].params == {key: rows[4][key] for key in PLAIN.distributions()}
+    assert study.trials[4].value == rows[4][METRIC]
+    short = with_short_choices(study)
+    assert [trial.params for trial in short.trials] == [trial.params for trial in study.trials]  # all of them fit
+
+
+def test_labels_of_choices_are_short_and_distinct():
+    optimizers = [
+        json.dumps({"class_path": f"torch.optim.{name}", "init_args": {"lr": 0.1}}) for name in ("SGD", "Adam")
+    ]
+    assert short_labels(optimizers) == ["SGD(lr=0.1)", "Adam(lr=0.1)"]
+    assert short_labels(["conv", "null", 0.5]) == ["conv", "null", "0.5"]
+    long = [f"{'x' * 30}{k}" for k in range(2)]
+    assert short_labels(long) == [f"{k}: {'x' * 17}…" for k in (1, 2)]
+
+
+def test_drawing_leaves_the_users_style_and_figures_as_they_are(tmp_path: Path):
+    style, figures = pyplot.rcParams.copy(), pyplot.get_fignums()
+    rows = plain_rows(9)
+    draw(tmp_path, rows, PLAIN, Objective(), importance(rows, PLAIN, Objective()))
+    assert pyplot.rcParams == style
+    assert pyplot.get_fignums() == figures
 
 
 def printed(outcome: StudyResult) -> str:
