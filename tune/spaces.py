@@ -188,7 +188,7 @@ class Space:
     def _needed(self, parameter: Parameter) -> dict[str, Any]:
         """Values of others at which a parameter matters."""
         others = [p for p in self.parameters if p.key in parameter.when]
-        own = {p.key: parameter.when[p.key][0] for p in others}
+        own = {p.key: as_plain(parameter.when[p.key][0]) for p in others}
         return {key: value for p in others for key, value in self._needed(p).items()} | own
 
 
