@@ -21,12 +21,12 @@ _LEAST_MIB = 20
 
 
 class _FullDisk(BaseException):
-    """No Exception: Ray would take it for a trial's."""
+    """Ends a study whose disk is full. It is no Exception: Ray would take that for a trial's."""
 
 
 @contextmanager
 def stoppable(path: Path) -> Iterator[None]:
-    """Within the block signals, and a disk that runs full, wait for `stop_if_asked`.
+    """Lets signals, and a disk that runs full, wait for `stop_if_asked` within the block.
 
     Args:
         path: of the study.
@@ -63,7 +63,7 @@ def stop_if_asked() -> None:
 
 
 class StopWhenAsked(Callback):
-    """Asks at every step of Ray Tune. Holds nothing: Ray keeps it in its records."""
+    """Calls `stop_if_asked` at every step of Ray Tune. Holds nothing: Ray keeps it in its records."""
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
         stop_if_asked()
@@ -74,7 +74,7 @@ _listeners: list[Callable[[str], None]] = []  # of the studies that this process
 
 @contextmanager
 def messages_to(say: Callable[[str], None]) -> Iterator[None]:
-    """Within the block a line is said of each trial that ends."""
+    """Reports each trial that ends, in a line, within the block."""
     _listeners.append(say)
     try:
         yield
@@ -83,7 +83,7 @@ def messages_to(say: Callable[[str], None]) -> Iterator[None]:
 
 
 class TrialMessages(Callback):
-    """Says a line of each trial that ends. Ray keeps it in its records, so it does not hold whom it tells.
+    """Reports each trial that ends, in a line. Ray keeps it in its records, so it does not hold the listener.
 
     Args:
         space: of the trials.
@@ -108,7 +108,7 @@ class TrialMessages(Callback):
     def _tell(self, trials: list[Trial], trial: Trial, failed: bool) -> None:
         over = sum(one.status in (Trial.TERMINATED, Trial.ERROR) or one is trial for one in trials)
         values = in_words(self._space.values_of(trial.config))
-        how = outcome(trial.last_result, self._metric, failed)
+        how = ending(trial.last_result, self._metric, failed)
         _say(f"{over}/{self._total} {trial.trial_id} {how} ({values})")
 
 
@@ -121,8 +121,8 @@ def _rounds(told: Mapping[str, Any]) -> int:
     return int(told.get(ROUNDS, 0))
 
 
-def outcome(told: Mapping[str, Any], metric: str, failed: bool) -> str:
-    """How a trial ended.
+def ending(told: Mapping[str, Any], metric: str, failed: bool) -> str:
+    """Says how a trial ended.
 
     Args:
         told: what Ray Tune was told of it last.

@@ -43,7 +43,7 @@ def check_study(study: Study) -> tuple[Study, list[Experiment]]:
 
 
 def notices(space: Space) -> list[str]:
-    """What the user should know before a study over this space starts."""
+    """Lists what the user should know before a study over this space starts."""
     if not space.changes_data:
         return []
     return [
@@ -53,7 +53,7 @@ def notices(space: Space) -> list[str]:
 
 
 def check_on_clients(study: Study, default: Experiment, corners: Sequence[Experiment]) -> Scores:
-    """Asks whether each corner could begin on the base's clients; where it changes other options than the algorithm's,
+    """Checks that each corner could begin on the base's clients; where it changes other options than the algorithm's,
     it is prepared as a whole.
 
     Returns:
@@ -109,7 +109,7 @@ def _require_possible(experiment: Experiment, base: PreparedRun) -> None:
 
 
 def first_clustering_round(corners: Sequence[Experiment]) -> int:
-    """The latest first clustering round in the space: no trial may be stopped before it."""
+    """Returns the latest first clustering round in the space: no trial may be stopped before it."""
     return max(experiment.algorithm.first_clustering_round() for experiment in corners)
 
 
@@ -168,7 +168,7 @@ def prepare(study: Study, path: Path) -> PreparedStudy:
 
 
 def _limit(study: Study, space: Space, first: list[Setting]) -> int:
-    """How many trials are trained: of a grid all of its points, and the default where it is none of them."""
+    """Counts the trials to train: of a grid all of its points, and the default where it is none of them."""
     if space.grid:
         return space.size + sum(not setting.inside for setting in first)
     different = len({repr(sorted(setting.values.items())) for setting in first})

@@ -27,7 +27,7 @@ _FREE_MIB = 200
 
 @contextmanager
 def connected(address: str | None, resources: Resources) -> Iterator[None]:
-    """Ray within the block. What was started here ends with it.
+    """Connects to Ray within the block. What was started here ends with it.
 
     Raises:
         InputError: the cluster does not answer, or no node has what a trial needs.
@@ -69,7 +69,11 @@ def _require(resources: Resources, nodes: list[dict[str, float]], where: str) ->
 
 
 def require_seen_by_all(path: str) -> None:
-    """Raises InputError where a node of the cluster does not see a folder: its trials would leave nothing here."""
+    """Checks that all nodes of the cluster see a folder: trials of one that does not would leave nothing here.
+
+    Raises:
+        InputError: it names those that do not.
+    """
     nodes = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]  # Ray's
     if len(nodes) < 2:
         return
@@ -85,12 +89,12 @@ def require_seen_by_all(path: str) -> None:
 
 
 def require_room(path: str) -> None:
-    """Raises InputError where a disk is all but full: Ray would stop somewhere in the middle."""
+    """Checks that a disk has room: Ray would stop in the middle. Raises InputError where it is nearly full."""
     free = shutil.disk_usage(path).free // 2**20
     if free < _FREE_MIB:
         raise InputError(f"only {free} MiB are free where {path} lies; make room for {_FREE_MIB}, or use --study_dir")
 
 
 def threads_of(resources: Resources) -> int:
-    """PyTorch's threads in a trial."""
+    """Returns the number of PyTorch's threads in a trial."""
     return max(1, ceil(resources.cpus))

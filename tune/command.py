@@ -21,51 +21,51 @@ from lit_cfl.tune.study import Study
 from lit_cfl.tune.study_result import StudyResult
 
 
-def closing_table(console: Console, study: Study, outcome: StudyResult) -> None:
-    """Best, default, gain, importance; then the failures."""
-    trained = [row for row in outcome.rows if not row["repeats"]]
+def closing_table(console: Console, study: Study, result: StudyResult) -> None:
+    """Prints the best setting, default, gain and importance; then the failures."""
+    trained = [row for row in result.rows if not row["repeats"]]
     count = {status: sum(row["status"] == status for row in trained) for status in (FINISHED_STATUS, FAILED_STATUS)}
-    stopped, repeats = len(trained) - sum(count.values()), len(outcome.rows) - len(trained)
+    stopped, repeats = len(trained) - sum(count.values()), len(result.rows) - len(trained)
     known = f"; {repeats} settings had been tried before" if repeats else ""
     _say(
         console,
         f"{len(trained)} trials: {count[FINISHED_STATUS]} finished, {stopped} stopped early, "
         f"{count[FAILED_STATUS]} failed{known}",
     )
-    if outcome.best is None:
+    if result.best is None:
         _say(console, "No trial ran to its end, so there is no best: raise limits.minutes, or mend what failed.")
     else:
-        parameters = {k: outcome.best[k] for k in ("algorithm", *_keys(study)) if outcome.best.get(k) is not None}
-        default = " (the base's own setting)" if outcome.best["origin"] == DEFAULT else ""
+        parameters = {k: result.best[k] for k in ("algorithm", *_keys(study)) if result.best.get(k) is not None}
+        default = " (the base's own setting)" if result.best["origin"] == DEFAULT else ""
         _say(console, f"Best: {in_words(parameters)}{default}")
-        metric = outcome.objective.metric
-        _say(console, f"{metric} of its trial: {outcome.best[metric]:.4f}")
-        trial = outcome.path / TRIALS / outcome.best["trial_id"]
+        metric = result.objective.metric
+        _say(console, f"{metric} of its trial: {result.best[metric]:.4f}")
+        trial = result.path / TRIALS / result.best["trial_id"]
         if len(recorded_stages(trial)) > 1:
             _say(console, f"Its values changed in the middle, and best.yaml holds the last; its models: {trial}")
-    if outcome.repeated is not None:
-        _figures(console, outcome)
-    if outcome.importance:
-        shares = ", ".join(f"{key} {share:.2f}" for key, share in outcome.importance.items())
+    if result.repeated is not None:
+        _figures(console, result)
+    if result.importance:
+        shares = ", ".join(f"{key} {share:.2f}" for key, share in result.importance.items())
         _say(console, f"Importance ({METHOD}): {shares}")
     for row in trained:
         if row["status"] == FAILED_STATUS:
             _say(console, f"failed: {row['trial_id']}: {row[ERROR]}")
-    if outcome.to_upload is not None:
-        _say(console, outcome.to_upload)
-    _say(console, f"Files: {outcome.path}")
+    if result.to_upload is not None:
+        _say(console, result.to_upload)
+    _say(console, f"Files: {result.path}")
 
 
 def _keys(study: Study) -> list[str]:
     return [parameter.key for parameter in study.searched().parameters]
 
 
-def _figures(console: Console, outcome: StudyResult) -> None:
-    repeated = outcome.repeated
+def _figures(console: Console, result: StudyResult) -> None:
+    repeated = result.repeated
     if repeated is None:
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
-    metrics = (outcome.objective.metric, outcome.objective.test)
+    metrics = (result.objective.metric, result.objective.test)
     for heading in ("", *metrics):
         table.add_column(heading, justify="right" if heading else "left")
     for setting in (BEST, DEFAULT):
@@ -83,7 +83,7 @@ def _say(console: Console, line: str) -> None:
 
 
 def search(arguments: Sequence[str]) -> int:
-    """Runs a study. Returns 1 where no trial came to anything, 128 + the signal where one ended the study."""
+    """Runs a study. Returns 1 if every trial failed, 128 + the signal where one ended the study."""
     with no_code_from(opened_directory(arguments)):
         return _search(parse_study(arguments))
 
@@ -93,7 +93,7 @@ def _search(request: StudyRequest) -> int:
     where = request.resume or request.study_dir
     path = default_run_directory(request.study.name) if where is None else Path(where)
     try:
-        outcome = run_study(
+        result = run_study(
             request.study,
             path,
             request.resume is not None,
@@ -103,5 +103,5 @@ def _search(request: StudyRequest) -> int:
     except Interrupted as stop:
         console.print(f"Interrupted. Go on with: lit-cfl tune --resume {path}", soft_wrap=True, highlight=False)
         return 128 + stop.signum
-    closing_table(console, request.study, outcome)
-    return 1 if all(row["status"] == FAILED_STATUS for row in outcome.rows) else 0
+    closing_table(console, request.study, result)
+    return 1 if all(row["status"] == FAILED_STATUS for row in result.rows) else 0

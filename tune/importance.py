@@ -24,7 +24,7 @@ EVALUATOR = PedAnovaImportanceEvaluator(target_quantile=0.25)
 
 
 def importance(rows: Sequence[Mapping[str, Any]], space: Space, objective: Objective) -> dict[str, float]:
-    """Share of each parameter in what made the best quarter of the trials the best, highest first; they sum to 1.
+    """Computes each parameter's share in what made the best quarter of the trials the best, highest first; sum 1.
 
     Args:
         rows: of trials that were trained; those that did not finish, and settings outside the space, are left out.

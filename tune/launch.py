@@ -129,7 +129,7 @@ def _follow(jobs: Jobs, job: str, folder: str | None) -> int:
 
 
 def _fetch_if_any(jobs: Jobs, job: str, folder: Path) -> None:
-    """A job that failed may have left a part of its results, or nothing."""
+    """Fetches the part of its results that a failed job has left, if any."""
     try:
         _fetch(jobs, job, folder)
     except InputError as error:

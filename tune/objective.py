@@ -44,7 +44,7 @@ class Objective:
 
     @classmethod
     def of(cls, metric: str | None, scores: Scores, second: str | None = None) -> "Objective":
-        """The objective of a study; None = the task's first score."""
+        """Makes the objective of a study; None = the task's first score."""
         return cls(main_column(scores) if metric is None else metric, scores, second)
 
     @property
@@ -83,7 +83,7 @@ class Objective:
         return value <= target if self.mode == "min" else value >= target
 
     def best(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-        """The best row that has the metric; ties go to lower traffic, then to the trial that was begun first.
+        """Returns the best row that has the metric; ties go to lower traffic, then to the trial that was begun first.
 
         Args:
             rows: of trials, by number.
@@ -94,7 +94,7 @@ class Objective:
 
 
 def refuse_test(metric: str) -> None:
-    """Raises InputError for a test figure."""
+    """Refuses a test figure. Raises InputError."""
     if metric.startswith("test/"):
         raise InputError(
             f"metric is {metric!r}, but a study on test data would report how well it was fitted to them; "
@@ -103,13 +103,13 @@ def refuse_test(metric: str) -> None:
 
 
 def mean_over_seeds(values: Sequence[float | None]) -> float | None:
-    """The mean; None where a seed has no value."""
+    """Computes the mean; None where a seed has no value."""
     known = [value for value in values if value is not None]
     return fmean(known) if values and len(known) == len(values) else None
 
 
 def require_validation(prepared: PreparedRun) -> None:
-    """Raises InputError where the data have nothing that a study may choose by."""
+    """Checks that the data have a validation part, which alone a study may choose by. Raises InputError."""
     if not prepared.data.validation.sizes.any():
         raise InputError(
             "the base's data have no validation part, and test data must not choose anything; "

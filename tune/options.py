@@ -20,14 +20,14 @@ from lit_cfl.tune.study import STUDY, Limits, Resources, Study
 
 
 def opened_directory(arguments: Sequence[str]) -> Path | None:
-    """The directory after `--resume`; None where a new study is begun."""
+    """Finds the directory after `--resume`; None where a new study is begun."""
     words = list(arguments)
     at = next((i for i, word in enumerate(words) if word.partition("=")[0] == "--resume"), None)
     return None if at is None else Path(words[at].partition("=")[2] or "".join(words[at + 1 : at + 2]))
 
 
 def require_intact(path: Path) -> None:
-    """Checks that a study's file is as it was written, and tells which code of the user's own opening it loads.
+    """Checks that a study's file is as it was written, and names the code of the user's own that opening it loads.
 
     Raises:
         InputError: there is no such file, it was changed, or it names code that lies in the directory itself.
@@ -41,7 +41,7 @@ def require_intact(path: Path) -> None:
 
 
 def without_code_inside(base: dict[str, Any], path: Path) -> dict[str, Any]:
-    """The base of a study that is opened, without folders of code in or below its directory."""
+    """Returns the base of a study that is opened, without folders of code in or below its directory."""
     return base | {"code": [folder for folder in base["code"] if not inside(folder, path)]}
 
 
@@ -80,7 +80,7 @@ _AS_WRITTEN = ("base", "space", "points", "searcher", "scheduler")  # options th
 
 
 def study_parser() -> ArgumentParser:
-    """Options of `lit-cfl tune`; help texts come from the docstrings."""
+    """Makes the parser of `lit-cfl tune`; help texts come from the docstrings."""
     parser = ArgumentParser(
         prog="lit-cfl tune",
         exit_on_error=False,
@@ -141,7 +141,7 @@ def _refuse_parts(words: Sequence[str]) -> None:
 
 
 def _refuse_experiments(files: Sequence[str]) -> None:
-    """A file of `lit-cfl run` is an easy mistake, of which the parser would say many things, but not this."""
+    """Refuses a file of `lit-cfl run`, an easy mistake, of which the parser would say many things, but not this."""
     for file in files:
         content = read_config(found_config("--config", file))
         if "task" in content and "space" not in content:
@@ -181,7 +181,7 @@ def _read(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
 
 
 def _build(read: Namespace) -> Study:
-    """The study. Its base, space, searcher and scheduler stay as they are written: nothing in them is instantiated."""
+    """Makes the study. Its base, space, searcher and scheduler stay as written: nothing in them is instantiated."""
     given = read.as_dict()
     given |= {name: given[name].content for name in _AS_WRITTEN if given[name] is not None}
     groups: dict[str, Any] = {"resources": Resources(**given.pop("resources")), "limits": Limits(**given.pop("limits"))}

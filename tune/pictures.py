@@ -114,7 +114,7 @@ def history(rows: Sequence[Row], objective: Objective) -> Figure:
 
 
 def with_short_choices(study: optuna.Study) -> optuna.Study:
-    """The study with choices that fit on an axis."""
+    """Copies a study with choices that fit on an axis."""
     short = optuna.create_study(directions=study.directions)
     for trial in study.trials:
         names = {
@@ -133,7 +133,7 @@ def with_short_choices(study: optuna.Study) -> optuna.Study:
 
 
 def short_labels(choices: Sequence[Any]) -> list[str]:
-    """A short and distinct label for each choice: of a class its name, without its module."""
+    """Makes a short and distinct label of each choice: of a class its name, without its module."""
     words = [_short(str(choice)) for choice in choices]
     return words if len(set(words)) == len(words) else [f"{k + 1}: {word}" for k, word in enumerate(words)]
 
@@ -190,7 +190,7 @@ def _pareto(rows: Sequence[Row], objective: Objective) -> Figure:
 
 
 def pareto_front(rows: Sequence[Row], objective: Objective) -> list[Row]:
-    """The rows that no other beats in metric and traffic at once, the cheapest first."""
+    """Finds the rows that no other beats in metric and traffic at once, the cheapest first."""
     sign = 1.0 if objective.mode == "min" else -1.0
     front: list[Row] = []
     for row in sorted(rows, key=lambda row: (row[TRAFFIC], sign * row[objective.metric])):

@@ -17,7 +17,7 @@ from lit_cfl.tune.trials import Setting
 
 
 def parse_points(study: Study, space: Space) -> list[dict[str, Any]]:
-    """The points of a study, as a searcher would give them. Raises InputError for one that is not in the space."""
+    """Reads a study's points, as a searcher would give them. Raises InputError for one that is not in the space."""
     points, found = study.points or [], []
     if not isinstance(points, list):
         raise InputError(f"points is {points!r}; write a list of settings, such as [{{algorithm.eta_g: 0.1}}]")
@@ -49,7 +49,7 @@ def _parsed(point: Any, space: Space) -> dict[str, Any]:
 
 
 def _inside(name: str, what: Distribution, value: Any) -> Any:
-    """A value as searchers give it. Raises InputError where it is not in the space."""
+    """Returns a value as searchers give it. Raises InputError where it is not in the space."""
     if isinstance(what, CategoricalDistribution):
         known = [one for one in what.choices if as_word(one) == as_word(value)]
         if not known:
@@ -67,7 +67,7 @@ def _inside(name: str, what: Distribution, value: Any) -> Any:
 
 
 def default_setting(study: Study, space: Space, default: Experiment) -> Setting:
-    """The base's own setting: its values of what is searched, and whether it lies in the space.
+    """Finds the base's own setting: its values of what is searched, and whether it lies in the space.
 
     It does where a trial with these values would be the base's experiment to the last option.
     """
@@ -86,14 +86,14 @@ def default_setting(study: Study, space: Space, default: Experiment) -> Setting:
 
 
 def _name(space: Space, described: Mapping[str, Any]) -> str:
-    """The base's algorithm as the space names it; else its class."""
+    """Names the base's algorithm as the space does; else by its class."""
     path = str(described["algorithm"]["class_path"])
     short = path.rpartition(".")[2]
     return next((name for name in space.algorithms if name == path or name.rpartition(".")[2] == short), short)
 
 
 def _value(described: Mapping[str, Any], option: str) -> Any:
-    """An option's value in a configuration. Raises LookupError where it has none."""
+    """Reads an option's value in a configuration. Raises LookupError where it has none."""
     node: Any = described
     for word in option.split("."):
         if not isinstance(node, Mapping):
@@ -103,6 +103,6 @@ def _value(described: Mapping[str, Any], option: str) -> Any:
 
 
 def settings(study: Study, space: Space, default: Experiment) -> list[Setting]:
-    """All that a study tries first: the default, then its points."""
+    """Lists all that a study tries first: the default, then its points."""
     points = [Setting(POINT, values) for values in parse_points(study, space)]
     return [default_setting(study, space, default), *points]

@@ -16,12 +16,12 @@ Written = str | dict[str, Any] | None  # in a study: a class, or its class_path 
 
 
 def named_class(written: Written, what: str, default: type, known: Mapping[str, type]) -> tuple[type, dict[str, Any]]:
-    """A class and the arguments that a study gives it.
+    """Finds a class and the arguments that a study gives it.
 
     Args:
         what: it is for, in messages.
         default: where the study names none.
-        known: classes that go by name; all others by their whole path.
+        known: classes that may be named without their module; all others by their whole path.
 
     Raises:
         InputError: there is no such class.
@@ -51,7 +51,7 @@ def _imported(path: str) -> type | None:
 
 
 def built(kind: Callable[..., Any], given: Mapping[str, Any], what: str) -> Any:
-    """An instance of a class. Raises InputError for arguments that it does not take."""
+    """Makes an instance of a class. Raises InputError for arguments that it does not take."""
     accepted = inspect.signature(kind).parameters
     unknown = [name for name in given if name not in accepted]
     if unknown:
@@ -63,13 +63,13 @@ def built(kind: Callable[..., Any], given: Mapping[str, Any], what: str) -> Any:
 
 
 def domains(space: Space) -> dict[str, Any]:
-    """Ray's domain of each parameter; with several algorithms those of all, of which a trial reads its own."""
+    """Makes Ray's domain of each parameter; with several algorithms those of all, of which a trial reads its own."""
     chosen = {"algorithm": ray_tune.choice(list(space.algorithms))} if space.algorithms else {}
     return chosen | {p.key: domain(p.distribution) for p in space.parameters}
 
 
 def domain(distribution: Distribution) -> Any:
-    """Ray's domain of a distribution."""
+    """Makes Ray's domain of a distribution."""
     if isinstance(distribution, CategoricalDistribution):
         return ray_tune.choice(list(distribution.choices))
     if isinstance(distribution, IntDistribution):

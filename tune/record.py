@@ -1,4 +1,4 @@
-"""What a study remembers of a trial: `trial.json` in its directory, which is all that a resumed study reads."""
+"""The record of a trial, `trial.json` in its directory, which is all that a resumed study reads."""
 
 import json
 from dataclasses import asdict, dataclass, field
@@ -32,7 +32,7 @@ class TrialRecord:
         values: of the setting, by `Parameter.key`.
         repeats: number of the earlier trial with the same setting, whose result it has; None = it was trained.
         status: `running` also where a limit ended the study; such a trial goes on when the study is resumed.
-        told: the last figures that Ray Tune was told.
+        told: the last figures that it reported to Ray Tune.
         digests: SHA-256 of the files that hold its results, by path below its directory; none while its process may
             write them.
     """
@@ -51,7 +51,7 @@ class TrialRecord:
 
 
 def trial_id(number: int) -> str:
-    """The name of a trial, and of its directory."""
+    """Names a trial, and its directory."""
     return f"{number:04d}"
 
 
@@ -65,7 +65,7 @@ def write_record(folder: Path, record: TrialRecord, study_id: str) -> None:
 
 
 def read_records(folder: Path, study_id: str) -> list[TrialRecord]:
-    """All trials of a study, by number.
+    """Reads all trials of a study, by number.
 
     Raises:
         InputError: a record, or a result of a trial, is gone, or is not what this study wrote.
@@ -99,13 +99,13 @@ def _sealed(content: dict[str, Any]) -> str:
 
 
 def digests_of(path: Path) -> dict[str, str]:
-    """Digests of the files that hold a trial's results."""
+    """Computes the digests of the files that hold a trial's results."""
     files = [file for name in _RESULTS for file in _of_runs(path, name)]
     return {str(file.relative_to(path)): sha256(file.read_bytes()).hexdigest() for file in files}
 
 
 def _of_runs(path: Path, name: str) -> list[Path]:
-    """The files of this name of a trial's runs, which are one a seed where there are several."""
+    """Finds the files of this name of a trial's runs, which are one a seed where there are several."""
     return sorted([*path.glob(name), *path.glob(f"seed-*/{name}")])
 
 

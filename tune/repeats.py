@@ -45,7 +45,7 @@ class Repeated:
 
 
 def new_seeds(used: Sequence[int], count: int) -> list[int]:
-    """Seeds that no trial had."""
+    """Returns seeds that no trial had."""
     first = max(used) + 1
     return list(range(first, first + count))
 
@@ -76,7 +76,7 @@ def repeat(prepared: PreparedStudy, best: Row, path: Path, say: Callable[[str], 
 def _trained(
     prepared: PreparedStudy, configs: Mapping[str, Config], seeds: Sequence[int], path: Path
 ) -> tuple[dict[str, dict[int, Mapping[str, Any]]], list[str]]:
-    """The summaries of all settings by seed, and what failed."""
+    """Trains all settings; returns their summaries by seed, and what failed."""
     resources = prepared.study.resources
     task = ray.remote(num_cpus=resources.cpus, num_gpus=resources.gpus, max_retries=3)(_summary)
     names = [(setting, seed) for setting in configs for seed in seeds]

@@ -31,22 +31,22 @@ _SCHEDULERS = {
 
 
 def is_population_based(study: Study) -> bool:
-    """Whether trials copy each other."""
+    """Says whether trials copy each other."""
     return issubclass(_class(study)[0], PopulationBasedTraining)
 
 
 def watches(study: Study) -> bool:
-    """Whether the scheduler judges trials by their rounds."""
+    """Says whether the scheduler judges trials by their rounds."""
     return _class(study)[0] is not FIFOScheduler
 
 
 def pauses(study: Study) -> bool:
-    """Whether the scheduler may put trials aside and go on with them later."""
+    """Says whether the scheduler may put trials aside and go on with them later."""
     return _class(study)[0] not in (ASHAScheduler, AsyncHyperBandScheduler, FIFOScheduler)
 
 
 def scheduler(study: Study, space: Space, rounds: int, first_clustering_round: int) -> "SchedulerPerAlgorithm":
-    """The scheduler: one of the study's kind for each algorithm, which learn at different speed.
+    """Makes the scheduler: one of the study's kind for each algorithm, which learn at different speed.
 
     Args:
         rounds: T of the base.
@@ -98,7 +98,7 @@ class SchedulerPerAlgorithm(TrialScheduler):
         return [self._free, *self.of_algorithm.values()]
 
     def of(self, trial: Trial) -> TrialScheduler:
-        """The scheduler of a trial."""
+        """Returns the scheduler of a trial."""
         is_default = trial.trial_id == trial_id(0)
         return self._free if is_default else self.of_algorithm[str(trial.config.get("algorithm", ""))]
 
@@ -140,7 +140,7 @@ class SchedulerPerAlgorithm(TrialScheduler):
 
 
 class _OwnTrials:
-    """What a scheduler sees of Ray's controller: everything, but only its own trials."""
+    """Shows a scheduler everything of Ray's controller, but only its own trials."""
 
     def __init__(self, tune_controller: Any, groups: SchedulerPerAlgorithm, whose: TrialScheduler) -> None:
         self._tune_controller, self._groups, self._whose = tune_controller, groups, whose
@@ -172,7 +172,7 @@ def _require_grace(what: str, given: float, least: int, remedy: str = "") -> Non
 
 
 def first_halving(hyperband: HyperBandScheduler) -> float:
-    """The rounds after which HyperBand stops trials for the first time; infinite where it never does."""
+    """Returns the rounds after which HyperBand stops trials for the first time; infinite where it never does."""
     brackets = range(1, hyperband._s_max_1)  # bracket 0 runs all its trials to the end
     halving = [hyperband._get_r0(s) for s in brackets]  # type: ignore[no-untyped-call]  # Ray's
     return min((rounds for rounds in halving if rounds > 0), default=float("inf"))
@@ -189,13 +189,13 @@ def _of_population(space: Space, rounds: int, grace: int) -> dict[str, Any]:
 
 
 def _mutations(parameter: Parameter) -> Any:
-    """A list, of which a neighbour is taken; or a domain, whose values are multiplied by 0.8 or 1.2."""
+    """Returns a list, of which a neighbour is taken; or a domain, whose values are multiplied by 0.8 or 1.2."""
     what = parameter.distribution
     return list(what.choices) if isinstance(what, CategoricalDistribution) else domain(what)
 
 
 def within(space: Space, config: Mapping[str, Any]) -> dict[str, Any]:
-    """A configuration whose values were multiplied, back in the space."""
+    """Moves a configuration whose values were multiplied back into the space."""
     return dict(config) | {p.key: _nearest(p, config[p.key]) for p in space.parameters}
 
 

@@ -1,4 +1,4 @@
-"""Who says which setting is tried next: a sampler of Optuna's, a grid, or one of Ray Tune's searchers."""
+"""Searchers, which say which setting is tried next: a sampler of Optuna's, a grid, or one of Ray Tune's."""
 
 import inspect
 from collections.abc import Mapping
@@ -34,10 +34,10 @@ class Searcher(Protocol):
     learns: bool  # whether that depends on how earlier trials ended
 
     def ask(self, number: int) -> dict[str, Any] | None:
-        """Values of its setting of this number, from 0; None where it has no further one."""
+        """Returns the values of its setting of this number, from 0; None where it has no further one."""
 
     def add(self, number: int | None, values: Mapping[str, Any], result: TrialRecord) -> None:
-        """Hears what a setting came to.
+        """Takes the result of a setting.
 
         Args:
             number: that it was asked for with; None where it was not.
@@ -47,7 +47,7 @@ class Searcher(Protocol):
 
 
 def searcher(study: Study, space: Space, objective: Objective | None = None) -> Searcher:
-    """The searcher, seeded.
+    """Makes the searcher, seeded.
 
     Raises:
         InputError: neither Ray Tune's nor a sampler of Optuna's; options that it does not take; one that a grid, PBT
@@ -135,7 +135,7 @@ class Optuna:
         figures = [float(result.told[metric]) for metric in self._objective.metrics] if over else None
         steps = (
             {int(result.told[ROUNDS]): float(result.told[self._objective.metric])}
-            if self._came_somewhere(result)
+            if self._has_early_figure(result)
             else {}
         )
         asked = None if number is None else self._asked.pop(number, None)
@@ -155,8 +155,8 @@ class Optuna:
             asked.report(figure, rounds)
         self._study.tell(asked, figures, state)
 
-    def _came_somewhere(self, result: TrialRecord) -> bool:
-        """Whether an only objective has a figure of a trial that was stopped early."""
+    def _has_early_figure(self, result: TrialRecord) -> bool:
+        """Says whether an only objective has a figure of a trial that was stopped early."""
         reported = result.status == STOPPED_STATUS and self._objective.metric in result.told
         return reported and len(self._objective.metrics) == 1
 

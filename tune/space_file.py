@@ -16,7 +16,7 @@ _NOT_OF_A_TRIAL = {
     "seeds": "all trials run under the study's seeds",
     "seed": "all trials run under the study's seeds",
     "baseline": "a study runs no baseline",
-    "name": "a trial goes by its number",
+    "name": "a trial has a number",
     "tracking": "it changes no result",
     "checkpoint": "it changes no result",
 }  # options of an experiment
@@ -25,7 +25,7 @@ _BESIDE = ("step", "when")  # what may be said beside one of them
 
 
 def parse_space(content: Mapping[str, Any]) -> Space:
-    """The `space` of a study file. Raises InputError for anything that cannot be searched."""
+    """Parses the `space` of a study file. Raises InputError for anything that cannot be searched."""
     if content and not isinstance(content, Mapping):
         raise InputError(
             f"space is {content!r}; write an option and its values, such as algorithm.eta_g: {{uniform: [0, 1]}}"
@@ -72,7 +72,7 @@ def _parse_algorithms(content: Any) -> tuple[dict[str, Mapping[str, Any]], list[
 
 
 def _parameter(name: str, option: str, what: Any, algorithm: str = "", own: Collection[str] = ()) -> Parameter:
-    """One parameter; `own`: the names in its algorithm's space, by which its conditions may call the others there."""
+    """Parses one parameter; `own`: the names in its algorithm's space, by which its conditions may name the others."""
     kinds = [key for key in what if key not in _BESIDE] if isinstance(what, Mapping) else []
     if len(kinds) != 1:
         raise InputError(f"space: {name} is {what!r}; write one of {', '.join(_KINDS)}, such as {{uniform: [0, 1]}}")
@@ -117,7 +117,7 @@ def _one_of(values: Sequence[Any]) -> CategoricalDistribution:
 
 
 def _whole_numbers(low: Any, high: Any, log: bool) -> IntDistribution:
-    """Whole numbers from `low` up to, but without, `high`, as Python's `range`."""
+    """Makes the distribution of whole numbers from `low` up to, but without, `high`, as Python's `range`."""
     if type(low) is not int or type(high) is not int or not low < high:
         raise InputError(f"[{low}, {high}] is no range of whole numbers; the end is not included")
     if log and low < 1:
@@ -126,7 +126,7 @@ def _whole_numbers(low: Any, high: Any, log: bool) -> IntDistribution:
 
 
 def _numbers(low: Any, high: Any, step: Any, log: bool) -> FloatDistribution:
-    """Numbers between two; `step`: rounded to multiples of it, 0 = not."""
+    """Makes the distribution of numbers between two; `step`: rounded to multiples of it, 0 = not."""
     numbers = [value for value in (low, high, step) if _is_number(value)]
     if len(numbers) < 3 or not low < high:
         raise InputError(f"[{low}, {high}] is no range; give two numbers, the lower one first")
@@ -151,7 +151,7 @@ def _is_multiple(value: float, step: float) -> bool:
 
 
 def _in_order(parameters: Sequence[Parameter]) -> list[Parameter]:
-    """The parameters, first those that others depend on: by a condition, or as options of a class that is chosen."""
+    """Sorts the parameters, first those that others depend on, by a condition or as options of a class to choose."""
     by_key = {p.key: p for p in parameters}
     for p in parameters:
         _require_conditions(p, by_key)
@@ -170,7 +170,7 @@ def _in_order(parameters: Sequence[Parameter]) -> list[Parameter]:
 
 
 def _around(parameter: Parameter, parameters: Sequence[Parameter]) -> list[str]:
-    """The options that would overwrite this one, such as `task.optimizer` for `task.optimizer.lr`."""
+    """Finds the options that would overwrite this one, such as `task.optimizer` for `task.optimizer.lr`."""
     near = [p for p in parameters if p.algorithm in ("", parameter.algorithm)]
     return [p.key for p in near if parameter.option.startswith(f"{p.option}.")]
 

@@ -17,7 +17,7 @@ Distribution = FloatDistribution | IntDistribution | CategoricalDistribution  # 
 
 
 def corners(distribution: Distribution) -> list[Any]:
-    """The values that are most likely to be refused: the ends of a range, or each choice.
+    """Lists the values that are most likely to be refused: the ends of a range, or each choice.
 
     Ends of a range of numbers are fractions, for an option of whole numbers refuses these.
     """
@@ -37,7 +37,7 @@ def suggest(trial: Trial, key: str, distribution: Distribution) -> Any:
 
 
 def contains(distribution: Distribution, value: Any) -> bool:
-    """Whether a value could have been drawn."""
+    """Says whether a value could have been drawn."""
     try:
         return bool(distribution._contains(distribution.to_internal_repr(value)))
     except ValueError:
@@ -68,7 +68,7 @@ class Parameter:
         return f"{self.algorithm}.{self.option.removeprefix('algorithm.')}" if self.algorithm else self.option
 
     def matters(self, values: Mapping[str, Any]) -> bool:
-        """Whether its conditions hold at these values, by `key`; a parameter that is not among them has none."""
+        """Says whether its conditions hold at these values, by `key`; a parameter that is not among them has none."""
         return all(
             key in values and as_word(values[key]) in [as_word(one) for one in allowed]
             for key, allowed in self.when.items()
@@ -108,11 +108,11 @@ class Space:
         return [p.option for p in self.parameters if p.option.partition(".")[0] == "data"]
 
     def of(self, algorithm: str) -> list[Parameter]:
-        """The parameters that can matter under this algorithm."""
+        """Returns the parameters that can matter under this algorithm."""
         return [p for p in self.parameters if p.algorithm in ("", algorithm)]
 
     def active(self, values: Mapping[str, Any]) -> list[Parameter]:
-        """The parameters that matter at a point: those of its algorithm whose conditions hold.
+        """Returns the parameters that matter at a point: those of its algorithm whose conditions hold.
 
         Args:
             values: by `Parameter.key`, and `algorithm` where there are several.
@@ -124,21 +124,21 @@ class Space:
         return [p for p in self.parameters if p.key in kept]
 
     def values_of(self, config: Mapping[str, Any]) -> dict[str, Any]:
-        """What of a searcher's configuration matters, by `Parameter.key`, and `algorithm` where there are several."""
+        """Returns what matters of a searcher's configuration, by `Parameter.key`, and `algorithm` if several."""
         own = {p.key for p in self.active(config)}
         return {key: value for key, value in config.items() if key in own or key == "algorithm"}
 
     def distributions(self) -> dict[str, BaseDistribution]:
-        """The distribution of each parameter by its key, and of the algorithm where there are several."""
+        """Returns the distribution of each parameter by its key, and of the algorithm where there are several."""
         several = {"algorithm": CategoricalDistribution(list(self.algorithms))} if self.algorithms else {}
         return several | {p.key: p.distribution for p in self.parameters}
 
     def of_setting(self, values: Mapping[str, Any]) -> dict[str, BaseDistribution]:
-        """The distributions of the parameters that a setting has a value of."""
+        """Returns the distributions of the parameters that a setting has a value of."""
         return {key: known for key, known in self.distributions().items() if values.get(key) is not None}
 
     def contains(self, values: Mapping[str, Any]) -> bool:
-        """Whether a setting could have been drawn: all that matters at it has a value, which is in its range."""
+        """Says whether a setting could have been drawn: all that matters at it has a value, which is in its range."""
         kept: dict[str, Any] = {}
         if self.algorithms and values.get("algorithm") not in self.algorithms:
             return False
@@ -159,7 +159,7 @@ class Space:
         return drawn
 
     def words(self, values: Mapping[str, Any]) -> list[str]:
-        """One point of the space as options of `lit-cfl run`.
+        """Writes one point of the space as options of `lit-cfl run`.
 
         Args:
             values: by `Parameter.key`, and `algorithm` where there are several; what does not matter is left out.
@@ -171,7 +171,7 @@ class Space:
         return [*chosen, *(word for option, value in given.items() for word in (f"--{option}", as_word(value)))]
 
     def corners(self) -> list[dict[str, Any]]:
-        """Points at the ends of all ranges and at each choice, for each algorithm."""
+        """Returns points at the ends of all ranges and at each choice, for each algorithm."""
         return [point for name in self.algorithms or [""] for point in self._corners_of(name)]
 
     def _corners_of(self, name: str) -> list[dict[str, Any]]:
@@ -186,24 +186,24 @@ class Space:
         return list({as_word(point): point for point in reduced}.values())  # without those that differ in nothing
 
     def _needed(self, parameter: Parameter) -> dict[str, Any]:
-        """Values of others at which a parameter matters."""
+        """Returns values of others at which a parameter matters."""
         others = [p for p in self.parameters if p.key in parameter.when]
         own = {p.key: as_plain(parameter.when[p.key][0]) for p in others}
         return {key: value for p in others for key, value in self._needed(p).items()} | own
 
 
 def as_word(value: Any) -> str:
-    """A value as it is written on the command line; `read_word` of YAML gives it back exactly."""
+    """Writes a value as on the command line; `read_word` of YAML gives it back exactly."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
 def as_plain(value: Any) -> Any:
-    """A value as searchers are given it: numbers stay, all else travels as YAML."""
+    """Writes a value as searchers get it: numbers stay, all else travels as YAML."""
     return value if isinstance(value, (int, float)) else as_word(value)
 
 
 def in_words(values: Mapping[str, Any]) -> str:
-    """Values of parameters for people: `eta_g = 0.01, num_clusters = 4`."""
+    """Writes values of parameters for people: `eta_g = 0.01, num_clusters = 4`."""
     return ", ".join(
         f"{key} = {value:.4g}" if isinstance(value, float) else f"{key} = {value}" for key, value in values.items()
     )

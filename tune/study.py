@@ -133,7 +133,7 @@ class Study:
         return space.size if space.grid else self.limits.trials or _DEFAULT_TRIALS
 
     def searched(self) -> Space:
-        """Its space, parsed."""
+        """Parses its space."""
         return parse_space(self.space)
 
     def write(self, path: Path, study_id: str) -> None:
@@ -142,7 +142,7 @@ class Study:
 
 
 def recorded_id(path: Path) -> str:
-    """The id of the study in a directory. Raises InputError where its file is damaged, or is of no study."""
+    """Reads the id of the study in a directory. Raises InputError where its file is damaged, or is of no study."""
     study_id = read_sealed(path / STUDY)[1]
     if study_id is None:
         raise InputError(f"{path / STUDY} is of no study: its last line names none; put the original back")

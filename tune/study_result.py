@@ -35,7 +35,7 @@ from lit_cfl.tune.trials import Trials
 
 
 def trial_rows(trials: Trials, job: TrialJob) -> list[Row]:
-    """A row a trial, by number."""
+    """Makes a row for each trial, by number."""
     return [_row(trials, record, job) for _, record in sorted(trials.records.items())]
 
 
@@ -52,7 +52,7 @@ def _row(trials: Trials, record: TrialRecord, job: TrialJob) -> Row:
 
 
 def columns(job: TrialJob) -> list[str]:
-    """Of `trials.csv`."""
+    """Lists the columns of `trials.csv`."""
     several = ["algorithm"] if job.space.algorithms else []
     parameters = [p.key for p in job.space.parameters]
     seeds = [f"seed {seed}" for seed in job.seeds]

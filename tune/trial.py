@@ -64,7 +64,7 @@ _REPORTED = ("val/", "train/", "clusters/", "traffic/")  # test figures never re
 
 @dataclass
 class TrialReport:
-    """Tells Ray Tune how a trial goes.
+    """Reports to Ray Tune how a trial goes.
 
     The rounds of the first seed are reported one by one, so that a scheduler can stop a bad trial before its other
     seeds cost anything; without such a scheduler, no more than one a second. The last report is of all seeds.
@@ -89,7 +89,7 @@ class TrialReport:
         self._first_seed = self._seeds_begun == 1
 
     def row(self, row: Mapping[str, Any]) -> None:
-        """A round is over. Raises InputError where it cannot give the metric."""
+        """Reports a round. Raises InputError where it cannot give the metric."""
         if row.get(self.job.objective.metric) is None and row.get(self.job.objective.usual) is not None:
             raise self._never_reported()
         if not self._first_seed or row["round"] >= self._rounds or row.get(self.job.objective.metric) is None:
@@ -100,7 +100,7 @@ class TrialReport:
             self._send(self._last | {FINISHED: False}, saved=self.job.pauses)
 
     def end(self, finished: FinishedRun) -> None:
-        """All seeds are over."""
+        """Reports the result, once all seeds are over."""
         metric = self.job.objective.metric
         parts = [part.summary for part in finished.seeds or [finished]]
         mean = mean_over_seeds([part.get(metric) for part in parts])
@@ -120,9 +120,9 @@ class TrialReport:
         return InputError(f"{metric} was never reported: this algorithm and these data do not give it; use {usual}")
 
     def failed(self, error: Exception) -> None:
-        """The trial cannot go on."""
+        """Reports an error, and writes its traceback into `error.txt`."""
         text = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-        with suppress(OSError):  # no room for the story
+        with suppress(OSError):  # the disk is full
             self.path.mkdir(parents=True, exist_ok=True)
             (self.path / "error.txt").write_text("".join(traceback.format_exception(error)))
         objective = self.job.objective
@@ -149,7 +149,7 @@ _PATIENCE_SECONDS = 60
 
 
 def run_trial(config: dict[str, Any], job: TrialJob) -> None:
-    """The trainable. An exception ends this trial alone: it is reported as the worst value there is."""
+    """Runs a trial, as Ray Tune's trainable. An exception ends this trial alone, which then has the worst value."""
     os.environ["TUNE_FUNCTION_THREAD_TIMEOUT_S"] = str(_PATIENCE_SECONDS)  # for W&B to end when a trial is stopped
     path = job.folder / ray_tune.get_context().get_trial_id()
     report = TrialReport(job, path)

@@ -33,7 +33,7 @@ class SharedData:
     module: ObjectRef[Any]
 
     def give_to(self, experiment: Experiment) -> None:
-        """Lets the experiment's module have loaded these data, without a copy; not where it describes others."""
+        """Gives the experiment's module these data, as if loaded, without a copy; not where it describes others."""
         if experiment.described()["data"] == self.config:
             vars(experiment.data).update(vars(ray.get(self.module)))  # its task asks this very module for examples, too
 
@@ -93,13 +93,13 @@ class TrialJob:
     data: SharedData | None = None
 
     def experiment(self, values: Mapping[str, Any], name: str) -> Experiment:
-        """The experiment at one point of the space; trackers know it by the study and this name."""
+        """Builds the experiment at one point of the space; trackers know it by the study and this name."""
         experiment = build(self.base, self.space.words(values))
         told = ", ".join(f"{key} = {value}" for key, value in values.items())
         return self.of_trial(replace(experiment, tracking=replace(experiment.tracking, notes=told)), name)
 
     def of_trial(self, experiment: Experiment, name: str) -> Experiment:
-        """An experiment under the seeds and the threads of a trial, and with the study's data."""
+        """Gives an experiment the seeds and the threads of a trial, and the study's data."""
         plan, before = experiment.plan or PlanOptions(), experiment.described()
         checkpoint = replace(experiment.checkpoint, every_seconds=0.0) if self.pauses else experiment.checkpoint
         plan = replace(plan, threads=plan.threads or self.threads)

@@ -1,4 +1,4 @@
-"""The trials of a study: which setting is next, and what became of each. Knows nothing of Ray."""
+"""The trials of a study: which setting is next, and how each ended. Needs no Ray."""
 
 import shutil
 from collections.abc import Mapping, Sequence
@@ -67,7 +67,7 @@ class Trials:
     study_id: str = ""
     records: dict[int, TrialRecord] = field(default_factory=dict)
     why_over: str | None = None
-    _live: dict[int, dict[str, Any]] = field(default_factory=dict)  # what each was told last
+    _live: dict[int, dict[str, Any]] = field(default_factory=dict)  # what each reported last
     _exhausted: bool = False
 
     def load(self) -> None:
@@ -96,11 +96,11 @@ class Trials:
         return not self._waiting() and (self.trained >= self.limit or self._exhausted)
 
     def _waiting(self) -> list[TrialRecord]:
-        """Begun before the study was resumed, and not over."""
+        """Lists the trials that were begun before the study was resumed, and are not over."""
         return [r for n, r in self.records.items() if r.status == RUNNING and r.repeats is None and n not in self._live]
 
     def next(self) -> TrialRecord | None:
-        """The trial that is to be begun, or gone on with; None where there is none, or none yet."""
+        """Returns the trial that is to be begun, or gone on with; None where there is none, or none yet."""
         if len(self._live) >= (self.concurrent or inf):
             return None
         record = next(iter(self._waiting()), None)
@@ -114,7 +114,7 @@ class Trials:
         return record
 
     def _begun(self) -> TrialRecord | None:
-        """A new trial. None where its setting was begun before, or where there is no further one."""
+        """Begins a new trial. None where its setting was begun before, or where there is no further one."""
         number = next(n for n in range(len(self.records) + 1) if n not in self.records)
         values = self._values(number)
         if values is None:
@@ -153,12 +153,12 @@ class Trials:
             )
 
     def told(self, number: int, told: Mapping[str, Any], **changes: Any) -> None:
-        """A trial reports; its final report is no end yet, for it may still be asked for a checkpoint."""
+        """Takes the report of a trial; its final report is no end yet, for it may still be asked for a checkpoint."""
         self._live[number] = dict(told)
         self.records[number] = replace(self.records[number], **changes)
 
     def ended(self, number: int, told: Mapping[str, Any], died: bool = False, **changes: Any) -> None:
-        """A trial is over.
+        """Records that a trial is over.
 
         Args:
             told: the last figures.
@@ -175,7 +175,7 @@ class Trials:
                 self._tell(record)
 
     def close(self) -> None:
-        """The study is over: what is known of trials that a limit ended is kept; some had just given their result."""
+        """Records, at the end, what is known of trials that a limit ended; some had just given their result."""
         for number, told in list(self._live.items()):
             if told.get(FINISHED) or told.get(ERROR):
                 self.ended(number, told)
@@ -191,11 +191,11 @@ class Trials:
                 self._keep(replace(record, digests=digests_of(path)))
 
     def result_of(self, record: TrialRecord) -> TrialRecord:
-        """The trial that was trained under this setting: itself, or the one that it repeats."""
+        """Returns the trial that was trained under this setting: itself, or the one that it repeats."""
         return record if record.repeats is None else self.records[record.repeats]
 
     def last_told(self, record: TrialRecord) -> Mapping[str, Any]:
-        """The last figures of a trial, which may be running."""
+        """Returns the last figures of a trial, which may be running."""
         told: Mapping[str, Any] = self._live.get(record.number, record.told)
         return told
 

@@ -71,7 +71,7 @@ class TrialSource(SearchAlgorithm):
         self._trials.ended(int(trial_id), _figures(result or {}), died=error, values=self._values(trial_id))
 
     def _values(self, trial_id: str) -> dict[str, Any]:
-        """Of a trial now: population based training changes them."""
+        """Returns the values of a trial now: population based training changes them."""
         return self._space.values_of(self._begun[trial_id].config)
 
 
@@ -85,7 +85,7 @@ _WORKER_DEATHS = 3  # of one trial, that are survived
 def new_tuner(
     prepared: PreparedStudy, trials: Trials, trainable: Any, records: Path, after_step: Callable[[], None]
 ) -> ray_tune.Tuner:
-    """A tuner of a study's trials. What Ray records in its folder is never read again.
+    """Makes the tuner of a study's trials. What Ray records in its folder is never read again.
 
     Args:
         after_step: called after each step of Ray's, in which a trial may have ended.

@@ -172,9 +172,9 @@ def test_drawing_leaves_the_users_style_and_figures_as_they_are(tmp_path: Path):
     assert pyplot.get_fignums() == figures
 
 
-def printed(outcome: StudyResult) -> str:
+def printed(result: StudyResult) -> str:
     console = Console(width=200, file=StringIO())
-    closing_table(console, Study(**(STUDY | {"space": {"algorithm.eta_g": {"uniform": [0, 1]}}})), outcome)
+    closing_table(console, Study(**(STUDY | {"space": {"algorithm.eta_g": {"uniform": [0, 1]}}})), result)
     return console.file.getvalue()
 
 

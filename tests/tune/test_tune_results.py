@@ -11,7 +11,7 @@ from studies import ALGORITHMS, base
 from tune_trials import new_trials
 
 from lit_cfl.tune import trial
-from lit_cfl.tune.callbacks import outcome
+from lit_cfl.tune.callbacks import ending
 from lit_cfl.tune.objective import TRAFFIC, Objective
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.study_result import trial_rows, write_best, write_front, write_trials
@@ -147,8 +147,8 @@ def test_best_yaml_of_a_trial_whose_values_changed_promises_no_figure(job: Trial
 
 
 def test_how_a_trial_ended_is_said_in_a_line():
-    assert outcome(told(4, finished=True), METRIC, failed=False) == f"finished: {METRIC} 0.5000"
-    assert outcome(told(3, finished=False), METRIC, failed=False) == f"stopped after 3 rounds: {METRIC} 0.5000"
-    assert outcome(told(3, error="too warm\nand"), METRIC, failed=False) == "failed after 3 rounds: too warm"
-    assert outcome(told(3), METRIC, failed=True) == "failed after 3 rounds: its worker died"
-    assert outcome({}, METRIC, failed=True) == "failed after 0 rounds: its worker died"
+    assert ending(told(4, finished=True), METRIC, failed=False) == f"finished: {METRIC} 0.5000"
+    assert ending(told(3, finished=False), METRIC, failed=False) == f"stopped after 3 rounds: {METRIC} 0.5000"
+    assert ending(told(3, error="too warm\nand"), METRIC, failed=False) == "failed after 3 rounds: too warm"
+    assert ending(told(3), METRIC, failed=True) == "failed after 3 rounds: its worker died"
+    assert ending({}, METRIC, failed=True) == "failed after 0 rounds: its worker died"

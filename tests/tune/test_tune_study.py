@@ -188,9 +188,9 @@ def test_a_killed_study_goes_on_with_the_same_trials(whole: tuple[Path, int, str
 
 def test_a_killed_study_of_several_algorithms_goes_on_with_optuna(tmp_path: Path):
     """Optuna is asked for the values of one algorithm a trial; what it learned before the kill is not lost."""
-    slow = SLOW | {"init_args": {"pause": 0.3}, "space": SPACE_OF_SLOW}
+    slow = SLOW | {"init_args": {"pause": 0.2}, "space": SPACE_OF_SLOW}
     space = {"algorithm": {"choice": [slow, {"class_path": "IFCA", "space": {"num_clusters": {"randint": [2, 4]}}}]}}
-    folder = prepared_folder(tmp_path, 0.3, space=space, searcher="OptunaSearch", seeds=[0], limits={"trials": 5})
+    folder = prepared_folder(tmp_path, 0.2, space=space, searcher="OptunaSearch", seeds=[0], limits={"trials": 4})
     command = Command(folder, "--config", "study-to-run.yaml", "--study_dir", "study")
     wait_until(lambda: len(list((tmp_path / "study" / "trials").glob("*/summary.json"))) >= 2, command)
     wait_until((tmp_path / "study" / "pictures" / "history.png").exists, command)
@@ -204,7 +204,7 @@ def test_a_killed_study_of_several_algorithms_goes_on_with_optuna(tmp_path: Path
     code, output = command.end()
     assert (code, command.left()) == (0, []), output
     rows = rows_of(tmp_path / "study")
-    assert [(row["status"], row["rounds"]) for row in rows] == [("finished", "4")] * 5
+    assert [(row["status"], row["rounds"]) for row in rows] == [("finished", "4")] * 4
     assert before.keys() <= {row["trial_id"] for row in rows}
     for trial, content in before.items():  # it was not trained again
         assert (tmp_path / "study" / "trials" / trial / "summary.json").read_bytes() == content

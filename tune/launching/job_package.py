@@ -20,7 +20,7 @@ _LIMIT_MIB = 100  # Ray's dashboard takes no larger request
 
 @contextmanager
 def packed(order: LaunchRequest, folder: str, storage: str | None) -> Iterator[Path]:
-    """The job's folder, for as long as the block lasts.
+    """Makes the job's folder, for as long as the block lasts.
 
     Args:
         folder: where the job writes, on the cluster.
@@ -69,7 +69,7 @@ def _require_small(files: SentFiles) -> None:
 
 
 def _write_version(parcel: Path) -> None:
-    """As if it were installed: the command line asks for its own version."""
+    """Writes the version as if it were installed: the command line asks for its own."""
     number = version("lit-cfl")
     folder = parcel / f"lit_cfl-{number}.dist-info"
     folder.mkdir()

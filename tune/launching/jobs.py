@@ -40,7 +40,7 @@ class JobResources:
     pip: str | None = None
 
     def runtime_env(self, parcel: Path) -> dict[str, Any]:
-        """Ray's runtime environment."""
+        """Returns Ray's runtime environment."""
         found: dict[str, Any] = {"working_dir": str(parcel), "env_vars": dict(self.env)}
         return found if self.pip is None else found | {"pip": self.pip}
 
@@ -76,7 +76,7 @@ class Jobs:
             )
 
     def details(self, job: str) -> JobDetails:
-        """What the cluster knows of a job."""
+        """Returns what the cluster knows of a job."""
         with _explained(self.address):
             return self._client.get_job_info(job)
 
@@ -111,7 +111,7 @@ class Jobs:
             return bool(self._client.stop_job(job))
 
     def output_of(self, command: str, node: str | None) -> str:
-        """What a short shell command prints, run as a job of its own on one node (None = the head)."""
+        """Runs a short shell command as a job of its own on one node (None = the head); returns what it prints."""
         with _explained(self.address):
             where = None if node is None else {"ray.io/node-id": node}
             job = self._client.submit_job(entrypoint=command, entrypoint_label_selector=where)
@@ -123,7 +123,7 @@ class Jobs:
 
 
 def _require_answer(address: str) -> None:
-    """Ray itself would wait for minutes where nobody answers."""
+    """Checks that a cluster answers: Ray itself would wait for minutes where none does."""
     if not address.startswith(("http://", "https://")):
         raise InputError(f"--address {address}: give the dashboard's, such as http://HOST:8265")
     try:

@@ -17,7 +17,7 @@ SentFiles = dict[str, Path]  # by their place in the job's folder
 
 
 def own_code(folders: Sequence[str]) -> SentFiles:
-    """Modules of the user's that are loaded from these folders: no other file of them."""
+    """Finds the modules of the user's that are loaded from these folders: no other file of them."""
     found: SentFiles = {}
     for name in sorted({name.partition(".")[0] for name in sys.modules} - {*OURS, "__main__"}):
         loaded = _places(name)
@@ -36,7 +36,7 @@ def _places(name: str) -> set[str]:
 
 
 def included(paths: Sequence[str]) -> SentFiles:
-    """Files that the user names: one by its name, those of a folder below the folder's name.
+    """Finds the files that the user names: one by its name, those of a folder below the folder's name.
 
     Raises:
         InputError: there is none.
@@ -61,7 +61,7 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def as_in_the_job(value: Any, files: SentFiles) -> Any:
-    """A configuration with sent files, and their folders, as they are in the job's folder."""
+    """Replaces sent files, and their folders, in a configuration by their places in the job's folder."""
     return _replaced(value, _moved(files))
 
 
@@ -84,7 +84,7 @@ def _replaced(value: Any, moved: Mapping[str, str]) -> Any:
 
 
 def left_here(value: Any, name: str = "") -> Iterator[str]:
-    """A line for each file of this machine that a configuration names."""
+    """Yields a line for each file of this machine that a configuration names."""
     if isinstance(value, dict):
         for key, part in value.items():
             yield from left_here(part, key)
@@ -101,7 +101,7 @@ _HERE_ONLY = ("resume", "new_plan", "dry_run")
 
 @dataclass(frozen=True)
 class LaunchRequest:
-    """What shall run.
+    """A run or a study that a job of the cluster runs.
 
     Args:
         command: of `lit-cfl`.

@@ -22,7 +22,7 @@ LEFT_OUT = ("ray", ".lock")  # Ray's records hold pickles, which must not travel
 
 
 def require_storage(url: str) -> str:
-    """The storage path without a slash at its end. Raises InputError where nothing would be left there."""
+    """Returns the storage path without a slash at its end. Raises InputError where nothing would be left there."""
     protocol = url.partition("://")[0] if "://" in url else "file"
     if protocol == "memory":
         raise InputError(f"--storage_path {url}: memory ends with the job; give a shared folder or a bucket")
@@ -73,7 +73,7 @@ LIMIT_MIB = 256  # packed: Ray holds a log whole when it is read
 
 
 def packing_command(folder: str) -> str:
-    """A shell command that prints a folder, packed, between two marks. Its job runs where the folder is."""
+    """Returns a shell command that prints a folder, packed, between two marks. Its job runs where the folder is."""
     place = f'"$HOME"/{shlex.quote(folder[2:])}' if folder.startswith("~/") else shlex.quote(folder)
     left_out = " ".join(f"--exclude=./{name}" for name in LEFT_OUT)
     size = LIMIT_MIB * 2**20 + 1
@@ -100,7 +100,7 @@ def unpack(log: str, folder: Path) -> None:
 
 @contextmanager
 def renamed_when_complete(folder: Path) -> Iterator[Path]:
-    """A folder to fill, that takes its name when the block ends well: half a result is none.
+    """Gives a folder to fill, which takes its name when the block ends well: half a result is none.
 
     Raises:
         InputError: the name is taken.
@@ -114,6 +114,6 @@ def renamed_when_complete(folder: Path) -> Iterator[Path]:
 
 
 def require_new(folder: Path) -> None:
-    """Raises InputError where something lies already."""
+    """Checks that a folder is new or empty. Raises InputError."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} is there already; name another with --run_dir or --study_dir")
