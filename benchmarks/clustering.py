@@ -77,7 +77,7 @@ def on_rows(rows: Tensor, l1_columns: int) -> dict[str, Callable[[], object]]:
         "merge_by_threshold": lambda: clustering.merge_by_threshold(rows, 0.5),
         "distances l2": lambda: clustering.distances(rows, "l2"),
         f"distances l1, {l1_columns:,} columns": lambda: clustering.distances(rows[:, :l1_columns], "l1"),
-        "nearest_direction (4)": lambda: clustering.nearest_direction(rows, directions),
+        "direction_cosines (4)": lambda: clustering.direction_cosines(rows, directions),
         "cross_distances l2 (4)": lambda: clustering.cross_distances(rows, directions, "l2"),
         "mean_by_cluster (4)": lambda: mean_by_cluster(rows, labels),
         "mix_clusters (4)": lambda: mix_clusters(directions, 0.1),

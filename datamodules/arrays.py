@@ -1,6 +1,6 @@
 """Your own data: NumPy arrays, torch tensors, a file .npz, or a folder with one such file for each client."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from lit_cfl.data import Division, Examples
-from lit_cfl.datamodules.npz import KEYS, read_source
+from lit_cfl.data.npz import read_npz
 from lit_cfl.datamodules.partition import IID, Partition, Pool
 from lit_cfl.datamodules.partition.natural import Natural
 from lit_cfl.datamodules.pooled import PooledDataModule
 from lit_cfl.datamodules.skew import Skew, skew_name
 from lit_cfl.errors import InputError
+
+KEYS = ("x", "y", "client", "cluster")
 
 
 class ArrayData(PooledDataModule):
@@ -23,8 +25,8 @@ class ArrayData(PooledDataModule):
 
     The clients are those of `client`; without it, ten of equal size. `partition` makes others.
 
-    `source` is a file .npz with x, y and perhaps client and cluster; or a folder with a file .npz for each client,
-    named after the client, with x, y and perhaps cluster, a single number or word. Nothing is unpickled.
+    `source` is a file .npz with x and perhaps y, client and cluster; or a folder with a file .npz for each client,
+    named after the client, with x and perhaps y and cluster, a single number or word. Nothing is unpickled.
 
     Args:
         x: inputs `[N, ...]`: a NumPy array, a torch tensor or lists, not copied unless they must be. uint8 or floats;
@@ -101,7 +103,7 @@ class _ToldPool(Pool):
 
 @dataclass(frozen=True)
 class _AsTold(Partition):
-    """The partition chosen, or the natural clients, or else equal shares; with what the user knows of the clients."""
+    """The partition chosen, the natural clients, or equal shares; with what the user knows of the clients."""
 
     chosen: Partition | None
     test: float
@@ -121,7 +123,7 @@ class _AsTold(Partition):
 def examples_of(
     x: Tensor, y: Tensor | None, num_labels: int | None = None, scale: float | None = None, channels: str | None = None
 ) -> Examples:
-    """Examples, after all checks. x is uint8, floats, int32 or int64; else the arguments are those of `ArrayData`."""
+    """Makes examples, after all checks. x is uint8, floats, int32 or int64; other arguments as of `ArrayData`."""
     if x.ndim < 2 or not x.numel():
         raise InputError(f"x has shape {tuple(x.shape)}; give [N, ...], at least one example and one more axis")
     if y is None:
@@ -148,7 +150,7 @@ def examples_of(
 
 
 def _labels(y: Tensor, num_labels: int | None) -> tuple[Tensor, int]:
-    """Labels as they are stored, and the size of their space: numbers have none."""
+    """Converts labels `[N]` to what is stored, and finds the size of their space: numbers have none."""
     if y.is_floating_point():
         if num_labels is not None:
             raise InputError(f"y has dtype {y.dtype} and num_labels is {num_labels}; give classes as y.astype(int)")
@@ -164,7 +166,7 @@ def _labels(y: Tensor, num_labels: int | None) -> tuple[Tensor, int]:
 
 
 def _images(x: Tensor, channels: str | None) -> Tensor:
-    """Images as `[N, channels, height, width]`; anything else as it is."""
+    """Arranges images as `[N, channels, height, width]`; anything else stays as it is."""
     if x.ndim != 4:
         return x[:, None] if x.ndim == 3 and x.dtype == torch.uint8 else x
     first, last = x.shape[1] in (1, 3), x.shape[3] in (1, 3)
@@ -175,7 +177,7 @@ def _images(x: Tensor, channels: str | None) -> Tensor:
 
 
 def clusters_of(cluster: Any, owner: np.ndarray, names: Sequence[object] | np.ndarray) -> Tensor:
-    """True cluster of each example, int64 `[N]`, from that of each example or each client.
+    """Finds the true cluster of each example, int64 `[N]`, from that of each example or each client.
 
     Args:
         owner: client of each example, int64 `[N]`.
@@ -192,7 +194,7 @@ def clusters_of(cluster: Any, owner: np.ndarray, names: Sequence[object] | np.nd
 
 
 def one_each(clusters: Tensor, owners: Tensor, names: Sequence[object] | np.ndarray) -> Tensor:
-    """The true cluster of each client, int64 `[clients]`; -1 for one without examples.
+    """Finds the true cluster of each client, int64 `[clients]`; -1 for one without examples.
 
     Args:
         clusters, owners: of each example, int64 `[n]`.
@@ -234,3 +236,48 @@ def _column(name: str, values: Any, *lengths: int) -> np.ndarray:
     if len(array) not in lengths:
         raise InputError(f"{name} has {len(array)} entries; give {' or '.join(str(length) for length in lengths)}")
     return array
+
+
+def read_source(source: Path) -> Mapping[str, np.ndarray]:
+    """Reads the arrays of a file .npz, or of a folder of them, put together. Nothing is unpickled."""
+    if not source.is_dir():
+        return _read(source)
+    files = sorted(source.glob("*.npz"))
+    if not files:
+        raise InputError(f"{source} holds no file .npz; give one for each client, with x, and y if you have it")
+    parts = [_read(file) for file in files]
+    for file, part in zip(files, parts, strict=True):
+        _require_of_one_client(file, part, parts[0])
+    sizes = [len(part["x"]) for part in parts]
+    joined = {name: np.concatenate([part[name] for part in parts]) for name in ("x", "y") if name in parts[0]}
+    joined["client"] = np.repeat([file.stem for file in files], sizes)
+    if "cluster" in parts[0]:
+        joined["cluster"] = np.repeat(np.concatenate([part["cluster"].reshape(1) for part in parts]), sizes)
+    return joined
+
+
+def _read(path: Path) -> dict[str, np.ndarray]:
+    try:
+        return read_npz(path, KEYS, required=("x",))
+    except FileNotFoundError as error:
+        raise InputError(f"there is no file or folder {path}; give a file .npz, or a folder of them") from error
+    except OSError as error:
+        raise InputError(f"{path} cannot be read ({error.strerror or error})") from error
+    except InputError as error:
+        raise InputError(f"{error}; save it with np.savez") from error
+
+
+def _require_of_one_client(file: Path, part: Mapping[str, np.ndarray], first: Mapping[str, np.ndarray]) -> None:
+    if "client" in part:
+        raise InputError(f"{file} holds client, but in a folder each file is one; give the file itself as source")
+    if ("cluster" in part) != ("cluster" in first) or ("cluster" in part and part["cluster"].size != 1):
+        raise InputError(f"{file}: give one cluster in each file of the folder, or in none")
+    if ("y" in part) != ("y" in first):
+        raise InputError(f"{file}: give y in each file of the folder, or in none")
+    shapes = [f"{array['x'].dtype} {array['x'].shape[1:]}" for array in (part, first)]
+    if shapes[0] != shapes[1]:
+        raise InputError(f"{file} holds x of {shapes[0]}, the first file of the folder {shapes[1]}; make them alike")
+    x, y = part["x"], part.get("y")
+    if not x.ndim or not x.size or (y is not None and y.shape != x.shape[:1]):
+        labels = "" if y is None else f" and y of shape {y.shape}"
+        raise InputError(f"{file} has x of shape {x.shape}{labels}; give [n, ...], [n]")

@@ -1,4 +1,4 @@
-"""Arrays that took long to make, kept on the disk."""
+"""A cache on the disk for arrays that took long to make."""
 
 import fcntl
 import hashlib
@@ -21,7 +21,7 @@ _FRESH_SECONDS = 60.0  # such a folder may not be held yet
 
 
 def cached(key: Sequence[str], make: Callable[[], Arrays]) -> Arrays:
-    """Arrays from the cache, or else made now and kept there.
+    """Reads arrays from the cache, or makes them now and keeps them there.
 
     The cache is the folder LITCFL_CACHE (`~/.cache/lit-cfl` where it is not set; `off`: there is none). Its entries
     are folders of .npy files that appear whole or not at all, so processes may share it. A damaged entry is made again.
@@ -54,7 +54,7 @@ def cached(key: Sequence[str], make: Callable[[], Arrays]) -> Arrays:
 
 @contextmanager
 def _making(folder: Path) -> Iterator[Path]:
-    """A folder to make an entry in. Those that killed processes left behind are removed."""
+    """Makes a folder to write an entry in. Removes those that killed processes left behind."""
     with _errors_named(folder):
         temporary = Path(mkdtemp(prefix=_MAKING, dir=folder))
     with ExitStack() as held:
@@ -77,7 +77,7 @@ def _remove_abandoned(folder: Path) -> None:
 
 @contextmanager
 def _held(folder: Path) -> Iterator[None]:
-    """Holds a folder until the block or the process ends. Raises OSError where somebody else does."""
+    """Holds a folder until the block or the process ends. Raises OSError where another process holds it."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -87,7 +87,7 @@ def _held(folder: Path) -> Iterator[None]:
 
 
 def _read(entry: Path) -> Arrays | None:
-    """The arrays of an entry; None where it is missing, damaged, or just being replaced."""
+    """Reads the arrays of an entry; None where it is missing, damaged, or just being replaced."""
     try:
         if (entry / "digest").read_bytes() != _digest(entry).encode():  # a damaged header may declare any size
             return None
@@ -109,7 +109,7 @@ def _write(new: Path, entry: Path, arrays: Arrays) -> None:
 
 
 def _digest(entry: Path) -> str:
-    """SHA-256 of each file of an entry, by name."""
+    """Computes SHA-256 of each file of an entry, by name."""
     lines = []
     for path in sorted(entry.glob("*.npy")):
         with path.open("rb") as file:

@@ -9,7 +9,7 @@ from lit_cfl.errors import InputError
 
 
 def whole_numbers(values: Sequence[Any], column: str) -> np.ndarray:
-    """Labels as int64 `[N]`: whole numbers as they are, strings by their place in sorted order.
+    """Converts labels to int64 `[N]`: whole numbers as they are, strings to their place in sorted order.
 
     Raises:
         InputError: a label is missing, or the column holds anything else.
@@ -28,7 +28,7 @@ def whole_numbers(values: Sequence[Any], column: str) -> np.ndarray:
 
 
 def in_range(labels: np.ndarray, num_labels: int, column: str) -> np.ndarray:
-    """These labels, int64 `[N]`. Raises InputError where one is not 0 to `num_labels - 1`."""
+    """Returns these labels, int64 `[N]`. Raises InputError where one is not 0 to `num_labels - 1`."""
     wrong = np.flatnonzero((labels < 0) | (labels >= num_labels))
     if len(wrong):
         most = int(labels.max())
@@ -41,7 +41,7 @@ def in_range(labels: np.ndarray, num_labels: int, column: str) -> np.ndarray:
 
 
 def clients(values: Sequence[Any], column: str) -> tuple[np.ndarray, np.ndarray]:
-    """Ids, of whatever type, as numbers.
+    """Numbers the ids of clients, of whatever type.
 
     Returns:
         the client of each row, int64 `[N]`, 0 to n - 1 in sorted order of the ids; and their names, str `[n]`.
@@ -52,7 +52,7 @@ def clients(values: Sequence[Any], column: str) -> tuple[np.ndarray, np.ndarray]
 
 
 def matrix(parts: Sequence[Sequence[np.ndarray]], what: str) -> np.ndarray:
-    """Number columns as float32 `[N, ...]`.
+    """Converts number columns to float32 `[N, ...]`.
 
     Args:
         parts: the splits of one column `[n, ...]`, or those of several scalar columns `[n]`, which become the columns

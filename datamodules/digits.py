@@ -1,4 +1,4 @@
-"""scikit-learn's handwritten digits: small, real, and there without a network."""
+"""scikit-learn's handwritten digits: small, real, and available without a network."""
 
 from collections.abc import Sequence
 from typing import Any

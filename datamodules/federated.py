@@ -65,11 +65,11 @@ class FederatedDataModule(LightningDataModule, ABC):
 
     @abstractmethod
     def load(self) -> Examples:
-        """The pool of examples."""
+        """Loads the pool of examples."""
 
     @abstractmethod
     def divide(self, examples: Examples, rng: np.random.Generator) -> Division:
-        """Who has which examples, before a validation part is set aside."""
+        """Divides the examples among clients, before a validation part is set aside."""
 
     @cached_property
     def examples(self) -> Examples:
@@ -80,7 +80,7 @@ class FederatedDataModule(LightningDataModule, ABC):
         return examples
 
     def federated(self, seed: int) -> FederatedData:
-        """The data of a run under this seed (unless `partition_seed` is set), before any shift."""
+        """Returns the data of a run under this seed (unless `partition_seed` is set), before any shift."""
         if self.partition_file is not None:
             given = Path(self.partition_file).expanduser()
             return load_partition(given / "partition.npz" if given.is_dir() else given, self.examples)

@@ -20,7 +20,7 @@ _NUM_LABELS = {"all": 62, "a-j": 10, "a-j_26": 26}
 
 
 class FEMNIST(ImageSet):
-    """Handwritten characters, a client a writer: grey images of 28 x 28, black on white (255), 62 labels.
+    """Handwritten characters, one client for each writer: grey images of 28 x 28, black on white (255), 62 labels.
 
     The Hub copy has a `train` split alone, so each writer's test images are a share of its own. The papers' own FEMNIST
     (FedProx: 200 artificial clients of the letters a to j from NIST) is not public; `labels: a-j` takes the same ten

@@ -17,13 +17,13 @@ _REMEDY = "give a text file with a word and its numbers on each line, such as gl
 
 
 def fingerprint(path: Path) -> str:
-    """A hash of the file. Raises InputError where it cannot be read."""
+    """Hashes the file. Raises InputError where it cannot be read."""
     with _errors_named(path), path.open("rb") as file:
         return file_digest(file, lambda: blake2b(digest_size=16)).hexdigest()
 
 
 def read_vectors(path: Path, wanted: Container[str]) -> dict[str, np.ndarray]:
-    """The vectors of those wanted words that the file has, float32 `[width]` each.
+    """Reads the vectors of those wanted words that the file has, float32 `[width]` each.
 
     Raises:
         InputError: the file cannot be read, is empty or no UTF-8, has lines of different width or something that is no
@@ -47,7 +47,7 @@ def read_vectors(path: Path, wanted: Container[str]) -> dict[str, np.ndarray]:
 
 
 def with_vectors(vocabulary: Vocabulary, path: Path) -> tuple[Vocabulary, np.ndarray]:
-    """Those words of a vocabulary that the file has, and the table of vectors.
+    """Restricts a vocabulary to the words that the file has, and reads the table of their vectors.
 
     Returns:
         the smaller vocabulary, and a vector for each of its ids, float32 `[vocabulary, width]`: zeros for padding and
@@ -60,7 +60,7 @@ def with_vectors(vocabulary: Vocabulary, path: Path) -> tuple[Vocabulary, np.nda
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines without their end, counted from 1. Split at line feeds alone: words may hold other separators."""
+    """Yields lines without their end, counted from 1. Split at line feeds alone: words may hold other separators."""
     with _errors_named(path), path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:

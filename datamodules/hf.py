@@ -73,10 +73,12 @@ class HFDataset(PooledDataModule):
     Args:
         source: a Hub id, or a local folder in the same form; LITCFL_DATA=DIR maps every id to DIR/<name>.
         input_column: of images, texts, numbers or lists of numbers; several scalar columns as a list.
-        label_column: of class labels, integers from 0, or strings (numbered in sorted order).
+        label_column: of class labels, integers from 0, or strings (numbered in sorted order); or of numbers; null:
+            there are no labels. The task must take such.
         client_column: whose values name the natural clients, or null.
         kind: what the input column has to hold; null: whatever its feature type says (bytes are images).
-        num_labels: size of the label space; null: the number of class labels, or else the highest label + 1.
+        num_labels: size of the label space; null: the number of class labels, or else the highest label + 1. 0: the
+            labels are numbers, as `Regression` needs them.
         splits: name of the training split, and of the test split where there is one; null: `train`, and `test` if
             the source has it.
         revision: branch, tag or commit of the Hub copy.
@@ -91,7 +93,7 @@ class HFDataset(PooledDataModule):
         self,
         source: str,
         input_column: str | list[str],
-        label_column: str,
+        label_column: str | None,
         client_column: str | None = None,
         kind: Kind | None = None,
         num_labels: int | None = None,
@@ -113,8 +115,10 @@ class HFDataset(PooledDataModule):
             raise InputError(f"data.splits is {splits}; give [TRAIN], or [TRAIN, TEST]")
         if not self.inputs:
             raise InputError("data.input_column is empty; give the name of a column")
-        if num_labels is not None and num_labels < 1:
-            raise InputError(f"data.num_labels is {num_labels}; give 1 or more, or null: as the label column says")
+        if num_labels is not None and num_labels < 0:
+            raise InputError(
+                f"data.num_labels is {num_labels}; give 1 or more, 0 for numbers, or null: as the label column says"
+            )
 
     def pool(self) -> Pool:
         source = find(self.source, self.revision, subset=self.subset)
@@ -156,21 +160,32 @@ class HFDataset(PooledDataModule):
         return held
 
     def _labels(self, source: Source, splits: Sequence[str]) -> Arrays:
-        """Labels, their number, and the clients where a column names them."""
-        columns = [self.label_column, *([] if self.client_column is None else [self.client_column])]
-        table = source.joined(columns, splits)
-        labels = whole_numbers(table[self.label_column], self.label_column)
-        names = source.label_names(self.label_column)
-        known = len(names) if names is not None else int(labels.max(initial=0)) + 1
-        num_labels = known if self.num_labels is None else self.num_labels
-        arrays = {"labels": in_range(labels, num_labels, self.label_column), "num_labels": np.array(num_labels)}
+        """Reads labels, their number, and the clients where a column names them."""
+        columns = [column for column in (self.label_column, self.client_column) if column is not None]
+        table = source.joined(columns, splits) if columns else {}
+        if self.label_column is None:
+            count = sum(source.size(split) for split in splits)
+            arrays = {"labels": np.zeros(count, np.int64), "num_labels": np.array(0)}
+        else:
+            arrays = self._classes_or_numbers(table[self.label_column], source.label_names(self.label_column))
         if self.client_column is not None:
             arrays["owner"], arrays["names"] = clients(table[self.client_column], self.client_column)
         return arrays
 
+    def _classes_or_numbers(self, values: Sequence[Any], names: Sequence[str] | None) -> Arrays:
+        """Converts labels to int64 classes, or to float32 where `num_labels` is 0, `[N]`."""
+        column = str(self.label_column)
+        if self.num_labels == 0:
+            numbers = matrix([[np.asarray(values)]], f"label column {column!r}")
+            return {"labels": numbers[:, 0], "num_labels": np.array(0)}
+        labels = whole_numbers(values, column)
+        known = len(names) if names is not None else int(labels.max(initial=0)) + 1
+        num_labels = known if self.num_labels is None else self.num_labels
+        return {"labels": in_range(labels, num_labels, column), "num_labels": np.array(num_labels)}
+
 
 def token_ids(texts: Sequence[str | None], num_train: int, options: TextOptions, what: str) -> Arrays:
-    """Texts as token ids.
+    """Converts texts to token ids.
 
     Args:
         texts: those of the training part first.

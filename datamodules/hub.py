@@ -58,7 +58,7 @@ def check_hub() -> int:
 
 
 def _differences(expected: Expected) -> tuple[str | None, list[str]]:
-    """The commit, and what is not as expected."""
+    """Compares a data set with what is expected: its commit, and what differs."""
     import datasets
     from huggingface_hub import HfApi
     from huggingface_hub.errors import HfHubHTTPError
@@ -84,7 +84,7 @@ def _differences(expected: Expected) -> tuple[str | None, list[str]]:
 
 
 def compare(expected: Expected, columns: Mapping[str, Any], rows: Mapping[str, int]) -> list[str]:
-    """What differs: columns that are missing, and splits of another size.
+    """Lists what differs: columns that are missing, and splits of another size.
 
     Args:
         columns: features of the Hub copy by name; empty where the Hub does not say.

@@ -67,7 +67,7 @@ class Hybrid(FederatedDataModule):
 
 
 def numbered(clusters: Sequence[Tensor]) -> Tensor:
-    """True clusters of all parts, one part behind the other, numbered from 0 without gaps.
+    """Numbers the true clusters of all parts from 0 without gaps, one part behind the other.
 
     Args:
         clusters: of each part, int64 `[clients]`; -1 = unknown, and stays so unless a part has no others.
@@ -84,7 +84,7 @@ def numbered(clusters: Sequence[Tensor]) -> Tensor:
 def _renumbered(
     index: ClientIndex, pool: Examples, before: int, views: Sequence[View], num_examples: int
 ) -> ClientIndex:
-    """A part's indices in the pool of the whole.
+    """Converts a part's indices to those in the pool of the whole.
 
     Args:
         pool: of the part; `before` it there are so many examples.

@@ -55,7 +55,7 @@ class ImageSet(PooledDataModule, ABC):
         self.source, self.revision, self.pixels, self.pad = source, revision, pixels, pad
 
     def relabel(self, labels: np.ndarray, names: Sequence[str] | None) -> np.ndarray:
-        """Labels as they are used.
+        """Converts labels to those that are used.
 
         Args:
             labels: as the source has them, int64 `[N]`.
@@ -74,7 +74,7 @@ class ImageSet(PooledDataModule, ABC):
 
     @property
     def variant(self) -> tuple[str, ...]:
-        """What else the arrays depend on."""
+        """Names what else the arrays depend on."""
         return ()
 
     def _read(self, source: Source) -> Arrays:
@@ -99,7 +99,7 @@ class ImageSet(PooledDataModule, ABC):
 
 
 def image_pool(arrays: Arrays, num_labels: int, pixels: Pixels) -> Pool:
-    """The pool of decoded images.
+    """Makes the pool of decoded images.
 
     Args:
         arrays: `images` uint8 `[N, channels, height, width]`, and those of `pool_of`.
@@ -112,7 +112,7 @@ def image_pool(arrays: Arrays, num_labels: int, pixels: Pixels) -> Pool:
 
 
 def pool_of(examples: Examples, arrays: Arrays) -> Pool:
-    """These examples with what the arrays say of them: `num_train`, perhaps `owner` int64 `[N]` and `names`."""
+    """Makes a pool of these examples by the arrays: `num_train`, perhaps `owner` int64 `[N]` and `names`."""
     num_train = int(arrays["num_train"])
     if "owner" not in arrays:
         return Pool(examples, num_train)

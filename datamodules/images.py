@@ -29,7 +29,7 @@ def decode(
     pad: int = 0,
     background: int = 0,
 ) -> np.ndarray:
-    """Images of one mode and size as uint8 `[N, channels, height, width]`; one file is held at a time.
+    """Decodes images of one mode and size to uint8 `[N, channels, height, width]`; one file is held at a time.
 
     Args:
         encoded: files of any format that Pillow reads, at least one.
@@ -67,7 +67,7 @@ def decode(
 
 
 def files_in(column: "pyarrow.ChunkedArray") -> list[bytes | None]:
-    """The encoded images of a column: bytes in it, or those of the files that it names."""
+    """Reads the encoded images of a column: bytes in it, or those of the files that it names."""
     from pyarrow import compute, types
 
     is_struct = types.is_struct(column.type)  # else bytes alone
@@ -82,7 +82,7 @@ def files_in(column: "pyarrow.ChunkedArray") -> list[bytes | None]:
 
 
 def scaling(images: np.ndarray, num_train: int, pixels: Pixels) -> tuple[float | Tensor, float | Tensor]:
-    """What is taken off a pixel of 0 to 255, and the factor after that.
+    """Finds what is taken off a pixel of 0 to 255, and the factor after that.
 
     Args:
         images: uint8 `[N, channels, height, width]`, the training part first.
@@ -104,7 +104,7 @@ def scaling(images: np.ndarray, num_train: int, pixels: Pixels) -> tuple[float |
 
 
 def _statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of each pixel, float64 `[channels, height, width]`; exact, in blocks."""
+    """Computes mean and deviation of each pixel, float64 `[channels, height, width]`; exact, in blocks."""
     total = np.zeros(images.shape[1:], dtype=np.int64)
     squares = np.zeros_like(total)
     for start in range(0, len(images), 1000):

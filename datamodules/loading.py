@@ -29,7 +29,7 @@ class ScriptError(Exception):
 
 
 def load(place: Path | str, subset: str | None, revision: str | None, fetch: str) -> "DatasetDict":
-    """All splits of a data set, memory-mapped from the cache of `datasets`.
+    """Loads all splits of a data set, memory-mapped from the cache of `datasets`.
 
     Args:
         place: a local folder, or an id on the Hub.
@@ -57,7 +57,7 @@ def load(place: Path | str, subset: str | None, revision: str | None, fetch: str
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No log lines and no progress bars of `datasets` and `huggingface_hub`; what was set before is set again after."""
+    """Silences log lines and progress bars of `datasets` and `huggingface_hub`, and restores what was set before."""
     import datasets
     from huggingface_hub import utils as hub
 
@@ -78,7 +78,7 @@ def quiet() -> Iterator[None]:
 
 
 def how_to_fetch(source: str, revision: str | None) -> str:
-    """What to do where the Hub cannot be reached."""
+    """Says what to do where the Hub cannot be reached."""
     name = source.rpartition("/")[2]
     at = f" --revision {revision}" if revision else ""
     return (

@@ -44,7 +44,7 @@ class PooledDataModule(FederatedDataModule, ABC):
 
     @abstractmethod
     def pool(self) -> Pool:
-        """The examples before they are divided."""
+        """Loads the examples before they are divided."""
 
     @cached_property
     def _pool(self) -> Pool:
@@ -75,7 +75,7 @@ class PooledDataModule(FederatedDataModule, ABC):
 
 
 def _skews(given: object) -> tuple[Skew, ...]:
-    """One skew or several. Raises InputError where something is none."""
+    """Returns one skew or several as a tuple. Raises InputError where something is none."""
     several = given if isinstance(given, list | tuple) else [given]
     for one in several:
         if not isinstance(one, Skew):
@@ -95,7 +95,7 @@ def _say_if_too_few(clusters: Tensor, num_views: int) -> None:
 
 
 def side_by_side(divisions: Sequence[Division]) -> Division:
-    """The clients of all divisions, one division behind the other."""
+    """Joins the clients of all divisions, one division behind the other."""
     train, test = (
         ClientIndex(
             torch.cat([index.values for index in lists]),

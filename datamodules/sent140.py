@@ -24,7 +24,7 @@ NEGATIVE, NEUTRAL, POSITIVE = 0, 2, 4  # polarity, in the column `sentiment`
 
 
 class Sent140(PooledDataModule):
-    """Tweets, negative or positive (Sentiment140, 2009), a client a user: token ids or word vectors, 2 labels.
+    """Tweets, negative or positive (Sentiment140, 2009), one client for each user: token ids or word vectors, 2 labels.
 
     Of the Hub copy (1,600,000 tweets) only the split `train` is used: the 498 tweets of `test` are of other users, and
     some are neutral. Neutral tweets and rows without text or user are left out. The papers have 772 users with 40,783
@@ -94,7 +94,7 @@ class Sent140(PooledDataModule):
 
 
 def _polarities(polarity: np.ndarray) -> np.ndarray:
-    """These values, int64 `[N]`. Raises InputError where one is no polarity."""
+    """Converts the values to int64 `[N]`. Raises InputError where one is no polarity."""
     wrong = np.flatnonzero(~np.isin(polarity, [NEGATIVE, NEUTRAL, POSITIVE]))
     if len(wrong):
         raise InputError(

@@ -1,4 +1,4 @@
-"""Making clusters of clients differ, with the truth attached: each sees the examples under a view of its own."""
+"""Skews: clusters of clients see the examples under different views, and the true clusters are known."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ from lit_cfl.errors import InputError
 
 @dataclass(frozen=True)
 class Skew(ABC):
-    """One view a cluster."""
+    """A rule that gives each cluster its view of the examples."""
 
     kind: ClassVar[str]  # feature, label or other
 
     @abstractmethod
     def views(self, num_labels: int) -> tuple[View, ...]:
-        """The view of each cluster. Raises InputError where they do not fit the labels."""
+        """Lists the view of each cluster. Raises InputError where they do not fit the labels."""
 
 
 @dataclass(frozen=True)
@@ -123,12 +123,12 @@ class NoiseLevels(Skew):
 
 
 def shifted_labels(num_labels: int, shift: int) -> tuple[int, ...]:
-    """(y + shift) mod C for each label y."""
+    """Computes (y + shift) mod C for each label y."""
     return tuple((label + shift) % num_labels for label in range(num_labels))
 
 
 def all_views(skews: Sequence[Skew], num_labels: int) -> tuple[View, ...]:
-    """One view for each combination of the skews' clusters; the last skew changes fastest."""
+    """Lists one view for each combination of the skews' clusters; the last skew changes fastest."""
     views = tuple(reduce(View.then, views, View()) for views in product(*[skew.views(num_labels) for skew in skews]))
     if len(set(views)) < len(views):
         raise InputError("two combinations of these skews show the same: those clusters would be one; choose others")
@@ -136,13 +136,13 @@ def all_views(skews: Sequence[Skew], num_labels: int) -> tuple[View, ...]:
 
 
 def skew_name(*kinds: str) -> str:
-    """What several skews together make: their kind where they agree, leaving out those that make no difference."""
+    """Names the kind of several skews together, where they agree, without those that make no difference."""
     different = {kind for kind in kinds if kind != "other"}
     return different.pop() if len(different) == 1 else "other"
 
 
 def dealt(clusters: Tensor, num_views: int) -> Tensor:
-    """A view for each client, in turn within its cluster, so that every combination is as frequent.
+    """Deals a view to each client, in turn within its cluster, so that every combination is as frequent.
 
     Args:
         clusters: int64 `[clients]`, -1 = none.
@@ -158,7 +158,7 @@ def dealt(clusters: Tensor, num_views: int) -> Tensor:
 
 
 def under_views(division: Division, views: Tensor, num_views: int, num_examples: int) -> Division:
-    """The same examples, each client's under its view; its true cluster is the pair of its cluster and its view.
+    """Puts each client's examples under its view; its true cluster is the pair of its cluster and its view.
 
     Args:
         views: of each client, int64 `[clients]`.
@@ -171,7 +171,7 @@ def under_views(division: Division, views: Tensor, num_views: int, num_examples:
 
 
 def seen_as(index: ClientIndex, views: Tensor, num_examples: int) -> ClientIndex:
-    """Example numbers as indices of a view; clients that share a stretch and a view go on to share it.
+    """Converts example numbers to indices of a view; clients that share a stretch and a view go on to share it.
 
     Args:
         index: example numbers of each client.

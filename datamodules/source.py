@@ -29,7 +29,7 @@ _HUB_ID = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
 def find(
     source: str | Path, revision: str | None = None, script_revision: str | None = None, subset: str | None = None
 ) -> "Source":
-    """A data set by its Hub id or folder. Nothing is loaded yet.
+    """Finds a data set by its Hub id or folder. Nothing is loaded yet.
 
     Args:
         source: a local folder, or an id of the Hub (`owner/name`). Where the environment variable LITCFL_DATA=DIR is
@@ -74,7 +74,7 @@ class Source:
 
     @cached_property
     def fingerprint(self) -> str:
-        """Of the content: a hash of a folder's files, or what `datasets` says of the Hub copy (its commit is in it)."""
+        """Hashes the content: a folder's files, or what `datasets` says of the Hub copy (its commit is in it)."""
         if self.folder is not None:
             return _hash_of_files(self.folder)
         return " ".join([self.name, *(str(part._fingerprint) for part in self._splits.values())])
@@ -95,12 +95,12 @@ class Source:
         return split in self._splits
 
     def label_names(self, column: str) -> list[str] | None:
-        """What the class labels 0, 1, ... mean; None where the column holds plain values."""
+        """Names the class labels 0, 1, ...; None where the column holds plain values."""
         names = getattr(self._features([column])[column], "names", None)
         return None if names is None else list(names)
 
     def kind(self, column: str) -> Kind:
-        """What a column holds, by its feature type."""
+        """Finds what a column holds, by its feature type."""
         import datasets
 
         feature = self._features([column])[column]
@@ -110,7 +110,7 @@ class Source:
         return "text" if dtype in ("string", "large_string") else "numbers"
 
     def table(self, split: str, columns: Sequence[str]) -> dict[str, list[Any]]:
-        """Columns of a split as Python values, class labels as numbers.
+        """Reads columns of a split as Python values, class labels as numbers.
 
         Raises:
             InputError: there is no such split or column (those there are get listed), or the data cannot be loaded.
@@ -120,7 +120,7 @@ class Source:
         return {column: table[column].to_pylist() for column in columns}
 
     def images(self, column: str, splits: Sequence[str], rows: np.ndarray | None = None) -> Iterator[bytes | None]:
-        """The encoded images of several splits, one split behind the other; a thousand are in memory at a time.
+        """Yields the encoded images of several splits, one behind the other; a thousand are in memory at a time.
 
         Args:
             column: of images, or of bytes.
@@ -144,17 +144,17 @@ class Source:
             before += self.size(split)
 
     def array(self, split: str, column: str) -> np.ndarray:
-        """A column of numbers, or of lists of them, `[N, ...]`; dtype object where the lists differ in length."""
+        """Reads a column of numbers, or of lists of them, `[N, ...]`; dtype object where the lists differ in length."""
         self._features([column])
         return np.asarray(self._split(split).with_format("numpy")[column][:])
 
     def joined(self, columns: Sequence[str], splits: Sequence[str]) -> dict[str, list[Any]]:
-        """Columns of several splits, one split behind the other."""
+        """Joins columns of several splits, one split behind the other."""
         tables = [self.table(split, columns) for split in splits]
         return {column: [value for table in tables for value in table[column]] for column in columns}
 
     def size(self, split: str) -> int:
-        """Number of rows."""
+        """Counts the rows."""
         return len(self._split(split))
 
     @cached_property
@@ -188,7 +188,7 @@ class Source:
 
 
 def _hash_of_files(folder: Path) -> str:
-    """Of names and bytes of all files but hidden ones (`hf download` keeps notes in `.cache`)."""
+    """Hashes names and bytes of all files but hidden ones (`hf download` keeps notes in `.cache`)."""
     digest = blake2b(digest_size=16)
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder)

@@ -47,11 +47,11 @@ class Population:
     seed: int = 0
 
     def models(self) -> np.ndarray:
-        """W with b behind it, float32 `[clients or clusters, labels, dimensions + 1]`."""
+        """Draws W with b behind it, float32 `[clients or clusters, labels, dimensions + 1]`."""
         return self._models(self.num_clusters or len(self.sizes), self._streams()[0])
 
     def examples(self, block: int = _BLOCK) -> tuple[np.ndarray, np.ndarray]:
-        """x float32 `[N, dimensions]` and y int64 `[N]`, one client behind the other.
+        """Draws x float32 `[N, dimensions]` and y int64 `[N]`, one client behind the other.
 
         Args:
             block: examples made at a time, about, 1 or more; any number gives the same examples.
@@ -77,19 +77,19 @@ class Population:
         return flat.reshape(number, self.num_labels, self.dimensions + 1)
 
     def _streams(self) -> list[np.random.Generator]:
-        """For models, centres and inputs: each in the order of the clients, so that blocks change nothing."""
+        """Makes generators for models, centres and inputs, in the order of clients, so that blocks change nothing."""
         return np.random.default_rng(derive(self.seed, "synthetic population")).spawn(3)
 
 
 def around_own_mean(rows: int, size: int, deviation: float, rng: np.random.Generator) -> np.ndarray:
-    """Numbers N(m, 1), where each row has an m ~ N(0, deviation^2) of its own: float32 `[rows, size]`."""
+    """Draws numbers N(m, 1), where each row has an m ~ N(0, deviation^2) of its own: float32 `[rows, size]`."""
     numbers: np.ndarray = rng.standard_normal((rows, 1 + size), dtype=np.float32)
     numbers[:, 1:] += np.float32(deviation) * numbers[:, :1]
     return numbers[:, 1:]
 
 
 def inputs_around(centres: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """One input N(centre, diag(j^-1.2)) for each centre, j from 1: float32 `[n, dimensions]`."""
+    """Draws one input N(centre, diag(j^-1.2)) for each centre, j from 1: float32 `[n, dimensions]`."""
     inputs: np.ndarray = rng.standard_normal(centres.shape, dtype=np.float32)
     inputs *= np.arange(1, centres.shape[1] + 1, dtype=np.float32) ** np.float32(-0.6)
     inputs += centres
@@ -97,7 +97,7 @@ def inputs_around(centres: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def labels_by(models: np.ndarray, which: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """argmax(W x + b), int64 `[n]`; ties: the lowest label.
+    """Computes argmax(W x + b), int64 `[n]`; ties: the lowest label.
 
     Args:
         models: W with b behind it, `[models, labels, dimensions + 1]`.
@@ -113,7 +113,7 @@ def labels_by(models: np.ndarray, which: np.ndarray, x: np.ndarray) -> np.ndarra
 
 
 def log_normal_sizes(clients: int, mean: float, deviation: float, least: int, rng: np.random.Generator) -> np.ndarray:
-    """least + int(exp(N(mean, deviation^2))) for each client, int64 `[clients]`."""
+    """Draws least + int(exp(N(mean, deviation^2))) for each client, int64 `[clients]`."""
     with np.errstate(over="ignore"):
         drawn = np.exp(mean + deviation * rng.standard_normal(clients))
     total = drawn.sum() + least * clients
@@ -127,7 +127,7 @@ def log_normal_sizes(clients: int, mean: float, deviation: float, least: int, rn
 
 
 def _blocks(ends: np.ndarray, block: int) -> Iterator[range]:
-    """Clients in stretches of about so many examples; `ends` counts those up to and with each client, int64."""
+    """Yields stretches of clients of about so many examples; `ends` counts those up to each client, int64."""
     first = np.flatnonzero(np.diff(ends // block, prepend=-1))
     return map(range, first, [*first[1:], len(ends)])
 

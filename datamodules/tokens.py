@@ -18,7 +18,7 @@ _TOKEN = re.compile(r"[\w']+|[.,!?;]")
 
 
 def words(text: str) -> list[str]:
-    """The tokens of a text, in order: runs of letters, digits, _ and ', and each of . , ! ? ; (LEAF's rule, case kept).
+    """Splits a text into tokens: runs of letters, digits, _ and ', and each of . , ! ? ; (LEAF's rule, case kept).
 
     Caldas et al. LEAF: A Benchmark for Federated Settings. arXiv:1812.01097, `language_utils.py`.
     """
@@ -37,7 +37,7 @@ class Vocabulary:
 
     @classmethod
     def of(cls, texts: Iterable[str], max_size: int | None = None) -> "Vocabulary":
-        """The words of these texts, the most frequent first, ties in alphabetical order.
+        """Collects the words of these texts, the most frequent first, ties in alphabetical order.
 
         Args:
             texts: any number.
@@ -52,7 +52,7 @@ class Vocabulary:
         return cls(tuple(order[:max_size]))
 
     def __len__(self) -> int:
-        """Number of ids: the words, padding and unknown."""
+        """Counts the ids: the words, padding and unknown."""
         return len(self.words) + _SPECIAL
 
     @cached_property
@@ -60,7 +60,7 @@ class Vocabulary:
         return {word: number for number, word in enumerate(self.words, _SPECIAL)}
 
     def encode(self, texts: Sequence[str], length: int, pad: Padding = "front") -> np.ndarray:
-        """The first `length` tokens of each text as ids.
+        """Converts the first `length` tokens of each text to ids.
 
         Args:
             texts: `[N]`.

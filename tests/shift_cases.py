@@ -1,6 +1,7 @@
 """Clients to shift, and what they hold before and after."""
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -98,3 +99,10 @@ def held(data: FederatedData, *names: str) -> Tensor:
     """Numbers of the examples that clients have, ascending."""
     indices = [getattr(data, name).entries for name in names if getattr(data, name) is not None]
     return (torch.cat(indices) % len(data.examples)).sort().values
+
+
+def data_at(data: FederatedData, shifts: Sequence[Shift], round: int, seed: int) -> FederatedData:
+    """Shifts the data up to the round after so many completed ones, by shifts of `all` participants."""
+    for number in range(round + 1):
+        data, _ = shifted(data, shifts, number, seed, data.population)
+    return data

@@ -1,4 +1,4 @@
-"""What every partition is, and how clients get their test data."""
+"""The base classes of partitions, and the rules for clients' test data."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
@@ -49,7 +49,7 @@ class Partition(ABC):
 
     @abstractmethod
     def divide(self, pool: Pool, rng: np.random.Generator) -> Division:
-        """Who has which examples (numbers in the pool, under no view yet), and the true clusters."""
+        """Divides examples (numbers in the pool, under no view yet) among clients, and finds the true clusters."""
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,10 @@ class SharedOut(Partition):
 
     @abstractmethod
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
-        """The positions in `labels` of each client."""
+        """Finds the positions in `labels` `[N]` of each client."""
 
     def clusters(self, shares: ClientIndex, num_labels: int) -> Tensor:
-        """True cluster of each client, int64 `[clients]`; -1 where the rule makes none."""
+        """Finds the true cluster of each client, int64 `[clients]`; -1 where the rule makes none."""
         return torch.full((len(shares),), -1)
 
     def divide(self, pool: Pool, rng: np.random.Generator) -> Division:
@@ -134,14 +134,14 @@ def split_each(index: ClientIndex, share: float, rng: np.random.Generator) -> tu
 
 
 def shuffled(index: ClientIndex, rng: np.random.Generator) -> ClientIndex:
-    """The same lists, each in random order."""
+    """Shuffles each list."""
     draws = torch.from_numpy(rng.permutation(len(index.entries)))
     order = draws[index.owners[draws].argsort(stable=True)]
     return ClientIndex.from_sizes(index.entries[order], index.sizes)
 
 
 def label_counts(index: ClientIndex, labels: Tensor, num_labels: int) -> Tensor:
-    """Examples of each label that each client has, int64 `[clients, labels]`."""
+    """Counts the examples of each label that each client has, int64 `[clients, labels]`."""
     cells = index.owners * num_labels + labels[index.entries]
     return torch.bincount(cells, minlength=len(index) * num_labels).view(len(index), num_labels)
 
@@ -164,7 +164,7 @@ def in_proportion(counts: Tensor, labels: Tensor, rng: np.random.Generator) -> C
 
 
 def apportioned(weights: Tensor, total: int) -> Tensor:
-    """Whole numbers in proportion to the weights that sum to `total`: largest remainders first, ties to the first.
+    """Shares `total` out as whole numbers in proportion to the weights: largest remainders first, ties to the first.
 
     Args:
         weights: `[n]`, 0 or more, not all 0.
@@ -178,7 +178,7 @@ def apportioned(weights: Tensor, total: int) -> Tensor:
 
 
 def with_same_labels(counts: Tensor, clusters: Tensor, labels: Tensor) -> ClientIndex:
-    """For every client all examples whose label its cluster has (or the client, where it is in no cluster).
+    """Finds, for every client, all examples whose label its cluster has (or the client, if it is in none).
 
     Clients with the same labels share one stretch.
 

@@ -1,4 +1,4 @@
-"""What partitions require of the data, and what is required of partitions."""
+"""Checks of the data that partitions need, and of the partitions that they give."""
 
 import torch
 from torch import Tensor

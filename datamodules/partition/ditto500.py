@@ -14,7 +14,7 @@ from torch import Tensor
 from lit_cfl.data import ClientIndex, Division
 from lit_cfl.datamodules.partition.base import Partition, Pool
 from lit_cfl.datamodules.partition.checks import require_labels
-from lit_cfl.datamodules.partition.pieces import cyclic_labels, pieces
+from lit_cfl.datamodules.partition.labels import cyclic_labels, pieces
 from lit_cfl.errors import InputError
 
 NUM_CLIENTS, NUM_LABELS, CLASSES, TOTAL = 500, 10, 5, 60_000
@@ -54,7 +54,7 @@ class Ditto500(Partition):
 
 
 def wanted_images(seed: int) -> Tensor:
-    """Training images of each of its labels that a client should get, before rounding, float64 `[500, 5]`."""
+    """Draws how many training images of its labels a client should get, before rounding, float64 `[500, 5]`."""
     rng = np.random.RandomState(seed)  # the legacy generator, whose numbers never change
     sizes = rng.lognormal(3, 1, NUM_CLIENTS) + 10
     sizes = TOTAL * sizes / sizes.cumsum()[-1]  # added one by one, as released

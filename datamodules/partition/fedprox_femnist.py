@@ -18,7 +18,7 @@ import torch
 from lit_cfl.data import ClientIndex, Division
 from lit_cfl.datamodules.partition.base import Partition, Pool, shuffled
 from lit_cfl.datamodules.partition.checks import require_labels
-from lit_cfl.datamodules.partition.pieces import cyclic_labels, in_turn, pieces
+from lit_cfl.datamodules.partition.labels import cyclic_labels, in_turn, pieces
 from lit_cfl.errors import InputError, Notice
 
 NUM_LABELS, CLASSES = 10, 3

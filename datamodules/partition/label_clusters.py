@@ -1,4 +1,4 @@
-"""Partitions with clusters of clients that have the same labels, or the same label above all."""
+"""Partitions into clusters of clients that have the same labels, or mostly the same label."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lit_cfl.data import ClientIndex
 from lit_cfl.datamodules.partition.base import SharedOut, apportioned, shuffled
-from lit_cfl.datamodules.partition.pieces import in_turn, pieces
+from lit_cfl.datamodules.partition.labels import in_turn, pieces
 from lit_cfl.datamodules.partition.sizes import iid
 from lit_cfl.errors import InputError
 
@@ -107,7 +107,7 @@ def dominated(
     examples_per_client: int | None,
     rng: np.random.Generator,
 ) -> ClientIndex:
-    """So many examples for each client: round(beta * n) with its cluster's label, the others from all other labels.
+    """Draws examples for each client: round(beta * n) with its cluster's label, the others from all other labels.
 
     What a cluster takes of the other labels is in proportion to how many examples these have; who of the cluster gets
     which of them is drawn at random.
@@ -141,7 +141,7 @@ def dominated(
 
 
 def taken_by_clusters(there: Tensor, members: Tensor, beta: float, size: int) -> tuple[Tensor, Tensor]:
-    """How many examples of its own label, and of every other label, a cluster takes: int64 `[clusters, labels]` each.
+    """Counts how many of its own label, and of the others, a cluster takes: int64 `[clusters, labels]` each.
 
     Args:
         there: examples of each label, int64 `[labels]`.
@@ -158,7 +158,7 @@ def taken_by_clusters(there: Tensor, members: Tensor, beta: float, size: int) ->
 
 
 def most_for_everyone(there: Tensor, members: Tensor, beta: float) -> int:
-    """The most examples that each client can have, 0 where not even 1; for the arguments see `taken_by_clusters`."""
+    """Finds the most examples that each client can have, 0 if not even 1; arguments as of `taken_by_clusters`."""
     low, high = 0, int(there.sum()) // int(members.sum()) + 1
     while high - low > 1:
         middle = (low + high) // 2
@@ -167,6 +167,6 @@ def most_for_everyone(there: Tensor, members: Tensor, beta: float) -> int:
 
 
 def fits(there: Tensor, members: Tensor, beta: float, size: int) -> bool:
-    """Whether there are so many examples; for the arguments see `taken_by_clusters`."""
+    """Says whether there are so many examples; for the arguments see `taken_by_clusters`."""
     own, others = taken_by_clusters(there, members, beta, size)
     return bool(((own + others).sum(0) <= there).all())

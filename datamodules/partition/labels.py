@@ -10,7 +10,6 @@ from torch import Tensor
 from lit_cfl.data import ClientIndex
 from lit_cfl.datamodules.partition.base import SharedOut, apportioned, in_proportion
 from lit_cfl.datamodules.partition.checks import require_enough
-from lit_cfl.datamodules.partition.pieces import cyclic_labels
 from lit_cfl.datamodules.partition.sizes import dirichlet_weights
 from lit_cfl.errors import InputError
 
@@ -114,7 +113,7 @@ def dirichlet(
 def cyclic_classes(
     labels: Tensor, num_labels: int, num_clients: int, classes: int, rng: np.random.Generator
 ) -> ClientIndex:
-    """Client u has the labels u to u + classes - 1 modulo C, each shared equally among the clients that have it.
+    """Gives client u the labels u to u + classes - 1 modulo C, each shared equally among the clients that have it.
 
     Raises:
         InputError: a label has nobody to go to, or fewer examples than clients.
@@ -147,3 +146,32 @@ def shards(labels: Tensor, num_clients: int, shards_per_client: int, rng: np.ran
     cut = ClientIndex.from_sizes(labels.argsort(stable=True), apportioned(torch.ones(number).double(), len(labels)))
     dealt = cut.select(torch.from_numpy(rng.permutation(number)))
     return ClientIndex.from_sizes(dealt.entries, dealt.sizes.view(num_clients, shards_per_client).sum(1))
+
+
+def cyclic_labels(num_clients: int, classes: int, num_labels: int) -> Tensor:
+    """Gives client u the labels u, u + 1, ... modulo C: int64 `[clients, classes]`."""
+    return (torch.arange(num_clients)[:, None] + torch.arange(classes)) % num_labels
+
+
+def pieces(of_label: ClientIndex, which: Tensor, starts: Tensor, sizes: Tensor) -> ClientIndex:
+    """Joins the examples of clients that have one piece each of several labels.
+
+    Args:
+        of_label: the examples of each label.
+        which: the labels of each client, int64 `[clients, k]`.
+        starts, sizes: where its piece begins among the examples of that label, and its length, int64 `[clients, k]`.
+    """
+    cut = ClientIndex(of_label.values, (of_label.starts[which] + starts).flatten(), sizes.flatten())
+    return ClientIndex.from_sizes(cut.entries, sizes.sum(1))
+
+
+def in_turn(which: Tensor, sizes: Tensor, num_labels: int) -> Tensor:
+    """Finds the starts of pieces that follow one another in the order of the clients, int64 `[clients, k]`.
+
+    Args:
+        which: the labels of each client, all different, int64 `[clients, k]`.
+        sizes: how much of each it gets, int64 `[clients, k]`.
+        num_labels: C.
+    """
+    taken = torch.zeros(len(which), num_labels, dtype=torch.int64).scatter(1, which, sizes)
+    return (taken.cumsum(0) - taken).gather(1, which)

@@ -19,7 +19,7 @@ from torch import Tensor
 from lit_cfl.data import ClientIndex, Division
 from lit_cfl.datamodules.partition.base import Partition, Pool, shuffled
 from lit_cfl.datamodules.partition.checks import require_labels
-from lit_cfl.datamodules.partition.pieces import cyclic_labels, in_turn, pieces
+from lit_cfl.datamodules.partition.labels import cyclic_labels, in_turn, pieces
 from lit_cfl.errors import InputError
 
 NUM_CLIENTS, NUM_LABELS, FIRST = 1000, 10, 10
@@ -60,7 +60,7 @@ class MNIST1000(Partition):
 
 
 def drawn_sizes(there: Tensor, which: Tensor, rng: np.random.Generator) -> Tensor:
-    """How many images of each of its labels a client gets, int64 `[1000, classes]`.
+    """Draws how many images of each of its labels a client gets, int64 `[1000, classes]`.
 
     Args:
         there: images of each label, int64 `[10]`, 1,000 or more each.
@@ -77,7 +77,7 @@ def drawn_sizes(there: Tensor, which: Tensor, rng: np.random.Generator) -> Tenso
 
 
 def that_fit(wanted: np.ndarray, which: np.ndarray, there: np.ndarray) -> np.ndarray:
-    """Which wishes are granted: in the order of the clients, but none that would take the last image of a label.
+    """Finds the wishes granted: in the order of the clients, but none that would take the last image of a label.
 
     Args:
         wanted: number of images, int64 `[clients, k]`.

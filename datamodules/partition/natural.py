@@ -62,7 +62,7 @@ class Natural(Partition):
 
 
 def by_owner(owner: Tensor, num_train: int) -> tuple[ClientIndex, ClientIndex]:
-    """The examples of each owner, those before `num_train` and those from there on.
+    """Lists the examples of each owner, those before `num_train` and those from there on.
 
     Args:
         owner: of each example, int64 `[N]`, -1 = nobody.
@@ -74,7 +74,7 @@ def by_owner(owner: Tensor, num_train: int) -> tuple[ClientIndex, ClientIndex]:
 
 
 def chosen(train: Tensor, test: Tensor, min_examples: int, max_clients: int | None, rng: np.random.Generator) -> Tensor:
-    """Numbers of the owners that become clients, ascending, int64.
+    """Draws the numbers of the owners that become clients, ascending, int64.
 
     Args:
         train, test: how many examples of each kind every owner has, int64 `[owners]`.

@@ -44,7 +44,7 @@ class QuantitySkew(Alike):
 
     @abstractmethod
     def sizes(self, num_examples: int, rng: np.random.Generator) -> Tensor:
-        """Examples of each client, int64 `[clients]`, in all `num_examples`."""
+        """Draws the number of examples of each client, int64 `[clients]`, in all `num_examples`."""
 
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
         return at_random(self.sizes(len(labels), rng), rng)
@@ -93,7 +93,7 @@ class DirichletSizes(QuantitySkew):
 
 
 def iid(num_examples: int, num_clients: int, rng: np.random.Generator) -> ClientIndex:
-    """Every example to exactly one client, at random; sizes differ by one at most.
+    """Gives every example to exactly one client, at random; sizes differ by one at most.
 
     Args:
         num_examples: N.
@@ -104,7 +104,7 @@ def iid(num_examples: int, num_clients: int, rng: np.random.Generator) -> Client
 
 
 def at_random(sizes: Tensor, rng: np.random.Generator) -> ClientIndex:
-    """Numbers 0 to sum(sizes) - 1, each to one client, at random.
+    """Gives the numbers 0 to sum(sizes) - 1 to one client each, at random; sizes int64 `[clients]`.
 
     Args:
         sizes: of each client, int64 `[clients]`.
@@ -115,7 +115,7 @@ def at_random(sizes: Tensor, rng: np.random.Generator) -> ClientIndex:
 def lognormal_sizes(
     num_examples: int, num_clients: int, sigma: float, min_size: int, rng: np.random.Generator
 ) -> Tensor:
-    """min_size and a part of the rest as drawn from lognormal(0, sigma^2), int64 `[clients]`, in all `num_examples`."""
+    """Draws sizes int64 `[clients]`: min_size and a part of the rest by lognormal(0, sigma^2), sum `num_examples`."""
     if not 0 <= sigma < float("inf"):
         raise InputError(f"sigma of the sizes is {sigma}; give 0 or more")
     require_enough(num_examples, num_clients, min_size)
@@ -126,7 +126,7 @@ def lognormal_sizes(
 def power_law_sizes(
     num_examples: int, num_clients: int, exponent: float, min_size: int, rng: np.random.Generator
 ) -> Tensor:
-    """min_size and a part of the rest by rank^-exponent, ranks 1 to n at random, int64 `[clients]`."""
+    """Draws sizes int64 `[clients]`: min_size and a part of the rest by rank^-exponent, ranks 1 to n at random."""
     if not 0 <= exponent < float("inf"):
         raise InputError(f"exponent of the sizes is {exponent}; give 0 or more")
     require_enough(num_examples, num_clients, min_size)
@@ -137,18 +137,18 @@ def power_law_sizes(
 def dirichlet_sizes(
     num_examples: int, num_clients: int, alpha: float, min_size: int, rng: np.random.Generator
 ) -> Tensor:
-    """min_size and a part of the rest by Dirichlet(alpha), int64 `[clients]`, in all `num_examples`."""
+    """Draws sizes int64 `[clients]`: min_size and a part of the rest by Dirichlet(alpha), in all `num_examples`."""
     require_enough(num_examples, num_clients, min_size)
     return at_least(min_size, dirichlet_weights(num_clients, alpha, rng), num_examples)
 
 
 def dirichlet_weights(num_clients: int, alpha: float, rng: np.random.Generator) -> Tensor:
-    """Proportions of clients from a symmetric Dirichlet, float64 `[clients]`, sum 1; alpha is above 0."""
+    """Draws clients' proportions from a symmetric Dirichlet, float64 `[clients]`, sum 1; alpha is above 0."""
     if not 0 < alpha < float("inf"):
         raise InputError(f"alpha of the Dirichlet distribution is {alpha}; it must be above 0")
     return torch.from_numpy(rng.dirichlet(np.full(num_clients, alpha)))
 
 
 def at_least(min_size: int, weights: Tensor, num_examples: int) -> Tensor:
-    """min_size and the rest in proportion to the weights, int64 `[clients]`, in all `num_examples`."""
+    """Shares out min_size and the rest in proportion to the weights, int64 `[clients]`, in all `num_examples`."""
     return min_size + apportioned(weights, num_examples - min_size * len(weights))

@@ -1,4 +1,4 @@
-"""How clients' data shift over the rounds: whole or partial swaps, training data that arrive by and by, label drift.
+"""Shifts of clients' data over the rounds: whole or partial swaps, growing training data, label drift.
 
 Options that say when count completed rounds: 0 is before the first round, 50 between rounds 50 and 51.
 Every shift is a pure function of the data, the round, the seed and who takes part. The rules are those of FlexCFL's

@@ -1,4 +1,4 @@
-"""Label drift: from some round on, some clients mean other labels by the same inputs."""
+"""Label drift: from some round on, some clients see other labels for the same inputs."""
 
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
@@ -16,7 +16,7 @@ from lit_cfl.keyed_random import keyed_uniform
 
 @dataclass(frozen=True)
 class LabelDrift(Shift):
-    """Some clients come to see label y as (y + labels) mod C: at once, gradually, or now and again.
+    """Some clients come to see label y as (y + labels) mod C: at once, gradually, or in alternation.
 
     The same clients drift throughout, drawn once from the seed, with all the data that they have; data that they swap
     away stay as they are. A client's true cluster then is that of its data before, under the new labels; under a
@@ -54,7 +54,7 @@ class LabelDrift(Shift):
             )
 
     def widen(self, examples: Examples) -> Examples:
-        """Behind the views that there are: each of them, seen under the new labels."""
+        """Adds, behind the views that there are, each of them under the new labels."""
         examples.require_classes(type(self).__name__)
         if self.labels % examples.num_labels == 0:
             raise InputError(
@@ -92,13 +92,13 @@ class LabelDrift(Shift):
         return replace(data, true_clusters=clusters, **lists), ShiftLog("label_drift", *columns)
 
     def reached(self, data: FederatedData, at: ShiftContext) -> Tensor:
-        """The clients that can drift in this round: bool `[clients]`."""
+        """Finds the clients that can drift in this round: bool `[clients]`."""
         reached = torch.zeros(data.num_clients, dtype=torch.bool)
         reached[at.participants] = True
         return reached if data.newcomers is None or self.participants == "warm" else reached | data.newcomers
 
     def degree(self, round: int) -> float:
-        """The share of a drifting client's examples that have drifted by this round, 0 to 1."""
+        """Computes the share of a drifting client's examples that have drifted by this round, 0 to 1."""
         since = round - self.start
         if since < 0 or (self.period and since // self.period % 2):
             return 0.0
@@ -116,7 +116,7 @@ def drifting(num_clients: int, share: float, rng: np.random.Generator) -> Tensor
 def drifted(
     index: ClientIndex, clients: Tensor, num_examples: int, degree: float, at: ShiftContext
 ) -> tuple[ClientIndex, Tensor]:
-    """The index with a share of these clients' examples under the new labels, all others under the old ones.
+    """Puts a share of these clients' examples under the new labels, all others under the old ones.
 
     Args:
         index: of all clients.
@@ -140,7 +140,7 @@ def drifted(
 
 
 def with_concept(clusters: Tensor, weight: int, new: bool) -> Tensor:
-    """True clusters under the new labels or the old ones, int64 `[n]`; -1 stays.
+    """Numbers the true clusters under the new labels or the old ones, int64 `[n]`; -1 stays.
 
     Args:
         clusters: int64 `[n]`.
@@ -150,7 +150,7 @@ def with_concept(clusters: Tensor, weight: int, new: bool) -> Tensor:
 
 
 def _drifts(examples: Tensor, degree: float, seed: int) -> Tensor:
-    """1 for the examples that drift, 0 for the others, int64 `[n]`."""
+    """Marks the examples that drift with 1, the others with 0, int64 `[n]`."""
     if degree in (0, 1):  # spares the draws
         return torch.full_like(examples, int(degree))
     return (keyed_uniform(examples ^ seed, 1).flatten() < degree).long()

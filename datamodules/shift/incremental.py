@@ -1,4 +1,4 @@
-"""Training data that arrive by and by."""
+"""Training data that are released gradually over the rounds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -69,7 +69,7 @@ class Incremental(Shift):
 
 
 def share_of(share: float, sizes: Tensor) -> Tensor:
-    """ceil(share * n) for each n, exact for the fraction that the share stands for: 0.7 * 10 is 7, not 8.
+    """Computes ceil(share * n) for each n, exact for the fraction that the share means: 0.7 * 10 is 7, not 8.
 
     Args:
         share: above 0 to 1.
@@ -84,7 +84,7 @@ def _withheld(data: FederatedData) -> ClientIndex:
 
 
 def _moves(before: FederatedData, after: FederatedData, clients: Tensor) -> ShiftLog:
-    """A row for each client that now has more or fewer training examples."""
+    """Logs each client that now has more or fewer training examples."""
     more = (after.num_examples - before.num_examples)[clients].abs()
     clients, more = clients[more > 0], more[more > 0]
     clusters = after.true_clusters[clients]

@@ -85,7 +85,7 @@ def drawn_pairs(clients: Tensor, probability: float, rng: np.random.Generator) -
 
 
 def swap_all(data: FederatedData, pairs: Tensor) -> tuple[FederatedData, ShiftLog]:
-    """Each pair exchanges every list and the true cluster. Copies no list.
+    """Exchanges every list and the true cluster of each pair. Copies no list.
 
     Args:
         pairs: int64 `[pairs, 2]`, each client at most once.
@@ -116,7 +116,7 @@ def unique_labels(data: FederatedData, pairs: Tensor, rng: np.random.Generator) 
 def swap_part(
     data: FederatedData, pairs: Tensor, labels: Tensor, rng: np.random.Generator
 ) -> tuple[FederatedData, ShiftLog]:
-    """Each client of a pair gives all its examples of a label to the other one. Looks at these clients' lists only.
+    """Exchanges all examples of a label for each client of a pair. Reads these clients' lists only.
 
     Args:
         pairs: int64 `[pairs, 2]`, each client at most once.
@@ -143,7 +143,7 @@ def swap_part(
 
 
 def _leaves(lists: ClientIndex, given: Tensor, examples: Examples) -> Tensor:
-    """Which entries have the label that their owner gives away, bool `[entries]`."""
+    """Marks the entries whose label their owner gives away, bool `[entries]`."""
     return examples.targets(lists.entries).cpu() == given[lists.owners]
 
 

@@ -15,6 +15,7 @@ Where this differs from the paper (beside what FedGroup lists: C5, C6, C7, C34):
   direction also under `cold_start: random_...` (C19).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -54,7 +55,7 @@ class FlexCFL(FedGroup, MigrationOptions):
     migrate: bool = field(default=True, kw_only=True)
     state_type: ClassVar[type] = FlexCFLState
     score_columns: ClassVar[tuple[str, ...]] = (*FedGroup.score_columns, *MigrationOptions.score_columns)
-    tables: ClassVar[dict[str, tuple[str, ...]]] = MigrationOptions.tables
+    tables: ClassVar[Mapping[str, tuple[str, ...]]] = MigrationOptions.tables
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -86,14 +86,14 @@ class LayerCFL(CFL):
         """Runs a round of CFL whose comparison is that of the selected layers (Algorithms 1 and 2)."""
 
         def compare(candidate: SplitCandidate) -> ClientComparison | None:
-            return self._compare(candidate, work)
+            return self._compare_layers(candidate, work)
 
         state, info, compared = split_round(
             state, cohort, work, options=self, compare=compare, divide=self.allowed_bipartition
         )
         return state, replace(info, tables={"layers": _score_rows(compared)})
 
-    def _compare(self, candidate: SplitCandidate, work: LocalWork) -> ClientComparison | None:
+    def _compare_layers(self, candidate: SplitCandidate, work: LocalWork) -> ClientComparison | None:
         if self.eps2_on == "whole" and candidate.v <= self.eps2:
             return None
         layout, features = work.layout, self._features(candidate.updates, candidate.start)

@@ -4,7 +4,7 @@ FlexCFL (arXiv:2108.09749, Algorithm 2, lines 4 to 7, and Section 4.3) places th
 their own rules: IFCA-MIG by the least loss, FeSEM-MIG by the nearest model. So the rule is handed in.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -35,7 +35,7 @@ class MigrationOptions:
     shift_threshold: float = 0.2
     shift_metric: ShiftMetric = "total_variation"
     score_columns: ClassVar[tuple[str, ...]] = SHIFT_SCORES
-    tables: ClassVar[dict[str, tuple[str, ...]]] = MIGRATIONS
+    tables: ClassVar[Mapping[str, tuple[str, ...]]] = MIGRATIONS
 
     def __post_init__(self) -> None:
         require_not_negative(shift_threshold=self.shift_threshold)

@@ -16,10 +16,9 @@ from lit_cfl.clustering.similarity import (
     cross_distances,
     direction_cosines,
     distances,
-    nearest_direction,
 )
 from lit_cfl.clustering.sketch import random_projection
-from lit_cfl.clustering.splitting import bipartition, separation_gap, separation_gap_l2, separation_threshold
+from lit_cfl.clustering.splitting import bipartition, separation_gap, separation_threshold
 
 __all__ = [
     "Linkage",
@@ -42,9 +41,7 @@ __all__ = [
     "madc",
     "merge_by_threshold",
     "merge_distances",
-    "nearest_direction",
     "random_projection",
     "separation_gap",
-    "separation_gap_l2",
     "separation_threshold",
 ]

@@ -80,22 +80,6 @@ def divided(products: Tensor, lengths: Tensor) -> Tensor:
     return torch.where(lengths > 0, products / lengths, 0.0).clamp_(-1, 1)
 
 
-def nearest_direction(updates: Rows, directions: Tensor) -> Tensor:
-    """The direction that each update is most alike by cosine (FedGroup, Eq. 9): client cold start.
-
-    Args:
-        updates: `[n, d]`, or its chunks.
-        directions: `[clusters, d]`.
-
-    Returns:
-        int64 `[n]`; ties, and zero updates, go to the lowest index.
-
-    Raises:
-        InputError: an update or a direction that is not finite.
-    """
-    return direction_cosines(updates, directions).argmax(1)
-
-
 def distances(rows: Rows, metric: Metric) -> Tensor:
     """Measures the distance of every two rows: of FL+HC (updates), AdaCFL and LayerCFL (updates or weights).
 

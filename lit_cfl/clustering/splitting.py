@@ -35,7 +35,7 @@ def separation_gap(similarity: Tensor, labels: Tensor) -> float:
     """Computes the least similarity within a cluster minus the greatest across: above 0 = separated (LayerCFL's Gap).
 
     Args:
-        similarity: `[n, n]`, symmetric.
+        similarity: `[n, n]`, symmetric; of distances their negative, which gives LayerCFL's Gap of l2 distances.
         labels: int64 `[n]`.
 
     Returns:
@@ -50,22 +50,6 @@ def separation_gap(similarity: Tensor, labels: Tensor) -> float:
     if not pairs.any() or same.all():
         return math.nan
     return float(similarity[pairs].min()) - float(similarity[~same].max())
-
-
-def separation_gap_l2(distance: Tensor, labels: Tensor) -> float:
-    """Least distance across clusters minus the greatest within: above 0 = separated (LayerCFL's Gap).
-
-    Args:
-        distance: `[n, n]`, symmetric.
-        labels: int64 `[n]`.
-
-    Returns:
-        nan where no cluster has a pair, or there is one cluster only.
-
-    Raises:
-        InputError: a matrix that is not `[n, n]`, finite and symmetric.
-    """
-    return separation_gap(-distance, labels)
 
 
 def separation_threshold(cross_similarity: float) -> float:

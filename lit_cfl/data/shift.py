@@ -109,10 +109,3 @@ def shifted(
         data, moved = shift.step(data, at)
         moves += [] if moved is None or not len(moved.clients) else [moved]
     return data, tuple(moves)
-
-
-def data_at(data: FederatedData, shifts: Sequence[Shift], round: int, seed: int) -> FederatedData:
-    """The data in the round after so many completed ones, from the unshifted data, for shifts of `all` participants."""
-    for number in range(round + 1):
-        data, _ = shifted(data, shifts, number, seed, data.population)
-    return data

@@ -20,7 +20,6 @@ from lit_cfl.clustering import (
     distances,
     edc,
     merge_by_threshold,
-    nearest_direction,
     products,
     random_projection,
     similarity,
@@ -39,7 +38,6 @@ FUNCTIONS: dict[str, Callable[[Any], torch.Tensor]] = {
     "cross l2": lambda rows: cross_distances(rows, OTHERS, "l2"),
     "cross cosine": lambda rows: cross_distances(rows, OTHERS, "cosine"),
     "direction_cosines": lambda rows: direction_cosines(rows, OTHERS),
-    "nearest_direction": lambda rows: nearest_direction(rows, OTHERS),
     "merge_by_threshold": lambda rows: merge_by_threshold(rows, 0.1),
 }
 
@@ -100,7 +98,6 @@ def test_no_copy_of_all_rows_is_made(name: str, small_blocks: None):
         "cross l2": lambda rows: cross_distances(rows, wide, "l2"),
         "cross cosine": lambda rows: cross_distances(rows, wide, "cosine"),
         "direction_cosines": lambda rows: direction_cosines(rows, wide),
-        "nearest_direction": lambda rows: nearest_direction(rows, wide),
         "mean_by_cluster": lambda rows: mean_by_cluster(rows, torch.arange(20) % 2),
         "random_projection": random_projection(50 * COLUMNS, 100, 0),
     }

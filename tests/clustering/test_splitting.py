@@ -13,7 +13,6 @@ from lit_cfl.clustering import (
     cosine_similarity,
     distances,
     separation_gap,
-    separation_gap_l2,
     separation_threshold,
 )
 from lit_cfl.errors import InputError
@@ -122,14 +121,14 @@ def test_gap_of_a_hand_worked_matrix():
 
 def test_gap_of_distances_is_across_minus_within():
     points = torch.tensor([[0.0], [1.0], [5.0], [7.0]])
-    assert separation_gap_l2(distances(points, "l2"), ids(0, 0, 1, 1)) == pytest.approx(4 - 2)
-    assert separation_gap_l2(distances(points, "l2"), ids(0, 1, 0, 1)) == pytest.approx(1 - 6)
+    assert separation_gap(-distances(points, "l2"), ids(0, 0, 1, 1)) == pytest.approx(4 - 2)
+    assert separation_gap(-distances(points, "l2"), ids(0, 1, 0, 1)) == pytest.approx(1 - 6)
 
 
 @pytest.mark.parametrize("labels", [ids(0, 1, 2), ids(0, 0, 0)], ids=["nobody has a partner", "one cluster"])
 def test_gap_is_not_a_number_where_there_is_nothing_to_compare(labels: torch.Tensor):
     assert math.isnan(separation_gap(torch.eye(3), labels))
-    assert math.isnan(separation_gap_l2(1 - torch.eye(3), labels))
+    assert math.isnan(separation_gap(torch.eye(3) - 1, labels))
 
 
 @pytest.mark.parametrize(("across", "bound"), [(-1, 1), (0, 0.70711), (0.5, 0.5), (1, 0)])

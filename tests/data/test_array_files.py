@@ -40,6 +40,18 @@ def test_files_of_a_folder_may_name_their_cluster(tmp_path: Path):
     assert module.federated(0).true_clusters.tolist() == [1, 1, 0]
 
 
+def test_files_need_no_labels(tmp_path: Path):
+    one = ArrayData(source=saved(tmp_path / "own.npz", x=np.ones((4, 2)), client=np.array([0, 0, 1, 1]))).pool()
+    assert (one.examples.label_kind, len(one.examples)) == ("none", 4)
+    for name in ("a", "b"):
+        (tmp_path / "folder").mkdir(exist_ok=True)
+        saved(tmp_path / "folder" / f"{name}.npz", x=np.ones((3, 2)))
+    pool = ArrayData(source=tmp_path / "folder").pool()
+    assert (pool.examples.label_kind, pool.names, len(pool.examples)) == ("none", ("a", "b"), 6)
+    saved(tmp_path / "folder" / "c.npz", x=np.ones((3, 2)), y=np.zeros(3, int))
+    assert "c.npz: give y in each file of the folder, or in none" in error_of(ArrayData(source=tmp_path / "folder"))
+
+
 def test_source_that_is_not_there_is_refused(tmp_path: Path):
     assert "there is no file or folder" in error_of(ArrayData(source=tmp_path / "none.npz"))
     assert "holds no file .npz" in error_of(ArrayData(source=tmp_path))

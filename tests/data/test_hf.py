@@ -82,6 +82,20 @@ def test_label_space_is_that_of_the_class_labels_or_as_told(folder: str):
         HFDataset(folder, "photo", "grade", num_labels=4).pool()
 
 
+def test_labels_may_be_numbers_or_none(folder: str):
+    numbers = HFDataset(folder, "reading", "heat", num_labels=0).pool().examples
+    assert (numbers.labels.tolist(), numbers.labels.dtype, numbers.num_labels) == (ROWS["heat"], torch.float32, 0)
+    assert numbers.label_kind == "numbers"
+    pool = HFDataset(folder, "text", None, client_column="user").pool()
+    assert (pool.examples.label_kind, pool.labels.tolist(), len(pool.names)) == ("none", [0] * 6, 2)
+
+
+def test_missing_label_that_is_a_number_is_named(tmp_path: Path):
+    folder = written(tmp_path / "numbers", reading=ROWS["reading"], heat=[0.5, 1, None, 2, 2.5, 3])
+    with pytest.raises(InputError, match=r"label column 'heat' holds NaN, or nothing, in row 2"):
+        HFDataset(str(folder), "reading", "heat", num_labels=0).pool()
+
+
 def test_client_column_names_the_natural_clients(folder: str):
     module = HFDataset(folder, "photo", "rank", client_column="user")
     pool = module.pool()

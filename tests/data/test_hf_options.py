@@ -32,7 +32,10 @@ def own_caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (lambda: ImageOptions(pad=-1), "data.images.pad is -1; it must be 0 or more"),
         (lambda: TextOptions(length=0), "data.text.length is 0; it must be 1 or more"),
         (lambda: TextOptions(max_words=-2), "data.text.max_words is -2"),
-        (lambda: HFDataset("any", "photo", "rank", num_labels=0), "data.num_labels is 0; give 1 or more, or null"),
+        (
+            lambda: HFDataset("any", "photo", "rank", num_labels=-1),
+            "data.num_labels is -1; give 1 or more, 0 for",
+        ),
     ],
 )
 def test_numbers_outside_their_range_are_refused(make: Callable[[], object], expected: str):

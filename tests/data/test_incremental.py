@@ -7,9 +7,9 @@ from math import ceil
 import pytest
 import torch
 from conftest import ids
-from shift_cases import after, lists, made, two_clients, union, with_sizes
+from shift_cases import after, data_at, lists, made, two_clients, union, with_sizes
 
-from lit_cfl.data.shift import data_at, shifted
+from lit_cfl.data.shift import shifted
 from lit_cfl.datamodules.shift import Incremental, SwapAll, SwapPart
 from lit_cfl.datamodules.shift.incremental import share_of
 from lit_cfl.errors import InputError

@@ -4,10 +4,9 @@ import torch
 from conftest import ids
 from hypothesis import given
 from hypothesis import strategies as st
-from shift_cases import VISIBLE, few, made
+from shift_cases import VISIBLE, data_at, few, made
 
 from lit_cfl.data import ClientIndex
-from lit_cfl.data.shift import data_at
 from lit_cfl.datamodules.shift import SwapPart
 
 

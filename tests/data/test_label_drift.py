@@ -7,11 +7,11 @@ from math import sqrt
 import pytest
 import torch
 from conftest import ids
-from shift_cases import VISIBLE, after, everything, lists, made, rows, seen, with_sizes
+from shift_cases import VISIBLE, after, data_at, everything, lists, made, rows, seen, with_sizes
 from torch import Tensor
 
 from lit_cfl.data import FederatedData
-from lit_cfl.data.shift import data_at, shifted, with_concepts
+from lit_cfl.data.shift import shifted, with_concepts
 from lit_cfl.datamodules import Digits
 from lit_cfl.datamodules.shift import Incremental, LabelDrift, SwapAll
 from lit_cfl.datamodules.skew import LabelShifts

@@ -9,8 +9,8 @@ from paper_cases import all_of, balanced, divided, labels_by_client, pool_of, re
 
 from lit_cfl.datamodules.partition import MNIST1000
 from lit_cfl.datamodules.partition.base import label_counts
+from lit_cfl.datamodules.partition.labels import cyclic_labels
 from lit_cfl.datamodules.partition.mnist1000 import drawn_sizes, that_fit
-from lit_cfl.datamodules.partition.pieces import cyclic_labels
 
 
 @pytest.mark.parametrize("classes", [1, 2, 3, 5, 10])

@@ -7,7 +7,7 @@ from paper_cases import balanced, divided, pool_of
 
 from lit_cfl.data import ClientIndex
 from lit_cfl.datamodules.partition import MNIST1000, Ditto500, FedProxFEMNIST, Partition
-from lit_cfl.datamodules.partition.pieces import cyclic_labels, in_turn, pieces
+from lit_cfl.datamodules.partition.labels import cyclic_labels, in_turn, pieces
 from lit_cfl.errors import InputError
 
 # Pieces

@@ -7,11 +7,11 @@ from itertools import permutations
 import pytest
 import torch
 from conftest import ids
-from shift_cases import ALL, SHIFTS, VISIBLE, after, everything, held, lists, made, rows, seen
+from shift_cases import ALL, SHIFTS, VISIBLE, after, data_at, everything, held, lists, made, rows, seen
 
 from lit_cfl.data import ClientIndex
 from lit_cfl.data.lists import lists_of, with_lists
-from lit_cfl.data.shift import Shift, data_at, shifted
+from lit_cfl.data.shift import Shift, shifted
 from lit_cfl.datamodules import Digits
 from lit_cfl.datamodules.shift import LabelDrift, SwapAll, SwapPart
 

@@ -10,10 +10,10 @@ import torch
 from conftest import ids
 from hypothesis import given
 from hypothesis import strategies as st
-from shift_cases import ALL, VISIBLE, after, few, lists, made, rows, seen, two_clients, union
+from shift_cases import ALL, VISIBLE, after, data_at, few, lists, made, rows, seen, two_clients, union
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData, View
-from lit_cfl.data.shift import Shift, ShiftContext, data_at, shifted
+from lit_cfl.data.shift import Shift, ShiftContext, shifted
 from lit_cfl.datamodules.shift import Incremental, SwapAll, SwapPart
 from lit_cfl.datamodules.shift.swaps import drawn_pairs, swap_part, unique_labels
 from lit_cfl.errors import InputError
