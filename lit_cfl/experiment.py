@@ -87,7 +87,7 @@ class Experiment:
         tracking: where the metrics go.
         pictures: which files its pictures are.
         plan: parts of the plan set by hand, or recorded by an earlier run; None = all by rule.
-        config: what `config.yaml` says of the arguments; None = described as far as their values tell.
+        config: what `config.yaml` says of the arguments; None = described from their values, as far as possible.
     """
 
     data: FederatedDataModule
@@ -131,7 +131,7 @@ class Experiment:
         """Loads the data and builds the engine for one seed.
 
         Args:
-            report: is told what is being done, now and by the engine later.
+            report: is called with what is being done, now and by the engine later.
 
         Raises:
             InputError: the parts do not fit.

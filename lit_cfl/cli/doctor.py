@@ -32,11 +32,11 @@ def doctor(arguments: Sequence[str]) -> int:
         "disk": lambda: f"{shutil.disk_usage(Path()).free / _GIB:.1f} GiB free here, in {Path().resolve()}",
     }
     for name, part in parts.items():
-        print(f"{name:<12}{_told(part)}")
+        print(f"{name:<12}{_result_of(part)}")
     return 0
 
 
-def _told(part: Callable[[], str]) -> str:
+def _result_of(part: Callable[[], str]) -> str:
     try:
         return part()
     except PackageNotFoundError as error:

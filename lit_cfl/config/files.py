@@ -68,7 +68,7 @@ def code_folders(arguments: Sequence[str], opened: Path | None = None) -> list[s
 
     Args:
         arguments: of the command; `--config` names files.
-        opened: a directory that is opened: its configuration tells where code is, but it never holds any itself.
+        opened: a directory that is opened: its configuration names the folders of code, but it never holds any itself.
 
     Returns:
         folders, absolute.
@@ -95,7 +95,7 @@ def _recorded_code(file: str) -> list[str]:
     try:
         content = yaml.safe_load(Path(file).read_text())
     except (OSError, yaml.YAMLError, UnicodeDecodeError):
-        return []  # what is wrong with the file is said when it is parsed
+        return []  # what is wrong with the file is reported when it is parsed
     return recorded_folders(file, content) if isinstance(content, dict) else []
 
 
@@ -210,7 +210,7 @@ def require_class_entries(file: str | Path, content: Any, name: str = "") -> Non
     beside = [key for key in content if key not in ("class_path", "init_args", "dict_kwargs")]
     if "class_path" in content and beside:
         raise InputError(
-            f"{file}: {name}: {beside[0]!r} stands beside class_path; write options below init_args: "
+            f"{file}: {name}: {beside[0]!r} is beside class_path; write options below init_args: "
             f"{{class_path: {content['class_path']}, init_args: {{{beside[0]}: {content[beside[0]]}}}}}"
         )
     for key, part in content.items():

@@ -57,7 +57,7 @@ def explain(message: str, options: Sequence[str]) -> str:
     """Turns a message of the parser into one for the user.
 
     Args:
-        message: what the parser said; causes are nested, the innermost says what is wrong.
+        message: of the parser; causes are nested, the innermost says what is wrong.
         options: the option strings of the command, such as `--rounds`.
     """
     keys = re.findall(r'Parser key "([^"]+)"', message)
@@ -223,12 +223,12 @@ def _lone_word(message: str) -> str | None:
     if word is None:
         return None
     if Path(word).is_file():
-        return f"{word!r} stands alone; write --config {word}"
+        return f"{word!r} has no option before it; write --config {word}"
     options = {"--algorithm": "algorithms", "--config": "configs", "--data": "data"}
     meant = {name.lower(): f"{option} {name}" for option, kind in options.items() for name in catalogue.names(kind)}
     close = difflib.get_close_matches(word.lower(), meant, n=1, cutoff=0.7)
     written = meant[close[0]] if close else "its option in front of it, such as --data MNIST or --config quickstart"
-    return f"{word!r} stands alone; write {written}"
+    return f"{word!r} has no option before it; write {written}"
 
 
 def _unknown_class(message: str, keys: Sequence[str]) -> str | None:

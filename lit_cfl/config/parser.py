@@ -45,7 +45,7 @@ SHORT_NAMES = (
     lit_cfl.datamodules.skew,
     lit_cfl.nets,
     lit_cfl.tasks,
-)  # imported, so that their classes go by name
+)  # imported, so that their classes are found by name
 _COMMAND_ONLY = (
     "config",
     "seed",
@@ -156,7 +156,7 @@ def parse_run(arguments: Sequence[str], prog: str = "lit-cfl run", opened: Path 
     Args:
         arguments: the words after the command.
         prog: the command.
-        opened: a directory whose configuration this is, made by somebody else perhaps: no code is loaded from it.
+        opened: a directory whose configuration this is, perhaps another person's: no code is loaded from it.
 
     Raises:
         InputError: for anything that cannot be used.
@@ -188,7 +188,7 @@ def _request(prog: str, arguments: Sequence[str], code: list[str]) -> RunRequest
 def parse_data(arguments: Sequence[str]) -> DataRequest:
     """Reads the command line of `lit-cfl data`, which needs no task and no algorithm."""
     parser = experiment_parser("lit-cfl data", ignored=("task", "algorithm", "baseline"))
-    parser.description = "Shows who has what: a table, and pictures and the partition file in a folder."
+    parser.description = "Shows how the data are divided: a table, and pictures and the partition file in a folder."
     parser.add_argument("--out", metavar="DIR", help="Where the files go (default: runs/<name>-data).")
     parser.add_argument("--check-hub", action="store_true", help="Does the Hugging Face Hub hold what we expect there?")
     append_to_path(arguments)
@@ -243,7 +243,7 @@ def _require_recorded_plan(read: Namespace, words: Sequence[str]) -> None:
     for name in sorted(asked.keys() & recorded.keys()):
         if read.plan[name] != recorded[name]:
             raise InputError(
-                f"{asked[name]} {read.plan[name]} beside --resume: the run goes on under the plan that it was begun "
+                f"{asked[name]} {read.plan[name]} beside --resume: a resumed run keeps the plan that it was started "
                 f"with, where it is {recorded[name]}; leave it out, or add --new_plan (results may differ by rounding)"
             )
 
@@ -322,23 +322,23 @@ def _shape(examples: Examples) -> dict[str, object]:
 def _instantiated(parser: ArgumentParser, read: Namespace) -> Namespace:
     """Builds the objects of a configuration. Raises InputError with the message of a class of ours, or the user's.
 
-    Of an option that takes several types the parser's own error tells what the first of them was refused for.
+    For an option that takes several types the parser's own error names only why the first of them was refused.
     """
-    said: list[tuple[type, Exception]] = []
+    raised: list[tuple[type, Exception]] = []
 
     def construct(kind: type, /, *args: Any, **kwargs: Any) -> Any:
         try:
             return kind(*args, **kwargs)
         except Exception as error:
-            said.append((kind, error))
+            raised.append((kind, error))
             raise
 
     try:
         built: Namespace = parser.instantiate(read, instantiators=[(construct, object, True)])
     except Exception as error:
-        if not said:
+        if not raised:
             raise InputError(str(error)) from error
-        kind, cause = said[-1]
+        kind, cause = raised[-1]
         if isinstance(cause, InputError):
             raise cause from error
         raise InputError(f"{kind.__name__} raised {type(cause).__name__}: {cause}{in_line(cause)}") from cause

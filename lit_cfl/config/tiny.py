@@ -28,7 +28,7 @@ def shrink(experiment: Experiment) -> Experiment:
         cohort_size=min(_CLIENTS, experiment.cohort_size),
         evaluation=replace(experiment.evaluation, clients=_at_most(experiment.evaluation.clients)),
         local=replace(experiment.local, epochs=1, batch_size=_SAMPLES // _STEPS),
-        tracking=replace(experiment.tracking, wandb="disabled"),  # nobody wants to keep it
+        tracking=replace(experiment.tracking, wandb="disabled"),  # it is not worth keeping
     )
 
 

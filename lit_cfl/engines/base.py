@@ -46,7 +46,7 @@ class Effort:
 
     @property
     def waste(self) -> float:
-        """Share of the computed mini-batches that trained nobody."""
+        """Share of the computed mini-batches that trained no client."""
         return 1 - self.useful / self.computed if self.computed else 0.0
 
 
@@ -54,8 +54,8 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     """Says whether memory ran out; a CUDA capture that is broken off for it raises another error from that one."""
     if error is None or isinstance(error, torch.OutOfMemoryError):
         return error is not None
-    told = str(error)
-    return "out of memory" in told or "can't allocate memory" in told or is_out_of_memory(error.__context__)
+    message = str(error)
+    return "out of memory" in message or "can't allocate memory" in message or is_out_of_memory(error.__context__)
 
 
 class Engine(ABC):
@@ -72,7 +72,7 @@ class Engine(ABC):
         self.plan, self.seed, self.local = plan, seed, local
         self.effort = Effort()  # of stacks so far, a worker's too
         self.between_clients: Callable[[], None] = lambda: None  # may raise, to end a run between two clients
-        self.report: Report = unreported  # is told what the engine is doing
+        self.report: Report = unreported  # is called with what the engine is doing
         self._task = task
         self.template = self._build(0)
         require_losses(self.template)
@@ -235,7 +235,7 @@ class Engine(ABC):
             before: clients of the parts that are through.
             ended: clients of the present part that are.
         """
-        if request.purpose != CHECK:  # one client, one step: said by whoever checks
+        if request.purpose != CHECK:  # one client, one step: the check itself reports
             self.report(fit_activity(request.purpose, round, before + ended, len(request.clients)))
 
     def _shrink(self, clients: int, error: Exception) -> None:
@@ -247,8 +247,10 @@ class Engine(ABC):
             raise InputError(f"the device has too little memory for one client ({error}); use --device cpu") from error
         self.adopt(plan)
         if not self._was_short:
-            said = f"out of memory: local models now take {rows_mib} MiB at once, and {lanes} client(s) train together"
-            warnings.warn(f"{said}; should that be too much, too, the plan in config.yaml will say so", Notice, 2)
+            notice = (
+                f"out of memory: local models now take {rows_mib} MiB at once, and {lanes} client(s) train together"
+            )
+            warnings.warn(f"{notice}; config.yaml records the plan if that, too, was too much", Notice, 2)
         self._was_short = True
 
     def adopt(self, plan: Plan) -> None:
@@ -257,7 +259,7 @@ class Engine(ABC):
 
     @property
     def wasted_share(self) -> float | None:
-        """Share of the mini-batches computed so far that nobody trained on; None where clients do not stack."""
+        """Share of the mini-batches computed so far that trained no client; None where clients do not stack."""
         return self.effort.waste if self.effort.computed else None
 
     def close(self) -> None:  # noqa: B027
@@ -335,8 +337,8 @@ class ClientWork:
             rows[position] = row if sketch is None else sketch(row[None])[0]
             self.engine.report(Activity("gradients of", self.round, len(rows), len(clients)))
         if not rows:
-            nobody = model.new_empty(0, self.layout.num_columns)
-            return nobody if sketch is None else sketch(nobody)
+            empty = model.new_empty(0, self.layout.num_columns)
+            return empty if sketch is None else sketch(empty)
         return torch.stack([rows[position] for position in range(len(clients))])
 
     def losses(self, models: Tensor, clients: Tensor, *, penalised: bool = False) -> Tensor:

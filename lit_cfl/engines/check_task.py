@@ -45,7 +45,7 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
     try:
         engine.at(0, data).fit(model[None], largest, purpose=CHECK, budget=Budget(1, "steps"))
     except DivergedError:
-        pass  # the run itself says so, or leaves the client out
+        pass  # the run itself reports it, or leaves the client out
     except (RuntimeError, MisconfigurationException, TypeError) as error:
         raise InputError(f"client {int(largest)} cannot be trained: {_first_line(error)}") from error
 

@@ -47,7 +47,7 @@ def note_client(round: int, waiting: Sequence[int], together: bool = False) -> I
 
     Args:
         waiting: clients that are still to be trained when the error comes, the present one first.
-        together: several train at once, and nobody knows which of them it was.
+        together: several train at once, and it is unknown which of them it was.
     """
 
     def what() -> str:

@@ -62,7 +62,7 @@ class Scorer:
     ) -> Outcomes:
         """Computes losses and scores of each example under a model of its own: `[n]`, see `Engine`."""
         rows = torch.empty(1 + 2 * len(scores_of(self._module)), len(index), dtype=torch.float64)
-        for parts in _reads(which):
+        for parts in _batches_by_model(which):
             start, stop = parts[0][1].start, parts[-1][1].stop
             inputs, labels = examples.batch(index[start:stop], self._dtype)
             found = []
@@ -109,7 +109,7 @@ def _while_scored(named: ModelName, number: int) -> str:
     return f"while {named(number)} was scored"
 
 
-def _reads(which: Tensor) -> Iterator[list[tuple[int, slice]]]:
+def _batches_by_model(which: Tensor) -> Iterator[list[tuple[int, slice]]]:
     """Cuts examples into batches of one model each, and puts small ones together, to read at most a batch at once."""
     numbers, counts = which.unique_consecutive(return_counts=True)
     parts: list[tuple[int, slice]] = []

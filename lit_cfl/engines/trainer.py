@@ -83,7 +83,7 @@ class TrainerEngine(Engine):
             with self.own_stream(f"{request.purpose}/module", round, client):
                 trainer.fit(module, loader)
         except SIGTERMException:
-            self.between_clients()  # raises where somebody waits for the signal
+            self.between_clients()  # raises where the run handles the signal
             raise
         except (ValueError, MisconfigurationException) as error:
             raise InputError(f"client {client} cannot be trained in round {round + 1}: {error}") from error

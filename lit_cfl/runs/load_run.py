@@ -80,7 +80,7 @@ class SavedRun:
         experiment: built from it.
         round: the last round that was saved, 1 to T.
         state: of the algorithm, then.
-        lists: who had what, then; None where no data shift.
+        lists: the examples of each client then; None where no data shift.
         mark: where `metrics.csv` ended then.
     """
 

@@ -42,8 +42,8 @@ class Recorder:
         self._recorded_plan = self.engine.plan
         self.shifting = bool(self.experiment.data.shift)
         self._begun = self._saved = monotonic()
-        self._seconds_before = 0.0  # of the processes that this one goes on from
-        self._after: Round | None = None  # what this process goes on from
+        self._seconds_before = 0.0  # of the earlier processes of this run
+        self._after: Round | None = None  # the round of the checkpoint that was restored
         self._latest: tuple[Round, Evaluation] | None = None
         self._over = False  # whether the latest round is the last
         self._unsaved: tuple[dict[str, Any], State] | None = None

@@ -58,7 +58,7 @@ class RunCallbacks:
     Args:
         between_clients: called before a client is trained; may raise to end the run, which saves itself.
         activity: called with what is being done, from the loading of the data on; often, so it should only take notes.
-        started: called when the rounds begin or go on: a title, the rounds completed before, of how many, and the seed.
+        started: called before the first round: a title, the rounds completed before, of how many, and the seed.
         row: called with each row of `metrics.csv`.
         ended: called when a run ends, with the reason if it was stopped early.
         notice: called once, at the end of all, with what the user should know: how to upload what W&B kept offline.
@@ -84,9 +84,9 @@ def run(
     the means of their figures.
 
     Args:
-        path: of the directory to make or to go on with; None = runs/<name>-<time>.
-        callbacks: is called while the runs go on.
-        mode: `new`: the directory must hold no run; `resume`: go on with what is there, under the plan recorded;
+        path: of the directory to make or to resume; None = runs/<name>-<time>.
+        callbacks: are called while the runs go on.
+        mode: `new`: the directory must hold no run; `resume`: what is there is resumed, under the recorded plan;
             `new_plan`: the same under a plan for this machine, with the parts that the experiment's `plan` sets.
 
     Raises:

@@ -92,7 +92,7 @@ class RunDirectory:
         """Starts a new run. `config.yaml`, which makes the directory one, comes last.
 
         Raises:
-            InputError: a run lives here already.
+            InputError: the directory holds a run already.
         """
         require_unused(self.path)
         self.discard()  # of a run that left no config

@@ -33,7 +33,7 @@ def _refuse_earlier(file: Path) -> None:
     try:
         config = yaml.safe_load(file.read_text())
     except (yaml.YAMLError, UnicodeDecodeError):
-        return  # it is damaged, which is said elsewhere
+        return  # it is damaged, which is reported elsewhere
     if isinstance(config, dict) and "rounds" in config and "format" not in config:
         require_format(file, None)
 

@@ -43,7 +43,7 @@ def locked(path: Path, option: str = "--run_dir") -> Iterator[None]:
         try:
             yield
         finally:
-            with suppress(OSError):  # the disk is full or gone, which is said already
+            with suppress(OSError):  # the disk is full or gone, which was reported already
                 if [entry.name for entry in path.iterdir()] == [".lock"]:  # nothing came of it
                     file.unlink()
                     path.rmdir()
@@ -57,7 +57,7 @@ def wait_until_free(path: Path, seconds: float = _WAIT_SECONDS) -> bool:
         seconds: at most.
 
     Returns:
-        whether nobody holds it now.
+        whether no process holds it now.
     """
     if (path / ".lock").exists():
         try:

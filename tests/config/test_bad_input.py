@@ -122,10 +122,10 @@ RUN = "run --config quickstart --baseline null --rounds 1 "
         ("run --config no_class.yaml", "algorithm names no class; write algorithm: {class_path: NAME, init_args: "),
         (
             "run --config beside.yaml",
-            "beside.yaml: algorithm: 'num_clusters' stands beside class_path; write options "
+            "beside.yaml: algorithm: 'num_clusters' is beside class_path; write options "
             "below init_args: {class_path: FedGroup, init_args: {num_clusters: 4}}",
         ),
-        ("run --config rate_beside.yaml", "rate_beside.yaml: task.optimizer: 'lr' stands beside class_path"),
+        ("run --config rate_beside.yaml", "rate_beside.yaml: task.optimizer: 'lr' is beside class_path"),
         ("run --config both_seeds.yaml", "seed gives one seed, seeds several"),
         ("list foo", "invalid choice: 'foo'"),
         ("dashboard --foo", "unrecognized arguments: --foo; see lit-cfl dashboard --help"),

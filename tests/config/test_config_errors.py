@@ -40,7 +40,7 @@ def error_of(*words: str) -> str:
 def test_word_that_stands_alone_is_told_where_it_belongs(command: str, word: str, remedy: str, capsys):
     Path("own.yaml").write_text("rounds: 3")
     assert main([command, word]) == 2
-    assert capsys.readouterr().err == f"lit-cfl: error: {word!r} stands alone; write {remedy}\n"
+    assert capsys.readouterr().err == f"lit-cfl: error: {word!r} has no option before it; write {remedy}\n"
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ _users = 0  # of a connection that was made here
 
 
 def connect(plan: Plan) -> Resources:
-    """Connects to Ray unless somebody has: to the cluster at RAY_ADDRESS, else to one that is started here.
+    """Connects to Ray unless a connection exists: to the cluster at RAY_ADDRESS, else to one that is started here.
 
     Returns:
         what each worker of the plan holds: as many cores as it has threads, and a share of a GPU.
@@ -107,7 +107,7 @@ def _start(plan: Plan) -> None:
         options |= {"num_cpus": plan.workers * plan.threads, "num_gpus": gpus, "include_dashboard": False}
     else:
         _require_answer(address)
-    with _own_signals():
+    with _keep_sigterm_handler():
         try:
             ray.init(address, **options)
         except Exception as error:  # Ray has many: no cluster, another version, no right, no disk
@@ -137,7 +137,7 @@ def _require_answer(address: str) -> None:
 
 
 @contextmanager
-def _own_signals() -> Iterator[None]:
+def _keep_sigterm_handler() -> Iterator[None]:
     """Restores the handler of SIGTERM after the block: Ray replaces it, and a run may have its own."""
     before = signal.getsignal(signal.SIGTERM)
     try:

@@ -60,7 +60,7 @@ class RayEngine(Engine):
         losses = torch.full((len(start),), float("nan"), dtype=torch.float64)
         trained, idle = torch.zeros(len(start), dtype=torch.bool), torch.ones(len(start), dtype=torch.bool)
         pool = self._started(data)  # before anything is put into the store
-        rows, examples = _Rows(request, self.plan.dtype), self._examples_stored(data)
+        rows, examples = _StoredRows(request, self.plan.dtype), self._examples_stored(data)
         shares = self._shares(request, part, data)
         shards = [self._shard(request, share + part.start, rows, round, data) for share in shares]
         tasks = [ShardTask(shard, examples, refs) for shard, refs in shards]
@@ -91,7 +91,7 @@ class RayEngine(Engine):
         return [torch.tensor(sorted(positions)) for positions in held if positions]
 
     def _shard(
-        self, request: FitRequest, numbers: Tensor, rows: "_Rows", round: int, data: FederatedData
+        self, request: FitRequest, numbers: Tensor, rows: "_StoredRows", round: int, data: FederatedData
     ) -> tuple[Shard, list[Ref]]:
         """Builds the shard of the clients at these positions. Returns it with the rows that they need."""
         start, center, refs = rows.of(numbers)
@@ -116,7 +116,7 @@ class RayEngine(Engine):
             plan = replace(self._plan_of_one(data), device=device)
             deterministic = torch.are_deterministic_algorithms_enabled()
             self._pool = WorkerPool(EngineSpec(self._task, plan, self.seed, self.local, deterministic), self.plan)
-            self._close_pool = weakref.finalize(self, self._pool.close)  # when nobody has called `close`, too
+            self._close_pool = weakref.finalize(self, self._pool.close)  # also where `close` was never called
         return self._pool
 
     def _plan_of_one(self, data: FederatedData) -> Plan:
@@ -138,7 +138,7 @@ class RayEngine(Engine):
         return self._stored[1]
 
 
-class _Rows:
+class _StoredRows:
     """Puts the models and centres of a chunk into the object store, each that a client needs once."""
 
     def __init__(self, request: FitRequest, dtype: torch.dtype) -> None:

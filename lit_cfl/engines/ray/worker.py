@@ -90,7 +90,7 @@ class Worker:
         sys.path.extend(path for path in paths if path not in sys.path)
         self._spec = spec[0]
         self._engine: Engine | None = None
-        self._held: tuple[Ref, Examples] | None = None
+        self._examples_read: tuple[Ref, Examples] | None = None
 
     def ready(self) -> None:
         """Returns once the worker is up."""
@@ -102,7 +102,7 @@ class Worker:
             examples: the pool, a reference in a list: it is read only when it is another one than before.
             rows: `[d]` each, what the request's `start` and `center` count.
         """
-        engine, table = self._built(), torch.from_numpy(np.stack(rows))
+        engine, table = self._get_engine(), torch.from_numpy(np.stack(rows))
         request = replace(shard.request, models=table, centers=table if shard.request.prox else None)
         before = replace(engine.effort)
         data = shard.data(self._examples(examples[0]))
@@ -112,19 +112,19 @@ class Worker:
             chunk.models.numpy(), chunk.losses.numpy(), chunk.trained.numpy(), effort, engine.plan.compile
         )
 
-    def _built(self) -> Engine:
+    def _get_engine(self) -> Engine:
         """Builds the engine at the first fit, not at the start: an error then reaches the driver as it is."""
         if self._engine is None:
-            drawn: EngineSpec = ray.get(self._spec)
-            set_up_torch(drawn.plan, drawn.deterministic)
-            kind = StackedEngine if drawn.plan.engine == "stacked" else TrainerEngine
-            self._engine = kind(drawn.task, drawn.plan, drawn.seed, drawn.local)
+            spec: EngineSpec = ray.get(self._spec)
+            set_up_torch(spec.plan, spec.deterministic)
+            kind = StackedEngine if spec.plan.engine == "stacked" else TrainerEngine
+            self._engine = kind(spec.task, spec.plan, spec.seed, spec.local)
         return self._engine
 
     def _examples(self, reference: Ref) -> Examples:
-        if self._held is None or self._held[0] != reference:
-            self._held = (reference, _assembled(ray.get(reference)))
-        return self._held[1]
+        if self._examples_read is None or self._examples_read[0] != reference:
+            self._examples_read = (reference, _assembled(ray.get(reference)))
+        return self._examples_read[1]
 
 
 def parts_of(examples: Examples) -> Parts:

@@ -33,7 +33,7 @@ class CompiledSteps:
         return len(self._compiled)
 
     def __call__(self, lanes: Lanes, work: LaneWork) -> tuple[Lanes, Tensor]:
-        tensors = [*lanes.tensors, *_of_work(work)]
+        tensors = [*lanes.tensors, *_tensors_of_work(work)]
         key = (work.index.shape, work.inputs.shape, work.inputs.dtype, work.prox is not None)
         if key not in self._compiled:
             self._compiling()
@@ -42,7 +42,7 @@ class CompiledSteps:
             except Exception as error:  # the compiler, its cache, the tracing: they share no class of errors
                 raise CompilingError(f"{type(error).__name__}: {error}") from error
         *found, losses = self._compiled[key](*tensors)
-        return _lanes(lanes, found), losses
+        return _lanes_from(lanes, found), losses
 
     def _compile(self, lanes: Lanes, work: LaneWork, tensors: list[Tensor]) -> Callable[..., list[Tensor]]:
         from torch._inductor import compile as lowered  # slow to import, and only here needed
@@ -50,27 +50,27 @@ class CompiledSteps:
 
         def flat(*given: Tensor) -> list[Tensor]:
             count = len(lanes.tensors)
-            after, losses = self._steps(_lanes(lanes, given[:count]), _work(work, given[count:]))
+            after, losses = self._steps(_lanes_from(lanes, given[:count]), _work_from(work, given[count:]))
             return [*(tensor.contiguous() for tensor in after.tensors), losses]  # strides are as fixed as shapes
 
         function: Callable[..., list[Tensor]] = lowered(make_fx(flat)(*tensors), [*tensors])
         return function
 
 
-def _lanes(like: Lanes, tensors: Sequence[Tensor]) -> Lanes:
+def _lanes_from(like: Lanes, tensors: Sequence[Tensor]) -> Lanes:
     """Builds the lanes whose `tensors` these are."""
     rest = iter(tensors)
     rows = tuple(next(rest) for _ in like.rows)
     return Lanes(rows, tuple(tuple(next(rest) for _ in slot) for slot in like.state))
 
 
-def _of_work(work: LaneWork) -> list[Tensor]:
+def _tensors_of_work(work: LaneWork) -> list[Tensor]:
     prox = [] if work.prox is None else [work.prox, *(work.centers or ())]
     return [work.inputs, work.labels, work.index, work.keys, work.corrections, work.first, *prox]
 
 
-def _work(like: LaneWork, tensors: Sequence[Tensor]) -> LaneWork:
-    """Builds the work from the tensors that `_of_work` returned."""
+def _work_from(like: LaneWork, tensors: Sequence[Tensor]) -> LaneWork:
+    """Builds the work from the tensors that `_tensors_of_work` returned."""
     inputs, labels, index, keys, corrections, first, *pull = tensors
     prox, centers = (pull[0], tuple(pull[1:])) if like.prox is not None else (None, None)
     return LaneWork(inputs, labels, index, keys, corrections, first, prox, centers)

@@ -31,5 +31,5 @@ def with_stacked_linear(module: LightningModule) -> LightningModule:
     for name, layer in list(module.named_modules(remove_duplicate=False)):
         if type(layer) is nn.Linear and not layer._forward_hooks and not layer._forward_pre_hooks:
             found.setdefault(layer, StackedLinear(layer))
-            module.set_submodule(name, found[layer])  # a layer that goes by two names stays one
+            module.set_submodule(name, found[layer])  # a layer with two names stays one
     return module

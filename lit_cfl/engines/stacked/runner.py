@@ -74,11 +74,11 @@ class Runner:
         """
         calls = torch.tensor([-(-fit.num_steps // self.steps) for fit in fits])
         lane_slots = schedule_within_waste(calls, self.widths, self._most_waste)
-        work = self._work(fits, lane_slots, self._held(pool, capacity), prox)
-        rows, losses = self._go(fits, lane_slots, work, ended)
+        work = self._work(fits, lane_slots, self._fill_pool(pool, capacity), prox)
+        rows, losses = self._run_calls(fits, lane_slots, work, ended)
         return [self._result(fits[lane_slot.fit], lane_slot, rows[lane_slot.fit], losses) for lane_slot in lane_slots]
 
-    def _held(self, pool: ExamplePool, capacity: int) -> ExamplePool:
+    def _fill_pool(self, pool: ExamplePool, capacity: int) -> ExamplePool:
         """Copies the examples into buffers of fixed size, and returns these."""
         inputs, labels = pool
         if self._pool is None or len(self._pool[0]) < capacity or self._pool[0].dtype != inputs.dtype:
@@ -110,7 +110,7 @@ class Runner:
         strength = torch.tensor(prox, dtype=self._dtype, device=self._device) if pulled else None
         return LaneWork(*pool, index, keys, corrections, first, strength)
 
-    def _go(
+    def _run_calls(
         self, fits: Sequence[ClientFit], lane_slots: Sequence[LaneSlot], work: LaneWork, ended: Callable[[int], None]
     ) -> tuple[dict[int, Tensor], Tensor]:
         """Makes all calls in order. Returns the row of each fit and the losses `[steps, lanes]`."""
@@ -128,9 +128,9 @@ class Runner:
         losses = []
         for call, width in enumerate(widths):
             if call and width < widths[call - 1]:
-                lanes, centers = _first(lanes, width), None if centers is None else _cut(centers, width)
+                lanes, centers = _narrowed(lanes, width), None if centers is None else _first_lanes(centers, width)
             self._load(lanes, centers, fits, starts.get(call, []))
-            lanes, sums = self._advance(lanes, self._part(work, call, width, centers))
+            lanes, sums = self._advance(lanes, self._work_of_call(work, call, width, centers))
             losses.append(torch.nn.functional.pad(sums, (0, self.lanes - width)))
             if call + 1 in stops:
                 rows |= self._rows(lanes, stops[call + 1])
@@ -139,7 +139,7 @@ class Runner:
         self.effort.useful += sum(fit.num_steps for fit in fits)
         return rows, torch.cat(losses).double().cpu()
 
-    def _part(self, work: LaneWork, call: int, width: int, centers: Tensors | None) -> LaneWork:
+    def _work_of_call(self, work: LaneWork, call: int, width: int, centers: Tensors | None) -> LaneWork:
         """Returns the work of the first lanes in one call."""
         s = slice(call * self.steps, (call + 1) * self.steps)
         return replace(
@@ -190,9 +190,9 @@ class Runner:
         return FitResult(fit.position, row, float(total) / fit.num_examples)
 
 
-def _first(lanes: Lanes, width: int) -> Lanes:
-    return Lanes(_cut(lanes.rows, width), tuple(_cut(tensors, width) for tensors in lanes.state))
+def _narrowed(lanes: Lanes, width: int) -> Lanes:
+    return Lanes(_first_lanes(lanes.rows, width), tuple(_first_lanes(tensors, width) for tensors in lanes.state))
 
 
-def _cut(tensors: Tensors, width: int) -> Tensors:
+def _first_lanes(tensors: Tensors, width: int) -> Tensors:
     return tuple(tensor[:width].clone() for tensor in tensors)

@@ -34,7 +34,7 @@ def obstacles(module: LightningModule, layout: ParameterLayout, examples: Exampl
     if found:
         return found
     with torch.random.fork_rng(devices=[]):  # a module may draw numbers of its own
-        return _tried(module, layout, examples.batch(torch.arange(min(2, len(examples)))))
+        return _compare_with_plain_loop(module, layout, examples.batch(torch.arange(min(2, len(examples)))))
 
 
 def _cannot_stack(layer: nn.Module) -> bool:
@@ -42,7 +42,7 @@ def _cannot_stack(layer: nn.Module) -> bool:
     return isinstance(layer, nn.modules.batchnorm._BatchNorm)
 
 
-def _tried(module: LightningModule, layout: ParameterLayout, batch: Batch) -> list[str]:
+def _compare_with_plain_loop(module: LightningModule, layout: ParameterLayout, batch: Batch) -> list[str]:
     """Compares the gradients of two lanes with those of a plain loop; what differs here would differ in the run.
 
     The first lane has two examples, the second lane one and a place that is filled up.
@@ -53,7 +53,7 @@ def _tried(module: LightningModule, layout: ParameterLayout, batch: Batch) -> li
     buffers = {slot.name: module.get_buffer(slot.name).clone() for slot in layout.slots if slot.is_buffer}
     try:
         alone = [_gradients(module, layout, part) for part in parts]
-    except Exception:  # it cannot take the data at all: `require_trainable` says so
+    except Exception:  # it cannot take the data at all: `require_trainable` reports it
         return []
     for found in alone:
         for slot, gradient in zip(layout.slots, found, strict=False):  # trainable parameters come first
@@ -65,8 +65,10 @@ def _tried(module: LightningModule, layout: ParameterLayout, batch: Batch) -> li
     present = torch.tensor([[True, True], [True, False]])[:, : len(labels)]
     try:
         with warnings.catch_warnings(), torch.no_grad():
-            warnings.simplefilter("ignore")  # an operation without a rule for stacks is slow, and says so
-            together = _stacked_gradients(copy.deepcopy(module), layout, (_twice(inputs), _twice(labels)), present)
+            warnings.simplefilter("ignore")  # an operation without a rule for stacks is slow, and warns
+            together = _stacked_gradients(
+                copy.deepcopy(module), layout, (_two_lanes(inputs), _two_lanes(labels)), present
+            )
     except Exception as error:  # whatever a user's own module raises when it is stacked
         return [f"{type(error).__name__} in a stack: {str(error).splitlines()[0] if str(error) else ''}"]
     expected = torch.stack([torch.cat([g.flatten() for g in lane if g is not None]) for lane in alone])
@@ -88,10 +90,10 @@ def _stacked_gradients(module: LightningModule, layout: ParameterLayout, batch: 
     if not isinstance(optimizer, Optimizer):
         raise TypeError("`needs_trainer` has refused this module already")
     steps = Steps(with_plain_cells(module), layout, FunctionalOptimizer.of(optimizer, trained))
-    parameters, buffers = (tuple(_twice(tensor.detach()) for tensor in part) for part in (trained, constant))
+    parameters, buffers = (tuple(_two_lanes(tensor.detach()) for tensor in part) for part in (trained, constant))
     gradients, _ = steps.gradients(parameters, buffers, batch, present, torch.zeros(2, dtype=torch.int64))
     return torch.cat([g.flatten(1) for g in gradients], dim=1)
 
 
-def _twice(tensor: Tensor) -> Tensor:
+def _two_lanes(tensor: Tensor) -> Tensor:
     return torch.stack([tensor, tensor])

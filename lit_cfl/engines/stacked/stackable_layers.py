@@ -68,18 +68,18 @@ class _PlainCells(nn.Module):
     def _layer(self, number: int, sequence: Tensor, states: States) -> tuple[Tensor, States]:
         """Computes one layer: `[T, B, F]` to `[T, B, directions * H]`, and the last states."""
         both = torch.stack([sequence, sequence.flip(0)]) if self.bidirectional else sequence[None]
-        projected = both.flatten(1, 2) @ self._both("weight_ih", number).transpose(1, 2)
+        projected = both.flatten(1, 2) @ self._both_directions("weight_ih", number).transpose(1, 2)
         if self.bias:
-            projected = projected + self._both("bias_ih", number)[:, None]
-        weight = self._both("weight_hh", number)
-        bias = self._both("bias_hh", number) if self.bias else weight.new_zeros(weight.shape[:2])
+            projected = projected + self._both_directions("bias_ih", number)[:, None]
+        weight = self._both_directions("weight_hh", number)
+        bias = self._both_directions("bias_hh", number) if self.bias else weight.new_zeros(weight.shape[:2])
         projected = projected.unflatten(1, sequence.shape[:2])
         states_each, states = self._steps(projected, states, weight.transpose(1, 2), bias[:, None])
         if not self.bidirectional:
             return states_each[0], states
         return torch.cat([states_each[0], states_each[1].flip(0)], 2), states
 
-    def _both(self, name: str, number: int) -> Tensor:
+    def _both_directions(self, name: str, number: int) -> Tensor:
         """Stacks a parameter of each direction `[directions, ...]`."""
         ends = ("", "_reverse") if self.bidirectional else ("",)
         return torch.stack([getattr(self, f"{name}_l{number}{end}") for end in ends])
@@ -169,7 +169,7 @@ def with_plain_cells(module: LightningModule, kinds: Collection[type[nn.Module]]
     for name, layer in list(module.named_modules(remove_duplicate=False)):
         if type(layer) in kinds and _needs_plain(layer) and not why_not_stacked(layer):
             plain.setdefault(layer, _PLAIN[type(layer)](layer))
-            module.set_submodule(name, plain[layer])  # a layer that goes by two names stays one
+            module.set_submodule(name, plain[layer])  # a layer with two names stays one
     return module
 
 
