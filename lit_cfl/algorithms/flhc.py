@@ -123,10 +123,10 @@ class FLHC(Algorithm):
             threshold=self.threshold,
         )
         centroids = mean_by_cluster(updates, labels)
-        index = assign(torch.full_like(state.index, -1), clients, labels)
+        assignment = assign(torch.full_like(state.index, -1), clients, labels)
         similarity = Similarity(clients, cosine_similarity(updates))
         info = Info(fitted.loss, len(cohort), len(clients), fitted.skipped, similarity=similarity)
-        return FLHCState(joint.repeat(len(centroids), 1), index, joint, centroids), info
+        return FLHCState(joint.repeat(len(centroids), 1), assignment, joint, centroids), info
 
     def place(self, state: FLHCState, clients: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[FLHCState, Info]:
         if not len(state.centroids):  # before the clustering: the joint model

@@ -4,19 +4,19 @@ import torch
 from torch import Tensor
 
 
-def assign(index: Tensor, clients: Tensor, labels: Tensor) -> Tensor:
+def assign(assignment: Tensor, clients: Tensor, labels: Tensor) -> Tensor:
     """Writes new entries into a client map: a new int64 `[clients]`, longer where a client is new (-1 between).
 
     Args:
         labels: int64 `[n]`; -1 leaves the client as it is.
     """
     clients, labels = clients[labels >= 0], labels[labels >= 0]
-    missing = int(clients.max()) + 1 - len(index) if len(clients) else 0
-    grown = torch.cat([index, torch.full((max(missing, 0),), -1)])
+    missing = int(clients.max()) + 1 - len(assignment) if len(clients) else 0
+    grown = torch.cat([assignment, torch.full((max(missing, 0),), -1)])
     return grown.index_copy(0, clients, labels)
 
 
-def clusters_of(index: Tensor, clients: Tensor) -> Tensor:
+def clusters_of(assignment: Tensor, clients: Tensor) -> Tensor:
     """Looks up the clusters of clients `[n]` in a client map; -1 for clients that it does not know."""
-    known = clients < len(index)
-    return torch.where(known, index[clients.clamp(max=len(index) - 1)], -1)
+    known = clients < len(assignment)
+    return torch.where(known, assignment[clients.clamp(max=len(assignment) - 1)], -1)
