@@ -36,7 +36,7 @@ def named_class(written: Written, what: str, default: type, known: Mapping[str, 
     if kind is None:
         hint = nearest(path.rpartition(".")[2], known)
         raise InputError(
-            f"{what} {path!r} is not known{hint}. Known: {', '.join(known)}; others go by their class_path"
+            f"{what} {path!r} is not known{hint}. Known: {', '.join(known)}; give others with their module"
         )
     return kind, dict(one.get("init_args") or {})
 

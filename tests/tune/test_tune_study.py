@@ -31,18 +31,24 @@ class Command:
         self.mark = f"LITCFL_TEST_MARK={folder}-{time.monotonic_ns()}"
         name, _, value = self.mark.partition("=")
         environment = os.environ | {name: value, "SLOW_LOG": str(folder / "log.txt")}
-        self.process = subprocess.Popen(
-            tune_command(*words),
-            env=environment,
-            cwd=folder,
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-        )
+        self.said = folder / f"said-{time.monotonic_ns()}.txt"  # a pipe would stay open as long as Ray's agents live
+        with self.said.open("w") as said:
+            self.process = subprocess.Popen(
+                tune_command(*words), env=environment, cwd=folder, stdout=said, stderr=subprocess.STDOUT
+            )
 
     def end(self) -> tuple[int, str]:
-        output, _ = self.process.communicate(timeout=900)
-        return self.process.returncode, output
+        """Waits for the study. Returns its exit code and what it said."""
+        return self.process.wait(timeout=900), self.said.read_text()
+
+    def kill(self) -> None:
+        """Kills the study, and waits for its trials, which end with it; Ray's agents do so later."""
+        self.process.kill()
+        self.process.wait()
+        deadline = time.monotonic() + 100
+        while any(b"ray::" in words and b"Agent" not in words for words in self._command_lines()):
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
 
     def left(self) -> list[int]:
         """Processes of this study that live, after up to 100 seconds in which there may be some.
@@ -52,6 +58,13 @@ class Command:
         deadline = time.monotonic() + 100
         while (found := self._living()) and time.monotonic() < deadline:
             time.sleep(0.5)
+        return found
+
+    def _command_lines(self) -> list[bytes]:
+        found = []
+        for process in self._living():
+            with contextlib.suppress(OSError):  # it has just ended
+                found.append(Path(f"/proc/{process}/cmdline").read_bytes())
         return found
 
     def _living(self) -> list[int]:
@@ -167,8 +180,7 @@ def test_a_killed_study_goes_on_with_the_same_trials(whole: tuple[Path, int, str
     before = len(rounds_in(folder))
     command = Command(folder, "--resume", "study")
     wait_until(lambda: len(rounds_in(folder)) >= before + 3, command)
-    command.process.kill()
-    command.end()
+    command.kill()
     killed = command
     before = len(rounds_in(folder))
     command = Command(folder, "--resume", "study")
@@ -194,8 +206,7 @@ def test_a_killed_study_of_several_algorithms_goes_on_with_optuna(tmp_path: Path
     command = Command(folder, "--config", "study-to-run.yaml", "--study_dir", "study")
     wait_until(lambda: len(list((tmp_path / "study" / "trials").glob("*/summary.json"))) >= 2, command)
     wait_until((tmp_path / "study" / "pictures" / "history.png").exists, command)
-    command.process.kill()
-    command.end()
+    command.kill()
     assert "finished" in [row["status"] for row in rows_of(tmp_path / "study")]  # known before the study is over
     assert (tmp_path / "study" / "best.yaml").exists()
     before = {path.parent.name: path.read_bytes() for path in (tmp_path / "study" / "trials").glob("*/summary.json")}
