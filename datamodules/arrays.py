@@ -249,7 +249,8 @@ def read_source(source: Path) -> Mapping[str, np.ndarray]:
     for file, part in zip(files, parts, strict=True):
         _require_of_one_client(file, part, parts[0])
     sizes = [len(part["x"]) for part in parts]
-    joined = {name: np.concatenate([part[name] for part in parts]) for name in ("x", "y") if name in parts[0]}
+    names = [name for name in ("x", "y") if name in parts[0]]
+    joined: dict[str, np.ndarray] = {name: np.concatenate([part[name] for part in parts]) for name in names}
     joined["client"] = np.repeat([file.stem for file in files], sizes)
     if "cluster" in parts[0]:
         joined["cluster"] = np.repeat(np.concatenate([part["cluster"].reshape(1) for part in parts]), sizes)
