@@ -4,7 +4,7 @@
 
 The run is that of whole_run.py (FedGroup, MNIST-1000, linear net, every round evaluated), with and without tracking in
 turn, each in a fresh process. `run`: seconds of the whole of it. `waited`: seconds in which training waited for the
-trackers, their start and end included. `beside`: CPU seconds of the thread in which pictures are drawn and W&B is fed,
+trackers, their start and end included. `background`: CPU seconds of the thread that draws pictures and feeds W&B,
 wandb's import included; where no core is idle, training is so much slower at most. The picture starts from the cosines
 of all clients and ends with a PNG; its memory is the peak of a process that does nothing else.
 """
@@ -36,7 +36,7 @@ from lit_cfl.runs.recorder import Recorder
 from lit_cfl.runs.rows import snapshot
 from lit_cfl.tasks import Classification
 from lit_cfl.tracking import Trackers, Tracking
-from lit_cfl.tracking.background import Beside
+from lit_cfl.tracking.background import BackgroundTrackers
 
 CLUSTERS, WIDTH = 10, 64
 
@@ -56,11 +56,11 @@ def whole_run(rounds: int, tracked: bool) -> str:
         tracking=tracking,
     )
     module.federated(0)
-    waited, beside = [], []
+    waited, background = [], []
     for owner, names, spent, clock in (
         (Trackers, ("__init__", "log", "conclude", "finish"), waited, perf_counter),
-        (Recorder, ("look",), waited, perf_counter),
-        (Beside, ("_begin", "_log", "_conclude", "_finish"), beside, thread_time),
+        (Recorder, ("round_view",), waited, perf_counter),
+        (BackgroundTrackers, ("_begin", "_log", "_conclude", "_finish"), background, thread_time),
     ):
         for name in names:
             setattr(owner, name, timed(getattr(owner, name), spent, clock))
@@ -68,7 +68,7 @@ def whole_run(rounds: int, tracked: bool) -> str:
     with tempfile.TemporaryDirectory() as folder:
         run(experiment, Path(folder) / "run")
         took = perf_counter() - begun
-    parts = [part for spent in (waited, beside) for part in (f"{sum(spent):.2f}", f"{sum(spent) / took:.1%}")]
+    parts = [part for spent in (waited, background) for part in (f"{sum(spent):.2f}", f"{sum(spent) / took:.1%}")]
     return " | ".join([f"{took:.2f}", *parts])
 
 
@@ -126,7 +126,7 @@ def main() -> None:
 
 
 def compare(rounds: int, repeats: int) -> None:
-    print("| | run s | waited s | share | beside CPU s | share |\n|---|---|---|---|---|---|", flush=True)
+    print("| | run s | waited s | share | background CPU s | share |\n|---|---|---|---|---|---|", flush=True)
     took: dict[str, list[float]] = {"untracked": [], "tracked": []}
     for _ in range(repeats):
         for kind, found in took.items():

@@ -7,5 +7,5 @@ _DRAW, _DRAW_BOTH = PictureFolder.draw, run.draw_both
 
 
 def let_runs_draw(yes: bool) -> None:
-    PictureFolder.draw = _DRAW if yes else lambda folder, look: {}  # type: ignore[method-assign]
+    PictureFolder.draw = _DRAW if yes else lambda folder, view: {}  # type: ignore[method-assign]
     run.draw_both = _DRAW_BOTH if yes else lambda *files: []

@@ -1,4 +1,4 @@
-"""What there is to see of a run after an evaluated round, for pictures and trackers."""
+"""A read-only view of a run after an evaluated round, for pictures and trackers."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -12,8 +12,8 @@ from lit_cfl.storage.csv_log import latest_rows, read_table
 
 
 @dataclass(frozen=True, eq=False)
-class Look:
-    """A run after a round.
+class RoundView:
+    """Shows a run as it is after a round, also while the run goes on.
 
     Args:
         algorithm: its name.
@@ -46,14 +46,14 @@ class Look:
     tables: Mapping[str, tuple[Path, int]]
 
     def rows(self) -> list[dict[str, Any]]:
-        """The rows of `metrics.csv` up to here."""
+        """Reads the rows of `metrics.csv` up to here."""
         return read_table(*self.metrics)
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """The content of the latest snapshot."""
+        """Reads the latest snapshot."""
         with np.load(self.snapshots / f"{self.compared}.npz") as arrays:
             return dict(arrays)
 
     def table(self, name: str) -> list[dict[str, Any]]:
-        """The latest rows of a further table, up to here; empty where there is no such table."""
+        """Reads the latest rows of a further table, up to here; empty where there is no such table."""
         return latest_rows(*self.tables[name]) if name in self.tables else []

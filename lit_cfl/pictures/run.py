@@ -78,7 +78,7 @@ def memberships(rounds: np.ndarray, cluster: np.ndarray, true_cluster: np.ndarra
     known = (true_cluster >= 0).any()
     figure = Figure(figsize=(8.6, 5), layout="constrained")
     widths = [1, 24] if known else [1]
-    *beside, axes = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
+    *true_axes, axes = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
     match = matched(cluster, true_cluster)
     axes.imshow(matched_colours(cluster[:, order].T, match), aspect="auto", interpolation="nearest")
     places = np.unique(np.linspace(0, len(rounds) - 1, min(len(rounds), 12)).round().astype(int))
@@ -87,14 +87,14 @@ def memberships(rounds: np.ndarray, cluster: np.ndarray, true_cluster: np.ndarra
     sample = "" if step == 1 else f" ({len(shown):,} of {len(true_cluster):,} clients, 1 in {step})"
     axes.set_title(f"Cluster of each client{sample}", fontsize=11)
     name_clusters(axes, cluster[:, order], "not assigned", match)
-    for truth in beside:
+    for truth in true_axes:
         truth.imshow(colours_of(true_cluster[order])[:, None], aspect="auto", interpolation="nearest")
         truth.set(xticks=[0], xticklabels=["true"])
     _mark_groups(axes, true_cluster[order], both=False)
     left = figure.axes[0]
     left.set_yticks(axes.get_yticks(), axes.get_yticklabels())
     left.set_ylabel("clients, by true cluster" if known else "clients")
-    if beside:
+    if true_axes:
         axes.set_yticks([])
     return figure
 

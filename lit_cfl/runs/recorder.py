@@ -15,7 +15,7 @@ from lit_cfl.errors import Interrupted, note_on_error
 from lit_cfl.evaluation import Evaluation, evaluate
 from lit_cfl.experiment import PreparedRun
 from lit_cfl.metric_names import Row
-from lit_cfl.pictures.round_view import Look
+from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.rounds import Round, Traffic
 from lit_cfl.runs.final_files import write_end
 from lit_cfl.runs.resume import require_agreement, require_same_data, require_same_run
@@ -200,8 +200,8 @@ class Recorder:
         memberships = self._totals.memberships_with(r, evaluation)
         return write_end(self.prepared, self.directory, r, evaluation, memberships, self._totals.best, stopped)
 
-    def look(self) -> Look | None:
-        """What there is to see after the latest evaluation; None where nothing is due."""
+    def round_view(self) -> RoundView | None:
+        """Returns a view of the run after the latest evaluation; None where nothing is due."""
         if self._latest is None or not (self._over or self._latest[0].number in self._totals.memberships):
             return None
         r, evaluation = self._latest
@@ -209,7 +209,7 @@ class Recorder:
         kept = self._totals.memberships_with(r, evaluation)
         tables = self.directory.own | ({"shift": self.directory.shifts} if self.shifting else {})
         values = torch.empty(0) if test is None else test.of_clients()
-        return Look(
+        return RoundView(
             type(self.experiment.algorithm).__name__,
             self.engine.scores[0],
             r.number,

@@ -217,9 +217,9 @@ def _record(recorder: Recorder, callbacks: RunCallbacks) -> Row:
     algorithm, rounds = recorder.experiment.algorithm, recorder.experiment.rounds
     callbacks.started(type(algorithm).__name__, recorder.completed, rounds, recorder.prepared.seed)
     try:
-        reason = recorder.run(lambda row: trackers.log(row, recorder.look()), callbacks.row)
+        reason = recorder.run(lambda row: trackers.log(row, recorder.round_view()), callbacks.row)
         summary = recorder.finish(reason)
-        trackers.conclude(summary, recorder.look(), recorder.models)
+        trackers.conclude(summary, recorder.round_view(), recorder.models)
         status = "success"
     except SystemExit:  # a search has stopped its trial, which is no failure
         status = "success"

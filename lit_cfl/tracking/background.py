@@ -12,7 +12,7 @@ from typing import Literal, TypeVar
 from lit_cfl.errors import Notice
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures.folder import PictureFolder
-from lit_cfl.pictures.round_view import Look
+from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.tracking.artifacts import Models
 from lit_cfl.tracking.weights_and_biases import WandbRun
 
@@ -62,7 +62,7 @@ class Budget:
         self._seconds += monotonic() - begun
 
 
-class Beside:
+class BackgroundTrackers:
     """Draws pictures and feeds W&B, one thing after the other, while the run goes on.
 
     Args:
@@ -80,13 +80,13 @@ class Beside:
         if begin_wandb is not None:
             self._thread.submit(self._begin, begin_wandb, list(rows))
 
-    def log(self, row: Row, look: Look | None) -> None:
-        """Logs a row, and shows a look if there is one and it may take its time."""
-        self._thread.submit(self._log, row, look)
+    def log(self, row: Row, view: RoundView | None) -> None:
+        """Logs a row, and shows a view if there is one and it may take its time."""
+        self._thread.submit(self._log, row, view)
 
-    def conclude(self, summary: Row, look: Look | None, models: Callable[[], Models]) -> None:
+    def conclude(self, summary: Row, view: RoundView | None, models: Callable[[], Models]) -> None:
         """Logs what is known at the end, and draws what an earlier process could not any more."""
-        self._thread.submit(self._conclude, summary, look, models)
+        self._thread.submit(self._conclude, summary, view, models)
 
     def finish(self, status: Status) -> bool:
         """Waits until all that was asked for is done, and ends the W&B run, even one that failed.
@@ -103,24 +103,24 @@ class Beside:
         for row in rows:
             self._feed(row, None, {})
 
-    def _log(self, row: Row, look: Look | None) -> None:
-        if look is not None and (look.last or self._budget.left()):
+    def _log(self, row: Row, view: RoundView | None) -> None:
+        if view is not None and (view.last or self._budget.left()):
             with self._budget.used():
-                self._feed(row, look, self._draw(look))
+                self._feed(row, view, self._draw(view))
         else:
             self._feed(row, None, {})
 
-    def _draw(self, look: Look) -> dict[str, Path]:
-        return self._drawing(lambda: self._folder.draw(look)) or {}
+    def _draw(self, view: RoundView) -> dict[str, Path]:
+        return self._drawing(lambda: self._folder.draw(view)) or {}
 
-    def _feed(self, row: Row, look: Look | None, drawn: Mapping[str, Path]) -> None:
+    def _feed(self, row: Row, view: RoundView | None, drawn: Mapping[str, Path]) -> None:
         run = self._run
         if run is not None:
-            self._wandb(lambda: run.log(row, look, drawn))
+            self._wandb(lambda: run.log(row, view, drawn))
 
-    def _conclude(self, summary: Row, look: Look | None, models: Callable[[], Models]) -> None:
-        if look is not None:  # once more what failed before: there may be room on the disk again
-            self._drawn = self._drawing.at_last(lambda: self._folder.draw(look)) is not None
+    def _conclude(self, summary: Row, view: RoundView | None, models: Callable[[], Models]) -> None:
+        if view is not None:  # once more what failed before: there may be room on the disk again
+            self._drawn = self._drawing.at_last(lambda: self._folder.draw(view)) is not None
         run = self._run
         if run is not None:
             self._wandb(lambda: run.conclude(summary, models))

@@ -6,31 +6,31 @@ from typing import Any
 
 import numpy as np
 
-from lit_cfl.pictures.round_view import Look
+from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.scores import ACCURACY
 
 _MAX_ROWS = 1000  # the last ones of a table
 _BINS = np.linspace(0, 1, 21)
 
 
-def media(look: Look, pictures: Mapping[str, Path], with_tables: bool) -> dict[str, Any]:
+def media(view: RoundView, pictures: Mapping[str, Path], with_tables: bool) -> dict[str, Any]:
     """Objects of wandb by the names that `docs/tracking.md` lists.
 
     Args:
-        look: at the run.
+        view: at the run.
         pictures: drawn now.
         with_tables: whether the server, if any, can be asked about them.
     """
     import wandb
 
     found: dict[str, Any] = {f"pictures/{name}": wandb.Image(str(path)) for name, path in pictures.items()}
-    tested = look.values[np.isfinite(look.values)]
+    tested = view.values[np.isfinite(view.values)]
     if len(tested):
-        bins = _BINS if look.score == ACCURACY else len(_BINS) - 1
-        found[f"clients/{look.score.name}"] = wandb.Histogram(np_histogram=np.histogram(tested, bins))
+        bins = _BINS if view.score == ACCURACY else len(_BINS) - 1
+        found[f"clients/{view.score.name}"] = wandb.Histogram(np_histogram=np.histogram(tested, bins))
     if with_tables:
-        tables: dict[str, Sequence[Mapping[str, Any]]] = {name: look.table(name) for name in look.tables}
-        tables["clusters"] = look.clusters
+        tables: dict[str, Sequence[Mapping[str, Any]]] = {name: view.table(name) for name in view.tables}
+        tables["clusters"] = view.clusters
         found |= {f"tables/{name}": _table(rows) for name, rows in tables.items() if rows}
     return found
 

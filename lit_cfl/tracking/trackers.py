@@ -8,9 +8,9 @@ from typing import Any
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures.folder import PICTURES, PictureFolder
 from lit_cfl.pictures.options import Format
-from lit_cfl.pictures.round_view import Look
+from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.tracking.artifacts import Models
-from lit_cfl.tracking.background import Beside, Status
+from lit_cfl.tracking.background import BackgroundTrackers, Status
 from lit_cfl.tracking.loggers import Loggers
 from lit_cfl.tracking.options import Tracking
 from lit_cfl.tracking.weights_and_biases import WandbRun
@@ -50,33 +50,33 @@ class Trackers:
         self._loggers = Loggers(tracking.loggers, own, plain, known, logged)
         folder = PictureFolder(path / PICTURES, formats)
         begin = partial(WandbRun, tracking, mode, name, path, plain, run_id, logged)
-        self._beside = Beside(folder, None if mode == "disabled" else begin, known)
+        self._background = BackgroundTrackers(folder, None if mode == "disabled" else begin, known)
 
-    def log(self, row: Row, look: Look | None = None) -> None:
+    def log(self, row: Row, view: RoundView | None = None) -> None:
         """Logs a row of `metrics.csv`; blanks are left out.
 
         Args:
             row: of a round.
-            look: where pictures and tables are due; they wait for the end where those before have cost too much.
+            view: where pictures and tables are due; they wait for the end where those before have cost too much.
         """
         numbers = _known(row)
-        self._beside.log(numbers, look)
+        self._background.log(numbers, view)
         self._loggers.log(numbers)
 
-    def conclude(self, summary: Row, look: Look | None, models: Callable[[], Models]) -> None:
+    def conclude(self, summary: Row, view: RoundView | None, models: Callable[[], Models]) -> None:
         """What is known at the end: W&B gets the summary, the models, the memberships and the partition.
 
         Args:
             summary: content of `summary.json`.
-            look: at the end.
+            view: at the end.
             models: gives those that clients use.
         """
-        self._beside.conclude(_known(summary), look, models)
+        self._background.conclude(_known(summary), view, models)
 
     def finish(self, status: Status) -> bool:
         """Ends them all. Returns whether the pictures of the end were drawn."""
         self._loggers.finish(status)
-        return self._beside.finish(status)
+        return self._background.finish(status)
 
 
 def _known(row: Row) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from time import monotonic, sleep
 from typing import Any, Literal
 
 from lit_cfl.errors import Notice
-from lit_cfl.pictures.round_view import Look
+from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.tracking.artifacts import Models, gathered, log_artifact
 from lit_cfl.tracking.media import media
 from lit_cfl.tracking.offline import last_kept_round, mend
@@ -96,11 +96,11 @@ class WandbRun:
             end_service()  # or the id would stay in use
             return None
 
-    def log(self, row: Mapping[str, Any], look: Look | None, pictures: Mapping[str, Path]) -> None:
+    def log(self, row: Mapping[str, Any], view: RoundView | None, pictures: Mapping[str, Path]) -> None:
         """Logs a round, unless an earlier process did: numbers and media are one entry of the history."""
         if row["round"] <= self._kept:
             return
-        shown = {} if look is None else media(look, pictures, with_tables=self._takes_artifacts())
+        shown = {} if view is None else media(view, pictures, with_tables=self._takes_artifacts())
         with staged_in(self._path / "wandb"):
             self.run.log(dict(row) | shown)
         self._last = int(row["round"])

@@ -291,10 +291,10 @@ def test_pictures_come_every_few_rounds_while_they_cost_little(pictures: None, t
     drawn: list[tuple[int, list[str]]] = []
     draw = background.PictureFolder.draw
 
-    def noted(folder, look):
-        found = draw(folder, look)
+    def noted(folder, view):
+        found = draw(folder, view)
         if found:
-            drawn.append((look.round, sorted(found)))
+            drawn.append((view.round, sorted(found)))
         return found
 
     monkeypatch.setattr(background.PictureFolder, "draw", noted)

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lit_cfl.pictures.round_view import Look
+from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.scores import ACCURACY
 from lit_cfl.storage.csv_log import Table, latest_rows, read_table
 
@@ -17,19 +17,19 @@ def grown(path: Path, rows: int) -> Table:
     return table
 
 
-def look(**tables: tuple[Path, int]) -> Look:
+def view(**tables: tuple[Path, int]) -> RoundView:
     nobody = np.empty(0)
-    return Look("A", ACCURACY, 3, False, dict, nobody, nobody, nobody, [], (Path(), 0), Path(), None, tables)
+    return RoundView("A", ACCURACY, 3, False, dict, nobody, nobody, nobody, [], (Path(), 0), Path(), None, tables)
 
 
 def test_rows_that_come_later_are_not_seen(tmp_path: Path):
     table = grown(tmp_path / "odd.csv", 3)
-    seen = look(odd=(table.path, table.size))
+    seen = view(odd=(table.path, table.size))
     table.append([{"round": 3}])
     with table.path.open("ab") as file:
         file.write(b"4,half a r")
     assert seen.table("odd") == [{"round": number, "who, when": 'a, "b"'} for number in range(3)]
-    assert look(odd=(table.path, table.size)).table("odd")[-1] == {"round": 3, "who, when": None}
+    assert view(odd=(table.path, table.size)).table("odd")[-1] == {"round": 3, "who, when": None}
 
 
 @pytest.mark.parametrize("rows", [0, 1, 60_000, 60_001, 60_002, 60_007])
@@ -41,4 +41,4 @@ def test_of_a_long_table_the_last_whole_rows_are_read(rows: int, tmp_path: Path)
 
 
 def test_table_that_is_not_there_has_no_rows():
-    assert look().table("layers") == []
+    assert view().table("layers") == []
