@@ -4,10 +4,12 @@ import gzip
 import json
 import os
 import re
+import struct
+import subprocess
 import sys
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -18,9 +20,11 @@ from processes import in_child, start, wait
 
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tracking import background
-from lit_cfl.tracking.offline import entries, folders_of, history
+from lit_cfl.tracking.offline import folders_of
 
 KEY = "0123456789" * 4
+_BLOCK, _HEADER = 32768, 7
+_WHOLE, _LAST = 1, 4
 
 
 def tracked(path: Path, *options: str, rounds: int = 4, **variables: str | None) -> int:
@@ -65,6 +69,41 @@ def records(folder: Path) -> list[Any]:
 def logged(run: Path) -> list[dict[str, float]]:
     """All rounds that its folders hold."""
     return [row for folder in folders(run) for row in history(folder)]
+
+
+def history(folder: Path) -> Iterator[dict[str, float]]:
+    """The rows that were logged into one folder, up to where it was cut off."""
+    from google.protobuf.message import DecodeError
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    for path in folder.glob("*.wandb"):
+        for _, data in entries(path.read_bytes()):
+            with suppress(DecodeError):  # a disk that was full may leave holes
+                record = Record.FromString(data)
+                if record.WhichOneof("record_type") == "history":
+                    items = record.history.item
+                    yield {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items}
+
+
+def entries(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """The whole entries of a file and where each ends.
+
+    They lie in blocks of 32 KiB; a piece of one has a checksum, its length and its place in the entry before it.
+    """
+    at, pieces = _HEADER, b""  # behind the file's own header
+    while at + _HEADER <= len(data):
+        room = _BLOCK - at % _BLOCK
+        if room < _HEADER:
+            at += room
+            continue
+        length, place = struct.unpack_from("<HB", data, at + 4)
+        at += _HEADER + length
+        if at > len(data) or not place:  # cut off, or zeros behind the end
+            return
+        pieces += data[at - length : at]
+        if place in (_WHOLE, _LAST):
+            yield at, pieces
+            pieces = b""
 
 
 def numbers(row: dict[str, object]) -> dict[str, object]:
@@ -144,6 +183,17 @@ class Server(ThreadingHTTPServer):
         """Answers nobody from now on."""
         self.shutdown()
         self.server_close()
+
+
+def upload(folder: Path) -> Server:
+    """Runs `wandb sync` on a folder. Returns the server, closed, that was sent what it holds."""
+    server = Server()
+    words = [sys.executable, "-m", "wandb", "sync", str(folder)]
+    variables = {"WANDB_API_KEY": KEY, "WANDB_BASE_URL": server.address, "WANDB_CONFIG_DIR": "/dev/null"}
+    others = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
+    subprocess.run(words, env=others | variables, check=True, capture_output=True, timeout=120)
+    server.close()
+    return server
 
 
 class _Takes(_Refuses):

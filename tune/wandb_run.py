@@ -2,7 +2,6 @@
 
 import secrets
 import warnings
-from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,38 +10,11 @@ from typing import Any
 import yaml
 
 from lit_cfl.errors import Notice
-from lit_cfl.runs.run_directory import RunDirectory
-from lit_cfl.storage.csv_log import read_table
-from lit_cfl.tracking import Trackers, Tracking
-from lit_cfl.tracking.offline import last_kept_round, sync_line
-from lit_cfl.tracking.options import Mode
+from lit_cfl.tracking.offline import sync_line
+from lit_cfl.tracking.options import Mode, Tracking
 from lit_cfl.tracking.weights_and_biases import WandbRun
-from lit_cfl.tune.check import TRIALS, PreparedStudy
-from lit_cfl.tune.record import FINISHED_STATUS
+from lit_cfl.tune.check import PreparedStudy
 from lit_cfl.tune.study_result import StudyResult
-
-
-def complete(trials: Sequence[Path]) -> None:
-    """Gives W&B the rows that it lacks of trials that run no more."""
-    for trial in trials:
-        for path in _runs(trial):
-            _complete(path)
-
-
-def _runs(trial: Path) -> Iterator[Path]:
-    """The run directories of a trial: its own, or with several seeds one a seed."""
-    for metrics in sorted([*trial.glob("metrics.csv"), *trial.glob("seed-*/metrics.csv")]):
-        yield metrics.parent
-
-
-def _complete(path: Path) -> None:
-    rows, run_id = read_table(path / "metrics.csv"), RunDirectory(path).run_id
-    if not rows or last_kept_round(path / "wandb", run_id, rows[-1]["round"]) >= rows[-1]["round"]:
-        return
-    config = yaml.safe_load((path / "config.yaml").read_text())
-    tracking = Tracking(**(config["tracking"] | {"loggers": []}))
-    Trackers(tracking, config["name"], path, config, run_id, rows).finish("success")
-
 
 _FILES = ("trials.csv", "pictures/*.png")
 
@@ -58,7 +30,6 @@ def track_study(prepared: PreparedStudy, outcome: StudyResult) -> str | None:
     if mode == "disabled":
         return None
     try:
-        complete([outcome.path / TRIALS / row["trial_id"] for row in outcome.rows if row["status"] != FINISHED_STATUS])
         _log(prepared, outcome, replace(tracking, group=tracking.group or prepared.study.name), mode)
     except Exception as error:  # W&B has many
         warnings.warn(Notice(f"W&B has no run of the study as a whole ({error})"), stacklevel=2)

@@ -129,4 +129,4 @@ class BackgroundTrackers:
         run = self._run
         if run is not None:
             self._wandb.at_last(lambda: run.finish(status))
-            self._wandb(run.require_kept)
+            self._wandb(run.mark_complete)

@@ -1,8 +1,7 @@
-"""How wandb and its process are used: quietly, without what is personal, and without waiting for anything."""
+"""Settings of wandb and of its process: quiet, without personal data, and without waiting for a server."""
 
 import os
 import ssl
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ FINISH_SECONDS = 60.0  # for what is left to upload at the end
 
 @cache
 def noted_mode() -> str:
-    """What `wandb offline` or `wandb disabled` noted in W&B's own settings, before ours are added to them."""
+    """Reads the mode that `wandb offline` or `wandb disabled` noted in W&B's own settings, before ours are added."""
     import wandb
 
     return str(wandb.setup(wandb.Settings(silent=True)).settings.mode)
@@ -33,22 +32,8 @@ def end_service() -> None:
 
 
 @contextmanager
-def without_launch() -> Iterator[None]:
-    """Spares what wandb would look up for its job queue, W&B Launch: the import takes longer than all the rest."""
-    name = "wandb.sdk.launch.inputs.internal"
-    spared = name not in sys.modules
-    if spared:
-        sys.modules[name] = None  # type: ignore[assignment]  # Python's own way to make an import fail
-    try:
-        yield
-    finally:
-        if spared:
-            del sys.modules[name]
-
-
-@contextmanager
 def staged_in(folder: Path) -> Iterator[None]:
-    """Lets wandb keep the files of tables there until they are uploaded, not in the user's home."""
+    """Makes wandb keep the files of tables in a folder until they are uploaded, not in the user's home."""
     own = "WANDB_DATA_DIR" not in os.environ
     if own:
         os.environ["WANDB_DATA_DIR"] = str(folder.absolute())
@@ -60,7 +45,7 @@ def staged_in(folder: Path) -> Iterator[None]:
 
 
 def settings(wandb: Any) -> Any:
-    """Quiet, and without anything about the machine, its user, its folders and its other programs."""
+    """Makes settings that are quiet and say nothing about the machine, its user, its folders and its other programs."""
     return wandb.Settings(
         reinit="create_new",
         program="lit-cfl",
@@ -81,7 +66,7 @@ def settings(wandb: Any) -> Any:
 
 
 def answers(server: str) -> bool:
-    """Whether anything answers there, be it an error: wandb alone would try for minutes."""
+    """Tells whether a server answers at all, even with an error: wandb alone would try for minutes."""
     try:
         with urllib.request.urlopen(server, timeout=_REACH_SECONDS):  # noqa: S310  # wandb's own setting
             return True

@@ -3,26 +3,26 @@
 import logging
 import os
 import shlex
+import shutil
 import warnings
 from collections.abc import Callable, Mapping
 from functools import cache
 from pathlib import Path
-from time import monotonic, sleep
 from typing import Any, Literal
 
 from lit_cfl.errors import Notice
 from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.tracking.artifacts import Models, gathered, log_artifact
 from lit_cfl.tracking.media import media
-from lit_cfl.tracking.offline import last_kept_round, mend
+from lit_cfl.tracking.offline import mark_complete, rounds_kept
 from lit_cfl.tracking.options import Mode, Tracking
-from lit_cfl.tracking.service import answers, end_service, noted_mode, settings, staged_in, without_launch
+from lit_cfl.tracking.service import answers, end_service, noted_mode, settings, staged_in
 
-_FLUSH_SECONDS = 10.0  # for the end of an offline run to reach its file
+_LEAST_FREE = 2**20  # bytes on the disk
 
 
 class WandbRun:
-    """A run that goes on under its id after a resume. It ends before the next begins.
+    """Logs one run. A resumed run goes on under its id; a run ends before the next begins.
 
     Args:
         tracking: its options.
@@ -31,7 +31,7 @@ class WandbRun:
         path: the run directory: files go into `wandb/` there.
         config: logged as the run's configuration.
         run_id: of the run.
-        logged: the last round that was logged, 0 = none; it counts where the folders cannot tell.
+        logged: the last round that earlier processes have logged, 0 = none.
     """
 
     def __init__(
@@ -47,9 +47,7 @@ class WandbRun:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it sends tracebacks, which name folders
         import wandb
 
-        self._path, self._kept = path, last_kept_round(path / "wandb", run_id, logged)
-        self._last = self._kept
-        mend(path / "wandb", run_id)
+        self._path, self._kept = path, rounds_kept(path / "wandb", run_id, logged)
         (path / "wandb").mkdir(exist_ok=True)  # where wandb cannot make it, it takes a temporary folder
         offline = mode == "offline" or (mode is None and noted_mode() != "online")
         wandb.setup(wandb.Settings(silent=True, mode="online"))  # so that the key is looked for
@@ -66,15 +64,17 @@ class WandbRun:
             "notes": tracking.notes,
             "settings": settings(wandb),
         }
-        with without_launch():
-            online = None if offline else self._online(asked=mode == "online")
-            self.run = wandb.init(mode="offline", **self._options) if online is None else online
-        self._server: str | None = None if online is None else wandb.setup().settings.base_url
-        logging.getLogger("wandb").setLevel(logging.CRITICAL)  # its diary: on a full disk, tracebacks on the screen
+        online = None if offline else self._online(asked=mode == "online")
+        self.run = wandb.init(mode="offline", **self._options) if online is None else online
+        self._server: str | None = None
+        if online is not None:
+            self._server = wandb.setup().settings.base_url
+            self._kept = int(online.summary.get("round") or 0)  # the server's; what a killed process had left to send
+        logging.getLogger("wandb").setLevel(logging.CRITICAL)  # its logger prints tracebacks when the disk is full
         self.run.define_metric("*", step_metric="round")
 
     def _online(self, asked: bool) -> Any:
-        """The run, or None where it has to be offline: with a notice, unless that was to be expected."""
+        """Begins the run online; None where it has to be offline, with a notice unless that was to be expected."""
         import wandb
 
         try:
@@ -103,7 +103,6 @@ class WandbRun:
         shown = {} if view is None else media(view, pictures, with_tables=self._takes_artifacts())
         with staged_in(self._path / "wandb"):
             self.run.log(dict(row) | shown)
-        self._last = int(row["round"])
 
     def conclude(self, summary: Mapping[str, Any], models: Callable[[], Models]) -> None:
         """Logs what is known at the end."""
@@ -114,11 +113,11 @@ class WandbRun:
         log_artifact(self.run, f"clusters-{self.run.id}", files)
 
     def _takes_artifacts(self) -> bool:
-        """Whether tables and artifacts can be logged without waiting: online, wandb asks the server about each."""
+        """Tells whether tables and artifacts can be logged without waiting: wandb asks the server about each."""
         return self._server is None or answers(self._server)
 
     def finish(self, status: Literal["success", "failed"]) -> None:
-        """Ends it.
+        """Ends the run.
 
         Raises:
             TimeoutError: not all could be uploaded.
@@ -133,23 +132,19 @@ class WandbRun:
             end_service()  # it died, and the next run needs one
             raise
 
-    def require_kept(self) -> None:
-        """After the end of a run that is offline: asks whether its files hold what was logged. wandb itself does not.
+    def mark_complete(self) -> None:
+        """Marks the run's folder as complete: it has ended, and nothing of it failed.
 
         Raises:
-            OSError: they do not.
+            OSError: the disk is full. wandb itself does not notice that.
         """
-        deadline = monotonic() + _FLUSH_SECONDS
-        while self._server is None:
-            kept = last_kept_round(self._path / "wandb", self.run.id, self._last)
-            if kept >= self._last:
-                return
-            if monotonic() > deadline:
-                raise OSError(f"its files end before round {kept + 1}, is the disk full? metrics.csv has all rounds")
-            sleep(0.05)
+        folder = Path(self.run.dir).parent
+        if shutil.disk_usage(folder).free < _LEAST_FREE:
+            raise OSError("the disk is full, its files may lack rounds; metrics.csv has all")
+        mark_complete(folder)
 
 
 @cache
 def _tell(reason: str) -> None:
-    """Gives a reason once, however many seeds and baselines it holds for."""
+    """Gives a reason for staying offline once, however many seeds and baselines it holds for."""
     warnings.warn(Notice(f"W&B stays offline: {reason}"), stacklevel=2)

@@ -20,7 +20,6 @@ NOT_NEEDED = (
     "jsonargparse",
     "docstring_parser",
     "optuna",
-    "plotly",
 )  # rich: Lightning looks for its files
 MODELS = ["linear", "mlp", "cnn", "vgg16", "pfl-cifar10"]
 

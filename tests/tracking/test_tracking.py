@@ -18,7 +18,7 @@ from lit_cfl.errors import InputError, Notice
 from lit_cfl.runs.run import RunCallbacks, run
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tracking import Trackers, Tracking
-from lit_cfl.tracking.offline import entries, last_kept_round, mend, sync_line
+from lit_cfl.tracking.offline import mark_complete, rounds_kept, sync_line
 
 
 @pytest.mark.parametrize(
@@ -150,55 +150,25 @@ def test_loggers_are_not_told_of_folders(tmp_path: Path):
     assert logger.experiment.hparams == {"data": {"path": "images.npz", "own": ["y.py", "a/b"]}}
 
 
-def entry(data: bytes, at: int) -> bytes:
-    """A whole entry of a LevelDB log, in pieces where a block of 32 KiB ends."""
-    out, place = b"", 2
-    while True:
-        room = 32768 - (at + len(out)) % 32768
-        if room < 7:
-            out += bytes(room)
-            continue
-        piece, data = data[: room - 7], data[room - 7 :]
-        last = not data
-        kind = (1 if place == 2 else 4) if last else place
-        out += struct.pack("<IHB", 0, len(piece), kind) + piece
-        place = 3
-        if last:
-            return out
-
-
-@pytest.mark.parametrize("length", [5, 32768 - 7 - 7, 32768 - 7 - 7 - 3, 100_000])
-def test_entries_are_read_across_blocks_and_up_to_where_a_file_was_cut(length: int):
-    data = b":W&B\0\0\0"
-    for content in (b"a" * length, b"second", b"b" * 40_000):
-        data += entry(content, len(data))
-    whole = list(entries(data))
-    assert [(len(content), content[:1]) for _, content in whole] == [(length, b"a"), (6, b"s"), (40_000, b"b")]
-    assert whole[-1][0] == len(data)
-    for cut in (1, 5, 39_000):
-        assert [content[:1] for _, content in entries(data[:-cut])] == [b"a", b"s"]
-    assert list(entries(data[:12])) == list(entries(data[:7])) == list(entries(b"")) == []
-
-
-def test_folders_that_were_cut_off_are_mended(tmp_path: Path):
-    whole = b":W&B\0\0\0" + entry(b"first", 7)
-    files = {name: tmp_path / f"offline-run-{name}-abc" / "run-abc.wandb" for name in ("1", "2", "3")}
-    for file, content in zip(
-        files.values(), (whole, whole + entry(b"second", len(whole))[:-2], b":W&B\0\0\0"), strict=True
-    ):
-        file.parent.mkdir()
-        file.write_bytes(content)
-    mend(tmp_path, "abc")
-    assert [files[name].read_bytes() for name in ("1", "2")] == [whole, whole]
-    assert not files["3"].parent.exists()
-
-
-def test_last_kept_round_is_known_without_folders_too(tmp_path: Path):
-    assert last_kept_round(tmp_path / "wandb", "abc", 7) == 0  # W&B was off until now
+def test_last_round_that_is_kept_is_known_without_folders_too(tmp_path: Path):
+    assert rounds_kept(tmp_path / "wandb", "abc", 7) == 0  # W&B was off until now
     (tmp_path / "wandb").mkdir()
-    assert last_kept_round(tmp_path / "wandb", "abc", 7) == 7  # uploaded and removed
-    (tmp_path / "wandb" / "offline-run-1-abc").mkdir()
-    assert last_kept_round(tmp_path / "wandb", "abc", 7) == 0  # begun, and killed at once
+    assert rounds_kept(tmp_path / "wandb", "abc", 7) == 7  # uploaded and removed
+
+
+def test_what_a_killed_process_left_is_set_aside_and_every_round_is_logged_again(tmp_path: Path):
+    files = [tmp_path / f"{name}-{time}-abc" / "run-abc.wandb" for time, name in enumerate(("offline-run", "run"))]
+    for file in files:
+        file.parent.mkdir()
+        file.touch()
+    mark_complete(files[0].parent)
+    for _ in range(2):  # also where the next process was killed before it had a folder of its own
+        assert rounds_kept(tmp_path, "abc", 7) == 0
+        assert [file.with_suffix(".wandb.synced").exists() for file in files] == [False, True]
+    later = tmp_path / "offline-run-2-abc"
+    later.mkdir()
+    mark_complete(later)
+    assert rounds_kept(tmp_path, "abc", 9) == 9
 
 
 def test_line_names_what_waits_to_be_uploaded(tmp_path: Path):

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,9 @@ from processes import in_child, resume, start, wait, wait_for
 from wandb_runs import (
     KEY,
     Server,
+    entries,
     folders,
+    history,
     logged,
     notes,
     numbers,
@@ -24,11 +27,12 @@ from wandb_runs import (
     set_variables,
     tracked,
     tracked_command,
+    upload,
 )
 
 from lit_cfl.runs.load_run import load_run
 from lit_cfl.tracking import Trackers, service
-from lit_cfl.tracking.offline import history
+from lit_cfl.tracking.offline import sync_line
 
 pytestmark = pytest.mark.slow  # each starts a process, and most of them the service of wandb
 REFUSES = "http://127.0.0.1:9"
@@ -132,21 +136,37 @@ def test_nothing_of_machine_user_and_folders_is_logged_but_where_files_wait(offl
             assert str(offline) not in words
 
 
-def test_killed_run_that_is_resumed_has_each_round_once(output: Path, tmp_path: Path):
-    saves = ("--checkpoint.every_seconds", "0", "--baseline", "null")
-    child = in_child(start(tmp_path / "run", *saves, rounds=600), lambda: set_variables(MODE="offline"))
-    while not any(any(history(folder)) for folder in folders(tmp_path / "run")):  # wandb takes seconds to begin
+def killed(words: list[str], begun: Callable[[], bool], **variables: str) -> None:
+    """Runs a command until something has begun, and kills it."""
+    child = in_child(words, lambda: set_variables(**variables))
+    while not begun():  # wandb takes seconds to begin
         assert os.waitpid(child, os.WNOHANG) == (0, 0)
     os.kill(child, signal.SIGKILL)
     assert wait(child) == -signal.SIGKILL
-    assert tracked_command(resume(tmp_path / "run"), MODE="offline") == 0
-    assert len(folders(tmp_path / "run")) == 2
-    assert [row["round"] for row in logged(tmp_path / "run")] == list(range(1, 601))
-    mine, own = (
-        [{name: value for name, value in row.items() if not name.startswith("time/")} for row in rows]
-        for rows in (map(numbers, logged(tmp_path / "run")), own_rows(tmp_path / "run"))
-    )
-    assert mine == own
+
+
+def test_killed_run_that_is_resumed_is_uploaded_whole(output: Path, tmp_path: Path):
+    run = tmp_path / "run"
+    words = start(run, "--checkpoint.every_seconds", "0", "--baseline", "null", rounds=600)
+    killed(words, lambda: any(any(history(folder)) for folder in folders(run)), MODE="offline")
+    (torn,) = folders(run)[0].glob("*.wandb")
+    os.truncate(torn, list(entries(torn.read_bytes()))[-1][0] - 5)  # in the middle of an entry, as often after a kill
+    assert tracked_command(resume(run), MODE="offline") == 0
+    _, second = folders(run)
+    assert [numbers(row) for row in history(second)] == own_rows(run)
+    server = upload(run / "wandb")
+    assert server.rounds() == list(range(1, 601))
+    assert sync_line([run]) is None
+
+
+def test_online_run_that_is_killed_and_resumed_has_each_round_once_on_the_server(output: Path, tmp_path: Path):
+    run, server = tmp_path / "run", Server()
+    words = start(run, "--checkpoint.every_seconds", "0", "--baseline", "null", rounds=600)
+    killed(words, lambda: bool(server.history()), API_KEY=KEY, BASE_URL=server.address)
+    assert len(server.history()) < 600
+    assert tracked_command(resume(run), API_KEY=KEY, BASE_URL=server.address) == 0
+    server.close()
+    assert server.rounds() == list(range(1, 601))
 
 
 def test_run_killed_after_its_summary_is_concluded_by_a_resume(output: Path, tmp_path: Path):
@@ -167,7 +187,7 @@ def test_run_killed_after_its_summary_is_concluded_by_a_resume(output: Path, tmp
     assert any(record.WhichOneof("record_type") == "artifact" for record in kept) or any(
         record.request.HasField("log_artifact") for record in kept
     )
-    assert [row["round"] for row in logged(run)] == [1, 2]
+    assert [row["round"] for row in history(folders(run)[-1])] == [1, 2]
 
 
 def test_run_that_goes_on_for_more_rounds_goes_on_in_the_same_run(output: Path, tmp_path: Path):

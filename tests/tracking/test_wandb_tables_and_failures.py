@@ -12,11 +12,24 @@ from typing import Any
 
 import pytest
 from processes import in_child, resume, start, wait
-from wandb_runs import KEY, Server, folders, logged, notes, numbers, own_rows, set_variables, tracked, tracked_command
+from wandb_runs import (
+    KEY,
+    Server,
+    folders,
+    history,
+    logged,
+    notes,
+    numbers,
+    own_rows,
+    set_variables,
+    tracked,
+    tracked_command,
+    upload,
+)
 
 from lit_cfl.storage.csv_log import read_table
-from lit_cfl.tracking import background, service, weights_and_biases
-from lit_cfl.tracking.offline import folders_of, history, sync_line
+from lit_cfl.tracking import background
+from lit_cfl.tracking.offline import folders_of, sync_line
 
 pytestmark = pytest.mark.slow  # each starts a process, and most of them the service of wandb
 
@@ -82,12 +95,7 @@ def test_folders_of_a_resumed_run_are_uploaded_as_one_run(output: Path, tmp_path
     assert tracked(run, "--baseline", "null", rounds=3, MODE="offline") == 0
     assert tracked_command(resume(run, "--rounds", "5"), MODE="offline") == 0
     assert len(folders(run)) == 2
-    server = Server()
-    words = [sys.executable, "-m", "wandb", "sync", str(run / "wandb")]
-    variables = {"WANDB_API_KEY": KEY, "WANDB_BASE_URL": server.address, "WANDB_CONFIG_DIR": "/dev/null"}
-    others = {name: value for name, value in os.environ.items() if not name.startswith("WANDB_")}
-    subprocess.run(words, env=others | variables, check=True, capture_output=True, timeout=120)
-    server.close()
+    server = upload(run / "wandb")
     assert [row["_step"] for row in server.history()] == list(range(5))
     assert server.rounds() == list(range(1, 6))
     assert sync_line([run]) is None  # nothing waits any more
@@ -134,25 +142,6 @@ def test_when_its_service_dies_wandb_is_left_out_with_one_notice_and_the_next_ru
     assert "Traceback" not in output.read_text()
     assert len(logged(tmp_path / "run")) < 150 == len(own_rows(tmp_path / "run"))
     assert [numbers(row) for row in logged(tmp_path / "run" / "baseline")] == own_rows(tmp_path / "run" / "baseline")
-
-
-def test_it_is_told_where_the_files_lack_rounds(output: Path, tmp_path: Path):
-    def prepare() -> None:
-        set_variables(MODE="offline")
-        finish = weights_and_biases.WandbRun.finish
-
-        def cut(self: weights_and_biases.WandbRun, status: Any) -> None:
-            finish(self, status)
-            service.end_service()  # all is in the file then
-            (path,) = folders(tmp_path / "run")[0].glob("*.wandb")
-            os.truncate(path, path.stat().st_size // 2)  # wandb itself says nothing when its disk is full
-
-        weights_and_biases.WandbRun.finish = cut
-
-    assert wait(in_child(start(tmp_path / "run", "--baseline", "null", rounds=40), prepare)) == 0
-    missing = len(logged(tmp_path / "run"))
-    assert 0 < missing < 40
-    assert f"its files end before round {missing + 1}, is the disk full? metrics.csv has all" in notes(output)[0]
 
 
 ON_A_SMALL_DISK = """

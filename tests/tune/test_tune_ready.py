@@ -11,11 +11,11 @@ import pytest
 import yaml
 from ray import tune as ray_tune
 from studies import SLOW, base, cluster, study_file  # noqa: F401  # a fixture
+from wandb_runs import entries
 
 from lit_cfl.cli.main import main
 from lit_cfl.config import catalogue
 from lit_cfl.config.variants import build
-from lit_cfl.tracking.offline import entries
 from lit_cfl.tune.check import prepare
 from lit_cfl.tune.options import parse_study
 from lit_cfl.tune.searchers import searcher
