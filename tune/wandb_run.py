@@ -1,4 +1,4 @@
-"""The runs of a study in Weights & Biases: one of the whole study, and those of trials that were stopped early."""
+"""The run of Weights & Biases that shows a whole study; its trials are runs of the same group."""
 
 import secrets
 import warnings

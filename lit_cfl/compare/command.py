@@ -1,4 +1,4 @@
-"""`lit-cfl compare`."""
+"""`lit-cfl compare`: runs a comparison, and shows and writes its results."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -6,16 +6,16 @@ from pathlib import Path
 from rich.console import Console
 
 from lit_cfl.compare.comparison import Comparison, read_comparison, require_unused
-from lit_cfl.compare.jobs import Job, View, one_by_one, processes, unfinished
-from lit_cfl.compare.options import Words, directory, read_words
+from lit_cfl.compare.jobs import CompareJob, one_by_one, processes, summary_of, unfinished
+from lit_cfl.compare.options import CompareArguments, directory, read_arguments
 from lit_cfl.compare.planning import plan_comparison
 from lit_cfl.compare.results import Results, collect
 from lit_cfl.compare.tables import show_table, write_tables
-from lit_cfl.compare.view import following
 from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import Interrupted, SaveError
+from lit_cfl.metric_names import Row
 from lit_cfl.pictures.options import Format
-from lit_cfl.progress import Screen, dry_run
+from lit_cfl.progress import Display, Screen, describe, dry_run
 from lit_cfl.runs.run_directory import default_run_directory
 from lit_cfl.runs.signals import interruptible
 from lit_cfl.storage.lock import locked
@@ -26,18 +26,18 @@ PICTURE = "pictures/curve"
 
 def compare(arguments: Sequence[str]) -> int:
     """Runs a comparison. Returns 1 where a run failed, 128 + the signal where one ended it."""
-    words = read_words(arguments)
-    screen = Screen(words.quiet)
-    comparison, path = _asked_for(words, screen)
-    if words.dry_run:
-        _show_plan(screen.aside, comparison, words.num_cpus)
+    given = read_arguments(arguments)
+    screen = Screen(given.quiet)
+    comparison, path = _asked_for(given, screen)
+    if given.dry_run:
+        _show_plan(screen.aside, comparison, given.num_cpus)
         return 0
     try:
         with locked(path, "--compare_dir"), interruptible() as check:
-            if words.resume is None:
+            if given.resume is None:
                 require_unused(path)
                 comparison.write(path)
-            results = _run(comparison, path, words, screen, check)
+            results = _run(comparison, path, given, screen, check)
             trouble = _write(comparison, path, results)
     except Interrupted as stop:
         screen.say(f"Interrupted; finished runs stay. Go on with: lit-cfl compare --resume {path}")
@@ -49,54 +49,69 @@ def compare(arguments: Sequence[str]) -> int:
     return 1 if results.failed else 0
 
 
-def _asked_for(words: Words, screen: Screen) -> tuple[Comparison, Path]:
-    if words.resume is not None:
-        path = directory(words.resume)
-        return read_comparison(path).with_target(words.target), path
-    if words.compare_dir is not None:
-        require_unused(directory(words.compare_dir))
-    comparison, notices = plan_comparison(words)
+def _asked_for(given: CompareArguments, screen: Screen) -> tuple[Comparison, Path]:
+    if given.resume is not None:
+        path = directory(given.resume)
+        return read_comparison(path).with_target(given.target), path
+    if given.compare_dir is not None:
+        require_unused(directory(given.compare_dir))
+    comparison, notices = plan_comparison(given)
     for notice in notices:
         screen.say(f"Note: {notice}.")
     default = default_run_directory(f"{comparison.name}-compare")
-    return comparison, directory(words.compare_dir or str(default))
+    return comparison, directory(given.compare_dir or str(default))
 
 
-def _run(comparison: Comparison, path: Path, words: Words, screen: Screen, check: Callable[[], None]) -> Results:
+def _run(
+    comparison: Comparison, path: Path, given: CompareArguments, screen: Screen, check: Callable[[], None]
+) -> Results:
     jobs = unfinished(comparison, path)
     total = len(comparison.names) * len(comparison.seeds)
-    with following(screen, comparison, total - len(jobs)) as view:
-        errors = run_jobs(jobs, _plan(comparison), words.num_cpus, view, check) if jobs else {}
+    with screen.display(total, total - len(jobs)) as display:
+        errors = run_jobs(jobs, comparison, given.num_cpus, display, check) if jobs else {}
     return collect(comparison, path, errors)
 
 
 def run_jobs(
-    jobs: Sequence[Job], plan: Plan, num_cpus: int | None, view: View, check: Callable[[], None]
-) -> dict[Job, str]:
+    jobs: Sequence[CompareJob],
+    comparison: Comparison,
+    num_cpus: int | None,
+    display: Display,
+    check: Callable[[], None],
+) -> dict[CompareJob, str]:
     """Runs all jobs, also after one that fails.
 
     Args:
-        plan: of every run.
+        jobs: to run, one or more.
+        comparison: whose jobs they are.
         num_cpus: cores to use; None = all.
-        view: shows their progress.
+        display: shows their progress.
         check: called between jobs and while they run; may raise to end the comparison.
 
     Returns:
         the error of each job that failed.
     """
+    plan = _plan(comparison)
     at_once = processes(plan, num_cpus, len(jobs))
+    rounds = {name: experiment.rounds for name, experiment in comparison.experiments.items()}
     if at_once > 1:
         from lit_cfl.compare.side_by_side import side_by_side  # imports Ray
 
-        outcomes = side_by_side(jobs, plan, at_once, view, check)
+        ends = side_by_side(jobs, rounds, display, check, plan, at_once)
     else:
-        outcomes = one_by_one(jobs, view, check)
+        ends = one_by_one(jobs, rounds, display, check)
     failed = {}
-    for job, error in outcomes:
-        view.over(job, error)
-        if error is not None:
+    for job, error in ends:
+        if error is None:
+            display.ended(str(job), _described(summary_of(job, comparison)))
+        else:
+            display.ended(str(job), f"failed: {error}", failed=True)
             failed[job] = error
     return failed
+
+
+def _described(summary: Row | None) -> str:
+    return "" if summary is None else f"{describe(summary)}  {summary['time/elapsed_seconds']:.1f} s"
 
 
 def _write(comparison: Comparison, path: Path, results: Results) -> SaveError | None:
@@ -118,7 +133,7 @@ def _plan(comparison: Comparison) -> Plan:
 
 def write_picture(path: Path, results: Results, formats: Sequence[Format]) -> None:
     """Draws `pictures/curve.png` and `.pdf`."""
-    from lit_cfl.compare.picture import mean_curves  # matplotlib takes a second to import
+    from lit_cfl.pictures.curves import mean_curves  # matplotlib takes a second to import
     from lit_cfl.pictures.files import write_figure
 
     figure = mean_curves(results.curves, results.rows[0]["target"], results.score)
@@ -143,7 +158,7 @@ def _show(screen: Screen, results: Results, path: Path) -> None:
 
 
 def _show_plan(console: Console, comparison: Comparison, num_cpus: int | None) -> None:
-    """What would run."""
+    """Prints what would run."""
     runs = len(comparison.names) * len(comparison.seeds)
     at_once = processes(_plan(comparison), num_cpus, runs)
     for name, value in {

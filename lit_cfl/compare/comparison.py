@@ -1,4 +1,4 @@
-"""A comparison: which experiments, under which seeds, in which directory."""
+"""Comparisons: which experiments, under which seeds, and their record in a directory."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +20,7 @@ RECORD = "compare.yaml"
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is compared.
+    """Names what is compared.
 
     Args:
         name: of the experiment.
@@ -36,21 +36,21 @@ class Comparison:
 
     @property
     def names(self) -> list[str]:
-        """Of the algorithms, in order."""
+        """Lists the names of the algorithms, in order."""
         return list(self.experiments)
 
     @property
     def first(self) -> Experiment:
-        """What the others are compared with."""
+        """Returns the experiment that the others are compared with."""
         return self.experiments[self.names[0]]
 
     def rounds_with_all(self, name: str) -> int:
-        """Rounds in which an algorithm trains every client, whatever the cohort size."""
+        """Counts the rounds in which an algorithm trains every client, whatever the cohort size."""
         experiment = self.experiments[name]
         return sum(experiment.algorithm.needs_all(round) for round in range(experiment.rounds))
 
     def write(self, path: Path) -> None:
-        """A configuration an algorithm, and last the record that makes the directory a comparison."""
+        """Writes a configuration for each algorithm, and last the record that makes the directory a comparison."""
         for name, experiment in self.experiments.items():
             with name_write_errors(path / name):
                 (path / name).mkdir(exist_ok=True)
@@ -59,12 +59,12 @@ class Comparison:
         write_sealed(path / RECORD, yaml.safe_dump(record, sort_keys=False, allow_unicode=True))
 
     def with_target(self, target: float | None) -> "Comparison":
-        """The same with another target, where one is given."""
+        """Returns the comparison with another target, if one is given."""
         return self if target is None else replace(self, target=target)
 
 
 def read_comparison(path: Path) -> Comparison:
-    """The comparison in a directory. Raises InputError where there is none, or its record is damaged."""
+    """Reads the comparison in a directory. Raises InputError where there is none, or its record is damaged."""
     file = path / RECORD
     if not file.is_file():
         raise InputError(f"{path} holds no comparison to resume (no {RECORD}); give the directory of one")
@@ -79,7 +79,7 @@ def read_comparison(path: Path) -> Comparison:
 
 
 def recorded(path: Path, name: str) -> Experiment:
-    """The experiment of one algorithm of a comparison."""
+    """Reads the experiment of one algorithm of a comparison."""
     file = path / name / "config.yaml"
     if not file.is_file():
         raise InputError(f"{file} is missing; put the original back, or start another comparison")
@@ -94,7 +94,7 @@ def _announce(path: Path, names: Sequence[str]) -> None:
 
 
 def require_unused(path: Path) -> None:
-    """Raises InputError where a comparison, a study or a run lives already."""
+    """Raises InputError if a directory holds a comparison, a study or a run already."""
     for file, what in ((RECORD, "a comparison"), ("study.yaml", "a study"), ("config.yaml", "a run")):
         if (path / file).exists():
             more = f", or go on with --resume {path}" if file == RECORD else ""

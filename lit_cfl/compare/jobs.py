@@ -1,8 +1,8 @@
-"""The runs of a comparison, one after the other or side by side in Ray; the results are the same to the bit."""
+"""The runs of a comparison and how one of them is run; one after the other or in Ray, the results are the same bits."""
 
 import os
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,11 +12,11 @@ from pathlib import Path
 import torch
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # it has no types
 
-from lit_cfl.activity import Activity
 from lit_cfl.compare.comparison import Comparison, recorded
 from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError
 from lit_cfl.metric_names import Row
+from lit_cfl.progress import Display
 from lit_cfl.runs.resume import finished_summary
 from lit_cfl.runs.run import RunCallbacks, run
 from lit_cfl.storage.atomic_writes import write_atomically
@@ -27,8 +27,8 @@ _READ = ("summary.json", "metrics.csv")  # by a comparison, of each run
 
 
 @dataclass(frozen=True)
-class Job:
-    """One run of a comparison: `<path>/<name>/seed-<seed>` is its run directory."""
+class CompareJob:
+    """Names one run of a comparison: `<path>/<name>/seed-<seed>` is its run directory."""
 
     path: Path
     name: str
@@ -42,35 +42,19 @@ class Job:
         return f"{self.name} seed {self.seed}"
 
 
-class View:
-    """Is told how the runs go; see `view`."""
-
-    def began(self, job: Job) -> None:
-        """A run starts, or goes on."""
-
-    def doing(self, job: Job, activity: Activity) -> None:
-        """A run does this now; called very often."""
-
-    def row(self, job: Job, row: Row) -> None:
-        """The latest row of `metrics.csv` of a run."""
-
-    def over(self, job: Job, error: str | None) -> None:
-        """A run is over; with an error, it failed."""
-
-
-def unfinished(comparison: Comparison, path: Path) -> list[Job]:
-    """What is left to run, seed by seed: a comparison that is interrupted has whole pairs."""
-    jobs = [Job(path, name, seed) for seed in comparison.seeds for name in comparison.names]
+def unfinished(comparison: Comparison, path: Path) -> list[CompareJob]:
+    """Lists what is left to run, seed by seed: a comparison that is interrupted has whole pairs."""
+    jobs = [CompareJob(path, name, seed) for seed in comparison.seeds for name in comparison.names]
     return [job for job in jobs if summary_of(job, comparison) is None or damaged(job.folder, _READ) != []]
 
 
-def summary_of(job: Job, comparison: Comparison) -> Row | None:
-    """`summary.json` of a run that is over, else None."""
+def summary_of(job: CompareJob, comparison: Comparison) -> Row | None:
+    """Reads `summary.json` of a run that is over; None if it is not."""
     return finished_summary(job.folder, comparison.experiments[job.name].rounds)
 
 
 def processes(plan: Plan, num_cpus: int | None, jobs: int) -> int:
-    """How many runs go on at once: as many as there are cores for their threads, or GPUs; 1 without Ray."""
+    """Says how many runs go on at once: as many as there are cores for their threads, or GPUs; 1 without Ray."""
     if find_spec("ray") is None or plan.engine == "ray" or num_cpus == 1:
         return 1
     cores = num_cpus or os.cpu_count() or 1
@@ -78,20 +62,27 @@ def processes(plan: Plan, num_cpus: int | None, jobs: int) -> int:
     return max(1, min(places, jobs))
 
 
-def one_by_one(jobs: Sequence[Job], view: View, check: Callable[[], None]) -> Iterator[tuple[Job, str | None]]:
-    """In this process."""
+def one_by_one(
+    jobs: Sequence[CompareJob], rounds: Mapping[str, int], display: Display, check: Callable[[], None]
+) -> Iterator[tuple[CompareJob, str | None]]:
+    """Runs the jobs in this process. Yields each and why it failed.
+
+    Args:
+        jobs: to run, in this order.
+        rounds: of each algorithm, by its name.
+        display: shows their progress.
+        check: called before each client; may raise to end the comparison.
+    """
     for job in jobs:
         check()
-        view.began(job)
-        yield (
-            job,
-            run_job(
-                job, RunCallbacks(between_clients=check, row=partial(view.row, job), activity=partial(view.doing, job))
-            ),
+        display.started(str(job), 0, rounds[job.name])
+        callbacks = RunCallbacks(
+            between_clients=check, row=partial(display.row, str(job)), activity=partial(display.activity, str(job))
         )
+        yield job, run_job(job, callbacks)
 
 
-def run_job(job: Job, callbacks: RunCallbacks) -> str | None:
+def run_job(job: CompareJob, callbacks: RunCallbacks) -> str | None:
     """Runs, or goes on with, one run. Returns why it failed; the traceback is in `error.txt`.
 
     Args:
@@ -104,11 +95,11 @@ def run_job(job: Job, callbacks: RunCallbacks) -> str | None:
         callbacks = replace(callbacks, notice=lambda line: None)  # it is said once, of all runs
         with threadpool_limits(threads):  # NumPy's and scikit-learn's, too: sums depend on their number
             run(experiment.for_seed(job.seed), job.folder, callbacks, mode="resume")
+        (job.folder / "error.txt").unlink(missing_ok=True)
     except Exception as error:  # whatever a user's net or data raise: the other runs go on
         text = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
         _write_traceback(job.folder, error)
         return text
-    (job.folder / "error.txt").unlink(missing_ok=True)
     return None
 
 

@@ -12,8 +12,8 @@ from lit_cfl.errors import InputError, LineParser
 
 _EPILOG = """\
 WHAT is a class (FedAvg; the file's own algorithm keeps the arguments it has there), a packaged configuration
-(ifca/digits) or a YAML file, whose algorithm: is taken. Options of one algorithm go by its name, all others as for
-lit-cfl run:
+(ifca/digits) or a YAML file, whose algorithm: is taken. Options of one algorithm begin with its name, all others are
+those of lit-cfl run:
 
   lit-cfl compare --config quickstart --algorithms FedAvg IFCA StoCFL --seeds 0 1 2 3 4
   lit-cfl compare --config quickstart --algorithms FedAvg two=IFCA four=IFCA --two.num_clusters 2 --four.num_clusters 4
@@ -31,12 +31,12 @@ _FREE = ("--resume", "--num_cpus", "--target", "--quiet", "--dry-run")  # with -
 
 
 @dataclass(frozen=True)
-class Words:
-    """What a command line says.
+class CompareArguments:
+    """Holds the options of a command line.
 
     Args:
         config: the experiment's file; empty with `resume`.
-        algorithms: entries, see `entries`.
+        algorithms: words, see `read_entries`.
         seeds: empty = the file's.
         compare_dir: where the files go; None = runs/<name>-compare-<time>.
         resume: a comparison to go on with, or None.
@@ -58,7 +58,7 @@ class Words:
     rest: list[str]
 
 
-def read_words(arguments: Sequence[str]) -> Words:
+def read_arguments(arguments: Sequence[str]) -> CompareArguments:
     """Reads a command line as far as it does not need the experiment. Raises InputError."""
     given, rest = _parser().parse_known_args(arguments)
     for word in rest:
@@ -82,7 +82,7 @@ def read_words(arguments: Sequence[str]) -> Words:
         raise InputError(f"--target is {given.target:g}; it is a figure on test data, so give a number, such as 0.8")
     if given.num_cpus is not None:
         _require_cores(given.num_cpus)
-    return Words(
+    return CompareArguments(
         given.config or "",
         given.algorithms or [],
         _whole_numbers(given.seeds or []),
@@ -123,7 +123,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _whole_numbers(words: Sequence[str]) -> list[int]:
-    """Numbers, also in brackets and with commas: `--seeds [0, 1]`."""
+    """Reads numbers, also in brackets and with commas: `--seeds [0, 1]`."""
     texts = [text for text in re.split(r"[\s,\[\]]+", " ".join(words)) if text]
     for text in texts:
         if not text.isdecimal():
@@ -150,5 +150,5 @@ def _require_free(arguments: Sequence[str]) -> None:
 
 
 def directory(given: str) -> Path:
-    """An absolute path: workers may run elsewhere."""
+    """Makes a path absolute: workers may run elsewhere."""
     return Path(given).expanduser().absolute()

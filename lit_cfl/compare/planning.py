@@ -1,14 +1,16 @@
-"""From a command line to a comparison that was checked: whatever cannot run is said before anything does."""
+"""Makes a comparison from a command line and checks it: what cannot run is refused before anything is trained."""
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from lit_cfl.compare.comparison import Comparison
-from lit_cfl.compare.entries import Entry, read_entries, section, unknown_owner, with_options
-from lit_cfl.compare.options import Words
-from lit_cfl.config.files import with_absolute_paths
+from lit_cfl.compare.options import CompareArguments
+from lit_cfl.config import catalogue
+from lit_cfl.config.files import append_to_path, found_config, read_config, with_absolute_paths
+from lit_cfl.config.messages import nearest
 from lit_cfl.config.parser import experiment_parser
 from lit_cfl.config.variants import base_config, build
 from lit_cfl.engines.plan import PlanOptions
@@ -17,34 +19,58 @@ from lit_cfl.experiment import Experiment
 from lit_cfl.scores import ACCURACY, Score
 
 _CLUSTERS = "num_clusters"
+Section = Mapping[str, Any]  # class_path, init_args
+RESERVED = ("pictures", "compare.yaml", "results.md", "results.csv", "results.tex", "runs.csv")
 
 
-def plan_comparison(words: Words) -> tuple[Comparison, list[str]]:
-    """The comparison that a command line asks for, and what the user should know. Raises InputError."""
-    base = base_config(words.config)
-    own = section(base["algorithm"], words.config) if base.get("algorithm") else None
-    entries, rest = with_options(read_entries(words.algorithms, own), words.rest)
+@dataclass(frozen=True)
+class ComparedAlgorithm:
+    """Describes one algorithm of a comparison.
+
+    Args:
+        name: of its folder, its options and its row of the table.
+        section: class and arguments, as under `algorithm:` in a configuration.
+        words: further options, as `--algorithm.<option> VALUE`.
+        code: folders of the user's own classes.
+    """
+
+    name: str
+    section: Section
+    words: tuple[str, ...] = ()
+    code: tuple[str, ...] = ()
+
+    def given(self, option: str) -> bool:
+        """Tells whether the user has set this option."""
+        flag = f"--algorithm.{option}"
+        return option in self.section.get("init_args", {}) or any(w.partition("=")[0] == flag for w in self.words)
+
+
+def plan_comparison(given: CompareArguments) -> tuple[Comparison, list[str]]:
+    """Makes the comparison that a command line asks for, and notices for the user. Raises InputError."""
+    base = base_config(given.config)
+    own = section(base["algorithm"], given.config) if base.get("algorithm") else None
+    entries, rest = with_options(read_entries(given.algorithms, own), given.rest)
     _require_known(entries, rest)
-    if words.seeds:
-        base["seeds"] = words.seeds
+    if given.seeds:
+        base["seeds"] = given.seeds
     base["code"] = list(dict.fromkeys([*base["code"], *(folder for entry in entries for folder in entry.code)]))
     plain = _plain(base, rest, entries[-1].name)
     notices: list[str] = []
     built = {entry.name: _experiment(entry, base, rest, own, notices) for entry in entries}
     seeds = list(plain.described()["seeds"])
-    return _checked(Comparison(plain.name, built, seeds, words.target)), notices
+    return _checked(Comparison(plain.name, built, seeds, given.target)), notices
 
 
 def _plain(base: Mapping[str, Any], rest: Sequence[str], name: str) -> Experiment:
-    """The experiment with FedAvg, for what is wrong with it is no algorithm's fault."""
+    """Builds the experiment with FedAvg, so that its errors are not reported as an algorithm's."""
     try:
         return build(dict(base) | {"algorithm": "FedAvg"}, rest)
     except InputError as error:
-        own = f"Those of an algorithm go by its name (--{name}.OPTION), all others are in lit-cfl run --help"
+        own = f"Those of an algorithm begin with its name (--{name}.OPTION), all others are in lit-cfl run --help"
         raise InputError(str(error).replace("See lit-cfl run --help", own)) from error
 
 
-def _require_known(entries: Sequence[Entry], rest: Sequence[str]) -> None:
+def _require_known(entries: Sequence[ComparedAlgorithm], rest: Sequence[str]) -> None:
     names = [entry.name for entry in entries]
     options = [option for option in experiment_parser("lit-cfl compare")._option_string_actions if option[:2] == "--"]
     heads = {option.removeprefix("--").partition(".")[0] for option in options}
@@ -58,7 +84,11 @@ def _require_known(entries: Sequence[Entry], rest: Sequence[str]) -> None:
 
 
 def _experiment(
-    entry: Entry, base: Mapping[str, Any], rest: Sequence[str], own: Mapping[str, Any] | None, notices: list[str]
+    entry: ComparedAlgorithm,
+    base: Mapping[str, Any],
+    rest: Sequence[str],
+    own: Mapping[str, Any] | None,
+    notices: list[str],
 ) -> Experiment:
     config = dict(base) | {"algorithm": dict(entry.section)}
     try:
@@ -73,13 +103,13 @@ def _experiment(
 
 
 def _about(name: str, message: str) -> str:
-    """A message of the parser, in the words of `--algorithms`."""
+    """Rewords a message of the parser for the options of `compare`."""
     message = re.sub(r"needs (\w+)(.*); give it under init_args", rf"needs \1\2; give --{name}.\1 VALUE", message)
     return message.replace("algorithm", name, 1) if re.match(r"algorithm[.:]", message) else f"{name}: {message}"
 
 
-def _number_of_clusters(entry: Entry, own: Mapping[str, Any] | None) -> int:
-    """A default number of clusters would be no fair comparison: it is the file's, or the user's."""
+def _number_of_clusters(entry: ComparedAlgorithm, own: Mapping[str, Any] | None) -> int:
+    """Returns the file's number of clusters: with a default one the comparison would not be fair."""
     number = (own or {}).get("init_args", {}).get(_CLUSTERS)
     if number is None:
         raise InputError(f"no number of clusters is given; give it: --{entry.name}.{_CLUSTERS} 4")
@@ -87,7 +117,7 @@ def _number_of_clusters(entry: Entry, own: Mapping[str, Any] | None) -> int:
 
 
 def _of_comparison(experiment: Experiment, name: str) -> Experiment:
-    """The experiment under the algorithm's name, with what it reads by absolute paths, in one thread unless asked."""
+    """Names the experiment after the algorithm, makes its paths absolute, and gives it one thread unless asked."""
     plan = experiment.plan or PlanOptions()
     plan = replace(plan, threads=plan.threads or 1)
     config = dict(experiment.described())
@@ -96,7 +126,7 @@ def _of_comparison(experiment: Experiment, name: str) -> Experiment:
 
 
 def _checked(comparison: Comparison) -> Comparison:
-    """The comparison with its plan filled in. Raises InputError where one of the runs could not begin."""
+    """Prepares all runs and fills in their plan. Raises InputError if one of them could not begin."""
     plan = None
     for seed in comparison.seeds:
         prepared = comparison.first.for_seed(seed).prepare(seed)
@@ -120,3 +150,91 @@ def _require_target(target: float | None, score: Score) -> None:
 
 def _under(experiment: Experiment, plan: Mapping[str, Any]) -> Experiment:
     return replace(experiment, plan=PlanOptions(**plan), config=dict(experiment.described()) | {"plan": dict(plan)})
+
+
+def read_entries(words: Sequence[str], own: Section | None) -> list[ComparedAlgorithm]:
+    """Reads the entries of `--algorithms`.
+
+    Args:
+        words: each `[NAME=]WHAT`: a class, a packaged configuration, or a file that has an `algorithm:`, or is one.
+        own: the experiment's own algorithm; its class alone stands for it with its arguments.
+
+    Raises:
+        InputError: an unknown file, a name twice, or one that names no folder.
+    """
+    entries = [_entry(word, own) for word in words]
+    for number, entry in enumerate(entries):
+        _require_name(entry.name)
+        if entry.name.lower() in [other.name.lower() for other in entries[:number]]:
+            raise InputError(
+                f"--algorithms has {entry.name} twice; give each a name of its own: A={words[number]} B={words[number]}"
+            )
+    return entries
+
+
+def with_options(
+    entries: Sequence[ComparedAlgorithm], words: Sequence[str]
+) -> tuple[list[ComparedAlgorithm], list[str]]:
+    """Gives each entry its options `--NAME.option VALUE`.
+
+    Returns:
+        the entries with their options, and the words that are left.
+    """
+    own: dict[str, list[str]] = {entry.name: [] for entry in entries}
+    left: list[str] = []
+    target = left
+    for word in words:
+        if word.startswith("--"):
+            name = max((name for name in own if word.startswith(f"--{name}.")), key=len, default=None)
+            target = left if name is None else own[name]
+            word = word if name is None else f"--algorithm.{word.removeprefix(f'--{name}.')}"
+        target.append(word)
+    return [replace(entry, words=tuple(own[entry.name])) for entry in entries], left
+
+
+def section(written: Any, where: str) -> Section:
+    """Reads an algorithm of a configuration: its class alone, or with arguments."""
+    if isinstance(written, str):
+        return {"class_path": written}
+    if not isinstance(written, dict) or not isinstance(written.get("class_path"), str):
+        raise InputError(f"{where} names no algorithm; it needs algorithm: with class_path: (and init_args:)")
+    return written
+
+
+def _entry(word: str, own: Section | None) -> ComparedAlgorithm:
+    name, what = "", word
+    if "=" in word and not Path(word).is_file():
+        name, _, what = word.partition("=")
+    if "," in what and not Path(what).is_file():
+        raise InputError(f"--algorithms: {what!r} is one word; put blanks between: {what.replace(',', ' ')}")
+    if Path(what).is_file() or what in catalogue.configs() or "/" in what or what.endswith(".yaml"):
+        file = found_config("--config", what)
+        found, code = _section_of_file(file), tuple(append_to_path(["--config", file]))
+    else:
+        mine = own is not None and what in (own["class_path"], _short(own["class_path"]))
+        found, code = own if mine and own is not None else {"class_path": what}, ()
+    return ComparedAlgorithm(name or _short(found["class_path"]), found, code=code)
+
+
+def _section_of_file(file: str) -> Section:
+    whole = read_config(file)
+    return section(whole.get("algorithm", whole), file)
+
+
+def _short(class_path: str) -> str:
+    return class_path.rpartition(".")[2]
+
+
+def _require_name(name: str) -> None:
+    plain = name and Path(name).name == name and name[0] not in ".-" and name.isprintable()
+    if not plain or name.lower() in RESERVED:
+        raise InputError(f"{name!r} cannot be a name of an algorithm here: it is to be a folder; choose another NAME=")
+
+
+def unknown_owner(option: str, names: Sequence[str], options: Sequence[str]) -> str | None:
+    """Says why `--Foo.bar` is no option of any algorithm; None if it may be one of the experiment."""
+    head, dot, _ = option.removeprefix("--").partition(".")
+    heads = {name.removeprefix("--").partition(".")[0] for name in options}
+    if not dot or head in heads:
+        return None
+    return f"{option}: no algorithm here is called {head!r}{nearest(head, names)}; there are {', '.join(names)}"

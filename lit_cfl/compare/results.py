@@ -1,17 +1,17 @@
-"""What came of a comparison: a row a run, a row an algorithm, and what to know of them."""
+"""The results of a comparison: a row for each run, a row for each algorithm, and notes about them."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import ceil, floor
 from pathlib import Path
 
 import torch
 
 from lit_cfl.compare.comparison import Comparison
-from lit_cfl.compare.jobs import Job, summary_of
-from lit_cfl.compare.target import common_target, cost_of
+from lit_cfl.compare.jobs import CompareJob, summary_of
 from lit_cfl.metric_names import Row, main_column
 from lit_cfl.runs.shared_clients import over_shared, read_scored, scores_everyone
-from lit_cfl.scores import CLASSIFIER, Score, recorded_scores
+from lit_cfl.scores import CLASSIFIER, Score, Scores, recorded_scores
 from lit_cfl.statistics import paired_difference, spread
 from lit_cfl.storage.csv_log import read_table
 
@@ -50,18 +50,18 @@ COLUMNS = (
 
 
 def run_columns(score: Score) -> tuple[str, ...]:
-    """The columns of `runs.csv`."""
+    """Lists the columns of `runs.csv`."""
     return ("algorithm", "seed", "status", "rounds", *_figures(score), "rounds_to_target", "mib_to_target", "error")
 
 
 def _figures(score: Score) -> dict[str, str]:
-    """What a row of `runs.csv` takes from a run's summary."""
+    """Lists what a row of `runs.csv` takes from a run's summary."""
     return {f"{split}_{score.name}": main_column((score,), split) for split in ("test", "val")} | _RUNS
 
 
 @dataclass(frozen=True)
 class Results:
-    """Of a comparison.
+    """Holds the results of a comparison.
 
     Args:
         runs: a row an algorithm and seed, with `run_columns`.
@@ -83,9 +83,9 @@ class Results:
         return [row for row in self.runs if row["status"] == "failed"]
 
 
-def collect(comparison: Comparison, path: Path, errors: Mapping[Job, str]) -> Results:
-    """Reads what the runs left."""
-    jobs = [Job(path, name, seed) for name in comparison.names for seed in comparison.seeds]
+def collect(comparison: Comparison, path: Path, errors: Mapping[CompareJob, str]) -> Results:
+    """Reads the files of the runs and computes the results."""
+    jobs = [CompareJob(path, name, seed) for name in comparison.names for seed in comparison.seeds]
     summaries = {job: summary_of(job, comparison) for job in jobs}
     done = {job: summary for job, summary in summaries.items() if summary is not None}
     metrics = {job: read_table(job.folder / "metrics.csv") for job in done}
@@ -106,7 +106,9 @@ def collect(comparison: Comparison, path: Path, errors: Mapping[Job, str]) -> Re
     return Results(runs, rows, notes, curves, score)
 
 
-def _run_row(job: Job, summary: Row | None, cost: tuple[int, float] | None, error: str | None, score: Score) -> Row:
+def _run_row(
+    job: CompareJob, summary: Row | None, cost: tuple[int, float] | None, error: str | None, score: Score
+) -> Row:
     row: Row = {"algorithm": job.name, "seed": job.seed}
     if summary is None:
         return row | {"status": "failed" if error else "missing", "error": error}
@@ -130,8 +132,36 @@ def _row(comparison: Comparison, name: str, runs: Sequence[Row], target: float |
     return row | {key: spread([run[key] for run in done]).mean for key in ("mib", "seconds")}
 
 
-def _difference(done: Mapping[Job, Row], name: str, first: str, score: Score) -> Row:
-    """An algorithm minus the first, seed by seed; where runs score different clients, over those that both score."""
+def common_target(finals: Sequence[float | None], score: Score = CLASSIFIER[0]) -> float | None:
+    """Finds the worst figure that a run ends with, rounded to three decimals so that every run reaches it."""
+    known = [value for value in finals if value is not None]
+    if not known:
+        return None
+    return floor(min(known) * 1000) / 1000 if score.higher_is_better else ceil(max(known) * 1000) / 1000
+
+
+def cost_of(rows: Sequence[Row], target: float | None, scores: Scores = CLASSIFIER) -> tuple[int, float] | None:
+    """Counts rounds and MiB until the first score on test data first reaches a target; None if it never does.
+
+    Rounds in which some clients have no model yet do not count: only the others are scored in them.
+
+    Args:
+        rows: of `metrics.csv`.
+        target: None = nobody asks.
+        scores: of the task.
+    """
+    column = main_column(scores, "test")
+    for row in rows if target is not None else ():
+        value = row[column]
+        if value is None or target is None or row["clusters/unobserved"]:
+            continue
+        if value == target or scores[0].better(value, target):
+            return int(row["round"]), float(row["traffic/mib"])
+    return None
+
+
+def _difference(done: Mapping[CompareJob, Row], name: str, first: str, score: Score) -> Row:
+    """Subtracts the first algorithm from another, seed by seed, over the clients that both runs score."""
     mine, others, shared_pairs = dict[int, float | None](), dict[int, float | None](), 0
     for job, summary in done.items():
         other = replace(job, name=first)
@@ -155,8 +185,8 @@ def _curve(tables: Iterable[Sequence[Row]], column: str) -> dict[int, list[float
     return {round: [one[round] for one in known] for round in sorted(shared)}
 
 
-def _mismatches(comparison: Comparison, done: Sequence[Job]) -> list[str]:
-    """Where runs of one seed did not have the same clients or initial weights, by what each of them recorded."""
+def _mismatches(comparison: Comparison, done: Sequence[CompareJob]) -> list[str]:
+    """Warns of runs of one seed without the same clients or initial weights, by what each of them recorded."""
     if comparison.first.described().get("tiny"):
         return ["Tiny runs: good for seeing whether they run, and not paired."]
     notes = []
@@ -170,7 +200,7 @@ def _mismatches(comparison: Comparison, done: Sequence[Job]) -> list[str]:
 
 
 def fingerprint(folder: Path) -> dict[str, str]:
-    """What a run recorded of its clients and initial weights; see `PreparedRun.fingerprint`."""
+    """Reads what a run recorded of its clients and initial weights; see `PreparedRun.fingerprint`."""
     saved = torch.load(folder / "checkpoint.pt", weights_only=True, map_location="cpu", mmap=True)
     return dict(saved["fingerprint"])
 

@@ -1,8 +1,8 @@
-"""Runs in Ray, a process each."""
+"""Runs the jobs of a comparison in Ray, each in a process of its own."""
 
 import json
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -12,39 +12,54 @@ from time import monotonic
 import ray
 
 from lit_cfl.activity import Activity
-from lit_cfl.compare.jobs import Job, View, run_job
+from lit_cfl.compare.jobs import CompareJob, run_job
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray import cluster as ray_cluster
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.metric_names import Row
+from lit_cfl.progress import Display
 from lit_cfl.runs.run import RunCallbacks
 from lit_cfl.storage.csv_log import read_table
 
 _POLL_SECONDS = 0.5
 _WORKER_DEATHS = 2  # of one run, that are survived
-Outcome = tuple[str | None, list[str]]  # why a run failed, and its notices
+JobResult = tuple[str | None, list[str]]  # why a run failed, and its notices
 
 
 def side_by_side(
-    jobs: Sequence[Job], plan: Plan, at_once: int, view: View, check: Callable[[], None]
-) -> Iterator[tuple[Job, str | None]]:
-    """Each run, and why it failed, in the order in which they end. Ray is started here, and ended, unless it runs."""
+    jobs: Sequence[CompareJob],
+    rounds: Mapping[str, int],
+    display: Display,
+    check: Callable[[], None],
+    plan: Plan,
+    at_once: int,
+) -> Iterator[tuple[CompareJob, str | None]]:
+    """Runs the jobs in Ray, which is started and ended here unless it runs. Yields each and why it failed.
+
+    Args:
+        jobs: to run, in this order.
+        rounds: of each algorithm, by its name.
+        display: shows their progress.
+        check: called twice a second; may raise to end the comparison.
+        plan: of every run.
+        at_once: how many run at the same time.
+    """
     share = _connected(jobs[0].path, Plan("ray", device=plan.device, threads=plan.threads, workers=at_once))
     notes = TemporaryDirectory(prefix="lit-cfl-compare-", ignore_cleanup_errors=True)
     note_of = {job: Path(notes.name) / f"{number}.json" for number, job in enumerate(jobs)}
     try:
         remote = ray.remote(num_cpus=share["CPU"], num_gpus=share.get("GPU", 0), max_retries=_WORKER_DEATHS)
         task, waiting = remote(in_worker), list(jobs)
-        running: dict[ray.ObjectRef[Outcome], Job] = {}
+        running: dict[ray.ObjectRef[JobResult], CompareJob] = {}
         while waiting or running:
             while waiting and len(running) < at_once:
                 job = waiting.pop(0)
-                view.began(job)
+                display.started(str(job), 0, rounds[job.name])
                 running[task.remote(job, note_of[job])] = job
             over, _ = ray.wait(list(running), timeout=_POLL_SECONDS)
             check()
             for job in running.values():
-                _show(job, note_of[job], view)
+                _show(job, note_of[job], display)
             for reference in over:
                 error, notices = _outcome(reference)
                 for notice in notices:
@@ -63,8 +78,8 @@ def _connected(path: Path, plan: Plan) -> ray_cluster.Resources:
         raise InputError(f"{error}. One run after the other needs no Ray: {again}") from error
 
 
-class Note:
-    """What a worker does at the moment, in a file that the driver reads.
+class ActivityFile:
+    """Writes what a worker does at the moment into a file that the driver reads.
 
     Args:
         path: of the file.
@@ -82,36 +97,37 @@ class Note:
             self.path.write_text(json.dumps(asdict(activity)))
 
 
-def in_worker(job: Job, note: Path) -> Outcome:
-    """Runs a job. Its notices go with the outcome, for nobody sees what a worker prints.
+def in_worker(job: CompareJob, note: Path) -> JobResult:
+    """Runs a job in a worker. Its notices go with the result, for nobody sees what a worker prints.
 
     Args:
         note: a file for what is being done.
     """
     with warnings.catch_warnings(record=True) as given:
         warnings.simplefilter("always", Notice)
-        error = run_job(job, RunCallbacks(activity=Note(note).write))
+        error = run_job(job, RunCallbacks(activity=ActivityFile(note).write))
     return error, [str(one.message) for one in given if one.category is Notice]
 
 
-def _outcome(reference: "ray.ObjectRef[Outcome]") -> Outcome:
+def _outcome(reference: "ray.ObjectRef[JobResult]") -> JobResult:
     try:
-        outcome: Outcome = ray.get(reference)
+        outcome: JobResult = ray.get(reference)
     except ray.exceptions.RayError as failure:
         return f"its process died ({type(failure).__name__}); where memory is short, give a smaller --num_cpus", []
     return outcome
 
 
-def _show(job: Job, note: Path, view: View) -> None:
+def _show(job: CompareJob, note: Path, display: Display) -> None:
+    """Shows how far a run in a worker has come."""
     row = last_row(job.folder / "metrics.csv")
     if row is not None:
-        view.row(job, row)
+        display.row(str(job), row)
     with suppress(OSError, ValueError):  # none yet, or half of one
-        view.doing(job, Activity(**json.loads(note.read_text())))
+        display.activity(str(job), Activity(**json.loads(note.read_text())))
 
 
 def last_row(path: Path) -> Row | None:
-    """Of a table that another process writes."""
+    """Reads the last row of a table that another process writes; None if there is none."""
     try:
         rows = read_table(path)
     except (OSError, ValueError, TypeError):  # half a row is there

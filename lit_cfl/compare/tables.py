@@ -1,4 +1,4 @@
-"""One table in four forms: for the screen, Markdown, LaTeX and CSV."""
+"""The table of a comparison, on the screen and as Markdown, LaTeX and CSV."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -34,7 +34,7 @@ _TEX = {
 
 
 def cells(results: Results) -> list[list[str]]:
-    """Headings and a line an algorithm, as plain text; a dash stands for what is not known."""
+    """Formats the headings and a line for each algorithm as plain text; a dash means not known."""
     rows, score = results.rows, results.score.title
     target = rows[0]["target"]
     at = "target" if target is None else f"{target:g}"
@@ -78,7 +78,7 @@ def _cost(row: Row, name: str) -> str:
 
 
 def show_table(console: Console, results: Results) -> None:
-    """On the screen; a narrow terminal gets fewer columns, a file or pipe all of them."""
+    """Prints the table; a narrow terminal gets fewer columns, a file or pipe all of them."""
     lines = cells(results)
     if console.is_terminal and console.width < _WIDE:
         dropped = ("seeds", f"val {results.score.title}", "traffic MiB", "time s")
@@ -93,7 +93,7 @@ def show_table(console: Console, results: Results) -> None:
 
 
 def as_markdown(results: Results, title: str, picture: str | None) -> str:
-    """With its notes, and a picture where there is one."""
+    """Formats the table with its notes, and with a picture if there is one."""
     headings, *lines = [[_markdown(text) for text in line] for line in cells(results)]
     rule = ["---", *["---:"] * (len(headings) - 1)]
     table = [f"| {' | '.join(line)} |" for line in (headings, rule, *lines)]
@@ -107,7 +107,7 @@ def _markdown(text: str) -> str:
 
 
 def as_latex(results: Results) -> str:
-    """A `tabular` of the package booktabs; the notes are comments."""
+    """Formats a `tabular` of the package booktabs; the notes are comments."""
     first, *figures = cells(results)
     headings, lines = list(map(latex, first)), [[latex(name), *map(_latex_figure, rest)] for name, *rest in figures]
     rows = ["{}" * line[0].startswith(("[", "*")) + " & ".join(line) + r" \\" for line in lines]  # \\ takes these
@@ -122,17 +122,17 @@ def as_latex(results: Results) -> str:
 
 
 def latex(text: str) -> str:
-    """Text as LaTeX prints it."""
+    """Escapes text for LaTeX."""
     return "".join(_TEX.get(character, character) for character in " ".join(text.split()))
 
 
 def _latex_figure(text: str) -> str:
-    """A hyphen is no minus."""
+    """Formats a figure for LaTeX, with a minus for a hyphen."""
     return "--" if text == "-" else re.sub(r"-(?=\d)", "$-$", latex(text))
 
 
 def write_tables(path: Path, results: Results, title: str, picture: str | None) -> None:
-    """`results.md`, `results.tex`, `results.csv` and `runs.csv`."""
+    """Writes `results.md`, `results.tex`, `results.csv` and `runs.csv`."""
     texts = {
         "results.md": as_markdown(results, title, picture).encode(),
         "results.tex": as_latex(results).encode(),

@@ -1,8 +1,10 @@
-"""Learning curves: the main score over the rounds."""
+"""Learning curves: the main score over the rounds, of a run or of the algorithms of a comparison."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -14,11 +16,12 @@ _LINES = {  # column before the score's name: style, title
     "test/worst10": (":", "test, worst tenth of the clients"),
     "val/weighted": ("--", "validation"),
 }
+_STYLES = ("-", "--", ":", "-.")  # of algorithms that share a colour
 _MOST_TICKS = 10
 
 
 def learning_curve(runs: Mapping[str, Sequence[Mapping[str, Any]]], score: Score) -> Figure:
-    """The main score of a run over the rounds, and its baseline's.
+    """Draws the main score of a run over the rounds, and its baseline's.
 
     Args:
         runs: rows of `metrics.csv` by the name of the algorithm: the run's, then its baseline's if there is one.
@@ -47,6 +50,39 @@ def learning_curve(runs: Mapping[str, Sequence[Mapping[str, Any]]], score: Score
     return figure
 
 
+def mean_curves(
+    curves: Mapping[str, Mapping[int, Sequence[float]]], target: float | None, score: Score = ACCURACY
+) -> Figure:
+    """Draws means over the seeds, with a band of one standard deviation where there are two seeds or more.
+
+    Args:
+        curves: for each algorithm the test figures of its runs by round.
+        target: drawn as a thin line.
+        score: what the figures are.
+    """
+    figure = Figure(figsize=(8, 4.8), layout="constrained")
+    axes = figure.subplots()
+    colours = matplotlib.colormaps["tab10"].colors  # type: ignore[attr-defined]  # of listed maps
+    for number, (name, curve) in enumerate(curves.items()):
+        if not curve:
+            continue
+        rounds, values = np.array(list(curve)), np.array(list(curve.values()))
+        mean, colour = values.mean(1), colours[number % len(colours)]
+        mark = "o" if len(rounds) == 1 else None
+        style = _STYLES[number // len(colours) % len(_STYLES)]
+        axes.plot(rounds, mean, style, color=colour, marker=mark, label=name.replace("$", r"\$"))
+        if values.shape[1] > 1:
+            deviation = values.std(1, ddof=1)
+            axes.fill_between(rounds, mean - deviation, mean + deviation, color=colour, alpha=0.15, linewidth=0)
+    if target is not None:
+        axes.axhline(target, color="grey", linewidth=0.8, linestyle=":", zorder=0, label=f"target {target:g}")
+    axes.set_title("Mean over seeds, band: one standard deviation")
+    name_rounds(axes, max((max(curve) for curve in curves.values() if curve), default=1))
+    name_score(axes, score, "weighted test ")
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5))
+    return figure
+
+
 def name_rounds(axes: Axes, last: int) -> None:
     """Names the axis of the rounds 1 to `last`, which has a tick."""
     axes.set_xlabel("round")
@@ -55,7 +91,7 @@ def name_rounds(axes: Axes, last: int) -> None:
 
 
 def round_ticks(last: int) -> list[int]:
-    """At most 11 numbers of rounds: 1, multiples of a plain step, and the last round."""
+    """Chooses at most 11 numbers of rounds: 1, multiples of a plain step, and the last round."""
     steps = (digit * 10**power for power in range(12) for digit in (1, 2, 5))
     step = next(step for step in steps if last <= step * _MOST_TICKS)
     inner = [number for number in range(step, last, step) if last - number > step / 2 and number > 1 + step / 2]

@@ -1,23 +1,15 @@
-"""How a run is followed while it goes on."""
+"""Displays of runs that go on: lines that are redrawn in a terminal, a log elsewhere, JSON for programs."""
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from math import isfinite
 from threading import Event, Thread
 from time import monotonic
-from typing import Self
+from typing import IO, Self
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    Progress,
-    ProgressColumn,
-    SpinnerColumn,
-    Task,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TaskID, TimeRemainingColumn
 from rich.text import Text
 
 from lit_cfl.activity import Activity
@@ -25,16 +17,18 @@ from lit_cfl.metric_names import Row, main_score
 from lit_cfl.runs.run import FinishedRun
 from lit_cfl.scores import ACCURACY
 
-_WIDE, _BAR = 110, 20  # characters, from which there is room for a bar, and its own
-_SECONDS = 2.0  # least time between two rounds in a pipe
-PATIENCE = 10.0  # seconds without a line there, after which one says what is being done
+_STARTING = Activity("starting")  # before a run reports what it does
+_WIDE, _BAR = 110, 20  # characters: of a terminal with room for bars, and of a bar
+_TIME = len("   0:00:00 left")  # and the blanks between columns
+_SECONDS = 2.0  # least time between two rounds in a log
+PATIENCE = 10.0  # seconds without a line in a log, after which it says what is being done
 
 
 def describe(row: Row, width: int | None = None) -> str:
-    """What matters of a row of `metrics.csv`, in at most 55 characters.
+    """Describes a row of `metrics.csv` by its most important figures, in at most 55 characters.
 
     Args:
-        width: leave out what does not fit into so many characters; None = nothing.
+        width: leaves out what does not fit into so many characters; None = nothing.
     """
     name = main_score(row)
     split = "val" if row[f"val/weighted_{name}"] is not None else "test"
@@ -49,33 +43,226 @@ def describe(row: Row, width: int | None = None) -> str:
     return "  ".join(parts)
 
 
-def status(row: Row | None, activity: Activity | None, room: int) -> str:
-    """The latest row and what is being done, as far as there is room.
+@dataclass
+class RunProgress:
+    """How far a run has come.
 
     Args:
-        room: characters; what is being done is left out before the score is.
+        since: when it began, in seconds.
+        rounds: of the whole run; 0 = not known yet.
+        completed: rounds before it began.
+        activity: what it does now; None = nothing since its latest row.
+        row: its latest of `metrics.csv`.
     """
-    now = "starting" if activity is None else str(activity)
-    if row is None:
-        return now
-    beside = describe(row, room - len(now) - 2)
-    fits = activity is not None and len(beside) + len(now) + 2 <= room
-    return f"{beside}  {now}" if fits else describe(row, room)
+
+    since: float
+    rounds: int = 0
+    completed: int = 0
+    activity: Activity | None = _STARTING
+    row: Row | None = None
+
+    def status(self, room: int) -> str:
+        """Describes the latest row and the activity, as far as there is room.
+
+        Args:
+            room: characters; the activity is left out before the score is.
+        """
+        now = str(self.activity or _STARTING)
+        if self.row is None:
+            return now
+        figures = describe(self.row, room - len(now) - 2)
+        fits = self.activity is not None and len(figures) + len(now) + 2 <= room
+        return f"{figures}  {now}" if fits else describe(self.row, room)
+
+    def at_work(self, now: float) -> str:
+        """Describes the activity, in which round it is, and for how many seconds the run has gone on."""
+        at = None if self.activity is None else self.activity.round
+        of = "" if at is None else f"round {at + 1}/{self.rounds}  "
+        seconds = now - self.since
+        return f"{of}{self.activity}" + (f"  {seconds:.0f} s so far" if seconds >= 1 else "")
+
+    def seconds_left(self, now: float) -> float:
+        """Estimates the seconds until the last round, after the first row."""
+        done = self.row["round"] if self.row is not None else self.completed
+        return (now - self.since) / (done - self.completed) * (self.rounds - done)
 
 
-def at_work(activity: Activity, rounds: int, seconds: float) -> str:
-    """What a run is doing, in which of its rounds, and for how many seconds it has gone on."""
-    at = "" if activity.round is None else f"round {activity.round + 1}/{rounds}  "
-    return f"{at}{activity}" + (f"  {seconds:.0f} s so far" if seconds >= 1 else "")
+class Display:
+    """Follows runs by their titles, and shows nothing. It is a context manager that leaves the screen as it was.
 
+    A run may report activities before it starts; it has the title "" until then.
 
-class Beat:
-    """Calls a function once a second, in a thread, within the block."""
+    Args:
+        console: where it writes.
+        total: runs of a comparison; None = single runs, one after the other, whose rounds are shown.
+        done: runs of the comparison that were over before.
+        clock: seconds.
+    """
 
-    def __init__(self, call: Callable[[], None]) -> None:
-        self.call, self._over = call, Event()
+    def __init__(
+        self, console: Console, total: int | None = None, done: int = 0, clock: Callable[[], float] = monotonic
+    ) -> None:
+        self.console, self.total, self.done, self.clock = console, total, done, clock
+        self.failed = 0
+        self.running: dict[str, RunProgress] = {}
 
     def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Ends what is still shown."""
+
+    def started(self, title: str, completed: int, rounds: int) -> None:
+        """A run starts, or goes on after so many completed rounds."""
+
+    def activity(self, title: str, activity: Activity) -> None:
+        """A run does this now; called very often."""
+
+    def row(self, title: str, row: Row) -> None:
+        """A round of a run was evaluated."""
+
+    def ended(self, title: str, outcome: str | None = None, failed: bool = False) -> None:
+        """A run is over.
+
+        Args:
+            title: of the run.
+            outcome: a line about it, None = there is nothing to say.
+            failed: whether it ended with an error.
+        """
+
+    def _count(self, title: str, outcome: str | None, failed: bool) -> str:
+        """Counts a run of a comparison that is over. Returns a line about it."""
+        self.done += not failed
+        self.failed += failed
+        return f"{self.done + self.failed}/{self.total}  {title}  {outcome or ''}".rstrip()
+
+
+class _Call(ProgressColumn):
+    """Shows what a function returns for a task."""
+
+    def __init__(self, text: Callable[[Task], str], style: str = "") -> None:
+        super().__init__()
+        self.text, self.style = text, style
+
+    def render(self, task: Task) -> Text:
+        return Text(self.text(task), style=self.style)
+
+
+class _Time(TimeRemainingColumn):
+    """Shows the time that is left of a run's rounds, else the time since it began."""
+
+    max_refresh = 0
+
+    def render(self, task: Task) -> Text:
+        if task.total is None or "runs" in task.fields:
+            seconds = int(task.elapsed or 0)
+            return Text(f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}", style="progress.elapsed")
+        return super().render(task) + Text(" left")
+
+
+class TerminalDisplay(Display):
+    """Redraws a line for each run that goes on, with bars where there is room.
+
+    The line of a single run stays when it is over. A comparison has a line for all runs, which stays; of its runs only
+    the errors stay, above it.
+    """
+
+    shown: Progress | None = None
+
+    def __enter__(self) -> Self:
+        self.tasks: dict[str, TaskID] = {}
+        if self.total is not None:
+            self._open()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        for title in [title for title in self.tasks if not title or self.total is not None]:
+            self._remove(title)
+        self._close()
+
+    def started(self, title: str, completed: int, rounds: int) -> None:
+        self._remove("")
+        self._add(title, RunProgress(self.clock(), rounds, completed))
+
+    def activity(self, title: str, activity: Activity) -> None:
+        if title in self.running:
+            self.running[title].activity = activity
+        else:
+            self._add(title, RunProgress(self.clock(), activity=activity))
+
+    def row(self, title: str, row: Row) -> None:
+        run = self.running[title]
+        run.activity, run.row = None, row
+        self._open().update(self.tasks[title], completed=row["round"])
+
+    def ended(self, title: str, outcome: str | None = None, failed: bool = False) -> None:
+        if self.total is None:
+            del self.running[title]
+            self._close()
+            line = outcome
+        else:
+            self._remove(title)
+            counted = self._count(title, outcome, failed)
+            line = counted if failed else None
+            self._open().update(self.all, completed=self.done + self.failed)
+        if line is not None:
+            self.console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+    def _open(self) -> Progress:
+        if self.shown is None:
+            bar = [BarColumn(bar_width=_BAR)] if self.total is not None or self.console.width >= _WIDE else []
+            title = _Call(lambda task: task.description or self._status(task), "bold")
+            status = _Call(lambda task: self._status(task) if task.description else "")
+            columns = title, *bar, _Call(_rounds), status, _Time(compact=True)
+            self.shown = Progress(*columns, console=self.console)
+            if self.total is not None:
+                self.all = self.shown.add_task("runs", total=self.total, completed=self.done, runs=True)
+            self.shown.start()
+        return self.shown
+
+    def _close(self) -> None:
+        if self.shown is not None:
+            self.shown.stop()
+        self.shown, self.tasks = None, {}
+
+    def _add(self, title: str, run: RunProgress) -> None:
+        self.running[title] = run
+        self.tasks[title] = self._open().add_task(title, total=run.rounds or None, completed=run.completed, title=title)
+
+    def _remove(self, title: str) -> None:
+        self.running.pop(title, None)
+        if title in self.tasks:
+            self._open().remove_task(self.tasks.pop(title))
+
+    def _status(self, task: Task) -> str:
+        if "runs" in task.fields:
+            return f"{len(self.tasks)} running, {self.failed} failed"
+        run = self.running.get(task.fields["title"])
+        if run is None:
+            return ""
+        tasks = [task] if self.shown is None else self.shown.tasks
+        around = max(len(one.description) for one in tasks) + max(len(_rounds(one)) for one in tasks)
+        bar = _BAR + 1 if self.total is not None or self.console.width >= _WIDE else 0
+        return run.status(self.console.width - around - bar - _TIME)
+
+
+def _rounds(task: Task) -> str:
+    if task.total is None:
+        return ""
+    return f"{'' if 'runs' in task.fields else 'round '}{task.completed:.0f}/{task.total:.0f}"
+
+
+class LogDisplay(Display):
+    """Prints lines: a round of a single run at most every two seconds and its last one, or the end of a run compared.
+
+    At the first activity, and whenever nothing was printed for ten seconds, a line for each run says what it does.
+    """
+
+    printed_row = printed = float("-inf")  # when a round, and when anything was printed
+    held: Row | None = None  # the latest row of a single run, if it was not printed
+
+    def __enter__(self) -> Self:
+        self._over = Event()
         Thread(target=self._beat, name="progress", daemon=True).start()
         return self
 
@@ -84,164 +271,46 @@ class Beat:
 
     def _beat(self) -> None:
         while not self._over.wait(1):
-            self.call()
-
-
-class Display:
-    """Follows runs, one after the other; see `RunCallbacks`.
-
-    Used as a context, so that a screen is left as it was found.
-    """
-
-    def __init__(self, console: Console) -> None:
-        self.console = console
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        """Ends what is still shown."""
-
-    def doing(self, activity: Activity) -> None:
-        """A run does this now; called very often."""
-
-    def started(self, title: str, completed: int, rounds: int, seed: int | None = None) -> None:
-        """The rounds of a run begin, or go on after so many completed ones."""
-
-    def row(self, row: Row) -> None:
-        """A round was evaluated."""
-
-    def ended(self, reason: str | None) -> None:
-        """The run is over; with a reason, it was stopped early."""
-
-    def say_stopped(self, reason: str | None) -> None:
-        if reason is not None:
-            self.console.print(f"Stopped early: {reason}.", soft_wrap=True, markup=False)
-
-
-class Nothing(Display):
-    """Shows nothing."""
-
-
-class _Text(ProgressColumn):
-    """What a function gives at the moment of drawing."""
-
-    def __init__(self, text: Callable[[], str]) -> None:
-        super().__init__()
-        self.text = text
-
-    def render(self, task: Task) -> Text:
-        return Text(self.text())
-
-
-class Live(Display):
-    """A line that is redrawn in place, with a bar where there is room; before the rounds it says what is done."""
-
-    activity: Activity | None = None
-    shown: Progress | None = None
-    latest: Row | None = None
-
-    def __exit__(self, *error: object) -> None:
-        if self.shown is not None:
-            self.shown.stop()
-            self.shown = None
-
-    def doing(self, activity: Activity) -> None:
-        self.activity = activity
-        if self.shown is None:
-            columns = SpinnerColumn(), _Text(lambda: str(self.activity)), TimeElapsedColumn()
-            self._show(Progress(*columns, console=self.console, transient=True)).add_task("")
-
-    def started(self, title: str, completed: int, rounds: int, seed: int | None = None) -> None:
-        wide, name = self.console.width >= _WIDE, _named(title, seed)
-        bar = [BarColumn(bar_width=_BAR)] if wide else []
-        around = f"{name} round {rounds}/{rounds}  0:00:00 left"
-        room = self.console.width - len(around) - (_BAR + 1 if wide else 0)
-        self.activity = self.latest = None
-        progress = self._show(
-            Progress(
-                TextColumn("[bold]{task.description}"),
-                *bar,
-                TextColumn("round {task.completed:.0f}/{task.total:.0f}"),
-                _Text(lambda: status(self.latest, self.activity, room)),
-                TimeRemainingColumn(compact=True),
-                TextColumn("left"),
-                console=self.console,
-            )
-        )
-        self.task = progress.add_task(name, total=rounds, completed=completed)
-
-    def row(self, row: Row) -> None:
-        self.activity, self.latest = None, row
-        if self.shown is not None:
-            self.shown.update(self.task, completed=row["round"])
-
-    def ended(self, reason: str | None) -> None:
-        self.activity = None
-        self.__exit__()
-        self.say_stopped(reason)
-
-    def _show(self, progress: Progress) -> Progress:
-        self.__exit__()
-        self.shown = progress
-        progress.start()
-        return progress
-
-
-class Lines(Display):
-    """A line at most every two seconds, one for the last round, and one whenever nothing was printed for ten seconds.
-
-    Args:
-        console: where they go.
-        clock: seconds.
-    """
-
-    def __init__(self, console: Console, clock: Callable[[], float] = monotonic) -> None:
-        super().__init__(console)
-        self.clock, self.begun = clock, clock()
-        self.printed_row = self.printed = float("-inf")
-        self.title, self.rounds = "", 0
-        self.activity: Activity | None = None
-        self.held: Row | None = None  # the last row, where it was not printed
-        self._beats = Beat(self.beat)
-
-    def __enter__(self) -> Self:
-        self._beats.__enter__()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._beats.__exit__()
-
-    def doing(self, activity: Activity) -> None:
-        self.activity = activity
-        if self.printed == float("-inf"):
             self.beat()
 
     def beat(self) -> None:
-        """Prints what is being done, if nothing was printed for ten seconds."""
-        now, activity = self.clock(), self.activity
-        if activity is not None and now - self.printed >= PATIENCE:
-            self._print(f"{self.title}{at_work(activity, self.rounds, now - self.begun)}")
+        """Prints what each run does, if nothing was printed for ten seconds."""
+        now = self.clock()
+        if now - self.printed < PATIENCE:
+            return
+        for title, run in list(self.running.items()):
+            if run.activity is not None:
+                self._print(f"{title}  {run.at_work(now)}" if title else run.at_work(now))
 
-    def started(self, title: str, completed: int, rounds: int, seed: int | None = None) -> None:
-        self.title, self.before, self.rounds, self.begun = f"{_named(title, seed)}  ", completed, rounds, self.clock()
-        self.held = None
+    def started(self, title: str, completed: int, rounds: int) -> None:
+        self.running.pop("", None)
+        self.running[title] = RunProgress(self.clock(), rounds, completed)
 
-    def row(self, row: Row) -> None:
-        self.held = row
-        if self.clock() - self.printed_row >= _SECONDS:
-            self._print_row(row)
+    def activity(self, title: str, activity: Activity) -> None:
+        self.running.setdefault(title, RunProgress(self.clock())).activity = activity
+        if self.printed == float("-inf"):
+            self.beat()
 
-    def ended(self, reason: str | None) -> None:
+    def row(self, title: str, row: Row) -> None:
+        self.running[title].row = row
+        if self.total is None:
+            self.held = row
+            if self.clock() - self.printed_row >= _SECONDS:
+                self._print_row(title)
+
+    def ended(self, title: str, outcome: str | None = None, failed: bool = False) -> None:
         if self.held is not None:
-            self._print_row(self.held)
-        self.title, self.activity = "", None
-        self.say_stopped(reason)
+            self._print_row(title)
+        del self.running[title]
+        line = outcome if self.total is None else self._count(title, outcome, failed)
+        if line is not None:
+            self._print(line)
 
-    def _print_row(self, row: Row) -> None:
-        now, done = self.clock(), row["round"]
-        left = (now - self.begun) / (done - self.before) * (self.rounds - done)
-        self._print(f"{self.title}round {done}/{self.rounds}  {describe(row)}  {left:.0f} s left")
+    def _print_row(self, title: str) -> None:
+        run, row, now = self.running[title], self.held, self.clock()
+        if row is not None:
+            left = run.seconds_left(now)
+            self._print(f"{title}  round {row['round']}/{run.rounds}  {describe(row)}  {left:.0f} s left")
         self.printed_row, self.held = now, None
 
     def _print(self, line: str) -> None:
@@ -249,28 +318,29 @@ class Lines(Display):
         self.console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
-class Json(Display):
-    """One JSON object a line for each evaluated round, with the columns of `metrics.csv`; blank is null."""
+class JsonLines:
+    """Writes one JSON object a line for each evaluated round, with the columns of `metrics.csv`; blank is null."""
 
-    def started(self, title: str, completed: int, rounds: int, seed: int | None = None) -> None:
-        self.of = {"event": "round", "algorithm": title, "seed": seed}
+    def __init__(self, file: IO[str]) -> None:
+        self.file = file
+
+    def started(self, title: str, completed: int, rounds: int, seed: int) -> None:
+        """Notes whose rows come."""
+        self.of: Row = {"event": "round", "algorithm": title, "seed": seed}
 
     def row(self, row: Row) -> None:
-        self.write(self.of | row)
+        """Writes a round."""
+        self._write(self.of | row)
 
     def summary(self, finished: FinishedRun) -> None:
-        """One object for the run and one for its baseline, with what `summary.json` says."""
-        self.write({"event": "summary", "path": str(finished.path)} | finished.summary)
+        """Writes the content of `summary.json` of a run, and of its baseline."""
+        self._write({"event": "summary", "path": str(finished.path)} | finished.summary)
         if finished.baseline is not None:
             self.summary(finished.baseline)
 
-    def write(self, content: Row) -> None:
+    def _write(self, content: Row) -> None:
         finite = {
             key: None if isinstance(value, float) and not isfinite(value) else value for key, value in content.items()
         }
-        self.console.file.write(json.dumps(finite, allow_nan=False) + "\n")
-        self.console.file.flush()
-
-
-def _named(title: str, seed: int | None) -> str:
-    return title if seed is None else f"{title} seed {seed}"
+        self.file.write(json.dumps(finite, allow_nan=False) + "\n")
+        self.file.flush()

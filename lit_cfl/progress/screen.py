@@ -1,4 +1,4 @@
-"""Where the words of a run go, for people and for programs."""
+"""The screen of a command: what it prints for people and for programs."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -6,13 +6,15 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
-from lit_cfl.progress.live import Display, Json, Lines, Live, Nothing
+from lit_cfl.activity import Activity
+from lit_cfl.metric_names import Row
+from lit_cfl.progress.live import Display, JsonLines, LogDisplay, TerminalDisplay
 from lit_cfl.progress.summary_table import closing_table
 from lit_cfl.runs.run import FinishedRun, RunCallbacks
 
 
 class Screen:
-    """The screen of one command.
+    """Prints what a command has to say.
 
     Args:
         quiet: standard output gets the run directory alone, at the end.
@@ -26,47 +28,73 @@ class Screen:
 
     @property
     def live(self) -> bool:
-        """Whether a line can be redrawn: in a terminal, but in no log, be it one that takes colours or is CI's."""
+        """Whether lines can be redrawn: in an interactive terminal, but not in CI, and in no file, colours or not."""
         return self.out.file.isatty() and self.out.is_interactive and not os.environ.get("CI")
 
     def say(self, line: str) -> None:
-        """A line for people."""
+        """Prints a line for people."""
         self.aside.print(line, soft_wrap=True, highlight=False, markup=False)
 
     @contextmanager
     def callbacks(
         self, between_clients: Callable[[], None] = lambda: None, several_seeds: bool = False
     ) -> Iterator[RunCallbacks]:
-        """A display that suits where the output goes, within the block.
+        """Gives the callbacks of a display that suits where the output goes, within the block.
 
         Args:
             between_clients: see `RunCallbacks`.
-            several_seeds: whether people have to be told which one it is.
+            several_seeds: whether the titles of runs name the seed.
         """
-        with self._display() as display:
-
-            def started(title: str, completed: int, rounds: int, seed: int) -> None:
-                display.started(title, completed, rounds, seed if several_seeds or self.json else None)
-
-            yield RunCallbacks(started, between_clients, display.row, display.ended, display.doing)
-
-    def _display(self) -> Display:
         if self.json:
-            return Json(self.out)
+            lines = JsonLines(self.out.file)
+            yield RunCallbacks(lines.started, between_clients, lines.row)
+            return
+        with self.display() as display:
+            run = _Run(display, several_seeds)
+            yield RunCallbacks(run.started, between_clients, run.row, run.ended, run.activity)
+
+    def display(self, total: int | None = None, done: int = 0) -> Display:
+        """Makes a display that suits where the output goes.
+
+        Args:
+            total, done: see `Display`.
+        """
         if self.quiet:
-            return Nothing(self.out)
-        return Live(self.out) if self.live else Lines(self.out)
+            return Display(self.out, total, done)
+        return (TerminalDisplay if self.live else LogDisplay)(self.out, total, done)
 
     def close(self, finished: FinishedRun) -> None:
-        """What came of the run."""
+        """Prints the result of a run."""
         if self.json:
             for part in finished.seeds or [finished]:
-                Json(self.out).summary(part)
+                JsonLines(self.out.file).summary(part)
         elif self.quiet:
             self.say_path(str(finished.path))
         else:
             closing_table(self.out, finished)
 
     def say_path(self, path: str) -> None:
-        """The one line of a quiet command."""
+        """Prints the one line of a quiet command."""
         self.out.print(path, soft_wrap=True, highlight=False, markup=False)
+
+
+class _Run:
+    """Passes what single runs report, one after the other, to a display under their titles."""
+
+    def __init__(self, display: Display, several_seeds: bool) -> None:
+        self.display, self.several_seeds = display, several_seeds
+        self.title = ""
+
+    def started(self, title: str, completed: int, rounds: int, seed: int) -> None:
+        self.title = f"{title} seed {seed}" if self.several_seeds else title
+        self.display.started(self.title, completed, rounds)
+
+    def activity(self, activity: Activity) -> None:
+        self.display.activity(self.title, activity)
+
+    def row(self, row: Row) -> None:
+        self.display.row(self.title, row)
+
+    def ended(self, reason: str | None) -> None:
+        self.display.ended(self.title, None if reason is None else f"Stopped early: {reason}.")
+        self.title = ""

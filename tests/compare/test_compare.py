@@ -13,7 +13,7 @@ from small_comparison import SMALL
 
 from lit_cfl.algorithms import FLHC, IFCA, Algorithm, FedAvg
 from lit_cfl.cli.main import main
-from lit_cfl.compare.jobs import Job, processes
+from lit_cfl.compare.jobs import CompareJob, processes
 from lit_cfl.compare.results import fingerprint
 from lit_cfl.engines.plan import Plan
 from lit_cfl.storage.csv_log import read_table
@@ -81,7 +81,9 @@ def test_all_algorithms_have_the_same_clients_cohorts_and_initial_weights(monkey
     assert len({tuple(cohort) for cohort, _ in seen["FedAvg"]}) == 6
     assert len({initial for _, initial in seen["FedAvg"]}) == 2
     prints = {
-        (name, seed): fingerprint(Job(Path("c"), name, seed).folder) for name in ("FedAvg", "IFCA") for seed in (3, 5)
+        (name, seed): fingerprint(CompareJob(Path("c"), name, seed).folder)
+        for name in ("FedAvg", "IFCA")
+        for seed in (3, 5)
     }
     assert prints["FedAvg", 3] == prints["IFCA", 3] != prints["FedAvg", 5] == prints["IFCA", 5]
 

@@ -6,7 +6,7 @@ import pytest
 from test_compare import OWN
 
 from lit_cfl.cli.main import main
-from lit_cfl.compare.entries import Entry, read_entries, with_options
+from lit_cfl.compare.planning import ComparedAlgorithm, read_entries, with_options
 from lit_cfl.errors import InputError
 
 
@@ -33,7 +33,7 @@ def test_an_entry_is_a_class_a_configuration_or_a_file():
 
 
 def test_options_go_to_the_algorithm_that_they_name():
-    entries = [Entry(name, {"class_path": "IFCA"}) for name in ("A", "A.B", "C")]
+    entries = [ComparedAlgorithm(name, {"class_path": "IFCA"}) for name in ("A", "A.B", "C")]
     words = ["--rounds", "3", "--A.x", "-1", "--C.y=2", "--A.B.z", "[1, 2]", "--tiny"]
     found, rest = with_options(entries, words)
     assert [entry.words for entry in found] == [
@@ -56,7 +56,7 @@ def test_options_go_to_the_algorithm_that_they_name():
         ("--config quickstart --algorithms FedAvg ifca", "ifca: 'ifca' is not known (did you mean IFCA?)"),
         ("--config quickstart --algorithms IFCA IFCA", "IFCA twice; give each a name of its own: A=IFCA B=IFCA"),
         ("--config quickstart --algorithms FedAvg,IFCA", "put blanks between: FedAvg IFCA"),
-        ("--config quickstart --algorithms FedAvg IFCA --num_clusters 3", "go by its name (--IFCA.OPTION)"),
+        ("--config quickstart --algorithms FedAvg IFCA --num_clusters 3", "begin with its name (--IFCA.OPTION)"),
         ("--config quickstart --algorithms a/b=IFCA", "'a/b' cannot be a name"),
         ("--config quickstart --algorithms data=IFCA", "'data' is an option of experiments"),
         ("--config fedavg/digits --algorithms FedAvg IFCA", "give it: --IFCA.num_clusters 4"),

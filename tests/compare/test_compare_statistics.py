@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from lit_cfl.compare.results import COLUMNS, Results, run_columns
+from lit_cfl.compare.results import COLUMNS, Results, common_target, cost_of, run_columns
 from lit_cfl.compare.tables import as_latex, as_markdown, cells, latex, show_table, write_tables
-from lit_cfl.compare.target import common_target, cost_of
 from lit_cfl.scores import ACCURACY, Score
 
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from lit_cfl.activity import Activity
 from lit_cfl.cli.main import loading, main
 from lit_cfl.progress import live
-from lit_cfl.progress.live import Json, Lines, describe
+from lit_cfl.progress.live import JsonLines, LogDisplay, RunProgress, describe
 from lit_cfl.storage.csv_log import read_table
 
 TINY = ("run", "--config", "quickstart", "--data.num_clients", "8", "--cohort_size", "4", "--local.epochs", "1")
@@ -46,12 +46,12 @@ def row(round: int, **more: Any) -> dict[str, Any]:
 def lines(seconds: list[float], rounds: int | None = None, reason: str | None = None) -> list[str]:
     """What is printed of rounds that end at these times, each of them the last of so many seconds."""
     clock, out = Clock(), StringIO()
-    display = Lines(Console(file=out, width=200), clock)
+    display = LogDisplay(Console(file=out, width=200), clock=clock)
     display.started("FedAvg", 0, rounds or len(seconds))
     for number, moment in enumerate(seconds, 1):
         clock.now = 5.0 + moment
-        display.row(row(number))
-    display.ended(reason)
+        display.row("FedAvg", row(number))
+    display.ended("FedAvg", reason)
     return out.getvalue().splitlines()
 
 
@@ -65,22 +65,23 @@ def test_the_rounds_left_are_timed_by_those_that_were_run():
 
 
 def test_the_last_round_of_a_run_that_stops_early_is_shown():
-    found = lines([0.1, 0.2, 0.3], rounds=90, reason="no better for 2 rounds")
+    found = lines([0.1, 0.2, 0.3], rounds=90, reason="Stopped early.")
     assert [line.split()[2] for line in found[:2]] == ["1/90", "3/90"]
-    assert found[2:] == ["Stopped early: no better for 2 rounds."]
+    assert found[2:] == ["Stopped early."]
 
 
 def doings(moments: list[tuple[float, Activity]], rounds: int = 9) -> list[str]:
     """What is printed where a run begins to do these things at these seconds, and somebody looks at each second."""
     clock, out = Clock(), StringIO()
-    display, waiting = Lines(Console(file=out, width=200), clock), list(moments)
+    display, waiting = LogDisplay(Console(file=out, width=200), clock=clock), list(moments)
     for second in range(int(moments[-1][0]) + 11):
         clock.now = 5.0 + second
         while waiting and waiting[0][0] <= second:
             _, activity = waiting.pop(0)
-            if activity.round == 0 and not display.title:
-                display.started("FedGroup", 0, rounds)
-            display.doing(activity)
+            title = "" if activity.round is None else "FedGroup"
+            if title and title not in display.running:
+                display.started(title, 0, rounds)
+            display.activity(title, activity)
         display.beat()
     return out.getvalue().splitlines()
 
@@ -97,15 +98,15 @@ def test_a_pipe_hears_at_once_what_is_done_and_then_every_ten_seconds():
 
 def test_a_pipe_with_rounds_hears_nothing_else():
     clock, out = Clock(), StringIO()
-    display = Lines(Console(file=out, width=200), clock)
+    display = LogDisplay(Console(file=out, width=200), clock=clock)
     display.started("FedAvg", 0, 3)
-    display.doing(Activity("training", 0, 0, 5))
+    display.activity("FedAvg", Activity("training", 0, 0, 5))
     for number in range(3):
-        display.doing(Activity("training", number, 3, 5))
+        display.activity("FedAvg", Activity("training", number, 3, 5))
         clock.now += 9
         display.beat()
-        display.row(row(number + 1))
-    display.ended(None)
+        display.row("FedAvg", row(number + 1))
+    display.ended("FedAvg")
     clock.now += 99
     display.beat()  # after the end
     found = [line.split("  ")[1:3] for line in out.getvalue().splitlines()]
@@ -118,8 +119,8 @@ def test_a_pipe_with_rounds_hears_nothing_else():
 def test_lines_come_from_a_thread_of_their_own_while_the_run_computes(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(live, "PATIENCE", 0.0)
     before = threading.active_count()
-    with Lines(Console(file=(out := StringIO()), width=200)) as display:
-        display.doing(Activity("compiling"))
+    with LogDisplay(Console(file=(out := StringIO()), width=200)) as display:
+        display.activity("", Activity("compiling"))
         deadline = time.monotonic() + 20
         while len(out.getvalue().splitlines()) < 2 and time.monotonic() < deadline:
             time.sleep(0.05)
@@ -131,24 +132,28 @@ def test_lines_come_from_a_thread_of_their_own_while_the_run_computes(monkeypatc
 
 def test_the_live_line_has_room_for_what_is_done_beside_the_accuracy():
     known, busy = row(1, **{"clusters/ari": 1.0}), Activity("training", 1, 3, 20)
-    assert live.status(None, None, 40) == "starting"
-    assert live.status(None, Activity("pre-training", 0, 3, 20), 10) == "pre-training 3 of 20 clients"
-    assert live.status(known, None, 90) == "test accuracy 0.50  clusters 2  ARI 1.00"
-    assert live.status(known, busy, 66) == "test accuracy 0.50  clusters 2  ARI 1.00  training 3 of 20 clients"
-    assert live.status(known, busy, 65) == "test accuracy 0.50  clusters 2  training 3 of 20 clients"
-    assert live.status(known, busy, 45) == "test accuracy 0.50  training 3 of 20 clients"
-    assert live.status(known, busy, 43) == "test accuracy 0.50  clusters 2  ARI 1.00"
+
+    def status(row: dict[str, Any] | None, activity: Activity | None, room: int) -> str:
+        return RunProgress(0.0, 9, activity=activity, row=row).status(room)
+
+    assert status(None, None, 40) == "starting"
+    assert status(None, Activity("pre-training", 0, 3, 20), 10) == "pre-training 3 of 20 clients"
+    assert status(known, None, 90) == "test accuracy 0.50  clusters 2  ARI 1.00"
+    assert status(known, busy, 66) == "test accuracy 0.50  clusters 2  ARI 1.00  training 3 of 20 clients"
+    assert status(known, busy, 65) == "test accuracy 0.50  clusters 2  training 3 of 20 clients"
+    assert status(known, busy, 45) == "test accuracy 0.50  training 3 of 20 clients"
+    assert status(known, busy, 43) == "test accuracy 0.50  clusters 2  ARI 1.00"
 
 
 def test_the_next_run_waits_for_its_turn_too():
     clock, out = Clock(), StringIO()
-    display = Lines(Console(file=out, width=200), clock)
+    display = LogDisplay(Console(file=out, width=200), clock=clock)
     for title in ("FedGroup", "FedAvg"):
         display.started(title, 0, 3)
         for number in (1, 2):
             clock.now += 0.1
-            display.row(row(number))
-        display.ended(None)
+            display.row(title, row(number))
+        display.ended(title)
     found = [line.split()[::2][:2] for line in out.getvalue().splitlines()]
     assert found == [["FedGroup", "1/3"], ["FedGroup", "2/3"], ["FedAvg", "2/3"]]
 
@@ -174,7 +179,7 @@ def test_a_row_is_described_by_the_main_score_of_its_task():
 
 def test_json_has_null_for_what_is_no_number():
     out = StringIO()
-    display = Json(Console(file=out, width=20))
+    display = JsonLines(out)
     display.started("Fed[bold]Avg", 0, 3, 9)
     display.row(row(1, **{"train/loss": float("nan"), "clusters/inertia": float("inf")}))
     (line,) = out.getvalue().splitlines()

@@ -16,7 +16,7 @@ from test_progress import FAST, TINY, row
 from lit_cfl.activity import Activity
 from lit_cfl.cli.main import main
 from lit_cfl.progress import Screen
-from lit_cfl.progress.live import Live
+from lit_cfl.progress.live import TerminalDisplay
 
 VARIABLES = ("CI", "FORCE_COLOR", "NO_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS")
 
@@ -73,7 +73,7 @@ def test_a_run_is_one_line_that_is_redrawn(monkeypatch: pytest.MonkeyPatch):
     assert [line for line in lines if len(line) > 100] == []
 
 
-def drawn(display: Live) -> str:
+def drawn(display: TerminalDisplay) -> str:
     """The lines that a person sees now."""
     file = display.console.file = io.StringIO()
     assert display.shown is not None
@@ -82,20 +82,20 @@ def drawn(display: Live) -> str:
 
 
 def test_the_line_says_what_is_done_from_the_loading_of_the_data_on():
-    with Live(Console(file=io.StringIO(), force_terminal=True, width=100)) as display:
-        display.doing(Activity("loading the data"))
+    with TerminalDisplay(Console(file=io.StringIO(), force_terminal=True, width=100)) as display:
+        display.activity("", Activity("loading the data"))
         assert re.search(r"loading the data +0:00:00", drawn(display))
         display.started("FedGroup", 0, 9)
         assert re.match(r"FedGroup round 0/9 starting", drawn(display))
-        display.doing(Activity("pre-training", 0, 3, 60))
-        assert re.match(r"FedGroup round 0/9 pre-training 3 of 60 clients", drawn(display))
-        display.row(row(1))
+        display.activity("FedGroup", Activity("pre-training", 0, 3, 60))
+        assert re.match(r"FedGroup round 0/9 pre-training 3 of 60 clients +--:-- left$", drawn(display))
+        display.row("FedGroup", row(1))
         assert re.match(r"FedGroup round 1/9 test accuracy 0.50  clusters 2 ", drawn(display))
-        display.doing(Activity("training", 1, 3, 20))
+        display.activity("FedGroup", Activity("training", 1, 3, 20))
         assert re.match(r"FedGroup round 1/9 test accuracy 0.50  clusters 2  training 3 of 20 clients", drawn(display))
-        display.ended(None)
-        display.doing(Activity("loading the data"))
-        assert "loading the data" in drawn(display)
+        display.ended("FedGroup")
+        display.activity("", Activity("loading the data"))
+        assert re.match(r"loading the data +0:00:00", drawn(display))
     assert display.shown is None
 
 
