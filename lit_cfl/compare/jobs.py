@@ -83,7 +83,7 @@ def one_by_one(
 
 
 def run_job(job: CompareJob, callbacks: RunCallbacks) -> str | None:
-    """Runs, or goes on with, one run. Returns why it failed; the traceback is in `error.txt`.
+    """Runs or resumes one job. Returns why it failed; the traceback is in `error.txt`.
 
     Args:
         callbacks: are called as it goes, but not what concerns all runs.

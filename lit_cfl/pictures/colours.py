@@ -1,4 +1,4 @@
-"""One colour a cluster: that of the true cluster that it matches best."""
+"""Colours of clusters: each has that of the true cluster that it matches best."""
 
 from collections.abc import Mapping
 
@@ -36,7 +36,7 @@ _NONE = to_rgb("#dddddd")  # of clients without a cluster
 
 
 def colours_of(clusters: np.ndarray) -> np.ndarray:
-    """RGB in [0, 1] of clusters of any shape, `[..., 3]`: grey for -1; they repeat every 16 clusters."""
+    """Looks up the RGB in [0, 1] of clusters of any shape, `[..., 3]`: grey for -1; they repeat every 16 clusters."""
     colours: np.ndarray = np.where((clusters < 0)[..., None], _NONE, _COLOURS[clusters % MAX_COLOURS])
     return colours
 
@@ -68,14 +68,14 @@ def matched(found: np.ndarray, true: np.ndarray) -> dict[int, int]:
 
 
 def matched_colours(clusters: np.ndarray, match: Mapping[int, int]) -> np.ndarray:
-    """RGB in [0, 1] of clusters of any shape, `[..., 3]`, each in the colour of the number that it is matched with."""
+    """Looks up the RGB in [0, 1] of clusters of any shape, `[..., 3]`: that of the number each is matched with."""
     taken = np.full(max(match, default=-1) + 2, -1)  # the last place is that of -1
     taken[list(match)] = list(match.values())
     return colours_of(taken[clusters])
 
 
 def name_clusters(axes: Axes, clusters: np.ndarray, unknown: str, match: Mapping[int, int]) -> None:
-    """A legend beside the axes; of more than 16 clusters, a line that tells how many.
+    """Draws a legend beside the axes; for more than 16 clusters, a line that says how many there are.
 
     Args:
         clusters: numbers that are drawn, any shape.

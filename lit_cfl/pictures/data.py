@@ -1,4 +1,4 @@
-"""Pictures of data: who has which labels, how much, and what it looks like."""
+"""Pictures of federated data: labels and sizes of clients, and examples of images."""
 
 import numpy as np
 import torch
@@ -13,7 +13,7 @@ _MAX_CLUSTERS = 16
 
 
 def label_distribution(data: FederatedData) -> Figure | None:
-    """Share of each label in each client's training data, clients by true cluster; None where labels are no classes."""
+    """Draws the share of each label in each client's training data, by true cluster; None if labels are no classes."""
     if not data.examples.num_labels:
         return None
     clients = _sampled(data.population)
@@ -46,7 +46,7 @@ def _mark_clusters(axes: Axes, clusters: torch.Tensor, height: int) -> None:
 
 
 def size_histogram(data: FederatedData) -> Figure:
-    """How many training examples clients have."""
+    """Draws how many training examples clients have."""
     sizes = data.num_examples[data.population]
     figure = Figure(figsize=(7, 4), layout="constrained")
     axes = figure.subplots()
@@ -67,7 +67,7 @@ def size_histogram(data: FederatedData) -> Figure:
 
 
 def example_images(data: FederatedData) -> Figure | None:
-    """One training image of each true cluster, as its clients see it; None where inputs are no images."""
+    """Draws a training image of each true cluster, as its clients see it; None if inputs are no images."""
     if len(data.examples.input_shape) != 3 or data.examples.input_shape[0] not in (1, 3):
         return None
     found = _one_of_each_cluster(data)
@@ -85,7 +85,7 @@ def example_images(data: FederatedData) -> Figure | None:
 
 
 def _one_of_each_cluster(data: FederatedData) -> list[tuple[int, torch.Tensor]]:
-    """A cluster and an index of its training data; all of one stored label where every cluster has it."""
+    """Chooses an index of training data for each cluster; all of one stored label if every cluster has it."""
     clusters = data.true_clusters[data.population].unique().tolist()[:_MAX_CLUSTERS]
     held = []
     for cluster in clusters:

@@ -1,4 +1,4 @@
-"""Figures as files."""
+"""Writes figures to files."""
 
 from collections.abc import Sequence
 from functools import partial

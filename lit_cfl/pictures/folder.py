@@ -1,4 +1,4 @@
-"""The pictures of a run as files."""
+"""The folder of a run's pictures, which are drawn anew where they changed."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ _LAYERS = {"layer", "cluster", "silhouette", "gap", "chosen"}
 
 
 class PictureFolder:
-    """Draws what has changed, each picture over its own earlier version.
+    """Draws the pictures of a run that have changed, each over its own earlier version.
 
     Args:
         path: the folder; made with the first picture.

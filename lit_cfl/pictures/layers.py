@@ -12,18 +12,18 @@ _MAX_NAMED = 8
 
 
 def layer_scores(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    """How well each layer alone separates the clients: a line for each time that a cluster was looked at.
+    """Draws how well each layer alone separates the clients: a line for each comparison of a cluster's clients.
 
     Args:
         rows: of `layers.csv`, one or more.
     """
-    looks = [(key, list(found)) for key, found in groupby(rows, lambda row: (row["round"], row["cluster"]))]
+    compared = [(key, list(found)) for key, found in groupby(rows, lambda row: (row["round"], row["cluster"]))]
     names = list(dict.fromkeys(str(row["layer"]) for row in rows))
     figure = Figure(figsize=(9 + 0.3 * max(len(names) - 8, 0), 6), layout="constrained")
     panels = figure.subplots(2, 1, sharex=True)
-    colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(looks)))
+    colours = matplotlib.colormaps["viridis"](np.linspace(0, 0.9, len(compared)))
     for axes, score in zip(panels, ("silhouette", "gap"), strict=True):
-        for ((round, cluster), found), colour in zip(looks, colours, strict=True):
+        for ((round, cluster), found), colour in zip(compared, colours, strict=True):
             places = [names.index(str(row["layer"])) for row in found]
             heights = [np.nan if row[score] is None else float(row[score]) for row in found]
             chosen = [k for k, row in enumerate(found) if row["chosen"]]
@@ -33,8 +33,11 @@ def layer_scores(rows: Sequence[Mapping[str, Any]]) -> Figure:
         axes.set_ylabel(score)
     panels[0].set_title("How well each layer separates the clients (large dot: chosen)", loc="left")
     panels[1].set_xticks(range(len(names)), [name.replace("$", r"\$") for name in names], rotation=45, ha="right")
-    if len(looks) <= _MAX_NAMED:
+    if len(compared) <= _MAX_NAMED:
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside right upper", frameon=False)
     else:
-        panels[1].set_xlabel(f"{len(looks)} looks, from round {rows[0]['round']} (dark) to {rows[-1]['round']} (light)")
+        first, last = rows[0]["round"], rows[-1]["round"]
+        panels[1].set_xlabel(
+            f"{len(compared)} comparisons of a cluster's clients, round {first} (dark) to {last} (light)"
+        )
     return figure

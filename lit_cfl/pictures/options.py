@@ -1,4 +1,4 @@
-"""Which pictures are drawn."""
+"""Options of pictures."""
 
 from dataclasses import dataclass, field
 from typing import Literal, get_args
@@ -10,7 +10,7 @@ Format = Literal["png", "pdf"]
 
 @dataclass(frozen=True)
 class Pictures:
-    """The files of a run's pictures; `docs/results.md` names them.
+    """Chooses the files of a run's pictures; `docs/results.md` names them.
 
     Args:
         formats: of each picture, `png` and `pdf`; an empty list draws nothing. W&B shows the PNG.

@@ -1,4 +1,4 @@
-"""Pictures of a run: who is alike, who is in which cluster, and how well the clients are served."""
+"""Pictures of a run: similarity of clients, their clusters over the rounds, and their test scores."""
 
 from collections.abc import Mapping
 
@@ -18,7 +18,7 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def similarity(snapshot: Arrays, round: int) -> Figure:
-    """How alike clients were, each pair a pixel, ordered by cluster and within it by true cluster.
+    """Draws the similarity of each pair of clients as a pixel, ordered by cluster and within it by true cluster.
 
     Args:
         snapshot: content of `snapshots/<round>.npz`, one client or more.
@@ -41,7 +41,7 @@ def similarity(snapshot: Arrays, round: int) -> Figure:
 
 
 def client_map(snapshot: Arrays, round: int) -> Figure:
-    """The clients that were compared in two dimensions, by found and, where any is known, by true cluster.
+    """Draws the compared clients in two dimensions, by found cluster and, if any is known, by true cluster.
 
     Args:
         snapshot: content of `snapshots/<round>.npz`.
@@ -65,7 +65,7 @@ def client_map(snapshot: Arrays, round: int) -> Figure:
 
 
 def memberships(rounds: np.ndarray, cluster: np.ndarray, true_cluster: np.ndarray) -> Figure:
-    """Which client was in which cluster when: clients by rounds, by true and then by last cluster.
+    """Draws the cluster of each client in each round; clients are ordered by true and then by last cluster.
 
     Args:
         rounds: int `[R]`, one or more.
@@ -100,7 +100,7 @@ def memberships(rounds: np.ndarray, cluster: np.ndarray, true_cluster: np.ndarra
 
 
 def histogram(values: np.ndarray, cluster: np.ndarray, true_cluster: np.ndarray, score: Score, round: int) -> Figure:
-    """How many clients have which test score, stacked by their cluster where there are few.
+    """Draws how many clients have which test score, stacked by cluster if there are few.
 
     Args:
         values: the score of each client, float `[n]`, nan without test data.
@@ -133,21 +133,21 @@ def histogram(values: np.ndarray, cluster: np.ndarray, true_cluster: np.ndarray,
 
 
 def _edges(values: np.ndarray) -> np.ndarray:
-    """Edges of bins from the least to the greatest value: at most 40, and no more than there are values."""
+    """Chooses edges of bins from the least to the greatest value: at most 40 bins, and no more than values."""
     bins = len(np.histogram_bin_edges(values, "auto")) - 1
     edges: np.ndarray = np.histogram_bin_edges(values, min(bins, len(np.unique(values)), _MAX_BINS))
     return edges
 
 
 def _sample(snapshot: Arrays) -> str:
-    """How many clients are shown, and of how many where not all that were compared are."""
+    """Says how many clients are shown, and of how many if those are not all that were compared."""
     shown, compared = len(snapshot["clients"]), int(snapshot["compared"])
     sampled = f"{shown:,} of {compared:,} clients, 1 in {-(-compared // shown)}"
     return f" ({shown:,} clients)" if shown == compared else f" ({sampled})"
 
 
 def _mark_groups(axes: Axes, clusters: np.ndarray, both: bool) -> None:
-    """Lines between stretches of equal clusters, and their numbers at the side; of few clusters only."""
+    """Draws lines between stretches of equal clusters, and their numbers at the side, if clusters are few."""
     ends = np.flatnonzero(np.diff(clusters)) + 1
     edges = np.concatenate([[0], ends, [len(clusters)]])
     if len(edges) - 1 > _MAX_LINES or (clusters < 0).all():

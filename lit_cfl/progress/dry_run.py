@@ -18,7 +18,7 @@ from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.local_work import Budget
 
 _ENOUGH = 1.0  # seconds of training that are timed; more of a cohort is inferred
-_BUSY = 1.25  # wall time over CPU time, from which others are said to have taken the processor
+_BUSY = 1.25  # wall time over CPU time, above which other processes are reported
 
 
 def show(console: Console, experiment: Experiment) -> None:
@@ -51,7 +51,7 @@ def _size(prepared: PreparedRun) -> dict[str, str]:
 
 
 def client_steps(prepared: PreparedRun) -> int:
-    """Expected mini-batches over all rounds."""
+    """Estimates the mini-batches over all rounds."""
     experiment = prepared.experiment
     return round(experiment.rounds * experiment.cohort_size * mean_steps(experiment.local, prepared.data))
 
@@ -62,7 +62,7 @@ def _runs(experiment: Experiment) -> int:
 
 @dataclass(frozen=True)
 class Timing:
-    """How long a cohort trains.
+    """Holds how long a cohort trains.
 
     Args:
         steps: mini-batches of all its clients together.
@@ -96,13 +96,13 @@ def time_cohort(prepared: PreparedRun) -> Timing:
 
 
 def _lengths(prepared: PreparedRun, cohort: Tensor) -> Tensor:
-    """Mini-batches of each client in a round, int64 `[n]`."""
+    """Counts the mini-batches of each client in a round, int64 `[n]`."""
     local, sizes = prepared.experiment.local, prepared.data.num_examples[cohort].tolist()
     return torch.tensor([num_steps(local.budget, local.epochs, size, local.batch_size) for size in sizes])
 
 
 def _growing(lengths: Tensor, first: int) -> Iterator[Tensor]:
-    """The first steps of each client, each time twice as many, and at last all of them."""
+    """Yields numbers of steps of each client: twice as many each time, and at last all of them."""
     most = first
     while most < int(lengths.max()):
         yield lengths.clamp(max=most)
@@ -111,7 +111,7 @@ def _growing(lengths: Tensor, first: int) -> Iterator[Tensor]:
 
 
 def inferred(trials: list[tuple[int, float]], steps: int) -> float:
-    """Seconds of so many steps, given steps and seconds of some trials, ascending."""
+    """Extrapolates the seconds of so many steps from steps and seconds of some trials, ascending."""
     done, seconds = trials[-1]
     if done == steps or len(trials) == 1:
         return seconds * steps / done
@@ -120,7 +120,7 @@ def inferred(trials: list[tuple[int, float]], steps: int) -> float:
 
 
 def _seconds(prepared: PreparedRun, cohort: Tensor, steps: Tensor) -> tuple[float, float]:
-    """Wall time of a fit, and the CPU time of this thread in it."""
+    """Measures the wall time of a fit, and the CPU time of this thread in it."""
     work, start = prepared.engine.at(0, prepared.data), prepared.engine.initial(0)[None]
     wall, own = perf_counter(), thread_time()
     for _ in work.fit(start, cohort, budget=Budget(steps, "steps")).chunks():

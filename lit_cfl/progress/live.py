@@ -197,8 +197,8 @@ class TerminalDisplay(Display):
 
     def ended(self, title: str, outcome: str | None = None, failed: bool = False) -> None:
         if self.total is None:
-            del self.running[title]
             self._close()
+            del self.running[title]
             line = outcome
         else:
             self._remove(title)

@@ -1,4 +1,4 @@
-"""The table at the end of a run, and what to make of it."""
+"""The table at the end of a run, with notes and advice."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -17,7 +17,7 @@ _MANY = 0.25  # share of clients that lose, from which clustering is in doubt
 
 
 def closing_table(console: Console, finished: FinishedRun) -> None:
-    """The figures of a run and its baseline, and what to make of them."""
+    """Prints the figures of a run and its baseline, with notes and advice."""
     parts = [part for part in (finished, finished.baseline) if part is not None]
     score = recorded_scores(finished.summary)[0]
     table = new_table("", f"weighted {score.name}", "mean", "worst 10 %", "ARI", "traffic MiB", "time s")
@@ -39,13 +39,13 @@ def closing_table(console: Console, finished: FinishedRun) -> None:
 
 
 def _scored(mine: FinishedRun, baseline: FinishedRun, score: Score) -> list[tuple[ScoredClients, ScoredClients]]:
-    """The clients that a run and its baseline score, seed by seed."""
+    """Reads the clients that a run and its baseline score, seed by seed."""
     runs = ([read_scored(part.path, part.summary, score) for part in one.seeds or [one]] for one in (mine, baseline))
     return list(zip(*runs, strict=True))
 
 
 def _notes(parts: Sequence[FinishedRun], shared: SharedClients | None) -> list[str]:
-    """What the figures are of."""
+    """Explains which clients and seeds the figures are of."""
     names, seeds = [str(part.summary["algorithm"]) for part in parts], parts[0].summary.get("seeds")
     over = "" if shared is None else f", over the {shared.clients:g} clients that both {' and '.join(names)} score"
     means = f", means of {seeds} seeds" if seeds else ""
@@ -78,7 +78,7 @@ def _cells(summary: Row, score: Score) -> list[str]:
 
 
 def _without_truth(finished: FinishedRun, score: Score) -> list[str]:
-    """What can be said where nobody knows the true clusters."""
+    """Describes the clusters of a run whose true clusters are not known."""
     lines = ["The true clusters of these clients are not known, so nothing can be said about agreement with them."]
     silhouette = finished.summary["clusters/silhouette"]
     separated = "not known" if silhouette is None else f"{silhouette:.2f} (1 = well apart, 0 = none)"
@@ -99,7 +99,7 @@ def _trained_clients(part: FinishedRun) -> list[Row]:
 
 
 def _gains(mine: ScoredClients, others: ScoredClients, score: Score) -> list[float]:
-    """How much better each client of both is; above 0 is better, whatever the direction of the score."""
+    """Computes the gain of each client that both score; above 0 is better, whatever the direction of the score."""
     sign = 1 if score.higher_is_better else -1
     both = sorted(mine.values.keys() & others.values.keys())
     return [sign * (mine.values[client] - others.values[client]) for client in both]

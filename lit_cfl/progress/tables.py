@@ -12,7 +12,7 @@ from lit_cfl.runs.load_run import PlacedNewcomers
 
 
 def score_table(console: Console, scores: Mapping[str, SplitScores]) -> None:
-    """The task's scores on each split, a line for each where there are several."""
+    """Prints the task's scores on each split, a line for each if there are several."""
     names = [score.name for found in scores.values() for score in found.scores]
     several = len(set(names)) > 1
     heading = "weighted" if several else f"weighted {names[0]}" if names else "weighted"
@@ -45,7 +45,7 @@ def assignment_table(console: Console, path: Path, placed: PlacedNewcomers, meas
 
 
 def _closeness(placed: PlacedNewcomers, client: int, cluster: int, new: bool) -> tuple[str, str]:
-    """How close a newcomer is to its cluster, and which other cluster of the run is the next best."""
+    """Says how close a newcomer is to its cluster, and which other cluster of the run is the next best."""
     if placed.closeness is None:
         return "", ""
     row = placed.closeness[client].tolist()
@@ -55,7 +55,7 @@ def _closeness(placed: PlacedNewcomers, client: int, cluster: int, new: bool) ->
 
 
 def new_table(*headings: str) -> Table:
-    """A table without lines."""
+    """Makes a table without lines."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for number, heading in enumerate(headings):
         table.add_column(heading, justify="right" if number else "left")
@@ -63,5 +63,5 @@ def new_table(*headings: str) -> Table:
 
 
 def number(value: float | None) -> str:
-    """Three decimals; a dash for what is not known."""
+    """Formats a number with three decimals; a dash means not known."""
     return "-" if value is None else f"{value:.3f}"

@@ -1,4 +1,4 @@
-"""What W&B keeps of a run: its models, who is in which cluster, and who has what."""
+"""The artifact that W&B keeps of a run: models, memberships and partition."""
 
 import shutil
 import warnings
@@ -19,7 +19,7 @@ MAX_MIB = 256  # of models
 
 
 def cluster_models(algorithm: Algorithm, state: State, engine: Engine, clients: Tensor) -> Models:
-    """The models that clients use, as state dicts: of each cluster by its number, and of the `global` one if any.
+    """Collects the models that clients use as state dicts: of each cluster by its number, and `global` if there is one.
 
     Args:
         clients: ids int64 `[n]`.
@@ -41,7 +41,7 @@ def _state_dict(module: LightningModule) -> dict[str, Tensor]:
 
 
 def gathered(run: Path, folder: Path, models: Models) -> dict[str, Path]:
-    """Copies of what shall be kept, which nothing will change before they are uploaded, by their names.
+    """Copies the files of the artifact, so that nothing changes them before they are uploaded. Returns them by name.
 
     Args:
         run: the run directory.

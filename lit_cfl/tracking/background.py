@@ -1,4 +1,4 @@
-"""What may take time, pictures and W&B, in a thread of its own: training goes on meanwhile and never waits for it."""
+"""Draws pictures and feeds W&B in a thread of its own, so that training does not wait for them."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,7 +24,7 @@ _FIRST_SECONDS = 0.6  # what the first ones take, roughly: runs of half a minute
 
 @dataclass
 class Guard:
-    """Keeps a tracker's failures from the run: one that fails is left out from then on, with one notice."""
+    """Keeps the failures of a tracker from the run: after the first one it is left out, with one notice."""
 
     title: str
     failed: bool = False
@@ -33,7 +33,7 @@ class Guard:
         return None if self.failed else self.at_last(do)
 
     def at_last(self, do: Callable[[], T]) -> T | None:
-        """Does what is due even after a failure, of which no more is said."""
+        """Calls a function even after an earlier failure; further failures are silent."""
         try:
             return do()
         except Exception as error:
@@ -45,8 +45,8 @@ class Guard:
             return None
 
 
-class Budget:
-    """How much time pictures and tables may take before the last round: a share of what the run has taken."""
+class PictureTime:
+    """Limits the time that pictures and tables take before the last round to a share of the run's time."""
 
     def __init__(self) -> None:
         self._begun, self._seconds = monotonic(), _FIRST_SECONDS
@@ -63,7 +63,7 @@ class Budget:
 
 
 class BackgroundTrackers:
-    """Draws pictures and feeds W&B, one thing after the other, while the run goes on.
+    """Draws pictures and feeds W&B, one after the other, while the run goes on.
 
     Args:
         folder: of the pictures.
@@ -72,7 +72,7 @@ class BackgroundTrackers:
     """
 
     def __init__(self, folder: PictureFolder, begin_wandb: Callable[[], WandbRun] | None, rows: Sequence[Row]) -> None:
-        self._folder, self._budget = folder, Budget()
+        self._folder, self._budget = folder, PictureTime()
         self._run: WandbRun | None = None
         self._drawn = False  # at the end
         self._drawing, self._wandb = Guard("The drawing of pictures"), Guard("W&B")
@@ -81,15 +81,15 @@ class BackgroundTrackers:
             self._thread.submit(self._begin, begin_wandb, list(rows))
 
     def log(self, row: Row, view: RoundView | None) -> None:
-        """Logs a row, and shows a view if there is one and it may take its time."""
+        """Logs a row, and draws the pictures of a view if there is one and time for it."""
         self._thread.submit(self._log, row, view)
 
     def conclude(self, summary: Row, view: RoundView | None, models: Callable[[], Models]) -> None:
-        """Logs what is known at the end, and draws what an earlier process could not any more."""
+        """Logs the summary and the models, and draws the pictures that an earlier process could not draw."""
         self._thread.submit(self._conclude, summary, view, models)
 
     def finish(self, status: Status) -> bool:
-        """Waits until all that was asked for is done, and ends the W&B run, even one that failed.
+        """Waits until everything is logged and drawn, and ends the W&B run, even one that failed.
 
         Returns:
             whether the pictures of the end were drawn.
@@ -119,7 +119,7 @@ class BackgroundTrackers:
             self._wandb(lambda: run.log(row, view, drawn))
 
     def _conclude(self, summary: Row, view: RoundView | None, models: Callable[[], Models]) -> None:
-        if view is not None:  # once more what failed before: there may be room on the disk again
+        if view is not None:  # also what failed before: the disk may have room again
             self._drawn = self._drawing.at_last(lambda: self._folder.draw(view)) is not None
         run = self._run
         if run is not None:

@@ -12,7 +12,7 @@ from lit_cfl.scores import CLASSIFIER, Scores, recorded_scores
 
 
 def sections(scores: Scores) -> dict[str, tuple[str, ...]]:
-    """The metrics of a task with these scores by section: all but the round, which is the x-axis."""
+    """Lists the metrics of a task with these scores by section: all but the round, which is the x-axis."""
     metrics = metric_columns(scores)
     losses = tuple(name for name in metrics if name.endswith(("/loss", "/discrepancy")))
     of_scores = (name for name in metrics if name.startswith(("val/", "test/")) and name not in losses)
@@ -62,7 +62,7 @@ def _scores_of(path: Path) -> Scores:
 
 
 def workspace(project: str, entity: str, name: str, scores: Scores = CLASSIFIER) -> Any:
-    """The workspace, not yet saved: sections of line plots over rounds.
+    """Makes the workspace, without saving it: sections of line plots over rounds.
 
     Raises:
         InputError: wandb-workspaces is not installed.

@@ -1,4 +1,4 @@
-"""The Lightning loggers of one run. None of them can stop it."""
+"""The Lightning loggers of one run. Their failures do not stop it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ _FIGURES = 20  # that a row has at least
 
 @dataclass(frozen=True)
 class _Fed:
-    """A logger, and the first round that it is given."""
+    """Feeds a logger from its first round on."""
 
     guard: Guard
     logger: Logger
@@ -37,8 +37,8 @@ class Loggers:
     """Gives the rows of a run to its loggers.
 
     A run that is resumed goes on in its TensorBoard folder: rows that a killed process may not have written whole are
-    logged anew, and TensorBoard is told to hide what it has of them. Any other logger begins anew: with the round
-    `logged`, or with the next one where that is not made again.
+    logged again, and `purge_step` makes TensorBoard hide its earlier entries. Any other logger begins a new version,
+    with the round `logged`, or with the next one if that is not run again.
 
     Args:
         builds: one for each logger.
@@ -84,13 +84,13 @@ def _opened(build: Build, folder: str | None, rows: Sequence[Row], logged: int) 
 
 
 def _first_unsure(rows: Sequence[Row], queue: int) -> int:
-    """The first round of which TensorBoard may lack figures: those behind it have pushed earlier ones to the disk."""
+    """Finds the first round of which TensorBoard may lack figures: later rows push the earlier ones to the disk."""
     unsure = rows[-(1 + queue // _FIGURES) :]
     return int(unsure[0]["round"]) if unsure else 1
 
 
 def _in_folder(folder: str | None, first: int | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options with which TensorBoard goes on in a folder.
+    """Makes the options with which TensorBoard goes on in a folder.
 
     Args:
         first: the round from which on it hides what the folder has; None = the folder is new.

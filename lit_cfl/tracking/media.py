@@ -1,4 +1,4 @@
-"""What W&B shows of a round beside numbers: pictures, a histogram, tables."""
+"""What W&B shows of a round in addition to numbers: pictures, a histogram, tables."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,10 +14,10 @@ _BINS = np.linspace(0, 1, 21)
 
 
 def media(view: RoundView, pictures: Mapping[str, Path], with_tables: bool) -> dict[str, Any]:
-    """Objects of wandb by the names that `docs/tracking.md` lists.
+    """Makes the objects of wandb that `docs/tracking.md` lists, by name.
 
     Args:
-        view: at the run.
+        view: of the run.
         pictures: drawn now.
         with_tables: whether the server, if any, can be asked about them.
     """

@@ -1,4 +1,4 @@
-"""What is tracked where."""
+"""Options of tracking."""
 
 import os
 from collections.abc import Callable
@@ -22,7 +22,7 @@ _MODES: dict[str, Mode] = {
 
 @dataclass(frozen=True)
 class Tracking:
-    """What is tracked where; `docs/tracking.md` says more.
+    """Chooses what is tracked and where; `docs/tracking.md` says more.
 
     Args:
         wandb: Weights & Biases: `online`, `offline` (sync later) or `disabled`. None = as the variable WANDB_MODE says,
@@ -51,7 +51,7 @@ class Tracking:
             raise InputError(f"tracking.snapshots_every is {self.snapshots_every}; it must be 1 or more")
 
     def asked(self) -> Mode | None:
-        """The mode of W&B that the option or else WANDB_MODE names; None = whichever is possible.
+        """Returns the mode of W&B that the option or else WANDB_MODE names; None = whichever is possible.
 
         Raises:
             InputError: WANDB_MODE is none of them, or wandb is asked for and not installed.

@@ -1,4 +1,4 @@
-"""Feeds the trackers of one run. None of them can stop it."""
+"""All trackers of one run. Their failures do not stop it."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -17,7 +17,7 @@ from lit_cfl.tracking.weights_and_biases import WandbRun
 
 
 class Trackers:
-    """The pictures, W&B and the loggers of one run.
+    """Feeds the pictures, W&B and the loggers of one run.
 
     Args:
         tracking: what to track where.
@@ -64,7 +64,7 @@ class Trackers:
         self._loggers.log(numbers)
 
     def conclude(self, summary: Row, view: RoundView | None, models: Callable[[], Models]) -> None:
-        """What is known at the end: W&B gets the summary, the models, the memberships and the partition.
+        """Logs what is known at the end: W&B gets the summary, the models, the memberships and the partition.
 
         Args:
             summary: content of `summary.json`.
@@ -80,12 +80,12 @@ class Trackers:
 
 
 def _known(row: Row) -> dict[str, Any]:
-    """What is not blank."""
+    """Drops blanks."""
     return {name: value for name, value in row.items() if value is not None}
 
 
 def _without_folders(value: Any) -> Any:
-    """The same with absolute paths cut down to their last name: folders tell who the user is."""
+    """Cuts absolute paths down to their last name: folders name the user."""
     if isinstance(value, Mapping):
         return {key: _without_folders(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
