@@ -259,10 +259,11 @@ class LogDisplay(Display):
     """
 
     printed_row = printed = float("-inf")  # when a round, and when anything was printed
+    silent = True  # as long as nothing was printed
     held: Row | None = None  # the latest row of a single run, if it was not printed
 
     def __enter__(self) -> Self:
-        self._over = Event()
+        self._over, self.printed = Event(), self.clock()
         Thread(target=self._beat, name="progress", daemon=True).start()
         return self
 
@@ -273,10 +274,10 @@ class LogDisplay(Display):
         while not self._over.wait(1):
             self.beat()
 
-    def beat(self) -> None:
-        """Prints what each run does, if nothing was printed for ten seconds."""
+    def beat(self, at_once: bool = False) -> None:
+        """Prints what each run does, at once or if nothing was printed for ten seconds."""
         now = self.clock()
-        if now - self.printed < PATIENCE:
+        if not at_once and now - self.printed < PATIENCE:
             return
         for title, run in list(self.running.items()):
             if run.activity is not None:
@@ -288,8 +289,8 @@ class LogDisplay(Display):
 
     def activity(self, title: str, activity: Activity) -> None:
         self.running.setdefault(title, RunProgress(self.clock())).activity = activity
-        if self.printed == float("-inf"):
-            self.beat()
+        if self.silent:
+            self.beat(at_once=True)
 
     def row(self, title: str, row: Row) -> None:
         self.running[title].row = row
@@ -314,7 +315,7 @@ class LogDisplay(Display):
         self.printed_row, self.held = now, None
 
     def _print(self, line: str) -> None:
-        self.printed = self.clock()
+        self.printed, self.silent = self.clock(), False
         self.console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
