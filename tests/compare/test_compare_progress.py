@@ -96,7 +96,7 @@ def test_a_run_in_this_process_says_what_it_does_from_the_loading_of_its_data_on
 ):
     monkeypatch.chdir(tmp_path)
     assert main(["compare", *TINY, "--num_cpus", "1", "--algorithms", "FedAvg", "IFCA", "--compare_dir", "c"]) == 0
-    assert "FedAvg seed 0  loading the data" in capsys.readouterr().out.splitlines()
+    assert "\nFedAvg seed 0  loading the data" in capsys.readouterr().out
 
 
 def test_a_worker_writes_what_it_does_for_the_driver_to_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

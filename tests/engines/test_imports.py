@@ -29,7 +29,7 @@ def test_training_needs_none_of_the_packages_around_it(tmp_path):
     assert (tmp_path / "run" / "summary.json").exists()
 
 
-def test_help_imports_neither_ray_nor_wandb_nor_datasets_nor_a_plot_library():
+def test_help_imports_neither_ray_nor_wandb_nor_datasets():
     code = (
         "import sys\nfrom lit_cfl.cli.main import main\n"
         "try:\n    main(['run', '--help'])\nexcept SystemExit:\n    pass\n"
