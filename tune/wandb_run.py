@@ -1,7 +1,8 @@
-"""The run of Weights & Biases that shows a whole study; its trials are runs of the same group."""
+"""The runs of a study in Weights & Biases: one of the whole study, and those of trials that were stopped early."""
 
 import secrets
 import warnings
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,13 +11,39 @@ from typing import Any
 import yaml
 
 from lit_cfl.errors import Notice
-from lit_cfl.tracking.offline import sync_line
-from lit_cfl.tracking.options import Mode, Tracking
+from lit_cfl.runs.run_directory import RunDirectory
+from lit_cfl.storage.csv_log import read_table
+from lit_cfl.tracking import Trackers, Tracking
+from lit_cfl.tracking.offline import rounds_kept, sync_line
+from lit_cfl.tracking.options import Mode
 from lit_cfl.tracking.weights_and_biases import WandbRun
-from lit_cfl.tune.check import PreparedStudy
+from lit_cfl.tune.check import TRIALS, PreparedStudy
+from lit_cfl.tune.record import FINISHED_STATUS
 from lit_cfl.tune.study_result import StudyResult
 
 _FILES = ("trials.csv", "pictures/*.png")
+
+
+def complete(trials: Sequence[Path]) -> None:
+    """Logs the runs of trials that were stopped: their process ends soon, often before W&B has written anything."""
+    for trial in trials:
+        for path in _runs(trial):
+            _complete(path)
+
+
+def _runs(trial: Path) -> Iterator[Path]:
+    """Yields the run directories of a trial: its own, or with several seeds one for each seed."""
+    for metrics in sorted([*trial.glob("metrics.csv"), *trial.glob("seed-*/metrics.csv")]):
+        yield metrics.parent
+
+
+def _complete(path: Path) -> None:
+    rows, run_id = read_table(path / "metrics.csv"), RunDirectory(path).run_id
+    if not rows or rounds_kept(path / "wandb", run_id, rows[-1]["round"]) > 0:
+        return
+    config = yaml.safe_load((path / "config.yaml").read_text())
+    tracking = Tracking(**(config["tracking"] | {"loggers": []}))
+    Trackers(tracking, config["name"], path, config, run_id, rows).finish("success")
 
 
 def track_study(prepared: PreparedStudy, outcome: StudyResult) -> str | None:
@@ -30,6 +57,7 @@ def track_study(prepared: PreparedStudy, outcome: StudyResult) -> str | None:
     if mode == "disabled":
         return None
     try:
+        complete([outcome.path / TRIALS / row["trial_id"] for row in outcome.rows if row["status"] != FINISHED_STATUS])
         _log(prepared, outcome, replace(tracking, group=tracking.group or prepared.study.name), mode)
     except Exception as error:  # W&B has many
         warnings.warn(Notice(f"W&B has no run of the study as a whole ({error})"), stacklevel=2)

@@ -177,7 +177,7 @@ def kept(wandb: Path) -> dict[str, Any]:
     from wandb.proto.wandb_internal_pb2 import Record
 
     found: dict[str, Any] = {"rows": [], "files": []}
-    files = sorted(wandb.glob("offline-run-*/*.wandb"))
+    files = [file for file in sorted(wandb.glob("offline-run-*/*.wandb")) if not Path(f"{file}.synced").exists()]
     assert files
     for _, data in (entry for file in files for entry in entries(file.read_bytes())):
         record = Record.FromString(data)
