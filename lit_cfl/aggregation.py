@@ -9,7 +9,7 @@ from torch import Tensor
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Chunk, Fitted
 
-__all__ = ["client_weights", "discrepancy", "mean_by_cluster", "mix_clusters"]
+__all__ = ["client_weights", "discrepancy", "drawn_order", "mean_by_cluster", "mix_clusters"]
 
 Weights = Literal["examples", "equal"]
 ClusterWeights = Literal[Weights, "first"]
@@ -17,23 +17,24 @@ Mix = Literal["normalised", "sum"]
 
 
 def client_weights(
-    num_examples: Tensor, kind: ClusterWeights, labels: Tensor | None = None, clients: Tensor | None = None
+    num_examples: Tensor, kind: ClusterWeights, labels: Tensor | None = None, order: Tensor | None = None
 ) -> Tensor:
     """Computes the weight of each client in its cluster's mean, whatever the order of the clients.
 
     Args:
         num_examples: n_i of the clients `[n]`.
-        kind: `examples` = n_i; `equal` = one; `first` = one for the lowest id of each cluster that has data and zero
-            for all others. That is a mistake of FlexCFL's published IFCA and FeSEM: its list of weights has one
-            element, so that a cluster takes the model of its first client (times K / (K + 1e-5), left out here) (C1).
+        kind: `examples` = n_i; `equal` = one; `first` = one for the client of each cluster that has data and comes
+            first in `order`, and zero for all others. That is a mistake of FlexCFL's published IFCA and FeSEM: its
+            list of weights has one element, so that a cluster takes the model of the first of its clients in an
+            unsorted draw (times K / (K + 1e-5), left out here) (C1).
         labels: cluster of each client, int64 `[n]`; wanted for `first`.
-        clients: their ids, int64 `[n]`; wanted for `first`.
+        order: a drawn number of each client, different from all others `[n]`; wanted for `first`; see `drawn_order`.
 
     Returns:
         float64 `[n]`.
 
     Raises:
-        InputError: unknown kind, or `first` without labels or ids.
+        InputError: unknown kind, or `first` without labels or an order.
     """
     if kind not in get_args(ClusterWeights):
         raise InputError(f"weights '{kind}' are not known; give one of {', '.join(get_args(ClusterWeights))}")
@@ -41,12 +42,23 @@ def client_weights(
         return num_examples.double()
     if kind == "equal":
         return torch.ones(len(num_examples), dtype=torch.float64)
-    if labels is None or clients is None:
-        raise InputError("weights 'first' need ids and clusters; pass labels and clients, or use 'equal' or 'examples'")
+    if labels is None or order is None:
+        raise InputError("weights 'first' need clusters and a drawn order; pass both, or use 'equal' or 'examples'")
     able, (found, cluster) = num_examples > 0, labels.unique(return_inverse=True)
-    nobody = clients.new_full((len(found),), torch.iinfo(torch.int64).max)
-    lowest = nobody.scatter_reduce(0, cluster[able], clients[able], "amin")
-    return (clients == lowest[cluster]).double()
+    nobody = order.new_full((len(found),), torch.inf)
+    earliest = nobody.scatter_reduce(0, cluster[able], order[able], "amin")
+    return (order == earliest[cluster]).double()
+
+
+def drawn_order(clients: Tensor, num_clients: int, rng: torch.Generator) -> Tensor:
+    """Draws a random order of clients: numbers, float64 `[n]`, the same for a client in any cohort.
+
+    Args:
+        clients: their ids, int64 `[n]`.
+        num_clients: of all clients there are.
+        rng: of the round.
+    """
+    return torch.rand(num_clients, generator=rng, dtype=torch.float64)[clients]
 
 
 def mean_by_cluster(

@@ -22,7 +22,15 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lit_cfl.aggregation import ClusterWeights, Mix, client_weights, discrepancy, mean_by_cluster, mix_clusters
+from lit_cfl.aggregation import (
+    ClusterWeights,
+    Mix,
+    client_weights,
+    discrepancy,
+    drawn_order,
+    mean_by_cluster,
+    mix_clusters,
+)
 from lit_cfl.algorithms.base import (
     Algorithm,
     Assignment,
@@ -174,7 +182,9 @@ class FedGroup(Algorithm):
         labels = clusters_of(state.index, cohort)
         cohort, labels = cohort[labels >= 0], labels[labels >= 0]  # a client without data stays cold
         fitted = work.fit(state.models, cohort, labels, prox=self.prox, centers=state.models, center=labels)  # line 7
-        weights = client_weights(work.num_examples[cohort], self.weights, labels, cohort)
+        first = self.weights == "first"
+        order = drawn_order(cohort, len(work.num_examples), rng) if first else None
+        weights = client_weights(work.num_examples[cohort], self.weights, labels, order)
         models = mean_by_cluster(fitted, labels, weights, into=state.models)  # line 13
         used = state.index[state.index >= 0].unique()
         models = models.index_copy(0, used, mix_clusters(models[used], self.eta_g, self.mix))  # line 10

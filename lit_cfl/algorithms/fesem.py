@@ -24,7 +24,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lit_cfl.aggregation import ClusterWeights, client_weights, discrepancy, mean_by_cluster
+from lit_cfl.aggregation import ClusterWeights, client_weights, discrepancy, drawn_order, mean_by_cluster
 from lit_cfl.algorithms.base import (
     Algorithm,
     Assignment,
@@ -58,7 +58,7 @@ class FeSEM(MigrationOptions, Algorithm):
         cluster_on: distances over `all` trainable parameters (paper), or over the kernel of the `last_layer` (FeSEM's
             code) (C15): the first tensor of the last layer that has parameters.
         weights: of the clients in a cluster's mean: `equal` (paper), their number of `examples` (FeSEM's code), or
-            `first`: only the lowest id counts (FlexCFL's code, a mistake; only to test C1).
+            `first`: only one drawn member counts (FlexCFL's code, a mistake; only to test C1).
         migrate: before training, clients whose labels drifted join their nearest cluster again (FeSEM-MIG).
         shift_threshold, shift_metric: see `MigrationOptions`.
         start_partition: a client that never trained joins a `random` cluster (paper), or the one nearest to the `same`
@@ -103,7 +103,9 @@ class FeSEM(MigrationOptions, Algorithm):
         labels = clusters_of(state.index, cohort)
         last = dict(state.last)
         fitted = self._kept(work.fit(state.models, cohort, labels), cohort, last, work)  # W_i from C_k
-        weights = client_weights(work.num_examples[cohort], self.weights, labels, cohort)
+        first = self.weights == "first"
+        order = drawn_order(cohort, len(work.num_examples), rng) if first else None
+        weights = client_weights(work.num_examples[cohort], self.weights, labels, order)
         models = mean_by_cluster(fitted, labels, weights, into=state.models)  # M-step
         trained = int(fitted.trained.sum())
         scores = {"train/discrepancy": discrepancy(fitted, models, labels)}

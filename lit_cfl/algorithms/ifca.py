@@ -21,7 +21,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from lit_cfl.aggregation import ClusterWeights, client_weights, discrepancy, mean_by_cluster
+from lit_cfl.aggregation import ClusterWeights, client_weights, discrepancy, drawn_order, mean_by_cluster
 from lit_cfl.algorithms.base import (
     Algorithm,
     Assignment,
@@ -51,7 +51,7 @@ class IFCA(MigrationOptions, Algorithm):
     Args:
         num_clusters: k, 1 or more.
         weights: of the clients in a cluster's mean: `equal` (paper), their number of `examples` (FedGroup's code), or
-            `first`: only the lowest id counts (FlexCFL's code, a mistake; only to test C1).
+            `first`: only one drawn member counts (FlexCFL's code, a mistake; only to test C1).
         averaging: of `models` within each cluster (paper, option II), or of `gradients` (option I): a cluster moves by
             the sum of its members' weighted updates over the weight of everyone who trained in the round.
         reassign_at_evaluation: at the end of each round every client in training chooses again, so that evaluation
@@ -94,14 +94,24 @@ class IFCA(MigrationOptions, Algorithm):
         labels = clusters_of(state.index, cohort)  # without an estimate: the cluster before
         asked, cohort, labels = len(cohort), cohort[labels >= 0], labels[labels >= 0]  # without data: without a model
         fitted = work.fit(state.models, cohort, labels)  # line 9
-        models = self._average(fitted, state.models, cohort, labels, work)  # line 12 or 13
+        models = self._average(fitted, state.models, cohort, labels, work, rng)  # line 12 or 13
         state, reassigned = self._reassign(replace(state, models=models), work)
         trained, scores = int(fitted.trained.sum()), {"train/discrepancy": discrepancy(fitted, models, labels)}
         info = Info(fitted.loss, up=trained, skipped=asked - trained, scores=scores)
         return state, info.plus(migrated).plus(estimated).plus(reassigned)
 
-    def _average(self, fitted: Fitted, models: Tensor, clients: Tensor, labels: Tensor, work: LocalWork) -> Tensor:
-        weights = client_weights(work.num_examples[clients], self.weights, labels, clients)
+    def _average(
+        self,
+        fitted: Fitted,
+        models: Tensor,
+        clients: Tensor,
+        labels: Tensor,
+        work: LocalWork,
+        rng: torch.Generator,
+    ) -> Tensor:
+        first = self.weights == "first"
+        order = drawn_order(clients, len(work.num_examples), rng) if first else None
+        weights = client_weights(work.num_examples[clients], self.weights, labels, order)
         means = mean_by_cluster(fitted, labels, weights, into=models)
         if self.averaging == "models":
             return means

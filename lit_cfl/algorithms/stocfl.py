@@ -22,7 +22,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
+from lit_cfl.aggregation import Weights, client_weights, discrepancy, drawn_order, mean_by_cluster
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info, Similarity, require_not_negative, require_positive
 from lit_cfl.algorithms.stocfl_clusters import (
     MergedModel,
@@ -56,7 +56,7 @@ class StoCFL(Algorithm):
             numbers of clients (C24).
         weights: of the clients in all means: `equal` (paper), or their number of `examples`.
         sketch_dim: compare random projections of Psi to so many columns, the same for everyone; None = Psi itself.
-        global_update: clients train omega in `parallel` (paper), or in `sequential` order of their ids, each going on
+        global_update: clients train omega in `parallel` (paper), or in the `sequential` order of a draw, each going on
             where the one before ended, before the mean is taken (a mistake in the published code; only to test C2).
     """
 
@@ -101,7 +101,7 @@ class StoCFL(Algorithm):
         self, state: StoCFLState, cohort: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[StoCFLState, Info]:
         """Runs Algorithm 1, lines 4 to 25."""
-        cohort = cohort.sort().values  # clusters are numbered, and omega is handed on, in the order of ids
+        cohort = cohort.sort().values  # clusters are numbered in the order of ids
         asked = cohort[clusters_of(state.index, cohort) < 0]
         fresh, psi = self._represented(state, asked, work)  # lines 5-8
         state, compared = self._merged(state, cohort, fresh, psi)  # lines 9-17
@@ -110,13 +110,15 @@ class StoCFL(Algorithm):
         weights, omega = client_weights(work.num_examples[cohort], self.weights), state.omega[None]
         thetas = work.fit(state.models, cohort, labels, prox=self.lambda_, centers=omega)  # lines 19-20, 28
         models = mean_by_cluster(thetas, labels, weights, into=state.models)  # lines 23-25
-        omegas = self._omegas(omega, cohort, work)  # line 29
-        omega = mean_by_cluster(omegas, torch.zeros_like(labels), weights, into=omega)  # line 22
+        turns = self._turns(cohort, work, rng)
+        omegas = self._omegas(omega, cohort[turns], work)  # line 29
+        omega = mean_by_cluster(omegas, torch.zeros_like(labels), weights[turns], into=omega)  # line 22
+        trained = thetas.trained & omegas.trained[turns.argsort()]
         info = Info(
             loss=thetas.loss,
             down=len(asked) + 2 * len(cohort),
             up=len(fresh) + int(thetas.trained.sum()) + int(omegas.trained.sum()),
-            skipped=len(asked) - len(fresh) + int((~(thetas.trained & omegas.trained)).sum()),
+            skipped=len(asked) - len(fresh) + int((~trained).sum()),
             scores={"clusters/objective": objective(state), "train/discrepancy": discrepancy(thetas, models, labels)},
             similarity=self._similarity(state, cohort, fresh, psi),
             tables={"cosines": cosine_histogram(compared)},
@@ -181,6 +183,12 @@ class StoCFL(Algorithm):
         state, new = founded(state, state.omega.expand(int(groups.max()) + 1 - len(lived), -1))
         state = joined(state, fresh, psi, torch.cat([lived, new])[after], keep=self._keeps)
         return state, [rows, psi]
+
+    def _turns(self, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> Tensor:
+        """Draws the order in which clients train omega: positions in the cohort, int64 `[n]`."""
+        if self.global_update == "parallel":
+            return torch.arange(len(cohort))
+        return drawn_order(cohort, len(work.num_examples), rng).argsort()
 
     def _omegas(self, omega: Tensor, cohort: Tensor, work: LocalWork) -> Fitted:
         if self.global_update == "parallel":

@@ -226,12 +226,22 @@ def test_omega_handed_on_differs_once_there_are_two_clients(two_sides: Quadratic
     w0, c = two_sides.initial(0), two_sides.centers
     first = c[2] + 0.75**3 * (w0 - c[2])
     second = c[5] + 0.75**3 * (first - c[5])
-    for cohort in (ids(2, 5), ids(5, 2)):  # in the order of ids, not of the cohort
-        assert_close(ran(in_turn, two_sides, cohort).omega, (first + second) / 2)
-    weighted = replace(in_turn, weights="examples")
-    assert_close(ran(weighted, two_sides, ids(2, 5)).omega, (3 * first + 6 * second) / 9)
     parallel = c[5] + 0.75**3 * (w0 - c[5])
+    other = c[2] + 0.75**3 * (parallel - c[2])  # the other way round
     assert_close(ran(GRADIENT, two_sides, ids(2, 5)).omega, (first + parallel) / 2)
+
+    def omega(algorithm: StoCFL, seed: int, *cohort: int) -> torch.Tensor:
+        begun = algorithm.init(two_sides, rng())[0]
+        return algorithm.round(begun, ids(*cohort), two_sides, torch.Generator().manual_seed(seed))[0].omega
+
+    either, ways = ((first + second) / 2, (parallel + other) / 2), set()
+    for seed in range(12):  # in the order of a draw, not of ids nor of the cohort
+        found = omega(in_turn, seed, 2, 5)
+        assert torch.equal(found, omega(in_turn, seed, 5, 2))
+        ways |= {way for way in (0, 1) if torch.allclose(found, either[way])}
+        weighted = ((3 * first + 6 * second) / 9, (6 * parallel + 3 * other) / 9)
+        assert any(torch.allclose(omega(replace(in_turn, weights="examples"), seed, 2, 5), one) for one in weighted)
+    assert ways == {0, 1}
 
 
 def grown_apart() -> tuple[AtZero, StoCFLState]:

@@ -247,14 +247,14 @@ def test_round_fails_with_the_clients_named_when_workers_die_again_and_again(
     monkeypatch.setattr(ray_pool, "MAX_RETRIES", 1)
     work, start = one_worker.at(7, made_data()), one_worker.initial(0)[None]
     order("die")
-    with pytest.raises(WorkersLostError, match=r"round 7 .* client\(s\) 3, 2 died 2 times"):
+    with pytest.raises(WorkersLostError, match=r"round 8 .* client\(s\) 3, 2 died 2 times"):
         work.fit(start, ids(3, 0, 2))
 
 
 @pytest.mark.ray
 def test_error_of_a_worker_arrives_as_it_is(two_workers: Engine, order: Callable[[str], None]):
     order("diverge")
-    with pytest.raises(DivergedError, match="client 2 diverged in round 6") as caught:
+    with pytest.raises(DivergedError, match="client 2 diverged in round 7") as caught:
         two_workers.at(6, made_data()).fit(two_workers.initial(0)[None], ids(2))
     assert type(caught.value) is DivergedError
 

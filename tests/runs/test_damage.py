@@ -32,7 +32,7 @@ from lit_cfl.pictures import folder
 from lit_cfl.runs.run_directory import RunDirectory
 from lit_cfl.storage.checkpoint import Checkpoint
 from lit_cfl.storage.config_file import recorded_run_id, write_config
-from lit_cfl.storage.digests import SUMS, damaged
+from lit_cfl.storage.digests import SUMS, damaged, recorded_sums, write_sums
 
 pytestmark = pytest.mark.usefixtures("output")
 
@@ -279,6 +279,15 @@ def test_damaged_digests_are_written_again(whole: Path, tmp_path: Path):
     assert damaged(path) is None
     assert main(resume(path)) == 0
     assert damaged(path) == []
+
+
+def test_digests_of_another_run_are_not_believed(whole: Path, tmp_path: Path):
+    path = tmp_path / "run"
+    shutil.copytree(whole, path)
+    names = recorded_sums(path) or {}
+    write_sums(path, names, "0123abcd")
+    assert names
+    assert recorded_sums(path) is None
 
 
 def test_digests_are_those_of_sha256sum(whole: Path):
