@@ -72,6 +72,9 @@ COMMANDS = {
     ),
     "tune": Command("lit_cfl.tune.command", "search", "search an experiment's options with Ray Tune", announced=True),
     "launch": Command("lit_cfl.tune.launch", "launch", "send a run or a search to a Ray cluster"),
+    "reproduce": Command(
+        "lit_cfl.reproduce.command", "reproduce", "fill a table of a paper with our own numbers", announced=True
+    ),
     "dashboard": Command(
         "lit_cfl.tracking.dashboard", "dashboard", "make a W&B workspace with a panel for every metric"
     ),

@@ -1,0 +1,169 @@
+"""Reads the cells of the papers' tables, and which experiment each of them takes its number from."""
+
+import re
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lit_cfl.config.variants import base_config, build
+from lit_cfl.errors import InputError
+from lit_cfl.experiment import Experiment
+
+_FOLDER = Path(__file__).parent / "tables"
+DEFAULT, PUBLISHED = "default", "published"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One number of a paper's table.
+
+    Args:
+        id: unique among all tables.
+        experiment, method: keys of the table's.
+        metric: column of `scores.SCORES` that it is compared with.
+        value: as printed, accuracies in percent; None = the paper's cell is empty.
+        std: as printed; None = the paper gives none.
+    """
+
+    id: str
+    experiment: str
+    method: str
+    metric: str
+    value: float | None
+    std: float | None = None
+
+
+@dataclass(frozen=True)
+class Setting:
+    """An experiment that cells take their numbers from; it runs once under each seed.
+
+    Args:
+        table, experiment, method: where it belongs.
+        variant: `default`; `published`, the published code's options; or the name of options tried later.
+        config: name of the packaged configuration.
+        words: options on top of it.
+        redraw: an option that takes the seed as its value, too; None = none.
+    """
+
+    table: str
+    experiment: str
+    method: str
+    variant: str
+    config: str
+    words: tuple[str, ...]
+    redraw: str | None = None
+
+    def words_of(self, seed: int) -> list[str]:
+        """The options under a seed."""
+        return [*self.words, "--seed", str(seed), *([self.redraw, str(seed)] if self.redraw else [])]
+
+    def command(self, seed: int) -> str:
+        """The command that makes one run of it."""
+        return shlex.join(["lit-cfl", "run", "--config", self.config, *self.words_of(seed)])
+
+    def experiments(self, seeds: Sequence[int], device: str | None = None) -> dict[int, Experiment]:
+        """Builds the experiment for each seed. Raises InputError where the parser does."""
+        base = base_config(self.config)
+        more = [] if device is None else ["--device", device]
+        if self.redraw:
+            return {seed: build(base, [*self.words_of(seed), *more]) for seed in seeds}
+        first = build(base, [*self.words_of(seeds[0]), *more])
+        return {seed: first.for_seed(seed) for seed in seeds}
+
+    @property
+    def slug(self) -> str:
+        """Its name as that of a folder."""
+        return re.sub(r"[^a-z0-9.]+", "_", str(self).lower()).strip("_")
+
+    def __str__(self) -> str:
+        variant = "" if self.variant == DEFAULT else f" ({self.variant})"
+        return f"{self.experiment}, {self.method}{variant}"
+
+
+@dataclass(frozen=True)
+class PaperTable:
+    """A table of a paper.
+
+    Args:
+        name: of ours, such as `flexcfl-3`.
+        paper, number: of the paper, and of its table.
+        seeds: of our runs, fixed before the first of them.
+        experiments, methods: content of the file, by key.
+        cells: in the paper's order.
+    """
+
+    name: str
+    paper: str
+    number: str
+    seeds: tuple[int, ...]
+    experiments: Mapping[str, Mapping[str, Any]]
+    methods: Mapping[str, Mapping[str, Any]]
+    cells: tuple[Cell, ...]
+
+    def not_run(self, cell: Cell) -> str | None:
+        """Returns why a cell cannot be run; None = it can."""
+        reason: str | None = self.experiments[cell.experiment].get("not_run")
+        return reason
+
+    def needs_gpu(self, cell: Cell) -> bool:
+        """Tells whether a run takes hours on a CPU."""
+        return self.experiments[cell.experiment].get("needs") == "GPU"
+
+    def why(self, cell: Cell) -> str:
+        """Returns the points, such as `C1`, in which the published code's options differ from the default."""
+        reasons = (part.get("why") for part in (self.experiments[cell.experiment], self.methods[cell.method]))
+        return ", ".join(reason for reason in reasons if reason)
+
+    def settings(self, cell: Cell) -> list[Setting]:
+        """Returns the experiments of a cell: its default, then the published code's, then options tried later."""
+        experiment, method = self.experiments[cell.experiment], self.methods[cell.method]
+        if self.not_run(cell) is not None or cell.value is None:
+            return []
+        common = [experiment.get("options", ""), method.get("options", "")]
+        code = [part[PUBLISHED] for part in (experiment, method) if part.get(PUBLISHED)]
+        variants = {DEFAULT: common} | ({PUBLISHED: [*common, *code]} if code else {})
+        for part in (experiment, method):
+            variants |= {name: [*common, words] for name, words in part.get("tried", {}).items()}
+        clusters = str(experiment.get("clusters", ""))
+        return [
+            Setting(
+                self.name,
+                cell.experiment,
+                cell.method,
+                variant,
+                experiment["config"],
+                tuple(shlex.split(" ".join(words).replace("{clusters}", clusters))),
+                experiment.get("redraw"),
+            )
+            for variant, words in variants.items()
+        ]
+
+
+def table_names() -> list[str]:
+    """Returns the names of all tables."""
+    return sorted(file.stem for file in _FOLDER.glob("*.yaml"))
+
+
+def load_table(name: str) -> PaperTable:
+    """Reads one table.
+
+    Raises:
+        InputError: there is none of this name.
+    """
+    if name not in table_names():
+        raise InputError(f"there is no table {name!r}; the tables: {', '.join(table_names())}")
+    content = yaml.safe_load((_FOLDER / f"{name}.yaml").read_text("utf-8"))
+    cells = tuple(Cell(**cell) for cell in content["cells"])
+    return PaperTable(
+        name,
+        content["paper"],
+        content["table"],
+        tuple(content["seeds"]),
+        content["experiments"],
+        content["methods"],
+        cells,
+    )

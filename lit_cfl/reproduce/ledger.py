@@ -1,0 +1,75 @@
+"""Keeps what each finished run came to: a row of `runs.csv` and a small file of its curve, both to be committed."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from lit_cfl.metric_names import Row
+from lit_cfl.reproduce.scores import CURVE, SCORES
+from lit_cfl.storage.atomic_writes import write_atomically
+from lit_cfl.storage.csv_log import as_csv, read_table
+
+RUNS, CURVES = "runs.csv", "curves"
+FACTS = ("run", "seed", "algorithm", "rounds", "results_version", "version", "commit", "device", "seconds", "plan")
+COLUMNS = (*FACTS, *SCORES, "command")
+_VERSIONS = Path(__file__).parent / "results_versions.yaml"
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """The runs that have ended, by key; see `result_key`.
+
+    Args:
+        folder: that holds `runs.csv` and `curves/`.
+        rows: of `runs.csv`, by key.
+    """
+
+    folder: Path
+    rows: Mapping[str, Row]
+
+    @classmethod
+    def read(cls, folder: Path) -> "Ledger":
+        """Reads the ledger of a folder; an empty one where there is none yet."""
+        file = folder / RUNS
+        return cls(folder, {row["run"]: row for row in read_table(file)} if file.exists() else {})
+
+    def with_run(self, row: Row, curve: list[Row]) -> "Ledger":
+        """Writes a run that has ended, its curve first; a row with the same key is replaced."""
+        self.folder.joinpath(CURVES).mkdir(parents=True, exist_ok=True)
+        _write(self.folder / CURVES / f"{row['run']}.csv", CURVE, curve)
+        rows = {**self.rows, row["run"]: row}
+        _write(self.folder / RUNS, COLUMNS, [rows[key] for key in sorted(rows)])
+        return Ledger(self.folder, rows)
+
+    def fresh(self, key: str) -> Row | None:
+        """Returns the row of a run whose algorithm has given other results in no version since; else None."""
+        row = self.rows.get(key)
+        return row if row is not None and not is_stale(row) else None
+
+    def curve(self, key: str) -> list[Row]:
+        """Returns the curve of a run."""
+        return read_table(self.folder / CURVES / f"{key}.csv")
+
+
+def results_version(algorithm: str) -> int:
+    """Returns how often results of an algorithm have changed, counted from 1; "Results changed" in the changelog."""
+    versions: dict[str, Any] = yaml.safe_load(_VERSIONS.read_text("utf-8")) or {}
+    return int(versions.get(algorithm, 1))
+
+
+def is_stale(row: Row) -> bool:
+    """Tells whether results of the run's algorithm have changed since it ran."""
+    return int(row["results_version"]) < results_version(str(row["algorithm"]))
+
+
+def _write(path: Path, columns: tuple[str, ...], rows: list[Row]) -> None:
+    table = [columns, *([_text(row.get(column)) for column in columns] for row in rows)]
+    write_atomically(path, lambda file: file.write(as_csv(table)))
+
+
+def _text(value: object) -> object:
+    return json.dumps(value, sort_keys=True) if isinstance(value, dict) else "" if value is None else value

@@ -1,0 +1,227 @@
+"""Writes `<table>.csv`, a row a cell, and `<table>.md`, the same for people, from the recorded runs alone."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from pathlib import Path
+
+from lit_cfl.metric_names import Row
+from lit_cfl.reproduce.cells import DEFAULT, PUBLISHED, Cell, PaperTable, Setting
+from lit_cfl.reproduce.ledger import Ledger, is_stale
+from lit_cfl.reproduce.verdicts import Measured, Verdict, measured, verdict
+from lit_cfl.storage.atomic_writes import write_atomically
+from lit_cfl.storage.csv_log import as_csv
+
+COLUMNS = (
+    "id",
+    "paper",
+    "table",
+    "dataset",
+    "model",
+    "method",
+    "metric",
+    "paper_value",
+    "ours_mean",
+    "ours_std",
+    "seeds",
+    "rounds",
+    "last_round_mean",
+    "option",
+    "option_mean",
+    "option_std",
+    "option_seeds",
+    "seconds",
+    "device",
+    "command",
+    "verdict",
+    "reason",
+    "explanation",
+)
+_NOT_YET, _GPU = "not run yet", "a run takes hours without a GPU"
+Keys = Mapping[tuple[Setting, int], str]  # the key of each setting's run under a seed
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A cell, what our runs came to, and the verdict.
+
+    Args:
+        cell: of the paper.
+        found: what the runs of each variant came to, by its name; variants without runs are left out.
+        verdict: by the rules of `verdicts`.
+        reason: why it was not run; empty if it was.
+        stale: whether one of its runs is stale.
+    """
+
+    cell: Cell
+    found: Mapping[str, Measured]
+    verdict: Verdict
+    reason: str
+    stale: bool
+
+    def mean(self, variant: str = DEFAULT) -> float | None:
+        """Returns the mean of a variant; None where it did not run."""
+        return self.found[variant].mean if variant in self.found else None
+
+
+def judged_cells(table: PaperTable, ledger: Ledger, keys: Keys) -> list[Judged]:
+    """Judges every cell of a table by what the ledger holds."""
+    return [_judged(table, cell, ledger, keys) for cell in table.cells]
+
+
+def _judged(table: PaperTable, cell: Cell, ledger: Ledger, keys: Keys) -> Judged:
+    found, stale = {}, False
+    for setting in table.settings(cell):
+        rows = [ledger.rows[keys[setting, seed]] for seed in table.seeds if keys[setting, seed] in ledger.rows]
+        stale = stale or any(map(is_stale, rows))
+        what = measured(cell, rows)
+        if what is not None:
+            found[setting.variant] = what
+    missing = table.not_run(cell)
+    judgement = verdict(cell, missing, found.get(DEFAULT), found.get(PUBLISHED))
+    why = missing or (_GPU if table.needs_gpu(cell) else _NOT_YET) if judgement == "not run" else ""
+    return Judged(cell, found, judgement, why, stale)
+
+
+def write_pages(folder: Path, table: PaperTable, ledger: Ledger, keys: Keys) -> list[Judged]:
+    """Writes both files of a table into a folder; returns the judged cells."""
+    cells = judged_cells(table, ledger, keys)
+    rows = [_row(table, judged, ledger, keys) for judged in cells]
+    text = as_csv([COLUMNS, *([_shown(row.get(name)) for name in COLUMNS] for row in rows)])
+    folder.mkdir(parents=True, exist_ok=True)
+    write_atomically(folder / f"{table.name}.csv", lambda file: file.write(text))
+    page = _page(table, cells)
+    write_atomically(folder / f"{table.name}.md", lambda file: file.write(page.encode()))
+    return cells
+
+
+def _row(table: PaperTable, judged: Judged, ledger: Ledger, keys: Keys) -> Row:
+    cell, settings = judged.cell, table.settings(judged.cell)
+    head, _, shift = cell.experiment.partition(", ")
+    dataset, _, model = head.rpartition(" ")
+    ours, option = judged.found.get(DEFAULT), _shown_option(judged)
+    devices = {
+        ledger.rows[keys[setting, seed]]["device"]
+        for setting in settings
+        for seed in table.seeds
+        if keys[setting, seed] in ledger.rows
+    }
+    row: Row = {
+        "id": cell.id,
+        "paper": table.paper,
+        "table": table.number,
+        "dataset": f"{dataset}, {shift}" if shift else dataset,
+        "model": model,
+        "method": cell.method,
+        "metric": cell.metric,
+        "paper_value": cell.value,
+        "device": ", ".join(sorted(devices)),
+        "command": settings[0].command(table.seeds[0]) if settings else "",
+        "verdict": judged.verdict,
+        "reason": "stale: results have changed since" if judged.stale else judged.reason,
+        "explanation": _explanation(table, judged),
+    }
+    if ours is not None:
+        row |= {"ours_mean": ours.mean, "ours_std": ours.std, "seeds": len(ours.values), "rounds": ours.rounds}
+        row |= {"last_round_mean": sum(ours.last) / len(ours.last), "seconds": ours.seconds}
+    if option is not None:
+        found = judged.found[option]
+        words = next(setting.words for setting in settings if setting.variant == option)
+        row |= {"option": f"{option}: {' '.join(words)}", "option_mean": found.mean}
+        row |= {"option_std": found.std, "option_seeds": len(found.values)}
+    return row
+
+
+def _shown_option(judged: Judged) -> str | None:
+    """The variant shown beside the default: the published code's, else the one nearest to the paper."""
+    others = {name: found.mean for name, found in judged.found.items() if name != DEFAULT}
+    if PUBLISHED in others or not others:
+        return PUBLISHED if others else None
+    paper = judged.cell.value or 0.0
+    return min(others, key=lambda name: abs((others[name] or 0.0) - paper))
+
+
+def _explanation(table: PaperTable, judged: Judged) -> str:
+    """Every variant that ran, with its mean and number of seeds."""
+    told = [
+        f"{name}{f' ({table.why(judged.cell)})' if name == PUBLISHED else ''}: {_number(found.mean)} "
+        f"({len(found.values)} seeds)"
+        for name, found in judged.found.items()
+        if name != DEFAULT
+    ]
+    return "; ".join(told)
+
+
+def _shown(value: object) -> object:
+    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else value
+
+
+def _number(value: float | None) -> str:
+    return "none" if value is None else f"{value:.4g}"
+
+
+def _page(table: PaperTable, cells: Sequence[Judged]) -> str:
+    counts: dict[str, int] = {}
+    for judged in cells:
+        counts[judged.verdict] = counts.get(judged.verdict, 0) + 1
+    told = ", ".join(f"{number} {name}" for name, number in sorted(counts.items()))
+    lines = [
+        f"# {table.paper}, Table {table.number}",
+        "",
+        f"{len(cells)} cells: {told}. Written by `lit-cfl reproduce {table.name}`; every figure is in "
+        f"[{table.name}.csv]({table.name}.csv).",
+        "",
+    ]
+    for experiment in dict.fromkeys(judged.cell.experiment for judged in cells):
+        lines += _section(table, experiment, [judged for judged in cells if judged.cell.experiment == experiment])
+    return "\n".join(lines)
+
+
+def _section(table: PaperTable, experiment: str, cells: Sequence[Judged]) -> list[str]:
+    missing = table.experiments[experiment].get("not_run")
+    if missing:
+        return [f"## {experiment}", "", f"Not run: {missing}.", ""]
+    lines = [f"## {experiment}", "", "| method | metric | paper | ours | published code's options | verdict |"]
+    lines.append("|---|---|---|---|---|---|")
+    for judged in cells:
+        cell = judged.cell
+        ours, code = (_with_spread(judged.found.get(variant)) for variant in (DEFAULT, PUBLISHED))
+        lines.append(
+            f"| {cell.method} | {cell.metric.replace('_', ' ')} | {_number(cell.value)} | {ours} | {code} | "
+            f"{judged.verdict}{', stale' if judged.stale else ''} |"
+        )
+    return [*lines, "", *_order(cells)]
+
+
+def _with_spread(found: Measured | None) -> str:
+    if found is None:
+        return ""
+    spread = "" if found.std is None else f" +- {found.std:.2g}"
+    return f"{_number(found.mean)}{spread} ({len(found.values)})"
+
+
+def _order(cells: Sequence[Judged]) -> list[str]:
+    """Whether the paper's order of the methods is kept, by our defaults, and by the published code's options."""
+    lines = []
+    for title, variant in (("our defaults", DEFAULT), ("the published code's options", PUBLISHED)):
+        known = [
+            (judged.cell.method, judged.cell.value, judged.mean(variant if variant in judged.found else DEFAULT))
+            for judged in cells
+        ]
+        pairs = [
+            (one, other)
+            for one, other in combinations([entry for entry in known if None not in entry], 2)
+            if one[1] != other[1]
+        ]
+        if len({judged.cell.method for judged in cells}) < 2 or not pairs:
+            continue
+        if variant == PUBLISHED and not any(PUBLISHED in judged.found for judged in cells):
+            continue
+        turned = [
+            f"{one[0]} and {other[0]}"
+            for one, other in pairs
+            if ((one[1] or 0) - (other[1] or 0)) * ((one[2] or 0) - (other[2] or 0)) <= 0
+        ]
+        told = "kept" if not turned else f"{len(turned)} of {len(pairs)} pairs are the other way: {', '.join(turned)}"
+        lines.append(f"The paper's order of the methods, with {title}: {told}.")
+    return [*lines, ""] if lines else []

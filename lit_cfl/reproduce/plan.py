@@ -1,0 +1,85 @@
+"""Finds which runs a table needs, and which of them are missing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from statistics import median
+
+from lit_cfl.errors import InputError
+from lit_cfl.experiment import Experiment
+from lit_cfl.reproduce.cells import Cell, PaperTable, Setting
+from lit_cfl.reproduce.ledger import Ledger
+from lit_cfl.reproduce.result_key import result_key
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A setting under one seed.
+
+    Args:
+        setting, seed: what runs.
+        experiment: built for that seed.
+        key: see `result_key`.
+    """
+
+    setting: Setting
+    seed: int
+    experiment: Experiment
+    key: str
+
+    def __str__(self) -> str:
+        return f"{self.setting}, seed {self.seed}"
+
+
+def chosen_cells(table: PaperTable, only: Sequence[str]) -> list[Cell]:
+    """Returns the cells whose ids fit one of the patterns; all without a pattern.
+
+    Raises:
+        InputError: no id fits.
+    """
+    cells = [cell for cell in table.cells if not only or any(fnmatch(cell.id, pattern) for pattern in only)]
+    if not cells:
+        raise InputError(f"no cell of {table.name} fits {' '.join(only)}; its ids are like {table.cells[0].id}")
+    return cells
+
+
+def planned_runs(
+    table: PaperTable, cells: Sequence[Cell], seeds: Sequence[int], device: str | None = None
+) -> list[PlannedRun]:
+    """Builds every run that some cells need, seed by seed. Runs of several methods may be one: they have one key."""
+    settings = dict.fromkeys(setting for cell in cells for setting in table.settings(cell))
+    runs = [
+        PlannedRun(setting, seed, experiment, result_key(experiment))
+        for setting in settings
+        for seed, experiment in setting.experiments(seeds, device).items()
+    ]
+    return sorted(runs, key=lambda run: seeds.index(run.seed))
+
+
+def keys_of(runs: Sequence[PlannedRun]) -> dict[tuple[Setting, int], str]:
+    """Returns the keys of runs by setting and seed."""
+    return {(run.setting, run.seed): run.key for run in runs}
+
+
+def missing(runs: Sequence[PlannedRun], ledger: Ledger) -> list[PlannedRun]:
+    """Returns the runs for which the ledger has no fresh row, each key once."""
+    return list({run.key: run for run in reversed(runs) if ledger.fresh(run.key) is None}.values())[::-1]
+
+
+def expected_seconds(run: PlannedRun, ledger: Ledger) -> float | None:
+    """Returns how long a run takes, from recorded runs of the same file; None where there are none."""
+    per_round = [
+        float(row["seconds"]) / int(row["rounds"])
+        for row in ledger.rows.values()
+        if f"--config {run.setting.config} " in f"{row['command']} "
+    ]
+    return median(per_round) * run.experiment.rounds if per_round else None
+
+
+def told_time(seconds: Mapping[str, float | None]) -> str:
+    """Returns the sum of expected times in words, and how many are not known."""
+    known = [value for value in seconds.values() if value is not None]
+    unknown = len(seconds) - len(known)
+    hours = f"about {sum(known) / 3600:.1f} core-hours" if known else ""
+    more = f"{unknown} runs of unknown length" if unknown else ""
+    return " and ".join(part for part in (hours, more) if part) or "nothing to run"

@@ -1,0 +1,44 @@
+"""Knows a run by what decides its result, whatever machine, folder or version of the code it ran with."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from lit_cfl.experiment import Experiment
+
+_DECIDES = (
+    "data",
+    "task",
+    "algorithm",
+    "local",
+    "evaluation",
+    "stop",
+    "rounds",
+    "cohort_size",
+    "selection",
+    "selection_seed",
+    "dropout",
+    "seeds",
+)
+_LENGTH = 12  # hexadecimal digits: 48 bits for some thousand runs
+
+
+def result_key(experiment: Experiment) -> str:
+    """Returns a hash of what decides the result of an experiment of one seed: the letter r and 12 hexadecimal digits.
+
+    Classes count by their names, not by their modules, so that a module may move. Plan, engine, device, tracking, code
+    and folders do not count: they change a result by rounding at most.
+    """
+    config = experiment.described()
+    decides = {name: _by_names(config.get(name)) for name in _DECIDES}
+    return "r" + hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:_LENGTH]
+
+
+def _by_names(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        named = {key: _by_names(part) for key, part in value.items()}
+        if isinstance(named.get("class_path"), str):
+            named["class_path"] = named["class_path"].rpartition(".")[2]
+        return named
+    return [_by_names(part) for part in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,102 @@
+"""Compares our numbers with a paper's by fixed rules: each cell gets one verdict."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+from typing import Literal
+
+from lit_cfl.metric_names import Row
+from lit_cfl.reproduce.cells import Cell
+
+Verdict = Literal["matches", "explained", "not reproduced", "not run", "no value"]
+ACCURACY_POINTS = 1.5  # percentage points
+DISCREPANCY_SHARE = 0.1
+VARIANCE_FACTOR = 1.5
+ROUNDS_SHARE, ROUNDS_LEAST = 0.2, 1.0
+EXPLAINING_SEEDS = 3
+_ROUNDING = 1e-9  # 94.3 - 92.8 is not 1.5 in binary
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What the runs of one setting came to.
+
+    Args:
+        values: of the cell's metric, one a seed; None = the run has no such value (85 % was never reached).
+        last: accuracies of the last round in percent, one a seed.
+        rounds: of every run.
+        seconds: of all runs together.
+    """
+
+    values: tuple[float | None, ...]
+    last: tuple[float, ...]
+    rounds: int
+    seconds: float
+
+    @property
+    def mean(self) -> float | None:
+        """The mean over the seeds; None where a run has no value."""
+        known = [value for value in self.values if value is not None]
+        return fmean(known) if known and len(known) == len(self.values) else None
+
+    @property
+    def std(self) -> float | None:
+        """The standard deviation over the seeds (n - 1); None for fewer than two."""
+        known = [value for value in self.values if value is not None]
+        return stdev(known) if len(known) > 1 and len(known) == len(self.values) else None
+
+
+def measured(cell: Cell, rows: Sequence[Row]) -> Measured | None:
+    """Returns what rows of `runs.csv` say of a cell; None for no rows."""
+    if not rows:
+        return None
+    return Measured(
+        tuple(row[cell.metric] for row in rows),
+        tuple(row["last_weighted_test_accuracy"] for row in rows),
+        int(rows[0]["rounds"]),
+        sum(float(row["seconds"]) for row in rows),
+    )
+
+
+def agrees(metric: str, paper: float, ours: float | None) -> bool:
+    """Tells whether our number matches the paper's, by the rule of its metric.
+
+    * accuracies: within 1.5 percentage points;
+    * the mean of the discrepancy: within 10 % of the paper's; its variance: within a factor of 1.5;
+    * rounds to a target: within 20 % of the paper's, or within one round.
+    """
+    if ours is None:
+        return False
+    gap = abs(ours - paper) - _ROUNDING
+    if metric == "discrepancy_mean":
+        return gap <= DISCREPANCY_SHARE * paper
+    if metric == "discrepancy_variance":
+        return ours > 0 and max(ours / paper, paper / ours) - _ROUNDING <= VARIANCE_FACTOR
+    if metric == "rounds_to_85":
+        return gap <= max(ROUNDS_LEAST, ROUNDS_SHARE * paper)
+    return gap <= ACCURACY_POINTS
+
+
+def verdict(cell: Cell, not_run: str | None, default: Measured | None, published: Measured | None) -> Verdict:
+    """Judges a cell.
+
+    Args:
+        cell: of the paper.
+        not_run: why it cannot be run; None = it can.
+        default: our default's numbers.
+        published: those under the published code's options, which the cell's data named before any run.
+
+    Returns:
+        `no value` where the paper's cell is empty; `not run` without numbers; `matches` where the default agrees;
+        `explained` where the published code's options agree on three seeds; else `not reproduced`.
+    """
+    if cell.value is None:
+        return "no value"
+    if not_run is not None or default is None:
+        return "not run"
+    if agrees(cell.metric, cell.value, default.mean):
+        return "matches"
+    enough = published is not None and len(published.values) >= EXPLAINING_SEEDS
+    if published is not None and enough and agrees(cell.metric, cell.value, published.mean):
+        return "explained"
+    return "not reproduced"

@@ -1,0 +1,182 @@
+"""The papers' tables beside ours: cells, keys of runs, the ledger, and a table that is killed and goes on."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lit_cfl.cli.main import main
+from lit_cfl.config.parser import parse_run
+from lit_cfl.config.variants import base_config, build
+from lit_cfl.errors import InputError
+from lit_cfl.reproduce.cells import load_table, table_names
+from lit_cfl.reproduce.ledger import Ledger
+from lit_cfl.reproduce.pages import COLUMNS, write_pages
+from lit_cfl.reproduce.plan import chosen_cells, keys_of, missing, planned_runs
+from lit_cfl.reproduce.result_key import result_key
+from lit_cfl.reproduce.scores import run_scores
+from lit_cfl.reproduce.verdicts import measured, verdict
+from lit_cfl.storage.csv_log import read_table
+
+ROOT = Path(__file__).parents[2]
+COMMITTED = ROOT / "docs" / "reproduction"
+FACTS = ROOT.parent / "shared" / "design" / "paper_tables.yaml"
+PAPERS = {"FlexCFL": {"1", "3", "4"}, "FedGroup": {"III"}}
+
+
+@pytest.mark.skipif(not FACTS.exists(), reason="the papers' tables as they were transcribed are not at hand")
+def test_cells_are_those_of_the_papers():
+    records = yaml.safe_load(FACTS.read_text())["records"]
+    facts = {r["id"]: r["value"] for r in records if r["table"] in PAPERS.get(r["paper"], ())}
+    cells = [cell for name in table_names() for cell in load_table(name).cells]
+    assert {cell.id: cell.value for cell in cells} == facts
+    assert len(cells) == len(facts)
+
+
+@pytest.mark.parametrize("name", table_names())
+def test_every_cell_names_an_experiment_and_a_method_of_its_table(name: str):
+    table = load_table(name)
+    for cell in table.cells:
+        assert cell.experiment in table.experiments
+        assert cell.method in table.methods
+        settings = table.settings(cell)
+        assert bool(settings) == (table.not_run(cell) is None and cell.value is not None)
+        assert [setting.variant for setting in settings][:1] in ([], ["default"])
+        assert ("published" in [setting.variant for setting in settings]) <= bool(table.why(cell))
+
+
+@pytest.mark.parametrize("name", table_names())
+def test_every_command_of_a_table_parses(name: str):
+    table = load_table(name)
+    for method in dict.fromkeys(cell.method for cell in table.cells):  # each method on the table's first experiment
+        cell = next(c for c in table.cells if c.method == method and table.settings(c))
+        for setting in table.settings(cell):
+            words = shlex.split(setting.command(table.seeds[1]))
+            assert words[:2] == ["lit-cfl", "run"]
+            assert list(parse_run(words[2:]).experiment.seeds) == [table.seeds[1]]
+
+
+def test_unknown_table_and_pattern_are_named():
+    with pytest.raises(InputError, match="there is no table 'flexcfl-9'; the tables: "):
+        load_table("flexcfl-9")
+    with pytest.raises(InputError, match=r"no cell of flexcfl-1 fits \*-cnn-\*; its ids are like flexcfl-t1-"):
+        chosen_cells(load_table("flexcfl-1"), ["*-cnn-*"])
+
+
+def test_key_follows_what_decides_the_result_and_nothing_else():
+    base = base_config("fedgroup/digits")
+    key = result_key(build(base, ["--seed", "1"]))
+    same = ["--name", "other", "--plan.threads", "2", "--engine", "trainer", "--tracking.wandb", "disabled"]
+    assert result_key(build(base, ["--seed", "1", *same])) == key
+    elsewhere = dict(base["algorithm"]) | {"class_path": "lit_cfl.algorithms.fedgroup.FedGroup"}
+    assert result_key(build(base | {"algorithm": elsewhere}, ["--seed", "1"])) == key
+    for words in (
+        ["--seed", "2"],
+        ["--seed", "1", "--rounds", "7"],
+        ["--seed", "1", "--algorithm.eta_g", "0.1"],
+        ["--seed", "1", "--task.optimizer.lr", "0.011"],
+        ["--seed", "1", "--data.validation", "0.2"],
+        ["--seed", "1", "--selection", "uniform", "--cohort_size", "7"],
+    ):
+        assert result_key(build(base, words)) != key, words
+
+
+def test_population_of_synthetic_is_drawn_anew_for_each_seed():
+    table = load_table("flexcfl-3")
+    (cell,) = chosen_cells(table, ["flexcfl-t3-synthetic_1_1-mclr-flexcfl-*"])
+    runs = planned_runs(table, [cell], table.seeds)
+    assert [run.experiment.described()["data"]["init_args"]["population_seed"] for run in runs] == list(table.seeds)
+
+
+@pytest.fixture
+def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A table of two cells, on the digits."""
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    cells = [
+        {"id": f"t-{method.lower()}", "experiment": "Digits MCLR", "method": method, "metric": metric, "value": 50.0}
+        for method, metric in (("FedAvg", "max_weighted_test_accuracy"), ("Two", "accuracy_max"))
+    ]
+    quick = {"config": "quickstart", "options": "--algorithm FedAvg --data.num_clients 8 --cohort_size 2 --rounds 2"}
+    content = {"paper": "P", "table": "1", "seeds": [1, 2], "experiments": {"Digits MCLR": quick}, "cells": cells}
+    content["methods"] = {"FedAvg": {"published": "--local.epochs 2", "why": "C1"}, "Two": {}}
+    (folder / "t.yaml").write_text(yaml.safe_dump(content))
+    monkeypatch.setattr("lit_cfl.reproduce.cells._FOLDER", folder)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_table_is_filled_run_by_run_and_goes_on(capsys: pytest.CaptureFixture[str]):
+    assert main(["reproduce", "t", "--dry-run"]) == 0
+    assert "4 of 4 runs are missing: 4 runs of unknown length" in capsys.readouterr().out
+    assert main(["reproduce", "t", "--seeds", "1", "--jobs", "1"]) == 0
+    ledger, table = Ledger.read(Path("docs/reproduction")), load_table("t")
+    assert len(ledger.rows) == 2  # the default of both cells is one run
+    rows = {row["id"]: row for row in read_table(Path("docs/reproduction/t.csv"))}
+    assert tuple(rows["t-two"]) == COLUMNS
+    assert rows["t-two"]["seeds"] == 1
+    assert rows["t-fedavg"]["option"].startswith("published: --algorithm FedAvg")
+    before = Path("docs/reproduction/runs.csv").read_bytes()
+    assert main(["reproduce", "t", "--seeds", "1"]) == 0  # nothing is left to do
+    assert Path("docs/reproduction/runs.csv").read_bytes() == before
+    assert main(["reproduce", "t", "--jobs", "1"]) == 0
+    assert len(Ledger.read(Path("docs/reproduction")).rows) == 4
+    runs = planned_runs(table, table.cells, table.seeds)
+    assert missing(runs, Ledger.read(Path("docs/reproduction"))) == []
+    assert "2 cells: " in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("tiny")
+def test_run_that_ended_before_it_was_recorded_is_recorded_without_running_again():
+    assert main(["reproduce", "t", "--seeds", "1", "--only", "t-two", "--jobs", "1"]) == 0
+    recorded = Path("docs/reproduction/runs.csv").read_text()
+    summary = next(Path("runs/reproduction").rglob("summary.json"))
+    written = summary.stat().st_mtime_ns
+    Path("docs/reproduction/runs.csv").unlink()  # as after a kill
+    assert main(["reproduce", "t", "--seeds", "1", "--only", "t-two", "--jobs", "1"]) == 0
+    assert Path("docs/reproduction/runs.csv").read_text() == recorded
+    assert summary.stat().st_mtime_ns == written
+
+
+@pytest.mark.usefixtures("tiny")
+def test_run_of_an_algorithm_whose_results_changed_is_stale(monkeypatch: pytest.MonkeyPatch):
+    assert main(["reproduce", "t", "--seeds", "1", "--only", "t-two", "--jobs", "1"]) == 0
+    table, ledger = load_table("t"), Ledger.read(Path("docs/reproduction"))
+    runs = planned_runs(table, table.cells[1:], [1])
+    assert missing(runs, ledger) == []
+    monkeypatch.setattr("lit_cfl.reproduce.ledger.results_version", lambda algorithm: 2)
+    assert missing(runs, ledger) == runs
+    everything = planned_runs(table, table.cells, table.seeds)
+    write_pages(Path("docs/reproduction"), table, ledger, keys_of(everything))
+    assert "stale" in Path("docs/reproduction/t.md").read_text()
+
+
+@pytest.mark.usefixtures("tiny")
+def test_seed_outside_of_the_tables_is_refused(capsys: pytest.CaptureFixture[str]):
+    assert main(["reproduce", "t", "--seeds", "7"]) == 2
+    assert "--seeds 7 is none of this table's, which were fixed before any run: (1, 2)" in capsys.readouterr().err
+
+
+def test_scores_are_those_of_the_table_of_metrics(whole: Path):
+    scores, rows = run_scores(whole), read_table(whole / "metrics.csv")
+    accuracies = [100 * row["test/weighted_accuracy"] for row in rows]
+    assert scores["accuracy_max"] == max(accuracies)
+    assert scores["last_weighted_test_accuracy"] == pytest.approx(accuracies[-1])
+    assert scores["discrepancy_mean"] == pytest.approx(sum(row["train/discrepancy"] for row in rows) / len(rows))
+    assert scores["rounds"] == len(rows)
+
+
+@pytest.mark.parametrize("name", table_names())
+def test_committed_verdicts_follow_from_the_committed_runs(name: str):
+    page = COMMITTED / f"{name}.csv"
+    rows, table = read_table(page), load_table(name)
+    assert [row["id"] for row in rows] == [cell.id for cell in table.cells]
+    recorded = {(row["command"], row["seed"]): row for row in Ledger.read(COMMITTED).rows.values()}
+    for row, cell in zip(rows, table.cells, strict=True):
+        found = {}
+        for setting in table.settings(cell):
+            runs = [recorded.get((setting.command(seed), seed)) for seed in table.seeds]
+            found[setting.variant] = measured(cell, [run for run in runs if run is not None])
+        expected = verdict(cell, table.not_run(cell), found.get("default"), found.get("published"))
+        assert row["verdict"] == expected, cell.id

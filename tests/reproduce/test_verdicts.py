@@ -1,0 +1,67 @@
+"""Verdicts by hand: each rule on either side of its limit."""
+
+from math import inf
+
+import pytest
+
+from lit_cfl.reproduce.cells import Cell
+from lit_cfl.reproduce.verdicts import Measured, agrees, verdict
+
+CELL = Cell("a", "MNIST MCLR", "IFCA", "max_weighted_test_accuracy", 94.2)
+
+
+def runs(*values: float | None) -> Measured:
+    return Measured(values, (80.0,) * len(values), 300, 60.0)
+
+
+@pytest.mark.parametrize(
+    ("metric", "paper", "ours", "expected"),
+    [
+        ("max_weighted_test_accuracy", 94.3, 92.8, True),  # 1.5 points, which are not 1.5 in binary
+        ("max_weighted_test_accuracy", 94.3, 92.79, False),
+        ("accuracy_median", 79.3, 80.8, True),
+        ("accuracy_median", 79.3, 80.81, False),
+        ("discrepancy_mean", 0.7, 0.77, True),
+        ("discrepancy_mean", 0.7, 0.78, False),
+        ("discrepancy_variance", 0.02, 0.03, True),
+        ("discrepancy_variance", 0.03, 0.02, True),
+        ("discrepancy_variance", 0.02, 0.031, False),
+        ("discrepancy_variance", 0.031, 0.02, False),
+        ("rounds_to_85", 4, 5, True),  # one round
+        ("rounds_to_85", 4, 5.5, False),
+        ("rounds_to_85", 40, 48, True),  # 20 %
+        ("rounds_to_85", 40, 49, False),
+        ("rounds_to_85", 4, None, False),
+        ("max_weighted_test_accuracy", 94.3, inf, False),
+    ],
+)
+def test_each_metric_has_its_rule(metric: str, paper: float, ours: float | None, expected: bool):
+    assert agrees(metric, paper, ours) is expected
+
+
+def test_default_that_agrees_matches_whatever_the_published_options_give():
+    assert verdict(CELL, None, runs(94.0, 95.0, 96.0), runs(10.0, 10.0, 10.0)) == "matches"
+
+
+def test_published_options_explain_on_three_seeds_and_on_no_fewer():
+    default = runs(96.3, 96.5, 96.5)
+    assert verdict(CELL, None, default, runs(94.0, 93.9, 94.1)) == "explained"
+    assert verdict(CELL, None, default, runs(94.0, 93.9)) == "not reproduced"
+    assert verdict(CELL, None, default, runs(90.0, 90.0, 90.0)) == "not reproduced"
+    assert verdict(CELL, None, default, None) == "not reproduced"
+
+
+def test_mean_counts_and_not_the_best_seed():
+    assert verdict(CELL, None, runs(94.2, 97.0, 98.0), None) == "not reproduced"
+
+
+def test_target_that_one_seed_never_reached_has_no_mean():
+    assert runs(10, None, 12).mean is None
+    assert runs(10, None, 12).std is None
+    assert runs(10, 14).mean == 12
+
+
+def test_cell_without_runs_or_without_a_value_is_not_judged():
+    assert verdict(CELL, "no data", runs(94.2), None) == "not run"
+    assert verdict(CELL, None, None, runs(94.2, 94.2, 94.2)) == "not run"
+    assert verdict(Cell("b", "x", "y", "accuracy_max", None), None, runs(94.2), None) == "no value"
