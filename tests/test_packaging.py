@@ -115,7 +115,8 @@ def test_a_wheel_holds_each_module_once_and_nothing_beside_lit_cfl(built: Path):
     assert {name.split("/")[0].partition("-")[0] for name in found} == {"lit_cfl"}
     assert {name for name in found if name.endswith(".py")} == modules()
     configs = {f"lit_cfl/configs/{file.relative_to(ROOT / 'configs')}" for file in (ROOT / "configs").rglob("*.yaml")}
-    assert {name for name in found if name.endswith(".yaml")} == configs
+    facts = {str(file.relative_to(ROOT)) for file in (ROOT / "lit_cfl" / "reproduce").rglob("*.yaml")}
+    assert {name for name in found if name.endswith(".yaml")} == configs | facts
 
 
 def test_a_wheel_of_the_sdist_is_that_of_the_checkout(built: Path):
