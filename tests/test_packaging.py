@@ -167,9 +167,10 @@ def test_own_folders_of_the_same_names_beside_a_script_are_left_alone(own: Path)
 
 @pytest.mark.slow
 def test_the_command_line_finds_the_users_own_data_module(own: Path):
-    installed = own / "installed"  # where nothing but lit_cfl is found, as in site-packages
+    installed = own / "installed"  # where no bare `datamodules` is found, as in site-packages
     installed.mkdir()
-    (installed / "lit_cfl").symlink_to(ROOT / "lit_cfl")
+    for name in ("lit_cfl", "configs"):
+        (installed / name).symlink_to(ROOT / name)
     python("-m", "lit_cfl", *TINY, "here", "--data", "datamodules.mine.Mine", cwd=own, path=installed)
     assert "datamodules.mine.Mine" in (own / "here" / "config.yaml").read_text()
 
