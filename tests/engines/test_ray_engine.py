@@ -372,7 +372,7 @@ def test_cluster_without_room_is_refused(cluster: None):
 
 LEFT_OPEN = """
 import os, ray, signal, sys
-sys.path.insert(0, sys.argv[1])
+sys.path[:0] = sys.argv[1:]
 from test_ray_engine import *
 def own(signum, frame): pass
 signal.signal(signal.SIGTERM, own)
@@ -389,7 +389,7 @@ assert not ray.is_initialized()
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_ray_that_was_started_for_the_run_ends_with_it(tmp_path: Path):
     child = subprocess.run(
-        [sys.executable, "-c", LEFT_OPEN, str(Path(__file__).parents[1])],
+        [sys.executable, "-c", LEFT_OPEN, *map(str, Path(__file__).parents[:2])],
         env={**os.environ, "RAY_ADDRESS": ""},
         capture_output=True,
         text=True,
