@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from lit_cfl.errors import Notice
-from lit_cfl.runs.run_directory import RunDirectory
+from lit_cfl.storage.config_file import recorded_run_id
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tracking import Trackers, Tracking
 from lit_cfl.tracking.offline import rounds_kept, sync_line
@@ -38,7 +38,7 @@ def _runs(trial: Path) -> Iterator[Path]:
 
 
 def _complete(path: Path) -> None:
-    rows, run_id = read_table(path / "metrics.csv"), RunDirectory(path).run_id
+    rows, run_id = read_table(path / "metrics.csv"), recorded_run_id(path)
     if not rows or rounds_kept(path / "wandb", run_id, rows[-1]["round"]) > 0:
         return
     config = yaml.safe_load((path / "config.yaml").read_text())
