@@ -65,11 +65,11 @@ def test_our_folders_are_imported_by_their_long_names_alone(folder: str):
             assert not {name.split(".")[0] for name in names} & set(LINKED), f"{file}:{getattr(node, 'lineno', 0)}"
 
 
-@pytest.mark.parametrize("name", LINKED)
-def test_the_linked_folders_are_those_at_the_top(name: str):
+@pytest.mark.parametrize(("name", "file"), [("configs", "quickstart.yaml"), *((n, "__init__.py") for n in LINKED)])
+def test_the_linked_folders_are_those_at_the_top(name: str, file: str):
     link = ROOT / "lit_cfl" / name
     assert os.readlink(link) == f"../{name}"
-    assert (link / "__init__.py").samefile(ROOT / name / "__init__.py")
+    assert (link / file).samefile(ROOT / name / file)
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +131,15 @@ def test_an_editable_install_names_the_checkout_and_copies_no_module(built: Path
     assert named == [("lit_cfl", str(ROOT / "lit_cfl" / "__init__.py"))]  # no bare `tune` of the checkout
 
 
+def test_an_editable_install_is_found_from_any_folder(built: Path, tmp_path: Path):
+    (wheel,) = (built / "editable").iterdir()
+    with zipfile.ZipFile(wheel) as opened:
+        opened.extractall(tmp_path / "site")
+    code = f"import site; site.addsitedir({str(tmp_path / 'site')!r}); import lit_cfl; print(lit_cfl.__file__)"
+    out = python("-c", code, cwd=tmp_path, path=tmp_path / "site")
+    assert Path(out.strip()) == ROOT / "lit_cfl" / "__init__.py"
+
+
 @pytest.mark.slow
 def test_an_installed_wheel_runs_from_an_empty_folder(built: Path, tmp_path: Path):
     (wheel,) = (built / "again").iterdir()
@@ -169,8 +178,7 @@ def test_own_folders_of_the_same_names_beside_a_script_are_left_alone(own: Path)
 def test_the_command_line_finds_the_users_own_data_module(own: Path):
     installed = own / "installed"  # where no bare `datamodules` is found, as in site-packages
     installed.mkdir()
-    for name in ("lit_cfl", "configs"):
-        (installed / name).symlink_to(ROOT / name)
+    (installed / "lit_cfl").symlink_to(ROOT / "lit_cfl")
     python("-m", "lit_cfl", *TINY, "here", "--data", "datamodules.mine.Mine", cwd=own, path=installed)
     assert "datamodules.mine.Mine" in (own / "here" / "config.yaml").read_text()
 

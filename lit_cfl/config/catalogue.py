@@ -50,8 +50,7 @@ def names(kind: str) -> list[str]:
 
 def configs() -> dict[str, Path]:
     """Finds the configurations that come with the package, by name, such as `fedgroup/digits`."""
-    packaged = _HERE / "configs"
-    folder = packaged if packaged.is_dir() else _HERE.parent / "configs"
+    folder = _HERE / "configs"
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.yaml"))}
 
 
