@@ -3,6 +3,7 @@
 import ast
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -133,8 +134,7 @@ def test_an_editable_install_names_the_checkout_and_copies_no_module(built: Path
 
 def test_an_editable_install_is_found_from_any_folder(built: Path, tmp_path: Path):
     (wheel,) = (built / "editable").iterdir()
-    with zipfile.ZipFile(wheel) as opened:
-        opened.extractall(tmp_path / "site")
+    shutil.unpack_archive(wheel, tmp_path / "site", format="zip")
     code = f"import site; site.addsitedir({str(tmp_path / 'site')!r}); import lit_cfl; print(lit_cfl.__file__)"
     out = python("-c", code, cwd=tmp_path, path=tmp_path / "site")
     assert Path(out.strip()) == ROOT / "lit_cfl" / "__init__.py"
