@@ -15,6 +15,7 @@ from lit_cfl.experiment import Experiment
 
 _FOLDER = Path(__file__).parent / "tables"
 DEFAULT, PUBLISHED = "default", "published"
+EXTRA_METRIC = "max_weighted_test_accuracy"
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,7 @@ class Cell:
         metric: column of `scores.SCORES` that it is compared with.
         value: as printed, accuracies in percent; None = the paper's cell is empty.
         std: as printed; None = the paper gives none.
+        extra: it is no cell of the paper: only figures and claims need its runs.
     """
 
     id: str
@@ -35,6 +37,7 @@ class Cell:
     metric: str
     value: float | None
     std: float | None = None
+    extra: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,6 +97,7 @@ class PaperTable:
         seeds: of our runs, fixed before the first of them.
         experiments, methods: content of the file, by key.
         cells: in the paper's order.
+        extras: what figures and claims need besides.
     """
 
     name: str
@@ -103,6 +107,7 @@ class PaperTable:
     experiments: Mapping[str, Mapping[str, Any]]
     methods: Mapping[str, Mapping[str, Any]]
     cells: tuple[Cell, ...]
+    extras: tuple[Cell, ...] = ()
 
     def not_run(self, cell: Cell) -> str | None:
         """Returns why a cell cannot be run; None = it can."""
@@ -121,7 +126,7 @@ class PaperTable:
     def settings(self, cell: Cell) -> list[Setting]:
         """Returns the experiments of a cell: its default, then the published code's, then options tried later."""
         experiment, method = self.experiments[cell.experiment], self.methods[cell.method]
-        if self.not_run(cell) is not None or cell.value is None:
+        if self.not_run(cell) is not None or (cell.value is None and not cell.extra):
             return []
         common = [experiment.get("options", ""), method.get("options", "")]
         code = [part[PUBLISHED] for part in (experiment, method) if part.get(PUBLISHED)]
@@ -158,6 +163,7 @@ def load_table(name: str) -> PaperTable:
         raise InputError(f"there is no table {name!r}; the tables: {', '.join(table_names())}")
     content = yaml.safe_load((_FOLDER / f"{name}.yaml").read_text("utf-8"))
     cells = tuple(Cell(**cell) for cell in content["cells"])
+    extras = tuple(Cell(metric=EXTRA_METRIC, value=None, extra=True, **cell) for cell in content.get("extras", []))
     return PaperTable(
         name,
         content["paper"],
@@ -166,4 +172,5 @@ def load_table(name: str) -> PaperTable:
         content["experiments"],
         content["methods"],
         cells,
+        extras,
     )

@@ -48,7 +48,7 @@ def reproduce(arguments: Sequence[str]) -> int:
     if given.jobs is not None and given.jobs < 1:
         raise InputError(f"--jobs is {given.jobs}; give 1 or more")
     out = Path(given.out)
-    everything = planned_runs(table, table.cells, table.seeds)
+    everything = planned_runs(table, (*table.cells, *table.extras), table.seeds)
     wanted = {run.key for run in planned_runs(table, chosen_cells(table, given.only), seeds)}
     ledger = Ledger.read(out)
     todo = missing([run for run in everything if run.key in wanted], ledger)

@@ -32,12 +32,13 @@ class PlannedRun:
 
 
 def chosen_cells(table: PaperTable, only: Sequence[str]) -> list[Cell]:
-    """Returns the cells whose ids fit one of the patterns; all without a pattern.
+    """Returns the cells and extras whose ids fit one of the patterns; all without a pattern.
 
     Raises:
         InputError: no id fits.
     """
-    cells = [cell for cell in table.cells if not only or any(fnmatch(cell.id, pattern) for pattern in only)]
+    known = (*table.cells, *table.extras)
+    cells = [cell for cell in known if not only or any(fnmatch(cell.id, pattern) for pattern in only)]
     if not cells:
         raise InputError(f"no cell of {table.name} fits {' '.join(only)}; its ids are like {table.cells[0].id}")
     return cells

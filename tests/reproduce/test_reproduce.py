@@ -37,11 +37,11 @@ def test_cells_are_those_of_the_papers():
 @pytest.mark.parametrize("name", table_names())
 def test_every_cell_names_an_experiment_and_a_method_of_its_table(name: str):
     table = load_table(name)
-    for cell in table.cells:
+    for cell in (*table.cells, *table.extras):
         assert cell.experiment in table.experiments
         assert cell.method in table.methods
         settings = table.settings(cell)
-        assert bool(settings) == (table.not_run(cell) is None and cell.value is not None)
+        assert bool(settings) == (table.not_run(cell) is None and (cell.value is not None or cell.extra))
         assert [setting.variant for setting in settings][:1] in ([], ["default"])
         assert ("published" in [setting.variant for setting in settings]) <= bool(table.why(cell))
 
@@ -49,8 +49,9 @@ def test_every_cell_names_an_experiment_and_a_method_of_its_table(name: str):
 @pytest.mark.parametrize("name", table_names())
 def test_every_command_of_a_table_parses(name: str):
     table = load_table(name)
-    for method in dict.fromkeys(cell.method for cell in table.cells):  # each method on the table's first experiment
-        cell = next(c for c in table.cells if c.method == method and table.settings(c))
+    cells = (*table.cells, *table.extras)
+    for method in dict.fromkeys(cell.method for cell in cells):  # each method on the table's first experiment
+        cell = next(c for c in cells if c.method == method and table.settings(c))
         for setting in table.settings(cell):
             words = shlex.split(setting.command(table.seeds[1]))
             assert words[:2] == ["lit-cfl", "run"]
