@@ -12,7 +12,7 @@ from lit_cfl.data import ClientIndex, Division, Examples
 from lit_cfl.datamodules.partition.checks import require_partition, require_share, require_trained
 from lit_cfl.errors import InputError
 
-TestRule = float | Literal["alike", "shared"] | None
+TestRule = float | Literal["alike", "shared", "everything"] | None
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +61,8 @@ class SharedOut(Partition):
         test: a share (0 to below 1): training and test part of the source are shared out together, and each client's
             share of that is its test data; `alike`: the source's test part, shared out in proportion to the training
             examples of each label; `shared`: every client is tested on all of the source's test examples whose
-            labels its cluster trains on (StoCFL); null: `alike` where the source has a test part, else 0.2.
+            labels its cluster trains on (StoCFL); `everything`: every client is tested on the source's whole test part,
+            under its own view; null: `alike` where the source has a test part, else 0.2.
         only_train: with a share as `test`, leave out the source's test part (StoCFL's Table 2).
     """
 
@@ -74,8 +75,8 @@ class SharedOut(Partition):
     def __post_init__(self) -> None:
         if isinstance(self.test, float | int):
             require_share("test", self.test)
-        elif self.test not in ("alike", "shared", None):
-            raise InputError(f"test is {self.test!r}; give a share, 'alike', 'shared' or null")
+        elif self.test not in ("alike", "shared", "everything", None):
+            raise InputError(f"test is {self.test!r}; give a share, 'alike', 'shared', 'everything' or null")
 
     @abstractmethod
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
@@ -101,8 +102,7 @@ class SharedOut(Partition):
         require_trained(of_train, of_test)
         train = self._checked_shares(of_train, num_labels, rng)
         clusters = self.clusters(train, num_labels)
-        counts = label_counts(train, labels, num_labels)
-        found = in_proportion(counts, of_test, rng) if test == "alike" else with_same_labels(counts, clusters, of_test)
+        found = _from_test_part(test, label_counts(train, labels, num_labels), clusters, of_test, rng)
         return self._division(train, replace(found, values=found.values + pool.num_train), clusters)
 
     def _division(self, train: ClientIndex, test: ClientIndex, clusters: Tensor) -> Division:
@@ -113,6 +113,18 @@ class SharedOut(Partition):
         shares = self.shares(labels, num_labels, rng)
         require_partition(shares, len(labels))
         return shares
+
+
+def _from_test_part(
+    rule: str, counts: Tensor, clusters: Tensor, labels: Tensor, rng: np.random.Generator
+) -> ClientIndex:
+    """Finds the test examples of each client: positions in the test part of the source, whose `labels` are `[n]`."""
+    if rule == "alike":
+        return in_proportion(counts, labels, rng)
+    if rule == "shared":
+        return with_same_labels(counts, clusters, labels)
+    starts = torch.zeros(len(counts), dtype=torch.int64)
+    return ClientIndex(torch.arange(len(labels)), starts, torch.full_like(starts, len(labels)))
 
 
 def split_each(index: ClientIndex, share: float, rng: np.random.Generator) -> tuple[ClientIndex, ClientIndex]:

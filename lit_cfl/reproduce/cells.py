@@ -4,6 +4,7 @@ import re
 import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -133,7 +134,7 @@ class PaperTable:
         variants = {DEFAULT: common} | ({PUBLISHED: [*common, *code]} if code else {})
         for part in (experiment, method):
             variants |= {name: [*common, words] for name, words in part.get("tried", {}).items()}
-        clusters = str(experiment.get("clusters", ""))
+        fill = experiment.get("fill", {})
         return [
             Setting(
                 self.name,
@@ -141,11 +142,21 @@ class PaperTable:
                 cell.method,
                 variant,
                 experiment["config"],
-                tuple(shlex.split(" ".join(words).replace("{clusters}", clusters))),
+                tuple(shlex.split(_filled(" ".join(words), fill))),
                 experiment.get("redraw"),
             )
             for variant, words in variants.items()
         ]
+
+    def metric(self, cell: Cell, variant: str) -> str:
+        """Returns the column of `scores.SCORES` that a cell takes from a variant's runs."""
+        metric: str = self.methods[cell.method].get("published_metric", cell.metric)
+        return metric if variant == PUBLISHED else cell.metric
+
+
+def _filled(words: str, fill: Mapping[str, Any]) -> str:
+    """Puts an experiment's own values in the places that its methods name; a shift's braces are no such place."""
+    return reduce(lambda text, name: text.replace(f"{{{name}}}", str(fill[name])), fill, words)
 
 
 def table_names() -> list[str]:

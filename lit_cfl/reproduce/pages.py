@@ -74,7 +74,7 @@ def _judged(table: PaperTable, cell: Cell, ledger: Ledger, keys: Keys) -> Judged
     for setting in table.settings(cell):
         rows = [ledger.rows[keys[setting, seed]] for seed in table.seeds if keys[setting, seed] in ledger.rows]
         stale = stale or any(map(is_stale, rows))
-        what = measured(cell, rows)
+        what = measured(table.metric(cell, setting.variant), rows)
         if what is not None:
             found[setting.variant] = what
     missing = table.not_run(cell)

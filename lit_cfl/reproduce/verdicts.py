@@ -46,12 +46,12 @@ class Measured:
         return stdev(known) if len(known) > 1 and len(known) == len(self.values) else None
 
 
-def measured(cell: Cell, rows: Sequence[Row]) -> Measured | None:
-    """Returns what rows of `runs.csv` say of a cell; None for no rows."""
+def measured(metric: str, rows: Sequence[Row]) -> Measured | None:
+    """Returns what rows of `runs.csv` say of a metric; None for no rows."""
     if not rows:
         return None
     return Measured(
-        tuple(row[cell.metric] for row in rows),
+        tuple(row[metric] for row in rows),
         tuple(row["last_weighted_test_accuracy"] for row in rows),
         int(rows[0]["rounds"]),
         sum(float(row["seconds"]) for row in rows),

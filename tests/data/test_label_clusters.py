@@ -34,6 +34,7 @@ def test_stocfl_has_four_groups_of_a_hundred_clients():
         [0, 0, 0, 0, 0, 10, 10, 0, 0, 0],
         [0, 0, 0, 0, 0, 0, 0, 10, 10, 10],
     ]
+    assert counts_in(divided(LabelGroups("everything"), pool).test, pool) == [[10] * 10] * 400
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from lit_cfl.datamodules.partition import (
 from lit_cfl.errors import InputError
 
 of_eight = st.lists(st.integers(20, 60), min_size=8, max_size=8)
-test_rules = st.sampled_from([0.0, 0.2, 0.5, "alike", "shared", None])
+test_rules = st.sampled_from([0.0, 0.2, 0.5, "alike", "shared", "everything", None])
 COUNTS = [50, 40, 45, 60, 55, 44, 61, 38]
 EVERYTHING = (
     IID(7),
@@ -53,7 +53,7 @@ def test_every_example_goes_to_one_client(counts: list[int], seed: int, partitio
     division = divided(replace(partition, test=test), pool, seed)
     assert division.train.sizes.min() > 0
     assert division.train.entries.unique().numel() == division.train.entries.numel()
-    if test == "shared":  # test examples may be held by several
+    if test in ("shared", "everything"):  # test examples may be held by several
         assert division.train.entries.sort().values.tolist() == list(range(pool.num_train))
     else:
         assert held(division) == list(range(len(pool.labels)))
@@ -96,7 +96,7 @@ def test_share_of_both_parts_leaves_out_nothing_unless_asked_for():
 
 @pytest.mark.parametrize("test", ["own", "similar", ""])
 def test_rule_for_test_data_that_does_not_exist_is_refused(test: str):
-    with pytest.raises(InputError, match=f"test is '{test}'; give a share, 'alike', 'shared' or null"):
+    with pytest.raises(InputError, match=f"test is '{test}'; give a share, 'alike', 'shared', 'everything' or null"):
         IID(3, test)
 
 
@@ -125,7 +125,7 @@ def test_a_share_of_each_client_is_its_test_data(partition: SharedOut):
 )
 def test_a_partition_says_what_skew_it_makes(partition: SharedOut, skew: str):
     pool = pool_of(labels_of([40] * 5), labels_of([4] * 5))
-    for test in (0.2, "alike", "shared"):
+    for test in (0.2, "alike", "shared", "everything"):
         assert divided(replace(partition, test=test), pool).skew == skew
 
 
@@ -171,7 +171,7 @@ def test_what_is_no_partition_is_refused(given: tuple[tuple[int, ...], ...], mes
             divided(Given(test=test, lists=given), pool_of(ids(0, 1, 0, 1), ids(1) if test else None))
 
 
-@pytest.mark.parametrize("test", ["alike", "shared"])
+@pytest.mark.parametrize("test", ["alike", "shared", "everything"])
 def test_a_label_that_only_the_test_part_has_is_refused(test: str):
     pool = pool_of(ids(0, 1, 0, 1), ids(0, 2, 1))
     with pytest.raises(InputError, match="label 2 is in the source's test part but not in its training part"):
