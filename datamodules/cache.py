@@ -14,6 +14,7 @@ from time import time
 import numpy as np
 
 from lit_cfl.errors import InputError
+from lit_cfl.storage.cache_folder import cache_folder
 
 Arrays = dict[str, np.ndarray]
 _MAKING = ".making-"  # begins the name of a folder in which an entry is made
@@ -33,10 +34,9 @@ def cached(key: Sequence[str], make: Callable[[], Arrays]) -> Arrays:
     Raises:
         InputError: the folder cannot be written.
     """
-    place = os.environ.get("LITCFL_CACHE") or "~/.cache/lit-cfl"
-    if place == "off":
+    folder = cache_folder()
+    if folder is None:
         return make()
-    folder = Path(place).expanduser()
     entry = folder / hashlib.blake2b(json.dumps(list(key)).encode(), digest_size=16).hexdigest()
     arrays = _read(entry)
     if arrays is not None:

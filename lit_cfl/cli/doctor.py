@@ -9,6 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from lit_cfl.errors import LineParser
+from lit_cfl.storage.cache_folder import cache_folder
 
 _GIB = 2**30
 
@@ -70,11 +71,11 @@ def _kernels() -> str:
 
 
 def _compiler() -> str:
-    from lit_cfl.engines.choose_plan import has_compiler
+    from lit_cfl.engines.compiler import compiler
 
-    if not has_compiler():
+    command = compiler()
+    if command is None:
         return "none (g++): clients train in a plain loop"
-    command = os.environ.get("CXX") or next(filter(shutil.which, ("g++", "clang++", "c++")))
     done = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=10, check=True)  # noqa: S603
     return done.stdout.splitlines()[0]
 
@@ -87,10 +88,9 @@ def _wandb() -> str:
 
 
 def _cache() -> str:
-    place = os.environ.get("LITCFL_CACHE") or "~/.cache/lit-cfl"
-    if place == "off":
+    folder = cache_folder()
+    if folder is None:
         return "off (LITCFL_CACHE)"
-    folder = Path(place).expanduser()
     above = next(part for part in (folder, *folder.parents) if part.exists())
     state = "writable" if os.access(above, os.W_OK) and above.is_dir() else "NOT writable"
     return f"{folder}, {state}, {shutil.disk_usage(above).free / _GIB:.1f} GiB free"

@@ -24,13 +24,13 @@ Any part can be set by hand (`plan.threads: 2`); the rule fills the rest.
 """
 
 import os
-import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil
 
 import torch
 
+from lit_cfl.engines.compiler import compiler
 from lit_cfl.engines.plan import EngineName, EngineOption, Plan, PlanOptions, Precision
 from lit_cfl.errors import InputError
 
@@ -91,6 +91,7 @@ def choose_plan(
         "narrow": _narrow(on_cpu, compiles, lanes, threads, workload),
         "steps_per_call": 5 if compiles and workload.num_parameters < _SMALL_MODEL else 1,
         "compile": compiles,
+        "products": "own" if compiles else "torch",
         "workers": workers,
     }
     return Plan(**by_rule | given | {"engine": chosen})
@@ -173,9 +174,8 @@ def lacks_compiler(plan: Plan, workload: Workload) -> bool:
 
 
 def has_compiler() -> bool:
-    """Says whether `torch.compile` finds a C++ compiler."""
-    names = [os.environ["CXX"]] if "CXX" in os.environ else ["g++", "clang++", "c++"]
-    return any(shutil.which(name) for name in names)
+    """Says whether there is a C++ compiler."""
+    return compiler() is not None
 
 
 def _require_device(device: str) -> None:

@@ -6,7 +6,7 @@ allows in convolutions.
 """
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -15,6 +15,7 @@ from lit_cfl.errors import InputError
 
 EngineName = Literal["trainer", "stacked", "ray"]
 EngineOption = Literal["auto", "trainer", "stacked", "ray"]
+Products = Literal["own", "torch"]
 Precision = Literal["32-true", "64-true", "16-mixed", "bf16-mixed", "bf16-true"]
 _MIXED = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
 
@@ -34,6 +35,8 @@ class PlanOptions:
         narrow: width of the stack when no more lanes are busy, 1 to `lanes`.
         steps_per_call: training steps in one compiled function, 1 or more.
         compile: whether the stack is compiled.
+        products: of matrices in a compiled stack: `own` (`products.cpp`; other types than float32 and float64 are
+            left to PyTorch), or `torch`.
         workers: Ray actors of the engine `ray`, 1 or more.
     """
 
@@ -46,6 +49,7 @@ class PlanOptions:
     narrow: int | None = None
     steps_per_call: int | None = None
     compile: bool | None = None
+    products: Products | None = None
     workers: int | None = None
 
 
@@ -62,6 +66,7 @@ class Plan:
     narrow: int = 1
     steps_per_call: int = 1
     compile: bool = False
+    products: Products = "torch"
     workers: int = 1
 
     def __post_init__(self) -> None:
@@ -72,6 +77,10 @@ class Plan:
             raise InputError(f"plan.narrow is {self.narrow}, plan.lanes {self.lanes}; it must not be more")
         if self.precision == "16-mixed" and self.device == "cpu":
             raise InputError("precision '16-mixed' needs a GPU; on a CPU use 32-true or bf16-mixed")
+
+    def without_compiling(self) -> "Plan":
+        """Returns the plan for a machine whose compiler fails: clients train in a plain loop."""
+        return replace(self, lanes=1, narrow=1, compile=False, products="torch")
 
     @property
     def dtype(self) -> torch.dtype:

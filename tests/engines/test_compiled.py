@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow  # compiling takes ten seconds and more
 @pytest.mark.parametrize("precision", ["64-true"])
 def test_compiled_stack_gives_the_trainers_result_with_at_most_four_graphs(precision: str):
     make = task(lambda: MLP(12, SHAPE, 10))
-    plan = Plan("stacked", precision=precision, lanes=4, narrow=1, steps_per_call=2, compile=True)
+    plan = Plan("stacked", precision=precision, lanes=4, narrow=1, steps_per_call=2, compile=True, products="own")
     data = ragged_data()
     engine = build_engine(make, plan, 5, LocalTraining(3, 10))
     models = torch.stack([engine.initial(number) for number in range(3)])
@@ -69,7 +69,7 @@ class OnRows(nn.Module):
 def test_compiled_steps_in_single_precision_give_the_trainers_result(
     make: Callable[[], LightningModule], plan: dict[str, int], local: LocalTraining, tolerance: float
 ):
-    found, engine = fitted(make, Plan("stacked", lanes=4, compile=True, **plan), local=local)
+    found, engine = fitted(make, Plan("stacked", lanes=4, compile=True, products="own", **plan), local=local)
     assert engine.plan.compile  # the compiler did not give up
     assert_close(rows_of(found), rows_of(fitted(make, Plan("trainer"), local=local)[0]), rtol=0, atol=tolerance)
     cohort = torch.tensor([5, 3])
@@ -79,7 +79,10 @@ def test_compiled_steps_in_single_precision_give_the_trainers_result(
 
 
 def test_two_threads_keep_the_bits_in_any_company():
-    make, plan = task(lambda: MLP(128, SHAPE, 10)), Plan("stacked", lanes=4, narrow=2, compile=True, threads=2)
+    make, plan = (
+        task(lambda: MLP(128, SHAPE, 10)),
+        Plan("stacked", lanes=4, narrow=2, compile=True, products="own", threads=2),
+    )
     before = torch.get_num_threads()
     torch.set_num_threads(2)
     try:
@@ -94,7 +97,7 @@ def test_two_threads_keep_the_bits_in_any_company():
 
 def test_convolutions_keep_their_bits_in_any_company():
     make = task(lambda: MNISTCNN(SHAPE, 10))
-    plan = Plan("stacked", lanes=4, narrow=2, compile=True)
+    plan = Plan("stacked", lanes=4, narrow=2, compile=True, products="own")
     whole = rows_of(fitted(make, plan)[0])
     for client in (1, 3):
         assert torch.equal(rows_of(fitted(make, plan, clients=torch.tensor([client]))[0])[0], whole[client])

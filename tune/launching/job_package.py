@@ -53,8 +53,12 @@ def _packages() -> SentFiles:
     for name in OURS:  # a search of lit_cfl/ alone does not follow the links of an editable install
         folder = Path(str(import_module(name).__file__)).parent
         place = Path(*name.split("."))
-        found |= {(place / file.relative_to(folder)).as_posix(): file for file in folder.rglob("*.py")}
+        found |= {(place / file.relative_to(folder)).as_posix(): file for file in _sources(folder)}
     return found
+
+
+def _sources(folder: Path) -> Iterator[Path]:
+    return (file for file in folder.rglob("*") if file.suffix in (".py", ".cpp"))
 
 
 def _require_small(files: SentFiles) -> None:

@@ -73,7 +73,7 @@ class RayEngine(Engine):
             self.effort.useful += done.effort.useful
             self.effort.computed += done.effort.computed
             if self.plan.compile and not done.compiles:
-                self.plan = replace(self.plan, lanes=1, narrow=1, compile=False)
+                self.plan = self.plan.without_compiling()
                 warnings.warn("compiling failed in a worker: clients train in a plain loop", Notice, stacklevel=2)
         models[idle] = request.models[start[idle]].to(self.plan.dtype)
         return Chunk(part.start, models, losses, trained)

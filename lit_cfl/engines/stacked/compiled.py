@@ -8,6 +8,8 @@ from collections.abc import Callable, Sequence
 
 from torch import Tensor
 
+from lit_cfl.engines.plan import Products
+from lit_cfl.engines.stacked.products import use_own_products
 from lit_cfl.engines.steps import Lanes, LaneWork, Steps
 
 
@@ -20,11 +22,12 @@ class CompiledSteps:
 
     Args:
         steps: to compile.
+        products: of matrices, see `PlanOptions`.
         compiling: called before a function is compiled.
     """
 
-    def __init__(self, steps: Steps, compiling: Callable[[], None] = lambda: None) -> None:
-        self._steps, self._compiling = steps, compiling
+    def __init__(self, steps: Steps, products: Products, compiling: Callable[[], None] = lambda: None) -> None:
+        self._steps, self._products, self._compiling = steps, products, compiling
         self._compiled: dict[tuple[object, ...], Callable[..., list[Tensor]]] = {}
 
     @property
@@ -53,7 +56,10 @@ class CompiledSteps:
             after, losses = self._steps(_lanes_from(lanes, given[:count]), _work_from(work, given[count:]))
             return [*(tensor.contiguous() for tensor in after.tensors), losses]  # strides are as fixed as shapes
 
-        function: Callable[..., list[Tensor]] = lowered(make_fx(flat)(*tensors), [*tensors])
+        traced = make_fx(flat)(*tensors)
+        if self._products == "own":
+            use_own_products(traced)
+        function: Callable[..., list[Tensor]] = lowered(traced, [*tensors])
         return function
 
 

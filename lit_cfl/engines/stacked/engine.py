@@ -8,7 +8,6 @@ loop on a CPU, so there the clients train one after the other (`plain.py`).
 import copy
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -139,7 +138,7 @@ class StackedEngine(Engine):
         try:
             return self._lanes(batch_size).run(fits, pool, self._capacity, request.prox, ended)
         except CompilingError as error:
-            self.plan = replace(self.plan, lanes=1, narrow=1, compile=False)
+            self.plan = self.plan.without_compiling()
             reason = str(error).splitlines()[0]
             warnings.warn(f"compiling failed ({reason}): clients train in a plain loop", Notice, stacklevel=2)
             return self._one_by_one(fits, pool, request.prox, ended)
@@ -161,7 +160,7 @@ class StackedEngine(Engine):
             advance = (
                 CapturedSteps(self._steps, plan.device)
                 if on_gpu
-                else CompiledSteps(self._steps, lambda: self.report(Activity("compiling")))
+                else CompiledSteps(self._steps, plan.products, lambda: self.report(Activity("compiling")))
                 if plan.compile
                 else self._steps
             )

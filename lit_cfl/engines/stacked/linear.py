@@ -8,8 +8,8 @@ class StackedLinear(nn.Linear):
     """Takes the place of an `nn.Linear`, with its own parameters: weight by input, not input by weight.
 
     The numbers are the same but for rounding. PyTorch derives the weights' gradient of a stack from the product as it
-    is written: as input by output, which MKL's batched product takes five times as long for as for output by input
-    (4 clients, batches of 10, 784 to 10: 105 and 22 us).
+    is written: here as output by input, with long contiguous rows, there as input by output. That makes a step of an
+    MLP (784 to 128 to 10) 1.25 times as fast.
     """
 
     def __init__(self, layer: nn.Linear) -> None:

@@ -1,0 +1,127 @@
+"""The package's own matrix products: right, the same bits in any company, built once, and never another user's."""
+
+import os
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+from ragged import SHAPE, fitted, task
+from torch import Tensor
+from torch.testing import assert_close
+
+from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.stacked import products
+from lit_cfl.errors import Notice
+from lit_cfl.nets import MCLR
+
+SIZES = [(10, 784, 10), (10, 10, 784), (128, 10, 60), (1, 1, 1), (7, 33, 5), (3, 5, 61), (11, 17, 47), (6, 8, 16)]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded() -> None:
+    products._load()
+
+
+def matrices(count: int, rows: int, columns: int, dtype: torch.dtype, transposed: bool) -> Tensor:
+    rng = torch.Generator().manual_seed(rows + columns)
+    shape = (count, columns, rows) if transposed else (count, rows, columns)
+    drawn = torch.randn(shape, generator=rng, dtype=dtype)
+    return drawn.mT if transposed else drawn
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("size", SIZES)
+def test_products_are_right_however_the_matrices_lie_in_memory(size: tuple[int, int, int], dtype: torch.dtype):
+    rows, depth, columns = size
+    for left, right in product((False, True), repeat=2):
+        a, b = matrices(3, rows, depth, dtype, left), matrices(3, depth, columns, dtype, right)
+        found = torch.ops.lit_cfl.bmm(a, b)
+        tolerance = 1e-5 if dtype == torch.float32 else 1e-13
+        assert_close(found.double(), a.double() @ b.double(), rtol=0, atol=tolerance * depth)
+        assert found.stride() == products._like_bmm(a, b).stride()
+
+
+def test_matrices_with_gaps_between_all_numbers_are_copied():
+    a, b = torch.arange(48.0).view(2, 4, 6)[:, ::2, ::2], torch.arange(60.0).view(2, 6, 5)[:, ::2, ::2]
+    assert torch.equal(torch.ops.lit_cfl.bmm(a, b), a @ b)  # whole numbers: exact in any order
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_bits_do_not_depend_on_company_or_threads(threads: int):
+    a, b = matrices(5, 10, 784, torch.float32, False), matrices(5, 784, 128, torch.float32, True)
+    before, alone = torch.get_num_threads(), [torch.ops.lit_cfl.bmm(a[k : k + 1], b[k : k + 1])[0] for k in range(5)]
+    torch.set_num_threads(threads)
+    try:
+        together = torch.ops.lit_cfl.bmm(a, b)
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(together, torch.stack(alone))
+
+
+def test_traced_steps_keep_the_products_of_other_types():
+    def step(a: Tensor, b: Tensor) -> Tensor:
+        return (a @ b) + (a.bfloat16() @ b.bfloat16())
+
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    traced = make_fx(step)(torch.ones(2, 3, 4), torch.ones(2, 4, 5))
+    products.use_own_products(traced)
+    targets = [str(node.target) for node in traced.graph.nodes if "bmm" in str(node.target)]
+    assert targets == ["lit_cfl.bmm.default", "aten.bmm.default"]
+    assert torch.equal(traced(torch.ones(2, 3, 4), torch.ones(2, 4, 5)), torch.full((2, 3, 5), 8.0))
+
+
+@pytest.fixture
+def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache folder, and a compiler that writes down how often it was asked."""
+    compiler = tmp_path / "g++"
+    compiler.write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && echo "mine ${VERSION:-1}" && exit\n'
+        f'echo once >> {tmp_path}/asked\nwhile [ "$1" != -o ]; do shift; done; echo made > "$2"\n'
+    )
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("LITCFL_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "kernels"
+
+
+def test_library_is_compiled_once_for_each_compiler_in_a_folder_of_the_users_own(
+    kernels: Path, monkeypatch: pytest.MonkeyPatch
+):
+    library = products._library()
+    assert products._library() == library
+    assert library.parent == kernels
+    assert kernels.stat().st_mode & 0o777 == 0o700
+    monkeypatch.setenv("VERSION", "2")
+    assert products._library() != library
+    assert (kernels.parents[1] / "asked").read_text() == "once\n" * 2
+    assert len(list(kernels.iterdir())) == 2  # nothing unfinished is left
+
+
+@pytest.mark.parametrize("what", ["library", "folder"])
+def test_what_others_may_write_to_is_not_loaded(what: str, kernels: Path):
+    library = products._library()
+    (library if what == "library" else kernels).chmod(0o777)
+    with pytest.raises(products.BuildError, match="others may write to it; set LITCFL_CACHE to a folder of your own"):
+        products._library()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
+def test_what_another_user_owns_is_not_loaded(kernels: Path):
+    os.chown(products._library(), 4321, -1)
+    with pytest.raises(products.BuildError, match="is another user's"):
+        products._library()
+
+
+def test_failing_compiler_is_told_and_clients_train_in_a_plain_loop(kernels: Path, monkeypatch: pytest.MonkeyPatch):
+    (kernels.parents[1] / "g++").write_text(
+        '#!/bin/sh\n[ "$1" = --version ] && exit\necho "error: no disk" >&2; exit 1\n'
+    )
+    monkeypatch.setattr(products, "_load", products._load.__wrapped__)
+    with pytest.warns(
+        Notice, match=r"compiling failed \(BuildError: .*g\+\+ failed: error: no disk\): clients train in"
+    ):
+        _, engine = fitted(task(lambda: MCLR(SHAPE, 10)), Plan("stacked", lanes=4, compile=True, products="own"))
+    assert (engine.plan.compile, engine.plan.products) == (False, "torch")
+    assert not any(kernels.glob(".making-*"))
