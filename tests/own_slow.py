@@ -1,4 +1,4 @@
-"""A user's own algorithm for the tests of `tune/`: slow, and in the middle of its range it fails."""
+"""A user's own algorithm for the tests of `tune/`: slow, and at some rates it fails or hangs."""
 
 import os
 import time
@@ -12,19 +12,20 @@ class Slow(FedAvg):
     """FedAvg that takes its time.
 
     Args:
-        rate: changes nothing; from 0.4 to 0.6 it fails in round 3.
+        rate: changes nothing; from 0.4 to 0.6 it fails in round 3, above 1 it hangs in round 1.
         pause: seconds a round.
+        log: file that gets a line for each round: rate, round, process; "" = none.
     """
 
     rate: float = 0.0
     pause: float = 0.0
+    log: str = ""
 
     def round(self, state, cohort, work, rng):
         if 0.4 < self.rate < 0.6 and work.round == 2:
             raise RuntimeError(f"rate {self.rate} fails")
-        time.sleep(self.pause)
-        log = os.environ.get("SLOW_LOG")
-        if log:
-            with open(log, "a") as file:
+        time.sleep(600 if self.rate > 1 else self.pause)
+        if self.log:
+            with open(self.log, "a") as file:
                 file.write(f"{self.rate} {work.round} {os.getpid()}\n")
         return super().round(state, cohort, work, rng)

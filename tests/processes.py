@@ -68,6 +68,17 @@ def wait(child: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
+def descendants(process: int) -> list[int]:
+    """Processes that this one has started, and theirs."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):  # it has just ended
+            if int(path.read_text().rpartition(")")[2].split()[1]) == process:
+                child = int(path.parent.name)
+                found += [child, *descendants(child)]
+    return found
+
+
 def contents(path: Path) -> dict[str, object]:
     """All that must be equal: every file but clocks, locks and identities."""
     found: dict[str, object] = {}

@@ -38,7 +38,7 @@ def skip_without_data(name: str) -> None:
 @pytest.mark.parametrize("name", RUNS)
 def test_configuration_builds_and_runs_tiny(name: str, tmp_path: Path):
     skip_without_data(name)
-    request = parse_run(["--config", name])
+    request = parse_run(["--config", name, "--plan.compile", "false"])  # tests/engines/test_compiled.py compiles
     prepared = request.experiment.prepare(request.experiment.seeds[0])
     assert prepared.engine.layout.num_parameters > 0
     assert request.notices == []

@@ -133,16 +133,6 @@ def test_compiled_stack_gives_the_trainers_result():
     assert_close(rows_of(found), rows_of(expected), rtol=0, atol=1e-12)
 
 
-@pytest.mark.ray
-def test_workers_give_the_trainers_result():
-    expected, _ = fitted(mlp(0.1), Plan("trainer", precision="64-true"))
-    found, engine = fitted(mlp(0.1), Plan("ray", workers=2, precision="64-true"))
-    try:
-        assert_close(rows_of(found), rows_of(expected), rtol=0, atol=1e-12)
-    finally:
-        engine.close()
-
-
 @pytest.mark.parametrize("plan", ["trainer", "plain loop", "4 lanes"])
 def test_gradient_of_a_client_holds_the_penalty(plan: str):
     double = replace(PLANS[plan], precision="64-true")

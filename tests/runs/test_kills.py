@@ -1,19 +1,28 @@
 """A fixed share of `benchmarks/kills.py`: killed, or on a full disk, a run goes on to all of its files."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 pytestmark = pytest.mark.slow
 
-SCRIPT = Path(__file__).parents[2] / "benchmarks" / "kills.py"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-def test_run_hurt_at_some_of_its_file_operations_leaves_what_an_unhurt_run_leaves():
-    words = ["--what", "run", "--first", "4", "--every", "24"]
-    done = subprocess.run([sys.executable, SCRIPT, *words], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+def test_run_hurt_at_some_of_its_file_operations_leaves_what_an_unhurt_run_leaves(
+    pictures: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """The children are forks of this process, which must have computed in one thread only."""
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    monkeypatch.setattr("lit_cfl.pictures.files._DPI", 20)  # as the script sets it
+    import kills
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    code = kills.main(["--what", "run", "--first", "4", "--every", "24"])
+    torch.set_num_threads(threads)
+    said = capsys.readouterr().out
+    assert code == 0, said
     for how in ("kill", "full"):
-        assert f"run, {how}: 3 of 3 equal" in done.stdout
+        assert f"run, {how}: 3 of 3 equal" in said

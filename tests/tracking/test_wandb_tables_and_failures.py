@@ -1,6 +1,5 @@
 """Weights & Biases without a network: tables, odd names, its own settings, full disks, uploads."""
 
-import contextlib
 import json
 import os
 import shutil
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import in_child, resume, start, wait
+from processes import descendants, in_child, resume, start, wait
 from wandb_runs import (
     KEY,
     Server,
@@ -116,24 +115,13 @@ def test_a_run_stays_offline_after_wandb_was_told_so(mode: str, output: Path, tm
     assert [numbers(row) for row in logged(tmp_path / "run")] == own_rows(tmp_path / "run")
 
 
-def children(process: int) -> list[int]:
-    """Processes that this one has started, and theirs."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with contextlib.suppress(OSError):
-            if int(path.read_text().rpartition(")")[2].split()[1]) == process:
-                child = int(path.parent.name)
-                found += [child, *children(child)]
-    return found
-
-
 def test_when_its_service_dies_wandb_is_left_out_with_one_notice_and_the_next_run_has_another(
     output: Path, tmp_path: Path
 ):
     child = in_child(start(tmp_path / "run", rounds=150), lambda: set_variables(MODE="offline"))
     while not (folders(tmp_path / "run") and logged(tmp_path / "run")):
         assert os.waitpid(child, os.WNOHANG) == (0, 0)
-    (service,) = [one for one in children(child) if b"wandb-core" in Path(f"/proc/{one}/cmdline").read_bytes()]
+    (service,) = [one for one in descendants(child) if b"wandb-core" in Path(f"/proc/{one}/cmdline").read_bytes()]
     os.kill(service, signal.SIGKILL)
     assert wait(child) == 0
     first, second = notes(output)

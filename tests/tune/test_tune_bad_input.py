@@ -1,7 +1,5 @@
 """What a person may type wrong: said in one line, with exit code 2, before anything is started or left behind."""
 
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -161,22 +159,3 @@ def test_a_disk_that_runs_full_ends_the_study_and_says_how_to_go_on(tmp_path: Pa
     with pytest.raises(SaveError, match=r"is full; make room, then go on with: lit-cfl tune --resume"):
         study()
     stop_if_asked()
-
-
-@pytest.mark.ray
-def test_a_ray_with_fewer_cores_than_a_trial_needs_is_refused_at_once(tmp_path: Path):
-    """As a person meets it who has started Ray for something else."""
-    script = f"""
-import ray, sys, time
-from lit_cfl.cli.main import main
-ray.init("local", num_cpus=1, include_dashboard=False, log_to_driver=False)
-begun = time.monotonic()
-code = main(["tune", "--config", {str(study_file(tmp_path))!r}, "--study_dir", {str(tmp_path / "study")!r},
-             "--resources.cpus", "2"])
-assert ray.is_initialized(), "it was not ours to end"
-print(code, time.monotonic() - begun < 60)
-"""
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=300, check=False)
-    assert done.stdout.splitlines()[-1] == "2 True", done.stderr
-    assert "resources.cpus is 2, but no node of the cluster has more than 1" in done.stderr
-    assert not (tmp_path / "study").exists()

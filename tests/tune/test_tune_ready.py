@@ -114,23 +114,24 @@ def test_a_ready_study_runs_with_two_tiny_trials(name: str, tmp_path: Path, monk
     assert (tmp_path / "pictures" / "history.png").exists()
 
 
-def slow_study(folder: Path, pause: float, **changes: Any) -> Path:
+def slow_study(folder: Path, pause: float, rounds: int = 4, **changes: Any) -> Path:
     (folder / "own_slow.py").write_bytes(Path(__file__).parents[1].joinpath("own_slow.py").read_bytes())
     algorithm = SLOW | {"init_args": {"rate": 0.0, "pause": pause}}
     own = {"scheduler": "FIFOScheduler", "space": {"algorithm.rate": {"uniform": [0.7, 0.9]}}}
-    return study_file(folder, base=base(algorithm=algorithm), **(own | changes))
+    return study_file(folder, base=base(algorithm=algorithm, rounds=rounds), **(own | changes))
 
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("cluster")
 def test_trials_that_run_when_the_time_is_up_are_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    config = slow_study(tmp_path, 8.0, limits={"trials": 4, "minutes": 0.25})
+    limits = {"trials": 4, "minutes": 0.25, "concurrent": 1}
+    config = slow_study(tmp_path, 0.5, limits=limits, rounds=100)
     path = tmp_path / "study"
     assert main(["tune", "--config", str(config), "--study_dir", str(path)]) == 0
     rows = rows_of(path)
     assert rows
     assert {row["status"] for row in rows} == {"stopped"}
-    assert all(int(row["rounds"]) < 4 for row in rows)
+    assert all(int(row["rounds"]) < 100 for row in rows)
     assert "raise limits.minutes" in capsys.readouterr().out
     assert not (path / "best.yaml").exists()
 
@@ -155,7 +156,7 @@ def test_a_metric_that_is_never_reported_ends_each_trial_in_its_first_round_and_
         base=base(algorithm={"class_path": "IFCA"}),
         metric="val/global_accuracy",
         space={"algorithm.num_clusters": {"grid": [2, 3]}},
-        limits={},  # the default is one of them
+        limits={"concurrent": 1},  # the default is one of the grid
     )
     path = tmp_path / "study"
     assert main(["tune", "--config", str(config), "--study_dir", str(path)]) == 1
@@ -234,7 +235,7 @@ def test_each_experiment_of_the_front_of_two_objectives_can_be_run_again(tmp_pat
         base=base(algorithm={"class_path": "IFCA"}),
         second_metric="traffic/mib",
         space={"algorithm.num_clusters": {"randint": [2, 9]}, "task.optimizer.lr": {"choice": [0.1, 1e-6]}},
-        limits={"trials": 6},
+        limits={"trials": 6, "concurrent": 1},
     )
     path = tmp_path / "study"
     assert main(["tune", "--config", str(config), "--study_dir", str(path)]) == 0

@@ -4,9 +4,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from studies import ALGORITHMS, base, cluster  # noqa: F401  # a fixture
+import ray
+from studies import ALGORITHMS, base, cluster, study_file  # noqa: F401  # a fixture
 from synthetic import synthetic
 
+from lit_cfl.cli.main import main
 from lit_cfl.errors import InputError
 from lit_cfl.tune.cluster import connected
 from lit_cfl.tune.record import ROUNDS
@@ -102,13 +104,18 @@ def test_each_searcher_and_scheduler_ends(space: dict[str, Any], options: dict[s
 
 @pytest.mark.ray
 @pytest.mark.usefixtures("cluster")
-def test_trials_share_a_gpu_and_more_than_there_is_is_refused(tmp_path: Path):
+def test_trials_share_a_gpu_and_more_than_there_is_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """The Ray is one that a person has started for something else."""
     shared = study(GRID, resources=Resources(cpus=1, gpus=0.5))
     with connected(None, shared.resources):
         assert fitted(shared, tmp_path, 4)[0].num_errors == 0
-    with pytest.raises(InputError, match=r"resources.gpus is 2, but no node of the cluster has more than 1"):  # noqa: SIM117
-        with connected(None, Resources(gpus=2)):
-            pass
+    asked = ["tune", "--config", str(study_file(tmp_path)), "--study_dir", str(tmp_path / "study")]
+    for kind, most in (("cpus", 2), ("gpus", 1)):
+        assert main([*asked, f"--resources.{kind}", "4"]) == 2
+        message = f"resources.{kind} is 4, but no node of the cluster has more than {most}"
+        assert message in capsys.readouterr().err
+    assert not (tmp_path / "study").exists()
+    assert ray.is_initialized()  # it was not the study's to end
 
 
 @pytest.mark.parametrize(

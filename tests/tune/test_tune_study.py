@@ -1,4 +1,4 @@
-"""Whole studies as a person would start them: real Ray, real processes, killed and resumed."""
+"""Whole studies in real Ray, killed and resumed; the first part of each in a process of its own."""
 
 import contextlib
 import csv
@@ -11,6 +11,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import pytest
@@ -24,13 +25,17 @@ SPACE_OF_SLOW = {"rate": {"uniform": [0.7, 0.9]}}
 SPACE = {"algorithm.rate": {"uniform": [0.7, 1.0]}}  # rates that do not fail, nor the default, which is 0
 
 
+# Ray's agents of a killed driver try to tell its store, which is gone, too, that Ray has ended: else for 60 seconds.
+QUICK_AGENTS = {"RAY_gcs_rpc_server_reconnect_timeout_s": "3"}
+
+
 class Command:
     """A study in a process of its own, and all processes that it started, found by a mark in their environment."""
 
     def __init__(self, folder: Path, *words: str) -> None:
         self.mark = f"LITCFL_TEST_MARK={folder}-{time.monotonic_ns()}"
         name, _, value = self.mark.partition("=")
-        environment = os.environ | {name: value, "SLOW_LOG": str(folder / "log.txt")}
+        environment = os.environ | {name: value} | QUICK_AGENTS
         self.said = folder / f"said-{time.monotonic_ns()}.txt"  # a pipe would stay open as long as Ray's agents live
         with self.said.open("w") as said:
             self.process = subprocess.Popen(
@@ -51,10 +56,7 @@ class Command:
             time.sleep(0.1)
 
     def left(self) -> list[int]:
-        """Processes of this study that live, after up to 100 seconds in which there may be some.
-
-        Ray's agents of a killed driver try for 60 seconds to tell its store, which is gone, too, that Ray has ended.
-        """
+        """Processes of this study that live, after up to 100 seconds in which there may be some."""
         deadline = time.monotonic() + 100
         while (found := self._living()) and time.monotonic() < deadline:
             time.sleep(0.5)
@@ -97,7 +99,7 @@ def rounds_in(folder: Path) -> list[list[str]]:
 def prepared_folder(tmp: Path, pause: float, **changes: Any) -> Path:
     """A folder with a study over the slow algorithm, and the algorithm's file beside it."""
     shutil.copy(Path(__file__).parents[1].joinpath("own_slow.py"), tmp)
-    algorithm = SLOW | {"init_args": {"rate": 0.0, "pause": pause}}
+    algorithm = SLOW | {"init_args": {"rate": 0.0, "pause": pause, "log": str(tmp / "log.txt")}}
     own = {"scheduler": "FIFOScheduler", "space": SPACE, "seeds": [3, 1], "limits": {"trials": 4}}
     study_file(tmp, base=base(algorithm=algorithm, checkpoint={"every_seconds": 0}), **(own | changes))
     return tmp
@@ -168,76 +170,100 @@ def test_the_directory_of_a_study_or_of_a_run_is_refused(whole: tuple[Path, int,
     assert main(["tune", "--config", config, "--study_dir", str(trial)]) == 2
 
 
-def test_a_killed_study_goes_on_with_the_same_trials(whole: tuple[Path, int, str, list[int]], tmp_path: Path):
-    folder, study = prepared_folder(tmp_path, 0.4), tmp_path / "study"
+def kill_a_worker(folder: Path, done: int, killed: list[list[str]]) -> None:
+    """Kills a trial's process in its third round; `killed` gets the line of this round.
+
+    Args:
+        done: number of lines in the log that earlier processes wrote.
+    """
+    deadline = time.monotonic() + 300
+    while not (rounds_in(folder)[done:] and rounds_in(folder)[-1][1] == "2"):
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.02)
+    killed.append(rounds_in(folder)[-1])
+    os.kill(int(killed[0][2]), signal.SIGKILL)
+
+
+@pytest.mark.usefixtures("cluster")
+def test_a_killed_study_that_loses_a_worker_has_the_trials_of_one_that_nobody_disturbed(
+    whole: tuple[Path, int, str, list[int]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    folder, study = prepared_folder(tmp_path, 0.3), tmp_path / "study"
     command = Command(folder, "--config", "study-to-run.yaml", "--study_dir", "study")
-    wait_until(lambda: len(rounds_in(folder)) >= 2, command)
+    wait_until(lambda: len(rounds_in(folder)) >= 5, command)
+    command.kill()
+    done, killed = len(rounds_in(folder)), list[list[str]]()
+    killer = Thread(target=kill_a_worker, args=(folder, done, killed))
+    killer.start()
+    assert main(["tune", "--resume", str(study)]) == 0
+    killer.join()
+    assert "its worker died after" in capsys.readouterr().out
+    same = ("algorithm.rate", "status", "rounds", "seed 3", "seed 1", "val/weighted_accuracy")
+    undisturbed = sorted([row[name] for name in same] for row in rows_of(whole[0]))
+    assert sorted([row[name] for name in same] for row in rows_of(study)) == undisturbed
+    assert {row["trial_id"] for row in rows_of(study)} == {path.name for path in (study / "trials").iterdir()}
+    ((rate, _, worker),) = killed
+    later = [int(r) for own, r, process in rounds_in(folder)[done:] if (own, process != worker) == (rate, True)]
+    assert later[0] in (1, 2, 3)  # another process went on from the last save, not from the start
+    assert command.left() == []
+
+
+@pytest.mark.usefixtures("cluster")
+def test_an_interrupted_study_of_several_algorithms_goes_on_with_optuna(tmp_path: Path):
+    """Optuna is asked for the values of one algorithm a trial; what it learned before the signal is not lost."""
+    slow = SLOW | {"init_args": {"pause": 0.2}, "space": SPACE_OF_SLOW}
+    space = {"algorithm": {"choice": [slow, {"class_path": "IFCA", "space": {"num_clusters": {"randint": [2, 4]}}}]}}
+    limits = {"trials": 4, "concurrent": 1}
+    folder = prepared_folder(tmp_path, 0.2, space=space, searcher="OptunaSearch", seeds=[0], limits=limits)
+    study = tmp_path / "study"
+    command = Command(folder, "--config", "study-to-run.yaml", "--study_dir", "study")
+    wait_until(lambda: len(list((study / "trials").glob("*/summary.json"))) >= 2, command)
+    wait_until((study / "pictures" / "history.png").exists, command)
+    assert "finished" in [row["status"] for row in rows_of(study)]  # known before the study is over
+    assert (study / "best.yaml").exists()
     command.process.send_signal(signal.SIGTERM)
     code, output = command.end()
     assert code == 128 + signal.SIGTERM, output
     assert "lit-cfl tune --resume" in output
     assert command.left() == []
-    before = len(rounds_in(folder))
-    command = Command(folder, "--resume", "study")
-    wait_until(lambda: len(rounds_in(folder)) >= before + 3, command)
-    command.kill()
-    killed = command
-    before = len(rounds_in(folder))
-    command = Command(folder, "--resume", "study")
-    wait_until(lambda: rounds_in(folder)[before:] and rounds_in(folder)[-1][1] == "2", command)
-    rate, _, worker = rounds_in(folder)[-1]
-    os.kill(int(worker), signal.SIGKILL)
-    code, output = command.end()
-    assert (code, command.left()) == (0, []), output
-    same = ("algorithm.rate", "status", "rounds", "seed 3", "seed 1", "val/weighted_accuracy")
-    undisturbed = sorted([row[name] for name in same] for row in rows_of(whole[0]))
-    assert sorted([row[name] for name in same] for row in rows_of(study)) == undisturbed
-    assert {row["trial_id"] for row in rows_of(study)} == {path.name for path in (study / "trials").iterdir()}
-    assert killed.left() == []
-    later = [int(r) for own, r, pid in rounds_in(folder)[before:] if (own, pid != worker) == (rate, True)]
-    assert later[0] in (1, 2, 3)  # another process went on from the last save, not from the start
-
-
-def test_a_killed_study_of_several_algorithms_goes_on_with_optuna(tmp_path: Path):
-    """Optuna is asked for the values of one algorithm a trial; what it learned before the kill is not lost."""
-    slow = SLOW | {"init_args": {"pause": 0.2}, "space": SPACE_OF_SLOW}
-    space = {"algorithm": {"choice": [slow, {"class_path": "IFCA", "space": {"num_clusters": {"randint": [2, 4]}}}]}}
-    folder = prepared_folder(tmp_path, 0.2, space=space, searcher="OptunaSearch", seeds=[0], limits={"trials": 4})
-    command = Command(folder, "--config", "study-to-run.yaml", "--study_dir", "study")
-    wait_until(lambda: len(list((tmp_path / "study" / "trials").glob("*/summary.json"))) >= 2, command)
-    wait_until((tmp_path / "study" / "pictures" / "history.png").exists, command)
-    command.kill()
-    assert "finished" in [row["status"] for row in rows_of(tmp_path / "study")]  # known before the study is over
-    assert (tmp_path / "study" / "best.yaml").exists()
-    before = {path.parent.name: path.read_bytes() for path in (tmp_path / "study" / "trials").glob("*/summary.json")}
-    shutil.rmtree(tmp_path / "study" / "ray")  # as if it had been killed before Ray wrote its first record
-    command = Command(folder, "--resume", "study")
-    code, output = command.end()
-    assert (code, command.left()) == (0, []), output
-    rows = rows_of(tmp_path / "study")
+    before = {path.parent.name: path.read_bytes() for path in (study / "trials").glob("*/summary.json")}
+    shutil.rmtree(study / "ray")  # as if it had been killed before Ray wrote its first record
+    assert main(["tune", "--resume", str(study)]) == 0
+    rows = rows_of(study)
     assert [(row["status"], row["rounds"]) for row in rows] == [("finished", "4")] * 4
     assert before.keys() <= {row["trial_id"] for row in rows}
     for trial, content in before.items():  # it was not trained again
-        assert (tmp_path / "study" / "trials" / trial / "summary.json").read_bytes() == content
+        assert (study / "trials" / trial / "summary.json").read_bytes() == content
     for row in rows[1:]:  # values of its own algorithm alone
         own = "own_slow.Slow.rate" if row["algorithm"] == "own_slow.Slow" else "IFCA.num_clusters"
         assert [key for key in ("own_slow.Slow.rate", "IFCA.num_clusters") if row[key]] == [own]
 
 
 @pytest.mark.usefixtures("cluster")
-def test_a_trial_that_hangs_has_failed_when_its_time_is_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    space = {"algorithm.pause": {"grid": [0.0, 600.0]}}
+def test_trials_that_fail_or_hang_are_listed_and_the_others_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """The grid gives the number of trials; the limits need not."""
+    space = {"algorithm.rate": {"grid": [5.0, 0.1, 0.5]}}
     folder = prepared_folder(tmp_path, 0.0, space=space, limits={"trial_minutes": 0.25}, seeds=[0])
-    assert main(["tune", "--config", str(folder / "study-to-run.yaml"), "--study_dir", str(folder / "study")]) == 0
+    study = folder / "study"
+    assert main(["tune", "--config", str(folder / "study-to-run.yaml"), "--study_dir", str(study)]) == 0
     output = capsys.readouterr().out
+    assert "4 trials: 2 finished, 0 stopped early, 2 failed" in output
+    assert "RuntimeError: rate 0.5 fails" in output
     assert output.count("its worker died after 0 rounds; it goes on from its last save") == 1
     assert "Traceback" not in output
-    (failed,) = [row for row in rows_of(folder / "study") if row["status"] == "failed"]
-    assert failed["algorithm.pause"] == "600.0"
-    assert failed["error"].startswith("it took longer than limits.trial_minutes allow (0.25)")
-    assert "own_slow.py" in (folder / "study" / "trials" / failed["trial_id"] / "too_long.txt").read_text()
-    others = [row["status"] for row in rows_of(folder / "study") if row["algorithm.pause"] == "0.0"]
-    assert set(others) == {"finished"}
+    rows = {row["algorithm.rate"]: row for row in rows_of(study)}
+    assert {rate: row["status"] for rate, row in rows.items()} == {
+        "0.0": "finished",
+        "5.0": "failed",
+        "0.1": "finished",
+        "0.5": "failed",
+    }
+    failed, hung = (study / "trials" / rows[rate]["trial_id"] for rate in ("0.5", "5.0"))
+    assert (rows["0.5"]["rounds"], rows["0.5"]["val/weighted_accuracy"]) == ("2", "")
+    assert "Traceback" in (failed / "error.txt").read_text()
+    assert rows["5.0"]["error"].startswith("it took longer than limits.trial_minutes allow (0.25)")
+    assert "own_slow.py" in (hung / "too_long.txt").read_text()
 
 
 @pytest.mark.usefixtures("cluster")
@@ -256,20 +282,6 @@ def test_a_study_is_extended_and_repeats_its_new_best(
     summary = study / "trials" / "0002" / "seed-3" / "summary.json"
     summary.write_text(summary.read_text().replace('"seed": 3', '"seed": 3 '))
     assert main(["tune", "--resume", str(study)]) == 2
-
-
-@pytest.mark.usefixtures("cluster")
-def test_failed_trials_are_listed_and_the_others_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    folder = prepared_folder(tmp_path, 0.0, space={"algorithm.rate": {"grid": [0.1, 0.5, 0.9]}}, limits={}, seeds=[0])
-    corner = yaml.safe_load((folder / "study-to-run.yaml").read_text())
-    assert main(["tune", "--config", str(folder / "study-to-run.yaml"), "--study_dir", str(folder / "study")]) == 0
-    output = capsys.readouterr().out
-    assert corner["limits"] == {}
-    assert "4 trials: 3 finished, 0 stopped early, 1 failed" in output
-    assert "RuntimeError: rate 0.5 fails" in output
-    (failed,) = [row for row in rows_of(folder / "study") if row["status"] == "failed"]
-    assert (failed["rounds"], failed["val/weighted_accuracy"]) == ("2", "")
-    assert "Traceback" in (folder / "study" / "trials" / failed["trial_id"] / "error.txt").read_text()
 
 
 @pytest.mark.usefixtures("cluster")
