@@ -126,13 +126,6 @@ def test_it_can_be_stacked():
     assert load.obstacles == []
 
 
-@pytest.mark.slow  # compiling takes ten seconds and more
-def test_compiled_stack_gives_the_trainers_result():
-    expected, _ = fitted(mlp(0.1), Plan("trainer", precision="64-true"))
-    found, _ = fitted(mlp(0.1), Plan("stacked", lanes=4, narrow=1, compile=True, precision="64-true"))
-    assert_close(rows_of(found), rows_of(expected), rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("plan", ["trainer", "plain loop", "4 lanes"])
 def test_gradient_of_a_client_holds_the_penalty(plan: str):
     double = replace(PLANS[plan], precision="64-true")

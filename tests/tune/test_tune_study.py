@@ -210,7 +210,9 @@ def test_a_killed_study_that_loses_a_worker_has_the_trials_of_one_that_nobody_di
 
 
 @pytest.mark.usefixtures("cluster")
-def test_an_interrupted_study_of_several_algorithms_goes_on_with_optuna(tmp_path: Path):
+def test_an_interrupted_study_of_several_algorithms_goes_on_with_optuna_and_is_extended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     """Optuna is asked for the values of one algorithm a trial; what it learned before the signal is not lost."""
     slow = SLOW | {"init_args": {"pause": 0.2}, "space": SPACE_OF_SLOW}
     space = {"algorithm": {"choice": [slow, {"class_path": "IFCA", "space": {"num_clusters": {"randint": [2, 4]}}}]}}
@@ -235,9 +237,18 @@ def test_an_interrupted_study_of_several_algorithms_goes_on_with_optuna(tmp_path
     assert before.keys() <= {row["trial_id"] for row in rows}
     for trial, content in before.items():  # it was not trained again
         assert (study / "trials" / trial / "summary.json").read_bytes() == content
-    for row in rows[1:]:  # values of its own algorithm alone
+    assert main(["tune", "--resume", str(study), "--limits.trials", "5", "--limits.concurrent", "1"]) == 0
+    assert "5 trials: 5 finished" in capsys.readouterr().out
+    longer = rows_of(study)
+    assert longer[:4] == rows
+    for trial, content in before.items():
+        assert (study / "trials" / trial / "summary.json").read_bytes() == content
+    for row in longer[1:]:  # values of its own algorithm alone
         own = "own_slow.Slow.rate" if row["algorithm"] == "own_slow.Slow" else "IFCA.num_clusters"
         assert [key for key in ("own_slow.Slow.rate", "IFCA.num_clusters") if row[key]] == [own]
+    summary = study / "trials" / "0002" / "summary.json"
+    summary.write_text(summary.read_text().replace('"seed": 0', '"seed": 0 '))
+    assert main(["tune", "--resume", str(study)]) == 2  # a finished trial was edited: noticed before anything starts
 
 
 @pytest.mark.usefixtures("cluster")
@@ -264,24 +275,6 @@ def test_trials_that_fail_or_hang_are_listed_and_the_others_go_on(tmp_path: Path
     assert "Traceback" in (failed / "error.txt").read_text()
     assert rows["5.0"]["error"].startswith("it took longer than limits.trial_minutes allow (0.25)")
     assert "own_slow.py" in (hung / "too_long.txt").read_text()
-
-
-@pytest.mark.usefixtures("cluster")
-def test_a_study_is_extended_and_repeats_its_new_best(
-    whole: tuple[Path, int, str, list[int]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    """And a finished trial whose result was edited is noticed before anything starts."""
-    shutil.copytree(whole[0].parent, tmp_path / "folder")
-    study = tmp_path / "folder" / "study"
-    before = {path.parent: path.read_bytes() for path in study.glob("trials/*/*/summary.json")}
-    assert main(["tune", "--resume", str(study), "--limits.trials", "6"]) == 0
-    assert "6 trials: 6 finished" in capsys.readouterr().out
-    assert len(rows_of(study)) == 6
-    for path, content in before.items():
-        assert (path / "summary.json").read_bytes() == content
-    summary = study / "trials" / "0002" / "seed-3" / "summary.json"
-    summary.write_text(summary.read_text().replace('"seed": 3', '"seed": 3 '))
-    assert main(["tune", "--resume", str(study)]) == 2
 
 
 @pytest.mark.usefixtures("cluster")
