@@ -108,7 +108,8 @@ def prepared_folder(tmp: Path, pause: float, **changes: Any) -> Path:
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str, list[int]]:
     """A study that nobody disturbed: its directory, exit code, output and the processes left."""
-    folder = prepared_folder(tmp_path_factory.mktemp("whole"), 0.0, num_repeats=2, space=SPACE)
+    limits = {"trials": 4, "concurrent": 1}
+    folder = prepared_folder(tmp_path_factory.mktemp("whole"), 0.0, num_repeats=2, limits=limits)
     command = Command(folder, "--config", "study-to-run.yaml", "--study_dir", "study")
     code, output = command.end()
     return folder / "study", code, output, command.left()
