@@ -28,6 +28,7 @@ BASE: dict[str, Any] = {
         },
     },
     "local": {"epochs": 1, "batch_size": 10},
+    "pictures": {"formats": []},  # they would take two seconds a run
     "algorithm": {"class_path": "FedGroup", "init_args": {"num_clusters": 2, "pretrain_scale": 3}},
 }
 STUDY: dict[str, Any] = {
