@@ -70,7 +70,8 @@ def configuration(address: str) -> dict[str, object]:
         "init_args": {"experiment_name": EXPERIMENT, "tracking_uri": address},
     }
     config["data"]["init_args"]["num_clients"] = 12
-    return config | {"rounds": 4, "tracking": {"wandb": "disabled", "loggers": [logger]}}
+    tracking = {"wandb": "disabled", "loggers": [logger]}
+    return config | {"rounds": 4, "tracking": tracking, "pictures": {"formats": []}}
 
 
 def expected(run: Path) -> dict[str, list[tuple[int, float]]]:

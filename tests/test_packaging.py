@@ -17,7 +17,7 @@ from lit_cfl.tune.launching.job_package import _packages
 
 ROOT = Path(__file__).parents[1]
 LINKED = ("datamodules", "tune")  # at the top of the repository, links to them in lit_cfl/
-TINY = ["run", "--config", "quickstart", "--tiny", "--run_dir"]
+TINY = ["run", "--config", "quickstart", "--tiny", "--pictures.formats", "[]", "--run_dir"]
 USE = """
 import datamodules, tune  # the user's own
 import lit_cfl

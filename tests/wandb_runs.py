@@ -15,7 +15,6 @@ from pathlib import Path
 from threading import Thread
 from typing import Any
 
-from drawing import let_runs_draw
 from processes import in_child, start, wait
 
 from lit_cfl.storage.csv_log import read_table
@@ -37,9 +36,8 @@ def tracked_command(arguments: list[str], **variables: str | None) -> int:
 
 
 def set_variables(**variables: str | None) -> None:
-    """In a child: W&B's variables; notices on the screen, for pytest would keep them; pictures at the end alone."""
+    """In a child: W&B's variables; notices on the screen, for pytest would keep them; pictures, if any, at the end."""
     background.SHARE = 0.0
-    let_runs_draw(True)
     warnings.simplefilter("default")
     warnings.showwarning = lambda *warning: print(warnings.formatwarning(*warning[:4]), file=sys.stderr)
     for name in [name for name in os.environ if name.startswith("WANDB_")]:

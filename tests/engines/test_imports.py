@@ -15,10 +15,12 @@ from lit_cfl.datamodules import Digits
 from lit_cfl.algorithms import FedGroup
 from lit_cfl.experiment import Experiment
 from lit_cfl.nets import MCLR
+from lit_cfl.pictures.options import Pictures
 from lit_cfl.runs.run import run
 from lit_cfl.tasks import Classification
 task = lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1))
-run(Experiment(Digits(8), task, FedGroup(2, 2), rounds=1, cohort_size=2), Path(sys.argv[1]))
+pictures = Pictures([])  # they would take two seconds
+run(Experiment(Digits(8), task, FedGroup(2, 2), rounds=1, cohort_size=2, pictures=pictures), Path(sys.argv[1]))
 assert "lit_cfl.progress" not in sys.modules  # it alone needs rich, which Lightning uses where it is installed
 """
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from drawing import let_runs_draw
 from processes import in_child, resume, start, wait, wait_for
 from wandb_runs import (
     KEY,
@@ -42,7 +43,9 @@ def offline(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run without a key and without options, and what it printed."""
     folder = tmp_path_factory.mktemp("offline")
     os.environ["CHILD_OUTPUT"] = str(folder / "output.txt")
+    let_runs_draw(True)
     assert tracked(folder / "run", "--name", "a, b <b>&c", "--tracking.notes", "first, <i>try</i>") == 0
+    let_runs_draw(False)
     return folder
 
 
@@ -227,7 +230,9 @@ def test_folder_that_cannot_be_written_leaves_wandb_out_with_one_notice(output: 
     assert len(own_rows(tmp_path / "run")) == 4
 
 
-def test_with_a_key_every_round_goes_to_the_server_and_nothing_personal_does(output: Path, tmp_path: Path):
+def test_with_a_key_every_round_goes_to_the_server_and_nothing_personal_does(
+    pictures: None, output: Path, tmp_path: Path
+):
     server = Server()
     options = ("--baseline", "null", "--tracking.entity", "them", "--tracking.group", "g", "--tracking.tags", "[a, b]")
     assert tracked(tmp_path / "run", *options, API_KEY=KEY, BASE_URL=server.address) == 0

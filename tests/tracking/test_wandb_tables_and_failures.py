@@ -57,7 +57,7 @@ def shown(run: Path, name: str, row: dict[str, Any]) -> dict[str, Any]:
     ],
 )
 def test_migrations_shifts_and_layers_are_shown_as_far_as_they_have_come(
-    config: str, names: tuple[str, ...], options: tuple[str, ...], output: Path, tmp_path: Path
+    config: str, names: tuple[str, ...], options: tuple[str, ...], pictures: None, output: Path, tmp_path: Path
 ):
     run = tmp_path / "run"
     words = ["run", "--config", config, "--baseline", "null", "--rounds", "6", "--tracking.snapshots_every", "2"]
@@ -89,7 +89,7 @@ def test_figures_that_are_no_numbers_are_left_out_and_names_arrive_as_they_are(o
     assert table["data"] == [[number, '<b>a</b>, "b"', "$x_1$"] for number in (1, 2, 3)]
 
 
-def test_folders_of_a_resumed_run_are_uploaded_as_one_run(output: Path, tmp_path: Path):
+def test_folders_of_a_resumed_run_are_uploaded_as_one_run(pictures: None, output: Path, tmp_path: Path):
     run = tmp_path / "run"
     assert tracked(run, "--baseline", "null", rounds=3, MODE="offline") == 0
     assert tracked_command(resume(run, "--rounds", "5"), MODE="offline") == 0
