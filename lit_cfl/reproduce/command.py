@@ -22,7 +22,9 @@ from lit_cfl.reproduce.cells import PaperTable, load_table, table_names
 from lit_cfl.reproduce.ledger import Ledger, results_version
 from lit_cfl.reproduce.pages import Judged, write_pages
 from lit_cfl.reproduce.plan import PlannedRun, chosen_cells, expected_seconds, keys_of, missing, planned_runs, told_time
+from lit_cfl.reproduce.results import Results
 from lit_cfl.reproduce.scores import run_curve, run_scores
+from lit_cfl.reproduce.summary import write_summary
 from lit_cfl.runs.signals import interruptible
 from lit_cfl.storage.config_file import stored_config, write_config
 from lit_cfl.storage.lock import locked
@@ -33,12 +35,18 @@ after it was stopped, also on another machine that has DIR; finished runs are ne
 
   lit-cfl reproduce flexcfl-3 --dry-run
   lit-cfl reproduce flexcfl-3 --only '*-mnist-mclr-*' --jobs 2
+
+`lit-cfl reproduce summary` runs nothing: from the recorded runs it writes the papers' figures, their claims and a
+summary of all tables, in about a minute.
 """
+SUMMARY = "summary"
 
 
 def reproduce(arguments: Sequence[str]) -> int:
     """Runs the command. Returns 1 where a run failed, 128 + the signal where one ended it."""
     given, screen = _parser().parse_args(list(arguments)), Screen()
+    if given.table == SUMMARY:
+        return _summarise(Path(given.out), screen)
     table = load_table(given.table)
     seeds = given.seeds or list(table.seeds)
     if unknown := sorted(set(seeds) - set(table.seeds)):
@@ -69,6 +77,13 @@ def reproduce(arguments: Sequence[str]) -> int:
     return 1 if errors else 0
 
 
+def _summarise(out: Path, screen: Screen) -> int:
+    """Writes what follows from the recorded runs of all tables. Runs may go on meanwhile."""
+    write_summary(out, Results.read(out))
+    screen.say(f"Summary: {out / 'summary.md'}")
+    return 0
+
+
 def _parser() -> LineParser:
     parser = LineParser(
         prog="lit-cfl reproduce",
@@ -77,7 +92,7 @@ def _parser() -> LineParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("table", metavar="TABLE", help=", ".join(table_names()))
+    parser.add_argument("table", metavar="TABLE", help=f"{', '.join(table_names())}; or {SUMMARY}")
     parser.add_argument("--only", nargs="+", default=[], metavar="PATTERN", help="only cells whose ids fit one")
     parser.add_argument("--seeds", nargs="+", type=int, metavar="SEED", help="only these of the table's seeds")
     parser.add_argument("--device", help="cpu, cuda or cuda:<i> (default: as the experiments say)")

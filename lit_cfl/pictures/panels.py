@@ -1,0 +1,193 @@
+"""Figures of small panels in the size of a paper's column or page: curves over the rounds, and points."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+# Okabe and Ito's colours, which colour-blind people can tell apart.
+BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILLION, PURPLE = (
+    "#000000",
+    "#E69F00",
+    "#56B4E9",
+    "#009E73",
+    "#F0E442",
+    "#0072B2",
+    "#D55E00",
+    "#CC79A7",
+)
+COLUMN, PAGE = 3.5, 7.16  # inches
+DPI = 220
+_LOOK: dict[str, Any] = {
+    "font.size": 8,
+    "axes.titlesize": 8,
+    "axes.labelsize": 8,
+    "xtick.labelsize": 7,
+    "ytick.labelsize": 7,
+    "legend.fontsize": 7.5,
+    "axes.linewidth": 0.6,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.linewidth": 0.4,
+    "grid.alpha": 0.35,
+    "lines.linewidth": 0.9,
+}
+_HEIGHT = 1.55  # of a panel
+_LEGEND = 0.22  # of a line of the legend
+
+
+@dataclass(frozen=True)
+class Style:
+    """How the lines or points of a name look.
+
+    Args:
+        colour: of all of them.
+        line: of lines.
+        marker: of points.
+    """
+
+    colour: str
+    line: Any = "-"
+    marker: str = "o"
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A line with a band.
+
+    Args:
+        name: that its style and the legend go by.
+        x, y: its points.
+        low, high: edges of the band; empty = none.
+    """
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
+
+
+@dataclass(frozen=True)
+class Points:
+    """Points of one look.
+
+    Args:
+        name: that its style and the legend go by.
+        x, y: their places.
+        labels: beside them; empty = none.
+    """
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    labels: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes.
+
+    Args:
+        title: above it.
+        x, y: names of the axes.
+        curves, points: what it shows.
+        limits: of the vertical axis; None = as drawn.
+        diagonal: half the width of a band around equal values, drawn with its middle; None = none.
+        logarithmic: both axes.
+    """
+
+    title: str
+    x: str
+    y: str
+    curves: Sequence[Curve] = ()
+    points: Sequence[Points] = ()
+    limits: tuple[float, float] | None = None
+    diagonal: float | None = None
+    logarithmic: bool = False
+
+
+def draw_panels(
+    grid: Sequence[Sequence[Panel | None]], styles: Mapping[str, Style], width: float = PAGE, height: float = _HEIGHT
+) -> Figure:
+    """Draws panels in rows and columns, with one legend below them for all.
+
+    A title is left out below a panel with the same one, and so are the names of axes that a neighbour has.
+
+    Args:
+        grid: rows of panels; None = an empty place.
+        styles: of the names of curves and points; the legend has their order.
+        width: of the figure in inches.
+        height: of a panel in inches.
+    """
+    panels = [panel for row in grid for panel in row if panel is not None]
+    names = {shown.name for panel in panels for shown in (*panel.curves, *panel.points)}
+    known = [name for name in styles if name in names]
+    per_line = max(1, int(width / 1.15))
+    legend = _LEGEND * -(-len(known) // per_line)
+    with rc_context(_LOOK):
+        figure = Figure(figsize=(width, height * len(grid) + legend + 0.1), layout="constrained")
+        axes = figure.subplots(len(grid), len(grid[0]), squeeze=False)
+        for number, (row, places) in enumerate(zip(grid, axes, strict=True)):
+            above = grid[number - 1] if number else [None] * len(row)
+            below = grid[number + 1] if number + 1 < len(grid) else [None] * len(row)
+            for left, panel, place, over, under in zip([None, *row], row, places, above, below, strict=False):
+                if panel is None:
+                    place.axis("off")
+                    continue
+                _draw(place, panel, styles)
+                place.set_title("" if over is not None and over.title == panel.title else panel.title)
+                place.set_xlabel("" if under is not None and under.x == panel.x else panel.x)
+                place.set_ylabel("" if left is not None and left.y == panel.y else panel.y)
+        if len(known) > 1:
+            handles = [_handle(panels, name, styles[name]) for name in known]
+            figure.legend(handles=handles, loc="outside lower center", ncols=min(per_line, len(known)), frameon=False)
+    return figure
+
+
+def _draw(axes: Axes, panel: Panel, styles: Mapping[str, Style]) -> None:
+    for curve in panel.curves:
+        style = styles[curve.name]
+        if len(curve.low):
+            axes.fill_between(curve.x, curve.low, curve.high, color=style.colour, alpha=0.15, linewidth=0)
+        axes.plot(curve.x, curve.y, linestyle=style.line, color=style.colour)
+    for points in panel.points:
+        style = styles[points.name]
+        axes.plot(points.x, points.y, style.marker, color=style.colour, markersize=3, markeredgewidth=0.6, alpha=0.85)
+        for x, y, label in zip(points.x, points.y, points.labels, strict=False):
+            axes.annotate(label, (x, y), (3, 3), textcoords="offset points", fontsize=7, color=style.colour)
+    if panel.logarithmic:
+        axes.set(xscale="log", yscale="log")
+    if panel.limits is not None:
+        axes.set_ylim(*panel.limits)
+    if panel.diagonal is not None:
+        _draw_diagonal(axes, panel.diagonal)
+    if panel.logarithmic:
+        low, high = np.log10(axes.get_xlim())
+        powers = 10.0 ** np.arange(np.ceil(low), np.floor(high) + 1)
+        axes.set(xticks=powers, yticks=powers)
+        axes.minorticks_off()
+
+
+def _draw_diagonal(axes: Axes, half_width: float) -> None:
+    """Makes the axes square and alike, with the line on which both values are equal."""
+    low, high = min(axes.get_xlim()[0], axes.get_ylim()[0]), max(axes.get_xlim()[1], axes.get_ylim()[1])
+    line = np.array([low, high])
+    axes.plot(line, line, color="grey", linewidth=0.6, zorder=0)
+    if half_width:
+        axes.fill_between(line, line - half_width, line + half_width, color="grey", alpha=0.2, linewidth=0, zorder=0)
+    axes.set(xlim=(low, high), ylim=(low, high), aspect="equal")
+
+
+def _handle(panels: Sequence[Panel], name: str, style: Style) -> Any:
+
+    lines = any(curve.name == name for panel in panels for curve in panel.curves)
+    if lines:
+        return Line2D([], [], color=style.colour, linestyle=style.line, label=name)
+    return Line2D([], [], color=style.colour, linestyle="", marker=style.marker, markersize=4, label=name)

@@ -1,0 +1,315 @@
+"""Judges the sentences of the papers that state a number, by the recorded runs: `claims.csv` and `claims.md`."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from statistics import fmean
+from typing import Literal
+
+import yaml
+
+from lit_cfl.metric_names import Row
+from lit_cfl.reproduce.cells import DEFAULT, PUBLISHED, Cell, PaperTable
+from lit_cfl.reproduce.results import Results
+from lit_cfl.storage.atomic_writes import write_atomically
+from lit_cfl.storage.csv_log import as_csv
+
+Unit = Literal["points", "ratio", "percent", "clusters"]
+Found = Literal["holds", "same direction", "does not hold", "not run"]
+Known = tuple[PaperTable, Cell]
+COLUMNS = (
+    "id",
+    "paper",
+    "claim",
+    "part",
+    "unit",
+    "paper_value",
+    "from_its_tables",
+    "follows_from_its_tables",
+    "rows",
+    "rows_run",
+    "compared_with",
+    "ours",
+    "ours_published_options",
+    "seeds",
+    "verdict",
+    "claim_verdict",
+    "reason",
+    "note",
+)
+POINTS, SHARE, PRINTED = 1.5, 0.1, 0.1
+_ROUNDING = 1e-9
+_FILE = Path(__file__).parent / "claims.yaml"
+_WORST_FIRST: tuple[Found, ...] = ("does not hold", "same direction", "holds", "not run")
+
+
+@dataclass(frozen=True)
+class Part:
+    """One number of a claim.
+
+    Args:
+        of: what it is a number of.
+        value: as printed.
+        unit: how it is computed from cells; see `claims.yaml`.
+        plus, minus: patterns of ids.
+        metric: a score of `runs.csv`; None = that of each cell.
+        total: sum in place of mean.
+        not_run: why there can be no number of ours.
+    """
+
+    of: str
+    value: float
+    unit: Unit
+    plus: str = ""
+    minus: str = ""
+    metric: str | None = None
+    total: bool = False
+    not_run: str = ""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of a paper that states numbers.
+
+    Args:
+        id: of ours.
+        paper: its name.
+        claim: in our words.
+        parts: its numbers.
+        note: what to know about it.
+    """
+
+    id: str
+    paper: str
+    claim: str
+    parts: tuple[Part, ...]
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class JudgedPart:
+    """A number of a claim, and what the paper's cells and our runs say of it.
+
+    Args:
+        part: of the claim.
+        recomputed: from the paper's own cells; None = they do not give it.
+        rows: of the tables that it is about.
+        rows_run: those of them that ran.
+        compared_with: the paper's number, less what its cells say of the rows that did not run.
+        ours: our number, under our defaults.
+        published: the same under the published code's options, where a row has some that ran.
+        seeds: of the row that has fewest.
+        reason: why there is no number of ours.
+    """
+
+    part: Part
+    recomputed: float | None
+    rows: int
+    rows_run: int
+    compared_with: float
+    ours: float | None
+    published: float | None
+    seeds: int
+    reason: str
+
+    @property
+    def follows(self) -> bool | None:
+        """Whether the paper's number follows from its own tables, but for its last digit."""
+        if self.recomputed is None:
+            return None
+        return abs(self.recomputed - self.part.value) <= PRINTED + _ROUNDING
+
+    @cached_property
+    def verdict(self) -> Found:
+        """What our number says; see `claim_verdict`."""
+        return claim_verdict(self.part.unit, self.compared_with, self.ours)
+
+
+def claims() -> list[Claim]:
+    """Reads the claims."""
+    content = yaml.safe_load(_FILE.read_text("utf-8"))
+    return [Claim(**(entry | {"parts": tuple(Part(**part) for part in entry["parts"])})) for entry in content]
+
+
+def claim_verdict(unit: Unit, paper: float, ours: float | None) -> Found:
+    """Judges our number by the paper's.
+
+    Returns:
+        `holds` within 1.5 points, within 10 % (ratios and percentages), or with as many clusters; `same direction`
+        where it is on the same side of 0 (of 1 for ratios) and not that near; else `does not hold`.
+    """
+    if ours is None:
+        return "not run"
+    if unit == "clusters":
+        return "holds" if abs(ours - paper) < 0.5 else "does not hold"
+    near = POINTS if unit == "points" else SHARE * abs(paper)
+    if abs(ours - paper) <= near + _ROUNDING:
+        return "holds"
+    even = 1.0 if unit == "ratio" else 0.0
+    return "same direction" if (ours - even) * (paper - even) > 0 else "does not hold"
+
+
+def worst(parts: Sequence[JudgedPart]) -> Found:
+    """Returns the verdict of a claim: the worst of its parts that ran."""
+    found = {part.verdict for part in parts}
+    return next(verdict for verdict in _WORST_FIRST if verdict in found)
+
+
+def judged_parts(claim: Claim, results: Results) -> list[JudgedPart]:
+    """Judges every number of a claim."""
+    return [_judged(part, results) for part in claim.parts]
+
+
+def _judged(part: Part, results: Results) -> JudgedPart:
+    if part.not_run:
+        return JudgedPart(part, None, 0, 0, part.value, None, None, 0, part.not_run)
+    pairs = _pairs(part, results)
+
+    def ours(known: Known, variant: str = DEFAULT) -> float | None:
+        table, cell = known
+        return results.mean(table, cell, part.metric or cell.metric, variant)
+
+    def published(known: Known) -> float | None:
+        return ours(known, PUBLISHED if results.rows(*known, PUBLISHED) else DEFAULT)
+
+    def paper(known: Known) -> float | None:
+        return None if part.metric else known[1].value
+
+    run = [pair for pair in pairs if None not in map(ours, pair)]
+    recomputed, shown = _computed(part, pairs, paper), _computed(part, run, paper)
+    of_missing = 0.0 if recomputed is None or shown is None else shown - recomputed
+    cells = [known for pair in run for known in pair]
+    with_options = any(results.rows(*known, PUBLISHED) for known in cells)
+    return JudgedPart(
+        part,
+        recomputed,
+        len(pairs),
+        len(run),
+        part.value + of_missing,
+        _computed(part, run, ours),
+        _computed(part, run, published) if with_options else None,
+        min((len(results.rows(*known)) for known in cells), default=0),
+        "" if run else _why_not(pairs),
+    )
+
+
+def _pairs(part: Part, results: Results) -> list[tuple[Known, ...]]:
+    """Pairs the cells of a part, row by row; rows in which the paper has no number are left out."""
+    sides = [results.cells(pattern) for pattern in (part.plus, part.minus) if pattern]
+    pairs = list(zip(*sides, strict=True))
+    return [pair for pair in pairs if all(cell.value is not None or cell.extra for _, cell in pair)]
+
+
+def _computed(part: Part, pairs: Sequence[tuple[Known, ...]], number: Callable[[Known], float | None]) -> float | None:
+    """Computes a part's number from the numbers of cells; None where one is missing."""
+    found = [[number(known) for known in pair] for pair in pairs]
+    values = [[value for value in pair if value is not None] for pair in found]
+    if not found or any(None in pair for pair in found):
+        return None
+    if part.unit == "points":
+        gaps = [plus - minus for plus, minus in values]
+        return sum(gaps) if part.total else fmean(gaps)
+    if part.unit == "clusters":
+        return fmean(plus for (plus,) in values)
+    ratio = fmean(plus for plus, _ in values) / fmean(minus for _, minus in values)
+    return ratio if part.unit == "ratio" else 100 * (ratio - 1)
+
+
+def _why_not(pairs: Sequence[tuple[Known, ...]]) -> str:
+    reasons = dict.fromkeys(table.not_run(cell) or "" for pair in pairs for table, cell in pair)
+    gpu = any(table.needs_gpu(cell) for pair in pairs for table, cell in pair)
+    known = [reason for reason in reasons if reason]
+    return "; ".join(known) or ("a run takes hours without a GPU" if gpu else "not run yet")
+
+
+def write_claims(folder: Path, results: Results) -> list[Found]:
+    """Writes both files of the claims; returns the verdict of each claim."""
+    judged = {claim: judged_parts(claim, results) for claim in claims()}
+    rows = [_row(claim, parts, part) for claim, parts in judged.items() for part in parts]
+    text = as_csv([COLUMNS, *([row[name] for name in COLUMNS] for row in rows)])
+    write_atomically(folder / "claims.csv", lambda file: file.write(text))
+    page = "\n".join(_page(judged))
+    write_atomically(folder / "claims.md", lambda file: file.write(page.encode()))
+    return [worst(parts) for parts in judged.values()]
+
+
+def _row(claim: Claim, parts: Sequence[JudgedPart], judged: JudgedPart) -> Row:
+    ran, part = judged.rows_run > 0, judged.part
+    return {
+        "id": claim.id,
+        "paper": claim.paper,
+        "claim": claim.claim,
+        "part": part.of,
+        "unit": part.unit,
+        "paper_value": part.value,
+        "from_its_tables": _number(judged.recomputed),
+        "follows_from_its_tables": {None: "", True: "yes", False: "no"}[judged.follows],
+        "rows": judged.rows or "",
+        "rows_run": judged.rows_run if judged.rows else "",
+        "compared_with": _number(judged.compared_with) if ran else "",
+        "ours": _number(judged.ours),
+        "ours_published_options": _number(judged.published),
+        "seeds": judged.seeds or "",
+        "verdict": judged.verdict,
+        "claim_verdict": worst(parts),
+        "reason": judged.reason,
+        "note": claim.note,
+    }
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+_HEADINGS = (
+    "claim",
+    "of",
+    "unit",
+    "paper",
+    "its tables",
+    "rows",
+    "compared with",
+    "ours",
+    "published code's options",
+    "verdict",
+)
+_HEAD = """\
+# What the papers say in numbers
+
+{count} claims: {told}. Written by `lit-cfl reproduce summary` from the recorded runs; every figure is in
+[claims.csv](claims.csv).
+
+A claim compares cells of a paper's tables; `lit_cfl/reproduce/claims.yaml` says which. *Its tables*: what the paper's
+own cells give. *Rows*: how many of the tables' rows ran; where some did not, the paper's number is shifted by what its
+cells say of those (*compared with*). *Ours*: under our defaults, then under the published code's options.
+
+* `holds`: within 1.5 points of the paper's number, within 10 % of a ratio or percentage, or as many clusters;
+* `same direction`: on the same side of 0 (of 1 for a ratio), but not that near;
+* `does not hold`: neither. A claim of several numbers has the worst verdict of those that ran;
+* `not run`: the reason is given.
+"""
+
+
+def _page(judged: dict[Claim, list[JudgedPart]]) -> list[str]:
+    verdicts = [worst(parts) for parts in judged.values()]
+    told = ", ".join(f"{verdicts.count(name)} {name}" for name in reversed(_WORST_FIRST) if name in verdicts)
+    lines = [_HEAD.format(count=len(judged), told=told)]
+    for paper in dict.fromkeys(claim.paper for claim in judged):
+        lines += [f"## {paper}", ""]
+        lines += [f"| {' | '.join(_HEADINGS)} |", "|---" * len(_HEADINGS) + "|"]
+        lines += [_line(claim, part) for claim, parts in judged.items() if claim.paper == paper for part in parts]
+        notes = [f"* {claim.claim}: {claim.note}." for claim in judged if claim.paper == paper and claim.note]
+        lines += ["", *notes, ""] if notes else [""]
+    return lines
+
+
+def _line(claim: Claim, judged: JudgedPart) -> str:
+    row = _row(claim, [judged], judged)
+    differs = " (differs)" if judged.follows is False else ""
+    seeds = f" ({judged.seeds} seeds)" if judged.seeds > 1 else " (one seed)" if judged.seeds else ""
+    verdict = judged.verdict + (f": {judged.reason}" if judged.reason else "")
+    rows = f"{judged.rows_run} of {judged.rows}" if judged.rows else ""
+    cells = [claim.claim, judged.part.of, judged.part.unit, f"{judged.part.value:g}"]
+    cells += [row["from_its_tables"] + differs, rows, row["compared_with"], row["ours"] + seeds]
+    return f"| {' | '.join([*cells, row['ours_published_options'], verdict])} |"

@@ -1,0 +1,259 @@
+"""Draws the papers' figures from recorded curves: `figures/*.png`, their runs in `figures.csv`, and `figures.md`."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import yaml
+
+from lit_cfl.metric_names import Row
+from lit_cfl.pictures.files import write_figure
+from lit_cfl.pictures.panels import (
+    BLACK,
+    BLUE,
+    COLUMN,
+    DPI,
+    GREEN,
+    ORANGE,
+    PAGE,
+    PURPLE,
+    SKY,
+    VERMILLION,
+    Curve,
+    Panel,
+    Points,
+    Style,
+    draw_panels,
+)
+from lit_cfl.reproduce.cells import PaperTable
+from lit_cfl.reproduce.edc_madc import edc_madc_panels
+from lit_cfl.reproduce.results import Results
+from lit_cfl.storage.atomic_writes import write_atomically
+from lit_cfl.storage.csv_log import as_csv
+
+STYLES = {
+    "FedAvg": Style(BLACK, "-", "s"),
+    "FedProx": Style(GREEN, "-", "P"),
+    "IFCA": Style(BLUE, "-", "o"),
+    "IFCA-MIG": Style(BLUE, "--", "D"),
+    "FeSEM": Style(ORANGE, "-", "^"),
+    "FeSEM-MIG": Style(ORANGE, "--", "v"),
+    "FedGroup": Style(SKY, "-", "X"),
+    "FlexCFL": Style(VERMILLION, "-", "*"),
+    "FlexCFL-eta_g0.01": Style(SKY, "--"),
+    "FlexCFL-eta_g0.1": Style(PURPLE, "-"),
+    "FlexCFL-eta_g1.0": Style(BLUE, "-."),
+    "FlexCFL-eta_g5.0": Style(PURPLE, "--", "h"),
+    "FlexCFL-eta_g10.0": Style(BLACK, ":"),
+}
+_CURVES = {  # column of a curve, factor, name of the axis
+    "accuracy": ("test/weighted_accuracy", 100.0, "test accuracy, %"),
+    "loss": ("train/loss", 1.0, "training loss"),
+    "discrepancy": ("train/discrepancy", 1.0, "discrepancy"),
+}
+COLUMNS = ("figure", "panel", "experiment", "method", "seed", "run")
+_FILE = Path(__file__).parent / "figures.yaml"
+_HEAD = """\
+# The papers' figures, from our runs
+
+Written by `lit-cfl reproduce summary` from `runs.csv` and `curves/`. [figures.csv](figures.csv) lists the runs of each
+figure. Lines are means over the seeds under our default options; bands reach from the least to the greatest seed.
+Nothing is smoothed. The vertical axes hold what the lines reach after a tenth of the rounds.
+"""
+
+
+@dataclass(frozen=True)
+class PaperFigure:
+    """A figure of a paper, as the grid of panels that we draw in its place.
+
+    Args:
+        name: of its file.
+        paper, title, shows: the paper's figure; what ours is about; what the paper's shows.
+        table: that has the experiments.
+        rows: `shows` (accuracy, loss, discrepancy or traffic), and `suffix` of the experiment's name.
+        columns: `experiment`, `title` and `methods`.
+        same_scale: whether the panels of a row have one vertical axis.
+    """
+
+    name: str
+    paper: str
+    title: str
+    shows: str
+    table: str
+    rows: tuple[Mapping[str, str], ...]
+    columns: tuple[Mapping[str, Any], ...]
+    same_scale: bool = True
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """The panels of a figure.
+
+    Args:
+        grid: without empty rows and columns.
+        runs: rows of `figures.csv`.
+        missing: panels and methods without a run, in words.
+    """
+
+    grid: list[list[Panel | None]]
+    runs: list[Row]
+    missing: list[str]
+
+
+def paper_figures() -> list[PaperFigure]:
+    """Reads which figures there are."""
+    content = yaml.safe_load(_FILE.read_text("utf-8"))
+    return [PaperFigure(**(entry | {key: tuple(entry[key]) for key in ("rows", "columns")})) for entry in content]
+
+
+def drawn(figure: PaperFigure, results: Results) -> Drawn:
+    """Finds the panels of a figure, and the runs that they are from."""
+    (table,) = (table for table in results.tables if table.name == figure.table)
+    runs: list[Row] = []
+    missing: list[str] = []
+    grid: list[list[Panel | None]] = []
+    for row in figure.rows:
+        panels: list[Panel | None] = []
+        for column in figure.columns:
+            experiment = column["experiment"] + row.get("suffix", "")
+            found = dict(_found(results, table, experiment, column["methods"]))
+            title = column["title"] + row.get("suffix", "")
+            panels.append(_panel(row, column["title"], found) if found else None)
+            absent = [method for method in column["methods"] if method not in found]
+            missing += [f"{title} ({'all' if not found else ', '.join(absent)})"] if absent else []
+            entry = {"figure": figure.name, "panel": title, "experiment": experiment}
+            runs += [
+                entry | {"method": method, "seed": results.ledger.rows[key]["seed"], "run": key}
+                for method, curves in found.items()
+                for key in curves.rows
+            ]
+        grid.append(_with_limits(panels, figure.same_scale))
+    kept = [place for place in range(len(figure.columns)) if any(row[place] for row in grid)]
+    rows = [[row[place] for place in kept] for row in grid if any(row)]
+    return Drawn(rows, _once(runs), list(dict.fromkeys(missing)))
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The runs of one method.
+
+    Args:
+        rows, curves: by key.
+    """
+
+    rows: Mapping[str, Row]
+    curves: Mapping[str, Sequence[Row]]
+
+
+def _found(
+    results: Results, table: PaperTable, experiment: str, methods: Sequence[str]
+) -> Iterator[tuple[str, _Found]]:
+    for method in methods:
+        known = (*table.cells, *table.extras)
+        cell = next((c for c in known if (c.experiment, c.method) == (experiment, method)), None)
+        curves = {} if cell is None else results.curves(table, cell)
+        if curves:
+            yield method, _Found({key: results.ledger.rows[key] for key in curves}, curves)
+
+
+def _panel(row: Mapping[str, str], title: str, found: Mapping[str, _Found]) -> Panel:
+    if row["shows"] == "traffic":
+        return _traffic_panel(title, found)
+    column, factor, name = _CURVES[row["shows"]]
+    curves = [_curve(method, list(runs.curves.values()), column, factor) for method, runs in found.items()]
+    shift = row.get("suffix", "").removeprefix(", ")
+    return Panel(title, "round", f"{shift}\n{name}" if shift else name, curves=curves)
+
+
+def _curve(name: str, runs: Sequence[Sequence[Row]], column: str, factor: float) -> Curve:
+    """The mean of some runs over the rounds that all of them have, and their least and greatest values."""
+    by_round = [{row["round"]: factor * row[column] for row in run if row[column] is not None} for run in runs]
+    rounds = sorted(set.intersection(*map(set, by_round)))
+    values = [[run[number] for run in by_round] for number in rounds]
+    band = (list(map(min, values)), list(map(max, values))) if len(runs) > 1 else ((), ())
+    return Curve(name, rounds, list(map(fmean, values)), *band)
+
+
+def _with_limits(panels: Sequence[Panel | None], same_scale: bool) -> list[Panel | None]:
+    """Limits the vertical axes to what the lines reach after a tenth of the rounds: the steep beginning is cut off."""
+    everything = [panel.curves for panel in panels if panel is not None]
+    limited: list[Panel | None] = []
+    for panel in panels:
+        shown = [curve for curves in everything for curve in curves] if same_scale or panel is None else panel.curves
+        later = [value for curve in shown for value in curve.y[len(curve.y) // 10 :]]
+        if panel is None or not later:
+            limited.append(panel)
+            continue
+        margin = 0.06 * (max(later) - min(later)) or 1.0
+        limited.append(replace(panel, limits=(min(later) - margin, max(later) + margin)))
+    return limited
+
+
+def _traffic_panel(title: str, found: Mapping[str, _Found]) -> Panel:
+    """What each method sends, as a multiple of FedAvg's, against the papers' score."""
+    sent = {method: fmean(row["traffic"] for row in runs.rows.values()) for method, runs in found.items()}
+    unit = sent.get("FedAvg", 1.0)
+    points = [
+        Points(
+            method,
+            [sent[method] / unit],
+            [fmean(row["max_weighted_test_accuracy"] for row in runs.rows.values())],
+        )
+        for method, runs in found.items()
+    ]
+    name = "traffic, multiple of FedAvg's" if "FedAvg" in sent else "traffic, models"
+    return Panel(title, name, "best test accuracy, %", points=points)
+
+
+def write_figures(folder: Path, results: Results) -> list[str]:
+    """Draws every figure that has a run, and writes their page and the list of their runs.
+
+    Returns:
+        The figures that were drawn.
+    """
+    pages, runs, names = [_HEAD], [], []
+    for figure in paper_figures():
+        found = drawn(figure, results)
+        picture = folder / "figures" / figure.name
+        pages += _section(figure, found)
+        runs += found.runs
+        if found.grid:
+            names.append(figure.name)
+            _write(picture, found.grid, STYLES)
+        else:
+            picture.with_suffix(".png").unlink(missing_ok=True)
+    grid, styles, section = edc_madc_panels(folder)
+    pages += section
+    if grid:
+        names.append("fedgroup-5")
+        _write(folder / "figures" / "fedgroup-5", grid, styles)
+    text = as_csv([COLUMNS, *([row[name] for name in COLUMNS] for row in runs)])
+    write_atomically(folder / "figures.csv", lambda file: file.write(text))
+    page = "\n".join(pages)
+    write_atomically(folder / "figures.md", lambda file: file.write(page.encode()))
+    return names
+
+
+def _write(path: Path, grid: Sequence[Sequence[Panel | None]], styles: Mapping[str, Style]) -> None:
+    columns = max(map(len, grid))
+    width = COLUMN if columns == 1 else min(PAGE, 2.4 * columns)
+    write_figure(draw_panels(grid, styles, width), path, ["png"], DPI)
+
+
+def _section(figure: PaperFigure, found: Drawn) -> list[str]:
+    lines = [f"## {figure.paper}: {figure.title}", "", f"The paper: {figure.shows.strip()}", ""]
+    if found.grid:
+        lines += [
+            f"![{figure.title}](figures/{figure.name}.png)",
+            "",
+            f"From {len({r['run'] for r in found.runs})} runs.",
+        ]
+    if found.missing:
+        lines += [f"Not run yet: {'; '.join(found.missing)}."]
+    return [*lines, ""]
+
+
+def _once(rows: Sequence[Row]) -> list[Row]:
+    return list({tuple(row.values()): row for row in rows}.values())

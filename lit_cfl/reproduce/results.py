@@ -1,0 +1,63 @@
+"""Looks up what the recorded runs of all tables say of a cell: rows of `runs.csv`, and curves."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from pathlib import Path
+from statistics import fmean
+
+from lit_cfl.metric_names import Row
+from lit_cfl.reproduce.cells import DEFAULT, Cell, PaperTable, load_table, table_names
+from lit_cfl.reproduce.ledger import Ledger
+from lit_cfl.reproduce.pages import Judged, Keys, judged_cells
+from lit_cfl.reproduce.plan import keys_of, planned_runs
+
+
+@dataclass(frozen=True)
+class Results:
+    """The tables, and the runs that have ended.
+
+    Args:
+        tables: of the papers.
+        ledger: of the runs.
+        keys: of the runs that the tables need; those that are missing here count as not run.
+    """
+
+    tables: Sequence[PaperTable]
+    ledger: Ledger
+    keys: Keys
+
+    @classmethod
+    def read(cls, folder: Path) -> "Results":
+        """Reads the ledger of a folder, and builds every experiment of every table: about a minute."""
+        tables = [load_table(name) for name in table_names()]
+        runs = [run for table in tables for run in planned_runs(table, (*table.cells, *table.extras), table.seeds)]
+        return cls(tables, Ledger.read(folder), keys_of(runs))
+
+    def judged(self, table: PaperTable) -> list[Judged]:
+        """Judges the cells of a table."""
+        return judged_cells(table, self.ledger, self.keys)
+
+    def cells(self, pattern: str) -> list[tuple[PaperTable, Cell]]:
+        """Returns the cells and extras whose ids fit a pattern, with their tables."""
+        known = ((table, cell) for table in self.tables for cell in (*table.cells, *table.extras))
+        return [(table, cell) for table, cell in known if fnmatch(cell.id, pattern)]
+
+    def rows(self, table: PaperTable, cell: Cell, variant: str = DEFAULT) -> list[Row]:
+        """Returns the rows of the runs of a cell's variant, one a seed that has run; stale ones are left out."""
+        return [self.ledger.rows[key] for key in self._recorded(table, cell, variant)]
+
+    def mean(self, table: PaperTable, cell: Cell, metric: str, variant: str = DEFAULT) -> float | None:
+        """Returns the mean of a score over the seeds that have run; None without a run, or where one lacks it."""
+        found = [row[metric] for row in self.rows(table, cell, variant)]
+        return fmean(found) if found and None not in found else None
+
+    def curves(self, table: PaperTable, cell: Cell) -> dict[str, list[Row]]:
+        """Returns the curves of the default's runs, by key."""
+        return {key: self.ledger.curve(key) for key in self._recorded(table, cell, DEFAULT)}
+
+    def _recorded(self, table: PaperTable, cell: Cell, variant: str) -> Iterator[str]:
+        for setting in table.settings(cell):
+            if setting.variant == variant:
+                keys = (self.keys.get((setting, seed)) for seed in table.seeds)
+                yield from (key for key in keys if key is not None and self.ledger.fresh(key) is not None)

@@ -1,0 +1,99 @@
+"""Draws the papers' numbers against ours, a dot a cell, and counts the verdicts: `summary.png`, `summary.md`."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import get_args
+
+from lit_cfl.pictures.files import write_figure
+from lit_cfl.pictures.panels import BLUE, DPI, ORANGE, PAGE, VERMILLION, Panel, Points, Style, draw_panels
+from lit_cfl.reproduce.cells import PaperTable
+from lit_cfl.reproduce.claims import Found, write_claims
+from lit_cfl.reproduce.figures import write_figures
+from lit_cfl.reproduce.pages import Judged
+from lit_cfl.reproduce.results import Results
+from lit_cfl.reproduce.verdicts import ACCURACY_POINTS, Verdict
+from lit_cfl.storage.atomic_writes import write_atomically
+
+_STYLES = {
+    "matches": Style(BLUE, marker="o"),
+    "explained": Style(ORANGE, marker="^"),
+    "not reproduced": Style(VERMILLION, marker="x"),
+}
+_ACROSS = 4  # panels in a row
+Tables = Sequence[tuple[PaperTable, Sequence[Judged]]]
+_HEAD = """\
+# Paper against ours
+
+Written by `lit-cfl reproduce summary`. [README.md](README.md) says how a cell is judged, the page of each table shows
+its cells, [figures.md](figures.md) the papers' figures from our runs, [claims.md](claims.md) the numbers of their
+sentences.
+"""
+
+
+def write_summary(folder: Path, results: Results) -> None:
+    """Writes the figures, the claims, and the summary of them and of all tables."""
+    judged = [(table, results.judged(table)) for table in results.tables]
+    names, found = write_figures(folder, results), write_claims(folder, results)
+    grid = _grid(judged)
+    if grid:
+        write_figure(draw_panels(grid, _STYLES, PAGE, 1.95), folder / "figures" / "summary", ["png"], DPI)
+    page = "\n".join(_page(judged, names, found, drawn=bool(grid)))
+    write_atomically(folder / "summary.md", lambda file: file.write(page.encode()))
+
+
+def _grid(judged: Tables) -> list[list[Panel | None]]:
+    panels: list[Panel | None] = list(_panels(judged))
+    across = min(_ACROSS, len(panels)) or 1
+    panels += [None] * (-len(panels) % across)
+    return [panels[start : start + across] for start in range(0, len(panels), across)]
+
+
+def _panels(judged: Tables) -> Iterator[Panel]:
+    """A panel of the accuracies of each table that has some, and one of all other numbers."""
+    others: list[Judged] = []
+    for table, cells in judged:
+        known = [cell for cell in cells if cell.mean() is not None and cell.verdict in _STYLES]
+        accuracies = [cell for cell in known if "accuracy" in cell.cell.metric]
+        others += [cell for cell in known if "accuracy" not in cell.cell.metric]
+        if accuracies:
+            title = f"{table.paper}, Table {table.number}, %"
+            yield Panel(title, "paper", "ours", points=_points(accuracies), diagonal=ACCURACY_POINTS)
+    if others:
+        yield Panel("discrepancies and rounds", "paper", "ours", points=_points(others), diagonal=0.0, logarithmic=True)
+
+
+def _points(cells: Sequence[Judged]) -> list[Points]:
+    found = []
+    for verdict in _STYLES:
+        pairs = [(cell.cell.value, cell.mean()) for cell in cells if cell.verdict == verdict]
+        known = [(paper, ours) for paper, ours in pairs if paper is not None and ours is not None]
+        if known:
+            found.append(Points(verdict, *map(list, zip(*known, strict=True))))
+    return found
+
+
+def _page(judged: Tables, figures: Sequence[str], claims: Sequence[Found], drawn: bool) -> Iterator[str]:
+    yield _HEAD
+    if drawn:
+        yield "![The papers' numbers against ours, a dot a cell](figures/summary.png)\n"
+        yield f"A dot is a cell, under our default options; the grey band is {ACCURACY_POINTS} points to either side.\n"
+    names = get_args(Verdict)
+    yield f"| table | cells | {' | '.join(names)} |"
+    yield "|---|---|" + "---|" * len(names)
+    everything = [cell for _, cells in judged for cell in cells]
+    for table, cells in judged:
+        yield f"| [{table.name}]({table.name}.md) | {_counts(cells, names)} |"
+    yield f"| all | {_counts(everything, names)} |\n"
+    one = sum(cell.verdict in _STYLES and _seeds(cell) == 1 for cell in everything)
+    yield f"Of the cells that ran, {one} ran with one seed only.\n"
+    told = ", ".join(f"{claims.count(name)} {name}" for name in get_args(Found) if name in claims)
+    yield f"[Claims](claims.md): {told}. [Figures](figures.md) drawn: {', '.join(figures) or 'none'}.\n"
+
+
+def _counts(cells: Sequence[Judged], names: Sequence[str]) -> str:
+    found = [cell.verdict for cell in cells]
+    return " | ".join(map(str, [len(cells), *(found.count(name) or "" for name in names)]))
+
+
+def _seeds(judged: Judged) -> int:
+    return max(len(found.values) for found in judged.found.values())
