@@ -9,6 +9,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 # Okabe and Ito's colours, which colour-blind people can tell apart.
 BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILLION, PURPLE = (
@@ -23,7 +24,7 @@ BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILLION, PURPLE = (
 )
 COLUMN, PAGE = 3.5, 7.16  # inches
 DPI = 220
-_LOOK: dict[str, Any] = {
+_LOOK: Any = {
     "font.size": 8,
     "axes.titlesize": 8,
     "axes.labelsize": 8,
@@ -49,12 +50,14 @@ class Style:
     Args:
         colour: of all of them.
         line: of lines.
-        marker: of points.
+        marker, size, alpha: of points.
     """
 
     colour: str
     line: Any = "-"
     marker: str = "o"
+    size: float = 3.0
+    alpha: float = 0.85
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,8 @@ def draw_panels(
         height: of a panel in inches.
     """
     panels = [panel for row in grid for panel in row if panel is not None]
-    names = {shown.name for panel in panels for shown in (*panel.curves, *panel.points)}
+    names = {curve.name for panel in panels for curve in panel.curves}
+    names |= {points.name for panel in panels for points in panel.points}
     known = [name for name in styles if name in names]
     per_line = max(1, int(width / 1.15))
     legend = _LEGEND * -(-len(known) // per_line)
@@ -145,6 +149,7 @@ def draw_panels(
                 place.set_title("" if over is not None and over.title == panel.title else panel.title)
                 place.set_xlabel("" if under is not None and under.x == panel.x else panel.x)
                 place.set_ylabel("" if left is not None and left.y == panel.y else panel.y)
+        figure.align_ylabels()
         if len(known) > 1:
             handles = [_handle(panels, name, styles[name]) for name in known]
             figure.legend(handles=handles, loc="outside lower center", ncols=min(per_line, len(known)), frameon=False)
@@ -159,13 +164,24 @@ def _draw(axes: Axes, panel: Panel, styles: Mapping[str, Style]) -> None:
         axes.plot(curve.x, curve.y, linestyle=style.line, color=style.colour)
     for points in panel.points:
         style = styles[points.name]
-        axes.plot(points.x, points.y, style.marker, color=style.colour, markersize=3, markeredgewidth=0.6, alpha=0.85)
+        axes.plot(
+            points.x,
+            points.y,
+            style.marker,
+            color=style.colour,
+            markersize=style.size,
+            markeredgewidth=0.6,
+            alpha=style.alpha,
+            zorder=1.5,
+        )
         for x, y, label in zip(points.x, points.y, points.labels, strict=False):
             axes.annotate(label, (x, y), (3, 3), textcoords="offset points", fontsize=7, color=style.colour)
     if panel.logarithmic:
         axes.set(xscale="log", yscale="log")
     if panel.limits is not None:
         axes.set_ylim(*panel.limits)
+    if panel.curves and not panel.points:
+        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True, steps=[1, 2, 5, 10]))
     if panel.diagonal is not None:
         _draw_diagonal(axes, panel.diagonal)
     if panel.logarithmic:

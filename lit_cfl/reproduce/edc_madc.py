@@ -9,9 +9,9 @@ from lit_cfl.pictures.panels import BLUE, VERMILLION, Curve, Panel, Points, Styl
 from lit_cfl.storage.csv_log import read_table
 
 FILE = "edc_madc.csv"
-_STYLES = {"a pair of clients": Style(BLUE, "-", "."), "least squares": Style(VERMILLION)}
+_STYLES = {"a pair of clients": Style(BLUE, marker=".", size=1.5, alpha=0.35), "least squares": Style(VERMILLION)}
 _TITLE = "## FedGroup, Figure 5: EDC against MADC"
-_SHOWS = "The paper: with alpha = 20, EDC is about a linear function of MADC."
+_SHOWS = "What the paper shows: with alpha = 20, EDC is about a linear function of MADC."
 
 
 def edc_madc_panels(folder: Path) -> tuple[list[list[Panel | None]], Mapping[str, Style], list[str]]:

@@ -60,7 +60,7 @@ _HEAD = """\
 
 Written by `lit-cfl reproduce summary` from `runs.csv` and `curves/`. [figures.csv](figures.csv) lists the runs of each
 figure. Lines are means over the seeds under our default options; bands reach from the least to the greatest seed.
-Nothing is smoothed. The vertical axes hold what the lines reach after a tenth of the rounds.
+The vertical axes hold what the lines reach after a tenth of the rounds.
 """
 
 
@@ -72,7 +72,8 @@ class PaperFigure:
         name: of its file.
         paper, title, shows: the paper's figure; what ours is about; what the paper's shows.
         table: that has the experiments.
-        rows: `shows` (accuracy, loss, discrepancy or traffic), and `suffix` of the experiment's name.
+        rows: `shows` (accuracy, loss, discrepancy or traffic), `suffix` of the experiment's name, and `window`: an odd
+            number of rounds for a running mean (default: 1).
         columns: `experiment`, `title` and `methods`.
         same_scale: whether the panels of a row have one vertical axis.
     """
@@ -82,7 +83,7 @@ class PaperFigure:
     title: str
     shows: str
     table: str
-    rows: tuple[Mapping[str, str], ...]
+    rows: tuple[Mapping[str, Any], ...]
     columns: tuple[Mapping[str, Any], ...]
     same_scale: bool = True
 
@@ -158,22 +159,29 @@ def _found(
             yield method, _Found({key: results.ledger.rows[key] for key in curves}, curves)
 
 
-def _panel(row: Mapping[str, str], title: str, found: Mapping[str, _Found]) -> Panel:
+def _panel(row: Mapping[str, Any], title: str, found: Mapping[str, _Found]) -> Panel:
     if row["shows"] == "traffic":
         return _traffic_panel(title, found)
     column, factor, name = _CURVES[row["shows"]]
-    curves = [_curve(method, list(runs.curves.values()), column, factor) for method, runs in found.items()]
+    window = row.get("window", 1)
+    curves = [_curve(method, list(runs.curves.values()), column, factor, window) for method, runs in found.items()]
     shift = row.get("suffix", "").removeprefix(", ")
     return Panel(title, "round", f"{shift}\n{name}" if shift else name, curves=curves)
 
 
-def _curve(name: str, runs: Sequence[Sequence[Row]], column: str, factor: float) -> Curve:
+def _curve(name: str, runs: Sequence[Sequence[Row]], column: str, factor: float, window: int) -> Curve:
     """The mean of some runs over the rounds that all of them have, and their least and greatest values."""
     by_round = [{row["round"]: factor * row[column] for row in run if row[column] is not None} for run in runs]
     rounds = sorted(set.intersection(*map(set, by_round)))
-    values = [[run[number] for run in by_round] for number in rounds]
+    values = list(zip(*(_running_mean([run[number] for number in rounds], window) for run in by_round), strict=True))
     band = (list(map(min, values)), list(map(max, values))) if len(runs) > 1 else ((), ())
     return Curve(name, rounds, list(map(fmean, values)), *band)
+
+
+def _running_mean(values: Sequence[float], window: int) -> list[float]:
+    """Averages over so many rounds around each; at both ends over those that there are."""
+    half = window // 2
+    return [fmean(values[max(0, place - half) : place + half + 1]) for place in range(len(values))]
 
 
 def _with_limits(panels: Sequence[Panel | None], same_scale: bool) -> list[Panel | None]:
@@ -243,16 +251,23 @@ def _write(path: Path, grid: Sequence[Sequence[Panel | None]], styles: Mapping[s
 
 
 def _section(figure: PaperFigure, found: Drawn) -> list[str]:
-    lines = [f"## {figure.paper}: {figure.title}", "", f"The paper: {figure.shows.strip()}", ""]
+    lines = [f"## {figure.paper}: {figure.title}", "", f"What the paper shows: {figure.shows.strip()}", ""]
     if found.grid:
         lines += [
             f"![{figure.title}](figures/{figure.name}.png)",
             "",
-            f"From {len({r['run'] for r in found.runs})} runs.",
+            f"From {len({r['run'] for r in found.runs})} runs.{_told_windows(figure)}",
         ]
-    if found.missing:
+    if found.grid and found.missing:
         lines += [f"Not run yet: {'; '.join(found.missing)}."]
+    elif found.missing:
+        lines += ["Not run yet."]
     return [*lines, ""]
+
+
+def _told_windows(figure: PaperFigure) -> str:
+    windows = {row["shows"]: row["window"] for row in figure.rows if "window" in row}
+    return "".join(f" The {name} is a running mean over {window} rounds." for name, window in windows.items())
 
 
 def _once(rows: Sequence[Row]) -> list[Row]:

@@ -77,7 +77,7 @@ def _page(judged: Tables, figures: Sequence[str], claims: Sequence[Found], drawn
     if drawn:
         yield "![The papers' numbers against ours, a dot a cell](figures/summary.png)\n"
         yield f"A dot is a cell, under our default options; the grey band is {ACCURACY_POINTS} points to either side.\n"
-    names = get_args(Verdict)
+    names: tuple[Verdict, ...] = get_args(Verdict)
     yield f"| table | cells | {' | '.join(names)} |"
     yield "|---|---|" + "---|" * len(names)
     everything = [cell for _, cells in judged for cell in cells]
@@ -90,7 +90,7 @@ def _page(judged: Tables, figures: Sequence[str], claims: Sequence[Found], drawn
     yield f"[Claims](claims.md): {told}. [Figures](figures.md) drawn: {', '.join(figures) or 'none'}.\n"
 
 
-def _counts(cells: Sequence[Judged], names: Sequence[str]) -> str:
+def _counts(cells: Sequence[Judged], names: Sequence[Verdict]) -> str:
     found = [cell.verdict for cell in cells]
     return " | ".join(map(str, [len(cells), *(found.count(name) or "" for name in names)]))
 

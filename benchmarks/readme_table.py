@@ -1,0 +1,70 @@
+"""Writes the papers' and our numbers into the README's table of algorithms, from the tables of `lit-cfl reproduce`.
+
+    python benchmarks/readme_table.py
+
+Each algorithm has one cell, chosen before its runs: MNIST-MCLR in the table of its paper, or the smallest setting that
+StoCFL's paper has of it. The other columns of the table stay as they are. `tests/reproduce/test_summary.py` uses
+the same functions.
+"""
+
+import re
+from pathlib import Path
+
+from lit_cfl.metric_names import Row
+from lit_cfl.storage.csv_log import read_table
+
+ROOT = Path(__file__).resolve().parents[1]
+README, TABLES = ROOT / "README.md", ROOT / "docs" / "reproduction"
+CELLS = {
+    "FedAvg": "flexcfl-t3-mnist-mclr-fedavg-max_weighted_test_accuracy",
+    "FedProx": "flexcfl-t3-mnist-mclr-fedprox-max_weighted_test_accuracy",
+    "Ditto": "stocfl-t1-rotated_mnist_k_4-mlp_2048-ditto-test_accuracy-n1200-d200-p10",
+    "FedGroup": "fedgroup-tiii-mnist-mclr-fedgroup_edc-max_weighted_test_accuracy",
+    "FedGrouProx": "fedgroup-tiii-mnist-mclr-fedgrouprox_edc-max_weighted_test_accuracy",
+    "FlexCFL": "flexcfl-t3-mnist-mclr-flexcfl-max_weighted_test_accuracy",
+    "IFCA": "flexcfl-t3-mnist-mclr-ifca-max_weighted_test_accuracy",
+    "FeSEM": "flexcfl-t3-mnist-mclr-fesem-max_weighted_test_accuracy",
+    "CFL": "stocfl-t2-shifted_mnist-mlp_2048-cfl-test_accuracy-n20-d9600",
+    "StoCFL": "stocfl-t1-rotated_mnist_k_4-mlp_2048-stocfl-test_accuracy-n1200-d200-p10",
+}  # the papers of the others have no table of accuracies
+ROW = re.compile(r"^\| (?P<name>\w+) (?P<kept>(?:\|[^|]*){4})\|[^|]*\|[^|]*\|$", re.MULTILINE)
+
+
+def with_numbers(readme: str, folder: Path) -> str:
+    """Returns the README with both last columns of its table from the tables in a folder."""
+    rows = {row["id"]: (file.stem, row) for file in sorted(folder.glob("*-*.csv")) for row in tabled(file)}
+
+    def line(found: re.Match[str]) -> str:
+        name = found["name"]
+        paper, ours = numbers(*rows[CELLS[name]]) if name in CELLS else ("-", "-")
+        return f"| {name} {found['kept']}| {paper} | {ours} |"
+
+    head, mark, table = readme.partition("| Algorithm |")
+    body, end, rest = table.partition("\n\n")
+    return head + mark + ROW.sub(line, body) + end + rest
+
+
+def tabled(file: Path) -> list[Row]:
+    """Returns the rows of a table of cells; none for another file."""
+    rows = read_table(file)
+    return rows if rows and {"id", "paper_value", "ours_mean", "verdict"} <= rows[0].keys() else []
+
+
+def numbers(table: str, row: Row) -> tuple[str, str]:
+    """Returns the paper's number with its place, and ours with its spread, number of seeds and verdict."""
+    model = f", {row['model']}" if row["model"] else ""
+    paper = f"{row['paper_value']:.1f} ([{table}](docs/reproduction/{table}.md): {row['dataset']}{model})"
+    if row["ours_mean"] is None:
+        return paper, "not run yet"
+    spread = "" if row["ours_std"] is None else f" +- {row['ours_std']:.1f}"
+    seeds = "one seed" if row["seeds"] == 1 else f"{row['seeds']} seeds"
+    option = f", {row['option_mean']:.1f} by the published options" if row["verdict"] == "explained" else ""
+    return paper, f"{row['ours_mean']:.1f}{spread} ({seeds}): {row['verdict']}{option}"
+
+
+def main() -> None:
+    README.write_text(with_numbers(README.read_text("utf-8"), TABLES), "utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,73 @@
+"""The summary of all tables, and the README's table of algorithms."""
+
+import importlib.util
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from recorded import recorded
+
+from lit_cfl.cli.main import main
+from lit_cfl.reproduce.results import Results
+from lit_cfl.reproduce.summary import write_summary
+
+ROOT = Path(__file__).parents[2]
+SCORE = "max_weighted_test_accuracy"
+
+
+def loaded() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("readme_table", ROOT / "benchmarks" / "readme_table.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+readme_table = loaded()
+README = (ROOT / "README.md").read_text()
+
+
+def test_numbers_of_the_readme_are_those_of_the_tables():
+    assert readme_table.with_numbers(README, readme_table.TABLES) == README, "run python benchmarks/readme_table.py"
+    assert README.count("docs/reproduction/flexcfl-3.md") == 5
+
+
+def test_numbers_of_the_readme_follow_the_tables(tmp_path: Path):
+    for file in readme_table.TABLES.glob("*-*.csv"):
+        (tmp_path / file.name).write_text(file.read_text())
+    file = tmp_path / "fedgroup-3.csv"
+    head, *lines = file.read_text().splitlines()
+    place = next(n for n, line in enumerate(lines) if line.startswith(readme_table.CELLS["FedGroup"] + ","))
+    columns = head.split(",")
+    row = dict(zip(columns, lines[place].split(","), strict=False)) | {"ours_mean": "91.23", "ours_std": "0.5"}
+    row |= {"seeds": "3", "verdict": "explained", "option_mean": "95.6"}
+    lines[place] = ",".join(row.get(column, "") for column in columns)
+    file.write_text("\n".join([head, *lines]) + "\n")
+    (line,) = (
+        row for row in readme_table.with_numbers(README, tmp_path).splitlines() if row.startswith("| FedGroup |")
+    )
+    assert line.endswith("| 91.2 +- 0.5 (3 seeds): explained, 95.6 by the published options |")
+    (before,) = (row for row in README.splitlines() if row.startswith("| FedGroup |"))
+    assert line.split("|")[1:7] == before.split("|")[1:7]
+
+
+def test_summary_counts_verdicts_by_table(tmp_path: Path):
+    cell = f"flexcfl-t3-mnist-mclr-{{}}-{SCORE}"
+    runs = {cell.format("fedavg"): [{SCORE: 89.0}] * 3, cell.format("ifca"): [{SCORE: 80.0}]}
+    write_summary(tmp_path, recorded(tmp_path, runs))
+    page = (tmp_path / "summary.md").read_text()
+    assert "| [flexcfl-3](flexcfl-3.md) | 80 | 1 |  | 1 | 77 | 1 |" in page
+    assert "1 ran with one seed only" in page
+    assert (tmp_path / "figures" / "summary.png").exists()
+
+
+def test_command_writes_the_summary_of_what_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    results = recorded(tmp_path, {f"flexcfl-t3-mnist-mclr-fedavg-{SCORE}": [{SCORE: 89.0}]})
+    monkeypatch.setattr(Results, "read", lambda folder: results)  # which takes a minute
+    assert main(["reproduce", "summary", "--out", str(tmp_path)]) == 0
+    assert f"Summary: {tmp_path / 'summary.md'}" in capsys.readouterr().out
+    names = {"summary.md", "claims.csv", "claims.md", "figures.csv", "figures.md"}
+    assert names <= {file.name for file in tmp_path.iterdir()}
