@@ -23,7 +23,7 @@ BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILLION, PURPLE = (
     "#CC79A7",
 )
 COLUMN, PAGE = 3.5, 7.16  # inches
-DPI = 220
+DPI = 180
 _LOOK: Any = {
     "font.size": 8,
     "axes.titlesize": 8,
@@ -41,6 +41,7 @@ _LOOK: Any = {
 }
 _HEIGHT = 1.55  # of a panel
 _LEGEND = 0.22  # of a line of the legend
+_LETTER, _HANDLE = 4.0, 45  # of the legend, in points
 
 
 @dataclass(frozen=True)
@@ -51,6 +52,7 @@ class Style:
         colour: of all of them.
         line: of lines.
         marker, size, alpha: of points.
+        label: in the legend; empty = the name.
     """
 
     colour: str
@@ -58,6 +60,7 @@ class Style:
     marker: str = "o"
     size: float = 3.0
     alpha: float = 0.85
+    label: str = ""
 
 
 @dataclass(frozen=True)
@@ -133,7 +136,8 @@ def draw_panels(
     names = {curve.name for panel in panels for curve in panel.curves}
     names |= {points.name for panel in panels for points in panel.points}
     known = [name for name in styles if name in names]
-    per_line = max(1, int(width / 1.15))
+    longest = max((len(styles[name].label.replace("$", "") or name) for name in known), default=0)
+    per_line = max(1, int(72 * width / (_LETTER * longest + _HANDLE)))
     legend = _LEGEND * -(-len(known) // per_line)
     with rc_context(_LOOK):
         figure = Figure(figsize=(width, height * len(grid) + legend + 0.1), layout="constrained")
@@ -180,8 +184,9 @@ def _draw(axes: Axes, panel: Panel, styles: Mapping[str, Style]) -> None:
         axes.set(xscale="log", yscale="log")
     if panel.limits is not None:
         axes.set_ylim(*panel.limits)
-    if panel.curves and not panel.points:
-        axes.xaxis.set_major_locator(MaxNLocator(4, integer=True, steps=[1, 2, 5, 10]))
+    if not panel.logarithmic:
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
     if panel.diagonal is not None:
         _draw_diagonal(axes, panel.diagonal)
     if panel.logarithmic:
@@ -205,5 +210,7 @@ def _handle(panels: Sequence[Panel], name: str, style: Style) -> Any:
 
     lines = any(curve.name == name for panel in panels for curve in panel.curves)
     if lines:
-        return Line2D([], [], color=style.colour, linestyle=style.line, label=name)
-    return Line2D([], [], color=style.colour, linestyle="", marker=style.marker, markersize=4, label=name)
+        return Line2D([], [], color=style.colour, linestyle=style.line, label=style.label or name)
+    return Line2D(
+        [], [], color=style.colour, linestyle="", marker=style.marker, markersize=4, label=style.label or name
+    )

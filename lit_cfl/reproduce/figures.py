@@ -34,19 +34,19 @@ from lit_cfl.storage.atomic_writes import write_atomically
 from lit_cfl.storage.csv_log import as_csv
 
 STYLES = {
-    "FedAvg": Style(BLACK, "-", "s"),
-    "FedProx": Style(GREEN, "-", "P"),
-    "IFCA": Style(BLUE, "-", "o"),
-    "IFCA-MIG": Style(BLUE, "--", "D"),
-    "FeSEM": Style(ORANGE, "-", "^"),
-    "FeSEM-MIG": Style(ORANGE, "--", "v"),
-    "FedGroup": Style(SKY, "-", "X"),
-    "FlexCFL": Style(VERMILLION, "-", "*"),
-    "FlexCFL-eta_g0.01": Style(SKY, "--"),
-    "FlexCFL-eta_g0.1": Style(PURPLE, "-"),
-    "FlexCFL-eta_g1.0": Style(BLUE, "-."),
-    "FlexCFL-eta_g5.0": Style(PURPLE, "--", "h"),
-    "FlexCFL-eta_g10.0": Style(BLACK, ":"),
+    "FedAvg": Style(BLACK, "-", "s", 4.5),
+    "FedProx": Style(GREEN, "-", "P", 4.5),
+    "IFCA": Style(BLUE, "-", "o", 4.5),
+    "IFCA-MIG": Style(BLUE, "--", "D", 4.5),
+    "FeSEM": Style(ORANGE, "-", "^", 4.5),
+    "FeSEM-MIG": Style(ORANGE, "--", "v", 4.5),
+    "FedGroup": Style(SKY, "-", "X", 4.5),
+    "FlexCFL": Style(VERMILLION, "-", "*", 4.5),
+    "FlexCFL-eta_g0.01": Style(SKY, "--", label=r"FlexCFL, $\eta_g$ = 0.01"),
+    "FlexCFL-eta_g0.1": Style(PURPLE, "-", label=r"FlexCFL, $\eta_g$ = 0.1"),
+    "FlexCFL-eta_g1.0": Style(BLUE, "-.", label=r"FlexCFL, $\eta_g$ = 1"),
+    "FlexCFL-eta_g5.0": Style(PURPLE, "--", "h", 4.5, label=r"FlexCFL, $\eta_g$ = 5"),
+    "FlexCFL-eta_g10.0": Style(BLACK, ":", label=r"FlexCFL, $\eta_g$ = 10"),
 }
 _CURVES = {  # column of a curve, factor, name of the axis
     "accuracy": ("test/weighted_accuracy", 100.0, "test accuracy, %"),
@@ -59,7 +59,8 @@ _HEAD = """\
 # The papers' figures, from our runs
 
 Written by `lit-cfl reproduce summary` from `runs.csv` and `curves/`. [figures.csv](figures.csv) lists the runs of each
-figure. Lines are means over the seeds under our default options; bands reach from the least to the greatest seed.
+figure. Lines are means over the seeds under our default options; bands reach from the least to the greatest seed. The
+inter-group rate eta_g of FlexCFL is 0 where none is given.
 The vertical axes hold what the lines reach after a tenth of the rounds.
 """
 

@@ -78,7 +78,7 @@ def test_only_figures_with_a_run_are_drawn_and_the_page_says_which_are_missing(t
     assert write_figures(tmp_path, results) == ["flexcfl-3"]
     assert [file.name for file in (tmp_path / "figures").iterdir()] == ["flexcfl-3.png"]
     with Image.open(tmp_path / "figures" / "flexcfl-3.png") as picture:
-        assert picture.width == pytest.approx(3.5 * 220, abs=2)  # a column of a paper
+        assert picture.width == pytest.approx(3.5 * 180, abs=2)  # a column of a paper
     page = (tmp_path / "figures.md").read_text()
     assert page.count("![") == 1
     assert "Not run yet: 1 class (all); 3 classes (all); 5 classes (all); 10 classes (all)." in page
