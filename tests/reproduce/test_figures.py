@@ -81,7 +81,8 @@ def test_only_figures_with_a_run_are_drawn_and_the_page_says_which_are_missing(t
         assert picture.width == pytest.approx(3.5 * 180, abs=2)  # a column of a paper
     page = (tmp_path / "figures.md").read_text()
     assert page.count("![") == 1
-    assert "Not run yet: 1 class (all); 3 classes (all); 5 classes (all); 10 classes (all)." in page
+    assert page.count("\nNot run yet.\n") == 4
+    assert "(b) MLP (all); (c) CNN (all); (d) MLP, rates (all)." in page
     assert "Not measured yet: `python benchmarks/edc_madc.py`" in page
     assert {row["run"] for row in read_table(tmp_path / "figures.csv")} == set(results.ledger.rows)
 
@@ -111,3 +112,19 @@ def test_edc_against_madc_has_a_line_of_least_squares(tmp_path: Path):
     assert list(panel.curves[0].y) == pytest.approx([0.15, 0.3])
     assert list(panel.points[0].x) == [0.1, 0.2, 0.4]
     assert any("MNIST-MCLR 1.000" in line for line in section)
+
+
+def test_pairs_are_those_of_the_clients_that_found_the_clusters(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    import edc_madc
+
+    monkeypatch.setitem(edc_madc.CONFIGS, "digits", "fedgroup/digits")
+    rows = list(edc_madc.pairs("digits"))
+    clients = {row["client"] for row in rows} | {row["other"] for row in rows}
+    assert clients <= set(range(40))
+    assert len(rows) == len({(row["client"], row["other"]) for row in rows}) == len(clients) * (len(clients) - 1) // 2
+    alike = min(rows, key=lambda row: float(row["madc"]))
+    apart = max(rows, key=lambda row: float(row["madc"]))
+    assert alike["client"] % 4 == alike["other"] % 4  # one rotation
+    assert apart["client"] % 4 != apart["other"] % 4
+    assert float(alike["edc"]) < float(apart["edc"])
