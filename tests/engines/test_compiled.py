@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
@@ -75,6 +76,42 @@ def test_compiled_steps_in_single_precision_give_the_trainers_result(
     start = torch.stack([engine.initial(number) for number in range(3)])
     alone = engine.at(2, ragged_data()).fit(start, cohort, cohort % 2).rows
     assert torch.equal(alone, rows_of(found)[cohort])
+
+
+class Shifted(MCLR):
+    """A net with tensors that are no parameters."""
+
+    def __init__(self, shift: float) -> None:
+        super().__init__(SHAPE, 10)
+        self.shift = [torch.full((10,), shift), torch.full((10,), 2 * shift).bfloat16()]
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs) + self.shift[0] * torch.arange(10) + self.shift[1].float()
+
+
+def test_compiled_steps_are_kept_for_the_same_steps_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("LITCFL_CACHE", str(tmp_path))
+    plan = Plan("stacked", lanes=2, narrow=2, compile=True)
+
+    def after(shift: float, lr: float = 0.05) -> Tensor:
+        return rows_of(fitted(task(lambda: Shifted(shift), partial(torch.optim.SGD, lr=lr)), plan)[0])
+
+    def files() -> set[Path]:
+        return set((tmp_path / "kernels").iterdir())
+
+    first = after(0.5)
+    (made,) = files()
+    assert torch.equal(after(0.5), first)
+    assert files() == {made}
+    assert not torch.equal(after(0.25), first)  # the same steps with another constant
+    assert files() == {made}
+    assert not torch.equal(after(0.5, lr=0.01), first)
+    assert len(files()) == 2
+    content = bytearray(made.read_bytes())
+    content[len(content) // 2] ^= 1
+    made.write_bytes(bytes(content))
+    assert torch.equal(after(0.5), first)  # the damaged file is not loaded, but made anew
+    assert len(files()) == 3
 
 
 def test_two_threads_keep_the_bits_in_any_company():

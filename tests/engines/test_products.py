@@ -12,6 +12,7 @@ from torch.testing import assert_close
 
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked import products
+from lit_cfl.engines.stacked.kernel_cache import BuildError
 from lit_cfl.errors import Notice
 from lit_cfl.nets import MCLR
 
@@ -103,14 +104,14 @@ def test_library_is_compiled_once_for_each_compiler_in_a_folder_of_the_users_own
 def test_what_others_may_write_to_is_not_loaded(what: str, kernels: Path):
     library = products._library()
     (library if what == "library" else kernels).chmod(0o777)
-    with pytest.raises(products.BuildError, match="others may write to it; set LITCFL_CACHE to a folder of your own"):
+    with pytest.raises(BuildError, match="others may write to it; set LITCFL_CACHE to a folder of your own"):
         products._library()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
 def test_what_another_user_owns_is_not_loaded(kernels: Path):
     os.chown(products._library(), 4321, -1)
-    with pytest.raises(products.BuildError, match="is another user's"):
+    with pytest.raises(BuildError, match="is another user's"):
         products._library()
 
 

@@ -1,14 +1,20 @@
 """Compiles training steps into functions of fixed shapes: a small model spends its time between operations.
 
 The steps are traced once for each shape and lowered by Inductor without `torch.compile` around it: its guards would ask
-at every call whether something has changed, which took a fifth of the time of a small model, and nothing does.
+at every call whether something has changed, which took a fifth of the time of a small model, and nothing does. What
+Inductor makes is kept for later runs (`kernel_cache.py`); it does so by itself only below `torch.compile`.
 """
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
 
+import torch
 from torch import Tensor
+from torch.fx import GraphModule
 
 from lit_cfl.engines.plan import Products
+from lit_cfl.engines.stacked.kernel_cache import kept
 from lit_cfl.engines.stacked.products import use_own_products
 from lit_cfl.engines.steps import Lanes, LaneWork, Steps
 
@@ -28,7 +34,7 @@ class CompiledSteps:
 
     def __init__(self, steps: Steps, products: Products, compiling: Callable[[], None] = lambda: None) -> None:
         self._steps, self._products, self._compiling = steps, products, compiling
-        self._compiled: dict[tuple[object, ...], Callable[..., list[Tensor]]] = {}
+        self._compiled: dict[tuple[object, ...], Callable[..., Sequence[Tensor]]] = {}
 
     @property
     def graphs(self) -> int:
@@ -47,8 +53,8 @@ class CompiledSteps:
         *found, losses = self._compiled[key](*tensors)
         return _lanes_from(lanes, found), losses
 
-    def _compile(self, lanes: Lanes, work: LaneWork, tensors: list[Tensor]) -> Callable[..., list[Tensor]]:
-        from torch._inductor import compile as lowered  # slow to import, and only here needed
+    def _compile(self, lanes: Lanes, work: LaneWork, tensors: list[Tensor]) -> Callable[..., Sequence[Tensor]]:
+        from torch._inductor import CompiledArtifact, standalone_compile  # slow to import, and only here needed
         from torch.fx.experimental.proxy_tensor import make_fx
 
         def flat(*given: Tensor) -> list[Tensor]:
@@ -57,10 +63,38 @@ class CompiledSteps:
             return [*(tensor.contiguous() for tensor in after.tensors), losses]  # strides are as fixed as shapes
 
         traced = make_fx(flat)(*tensors)
+        constants = _constants_as_inputs(traced)
         if self._products == "own":
             use_own_products(traced)
-        function: Callable[..., list[Tensor]] = lowered(traced, [*tensors])
-        return function
+        inputs = [*tensors, *constants]
+
+        def lower(file: Path) -> None:
+            found: Any = standalone_compile(traced, inputs, dynamic_shapes="from_example_inputs")
+            found.save(path=str(file), format="binary")
+
+        kinds = (f"{tensor.dtype} {tuple(tensor.shape)} {tensor.stride()}" for tensor in inputs)
+        file = kept("steps", [traced.code, *kinds, str(torch.get_num_threads())], lower, ".bin")
+        compiled = CompiledArtifact.load(path=str(file), format="binary")
+        return lambda *given: compiled(*given, *constants)
+
+
+def _constants_as_inputs(traced: GraphModule) -> list[Tensor]:
+    """Turns the tensors that a graph holds into inputs after the others, in place: kept code holds none."""
+    nodes = list(traced.graph.nodes)
+    first = next(node for node in nodes if node.op != "placeholder")
+    constants = []
+    for node in nodes:
+        if node.op == "get_attr":
+            constants.append(getattr(traced, node.target))
+            with traced.graph.inserting_before(first):
+                given = traced.graph.placeholder(f"constant_{len(constants)}")
+            given.meta = node.meta
+            node.replace_all_uses_with(given)
+            traced.graph.erase_node(node)
+    for name in {node.target for node in nodes if node.op == "get_attr"}:
+        delattr(traced, name)
+    traced.recompile()
+    return constants
 
 
 def _lanes_from(like: Lanes, tensors: Sequence[Tensor]) -> Lanes:
