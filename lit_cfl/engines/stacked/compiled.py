@@ -54,7 +54,8 @@ class CompiledSteps:
         return _lanes_from(lanes, found), losses
 
     def _compile(self, lanes: Lanes, work: LaneWork, tensors: list[Tensor]) -> Callable[..., Sequence[Tensor]]:
-        from torch._inductor import CompiledArtifact, standalone_compile  # slow to import, and only here needed
+        from torch._inductor import standalone_compile  # slow to import, and only here needed
+        from torch._inductor.standalone_compile import CompiledArtifact
         from torch.fx.experimental.proxy_tensor import make_fx
 
         def flat(*given: Tensor) -> list[Tensor]:
@@ -66,11 +67,11 @@ class CompiledSteps:
         constants = _constants_as_inputs(traced)
         if self._products == "own":
             use_own_products(traced)
-        inputs = [*tensors, *constants]
+        inputs: list[Any] = [*tensors, *constants]
 
         def lower(file: Path) -> None:
-            found: Any = standalone_compile(traced, inputs, dynamic_shapes="from_example_inputs")
-            found.save(path=str(file), format="binary")
+            lowered = standalone_compile(traced, inputs, dynamic_shapes="from_example_inputs")
+            lowered.save(path=str(file), format="binary")
 
         kinds = (f"{tensor.dtype} {tuple(tensor.shape)} {tensor.stride()}" for tensor in inputs)
         file = kept("steps", [traced.code, *kinds, str(torch.get_num_threads())], lower, ".bin")
