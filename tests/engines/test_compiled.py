@@ -1,5 +1,6 @@
 """The compiled stack: few graphs, the same result, the same bits in any company."""
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -110,8 +111,9 @@ def test_compiled_steps_are_kept_for_the_same_steps_alone(tmp_path: Path, monkey
     content = bytearray(made.read_bytes())
     content[len(content) // 2] ^= 1
     made.write_bytes(bytes(content))
-    assert torch.equal(after(0.5), first)  # the damaged file is not loaded, but made anew
-    assert len(files()) == 3
+    assert torch.equal(after(0.5), first)
+    whole = [file for file in files() if file.stem.endswith(hashlib.sha256(file.read_bytes()).hexdigest()[:16])]
+    assert len(whole) == 2  # the damaged one was made anew
 
 
 def test_two_threads_keep_the_bits_in_any_company():

@@ -100,6 +100,12 @@ def test_library_is_compiled_once_for_each_compiler_in_a_folder_of_the_users_own
     assert len(list(kernels.iterdir())) == 2  # nothing unfinished is left
 
 
+def test_damaged_library_is_made_anew(kernels: Path):
+    library = products._library()
+    library.write_text("mode\n")
+    assert products._library().read_text() == "made\n"
+
+
 @pytest.mark.parametrize("what", ["library", "folder"])
 def test_what_others_may_write_to_is_not_loaded(what: str, kernels: Path):
     library = products._library()
