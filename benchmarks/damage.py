@@ -299,32 +299,29 @@ def without_ray() -> None:
     search._search = trains_nothing  # type: ignore[assignment]
 
 
-def flipped_checkpoints(runs: Sequence[Runs], count: int, rng: random.Random) -> Iterator[tuple[str, Outcome]]:
-    """Loads checkpoints with one flipped bit, their files in `rows/` among them."""
-    for number in range(count):
-        one = runs[number % len(runs)]
-        path = one.folder / rng.choice(["half", "whole"])
-        files = [path / "checkpoint.pt", *sorted(path.glob("rows/*.pt"))[:1]]
-        file, at = files[-1 if rng.random() < 0.2 else 0], rng.random()
-        shutil.rmtree(one.it, ignore_errors=True)
-        one.it.mkdir()
-        shutil.copy(path / "checkpoint.pt", one.it)
-        if (path / "rows").exists():
-            shutil.copytree(path / "rows", one.it / "rows")
-        whole = one.it / file.relative_to(path)
-        data = bytearray(whole.read_bytes())
-        place, bit = int(at * len(data)), rng.randrange(8)
-        data[place] ^= 1 << bit
-        whole.write_bytes(data)
-        what = f"{one.name} load: bit {bit} of byte {place} of {whole.name}"
-        try:
-            found = Checkpoint(one.it).load()
-        except InputError as error:
-            yield what, ("named" if str(whole) in str(error) else "unnamed", str(error))
-        except Exception as error:
-            yield what, ("traceback", repr(error))
-        else:
-            yield what, ("healed" if _same(found, Checkpoint(path).load()) else "different", "")
+def flipped_checkpoint(runs: Runs, rng: random.Random) -> tuple[str, Outcome]:
+    """Loads a checkpoint in which one bit is flipped, or one bit of a file in `rows/` beside it."""
+    path = runs.folder / rng.choice(["half", "whole"])
+    files = [path / "checkpoint.pt", *sorted(path.glob("rows/*.pt"))[:1]]
+    file, at = files[-1 if rng.random() < 0.2 else 0], rng.random()
+    shutil.rmtree(runs.it, ignore_errors=True)
+    runs.it.mkdir()
+    shutil.copy(path / "checkpoint.pt", runs.it)
+    if (path / "rows").exists():
+        shutil.copytree(path / "rows", runs.it / "rows")
+    flipped = runs.it / file.relative_to(path)
+    data = bytearray(flipped.read_bytes())
+    place, bit = int(at * len(data)), rng.randrange(8)
+    data[place] ^= 1 << bit
+    flipped.write_bytes(data)
+    what = f"{runs.name} load: bit {bit} of byte {place} of {flipped.name}"
+    try:
+        found = Checkpoint(runs.it).load()
+    except InputError as error:
+        return what, ("named" if str(flipped) in str(error) else "unnamed", str(error))
+    except Exception as error:
+        return what, ("traceback", repr(error))
+    return what, ("healed" if _same(found, Checkpoint(path).load()) else "different", "")
 
 
 def _same(found: object, expected: object) -> bool:
@@ -345,9 +342,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--damages", type=int, default=500)
     parser.add_argument("--flips", type=int, default=2000)
     parser.add_argument("--of", nargs="+", default=[*RUNS, "cache", "study"], choices=[*RUNS, "cache", "study"])
-    parser.add_argument("--log", type=Path, help="a JSON object for each damage goes here, line by line")
+    parser.add_argument(
+        "--log", type=Path, help="a line of JSON for each damage; those that are there are not tried again"
+    )
     given = parser.parse_args(arguments)
-    rng, counts = random.Random(given.seed), Counter[tuple[str, str]]()
+    done = [json.loads(line) for line in given.log.read_text().splitlines()] if given.log and given.log.exists() else []
+    counts = Counter((line["of"], line["outcome"]) for line in done)
     begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="damage-") as place:
         folder = Path(place)
@@ -360,13 +360,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         def drawn() -> Iterator[tuple[str, str, Outcome]]:
             for number in range(given.damages):
-                kind = few[number % 10] if number % 10 < len(few) else rng.choice(many or few)
-                yield kind, *subjects[kind].trial(rng)
+                if number >= len(done):
+                    rng = random.Random(f"{given.seed} {number}")
+                    kind = few[number % 10] if number % 10 < len(few) else rng.choice(many or few)
+                    yield kind, *subjects[kind].trial(rng)
             runs = [subject for subject in subjects.values() if isinstance(subject, Runs)]
-            for what, outcome in flipped_checkpoints(runs, given.flips if runs else 0, rng):
-                yield "flips of checkpoints", what, outcome
+            done_flips = max(0, len(done) - given.damages)
+            for number in range(done_flips, given.flips if runs else 0):
+                rng = random.Random(f"{given.seed} flip {number}")
+                yield "flips of checkpoints", *flipped_checkpoint(runs[number % len(runs)], rng)
 
-        for number, (kind, what, (word, said)) in enumerate(drawn(), 1):
+        for number, (kind, what, (word, said)) in enumerate(drawn(), len(done) + 1):
             counts[kind, word] += 1
             if word in FAULTS:
                 print(f"{word}: {what}: {said}", flush=True)

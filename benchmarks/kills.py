@@ -1,6 +1,6 @@
 """Kills and full disks: a run is ended at every file operation, goes on, and must leave what an unhurt run leaves.
 
-    python benchmarks/kills.py [--what run compare] [--how kill full] [--first 0] [--every 1] [--options ...]
+    python benchmarks/kills.py [--what run fesem compare] [--how kill full] [--first 0] [--every 1] [--options ...]
 
 One warm process, which has run the command once, forks a child for each trial. `kill`: SIGKILL right before the n-th
 operation (open for writing, fsync, rename, remove, mkdir, rmdir); at an fsync half of the file is written. `full`: the
@@ -11,7 +11,6 @@ a file is missing, left over, or other than the unhurt run's (clocks and identit
 
 import argparse
 import contextlib
-import errno
 import os
 import shutil
 import signal
@@ -24,97 +23,45 @@ from pathlib import Path
 
 os.environ["OMP_NUM_THREADS"] = "1"  # a fork of a process that has computed in several threads may hang
 
+from hurt import Hurt
 from same_files import damages, differences
 
 from lit_cfl.cli.main import main as command_line
 from lit_cfl.pictures import files
 
-OPTIONS = (
-    "--config",
-    "quickstart",
-    "--data.num_clients",
-    "8",
-    "--cohort_size",
-    "4",
-    "--local.epochs",
-    "1",
-    "--pictures.formats",
-    "[png]",
-    "--tracking.wandb",
-    "disabled",
-    "--tracking.snapshots_every",
-    "1",
-    "--checkpoint.every_seconds",
-    "0",
+SMALL = (
+    *("--data.num_clients", "8", "--cohort_size", "4", "--local.epochs", "1", "--pictures.formats", "[png]"),
+    *("--tracking.wandb", "disabled", "--tracking.snapshots_every", "1", "--checkpoint.every_seconds", "0"),
 )
-OWN_OPTIONS = {
-    "run": ("--baseline", "null", "--algorithm.pretrain_scale", "2", "--algorithm.pretrain.length", "1"),
+ALGORITHMS = ("FedAvg", "FedGroup")
+COMMANDS = {
+    "run": (
+        *("run", "--config", "quickstart", *SMALL, "--baseline", "null"),
+        *("--algorithm.pretrain_scale", "2", "--algorithm.pretrain.length", "1"),
+    ),
+    "fesem": ("run", "--config", "fesem/digits", *SMALL, "--baseline", "null"),
     "compare": (
-        "--algorithms",
-        "FedAvg",
-        "FedGroup",
-        "--seeds",
-        "1",
-        "--num_cpus",
-        "1",
-        "--FedGroup.pretrain_scale",
-        "2",
-        "--FedGroup.pretrain.length",
-        "1",
+        *("compare", "--config", "quickstart", *SMALL, "--algorithms", *ALGORITHMS, "--seeds", "1", "--num_cpus", "1"),
+        *("--FedGroup.pretrain_scale", "2", "--FedGroup.pretrain.length", "1"),
     ),
 }
 _LIMIT_SECONDS = 120  # for one command
 _COARSE = 20  # dots per inch: pictures are most of what a small run costs
-_EVENTS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir"}
-_WRITING = os.O_WRONLY | os.O_RDWR
 
 
-class Hurt:
-    """Counts the file operations below a folder, and hurts the process at one of them.
+def in_child(
+    words: Sequence[str], output: Path, prepare: Callable[[], object] = lambda: None, limit: int = _LIMIT_SECONDS
+) -> int:
+    """Runs a command in a fork of this process, for so many seconds at most.
 
-    Args:
-        folder: below which operations count.
-        how: `kill`, `full` or `count`.
-        at: number of the operation, from 0.
+    Returns:
+        its exit code, minus a signal, or 99 after a traceback.
     """
-
-    def __init__(self, folder: Path, how: str, at: int) -> None:
-        self.folder, self.how, self.at, self.count = str(folder.absolute()), how, at, 0
-        self._sync = os.fsync
-        sys.addaudithook(self._heard)
-        os.fsync = self._fsync
-
-    def _heard(self, event: str, details: tuple[object, ...]) -> None:
-        if event == "open":
-            counts = isinstance(details[2], int) and bool(details[2] & _WRITING)
-        else:
-            counts = event in _EVENTS and os.path.exists(str(details[0])) != (event == "os.mkdir")
-        path = os.path.abspath(str(details[0])) if counts else ""
-        if path.startswith(self.folder):
-            self._operation(path)
-
-    def _fsync(self, descriptor: int) -> None:
-        path = os.readlink(f"/proc/self/fd/{descriptor}")
-        if self.how == "kill" and self.count == self.at and path.endswith(".tmp"):
-            os.ftruncate(descriptor, os.fstat(descriptor).st_size // 2)
-        self._operation()
-        self._sync(descriptor)
-
-    def _operation(self, *path: str) -> None:
-        number, self.count = self.count, self.count + 1
-        if self.how == "kill" and number == self.at:
-            os.kill(os.getpid(), signal.SIGKILL)
-        if self.how == "full" and number >= self.at:
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), *path)
-
-
-def in_child(words: Sequence[str], output: Path, prepare: Callable[[], object] = lambda: None) -> int:
-    """Runs a command in a fork of this process. Returns its exit code, minus a signal, or 99 after a traceback."""
     sys.stdout.flush()
     child = os.fork()
     if child:
         return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    signal.alarm(_LIMIT_SECONDS)
+    signal.alarm(limit)
     code = 99
     with output.open("w") as out, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
         try:
@@ -132,17 +79,16 @@ class Trials:
     """All kills of one command.
 
     Args:
-        command: `run` or `compare`.
-        options: of the command.
+        words: of the command, `run` or `compare`, and its options.
         folder: for the files of the trials.
     """
 
-    def __init__(self, command: str, options: Sequence[str], folder: Path) -> None:
-        self.command, self.options, self.folder = command, list(options), folder
+    def __init__(self, words: Sequence[str], folder: Path) -> None:
+        self.words, self.command, self.folder = list(words), words[0], folder
         self.path, self.reference, self.output = folder / "it", folder / "unhurt", folder / "output.txt"
 
     def start(self, path: Path) -> list[str]:
-        return [self.command, *self.options, "--run_dir" if self.command == "run" else "--compare_dir", str(path)]
+        return [*self.words, "--run_dir" if self.command == "run" else "--compare_dir", str(path)]
 
     def again(self) -> list[str]:
         begun = (self.path / ("config.yaml" if self.command == "run" else "compare.yaml")).exists()
@@ -155,17 +101,12 @@ class Trials:
             code = command_line(self.start(self.reference))
         if code:
             raise RuntimeError(f"the unhurt command ended with {code}: {self.output.read_text()}")
-        counter = self.folder / "count"
-
-        def prepare() -> None:
-            hurt, end = Hurt(self.path, "count", 0), os._exit
-            os._exit = lambda code: (counter.write_text(str(hurt.count)), end(code))  # type: ignore[assignment]
-
-        code = in_child(self.start(self.path), self.output, prepare)
+        counted = self.folder / "operations.txt"
+        code = in_child(self.start(self.path), self.output, lambda: Hurt(self.path, "count", 0, record=counted))
         trouble = differences(self.path, self.reference)
         if code or trouble:
             raise RuntimeError(f"the command is not the same twice: {code}, {trouble}, {self.output.read_text()}")
-        return int(counter.read_text())
+        return len(counted.read_text().splitlines())
 
     def trial(self, how: str, at: int) -> str | None:
         """Hurts the command at one operation, and goes on. Returns what is wrong, or None."""
@@ -182,38 +123,38 @@ class Trials:
         return "; ".join([*differences(self.path, self.reference), *damages(self.path)][:6]) or None
 
 
-def try_all(trials: Trials, how: str, numbers: Sequence[int]) -> int:
+def try_all(trials: Trials, what: str, how: str, numbers: Sequence[int]) -> int:
     """Hurts the command at each of these operations. Returns how many trials failed."""
     begun, wrong = time.monotonic(), 0
     for tried, at in enumerate(numbers, 1):
         trouble = trials.trial(how, at)
         if trouble:
             wrong += 1
-            print(f"{trials.command}, {how} at {at}: {trouble}", flush=True)
+            print(f"{what}, {how} at {at}: {trouble}", flush=True)
         if tried % 10 == 0 or tried == len(numbers):
             seconds = time.monotonic() - begun
-            print(f"{trials.command}, {how}: {tried - wrong} of {tried} equal, {seconds:.0f} s", flush=True)
+            print(f"{what}, {how}: {tried - wrong} of {tried} equal, {seconds:.0f} s", flush=True)
     return wrong
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--what", nargs="+", default=["run", "compare"], choices=["run", "compare"])
+    parser.add_argument("--what", nargs="+", default=[*COMMANDS], choices=[*COMMANDS])
     parser.add_argument("--how", nargs="+", default=["kill", "full"], choices=["kill", "full"])
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--every", type=int, help="try every n-th operation (default: run 1, compare 5)")
+    parser.add_argument("--every", type=int, help="try every n-th operation (default: 1, of a comparison 5)")
     parser.add_argument("--first", type=int, default=0, help="number of the first operation")
     parser.add_argument("--options", nargs=argparse.REMAINDER, default=[], help="further options of the command")
     given = parser.parse_args(arguments)
     files._DPI, wrong = _COARSE, 0
     for what in given.what:
-        options = [*OPTIONS, "--rounds", str(given.rounds), *OWN_OPTIONS[what], *given.options]
+        words = [*COMMANDS[what], "--rounds", str(given.rounds), *given.options]
         with tempfile.TemporaryDirectory(prefix="kills-") as folder:
-            trials = Trials(what, options, Path(folder))
+            trials = Trials(words, Path(folder))
             total = trials.operations()
             print(f"{what}: {total} file operations", flush=True)
             numbers = range(given.first, total, given.every or (5 if what == "compare" else 1))
-            wrong += sum(try_all(trials, how, numbers) for how in given.how)
+            wrong += sum(try_all(trials, what, how, numbers) for how in given.how)
     return 1 if wrong else 0
 
 
