@@ -37,24 +37,15 @@ from same_files import content, differences
 
 from lit_cfl.datamodules.cache import cached
 from lit_cfl.errors import InputError
+from lit_cfl.pictures import files
 from lit_cfl.runs.run_directory import RunDirectory
 from lit_cfl.storage.checkpoint import Checkpoint
 from lit_cfl.storage.digests import damaged
 from lit_cfl.tune import search
 
 SMALL = (
-    "--cohort_size",
-    "4",
-    "--local.epochs",
-    "1",
-    "--rounds",
-    "4",
-    "--pictures.formats",
-    "[png]",
-    "--checkpoint.every_seconds",
-    "0",
-    "--tracking.snapshots_every",
-    "1",
+    *("--cohort_size", "4", "--local.epochs", "1", "--rounds", "4", "--pictures.formats", "[png]"),
+    *("--tracking.wandb", "disabled", "--tracking.snapshots_every", "1", "--checkpoint.every_seconds", "0"),
 )
 SHIFT = '[{"class_path": "SwapAll", "init_args": {"probability": 0.5}}]'
 SPLITS = ("--algorithm.eps1", "9", "--algorithm.eps2", "0.01", "--algorithm.warmup_rounds", "1")
@@ -247,7 +238,7 @@ class Study:
         shutil.copy(self.folder / f"run-{seed}" / "config.yaml", base)
         study = yaml.safe_load(file.read_text()) | {"base": str(base), "limits": {"trials": 3}, "search_seed": seed}
         file.write_text(yaml.safe_dump(study))
-        if in_child(["tune", "--config", str(file), "--study_dir", str(path)], self.output, lambda: None):
+        if in_child(["tune", "--config", str(file), "--study_dir", str(path)], self.output, limit=400):
             raise RuntimeError(self.output.read_text())
         shutil.rmtree(path / "ray", ignore_errors=True)
 
@@ -348,7 +339,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     done = [json.loads(line) for line in given.log.read_text().splitlines()] if given.log and given.log.exists() else []
     counts = Counter((line["of"], line["outcome"]) for line in done)
-    begun = time.monotonic()
+    begun, files._DPI = time.monotonic(), 20  # pictures are most of what a small run costs
     with tempfile.TemporaryDirectory(prefix="damage-") as place:
         folder = Path(place)
         subjects: dict[str, Runs | Cache | Study] = {}

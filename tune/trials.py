@@ -173,6 +173,7 @@ class Trials:
         for record in list(self.records.values()):
             if number in (record.number, record.repeats):
                 self._tell(record)
+        self._seal([record for record in self.records.values() if record.status != RUNNING], 0.0)
 
     def close(self) -> None:
         """Records, at the end, what is known of trials that a limit ended; some had just given their result."""
@@ -185,9 +186,12 @@ class Trials:
 
     def seal(self) -> None:
         """Records the digests of trials that did not finish, where no process of theirs is left that may write."""
-        for record in list(self.records.values()):
+        self._seal(list(self.records.values()), _GRACE_SECONDS)
+
+    def _seal(self, records: Sequence[TrialRecord], seconds: float) -> None:
+        for record in records:
             path = self.folder / record.trial_id
-            if record.repeats is None and not record.digests and wait_until_free(path, _GRACE_SECONDS):
+            if record.repeats is None and not record.digests and wait_until_free(path, seconds):
                 self._keep(replace(record, digests=digests_of(path)))
 
     def result_of(self, record: TrialRecord) -> TrialRecord:

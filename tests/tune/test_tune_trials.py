@@ -204,6 +204,22 @@ def test_the_configuration_of_a_trial_is_checked_also_after_a_kill(tmp_path: Pat
         new_trials(tmp_path, xs(1), 2).load()
 
 
+def test_a_trial_that_was_stopped_is_checked_also_after_a_kill_once_its_process_has_ended(tmp_path: Path):
+    trials = new_trials(tmp_path, xs(1, 2), 3)
+    for number in range(3):
+        trials.next()
+        (tmp_path / f"{number:04d}" / "metrics.csv").write_text("round,val/weighted_accuracy\n1,0.5\n")
+    with locked(tmp_path / "0001"):
+        trials.ended(1, told(0.5, rounds=1, finished=False))
+    assert trials.records[1].digests == {}  # its process may still write
+    trials.ended(0, told(0.5))
+    assert trials.records[2].digests == {}  # it is running
+    path = tmp_path / "0001" / "metrics.csv"
+    path.write_text(path.read_text().replace("0.5", "0.9"))
+    with pytest.raises(InputError, match=r"0001/metrics.csv is gone or is not what the study wrote"):
+        new_trials(tmp_path, xs(1, 2), 3).load()  # nobody came to seal it
+
+
 def test_a_trial_that_goes_on_may_change_its_files(tmp_path: Path):
     unfinished(tmp_path).seal()
     again = new_trials(tmp_path, xs(1), 2)
@@ -216,9 +232,9 @@ def test_a_trial_that_goes_on_may_change_its_files(tmp_path: Path):
 def test_a_trial_whose_process_still_writes_gets_no_digests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("lit_cfl.tune.trials._GRACE_SECONDS", 0.0)
     trials = unfinished(tmp_path)
-    with locked(tmp_path / "0000"):
+    with locked(tmp_path / "0001"):
         trials.seal()
-    assert [bool(record.digests) for record in trials.records.values()] == [False, True]
+    assert [bool(record.digests) for record in trials.records.values()] == [True, False]
 
 
 def test_a_record_of_another_study_is_refused(tmp_path: Path):
