@@ -45,7 +45,7 @@ COMMANDS = {
         *("--FedGroup.pretrain_scale", "2", "--FedGroup.pretrain.length", "1"),
     ),
 }
-_LIMIT_SECONDS = 120  # for one command
+_LIMIT_SECONDS = 300  # for one command
 _COARSE = 20  # dots per inch: pictures are most of what a small run costs
 
 

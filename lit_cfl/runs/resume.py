@@ -46,11 +46,17 @@ def with_own_partition(experiment: Experiment, path: Path, saved: Mapping[str, A
     Args:
         experiment: as configured.
         path: the run directory.
-        saved: content of its checkpoint, which knows whether the copy is intact; None = there is none.
+        saved: content of its checkpoint, which knows whether the copy is intact; None = there is none, and the copy is
+            taken only where the file is gone.
     """
-    own = path / "partition.npz"
-    intact = own.exists() if saved is None else digest_of(own) == saved["digests"]["partition.npz"]
-    if experiment.data.partition_file is None or not intact:
+    given, own = experiment.data.partition_file, path / "partition.npz"
+    if given is None:
+        return experiment
+    if saved is None:
+        intact = own.exists() and not Path(given).expanduser().exists()
+    else:
+        intact = digest_of(own) == saved["digests"]["partition.npz"]
+    if not intact:
         return experiment
     data = copy(experiment.data)
     data.partition_file = own

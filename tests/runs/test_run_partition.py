@@ -90,6 +90,16 @@ def test_run_whose_partition_file_is_gone_resumes_and_is_scored(capsys: pytest.C
     assert load_run(half).data.num_clients == 5  # not the six of the configuration
 
 
+def test_run_without_a_checkpoint_takes_the_file_that_it_was_given_and_not_a_copy_that_may_be_anothers():
+    run("first")
+    other = run("other", "--data.partition_seed", "9")
+    whole, half = (run(name, "--data.partition_file", "first") for name in ("whole", "half"))
+    (half / "checkpoint.pt").unlink()
+    shutil.copy(other / "partition.npz", half)
+    lit_cfl("run", "--resume", half)
+    assert rows(half) == rows(whole)
+
+
 def test_other_clients_are_scored_whatever_partition_the_run_had(monkeypatch: pytest.MonkeyPatch):
     run("first")
     again = run("again", "--data.partition_file", "first")
