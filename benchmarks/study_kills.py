@@ -73,7 +73,7 @@ class StudyKills:
             "base": str(self.folder / "base.yaml"),
             "space": {"algorithm.eta_g": {"uniform": [0.0, 0.3]}},
         }
-        study |= {"limits": {"trials": _NUM_TRIALS}, "num_repeats": 0, "search_seed": 1}
+        study |= {"limits": {"trials": _NUM_TRIALS}, "num_repeats": 0, "search_seed": 1, "scheduler": "FIFOScheduler"}
         shutil.copy(self.folder / "base" / "config.yaml", self.folder / "base.yaml")
         (self.folder / "study.yaml").write_text(yaml.safe_dump(study))
         if self._tune(self._begin(self.reference), "", "count", 0):
