@@ -127,6 +127,32 @@ def test_bug_that_gets_through_and_bug_that_cannot_be_planted_are_reported(tree:
     assert (tree / "thing.py").read_text() == "def double(x):\n    return 2 * x\n"
 
 
+def test_test_that_caught_a_bug_before_runs_first_unless_it_is_gone(tree: Path, monkeypatch: pytest.MonkeyPatch):
+    import mutants
+
+    asked: list[tuple[str, ...]] = []
+
+    def run_tests(tree: Path, tests: Sequence[str], *options: str) -> subprocess.CompletedProcess[str]:
+        asked.append(tuple(tests))
+        code = mutants._NO_SUCH_TEST if len(tests) > 1 else 0
+        return subprocess.CompletedProcess(tests, code, "", "")
+
+    monkeypatch.setattr(mutants, "run_tests", run_tests)
+    monkeypatch.setattr(mutants, "caught_before", lambda name: ["tests/test_thing.py::test_gone"])
+    bug = mutants.mutants(tree / "tests" / "mutants.toml")[0]
+    assert mutants.tried(bug, tree).trouble == "it gets through"
+    assert asked == [("tests/test_thing.py::test_gone", "tests/test_thing.py"), ("tests/test_thing.py",)]
+
+
+def test_the_table_says_which_test_caught_a_bug_before(tmp_path: Path):
+    import mutants
+
+    page = tmp_path / "page.md"
+    page.write_text("| `a-b` | `a.py` | It is `odd`. | `x/test_a.py::test_b` |\n| `a-bc` | `a.py` | It. | nobody |\n")
+    assert mutants.caught_before("a-b", page) == ["tests/x/test_a.py::test_b"]
+    assert mutants.caught_before("a-bc", page) == []
+
+
 @needs_git
 def test_test_that_fails_without_the_bug_catches_nothing(tree: Path, monkeypatch: pytest.MonkeyPatch):
     import mutants
