@@ -1,6 +1,6 @@
 """Damaged files: each is healed to the same bits, or refused in one line that names it.
 
-    python benchmarks/damage.py --seed S [--damages 500] [--flips 2000] [--log FILE]
+    python benchmarks/damage.py --seed S [--first 0] [--damages 500] [--flips 2000] [--log FILE]
 
 Draws damages (a flipped bit, cut off, deleted, emptied, replaced by another run's file of that name) of the files that
 docs/results.md names, in runs of FedGroup, FeSEM, CFL and FlexCFL under shift (killed in mid-run and resumed; killed
@@ -331,6 +331,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--damages", type=int, default=500)
+    parser.add_argument("--first", type=int, default=0, help="number of the first damage, to run them in parts")
     parser.add_argument("--flips", type=int, default=2000)
     parser.add_argument("--of", nargs="+", default=[*RUNS, "cache", "study"], choices=[*RUNS, "cache", "study"])
     parser.add_argument(
@@ -350,18 +351,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         many = [name for name in given.of if name in RUNS]
 
         def drawn() -> Iterator[tuple[str, str, Outcome]]:
-            for number in range(given.damages):
-                if number >= len(done):
-                    rng = random.Random(f"{given.seed} {number}")
-                    kind = few[number % 10] if number % 10 < len(few) else rng.choice(many or few)
-                    yield kind, *subjects[kind].trial(rng)
+            for number in range(given.first + len(done), given.damages):
+                rng = random.Random(f"{given.seed} {number}")
+                kind = few[number % 10] if number % 10 < len(few) else rng.choice(many or few)
+                yield kind, *subjects[kind].trial(rng)
             runs = [subject for subject in subjects.values() if isinstance(subject, Runs)]
-            done_flips = max(0, len(done) - given.damages)
+            done_flips = max(0, given.first + len(done) - given.damages)
             for number in range(done_flips, given.flips if runs else 0):
                 rng = random.Random(f"{given.seed} flip {number}")
                 yield "flips of checkpoints", *flipped_checkpoint(runs[number % len(runs)], rng)
 
-        for number, (kind, what, (word, said)) in enumerate(drawn(), len(done) + 1):
+        for number, (kind, what, (word, said)) in enumerate(drawn(), given.first + len(done) + 1):
             counts[kind, word] += 1
             if word in FAULTS:
                 print(f"{word}: {what}: {said}", flush=True)
