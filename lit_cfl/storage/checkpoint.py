@@ -154,9 +154,12 @@ class Checkpoint:
         try:
             data = (self.rows / name).read_bytes()
         except OSError as error:
-            raise InputError(_unreadable(self.rows / name)) from error
+            raise InputError(f"{_unreadable(self.rows / name)} ({self.path} names it)") from error
         if sha256(data).hexdigest() != digest:
-            raise InputError(_unreadable(self.rows / name))
+            raise InputError(
+                f"{self.rows / name} cannot be read: it is not the file that {self.path} names, so one of them is "
+                "damaged or comes from another run; put a copy back, or remove checkpoint.pt to start again at round 1"
+            )
         return _SavedRow(torch.load(BytesIO(data), weights_only=True, map_location="cpu"), name, digest)
 
 

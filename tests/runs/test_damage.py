@@ -336,8 +336,19 @@ def test_damaged_row_is_named(damage: str, tmp_path: Path):
     Checkpoint(tmp_path).save({"round": 0}, {"models": {client: torch.full((9,), client + 0.5) for client in range(2)}})
     row = tmp_path / "rows" / "models-1-0.pt"
     shutil.copy(tmp_path / "rows" / "models-0-0.pt", row) if damage == "swap" else hurt(row, damage)
-    with pytest.raises(InputError, match=r"rows/models-1-0\.pt cannot be read: it is truncated, damaged"):
+    with pytest.raises(InputError, match=rf"rows/models-1-0\.pt cannot be read: .*{tmp_path}/checkpoint\.pt names"):
         Checkpoint(tmp_path).load()
+
+
+@pytest.mark.parametrize("rounds", [0, 1], ids=["same names", "other names"])
+def test_a_checkpoint_of_another_run_whose_rows_do_not_fit_is_named(rounds: int, tmp_path: Path):
+    for folder, value in (("mine", 1.0), ("other", 2.0)):
+        (tmp_path / folder).mkdir()
+        content = {"round": rounds if folder == "other" else 0}
+        Checkpoint(tmp_path / folder).save(content, {"models": {1: torch.tensor([value])}})
+    shutil.copy(tmp_path / "other" / "checkpoint.pt", tmp_path / "mine")
+    with pytest.raises(InputError, match=rf"rows/models-1-{rounds}\.pt .*{tmp_path}/mine/checkpoint\.pt names"):
+        Checkpoint(tmp_path / "mine").load()
 
 
 def test_files_of_the_user_are_left_in_folders_of_ours(tmp_path: Path):
