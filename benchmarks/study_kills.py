@@ -3,11 +3,12 @@
     python benchmarks/study_kills.py --seed S [--kills 40] [--log FILE]
 
 A study of three trials of FedGroup runs undisturbed first, and file operations are counted (`hurt.py`): those of the
-driver below the study's directory, without Ray's own folder, and those of the process of each trial below the trial's. Then the driver and a trial are killed in turn, by SIGKILL right before a drawn operation. Ray begins a killed
-trial again in another process; a killed driver is resumed by `lit-cfl tune --resume`, or begun again where no study
-had begun. At the end the study is opened once more, where it must have nothing left to train. A chain fails where an
-exit code or a traceback says so, or where a file is missing, left over, or other than the undisturbed study's (clocks
-and identities apart: `same_files.py`).
+driver below the study's directory, without Ray's own folder, and those of the process of each trial below the trial's.
+Then the driver and a trial are killed in turn, by SIGKILL right before a drawn operation. Ray begins a killed trial
+again in another process; a killed driver is resumed by `lit-cfl tune --resume`, or begun again where no study had
+begun. At the end the study is opened once more, where it must have nothing left to train. A chain fails where an exit
+code or a traceback says so, or where a file is missing, left over, or other than the undisturbed study's (clocks and
+identities apart: `same_files.py`).
 """
 
 import argparse
