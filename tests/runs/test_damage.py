@@ -342,10 +342,10 @@ def test_damaged_row_is_named(damage: str, tmp_path: Path):
 
 @pytest.mark.parametrize("rounds", [0, 1], ids=["same names", "other names"])
 def test_a_checkpoint_of_another_run_whose_rows_do_not_fit_is_named(rounds: int, tmp_path: Path):
-    for folder, value in (("mine", 1.0), ("other", 2.0)):
-        (tmp_path / folder).mkdir()
-        content = {"round": rounds if folder == "other" else 0}
-        Checkpoint(tmp_path / folder).save(content, {"models": {1: torch.tensor([value])}})
+    for name, value in (("mine", 1.0), ("other", 2.0)):
+        (tmp_path / name).mkdir()
+        content = {"round": rounds if name == "other" else 0}
+        Checkpoint(tmp_path / name).save(content, {"models": {1: torch.tensor([value])}})
     shutil.copy(tmp_path / "other" / "checkpoint.pt", tmp_path / "mine")
     with pytest.raises(InputError, match=rf"rows/models-1-{rounds}\.pt .*{tmp_path}/mine/checkpoint\.pt names"):
         Checkpoint(tmp_path / "mine").load()
