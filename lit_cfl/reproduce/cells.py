@@ -50,7 +50,8 @@ class Setting:
         variant: `default`; `published`, the published code's options; or the name of options tried later.
         config: name of the packaged configuration.
         words: options on top of it.
-        redraw: an option that takes the seed as its value, too; None = none.
+        seeds: under which it runs.
+        redraw: an option that takes the seed as its value, too, and draws the population; None = none.
     """
 
     table: str
@@ -59,6 +60,7 @@ class Setting:
     variant: str
     config: str
     words: tuple[str, ...]
+    seeds: tuple[int, ...]
     redraw: str | None = None
 
     def words_of(self, seed: int) -> list[str]:
@@ -75,6 +77,8 @@ class Setting:
         more = [] if device is None else ["--device", device]
         if self.redraw:
             return {seed: build(base, [*self.words_of(seed), *more]) for seed in seeds}
+        if not seeds:
+            return {}
         first = build(base, [*self.words_of(seeds[0]), *more])
         return {seed: first.for_seed(seed) for seed in seeds}
 
@@ -96,6 +100,7 @@ class PaperTable:
         name: of ours, such as `flexcfl-3`.
         paper, number: of the paper, and of its table.
         seeds: of our runs, fixed before the first of them.
+        populations: seeds of the runs of experiments that draw their population; see `verdicts`.
         experiments, methods: content of the file, by key.
         cells: in the paper's order.
         extras: what figures and claims need besides.
@@ -105,6 +110,7 @@ class PaperTable:
     paper: str
     number: str
     seeds: tuple[int, ...]
+    populations: tuple[int, ...]
     experiments: Mapping[str, Mapping[str, Any]]
     methods: Mapping[str, Mapping[str, Any]]
     cells: tuple[Cell, ...]
@@ -134,7 +140,7 @@ class PaperTable:
         variants = {DEFAULT: common} | ({PUBLISHED: [*common, *code]} if code else {})
         for part in (experiment, method):
             variants |= {name: [*common, words] for name, words in part.get("tried", {}).items()}
-        fill = experiment.get("fill", {})
+        fill, redraw = experiment.get("fill", {}), experiment.get("redraw")
         return [
             Setting(
                 self.name,
@@ -143,10 +149,15 @@ class PaperTable:
                 variant,
                 experiment["config"],
                 tuple(shlex.split(_filled(" ".join(words), fill))),
-                experiment.get("redraw"),
+                self.populations if redraw else self.seeds,
+                redraw,
             )
             for variant, words in variants.items()
         ]
+
+    def redraws(self, cell: Cell) -> bool:
+        """Tells whether each seed draws a population of its own."""
+        return "redraw" in self.experiments[cell.experiment]
 
     def metric(self, cell: Cell, variant: str) -> str:
         """Returns the column of `scores.SCORES` that a cell takes from a variant's runs."""
@@ -180,6 +191,7 @@ def load_table(name: str) -> PaperTable:
         content["paper"],
         content["table"],
         tuple(content["seeds"]),
+        tuple(content.get("populations", content["seeds"])),
         content["experiments"],
         content["methods"],
         cells,

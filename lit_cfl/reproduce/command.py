@@ -48,16 +48,14 @@ def reproduce(arguments: Sequence[str]) -> int:
     if given.table == SUMMARY:
         return _summarise(Path(given.out), screen)
     table = load_table(given.table)
-    seeds = given.seeds or list(table.seeds)
-    if unknown := sorted(set(seeds) - set(table.seeds)):
-        raise InputError(
-            f"--seeds {unknown[0]} is none of this table's, which were fixed before any run: {table.seeds}"
-        )
+    known = tuple(dict.fromkeys(table.seeds + table.populations))
+    if unknown := sorted(set(given.seeds or ()) - set(known)):
+        raise InputError(f"--seeds {unknown[0]} is none of this table's, which were fixed before any run: {known}")
     if given.jobs is not None and given.jobs < 1:
         raise InputError(f"--jobs is {given.jobs}; give 1 or more")
     out = Path(given.out)
-    everything = planned_runs(table, (*table.cells, *table.extras), table.seeds)
-    wanted = {run.key for run in planned_runs(table, chosen_cells(table, given.only), seeds)}
+    everything = planned_runs(table, (*table.cells, *table.extras))
+    wanted = {run.key for run in planned_runs(table, chosen_cells(table, given.only), given.seeds or ())}
     ledger = Ledger.read(out)
     todo = missing([run for run in everything if run.key in wanted], ledger)
     if given.dry_run:

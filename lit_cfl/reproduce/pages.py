@@ -8,7 +8,7 @@ from pathlib import Path
 from lit_cfl.metric_names import Row
 from lit_cfl.reproduce.cells import DEFAULT, PUBLISHED, Cell, PaperTable, Setting
 from lit_cfl.reproduce.ledger import Ledger, is_stale
-from lit_cfl.reproduce.verdicts import Measured, Verdict, measured, verdict
+from lit_cfl.reproduce.verdicts import POPULATIONS, Measured, Verdict, measured, verdict
 from lit_cfl.storage.atomic_writes import write_atomically
 from lit_cfl.storage.csv_log import as_csv
 
@@ -38,6 +38,7 @@ COLUMNS = (
     "explanation",
 )
 _NOT_YET, _GPU = "not run yet", "a run takes hours without a GPU"
+_PART_RUN = f"fewer than {POPULATIONS} populations have run"
 Keys = Mapping[tuple[Setting, int], str]  # the key of each setting's run under a seed
 
 
@@ -72,14 +73,15 @@ def judged_cells(table: PaperTable, ledger: Ledger, keys: Keys) -> list[Judged]:
 def _judged(table: PaperTable, cell: Cell, ledger: Ledger, keys: Keys) -> Judged:
     found, stale = {}, False
     for setting in table.settings(cell):
-        rows = [ledger.rows[keys[setting, seed]] for seed in table.seeds if keys[setting, seed] in ledger.rows]
+        rows = [ledger.rows[keys[setting, seed]] for seed in setting.seeds if keys[setting, seed] in ledger.rows]
         stale = stale or any(map(is_stale, rows))
         what = measured(table.metric(cell, setting.variant), rows)
         if what is not None:
             found[setting.variant] = what
     missing = table.not_run(cell)
-    judgement = verdict(cell, missing, found.get(DEFAULT), found.get(PUBLISHED))
-    why = missing or (_GPU if table.needs_gpu(cell) else _NOT_YET) if judgement == "not run" else ""
+    judgement = verdict(cell, missing, found.get(DEFAULT), found.get(PUBLISHED), table.redraws(cell))
+    part_run = _PART_RUN if DEFAULT in found else _GPU if table.needs_gpu(cell) else _NOT_YET
+    why = missing or part_run if judgement == "not run" else ""
     return Judged(cell, found, judgement, why, stale)
 
 
@@ -103,7 +105,7 @@ def _row(table: PaperTable, judged: Judged, ledger: Ledger, keys: Keys) -> Row:
     devices = {
         ledger.rows[keys[setting, seed]]["device"]
         for setting in settings
-        for seed in table.seeds
+        for seed in setting.seeds
         if keys[setting, seed] in ledger.rows
     }
     row: Row = {
@@ -116,7 +118,7 @@ def _row(table: PaperTable, judged: Judged, ledger: Ledger, keys: Keys) -> Row:
         "metric": cell.metric,
         "paper_value": cell.value,
         "device": ", ".join(sorted(devices)),
-        "command": settings[0].command(table.seeds[0]) if settings else "",
+        "command": settings[0].command(settings[0].seeds[0]) if settings else "",
         "verdict": judged.verdict,
         "reason": "stale: results have changed since" if judged.stale else judged.reason,
         "explanation": _explanation(table, judged),

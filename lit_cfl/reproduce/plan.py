@@ -45,16 +45,22 @@ def chosen_cells(table: PaperTable, only: Sequence[str]) -> list[Cell]:
 
 
 def planned_runs(
-    table: PaperTable, cells: Sequence[Cell], seeds: Sequence[int], device: str | None = None
+    table: PaperTable, cells: Sequence[Cell], seeds: Sequence[int] = (), device: str | None = None
 ) -> list[PlannedRun]:
-    """Builds every run that some cells need, seed by seed. Runs of several methods may be one: they have one key."""
+    """Builds every run that some cells need, seed by seed. Runs of several methods may be one: they have one key.
+
+    Args:
+        seeds: only these; none = all.
+    """
     settings = dict.fromkeys(setting for cell in cells for setting in table.settings(cell))
     runs = [
         PlannedRun(setting, seed, experiment, result_key(experiment))
         for setting in settings
-        for seed, experiment in setting.experiments(seeds, device).items()
+        for seed, experiment in setting.experiments(
+            [seed for seed in setting.seeds if not seeds or seed in seeds], device
+        ).items()
     ]
-    return sorted(runs, key=lambda run: seeds.index(run.seed))
+    return sorted(runs, key=lambda run: run.setting.seeds.index(run.seed))
 
 
 def keys_of(runs: Sequence[PlannedRun]) -> dict[tuple[Setting, int], str]:

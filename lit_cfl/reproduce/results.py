@@ -31,7 +31,7 @@ class Results:
     def read(cls, folder: Path) -> "Results":
         """Reads the ledger of a folder, and builds every experiment of every table: about a minute."""
         tables = [load_table(name) for name in table_names()]
-        runs = [run for table in tables for run in planned_runs(table, (*table.cells, *table.extras), table.seeds)]
+        runs = [run for table in tables for run in planned_runs(table, (*table.cells, *table.extras))]
         return cls(tables, Ledger.read(folder), keys_of(runs))
 
     def judged(self, table: PaperTable) -> list[Judged]:
@@ -59,5 +59,5 @@ class Results:
     def _recorded(self, table: PaperTable, cell: Cell, variant: str) -> Iterator[str]:
         for setting in table.settings(cell):
             if setting.variant == variant:
-                keys = (self.keys.get((setting, seed)) for seed in table.seeds)
+                keys = (self.keys.get((setting, seed)) for seed in setting.seeds)
                 yield from (key for key in keys if key is not None and self.ledger.fresh(key) is not None)

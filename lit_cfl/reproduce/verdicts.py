@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import sqrt
 from statistics import fmean, stdev
 from typing import Literal
 
 from lit_cfl.metric_names import Row
 from lit_cfl.reproduce.cells import Cell
+from lit_cfl.statistics import interval
 
 Verdict = Literal["matches", "explained", "not reproduced", "not run", "no value"]
 ACCURACY_POINTS = 1.5  # percentage points
@@ -14,6 +16,7 @@ DISCREPANCY_SHARE = 0.1
 VARIANCE_FACTOR = 1.5
 ROUNDS_SHARE, ROUNDS_LEAST = 0.2, 1.0
 EXPLAINING_SEEDS = 3
+POPULATIONS = 5  # of data that the paper drew without a seed
 _ROUNDING = 1e-9  # 94.3 - 92.8 is not 1.5 in binary
 
 
@@ -77,7 +80,24 @@ def agrees(metric: str, paper: float, ours: float | None) -> bool:
     return gap <= ACCURACY_POINTS
 
 
-def verdict(cell: Cell, not_run: str | None, default: Measured | None, published: Measured | None) -> Verdict:
+def agrees_with_populations(paper: float, values: Sequence[float | None]) -> bool:
+    """Tells whether the paper's number may come from one more population of the same law as ours.
+
+    It may where it lies in the 95 % prediction interval: mean +- t * s * sqrt(1 + 1/n), with Student's t.
+
+    Args:
+        values: ours, one a population; at least `POPULATIONS`.
+    """
+    known = [value for value in values if value is not None]
+    if len(known) < max(POPULATIONS, len(values)):
+        return False
+    margin = interval(known).margin or 0.0
+    return abs(fmean(known) - paper) <= margin * sqrt(len(known) + 1)
+
+
+def verdict(
+    cell: Cell, not_run: str | None, default: Measured | None, published: Measured | None, redraws: bool = False
+) -> Verdict:
     """Judges a cell.
 
     Args:
@@ -85,6 +105,8 @@ def verdict(cell: Cell, not_run: str | None, default: Measured | None, published
         not_run: why it cannot be run; None = it can.
         default: our default's numbers.
         published: those under the published code's options, which the cell's data named before any run.
+        redraws: whether each run has a population of its own; then `POPULATIONS` of them are needed, and the rule is
+            `agrees_with_populations`.
 
     Returns:
         `no value` where the paper's cell is empty; `not run` without numbers; `matches` where the default agrees;
@@ -92,11 +114,15 @@ def verdict(cell: Cell, not_run: str | None, default: Measured | None, published
     """
     if cell.value is None:
         return "no value"
-    if not_run is not None or default is None:
+    if not_run is not None or default is None or (redraws and len(default.values) < POPULATIONS):
         return "not run"
-    if agrees(cell.metric, cell.value, default.mean):
+    if _agrees(cell, default, redraws):
         return "matches"
-    enough = published is not None and len(published.values) >= EXPLAINING_SEEDS
-    if published is not None and enough and agrees(cell.metric, cell.value, published.mean):
+    if published is not None and len(published.values) >= EXPLAINING_SEEDS and _agrees(cell, published, redraws):
         return "explained"
     return "not reproduced"
+
+
+def _agrees(cell: Cell, found: Measured, redraws: bool) -> bool:
+    paper = cell.value or 0.0
+    return agrees_with_populations(paper, found.values) if redraws else agrees(cell.metric, paper, found.mean)

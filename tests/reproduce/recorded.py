@@ -39,7 +39,7 @@ def recorded(
     for cell_id, runs in scores.items():
         ((table, cell),) = Results(tables(), ledger, {}).cells(cell_id)
         (setting,) = (setting for setting in table.settings(cell) if setting.variant == variant)
-        for number, (seed, run) in enumerate(zip(table.seeds, runs, strict=False)):
+        for number, (seed, run) in enumerate(zip(setting.seeds, runs, strict=False)):
             keys[setting, seed] = key = f"r{len(keys)}"
             row: Row = dict.fromkeys(SCORES) | {"last_weighted_test_accuracy": 80.0, "traffic": 0} | dict(run)
             row |= {"run": key, "seed": seed, "algorithm": "FedAvg", "rounds": 300, "results_version": 1}
@@ -61,6 +61,6 @@ def by_command(folder: Path) -> Results:
     for table in tables():
         for cell in (*table.cells, *table.extras):
             for setting in table.settings(cell):
-                for seed in table.seeds:
+                for seed in setting.seeds:
                     keys[setting, seed] = found.get((setting.command(seed), seed), "")
     return Results(tables(), ledger, keys)

@@ -86,8 +86,14 @@ def test_key_follows_what_decides_the_result_and_nothing_else():
 def test_population_of_synthetic_is_drawn_anew_for_each_seed():
     table = load_table("flexcfl-3")
     (cell,) = chosen_cells(table, ["flexcfl-t3-synthetic_1_1-mclr-flexcfl-*"])
-    runs = planned_runs(table, [cell], table.seeds)
-    assert [run.experiment.described()["data"]["init_args"]["population_seed"] for run in runs] == list(table.seeds)
+    runs = planned_runs(table, [cell])
+    assert [run.experiment.described()["data"]["init_args"]["population_seed"] for run in runs] == [
+        2077,
+        2078,
+        2079,
+        2080,
+        2081,
+    ]
 
 
 @pytest.fixture
@@ -123,7 +129,7 @@ def test_table_is_filled_run_by_run_and_goes_on(capsys: pytest.CaptureFixture[st
     assert Path("docs/reproduction/runs.csv").read_bytes() == before
     assert main(["reproduce", "t", "--jobs", "1"]) == 0
     assert len(Ledger.read(Path("docs/reproduction")).rows) == 4
-    runs = planned_runs(table, table.cells, table.seeds)
+    runs = planned_runs(table, table.cells)
     assert missing(runs, Ledger.read(Path("docs/reproduction"))) == []
     assert "2 cells: " in capsys.readouterr().out
 
@@ -148,7 +154,7 @@ def test_run_of_an_algorithm_whose_results_changed_is_stale(monkeypatch: pytest.
     assert missing(runs, ledger) == []
     monkeypatch.setattr("lit_cfl.reproduce.ledger.results_version", lambda algorithm: 2)
     assert missing(runs, ledger) == runs
-    everything = planned_runs(table, table.cells, table.seeds)
+    everything = planned_runs(table, table.cells)
     write_pages(Path("docs/reproduction"), table, ledger, keys_of(everything))
     assert "stale" in Path("docs/reproduction/t.md").read_text()
 
@@ -177,9 +183,9 @@ def test_committed_verdicts_follow_from_the_committed_runs(name: str):
     for row, cell in zip(rows, table.cells, strict=True):
         found = {}
         for setting in table.settings(cell):
-            runs = [recorded.get((setting.command(seed), seed)) for seed in table.seeds]
+            runs = [recorded.get((setting.command(seed), seed)) for seed in setting.seeds]
             found[setting.variant] = measured(
                 table.metric(cell, setting.variant), [run for run in runs if run is not None]
             )
-        expected = verdict(cell, table.not_run(cell), found.get("default"), found.get("published"))
+        expected = verdict(cell, table.not_run(cell), found.get("default"), found.get("published"), table.redraws(cell))
         assert row["verdict"] == expected, cell.id

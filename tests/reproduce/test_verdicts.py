@@ -5,7 +5,7 @@ from math import inf
 import pytest
 
 from lit_cfl.reproduce.cells import Cell
-from lit_cfl.reproduce.verdicts import Measured, agrees, verdict
+from lit_cfl.reproduce.verdicts import Measured, agrees, agrees_with_populations, verdict
 
 CELL = Cell("a", "MNIST MCLR", "IFCA", "max_weighted_test_accuracy", 94.2)
 
@@ -37,6 +37,30 @@ def runs(*values: float | None) -> Measured:
 )
 def test_each_metric_has_its_rule(metric: str, paper: float, ours: float | None, expected: bool):
     assert agrees(metric, paper, ours) is expected
+
+
+@pytest.mark.parametrize(
+    ("paper", "values", "expected"),
+    [
+        (13.6, (0, 2, 4, 6, 8), True),  # 4 + 2.7764 * 3.1623 * sqrt(1.2) = 13.617
+        (13.63, (0, 2, 4, 6, 8), False),
+        (-5.6, (0, 2, 4, 6, 8), True),
+        (4.0, (0, 2, 4, 6), False),  # too few
+        (4.0, (0, 2, 4, 6, 8, None), False),
+    ],
+)
+def test_population_of_the_paper_counts_as_one_more(paper: float, values: tuple[float | None, ...], expected: bool):
+    assert agrees_with_populations(paper, values) is expected
+
+
+def test_drawn_populations_are_judged_by_their_spread_and_not_before_five_have_run():
+    values = (80.0, 84.0, 88.0, 92.0, 96.0)
+    assert verdict(CELL, None, runs(*values), None, redraws=True) == "matches"
+    assert verdict(CELL, None, runs(*values), None) == "not reproduced"
+    assert verdict(CELL, None, runs(*values[:4]), None, redraws=True) == "not run"
+    far = runs(60.0, 60.1, 60.2, 60.3, 60.4)
+    assert verdict(CELL, None, far, runs(*values), redraws=True) == "explained"
+    assert verdict(CELL, None, far, runs(*values[:4]), redraws=True) == "not reproduced"
 
 
 def test_default_that_agrees_matches_whatever_the_published_options_give():
