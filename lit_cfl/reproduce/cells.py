@@ -185,7 +185,8 @@ def load_table(name: str) -> PaperTable:
         raise InputError(f"there is no table {name!r}; the tables: {', '.join(table_names())}")
     content = yaml.safe_load((_FOLDER / f"{name}.yaml").read_text("utf-8"))
     cells = tuple(Cell(**cell) for cell in content["cells"])
-    extras = tuple(Cell(metric=EXTRA_METRIC, value=None, extra=True, **cell) for cell in content.get("extras", []))
+    of_extras = {"metric": EXTRA_METRIC, "value": None, "extra": True}
+    extras = tuple(Cell(**(of_extras | cell)) for cell in content.get("extras", []))
     return PaperTable(
         name,
         content["paper"],

@@ -92,7 +92,8 @@ def write_pages(folder: Path, table: PaperTable, ledger: Ledger, keys: Keys) -> 
     text = as_csv([COLUMNS, *([_shown(row.get(name)) for name in COLUMNS] for row in rows)])
     folder.mkdir(parents=True, exist_ok=True)
     write_atomically(folder / f"{table.name}.csv", lambda file: file.write(text))
-    page = _page(table, cells)
+    extras = [_judged(table, cell, ledger, keys) for cell in table.extras]
+    page = _page(table, cells, [judged for judged in extras if judged.found])
     write_atomically(folder / f"{table.name}.md", lambda file: file.write(page.encode()))
     return cells
 
@@ -162,7 +163,7 @@ def _number(value: float | None) -> str:
     return "none" if value is None else f"{value:.4g}"
 
 
-def _page(table: PaperTable, cells: Sequence[Judged]) -> str:
+def _page(table: PaperTable, cells: Sequence[Judged], extras: Sequence[Judged]) -> str:
     counts: dict[str, int] = {}
     for judged in cells:
         counts[judged.verdict] = counts.get(judged.verdict, 0) + 1
@@ -176,7 +177,20 @@ def _page(table: PaperTable, cells: Sequence[Judged]) -> str:
     ]
     for experiment in dict.fromkeys(judged.cell.experiment for judged in cells):
         lines += _section(table, experiment, [judged for judged in cells if judged.cell.experiment == experiment])
-    return "\n".join(lines)
+    return "\n".join([*lines, *(_besides(extras) if extras else [])])
+
+
+def _besides(extras: Sequence[Judged]) -> list[str]:
+    """What ran for figures and claims, under every variant."""
+    lines = ["## Besides the table", "", "[Figures](figures.md) and [claims](claims.md) use these settings.", ""]
+    lines += ["| experiment | method | options | metric | ours |", "|---|---|---|---|---|"]
+    lines += [
+        f"| {judged.cell.experiment} | {judged.cell.method} | {variant} | {judged.cell.metric.replace('_', ' ')} | "
+        f"{_with_spread(found)} |"
+        for judged in extras
+        for variant, found in judged.found.items()
+    ]
+    return [*lines, ""]
 
 
 def _section(table: PaperTable, experiment: str, cells: Sequence[Judged]) -> list[str]:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from recorded import recorded
 
 from lit_cfl.cli.main import main
 from lit_cfl.config.parser import parse_run
@@ -157,6 +158,18 @@ def test_run_of_an_algorithm_whose_results_changed_is_stale(monkeypatch: pytest.
     everything = planned_runs(table, table.cells)
     write_pages(Path("docs/reproduction"), table, ledger, keys_of(everything))
     assert "stale" in Path("docs/reproduction/t.md").read_text()
+
+
+def test_page_shows_what_ran_besides_the_table(tmp_path: Path):
+    mig = "flexcfl-f6-mnist-mclr-ifca_mig-sswap_all"
+    runs = [{"max_weighted_test_accuracy": value} for value in (91.0, 92.0)]
+    results = recorded(tmp_path, {mig: runs})
+    table = load_table("flexcfl-4")
+    cells = write_pages(tmp_path, table, results.ledger, results.keys)
+    assert len(cells) == 180
+    page = (tmp_path / "flexcfl-4.md").read_text()
+    assert "| MNIST MCLR, swap all | IFCA-MIG | default | max weighted test accuracy | 91.5 +- 0.71 (2) |" in page
+    assert mig not in (tmp_path / "flexcfl-4.csv").read_text()
 
 
 @pytest.mark.usefixtures("tiny")
