@@ -213,7 +213,7 @@ def _traffic_panel(title: str, found: Mapping[str, _Found]) -> Panel:
         for method, runs in found.items()
     ]
     name = "traffic, multiple of FedAvg's" if "FedAvg" in sent else "traffic, models"
-    return Panel(title, name, "best test accuracy, %", points=points)
+    return Panel(title, name, "best accuracy, %", points=points)
 
 
 def write_figures(folder: Path, results: Results) -> list[str]:
