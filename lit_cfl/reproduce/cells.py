@@ -138,7 +138,8 @@ class PaperTable:
         common = [experiment.get("options", ""), method.get("options", "")]
         code = [part[PUBLISHED] for part in (experiment, method) if part.get(PUBLISHED)]
         variants = {DEFAULT: common} | ({PUBLISHED: [*common, *code]} if code else {})
-        for part in (experiment, method):
+        tried = [experiment, *([method] if cell.experiment in method.get("tried_on", self.experiments) else [])]
+        for part in tried:
             variants |= {name: [*common, words] for name, words in part.get("tried", {}).items()}
         fill, redraw = experiment.get("fill", {}), experiment.get("redraw")
         return [
