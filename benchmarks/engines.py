@@ -8,12 +8,13 @@ Cohorts, trained in batches of 10, 10 epochs a round, with SGD:
 * MNIST-1000: 20 of the 1,000 clients of Li et al. (FedProx, 2020), other ones each round, most of them with a few tens
   of digits and some with many hundreds; where DIR holds `mnist`.
 
-Engines: `trainer`, one Lightning fit a client; `plain loop`; `stacked`, compiled, on one core; `two threads`, the same
-on two; `..., 2 processes`, on one core each, side by side; `1 worker` and `2 workers`, the plain loop in Ray actors
-with a core each (only where --workers is given). The first round, which compiles and starts Ray, is stated apart.
+Engines: `trainer`, one Lightning fit a client; `plain loop`; `stacked`, compiled, on one core; `stacked, MKL`, the same
+with PyTorch's products of matrices in place of our own; `two threads`, the stack on two cores; `..., 2 processes`, on
+one core each, side by side; `1 worker` and `2 workers`, the plain loop in Ray actors with a core each (only where
+--workers is given). The first round, which compiles and starts Ray, is stated apart.
 
-* of GEMM rate: of a large matrix product on this machine and one core (2 x 3 x parameters x examples operations a step;
-  convolutions counted as such);
+* of the core's rate: of the fastest of four large computations on this machine and one core, see `core_rates` (2 x 3 x
+  parameters x examples operations a step; convolutions counted as such);
 * waste: share of the mini-batches that the stack computed, but nobody trained on: those of idle lanes, and behind a
   client's last step (`engine.effort`); in brackets what a stack padded to the longest client would waste.
 """
@@ -23,7 +24,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import product
@@ -39,6 +40,7 @@ from lit_cfl.engines.base import Effort, Engine
 from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.stacked.products import load
 from lit_cfl.metric_names import Row
 from lit_cfl.nets import MCLR, MLP
 from lit_cfl.rounds import Cohorts
@@ -53,11 +55,11 @@ COLUMNS = (
     "against trainer",
     "against plain loop",
     "first round s",
-    "of GEMM rate",
+    "of the core's rate",
     "waste",
 )
 _TWICE = ", 2 processes"
-KINDS = ("trainer", "plain loop", "plain loop" + _TWICE, "stacked", "two threads", "stacked" + _TWICE)
+KINDS = ("trainer", "plain loop", "plain loop" + _TWICE, "stacked, MKL", "stacked", "two threads", "stacked" + _TWICE)
 WORKERS = ("1 worker", "2 workers")
 
 
@@ -96,11 +98,13 @@ def data(cohort: str = "even") -> FederatedData:
 
 def engine(model: str, kind: str) -> Engine:
     small = model != "cnn"
-    stacked = Plan("stacked", lanes=4, narrow=1 if small else 2, steps_per_call=5 if small else 1, compile=True)
+    steps = 5 if small else 1
+    stacked = Plan("stacked", lanes=4, narrow=1 if small else 2, steps_per_call=steps, compile=True, products="own")
     plans = {
         "trainer": Plan("trainer"),
         "plain loop": Plan("stacked"),
         "stacked": stacked,
+        "stacked, MKL": replace(stacked, products="torch"),
         "two threads": replace(stacked, narrow=2, threads=2),
         "1 worker": Plan("ray", workers=1),
         "2 workers": Plan("ray", workers=2),
@@ -144,16 +148,28 @@ def side_by_side(model: str, kind: str, cohort: str, repeats: int) -> Row:
     return slower | {"ms a client-step": slower["ms a client-step"] / 2}
 
 
-def gemm_rate() -> float:
-    """Floating-point operations a second of a product like the MLP's, on one core."""
+def core_rates() -> dict[str, float]:
+    """Floating-point operations a second on one core: products by MKL, oneDNN and us, and a convolution by oneDNN."""
     torch.set_num_threads(1)
-    a, b = torch.randn(256, 784), torch.randn(784, 512)
-    times = []
-    for _ in range(30):
-        begun = perf_counter()
-        a @ b
-        times.append(perf_counter() - begun)
-    return 2 * a.shape[0] * a.shape[1] * b.shape[1] / median(times)
+    load()
+    a, b = torch.randn(256, 784), torch.randn(512, 784)
+    images, kernels = torch.randn(10, 32, 14, 14), torch.randn(64, 32, 5, 5)
+    product_work, convolution_work = 2 * 256 * 784 * 512, 2 * 10 * 14 * 14 * 25 * 32 * 64
+    computations: dict[str, tuple[Callable[[], object], int]] = {
+        "MKL": (lambda: a @ b.T, product_work),
+        "oneDNN": (lambda: torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], ""), product_work),
+        "own": (lambda: torch.ops.lit_cfl.bmm(a[None], b.T[None]), product_work),
+        "convolution": (lambda: torch.conv2d(images, kernels, padding=2), convolution_work),
+    }
+    found = {}
+    for name, (compute, work) in computations.items():
+        times = []
+        for _ in range(30):
+            begun = perf_counter()
+            compute()
+            times.append(perf_counter() - begun)
+        found[name] = work / median(times)
+    return found
 
 
 def bandwidth(mib: float) -> float:
@@ -179,7 +195,7 @@ def rows(models: list[str], cohorts: list[str], kinds: Sequence[str], repeats: i
             row |= {
                 f"against {other}": found[other] / found[kind] for other in ("trainer", "plain loop") if other in found
             }
-            row["of GEMM rate"] = 6 * OPERATIONS[model] * BATCH / (found[kind] / 1000) / rate
+            row["of the core's rate"] = 6 * OPERATIONS[model] * BATCH / (found[kind] / 1000) / rate
             yield {"model": model, "cohort": cohort, "engine": kind} | row
 
 
@@ -203,9 +219,11 @@ def main() -> None:
     if options.case:
         print(json.dumps(measured(*options.case, options.repeats)))
         return
-    found, rate = [], gemm_rate()
+    rates = core_rates()
+    found, rate = [], max(rates.values())
     copies = {mib: bandwidth(mib) for mib in (1, 256)}
-    print(f"one core: {rate / 1e9:.0f} billion operations a second in a product; copies, GB/s: ", end="")
+    told = ", ".join(f"{speed / 1e9:.0f} by {name}" for name, speed in rates.items())
+    print(f"one core, billion operations a second: {told}; copies, GB/s: ", end="")
     print(", ".join(f"{speed / 1e9:.0f} of {mib} MiB" for mib, speed in copies.items()), end="\n\n")
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
     kinds = [*KINDS, *WORKERS] if options.workers else KINDS
@@ -214,7 +232,7 @@ def main() -> None:
         print(shown(row), flush=True)
     if options.out:
         options.out.write_text(
-            json.dumps({"gemm operations a second": rate, "bytes a second": copies, "rows": found}, indent=2) + "\n"
+            json.dumps({"operations a second": rates, "bytes a second": copies, "rows": found}, indent=2) + "\n"
         )
 
 

@@ -21,7 +21,7 @@ SIZES = [(10, 784, 10), (10, 10, 784), (128, 10, 60), (1, 1, 1), (7, 33, 5), (3,
 
 @pytest.fixture(scope="module", autouse=True)
 def loaded() -> None:
-    products._load()
+    products.load()
 
 
 def matrices(count: int, rows: int, columns: int, dtype: torch.dtype, transposed: bool) -> Tensor:
@@ -125,7 +125,7 @@ def test_failing_compiler_is_told_and_clients_train_in_a_plain_loop(kernels: Pat
     (kernels.parents[1] / "g++").write_text(
         '#!/bin/sh\n[ "$1" = --version ] && exit\necho "error: no disk" >&2; exit 1\n'
     )
-    monkeypatch.setattr(products, "_load", products._load.__wrapped__)
+    monkeypatch.setattr(products, "load", products.load.__wrapped__)
     with pytest.warns(
         Notice, match=r"compiling failed \(BuildError: .*g\+\+ failed: error: no disk\): clients train in"
     ):

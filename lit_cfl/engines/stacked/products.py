@@ -30,7 +30,7 @@ def use_own_products(graph: GraphModule) -> None:
     Raises:
         BuildError: they cannot be compiled or loaded here.
     """
-    _load()
+    load()
     for node in graph.graph.nodes:
         own = node.op == "call_function" and node.target is torch.ops.aten.bmm.default
         if own and node.meta["tensor_meta"].dtype in (torch.float32, torch.float64):
@@ -39,7 +39,7 @@ def use_own_products(graph: GraphModule) -> None:
 
 
 @cache
-def _load() -> None:
+def load() -> None:
     """Registers the operator `lit_cfl::bmm`, compiled now where the cache has none."""
     library = _library()
     try:
