@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import time
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,7 @@ from wandb_runs import (
 )
 
 from lit_cfl.runs.load_run import load_run
+from lit_cfl.runs.run_directory import RunDirectory
 from lit_cfl.tracking import Trackers, service
 from lit_cfl.tracking.offline import sync_line
 
@@ -140,10 +142,23 @@ def test_nothing_of_machine_user_and_folders_is_logged_but_where_files_wait(offl
 
 def test_killed_run_that_is_resumed_is_uploaded_whole(output: Path, tmp_path: Path):
     run = tmp_path / "run"
-    words = start(run, "--checkpoint.every_seconds", "0", "--baseline", "null", rounds=600)
-    child = in_child(words, lambda: set_variables(MODE="offline"))
+    add_row = RunDirectory.add_row
+
+    def stop_after_60_rounds() -> None:
+        set_variables(MODE="offline")
+
+        def waiting(directory: RunDirectory, row: dict[str, object]) -> dict[str, object]:
+            if len(directory.rows) == 60:
+                signal.pause()
+            return add_row(directory, row)
+
+        RunDirectory.add_row = waiting  # type: ignore[method-assign]
+
+    words = start(run, "--checkpoint.every_seconds", "0", "--baseline", "null", rounds=70)
+    child = in_child(words, stop_after_60_rounds)
     while not any(any(history(folder)) for folder in folders(run)):  # wandb takes seconds to begin
         assert os.waitpid(child, os.WNOHANG) == (0, 0)
+        time.sleep(0.05)
     os.kill(child, signal.SIGKILL)
     assert wait(child) == -signal.SIGKILL
     (torn,) = folders(run)[0].glob("*.wandb")
@@ -152,7 +167,7 @@ def test_killed_run_that_is_resumed_is_uploaded_whole(output: Path, tmp_path: Pa
     _, second = folders(run)
     assert [numbers(row) for row in history(second)] == own_rows(run)
     server = upload(run / "wandb")
-    assert server.rounds() == list(range(1, 601))
+    assert server.rounds() == list(range(1, 71))
     assert sync_line([run]) is None
 
 

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,7 @@ def test_when_its_service_dies_wandb_is_left_out_with_one_notice_and_the_next_ru
     child = in_child(start(tmp_path / "run", rounds=150), lambda: set_variables(MODE="offline"))
     while not (folders(tmp_path / "run") and logged(tmp_path / "run")):
         assert os.waitpid(child, os.WNOHANG) == (0, 0)
+        time.sleep(0.02)
     (service,) = [one for one in descendants(child) if b"wandb-core" in Path(f"/proc/{one}/cmdline").read_bytes()]
     os.kill(service, signal.SIGKILL)
     assert wait(child) == 0
