@@ -237,6 +237,14 @@ def test_what_cannot_be_stacked_is_trained_by_the_trainer_in_a_worker(cluster: N
 
 
 @pytest.mark.ray
+def test_error_of_a_worker_arrives_as_it_is(two_workers: Engine, order: Callable[[str], None]):
+    order("diverge")
+    with pytest.raises(DivergedError, match="client 2 diverged in round 7") as caught:
+        two_workers.at(6, made_data()).fit(two_workers.initial(0)[None], ids(2))
+    assert type(caught.value) is DivergedError
+
+
+@pytest.mark.ray
 def test_worker_killed_in_the_middle_of_a_round_changes_nothing(
     two_workers: Engine, orders: Path, order: Callable[[str], None]
 ):
@@ -266,25 +274,6 @@ def test_nobody_waits_for_ever_for_a_worker_that_does_not_start(cluster: None, m
     with pytest.raises(InputError, match="none of 1 Ray workers started in 0 s: others hold"):
         engine.at(0, made_data()).fit(engine.initial(0)[None], ids(2))
     engine.close()
-
-
-@pytest.mark.ray
-def test_round_fails_with_the_clients_named_when_workers_die_again_and_again(
-    one_worker: Engine, order: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(ray_pool, "MAX_RETRIES", 1)
-    work, start = one_worker.at(7, made_data()), one_worker.initial(0)[None]
-    order("die")
-    with pytest.raises(WorkersLostError, match=r"round 8 .* client\(s\) 3, 2 died 2 times"):
-        work.fit(start, ids(3, 0, 2))
-
-
-@pytest.mark.ray
-def test_error_of_a_worker_arrives_as_it_is(two_workers: Engine, order: Callable[[str], None]):
-    order("diverge")
-    with pytest.raises(DivergedError, match="client 2 diverged in round 7") as caught:
-        two_workers.at(6, made_data()).fit(two_workers.initial(0)[None], ids(2))
-    assert type(caught.value) is DivergedError
 
 
 @pytest.mark.ray
@@ -381,6 +370,17 @@ def test_run_can_be_ended_while_workers_train_and_goes_on_afterwards(
         with pytest.raises(Interrupted):
             work.fit(start, ids(3), budget=Budget(20_000))
     assert torch.equal(work.fit(start, ids(2)).rows, expected)
+
+
+@pytest.mark.ray
+def test_round_fails_with_the_clients_named_when_workers_die_again_and_again(
+    one_worker: Engine, order: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(ray_pool, "MAX_RETRIES", 1)
+    work, start = one_worker.at(7, made_data()), one_worker.initial(0)[None]
+    order("die")
+    with pytest.raises(WorkersLostError, match=r"round 8 .* client\(s\) 3, 2 died 2 times"):
+        work.fit(start, ids(3, 0, 2))
 
 
 @pytest.mark.ray
