@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import in_child, wait, wait_for, without_clocks
+from processes import QUICK_AGENTS, in_child, wait, wait_for, without_clocks
 
 from lit_cfl.cli.main import main
 from lit_cfl.compare.jobs import CompareJob
@@ -117,11 +117,9 @@ def test_in_ray_killed_and_resumed_it_is_the_same_to_the_bit(
 ):
     mark = f"LITCFL_TEST_MARK={output.parent}-{time.monotonic_ns()}"
     monkeypatch.setenv(*mark.split("=", 1))  # of this process, too, but its /proc/<id>/environ is that of its start
-    # Ray's agents of a killed driver try to tell its store, which is gone, too, that Ray has ended: else for 60 seconds
-    monkeypatch.setenv("RAY_gcs_rpc_server_reconnect_timeout_s", "3")
     no_pictures = ["--pictures.formats", "[]"]  # two seconds a run
     words = [sys.executable, "-m", "lit_cfl", *start("FedAvg", "IFCA"), *no_pictures, "--num_cpus", "2"]
-    first = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    first = subprocess.Popen(words, env=os.environ | QUICK_AGENTS, stdout=subprocess.PIPE, text=True)
     assert first.stdout is not None
     assert any(line.startswith("1/4  ") for line in first.stdout)
     first.kill()

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
+from processes import QUICK_AGENTS
 from studies import SLOW, base, cluster, study_file, tune_command  # noqa: F401  # a fixture
 
 from lit_cfl.cli.main import main
@@ -23,10 +24,6 @@ from lit_cfl.cli.main import main
 pytestmark = pytest.mark.ray
 SPACE_OF_SLOW = {"rate": {"uniform": [0.7, 0.9]}}
 SPACE = {"algorithm.rate": {"uniform": [0.7, 1.0]}}  # rates that do not fail, nor the default, which is 0
-
-
-# Ray's agents of a killed driver try to tell its store, which is gone, too, that Ray has ended: else for 60 seconds.
-QUICK_AGENTS = {"RAY_gcs_rpc_server_reconnect_timeout_s": "3"}
 
 
 class Command:
