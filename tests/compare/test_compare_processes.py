@@ -31,6 +31,8 @@ OPTIONS = (
     "12",
     "--checkpoint.every_seconds",
     "0",
+    "--pictures.formats",
+    "[]",
     "--seeds",
     "1",
     "2",
@@ -117,8 +119,7 @@ def test_in_ray_killed_and_resumed_it_is_the_same_to_the_bit(
 ):
     mark = f"LITCFL_TEST_MARK={output.parent}-{time.monotonic_ns()}"
     monkeypatch.setenv(*mark.split("=", 1))  # of this process, too, but its /proc/<id>/environ is that of its start
-    no_pictures = ["--pictures.formats", "[]"]  # two seconds a run
-    words = [sys.executable, "-m", "lit_cfl", *start("FedAvg", "IFCA"), *no_pictures, "--num_cpus", "2"]
+    words = [sys.executable, "-m", "lit_cfl", *start("FedAvg", "IFCA"), "--num_cpus", "2"]
     first = subprocess.Popen(words, env=os.environ | QUICK_AGENTS, stdout=subprocess.PIPE, text=True)
     assert first.stdout is not None
     assert any(line.startswith("1/4  ") for line in first.stdout)
@@ -151,7 +152,7 @@ def test_what_a_worker_has_to_say_comes_with_its_outcome(
     from lit_cfl.compare.side_by_side import in_worker
 
     monkeypatch.chdir(tmp_path)
-    words = [*start("FedAvg"), "--seeds", "1", "--rounds", "1", "--num_cpus", "1"]
+    words = [*start("FedAvg"), "--seeds", "1", "--rounds", "1", "--pictures.formats", "[png]", "--num_cpus", "1"]
     assert main(words) == 0
     folder = Path("c/FedAvg/seed-1")
     shutil.rmtree(folder / "pictures")
