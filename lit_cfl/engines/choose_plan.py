@@ -14,9 +14,8 @@ memory:
   stack of one differ from those in wider ones (so do all nets' under two threads, and where nothing is compiled); a
   27th of the lanes on a GPU, where a run captures at most four graphs: of all lanes, a third, a ninth and a 27th of
   them; clients whose steps differ much train in fewer lanes, so that less than a fifth of the work is wasted;
-* threads: 1 below 50,000 parameters (small tensors only lose time to a second thread), all cores from a million on;
-  between them 2 where it compiles (1.4 times as fast on an MLP of 100,000), else 1; `ray`'s workers have one each;
-  never more than `OMP_NUM_THREADS`;
+* threads: 1 below a million parameters (a second thread makes an MLP of 100,000 no faster), all cores from there on;
+  `ray`'s workers have one each; never more than `OMP_NUM_THREADS`;
 * workers: of `ray`, one a core, or one a GPU;
 * rows_mib: 1024.
 
@@ -34,7 +33,7 @@ from lit_cfl.engines.compiler import compiler
 from lit_cfl.engines.plan import EngineName, EngineOption, Plan, PlanOptions, Precision
 from lit_cfl.errors import InputError
 
-_TINY_MODEL, _SMALL_MODEL = 50_000, 1_000_000  # parameters
+_SMALL_MODEL = 1_000_000  # parameters
 _COMPILING_PAYS = 50_000  # client-steps
 _MOST_LANES, _LANES_MIB = 256, 1024  # of a GPU's stack
 
@@ -82,7 +81,7 @@ def choose_plan(
     compiles = given.get("compile", chosen != "trainer" and on_cpu and _compiling_pays(workload) and has_compiler())
     workers = _workers(chosen, on_cpu, cores)
     lanes = given.get("lanes", _lanes(chosen, on_cpu, compiles, workers, workload))
-    threads = given.get("threads", 1 if chosen == "ray" else _threads(workload, cores, compiles))
+    threads = given.get("threads", 1 if chosen == "ray" else _threads(workload, cores))
     by_rule = {
         "device": device,
         "precision": precision,
@@ -143,11 +142,8 @@ def _narrow(on_cpu: bool, compiles: bool, lanes: int, threads: int, workload: Wo
     return lanes if on_cpu else ceil(lanes / 27)
 
 
-def _threads(workload: Workload, cores: int, compiles: bool) -> int:
-    cores = min(cores, _allowed_threads() or cores)
-    if workload.num_parameters >= _SMALL_MODEL:
-        return cores
-    return min(2, cores) if compiles and workload.num_parameters >= _TINY_MODEL else 1
+def _threads(workload: Workload, cores: int) -> int:
+    return min(cores, _allowed_threads() or cores) if workload.num_parameters >= _SMALL_MODEL else 1
 
 
 def _allowed_threads() -> int:
