@@ -66,9 +66,7 @@ def test_all_cores_are_used_from_a_million_parameters_on(
     assert by_hand.narrow == 2
 
 
-@pytest.mark.parametrize(
-    ("asked", "large"), [("1", 1), ("3,1", 3), ("64", 16), ("", 16), ("0", 16)]
-)
+@pytest.mark.parametrize(("asked", "large"), [("1", 1), ("3,1", 3), ("64", 16), ("", 16), ("0", 16)])
 def test_omp_num_threads_bounds_the_threads(asked: str, large: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rule, "has_compiler", lambda: True)
     monkeypatch.setattr(rule.os, "cpu_count", lambda: 16)
