@@ -90,7 +90,7 @@ def mlp() -> nn.Module:
 def engine_of(plan: Plan, monkeypatch: pytest.MonkeyPatch, captures: bool = True) -> StackedEngine:
     """A stack on the CPU, captured as on the GPU `cuda:1`, or the same without captures."""
     monkeypatch.setattr(
-        stacked, "CompiledSteps", lambda steps, _: CapturedSteps(steps, "cuda:1") if captures else steps
+        stacked, "CompiledSteps", lambda steps, *_: CapturedSteps(steps, "cuda:1") if captures else steps
     )
     engine = StackedEngine(task(mlp, ADAM), replace(plan, compile=True), 5, LocalTraining(1, 10))
     engine._lanes(10)
@@ -190,7 +190,7 @@ def test_stack_that_ran_out_of_memory_is_given_up_with_its_graphs(
     devices: list[torch.device], monkeypatch: pytest.MonkeyPatch
 ):
     engine, narrower = engine_of(WIDE, monkeypatch), engine_of(replace(WIDE, lanes=2), monkeypatch, captures=False)
-    monkeypatch.setattr(stacked, "CompiledSteps", lambda steps, _: CapturedSteps(steps, "cuda:1"))
+    monkeypatch.setattr(stacked, "CompiledSteps", lambda steps, *_: CapturedSteps(steps, "cuda:1"))
     fit(engine, 1)
     old, replay = engine._runner, Graph.replay
 
