@@ -2,9 +2,9 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
-import re
 import threading
 import time
 from io import StringIO
