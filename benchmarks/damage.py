@@ -310,7 +310,7 @@ def flipped_checkpoint(runs: Runs, rng: random.Random) -> tuple[str, Outcome]:
         found = Checkpoint(runs.it).load()
     except InputError as error:
         return what, ("named" if str(flipped) in str(error) else "unnamed", str(error))
-    except Exception as error:
+    except Exception as error:  # whatever else a damaged file raises is the fault that is looked for
         return what, ("traceback", repr(error))
     return what, ("healed" if _same(found, Checkpoint(path).load()) else "different", "")
 

@@ -17,14 +17,13 @@ def agreement(found: Tensor, truth: Tensor) -> dict[str, float]:
         information), `clusters/purity` (share of clients in the majority of their found cluster) and
         `clusters/matched_accuracy` (share that agrees under the best one-to-one matching); empty for no clients.
     """
-    return (
-        dict(_agreement(*(labels.to(torch.int64).numpy().tobytes() for labels in (found, truth)))) if len(found) else {}
-    )
+    if not len(found):
+        return {}
+    return dict(_agreement(found.numpy().tobytes(), truth.numpy().tobytes()))
 
 
-@lru_cache(
-    maxsize=2
-)  # clusters seldom change from round to round, and this is a third of an evaluation of 1,000 clients
+# Clusters seldom change from one round to the next, and this is a third of an evaluation of 1,000 clients.
+@lru_cache(maxsize=2)
 def _agreement(found_bytes: bytes, truth_bytes: bytes) -> dict[str, float]:
     from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 

@@ -7,6 +7,7 @@ memory:
 * device: the first GPU where there is one, else the CPU;
 * compile: on a CPU with a C++ compiler, from 50,000 client-steps in a run on: less does not pay for the compiling; no
   recurrent nets, whose graphs take a minute and a half each and make LSTMs no faster;
+* products: `own` where it compiles (MKL takes two to ten times as long on an AMD processor), else `torch`;
 * lanes: 4 on a CPU that compiles (more fall out of its cache), 1 without (a plain loop: an eager stack is slower); on a
   GPU as many as a cohort has clients, rounded up to a multiple of 8, but no more than 256, and than models of 1 GiB;
 * steps_per_call: 5 where it compiles a model below a million parameters, else 1;

@@ -207,7 +207,6 @@ def _draw_diagonal(axes: Axes, half_width: float) -> None:
 
 
 def _handle(panels: Sequence[Panel], name: str, style: Style) -> Any:
-
     lines = any(curve.name == name for panel in panels for curve in panel.curves)
     if lines:
         return Line2D([], [], color=style.colour, linestyle=style.line, label=style.label or name)

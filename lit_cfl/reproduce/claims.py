@@ -11,6 +11,7 @@ import yaml
 
 from lit_cfl.metric_names import Row
 from lit_cfl.reproduce.cells import DEFAULT, PUBLISHED, Cell, PaperTable
+from lit_cfl.reproduce.pages import NEEDS_GPU, NOT_YET
 from lit_cfl.reproduce.results import Results
 from lit_cfl.storage.atomic_writes import write_atomically
 from lit_cfl.storage.csv_log import as_csv
@@ -220,7 +221,7 @@ def _why_not(pairs: Sequence[tuple[Known, ...]]) -> str:
     reasons = dict.fromkeys(table.not_run(cell) or "" for pair in pairs for table, cell in pair)
     gpu = any(table.needs_gpu(cell) for pair in pairs for table, cell in pair)
     known = [reason for reason in reasons if reason]
-    return "; ".join(known) or ("a run takes hours without a GPU" if gpu else "not run yet")
+    return "; ".join(known) or (NEEDS_GPU if gpu else NOT_YET)
 
 
 def write_claims(folder: Path, results: Results) -> list[Found]:

@@ -37,7 +37,7 @@ COLUMNS = (
     "reason",
     "explanation",
 )
-_NOT_YET, _GPU = "not run yet", "a run takes hours without a GPU"
+NOT_YET, NEEDS_GPU = "not run yet", "a run takes hours without a GPU"
 _PART_RUN = f"fewer than {POPULATIONS} populations have run"
 Keys = Mapping[tuple[Setting, int], str]  # the key of each setting's run under a seed
 
@@ -80,8 +80,8 @@ def _judged(table: PaperTable, cell: Cell, ledger: Ledger, keys: Keys) -> Judged
             found[setting.variant] = what
     missing = table.not_run(cell)
     judgement = verdict(cell, missing, found.get(DEFAULT), found.get(PUBLISHED), table.redraws(cell))
-    part_run = _PART_RUN if DEFAULT in found else _GPU if table.needs_gpu(cell) else _NOT_YET
-    why = missing or part_run if judgement == "not run" else ""
+    still_open = _PART_RUN if DEFAULT in found else NEEDS_GPU if table.needs_gpu(cell) else NOT_YET
+    why = missing or still_open if judgement == "not run" else ""
     return Judged(cell, found, judgement, why, stale)
 
 

@@ -53,12 +53,11 @@ def planned_runs(
         seeds: only these; none = all.
     """
     settings = dict.fromkeys(setting for cell in cells for setting in table.settings(cell))
+    chosen = {setting: [seed for seed in setting.seeds if not seeds or seed in seeds] for setting in settings}
     runs = [
         PlannedRun(setting, seed, experiment, result_key(experiment))
         for setting in settings
-        for seed, experiment in setting.experiments(
-            [seed for seed in setting.seeds if not seeds or seed in seeds], device
-        ).items()
+        for seed, experiment in setting.experiments(chosen[setting], device).items()
     ]
     return sorted(runs, key=lambda run: run.setting.seeds.index(run.seed))
 

@@ -76,7 +76,8 @@ def _page(judged: Tables, figures: Sequence[str], claims: Sequence[Found], drawn
     yield _HEAD
     if drawn:
         yield "![The papers' numbers against ours, a dot a cell](figures/summary.png)\n"
-        yield f"A dot is a cell, under our default options; the grey band is {ACCURACY_POINTS} points to either side.\n"
+        yield f"A dot is a cell, under our default options; the grey band is {ACCURACY_POINTS} points to either side."
+        yield "Synthetic(1,1) is judged by the spread of its populations instead.\n"
     names: tuple[Verdict, ...] = get_args(Verdict)
     yield f"| table | cells | {' | '.join(names)} |"
     yield "|---|---|" + "---|" * len(names)

@@ -1,29 +1,17 @@
 """`docs/architecture.md` against the source: layers, both tables, the picture, and the names on the page."""
 
 import importlib
-import importlib.util
 import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from benchmark_scripts import loaded
 from PIL import Image
 
 ROOT = Path(__file__).parents[2]
-
-
-def loaded() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("architecture", ROOT / "benchmarks" / "architecture.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-architecture = loaded()
+architecture = loaded("architecture")
 PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 IMPORTS: dict[str, set[str]] = architecture.imports()
 LAYERS: dict[str, list[str]] = architecture.layers_of_the_page()

@@ -1,10 +1,9 @@
 """The summary of all tables, and the README's table of algorithms."""
 
-import importlib.util
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+from benchmark_scripts import loaded
 from recorded import recorded
 
 from lit_cfl.cli.main import main
@@ -13,18 +12,7 @@ from lit_cfl.reproduce.summary import write_summary
 
 ROOT = Path(__file__).parents[2]
 SCORE = "max_weighted_test_accuracy"
-
-
-def loaded() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("readme_table", ROOT / "benchmarks" / "readme_table.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-readme_table = loaded()
+readme_table = loaded("readme_table")
 README = (ROOT / "README.md").read_text()
 
 

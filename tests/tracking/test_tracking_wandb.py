@@ -152,7 +152,7 @@ def test_killed_run_that_is_resumed_is_uploaded_whole(output: Path, tmp_path: Pa
                 signal.pause()
             return add_row(directory, row)
 
-        RunDirectory.add_row = waiting  # type: ignore[method-assign]
+        RunDirectory.add_row = waiting  # type: ignore[method-assign]  # in the child alone, which is killed
 
     words = start(run, "--checkpoint.every_seconds", "0", "--baseline", "null", rounds=70)
     child = in_child(words, stop_after_60_rounds)
