@@ -40,7 +40,7 @@ from lit_cfl.engines.base import Effort, Engine
 from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.stacked.products import load
+from lit_cfl.engines.products import load
 from lit_cfl.metric_names import Row
 from lit_cfl.nets import MCLR, MLP
 from lit_cfl.rounds import Cohorts

@@ -105,7 +105,7 @@ def modules() -> set[str]:
 
 def test_what_is_launched_holds_each_module_once():
     found = _packages()
-    assert found.keys() == modules() | {"lit_cfl/engines/stacked/products.cpp"}
+    assert found.keys() == modules() | {"lit_cfl/engines/products.cpp"}
     assert len({file.resolve() for file in found.values()}) == len(found)
 
 
@@ -114,7 +114,7 @@ def test_a_wheel_holds_each_module_once_and_nothing_beside_lit_cfl(built: Path):
     assert set(found.values()) == {1}
     assert {name.split("/")[0].partition("-")[0] for name in found} == {"lit_cfl"}
     assert {name for name in found if name.endswith(".py")} == modules()
-    assert {name for name in found if name.endswith(".cpp")} == {"lit_cfl/engines/stacked/products.cpp"}
+    assert {name for name in found if name.endswith(".cpp")} == {"lit_cfl/engines/products.cpp"}
     configs = {f"lit_cfl/configs/{file.relative_to(ROOT / 'configs')}" for file in (ROOT / "configs").rglob("*.yaml")}
     facts = {str(file.relative_to(ROOT)) for file in (ROOT / "lit_cfl" / "reproduce").rglob("*.yaml")}
     assert {name for name in found if name.endswith(".yaml")} == configs | facts

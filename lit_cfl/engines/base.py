@@ -18,7 +18,10 @@ from torch import Tensor
 
 from lit_cfl.activity import Activity, Report, fit_activity, unreported
 from lit_cfl.data import Examples, FederatedData
+from lit_cfl.engines import products
 from lit_cfl.engines.dropout import set_key, step_keys, with_keyed_dropout
+from lit_cfl.engines.kernel_cache import BuildError
+from lit_cfl.engines.linear import OwnLinear, with_linear
 from lit_cfl.engines.local_training import CHECK, FitRequest, LocalTraining, TaskFactory, note_client
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.scorer import EVALUATION_BATCH, ModelName, Outcomes, Scorer
@@ -69,7 +72,7 @@ class Engine(ABC):
     """
 
     def __init__(self, task: TaskFactory, plan: Plan, seed: int, local: LocalTraining = LocalTraining()) -> None:
-        self.plan, self.seed, self.local = plan, seed, local
+        self.plan, self.seed, self.local = _with_products(plan), seed, local
         self.effort = Effort()  # of stacks so far, a worker's too
         self.between_clients: Callable[[], None] = lambda: None  # may raise, to end a run between two clients
         self.report: Report = unreported  # is called with what the engine is doing
@@ -165,8 +168,12 @@ class Engine(ABC):
 
     @cached_property
     def _scorer(self) -> Scorer:
-        module = self.module(self.layout.read(self.template, self.plan.dtype)).eval()
-        return Scorer(module, self.layout, self.plan.dtype)
+        module = self.with_products(self.module(self.layout.read(self.template, self.plan.dtype)))
+        return Scorer(module.eval(), self.layout, self.plan.dtype)
+
+    def with_products(self, module: LightningModule) -> LightningModule:
+        """Puts the plan's products into the layers of a module that nobody else has. Returns the module."""
+        return with_linear(module, OwnLinear) if self.plan.products == "own" else module
 
     def gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[PositionedRow]:
         """Yields positions in `clients` and gradients `[d]` of mean training losses, in any order; see `LocalWork`."""
@@ -184,7 +191,10 @@ class Engine(ABC):
         Args:
             key: of the dropout masks.
         """
-        module, row = self.module(model), torch.zeros(self.layout.num_columns, dtype=self.plan.dtype)
+        module, row = (
+            self.with_products(self.module(model)),
+            torch.zeros(self.layout.num_columns, dtype=self.plan.dtype),
+        )
         set_key(module, key)
         for part in index.split(EVALUATION_BATCH):
             batch = self.examples(data).batch(part, self.plan.dtype)
@@ -268,6 +278,18 @@ class Engine(ABC):
     @abstractmethod
     def _fit_chunk(self, request: FitRequest, part: slice, round: int, data: FederatedData) -> Chunk:
         """Trains the clients at these positions of the request."""
+
+
+def _with_products(plan: Plan) -> Plan:
+    """Loads the plan's products; returns the plan without compiling where they cannot be built."""
+    if plan.products == "own":
+        try:
+            products.load()
+        except BuildError as error:
+            reason = str(error).splitlines()[0]
+            warnings.warn(f"compiling failed ({reason}): clients train in a plain loop", Notice, stacklevel=2)
+            return plan.without_compiling()
+    return plan
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,7 +7,8 @@ memory:
 * device: the first GPU where there is one, else the CPU;
 * compile: on a CPU with a C++ compiler, from 50,000 client-steps in a run on: less does not pay for the compiling; no
   recurrent nets, whose graphs take a minute and a half each and make LSTMs no faster;
-* products: `own` where it compiles (MKL takes two to ten times as long on an AMD processor), else `torch`;
+* products: `own` where it compiles (MKL takes two to ten times as long on an AMD processor), or where a plain loop on a
+  CPU has 10 billion parameters times steps to do and there is a compiler; else `torch`;
 * lanes: 4 on a CPU that compiles (more fall out of its cache), 1 without (a plain loop: an eager stack is slower); on a
   GPU as many as a cohort has clients, rounded up to a multiple of 8, but no more than 256, and than models of 1 GiB;
 * steps_per_call: 5 where it compiles a model below a million parameters, else 1;
@@ -36,6 +37,7 @@ from lit_cfl.errors import InputError
 
 _SMALL_MODEL = 1_000_000  # parameters
 _COMPILING_PAYS = 50_000  # client-steps
+_PRODUCTS_PAY = 10_000_000_000  # parameters times client-steps, some ten times what building the products takes
 _MOST_LANES, _LANES_MIB = 256, 1024  # of a GPU's stack
 
 
@@ -91,7 +93,7 @@ def choose_plan(
         "narrow": _narrow(on_cpu, compiles, lanes, threads, workload),
         "steps_per_call": 5 if compiles and workload.num_parameters < _SMALL_MODEL else 1,
         "compile": compiles,
-        "products": "own" if compiles else "torch",
+        "products": "own" if compiles or (on_cpu and chosen != "trainer" and _products_pay(workload)) else "torch",
         "workers": workers,
     }
     return Plan(**by_rule | given | {"engine": chosen})
@@ -121,6 +123,10 @@ def _engine(asked: EngineOption, workload: Workload) -> EngineName:
 
 def _compiling_pays(workload: Workload) -> bool:
     return workload.client_steps >= _COMPILING_PAYS and not workload.is_recurrent and not workload.obstacles
+
+
+def _products_pay(workload: Workload) -> bool:
+    return workload.client_steps * workload.num_parameters >= _PRODUCTS_PAY and has_compiler()
 
 
 def _workers(engine: EngineName, on_cpu: bool, cores: int) -> int:

@@ -35,8 +35,8 @@ class PlanOptions:
         narrow: width of the stack when no more lanes are busy, 1 to `lanes`.
         steps_per_call: training steps in one compiled function, 1 or more.
         compile: whether the stack is compiled.
-        products: of matrices in a compiled stack: `own` (`products.cpp`; other types than float32 and float64 are
-            left to PyTorch), or `torch`.
+        products: of matrices on a CPU: `own` (`products.py`; other types than float32 and float64 are left to
+            PyTorch), or `torch`.
         workers: Ray actors of the engine `ray`, 1 or more.
     """
 

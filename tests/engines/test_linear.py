@@ -11,15 +11,21 @@ from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.testing import assert_close
 
+from lit_cfl.engines import products
 from lit_cfl.engines.client_fit import FitResult
+from lit_cfl.engines.linear import OwnLinear, StackedLinear, with_linear
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked import engine as stacked
 from lit_cfl.engines.stacked.engine import StackedEngine
-from lit_cfl.engines.stacked.linear import StackedLinear, with_stacked_linear
 from lit_cfl.nets import MLP
 from lit_cfl.tasks import Classification
 
 exactly = partial(assert_close, atol=1e-12, rtol=0)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def loaded() -> None:
+    products.load()
 
 
 def normal(*shape: int) -> Tensor:
@@ -44,27 +50,65 @@ def test_outputs_and_gradients_of_a_stack_are_those_of_a_linear_layer(bias: bool
     exactly(plain(inputs[0]), layer(inputs[0]))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(7, 5, 3), (80, 70, 90), (1, 5, 3), (0, 5, 3)])
+def test_own_products_give_the_outputs_and_both_derivatives_of_a_linear_layer(
+    shape: tuple[int, int, int], bias: bool, dtype: torch.dtype
+):
+    batch, width, outputs = shape
+    layer = nn.Linear(width, outputs, bias=bias).to(dtype)
+    inputs = normal(batch, width).to(dtype).requires_grad_()
+    found = []
+    for of in (OwnLinear(layer), layer):
+        first = torch.autograd.grad(of(inputs).square().sum(), [inputs, *layer.parameters()], create_graph=True)
+        second = torch.autograd.grad(sum(g.square().sum() for g in first), [inputs, layer.weight])
+        found.append([of(inputs), *first, *second])
+    for mine, its in zip(*found, strict=True):
+        size = float(its.detach().abs().max()) if its.numel() else 0.0
+        assert_close(mine, its, rtol=0, atol=20 * torch.finfo(dtype).eps * size)
+
+
+def test_own_products_leave_other_inputs_to_pytorch():
+    layer = nn.Linear(5, 3)
+    own, inputs = OwnLinear(layer), normal(4, 7, 5).float()
+    assert torch.equal(own(inputs), layer(inputs))
+    assert torch.equal(vmap(own)(inputs), vmap(layer)(inputs))
+    assert torch.equal(own.bfloat16()(inputs.bfloat16()), layer(inputs.bfloat16()))
+    with torch.autocast("cpu", torch.bfloat16):
+        assert own(inputs[0]).dtype == torch.bfloat16
+
+
 def test_layers_keep_their_parameters_and_shared_ones_stay_one():
     class Twice(nn.Module):
         def __init__(self) -> None:
             super().__init__()
             self.first = self.again = nn.Linear(4, 4)
-            self.own = type("OwnLinear", (nn.Linear,), {})(4, 2)
+            self.own = type("Derived", (nn.Linear,), {})(4, 2)
             self.hooked = nn.Linear(4, 4)
             self.hooked.register_forward_hook(lambda *_: None)
 
     module = Classification(Twice(), SGD)
     before = dict(module.named_parameters())
-    assert with_stacked_linear(module) is module
+    assert with_linear(module, StackedLinear) is module
     assert module.net.first is module.net.again
     assert [type(layer).__name__ for layer in (module.net.first, module.net.own, module.net.hooked)] == [
         "StackedLinear",
-        "OwnLinear",
+        "Derived",
         "Linear",
     ]
     after = dict(module.named_parameters())
     assert before.keys() == after.keys()
     assert all(before[name] is after[name] for name in before)
+
+
+def test_loop_and_evaluation_have_own_products_where_the_plan_says_so():
+    make = task(lambda: MLP(12, SHAPE, 10))
+    for whose, kind in (("own", OwnLinear), ("torch", nn.Linear)):
+        _, engine = fitted(make, Plan("stacked", products=whose))
+        modules = (engine._plain._module, engine._scorer._module)
+        assert [type(module.net.fc1) for module in modules] == [kind, kind]
+        assert type(engine.module(engine.initial(0)).net.fc1) is nn.Linear  # a user's own
 
 
 def test_compiled_stack_has_them_and_no_other(monkeypatch: pytest.MonkeyPatch):

@@ -10,9 +10,9 @@ from ragged import SHAPE, fitted, task
 from torch import Tensor
 from torch.testing import assert_close
 
+from lit_cfl.engines import products
+from lit_cfl.engines.kernel_cache import BuildError
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.stacked import products
-from lit_cfl.engines.stacked.kernel_cache import BuildError
 from lit_cfl.errors import Notice
 from lit_cfl.nets import MCLR
 
@@ -58,6 +58,21 @@ def test_bits_do_not_depend_on_company_or_threads(threads: int):
     finally:
         torch.set_num_threads(before)
     assert torch.equal(together, torch.stack(alone))
+
+
+@pytest.mark.parametrize("flipped", [False, True])
+def test_threads_share_the_rows_of_one_product_without_changing_a_bit(flipped: bool):
+    a, b = matrices(1, 203, 300, torch.float32, flipped), matrices(1, 300, 47, torch.float32, flipped)
+    found, before = [], torch.get_num_threads()
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            found.append(torch.ops.lit_cfl.bmm(a, b))
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+    assert_close(found[0], a @ b, rtol=0, atol=1e-4)
 
 
 def test_traced_steps_keep_the_products_of_other_types():
@@ -126,9 +141,7 @@ def test_failing_compiler_is_told_and_clients_train_in_a_plain_loop(kernels: Pat
         '#!/bin/sh\n[ "$1" = --version ] && exit\necho "error: no disk" >&2; exit 1\n'
     )
     monkeypatch.setattr(products, "load", products.load.__wrapped__)
-    with pytest.warns(
-        Notice, match=r"compiling failed \(BuildError: .*g\+\+ failed: error: no disk\): clients train in"
-    ):
+    with pytest.warns(Notice, match=r"compiling failed \(.*g\+\+ failed: error: no disk\): clients train in"):
         _, engine = fitted(task(lambda: MCLR(SHAPE, 10)), Plan("stacked", lanes=4, compile=True, products="own"))
     assert (engine.plan.compile, engine.plan.products) == (False, "torch")
     assert not any(kernels.glob(".making-*"))

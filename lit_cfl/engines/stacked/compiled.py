@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
+from lit_cfl.engines.kernel_cache import kept
 from lit_cfl.engines.plan import Products
-from lit_cfl.engines.stacked.kernel_cache import kept
-from lit_cfl.engines.stacked.products import use_own_products
+from lit_cfl.engines.products import use_own_products
 from lit_cfl.engines.steps import Lanes, LaneWork, Steps
 
 

@@ -21,6 +21,7 @@ from lit_cfl.engines.base import Engine, PositionedRow, is_out_of_memory
 from lit_cfl.engines.batches import ShuffledBatches, num_steps
 from lit_cfl.engines.client_fit import ClientFit, ExamplePool, FitResult
 from lit_cfl.engines.dropout import step_keys
+from lit_cfl.engines.linear import StackedLinear, with_linear
 from lit_cfl.engines.local_training import FitRequest, LocalTraining, TaskFactory, note_client
 from lit_cfl.engines.loop import PlainLoop
 from lit_cfl.engines.optimizers import FunctionalOptimizer
@@ -28,7 +29,6 @@ from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked.compiled import CompiledSteps, CompilingError
 from lit_cfl.engines.stacked.cuda_graph import CapturedSteps
 from lit_cfl.engines.stacked.gradients import LARGEST, next_stack, stacked_gradients
-from lit_cfl.engines.stacked.linear import with_stacked_linear
 from lit_cfl.engines.stacked.runner import Runner
 from lit_cfl.engines.stacked.schedule import pool_capacity, pool_groups, widths_of
 from lit_cfl.engines.stacked.stackable_layers import with_plain_cells
@@ -45,6 +45,7 @@ class StackedEngine(Engine):
 
     def __init__(self, task: TaskFactory, plan: Plan, seed: int, local: LocalTraining = LocalTraining()) -> None:
         super().__init__(task, plan, seed, local)
+        plan = self.plan
         module = copy.deepcopy(self.template).to(device=plan.device, dtype=plan.compute_dtype).train()
         parameters = dict(module.named_parameters())
         trained = [parameters[slot.name] for slot in self.layout.slots if not slot.is_buffer]
@@ -53,8 +54,10 @@ class StackedEngine(Engine):
             raise TypeError("a module that `stackable` refuses")
         self._optimizer = FunctionalOptimizer.of(optimizer, trained)
         stacked = with_plain_cells(copy.deepcopy(module))
-        stacked = with_stacked_linear(stacked) if plan.compile else stacked
-        one = with_plain_cells(module, {nn.GRU})  # faster than the fused one on a CPU, a plain LSTM is slower
+        stacked = with_linear(stacked, StackedLinear) if plan.compile else stacked
+        one = self.with_products(
+            with_plain_cells(module, {nn.GRU})
+        )  # faster than the fused one on a CPU, a plain LSTM is slower
         self._plain = PlainLoop(one, self.layout, self._optimizer, local.gradient_clip, plan.autocast)
         self._steps = Steps(stacked, self.layout, self._optimizer, local.gradient_clip, plan.autocast)
         self._runner: Runner | None = None

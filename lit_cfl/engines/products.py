@@ -1,11 +1,12 @@
-"""Builds and loads the package's own batched matrix product, and puts it into traced steps.
+"""Multiplies matrices on a CPU faster than PyTorch: builds and loads a product of our own, for traced steps, too.
 
 MKL, PyTorch's library for products, takes a slow path on processors that are not Intel's: a half to a tenth of the
 speed of `products.cpp` on the small products of a stack (docs/performance.md). The C++ file is compiled by the compiler
 that Inductor uses, when it is first needed, and kept (`kernel_cache.py`).
 
 Each number is summed up in an order that depends on the shapes of one client's matrices alone, so the bits are the same
-in any company and with any number of threads.
+in any company and with any number of threads. It has no blocks for the caches: single products that are large in every
+direction go to oneDNN, which PyTorch has beside MKL (twice as fast as MKL, 1.4 times as fast as our own).
 """
 
 import subprocess
@@ -17,11 +18,21 @@ from torch import Tensor
 from torch.fx import GraphModule
 
 from lit_cfl.engines.compiler import compiler
-from lit_cfl.engines.stacked.kernel_cache import BuildError, kept
+from lit_cfl.engines.kernel_cache import BuildError, kept
 
 _SOURCE = Path(__file__).with_name("products.cpp")
 _FLAGS = ("-O3", "-march=native", "-std=c++20", "-fPIC", "-shared")
 _SECONDS = 600  # compiling takes about ten
+_LARGE = 64  # rows, columns and depth from which on oneDNN is faster
+
+
+def multiply(left: Tensor, right: Tensor) -> Tensor:
+    """Computes the product of two matrices of float32 or float64 on the CPU; `load` must have been called."""
+    if left.dtype == torch.float32 and min(*left.shape, right.shape[1]) >= _LARGE and torch.backends.mkldnn.enabled:
+        large: Tensor = torch.ops.mkldnn._linear_pointwise(left, right.mT, None, "none", [], "")
+        return large
+    product: Tensor = torch.ops.lit_cfl.bmm(left[None], right[None])
+    return product[0]
 
 
 def use_own_products(graph: GraphModule) -> None:

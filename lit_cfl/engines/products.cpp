@@ -23,6 +23,8 @@ constexpr int kVectorBytes = 32, kRows = 4, kVectors = 2, kDotRows = 3, kDotColu
 constexpr int kVectorBytes = 16, kRows = 4, kVectors = 2, kDotRows = 3, kDotColumns = 3;
 #endif
 
+constexpr int64_t kShared = 1 << 18;  // multiply-adds of a product from which on it pays to wake another thread
+
 // A vector of so many bytes, in the portable form that GCC and Clang have.
 template <typename T, int Bytes>
 struct Simd {
@@ -166,11 +168,20 @@ Matrix<T> matrix(const at::Tensor& t, int64_t index, bool flipped) {
 template <typename T>
 void multiply_all(const at::Tensor& a, const at::Tensor& b, const at::Tensor& c, bool flipped) {
   const int64_t rows = c.size(flipped ? 2 : 1), columns = c.size(flipped ? 1 : 2), depth = a.size(2);
-  at::parallel_for(0, c.size(0), 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
+  // Threads share the matrices; where these are fewer, each takes a block of rows of one. Blocks end where tiles end: a
+  // row in a lower tile may differ in its last bits.
+  const int64_t count = c.size(0), threads = at::get_num_threads(), unit = kRows * kDotRows;
+  const int64_t wanted = count < threads && rows * columns * depth >= kShared ? threads : 1;
+  const int64_t block = (rows + unit * wanted - 1) / (unit * wanted) * unit;
+  const int64_t blocks = block ? (rows + block - 1) / block : 0;
+  at::parallel_for(0, count * blocks, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t i = task / blocks, first = task % blocks * block;
       auto left = matrix<T>(flipped ? b : a, i, flipped), right = matrix<T>(flipped ? a : b, i, flipped);
-      multiply<T>(rows, columns, depth, {left.data, left.row, left.column}, {right.data, right.row, right.column},
-                  matrix<T>(c, i, flipped));
+      auto result = matrix<T>(c, i, flipped);
+      result.data += first * result.row;
+      multiply<T>(std::min(block, rows - first), columns, depth, {left.data + first * left.row, left.row, left.column},
+                  {right.data, right.row, right.column}, result);
     }
   });
 }
