@@ -71,13 +71,14 @@ def read_records(folder: Path, study_id: str) -> list[TrialRecord]:
         InputError: a record, or a result of a trial, is gone, or is not what this study wrote.
     """
     begun = [path for path in sorted(folder.glob("*/")) if any((path / name).exists() for name in (RECORD, *_RESULTS))]
-    records = [_read(path, study_id) for path in begun]
+    records = [read_record(path, study_id) for path in begun]
     for record in records:
         _require_unchanged(folder / record.trial_id, record)
     return records
 
 
-def _read(path: Path, study_id: str) -> TrialRecord:
+def read_record(path: Path, study_id: str) -> TrialRecord:
+    """Reads one trial of a study. Raises InputError where its record is gone, damaged, or of another study."""
     try:
         content = json.loads((path / RECORD).read_text(encoding="utf-8"))
         seal = content.pop("sha256")

@@ -86,6 +86,9 @@ COMMANDS = {
         "lit_cfl.cli.commands", "show_data", "show how a configuration divides its data: a table and pictures"
     ),
     "list": Command("lit_cfl.cli.main", "list_catalogue", "list algorithms, data, nets, tasks or configs"),
+    "report": Command(
+        "lit_cfl.report.command", "report", "show runs, comparisons and studies on one page", announced=True
+    ),
     "doctor": Command("lit_cfl.cli.doctor", "doctor", "say what this machine has for a run, for a bug report"),
 }
 

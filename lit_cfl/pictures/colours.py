@@ -8,26 +8,27 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch
 from scipy.optimize import linear_sum_assignment
 
+# The first seven are Okabe and Ito's, which colour-blind people can tell apart.
 _COLOURS = np.array(
     [
         to_rgb(name)
         for name in (
-            "#1f77b4",
-            "#ff7f0e",
-            "#2ca02c",
-            "#d62728",
-            "#9467bd",
-            "#8c564b",
-            "#e377c2",
-            "#bcbd22",
-            "#17becf",
-            "#1a1a6e",
-            "#ffe119",
-            "#800000",
-            "#00665e",
-            "#fabed4",
-            "#000000",
-            "#bfef45",
+            "#0072B2",
+            "#E69F00",
+            "#009E73",
+            "#D55E00",
+            "#56B4E9",
+            "#CC79A7",
+            "#F0E442",
+            "#6A5ACD",
+            "#882255",
+            "#7A8B2A",
+            "#44AA99",
+            "#A6761D",
+            "#5C4B3B",
+            "#E8A2C8",
+            "#1A1A6E",
+            "#B5D96B",
         )
     ]
 )

@@ -1,7 +1,7 @@
-"""Figures of small panels in the size of a paper's column or page: curves over the rounds, and points."""
+"""Figures of small panels in the size of a paper's column or page: curves over the rounds, points and bars."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
 # Okabe and Ito's colours, which colour-blind people can tell apart.
@@ -24,7 +25,7 @@ BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILLION, PURPLE = (
 )
 COLUMN, PAGE = 3.5, 7.16  # inches
 DPI = 180
-_LOOK: Any = {
+LOOK: Any = {
     "font.size": 8,
     "axes.titlesize": 8,
     "axes.labelsize": 8,
@@ -88,12 +89,33 @@ class Points:
         name: that its style and the legend go by.
         x, y: their places.
         labels: beside them; empty = none.
+        notes: about each of them, which only a page shows; empty = none.
     """
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
     labels: Sequence[str] = ()
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Upright bars of one look.
+
+    Args:
+        name: that its style and the legend go by.
+        x: their left edges.
+        width: of all of them.
+        height: of each.
+        base: where each begins; empty = at 0.
+    """
+
+    name: str
+    x: Sequence[float]
+    width: float
+    height: Sequence[float]
+    base: Sequence[float] = ()
 
 
 @dataclass(frozen=True)
@@ -103,10 +125,11 @@ class Panel:
     Args:
         title: above it.
         x, y: names of the axes.
-        curves, points: what it shows.
+        curves, points, bars: what it shows.
         limits: of the vertical axis; None = as drawn.
         diagonal: half the width of a band around equal values, drawn with its middle; None = none.
         logarithmic: both axes.
+        x_ticks, y_ticks: names of places on the axes; empty = numbers.
     """
 
     title: str
@@ -117,6 +140,14 @@ class Panel:
     limits: tuple[float, float] | None = None
     diagonal: float | None = None
     logarithmic: bool = False
+    bars: Sequence[Bars] = ()
+    x_ticks: Mapping[float, str] = field(default_factory=dict)
+    y_ticks: Mapping[float, str] = field(default_factory=dict)
+
+    @property
+    def names(self) -> list[str]:
+        """Lists the names of what it shows, each once."""
+        return list(dict.fromkeys(part.name for part in (*self.curves, *self.points, *self.bars)))
 
 
 def draw_panels(
@@ -133,13 +164,12 @@ def draw_panels(
         height: of a panel in inches.
     """
     panels = [panel for row in grid for panel in row if panel is not None]
-    names = {curve.name for panel in panels for curve in panel.curves}
-    names |= {points.name for panel in panels for points in panel.points}
+    names = {name for panel in panels for name in panel.names}
     known = [name for name in styles if name in names]
     longest = max((len(styles[name].label.replace("$", "") or name) for name in known), default=0)
     per_line = max(1, int(72 * width / (_LETTER * longest + _HANDLE)))
     legend = _LEGEND * -(-len(known) // per_line)
-    with rc_context(_LOOK):
+    with rc_context(LOOK):
         figure = Figure(figsize=(width, height * len(grid) + legend + 0.1), layout="constrained")
         axes = figure.subplots(len(grid), len(grid[0]), squeeze=False)
         for number, (row, places) in enumerate(zip(grid, axes, strict=True)):
@@ -166,6 +196,9 @@ def _draw(axes: Axes, panel: Panel, styles: Mapping[str, Style]) -> None:
         if len(curve.low):
             axes.fill_between(curve.x, curve.low, curve.high, color=style.colour, alpha=0.15, linewidth=0)
         axes.plot(curve.x, curve.y, linestyle=style.line, color=style.colour)
+    for bars in panel.bars:
+        colour, base = styles[bars.name].colour, bars.base or 0
+        axes.bar(bars.x, bars.height, bars.width, base, align="edge", color=colour, edgecolor="white", linewidth=0.3)
     for points in panel.points:
         style = styles[points.name]
         axes.plot(
@@ -187,6 +220,9 @@ def _draw(axes: Axes, panel: Panel, styles: Mapping[str, Style]) -> None:
     if not panel.logarithmic:
         for axis in (axes.xaxis, axes.yaxis):
             axis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
+    for axis, ticks in ((axes.xaxis, panel.x_ticks), (axes.yaxis, panel.y_ticks)):
+        if ticks:
+            axis.set_ticks(list(ticks), [name.replace("$", r"\$") for name in ticks.values()])
     if panel.diagonal is not None:
         _draw_diagonal(axes, panel.diagonal)
     if panel.logarithmic:
@@ -207,8 +243,9 @@ def _draw_diagonal(axes: Axes, half_width: float) -> None:
 
 
 def _handle(panels: Sequence[Panel], name: str, style: Style) -> Any:
-    lines = any(curve.name == name for panel in panels for curve in panel.curves)
-    if lines:
+    if any(bars.name == name for panel in panels for bars in panel.bars):
+        return Patch(facecolor=style.colour, label=style.label or name)
+    if any(curve.name == name for panel in panels for curve in panel.curves):
         return Line2D([], [], color=style.colour, linestyle=style.line, label=style.label or name)
     return Line2D(
         [], [], color=style.colour, linestyle="", marker=style.marker, markersize=4, label=style.label or name

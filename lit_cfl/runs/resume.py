@@ -135,17 +135,18 @@ def require_same_data(path: Path, saved: Mapping[str, Any], prepared: PreparedRu
 
 def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Lists `option: stored -> now` for each option that differs, by dotted name."""
-    before, after = _flat(stored), _flat(now)
+    before, after = flat_options(stored), flat_options(now)
     names = [name for name in dict.fromkeys([*before, *after]) if before.get(name) != after.get(name)]
     return [f"{name}: {_shown(before, name)} -> {_shown(after, name)}" for name in names]
 
 
-def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat_options(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns the options of a configuration by their dotted names."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
         name = f"{prefix}{key}"
         if isinstance(value, Mapping) and value:
-            flat |= _flat(value, f"{name}.")
+            flat |= flat_options(value, f"{name}.")
         else:
             flat[name] = json.loads(json.dumps(value, default=str))  # tuples and lists are the same to YAML
     return flat

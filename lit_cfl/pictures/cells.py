@@ -1,0 +1,142 @@
+"""Pictures of many small cells: pairs of clients, and clients over the rounds."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.colors import to_rgb
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+from matplotlib.ticker import MaxNLocator
+
+from lit_cfl.pictures.panels import COLUMN, LOOK
+
+LEVELS = 254  # of a matrix in 8 bits; 255 = not known
+_MOST_NAMED = 20  # groups at the side, and values in the legend
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """One state of a matrix.
+
+    Args:
+        title: such as the round.
+        cells: uint8 `[n, n]`, symmetric; 0 to 254 between the matrix's low and high, 255 = not known.
+        labels: of the rows, and of the columns, `[n]`.
+        groups: of the rows `[n]`, equal ones side by side.
+    """
+
+    title: str
+    cells: np.ndarray
+    labels: Sequence[str]
+    groups: Sequence[str]
+
+
+@dataclass(frozen=True, eq=False)
+class Matrix:
+    """A symmetric matrix in 8 bits, in one state or several.
+
+    Args:
+        frames: its states, one or more.
+        low, high: the values of 0 and 254.
+        shown: the values where the colours begin and end.
+        name: of the values.
+        axis: what rows and columns are.
+    """
+
+    frames: Sequence[Frame]
+    low: float
+    high: float
+    shown: tuple[float, float]
+    name: str
+    axis: str
+
+    def values(self, frame: Frame) -> np.ndarray:
+        """Returns the values of a state; nan = not known."""
+        known = frame.cells.astype(float) / LEVELS * (self.high - self.low) + self.low
+        return np.where(frame.cells > LEVELS, np.nan, known)
+
+
+def in_8_bits(values: np.ndarray, low: float, high: float) -> np.ndarray:
+    """Rounds values to 0 to 254, low to high; nan becomes 255."""
+    scaled = (np.nan_to_num(values.astype(np.float32), nan=low) - low) / max(high - low, 1e-9) * LEVELS
+    return np.where(np.isnan(values), LEVELS + 1, scaled.round().clip(0, LEVELS)).astype(np.uint8)
+
+
+@dataclass(frozen=True, eq=False)
+class Grid:
+    """Rows of cells that hold one of a few values.
+
+    Args:
+        cells: uint8 `[rows, columns]`, places in `names`.
+        side: uint8 `[rows]`, the same of a narrow column on the left; None = there is none.
+        names, colours: of the values; a colour as #rrggbb.
+        rows, columns: names of the single rows and columns.
+        x, y: names of the axes.
+    """
+
+    cells: np.ndarray
+    side: np.ndarray | None
+    names: Sequence[str]
+    colours: Sequence[str]
+    rows: Sequence[str]
+    columns: Sequence[str]
+    x: str
+    y: str
+
+
+def draw_matrix(matrix: Matrix, width: float = COLUMN) -> Figure:
+    """Draws the last state of a matrix in the size of a paper's column."""
+    frame = matrix.frames[-1]
+    with rc_context({**LOOK, "axes.grid": False}):
+        figure = Figure(figsize=(width, 0.82 * width), layout="constrained")
+        axes = figure.subplots()
+        low, high = matrix.shown
+        drawn = axes.imshow(matrix.values(frame), cmap="cividis", vmin=low, vmax=high, interpolation="nearest")
+        figure.colorbar(drawn, label=matrix.name, shrink=0.85)
+        axes.set(title=frame.title, xlabel=matrix.axis, ylabel="cluster", xticks=[], yticks=[])
+        edges, names = stretches(frame.groups)
+        if len(names) <= _MOST_NAMED:
+            for edge in edges[1:-1]:
+                axes.axhline(edge - 0.5, color="white", linewidth=0.7)
+                axes.axvline(edge - 0.5, color="white", linewidth=0.7)
+            axes.set_yticks([(a + b - 1) / 2 for a, b in pairwise(edges)], names)
+    return figure
+
+
+def stretches(groups: Sequence[str]) -> tuple[list[int], list[str]]:
+    """Finds where stretches of equal groups begin and end, and their names."""
+    starts = [k for k, name in enumerate(groups) if k == 0 or name != groups[k - 1]]
+    return [*starts, len(groups)], [groups[k] for k in starts]
+
+
+def draw_grid(grid: Grid, width: float = COLUMN) -> Figure:
+    """Draws rows of cells in the size of a paper's column."""
+    colours = np.array([to_rgb(colour) for colour in grid.colours])
+    used = np.unique(grid.cells if grid.side is None else np.column_stack([grid.side, grid.cells]))
+    with rc_context({**LOOK, "axes.grid": False}):
+        figure = Figure(figsize=(width, 0.75 * width), layout="constrained")
+        widths = [1] if grid.side is None else [1, 18]
+        *sides, axes = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
+        axes.imshow(colours[grid.cells], aspect="auto", interpolation="nearest")
+        for side in sides:
+            side.imshow(colours[grid.side][:, None], aspect="auto", interpolation="nearest")
+            side.set(xticks=[0], xticklabels=["true"], yticks=[])
+        figure.axes[0].set_ylabel(grid.y)
+        axes.set(xlabel=grid.x, yticks=[])
+        _name_columns(axes, grid.columns)
+        shown = used if len(used) <= _MOST_NAMED else used[:0]
+        handles = [Patch(facecolor=grid.colours[k], label=grid.names[k].replace("$", r"\$")) for k in shown]
+        if handles:
+            figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
+    return figure
+
+
+def _name_columns(axes: Axes, columns: Sequence[str]) -> None:
+    places = np.unique(np.linspace(0, len(columns) - 1, min(len(columns), 6)).round().astype(int))
+    if len(columns) > 1:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xticks(places, [columns[k] for k in places])

@@ -1,0 +1,100 @@
+"""The first section: a row for each group, and what sums the page up."""
+
+from collections.abc import Callable, Sequence
+from statistics import fmean, stdev
+
+from lit_cfl.report.blocks import Section, Table
+from lit_cfl.report.run_files import RunFiles, known
+from lit_cfl.report.sources import Group
+from lit_cfl.scores import Score
+
+
+def section(groups: Sequence[Group], score: Score, tables: Sequence[Table] = ()) -> Section:
+    """Makes the section of the results: last values of each group, then further tables."""
+    columns = _columns(score)
+    rows = [
+        [group.name, len(group.runs), *(read(group) for read in columns.values()), group.status] for group in groups
+    ]
+    head = ["algorithm", "seeds", *columns, "state"]
+    filled = [0, 1, *(k for k in range(2, len(head)) if any(row[k] is not None for row in rows))]
+    table = Table(
+        "After the last round",
+        [head[k] for k in filled],
+        [[row[k] for k in filled] for row in rows],
+        note=_note(groups, score),
+    )
+    return Section("Results", [table, *tables])
+
+
+def _note(groups: Sequence[Group], score: Score) -> str:
+    several = any(len(group.runs) > 1 for group in groups)
+    spread = " Mean ± standard deviation over the seeds." if several else ""
+    lower = "" if score.higher_is_better else " Lower is better."
+    return (
+        f"{score.title.capitalize()}: on test data, weighted by examples; mean and worst tenth: over clients.{lower} "
+        f"ARI: agreement with the true clusters, 1 = equal, 0 = chance.{spread}"
+    )
+
+
+def _columns(score: Score) -> dict[str, Callable[[Group], str | None]]:
+    name, title = score.name, score.title
+    return {
+        title: lambda group: _last(group, f"test/weighted_{name}", 3),
+        "mean": lambda group: _last(group, f"test/mean_{name}", 3),
+        "worst tenth": lambda group: _last(group, f"test/worst10_{name}", 3),
+        f"validation {title}": lambda group: _last(group, f"val/weighted_{name}", 3),
+        "best round": lambda group: _of_summary(group, score.best_column),
+        "loss": lambda group: _last(group, "test/loss", 3),
+        "newcomers": lambda group: _of_summary(group, f"test/newcomers_{name}"),
+        "clusters": lambda group: _last(group, "clusters/count", 3, plain=True),
+        "ARI": lambda group: _last(group, "clusters/ari", 2),
+        "without a model": lambda group: _last(group, "clusters/unobserved", 3, plain=True, zero=False),
+        "traffic, MiB": lambda group: _last(group, "traffic/mib", 1),
+        "time, s": lambda group: _last(group, "time/elapsed_seconds", 1),
+        "round": lambda group: _last(group, "round", 3, plain=True),
+    }
+
+
+def last_value(run: RunFiles, column: str) -> float | None:
+    """Returns a metric of the last round; None where it is not known."""
+    return known(run.rows[-1].get(column)) if run.rows else None
+
+
+def _last(group: Group, column: str, digits: int, plain: bool = False, zero: bool = True) -> str | None:
+    values = [last_value(run, column) for run in group.runs if run.rows]
+    return None if not zero and not any(values) else _spread(values, digits, plain)
+
+
+def _of_summary(group: Group, entry: str) -> str | None:
+    values = [known((run.summary or {}).get(entry)) for run in group.runs if run.rows]
+    return _spread(values, 3)
+
+
+def _spread(values: Sequence[float | None], digits: int, plain: bool = False) -> str | None:
+    found = [value for value in values if value is not None]
+    if not found or len(found) < len(values):
+        return None
+    mean = f"{fmean(found):g}" if plain else f"{fmean(found):.{digits}f}"
+    return mean + (f" ± {stdev(found):.{digits}f}" if len(found) > 1 and (not plain or len(set(found)) > 1) else "")
+
+
+def headline(groups: Sequence[Group], score: Score) -> list[str]:
+    """Says in a sentence or two what came out."""
+    lines = []
+    known_groups = [
+        (group.name, fmean(values))
+        for group in groups
+        if (values := [v for run in group.runs if (v := last_value(run, f"test/weighted_{score.name}")) is not None])
+    ]
+    if known_groups:
+        order = sorted(known_groups, key=lambda pair: pair[1], reverse=score.higher_is_better)
+        told = ", ".join(f"{name} {value:.3f}" for name, value in order[:5])
+        more = f" and {len(order) - 5} more" if len(order) > 5 else ""
+        best = "" if len(order) == 1 else ", best first"
+        lines.append(f"Test {score.title} after the last round{best}: {told}{more}.")
+    first = groups[0].first if groups else None
+    ari, count = (last_value(first, f"clusters/{name}") if first else None for name in ("ari", "count"))
+    if first is not None and count is not None and count > 1:
+        agreement = "" if ari is None else f" Their agreement with the true clusters is {ari:.2f} (1 = equal)."
+        lines.append(f"{groups[0].name} found {count:g} clusters.{agreement}")
+    return lines

@@ -1,0 +1,213 @@
+"""Reads the files of a run directory for people: what cannot be read is named, and the rest is kept."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import isfinite
+from numbers import Real
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+import yaml
+
+from lit_cfl.data.npz import read_npz
+from lit_cfl.errors import InputError
+from lit_cfl.metric_names import Row, main_score
+from lit_cfl.scores import ACCURACY, Score
+from lit_cfl.storage.config_file import stored_config
+from lit_cfl.storage.csv_log import read_table
+from lit_cfl.storage.digests import damaged, recorded_sums
+from lit_cfl.storage.lock import wait_until_free
+
+_NUMBERS = ("metrics.csv", "clusters.csv")  # tables without words
+_SNAPSHOT = ("clients", "similarity", "projection", "cluster", "true_cluster", "compared")
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, eq=False)
+class RunFiles:
+    """The files of one run, as far as they are there and can be read.
+
+    Args:
+        path: the run directory.
+        config: content of `config.yaml`; empty where it cannot be read.
+        summary: content of `summary.json`; None = the run is not over, or it is damaged.
+        rows: of `metrics.csv`.
+        tables: rows of the other tables by name, without `.csv`.
+        environment: content of `environment.json`.
+        running: whether a process works on it now.
+        over: whether it has ended.
+        problems: what is missing or damaged, in sentences; more may come while files are read.
+    """
+
+    path: Path
+    config: Mapping[str, Any]
+    summary: Mapping[str, Any] | None
+    rows: Sequence[Row]
+    tables: Mapping[str, Sequence[Row]]
+    environment: Mapping[str, Any]
+    running: bool
+    over: bool
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def algorithm(self) -> str:
+        """The name of the algorithm's class."""
+        named = self.config.get("algorithm")
+        path = named.get("class_path") if isinstance(named, Mapping) else None
+        return str(path or (self.summary or {}).get("algorithm") or self.path.name).rpartition(".")[2]
+
+    @property
+    def seed(self) -> int | None:
+        """The seed, where it is known."""
+        seeds = self.config.get("seeds")
+        return int(seeds[0]) if isinstance(seeds, list) and seeds else (self.summary or {}).get("seed")
+
+    @property
+    def score(self) -> Score:
+        """The task's main score."""
+        found = (Score.of_best_column(key) for key in self.summary or {})
+        known = next((score for score in found if score is not None), None)
+        if known is not None:
+            return known
+        name = main_score(self.rows[0]) if self.rows else ACCURACY.name
+        return ACCURACY if name == ACCURACY.name else Score(name, higher_is_better=True)
+
+    @property
+    def status(self) -> str:
+        """How far the run has come, in words."""
+        rounds = self.config.get("rounds")
+        of = f" of {rounds}" if rounds else ""
+        last = self.rows[-1]["round"] if self.rows else 0
+        if self.over:
+            why = (self.summary or {}).get("stopped")
+            return f"stopped after round {last}{of}: {why}" if why else "finished"
+        return f"{'running' if self.running else 'interrupted'}, round {last}{of}"
+
+    @cached_property
+    def snapshots(self) -> list[int]:
+        """Lists the rounds that have a snapshot of the clients' similarity."""
+        return sorted(int(file.stem) for file in self.path.glob("snapshots/*.npz") if file.stem.isdigit())
+
+    def snapshot(self, round: int) -> dict[str, np.ndarray] | None:
+        """Reads a snapshot; None where it is damaged."""
+        file = self.path / "snapshots" / f"{round}.npz"
+        found = attempt(self.problems, file, lambda: read_npz(file, required=_SNAPSHOT))
+        size = 0 if found is None else len(found["clients"])
+        if found is None or found["similarity"].shape == (size, size):
+            return found
+        self.problems.append(f"{file} is damaged: its arrays do not belong together.")
+        return None
+
+    @cached_property
+    def memberships(self) -> dict[str, np.ndarray] | None:
+        """The content of `memberships.npz`; where the run is not over, of its checkpoint; None = not known."""
+        file = self.path / "memberships.npz"
+        if file.exists():
+            return attempt(self.problems, file, lambda: read_npz(file, required=("rounds", "cluster", "true_cluster")))
+        saved = self.path / "checkpoint.pt"
+        if self.over or not saved.exists():
+            return None
+        return attempt(self.problems, saved, lambda: _saved_memberships(self.path))
+
+    def table(self, name: str) -> Sequence[Row]:
+        """Returns the rows of a table; empty where there is none."""
+        return self.tables.get(name, ())
+
+
+def attempt(problems: list[str], file: Path, read: Callable[[], _T]) -> _T | None:
+    """Reads a file. Where that fails, notes it among the problems and returns None."""
+    try:
+        return read()
+    except Exception as error:  # damaged files raise nearly anything
+        why = str(error).replace(f"{file} ", "").partition(";")[0].splitlines() or [type(error).__name__]
+        problems.append(f"{file} cannot be read and is left out ({why[0]}).")
+        return None
+
+
+def is_run(path: Path) -> bool:
+    """Tells whether a directory holds a run, or what is left of one."""
+    return any((path / name).is_file() for name in ("config.yaml", "metrics.csv", "summary.json"))
+
+
+def read_run(path: Path) -> RunFiles:
+    """Reads the files of one run."""
+    problems: list[str] = []
+    config = attempt(problems, path / "config.yaml", lambda: stored_config(path)) or {}
+    if not (path / "config.yaml").exists():
+        problems.append(f"{path / 'config.yaml'} is missing.")
+    elif not config:  # it was changed or cut off; it may still say what ran
+        config = _changed_config(path / "config.yaml")
+    files = ["metrics.csv", *sorted(file.name for file in path.glob("*.csv") if file.name != "metrics.csv")]
+    tables = {name[:-4]: _whole_rows(problems, path / name) for name in files if (path / name).is_file()}
+    summary = _json(problems, path / "summary.json")
+    over = recorded_sums(path) is not None or (summary is not None and not (path / "SHA256SUMS").exists())
+    sealed = [*files, "summary.json", "environment.json", "memberships.npz"]
+    for name in damaged(path, [name for name in sealed if (path / name).is_file()]) or []:
+        problems.append(f"{path / name} was changed or damaged since the run ended.")
+    rows = tables.pop("metrics", [])
+    if not rows:
+        problems.append(f"{path} has no round in metrics.csv.")
+    running = not over and _held(path)
+    environment = _json(problems, path / "environment.json") or {}
+    return RunFiles(path, config, summary, rows, tables, environment, running, over, problems)
+
+
+def _held(path: Path) -> bool:
+    try:
+        return not wait_until_free(path, 0)
+    except OSError:  # somebody else's directory
+        return False
+
+
+def _changed_config(file: Path) -> dict[str, Any]:
+    try:
+        found = yaml.safe_load(file.read_text("utf-8"))
+    except (OSError, ValueError, yaml.YAMLError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _json(problems: list[str], file: Path) -> dict[str, Any] | None:
+    if not file.is_file():
+        return None
+    return attempt(problems, file, lambda: dict(json.loads(file.read_text("utf-8"))))
+
+
+def _whole_rows(problems: list[str], file: Path) -> list[Row]:
+    """Reads the rows of a table that may still grow: half a row at its end does not count."""
+    size = file.read_bytes().rfind(b"\n") + 1
+    rows = attempt(problems, file, lambda: read_table(file, size)) or []
+    whole = [row for row in rows if _is_whole(row, file.name)]
+    if len(whole) < len(rows):
+        problems.append(f"{file} is damaged: {len(rows) - len(whole)} of its {len(rows)} rows cannot be read.")
+    return whole
+
+
+def _is_whole(row: Row, file: str) -> bool:
+    if None in row or (file != "clients.csv" and not isinstance(row.get("round"), int)):  # more cells than columns
+        return False
+    if file == "metrics.csv" and not any(str(name).startswith("val/weighted_") for name in row):
+        return False
+    return file not in _NUMBERS or not any(isinstance(value, str) for value in row.values())
+
+
+def _saved_memberships(path: Path) -> dict[str, np.ndarray]:
+    content = torch.load(path / "checkpoint.pt", weights_only=True, map_location="cpu", mmap=True)
+    kept = content["memberships"]
+    if not kept:
+        raise InputError("no round with memberships was saved yet")
+    partition = read_npz(path / "partition.npz", ["true_clusters"])
+    cluster = torch.stack(list(kept.values())).numpy()
+    unknown = np.full(cluster.shape[1], -1)
+    return {"rounds": np.array(list(kept)), "cluster": cluster, "true_cluster": partition.get("true_clusters", unknown)}
+
+
+def known(value: object) -> float | None:
+    """Returns a finite number as a float, and None for all else."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not isfinite(value):
+        return None
+    return float(value)

@@ -1,0 +1,193 @@
+"""Finds out what a directory holds: a run, a comparison, a study or a reproduction."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from lit_cfl.compare.comparison import RECORD
+from lit_cfl.errors import InputError
+from lit_cfl.report.run_files import RunFiles, is_run, read_run
+from lit_cfl.reproduce.ledger import RUNS
+from lit_cfl.runs.resume import differences
+from lit_cfl.scores import ACCURACY, Score
+from lit_cfl.storage.digests import read_sealed
+
+Kind = Literal["run", "comparison", "study", "reproduction"]
+_STUDY = "study.yaml"
+_MAY_DIFFER = ("partition_seed", "partition_file", "batch_size")  # of data that are the same
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Runs of one setting, one a seed.
+
+    Args:
+        name: for people; differs from all other groups on the page.
+        runs: one or more, by seed.
+        path: of the directory that holds them.
+    """
+
+    name: str
+    runs: Sequence[RunFiles]
+    path: Path
+
+    @property
+    def first(self) -> RunFiles:
+        """The first run that has a round, which stands for all where only one can be shown."""
+        return next((run for run in self.runs if run.rows), self.runs[0])
+
+    @property
+    def score(self) -> Score:
+        """The main score of its task."""
+        return self.first.score
+
+    @property
+    def status(self) -> str:
+        """How far its runs have come, in words."""
+        if len(self.runs) == 1:
+            return self.first.status
+        over = sum(run.over for run in self.runs)
+        return "finished" if over == len(self.runs) else f"{over} of {len(self.runs)} runs finished"
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A directory, and what it holds.
+
+    Args:
+        path: of it.
+        kind: what it is.
+        groups: its runs; of a study and of a reproduction none.
+        problems: what is missing or damaged beside the files of runs, in sentences.
+    """
+
+    path: Path
+    kind: Kind
+    groups: Sequence[Group] = ()
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def live(self) -> bool:
+        """Whether a process works on one of its runs."""
+        return any(run.running for group in self.groups for run in group.runs)
+
+
+def kind_of(path: Path) -> Kind:
+    """Tells what a directory holds.
+
+    Raises:
+        InputError: there is no such directory, or it holds nothing of ours.
+    """
+    if not path.is_dir():
+        raise InputError(f"there is no directory {path}; give one that lit-cfl run, compare, tune or reproduce wrote")
+    if (path / RECORD).is_file():
+        return "comparison"
+    if (path / _STUDY).is_file():
+        return "study"
+    if is_run(path) or any(map(is_run, path.glob("seed-*"))):
+        return "run"
+    if (path / RUNS).is_file() or list(path.glob("*-[0-9].csv")):
+        return "reproduction"
+    inside = sorted(part.name for part in path.iterdir() if part.is_dir() and is_run(part)) if path.is_dir() else []
+    hint = f"; it has {', '.join(inside[:5])}, which do: give these" if inside else ""
+    raise InputError(f"{path} holds no run, comparison, study or reproduction{hint}")
+
+
+def read_source(path: Path) -> Source:
+    """Reads a directory. Raises InputError where it holds nothing of ours."""
+    kind = kind_of(path)
+    if kind == "comparison":
+        return _comparison(path)
+    return Source(path, kind, _run_and_baseline(path) if kind == "run" else ())
+
+
+def _run_and_baseline(path: Path) -> list[Group]:
+    seeds = sorted((part for part in path.glob("seed-*") if is_run(part)), key=_seed_of)
+    parts = seeds or [path]
+    mine = [read_run(part) for part in parts]
+    others = [read_run(part / "baseline") for part in parts if is_run(part / "baseline")]
+    groups = [Group(_common_name(mine), mine, path)]
+    return groups + ([Group(f"{_common_name(others)} (baseline)", others, path)] if others else [])
+
+
+def _seed_of(path: Path) -> tuple[int, str]:
+    number = path.name.removeprefix("seed-")
+    return (int(number) if number.isdigit() else 2**62), path.name
+
+
+def _common_name(runs: Sequence[RunFiles]) -> str:
+    return runs[0].algorithm
+
+
+def _comparison(path: Path) -> Source:
+    import yaml
+
+    problems: list[str] = []
+    try:
+        record: Mapping[str, Any] = yaml.safe_load(read_sealed(path / RECORD)[0])
+        names, seeds = [str(name) for name in record["algorithms"]], list(record["seeds"])
+    except (InputError, OSError, ValueError, KeyError, TypeError, yaml.YAMLError) as error:
+        problems.append(f"{error}.")
+        names = sorted(part.name for part in path.iterdir() if any(map(is_run, part.glob("seed-*"))))
+        seeds = []
+    groups = []
+    for name in names:
+        parts = sorted((part for part in (path / name).glob("seed-*") if is_run(part)), key=_seed_of)
+        if parts:
+            groups.append(Group(name, [read_run(part) for part in parts], path / name))
+        if len(parts) < len(seeds):
+            missing = sorted({f"seed-{seed}" for seed in seeds} - {part.name for part in parts})
+            problems.append(f"{name}: {', '.join(missing)} did not begin yet.")
+    return Source(path, "comparison", groups, problems)
+
+
+def named_apart(sources: Sequence[Source]) -> list[Group]:
+    """Lists the groups of all sources; equal names are followed by their directories."""
+    all_groups = [(source, group) for source in sources for group in source.groups]
+    names = [group.name for _, group in all_groups]
+    told = [
+        replace(group, name=f"{group.name} ({source.path.name})") if names.count(group.name) > 1 else group
+        for source, group in all_groups
+    ]
+    again = [group.name for group in told]
+    return [
+        replace(group, name=f"{group.name} {again[:k].count(group.name) + 1}") if again.count(group.name) > 1 else group
+        for k, group in enumerate(told)
+    ]
+
+
+def require_comparable(groups: Sequence[Group]) -> None:
+    """Checks that groups have the same data and the same score.
+
+    Raises:
+        InputError: naming the two directories, and what differs.
+    """
+    known = [group for group in groups if group.first.config.get("data")]
+    for group in known[1:]:
+        first = known[0]
+        found = differences(_data_of(first), _data_of(group))
+        if found:
+            shown = "; ".join(found[:3]) + (f"; and {len(found) - 3} more" if len(found) > 3 else "")
+            raise InputError(
+                f"{first.path} and {group.path} have other data and cannot be compared ({shown}); make a page for each"
+            )
+        if first.first.rows and group.first.rows and first.score.name != group.score.name:
+            raise InputError(
+                f"{first.path} is scored by {first.score.name}, {group.path} by {group.score.name}: they cannot be "
+                "compared; make a page for each"
+            )
+
+
+def _data_of(group: Group) -> dict[str, Any]:
+    data = json.loads(json.dumps(group.first.config["data"], default=str))
+    options = data.get("init_args") if isinstance(data, dict) else None
+    if isinstance(options, dict):
+        data["init_args"] = {key: value for key, value in options.items() if key not in _MAY_DIFFER}
+    return {"data": data}
+
+
+def main_score_of(groups: Sequence[Group]) -> Score:
+    """Returns the score that all groups are measured by."""
+    return next((group.score for group in groups if group.first.rows), ACCURACY)
