@@ -8,6 +8,7 @@ from rich.table import Table
 
 from lit_cfl.config.own_code import no_code_from
 from lit_cfl.errors import Interrupted
+from lit_cfl.progress import page_line
 from lit_cfl.runs.run_directory import default_run_directory
 from lit_cfl.tune.check import TRIALS
 from lit_cfl.tune.importance import METHOD
@@ -54,6 +55,7 @@ def closing_table(console: Console, study: Study, result: StudyResult) -> None:
     if result.to_upload is not None:
         _say(console, result.to_upload)
     _say(console, f"Files: {result.path}")
+    _say(console, page_line(result.path))
 
 
 def _keys(study: Study) -> list[str]:

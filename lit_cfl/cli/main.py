@@ -75,6 +75,9 @@ COMMANDS = {
     "reproduce": Command(
         "lit_cfl.reproduce.command", "reproduce", "fill a table of a paper with our own numbers", announced=True
     ),
+    "report": Command(
+        "lit_cfl.report.command", "report", "show runs, comparisons and studies on one page", announced=True
+    ),
     "dashboard": Command(
         "lit_cfl.tracking.dashboard", "dashboard", "make a W&B workspace with a panel for every metric"
     ),
@@ -86,9 +89,6 @@ COMMANDS = {
         "lit_cfl.cli.commands", "show_data", "show how a configuration divides its data: a table and pictures"
     ),
     "list": Command("lit_cfl.cli.main", "list_catalogue", "list algorithms, data, nets, tasks or configs"),
-    "report": Command(
-        "lit_cfl.report.command", "report", "show runs, comparisons and studies on one page", announced=True
-    ),
     "doctor": Command("lit_cfl.cli.doctor", "doctor", "say what this machine has for a run, for a bug report"),
 }
 

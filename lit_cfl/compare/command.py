@@ -15,7 +15,7 @@ from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import Interrupted, SaveError
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures.options import Format
-from lit_cfl.progress import Display, Screen, describe, dry_run
+from lit_cfl.progress import Display, Screen, describe, dry_run, page_line
 from lit_cfl.runs.run_directory import default_run_directory
 from lit_cfl.runs.signals import interruptible
 from lit_cfl.storage.lock import locked
@@ -155,6 +155,7 @@ def _show(screen: Screen, results: Results, path: Path) -> None:
     if results.failed:
         screen.say(f"Failed runs: {len(results.failed)}. Try them again with: lit-cfl compare --resume {path}")
     screen.say(f"Files: {path}")
+    screen.say(page_line(path))
 
 
 def _show_plan(console: Console, comparison: Comparison, num_cpus: int | None) -> None:

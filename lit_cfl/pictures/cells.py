@@ -87,6 +87,12 @@ class Grid:
     x: str
     y: str
 
+    @property
+    def looks(self) -> dict[str, str]:
+        """Returns the colours by the names of the values; of names with one colour the first."""
+        first = {colour: name for name, colour in reversed(list(zip(self.names, self.colours, strict=True)))}
+        return {name: colour for name, colour in zip(self.names, self.colours, strict=True) if first[colour] == name}
+
 
 def draw_matrix(matrix: Matrix, width: float = COLUMN) -> Figure:
     """Draws the last state of a matrix in the size of a paper's column."""
@@ -116,7 +122,6 @@ def stretches(groups: Sequence[str]) -> tuple[list[int], list[str]]:
 def draw_grid(grid: Grid, width: float = COLUMN) -> Figure:
     """Draws rows of cells in the size of a paper's column."""
     colours = np.array([to_rgb(colour) for colour in grid.colours])
-    used = np.unique(grid.cells if grid.side is None else np.column_stack([grid.side, grid.cells]))
     with rc_context({**LOOK, "axes.grid": False}):
         figure = Figure(figsize=(width, 0.75 * width), layout="constrained")
         widths = [1] if grid.side is None else [1, 18]
@@ -128,9 +133,8 @@ def draw_grid(grid: Grid, width: float = COLUMN) -> Figure:
         figure.axes[0].set_ylabel(grid.y)
         axes.set(xlabel=grid.x, yticks=[])
         _name_columns(axes, grid.columns)
-        shown = used if len(used) <= _MOST_NAMED else used[:0]
-        handles = [Patch(facecolor=grid.colours[k], label=grid.names[k].replace("$", r"\$")) for k in shown]
-        if handles:
+        handles = [Patch(facecolor=own, label=name.replace("$", r"\$")) for name, own in grid.looks.items()]
+        if len(handles) <= _MOST_NAMED:
             figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
     return figure
 

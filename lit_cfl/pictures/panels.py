@@ -147,7 +147,8 @@ class Panel:
     @property
     def names(self) -> list[str]:
         """Lists the names of what it shows, each once."""
-        return list(dict.fromkeys(part.name for part in (*self.curves, *self.points, *self.bars)))
+        parts: list[Curve | Points | Bars] = [*self.curves, *self.points, *self.bars]
+        return list(dict.fromkeys(part.name for part in parts))
 
 
 def draw_panels(
@@ -198,6 +199,7 @@ def _draw(axes: Axes, panel: Panel, styles: Mapping[str, Style]) -> None:
         axes.plot(curve.x, curve.y, linestyle=style.line, color=style.colour)
     for bars in panel.bars:
         colour, base = styles[bars.name].colour, bars.base or 0
+        axes.set_axisbelow(True)
         axes.bar(bars.x, bars.height, bars.width, base, align="edge", color=colour, edgecolor="white", linewidth=0.3)
     for points in panel.points:
         style = styles[points.name]

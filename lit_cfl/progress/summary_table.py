@@ -1,6 +1,8 @@
 """The table at the end of a run, with notes and advice."""
 
 from collections.abc import Sequence
+from pathlib import Path
+from shlex import quote
 from statistics import fmean
 
 from rich.console import Console
@@ -36,6 +38,12 @@ def closing_table(console: Console, finished: FinishedRun) -> None:
         for line in _without_truth(finished, score):
             console.print(line, soft_wrap=True, highlight=False)
     console.print(f"Files: {finished.path}", soft_wrap=True, highlight=False)
+    console.print(page_line(finished.path), soft_wrap=True, highlight=False, markup=False)
+
+
+def page_line(path: Path) -> str:
+    """Names the command that shows a directory as a page."""
+    return f"As a page: lit-cfl report {quote(str(path))}"
 
 
 def _scored(mine: FinishedRun, baseline: FinishedRun, score: Score) -> list[tuple[ScoredClients, ScoredClients]]:

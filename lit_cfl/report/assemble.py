@@ -1,12 +1,15 @@
 """Puts a page together from what directories hold."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from lit_cfl.report import clusters, events, over_rounds, overview, settings
+from lit_cfl.report import clusters, events, over_rounds, overview, settings, similar_clients
 from lit_cfl.report.blocks import Block, Figure, Page, Section
 from lit_cfl.report.clusters import Share
+from lit_cfl.report.comparison import read_comparison
 from lit_cfl.report.data_at_hand import DataAtHand, load_data
+from lit_cfl.report.paper import slug
 from lit_cfl.report.run_files import RunFiles
 from lit_cfl.report.sources import Group, Source, main_score_of, named_apart, read_source, require_comparable
 from lit_cfl.scores import Score
@@ -14,96 +17,121 @@ from lit_cfl.scores import Score
 Say = Callable[[str], None]
 
 
-def make_page(paths: Sequence[Path], command: Sequence[str], with_data: bool = True, say: Say = lambda _: None) -> Page:
-    """Makes the page of some directories.
+@dataclass
+class Maker:
+    """Makes the page of some directories, again and again while they grow.
 
     Args:
         paths: of runs, comparisons, studies and reproductions.
         command: that makes the page again.
         with_data: whether to load the clients' data, for labels and images.
         say: is told what takes a while.
-
-    Raises:
-        InputError: a directory holds nothing of ours, or runs cannot be compared.
     """
-    sources = [read_source(path) for path in dict.fromkeys(paths)]
-    groups = named_apart(sources)
-    require_comparable(groups)
-    score = main_score_of(groups)
-    sections, problems = [], [problem for source in sources for problem in source.problems]
-    if groups:
-        sections += [overview.section(groups, score), over_rounds.section(groups, score)]
-        found, more = _found_clusters(groups, score, with_data, say)
-        sections += found
-        problems += more
-    lines = overview.headline(groups, score)
-    for number, source in enumerate(sources):
-        found_here = _study_or_reproduction(source, f"s{number}")
-        if found_here is not None:
-            section, line, more = found_here
-            sections.append(section)
-            lines.append(line)
-            problems += more
-    sections.append(settings.section(groups, command))
-    problems += [problem for group in groups for run in group.runs for problem in [*_state(group, run), *run.problems]]
-    shown = [section for section in sections if section.blocks or section.parts]
-    return Page(_title(sources), lines, list(dict.fromkeys(problems)), shown, any(source.live for source in sources))
+
+    paths: Sequence[Path]
+    command: Sequence[str]
+    with_data: bool = True
+    say: Say = lambda line: None
+    groups: Sequence[Group] = ()
+
+    def __post_init__(self) -> None:
+        self._data: dict[Path, DataAtHand] = {}  # by run: they are loaded once
+
+    def make(self) -> Page:
+        """Reads the directories and makes the page.
+
+        Raises:
+            InputError: a directory holds nothing of ours, or runs cannot be compared.
+        """
+        sources = [read_source(path) for path in dict.fromkeys(self.paths)]
+        self.groups = groups = named_apart(sources)
+        require_comparable(groups)
+        score = main_score_of(groups)
+        problems = [problem for source in sources for problem in source.problems]
+        sections, lines = [], overview.headline(groups, score)
+        if groups:
+            compared = [read_comparison(s.path, score) for s in sources if s.kind == "comparison"]
+            tables = [table for found, _ in compared for table in found]
+            problems += [problem for _, found in compared for problem in found]
+            sections += [overview.section(groups, score, tables), over_rounds.section(groups, score)]
+            sections.append(self._clusters(groups, score, problems))
+        for number, source in enumerate(sources):
+            sections += _study_or_reproduction(source, f"{slug(source.path.name)}-{number + 1}", lines, problems)
+        sections.append(settings.section(groups, self.command))
+        for group in groups:
+            problems += [problem for run in group.runs for problem in [*_state(group, run), *run.problems]]
+        shown = [section for section in sections if section.blocks or section.parts]
+        return Page(_title(sources), lines, list(dict.fromkeys(problems)), shown, any(map(_is_live, sources)))
+
+    def _clusters(self, groups: Sequence[Group], score: Score, problems: list[str]) -> Section:
+        """Makes the section of the clusters, with a part for each group."""
+        shown = [group for group in groups if group.first.rows]
+        share, parts = Share.among(len(shown)), []
+        slugs = [slug(group.name) for group in shown]
+        for number, group in enumerate(shown):
+            name = slugs[number] if slugs.count(slugs[number]) == 1 else f"{slugs[number]}-{number + 1}"
+            self.say(f"{group.name}: clusters")
+            data = self._data_of(group) if group.first.snapshots or not number else DataAtHand()
+            problems += [data.problem] if data.problem else []
+            blocks = _of_group(group, name, score, share, data)
+            if blocks:
+                seed = f", seed {group.first.seed}" if len(group.runs) > 1 else ""
+                parts.append(Section(f"{group.name}{seed}", blocks))
+        return Section("Clusters and clients", [], parts)
+
+    def _data_of(self, group: Group) -> DataAtHand:
+        run = group.first
+        if not self.with_data or not (run.over or (run.path / "checkpoint.pt").exists()):
+            return DataAtHand()
+        if run.path not in self._data:
+            self.say(f"{group.name}: loading the data of {run.path}")
+            self._data[run.path] = load_data(run)
+        return self._data[run.path]
 
 
-def _study_or_reproduction(source: Source, name: str) -> tuple[Section, str, Sequence[str]] | None:
+def _study_or_reproduction(source: Source, name: str, lines: list[str], problems: list[str]) -> list[Section]:
+    """Makes the section of a study or a reproduction; adds to the lines that sum the page up, and to the problems."""
     if source.kind == "study":
         from lit_cfl.report import study  # imports Optuna
 
         searched = study.read_study(source.path)
-        return study.section(searched, name), study.headline(searched), searched.problems
+        lines.append(study.headline(searched))
+        problems += searched.problems
+        return [study.section(searched, name)]
     if source.kind == "reproduction":
         from lit_cfl.report import reproduction
 
         repeated = reproduction.read_reproduction(source.path)
-        return reproduction.section(repeated, name), reproduction.headline(repeated), repeated.problems
-    return None
+        lines.append(reproduction.headline(repeated))
+        problems += repeated.problems
+        return [reproduction.section(repeated, name)]
+    return []
+
+
+def _is_live(source: Source) -> bool:
+    return any(run.running for group in source.groups for run in group.runs)
 
 
 def _title(sources: Sequence[Source]) -> str:
     names = [source.path.resolve().name for source in sources]
     shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     kinds = {source.kind for source in sources}
-    what = sources[0].kind.capitalize() if len(kinds) == 1 else "Report"
-    return f"{what}{'s' if len(sources) > 1 and len(kinds) == 1 else ''} {shown}"
+    plural = {"study": "Studies"}.get(sources[0].kind, f"{sources[0].kind.capitalize()}s")
+    if len(kinds) > 1:
+        return f"Report on {shown}"
+    return f"{plural if len(sources) > 1 else sources[0].kind.capitalize()} {shown}"
 
 
 def _state(group: Group, run: RunFiles) -> list[str]:
     return [] if run.over else [f"{group.name}, {run.path}: {run.status}."]
 
 
-def _found_clusters(
-    groups: Sequence[Group], score: Score, with_data: bool, say: Say
-) -> tuple[list[Section], list[str]]:
-    """Makes the section of the clusters, with a part for each group; and says what is missing."""
-    shown = [group for group in groups if group.first.rows]
-    share, parts, problems = Share.among(len(shown)), [], []
-    for number, group in enumerate(shown):
-        say(f"{group.name}: reading clusters")
-        data = DataAtHand()
-        if with_data and (group.first.snapshots or not number):
-            say(f"{group.name}: loading the data of {group.first.path}")
-            data = load_data(group.first)
-            problems += [data.problem] if data.problem else []
-        blocks = _of_group(group, f"g{number}", score, share, data)
-        if blocks:
-            seed = f", seed {group.first.seed}" if len(group.runs) > 1 else ""
-            parts.append(Section(f"{group.name}{seed}", blocks))
-    if not parts:
-        return [], problems
-    return [Section("Clusters and clients", [], parts)], problems
-
-
 def _of_group(group: Group, name: str, score: Score, share: Share, data: DataAtHand) -> list[Block]:
     run = group.first
     figures: list[Figure | None] = [
         clusters.memberships(run, name, share),
-        clusters.similarity(run, name, share),
-        clusters.client_map(run, name, score, data),
+        similar_clients.similarity(run, name, share),
+        similar_clients.client_map(run, name, score, data),
         clusters.histogram(run, name, score),
         clusters.sizes(run, name),
         events.tree(run, name),

@@ -1,17 +1,16 @@
-"""Figures of a run's clusters: memberships over the rounds, similarity of clients, their map, and their scores."""
+"""Figures of a run's clusters: memberships over the rounds, scores of the clients, and sizes."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from matplotlib.colors import to_hex
 
-from lit_cfl.pictures.cells import Frame, Grid, Matrix, in_8_bits
+from lit_cfl.pictures.cells import Grid
 from lit_cfl.pictures.colours import MAX_COLOURS, colours_of, matched
-from lit_cfl.pictures.panels import Bars, Panel, Points, Style
-from lit_cfl.report.blocks import Figure, Table
-from lit_cfl.report.data_at_hand import DataAtHand
+from lit_cfl.pictures.panels import Bars, Panel, Style
+from lit_cfl.report.blocks import Cell, Figure, Table
 from lit_cfl.report.over_rounds import thin
 from lit_cfl.report.run_files import RunFiles, known
 from lit_cfl.report.sample import said, sample
@@ -21,6 +20,7 @@ _MARKERS = ("o", "^", "s", "D", "v", "P", "X")
 _MOST_COLUMNS = 400  # rounds in the figure of memberships
 _MOST_VALUES = 250  # different values in it: a cell is a byte
 _MOST_BINS = 30
+_MOST_ROWS = 500
 _NONE = "not assigned"
 
 
@@ -44,7 +44,7 @@ class Share:
 
 def hex_of(cluster: int) -> str:
     """Returns the colour of a cluster's number as #rrggbb; grey for -1."""
-    return to_hex(colours_of(np.array(cluster)))
+    return to_hex(colours_of(np.array(cluster)).tolist())
 
 
 def cluster_styles(match: Mapping[int, int]) -> dict[str, Style]:
@@ -131,155 +131,17 @@ def _moves(cluster: np.ndarray, rounds: np.ndarray, true: np.ndarray, order: np.
     return Table("Clusters over the rounds: values", ["client", "true cluster", "found cluster"], rows, folded=True)
 
 
-def similarity(run: RunFiles, name: str, share: Share) -> Figure | None:
-    """Draws the similarity of pairs of clients, in the rounds that compared them; None where there is no snapshot."""
-    numbers = run.snapshots
-    kept = [numbers[k] for k in thin(len(numbers), share.frames)]
-    snapshots = {number: found for number in kept if (found := run.snapshot(number)) is not None}
-    if not snapshots:
-        return None
-    chosen = {number: sample(one["cluster"], run.seed or 0) for number, one in snapshots.items()}
-    values = {
-        number: one["similarity"][np.ix_(chosen[number], chosen[number])].astype(np.float32)
-        for number, one in snapshots.items()
-    }
-    others = np.concatenate([matrix[~np.eye(len(matrix), dtype=bool)] for matrix in values.values()])
-    others = others[np.isfinite(others)]
-    if not len(others):
-        return None
-    low, high = float(others.min()), float(others.max())
-    shown = tuple(float(edge) for edge in np.quantile(others, [0.01, 0.99]))
-    frames = [_frame(number, one, chosen[number], values[number], (low, high)) for number, one in snapshots.items()]
-    counts = sorted({(len(chosen[number]), int(one["compared"])) for number, one in snapshots.items()})
-    some = next((said(few, all_) for few, all_ in reversed(counts) if few < all_), "")
-    fewer = f" {len(kept)} of {len(numbers)} rounds." if len(kept) < len(numbers) else ""
-    rounds = ", ".join(map(str, snapshots))
-    within, between = _means(snapshots)
-    apart = "" if between is None else f" Mean cosine within clusters {within:.2f}, between them {between:.2f}."
-    return Figure(
-        f"{name}-similarity",
-        "How alike clients are",
-        Matrix(frames, low, high, (shown[0], shown[1]), "cosine similarity", "clients, by cluster"),
-        f"Cosine similarity of what the algorithm compares, a cell a pair of clients, ordered by found and then by "
-        f"true cluster.{some}{fewer}",
-        f"Matrix of similarities between {len(frames[-1].labels)} clients in round {rounds}.{apart}",
-        table=_blocks(snapshots),
-        height=460,
-    )
-
-
-def _frame(
-    number: int, one: Mapping[str, np.ndarray], places: np.ndarray, values: np.ndarray, edges: tuple[float, float]
-) -> Frame:
-    cluster, true = one["cluster"][places], one["true_cluster"][places]
-    order = np.lexsort((true, cluster))
-    return Frame(
-        f"round {number}",
-        in_8_bits(values[np.ix_(order, order)], *edges),
-        [f"client {client}" for client in one["clients"][places][order]],
-        ["?" if number < 0 else str(number) for number in cluster[order]],
-    )
-
-
-def _means(snapshots: Mapping[int, Mapping[str, np.ndarray]]) -> tuple[float | None, float | None]:
-    """Computes the mean similarity within clusters and between them, in the last snapshot."""
-    last = list(snapshots.values())[-1]
-    same = last["cluster"][:, None] == last["cluster"][None]
-    apart, matrix = ~np.eye(len(same), dtype=bool), last["similarity"].astype(np.float32)
-    parts = [matrix[where & apart & np.isfinite(matrix)] for where in (same, ~same)]
-    return (float(parts[0].mean()) if parts[0].size else 0.0), (float(parts[1].mean()) if parts[1].size else None)
-
-
-def _blocks(snapshots: Mapping[int, Mapping[str, np.ndarray]]) -> Table:
-    """Lists the mean similarity of each pair of clusters in the last snapshot."""
-    number, last = list(snapshots.items())[-1]
-    clusters = np.unique(last["cluster"])[:30]
-    matrix = last["similarity"].astype(np.float32)
-    matrix[np.eye(len(matrix), dtype=bool)] = np.nan
-    rows = []
-    for one in clusters:
-        cells = (matrix[np.ix_(last["cluster"] == one, last["cluster"] == other)] for other in clusters)
-        means = [float(np.nanmean(cell)) if np.isfinite(cell).any() else None for cell in cells]
-        rows.append([name_of(one), *(None if mean is None else f"{mean:.3f}" for mean in means)])
-    head = ["", *map(name_of, clusters)]
-    return Table(f"Mean similarity of clusters in round {number}: values", head, rows, folded=True)
-
-
-def client_map(run: RunFiles, name: str, score: Score, data: DataAtHand) -> Figure | None:
-    """Draws the compared clients in two dimensions by their clusters; None where there is no snapshot."""
-    for number in reversed(run.snapshots):
-        snapshot = run.snapshot(number)
-        if snapshot is not None:
-            break
-    else:
-        return None
-    cluster, true = snapshot["cluster"], snapshot["true_cluster"]
-    match = matched(cluster, true)
-    shown = sample(cluster, run.seed or 0)
-    about = {int(row["client"]): row for row in run.table("clients") if known(row.get("client")) is not None}
-    plane = snapshot["projection"].astype(float)
-    shown = shown[np.isfinite(plane[shown]).all(1)]
-    if not len(shown):
-        return None
-    points, rows = [], []
-    for value in np.unique(cluster[shown]):
-        places = shown[cluster[shown] == value]
-        lines = [_about(snapshot, place, about, score, data) for place in places]
-        rows += lines
-        x, y = plane[places].T.tolist()
-        points.append(Points(name_of(value), x, y, notes=["\n".join(_words(line, score)) for line in lines]))
-    head = ["client", "cluster", "true cluster", "training examples", score.title, "labels"]
-    kept = [k for k in range(len(head)) if any(row[k] is not None for row in rows)]
-    return Figure(
-        f"{name}-map",
-        "Map of the clients",
-        Panel(f"round {number}", "first principal coordinate", "second principal coordinate", points=points),
-        f"Clients that are alike are close (classical scaling of the similarity in round {number}); colours and "
-        f"markers are the found clusters.{said(len(shown), int(snapshot['compared']))}",
-        f"Scatter plot of {len(shown)} clients in {len(points)} clusters by their similarity in round {number}.",
-        cluster_styles(match),
-        Table("Clients: values", [head[k] for k in kept], [[row[k] for k in kept] for row in rows], folded=True),
-        height=460,
-    )
-
-
-def _about(
-    snapshot: Mapping[str, np.ndarray],
-    place: int,
-    about: Mapping[int, Mapping[str, object]],
-    score: Score,
-    data: DataAtHand,
-) -> list[str | int | float | None]:
-    client = int(snapshot["clients"][place])
-    row = about.get(client, {})
-    value, true = known(row.get(score.name)), int(snapshot["true_cluster"][place])
-    examples = known(row.get("n_train"))
-    return [
-        client,
-        int(snapshot["cluster"][place]),
-        None if true < 0 else true,
-        None if examples is None else int(examples),
-        None if value is None else f"{value:.3f}",
-        data.labels_of(client),
-    ]
-
-
-def _words(line: Sequence[object], score: Score) -> list[str]:
-    names = ("client", "cluster", "true cluster", "training examples", score.title, "labels")
-    return [f"{name} {value}" for name, value in zip(names, line, strict=True) if value is not None]
-
-
 def histogram(run: RunFiles, name: str, score: Score) -> Figure | None:
     """Draws how many clients have which score, stacked by cluster; None where nobody has one."""
     found = [
-        (value, int(cluster) if (cluster := known(row.get("cluster"))) is not None else -1, row.get("true_cluster"))
+        (value, -1 if (own := known(row.get("cluster"))) is None else int(own), row.get("true_cluster"))
         for row in run.table("clients")
         if (value := known(row.get(score.name))) is not None
     ]
     if not found:
         return None
     values, cluster = np.array([one[0] for one in found]), np.array([one[1] for one in found])
-    true = np.array([-1 if (k := known(one[2])) is None else int(k) for one in found])
+    true = np.array([-1 if (truth := known(one[2])) is None else int(truth) for one in found])
     few = len(np.unique(cluster)) <= MAX_COLOURS
     stacks = cluster if few else np.zeros_like(cluster)
     match = matched(stacks, true if few else np.full_like(true, -1))
@@ -291,12 +153,7 @@ def histogram(run: RunFiles, name: str, score: Score) -> Figure | None:
         label = name_of(number) if few else "clients"
         bars.append(Bars(label, edges[:-1].tolist(), (high - low) / bins, height.tolist(), base.tolist()))
         base = base + height
-    rows = [
-        [name_of(number), len(own), f"{own.mean():.3f}", f"{own.min():.3f}", f"{np.median(own):.3f}",
-         f"{own.max():.3f}"]
-        for number in np.unique(cluster)
-        for own in [values[cluster == number]]
-    ]  # fmt: skip
+    rows = [_spread(name_of(number), values[cluster == number]) for number in np.unique(cluster)[:_MOST_ROWS]]
     styles = cluster_styles(match) if few else {"clients": Style(hex_of(0))}
     return Figure(
         f"{name}-histogram",
@@ -308,6 +165,11 @@ def histogram(run: RunFiles, name: str, score: Score) -> Figure | None:
         styles,
         Table("Scores by cluster: values", ["", "clients", "mean", "least", "median", "greatest"], rows, folded=True),
     )
+
+
+def _spread(name: str, values: np.ndarray) -> list[Cell]:
+    figures = (values.mean(), values.min(), np.median(values), values.max())
+    return [name, len(values), *(f"{figure:.3f}" for figure in figures)]
 
 
 def sizes(run: RunFiles, name: str) -> Figure | None:
@@ -327,7 +189,7 @@ def sizes(run: RunFiles, name: str) -> Figure | None:
         bars.append(Bars(name_of(cluster), left, step, height.tolist(), base.tolist()))
         base = base + height
     match = match_of(run, clusters)
-    table_rows = [
+    table_rows: list[list[Cell]] = [
         [n, *(f"{by_cell.get((n, k), 0):g}" for k in clusters)] for n in (kept[k] for k in thin(len(kept), 60))
     ]
     last = ", ".join(f"{name_of(k)} {by_cell.get((kept[-1], k), 0):g}" for k in clusters)

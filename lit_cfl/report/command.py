@@ -1,34 +1,74 @@
-"""`lit-cfl report`: writes the page, and figures for a paper."""
+"""`lit-cfl report`: writes the page, figures for a paper, and the page again and again while a run goes on."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
+from rich.progress import Progress
 
-from lit_cfl.errors import LineParser
-from lit_cfl.report.assemble import make_page
+from lit_cfl.errors import InputError, Interrupted, LineParser
+from lit_cfl.report.assemble import Maker
+from lit_cfl.report.blocks import Page
 from lit_cfl.report.page import as_html
+from lit_cfl.report.paper import redraw, write_figures
+from lit_cfl.report.watch import SECONDS, watch
+from lit_cfl.runs.signals import interruptible
 from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically
+
+_EPILOG = """\
+DIR is the directory of a run, a comparison (lit-cfl compare), a study (lit-cfl tune) or a reproduction. Several are
+shown on one page; their runs must have the same data. Labels and images of the clients come from the run's data, where
+they are on this machine; loading them loads the classes that its config.yaml names (docs/results.md).
+"""
 
 
 def report(arguments: Sequence[str]) -> int:
-    """Writes the page of some directories."""
+    """Writes the page of some directories. Returns 128 + the signal where one ended it."""
     parser = LineParser(
         prog="lit-cfl report",
         description="Shows runs, comparisons, studies and reproductions on one page, a file that needs no network.",
+        epilog=_EPILOG,
         allow_abbrev=False,
     )
     parser.add_argument("directories", nargs="+", metavar="DIR", help="that run, compare, tune or reproduce wrote")
     parser.add_argument("--out", default="report.html", metavar="FILE", help="the page (default: report.html)")
+    parser.add_argument("--figures", metavar="DIR", help="also draw each figure as PNG and PDF, for a paper")
+    parser.add_argument(
+        "--watch", action="store_true", help=f"write the page anew every {SECONDS} seconds while a run goes on"
+    )
     parser.add_argument("--no-data", action="store_true", help="do not load the clients' data (labels and images)")
     given = parser.parse_args(list(arguments))
-    console, out = Console(), Path(given.out)
+    out, console = Path(given.out), Console()
+    if out.is_dir():
+        raise InputError(f"--out {out} is a directory; name a file, such as {out / 'report.html'}")
     paths = [Path(path) for path in given.directories]
-    page = make_page(
-        paths, ["lit-cfl", "report", *arguments], not given.no_data, lambda line: console.print(line, style="dim")
-    )
+    maker = Maker(paths, ["lit-cfl", "report", *arguments], not given.no_data)
+    try:
+        with interruptible() as check:
+            if given.watch:
+                watch(maker, lambda page, seconds: _write(page, out, seconds), paths, console, check)
+                return 0
+            _once(maker, out, None if given.figures is None else Path(given.figures), console)
+    except Interrupted as stop:
+        return 128 + stop.signum
+    return 0
+
+
+def _once(maker: Maker, out: Path, figures: Path | None, console: Console) -> None:
+    with console.status("reading") as status:
+        maker.say = status.update
+        page = maker.make()
+    _write(page, out)
+    if figures is not None:
+        with Progress(console=console, transient=True) as progress:
+            task = progress.add_task("drawing figures", total=len(page.figures))
+            write_figures(page, figures, lambda: progress.advance(task))
+        redraw(maker.groups, figures)
+        console.print(f"Figures: {figures}", soft_wrap=True, highlight=False, markup=False)
+    console.print(f"Page: {out}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _write(page: Page, out: Path, reload_seconds: int | None = None) -> None:
     with name_write_errors(out.parent):
         out.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(out, lambda file: file.write(as_html(page)))
-    console.print(f"Page: {out}", soft_wrap=True, highlight=False, markup=False)
-    return 0
+    write_atomically(out, lambda file: file.write(as_html(page, reload_seconds)))

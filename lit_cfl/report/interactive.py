@@ -50,7 +50,7 @@ def _panel(panel: Panel, styles: Mapping[str, Style]) -> dict[str, Any]:
         "x": _axis(panel.x, panel.x_ticks, panel.logarithmic),
         "y": _axis(panel.y, panel.y_ticks, panel.logarithmic),
     }
-    heights = [value for part in (*panel.curves, *panel.points) for value in part.y]
+    heights = [value for curve in panel.curves for value in curve.y] + [v for dots in panel.points for v in dots.y]
     if heights and not panel.y_ticks and all(value == int(value) for value in heights):
         axes["y"] |= {"rangemode": "tozero"} | ({"dtick": 1} if max(heights) <= _MOST_TICKS else {})
     if panel.limits is not None:

@@ -12,11 +12,13 @@ from lit_cfl.scores import Score
 def section(groups: Sequence[Group], score: Score, tables: Sequence[Table] = ()) -> Section:
     """Makes the section of the results: last values of each group, then further tables."""
     columns = _columns(score)
+    over = all(group.status == "finished" for group in groups)
     rows = [
-        [group.name, len(group.runs), *(read(group) for read in columns.values()), group.status] for group in groups
+        [group.name, None if over else group.status, len(group.runs), *(read(group) for read in columns.values())]
+        for group in groups
     ]
-    head = ["algorithm", "seeds", *columns, "state"]
-    filled = [0, 1, *(k for k in range(2, len(head)) if any(row[k] is not None for row in rows))]
+    head = ["algorithm", "state", "seeds", *columns]
+    filled = [0, *(k for k in range(1, len(head)) if any(row[k] is not None for row in rows))]
     table = Table(
         "After the last round",
         [head[k] for k in filled],

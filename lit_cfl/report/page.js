@@ -66,6 +66,7 @@
     const values = traces.flatMap((trace) => [...trace.x, ...trace.y]).filter((value) => value > 0);
     const low = Math.min(...values), high = Math.max(...values);
     const line = { type: "line", layer: "below", x0: low, x1: high, line: { color: colour("--soft"), width: 1 } };
+    if (more.yaxis.type !== "log") Object.assign(more.yaxis, { scaleanchor: "x", constrain: "domain" });
     more.shapes = [{ ...line, y0: low, y1: high }];
     for (const shift of half ? [-half, half] : []) {
       more.shapes.push({ ...line, y0: low + shift, y1: high + shift, line: { ...line.line, dash: "dot" } });

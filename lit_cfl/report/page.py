@@ -8,10 +8,9 @@ from itertools import groupby
 from typing import Any
 
 from jinja2 import Environment
-from markupsafe import Markup
 
 from lit_cfl.pictures.cells import Grid
-from lit_cfl.pictures.panels import Panel, Style
+from lit_cfl.pictures.panels import Curve, Panel, Points, Style
 from lit_cfl.report.blocks import Block, Figure, Page, Table
 from lit_cfl.report.interactive import described
 
@@ -39,10 +38,10 @@ def as_html(page: Page, reload_seconds: int | None = None) -> bytes:
     text = environment.from_string(_read("page.html")).render(
         page=page,
         reload_seconds=reload_seconds,
-        css=Markup(_read("page.css")),  # noqa: S704  # our own file
-        script=Markup(_read("page.js")),  # noqa: S704
-        library=Markup(_read("plotly-cartesian.min.js")) if figures else "",  # noqa: S704
-        data=Markup(in_script([described(figure) for figure in figures])),  # noqa: S704  # escaped there
+        css=_read("page.css"),
+        script=_read("page.js"),
+        library=_read("plotly-cartesian.min.js") if figures else "",
+        data=in_script([described(figure) for figure in figures]),
     )
     return text.encode()
 
@@ -73,10 +72,8 @@ def legend(figure: Figure) -> list[dict[str, str]]:
     """
     drawing = figure.drawing
     if isinstance(drawing, Grid):
-        first = {colour: name for name, colour in reversed(list(zip(drawing.names, drawing.colours, strict=True)))}
-        named = [(name, first[name_colour]) for name, name_colour in zip(drawing.names, drawing.colours, strict=True)]
-        looks = dict(zip(drawing.names, drawing.colours, strict=True))
-        return [{"name": n, "colour": looks[n], "kind": "area"} for n, one in named if n == one][:_MOST_NAMED]
+        looks = list(drawing.looks.items())[:_MOST_NAMED]
+        return [{"name": name, "colour": colour, "kind": "area"} for name, colour in looks]
     if not isinstance(drawing, Panel) or len(drawing.names) < 2:
         return []
     kinds = {part.name: "marker" for part in drawing.points} | {part.name: "line" for part in drawing.curves}
@@ -95,7 +92,8 @@ def values_of(figure: Figure) -> Table | None:
     if figure.table is not None or not isinstance(figure.drawing, Panel):
         return figure.table
     panel, rows = figure.drawing, []
-    for part in (*panel.curves, *panel.points):
+    parts: list[Curve | Points] = [*panel.curves, *panel.points]
+    for part in parts:
         rows += [
             [part.name, _shown(x, panel.x_ticks), _shown(y, panel.y_ticks)] for x, y in zip(part.x, part.y, strict=True)
         ]

@@ -1,7 +1,7 @@
 """The section of a reproduction: the papers' numbers against ours, cell by cell and claim by claim."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,7 +32,7 @@ class Reproduction:
     """
 
     path: Path
-    tables: dict[str, Sequence[Row]]
+    tables: Mapping[str, Sequence[Row]]
     claims: Sequence[Row]
     problems: Sequence[str]
 

@@ -68,11 +68,6 @@ class Source:
     groups: Sequence[Group] = ()
     problems: list[str] = field(default_factory=list)
 
-    @property
-    def live(self) -> bool:
-        """Whether a process works on one of its runs."""
-        return any(run.running for group in self.groups for run in group.runs)
-
 
 def kind_of(path: Path) -> Kind:
     """Tells what a directory holds.

@@ -254,7 +254,7 @@ def _pareto(study: StudyFiles, name: str) -> Figure | None:
 
 def _slices(study: StudyFiles, name: str) -> list[Figure]:
     rows = [row for row in study.trained if _value(row, study) is not None]
-    figures = []
+    figures: list[Figure] = []
     for number, key in enumerate(study.parameters):
         own = [row for row in rows if row["values"].get(key) is not None]
         values = [row["values"][key] for row in own]
