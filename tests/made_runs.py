@@ -1,0 +1,117 @@
+"""Run directories made by hand: any number of clients, rounds and snapshots, without training."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lit_cfl.metric_names import CLIENTS, CLUSTERS, METRICS
+from lit_cfl.storage.config_file import write_config
+from lit_cfl.storage.csv_log import as_csv
+from lit_cfl.storage.digests import write_sums
+
+RUN_ID = "0123abcd"
+
+
+def config(**changes: Any) -> dict[str, Any]:
+    return {
+        "data": {"class_path": "lit_cfl.datamodules.Digits", "init_args": {"num_clients": 8, "partition_seed": None}},
+        "algorithm": {"class_path": "lit_cfl.algorithms.CFL", "init_args": {}},
+        "seeds": [0],
+        "rounds": 4,
+    } | changes
+
+
+def metric_row(number: int, **values: Any) -> dict[str, Any]:
+    usual = {
+        "round": number,
+        "test/weighted_accuracy": 0.1 * number,
+        "val/weighted_accuracy": 0.1 * number,
+        "test/loss": 2.0 / number,
+        "clusters/count": 1 + (number > 1),
+        "clusters/ari": 1.0,
+        "traffic/mib": 1.5 * number,
+    }
+    return dict.fromkeys(METRICS) | usual | values
+
+
+def write_table(path: Path, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> None:
+    cells = [["" if row.get(column) is None else row[column] for column in columns] for row in rows]
+    path.write_bytes(as_csv([columns, *cells]))
+
+
+def made_run(
+    path: Path,
+    rows: list[dict[str, Any]] | None = None,
+    clients: int = 8,
+    snapshots: int = 2,
+    over: bool = True,
+    **changes: Any,
+) -> Path:
+    """Writes a run of clients in two clusters, of which the second was split off in round 2.
+
+    Args:
+        rows: of `metrics.csv`; None = four.
+        snapshots: rounds with a similarity matrix.
+        over: whether it has ended.
+        changes: of its configuration.
+    """
+    path.mkdir(parents=True)
+    write_config(path, config(**changes), RUN_ID)
+    rows = [metric_row(number) for number in range(1, 5)] if rows is None else rows
+    write_table(path / "metrics.csv", METRICS, rows)
+    (path / "environment.json").write_text(json.dumps({"python": "3.11.0", "packages": {"torch": "2.15"}}))
+    true = np.arange(clients) % 2
+    write_table(
+        path / "clusters.csv",
+        CLUSTERS,
+        [{"round": row["round"], "cluster": 0, "size": clients - clients // 2 * (row["round"] > 1)} for row in rows]
+        + [{"round": row["round"], "cluster": 1, "parent": 0, "size": clients // 2} for row in rows[1:]],
+    )
+    (path / "snapshots").mkdir()
+    for number in range(1, snapshots + 1):
+        np.savez(path / "snapshots" / f"{number}.npz", **snapshot(true))
+    if over:
+        write_end(path, rows, true)
+    return path
+
+
+def snapshot(true: np.ndarray) -> dict[str, np.ndarray]:
+    """Clients of one cluster have the cosine 0.5, others -0.25."""
+    alike = np.where(true[:, None] == true, 0.5, -0.25)
+    np.fill_diagonal(alike, 1.0)
+    plane = np.stack([true - 0.5, np.linspace(-0.1, 0.1, len(true))], axis=1)
+    arrays: Mapping[str, np.ndarray] = {"clients": np.arange(len(true)), "compared": np.array(len(true))}
+    halves = {"similarity": alike.astype(np.float16), "projection": plane.astype(np.float16)}
+    return {**arrays, **halves, "cluster": true, "true_cluster": true}
+
+
+def write_end(path: Path, rows: list[dict[str, Any]], true: np.ndarray) -> None:
+    cluster = np.stack([true * (row["round"] > 1) for row in rows]).astype(np.int32)
+    rounds = np.array([row["round"] for row in rows])
+    np.savez(path / "memberships.npz", rounds=rounds, cluster=cluster, true_cluster=true.astype(np.int32))
+    clients = [
+        {"client": k, "cluster": c, "true_cluster": c, "n_train": 10 + k, "accuracy": 0.5 + 0.25 * c, "newcomer": 0}
+        for k, c in enumerate(true.tolist())
+    ]
+    write_table(path / "clients.csv", CLIENTS, clients)
+    about = {"algorithm": "CFL", "seed": 0, "stopped": None, "test/max_weighted_accuracy": 0.4}
+    (path / "summary.json").write_text(json.dumps(about | rows[-1]))
+    files = [str(file.relative_to(path)) for file in path.rglob("*") if file.is_file()]
+    write_sums(path, files, RUN_ID)
+
+
+def add_own_tables(path: Path) -> None:
+    """Adds shifts, migrations and layers to a run that is not over. Client 0's shift is detected one round late."""
+    shifts = [{"round": 1, "client": 0}, {"round": 3, "client": 0}, {"round": 2, "client": 1}]
+    write_table(path / "shift.csv", ("round", "client"), shifts)
+    moves = [{"round": 2, "client": 0, "cluster_before": 0, "cluster_after": 1}]
+    moves += [{"round": 3, "client": 0, "cluster_before": 1, "cluster_after": 1}]
+    write_table(path / "migrations.csv", ("round", "client", "cluster_before", "cluster_after"), moves)
+    layers = [
+        {"round": 2, "cluster": 0, "layer": name, "silhouette": 0.25 * k, "gap": 0.5, "chosen": k}
+        for k, name in enumerate(["first", "<script>hacked = 1</script>"])
+    ]
+    write_table(path / "layers.csv", ("round", "cluster", "layer", "silhouette", "gap", "chosen"), layers)

@@ -1,0 +1,193 @@
+"""Pages in headless Chromium without a network: every figure is drawn, slider, legend, hover and keyboard work."""
+
+import json
+import shutil
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_runs import add_own_tables, made_run
+from test_page import HACK
+from test_report_study import made_study
+from test_sources import page_of
+
+from lit_cfl.report.page import as_html
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium and chromium-driver"),
+]
+REPRODUCTION = Path(__file__).parents[2] / "docs" / "reproduction"
+_DRAWN = "return document.querySelectorAll('figure[data-drawn]').length"
+_FIGURES = "return document.querySelectorAll('figure').length"
+
+
+@pytest.fixture(scope="module")
+def driver() -> Iterator[Any]:
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    for word in ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"):
+        options.add_argument(word)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(shutil.which("chromedriver")))
+    driver.execute_cdp_cmd("Network.enable", {})
+    driver.execute_cdp_cmd(
+        "Network.emulateNetworkConditions",
+        {"offline": True, "latency": 0, "downloadThroughput": 0, "uploadThroughput": 0},
+    )
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run whose names hold HTML, a study, and the reproduction."""
+    folder = tmp_path_factory.mktemp("pages")
+    run = made_run(
+        folder / "run",
+        clients=60,
+        snapshots=4,
+        over=False,
+        algorithm={"class_path": f"own.{HACK}"},
+        tracking={"tags": [HACK]},
+    )
+    add_own_tables(run)
+    other = made_run(folder / "other", clients=60)
+    sources = {"run": (run, other), "study": (made_study(folder / "study"),), "reproduction": (REPRODUCTION,)}
+    found = {}
+    for name, paths in sources.items():
+        found[name] = folder / f"{name}.html"
+        found[name].write_bytes(as_html(page_of(*paths)))
+    return found
+
+
+def show(driver: Any, page: Path, width: int = 1280, dark: bool = False) -> None:
+    """Opens a page so high that all of it is in view, and waits until all figures are drawn."""
+    colours = [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]
+    driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": colours})
+    size = {"width": width, "height": 12000, "deviceScaleFactor": 1, "mobile": width < 500}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    driver.get(page.as_uri())
+    wait(lambda: driver.execute_script(_DRAWN) == driver.execute_script(_FIGURES) > 0)
+
+
+def wait(true: Any, seconds: float = 20.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def requests(driver: Any) -> set[str]:
+    """Returns what was asked for since the last time, but for the page and what stands in it."""
+    events = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
+    urls = {e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"}
+    return {url for url in urls if not url.startswith(("data:", "blob:", "file:"))}
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize("name", ["run", "study", "reproduction"])
+def test_every_figure_is_drawn_without_an_error_or_a_request(
+    name: str, width: int, dark: bool, driver: Any, pages: dict[str, Path]
+):
+    driver.get_log("browser")
+    requests(driver)
+    show(driver, pages[name], width, dark)
+    assert [entry for entry in driver.get_log("browser") if entry["level"] != "INFO"] == []
+    assert requests(driver) == set()
+    assert driver.execute_script("return typeof hacked") == "undefined"
+    assert driver.execute_script("return document.documentElement.scrollWidth") <= width
+    inside = "return [...document.querySelectorAll('.plot')].map(box => [box.querySelectorAll('.main-svg').length > 0,"
+    inside += "box.scrollWidth <= box.clientWidth + 1, box.querySelectorAll('path, image').length > 3])"
+    assert all(all(box) for box in driver.execute_script(inside))
+    paper = driver.execute_script("return getComputedStyle(document.body).backgroundColor")
+    text = driver.execute_script("return getComputedStyle(document.querySelector('.plot text')).fill")
+    assert (brightness(paper) < 60, brightness(text) > 180) == (dark, dark)
+
+
+def brightness(colour: str) -> float:
+    numbers = colour.partition("(")[2].rstrip(")").split(",")[:3]
+    return sum(float(number) for number in numbers) / 3
+
+
+def test_the_slider_goes_through_the_rounds_by_keyboard(driver: Any, pages: dict[str, Path]):
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    show(driver, pages["run"])
+    slider = driver.find_element(By.CSS_SELECTOR, ".slider input")
+    box = slider.find_element(By.XPATH, "./ancestor::figure")
+    first = "return arguments[0].querySelector('.plot').data[0].y.length"
+    assert driver.execute_script(first, box) == 60
+    assert box.find_element(By.TAG_NAME, "output").text == "round 4"
+    driver.execute_script("arguments[0].focus()", slider)
+    slider.send_keys(Keys.ARROW_LEFT, Keys.ARROW_LEFT)
+    assert box.find_element(By.TAG_NAME, "output").text == "round 2"
+    assert slider.get_attribute("aria-valuetext") == "round 2"
+    cell = "const z = arguments[0].querySelector('.plot').data[0].z; return [z[0][1], z[0][59], z[59][0]]"
+    assert driver.execute_script(cell, box) == pytest.approx([0.5, -0.25, -0.25], abs=0.01)
+
+
+def test_a_hover_shows_the_client_and_its_values(driver: Any, pages: dict[str, Path]):
+    show(driver, pages["run"])
+    hover = """
+        const plot = document.querySelector('figure[id$="-map"] .plot');
+        Plotly.Fx.hover(plot, [{curveNumber: 0, pointNumber: 0}]);
+        return [...plot.querySelectorAll('.hoverlayer text')].map(text => text.textContent).join(' ');
+    """
+    shown = driver.execute_script(hover)
+    assert "client 0" in shown
+    assert "cluster 0" in shown
+
+
+def test_a_name_of_the_legend_hides_its_curve(driver: Any, pages: dict[str, Path]):
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    show(driver, pages["run"])
+    box = driver.find_element(By.ID, "test-weighted_accuracy")
+    lines = "return arguments[0].querySelectorAll('.plot .scatterlayer .trace').length"
+    assert driver.execute_script(lines, box) == 2
+    button = box.find_elements(By.TAG_NAME, "button")[0]
+    assert HACK in button.text
+    button.send_keys(Keys.ENTER)
+    assert button.get_attribute("aria-pressed") == "false"
+    assert driver.execute_script(lines, box) == 1
+
+
+def test_tab_reaches_legend_slider_and_tables(driver: Any, pages: dict[str, Path]):
+    from selenium.webdriver.common.by import By
+    from selenium.webdriver.common.keys import Keys
+
+    show(driver, pages["run"])
+    reached = set()
+    body = driver.find_element(By.TAG_NAME, "body")
+    for _ in range(400):
+        body = driver.switch_to.active_element
+        reached.add((body.tag_name, body.get_attribute("type") or ""))
+        if {("button", "button"), ("input", "range"), ("summary", "")} <= reached:
+            break
+        body.send_keys(Keys.TAB)
+    assert {("a", ""), ("button", "button"), ("input", "range"), ("summary", "")} <= reached
+    details = driver.find_element(By.CSS_SELECTOR, "figure details")
+    details.find_element(By.TAG_NAME, "summary").send_keys(Keys.ENTER)
+    assert details.get_attribute("open")
+    assert details.find_elements(By.CSS_SELECTOR, "tbody tr")
+
+
+def test_without_javascript_the_text_is_there(driver: Any, pages: dict[str, Path]):
+    from selenium.webdriver.common.by import By
+
+    driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": True})
+    try:
+        driver.get(pages["study"].as_uri())
+        text = driver.find_element(By.TAG_NAME, "body").text
+    finally:
+        driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
+    assert "The figures need JavaScript" in text
+    assert "Scatter plot of 11 trials" in text

@@ -1,0 +1,201 @@
+"""What directories hold, and what is said where they hold less: half-written, damaged, not comparable, or nothing."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from made_runs import RUN_ID, made_run, metric_row, write_table
+
+from lit_cfl.cli.main import main
+from lit_cfl.errors import InputError
+from lit_cfl.metric_names import METRICS
+from lit_cfl.report.assemble import Maker
+from lit_cfl.report.blocks import Page, Table
+from lit_cfl.report.run_files import read_run
+from lit_cfl.report.sources import kind_of, read_source, require_comparable
+from lit_cfl.storage.digests import write_sums
+
+
+def page_of(*paths: Path) -> Page:
+    return Maker(paths, ["lit-cfl", "report"], with_data=False).make()
+
+
+def results(page: Page) -> Table:
+    (table,) = [block for block in page.sections[0].blocks if isinstance(block, Table)]
+    return table
+
+
+def names(page: Page) -> set[str]:
+    return {figure.name for figure in page.figures}
+
+
+def test_a_directory_without_a_run_is_refused_and_runs_inside_it_are_named(tmp_path: Path, capsys):
+    with pytest.raises(InputError, match=r"there is no directory .*nowhere; give one that lit-cfl run, compare"):
+        kind_of(tmp_path / "nowhere")
+    with pytest.raises(InputError, match=r"holds no run, comparison, study or reproduction$"):
+        kind_of(tmp_path)
+    made_run(tmp_path / "mine")
+    assert main(["report", str(tmp_path), "--out", str(tmp_path / "page.html")]) == 2
+    assert "it has mine, which do: give these" in capsys.readouterr().err
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_runs_on_other_data_are_refused_with_what_differs(tmp_path: Path):
+    first = made_run(tmp_path / "first")
+    other = made_run(
+        tmp_path / "other",
+        data={"class_path": "lit_cfl.datamodules.Digits", "init_args": {"num_clients": 9, "partition_seed": None}},
+    )
+    with pytest.raises(InputError, match=r"first and .*other have other data.*data\.init_args\.num_clients: 8 -> 9"):
+        page_of(first, other)
+
+
+def test_runs_that_differ_in_the_seed_of_the_partition_are_shown_together(tmp_path: Path):
+    data = {"class_path": "lit_cfl.datamodules.Digits", "init_args": {"num_clients": 8, "partition_seed": 5}}
+    page = page_of(made_run(tmp_path / "a"), made_run(tmp_path / "b", data=data, rounds=9))
+    assert [row[0] for row in results(page).rows] == ["CFL (a)", "CFL (b)"]
+    (differing,) = [b for b in page.sections[-1].blocks if isinstance(b, Table) and b.title == "Options that differ"]
+    assert list(differing.rows) == [["data.init_args.partition_seed", None, "5"], ["rounds", "4", "9"]]
+
+
+def test_scores_of_two_tasks_are_not_compared(tmp_path: Path):
+    first, other = made_run(tmp_path / "first"), made_run(tmp_path / "other", over=False)
+    text = (other / "metrics.csv").read_text().replace("_accuracy", "_mae")
+    (other / "metrics.csv").write_text(text)
+    with pytest.raises(InputError, match=r"first is scored by accuracy, .*other by mae"):
+        require_comparable([*read_source(first).groups, *read_source(other).groups])
+
+
+def test_a_half_written_run_is_shown_as_interrupted(tmp_path: Path):
+    run = made_run(tmp_path / "run", over=False)
+    with (run / "metrics.csv").open("a") as file:
+        file.write("5,0.99,0.9")  # half a row
+    page = page_of(run)
+    assert results(page).rows[0][:3] == ["CFL", "interrupted, round 4 of 4", 1]
+    assert f"CFL, {run}: interrupted, round 4 of 4." in page.problems
+    assert {"test-weighted_accuracy", "cfl-similarity", "cfl-map", "cfl-splits"} <= names(page)
+    assert "cfl-histogram" not in names(page)
+
+
+def test_memberships_of_a_run_that_is_not_over_come_from_its_checkpoint(tmp_path: Path):
+    run = made_run(tmp_path / "run", over=False)
+    np.savez(run / "partition.npz", true_clusters=np.array([0, 1, 1]))
+    kept = {1: torch.tensor([0, 0, 0]), 3: torch.tensor([0, 1, -1])}
+    torch.save({"memberships": kept}, run / "checkpoint.pt")
+    found = read_run(run).memberships
+    assert found["rounds"].tolist() == [1, 3]
+    assert found["cluster"].tolist() == [[0, 0, 0], [0, 1, -1]]
+    assert found["true_cluster"].tolist() == [0, 1, 1]
+
+
+def test_a_run_that_another_process_holds_is_shown_as_running(tmp_path: Path):
+    from filelock import FileLock
+
+    run = made_run(tmp_path / "run", over=False)
+    with FileLock(run / ".lock"):
+        assert read_run(run).status == "running, round 4 of 4"
+        assert page_of(run).live
+    assert read_run(run).status == "interrupted, round 4 of 4"
+
+
+@pytest.mark.parametrize(
+    ("file", "lost"),
+    [
+        ("memberships.npz", "cfl-memberships"),
+        ("clients.csv", "cfl-histogram"),
+        ("clusters.csv", "cfl-splits"),
+        ("snapshots/2.npz", "cfl-similarity"),
+        ("summary.json", None),
+        ("config.yaml", None),
+        ("metrics.csv", "test-weighted_accuracy"),
+    ],
+)
+def test_a_damaged_file_is_named_and_the_rest_is_shown(file: str, lost: str | None, tmp_path: Path):
+    run = made_run(tmp_path / "run")
+    if file == "snapshots/2.npz":
+        (run / "snapshots/1.npz").unlink()
+    (run / file).write_bytes(b"\xff\x00\xfe damaged\n" * 3)
+    page = page_of(run)
+    assert any(f"{run / file}" in problem for problem in page.problems)
+    assert lost not in names(page)
+    others = {"cfl-memberships", "cfl-histogram", "cfl-splits", "cfl-similarity"} - {lost}
+    assert others <= names(page) or file == "metrics.csv"
+
+
+def test_a_table_that_was_edited_after_the_end_is_shown_with_a_warning(tmp_path: Path):
+    run = made_run(tmp_path / "run")
+    write_table(run / "metrics.csv", METRICS, [metric_row(1, **{"test/weighted_accuracy": 0.75})])
+    page = page_of(run)
+    assert page.problems == [f"{run / 'metrics.csv'} was changed or damaged since the run ended."]
+    assert results(page).rows[0][2] == "0.750"
+
+
+def test_a_row_with_words_in_place_of_numbers_is_left_out(tmp_path: Path):
+    rows = [metric_row(1), metric_row(2, **{"test/loss": "oops"}), metric_row(3)]
+    found = read_run(made_run(tmp_path / "run", rows, over=False))
+    assert [row["round"] for row in found.rows] == [1, 3]
+    assert found.problems == [f"{tmp_path / 'run' / 'metrics.csv'} is damaged: 1 of its 3 rows cannot be read."]
+
+
+def test_a_directory_that_lost_its_configuration_still_shows_its_rows(tmp_path: Path):
+    run = made_run(tmp_path / "run")
+    (run / "config.yaml").unlink()
+    page = page_of(run)
+    assert f"{run / 'config.yaml'} is missing." in page.problems
+    assert "test-weighted_accuracy" in names(page)
+
+
+def test_metrics_with_nan_have_gaps_and_do_not_break_the_page(tmp_path: Path):
+    values = [0.25, float("nan"), 0.75, float("inf")]
+    rows = [metric_row(k + 1, **{"test/weighted_accuracy": value, "test/loss": None}) for k, value in enumerate(values)]
+    page = page_of(made_run(tmp_path / "run", rows, over=False))
+    (figure,) = [figure for figure in page.figures if figure.name == "test-weighted_accuracy"]
+    (curve,) = figure.drawing.curves
+    assert (list(curve.x), list(curve.y)) == ([1, 3], [0.25, 0.75])
+    assert "test-loss" not in names(page)
+
+
+def test_one_round_only(tmp_path: Path):
+    page = page_of(made_run(tmp_path / "run", [metric_row(1)], snapshots=1))
+    assert {"test-weighted_accuracy", "cfl-similarity"} <= names(page)
+    assert {"clusters-count", "cfl-memberships", "cfl-splits", "cfl-sizes"}.isdisjoint(names(page))
+
+
+def test_a_run_without_a_round_says_so(tmp_path: Path):
+    run = made_run(tmp_path / "run", [], snapshots=0, over=False)
+    page = page_of(run)
+    assert f"{run} has no round in metrics.csv." in page.problems
+    assert not page.figures
+
+
+def test_seeds_and_their_baselines_are_two_groups(tmp_path: Path):
+    top = tmp_path / "top"
+    for seed in (0, 10, 2):
+        made_run(top / f"seed-{seed}", seeds=[seed])
+        made_run(top / f"seed-{seed}" / "baseline", algorithm={"class_path": "lit_cfl.algorithms.FedAvg"})
+    mine, others = read_source(top).groups
+    assert (mine.name, [run.seed for run in mine.runs]) == ("CFL", [0, 2, 10])
+    assert (others.name, len(others.runs)) == ("FedAvg (baseline)", 3)
+
+
+def test_a_comparison_names_what_did_not_begin(tmp_path: Path):
+    from lit_cfl.storage.digests import write_sealed
+
+    path = tmp_path / "compare"
+    made_run(path / "A" / "seed-0")
+    write_sealed(path / "compare.yaml", "name: x\nalgorithms: [A, B]\nseeds: [0, 1]\ntarget: null\n")
+    source = read_source(path)
+    assert source.kind == "comparison"
+    assert [group.name for group in source.groups] == ["A"]
+    assert source.problems == ["A: seed-1 did not begin yet.", "B: seed-0, seed-1 did not begin yet."]
+
+
+def test_a_stopped_run_says_why(tmp_path: Path):
+    run = made_run(tmp_path / "run")
+    text = (run / "summary.json").read_text().replace('"stopped": null', '"stopped": "no gain"')
+    (run / "summary.json").write_text(text)
+    shutil.rmtree(run / "snapshots")
+    write_sums(run, ["summary.json", "metrics.csv"], RUN_ID)
+    assert read_run(run).status == "stopped after round 4 of 4: no gain"
