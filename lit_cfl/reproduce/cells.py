@@ -121,9 +121,10 @@ class PaperTable:
         reason: str | None = self.experiments[cell.experiment].get("not_run")
         return reason
 
-    def needs_gpu(self, cell: Cell) -> bool:
-        """Tells whether a run takes hours on a CPU."""
-        return self.experiments[cell.experiment].get("needs") == "GPU"
+    def core_hours(self, cell: Cell) -> float | None:
+        """Returns about how long a run takes one core, where that is hours; see docs/reproduction/README.md."""
+        hours: float | None = self.experiments[cell.experiment].get("core_hours")
+        return hours
 
     def why(self, cell: Cell) -> str:
         """Returns the points, such as `C1`, in which the published code's options differ from the default."""

@@ -11,7 +11,7 @@ import yaml
 
 from lit_cfl.metric_names import Row
 from lit_cfl.reproduce.cells import DEFAULT, PUBLISHED, Cell, PaperTable
-from lit_cfl.reproduce.pages import NEEDS_GPU, NOT_YET
+from lit_cfl.reproduce.pages import why_open
 from lit_cfl.reproduce.results import Results
 from lit_cfl.storage.atomic_writes import write_atomically
 from lit_cfl.storage.csv_log import as_csv
@@ -218,10 +218,9 @@ def _computed(part: Part, pairs: Sequence[tuple[Known, ...]], number: Callable[[
 
 
 def _why_not(pairs: Sequence[tuple[Known, ...]]) -> str:
-    reasons = dict.fromkeys(table.not_run(cell) or "" for pair in pairs for table, cell in pair)
-    gpu = any(table.needs_gpu(cell) for pair in pairs for table, cell in pair)
-    known = [reason for reason in reasons if reason]
-    return "; ".join(known) or (NEEDS_GPU if gpu else NOT_YET)
+    cells = [known for pair in pairs for known in pair]
+    missing = [reason for table, cell in cells if (reason := table.not_run(cell)) is not None]
+    return "; ".join(dict.fromkeys(missing or [why_open(table, cell) for table, cell in cells]))
 
 
 def write_claims(folder: Path, results: Results) -> list[Found]:

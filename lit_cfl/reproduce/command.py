@@ -141,7 +141,7 @@ class _Recorder(Display):
         super().__init__(screen.out)
         self.table, self.out, self.ledger, self.work, self.screen = table, out, ledger, work, screen
         self.keys = keys_of(runs)
-        self.jobs: dict[str, tuple[CompareJob, PlannedRun]] = {}  # by the title in a display
+        self.jobs: dict[str, tuple[CompareJob, PlannedRun]] = {}  # those that have not ended, by the title in a display
         self.display = Display(screen.out)
 
     def write_pages(self) -> list[Judged]:
@@ -156,10 +156,11 @@ class _Recorder(Display):
             return {}
         jobs = [self._job(run, device) for run in todo]
         self.jobs = {str(job): (job, run) for job, run in zip(jobs, todo, strict=True)}
+        titled = {title: run for title, (_, run) in self.jobs.items()}
         experiments = {job.name: self._planned(run) for job, run in self.jobs.values()}
         with self.screen.display(len(todo), 0) as self.display:
             failed = run_jobs(jobs, Comparison(self.table.name, experiments, [0]), cores, self, check)
-        return {str(self.jobs[str(job)][1]): error for job, error in failed.items()}
+        return {str(titled[str(job)]): error for job, error in failed.items()}
 
     def _planned(self, run: PlannedRun) -> Experiment:
         return replace(run.experiment, plan=_plan(run))
@@ -184,11 +185,18 @@ class _Recorder(Display):
         self.display.row(title, row)
 
     def ended(self, title: str, outcome: str | None = None, failed: bool = False) -> None:
+        job, run = self.jobs.pop(title)
         if not failed:
-            job, run = self.jobs[title]
             self.ledger = self.ledger.with_run(_ledger_row(run, job.folder), run_curve(job.folder))
-            self.write_pages()
+            judged = self.write_pages()
+            outcome = f"{outcome or ''}  {self._still_open(judged)}".lstrip()
         self.display.ended(title, outcome, failed)
+
+    def _still_open(self, judged: Sequence[Judged]) -> str:
+        """Says how many cells have a verdict by now, and how much work is left."""
+        done = sum(cell.verdict not in ("not run", "no value") for cell in judged)
+        left = told_time({run.key: expected_seconds(run, self.ledger) for _, run in self.jobs.values()})
+        return f"{done} of {len(judged)} cells, {left} left"
 
 
 def _plan(run: PlannedRun) -> PlanOptions:

@@ -37,7 +37,7 @@ COLUMNS = (
     "reason",
     "explanation",
 )
-NOT_YET, NEEDS_GPU = "not run yet", "a run takes hours without a GPU"
+NOT_YET = "not run yet"
 _PART_RUN = f"fewer than {POPULATIONS} populations have run"
 Keys = Mapping[tuple[Setting, int], str]  # the key of each setting's run under a seed
 
@@ -80,9 +80,15 @@ def _judged(table: PaperTable, cell: Cell, ledger: Ledger, keys: Keys) -> Judged
             found[setting.variant] = what
     missing = table.not_run(cell)
     judgement = verdict(cell, missing, found.get(DEFAULT), found.get(PUBLISHED), table.redraws(cell))
-    still_open = _PART_RUN if DEFAULT in found else NEEDS_GPU if table.needs_gpu(cell) else NOT_YET
+    still_open = _PART_RUN if DEFAULT in found else why_open(table, cell)
     why = missing or still_open if judgement == "not run" else ""
     return Judged(cell, found, judgement, why, stale)
+
+
+def why_open(table: PaperTable, cell: Cell) -> str:
+    """Says why a cell that can be run has not been run."""
+    hours = table.core_hours(cell)
+    return NOT_YET if hours is None else f"a run takes about {hours:g} core-hours without a GPU"
 
 
 def write_pages(folder: Path, table: PaperTable, ledger: Ledger, keys: Keys) -> list[Judged]:

@@ -86,6 +86,8 @@ def told_time(seconds: Mapping[str, float | None]) -> str:
     """Returns the sum of expected times in words, and how many are not known."""
     known = [value for value in seconds.values() if value is not None]
     unknown = len(seconds) - len(known)
-    hours = f"about {sum(known) / 3600:.1f} core-hours" if known else ""
+    total = sum(known)
+    work = f"about {total / 3600:.1f} core-hours" if total >= 3600 else f"about {total / 60:.0f} core-minutes"
+    hours = work if known else ""
     more = f"{unknown} runs of unknown length" if unknown else ""
-    return " and ".join(part for part in (hours, more) if part) or "nothing to run"
+    return " and ".join(part for part in (hours, more) if part) or "nothing"

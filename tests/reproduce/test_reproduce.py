@@ -11,7 +11,7 @@ from lit_cfl.cli.main import main
 from lit_cfl.config.parser import parse_run
 from lit_cfl.config.variants import base_config, build
 from lit_cfl.errors import InputError
-from lit_cfl.reproduce.cells import load_table, table_names
+from lit_cfl.reproduce.cells import Setting, load_table, table_names
 from lit_cfl.reproduce.ledger import Ledger
 from lit_cfl.reproduce.pages import COLUMNS, write_pages
 from lit_cfl.reproduce.plan import chosen_cells, keys_of, missing, planned_runs
@@ -195,13 +195,23 @@ def test_committed_verdicts_follow_from_the_committed_runs(name: str):
     page = COMMITTED / f"{name}.csv"
     rows, table = read_table(page), load_table(name)
     assert [row["id"] for row in rows] == [cell.id for cell in table.cells]
-    recorded = {(row["command"], row["seed"]): row for row in Ledger.read(COMMITTED).rows.values()}
+    ledger = Ledger.read(COMMITTED)
+    known = {(row["command"], row["seed"]): row["run"] for row in ledger.rows.values()}
+
+    def key(setting: Setting, seed: int) -> str | None:
+        data = shlex.join(
+            ["--config", setting.config, *shlex.split(table.experiments[setting.experiment].get("options", ""))]
+        )
+        begun = any(f"{data} " in command for command, of in known if of == seed)
+        if (setting.command(seed), seed) in known or not begun:
+            return known.get((setting.command(seed), seed))
+        return result_key(setting.experiments([seed])[seed])  # a run may serve two settings, and have one's command
+
     for row, cell in zip(rows, table.cells, strict=True):
         found = {}
         for setting in table.settings(cell):
-            runs = [recorded.get((setting.command(seed), seed)) for seed in setting.seeds]
-            found[setting.variant] = measured(
-                table.metric(cell, setting.variant), [run for run in runs if run is not None]
-            )
+            keys = [key(setting, seed) for seed in setting.seeds]
+            runs = [ledger.rows[name] for name in keys if name in ledger.rows]
+            found[setting.variant] = measured(table.metric(cell, setting.variant), runs)
         expected = verdict(cell, table.not_run(cell), found.get("default"), found.get("published"), table.redraws(cell))
         assert row["verdict"] == expected, cell.id
