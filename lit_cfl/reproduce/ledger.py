@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,13 +38,20 @@ class Ledger:
         file = folder / RUNS
         return cls(folder, {row["run"]: row for row in read_table(file)} if file.exists() else {})
 
-    def with_run(self, row: Row, curve: list[Row]) -> "Ledger":
-        """Writes a run that has ended, its curve first; a row with the same key is replaced."""
-        self.folder.joinpath(CURVES).mkdir(parents=True, exist_ok=True)
-        _write(self.folder / CURVES / f"{row['run']}.csv", CURVE, curve)
+    def with_run(self, row: Row, curve: list[Row] | None) -> "Ledger":
+        """Writes a run that has ended, its curve first, if it is to be kept; a row with the same key is replaced."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if curve is not None:
+            self.folder.joinpath(CURVES).mkdir(exist_ok=True)
+            _write(self.folder / CURVES / f"{row['run']}.csv", CURVE, curve)
         rows = {**self.rows, row["run"]: row}
         _write(self.folder / RUNS, COLUMNS, [rows[key] for key in sorted(rows)])
         return Ledger(self.folder, rows)
+
+    @cached_property
+    def by_command(self) -> dict[str, Row]:
+        """The rows by the command that makes the run."""
+        return {row["command"]: row for row in self.rows.values()}
 
     def fresh(self, key: str) -> Row | None:
         """Returns the row of a run whose algorithm has given other results in no version since; else None."""

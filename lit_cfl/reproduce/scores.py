@@ -21,6 +21,9 @@ SCORES = (
     "traffic",
     "num_clusters",
     "ari",
+    "validation_accuracy",
+    "worst10_accuracy",
+    "newcomers_accuracy",
 )
 CURVE = (
     "round",
@@ -44,6 +47,8 @@ def run_scores(run: Path) -> Row:
     * `rounds_to_85`: the first round with 85 %;
     * `discrepancy_mean`, `discrepancy_variance`: over all rounds;
     * `test_accuracy`: mean over clients in the last round;
+    * `validation_accuracy`, `worst10_accuracy`, `newcomers_accuracy`: of the last round, over the validation parts, the
+      worst tenth of the clients, and the clients that were held out;
     * `traffic`: models sent and received by all clients together.
     """
     summary, rows = json.loads((run / "summary.json").read_text("utf-8")), read_table(run / "metrics.csv")
@@ -56,6 +61,9 @@ def run_scores(run: Path) -> Row:
         "accuracy_median": median(accuracy) if accuracy else None,
         "test_accuracy": summary.get("test/mean_accuracy"),
         "global_accuracy": summary.get("test/global_accuracy"),
+        "validation_accuracy": summary.get("val/weighted_accuracy"),
+        "worst10_accuracy": summary.get("test/worst10_accuracy"),
+        "newcomers_accuracy": summary.get("test/newcomers_accuracy"),
     }
     return {name: None if value is None else 100 * value for name, value in percent.items()} | {
         "rounds": summary["round"],

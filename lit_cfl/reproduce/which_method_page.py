@@ -1,0 +1,324 @@
+"""Writes the answer of `which_method.py`: a page, a table for programs, and a picture, from recorded runs alone."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import sqrt
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+from scipy.stats import friedmanchisquare, rankdata, studentized_range
+
+from lit_cfl.metric_names import Row
+from lit_cfl.reproduce.ledger import Ledger
+from lit_cfl.reproduce.which_method import NEWCOMERS, Protocol, recorded, words_of
+from lit_cfl.statistics import Interval, paired_difference
+from lit_cfl.storage.atomic_writes import write_atomically
+from lit_cfl.storage.csv_log import as_csv
+
+BASELINE, SCORE = "FedAvg", "test_accuracy"
+COLUMNS = (
+    "data",
+    "system",
+    "variant",
+    "accuracy",
+    "to_fedavg",
+    "to_fedavg_margin",
+    "to_best",
+    "to_best_margin",
+    "worst10",
+    "ari",
+    "models",
+    "seconds",
+    "newcomers",
+    "seeds",
+    "options",
+)
+_LEVEL = 0.05  # of the tests
+
+
+_PROTOCOL = """\
+100 clients (FEMNIST: the 105 writers of the local copy), 100 rounds, 20 clients a round; CFL, LayerCFL and AdaCFL train
+all clients in every round. One local epoch in batches of 10. On each data set each system tries {trials} settings, its
+default among them, drawn from the grid of `lit_cfl/reproduce/which_method.yaml`: the same five learning rates for all,
+and at most three options more. Systems that need a number of clusters get the true one (4 where there is none). The
+best by validation accuracy in the last round then runs under {seeds} new seeds; the tables are of these. No trial is
+stopped early, and test data choose nothing. The protocol was committed before any run."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What one variant of a system came to on a data set.
+
+    Args:
+        data, system, variant: which one.
+        options: chosen on validation data.
+        rows: of its runs, by seed.
+    """
+
+    data: str
+    system: str
+    variant: str
+    options: Mapping[str, Any]
+    rows: Mapping[int, Row]
+
+    def mean(self, score: str = SCORE) -> float | None:
+        """The mean of a score over the seeds; None where a run lacks it."""
+        values = [row[score] for row in self.rows.values()]
+        return None if None in values else fmean(values)
+
+    def minus(self, other: "Entry") -> Interval:
+        """The paired difference of the accuracies, in points, with its 95 % interval."""
+        mine, its = ({seed: row[SCORE] for seed, row in entry.rows.items()} for entry in (self, other))
+        return paired_difference(mine, its)
+
+
+def entries(protocol: Protocol, ledger: Ledger) -> list[Entry]:
+    """Returns every variant all of whose seeds have run."""
+    found = []
+    for data in protocol.data:
+        for system in protocol.systems:
+            options = protocol.chosen(data, system, ledger) or {}
+            for setting in protocol.reported(data, system, ledger):
+                rows = {seed: recorded(ledger, setting, seed) for seed in setting.seeds}
+                known = {seed: row for seed, row in rows.items() if row is not None}
+                if len(known) == len(rows):
+                    found.append(Entry(data, system, setting.variant, options, known))
+    return found
+
+
+def complete_data(protocol: Protocol, found: Sequence[Entry]) -> dict[str, list[Entry]]:
+    """Returns the best settings of each data set on which all systems have run, the most accurate system first."""
+    groups = {data: [e for e in found if e.data == data and e.variant == "best"] for data in protocol.data}
+    return {
+        data: sorted(group, key=lambda entry: -(entry.mean() or 0.0))
+        for data, group in groups.items()
+        if len(group) == len(protocol.systems)
+    }
+
+
+def mean_ranks(groups: Mapping[str, Sequence[Entry]]) -> dict[str, float]:
+    """Returns each system's mean rank over the data sets, 1 = the most accurate, the best system first."""
+    systems = sorted({entry.system for group in groups.values() for entry in group})
+    by_system = [{entry.system: entry.mean() or 0.0 for entry in group} for group in groups.values()]
+    ranks = np.mean([rankdata([-values[system] for system in systems]) for values in by_system], axis=0)
+    return dict(sorted(zip(systems, ranks.tolist(), strict=True), key=lambda pair: pair[1]))
+
+
+def critical_difference(systems: int, data_sets: int) -> float:
+    """Returns Nemenyi's critical difference of mean ranks at 5 % (Demsar 2006, Section 3.2.2)."""
+    quantile = studentized_range.ppf(1 - _LEVEL, systems, np.inf) / sqrt(2)
+    return float(quantile * sqrt(systems * (systems + 1) / (6 * data_sets)))
+
+
+def friedman(groups: Mapping[str, Sequence[Entry]]) -> float:
+    """Returns the p-value of Friedman's test that all systems are alike."""
+    by_system: dict[str, list[float]] = {}
+    for group in groups.values():
+        for entry in group:
+            by_system.setdefault(entry.system, []).append(entry.mean() or 0.0)
+    return float(friedmanchisquare(*by_system.values()).pvalue)
+
+
+def write_page(out: Path, protocol: Protocol, ledger: Ledger) -> str:
+    """Writes `<out>.md`, and `results.csv` and the picture in `out`. Returns how much is done, in words."""
+    found = entries(protocol, ledger)
+    groups = complete_data(protocol, found)
+    out.mkdir(parents=True, exist_ok=True)
+    table = as_csv([COLUMNS, *([_text(row.get(name)) for name in COLUMNS] for row in _rows(found))])
+    write_atomically(out / "results.csv", lambda file: file.write(table))
+    if groups:
+        _draw(out, groups)
+    page = "\n".join(_page(out, protocol, found, groups))
+    write_atomically(out.with_suffix(".md"), lambda file: file.write(page.encode()))
+    return f"{len(ledger.rows)} of {protocol.num_runs} runs, {len(groups)} of {len(protocol.data)} data sets"
+
+
+def _rows(found: Sequence[Entry]) -> Iterator[Row]:
+    for entry in found:
+        peers = [e for e in found if (e.data, e.variant) == (entry.data, entry.variant)]
+        base = next((e for e in peers if e.system == BASELINE), None)
+        best = max(peers, key=lambda e: e.mean() or 0.0)
+        row: Row = {
+            "data": entry.data,
+            "system": entry.system,
+            "variant": entry.variant,
+            "accuracy": entry.mean(),
+            "worst10": entry.mean("worst10_accuracy"),
+            "ari": entry.mean("ari"),
+            "models": entry.mean("traffic"),
+            "seconds": entry.mean("seconds"),
+            "newcomers": entry.mean("newcomers_accuracy"),
+            "seeds": len(entry.rows),
+            "options": words_of(entry.options),
+        }
+        for name, other in (("to_fedavg", base), ("to_best", best)):
+            if other is not None and other is not entry:
+                gap = entry.minus(other)
+                row |= {name: gap.mean, f"{name}_margin": gap.margin}
+        yield row
+
+
+def _page(
+    out: Path, protocol: Protocol, found: Sequence[Entry], groups: Mapping[str, Sequence[Entry]]
+) -> Iterator[str]:
+    yield from ["# Which method when", ""]
+    table = f"[{out.name}/results.csv]({out.name}/results.csv)"
+    yield from [f"Written by `lit-cfl reproduce which-method`; every number is in {table}.", ""]
+    if not groups:
+        yield from ["No data set is complete yet.", ""]
+    else:
+        yield from _answer(out, groups)
+    yield from _protocol(protocol, groups)
+    for data, group in groups.items():
+        yield from _section(data, group)
+    if len(groups) > 1:
+        yield from _across(groups)
+    yield from _held_out(found)
+    yield from _other_clusters(protocol, found)
+
+
+def _answer(out: Path, groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
+    """The paragraph and the picture for a reader in a hurry."""
+    for data, group in groups.items():
+        best, base = group[0], next(entry for entry in group if entry.system == BASELINE)
+        equal = [entry.system for entry in group[1:] if not _apart(entry.minus(best))]
+        told = f"{best.system} ({best.mean():.1f} %)"
+        if equal:
+            told += f", not told apart from {_listed(equal)}"
+        if best is base:
+            gain = "no system is above FedAvg"
+        elif base.system in equal:
+            gain = "FedAvg is among them: clusters gain nothing that five seeds show"
+        else:
+            gain = f"FedAvg has {base.mean():.1f} %"
+        yield f"* **{data}**: {told}; {gain}."
+    yield from ["", f"![Accuracy of every system on every data set]({out.name}/systems.png)", ""]
+    yield "Mean over clients of the test accuracy in %, and in colour its difference to FedAvg; systems by mean rank."
+    yield ""
+
+
+def _protocol(protocol: Protocol, groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
+    yield from ["## Protocol", ""]
+    yield _PROTOCOL.format(trials=protocol.trials, seeds=len(protocol.seeds))
+    if missing := [data for data in protocol.data if data not in groups]:
+        yield from ["", f"Not complete yet: {_listed(missing)}."]
+    yield ""
+
+
+def _section(data: str, group: Sequence[Entry]) -> Iterator[str]:
+    base = next(entry for entry in group if entry.system == BASELINE)
+    yield from [f"## {data}", ""]
+    yield "| system | accuracy % | to FedAvg | to the best | worst tenth | ARI | models sent | seconds | chosen |"
+    yield "|---|---|---|---|---|---|---|---|---|"
+    for entry in group:
+        gaps = ["" if entry is other else _interval(entry.minus(other)) for other in (base, group[0])]
+        ari = entry.mean("ari")
+        yield (
+            f"| {entry.system} | {entry.mean():.1f} | {gaps[0]} | {gaps[1]} | {entry.mean('worst10_accuracy'):.1f} | "
+            f"{'' if ari is None else f'{ari:.2f}'} | {entry.mean('traffic'):,.0f} | {entry.mean('seconds'):.0f} | "
+            f"{words_of(entry.options)} |"
+        )
+    yield ""
+
+
+def _across(groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
+    ranks = mean_ranks(groups)
+    least = critical_difference(len(ranks), len(groups))
+    yield from ["## Across the data sets", ""]
+    yield (
+        f"Friedman's test that all systems are alike: p = {friedman(groups):.2g} over {len(groups)} data sets. By "
+        f"Nemenyi's test two systems differ where their mean ranks do by more than {least:.1f} of {len(ranks)}: little "
+        "can be told apart."
+    )
+    yield from [
+        "",
+        "| system | mean rank |",
+        "|---|---|",
+        *(f"| {name} | {rank:.1f} |" for name, rank in ranks.items()),
+        "",
+    ]
+
+
+def _held_out(found: Sequence[Entry]) -> Iterator[str]:
+    """Accuracies of newcomers beside those of the clients in training."""
+    data_sets = list(dict.fromkeys(entry.data for entry in found if entry.variant == NEWCOMERS))
+    if not data_sets:
+        return
+    yield from ["## Newcomers", ""]
+    yield "30 % of the clients join after the last round; accuracy over them in %, beside that of the others."
+    yield ""
+    known = {(entry.data, entry.system): entry for entry in found if entry.variant == NEWCOMERS}
+
+    def cell(entry: Entry) -> str:
+        newcomers = entry.mean("newcomers_accuracy")
+        return f"{'-' if newcomers is None else f'{newcomers:.1f}'} ({entry.mean():.1f})"
+
+    yield from _matrix(data_sets, known, cell)
+
+
+def _other_clusters(protocol: Protocol, found: Sequence[Entry]) -> Iterator[str]:
+    """Accuracies with half and twice the number of clusters."""
+    others = [entry for entry in found if entry.variant.startswith("clusters ")]
+    if not others:
+        return
+    yield from ["## Another number of clusters", ""]
+    yield from ["Accuracy in %, options otherwise as chosen with the true number.", ""]
+    known = {(f"{entry.data}, {entry.variant.removeprefix('clusters ')}", entry.system): entry for entry in others}
+    for entry in found:
+        if entry.variant == "best" and any((entry.data, entry.system) == (e.data, e.system) for e in others):
+            known[f"{entry.data}, {protocol.data[entry.data]['clusters']} (true)", entry.system] = entry
+    yield from _matrix(sorted({column for column, _ in known}), known, lambda entry: f"{entry.mean():.1f}")
+
+
+def _matrix(
+    columns: Sequence[str], known: Mapping[tuple[str, str], Entry], cell: Callable[[Entry], str]
+) -> Iterator[str]:
+    yield f"| system | {' | '.join(columns)} |"
+    yield "|---" * (len(columns) + 1) + "|"
+    for system in dict.fromkeys(system for _, system in known):
+        cells = [cell(known[column, system]) if (column, system) in known else "" for column in columns]
+        yield f"| {system} | {' | '.join(cells)} |"
+    yield ""
+
+
+def _draw(out: Path, groups: Mapping[str, Sequence[Entry]]) -> None:
+    """Draws `systems.png`: accuracies as text on the colour of their difference to FedAvg."""
+    from matplotlib.figure import Figure
+
+    from lit_cfl.pictures.files import write_figure
+
+    systems, data_sets = list(mean_ranks(groups)), list(groups)
+    means = {(data, entry.system): entry.mean() or 0.0 for data, group in groups.items() for entry in group}
+    accuracy = np.array([[means[data, system] for data in data_sets] for system in systems])
+    gain = accuracy - accuracy[systems.index(BASELINE)]
+    figure = Figure((1.9 + 0.85 * len(data_sets), 1.1 + 0.3 * len(systems)), layout="constrained")
+    axes = figure.subplots()
+    limit = max(5.0, float(np.abs(gain).max()))
+    image = axes.imshow(gain, cmap="PuOr_r", vmin=-limit, vmax=limit, aspect="auto")
+    for row, column in np.ndindex(gain.shape):
+        colour = "white" if abs(gain[row, column]) > 0.6 * limit else "black"
+        axes.text(column, row, f"{accuracy[row, column]:.1f}", ha="center", va="center", color=colour, size=8)
+    axes.set_xticks(range(len(data_sets)), [name.replace(" ", "\n") for name in data_sets], size=8)
+    axes.set_yticks(range(len(systems)), systems, size=8)
+    axes.tick_params(length=0)
+    figure.colorbar(image, ax=axes, label="points above FedAvg", shrink=0.8)
+    write_figure(figure, out / "systems", ["png"])
+
+
+def _apart(gap: Interval) -> bool:
+    low, high = gap.low, gap.high
+    return low is not None and high is not None and not low <= 0 <= high
+
+
+def _interval(gap: Interval) -> str:
+    return "-" if gap.mean is None else f"{gap.mean:+.1f} ± {gap.margin or 0.0:.1f}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
+
+
+def _text(value: object) -> object:
+    return "" if value is None else f"{value:.5g}" if isinstance(value, float) else value

@@ -1,0 +1,124 @@
+"""Which method when: the trials that are drawn, the setting that is chosen, and the page's statistics."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import rankdata
+
+from lit_cfl.config.variants import base_config, build
+from lit_cfl.experiment import Experiment
+from lit_cfl.reproduce.cells import Setting
+from lit_cfl.reproduce.ledger import Ledger
+from lit_cfl.reproduce.which_method import Protocol
+from lit_cfl.reproduce.which_method_page import complete_data, critical_difference, entries, mean_ranks, write_page
+
+PROTOCOL = Protocol.read()
+SMALL = replace(
+    PROTOCOL,
+    trials=3,
+    seeds=(1, 2),
+    systems={name: PROTOCOL.systems[name] for name in ("FedAvg", "IFCA", "StoCFL")},
+    data={name: PROTOCOL.data[name] for name in ("Rotated MNIST", "Hybrid MNIST")},
+)
+
+
+def ledger_of(accuracy: dict[str, list[float]], validation: dict[str, list[float]]) -> Ledger:
+    """Records all runs of the small protocol.
+
+    Args:
+        accuracy: of each system, on both data sets, under both seeds.
+        validation: of each system's trials.
+    """
+    ledger = Ledger(Path("nowhere"), {})
+
+    def add(setting: Setting, seed: int, **scores: float | None) -> Ledger:
+        command = setting.command(seed)
+        row = {"run": command, "command": command, "algorithm": setting.method, "results_version": 99, "seconds": 1.0}
+        row |= {"traffic": 100, "ari": None, "worst10_accuracy": 50.0, "newcomers_accuracy": 60.0} | scores
+        return Ledger(ledger.folder, {**ledger.rows, command: row})
+
+    for number, data in enumerate(SMALL.data):
+        for system in SMALL.systems:
+            for trial, setting in enumerate(SMALL.searched(data, system)):
+                ledger = add(setting, 0, validation_accuracy=validation[system][trial], test_accuracy=None)
+            for setting in SMALL.reported(data, system, ledger):
+                for place, seed in enumerate(SMALL.seeds):
+                    ledger = add(
+                        setting, seed, validation_accuracy=0.0, test_accuracy=accuracy[system][2 * number + place]
+                    )
+    return ledger
+
+
+ACCURACY = {"FedAvg": [60.0, 62.0, 70.0, 70.0], "IFCA": [80.0, 81.0, 69.0, 70.0], "StoCFL": [79.0, 83.0, 65.0, 64.0]}
+VALIDATION = {"FedAvg": [1.0, 3.0, 2.0], "IFCA": [5.0, 5.0, 5.0], "StoCFL": [1.0, 2.0, 3.0]}
+
+
+@pytest.mark.parametrize("system", PROTOCOL.systems)
+def test_trials_are_the_default_and_others_of_the_grid(system: str):
+    trials = PROTOCOL.drawn(system)
+    grid = {**PROTOCOL.common, **PROTOCOL.systems[system]["options"]}
+    assert len(trials) == PROTOCOL.trials == len({tuple(trial.items()) for trial in trials})
+    assert trials[0] == {name: values[0] for name, values in grid.items()}
+    assert all(trial[name] in values for trial in trials for name, values in grid.items())
+    assert len(PROTOCOL.systems[system]["options"]) <= 3
+    assert trials == PROTOCOL.drawn(system)
+
+
+@pytest.mark.parametrize("data", PROTOCOL.data)
+def test_every_trial_parses_and_its_default_is_the_system_s_own(data: str):
+    base = base_config(PROTOCOL.data[data]["config"])
+    numbers = range(len(PROTOCOL.systems)) if data == "Rotated MNIST" else [list(PROTOCOL.data).index(data)]
+    for system in (list(PROTOCOL.systems)[number] for number in numbers):
+        first, *_, last = PROTOCOL.searched(data, system)
+        built: Experiment = build(base, first.words_of(0))
+        assert type(built.algorithm).__name__ == system
+        assert built.rounds == 100
+        assert repr(built.algorithm) == repr(type(built.algorithm)(**_clusters(data, system)))
+        build(base, last.words_of(0))
+
+
+def _clusters(data: str, system: str) -> dict[str, int]:
+    needed = PROTOCOL.systems[system].get("needs_clusters")
+    return {"num_clusters": PROTOCOL.data[data]["clusters"]} if needed else {}
+
+
+def test_best_trial_is_that_of_validation_data_and_the_first_of_equals():
+    ledger = ledger_of(ACCURACY, VALIDATION)
+    for system, best in {"FedAvg": 1, "IFCA": 0, "StoCFL": 2}.items():
+        assert SMALL.chosen("Rotated MNIST", system, ledger) == SMALL.drawn(system)[best]
+
+
+def test_nothing_is_reported_before_all_trials_are_over():
+    ledger = ledger_of(ACCURACY, VALIDATION)
+    lacking = SMALL.searched("Rotated MNIST", "IFCA")[1].command(0)
+    ledger = Ledger(ledger.folder, {name: row for name, row in ledger.rows.items() if name != lacking})
+    assert SMALL.reported("Rotated MNIST", "IFCA", ledger) == []
+    assert list(complete_data(SMALL, entries(SMALL, ledger))) == ["Hybrid MNIST"]
+
+
+def test_runs_are_counted():
+    assert len(ledger_of(ACCURACY, VALIDATION).rows) == SMALL.num_runs
+    assert SMALL.num_runs == 2 * 3 * 3 + (6 + 3 + 2) * 2  # trials; best, newcomers of one data set, IFCA's 2 and 8
+
+
+def test_page_has_means_paired_intervals_and_ranks(tmp_path: Path):
+    ledger = ledger_of(ACCURACY, VALIDATION)
+    told = write_page(tmp_path / "which_method", SMALL, ledger)
+    assert told == "40 of 40 runs, 2 of 2 data sets"
+    page = (tmp_path / "which_method.md").read_text()
+    # 79 - 60 and 83 - 62: mean 20, standard deviation sqrt(2), t(0.975, 1) = 12.706, so 12.706 * sqrt(2) / sqrt(2)
+    assert "| StoCFL | 81.0 | +20.0 ± 12.7 |  | 50.0 |" in page
+    assert "* **Rotated MNIST**: StoCFL (81.0 %), not told apart from IFCA" in page
+    assert "* **Hybrid MNIST**: FedAvg (70.0 %)" in page
+    assert (tmp_path / "which_method" / "systems.png").stat().st_size > 5000
+    groups = complete_data(SMALL, entries(SMALL, ledger))
+    assert mean_ranks(groups) == {"FedAvg": 2.0, "IFCA": 2.0, "StoCFL": 2.0}
+    assert rankdata([-81.0, -80.5, -61.0]).tolist() == [1, 2, 3]
+
+
+def test_critical_difference_is_nemenyi_s():
+    # Demsar (2006), Table 5: q is 2.343 for 3 and 3.164 for 10 systems at 0.05
+    assert critical_difference(3, 10) == pytest.approx(2.343 * np.sqrt(3 * 4 / 60), abs=1e-3)
+    assert critical_difference(10, 8) == pytest.approx(3.164 * np.sqrt(10 * 11 / 48), abs=1e-3)
