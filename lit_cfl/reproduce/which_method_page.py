@@ -284,26 +284,15 @@ def _matrix(
 
 
 def _draw(out: Path, groups: Mapping[str, Sequence[Entry]]) -> None:
-    """Draws `systems.png`: accuracies as text on the colour of their difference to FedAvg."""
-    from matplotlib.figure import Figure
-
+    """Draws `systems.png`: accuracies on the colour of their difference to FedAvg."""
     from lit_cfl.pictures.files import write_figure
+    from lit_cfl.pictures.heat_table import heat_table
 
     systems, data_sets = list(mean_ranks(groups)), list(groups)
     means = {(data, entry.system): entry.mean() or 0.0 for data, group in groups.items() for entry in group}
     accuracy = np.array([[means[data, system] for data in data_sets] for system in systems])
     gain = accuracy - accuracy[systems.index(BASELINE)]
-    figure = Figure((1.9 + 0.85 * len(data_sets), 1.1 + 0.3 * len(systems)), layout="constrained")
-    axes = figure.subplots()
-    limit = max(5.0, float(np.abs(gain).max()))
-    image = axes.imshow(gain, cmap="PuOr_r", vmin=-limit, vmax=limit, aspect="auto")
-    for row, column in np.ndindex(gain.shape):
-        colour = "white" if abs(gain[row, column]) > 0.6 * limit else "black"
-        axes.text(column, row, f"{accuracy[row, column]:.1f}", ha="center", va="center", color=colour, size=8)
-    axes.set_xticks(range(len(data_sets)), [name.replace(" ", "\n") for name in data_sets], size=8)
-    axes.set_yticks(range(len(systems)), systems, size=8)
-    axes.tick_params(length=0)
-    figure.colorbar(image, ax=axes, label="points above FedAvg", shrink=0.8)
+    figure = heat_table(accuracy, gain, systems, data_sets, "points above FedAvg", least=5.0)
     write_figure(figure, out / "systems", ["png"])
 
 
