@@ -36,7 +36,8 @@ class Info:
 
     Args:
         loss: mean training loss, weighted by examples; nan where nobody trained.
-        down, up: models sent to and by clients, counted where they are sent.
+        down: models sent to clients, counted where they are sent.
+        up: models sent by clients.
         skipped: clients that were asked to train and did not (no data, or diverged and left out).
         scores: further columns of `metrics.csv`.
         similarity: where the algorithm compared clients.

@@ -60,7 +60,9 @@ class FeSEM(MigrationOptions, Algorithm):
         weights: of the clients in a cluster's mean: `equal` (paper), their number of `examples` (FeSEM's code), or
             `first`: only one drawn member counts (FlexCFL's code, a mistake; only to test C1).
         migrate: before training, clients whose labels drifted join their nearest cluster again (FeSEM-MIG).
-        shift_threshold, shift_metric: see `MigrationOptions`.
+        shift_threshold: share of the data that may change before a client migrates, 0 or more.
+        shift_metric: how the change is measured: `total_variation`, `sorted_counts` (FlexCFL's code), `l1_counts`
+            or `w1_label_axis` (C4).
         start_partition: a client that never trained joins a `random` cluster (paper), or the one nearest to the `same`
             model w_0 for all, which puts all of them into one (a mistake in FlexCFL's code; only to test C14).
     """

@@ -58,7 +58,9 @@ class IFCA(MigrationOptions, Algorithm):
             finds it with the model that fits best now (paper's code); costs k models down each. Without, a client
             keeps what it chose when it last took part (FlexCFL's tables) (C13).
         migrate: before training, clients whose labels drifted choose again (IFCA-MIG); costs k models down each.
-        shift_threshold, shift_metric: see `MigrationOptions`.
+        shift_threshold: share of the data that may change before a client migrates, 0 or more.
+        shift_metric: how the change is measured: `total_variation`, `sorted_counts` (FlexCFL's code), `l1_counts`
+            or `w1_label_axis` (C4).
         assign_with_l2: choose by the loss with the task's L2 penalty, not by the plain loss (a mistake in FlexCFL's
             code; only to test C11).
     """

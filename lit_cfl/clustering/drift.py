@@ -9,6 +9,7 @@ from torch import Tensor
 from lit_cfl.errors import InputError
 
 ShiftMetric = Literal["sorted_counts", "l1_counts", "total_variation", "w1_label_axis"]
+"""How the change of a client's labels is measured; see `label_shift_distance`."""
 
 
 def label_shift_distance(counts_now: Tensor, counts_before: Tensor, metric: ShiftMetric) -> Tensor:

@@ -11,6 +11,7 @@ from lit_cfl.clustering.similarity import cosines
 from lit_cfl.errors import InputError
 
 Linkage = Literal["single", "complete", "average", "ward"]
+"""How the distance of two clusters follows from those of their members."""
 
 
 def agglomerate(

@@ -7,7 +7,8 @@ from torch import Tensor
 
 from lit_cfl.errors import InputError
 
-Rows = Tensor | Sequence[Tensor]  # [n, d], or its chunks [c, d] in order
+Rows = Tensor | Sequence[Tensor]
+"""Rows `[n, d]`, or their chunks `[c, d]` in order."""
 
 BLOCK_BYTES = 2**28  # of one float64 block of columns
 ROWS_AT_ONCE = 64  # compared with a few others

@@ -19,6 +19,7 @@ from lit_cfl.clustering.products import (
 from lit_cfl.errors import InputError
 
 Metric = Literal["l1", "l2", "cosine"]
+"""A distance of rows; `cosine` is 1 - cosine."""
 
 _SAME = 1e-14  # squared distances below this share of the rows' squared norms are rounding
 

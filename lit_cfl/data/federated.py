@@ -12,6 +12,7 @@ from lit_cfl.data.examples import Examples
 from lit_cfl.data.index import ClientIndex
 
 Split = Literal["train", "validation", "test"]
+"""A part of a client's examples."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -19,7 +20,8 @@ class Division:
     """Examples divided among clients.
 
     Args:
-        train, test: index lists of each client.
+        train: index lists of each client.
+        test: the same, of test examples.
         true_clusters: int64 `[clients]`, -1 = unknown.
         skew: what makes true clusters differ (or the clients, where there are none): `feature`, `label`, or `other`
             for both, for nothing at all, and for what is not known.
@@ -39,7 +41,9 @@ class FederatedData:
 
     Args:
         examples: the pool.
-        train, validation, test: index lists of each client. `validation` may be empty.
+        train: index lists of each client.
+        validation: the same, of validation examples; may be empty.
+        test: the same, of test examples.
         true_clusters: int64 `[clients]`, -1 = unknown. For scoring only; no algorithm sees it.
         skew: what the data module was told to make, before any shift: `feature`, `label` or `other`; see `Division`.
         newcomers: bool `[clients]`: clients that never take part in training and join after it.

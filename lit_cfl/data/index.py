@@ -17,7 +17,8 @@ class ClientIndex:
 
     Args:
         values: int64 `[M]`.
-        starts, sizes: of each client's stretch, int64 `[clients]`.
+        starts: of each client's stretch, int64 `[clients]`.
+        sizes: the same.
     """
 
     values: Tensor

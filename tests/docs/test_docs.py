@@ -83,6 +83,13 @@ def test_every_page_is_in_the_index():
     assert listed == set(PAGES) - of_folders - {ROOT / name for name in ("README.md", "CHANGELOG.md", "docs/README.md")}
 
 
+def test_versions_of_the_page_on_cpus_are_those_that_are_tested():
+    constraints = (ROOT / "constraints.txt").read_text().splitlines()
+    named = re.findall(r"\btorch\w*==[\d.]+", (ROOT / "docs" / "cpu_only.md").read_text())
+    assert len(named) == 2
+    assert set(named) <= set(constraints)
+
+
 def test_every_algorithm_stands_in_the_table_of_the_readme_with_its_configuration():
     for entry in catalogue.entries("algorithms"):
         assert re.search(rf"^\| {entry.name} \|.*`{entry.config}`", README, flags=re.MULTILINE), entry

@@ -4,6 +4,7 @@ import contextlib
 import csv
 import json
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -64,6 +65,16 @@ def test_the_kubernetes_job_gives_every_pod_its_token_and_the_results():
         assert container["image"] == groups[0]["template"]["spec"]["containers"][0]["image"]
     assert "--study_dir /results/" in job["spec"]["entrypoint"]
     assert job["spec"]["backoffLimit"] == 0
+
+
+def test_the_image_copies_what_is_there_on_the_tested_version_of_ray():
+    root, text = FOLDER.parents[1], (FOLDER / "Dockerfile").read_text()
+    copied = [word for line in re.findall(r"^COPY --chown=ray (.*) \S+$", text, re.MULTILINE) for word in line.split()]
+    assert all((root / name).exists() for name in copied)
+    links = {os.readlink(link).removeprefix("../") for link in (root / "lit_cfl").iterdir() if link.is_symlink()}
+    assert {"pyproject.toml", "constraints.txt", "README.md", "LICENSE", "lit_cfl", *links} == set(copied)
+    (tag,) = re.findall(r"^ARG RAY_TAG=(\S+)-py311$", text, re.MULTILINE)
+    assert f"ray=={tag}" in (root / "constraints.txt").read_text().splitlines()
 
 
 @pytest.mark.parametrize("path", sorted(FOLDER.glob("*.sh")), ids=lambda path: path.name)

@@ -1,0 +1,170 @@
+"""Draws the pictures of the README, of docs/gallery.md and of the notebooks, from runs that it makes (seeds are fixed).
+
+    python benchmarks/gallery.py [--only first runs notebooks]
+
+The runs take about two minutes on two cores. Pictures of `runs` are those that `lit-cfl run` and `lit-cfl data` draw.
+`tests/docs/test_notebooks.py` plays the notebooks by the same function.
+"""
+
+import argparse
+import contextlib
+import io
+import os
+import re
+import shlex
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from lit_cfl import load_run
+from lit_cfl.cli.main import main as lit_cfl
+from lit_cfl.pictures.colours import colours_of, matched, matched_colours
+from lit_cfl.pictures.panels import BLUE, VERMILLION
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+RUNS = {  # configuration: the pictures of its run
+    "stocfl/digits": ["memberships"],
+    "cfl/digits": ["memberships", "similarity"],
+    "ifca/digits": ["memberships"],
+    "flexcfl/digits": ["memberships"],
+    "fedgroup/digits": ["clients", "histogram", "curve"],
+    "layercfl/digits": ["layers"],
+}
+MARKERS = "os^D"  # beside the colours, for those who cannot tell them apart
+BLOCK = re.compile(r"^```(bash|python|text)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+TEXT = re.compile(r"^```text\n.*?^```", re.MULTILINE | re.DOTALL)
+
+
+def first_picture(folder: Path) -> Figure:
+    """Draws the quickstart: what clients hold, how alike their first updates are, and accuracy over five seeds."""
+    seeds = range(5)
+    command(f'run --config quickstart --seeds "{list(seeds)}" --run_dir {folder} --pictures.formats []')
+    runs = [folder / f"seed-{seed}" for seed in seeds]
+    figure = Figure(figsize=(9, 2.9), layout="constrained")
+    left, middle, right = figure.subfigures(1, 3, width_ratios=[1, 1, 1.25])
+    draw_digits(left, runs[0])
+    draw_map(middle, runs[0] / "snapshots" / "1.npz")
+    draw_accuracy(right.subplots(), runs)
+    return figure
+
+
+def draw_digits(figure: Any, run: Path) -> None:
+    """Draws five images of one client of each true cluster, in a frame of its colour."""
+    data = load_run(run).data
+    figure.suptitle("What four of the clients hold", fontsize=10)
+    for cluster, row in enumerate(figure.subplots(4, 5)):
+        client = (data.true_clusters == cluster).nonzero()[0]
+        for axes, index in zip(row, data.train.select(client).entries[:5], strict=True):
+            axes.imshow(data.examples.batch(index[None])[0][0, 0], cmap="gray_r")
+            axes.set(xticks=[], yticks=[])
+            for spine in axes.spines.values():
+                spine.set(color=colours_of(np.array(cluster)), linewidth=2.5)
+
+
+def draw_map(figure: Any, file: Path) -> None:
+    """Draws the clients that were compared in two dimensions, by found cluster."""
+    with np.load(file) as snapshot:
+        found, true, points = snapshot["cluster"], snapshot["true_cluster"], snapshot["projection"]
+    match = matched(found, true)
+    axes = figure.subplots()
+    for number, cluster in enumerate(np.unique(found)):
+        mine = found == cluster
+        look = {"color": matched_colours(cluster, match), "marker": MARKERS[number], "edgecolors": "white"}
+        axes.scatter(*points[mine].astype(float).T, s=55, linewidths=0.4, **look)
+    axes.set(xticks=[], yticks=[], xlabel="first principal coordinate", ylabel="second")
+    axes.set_title(f"Clusters found by {len(found)} first updates", fontsize=10)
+
+
+def draw_accuracy(axes: Axes, runs: list[Path]) -> None:
+    """Draws test accuracy over the rounds: the mean over runs, and a band from the least to the greatest."""
+    for name, colour, part in (("FedGroup, four clusters", BLUE, "."), ("FedAvg, one model", VERMILLION, "baseline")):
+        tables = [load_run(run / part).metrics for run in runs]
+        rounds, scores = tables[0]["round"], np.stack([table["test/weighted_accuracy"] for table in tables])
+        axes.fill_between(rounds, scores.min(0), scores.max(0), color=colour, alpha=0.18, linewidth=0)
+        axes.plot(rounds, scores.mean(0), color=colour)
+        axes.annotate(name, (20, scores.mean(0)[-1]), (0, -26), textcoords="offset points", ha="right", color=colour)
+    axes.set(xlabel="round", ylim=(0, 1), xlim=(1, 20), xticks=[1, 5, 10, 15, 20])
+    axes.set_title("Test accuracy (5 seeds)", fontsize=10)
+    axes.grid(alpha=0.3)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def draw_runs(folder: Path) -> None:
+    """Makes the runs of `RUNS` and copies their pictures into docs/gallery/."""
+    for config, names in RUNS.items():
+        run = folder / config
+        options = "--pictures.formats [png] --tracking.snapshots_every 1"
+        command(f"run --config {config} --run_dir {run} {options}")
+        for name in names:
+            shutil.copy(run / "pictures" / f"{name}.png", DOCS / "gallery" / f"{config.split('/')[0]}-{name}.png")
+    command(f"data --config quickstart --out {folder / 'data'}")
+    shutil.copy(folder / "data" / "labels.png", DOCS / "gallery" / "data-labels.png")
+
+
+def command(line: str) -> None:
+    """Runs `lit-cfl` with these words."""
+    if lit_cfl(shlex.split(line)) != 0:
+        raise RuntimeError(f"failed: lit-cfl {line}")
+
+
+def play(page: Path, folder: Path) -> list[tuple[str, str]]:
+    """Runs the blocks of a notebook in their order, in a folder.
+
+    Returns:
+        for each block of text: what the page says, and what the Python before it printed.
+    """
+    names: dict[str, object] = {}
+    printed, outputs = "", []
+    with contextlib.chdir(folder):
+        for language, code in BLOCK.findall(page.read_text("utf-8")):
+            if language == "text":
+                outputs.append((code, printed))
+            elif language == "bash":
+                for line in code.splitlines():
+                    command(line.partition("#")[0].removeprefix("lit-cfl "))
+            else:
+                with contextlib.redirect_stdout(io.StringIO()) as stream:
+                    exec(compile(code, page.name, "exec"), names)  # noqa: S102  # our own documentation
+                printed = "".join(f"{line.rstrip()}\n" for line in stream.getvalue().splitlines())
+    return outputs
+
+
+def draw_first(folder: Path) -> None:
+    first_picture(folder / "first").savefig(DOCS / "gallery" / "first.png", dpi=140)
+
+
+def draw_notebooks(folder: Path) -> None:
+    """Plays the notebooks, writes what they print into the pages, and copies the pictures that they save."""
+    for page in sorted((DOCS / "notebooks").glob("*.md")):
+        place = folder / page.stem
+        place.mkdir()
+        outputs = iter(play(page, place))
+        text = page.read_text("utf-8")
+        page.write_text(re.sub(TEXT, lambda _: f"```text\n{next(outputs)[1]}```", text), "utf-8")  # noqa: B023
+        for file in place.glob("*.png"):
+            shutil.copy(file, DOCS / "notebooks" / file.name)
+
+
+PARTS: dict[str, Callable[[Path], None]] = {"first": draw_first, "runs": draw_runs, "notebooks": draw_notebooks}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=list(PARTS))
+    parts = parser.parse_args().only
+    os.environ.setdefault("WANDB_MODE", "disabled")
+    os.environ.setdefault("MPLBACKEND", "agg")
+    (DOCS / "gallery").mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        for part in parts:
+            PARTS[part](Path(folder))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,84 @@
+"""Completes the site that mkdocs builds from docs/: pages of the root, linked sources, and the API reference.
+
+A link that works in the repository works in the site. README.md is the start page, CONTRIBUTING.md and CHANGELOG.md are
+pages, and a file outside docs/ that a page links to becomes a page with its text.
+"""
+
+import posixpath
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parents[1]
+OF_ROOT = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
+IN_SITE = OF_ROOT | {"docs/README.md": "index.md"}  # the site's menu takes the place of the index
+IN_REPOSITORY = {place: path for path, place in OF_ROOT.items()}
+LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[\w.-]+)?\))")
+LANGUAGES = {".py": "python", ".yaml": "yaml", ".cff": "yaml", ".json": "json", ".csv": "text"}
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """Adds the pages of the API reference to the menu."""
+    for entry in config.nav or []:
+        entry.get("API", []).extend({module: f"api/{module}.md"} for module in public_modules())
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Adds the pages that do not lie in docs/."""
+    files.remove(files.src_uris["README.md"])
+    for path, place in OF_ROOT.items():
+        files.append(File.generated(config, place, content=(ROOT / path).read_text("utf-8")))
+    for module in public_modules():
+        files.append(File.generated(config, f"api/{module}.md", content=f"# `{module}`\n\n::: {module}\n"))
+    for path in linked_sources(files):
+        files.append(File.generated(config, place_of(path), content=source_page(path)))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Turns the links of a page from paths in the repository into places in the site."""
+    here = page.file.src_uri
+    if here == "index.md":
+        page.meta["hide"] = ["navigation"]
+
+    def turned(found: re.Match[str]) -> str:
+        place = posixpath.relpath(place_of(linked(here, found[2])), posixpath.dirname(here) or ".")
+        return found[1] + place + found[3]
+
+    return LINK.sub(turned, markdown)
+
+
+def public_modules() -> list[str]:
+    """Reads the names of the public modules from the table in docs/api.md."""
+    return re.findall(r"^\| `([\w.]+)` \|", (ROOT / "docs" / "api.md").read_text("utf-8"), flags=re.MULTILINE)
+
+
+def linked(here: str, target: str) -> str:
+    """Returns the path in the repository that a link means, from the place of its page in the site."""
+    folder = posixpath.dirname(IN_REPOSITORY.get(here, f"docs/{here}"))
+    return posixpath.normpath(posixpath.join(folder, target))
+
+
+def place_of(path: str) -> str:
+    """Returns the place in the site of a path in the repository."""
+    if path in IN_SITE:
+        return IN_SITE[path]
+    return path.removeprefix("docs/") if path.startswith("docs/") else f"source/{path}.md"
+
+
+def linked_sources(files: Files) -> list[str]:
+    """Lists the files outside docs/ that pages link to and that are no pages themselves."""
+    pages = {file.src_uri: file.content_string for file in files.documentation_pages()}
+    found = {linked(here, link[2]) for here, text in pages.items() for link in LINK.finditer(text)}
+    return sorted(path for path in found if place_of(path).startswith("source/") and (ROOT / path).is_file())
+
+
+def source_page(path: str) -> str:
+    """Writes a page that shows a file."""
+    language = LANGUAGES[Path(path).suffix]
+    head = "---\nhide: [navigation, toc]\n---\n\n"
+    return f"{head}# `{path}`\n\n````{language}\n{(ROOT / path).read_text('utf-8')}\n````\n"

@@ -1,0 +1,52 @@
+"""The site builds without a warning, and needs no network."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow  # it builds the site once, in about six seconds; needs the extra docs
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(folder)]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    return folder
+
+
+def test_pages_load_nothing_from_elsewhere(site: Path):
+    pages = {page: page.read_text() for page in site.rglob("*.html")}
+    assert len(pages) > 80
+    for page, text in pages.items():
+        loaded = re.findall(r"<(?:script|img|iframe)\b[^>]*\bsrc=\"?([^\"\s>]+)", text)
+        loaded += re.findall(r"<link\b[^>]*\brel=\"?(?:stylesheet|preconnect|icon)\b[^>]*\bhref=\"?([^\"\s>]+)", text)
+        assert loaded
+        assert [target for target in loaded if "//" in target] == [], page
+    styles = "".join(style.read_text() for style in site.rglob("*.css"))
+    assert re.findall(r"url\(['\"]?(?:https?:)?//[^)]*\)|@import[^;]*//", styles) == []
+
+
+def test_start_page_is_the_readme_and_its_links_lead_to_pages_of_the_site(site: Path):
+    text = (site / "index.html").read_text()
+    article = text.partition("<article")[2].partition("</article>")[0]
+    links = re.findall(r"<a href=\"?([^\"#\s>]+)", article)
+    assert {"algorithms/index.html", "contributing.html", "source/lit_cfl/algorithms/ifca.py.html"} <= set(links)
+    assert [link for link in links if not (site / link).is_file()] == []
+    assert "class IFCA" in re.sub(r"<[^>]+>", "", (site / "source/lit_cfl/algorithms/ifca.py.html").read_text())
+
+
+def test_api_reference_has_every_public_name(site: Path):
+    table = (ROOT / "docs" / "api.md").read_text().partition("\n\n## ")[0]
+    for module, names in re.findall(r"^\| `([\w.]+)` \|[^|]*\|([^|]*)\|$", table, flags=re.MULTILINE):
+        text = (site / "api" / f"{module}.html").read_text()
+        shown = set(re.findall(r"<h2 id=\"?[\w.]*?(\w+)\"? ", text))
+        assert set(re.findall(r"`([A-Za-z]\w*)`", names)) <= shown, module
