@@ -2,7 +2,7 @@
 
     python benchmarks/gallery.py [--only first runs notebooks]
 
-The runs take about two minutes on two cores. Pictures of `runs` are those that `lit-cfl run` and `lit-cfl data` draw.
+They take about two minutes on two cores. Pictures of `runs` are those that `lit-cfl run` and `lit-cfl data` draw.
 `tests/docs/test_notebooks.py` plays the notebooks by the same function.
 """
 
@@ -25,7 +25,6 @@ from matplotlib.figure import Figure
 from lit_cfl import load_run
 from lit_cfl.cli.main import main as lit_cfl
 from lit_cfl.pictures.colours import colours_of, matched, matched_colours
-from lit_cfl.pictures.panels import BLUE, VERMILLION
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 RUNS = {  # configuration: the pictures of its run
@@ -33,7 +32,7 @@ RUNS = {  # configuration: the pictures of its run
     "cfl/digits": ["memberships", "similarity"],
     "ifca/digits": ["memberships"],
     "flexcfl/digits": ["memberships"],
-    "fedgroup/digits": ["clients", "histogram", "curve"],
+    "quickstart": ["clients", "histogram", "curve"],
     "layercfl/digits": ["layers"],
 }
 MARKERS = "os^D"  # beside the colours, for those who cannot tell them apart
@@ -77,17 +76,20 @@ def draw_map(figure: Any, file: Path) -> None:
         mine = found == cluster
         look = {"color": matched_colours(cluster, match), "marker": MARKERS[number], "edgecolors": "white"}
         axes.scatter(*points[mine].astype(float).T, s=55, linewidths=0.4, **look)
-    axes.set(xticks=[], yticks=[], xlabel="first principal coordinate", ylabel="second")
+    axes.set(xticks=[], yticks=[], xlabel="first principal coordinate", ylabel="second principal coordinate")
     axes.set_title(f"Clusters found by {len(found)} first updates", fontsize=10)
 
 
 def draw_accuracy(axes: Axes, runs: list[Path]) -> None:
     """Draws test accuracy over the rounds: the mean over runs, and a band from the least to the greatest."""
-    for name, colour, part in (("FedGroup, four clusters", BLUE, "."), ("FedAvg, one model", VERMILLION, "baseline")):
+    for name, part, colour, line in (
+        ("FedGroup, four models", ".", "black", "-"),
+        ("FedAvg, one model", "baseline", "dimgrey", "--"),
+    ):
         tables = [load_run(run / part).metrics for run in runs]
         rounds, scores = tables[0]["round"], np.stack([table["test/weighted_accuracy"] for table in tables])
         axes.fill_between(rounds, scores.min(0), scores.max(0), color=colour, alpha=0.18, linewidth=0)
-        axes.plot(rounds, scores.mean(0), color=colour)
+        axes.plot(rounds, scores.mean(0), line, color=colour)
         axes.annotate(name, (20, scores.mean(0)[-1]), (0, -26), textcoords="offset points", ha="right", color=colour)
     axes.set(xlabel="round", ylim=(0, 1), xlim=(1, 20), xticks=[1, 5, 10, 15, 20])
     axes.set_title("Test accuracy (5 seeds)", fontsize=10)

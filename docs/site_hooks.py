@@ -1,6 +1,6 @@
 """Completes the site that mkdocs builds from docs/: pages of the root, linked sources, and the API reference.
 
-A link that works in the repository works in the site. README.md is the start page, CONTRIBUTING.md and CHANGELOG.md are
+A link that works in the repository works in the site: README.md is the start page, CONTRIBUTING.md and CHANGELOG.md are
 pages, and a file outside docs/ that a page links to becomes a page with its text.
 """
 
@@ -13,9 +13,13 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).resolve().parents[1]
-OF_ROOT = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md", "CHANGELOG.md": "changelog.md"}
-IN_SITE = OF_ROOT | {"docs/README.md": "index.md"}  # the site's menu takes the place of the index
-IN_REPOSITORY = {place: path for path, place in OF_ROOT.items()}
+MOVED = {
+    "README.md": "index.md",
+    "docs/README.md": "pages.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+}
+IN_REPOSITORY = {place: path for path, place in MOVED.items()}
 LINK = re.compile(r"(\]\()([^)#:\s]+)((?:#[\w.-]+)?\))")
 LANGUAGES = {".py": "python", ".yaml": "yaml", ".cff": "yaml", ".json": "json", ".csv": "text"}
 
@@ -28,9 +32,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pages that do not lie in docs/."""
+    """Adds the pages that do not lie in docs/, or not under their name in the site."""
     files.remove(files.src_uris["README.md"])
-    for path, place in OF_ROOT.items():
+    for path, place in MOVED.items():
         files.append(File.generated(config, place, content=(ROOT / path).read_text("utf-8")))
     for module in public_modules():
         files.append(File.generated(config, f"api/{module}.md", content=f"# `{module}`\n\n::: {module}\n"))
@@ -65,8 +69,8 @@ def linked(here: str, target: str) -> str:
 
 def place_of(path: str) -> str:
     """Returns the place in the site of a path in the repository."""
-    if path in IN_SITE:
-        return IN_SITE[path]
+    if path in MOVED:
+        return MOVED[path]
     return path.removeprefix("docs/") if path.startswith("docs/") else f"source/{path}.md"
 
 
