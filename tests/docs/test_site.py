@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -50,3 +51,15 @@ def test_api_reference_has_every_public_name(site: Path):
         text = (site / "api" / f"{module}.html").read_text()
         shown = set(re.findall(r"<h2 id=\"?[\w.]*?(\w+)\"? ", text))
         assert set(re.findall(r"`([A-Za-z]\w*)`", names)) <= shown, module
+
+
+@pytest.mark.browser
+def test_search_works_from_the_file_system_without_a_network(site: Path):
+    chromium = shutil.which("chromium")
+    assert chromium, "install Debian's chromium"
+    page = f"{(site / 'index.html').as_uri()}?q=which clusters merge"
+    words = ["--headless", "--no-sandbox", "--disable-gpu", "--host-resolver-rules=MAP * ~NOTFOUND", "--dump-dom"]
+    done = subprocess.run([chromium, *words, "--virtual-time-budget=20000", page], capture_output=True, text=True)
+    (found,) = re.findall(r'class="md-search-result__meta">([^<]*)<', done.stdout)
+    assert int(found.split()[0]) > 5, found
+    assert "algorithms/stocfl.html" in done.stdout.partition("md-search-result__list")[2]

@@ -1,7 +1,9 @@
-"""Small studies that share one Ray: those in configs/tune/, and what ends a study."""
+"""Small studies that share one Ray: those in configs/tune/, that of the notebook, and what ends a study."""
 
 import csv
 import json
+import re
+import shlex
 from pathlib import Path
 from threading import Lock
 from types import SimpleNamespace
@@ -9,6 +11,7 @@ from typing import Any
 
 import pytest
 import yaml
+from notebooks import NOTEBOOKS, require_same_output
 from ray import tune as ray_tune
 from studies import SLOW, base, cluster, study_file  # noqa: F401  # a fixture
 from wandb_runs import entries
@@ -289,3 +292,17 @@ def test_data_that_cannot_travel_are_loaded_by_each_trial():
     experiment.data.lock = Lock()  # as a user's own module may hold
     with pytest.warns(UserWarning, match="the data cannot be shared, so each trial loads them itself"):
         assert share(experiment) is None
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("cluster")
+def test_the_notebook_prints_what_it_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    page = NOTEBOOKS / "search_and_launch.md"
+    require_same_output(page, tmp_path)
+    monkeypatch.chdir(tmp_path)  # the commands for a cluster name files that the notebook has made
+    (commands,) = re.findall(r"```console\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    for line in commands.splitlines():  # right up to the cluster, which is not there
+        assert main(shlex.split(line.replace("HOST:8265", "127.0.0.1:9"))[1:]) == 2
+        assert "no Ray cluster answers at http://127.0.0.1:9" in capsys.readouterr().err
