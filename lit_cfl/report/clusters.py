@@ -1,6 +1,6 @@
 """Figures of a run's clusters: memberships over the rounds, scores of the clients, and sizes."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -66,11 +66,18 @@ def name_of(cluster: object) -> str:
     return _NONE if number is None or number < 0 else f"cluster {number:g}"
 
 
-def match_of(run: RunFiles, clusters: Iterable[int]) -> dict[int, int]:
-    """Matches clusters of a run with the true clusters whose colours they take, by the memberships of all rounds."""
-    found = run.memberships
-    match = {} if found is None else matched(found["cluster"], found["true_cluster"])
-    return {cluster: match.get(cluster, cluster) for cluster in clusters}
+def match_of(run: RunFiles, found: np.ndarray, true: np.ndarray) -> dict[int, int]:
+    """Matches clusters of a run with the true clusters whose colours they take, the same in all of its figures.
+
+    Args:
+        found: clusters of some clients.
+        true: theirs, which count where the memberships of all rounds are not known yet.
+    """
+    known_rounds = run.memberships
+    if known_rounds is None:
+        return matched(found, true)
+    match = matched(known_rounds["cluster"], known_rounds["true_cluster"])
+    return {int(cluster): match.get(int(cluster), int(cluster)) for cluster in np.unique(found[found >= 0])}
 
 
 def memberships(run: RunFiles, name: str, share: Share) -> Figure | None:
@@ -144,7 +151,7 @@ def histogram(run: RunFiles, name: str, score: Score) -> Figure | None:
     true = np.array([-1 if (truth := known(one[2])) is None else int(truth) for one in found])
     few = len(np.unique(cluster)) <= MAX_COLOURS
     stacks = cluster if few else np.zeros_like(cluster)
-    match = matched(stacks, true if few else np.full_like(true, -1))
+    match = match_of(run, stacks, true)
     low, high = (0.0, 1.0) if score.name == "accuracy" else (float(values.min()), float(values.max()) + 1e-9)
     bins = min(_MOST_BINS, max(10, len(values) // 4))
     edges, base, bars = np.linspace(low, high, bins + 1), np.zeros(bins), []
@@ -188,7 +195,8 @@ def sizes(run: RunFiles, name: str) -> Figure | None:
         left = [number - step / 2 for number in kept]
         bars.append(Bars(name_of(cluster), left, step, height.tolist(), base.tolist()))
         base = base + height
-    match = match_of(run, clusters)
+    numbers = np.array(clusters)
+    match = match_of(run, numbers, np.full_like(numbers, -1))
     table_rows: list[list[Cell]] = [
         [n, *(f"{by_cell.get((n, k), 0):g}" for k in clusters)] for n in (kept[k] for k in thin(len(kept), 60))
     ]

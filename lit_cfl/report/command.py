@@ -41,6 +41,8 @@ def report(arguments: Sequence[str]) -> int:
     out, console = Path(given.out), Console()
     if out.is_dir():
         raise InputError(f"--out {out} is a directory; name a file, such as {out / 'report.html'}")
+    if given.watch and given.figures is not None:
+        raise InputError("--watch writes the page alone; leave out --figures, and draw them when the run is over")
     paths = [Path(path) for path in given.directories]
     maker = Maker(paths, ["lit-cfl", "report", *arguments], not given.no_data)
     try:

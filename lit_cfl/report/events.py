@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 from statistics import fmean
 
+import numpy as np
+
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures.panels import BLUE, GREEN, ORANGE, SKY, Bars, Curve, Panel, Points, Style
 from lit_cfl.report.blocks import Figure, Table
@@ -54,7 +56,7 @@ def tree(run: RunFiles, name: str) -> Figure | None:
         Panel("", "round", "cluster", curves, points, y_ticks={float(k): str(cluster) for cluster, k in place.items()}),
         "A line is a cluster, from the round in which it was split off; the number at its end counts its clients.",
         f"Tree of {len(rounds)} clusters over the rounds: {told}.",
-        cluster_styles(match_of(run, rounds)),
+        cluster_styles(match_of(run, np.array(list(rounds)), np.full(len(rounds), -1))),
         Table(
             "Splits: values",
             ["cluster", "split from", "first round", "last round", "clients at first", "clients at last"],

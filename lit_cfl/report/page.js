@@ -117,8 +117,8 @@
       traces.push({ ...base, x: ["true"], z: side, xaxis: "x2", customdata: side.map(([own]) => [figure.names[own]]),
         hovertemplate: "%{y}<br>%{customdata}<extra></extra>" });
       more.yaxis.anchor = "x2";
-      more.xaxis.domain = [0.06, 1];
-      more.xaxis2 = axis({ type: "category", domain: [0, 0.045], showgrid: false });
+      more.xaxis.domain = [0.085, 1];
+      more.xaxis2 = axis({ type: "category", domain: [0, 0.05], showgrid: false });
     }
     return [traces, layout(more)];
   }

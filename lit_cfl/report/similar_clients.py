@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from lit_cfl.pictures.cells import Frame, Matrix, in_8_bits
-from lit_cfl.pictures.colours import matched
 from lit_cfl.pictures.panels import Panel, Points
 from lit_cfl.report.blocks import Cell, Figure, Table
-from lit_cfl.report.clusters import Share, cluster_styles, name_of
+from lit_cfl.report.clusters import Share, cluster_styles, match_of, name_of
 from lit_cfl.report.data_at_hand import DataAtHand
 from lit_cfl.report.over_rounds import thin
 from lit_cfl.report.run_files import RunFiles, known
@@ -99,7 +98,7 @@ def client_map(run: RunFiles, name: str, score: Score, data: DataAtHand) -> Figu
     else:
         return None
     cluster, true = snapshot["cluster"], snapshot["true_cluster"]
-    match = matched(cluster, true)
+    match = match_of(run, cluster, true)
     shown = sample(cluster, run.seed or 0)
     about = {int(row["client"]): row for row in run.table("clients") if known(row.get("client")) is not None}
     plane = snapshot["projection"].astype(float)

@@ -71,6 +71,7 @@ def test_a_run_is_one_line_that_is_redrawn(monkeypatch: pytest.MonkeyPatch):
     assert all(re.search(r"accuracy 0\.\d\d +clusters \d", line) for line in runs)  # they stay with their figures
     assert "\x1b[2K" in shown[0]
     assert any(line.startswith("Files: here") for line in lines)
+    assert any(line.startswith("As a page: lit-cfl report here") for line in lines)
     assert [line for line in lines if len(line) > 100] == []
 
 

@@ -199,6 +199,8 @@ def test_a_page_cannot_be_written_over_a_directory(tmp_path: Path, capsys):
     run = made_run(tmp_path / "run")
     assert main(["report", str(run), "--out", str(tmp_path)]) == 2
     assert f"--out {tmp_path} is a directory" in capsys.readouterr().err
+    assert main(["report", str(run), "--watch", "--figures", "f"]) == 2
+    assert "--watch writes the page alone; leave out --figures" in capsys.readouterr().err
 
 
 def test_watch_writes_again_until_nobody_works_there(tmp_path: Path, monkeypatch, capsys):

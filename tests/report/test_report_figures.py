@@ -10,7 +10,7 @@ from test_sources import page_of
 
 from lit_cfl.pictures.cells import Matrix, in_8_bits, stretches
 from lit_cfl.report.blocks import Figure
-from lit_cfl.report.clusters import Share
+from lit_cfl.report.clusters import Share, hex_of
 from lit_cfl.report.events import _delays, shifts, tree
 from lit_cfl.report.interactive import described
 from lit_cfl.report.over_rounds import means, thin
@@ -117,6 +117,18 @@ def test_map_says_of_each_client_what_the_table_says(tmp_path: Path):
     assert one.notes[0] == "client 1\ncluster 1\ntrue cluster 1\ntraining examples 11\naccuracy 0.750"
     assert found.table.head == ["client", "cluster", "true cluster", "training examples", "accuracy"]
     assert [1, 1, 1, 11, "0.750"] in [list(row) for row in found.table.rows]
+
+
+def test_a_cluster_has_one_colour_in_all_figures_that_of_the_true_cluster_it_matches(tmp_path: Path):
+    run = made_run(tmp_path / "run", over=False)
+    found = np.array([[1, 0, 1, 0, 1, 0, 1, 0]] * 2)
+    np.savez(run / "memberships.npz", rounds=np.array([1, 2]), cluster=found, true_cluster=1 - found[0])
+    figures = [one for one in page_of(run).figures if one.name in ("cfl-map", "cfl-splits", "cfl-sizes")]
+    assert len(figures) == 3
+    assert {one.styles["cluster 0"].colour for one in figures} == {hex_of(1)}
+    assert {one.styles["cluster 1"].colour for one in figures} == {hex_of(0)}
+    grid = figure(page_of(run).figures, "cfl-memberships").drawing
+    assert grid.looks == {"cluster 0": hex_of(1), "cluster 1": hex_of(0)}
 
 
 def test_tree_begins_each_cluster_at_its_parent(tmp_path: Path):

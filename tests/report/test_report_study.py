@@ -26,7 +26,7 @@ def made_study(path: Path) -> Path:
         figures = told | {METRIC: 0.9 - 0.02 * number, "traffic/mib": 3.0 - number / 4}
         write_record(path / "trials", TrialRecord(number, "search", values, None, "finished", figures), "89abcdef")
     values = {"algorithm.eta_g": 0.3, "algorithm.num_clusters": 2}
-    stopped = TrialRecord(10, "search", values, None, "stopped", told | {METRIC: 0.1, "rounds": 1, "traffic/mib": 1.0})
+    stopped = TrialRecord(10, "search", values, None, "stopped", told | {METRIC: 0.1, "rounds": 1, "traffic/mib": 0.25})
     failed = TrialRecord(11, "search", values, None, "failed", {"error": "<script>hacked = 1</script>"})
     again = TrialRecord(12, "search", {}, 0, "finished", {})
     for record in (stopped, failed, again):
