@@ -5,13 +5,23 @@ from collections.abc import Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
+from lit_cfl.config.variants import base_config, build
 from lit_cfl.errors import InputError, Interrupted, LineParser
 from lit_cfl.progress import Screen
 from lit_cfl.reproduce import which_method
 from lit_cfl.reproduce.cells import load_table, table_names
 from lit_cfl.reproduce.ledger import Ledger
 from lit_cfl.reproduce.pages import Judged, write_pages
-from lit_cfl.reproduce.plan import PlannedRun, chosen_cells, expected_seconds, keys_of, missing, planned_runs, told_time
+from lit_cfl.reproduce.plan import (
+    PlannedRun,
+    chosen_cells,
+    expected_seconds,
+    keys_of,
+    missing,
+    planned_runs,
+    seconds_per_round,
+    told_time,
+)
 from lit_cfl.reproduce.recorder import Recorder
 from lit_cfl.reproduce.result_key import result_key
 from lit_cfl.reproduce.results import Results
@@ -92,7 +102,7 @@ def _which_method(given: argparse.Namespace, screen: Screen) -> int:
         raise InputError("--seeds: the protocol names the seeds of which-method; leave it out")
     ledger = Ledger.read(out)
     if given.dry_run:
-        _show_plan(screen, _open_runs(protocol, ledger, data), protocol.num_runs, ledger)
+        _show_work(screen, protocol, ledger, data)
         return 0
     recorder = Recorder(
         which_method.TABLE,
@@ -116,6 +126,20 @@ def _which_method(given: argparse.Namespace, screen: Screen) -> int:
     for name, error in errors.items():
         screen.say(f"{name} failed: {error}")
     return 1 if errors else 0
+
+
+def _show_work(screen: Screen, protocol: which_method.Protocol, ledger: Ledger, data: Sequence[str]) -> None:
+    """Prints how many runs of each data set are missing, and how long they take."""
+    times: dict[str, float | None] = {}
+    for name in data:
+        config, total = protocol.data[name]["config"], protocol.num_runs(name)
+        per_round = seconds_per_round(config, ledger)
+        seconds = None if per_round is None else per_round * build(base_config(config), []).rounds
+        missing = total - protocol.num_recorded(name, ledger)
+        times |= {f"{name} {number}": seconds for number in range(missing)}
+        each = "" if seconds is None else f", {seconds:.0f} s each"
+        screen.say(f"{name}: {missing} of {total} runs are missing{each}")
+    screen.say(told_time(times))
 
 
 def _open_runs(protocol: which_method.Protocol, ledger: Ledger, data: Sequence[str]) -> list[PlannedRun]:

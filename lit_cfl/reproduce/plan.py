@@ -74,12 +74,18 @@ def missing(runs: Sequence[PlannedRun], ledger: Ledger) -> list[PlannedRun]:
 
 def expected_seconds(run: PlannedRun, ledger: Ledger) -> float | None:
     """Returns how long a run takes, from recorded runs of the same file; None where there are none."""
-    per_round = [
+    per_round = seconds_per_round(run.setting.config, ledger)
+    return None if per_round is None else per_round * run.experiment.rounds
+
+
+def seconds_per_round(config: str, ledger: Ledger) -> float | None:
+    """Returns the median over the recorded runs of a file; None where there are none."""
+    found = [
         float(row["seconds"]) / int(row["rounds"])
         for row in ledger.rows.values()
-        if f"--config {run.setting.config} " in f"{row['command']} "
+        if f"--config {config} " in f"{row['command']} "
     ]
-    return median(per_round) * run.experiment.rounds if per_round else None
+    return median(found) if found else None
 
 
 def told_time(seconds: Mapping[str, float | None]) -> str:

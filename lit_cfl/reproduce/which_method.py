@@ -106,15 +106,19 @@ class Protocol:
                 yield from self.searched(name, system)
                 yield from self.reported(name, system, ledger)
 
-    @property
-    def num_runs(self) -> int:
-        """All runs of the protocol."""
-        trials = sum(len(self.drawn(system)) for system in self.systems) * len(self.data)
-        reported = 0
-        for data, system in product(self.data.values(), self.systems.values()):
-            others = data.get("other_clusters", []) if system.get("needs_clusters") else []
-            reported += 1 + bool(data.get("newcomers")) + len(others)
-        return trials + reported * len(self.seeds)
+    def num_runs(self, data: str) -> int:
+        """Counts the runs on a data set."""
+        number = 0
+        for name, system in self.systems.items():
+            others = self.data[data].get("other_clusters", []) if system.get("needs_clusters") else []
+            variants = 1 + bool(self.data[data].get("newcomers")) + len(others)
+            number += len(self.drawn(name)) + variants * len(self.seeds)
+        return number
+
+    def num_recorded(self, data: str, ledger: Ledger) -> int:
+        """Counts the runs on a data set that are over."""
+        settings = self.settings(ledger, [data])
+        return sum(recorded(ledger, setting, seed) is not None for setting in settings for seed in setting.seeds)
 
 
 def recorded(ledger: Ledger, setting: Setting, seed: int) -> Row | None:

@@ -132,7 +132,8 @@ def write_page(out: Path, protocol: Protocol, ledger: Ledger) -> str:
         _draw(out, groups)
     page = "\n".join(_page(out, protocol, found, groups))
     write_atomically(out.with_suffix(".md"), lambda file: file.write(page.encode()))
-    return f"{len(ledger.rows)} of {protocol.num_runs} runs, {len(groups)} of {len(protocol.data)} data sets"
+    total = sum(protocol.num_runs(data) for data in protocol.data)
+    return f"{len(ledger.rows)} of {total} runs, {len(groups)} of {len(protocol.data)} data sets"
 
 
 def _rows(found: Sequence[Entry]) -> Iterator[Row]:

@@ -99,8 +99,12 @@ def test_nothing_is_reported_before_all_trials_are_over():
 
 
 def test_runs_are_counted():
-    assert len(ledger_of(ACCURACY, VALIDATION).rows) == SMALL.num_runs
-    assert SMALL.num_runs == 2 * 3 * 3 + (6 + 3 + 2) * 2  # trials; best, newcomers of one data set, IFCA's 2 and 8
+    ledger = ledger_of(ACCURACY, VALIDATION)
+    # trials of three systems; under two seeds the best of each, newcomers on rotated MNIST, and there IFCA's 2 and 8
+    counts = {"Rotated MNIST": 3 * 3 + (3 + 3 + 2) * 2, "Hybrid MNIST": 3 * 3 + 3 * 2}
+    assert {data: SMALL.num_runs(data) for data in SMALL.data} == counts
+    assert {data: SMALL.num_recorded(data, ledger) for data in SMALL.data} == counts
+    assert len(ledger.rows) == sum(counts.values())
 
 
 def test_page_has_means_paired_intervals_and_ranks(tmp_path: Path):
