@@ -83,6 +83,14 @@ def test_every_page_is_in_the_index():
     assert listed == set(PAGES) - of_folders - {ROOT / name for name in ("README.md", "CHANGELOG.md", "docs/README.md")}
 
 
+def test_every_page_is_in_the_menu_of_the_site():
+    menu = (ROOT / "mkdocs.yml").read_text().partition("\nnav:")[2]
+    listed = re.findall(r"[\w/-]+\.md", menu)
+    moved = {"index.md", "pages.md", "contributing.md", "changelog.md"}  # docs/site_hooks.py puts them there
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")} - {"README.md"}
+    assert sorted(listed) == sorted(pages | moved)
+
+
 def test_versions_of_the_page_on_cpus_are_those_that_are_tested():
     constraints = (ROOT / "constraints.txt").read_text().splitlines()
     named = re.findall(r"\btorch\w*==[\d.]+", (ROOT / "docs" / "cpu_only.md").read_text())
