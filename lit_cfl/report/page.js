@@ -172,6 +172,13 @@
 
   const reload = Number(document.body.dataset.reload);
   if (reload) {
-    setInterval(() => { if (document.getElementById("reload").checked) location.reload(); }, 1000 * reload);
+    const titles = () => [...document.querySelectorAll("details[open] > summary")].map((summary) => summary.textContent);
+    const open = new Set(JSON.parse(sessionStorage.getItem("open") || "[]"));
+    for (const summary of document.querySelectorAll("summary")) summary.parentElement.open = open.has(summary.textContent);
+    setInterval(() => {
+      if (!document.getElementById("reload").checked) return;
+      sessionStorage.setItem("open", JSON.stringify(titles()));
+      location.reload();
+    }, 1000 * reload);
   }
 })();

@@ -180,6 +180,26 @@ def test_tab_reaches_legend_slider_and_tables(driver: Any, pages: dict[str, Path
     assert details.find_elements(By.CSS_SELECTOR, "tbody tr")
 
 
+def test_a_live_page_loads_itself_again_and_stays_where_it_was(driver: Any, tmp_path: Path):
+    from selenium.webdriver.common.by import By
+
+    page, made = tmp_path / "page.html", page_of(made_run(tmp_path / "run", over=False))
+    page.write_bytes(as_html(made, reload_seconds=1))
+    size = {"width": 1280, "height": 800, "deviceScaleFactor": 1, "mobile": False}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    driver.get(page.as_uri())
+    driver.execute_script("document.querySelector('details').open = true; scrollTo(0, 900); window.before = true")
+    again = page_of(made_run(tmp_path / "later", over=False))
+    page.write_bytes(as_html(again, reload_seconds=1))
+    wait(lambda: driver.execute_script("return window.before === undefined && document.readyState === 'complete'"))
+    assert driver.find_element(By.TAG_NAME, "h1").text == "Run later"
+    assert driver.execute_script("return document.querySelector('details').open")
+    wait(lambda: driver.execute_script("return scrollY") > 800)
+    driver.execute_script("document.getElementById('reload').checked = false; window.before = true")
+    time.sleep(1.5)
+    assert driver.execute_script("return window.before")
+
+
 def test_without_javascript_the_text_is_there(driver: Any, pages: dict[str, Path]):
     from selenium.webdriver.common.by import By
 
