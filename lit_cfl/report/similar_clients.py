@@ -38,6 +38,7 @@ def similarity(run: RunFiles, name: str, share: Share) -> Figure | None:
     some = next((said(few, all_) for few, all_ in reversed(counts) if few < all_), "")
     fewer = f" {len(kept)} of {len(numbers)} rounds." if len(kept) < len(numbers) else ""
     rounds = ", ".join(map(str, snapshots))
+    said_rounds = f"round {rounds}" if len(snapshots) == 1 else f"rounds {rounds}"
     within, between = _means(snapshots)
     apart = "" if between is None else f" Mean cosine within clusters {within:.2f}, between them {between:.2f}."
     return Figure(
@@ -46,7 +47,7 @@ def similarity(run: RunFiles, name: str, share: Share) -> Figure | None:
         Matrix(frames, low, high, (shown[0], shown[1]), "cosine similarity", "clients, by cluster"),
         f"Cosine similarity of what the algorithm compares, a cell a pair of clients, ordered by found and then by "
         f"true cluster.{some}{fewer}",
-        f"Matrix of similarities between {len(frames[-1].labels)} clients in round {rounds}.{apart}",
+        f"Matrix of similarities between {len(frames[-1].labels)} clients, {said_rounds}.{apart}",
         table=_blocks(snapshots),
         height=460,
     )
