@@ -1,7 +1,4 @@
-"""FEMNIST: handwritten characters by writer.
-
-Caldas et al. LEAF: A Benchmark for Federated Settings. 2018. arXiv:1812.01097.
-"""
+"""FEMNIST: handwritten characters by writer."""
 
 from collections.abc import Sequence
 from string import ascii_lowercase, ascii_uppercase, digits
@@ -34,6 +31,7 @@ class FEMNIST(ImageSet):
         options: of `ImageSet`.
     """
 
+    paper: ClassVar[str] = "Caldas et al. LEAF: A Benchmark for Federated Settings. 2018. arXiv:1812.01097"
     label_column: ClassVar[str] = "character"
     client_column: ClassVar[str | None] = "writer_id"
     background: ClassVar[int] = 255

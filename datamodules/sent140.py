@@ -1,10 +1,7 @@
-"""Sentiment140: tweets by user.
-
-Go, Bhayani, Huang. Twitter Sentiment Classification using Distant Supervision. 2009.
-"""
+"""Sentiment140: tweets by user."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -41,6 +38,8 @@ class Sent140(PooledDataModule):
         partition: who has which tweets.
         options: of `PooledDataModule`.
     """
+
+    paper: ClassVar[str] = "Go, Bhayani, Huang. Twitter Sentiment Classification using Distant Supervision. 2009"
 
     def __init__(
         self,

@@ -1,8 +1,7 @@
 """Synthetic(alpha, beta): every client has inputs around a centre of its own, labelled by a linear model of its own.
 
-Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks. MLSys 2020,
-arXiv:1812.06127, section 5.1. The 100 clients of the clustering papers come from the code released with
-Li, Sanjabi, Beirami, Smith. Fair Resource Allocation in Federated Learning. ICLR 2020, arXiv:1905.10497.
+arXiv:1812.06127, section 5.1. The 100 clients of the clustering papers come from the code released with Li, Sanjabi,
+Beirami, Smith. Fair Resource Allocation in Federated Learning. ICLR 2020. arXiv:1905.10497.
 
 Where this differs from the papers:
 * alpha and beta are standard deviations, as in the released code; the text writes N(0, alpha), for 1 the same.
@@ -12,7 +11,7 @@ Where this differs from the papers:
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -156,6 +155,11 @@ class Synthetic(FederatedDataModule):
         population_seed: of models, sizes and examples; the run's seed only draws which examples are for testing.
         options: of `FederatedDataModule`.
     """
+
+    paper: ClassVar[str] = (
+        "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks. MLSys 2020. "
+        "arXiv:1812.06127"
+    )
 
     def __init__(
         self,

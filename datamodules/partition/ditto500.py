@@ -1,7 +1,6 @@
 """FashionMNIST-500: 500 clients with five labels each and log-normal sizes, exactly as released.
 
-Li, Hu, Beirami, Smith. Ditto: Fair and Robust Federated Learning Through Personalization. ICML 2021, arXiv:2012.04221;
-data/fmnist/create_dataset.py of the released code.
+arXiv:2012.04221; data/fmnist/create_dataset.py of the released code.
 """
 
 from dataclasses import dataclass
@@ -33,6 +32,10 @@ class Ditto500(Partition):
         seed: of the sizes, 0 to 2^32 - 1; the released code has 233. No other seed changes anything.
     """
 
+    paper: ClassVar[str] = (
+        "Li, Hu, Beirami, Smith. Ditto: Fair and Robust Federated Learning Through Personalization. ICML 2021. "
+        "arXiv:2012.04221"
+    )
     skew: ClassVar[str] = "label"
     seed: int = 233
 

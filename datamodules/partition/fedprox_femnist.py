@@ -1,7 +1,6 @@
 """FEMNIST-200: 200 clients with three letters each, many images shared.
 
-Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks (FedProx). MLSys 2020,
-arXiv:1812.06127; data/nist/data/my_sample.py of the released code. The paper says five letters.
+arXiv:1812.06127 (FedProx); data/nist/data/my_sample.py of the released code. The paper says five letters.
 
 Where this differs from the released code:
 * it has a seed, so these are clients of the same law, not the very clients of a paper.
@@ -42,6 +41,10 @@ class FedProxFEMNIST(Partition):
         images_per_label: so many images of each letter are used at most, drawn at random; 1 or more.
     """
 
+    paper: ClassVar[str] = (
+        "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks. MLSys 2020. "
+        "arXiv:1812.06127"
+    )
     skew: ClassVar[str] = "label"
     num_clients: int = 200
     sharing: bool = True

@@ -1,7 +1,6 @@
 """MNIST-1000: 1,000 clients with few digits each and log-normal sizes.
 
-Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks (FedProx). MLSys 2020,
-arXiv:1812.06127; data/mnist/generate_niid.py of the released code.
+arXiv:1812.06127 (FedProx); data/mnist/generate_niid.py of the released code.
 
 Where this differs from the released code:
 * it has a seed, so these are clients of the same law, not the very clients of a paper: about 69,060 images are given
@@ -40,6 +39,10 @@ class MNIST1000(Partition):
             many images of each digit they have: a label skew without clusters.
     """
 
+    paper: ClassVar[str] = (
+        "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks. MLSys 2020. "
+        "arXiv:1812.06127"
+    )
     skew: ClassVar[str] = "label"
     classes: int = 2
 

@@ -1,7 +1,7 @@
 """AdaCFL as far as it is known: CFL by distances of fully connected weights; the largest gap gives the number of parts.
 
-Described in: Yuan et al. LayerCFL: An Efficient Federated Learning with Layer-Wised Clustering. Cybersecurity 6, 2023.
-Neither has an arXiv number that we know of; what is CFL's in it is of arXiv:1910.01991.
+Known from its description in the paper on LayerCFL alone. Neither has an arXiv number that we know of; what is CFL's in
+it is of arXiv:1910.01991.
 
 Where this differs from the paper:
 * AdaCFL's own rule for the number of clusters is not in our sources, and no code could be found. Taken from the
@@ -47,6 +47,10 @@ class AdaCFL(SplittingAlgorithm):
         layers: patterns of the layers to compare; none = all fully connected ones.
     """
 
+    paper: ClassVar[str] = (
+        "Yuan et al. LayerCFL: An Efficient Federated Learning with Layer-Wised Clustering. Cybersecurity 6, 2023 "
+        "(describes AdaCFL)"
+    )
     layers: list[str] | None = None
     caveat: ClassVar[str] = "AdaCFL: its rule for the number of clusters is not known; this one is ours"
 

@@ -103,6 +103,7 @@ class Algorithm(ABC):
     """
 
     state_type: ClassVar[type]
+    paper: ClassVar[str] = ""  # its citation, as `lit-cfl list` prints it
     score_columns: ClassVar[tuple[str, ...]] = ()  # names in Info.scores beside train/discrepancy
     tables: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # columns after `round` of a run's `<name>.csv`, by name
     closeness: ClassVar[str] = "the algorithm's own measure"  # what Info.closeness is, for a reader of its numbers

@@ -1,7 +1,6 @@
 """CFL: one FedAvg for all clients; a cluster that is stationary, but whose clients are not, is split in two.
 
-Sattler, Müller, Samek. Clustered Federated Learning: Model-Agnostic Distributed Multi-Task Optimization under Privacy
-Constraints. IEEE TNNLS 2021. arXiv:1910.01991, Algorithms 2 and 3, Theorem 1.
+arXiv:1910.01991, Algorithms 2 and 3, Theorem 1.
 
 Where this differs from the paper:
 * the bipartition is exactly optimal; the published code's complete linkage need not be: `linkage` (C29).
@@ -18,7 +17,7 @@ Where this differs from the paper:
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -55,6 +54,10 @@ class CFL(SplittingAlgorithm):
         linkage: `single` finds the optimal bipartition (paper), `complete` need not (code) (C29).
     """
 
+    paper: ClassVar[str] = (
+        "Sattler, Müller, Samek. Clustered Federated Learning: Model-Agnostic Distributed Multi-Task Optimization "
+        "under Privacy Constraints. IEEE TNNLS 2021. arXiv:1910.01991"
+    )
     gamma_max: float | None = None
     linkage: Literal["single", "complete"] = "single"
 

@@ -1,6 +1,5 @@
 """Ditto: a model for each client, held near the global one that FedAvg trains beside it.
 
-Li, Hu, Beirami, Smith. Ditto: Fair and Robust Federated Learning Through Personalization. ICML 2021.
 arXiv:2012.04221, Algorithm 1.
 
 Where this differs from the paper:
@@ -13,6 +12,7 @@ Where this differs from the paper:
 """
 
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -39,6 +39,10 @@ class Ditto(Algorithm):
         personal: budget of the personal model in a round; none = the run's.
     """
 
+    paper: ClassVar[str] = (
+        "Li, Hu, Beirami, Smith. Ditto: Fair and Robust Federated Learning Through Personalization. ICML 2021. "
+        "arXiv:2012.04221"
+    )
     lambda_: float = 1.0
     weights: Weights = "examples"
     personal: Budget | None = None

@@ -1,7 +1,6 @@
 """FedAvg: one model for all clients, the weighted mean of what they trained.
 
-McMahan, Moore, Ramage, Hampson, Aguera y Arcas. Communication-Efficient Learning of Deep Networks from
-Decentralized Data. AISTATS 2017. arXiv:1602.05629, Algorithm 1.
+arXiv:1602.05629, Algorithm 1.
 
 Where this differs from the paper:
 * the weights are n_i / sum of n over the clients of the round, as in the released code of FedProx and
@@ -10,6 +9,7 @@ Where this differs from the paper:
 """
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -32,6 +32,10 @@ class FedAvg(Algorithm):
         weights: of the clients in the mean: their number of `examples` (paper), or `equal`.
     """
 
+    paper: ClassVar[str] = (
+        "McMahan, Moore, Ramage, Hampson, Aguera y Arcas. Communication-Efficient Learning of Deep Networks from "
+        "Decentralized Data. AISTATS 2017. arXiv:1602.05629"
+    )
     weights: Weights = "examples"
     state_type = FedAvgState
 

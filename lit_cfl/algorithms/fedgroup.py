@@ -1,7 +1,6 @@
 """FedGroup: cluster clients once by the directions of their first updates, then one FedAvg a cluster.
 
-Duan, Liu, Ji, Liu, Liang, Chen, Tan. FedGroup: Efficient Federated Learning via Decomposed Similarity-Based
-Clustering. IEEE ISPA 2021. arXiv:2010.06870, Algorithms 2 and 3, Equations 6 to 9.
+arXiv:2010.06870, Algorithms 2 and 3, Equations 6 to 9.
 
 Where this differs from the paper:
 * a cluster's first model is the mean of its members' pre-trained models and its direction the mean of their
@@ -86,6 +85,10 @@ class FedGroup(Algorithm):
         weights: of clients in a cluster's mean: `examples` (paper), `equal`, or `first` (one client only, to test C1).
     """
 
+    paper: ClassVar[str] = (
+        "Duan, Liu, Ji, Liu, Liang, Chen, Tan. FedGroup: Efficient Federated Learning via Decomposed Similarity-Based "
+        "Clustering. IEEE ISPA 2021. arXiv:2010.06870"
+    )
     num_clusters: int = 3
     pretrain_scale: int = 20
     measure: Literal["edc", "madc"] = "edc"

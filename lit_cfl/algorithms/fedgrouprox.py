@@ -1,7 +1,6 @@
 """FedGrouProx: FedGroup whose clients are held near the cluster model they started from.
 
-Duan, Liu, Ji, Liu, Liang, Chen, Tan. FedGroup: Efficient Federated Learning via Decomposed Similarity-Based
-Clustering. IEEE ISPA 2021. arXiv:2010.06870, Algorithm 2, line 14.
+arXiv:2010.06870 (FedGroup's paper), Algorithm 2, line 14.
 
 Where this differs from the paper (beside what FedGroup lists):
 * the proximal term, towards w_0, is on in pre-training too, as in the published code, whose comment

@@ -1,6 +1,5 @@
 """FedProx: FedAvg whose clients are held near the model they started from, and may do less work than asked.
 
-Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks. MLSys 2020.
 arXiv:1812.06127, Algorithm 2 and Section 5.2.
 
 Where this differs from the paper:
@@ -11,7 +10,7 @@ Where this differs from the paper:
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -34,6 +33,10 @@ class FedProx(FedAvg):
             FedAvg).
     """
 
+    paper: ClassVar[str] = (
+        "Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith. Federated Optimization in Heterogeneous Networks. MLSys 2020. "
+        "arXiv:1812.06127"
+    )
     mu: float = 1.0
     stragglers: float = 0.0
     straggler_work: Literal["partial", "drop"] = "partial"

@@ -1,7 +1,6 @@
 """FeSEM: cluster clients by their local models, as in K-means, while the clusters' models are trained.
 
-Xie, Long, Shen, Zhou, Wang, Jiang. Multi-Center Federated Learning. 2020. arXiv:2005.01026, Equation 3 and
-Algorithm 1 (stochastic expectation maximisation).
+arXiv:2005.01026, Equation 3 and Algorithm 1 (stochastic expectation maximisation).
 
 Where this differs from the paper:
 * the clients of a round take the E-step, not all; a client's model is the one it trained last, and the server keeps it,
@@ -19,7 +18,7 @@ Where this differs from the paper:
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -67,6 +66,7 @@ class FeSEM(MigrationOptions, Algorithm):
             model w_0 for all, which puts all of them into one (a mistake in FlexCFL's code; only to test C14).
     """
 
+    paper: ClassVar[str] = "Xie, Long, Shen, Zhou, Wang, Jiang. Multi-Center Federated Learning. 2020. arXiv:2005.01026"
     num_clusters: int = 3
     cluster_on: Literal["all", "last_layer"] = "all"
     weights: ClusterWeights = "equal"

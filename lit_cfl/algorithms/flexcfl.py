@@ -1,7 +1,6 @@
 """FlexCFL: FedGroup whose clients test their own data for a shift, and then find their cluster anew.
 
-Duan, Liu, Ji, Wu, Liang, Chen, Tan, Ren. Flexible Clustered Federated Learning for Client-Level Data Distribution
-Shift. IEEE TPDS 2022. arXiv:2108.09749, Algorithms 2 and 3, Equations 8, 9 and 20.
+arXiv:2108.09749, Algorithms 2 and 3, Equations 8, 9 and 20.
 
 Where this differs from the paper (beside what FedGroup lists: C5, C6, C7, C34):
 * the trigger is the total variation of the labels' shares, above 0.2, which is the paper's stated "20 % of the
@@ -51,6 +50,10 @@ class FlexCFL(FedGroup, MigrationOptions):
             are), `l1_counts` (fires at half of the threshold in data), or `w1_label_axis` for ordered labels (C4).
     """
 
+    paper: ClassVar[str] = (
+        "Duan, Liu, Ji, Wu, Liang, Chen, Tan, Ren. Flexible Clustered Federated Learning for Client-Level Data "
+        "Distribution Shift. IEEE TPDS 2022. arXiv:2108.09749"
+    )
     pretrain: Budget = Budget(50, "steps", batch_size=10)
     migrate: bool = field(default=True, kw_only=True)
     state_type: ClassVar[type] = FlexCFLState

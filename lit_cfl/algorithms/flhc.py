@@ -1,7 +1,6 @@
 """FL+HC: FedAvg for some rounds, then clients are clustered once by their updates, and each cluster goes on alone.
 
-Briggs, Fan, Andras. Federated Learning with Hierarchical Clustering of Local Updates to Improve Training on Non-IID
-Data. IJCNN 2020. arXiv:2004.11791, Algorithm 1.
+arXiv:2004.11791, Algorithm 1.
 
 Where this differs from the paper:
 * the paper's own thresholds and its code could not be found: Euclidean distance, complete linkage, a cut at a number of
@@ -15,7 +14,7 @@ Where this differs from the paper:
 """
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -59,6 +58,10 @@ class FLHC(Algorithm):
         weights: of the clients in a cluster's mean: their number of `examples`, or `equal`.
     """
 
+    paper: ClassVar[str] = (
+        "Briggs, Fan, Andras. Federated Learning with Hierarchical Clustering of Local Updates to Improve Training on "
+        "Non-IID Data. IJCNN 2020. arXiv:2004.11791"
+    )
     warmup_rounds: int = 10
     distance: Literal["l1", "l2", "cosine"] = "l2"
     linkage: Literal["single", "complete", "average", "ward"] = "complete"

@@ -1,6 +1,5 @@
 """IFCA: keep k models; each client trains the one that fits its data best.
 
-Ghosh, Chung, Yin, Ramchandran. An Efficient Framework for Clustered Federated Learning. NeurIPS 2020.
 arXiv:2006.04088, Algorithm 1, option II (model averaging) or I (gradient averaging).
 
 Where this differs from the paper:
@@ -16,7 +15,7 @@ Where this differs from the paper:
 """
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -65,6 +64,10 @@ class IFCA(MigrationOptions, Algorithm):
             code; only to test C11).
     """
 
+    paper: ClassVar[str] = (
+        "Ghosh, Chung, Yin, Ramchandran. An Efficient Framework for Clustered Federated Learning. NeurIPS 2020. "
+        "arXiv:2006.04088"
+    )
     num_clusters: int = 3
     weights: ClusterWeights = "equal"
     averaging: Literal["models", "gradients"] = "models"

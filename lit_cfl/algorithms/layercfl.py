@@ -1,7 +1,7 @@
 """LayerCFL: CFL that compares clients by those layers in which their kind of skew shows.
 
-Yuan et al. LayerCFL: An Efficient Federated Learning with Layer-Wised Clustering. Cybersecurity 6, 2023. Algorithms 1
-and 2, Equations 23 to 28. It has no arXiv number that we know of; it builds on CFL, arXiv:1910.01991.
+Cybersecurity 6, 2023, Algorithms 1 and 2, Equations 23 to 28. It has no arXiv number that we know of; it builds on CFL,
+arXiv:1910.01991.
 
 Where this differs from the paper (beside what CFL lists: C29 to C32):
 * eps2 is compared with the norm of the whole update by default, like eps1; the paper takes the selected layers' (whose
@@ -65,6 +65,9 @@ class LayerCFL(CFL):
             similarity within minus greatest across).
     """
 
+    paper: ClassVar[str] = (
+        "Yuan et al. LayerCFL: An Efficient Federated Learning with Layer-Wised Clustering. Cybersecurity 6, 2023"
+    )
     layers: Literal["by_skew", "auto"] | list[str] = "by_skew"
     distance: Literal["l2", "delta_l2", "cos", "delta_cos"] = "delta_cos"
     eps2_on: Literal["whole", "layer"] = "whole"

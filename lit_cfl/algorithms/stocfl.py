@@ -1,6 +1,6 @@
 """StoCFL: merge clusters whose data look alike, as clients are sampled; train them around a shared global model.
 
-Zeng, Hu, Liu, Yu, Wang, Xu. Stochastic Clustered Federated Learning. 2023. arXiv:2303.00897, Algorithm 1.
+arXiv:2303.00897, Algorithm 1.
 
 Where this differs from the paper:
 * a client's Psi is by default its update in a short training from the anchor, as in the published code, not the
@@ -60,6 +60,9 @@ class StoCFL(Algorithm):
             where the one before ended, before the mean is taken (a mistake in the published code; only to test C2).
     """
 
+    paper: ClassVar[str] = (
+        "Zeng, Hu, Liu, Yu, Wang, Xu. Stochastic Clustered Federated Learning. 2023. arXiv:2303.00897"
+    )
     tau: float = 0.5
     lambda_: float = 0.05
     psi: Literal["gradient", "update"] = "update"

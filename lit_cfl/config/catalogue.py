@@ -17,6 +17,7 @@ _KINDS = {
     "tasks": (_HERE / "tasks", "LightningModule"),
 }
 KINDS = (*_KINDS, "configs")
+_Classes = dict[str, ast.ClassDef]  # of a folder, by name
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class CatalogueEntry:
     Args:
         name: short class name, or the configuration's name for `--config`.
         line: what it is, in one line.
-        paper: where it was published, or an empty string.
+        paper: the citation in its class variable `paper`, or an empty string.
         config: name of a configuration that uses it, or an empty string.
     """
 
@@ -55,23 +56,25 @@ def configs() -> dict[str, Path]:
 
 
 def _classes(folder: Path, base: str) -> Iterator[CatalogueEntry]:
-    trees = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.py"))}
-    found = {
-        node.name: (path, node) for path, tree in trees.items() for node in tree.body if isinstance(node, ast.ClassDef)
-    }
+    trees = [ast.parse(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.py"))]
+    found = {node.name: node for tree in trees for node in tree.body if isinstance(node, ast.ClassDef)}
     texts = {name: path.read_text(encoding="utf-8") for name, path in configs().items()}
-    for name, (path, node) in found.items():
+    for name, node in found.items():
         if name.startswith("_") or name == base or not _derives(node, base, found) or _is_abstract(node):
             continue
-        module = ast.get_docstring(trees[path]) or ""
         uses = [config for config, text in texts.items() if re.search(rf"class_path: (\S+\.)?{name}\b", text)]
         own = [config for config in uses if config.partition("/")[0] == name.lower()]
-        yield CatalogueEntry(name, _first_line(ast.get_docstring(node)), _paper(module), (own or uses or [""])[0])
+        yield CatalogueEntry(name, _first_line(ast.get_docstring(node)), _paper(node, found), (own or uses or [""])[0])
 
 
-def _derives(node: ast.ClassDef, base: str, found: dict[str, tuple[Path, ast.ClassDef]]) -> bool:
-    parents = [parent.id for parent in node.bases if isinstance(parent, ast.Name)]
-    return base in parents or any(name in found and _derives(found[name][1], base, found) for name in parents)
+def _derives(node: ast.ClassDef, base: str, found: _Classes) -> bool:
+    named = any(getattr(parent, "id", "") == base for parent in node.bases)
+    return named or any(_derives(parent, base, found) for parent in _parents(node, found))
+
+
+def _parents(node: ast.ClassDef, found: _Classes) -> list[ast.ClassDef]:
+    """Lists the base classes of a class that are defined in the same folder."""
+    return [found[parent.id] for parent in node.bases if isinstance(parent, ast.Name) and parent.id in found]
 
 
 def _is_abstract(node: ast.ClassDef) -> bool:
@@ -85,10 +88,12 @@ def _first_line(docstring: str | None) -> str:
     return (docstring or "").strip().split("\n")[0]
 
 
-def _paper(docstring: str) -> str:
-    """Returns the second paragraph of a module docstring: the citation of an algorithm."""
-    paragraphs = docstring.split("\n\n")
-    return " ".join(paragraphs[1].split()) if len(paragraphs) > 1 else ""
+def _paper(node: ast.ClassDef, found: _Classes) -> str:
+    """Reads the class variable `paper` of a class, or of its first parent in this folder that has one."""
+    for part in node.body:
+        if isinstance(part, ast.AnnAssign) and getattr(part.target, "id", "") == "paper" and part.value is not None:
+            return str(ast.literal_eval(part.value))
+    return next(filter(None, (_paper(parent, found) for parent in _parents(node, found))), "")
 
 
 def _first_comment(path: Path) -> str:

@@ -64,7 +64,8 @@ def test_measure_of_closeness_is_named_where_newcomers_are_compared_with_cluster
 @pytest.mark.parametrize("kind", ALL)
 def test_ours_cite_their_paper(kind: type[Algorithm]):
     docstring = inspect.getmodule(kind).__doc__
-    assert re.search(r"arXiv:\d{4}\.\d{4,5}|Cybersecurity 6, 2023", docstring)
+    for text in (kind.paper, docstring):
+        assert re.search(r"arXiv:\d{4}\.\d{4,5}|Cybersecurity 6, 2023", text)
     assert "Where this differs from the paper" in docstring
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 from lightning import LightningModule
 
-from lit_cfl import algorithms
 from lit_cfl.algorithms import Algorithm
 from lit_cfl.cli.main import main
 from lit_cfl.config import catalogue
@@ -65,10 +64,14 @@ def test_every_class_can_be_imported_from_its_package(kind: str):
     assert catalogue.names(kind) == sorted(public)
 
 
-@pytest.mark.parametrize("name", [name for name in algorithms.__all__ if is_one(getattr(algorithms, name), Algorithm)])
-def test_algorithm_is_listed_with_its_paper(name: str):
-    entry = next(entry for entry in catalogue.entries("algorithms") if entry.name == name)
-    assert re.search(r"\b(19|20)\d\d\b", entry.paper), "the module docstring's second paragraph is a citation"
+@pytest.mark.parametrize("kind", PACKAGES)
+def test_paper_is_the_class_variable_that_importing_gives(kind: str):
+    module = importlib.import_module(PACKAGES[kind][0])
+    papers = {entry.name: entry.paper for entry in catalogue.entries(kind)}
+    assert papers == {name: getattr(getattr(module, name), "paper", "") for name in papers}
+    if kind == "algorithms":  # FedGrouProx has FedGroup's
+        assert [name for name, paper in papers.items() if not re.search(r"\b20\d\d\b", paper)] == []
+        assert papers["FedGrouProx"] == papers["FedGroup"] != papers["FlexCFL"]
 
 
 @pytest.mark.parametrize("kind", PACKAGES)
