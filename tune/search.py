@@ -116,9 +116,14 @@ def _search(prepared: PreparedStudy, trials: Trials, files: StudyFiles, path: Pa
     trainable = ray_tune.with_resources(trainable, {"CPU": resources.cpus, "GPU": resources.gpus})
     shutil.rmtree(path / _RAY, ignore_errors=True)
     os.environ[_PENDING] = "1" if trials.searcher.learns else str(trials.limit)  # HyperBand and PBT want all at once
+
+    def after_step() -> None:
+        trials.seal_ended()
+        files.refresh()
+
     try:
         with messages_to(say):
-            new_tuner(prepared, trials, trainable, path.absolute() / _RAY, files.refresh).fit()
+            new_tuner(prepared, trials, trainable, path.absolute() / _RAY, after_step).fit()
     finally:
         trials.close()
     if trials.why_over is not None:

@@ -173,7 +173,6 @@ class Trials:
         for record in list(self.records.values()):
             if number in (record.number, record.repeats):
                 self._tell(record)
-        self._seal([record for record in self.records.values() if record.status != RUNNING], 0.0)
 
     def close(self) -> None:
         """Records, at the end, what is known of trials that a limit ended; some had just given their result."""
@@ -183,16 +182,27 @@ class Trials:
             else:
                 self._keep(replace(self.records[number], told=told))
         self._live.clear()
+        self.seal_ended(_GRACE_SECONDS)
+
+    def seal_ended(self, seconds: float = 0.0) -> None:
+        """Records the digests of trials that are over and did not finish, once their processes cannot write any more.
+
+        Args:
+            seconds: for which each is waited for.
+        """
+        self._seal([record for record in self.records.values() if record.status != RUNNING], seconds)
 
     def seal(self) -> None:
-        """Records the digests of trials that did not finish, where no process of theirs is left that may write."""
+        """Does the same for all trials that did not finish, also those that a limit or a signal ended."""
         self._seal(list(self.records.values()), _GRACE_SECONDS)
 
     def _seal(self, records: Sequence[TrialRecord], seconds: float) -> None:
         for record in records:
             path = self.folder / record.trial_id
             if record.repeats is None and not record.digests and wait_until_free(path, seconds):
-                self._keep(replace(record, digests=digests_of(path)))
+                digests = digests_of(path)
+                if digests:
+                    self._keep(replace(record, digests=digests))
 
     def result_of(self, record: TrialRecord) -> TrialRecord:
         """Returns the trial that was trained under this setting: itself, or the one that it repeats."""

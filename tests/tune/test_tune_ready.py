@@ -200,8 +200,9 @@ def kept(wandb: Path) -> dict[str, Any]:
 @pytest.mark.ray
 @pytest.mark.usefixtures("cluster")
 def test_a_bad_trial_is_stopped_early_and_wandb_keeps_each_trial_and_the_study(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
+    monkeypatch.setattr(Trials, "seal", lambda trials: None)  # as if the driver were killed once all trials are over
     config = study_file(
         tmp_path,
         base=base(rounds=6, tracking={"wandb": "offline"}),
@@ -228,6 +229,8 @@ def test_a_bad_trial_is_stopped_early_and_wandb_keeps_each_trial_and_the_study(
     assert any("pictures/history" in key for row in whole["rows"] for key in row)
     assert [sum("round" in row for row in run["rows"]) for run in tracked.values()] == [6, 1]
     assert tracked[bad["trial_id"]]["config"]["task"]["init_args"]["optimizer"]["init_args"]["lr"] == 1e-6
+    record = json.loads((path / "trials" / bad["trial_id"] / "trial.json").read_text())
+    assert set(record["digests"]) == {"config.yaml", "metrics.csv"}  # though it was the last trial, and stopped
 
 
 @pytest.mark.ray

@@ -171,6 +171,11 @@ def test_a_finished_trial_whose_files_changed_is_noticed(file: str, damage: str,
         again.load()
 
 
+def test_digests_of_all_trials_that_are_over_are_there_before_the_repeats_begin(tmp_path: Path):
+    trials = unfinished(tmp_path)
+    assert [bool(record.digests) for record in trials.records.values()] == [True, False]
+
+
 def unfinished(folder: Path) -> Trials:
     """Two trials, one that a scheduler stopped and one that a limit ended, each with the files of its run."""
     trials = new_trials(folder, xs(1), 2)
@@ -211,8 +216,9 @@ def test_a_trial_that_was_stopped_is_checked_also_after_a_kill_once_its_process_
         (tmp_path / f"{number:04d}" / "metrics.csv").write_text("round,val/weighted_accuracy\n1,0.5\n")
     with locked(tmp_path / "0001"):
         trials.ended(1, told(0.5, rounds=1, finished=False))
+        trials.seal_ended()
     assert trials.records[1].digests == {}  # its process may still write
-    trials.ended(0, told(0.5))
+    trials.seal_ended()
     assert trials.records[2].digests == {}  # it is running
     path = tmp_path / "0001" / "metrics.csv"
     path.write_text(path.read_text().replace("0.5", "0.9"))
