@@ -102,16 +102,19 @@ class Trials:
         if code:
             raise RuntimeError(f"the unhurt command ended with {code}: {self.output.read_text()}")
         counted = self.folder / "operations.txt"
-        code = in_child(self.start(self.path), self.output, lambda: Hurt(self.path, "count", 0, record=counted))
+        code = in_child(self.start(self.path), self.output, lambda: self._hurt("count", 0, counted))
         trouble = differences(self.path, self.reference)
         if code or trouble:
             raise RuntimeError(f"the command is not the same twice: {code}, {trouble}, {self.output.read_text()}")
         return len(counted.read_text().splitlines())
 
+    def _hurt(self, how: str, at: int, record: Path | None = None) -> Hurt:
+        return Hurt(self.path, how, at, self.path / "wandb", record)  # what W&B writes, it writes in a thread
+
     def trial(self, how: str, at: int) -> str | None:
         """Hurts the command at one operation, and goes on. Returns what is wrong, or None."""
         shutil.rmtree(self.path, ignore_errors=True)
-        first = in_child(self.start(self.path), self.output, lambda: Hurt(self.path, how, at))
+        first = in_child(self.start(self.path), self.output, lambda: self._hurt(how, at))
         said = self.output.read_text()
         if "Traceback" in said or (how == "full" and first not in (0, 1, 2)):
             return f"exit {first}: {said[-600:]}"

@@ -35,7 +35,7 @@ from same_files import content, damages
 from lit_cfl.tune.check import TRIALS
 from lit_cfl.tune.record import trial_id
 
-_LIMIT_SECONDS = 400  # for one command: two starts of Ray on a busy machine
+_LIMIT_SECONDS = 1200  # for one command: two starts of Ray on a very busy machine
 _HURT = "LITCFL_HURT"  # in the environment of a trial's process: the arguments of `Hurt`
 _SITE = f"""
 import json, os
@@ -65,6 +65,7 @@ class StudyKills:
         (site / "sitecustomize.py").write_text(_SITE)
         shutil.copy(Path(__file__).with_name("hurt.py"), site)
         os.environ["PYTHONPATH"] = os.pathsep.join([str(site), os.environ.get("PYTHONPATH", "")])
+        os.environ.setdefault("RAY_worker_niceness", "0")  # with Ray's 15, trials starve on a busy machine
         self._write_study()
         self.operations = self._counted()
 

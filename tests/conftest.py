@@ -10,6 +10,7 @@ import pytest
 import torch
 from drawing import let_runs_draw
 from processes import start
+from studies import cluster  # noqa: F401  # a fixture
 from torch import Tensor
 
 from lit_cfl.cli.main import main
@@ -18,6 +19,7 @@ from lit_cfl.testing import QuadraticWork
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 if SHARED_DATA.is_dir():
     os.environ.setdefault("LITCFL_DATA", str(SHARED_DATA))
+os.environ.setdefault("RAY_worker_niceness", "0")  # Ray gives its workers 15: they would wait for other tests
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a missing copy is an error at once, not after retries
 os.environ["WANDB_MODE"] = "disabled"  # tests of tracking set their own; with a key, all the others would go online
 let_runs_draw(False)

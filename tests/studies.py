@@ -66,9 +66,9 @@ def tune_command(*words: str) -> list[str]:
     return [sys.executable, "-m", "lit_cfl", "tune", *words]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def cluster() -> Iterator[None]:
-    """Ray with two cores and one GPU that is none."""
+    """Ray with two cores and one GPU that is none, for all tests of `tune/`. A fixture of `conftest.py`."""
     import ray
 
     with pytest.MonkeyPatch.context() as patch:

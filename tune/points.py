@@ -1,6 +1,6 @@
 """Settings that a study tries whatever its searcher says: the base's own, and the points that its file names."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -37,15 +37,21 @@ def _parsed(point: Any, space: Space) -> dict[str, Any]:
         if point.get("algorithm") not in space.algorithms:
             raise InputError(f"algorithm is {point.get('algorithm')!r}; give one of {', '.join(space.algorithms)}")
         found["algorithm"] = point["algorithm"]
-    for p in space.of(str(found.get("algorithm", ""))):
+    parameters = space.of(str(found.get("algorithm", "")))
+    _require_known(point, [*found, *(p.key for p in parameters)])
+    for p in parameters:
         if p.matters(found):
             if p.key not in point:
                 raise InputError(f"it leaves out {p.key}; give a value for each name that matters")
             found[p.key] = _inside(p.key, p.distribution, point[p.key])
-    unknown = [str(name) for name in point if name not in found]
-    if unknown:
-        raise InputError(f"it has {unknown[0]!r}, which is not searched there{nearest(unknown[0], found)}")
+    _require_known(point, list(found))  # without those that do not matter beside its other values
     return found
+
+
+def _require_known(point: Mapping[Any, Any], names: Sequence[str]) -> None:
+    unknown = [str(name) for name in point if name not in names]
+    if unknown:
+        raise InputError(f"it has {unknown[0]!r}, which is not searched there{nearest(unknown[0], names)}")
 
 
 def _inside(name: str, what: Distribution, value: Any) -> Any:

@@ -114,8 +114,17 @@ def test_own_run_is_resumed_from_another_folder(empty_folder: Path, monkeypatch:
     Path("sensors.py").rename("probes.py")
     Path("sensors.yaml").write_text(Path("sensors.yaml").read_text().replace("sensors.Sensors", "probes.Sensors"))
     monkeypatch.chdir(empty_folder)
-    first = ["run", "--config=elsewhere/sensors.yaml", "--rounds", "1", "--baseline", "null", "--run_dir", "run"]
-    assert main(first) == 0
+    first = [
+        "run",
+        "--config=elsewhere/sensors.yaml",
+        "--rounds",
+        "1",
+        "--baseline",
+        "null",
+        "--pictures.formats",
+        "[]",
+    ]
+    assert main([*first, "--run_dir", "run"]) == 0
     third = empty_folder / "third"
     third.mkdir()
     code = "import sys; sys.path.pop(0); from lit_cfl.cli.main import main; sys.exit(main(sys.argv[1:]))"
@@ -128,7 +137,7 @@ def test_users_files_never_hide_installed_packages(empty_folder: Path):
     for name in ("datasets.py", "rich.py", "torch.py"):
         (empty_folder / name).write_text("raise RuntimeError('the wrong file')")
     code = "import sys; sys.path.pop(0); from lit_cfl.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    command = ["run", "--config", "quickstart", "--tiny", "--run_dir", "run"]
+    command = ["run", "--config", "quickstart", "--tiny", "--baseline", "null", "--pictures.formats", "[]"]
     done = subprocess.run([sys.executable, "-c", code, *command], cwd=empty_folder, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

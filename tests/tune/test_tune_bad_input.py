@@ -57,7 +57,7 @@ def typed(config: Path, *words: str) -> int:
             "algorithm.eta_g is 0.4; the space has 0.0 to 0.3",
         ),
         (
-            {"points": [{"algorithm.eta_g": 0.1, "algorithm.num_cluster": 2, "algorithm.num_clusters": 2}]},
+            {"points": [{"algorithm.eta_g": 0.1, "algorithm.num_cluster": 2}]},
             [],
             "it has 'algorithm.num_cluster', which is not searched there (did you mean algorithm.num_clusters?)",
         ),

@@ -13,13 +13,13 @@ import pytest
 import yaml
 from notebooks import NOTEBOOKS, require_same_output
 from ray import tune as ray_tune
-from studies import SLOW, base, cluster, study_file  # noqa: F401  # a fixture
+from studies import SLOW, base, study_file
 from wandb_runs import entries
 
 from lit_cfl.cli.main import main
 from lit_cfl.config import catalogue
 from lit_cfl.config.variants import build
-from lit_cfl.tune.check import prepare
+from lit_cfl.tune.check import check_study, first_clustering_round, prepare
 from lit_cfl.tune.options import parse_study
 from lit_cfl.tune.searchers import searcher
 from lit_cfl.tune.study_result import StudyFiles
@@ -76,7 +76,7 @@ def test_a_ready_study_can_be_run(name: str, tmp_path: Path):
 def shortened(name: str, folder: Path) -> Path:
     """A ready study with two trials of two rounds beyond the one that clusters first."""
     content = yaml.safe_load(READY[name].read_text())
-    first = prepare(parse_study(["--config", name]).study, folder).first_clustering_round
+    first = first_clustering_round(check_study(parse_study(["--config", name]).study)[1])
     content["base"]["rounds"] = first + 2
     content["base"]["tracking"] = {"wandb": "disabled"}
     content["base"]["local"] = {"epochs": 1, "batch_size": 20}
@@ -241,7 +241,7 @@ def test_each_experiment_of_the_front_of_two_objectives_can_be_run_again(tmp_pat
         base=base(algorithm={"class_path": "IFCA"}),
         second_metric="traffic/mib",
         space={"algorithm.num_clusters": {"randint": [2, 9]}, "task.optimizer.lr": {"choice": [0.1, 1e-6]}},
-        limits={"trials": 6, "concurrent": 1},
+        limits={"trials": 4, "concurrent": 1},
     )
     path = tmp_path / "study"
     assert main(["tune", "--config", str(config), "--study_dir", str(path)]) == 0

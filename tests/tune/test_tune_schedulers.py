@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import ray
-from studies import ALGORITHMS, base, cluster, study_file  # noqa: F401  # a fixture
+from studies import ALGORITHMS, base, study_file
 from synthetic import synthetic
 
 from lit_cfl.cli.main import main

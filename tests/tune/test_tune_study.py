@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import yaml
 from processes import QUICK_AGENTS
-from studies import SLOW, base, cluster, study_file, tune_command  # noqa: F401  # a fixture
+from studies import SLOW, base, study_file, tune_command
 
 from lit_cfl.cli.main import main
 
