@@ -136,7 +136,7 @@ def test_when_its_service_dies_wandb_is_left_out_with_one_notice_and_the_next_ru
 
 ON_A_SMALL_DISK = """
 mkdir -p run/wandb
-mount -t tmpfs -o size=64k none run/wandb
+mount -t tmpfs -o size=96k none run/wandb
 "$@" || exit
 df --output=avail run/wandb
 cp -r run/wandb kept
