@@ -8,8 +8,9 @@ from pathlib import Path
 from lit_cfl.config.variants import base_config, build
 from lit_cfl.errors import InputError, Interrupted, LineParser
 from lit_cfl.progress import Screen
-from lit_cfl.reproduce import which_method
+from lit_cfl.reproduce import layer_page, which_method
 from lit_cfl.reproduce.cells import load_table, table_names
+from lit_cfl.reproduce.layer_gaps import cells, plan
 from lit_cfl.reproduce.ledger import Ledger
 from lit_cfl.reproduce.pages import Judged, write_pages
 from lit_cfl.reproduce.plan import (
@@ -54,6 +55,8 @@ def reproduce(arguments: Sequence[str]) -> int:
         return _summarise(Path(given.out or TABLES), screen)
     if given.table == which_method.TABLE:
         return _which_method(given, screen)
+    if given.table == layer_page.TABLE:
+        return _layer_figures(given, screen)
     table = load_table(given.table)
     known = tuple(dict.fromkeys(table.seeds + table.populations))
     if unknown := sorted(set(given.seeds or ()) - set(known)):
@@ -152,6 +155,36 @@ def _open_runs(protocol: which_method.Protocol, ledger: Ledger, data: Sequence[s
     ]
 
 
+def _layer_figures(given: argparse.Namespace, screen: Screen) -> int:
+    """Measures what LayerCFL's figures need, and judges what they say."""
+    out, content = Path(given.out or TABLES), plan()
+    over = layer_page.recorded_curves(out, content)
+    wanted = [
+        cell
+        for cell in cells(content)
+        if cell not in over
+        and (not given.only or any(fnmatch(cell.file, only) for only in given.only))
+        and (not given.seeds or cell.seed in given.seeds)
+    ]
+    if given.dry_run:
+        for cell in wanted:
+            screen.say(str(cell))
+        screen.say(f"{len(wanted)} of {len(cells(content))} measurements are missing")
+        return 0
+    try:
+        with locked(out, "--out"), interruptible() as check:
+            layer_page.run_missing(out, [] if given.pages else wanted, screen.say, check)
+            rows = layer_page.write_page(out)
+    except Interrupted as stop:
+        screen.say(f"Interrupted; finished measurements are in {out}. The same command goes on.")
+        return 128 + stop.signum
+    verdicts = [row["verdict"] for row in rows]
+    told = ", ".join(f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts))
+    screen.say(f"{len(rows)} statements: {told}")
+    screen.say(f"Table: {out / layer_page.TABLE}.md")
+    return 0
+
+
 def _parser() -> LineParser:
     parser = LineParser(
         prog="lit-cfl reproduce",
@@ -160,10 +193,14 @@ def _parser() -> LineParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    names = ", ".join([*table_names(), which_method.TABLE])
+    names = ", ".join([*table_names(), layer_page.TABLE, which_method.TABLE])
     parser.add_argument("table", metavar="TABLE", help=f"{names}; or {SUMMARY}")
     parser.add_argument(
-        "--only", nargs="+", default=[], metavar="PATTERN", help="only cells (or data sets) that fit one"
+        "--only",
+        nargs="+",
+        default=[],
+        metavar="PATTERN",
+        help="only the cells that fit one",
     )
     parser.add_argument("--seeds", nargs="+", type=int, metavar="SEED", help="only these of the table's seeds")
     parser.add_argument("--device", help="cpu, cuda or cuda:<i> (default: as the experiments say)")

@@ -1,0 +1,154 @@
+"""Measures in which layers clients of different kinds differ: LayerCFL's Gap, by its six distances, round by round.
+
+One joint model is trained by all clients, as FedAvg does. In each round every layer's Gap is taken with the TRUE
+clusters: least similarity of two clients within one minus the greatest across. Above 0 the layer tells them apart.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import Tensor
+
+from lit_cfl.aggregation import mean_by_cluster
+from lit_cfl.algorithms import FedAvg
+from lit_cfl.clustering import bipartition, cosine_similarity, distances, separation_gap
+from lit_cfl.clustering.cluster_scores import silhouette
+from lit_cfl.datamodules import CIFAR10, IID, FashionMNIST, Rotations
+from lit_cfl.datamodules.image_sets import ImageSet
+from lit_cfl.datamodules.partition import DominantClass
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.experiment import Experiment
+from lit_cfl.metric_names import Row
+from lit_cfl.nets import VGG16, LeNet, Net
+from lit_cfl.parameters import ParameterLayout
+from lit_cfl.tasks import Classification
+
+_FILE = Path(__file__).with_name("layer_figures.yaml")
+DISTANCES = ("cos", "l2", "delta_cos", "delta_l2")
+WHOLE = "whole"  # all layers: delta_cos is FMTL's distance, l2 AdaCFL's
+AUTO = "auto"  # column: the layer that `layers: auto` would choose
+_IMAGES: dict[str, Callable[..., ImageSet]] = {"cifar10": CIFAR10, "fashionmnist": FashionMNIST}
+_TOTAL = {"cifar10": 60_000, "fashionmnist": 70_000}
+_NETS: dict[str, Callable[..., Net]] = {"vgg16": partial(VGG16, [64, 64], 0.0, width=8), "lenet": LeNet}
+_FOURTH = 3  # the convolution that the paper chose for feature skew
+
+
+def plan() -> dict[str, Any]:
+    """Reads what is measured, and what the figures say of it."""
+    content: dict[str, Any] = yaml.safe_load(_FILE.read_text("utf-8"))
+    return content
+
+
+@dataclass(frozen=True)
+class GapCell:
+    """One measurement.
+
+    Args:
+        measured: key in the file's `measured`, whose settings these are.
+        net, images: values of the file's `nets` and `images`.
+        examples: training images of each client.
+        seed: of everything.
+    """
+
+    measured: str
+    net: str
+    images: str
+    examples: int
+    seed: int
+
+    @property
+    def file(self) -> str:
+        """Name of its file."""
+        return f"{self.measured.replace(' ', '_')}-{self.net}-{self.images}-{self.examples}-seed{self.seed}.csv"
+
+    def __str__(self) -> str:
+        return f"{self.measured}: {self.net}, {self.images}, {self.examples} images a client, seed {self.seed}"
+
+
+def cells(content: Mapping[str, Any]) -> list[GapCell]:
+    """Returns all measurements, those of small nets first."""
+    found = [
+        GapCell(name, content["nets"][net], images, examples, seed)
+        for name, what in content["measured"].items()
+        for net, images, examples, seed in product(
+            what.get("nets", content["nets"]), content["images"].values(), what["examples"], what["seeds"]
+        )
+    ]
+    return sorted(found, key=lambda cell: cell.net)
+
+
+def experiment(cell: GapCell, what: Mapping[str, Any]) -> Experiment:
+    """Builds the experiment of a measurement."""
+    shape = [3 if cell.images == "cifar10" else 1, 32, 32]
+    net = partial(_NETS[cell.net], input_shape=shape, num_labels=10)
+    return Experiment(
+        _data(cell, what),
+        lambda: Classification(net(), partial(torch.optim.Adam, lr=0.001)),
+        FedAvg(),
+        seeds=[cell.seed],
+        rounds=what["rounds"],
+        cohort_size=what["clients"],
+        local=LocalTraining(1, 50),
+        device="cpu",
+    )
+
+
+def _data(cell: GapCell, what: Mapping[str, Any]) -> ImageSet:
+    kind, pad = _IMAGES[cell.images], 0 if cell.images == "cifar10" else 2  # the nets take 32 x 32
+    if what["skew"] == "rotation":
+        size = _TOTAL[cell.images] / what["clients"]
+        angles = [0, 180] if what["clusters"] == 2 else [0, 90, 180, 270]
+        alike = IID(what["clients"], test=1 - cell.examples / size)
+        return kind(partition=alike, skew=Rotations(angles), pad=pad)
+    skewed = DominantClass(what["clients"], 0.0, what["clusters"], what["beta"], cell.examples)
+    return kind(partition=skewed, pad=pad)
+
+
+def measure(cell: GapCell, what: Mapping[str, Any]) -> Iterator[Row]:
+    """Yields a row a round: its number, the loss, `auto`, and each Gap in a column such as `conv1 delta_cos`."""
+    prepared = experiment(cell, what).prepare(cell.seed)
+    clients, truth = prepared.data.population, prepared.data.true_clusters
+    model = prepared.engine.at(0, prepared.data).initial(0)[None]
+    try:
+        for number in range(what["rounds"]):
+            work = prepared.engine.at(number, prepared.data)
+            fitted = work.fit(model, clients)
+            updates = fitted.collect() - model
+            row: Row = {"round": number + 1, "loss": fitted.loss, AUTO: _auto(updates, work.layout)}
+            yield row | _gaps(updates, model[0], work.layout, truth)
+            model = model + mean_by_cluster(updates, torch.zeros_like(clients))  # clients of equal sizes
+    finally:
+        prepared.engine.close()
+
+
+def _gaps(updates: Tensor, start: Tensor, layout: ParameterLayout, truth: Tensor) -> Row:
+    found: Row = {}
+    for layer in (*layout.layers, "*"):
+        columns = layout.columns(layer)
+        name = WHOLE if layer == "*" else layer.removeprefix("net.")
+        for distance in DISTANCES:
+            rows = updates[:, columns] + (0 if distance.startswith("delta") else start[columns])
+            similarity = cosine_similarity(rows) if distance.endswith("cos") else -distances(rows, "l2")
+            found[f"{name} {distance}"] = separation_gap(similarity, truth)
+    return found
+
+
+def _auto(updates: Tensor, layout: ParameterLayout) -> str:
+    """Finds the layer that `LayerCFL(layers="auto")` would choose, which does not see the true clusters."""
+    scores = {}
+    for layer in layout.layers:
+        similarity = cosine_similarity(updates[:, layout.columns(layer)])
+        scores[layer.removeprefix("net.")] = silhouette(similarity, bipartition(similarity))
+    return max(scores, key=lambda layer: scores[layer])
+
+
+def hand_chosen(layers: list[str], kind: str) -> str:
+    """Returns the layer that the paper chose by hand: the fourth convolution, or the first fully connected layer."""
+    of_kind = [layer for layer in layers if layer.startswith(kind)]
+    return of_kind[min(_FOURTH, len(of_kind) - 1)] if kind == "conv" else of_kind[0]

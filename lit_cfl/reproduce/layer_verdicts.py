@@ -1,0 +1,188 @@
+"""Judges what LayerCFL's figures say, from the measured Gaps of one net and one set of images."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from lit_cfl.metric_names import Row
+from lit_cfl.reproduce.layer_gaps import AUTO, WHOLE, GapCell, hand_chosen
+
+Curves = Mapping[GapCell, Sequence[Row]]
+_TINY = 1e-4  # of a Gap of l2 distances, which are differences of float32 sums
+_EARLY = {"cifar10": 5, "fashionmnist": 10}  # rounds of Figure 7
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """The Gaps of some measurements that differ in seed and number of images alone.
+
+    Args:
+        what: their settings.
+        curves: their rows.
+    """
+
+    what: Mapping[str, Any]
+    curves: Curves
+
+    @property
+    def layers(self) -> list[str]:
+        """Names of the layers, in their order."""
+        row = next(iter(self.curves.values()))[0]
+        return [name.split()[0] for name in row if name.endswith(" cos") and not name.startswith(WHOLE)]
+
+    @property
+    def chosen(self) -> str:
+        """The layer that the paper chose by hand."""
+        return hand_chosen(self.layers, self.what["layer"])
+
+    def of(self, layer: str, distance: str) -> list[list[float]]:
+        """The Gap of each round, a list a measurement."""
+        return [[float(row[f"{layer} {distance}"]) for row in rows] for rows in self.curves.values()]
+
+    def mean(self, layer: str, distance: str = "delta_cos") -> float:
+        """The mean over all rounds and measurements."""
+        return fmean(gap for gaps in self.of(layer, distance) for gap in gaps)
+
+    def share(self, layer: str, distance: str) -> float:
+        """The share of all rounds in which the Gap is above 0."""
+        return fmean(gap > 0 for gaps in self.of(layer, distance) for gap in gaps)
+
+    def first(self, layer: str, distance: str) -> list[int]:
+        """The first round with a Gap above 0 of each measurement; one more than all where there is none."""
+        return [
+            next((n for n, gap in enumerate(gaps, 1) if gap > 0), len(gaps) + 1) for gaps in self.of(layer, distance)
+        ]
+
+
+def cosine_beats_l2(gaps: Gaps) -> tuple[bool, str]:
+    cosine, l2 = gaps.share(gaps.chosen, "delta_cos"), gaps.share(gaps.chosen, "delta_l2")
+    return cosine > l2, f"{gaps.chosen}: Gap > 0 in {cosine:.0%} of the rounds by cosines, in {l2:.0%} by l2"
+
+
+def largest_in_conv(gaps: Gaps) -> tuple[bool, str]:
+    return _largest(gaps, "conv")
+
+
+def largest_in_fc(gaps: Gaps) -> tuple[bool, str]:
+    return _largest(gaps, "fc")
+
+
+def _largest(gaps: Gaps, kind: str) -> tuple[bool, str]:
+    means = {layer: gaps.mean(layer) for layer in gaps.layers}
+    best = max(means, key=lambda layer: means[layer])
+    others = max((mean, layer) for layer, mean in means.items() if not layer.startswith(best.rstrip("0123456789")))
+    return best.startswith(kind), f"{best} {means[best]:+.2f}, {others[1]} {others[0]:+.2f}"
+
+
+def layer_is_first(gaps: Gaps) -> tuple[bool, str]:
+    layer, fmtl, adacfl = (
+        gaps.first(gaps.chosen, "delta_cos"),
+        gaps.first(WHOLE, "delta_cos"),
+        gaps.first(WHOLE, "l2"),
+    )
+    kept = [mine <= min(others) for mine, *others in zip(layer, fmtl, adacfl, strict=True)]
+    saved = 1 - sum(layer) / sum(fmtl)
+    return sum(kept) > len(kept) / 2, (
+        f"{gaps.chosen} in rounds {_listed(layer)}, FMTL {_listed(fmtl)}, AdaCFL {_listed(adacfl)} "
+        f"({gaps.what['rounds'] + 1}: never); {saved:.0%} fewer rounds than FMTL"
+    )
+
+
+def layer_gap_is_larger_early(gaps: Gaps) -> tuple[bool, str]:
+    images = next(iter(gaps.curves)).images
+    early = _EARLY[images] - 1
+    layer = [found[early] for found in gaps.of(gaps.chosen, "delta_cos")]
+    whole = [found[early] for found in gaps.of(WHOLE, "delta_cos")]
+    larger = [mine > its for mine, its in zip(layer, whole, strict=True)]
+    return sum(larger) > len(larger) / 2, (
+        f"round {early + 1}: larger for {sum(larger)} of {len(larger)}; means {fmean(layer):+.2f}, {fmean(whole):+.2f}"
+    )
+
+
+def cosines_separate(gaps: Gaps) -> tuple[bool, str]:
+    pairs = [(gaps.chosen, "delta_cos"), (gaps.chosen, "cos"), (WHOLE, "delta_cos")]
+    shares = {f"{layer} {distance}": gaps.share(layer, distance) for layer, distance in pairs}
+    return min(shares.values()) > 0.5, ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+
+
+def weaker_later(gaps: Gaps) -> tuple[bool, str]:
+    found = gaps.of(gaps.chosen, "delta_cos")
+    early = fmean(gap for one in found for gap in one[:10])
+    late = fmean(gap for one in found for gap in one[-10:])
+    return late < early, f"{gaps.chosen}: {early:+.2f} in the first ten rounds, {late:+.2f} in the last ten"
+
+
+def l2_coincide(gaps: Gaps) -> tuple[bool, str]:
+    pairs = zip(gaps.of(gaps.chosen, "l2"), gaps.of(gaps.chosen, "delta_l2"), strict=True)
+    most = max(abs(mine - its) for one, other in pairs for mine, its in zip(one, other, strict=True))
+    return most < _TINY, f"{gaps.chosen}: they differ by {most:.1g} at most"
+
+
+def layer_lasts_longest(gaps: Gaps) -> tuple[bool, str]:
+    shares = {
+        f"{gaps.chosen} delta_cos": gaps.share(gaps.chosen, "delta_cos"),
+        f"{gaps.chosen} cos": gaps.share(gaps.chosen, "cos"),
+        "FMTL": gaps.share(WHOLE, "delta_cos"),
+        "AdaCFL": gaps.share(WHOLE, "l2"),
+        f"{gaps.chosen} l2": gaps.share(gaps.chosen, "l2"),
+    }
+    mine, *others = shares.values()
+    return mine >= max(others), ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+
+
+def auto_is_as_good(gaps: Gaps) -> tuple[bool, str]:
+    chosen = f"{gaps.chosen} delta_cos"
+    rows = [row for rows in gaps.curves.values() for row in rows]
+    good = [float(row[f"{row[AUTO]} delta_cos"]) >= float(row[chosen]) for row in rows]
+    return fmean(good) > 0.5, f"in {fmean(good):.0%} of the rounds"
+
+
+def _listed(numbers: Sequence[int]) -> str:
+    return " ".join(map(str, numbers))
+
+
+RULES: dict[str, Callable[[Gaps], tuple[bool, str]]] = {
+    rule.__name__: rule
+    for rule in (
+        cosine_beats_l2,
+        largest_in_conv,
+        largest_in_fc,
+        layer_is_first,
+        layer_gap_is_larger_early,
+        cosines_separate,
+        weaker_later,
+        l2_coincide,
+        layer_lasts_longest,
+        auto_is_as_good,
+    )
+}
+
+
+def judged(content: Mapping[str, Any], curves: Curves) -> list[Row]:
+    """Judges each statement for each net and set of images.
+
+    Args:
+        content: of `layer_figures.yaml`.
+        curves: rows of the measurements that are over; a statement needs all of its own.
+
+    Returns:
+        rows with `id`, `figure`, `words`, `net`, `images`, `verdict` (`holds`, `does not hold`, `not run`), `numbers`.
+    """
+    found = []
+    for statement in content["statements"]:
+        what = content["measured"][statement["measured"]]
+        for net in what.get("nets", content["nets"]):
+            for images, kind in content["images"].items():
+                own = {
+                    cell: rows
+                    for cell, rows in curves.items()
+                    if (cell.measured, cell.net, cell.images) == (statement["measured"], content["nets"][net], kind)
+                }
+                row = {name: statement[name] for name in ("id", "figure", "words")} | {"net": net, "images": images}
+                if len(own) < len(what["examples"]) * len(what["seeds"]):
+                    found.append(row | {"verdict": "not run", "numbers": f"{len(own)} measurements are there"})
+                    continue
+                holds, numbers = RULES[statement["rule"]](Gaps(what, own))
+                found.append(row | {"verdict": "holds" if holds else "does not hold", "numbers": numbers})
+    return found

@@ -1,0 +1,143 @@
+"""LayerCFL's figures: what is measured, the rules by which statements are judged, and the committed verdicts."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lit_cfl.metric_names import Row
+from lit_cfl.reproduce.layer_gaps import GapCell, cells, hand_chosen, measure, plan
+from lit_cfl.reproduce.layer_page import COLUMNS, recorded_curves, write_page
+from lit_cfl.reproduce.layer_verdicts import RULES, Gaps, judged
+from lit_cfl.storage.csv_log import read_table
+
+COMMITTED = Path(__file__).parents[2] / "docs" / "reproduction"
+CONTENT = plan()
+DISTANCES = ("cos", "l2", "delta_cos", "delta_l2")
+
+
+def rounds(**gaps: list[float]) -> list[Row]:
+    """Rows of a measurement of `conv1`, `fc1` and all layers; a Gap that is not given is -1.
+
+    Args:
+        gaps: of each round, by names such as `conv1_delta_cos`.
+    """
+    count = len(next(iter(gaps.values())))
+    names = [f"{layer} {distance}" for layer in ("conv1", "fc1", "whole") for distance in DISTANCES]
+    given = {name.replace("_", " ", 1): values for name, values in gaps.items()}
+    return [
+        {"round": n + 1, "auto": "fc1"} | {name: given.get(name, [-1.0] * count)[n] for name in names}
+        for n in range(count)
+    ]
+
+
+def gaps(rows: list[Row], layer: str = "conv", images: str = "cifar10") -> Gaps:
+    cell = GapCell("rotation", "lenet", images, 500, 0)
+    return Gaps({"layer": layer, "rounds": len(rows)}, {cell: rows})
+
+
+@pytest.mark.parametrize(
+    ("rule", "found", "holds", "words"),
+    [
+        (
+            "cosine_beats_l2",
+            gaps(rounds(conv1_delta_cos=[1, -1, 1, 1])),
+            True,
+            "75% of the rounds by cosines, in 0%",
+        ),
+        (
+            "cosine_beats_l2",
+            gaps(rounds(conv1_delta_l2=[1, 1], fc1_delta_cos=[1, 1])),
+            False,
+            "0% of the rounds",
+        ),
+        ("largest_in_conv", gaps(rounds(conv1_delta_cos=[0.5, 0.3])), True, "conv1 +0.40, fc1 -1.00"),
+        ("largest_in_fc", gaps(rounds(conv1_delta_cos=[0.5, 0.3])), False, "conv1 +0.40"),
+        (
+            "layer_is_first",
+            gaps(rounds(conv1_delta_cos=[-1, 1, 1], whole_delta_cos=[-1, -1, 1])),
+            True,
+            "conv1 in rounds 2, FMTL 3, AdaCFL 4 (4: never); 33% fewer",
+        ),
+        ("layer_is_first", gaps(rounds(conv1_delta_cos=[-1, 1], whole_l2=[1, 1])), False, "AdaCFL 1"),
+        (
+            "layer_gap_is_larger_early",
+            gaps(rounds(conv1_delta_cos=[0, 0, 0, 0, 0.5], whole_delta_cos=[1, 1, 1, 1, 0.25])),
+            True,
+            "round 5: larger for 1 of 1; means +0.50, +0.25",
+        ),
+        (
+            "cosines_separate",
+            gaps(rounds(fc1_delta_cos=[1, 1], fc1_cos=[1, 1], whole_delta_cos=[1, -1]), "fc"),
+            False,
+            "whole delta_cos 50%",
+        ),
+        (
+            "weaker_later",
+            gaps(rounds(fc1_delta_cos=[1.0] * 10 + [0.5] * 10), "fc"),
+            True,
+            "+1.00 in the first",
+        ),
+        ("l2_coincide", gaps(rounds(conv1_l2=[0.1, 0.2], conv1_delta_l2=[0.1, 0.3])), False, "0.1 at most"),
+        ("layer_lasts_longest", gaps(rounds(fc1_delta_cos=[1, 1], whole_delta_cos=[1, 1]), "fc"), True, "FMTL 100%"),
+        (
+            "auto_is_as_good",
+            gaps(rounds(conv1_delta_cos=[0.5, 0.5], fc1_delta_cos=[0.5, 0.4])),
+            False,
+            "in 50% of the rounds",
+        ),
+    ],
+)
+def test_rules_by_hand(rule: str, found: Gaps, holds: bool, words: str):
+    verdict, numbers = RULES[rule](found)
+    assert verdict is holds
+    assert words in numbers
+
+
+def test_every_statement_has_a_rule_and_a_measurement():
+    assert {statement["rule"] for statement in CONTENT["statements"]} == set(RULES)
+    assert {statement["measured"] for statement in CONTENT["statements"]} == set(CONTENT["measured"])
+    assert len({statement["id"] for statement in CONTENT["statements"]}) == len(CONTENT["statements"])
+    assert len({cell.file for cell in cells(CONTENT)}) == len(cells(CONTENT))
+
+
+def test_layers_chosen_by_hand_are_the_paper_s():
+    deep = [f"conv{n}" for n in range(1, 14)] + ["fc1", "fc2", "fc3"]
+    assert [hand_chosen(deep, "conv"), hand_chosen(deep, "fc")] == ["conv4", "fc1"]
+    assert hand_chosen(["conv1", "conv2", "fc1"], "conv") == "conv2"
+
+
+def test_statement_waits_for_all_of_its_measurements():
+    assert {row["verdict"] for row in judged(CONTENT, {})} == {"not run"}
+
+
+@pytest.mark.parametrize("name", ["rotation", "labels"])
+def test_measuring_gives_every_gap_of_every_round(name: str, monkeypatch: pytest.MonkeyPatch):
+    skip_without_data()
+    what: dict[str, Any] = CONTENT["measured"][name] | {"clients": 4, "rounds": 2}
+    rows = list(measure(GapCell(name, "lenet", "fashionmnist", 50, 0), what))
+    assert [row["round"] for row in rows] == [1, 2]
+    layers = ["conv1", "conv2", "fc1", "fc2", "fc3", "whole"]
+    assert list(rows[0])[3:] == [f"{layer} {distance}" for layer in layers for distance in DISTANCES]
+    assert rows[0]["auto"] in layers
+    for layer in layers:  # clients start alike, so distances of weights are those of updates
+        assert rows[1][f"{layer} l2"] == pytest.approx(rows[1][f"{layer} delta_l2"], abs=1e-5)
+        assert -2 <= rows[1][f"{layer} delta_cos"] <= 2
+
+
+def skip_without_data() -> None:
+    from lit_cfl.datamodules import FashionMNIST
+    from lit_cfl.errors import InputError
+
+    try:
+        FashionMNIST().examples  # noqa: B018
+    except InputError as error:
+        pytest.skip(str(error))
+
+
+def test_committed_verdicts_follow_from_the_committed_gaps(tmp_path: Path):
+    curves = recorded_curves(COMMITTED, CONTENT)
+    expected = [{name: str(row[name]) for name in COLUMNS} for row in judged(CONTENT, curves)]
+    found = [{name: str(row[name]) for name in COLUMNS} for row in read_table(COMMITTED / "layercfl.csv")]
+    assert found == expected
+    assert write_page(tmp_path)[0]["verdict"] == "not run"
