@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lit_cfl.report import clusters, events, over_rounds, overview, settings, similar_clients
-from lit_cfl.report.blocks import Block, Figure, Page, Section
+from lit_cfl.report.blocks import Block, Page, Section
 from lit_cfl.report.clusters import Share
 from lit_cfl.report.comparison import read_comparison
 from lit_cfl.report.data_at_hand import DataAtHand, load_data
@@ -127,16 +127,26 @@ def _state(group: Group, run: RunFiles) -> list[str]:
 
 
 def _of_group(group: Group, name: str, score: Score, share: Share, data: DataAtHand) -> list[Block]:
+    """Makes all that the files of a run allow. What damaged tables make impossible is noted and left out."""
     run = group.first
-    figures: list[Figure | None] = [
-        clusters.memberships(run, name, share),
-        similar_clients.similarity(run, name, share),
-        similar_clients.client_map(run, name, score, data),
-        clusters.histogram(run, name, score),
-        clusters.sizes(run, name),
-        events.tree(run, name),
-        events.layers(run, name),
-        *events.shifts(run, name),
-    ]
-    images = data.images(run)
-    return [*(figure for figure in figures if figure is not None), *([images] if images else [])]
+    makers: dict[str, Callable[[], Block | None]] = {
+        "memberships": lambda: clusters.memberships(run, name, share),
+        "similarity": lambda: similar_clients.similarity(run, name, share),
+        "map": lambda: similar_clients.client_map(run, name, score, data),
+        "scores of the clients": lambda: clusters.histogram(run, name, score),
+        "sizes": lambda: clusters.sizes(run, name),
+        "splits": lambda: events.tree(run, name),
+        "layers": lambda: events.layers(run, name),
+        "shifts": lambda: events.timeline(run, name),
+        "delays": lambda: events.delays(run, name),
+        "images": lambda: data.images(run),
+    }
+    blocks = []
+    for what, make in makers.items():
+        try:
+            block = make()
+        except Exception as error:  # tables may hold anything
+            run.problems.append(f"{run.path}: {what} cannot be shown ({type(error).__name__}: {error}).")
+        else:
+            blocks += [block] if block is not None else []
+    return blocks

@@ -129,18 +129,19 @@ def _short(value: object) -> str | None:
     return None if number is None else f"{number:.3f}"
 
 
-def shifts(run: RunFiles, name: str) -> list[Figure]:
-    """Draws when data shifted, when that was detected, and how late; nothing where data do not shift."""
-    moved = [row for row in run.table("shift") if known(row.get("client")) is not None]
-    found = [row for row in run.table("migrations") if known(row.get("client")) is not None]
+def _shifts(run: RunFiles) -> tuple[list[Row], list[Row]]:
+    """Returns the rows of clients whose data shifted, and of those whose drift was detected."""
+    moved, found = (
+        [row for row in run.table(name) if known(row.get("client")) is not None] for name in ("shift", "migrations")
+    )
+    return moved, found
+
+
+def timeline(run: RunFiles, name: str) -> Figure | None:
+    """Draws when data shifted, and when that was detected; None where data do not shift."""
+    moved, found = _shifts(run)
     if not moved and not found:
-        return []
-    timeline = _timeline(run, name, moved, found)
-    delays = _delays(moved, found)
-    return [timeline, _delay_figure(name, delays, len(found))] if moved and found else [timeline]
-
-
-def _timeline(run: RunFiles, name: str, moved: Sequence[Row], found: Sequence[Row]) -> Figure:
+        return None
     last = max([int(row["round"]) for row in (*moved, *found, *run.rows[-1:])])
     step = -(-last // _MOST_BARS)
     counts = {
@@ -189,12 +190,17 @@ def _delays(moved: Sequence[Row], found: Sequence[Row]) -> list[int | None]:
     return delays
 
 
-def _delay_figure(name: str, delays: Sequence[int | None], detections: int) -> Figure:
-    late = [delay for delay in delays if delay is not None]
-    never, counts = len(delays) - len(late), Counter(late)
+def delays(run: RunFiles, name: str) -> Figure | None:
+    """Draws how late shifts were detected; None where data do not shift, or nothing was detected."""
+    moved, found = _shifts(run)
+    if not moved or not found:
+        return None
+    waits = _delays(moved, found)
+    late = [delay for delay in waits if delay is not None]
+    never, counts = len(waits) - len(late), Counter(late)
     mean = f"{fmean(late):.2f} rounds on average" if late else "none was detected"
     rows: list[list[str | int]] = [[str(delay), counts[delay]] for delay in sorted(counts)]
-    false = detections - len(late)
+    false = len(found) - len(late)
     alarms = f" {false} further detections followed no shift." if false > 0 else ""
     return Figure(
         f"{name}-delays",
@@ -206,7 +212,7 @@ def _delay_figure(name: str, delays: Sequence[int | None], detections: int) -> F
             x_ticks={float(delay): str(delay) for delay in sorted(counts)} if len(counts) <= 20 else {},
             bars=[Bars("shifts", [delay - 0.4 for delay in sorted(counts)], 0.8, [counts[d] for d in sorted(counts)])],
         ),
-        f"Rounds until a client's drift was detected, before its data shifted again: {mean}; {never} of {len(delays)} "
+        f"Rounds until a client's drift was detected, before its data shifted again: {mean}; {never} of {len(waits)} "
         f"shifts were not detected.{alarms}",
         f"Histogram of the delay of {len(late)} detected shifts: {mean}; {never} shifts were not detected.",
         {"shifts": Style(GREEN)},

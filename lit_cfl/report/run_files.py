@@ -19,11 +19,12 @@ from lit_cfl.metric_names import Row, main_score
 from lit_cfl.scores import ACCURACY, Score
 from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.csv_log import read_table
-from lit_cfl.storage.digests import damaged, recorded_sums
+from lit_cfl.storage.digests import SUMS, damaged, recorded_sums
 from lit_cfl.storage.lock import wait_until_free
 
 _NUMBERS = ("metrics.csv", "clusters.csv")  # tables without words
 _SNAPSHOT = ("clients", "similarity", "projection", "cluster", "true_cluster", "compared")
+_READ = (".csv", ".json", ".npz")  # of what is sealed, files that are read here
 _T = TypeVar("_T")
 
 
@@ -144,10 +145,10 @@ def read_run(path: Path) -> RunFiles:
     files = ["metrics.csv", *sorted(file.name for file in path.glob("*.csv") if file.name != "metrics.csv")]
     tables = {name[:-4]: _whole_rows(problems, path / name) for name in files if (path / name).is_file()}
     summary = _json(problems, path / "summary.json")
-    over = recorded_sums(path) is not None or (summary is not None and not (path / "SHA256SUMS").exists())
-    sealed = [*files, "summary.json", "environment.json", "memberships.npz"]
-    for name in damaged(path, [name for name in sealed if (path / name).is_file()]) or []:
-        problems.append(f"{path / name} was changed or damaged since the run ended.")
+    sums = recorded_sums(path)
+    over = sums is not None or (summary is not None and not (path / SUMS).exists())
+    for name in damaged(path, [name for name in sums or () if name.endswith(_READ) and name != "partition.npz"]) or []:
+        problems.append(f"{path / name} was changed, damaged or lost since the run ended.")
     rows = tables.pop("metrics", [])
     if not rows:
         problems.append(f"{path} has no round in metrics.csv.")

@@ -11,7 +11,7 @@ from test_sources import page_of
 from lit_cfl.pictures.cells import Matrix, in_8_bits, stretches
 from lit_cfl.report.blocks import Figure
 from lit_cfl.report.clusters import Share, hex_of
-from lit_cfl.report.events import _delays, shifts, tree
+from lit_cfl.report.events import _delays, delays, timeline, tree
 from lit_cfl.report.interactive import described
 from lit_cfl.report.over_rounds import means, thin
 from lit_cfl.report.run_files import read_run
@@ -143,11 +143,11 @@ def test_tree_begins_each_cluster_at_its_parent(tmp_path: Path):
 def test_delay_counts_from_a_shift_to_the_next_detection_before_the_next_shift(tmp_path: Path):
     run = made_run(tmp_path / "run", over=False)
     add_own_tables(run)
-    timeline, delays = shifts(read_run(run), "x")
-    assert [bars.name for bars in timeline.drawing.bars] == ["data shifted", "drift detected", "cluster changed"]
-    assert [sum(bars.height) for bars in timeline.drawing.bars] == [3, 2, 1]
-    assert [list(row) for row in delays.table.rows] == [["0", 1], ["1", 1], ["not detected", 1]]
-    assert "0.50 rounds on average; 1 of 3 shifts were not detected" in delays.caption
+    found, late = timeline(read_run(run), "x"), delays(read_run(run), "x")
+    assert [bars.name for bars in found.drawing.bars] == ["data shifted", "drift detected", "cluster changed"]
+    assert [sum(bars.height) for bars in found.drawing.bars] == [3, 2, 1]
+    assert [list(row) for row in late.table.rows] == [["0", 1], ["1", 1], ["not detected", 1]]
+    assert "0.50 rounds on average; 1 of 3 shifts were not detected" in late.caption
     moved = [{"round": 2, "client": 7}, {"round": 5, "client": 7}]
     assert _delays(moved, [{"round": 6, "client": 7}]) == [None, 1]
 

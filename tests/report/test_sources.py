@@ -128,8 +128,23 @@ def test_a_table_that_was_edited_after_the_end_is_shown_with_a_warning(tmp_path:
     run = made_run(tmp_path / "run")
     write_table(run / "metrics.csv", METRICS, [metric_row(1, **{"test/weighted_accuracy": 0.75})])
     page = page_of(run)
-    assert page.problems == [f"{run / 'metrics.csv'} was changed or damaged since the run ended."]
+    assert page.problems == [f"{run / 'metrics.csv'} was changed, damaged or lost since the run ended."]
     assert results(page).rows[0][2] == "0.750"
+
+
+def test_a_table_of_somebody_elses_with_the_same_name_is_left_out_alone(tmp_path: Path):
+    run = made_run(tmp_path / "run", over=False)
+    write_table(run / "migrations.csv", ("round", "client", "why"), [{"round": 1, "client": 0, "why": "x"}])
+    page = page_of(run)
+    assert f"{run}: shifts cannot be shown (KeyError: 'cluster_before')." in page.problems
+    assert "cfl-splits" in names(page)
+
+
+@pytest.mark.parametrize("file", ["clusters.csv", "memberships.npz", "snapshots/1.npz", "environment.json"])
+def test_a_lost_file_of_a_finished_run_is_named(file: str, tmp_path: Path):
+    run = made_run(tmp_path / "run")
+    (run / file).unlink()
+    assert page_of(run).problems == [f"{run / file} was changed, damaged or lost since the run ended."]
 
 
 def test_a_row_with_words_in_place_of_numbers_is_left_out(tmp_path: Path):
