@@ -136,18 +136,11 @@
       box.dataset.drawn = "yes";
     } catch (error) {
       holder.textContent = `This figure could not be drawn (${error.message}); its values are in the table below.`;
-      throw error;
+      reportError(error);
     }
   }
 
   const boxes = [...document.querySelectorAll("figure")];
-  const seen = new IntersectionObserver((entries) => {
-    for (const entry of entries.filter((one) => one.isIntersecting)) {
-      seen.unobserve(entry.target);
-      draw(entry.target);
-    }
-  }, { rootMargin: "600px" });
-
   for (const box of boxes) {
     const slider = box.querySelector(".slider input");
     if (slider) {
@@ -164,8 +157,16 @@
         draw(box);
       });
     }
-    seen.observe(box);
   }
+
+  // The first second is spent before the page counts as loaded, so that a screenshot or a print has figures.
+  const waiting = [...boxes];
+  function drawWaiting() {
+    const began = performance.now();
+    while (waiting.length && performance.now() - began < 1000) draw(waiting.shift());
+    if (waiting.length) setTimeout(drawWaiting);
+  }
+  drawWaiting();
 
   dark.addEventListener("change", () => boxes.filter((box) => box.dataset.drawn).forEach(draw));
   window.addEventListener("beforeprint", () => boxes.filter((box) => !box.dataset.drawn).forEach(draw));
