@@ -10,7 +10,8 @@ Work: random images, batches of 10, SGD in float32. The three small models of `e
 10 epochs; VGG16 (14.7 M parameters) and the CIFAR-10 preset of pfl-research, with its dropout, with 50 images and 1
 epoch (5 steps). A row is the median of up to five rounds after a first one, which captures. Its columns:
 
-* way: `trainer` and `plain loop` fit a few clients one after the other, `eager` and `graph` in a stack of that width;
+* way: `trainer` and `plain loop` fit a few clients one after the other; `eager`, `graph` and `compiled` (by Inductor,
+  then captured as a graph) in a stack of that width;
 * TF32: whether products and convolutions may round their inputs to TF32; all other rows, those that `x trainer` and
   `x plain loop` divide by among them, may not;
 * in steps: share of a round that its steps take; the rest cuts batches and moves models to and from the GPU;
@@ -18,8 +19,10 @@ epoch (5 steps). A row is the median of up to five rounds after a first one, whi
 * MiB: largest memory that a round takes on the GPU, its examples included, by the width of the stack;
 * waste: share of the computed mini-batches that trained nobody.
 
-Every model has a process and a share of the time of its own: what does not fit the memory or the time says so. At last
-two processes train the same clients with deterministic operations alone, and compare the bits of their results.
+`as planned` is the engine as the rule of `choose_plan` builds it. Every model has a process and a share of the time of
+its own: what does not fit the memory or the time says so. Then models of four clients are compared with those of a
+plain loop on the CPU, and runs that change their device after two of four rounds with one on the CPU. At last two
+processes train the same clients with deterministic operations alone, and compare the bits of their results.
 """
 
 import argparse
@@ -78,7 +81,7 @@ class Report:
     """Prints rows, and keeps them in a file."""
 
     def __init__(self, path: Path | None) -> None:
-        self.path, self.held = path, {"machines": [], "rows": [], "deterministic": []}
+        self.path, self.held = path, {"machines": [], "rows": [], "checks": [], "deterministic": []}
 
     def add(self, kind: str, row: Row) -> None:
         self.held[kind].append(row)
@@ -92,7 +95,8 @@ class Report:
         elif kind == "rows":
             print(f"| {' | '.join(_shown(row.get(column)) for column in COLUMNS)} |", flush=True)
         else:
-            print(f"| {row['model']} | {row['way']} | {row['rerun']} |", flush=True)
+            cells = ("model", "check", "difference", "note") if kind == "checks" else ("model", "way", "rerun")
+            print(f"| {' | '.join(_shown(row.get(cell)) for cell in cells)} |", flush=True)
 
 
 def _shown(cell: Any) -> str:
@@ -112,12 +116,15 @@ def same_bits(first: Row, second: Row) -> Row:
 
 def run_all(names: Sequence[str], device: str, seconds: float, report: Report) -> None:
     end, on_gpu = time() + seconds, device != "cpu"
-    last = min(75.0, seconds / 4)  # for the two processes at the end
+    last = min(75.0, seconds / 4)  # for the two processes at the end; as much for the checks before
     groups = [[name] for name in names] if on_gpu else [list(names)]
     for number, group in enumerate(groups):
-        share = (end - last - time()) / (len(groups) - number) - 10 * on_gpu  # ten seconds until it is killed
+        share = (end - 2 * last - time()) / (len(groups) - number) - 10 * on_gpu  # ten seconds until it is killed
         for row in Child("rows", device, share, group).rows():
             report.add("machines" if "machine" in row else "rows", {"model": group[0]} | row)
+    print("\n| model | check | difference, share of what training changed | note |\n|---|---|---|---|", flush=True)
+    for row in Child("checks", device, last - 10, names).rows():
+        report.add("checks", row)
     print("\n| model | deterministic | rerun in another process |\n|---|---|---|", flush=True)
     both = [Child("digests", device, last - 10, names) for _ in range(2)]
     for first, second in zip(*[list(child.rows()) for child in both], strict=False):

@@ -69,6 +69,10 @@ class Case:
     def parameters(self) -> int:
         return sum(p.numel() for p in self.net().parameters())
 
+    @property
+    def has_convolutions(self) -> bool:
+        return any(isinstance(layer, nn.Conv2d) for layer in self.net().modules())
+
     def task(self) -> Classification:
         return Classification(self.net(), partial(torch.optim.SGD, lr=0.03))
 

@@ -1,6 +1,6 @@
 """Measures for `gpu.py`, which starts this in processes of its own: a JSON line a row, until the time is up.
 
-    python benchmarks/gpu_rows.py rows|digests DEVICE UNTIL MODEL [MODEL ...]
+    python benchmarks/gpu_rows.py rows|checks|digests DEVICE UNTIL MODEL [MODEL ...]
 
 UNTIL is in seconds since 1970.
 """
@@ -10,6 +10,7 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
 from statistics import median
@@ -21,10 +22,14 @@ from gpu_cases import BATCH, Case, case_of
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
-from lit_cfl.engines.base import Engine, is_out_of_memory
+from lit_cfl.devices import is_out_of_memory
+from lit_cfl.engines.base import Engine
+from lit_cfl.engines.choose_plan import Workload, choose_plan
 from lit_cfl.engines.client_fit import ClientFit, ExamplePool, FitResult
+from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.local_training import FitRequest
 from lit_cfl.engines.plan import Plan, set_up_torch
+from lit_cfl.engines.stacked.compiled import CompiledSteps
 from lit_cfl.engines.stacked.cuda_graph import CapturedSteps
 from lit_cfl.engines.stacked.engine import StackedEngine
 from lit_cfl.engines.stacked.runner import StepFunction
@@ -37,19 +42,20 @@ OUT_OF_MEMORY = "out of memory"
 
 
 class Clock:
-    """Steps whose time is taken while it is on; a GPU's is taken on the GPU, so that nothing waits for it."""
+    """Takes the time of steps while it is on; a GPU's is taken on the GPU, so that nothing waits for it."""
 
-    def __init__(self, advance: StepFunction, on_gpu: bool) -> None:
-        self.advance, self.on_gpu, self.on = advance, on_gpu, False
+    def __init__(self, on_gpu: bool) -> None:
+        self.on_gpu, self.on = on_gpu, False
         self.spans: list[tuple[Any, Any]] = []
 
-    def __call__(self, lanes: Lanes, work: LaneWork) -> tuple[Lanes, Tensor]:
+    @contextmanager
+    def span(self) -> Iterator[None]:
         if not self.on:
-            return self.advance(lanes, work)
+            yield
+            return
         begun = self._now()
-        done = self.advance(lanes, work)
+        yield
         self.spans.append((begun, self._now()))
-        return done
 
     def _now(self) -> Any:
         if not self.on_gpu:
@@ -64,21 +70,53 @@ class Clock:
         return sum(begin.elapsed_time(end) for begin, end in self.spans) / 1000
 
 
+class TimedGraphs(CapturedSteps):
+    """Captured steps with a clock."""
+
+    clock: Clock
+
+    def __call__(self, lanes: Lanes, work: LaneWork) -> None:
+        with self.clock.span():
+            super().__call__(lanes, work)
+
+
+class TimedSteps:
+    """Eager steps with a clock."""
+
+    def __init__(self, steps: StepFunction, clock: Clock) -> None:
+        self.steps, self.clock = steps, clock
+
+    def __call__(self, lanes: Lanes, work: LaneWork) -> tuple[Lanes, Tensor]:
+        with self.clock.span():
+            return self.steps(lanes, work)
+
+
 class Stack(StackedEngine):
     """The stack in any width, even 1, with a clock on its steps; it gives up where memory ends."""
 
-    eager = False
+    way = "graph"
     clock: Clock
 
     def _train(
-        self, fits: Sequence[ClientFit], pool: ExamplePool, request: FitRequest, ended: Callable[[int], None]
+        self,
+        fits: Sequence[ClientFit],
+        models: Tensor,
+        pool: ExamplePool,
+        request: FitRequest,
+        ended: Callable[[int], None],
     ) -> list[FitResult]:
         if self._runner is None:
-            on_gpu = self.plan.device != "cpu"
-            runner = self._lanes(BATCH)
-            advance = CapturedSteps(self._steps, self.plan.device) if on_gpu and not self.eager else self._steps
-            runner._advance = self.clock = Clock(advance, on_gpu)
-        return self._lanes(BATCH).run(fits, pool, self._capacity, request.prox, ended)
+            self.clock = Clock(self.plan.device != "cpu")
+            self._lanes(BATCH)._advance = self._timed()
+        return self._lanes(BATCH).run(fits, models, pool, self._capacity, request.prox, ended)
+
+    def _timed(self) -> TimedSteps | TimedGraphs:
+        if self.way == "eager":
+            return TimedSteps(self._steps, self.clock)
+        steps = CompiledSteps(self._steps, "torch") if self.way == "compiled" else self._steps
+        graphs = TimedGraphs(steps, self.plan.device)
+        graphs.clock = self.clock
+        return graphs
 
     def _shrink(self, clients: int, error: Exception) -> None:
         raise error
@@ -92,8 +130,15 @@ def build(case: Case, way: str, width: int, clients: int, device: str) -> Engine
         return StackedEngine(task, Plan("stacked", device), 0, local)
     rows_mib = 1 + clients * case.parameters * 4 // 2**20  # all of them: a chunk must not be narrower than the stack
     engine = Stack(task, Plan("stacked", device, rows_mib=rows_mib, lanes=width, narrow=width), 0, local)
-    engine.eager = way == "eager"
+    engine.way = way
     return engine
+
+
+def planned(case: Case, clients: int, device: str) -> Engine:
+    """Builds the engine that the rule chooses."""
+    steps = clients * case.steps
+    workload = Workload(case.parameters, case.has_convolutions, client_steps=steps, cohort=clients)
+    return build_engine(case.task, choose_plan("stacked", device, "32-true", workload), 0, case.local())
 
 
 def measured(case: Case, way: str, width: int, clients: int, device: str) -> Row:
@@ -102,7 +147,8 @@ def measured(case: Case, way: str, width: int, clients: int, device: str) -> Row
     before = torch.cuda.memory_allocated() if on_gpu else 0
     if on_gpu:
         torch.cuda.reset_peak_memory_stats()
-    engine, data = build(case, way, width, clients, device), case.data(clients)
+    engine = planned(case, clients, device) if way == "as planned" else build(case, way, width, clients, device)
+    data = case.data(clients)
     start, everyone = engine.initial(0)[None], torch.arange(clients)
 
     def seconds(number: int, budget: Budget | None = None) -> float:
@@ -145,8 +191,10 @@ def ways(case: Case, device: str) -> Iterator[tuple[str, bool, int, int]]:
     few = 3 if device != "cpu" else 2
     yield "trainer", False, 1, few
     yield "plain loop", False, 1, 5 if device != "cpu" else 2
+    yield "as planned", False, case.cohort, case.cohort
     widths = [case.cohort, *(width for width in case.widths if width != case.cohort)]
-    stacks = [("graph", False), ("eager", False), ("graph", True)] if device != "cpu" else [("eager", False)]
+    on_gpu = [("graph", False), ("compiled", False), ("eager", False), ("graph", True)]
+    stacks = on_gpu if device != "cpu" else [("eager", False)]
     for way, tf32 in stacks:
         for width in widths:
             times = 1 if width == case.cohort else max(1, min(4, 128 // width)) if device != "cpu" else 1
@@ -243,6 +291,12 @@ def main() -> None:
         torch.cuda.set_device(device)
     if kind == "digests":
         for row in digests(names, device):
+            print(json.dumps(row), flush=True)
+        return
+    if kind == "checks":
+        from gpu_checks import checks  # which needs this module
+
+        for row in checks(names, device, float(until)):
             print(json.dumps(row), flush=True)
         return
     for number, name in enumerate(names):

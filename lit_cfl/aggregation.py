@@ -74,7 +74,7 @@ def mean_by_cluster(
         into: `[clusters, d]`: what a cluster without members (or without weight) keeps.
 
     Returns:
-        `[clusters, d]` in the dtype of the models.
+        `[clusters, d]` in the dtype of the models, on the CPU.
 
     Raises:
         InputError: a cluster without members, and no `into`; a weight below 0; labels that do not fit.
@@ -91,7 +91,8 @@ def mean_by_cluster(
     empty = totals == 0
     if into is None and empty.any():
         raise InputError(f"cluster {int(empty.nonzero()[0])} has no members; pass `into` to keep a model for it")
-    means = sums.div_(totals.clamp(min=torch.finfo(torch.float64).tiny)[:, None]).to(dtype)
+    sums.div_(totals.clamp(min=torch.finfo(torch.float64).tiny)[:, None].to(sums.device))
+    means = sums.to(dtype).cpu()
     return means if into is None else torch.where(empty[:, None], into, means)
 
 
@@ -104,7 +105,7 @@ def _sums_by_cluster(
         at = slice(chunk.start, chunk.start + len(chunk.models))
         share = torch.where(chunk.trained, weights[at], 0.0)
         if found is None:
-            sums = torch.zeros(num_clusters, chunk.models.shape[1], dtype=torch.float64)
+            sums = chunk.models.new_zeros(num_clusters, chunk.models.shape[1], dtype=torch.float64)
             found = sums, torch.zeros(num_clusters, dtype=torch.float64), chunk.models.dtype
         for row, label, weight in zip(chunk.models, labels[at].tolist(), share.tolist(), strict=True):
             if weight:  # row by row: the same sum for every size of chunk, and no float64 copy of all rows
@@ -127,7 +128,7 @@ def _require_fitting(models: Tensor | Fitted, labels: Tensor, weights: Tensor, n
 
 def _chunks(models: Tensor | Fitted) -> Iterable[Chunk] | Iterator[Chunk]:
     if isinstance(models, Fitted):
-        return models.chunks()
+        return models.on_device()
     everyone = torch.ones(len(models), dtype=torch.bool)
     return [Chunk(0, models, torch.zeros(len(models)), everyone)] if len(models) else []
 
@@ -176,6 +177,9 @@ def discrepancy(fitted: Fitted, models: Tensor, labels: Tensor) -> float:
     """
     if not fitted.held or not fitted.trained.any():
         return float("nan")
-    pairs = zip(fitted.rows, labels.tolist(), fitted.trained.tolist(), strict=True)
-    distances = [(row - models[label]).norm(dtype=torch.float64) for row, label, trained in pairs if trained]
+    distances: list[Tensor] = []
+    for chunk in fitted.on_device():
+        of_chunk, centers = labels[chunk.start :].tolist(), models.to(chunk.models.device)
+        trained = zip(chunk.models, of_chunk, chunk.trained.tolist(), strict=False)
+        distances += [(row - centers[label]).norm(dtype=torch.float64) for row, label, able in trained if able]
     return float(torch.stack(distances).mean())  # row by row: no second copy of all rows

@@ -82,7 +82,7 @@ class Experiment:
         checkpoint: how often to save.
         engine: `auto` chooses by the rule of `lit_cfl.engines.choose_plan`.
         device: `auto`, `cpu`, `cuda` or `cuda:<i>`.
-        precision: a `lightning.Trainer` precision.
+        precision: a `lightning.Trainer` precision, or `tf32`: float32 with shorter factors in products, on a GPU.
         deterministic: only operations that give the same bits in every run; a GPU needs it for that, a CPU does not.
         tracking: where the metrics go.
         pictures: which files its pictures are.

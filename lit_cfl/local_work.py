@@ -1,7 +1,7 @@
 """The requests that an algorithm may make of clients. How an engine computes them changes no result."""
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import torch
@@ -52,7 +52,8 @@ class Chunk:
 
     Args:
         start: position of the first of them in the fit.
-        models: local models `[c, d]`; a client that did not train has the model it started from.
+        models: local models `[c, d]`, on the device that trained them; a client that did not train has the model it
+            started from.
         losses: mean training loss per example over the whole fit `[c]`; nan if it did not train.
         trained: bool `[c]`; False = no training data, or diverged and left out.
     """
@@ -62,9 +63,16 @@ class Chunk:
     losses: Tensor
     trained: Tensor
 
+    def on_cpu(self) -> "Chunk":
+        """Returns the chunk with its models on the CPU; the same one where they are there."""
+        return self if self.models.device.type == "cpu" else replace(self, models=self.models.cpu())
+
 
 class Fitted:
-    """The local models of a fit: all rows at once while they are held, else chunks that are read once."""
+    """The local models of a fit: all rows at once while they are held, else chunks that are read once.
+
+    What an algorithm reads is on the CPU. Means and distances are computed where the models are (`on_device`).
+    """
 
     def __init__(self, chunks: Iterable[Chunk], num_examples: Tensor, *, held: bool) -> None:
         """
@@ -82,6 +90,10 @@ class Fitted:
 
     def chunks(self) -> Iterator[Chunk]:
         """Yields the chunks in order. Raises RuntimeError on a second read of a fit not held: it would train again."""
+        return (chunk.on_cpu() for chunk in self.on_device())
+
+    def on_device(self) -> Iterator[Chunk]:
+        """Yields the chunks as `chunks` does, with the models where they were trained."""
         return iter(self._all) if self.held else self._record()
 
     def _record(self) -> Iterator[Chunk]:
@@ -113,7 +125,8 @@ class Fitted:
             raise RuntimeError("the rows of this fit are not held in memory; read chunks() instead, or raise rows_mib")
         if not self._all:
             raise RuntimeError("nobody was asked to train: there are no rows")
-        return self._all[0].models if len(self._all) == 1 else torch.cat([chunk.models for chunk in self._all])
+        models = [chunk.models for chunk in self.chunks()]
+        return models[0] if len(models) == 1 else torch.cat(models)
 
     @property
     def losses(self) -> Tensor:

@@ -5,16 +5,20 @@ A row holds the trainable parameters in the order of registration, then the floa
 similarity. Frozen parameters and integer buffers are not in the row: every client has them already.
 """
 
+import copy
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from lit_cfl.errors import InputError
+
+Module = TypeVar("Module", bound=nn.Module)
 
 
 @dataclass(frozen=True)
@@ -140,9 +144,9 @@ class ParameterLayout:
             kind = next(slot.kind for slot in self.slots if slot.layer == layer)
             yield f"{layer or '(top)'} ({kind})"
 
-    def read(self, module: nn.Module, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Copies the module's tensors into a new row `[d]` on the CPU."""
-        tensors = (tensor.detach().reshape(-1).to("cpu", dtype) for tensor in self._tensors(module))
+    def read(self, module: nn.Module, dtype: torch.dtype = torch.float32, device: torch.device | str = "cpu") -> Tensor:
+        """Copies the module's tensors into a new row `[d]`."""
+        tensors = (tensor.detach().reshape(-1).to(device, dtype) for tensor in self._tensors(module))
         return torch.cat(list(tensors))
 
     def write(self, row: Tensor, module: nn.Module) -> None:
@@ -156,6 +160,11 @@ class ParameterLayout:
     def _tensors(self, module: nn.Module) -> Iterable[Tensor]:
         named = dict(module.named_parameters()) | dict(module.named_buffers())
         return (named[slot.name] for slot in self.slots)
+
+
+def copy_sharing_frozen(module: Module) -> Module:
+    """Copies a module; the copy has the same frozen parameters, which may be most of it, and its own of all others."""
+    return copy.deepcopy(module, {id(p): p for p in module.parameters() if not p.requires_grad})
 
 
 def _floating_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

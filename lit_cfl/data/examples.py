@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from lit_cfl.devices import sent
 from lit_cfl.errors import InputError
 from lit_cfl.keyed_random import keyed_normal
 
@@ -41,6 +42,9 @@ class View:
         both = None if both and list(both) == sorted(both) else both
         noise = (self.noise**2 + other.noise**2) ** 0.5
         return View((self.quarter_turns + other.quarter_turns) % 4, both, noise)
+
+
+_Seen = list[tuple[View, Tensor | slice]]  # views, and the positions of the indices that have each
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +115,11 @@ class Examples:
         shape = tuple(self.inputs.shape[1:])
         return shape if self.embeddings is None else (*shape, self.embeddings.shape[1])
 
+    @property
+    def num_bytes(self) -> int:
+        """What the inputs, the labels and the embeddings take."""
+        return self.inputs.nbytes + self.labels.nbytes + (0 if self.embeddings is None else self.embeddings.nbytes)
+
     @cached_property
     def fingerprint(self) -> str:
         """Hashes the inputs and labels as they are stored, without the views."""
@@ -122,45 +131,64 @@ class Examples:
 
     def targets(self, index: Tensor) -> Tensor:
         """Returns labels `[n]` as the clients see them."""
-        index = index.to(self.labels.device)
+        return self._labels(sent(index, self.labels.device), self._seen(index))
+
+    def _labels(self, index: Tensor, seen: _Seen) -> Tensor:
         labels = self.labels[index % len(self)].clone()
-        for view, seen in self._seen(index):
+        for view, those in seen:
             if view.label_map is not None:
-                labels[seen] = torch.tensor(view.label_map, device=labels.device)[labels[seen]]
+                labels[those] = sent(torch.tensor(view.label_map), labels.device)[labels[those]]
         return labels
 
-    def batch(self, index: Tensor, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-        """Returns inputs `[n, ...]` (floats of `dtype`; token ids stay integers) and labels `[n]` of these."""
-        index = index.to(self.inputs.device)
+    def batch(
+        self, index: Tensor, dtype: torch.dtype = torch.float32, device: torch.device | str | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """Returns inputs `[n, ...]` (floats of `dtype`; token ids stay integers) and labels `[n]` of these.
+
+        Args:
+            device: where to; None = where the examples are.
+        """
+        inputs, labels = self._gathered(index, dtype)
+        return (inputs, labels) if device is None else (sent(inputs, device), sent(labels, device))
+
+    def _gathered(self, index: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        seen = self._seen(index)
+        index = sent(index, self.inputs.device)
         inputs = self.inputs.index_select(0, index % len(self))  # a copy, made 20 times as fast as by inputs[...]
         if self.embeddings is not None:
             inputs = self.embeddings[inputs.long()].to(dtype)
         elif inputs.is_floating_point() or inputs.dtype == torch.uint8:
             inputs = inputs.to(dtype)
         else:
-            return inputs, self._targets(index, dtype)
+            return inputs, self._targets(index, seen, dtype)
         inputs = inputs.sub_(self.offset) if isinstance(self.offset, Tensor) or self.offset else inputs
         inputs = inputs.mul_(self.scale) if isinstance(self.scale, Tensor) or self.scale != 1.0 else inputs
-        for view, seen in self._seen(index):
+        for view, those in seen:
             if view.quarter_turns:
-                inputs[seen] = inputs[seen].rot90(view.quarter_turns, (-2, -1))
+                inputs[those] = inputs[those].rot90(view.quarter_turns, (-2, -1))
             if view.noise:
-                noise = keyed_normal(index[seen] % len(self), inputs[0].numel()).to(inputs.dtype)
-                inputs[seen] += view.noise * noise.view_as(inputs[seen])
-        return inputs.to(dtype), self._targets(index, dtype)
+                noise = keyed_normal(index[those] % len(self), inputs[0].numel()).to(inputs.dtype)
+                inputs[those] += view.noise * noise.view_as(inputs[those])
+        return inputs.to(dtype), self._targets(index, seen, dtype)
 
-    def _targets(self, index: Tensor, dtype: torch.dtype) -> Tensor:
+    def _targets(self, index: Tensor, seen: _Seen, dtype: torch.dtype) -> Tensor:
         """Converts labels; numbers become as precise as the inputs, but no less than float32."""
-        labels = self.targets(index)
+        labels = self._labels(index, seen)
         return labels.to(torch.promote_types(dtype, torch.float32)) if labels.is_floating_point() else labels
 
-    def _seen(self, index: Tensor) -> list[tuple[View, Tensor]]:
-        """Finds the views among these indices that change something, and which of the indices have each."""
+    def _seen(self, index: Tensor) -> _Seen:
+        """Finds the views among these indices that change something, and which of the indices have each.
+
+        Where the indices are on the CPU, no GPU is waited for.
+        """
         if len(self.views) == 1:
-            return [(self.views[0], slice(None))] if self.views[0] != View() else []  # type: ignore[list-item]
+            return [(self.views[0], slice(None))] if self.views[0] != View() else []
         numbers = index // len(self)
         changed = [int(number) for number in numbers.unique() if self.views[int(number)] != View()]
-        return [(self.views[number], numbers == number) for number in changed]
+        return [
+            (self.views[number], sent((numbers == number).nonzero().flatten(), self.labels.device))
+            for number in changed
+        ]
 
     def to(self, device: torch.device | str) -> "Examples":
         parts: dict[str, Any] = {

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from lit_cfl.activity import Activity, Report, fit_activity, unreported
 from lit_cfl.data import Examples, FederatedData
+from lit_cfl.devices import fits_on, is_out_of_memory
 from lit_cfl.engines import products
 from lit_cfl.engines.dropout import set_key, step_keys, with_keyed_dropout
 from lit_cfl.engines.kernel_cache import BuildError
@@ -51,14 +52,6 @@ class Effort:
     def waste(self) -> float:
         """Share of the computed mini-batches that trained no client."""
         return 1 - self.useful / self.computed if self.computed else 0.0
-
-
-def is_out_of_memory(error: BaseException | None) -> bool:
-    """Says whether memory ran out; a CUDA capture that is broken off for it raises another error from that one."""
-    if error is None or isinstance(error, torch.OutOfMemoryError):
-        return error is not None
-    message = str(error)
-    return "out of memory" in message or "can't allocate memory" in message or is_out_of_memory(error.__context__)
 
 
 class Engine(ABC):
@@ -118,14 +111,19 @@ class Engine(ABC):
 
     def module(self, row: Tensor) -> LightningModule:
         """Builds a LightningModule that holds this row, on the plan's device and in its dtype."""
-        module = copy.deepcopy(self.template).to(device=self.plan.device, dtype=self.plan.dtype)
+        module = self._placed(self.plan.dtype)
         self.layout.write(row, module)
         return module
 
+    def _placed(self, dtype: torch.dtype) -> LightningModule:
+        """Copies the template to the plan's device."""
+        return copy.deepcopy(self.template).to(device=self.plan.device, dtype=dtype)
+
     def examples(self, data: FederatedData) -> Examples:
-        """Returns the pool of examples on the plan's device, moved there once."""
+        """Returns the pool of examples on the plan's device, moved there once; one that is too large for it stays."""
         if self._resident is None or self._resident[0] is not data.examples:
-            self._resident = (data.examples, data.examples.to(self.plan.device))
+            fits = fits_on(self.plan.device, data.examples.num_bytes)
+            self._resident = (data.examples, data.examples.to(self.plan.device) if fits else data.examples)
         return self._resident[1]
 
     @property
@@ -197,7 +195,7 @@ class Engine(ABC):
         )
         set_key(module, key)
         for part in index.split(EVALUATION_BATCH):
-            batch = self.examples(data).batch(part, self.plan.dtype)
+            batch = self.examples(data).batch(part, self.plan.dtype, self.plan.device)
             (losses_of(module, batch).sum() / len(index)).backward()
         parameters = dict(module.named_parameters())
         for slot in self.layout.slots:
@@ -212,8 +210,10 @@ class Engine(ABC):
 
     @property
     def _chunk_size(self) -> int:
-        """Clients of a chunk: as many as `rows_that_fit`; on a GPU at least as many as the stack has lanes."""
-        return self.rows_that_fit if self.plan.device == "cpu" else max(self.plan.lanes, self.rows_that_fit)
+        """Clients of a chunk: as many as `rows_that_fit`; on a GPU a multiple of the lanes, at least one of each."""
+        if self.plan.device == "cpu":
+            return self.rows_that_fit
+        return max(1, self.rows_that_fit // self.plan.lanes) * self.plan.lanes
 
     @property
     def rows_that_fit(self) -> int:

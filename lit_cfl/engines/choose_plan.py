@@ -6,7 +6,8 @@ memory:
 * engine: `stacked`; `trainer` (one `lightning.Trainer.fit` a client) where the module needs it; `ray` when asked for;
 * device: the first GPU where there is one, else the CPU;
 * compile: on a CPU with a C++ compiler, from 50,000 client-steps in a run on: less does not pay for the compiling; no
-  recurrent nets, whose graphs take a minute and a half each and make LSTMs no faster;
+  recurrent nets, whose graphs take a minute and a half each and make LSTMs no faster; on a GPU only by hand, since no
+  figure says yet what it is worth: Inductor then compiles the steps before they are captured;
 * products: `own` where it compiles (MKL takes two to ten times as long on an AMD processor), or where a plain loop on a
   CPU has 10 billion parameters times steps to do and there is a compiler; else `torch`;
 * lanes: 4 on a CPU that compiles (more fall out of its cache), 1 without (a plain loop: an eager stack is slower); on a
@@ -14,8 +15,9 @@ memory:
 * steps_per_call: 5 where it compiles a model below a million parameters, else 1;
 * narrow: the width of a compiled stack when few lanes are busy: 1, but 2 for nets with convolutions, whose results in a
   stack of one differ from those in wider ones (so do all nets' under two threads, and where nothing is compiled); a
-  27th of the lanes on a GPU, where a run captures at most four graphs: of all lanes, a third, a ninth and a 27th of
-  them; clients whose steps differ much train in fewer lanes, so that less than a fifth of the work is wasted;
+  27th of the lanes on a GPU, where a run captures at most four graphs, and four with a proximal term: of all lanes, a
+  third, a ninth and a 27th of them; clients whose steps differ much train in the width that costs least, where a call
+  costs as much as its lanes and about eight million parameters more (the small models train in the widest one);
 * threads: 1 below a million parameters (a second thread makes an MLP of 100,000 no faster), all cores from there on;
   `ray`'s workers have one each; never more than `OMP_NUM_THREADS`;
 * workers: of `ray`, one a core, or one a GPU;
@@ -83,7 +85,8 @@ def choose_plan(
     on_cpu, cores = device == "cpu", os.cpu_count() or 1
     compiles = given.get("compile", chosen != "trainer" and on_cpu and _compiling_pays(workload) and has_compiler())
     workers = _workers(chosen, on_cpu, cores)
-    lanes = given.get("lanes", _lanes(chosen, on_cpu, compiles, workers, workload))
+    itemsize = 8 if precision == "64-true" else 4
+    lanes = given.get("lanes", _lanes(chosen, on_cpu, compiles, workers, workload, itemsize))
     threads = given.get("threads", 1 if chosen == "ray" else _threads(workload, cores))
     by_rule = {
         "device": device,
@@ -93,7 +96,7 @@ def choose_plan(
         "narrow": _narrow(on_cpu, compiles, lanes, threads, workload),
         "steps_per_call": 5 if compiles and workload.num_parameters < _SMALL_MODEL else 1,
         "compile": compiles,
-        "products": "own" if compiles or (on_cpu and chosen != "trainer" and _products_pay(workload)) else "torch",
+        "products": "own" if on_cpu and (compiles or (chosen != "trainer" and _products_pay(workload))) else "torch",
         "workers": workers,
     }
     return Plan(**by_rule | given | {"engine": chosen})
@@ -135,12 +138,12 @@ def _workers(engine: EngineName, on_cpu: bool, cores: int) -> int:
     return cores if on_cpu else torch.cuda.device_count()
 
 
-def _lanes(engine: EngineName, on_cpu: bool, compiles: bool, workers: int, workload: Workload) -> int:
+def _lanes(engine: EngineName, on_cpu: bool, compiles: bool, workers: int, workload: Workload, itemsize: int) -> int:
     if engine == "trainer" or workload.obstacles:
         return 1
     if on_cpu:
         return 4 if compiles else 1
-    return lanes_of_gpu(workload, workers)
+    return lanes_of_gpu(workload, workers, itemsize)
 
 
 def _narrow(on_cpu: bool, compiles: bool, lanes: int, threads: int, workload: Workload) -> int:
@@ -159,9 +162,10 @@ def _allowed_threads() -> int:
     return int(first) if first.isdecimal() else 0
 
 
-def lanes_of_gpu(workload: Workload, gpus: int = 1) -> int:
+def lanes_of_gpu(workload: Workload, gpus: int = 1, itemsize: int = 4) -> int:
     """Computes the width of a GPU's stack, where so many GPUs share a cohort."""
-    fitting = _LANES_MIB * 2**20 // (4 * max(1, workload.num_parameters))
+    fitting = _LANES_MIB * 2**20 // (itemsize * max(1, workload.num_parameters))
+    fitting = 8 * (fitting // 8) or fitting
     return max(1, min(8 * ceil(workload.cohort / (8 * gpus)), _MOST_LANES, fitting))
 
 

@@ -2,12 +2,13 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
+from math import isfinite
 
 import torch
 from lightning import LightningModule
 from torch import Tensor
 
-from lit_cfl.engines.client_fit import ClientFit, ExamplePool, FitResult
+from lit_cfl.engines.client_fit import ClientFit, ExamplePool, FitResult, finite_rows
 from lit_cfl.engines.dropout import key_names, set_key
 from lit_cfl.engines.optimizers import FunctionalOptimizer
 from lit_cfl.engines.steps import clipped
@@ -43,11 +44,12 @@ class PlainLoop:
         """Trains the fits in their order."""
         for fit in fits:
             loss = self._train(fit, pool, prox)
-            yield FitResult(fit.position, self._layout.read(self._module, fit.start.dtype), loss)
+            fit.row.copy_(self._layout.read(self._module, fit.row.dtype, fit.row.device))
+            yield FitResult(fit.position, loss, isfinite(loss) and all(finite_rows(fit.row[None])))
 
     def _train(self, fit: ClientFit, pool: ExamplePool, prox: float) -> float:
         """Trains a client; its model is in the module afterwards. Returns the mean loss."""
-        self._layout.write(fit.start, self._module)
+        self._layout.write(fit.row, self._module)
         center = None if fit.center is None or not prox else self._pieces(fit.center)
         stacked = tuple(p.detach()[None] for p in self._parameters)  # views: what is written there, the module has
         state = self._optimizer.start(stacked)

@@ -2,7 +2,7 @@
 computes the same.
 
 In `32-true` all of float32 counts: products and convolutions on a GPU do not round to TF32, which PyTorch by itself
-allows in convolutions.
+allows in convolutions. In `tf32` they do: numbers are float32, with ten bits of each factor in a product.
 """
 
 import os
@@ -16,7 +16,7 @@ from lit_cfl.errors import InputError
 EngineName = Literal["trainer", "stacked", "ray"]
 EngineOption = Literal["auto", "trainer", "stacked", "ray"]
 Products = Literal["own", "torch"]
-Precision = Literal["32-true", "64-true", "16-mixed", "bf16-mixed", "bf16-true"]
+Precision = Literal["32-true", "64-true", "tf32", "16-mixed", "bf16-mixed", "bf16-true"]
 _MIXED = {"16-mixed": torch.float16, "bf16-mixed": torch.bfloat16}
 
 
@@ -27,7 +27,7 @@ class PlanOptions:
     Args:
         engine: which engine fits the clients.
         device: `cpu` or `cuda:<i>`.
-        precision: a `lightning.Trainer` precision.
+        precision: a `lightning.Trainer` precision, or `tf32`.
         threads: CPU threads of PyTorch, 1 or more.
         rows_mib: local models of one fit held in memory at once, MiB, 1 or more; a larger fit is read in chunks, which
             on a GPU have no fewer clients than the stack has lanes.
@@ -75,8 +75,8 @@ class Plan:
                 raise InputError(f"plan.{name} is {getattr(self, name)}; it must be 1 or more")
         if self.narrow > self.lanes:
             raise InputError(f"plan.narrow is {self.narrow}, plan.lanes {self.lanes}; it must not be more")
-        if self.precision == "16-mixed" and self.device == "cpu":
-            raise InputError("precision '16-mixed' needs a GPU; on a CPU use 32-true or bf16-mixed")
+        if self.precision in ("16-mixed", "tf32") and self.device == "cpu":
+            raise InputError(f"precision {self.precision!r} needs a GPU; on a CPU use 32-true or bf16-mixed")
 
     def without_compiling(self) -> "Plan":
         """Returns the plan for a machine whose compiler fails: clients train in a plain loop."""
@@ -99,15 +99,16 @@ class Plan:
 
 
 def set_up_torch(plan: Plan, deterministic: bool) -> None:
-    """Sets options of the whole process: threads, full float32, whether only deterministic operations are allowed.
+    """Sets options of the whole process: threads, TF32, whether only deterministic operations are allowed.
 
     To be called before anything runs on a GPU: cuBLAS reads its setting once, when it starts.
     """
     torch.set_num_threads(plan.threads)
-    torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = False
+    torch.set_float32_matmul_precision("high" if plan.precision == "tf32" else "highest")
+    torch.backends.cudnn.allow_tf32 = plan.precision == "tf32"
+    torch.backends.cudnn.benchmark = plan.device != "cpu" and not deterministic  # shapes are few, and the same for long
     deterministic = deterministic and plan.device != "cpu"
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-        torch.backends.cudnn.benchmark = False
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # or a kernel each
     torch.use_deterministic_algorithms(deterministic)

@@ -9,7 +9,8 @@ from lightning import LightningModule
 from torch import Tensor
 
 from lit_cfl.data import Examples
-from lit_cfl.engines.task_protocol import outcomes_of, penalty_of
+from lit_cfl.devices import is_out_of_memory, sent
+from lit_cfl.engines.task_protocol import Batch, outcomes_of, penalty_of
 from lit_cfl.errors import InputError, note_on_error
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.scores import scores_of
@@ -43,36 +44,50 @@ class Scorer:
 
     def __init__(self, module: LightningModule, layout: ParameterLayout, dtype: torch.dtype) -> None:
         self._module, self._layout, self._dtype = module, layout, dtype
+        self._device = next(module.parameters()).device
 
     @torch.no_grad()
     def losses_of_all(self, models: Tensor, index: Tensor, examples: Examples) -> Tensor:
         """Computes the loss of each model on these examples, which are read once for all of them; see `Engine`."""
-        losses = torch.empty(len(models), len(index), dtype=torch.float64)
+        models = sent(models, self._device)
+        losses = torch.empty(len(models), len(index), dtype=torch.float64, device=self._device)
         for start in range(0, len(index), EVALUATION_BATCH):
             part = slice(start, start + EVALUATION_BATCH)
-            batch = examples.batch(index[part], self._dtype)
+            batch = examples.batch(index[part], self._dtype, self._device)
             for number, row in enumerate(models):
                 self._layout.write(row, self._module)
-                losses[number, part] = outcomes_of(self._module, batch)[0]
-        return losses
+                losses[number, part] = self._outcomes(batch)[0]
+        return losses.cpu()
 
     @torch.no_grad()
     def of_each(
         self, models: Tensor, which: Tensor, index: Tensor, examples: Examples, named: ModelName = "model {}".format
     ) -> Outcomes:
         """Computes losses and scores of each example under a model of its own: `[n]`, see `Engine`."""
-        rows = torch.empty(1 + 2 * len(scores_of(self._module)), len(index), dtype=torch.float64)
+        columns = 1 + 2 * len(scores_of(self._module))
+        rows = torch.empty(columns, len(index), dtype=torch.float64, device=self._device)
         for parts in _batches_by_model(which):
             start, stop = parts[0][1].start, parts[-1][1].stop
-            inputs, labels = examples.batch(index[start:stop], self._dtype)
+            inputs, labels = examples.batch(index[start:stop], self._dtype, self._device)
             found = []
             for number, part in parts:
                 own = slice(part.start - start, part.stop - start)
-                self._layout.write(models[number], self._module)
+                self._layout.write(sent(models[number], self._device), self._module)
                 with note_on_error(partial(_while_scored, named, number)):
-                    found.append(outcomes_of(self._module, (inputs[own], labels[own])))
+                    found.append(self._outcomes((inputs[own], labels[own])))
             rows[:, start:stop] = torch.cat(found, dim=1)
+        rows = rows.cpu()  # at the end: a GPU need not wait in between
         return self._checked(Outcomes(rows[0], rows[1::2], rows[2::2]), index % len(examples))
+
+    def _outcomes(self, batch: Batch) -> Tensor:
+        """Evaluates the module on a batch, in halves where it does not fit the memory."""
+        try:
+            return outcomes_of(self._module, batch)
+        except RuntimeError as error:
+            if not is_out_of_memory(error) or len(batch[1]) < 2:
+                raise
+        halves = zip(*(tensor.tensor_split(2) for tensor in batch), strict=True)
+        return torch.cat([self._outcomes((inputs, labels)) for inputs, labels in halves], dim=1)
 
     def _checked(self, found: Outcomes, numbers: Tensor) -> Outcomes:
         """Checks the outcomes and returns them; a value of weight 0 becomes 0, whatever it is.

@@ -4,13 +4,14 @@ The clients of a stack are its lanes. Each lane has its own parameters, optimize
 number of one lane enters another one. Shapes are fixed, so that a compiled function serves a whole run.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from lightning import LightningModule
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from lit_cfl.engines.batch_norm import PRESENT, stacked_norms
 from lit_cfl.engines.dropout import key_names
 from lit_cfl.engines.optimizers import FunctionalOptimizer, Tensors
 from lit_cfl.engines.task_protocol import Batch
@@ -49,6 +50,8 @@ class LaneWork:
         first: whether it is a client's first step, bool `[steps, lanes]`.
         prox: 0-d tensor; None = no proximal term.
         centers: of the proximal term, each tensor of a model `[lanes, *shape]`.
+        at: number of the next step, int64 `[1]`, where the tables are those of many calls; see `CapturedSteps`.
+        losses: where the losses of all steps are kept `[steps, lanes]`, if `at` is given.
     """
 
     inputs: Tensor
@@ -59,6 +62,18 @@ class LaneWork:
     first: Tensor
     prox: Tensor | None = None
     centers: Tensors | None = None
+    at: Tensor | None = None
+    losses: Tensor | None = None
+
+    @property
+    def tables(self) -> Tensors:
+        """What differs from step to step."""
+        return self.index, self.keys, self.corrections, self.first
+
+    def with_tables(self, tables: Tensors, centers: Tensors | None) -> "LaneWork":
+        """Returns the work with other tables and centres."""
+        index, keys, corrections, first = tables
+        return replace(self, index=index, keys=keys, corrections=corrections, first=first, centers=centers)
 
 
 class Steps:
@@ -80,10 +95,11 @@ class Steps:
         clip: float | None = None,
         autocast: torch.dtype | None = None,
     ) -> None:
-        self._losses = _Losses(module)
+        self.module, self._losses = module, _Losses(module)
         self._names = [f"module.{slot.name}" for slot in layout.slots]
         self._trained = sum(not slot.is_buffer for slot in layout.slots)  # they come first
         self._keys = [f"module.{name}" for name in key_names(module)]
+        self._norms = stacked_norms(self._losses)
         self._optimizer, self._clip, self._autocast = update, clip, autocast
 
     def __call__(self, lanes: Lanes, work: LaneWork) -> tuple[Lanes, Tensor]:
@@ -102,7 +118,7 @@ class Steps:
         chosen = torch.where(present, index, own).clamp(min=0)
         batch = work.inputs[chosen], work.labels[chosen]
         parameters, buffers = lanes.rows[: self._trained], lanes.rows[self._trained :]
-        gradients, sums = self.gradients(parameters, buffers, batch, present, work.keys[step])
+        gradients, sums, updated = self.gradients(parameters, buffers, batch, present, work.keys[step])
         if work.prox is not None and work.centers is not None:
             gradients = tuple(
                 g + work.prox * (p - c) for g, p, c in zip(gradients, parameters, work.centers, strict=False)
@@ -111,6 +127,8 @@ class Steps:
             gradients = clipped(gradients, self._clip)
         new, state = self._optimizer.step(parameters, gradients, lanes.state, work.corrections[step], work.first[step])
         active = counts > 0
+        if self._norms:
+            buffers = tuple(_where(active, n, o) for n, o in zip(updated, buffers, strict=True))
         rows = tuple(_where(active, n, p) for n, p in zip(new, parameters, strict=True))
         slots = tuple(
             tuple(_where(active, n, o) for n, o in zip(mine, old, strict=True))
@@ -120,24 +138,31 @@ class Steps:
 
     def gradients(
         self, parameters: Tensors, buffers: Tensors, batch: Batch, present: Tensor, keys: Tensor
-    ) -> tuple[Tensors, Tensor]:
-        """Computes the gradients of each lane's mean loss, and the sums of its losses `[lanes]`."""
+    ) -> tuple[Tensors, Tensor, Tensors]:
+        """Computes the gradients of each lane's mean loss, its sum of losses `[lanes]`, and the buffers afterwards."""
         weights = present.to(parameters[0].dtype)
         weights = weights / weights.sum(1, keepdim=True).clamp(min=1)
 
-        def total(parameters: Tensors) -> tuple[Tensor, Tensor]:
-            losses = vmap(self._lane)((*parameters, *buffers), batch[0], batch[1], keys)
-            return (losses * weights).sum(), torch.where(present, losses.detach(), 0.0).sum(1)
+        def total(parameters: Tensors) -> tuple[Tensor, tuple[Tensor, Tensors]]:
+            losses, updated = vmap(self._lane)((*parameters, *buffers), batch[0], batch[1], keys, present)
+            return (losses * weights).sum(), (torch.where(present, losses.detach(), 0.0).sum(1), updated)
 
-        found: tuple[Tensors, Tensor] = grad(total, has_aux=True)(parameters)
-        return found
+        gradients, (sums, updated) = grad(total, has_aux=True)(parameters)
+        return gradients, sums, updated if self._norms else buffers
 
-    def _lane(self, rows: Tensors, inputs: Tensor, labels: Tensor, key: Tensor) -> Tensor:
-        """Computes the losses of one client's batch `[B]`."""
+    def _lane(
+        self, rows: Tensors, inputs: Tensor, labels: Tensor, key: Tensor, present: Tensor
+    ) -> tuple[Tensor, Tensors]:
+        """Computes the losses of one client's batch `[B]`, and its buffers afterwards where there are BatchNorms."""
         tensors = dict(zip(self._names, rows, strict=True)) | dict.fromkeys(self._keys, key)
+        given = dict.fromkeys((f"{name}.{PRESENT}" for name in self._norms), present)
         with torch.autocast(inputs.device.type, self._autocast, enabled=self._autocast is not None):
-            losses: Tensor = functional_call(self._losses, tensors, ((inputs, labels),))
-        return losses
+            losses: Tensor = functional_call(self._losses, tensors | given, ((inputs, labels),))
+        for name, layer in self._norms.items():
+            if layer.updated is not None:
+                tensors[f"{name}.running_mean"], tensors[f"{name}.running_var"] = layer.updated
+                layer.updated = None
+        return losses, tuple(tensors[name] for name in self._names[self._trained :]) if self._norms else ()
 
 
 class _Losses(nn.Module):

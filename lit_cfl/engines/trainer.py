@@ -97,7 +97,7 @@ class TrainerEngine(Engine):
             "max_steps": -1 if in_epochs else length,
             "accelerator": "cpu" if device.type == "cpu" else "gpu",
             "devices": 1 if device.type == "cpu" else [device.index or 0],
-            "precision": self.plan.precision,
+            "precision": "32-true" if self.plan.precision == "tf32" else self.plan.precision,
             "gradient_clip_val": self.local.gradient_clip,
             "logger": False,
             "enable_checkpointing": False,

@@ -26,7 +26,7 @@ class VGG16(Net):
         hidden: widths of the fully connected layers before the last: `[4096, 4096]` the original's, `[512, 512]`, or
             `[]` for a head of one layer.
         dropout: behind each hidden fully connected layer, 0 to 1; the original's 0.5.
-        batch_norm: BatchNorm behind each convolution, which needs the engine `trainer`.
+        batch_norm: BatchNorm behind each convolution.
         width: channels of the first block, 1 or more; the original's 64. The others are 2, 4, 8 and 8 times as wide.
         input_shape: channels, height, width; None = the data's.
         num_labels: outputs; None = the data's.

@@ -54,14 +54,17 @@ def test_gpu_benchmark_runs_small_on_a_cpu_without_the_packages_around_training(
     some = [MODELS[0], MODELS[-1]]
     table = printed("gpu.py", "--device", "cpu", "--models", *some, "--out", out, PYTHONPATH=str(tmp_path))
     found = json.loads(out.read_text())
-    ways = [("trainer", 1), ("plain loop", 1), ("eager", 4), ("eager", 1)]
+    ways = [("trainer", 1), ("plain loop", 1), ("as planned", 4), ("eager", 4), ("eager", 1)]
     assert [(row["model"], row["way"], row["width"]) for row in found["rows"]] == [
         (model, *way) for model in some for way in ways
     ]
     assert all(row["client-steps/s"] > 0 and row["of GEMM"] > 0 and "note" not in row for row in found["rows"])
     assert all(0 < row["in steps"] <= 1 and row["waste"] == 0 for row in found["rows"] if row["way"] == "eager")
     assert [row["rerun"] for row in found["deterministic"]] == ["the same bits"] * 4
-    assert sum(row[0] in some for row in table) == 12
+    assert [row["check"] for row in found["checks"]] == ["parity of plain loop", "parity of eager", "cpu, then cpu"] * 2
+    assert all(row["difference"] < 1e-4 for row in found["checks"])
+    assert [row["difference"] for row in found["checks"] if row["check"] == "cpu, then cpu"] == [0, 0]
+    assert sum(row[0] in some for row in table) == 20
 
 
 def test_every_model_of_the_gpu_benchmark_takes_a_step():
@@ -126,7 +129,7 @@ def test_without_time_every_row_says_so():
     import gpu_rows
 
     _, *rows = gpu_rows.rows("linear", "cpu", time.time())
-    assert [row["note"] for row in rows] == ["no time left"] * 4
+    assert [row["note"] for row in rows] == ["no time left"] * 5
 
 
 def test_other_bits_and_failures_of_a_rerun_are_told_apart():

@@ -1,18 +1,18 @@
 """Captured steps, with a stand-in for CUDA graphs that records operations on the CPU, and engines short of memory."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
+from pretended_gpu import Graph, Stream, stand_in_for_cuda
 from ragged import SHAPE, SIZES, ragged_data, task
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
-from lit_cfl.engines.base import Engine, is_out_of_memory
+from lit_cfl.devices import is_out_of_memory
+from lit_cfl.engines.base import Engine
 from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
@@ -26,61 +26,10 @@ ADAM = partial(torch.optim.Adam, lr=0.01)
 WIDE = Plan("stacked", lanes=4, narrow=2, steps_per_call=2)
 
 
-class Graph(TorchDispatchMode):
-    """Records the operations, and repeats them on the very tensors, as a CUDA graph does."""
-
-    made = 0
-
-    def __init__(self) -> None:
-        super().__init__()
-        Graph.made += 1
-        self.steps: list[tuple[Callable[..., object], tuple, dict, object]] = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        out = func(*args, **(kwargs or {}))
-        self.steps.append((func, args, kwargs or {}, out))
-        return out
-
-    def replay(self) -> None:
-        for func, args, kwargs, out in self.steps:
-            for held, new in zip(tree_leaves(out), tree_leaves(func(*args, **kwargs)), strict=True):
-                if isinstance(held, Tensor) and held.data_ptr() != new.data_ptr():
-                    held.copy_(new)
-
-    def pool(self) -> tuple[int, int]:
-        return (0, 1)
-
-
-class Stream:
-    def wait_stream(self, other: "Stream") -> None: ...
-
-
 @pytest.fixture
 def devices(monkeypatch: pytest.MonkeyPatch) -> list[torch.device]:
     """CUDA as far as captures use it. Gives the devices that were made the current one."""
-    seen: list[torch.device] = []
-
-    @contextmanager
-    def captured(graph: Graph, pool: object, stream: Stream) -> Iterator[None]:
-        with graph:
-            yield
-
-    def current(device: torch.device) -> nullcontext[None]:
-        seen.append(device)
-        return nullcontext()
-
-    Graph.made = 0
-    parts = {
-        "Stream": Stream,
-        "CUDAGraph": Graph,
-        "graph": captured,
-        "device": current,
-        "current_stream": Stream,
-        "stream": lambda stream: nullcontext(),
-    }
-    for name, part in parts.items():
-        monkeypatch.setattr(torch.cuda, name, part)
-    return seen
+    return stand_in_for_cuda(monkeypatch)
 
 
 def mlp() -> nn.Module:
@@ -90,7 +39,9 @@ def mlp() -> nn.Module:
 def engine_of(plan: Plan, monkeypatch: pytest.MonkeyPatch, captures: bool = True) -> StackedEngine:
     """A stack on the CPU, captured as on the GPU `cuda:1`, or the same without captures."""
     monkeypatch.setattr(
-        stacked, "CompiledSteps", lambda steps, *_: CapturedSteps(steps, "cuda:1") if captures else steps
+        stacked,
+        "CompiledSteps",
+        lambda steps, *_: CapturedSteps(steps, "cuda:1", plan.steps_per_call) if captures else steps,
     )
     engine = StackedEngine(task(mlp, ADAM), replace(plan, compile=True), 5, LocalTraining(1, 10))
     engine._lanes(10)
@@ -190,7 +141,7 @@ def test_stack_that_ran_out_of_memory_is_given_up_with_its_graphs(
     devices: list[torch.device], monkeypatch: pytest.MonkeyPatch
 ):
     engine, narrower = engine_of(WIDE, monkeypatch), engine_of(replace(WIDE, lanes=2), monkeypatch, captures=False)
-    monkeypatch.setattr(stacked, "CompiledSteps", lambda steps, *_: CapturedSteps(steps, "cuda:1"))
+    monkeypatch.setattr(stacked, "CompiledSteps", lambda steps, *_: CapturedSteps(steps, "cuda:1", 2))
     fit(engine, 1)
     old, replay = engine._runner, Graph.replay
 
@@ -221,6 +172,6 @@ def test_memory_that_does_not_do_for_one_client_is_an_error():
 def test_chunk_of_a_gpu_fills_its_stack():
     engine = build_engine(task(mlp), Plan("stacked", rows_mib=1, lanes=4), 5, LocalTraining(1, 10))
     fitting = 2**20 // (4 * engine.layout.num_columns)
-    for device, lanes, clients in (("cpu", 512, fitting), ("cuda:0", 512, 512), ("cuda:0", 8, fitting)):
+    for device, lanes, clients in (("cpu", 512, fitting), ("cuda:0", 512, 512), ("cuda:0", 8, fitting // 8 * 8)):
         engine.plan = Plan("stacked", device, rows_mib=1, lanes=lanes)
         assert engine._chunk_size == clients

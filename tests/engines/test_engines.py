@@ -271,6 +271,28 @@ def test_losses_of_several_models_are_those_of_each():
     assert together.isnan().tolist() == [[False] * 3, [True] * 3, [False] * 3]
 
 
+def test_evaluation_that_runs_out_of_memory_goes_on_in_halves(monkeypatch: pytest.MonkeyPatch):
+    engine, data = build_engine(task(NETS["mlp"]), PLANS["plain loop"], 5, LocalTraining(1, 10)), ragged_data()
+    index, sizes, whole = torch.arange(50), [], scorer.outcomes_of
+    expected = engine.outcomes(engine.initial(0), index, data)
+
+    def short_of_memory(module: object, batch: Batch) -> Tensor:
+        sizes.append(len(batch[1]))
+        if sizes[-1] > limit:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return whole(module, batch)
+
+    monkeypatch.setattr(scorer, "outcomes_of", short_of_memory)
+    limit = 20
+    found = engine.outcomes(engine.initial(0), index, data)
+    assert sizes == [50, 25, 13, 12, 25, 13, 12]
+    assert_close(found.losses, expected.losses, rtol=1e-6, atol=1e-6)
+    assert torch.equal(found.values, expected.values)
+    limit = 0
+    with pytest.raises(torch.OutOfMemoryError):
+        engine.outcomes(engine.initial(0), index, data)
+
+
 def test_examples_under_models_of_their_own_are_scored_as_by_each_model_alone(monkeypatch: pytest.MonkeyPatch):
     engine, data = build_engine(task(NETS["mlp"]), PLANS["plain loop"], 5, LocalTraining(1, 10)), ragged_data()
     models = torch.stack([engine.initial(number) for number in range(5)])
@@ -324,7 +346,7 @@ class Noisy(Classification):
 class WithBatchNorm(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.fc1, self.bn1, self.fc2 = nn.Linear(64, 8), nn.BatchNorm1d(8), nn.Linear(8, 10)
+        self.fc1, self.bn1, self.fc2 = nn.Linear(64, 8), nn.BatchNorm1d(8, momentum=None), nn.Linear(8, 10)
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.fc2(self.bn1(self.fc1(inputs.flatten(1))))
@@ -358,7 +380,7 @@ class WithSpare(MLP):
         (lambda: Classification(WithSpare(), SGD), "the parameter net.spare.weight takes no part in the losses"),
         (lambda: Coupled(MLP(12, SHAPE, 10), SGD), "its gradients in a stack are others than alone"),
         (lambda: Noisy(MLP(12, SHAPE, 10), SGD), "RuntimeError in a stack: vmap: called random operation"),
-        (lambda: Classification(WithBatchNorm(), SGD), r"BatchNorm1d \(net.bn1\)"),
+        (lambda: Classification(WithBatchNorm(), SGD), r"BatchNorm1d with momentum None, .* \(net.bn1\)"),
         (task(NETS["mlp"], partial(torch.optim.Adam, amsgrad=True)), "the optimizer's option amsgrad"),
         (task(NETS["mlp"], torch.optim.RMSprop), "optimizer RMSprop"),
     ],

@@ -19,8 +19,9 @@ def as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
     threads, cudnn = torch.get_num_threads(), torch.backends.cudnn
     before = torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision()
-    flags = cudnn.allow_tf32, cudnn.benchmark
+    flags, filled = (cudnn.allow_tf32, cudnn.benchmark), torch.utils.deterministic.fill_uninitialized_memory
     yield
+    torch.utils.deterministic.fill_uninitialized_memory = filled
     torch.set_num_threads(threads)
     torch.use_deterministic_algorithms(before[0])
     torch.set_float32_matmul_precision(before[1])
@@ -97,8 +98,9 @@ def test_parts_of_the_plan_set_by_hand_stay():
         (7_850, 20, 24),
         (7_850, 100, 104),
         (7_850, 5_000, 256),
-        (1_663_370, 300, 161),
-        (14_719_818, 20, 18),
+        (1_663_370, 300, 160),
+        (14_719_818, 20, 16),
+        (40_000_000, 20, 6),
         (10**9, 20, 1),
     ],
 )
@@ -110,6 +112,8 @@ def test_stack_of_a_gpu_is_as_wide_as_the_cohort_and_the_models_allow(
     chosen = choose_plan("auto", "auto", "32-true", Workload(parameters, client_steps=10**6, cohort=cohort))
     assert (chosen.device, chosen.lanes, chosen.compile) == ("cuda:0", lanes, False)
     assert lanes / 27 <= chosen.narrow < lanes / 27 + 1
+    by_hand = choose_plan("auto", "auto", "32-true", Workload(parameters), PlanOptions(compile=True))
+    assert (by_hand.compile, by_hand.products) == (True, "torch")
 
 
 @pytest.mark.parametrize(("gpus", "lanes"), [(1, 64), (2, 32), (3, 24)])
@@ -130,6 +134,20 @@ def test_deterministic_sets_what_a_gpu_needs_for_the_same_bits(deterministic: bo
     assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == (":4096:8" if deterministic else None)
     set_up_torch(Plan("stacked"), deterministic)
     assert not torch.are_deterministic_algorithms_enabled()  # a CPU needs none of it
+
+
+@pytest.mark.usefixtures("as_it_was")
+def test_tf32_is_a_precision_of_a_gpu():
+    set_up_torch(Plan("stacked", "cuda:0", "tf32"), True)
+    assert torch.get_float32_matmul_precision() == "high"
+    assert torch.backends.cudnn.allow_tf32
+    assert not torch.backends.cudnn.benchmark
+    assert not torch.utils.deterministic.fill_uninitialized_memory
+    set_up_torch(Plan("stacked", "cuda:0", "tf32"), False)
+    assert torch.backends.cudnn.benchmark
+    assert Plan("stacked", "cuda:0", "tf32").dtype == torch.float32
+    with pytest.raises(InputError, match="precision 'tf32' needs a GPU"):
+        Plan("stacked", precision="tf32")
 
 
 @pytest.mark.usefixtures("as_it_was")

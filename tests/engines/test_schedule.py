@@ -22,8 +22,8 @@ from lit_cfl.engines.stacked.schedule import (
     busy_lanes,
     pool_capacity,
     pool_groups,
+    schedule_by_cost,
     schedule_lanes,
-    schedule_within_waste,
     width_for,
     widths_of,
 )
@@ -74,15 +74,23 @@ def test_heavy_tailed_cohorts_waste_less_than_a_fifth(seed: int):
 
 @pytest.mark.parametrize("cohort", [20, 100])
 @pytest.mark.parametrize("seed", range(5))
-def test_wide_stacks_of_a_gpu_waste_less_than_a_fifth_too(seed: int, cohort: int):
+def test_wide_stacks_of_a_gpu_cost_little_more_than_the_work_itself(seed: int, cohort: int):
     sizes = 10 + np.random.default_rng(seed).lognormal(3, 1.2, cohort).astype(int)
     steps = torch.from_numpy(10 * -(-sizes // 10))
     lanes = -(-cohort // 8) * 8
     widths = widths_of(lanes, -(-lanes // 27))
     assert len(widths) == 4
-    lane_slots = schedule_within_waste(steps, widths, 0.2)
-    computed = sum(width_for(busy, widths) for busy in busy_lanes(lane_slots))
-    assert 1 - int(steps.sum()) / computed < 0.2
+    calls, computed = [], []
+    for call_cost in (0.0, 5.0, 1000.0):  # of a large model, a medium one and a small one
+        lane_slots = schedule_by_cost(steps, widths, call_cost)
+        busy = busy_lanes(lane_slots)
+        calls.append(len(busy))
+        computed.append(sum(width_for(lanes, widths) for lanes in busy))
+        least = max(int(steps.max()), int(steps.sum()) / lanes)  # calls that any schedule needs
+        assert call_cost * len(busy) + computed[-1] < 1.25 * (call_cost * least + int(steps.sum()))
+    assert calls == sorted(calls, reverse=True)
+    assert computed == sorted(computed)
+    assert calls[-1] == int(steps.max())  # as in the widest stack
 
 
 @pytest.mark.parametrize(
@@ -94,12 +102,15 @@ def test_widths_are_in_equal_ratios(lanes: int, narrow: int, widths: list[int]):
 
 
 def test_clients_of_equal_steps_all_train_at_once():
-    assert {lane_slot.start for lane_slot in schedule_within_waste(torch.full((20,), 60), [24, 12, 6, 3], 0.2)} == {0}
-    lane_slots = schedule_within_waste(torch.full((20,), 60), [24, 12, 6, 3], 0.1)  # 24 lanes would waste a sixth
-    assert max(lane_slot.lane for lane_slot in lane_slots) == 5
+    steps, widths = torch.full((20,), 60), [24, 12, 5]
+    assert {lane_slot.start for lane_slot in schedule_by_cost(steps, widths, 5.0)} == {0}
+    lane_slots = schedule_by_cost(steps, widths, 0.5)  # 24 lanes would waste a sixth: 60 * 24.5 > 240 * 5.5
+    assert max(lane_slot.lane for lane_slot in lane_slots) == 4
+    lane_slots = schedule_by_cost(steps, widths, float("inf"))
+    assert {lane_slot.start for lane_slot in lane_slots} == {0}
 
 
-def test_stack_of_many_widths_that_is_always_pulled_gives_the_same_rows():
+def test_stack_of_many_widths_gives_the_same_rows():
     make, data = task(lambda: MCLR(SHAPE, 10)), ragged_data()
     for prox in (0.0, 0.3):
         expected, _ = fitted(make, Plan("stacked"), prox=prox)
@@ -110,8 +121,7 @@ def test_stack_of_many_widths_that_is_always_pulled_gives_the_same_rows():
             engine.layout,
             engine._optimizer,
             widths=[8, 4, 2, 1],
-            most_waste=0.2,
-            always_pulled=True,
+            call_cost=0.0,
             steps=1,
             batch_size=10,
             device="cpu",

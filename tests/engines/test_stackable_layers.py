@@ -241,9 +241,15 @@ def found_against(net: nn.Module) -> list[str]:
 @pytest.mark.parametrize(
     ("layer", "reason"),
     [
-        (nn.RNN(4, 3, batch_first=True), "RNN, which is none of torch.nn's LSTM, GRU and Embedding itself"),
-        (OwnGRU(4, 3, batch_first=True), "OwnGRU, which is none of torch.nn's LSTM, GRU and Embedding itself"),
-        (OwnEmbedding(4, 3, padding_idx=1), "OwnEmbedding, which is none of torch.nn's LSTM, GRU and Embedding itself"),
+        (nn.RNN(4, 3, batch_first=True), "RNN, which has no form for a stack"),
+        (
+            OwnGRU(4, 3, batch_first=True),
+            "OwnGRU, which has no form for a stack",
+        ),
+        (
+            OwnEmbedding(4, 3, padding_idx=1),
+            "OwnEmbedding, which has no form for a stack",
+        ),
         (nn.Embedding(4, 3, max_norm=1.0), "Embedding with max_norm or scale_grad_by_freq, which would count the fill"),
         (nn.EmbeddingBag(4, 3, scale_grad_by_freq=True), "EmbeddingBag with max_norm or scale_grad_by_freq"),
         (nn.LSTM(4, 3, batch_first=True, proj_size=2), "LSTM with proj_size 2"),

@@ -149,26 +149,17 @@ def large_images(sizes: tuple[int, ...]) -> FederatedData:
 
 
 @pytest.mark.parametrize("plan", [Plan("stacked"), Plan("stacked", lanes=2, narrow=2)], ids=["plain loop", "2 lanes"])
-def test_stack_gives_the_trainers_result(plan: Plan):
+@pytest.mark.parametrize("batch_norm", [False, True])
+def test_stack_gives_the_trainers_result(batch_norm: bool, plan: Plan):
     def make() -> Classification:
-        return Classification(tiny(width=2), partial(torch.optim.SGD, lr=0.05))
+        return Classification(tiny(width=2, batch_norm=batch_norm), partial(torch.optim.SGD, lr=0.05))
 
     data, budget = large_images((0, 3, 12, 5)), Budget(2, "steps", 5)
     local = LocalTraining(1, 5)
+    assert workload(make, 0, local, data, "32-true", client_fits=1).obstacles == []
     expected, _ = fitted(make, Plan("trainer", precision="64-true"), data=data, budget=budget, local=local)
     double = Plan("stacked", lanes=plan.lanes, narrow=plan.narrow, precision="64-true")
     found, engine = fitted(make, double, data=data, budget=budget, local=local)
-    assert_close(rows_of(found), rows_of(expected), rtol=0, atol=1e-12)
-    assert_close(found.losses, expected.losses, rtol=1e-12, atol=1e-12, equal_nan=True)
+    assert_close(rows_of(found), rows_of(expected), rtol=1e-9, atol=1e-9 if batch_norm else 1e-12)
+    assert_close(found.losses, expected.losses, rtol=1e-9, atol=1e-12, equal_nan=True)
     assert not torch.equal(rows_of(found)[1], engine.initial(1).double())
-
-
-@pytest.mark.parametrize(("batch_norm", "reasons"), [(False, 0), (True, 13)])
-def test_with_batch_norm_the_trainer_takes_over(batch_norm: bool, reasons: int):
-    def make() -> Classification:
-        return Classification(tiny(batch_norm=batch_norm), partial(torch.optim.SGD, lr=0.05))
-
-    data = large_images((0, 3, 12, 5))
-    found = workload(make, 0, LocalTraining(1, 10), data, "32-true", client_fits=1).obstacles
-    assert len(found) == reasons
-    assert all(reason.startswith("BatchNorm2d") for reason in found)

@@ -109,7 +109,7 @@ class Worker:
         chunk = engine._fit_chunk(request, slice(0, len(request.clients)), shard.round, data)  # cut is the driver's
         effort = Effort(engine.effort.useful - before.useful, engine.effort.computed - before.computed)
         return ShardResult(
-            chunk.models.numpy(), chunk.losses.numpy(), chunk.trained.numpy(), effort, engine.plan.compile
+            chunk.on_cpu().models.numpy(), chunk.losses.numpy(), chunk.trained.numpy(), effort, engine.plan.compile
         )
 
     def _get_engine(self) -> Engine:

@@ -5,19 +5,22 @@ lane that is busy, each with and without a proximal term. Without a compiler an 
 loop on a CPU, so there the clients train one after the other (`plain.py`).
 """
 
-import copy
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Literal
 
 import torch
+from lightning import LightningModule
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lit_cfl.activity import Activity
 from lit_cfl.data import FederatedData
-from lit_cfl.engines.base import Engine, PositionedRow, is_out_of_memory
+from lit_cfl.devices import is_out_of_memory, rows_on, sent
+from lit_cfl.engines.base import Engine, PositionedRow
+from lit_cfl.engines.batch_norm import stacked_norms
 from lit_cfl.engines.batches import ShuffledBatches, num_steps
 from lit_cfl.engines.client_fit import ClientFit, ExamplePool, FitResult
 from lit_cfl.engines.dropout import step_keys
@@ -26,6 +29,7 @@ from lit_cfl.engines.local_training import FitRequest, LocalTraining, TaskFactor
 from lit_cfl.engines.loop import PlainLoop
 from lit_cfl.engines.optimizers import FunctionalOptimizer
 from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.scorer import EVALUATION_BATCH
 from lit_cfl.engines.stacked.compiled import CompiledSteps, CompilingError
 from lit_cfl.engines.stacked.cuda_graph import CapturedSteps
 from lit_cfl.engines.stacked.gradients import LARGEST, next_stack, stacked_gradients
@@ -33,11 +37,12 @@ from lit_cfl.engines.stacked.runner import Runner
 from lit_cfl.engines.stacked.schedule import pool_capacity, pool_groups, widths_of
 from lit_cfl.engines.stacked.stackable_layers import with_plain_cells
 from lit_cfl.engines.steps import Steps
-from lit_cfl.errors import Notice, diverged
+from lit_cfl.errors import InputError, Notice, diverged
 from lit_cfl.local_work import Chunk
+from lit_cfl.parameters import copy_sharing_frozen
 from lit_cfl.seeds import derive, generator
 
-MOST_WASTE = 0.2  # of a GPU's stack; one of four lanes computes nearly as fast when some of them are idle
+_CALL_PARAMETERS = 8e6  # of a model; a GPU takes about as long to launch a step as to update one: an estimate
 
 
 class StackedEngine(Engine):
@@ -46,51 +51,70 @@ class StackedEngine(Engine):
     def __init__(self, task: TaskFactory, plan: Plan, seed: int, local: LocalTraining = LocalTraining()) -> None:
         super().__init__(task, plan, seed, local)
         plan = self.plan
-        module = copy.deepcopy(self.template).to(device=plan.device, dtype=plan.compute_dtype).train()
+        module = super()._placed(plan.compute_dtype).train()
+        self._base = module
         parameters = dict(module.named_parameters())
         trained = [parameters[slot.name] for slot in self.layout.slots if not slot.is_buffer]
         optimizer = module.configure_optimizers()
         if not isinstance(optimizer, Optimizer):
             raise TypeError("a module that `stackable` refuses")
         self._optimizer = FunctionalOptimizer.of(optimizer, trained)
-        stacked = with_plain_cells(copy.deepcopy(module))
-        stacked = with_linear(stacked, StackedLinear) if plan.compile else stacked
+        stacked = with_plain_cells(copy_sharing_frozen(module))
+        stacked = with_linear(stacked, StackedLinear) if plan.compile and plan.device == "cpu" else stacked
         one = self.with_products(
-            with_plain_cells(module, {nn.GRU})
+            with_plain_cells(copy_sharing_frozen(module), {nn.GRU})
         )  # faster than the fused one on a CPU, a plain LSTM is slower
         self._plain = PlainLoop(one, self.layout, self._optimizer, local.gradient_clip, plan.autocast)
         self._steps = Steps(stacked, self.layout, self._optimizer, local.gradient_clip, plan.autocast)
+        self._on_gpu = torch.device(plan.device).type != "cpu"
         self._runner: Runner | None = None
         self._capacity = 0
+
+    def _placed(self, dtype: torch.dtype) -> LightningModule:
+        """Copies the template to the plan's device, but for frozen parameters, which are there once for all."""
+        return copy_sharing_frozen(self._base) if dtype == self.plan.compute_dtype else super()._placed(dtype)
 
     def adopt(self, plan: Plan) -> None:
         super().adopt(plan)
         self._runner, self._capacity = None, 0
 
     def _fit_chunk(self, request: FitRequest, part: slice, round: int, data: FederatedData) -> Chunk:
-        clients = request.clients[part]
-        models = request.models[request.start[part]].to(self.plan.dtype)
+        try:
+            return self._trained_chunk(request, part, round, data)
+        except CompilingError as error:
+            reason = str(error).splitlines()[0]
+        self.adopt(replace(self.plan, compile=False) if self._on_gpu else self.plan.without_compiling())
+        instead = "a stack that is not compiled" if self._on_gpu else "a plain loop"
+        warnings.warn(f"compiling failed ({reason}): clients train in {instead}", Notice, stacklevel=2)
+        return self._trained_chunk(request, part, round, data)
+
+    def _trained_chunk(self, request: FitRequest, part: slice, round: int, data: FederatedData) -> Chunk:
+        clients, (device, dtype) = request.clients[part], (self.plan.device, self.plan.dtype)
+        starts, start = rows_on(device, dtype, request.models, request.start[part])
+        models, centers = starts.index_select(0, sent(start, device)), self._centers(request, part)
         losses = torch.full((len(clients),), float("nan"), dtype=torch.float64)
         trained = torch.zeros(len(clients), dtype=torch.bool)
         takes_part = ((data.num_examples[clients] > 0) & (request.lengths[part] > 0)).nonzero().flatten()
         before = part.start
         for positions in self._groups(takes_part, clients, data):
             held = data.train.select(clients[positions])
-            pool = self.examples(data).batch(held.entries, self.plan.compute_dtype)
+            pool = self.examples(data).batch(held.entries, self.plan.compute_dtype, device)
             offsets = (held.sizes.cumsum(0) - held.sizes).tolist()
             fits = [
-                self._client_fit(request, part.start + k, k, models[k], offset, round, data)
+                self._client_fit(request, part, k, models[k], centers[k], offset, round, data)
                 for k, offset in zip(positions.tolist(), offsets, strict=True)
             ]
             waiting, report = clients[positions].tolist(), partial(self.report_fit, request, round, before)
             with note_client(round, waiting, together=self.plan.lanes > 1):
-                for done in self._train(fits, pool, request, report):
+                for done in self._train(fits, models, pool, request, report):
                     k = done.position
                     waiting.remove(int(clients[k]))
                     if done.finite:
-                        models[k], losses[k], trained[k] = done.row, done.loss, True
+                        losses[k], trained[k] = done.loss, True
                     elif self.local.on_divergence == "stop":
                         raise diverged(int(clients[k]), round, done.loss, self._optimizer.options[0]["lr"])
+                    else:
+                        models[k] = starts[start[k]]
             before += len(positions)
         return Chunk(part.start, models, losses, trained)
 
@@ -102,79 +126,78 @@ class StackedEngine(Engine):
             if len(positions[group]):
                 yield positions[group]
 
+    def _centers(self, request: FitRequest, part: slice) -> list[Tensor] | list[None]:
+        """Returns the centre of each client's proximal term `[d]` on the device; None where there is no such term."""
+        if not request.prox:
+            return [None] * len(request.center[part])
+        if request.centers is None:
+            raise TypeError("prox needs centers")
+        table, which = rows_on(self.plan.device, self.plan.dtype, request.centers, request.center[part])
+        return [table[number] for number in which.tolist()]
+
     def _client_fit(
         self,
         request: FitRequest,
-        number: int,
+        part: slice,
         position: int,
-        start: Tensor,
+        row: Tensor,
+        center: Tensor | None,
         offset: int,
         round: int,
         data: FederatedData,
     ) -> ClientFit:
-        client = int(request.clients[number])
+        client = int(request.clients[part][position])
         size, batch_size = int(data.num_examples[client]), self._batch_size(request)
-        steps = num_steps(request.budget, int(request.lengths[number]), size, batch_size)
+        steps = num_steps(request.budget, int(request.lengths[part][position]), size, batch_size)
         rng = generator(self.seed, request.purpose, round, client)
         table = ShuffledBatches(size, batch_size, rng).all(steps)
         key = derive(self.seed, f"{request.purpose}/dropout", round, client)
-        center = None
-        if request.prox:
-            if request.centers is None:
-                raise TypeError("prox needs centers")
-            center = request.centers[request.center[number]].to(self.plan.dtype)
-        return ClientFit(position, start, table.where(table < 0, table + offset), step_keys(key, 0, steps), center)
+        return ClientFit(position, row, table.where(table < 0, table + offset), step_keys(key, 0, steps), center)
 
     def _batch_size(self, request: FitRequest) -> int | Literal["full"]:
         return request.budget.batch_size or self.local.batch_size
 
     def _train(
-        self, fits: Sequence[ClientFit], pool: ExamplePool, request: FitRequest, ended: Callable[[int], None]
+        self,
+        fits: Sequence[ClientFit],
+        models: Tensor,
+        pool: ExamplePool,
+        request: FitRequest,
+        ended: Callable[[int], None],
     ) -> Iterable[FitResult]:
-        """Trains the fits; `ended` is called with how many of them are through."""
+        """Trains the fits, whose rows in `models` change in place; `ended` is called with how many are through."""
         self.between_clients()
         batch_size = self._batch_size(request)
         if self.plan.lanes == 1 or batch_size != self.local.batch_size or not isinstance(batch_size, int):
             return self._one_by_one(fits, pool, request.prox, ended)
-        if not self.plan.compile:
-            return self._lanes(batch_size).run(fits, pool, self._capacity, request.prox, ended)
-        try:
-            return self._lanes(batch_size).run(fits, pool, self._capacity, request.prox, ended)
-        except CompilingError as error:
-            self.plan = self.plan.without_compiling()
-            reason = str(error).splitlines()[0]
-            warnings.warn(f"compiling failed ({reason}): clients train in a plain loop", Notice, stacklevel=2)
-            return self._one_by_one(fits, pool, request.prox, ended)
+        return self._lanes(batch_size).run(fits, models, pool, self._capacity, request.prox, ended)
 
     def _one_by_one(
         self, fits: Sequence[ClientFit], pool: ExamplePool, prox: float, ended: Callable[[int], None]
     ) -> Iterable[FitResult]:
         with torch.no_grad():
-            for number, done in enumerate(self._plain.run(fits, pool, prox), start=1):
-                yield done
-                ended(number)
-                self.between_clients()
+            try:
+                for number, done in enumerate(self._plain.run(fits, pool, prox), start=1):
+                    yield done
+                    ended(number)
+                    self.between_clients()
+            except ValueError as error:
+                if isinstance(error, InputError):
+                    raise
+                raise InputError(f"a client cannot be trained: {error}") from error
 
     def _lanes(self, batch_size: int) -> Runner:
         """Returns the stack, built when it is first needed."""
         if self._runner is None:
-            plan = self.plan
-            on_gpu = torch.device(plan.device).type == "cuda"
-            advance = (
-                CapturedSteps(self._steps, plan.device)
-                if on_gpu
-                else CompiledSteps(self._steps, plan.products, lambda: self.report(Activity("compiling")))
-                if plan.compile
-                else self._steps
-            )
-            widths = widths_of(plan.lanes, plan.narrow) if on_gpu else [plan.lanes, plan.narrow]
+            plan, compiling = self.plan, lambda: self.report(Activity("compiling"))
+            advance = CompiledSteps(self._steps, plan.products, compiling) if plan.compile else self._steps
+            widths = widths_of(plan.lanes, plan.narrow) if self._on_gpu else [plan.lanes, plan.narrow]
             self._runner = Runner(
-                advance,
+                CapturedSteps(advance, plan.device, plan.steps_per_call) if self._on_gpu else advance,
                 self.layout,
                 self._optimizer,
                 widths=widths,
-                most_waste=MOST_WASTE if on_gpu else 1.0,
-                always_pulled=on_gpu,
+                call_cost=_CALL_PARAMETERS / self.layout.num_parameters if self._on_gpu else float("inf"),
                 steps=plan.steps_per_call,
                 batch_size=batch_size,
                 device=plan.device,
@@ -185,7 +208,8 @@ class StackedEngine(Engine):
 
     def gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[PositionedRow]:
         sizes = data.num_examples[clients]
-        alone = sizes > (LARGEST if self.plan.lanes > 1 else -1)
+        largest = EVALUATION_BATCH if stacked_norms(self._steps.module) else LARGEST  # a larger one is cut into batches
+        alone = sizes > (largest if self.plan.lanes > 1 else -1)
         large, others = alone.nonzero().flatten(), (~alone).nonzero().flatten()
         for number, row in super().gradients(model, clients[large], round, data):
             yield int(large[number]), row

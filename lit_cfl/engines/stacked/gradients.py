@@ -43,13 +43,13 @@ def stacked_gradients(
     present = places < held.sizes[:, None]
     first = held.entries[(held.sizes.cumsum(0) - held.sizes).clamp(max=max(0, len(held.entries) - 1))]
     index = first[:, None].expand_as(places).masked_scatter(present, held.entries)  # filled up with its own example
-    inputs, labels = examples.batch(index.flatten(), plan.compute_dtype)
+    inputs, labels = examples.batch(index.flatten(), plan.compute_dtype, plan.device)
     batch = inputs.view(*index.shape, *inputs.shape[1:]), labels.view(index.shape)
     rows = model.to(plan.device, plan.compute_dtype).expand(len(held), -1)
     pieces = tuple(rows[:, slot.start : slot.stop].reshape(-1, *slot.shape) for slot in layout.slots)
     trained = sum(not slot.is_buffer for slot in layout.slots)
     with torch.no_grad():
-        found, _ = steps.gradients(
+        found, _, _ = steps.gradients(
             pieces[:trained], pieces[trained:], batch, present.to(plan.device), keys.to(plan.device)
         )
     gradients = torch.zeros(len(held), layout.num_columns, dtype=plan.dtype)

@@ -6,6 +6,7 @@ the next client. Longest first to the emptiest lane keeps the lanes' ends close 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from heapq import heapify, heapreplace
 
 import torch
@@ -56,28 +57,32 @@ def width_for(busy: int, widths: Sequence[int]) -> int:
     return min(width for width in widths if width >= busy)
 
 
-def schedule_within_waste(calls: Tensor, widths: Sequence[int], most_waste: float) -> list[LaneSlot]:
-    """Schedules fits in the widest stack that wastes at most this share of its work; in the narrowest if none does.
+def schedule_by_cost(calls: Tensor, widths: Sequence[int], call_cost: float) -> list[LaneSlot]:
+    """Schedules fits in the stack that costs least: a call costs as much as its lanes, idle ones too, and `call_cost`.
 
     Args:
         calls: of each fit, int64 `[fits]`, 1 or more.
         widths: that the stack can have, the widest first.
-        most_waste: 0 to 1; 1 = always the widest.
+        call_cost: of each call, in lanes; infinite = always the widest stack, which needs the fewest calls.
     """
-    for width in widths:
-        lane_slots = schedule_lanes(calls, width)
-        computed = sum(width_for(busy, widths) for busy in busy_lanes(lane_slots))
-        if computed * (1 - most_waste) <= int(calls.sum()):
-            break
-    return lane_slots
+    found = schedule_lanes(calls, widths[0])
+    if call_cost == float("inf"):
+        return found
+    return min((found, *(schedule_lanes(calls, width) for width in widths[1:])), key=partial(_cost, widths, call_cost))
 
 
-def busy_lanes(lane_slots: list[LaneSlot]) -> list[int]:
+def _cost(widths: Sequence[int], call_cost: float, lane_slots: Sequence[LaneSlot]) -> float:
+    return sum(call_cost + width_for(busy, widths) for busy in busy_lanes(lane_slots))
+
+
+def busy_lanes(lane_slots: Sequence[LaneSlot]) -> list[int]:
     """Counts the busy lanes in each call; they are the first ones."""
     ends: dict[int, int] = {}
     for lane_slot in lane_slots:
         ends[lane_slot.lane] = max(ends.get(lane_slot.lane, 0), lane_slot.stop)
-    return [sum(end > call for end in ends.values()) for call in range(max(ends.values(), default=0))]
+    ended = torch.bincount(torch.tensor(list(ends.values()), dtype=torch.int64)).cumsum(0)
+    busy: list[int] = (len(ends) - ended[:-1]).tolist()
+    return busy
 
 
 def pool_capacity(sizes: Tensor, bytes_each: int, lanes: int) -> int:

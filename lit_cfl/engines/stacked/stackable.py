@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import torch
 from lightning import LightningModule
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
 from lit_cfl.data import Examples
@@ -27,53 +28,58 @@ def obstacles(module: LightningModule, layout: ParameterLayout, examples: Exampl
     optimizer = module.configure_optimizers()
     if isinstance(optimizer, Optimizer):
         found = [f"the optimizer's option {name}" for name in unsupported(optimizer)]
-    found += [f"{type(layer).__name__} ({name})" for name, layer in module.named_modules() if _cannot_stack(layer)]
     found += [f"{why} ({name})" for name, layer in module.named_modules() if (why := why_not_stacked(layer))]
     if precision == "16-mixed":
         found.append("precision 16-mixed, which needs a gradient scaler")
     if found:
         return found
+    normalised = any(isinstance(layer, _BatchNorm) for layer in module.modules())
+    count = 8 if normalised else 2  # the gradients of a normalised batch of two are nearly 0, and mostly rounding
     with torch.random.fork_rng(devices=[]):  # a module may draw numbers of its own
-        return _compare_with_plain_loop(module, layout, examples.batch(torch.arange(min(2, len(examples)))))
-
-
-def _cannot_stack(layer: nn.Module) -> bool:
-    """Says whether a layer is a BatchNorm, which writes statistics while it trains."""
-    return isinstance(layer, nn.modules.batchnorm._BatchNorm)
+        return _compare_with_plain_loop(module, layout, examples.batch(torch.arange(min(count, len(examples)))))
 
 
 def _compare_with_plain_loop(module: LightningModule, layout: ParameterLayout, batch: Batch) -> list[str]:
-    """Compares the gradients of two lanes with those of a plain loop; what differs here would differ in the run.
+    """Compares a step of two lanes with that of a plain loop; what differs here would differ in the run.
 
-    The first lane has two examples, the second lane one and a place that is filled up.
+    The second lane has an example less than the first, and a place that is filled up.
     """
     module = copy.deepcopy(module).cpu().double().train()
     inputs, labels = batch[0].double() if batch[0].is_floating_point() else batch[0], batch[1]
-    parts = [(inputs, labels), (inputs[:1], labels[:1])]
-    buffers = {slot.name: module.get_buffer(slot.name).clone() for slot in layout.slots if slot.is_buffer}
+    parts = [(inputs, labels), (inputs[: len(labels) - 1 or 1], labels[: len(labels) - 1 or 1])]
     try:
-        alone = [_gradients(module, layout, part) for part in parts]
+        alone = [_after_step(module, layout, part) for part in parts]
     except Exception:  # it cannot take the data at all: `require_trainable` reports it
         return []
-    for found in alone:
-        for slot, gradient in zip(layout.slots, found, strict=False):  # trainable parameters come first
+    for gradients, _ in alone:
+        for slot, gradient in zip(layout.slots, gradients, strict=False):  # trainable parameters come first
             if gradient is None:  # an optimizer leaves it as it is, decay and all
                 return [f"the parameter {slot.name} takes no part in the losses"]
-    changed = [name for name, before in buffers.items() if not torch.equal(before, module.get_buffer(name))]
-    if changed:
-        return [f"the buffer {changed[0]} changes in training"]
-    present = torch.tensor([[True, True], [True, False]])[:, : len(labels)]
+    normalised = tuple(f"{name}." for name, layer in module.named_modules() if isinstance(layer, _BatchNorm))
+    changed = [name for name, tensor in alone[0][1].items() if not torch.equal(tensor, module.get_buffer(name))]
+    if others := [name for name in changed if not name.startswith(normalised)]:
+        return [f"the buffer {others[0]} changes in training"]
+    present = torch.ones(2, len(labels), dtype=torch.bool)
+    present[1, 1:] = torch.arange(1, len(labels)) < len(labels) - 1
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")  # an operation without a rule for stacks is slow, and warns
-            together = _stacked_gradients(
-                copy.deepcopy(module), layout, (_two_lanes(inputs), _two_lanes(labels)), present
-            )
+            together = _stacked_step(copy.deepcopy(module), layout, (_two_lanes(inputs), _two_lanes(labels)), present)
     except Exception as error:  # whatever a user's own module raises when it is stacked
         return [f"{type(error).__name__} in a stack: {str(error).splitlines()[0] if str(error) else ''}"]
-    expected = torch.stack([torch.cat([g.flatten() for g in lane if g is not None]) for lane in alone])
-    same = torch.allclose(together, expected, rtol=1e-6, atol=1e-9)
+    lanes = [[*gradients, *after.values()] for gradients, after in alone]
+    expected = torch.stack([torch.cat([part.flatten() for part in lane if part is not None]) for lane in lanes])
+    same = torch.allclose(together, expected, rtol=1e-6, atol=1e-9, equal_nan=True)
     return [] if same else ["its gradients in a stack are others than alone"]
+
+
+def _after_step(
+    module: LightningModule, layout: ParameterLayout, batch: Batch
+) -> tuple[Sequence[Tensor | None], dict[str, Tensor]]:
+    """Computes the gradients of a copy of the module, and its buffers afterwards."""
+    module = copy.deepcopy(module)
+    gradients = _gradients(module, layout, batch)
+    return gradients, {slot.name: module.get_buffer(slot.name) for slot in layout.slots if slot.is_buffer}
 
 
 def _gradients(module: LightningModule, layout: ParameterLayout, batch: Batch) -> Sequence[Tensor | None]:
@@ -82,8 +88,8 @@ def _gradients(module: LightningModule, layout: ParameterLayout, batch: Batch) -
     return torch.autograd.grad(losses_of(module, batch).mean(), parameters, allow_unused=True)
 
 
-def _stacked_gradients(module: LightningModule, layout: ParameterLayout, batch: Batch, present: Tensor) -> Tensor:
-    """Computes the gradients of each lane's mean loss by all trainable parameters `[2, parameters]`."""
+def _stacked_step(module: LightningModule, layout: ParameterLayout, batch: Batch, present: Tensor) -> Tensor:
+    """Computes the gradients of each lane's mean loss, and the buffers afterwards `[2, d]`."""
     trained = [module.get_parameter(slot.name) for slot in layout.slots if not slot.is_buffer]
     constant = [module.get_buffer(slot.name) for slot in layout.slots if slot.is_buffer]
     optimizer = module.configure_optimizers()
@@ -91,8 +97,8 @@ def _stacked_gradients(module: LightningModule, layout: ParameterLayout, batch: 
         raise TypeError("`needs_trainer` has refused this module already")
     steps = Steps(with_plain_cells(module), layout, FunctionalOptimizer.of(optimizer, trained))
     parameters, buffers = (tuple(_two_lanes(tensor.detach()) for tensor in part) for part in (trained, constant))
-    gradients, _ = steps.gradients(parameters, buffers, batch, present, torch.zeros(2, dtype=torch.int64))
-    return torch.cat([g.flatten(1) for g in gradients], dim=1)
+    gradients, _, after = steps.gradients(parameters, buffers, batch, present, torch.zeros(2, dtype=torch.int64))
+    return torch.cat([tensor.flatten(1) for tensor in (*gradients, *after)], dim=1)
 
 
 def _two_lanes(tensor: Tensor) -> Tensor:

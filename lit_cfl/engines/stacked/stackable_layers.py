@@ -1,4 +1,4 @@
-"""Replaces layers that PyTorch cannot stack by plain operations: LSTM, GRU, and embeddings with a padding id.
+"""Replaces layers that PyTorch cannot stack by plain operations: LSTM, GRU, BatchNorm, embeddings with a padding id.
 
 Fused LSTMs and GRUs have no rule for a stack of clients. In the plain ones a matrix product projects the inputs of all
 time steps, and both directions of a layer go side by side, so that only the product with the state is taken step by
@@ -13,7 +13,9 @@ import torch
 from lightning import LightningModule
 from torch import Tensor, nn
 from torch.nn.functional import embedding
+from torch.nn.modules.batchnorm import _BatchNorm
 
+from lit_cfl.engines.batch_norm import StackedBatchNorm
 from lit_cfl.errors import InputError
 
 States = tuple[Tensor, ...]  # h, and c of an LSTM, `[directions, B, H]` each in a layer
@@ -155,6 +157,9 @@ _PLAIN: dict[type[nn.Module], Callable[[Any], nn.Module]] = {
     nn.LSTM: PlainLSTM,
     nn.GRU: PlainGRU,
     nn.Embedding: PlainEmbedding,
+    nn.BatchNorm1d: StackedBatchNorm,
+    nn.BatchNorm2d: StackedBatchNorm,
+    nn.BatchNorm3d: StackedBatchNorm,
 }
 
 
@@ -163,7 +168,7 @@ def with_plain_cells(module: LightningModule, kinds: Collection[type[nn.Module]]
 
     Args:
         module: changed in place; its parameters stay the same objects.
-        kinds: of `nn.LSTM`, `nn.GRU` and `nn.Embedding`.
+        kinds: of `nn.LSTM`, `nn.GRU`, `nn.Embedding` and the BatchNorms.
     """
     plain: dict[nn.Module, nn.Module] = {}
     for name, layer in list(module.named_modules(remove_duplicate=False)):
@@ -181,9 +186,11 @@ def why_not_stacked(layer: nn.Module) -> str:
     if not _needs_plain(layer):
         return ""
     if type(layer) not in _PLAIN:
-        return f"{kind}, which is none of torch.nn's LSTM, GRU and Embedding itself"
+        return f"{kind}, which has no form for a stack"
     if layer._forward_hooks or layer._forward_pre_hooks:
         return f"{kind} with hooks"
+    if isinstance(layer, _BatchNorm) and layer.momentum is None:
+        return f"{kind} with momentum None, which counts batches"
     if isinstance(layer, nn.RNNBase) and layer.proj_size:
         return f"{kind} with proj_size {layer.proj_size}"
     if isinstance(layer, nn.RNNBase) and layer.num_layers > 1 and layer.dropout:
@@ -192,4 +199,5 @@ def why_not_stacked(layer: nn.Module) -> str:
 
 
 def _needs_plain(layer: nn.Module) -> bool:
-    return isinstance(layer, nn.RNNBase) or (isinstance(layer, nn.Embedding) and layer.padding_idx is not None)
+    padded = isinstance(layer, nn.Embedding) and layer.padding_idx is not None
+    return padded or isinstance(layer, (nn.RNNBase, _BatchNorm))

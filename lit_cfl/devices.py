@@ -1,0 +1,41 @@
+"""Moves tensors to the device that computes, with few copies and waits, and tells where its memory ends."""
+
+import torch
+from torch import Tensor
+
+
+def sent(tensor: Tensor, device: torch.device | str) -> Tensor:
+    """Copies a tensor to a device and does not wait for it: a GPU reads it from pinned memory."""
+    if torch.device(device).type == "cpu" or tensor.device.type != "cpu":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def rows_on(device: torch.device | str, dtype: torch.dtype, table: Tensor, which: Tensor) -> tuple[Tensor, Tensor]:
+    """Moves the rows of a table that are used to a device, each once.
+
+    Args:
+        table: `[K, d]`.
+        which: the row of each client, int64 `[n]`.
+
+    Returns:
+        the rows `[at most K, d]` on the device, and of which of them each client has, int64 `[n]`.
+    """
+    if table.device == torch.device(device) and table.dtype == dtype:
+        return table, which
+    used, place = which.unique(return_inverse=True)
+    return sent(table[used], device).to(dtype), place
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Says whether memory ran out; a CUDA capture that is broken off for it raises another error from that one."""
+    if error is None or isinstance(error, torch.OutOfMemoryError):
+        return error is not None
+    message = str(error)
+    return "out of memory" in message or "can't allocate memory" in message or is_out_of_memory(error.__context__)
+
+
+def fits_on(device: torch.device | str, size: int) -> bool:
+    """Says whether a data set of so many bytes may lie on a device: half of its memory, used or not."""
+    device = torch.device(device)
+    return device.type == "cpu" or size <= torch.cuda.get_device_properties(device).total_memory // 2

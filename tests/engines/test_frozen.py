@@ -1,0 +1,78 @@
+"""Nets of which a part is frozen: clients fine-tune adapters, and share the rest."""
+
+import pytest
+import torch
+from ragged import PLANS, SGD, fitted, ragged_data, rows_of, task
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from lit_cfl.engines.factory import build_engine, workload
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.stacked.engine import StackedEngine
+
+WIDTH, RANK = 12, 4
+
+
+class Adapted(nn.Module):
+    """A frozen fully connected layer with a trained product of two thin matrices (LoRA; Hu et al., 2022)."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.base = nn.Linear(inputs, outputs).requires_grad_(False)
+        self.down = nn.Parameter(torch.randn(RANK, inputs) / 10)
+        self.up = nn.Parameter(torch.zeros(outputs, RANK))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.base(inputs) + inputs @ self.down.T @ self.up.T
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = (nn.LayerNorm(WIDTH).requires_grad_(False) for _ in range(2))
+        self.attend, self.project = Adapted(WIDTH, 3 * WIDTH), Adapted(WIDTH, WIDTH)
+        self.fc1, self.fc2 = Adapted(WIDTH, 2 * WIDTH), Adapted(2 * WIDTH, WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = self.attend(self.norm1(x)).chunk(3, -1)
+        x = x + self.project((query @ key.mT / WIDTH**0.5).softmax(-1) @ value)
+        return x + self.fc2(self.fc1(self.norm2(x)).relu())
+
+
+class ViT(nn.Module):
+    """A small vision transformer on patches of 2 x 2; its adapters and its head are trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(1, WIDTH, 2, 2).requires_grad_(False)
+        self.blocks = nn.Sequential(Block(), Block())
+        self.head = nn.Linear(WIDTH, 10)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.blocks(self.patches(images).flatten(2).mT).mean(1))
+
+
+@pytest.mark.parametrize("plan", ["plain loop", "4 lanes"])
+def test_adapters_train_in_a_stack_as_with_a_trainer(plan: str):
+    local = LocalTraining(2, 10)
+    load = workload(task(ViT), 0, local, ragged_data(), "32-true", client_fits=1)
+    assert load.obstacles == []
+    rows = [
+        rows_of(fitted(task(ViT, SGD), Plan(one.engine, precision="64-true", lanes=one.lanes), local=local)[0])
+        for one in (PLANS["trainer"], PLANS[plan])
+    ]
+    assert_close(rows[1], rows[0], rtol=0, atol=1e-12)
+    assert (rows[0][1] - rows[0][2]).norm() > 1e-3
+
+
+def test_lanes_hold_adapters_alone_and_all_nets_of_an_engine_share_what_is_frozen():
+    engine = build_engine(task(ViT), Plan("stacked", lanes=4), 5, LocalTraining(1, 10))
+    assert isinstance(engine, StackedEngine)
+    adapters = 2 * RANK * WIDTH * ((1 + 3) + (1 + 1) + (1 + 2) + (2 + 1))  # of two blocks
+    assert engine.layout.num_columns == adapters + (WIDTH + 1) * 10  # and the head
+    assert sum(tensor.numel() for tensor in engine._lanes(10)._empty(4).tensors) == 4 * engine.layout.num_columns
+    nets = [engine._plain._module, engine._steps._losses.module, engine._scorer._module]
+    for name, parameter in nets[0].named_parameters():
+        same = len({net.get_parameter(name).data_ptr() for net in nets}) == 1
+        assert same == (not parameter.requires_grad), name

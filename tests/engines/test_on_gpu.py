@@ -1,0 +1,135 @@
+"""The engine on a GPU that is only pretended: the CPU's bits, and how often it is launched, fed and waited for."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from pretended_gpu import Counts, PretendedGPU, stand_in_for_cuda
+from ragged import SHAPE, ragged_data, task
+from test_batch_norm import Residual
+from test_frozen import ViT
+from torch import Tensor, nn
+
+from lit_cfl.aggregation import discrepancy, mean_by_cluster
+from lit_cfl.data import FederatedData
+from lit_cfl.data.examples import View
+from lit_cfl.engines import base
+from lit_cfl.engines.base import Engine
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.stacked.engine import StackedEngine
+from lit_cfl.nets import MCLR, MLP, MNISTCNN
+
+
+class Recurrent(nn.Module):
+    """Reads an image row by row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru, self.fc1 = nn.GRU(8, 5, batch_first=True), nn.Linear(5, 10)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.fc1(self.gru(inputs.squeeze(1))[0][:, -1])
+
+
+NETS: dict[str, Callable[[], nn.Module]] = {
+    "linear": lambda: MCLR(SHAPE, 10),
+    "mlp": lambda: nn.Sequential(MLP(12, SHAPE, 16), nn.Dropout(0.4), nn.Linear(16, 10)),
+    "cnn": lambda: MNISTCNN(SHAPE, 10),
+    "recurrent": Recurrent,
+    "residual": Residual,
+    "adapters": ViT,
+}
+# operations of an eager step without a proximal term, at most
+KERNELS = {"linear": 56, "mlp": 119, "cnn": 124, "recurrent": 317, "residual": 444, "adapters": 257}
+TENSORS = {"linear": 2, "mlp": 6, "cnn": 6, "recurrent": 6, "residual": 19, "adapters": 18}  # trained
+CPU_PLAN, GPU_PLAN = Plan("stacked", lanes=6, narrow=6), Plan("stacked", "cuda:0", lanes=6, narrow=6)
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGPU]:
+    found = PretendedGPU()
+    stand_in_for_cuda(monkeypatch, found)
+    with found:
+        yield found
+
+
+def engine_of(net: str, plan: Plan, **optimizer: float) -> Engine:
+    return StackedEngine(task(NETS[net], partial(torch.optim.SGD, lr=0.1, **optimizer)), plan, 5, LocalTraining(2, 10))
+
+
+def round_of(engine: Engine, data: FederatedData, prox: float = 0.0) -> tuple[Tensor, float, Tensor, Tensor, Tensor]:
+    """Trains all clients, takes the means of two clusters, and computes losses, gradients and scores."""
+    work, clients = engine.at(2, data), torch.arange(data.num_clients)
+    models, labels = torch.stack([engine.initial(number) for number in range(3)]), clients % 2
+    fitted = work.fit(models, clients, labels, prox=prox, centers=models, center=2)
+    means = mean_by_cluster(fitted, labels, data.num_examples, into=models[:2])
+    gaps = discrepancy(fitted, means, labels)
+    scored = engine.outcomes_of_each(means, torch.arange(2), torch.arange(2), data)
+    return means, gaps, work.losses(means, clients), work.gradients(means[0], clients), scored.losses
+
+
+@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize(("prox", "momentum"), [(0.0, 0.9), (0.3, 0.0)])
+def test_gpu_gives_the_bits_of_the_cpu(net: str, prox: float, momentum: float, gpu: PretendedGPU):
+    data = ragged_data()
+    expected, found = (round_of(engine_of(net, plan, momentum=momentum), data, prox) for plan in (CPU_PLAN, GPU_PLAN))
+    for mine, theirs in zip(found, expected, strict=True):
+        assert torch.equal(torch.as_tensor(mine).nan_to_num(), torch.as_tensor(theirs).nan_to_num())
+
+
+def test_views_are_seen_without_a_wait_and_a_pool_may_stay_on_the_cpu(
+    gpu: PretendedGPU, monkeypatch: pytest.MonkeyPatch
+):
+    data = ragged_data()
+    views = (View(), View(quarter_turns=1, noise=0.3), View(label_map=(1, 0, *range(2, 10))))
+    seen = data.train.values + len(data.examples) * (torch.arange(len(data.examples)) % 3)
+    data = replace(data, examples=replace(data.examples, views=views), train=replace(data.train, values=seen))
+    expected = round_of(engine_of("mlp", CPU_PLAN), data)[0]
+    with gpu.counting() as counts:
+        assert torch.equal(round_of(engine_of("mlp", GPU_PLAN), data)[0], expected)
+    monkeypatch.setattr(base, "fits_on", lambda device, size: False)
+    with gpu.counting() as small:
+        assert torch.equal(round_of(engine_of("mlp", GPU_PLAN), data)[0], expected)
+    assert small.waits <= counts.waits
+
+
+def counted(net: str, gpu: PretendedGPU, clients: int, steps: int, prox: float = 0.0) -> Counts:
+    """Counts what a fit and its means take, once all is captured."""
+    engine, data = engine_of(net, GPU_PLAN), ragged_data((10 * steps // 2,) * clients)
+    everyone, models = torch.arange(clients), engine.initial(0)[None]
+    for _ in range(2):
+        with gpu.counting() as counts:
+            fitted = engine.at(2, data).fit(models, everyone, prox=prox, centers=models)
+            mean_by_cluster(fitted, torch.zeros_like(everyone), data.num_examples, into=models)
+    return counts
+
+
+@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("prox", [0.0, 0.3])
+def test_a_step_is_one_replay_without_a_copy_or_a_wait(net: str, prox: float, gpu: PretendedGPU):
+    few, many = counted(net, gpu, 6, 4, prox), counted(net, gpu, 6, 10, prox)
+    assert (few.replays, many.replays) == (4, 10)
+    assert (many.launches, many.uploads, many.downloads, many.waits) == (
+        few.launches,
+        few.uploads,
+        few.downloads,
+        few.waits,
+    )
+    assert many.replayed <= 10 * (KERNELS[net] + 3 * TENSORS[net] * (prox > 0))
+    assert many.waits <= 4  # the losses, whether they are finite, the sums of weights, the means
+    assert many.downloads <= 3
+    assert many.uploads <= 12
+
+
+def test_a_client_more_is_one_addition_more_and_moves_only_its_batches(gpu: PretendedGPU):
+    few, many = counted("mlp", gpu, 6, 4), counted("mlp", gpu, 12, 4)  # twelve clients take turns in six lanes
+    tensors = 6  # of the model
+    assert many.replays == 2 * few.replays
+    assert many.launches - few.launches == 6 + (1 + tensors) + (tensors + 2)  # six sums, one loading and one saving
+    assert (many.uploads, many.downloads, many.waits) == (few.uploads, few.downloads, few.waits)
+    row = 4 * engine_of("mlp", CPU_PLAN).layout.num_columns
+    tables = 4 * 6 * (8 * 10 + 8 + 16 + 1)  # steps, lanes: batches, keys, corrections, first
+    assert many.moved - few.moved < tables + row  # and not twelve rows
