@@ -20,6 +20,7 @@ class _Captured:
     graph: torch.cuda.CUDAGraph
     lanes: Lanes
     work: LaneWork
+    offsets: Tensor
 
 
 class CapturedSteps:
@@ -75,16 +76,16 @@ class CapturedSteps:
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):  # and back to this one where a capture breaks off, which torch 2.11 forgets
             for _ in range(_WARM_UPS):
-                work.at.zero_()
+                work.at.copy_(before[-1])  # the losses of other steps are known already
                 self._advance(lanes, work, work.at, work.losses, offsets)
             shared = next((held.graph.pool() for held in self._captured.values()), None)  # they never run at once
-            work.at.zero_()
+            work.at.copy_(before[-1])
             with torch.cuda.graph(graph, pool=shared, stream=stream):
                 self._advance(lanes, work, work.at, work.losses, offsets)
             for tensor, held in zip(changed, before, strict=True):
                 tensor.copy_(held)
         torch.cuda.current_stream().wait_stream(stream)
-        return _Captured(graph, lanes, work)
+        return _Captured(graph, lanes, work, offsets)
 
     def _advance(self, lanes: Lanes, work: LaneWork, at: Tensor, kept: Tensor, offsets: Tensor) -> None:
         """Computes the steps from `at` on, all on the device."""
