@@ -81,12 +81,12 @@ def test_scale_benchmark_prints_a_table_and_draws_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     out, picture = tmp_path / "scale.json", tmp_path / "scale.png"
-    sizes = ("--cohorts", "20", "--populations", "1000", "--rows_mib", "64")
+    sizes = ("--cohorts", "20", "--populations", "20000", "--rows_mib", "64")
     monkeypatch.setattr(sys, "argv", ["scale.py", *sizes, "--out", str(out), "--picture", str(picture)])
     import scale
 
     scale.main()  # each row is measured in a process of its own
-    assert [row[:2] for row in cells(capsys.readouterr().out)[2:]] == [["cohort", "20"], ["population", "1,000"]]
+    assert [row[:2] for row in cells(capsys.readouterr().out)[2:]] == [["cohort", "20"], ["population", "20,000"]]
     found = json.loads(out.read_text())
     assert all(row["round s"] > 0 and row["peak MiB"] > row["above imports MiB"] > 0 for row in found)
     assert found[0]["all models MiB"] == pytest.approx(20 * 1_628_170 * 4 / 2**20)

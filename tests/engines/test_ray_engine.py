@@ -225,7 +225,9 @@ def test_examples_are_stored_once_a_run_and_a_model_once_a_fit(two_workers: Engi
 @pytest.mark.ray
 def test_what_cannot_be_stacked_is_trained_by_the_trainer_in_a_worker(cluster: None):
     def task() -> Classification:
-        return Classification(nn.Sequential(nn.BatchNorm1d(5), MCLR([5], 3)), partial(torch.optim.SGD, lr=0.1))
+        return Classification(
+            nn.Sequential(nn.BatchNorm1d(5, momentum=None), MCLR([5], 3)), partial(torch.optim.SGD, lr=0.1)
+        )
 
     spread, alone, data = engine_of(task), engine_of(task, "trainer"), made_data()
     try:
