@@ -20,12 +20,14 @@ from lit_cfl.activity import Activity, Report, fit_activity, unreported
 from lit_cfl.data import Examples, FederatedData
 from lit_cfl.devices import fits_on, is_out_of_memory
 from lit_cfl.engines import products
+from lit_cfl.engines.batches import num_steps
 from lit_cfl.engines.dropout import set_key, step_keys, with_keyed_dropout
 from lit_cfl.engines.kernel_cache import BuildError
 from lit_cfl.engines.linear import OwnLinear, with_linear
 from lit_cfl.engines.local_training import CHECK, FitRequest, LocalTraining, TaskFactory, note_client
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.scorer import EVALUATION_BATCH, ModelName, Outcomes, Scorer
+from lit_cfl.engines.single_examples import refuses_single, require_no_single
 from lit_cfl.engines.task_protocol import losses_of, require_losses
 from lit_cfl.errors import InputError, Notice, join_ids, note_on_error
 from lit_cfl.local_work import Budget, Chunk, Fitted, Sketch, per_client
@@ -74,6 +76,7 @@ class Engine(ABC):
         require_losses(self.template)
         self.layout = ParameterLayout.of(self.template)
         self._resident: tuple[Examples, Examples] | None = None
+        self._single: bool | None = None  # whether the net cannot train on one example, once it is known
         self._was_short = False  # of memory
 
     def at(self, round: int, data: FederatedData) -> "ClientWork":
@@ -110,14 +113,27 @@ class Engine(ABC):
             yield
 
     def module(self, row: Tensor) -> LightningModule:
-        """Builds a LightningModule that holds this row, on the plan's device and in its dtype."""
-        module = self._placed(self.plan.dtype)
+        """Builds a LightningModule that holds this row, on the plan's device and in its dtype.
+
+        It shares no tensor with the engine: whoever gets it may change it.
+        """
+        return self._with_row(row, self._copied(self.plan.dtype))
+
+    def _module_inside(self, row: Tensor) -> LightningModule:
+        """Builds the same module for the engine's own use; frozen parameters may be the engine's."""
+        return self._with_row(row, self._placed(self.plan.dtype))
+
+    def _with_row(self, row: Tensor, module: LightningModule) -> LightningModule:
         self.layout.write(row, module)
         return module
 
-    def _placed(self, dtype: torch.dtype) -> LightningModule:
-        """Copies the template to the plan's device."""
+    def _copied(self, dtype: torch.dtype) -> LightningModule:
+        """Copies all of the template to the plan's device."""
         return copy.deepcopy(self.template).to(device=self.plan.device, dtype=dtype)
+
+    def _placed(self, dtype: torch.dtype) -> LightningModule:
+        """Returns a module on the plan's device for the engine's own use."""
+        return self._copied(dtype)
 
     def examples(self, data: FederatedData) -> Examples:
         """Returns the pool of examples on the plan's device, moved there once; one that is too large for it stays."""
@@ -166,7 +182,7 @@ class Engine(ABC):
 
     @cached_property
     def _scorer(self) -> Scorer:
-        module = self.with_products(self.module(self.layout.read(self.template, self.plan.dtype)))
+        module = self.with_products(self._module_inside(self.layout.read(self.template, self.plan.dtype)))
         return Scorer(module.eval(), self.layout, self.plan.dtype)
 
     def with_products(self, module: LightningModule) -> LightningModule:
@@ -190,7 +206,7 @@ class Engine(ABC):
             key: of the dropout masks.
         """
         module, row = (
-            self.with_products(self.module(model)),
+            self.with_products(self._module_inside(model)),
             torch.zeros(self.layout.num_columns, dtype=self.plan.dtype),
         )
         set_key(module, key)
@@ -203,8 +219,27 @@ class Engine(ABC):
                 row[slot.start : slot.stop] = cast(Tensor, parameters[slot.name].grad).reshape(-1).cpu()
         return row
 
+    def require_variance(self, clients: Tensor, budget: Budget, lengths: Tensor, data: FederatedData) -> None:
+        """Raises InputError where a client has a mini-batch of one example that BatchNorm cannot train on.
+
+        Args:
+            lengths: of the budget, for each client, int64 `[n]`.
+        """
+        if self._refuses_single(data):
+            batch_size, sizes = budget.batch_size or self.local.batch_size, data.num_examples[clients].tolist()
+            pairs = zip(lengths.tolist(), sizes, strict=True)
+            steps = [num_steps(budget, length, size, batch_size) for length, size in pairs]
+            require_no_single(clients.tolist(), steps, sizes, batch_size)
+
+    def _refuses_single(self, data: FederatedData) -> bool:
+        if self._single is None:
+            with self.own_stream("single example"):
+                self._single = refuses_single(self.template, data.examples)
+        return self._single
+
     def fit(self, request: FitRequest, round: int, data: FederatedData) -> Fitted:
         """Fits the clients in chunks of `plan.rows_mib`; all at once where they fit."""
+        self.require_variance(request.clients, request.budget, request.lengths, data)
         chunks = self._chunks(request, round, data)
         return Fitted(chunks, data.num_examples[request.clients], held=len(request.clients) <= self._chunk_size)
 
@@ -287,8 +322,8 @@ def _with_products(plan: Plan) -> Plan:
             products.load()
         except BuildError as error:
             reason = str(error).splitlines()[0]
-            warnings.warn(f"compiling failed ({reason}): clients train in a plain loop", Notice, stacklevel=2)
-            return plan.without_compiling()
+            plan = plan.without_compiling()
+            warnings.warn(f"compiling failed ({reason}): clients train in {plan.kind_of_loop}", Notice, stacklevel=2)
     return plan
 
 
@@ -354,6 +389,8 @@ class ClientWork:
         return self.engine.fit(request, self.round, self.data)
 
     def gradients(self, model: Tensor, clients: Tensor, sketch: Sketch | None = None) -> Tensor:
+        whole = Budget(1, "epochs", EVALUATION_BATCH)
+        self.engine.require_variance(clients, whole, torch.ones_like(clients), self.data)
         rows: dict[int, Tensor] = {}
         for position, row in self.engine.gradients(model, clients, self.round, self.data):
             rows[position] = row if sketch is None else sketch(row[None])[0]

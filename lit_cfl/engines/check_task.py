@@ -9,7 +9,7 @@ from lit_cfl.engines.base import Engine
 from lit_cfl.engines.local_training import CHECK
 from lit_cfl.engines.task_protocol import outcomes_of
 from lit_cfl.errors import DivergedError, InputError
-from lit_cfl.local_work import Budget
+from lit_cfl.local_work import Budget, per_client
 
 _TOKENS = (
     "; the inputs are token ids: choose a net with an embedding (Sent140GRU, Sent140LSTM, FedGroupLSTM), or give the "
@@ -41,6 +41,8 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
     except (RuntimeError, IndexError, ValueError) as error:  # what torch raises for shapes and labels that do not fit
         remedy = _TOKENS if data.examples.vocabulary and data.examples.embeddings is None else ""
         raise InputError(f"the net cannot take the data: {shapes} ({_first_line(error)}){remedy}") from error
+    local = engine.local
+    engine.require_variance(data.population, local.budget, per_client(local.epochs, data.population), data)
     largest = data.population[data.num_examples[data.population].argmax()][None]
     try:
         engine.at(0, data).fit(model[None], largest, purpose=CHECK, budget=Budget(1, "steps"))

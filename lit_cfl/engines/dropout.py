@@ -47,7 +47,7 @@ def with_keyed_dropout(module: LightningModule) -> LightningModule:
     for parent in list(module.modules()):
         for name, child in list(parent.named_children()):
             if type(child) is nn.Dropout:
-                setattr(parent, name, KeyedDropout(child.p, layer))
+                setattr(parent, name, KeyedDropout(child.p, layer).train(child.training))
                 layer += 1
     return module
 

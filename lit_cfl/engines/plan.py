@@ -79,8 +79,14 @@ class Plan:
             raise InputError(f"precision {self.precision!r} needs a GPU; on a CPU use 32-true or bf16-mixed")
 
     def without_compiling(self) -> "Plan":
-        """Returns the plan for a machine whose compiler fails: clients train in a plain loop."""
-        return replace(self, lanes=1, narrow=1, compile=False, products="torch")
+        """Returns the plan for a machine whose compiler fails: a plain loop on a CPU, the same stack on a GPU."""
+        plan = replace(self, compile=False, products="torch")
+        return replace(plan, lanes=1, narrow=1) if self.device == "cpu" else plan
+
+    @property
+    def kind_of_loop(self) -> str:
+        """How clients train without compiling, for a message."""
+        return "a plain loop" if self.lanes == 1 else "a stack that is not compiled"
 
     @property
     def dtype(self) -> torch.dtype:

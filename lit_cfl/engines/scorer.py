@@ -80,7 +80,7 @@ class Scorer:
         return self._checked(Outcomes(rows[0], rows[1::2], rows[2::2]), index % len(examples))
 
     def _outcomes(self, batch: Batch) -> Tensor:
-        """Evaluates the module on a batch, in halves where it does not fit the memory."""
+        """Evaluates the module on a batch; in halves, which changes the rounding, where it does not fit the memory."""
         try:
             return outcomes_of(self._module, batch)
         except RuntimeError as error:

@@ -1,5 +1,6 @@
 """BatchNorm in a stack: every client has its own statistics, as with a Trainer of its own."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
@@ -9,9 +10,12 @@ from torch import Tensor, nn
 from torch.nn.functional import relu
 from torch.testing import assert_close
 
-from lit_cfl.engines.factory import workload
+from lit_cfl.engines.check_task import require_trainable
+from lit_cfl.engines.factory import build_engine, workload
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
+from lit_cfl.errors import InputError
+from lit_cfl.local_work import Budget
 
 LOCAL = LocalTraining(2, 4)
 SIZES = (0, 3, 18, 22, 7, 10)  # batches of 2, 3 and 4: with one example a channel of one place has no variance
@@ -50,3 +54,98 @@ def test_batch_norm_in_a_stack_gives_the_trainers_result(options: dict[str, floa
     assert_close(gradients[1], gradients[0], rtol=0, atol=1e-12)
     statistics = rows[0][:, engine.layout.num_parameters :]
     assert bool((statistics[1] - statistics[2]).norm() > 1e-3) == ("track_running_stats" not in options)
+
+
+class PartlyFrozen(nn.Module):
+    """A net whose BatchNorm and dropout stay in evaluation mode, as where a pretrained part is kept."""
+
+    def __init__(self, dropout: bool = True) -> None:
+        super().__init__()
+        self.fc1, self.bn1, self.fc2 = nn.Linear(64, 7), nn.BatchNorm1d(7).eval(), nn.Linear(7, 10)
+        self.bn1.running_mean.fill_(0.3)
+        self.bn1.running_var.fill_(2.0)
+        self.drop = nn.Dropout(0.5).eval() if dropout else nn.Identity()
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.fc2(self.drop(self.bn1(self.fc1(inputs.flatten(1)))))
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_layers_that_a_module_puts_into_evaluation_mode_stay_in_it(lanes: int):
+    data = ragged_data((8, 16, 9))  # 9 = two batches and one example, for which there are statistics
+    assert workload(task(PartlyFrozen), 0, LOCAL, data, "32-true", client_fits=1).obstacles == []
+    stack = Plan("stacked", lanes=lanes, precision="64-true")
+    found = {}
+    for name, plan, dropout in (
+        ("trainer", Plan("trainer", precision="64-true"), True),
+        ("stack", stack, True),
+        ("no dropout", stack, False),
+    ):
+        fit, engine = fitted(task(partial(PartlyFrozen, dropout)), plan, local=LOCAL, data=data)
+        gradients = engine.at(0, data).gradients(engine.initial(0), torch.arange(3))
+        whole = engine.gradient(engine.initial(0), data.train[1], data, 7)
+        found[name] = rows_of(fit), fit.losses, gradients, whole
+    for other in ("stack", "no dropout"):
+        for mine, theirs in zip(found[other], found["trainer"], strict=True):
+            assert_close(mine, theirs, rtol=0, atol=1e-12)
+    statistics = found["stack"][0][:, engine.layout.num_parameters :]
+    assert_close(statistics, torch.tensor([0.3] * 7 + [2.0] * 7, dtype=torch.float64).expand(3, -1), atol=1e-7, rtol=0)
+
+
+class Normalised(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc1, self.bn1, self.fc2 = nn.Linear(64, 6), nn.BatchNorm1d(6), nn.Linear(6, 10)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.fc2(self.bn1(self.fc1(inputs.flatten(1))))
+
+
+ENGINES = {"trainer": Plan("trainer"), "plain loop": Plan("stacked"), "4 lanes": Plan("stacked", lanes=4)}
+
+
+@pytest.mark.parametrize("plan", ENGINES)
+@pytest.mark.parametrize(
+    ("sizes", "budget"),
+    [
+        ((8, 9, 6), None),
+        ((8, 1, 6), None),
+        ((8, 10, 6), Budget(1, "epochs", 9)),
+        ((8, 3, 6), Budget(1, "steps", 1)),
+        ((8, 1, 6), Budget(1, "epochs", "full")),
+    ],
+)
+def test_every_engine_refuses_a_batch_of_one_example_before_it_trains(
+    plan: str, sizes: tuple[int, ...], budget: Budget | None
+):
+    engine, data = build_engine(task(Normalised), ENGINES[plan], 5, LOCAL), ragged_data(sizes)
+    engine._fit_chunk = None  # not called
+    client = 0 if budget is not None and budget.batch_size == 1 else 1
+    size = budget.batch_size if budget is not None else 4
+    told = rf"client {client} .* batch size {size}, one of its {sizes[client]} example.* or take GroupNorm"
+    with pytest.raises(InputError, match=told):
+        engine.at(0, data).fit(engine.initial(0)[None], torch.arange(3), budget=budget)
+
+
+@pytest.mark.parametrize("plan", ENGINES)
+def test_single_examples_are_refused_in_gradients_and_by_the_check_before_a_run(plan: str):
+    engine, data = build_engine(task(Normalised), ENGINES[plan], 5, LOCAL), ragged_data((8, 9, 16, 1))
+    with pytest.raises(InputError, match=r"client 3 .* one of its 1 example"):
+        engine.at(0, data).gradients(engine.initial(0), torch.arange(4))
+    with pytest.raises(InputError, match=r"client 1 .* batch size 4, one of its 9 example"):
+        require_trainable(engine, data)
+
+
+@pytest.mark.parametrize("plan", ["plain loop", "4 lanes"])
+def test_single_examples_train_where_a_channel_has_several_places_or_the_steps_end_before(plan: str):
+    places = task(lambda: nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(108, 10)))
+    for make, budget in ((places, None), (task(Normalised), Budget(2, "steps"))):
+        rows = [
+            rows_of(
+                fitted(make, replace(one, precision="64-true"), local=LOCAL, data=ragged_data((9, 13)), budget=budget)[
+                    0
+                ]
+            )
+            for one in (ENGINES["trainer"], ENGINES[plan])
+        ]
+        assert_close(rows[1], rows[0], rtol=0, atol=1e-10)

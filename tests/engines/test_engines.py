@@ -20,8 +20,8 @@ from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan, Precision
 from lit_cfl.engines.stacked import engine as stacked
 from lit_cfl.engines.stacked import gradients
-from lit_cfl.engines.stacked.compiled import CompiledSteps
-from lit_cfl.errors import DivergedError, Notice
+from lit_cfl.engines.stacked.compiled import CompiledSteps, CompilingError
+from lit_cfl.errors import DivergedError, InputError, Notice
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR, MLP, MNISTCNN
 from lit_cfl.tasks import Classification
@@ -321,6 +321,45 @@ def test_compiling_that_fails_ends_in_a_plain_loop(monkeypatch: pytest.MonkeyPat
     plain = build_engine(task(NETS["mlp"]), Plan("stacked"), 5, LocalTraining(3, 10))
     assert torch.equal(rows, plain.at(2, data).fit(models, torch.arange(6)).rows)
     assert engine.plan == plain.plan
+
+
+@pytest.mark.parametrize(("calls", "kept"), [(4, 0), (8, 3)], ids=["in the first group", "in the second group"])
+def test_compiling_that_fails_later_on_trains_that_group_anew_and_no_other(
+    calls: int, kept: int, monkeypatch: pytest.MonkeyPatch
+):
+    made = []
+
+    def call(steps: CompiledSteps, *given: object) -> object:
+        made.append(given)
+        if len(made) > calls:
+            raise CompilingError("no more")
+        return steps._steps(*given)
+
+    monkeypatch.setattr(CompiledSteps, "__call__", call)
+    monkeypatch.setattr(stacked, "pool_capacity", lambda *_: 40)  # clients 0 to 2, client 3, clients 4 and 5
+    with pytest.warns(Notice, match="compiling failed .*: clients train in a plain loop"):
+        found, engine = fitted(task(NETS["mlp"]), Plan("stacked", lanes=2, narrow=2, compile=True))
+    rows, plain = rows_of(found), rows_of(fitted(task(NETS["mlp"]), Plan("stacked"))[0])
+    monkeypatch.setattr(CompiledSteps, "__call__", lambda steps, *given: steps._steps(*given))
+    stack = rows_of(fitted(task(NETS["mlp"]), Plan("stacked", lanes=2, narrow=2, compile=True))[0])
+    assert torch.equal(rows[:kept], stack[:kept])
+    assert torch.equal(rows[kept:], plain[kept:])
+    assert not torch.equal(stack[:3], plain[:3])  # so that the bits tell which of them trained a client
+    assert engine.effort.useful == (9 if kept else 0)  # client 1 takes 3 steps and client 2 takes 6
+    assert found.trained.tolist() == [size > 0 for size in SIZES]
+
+
+class Picky(Classification):
+    def losses(self, batch: Batch) -> Tensor:
+        if len(batch[1]) == 7:  # the second batch of client 2
+            raise ValueError("seven is a crowd")
+        return super().losses(batch)
+
+
+@pytest.mark.parametrize("plan", ["trainer", "plain loop"])
+def test_error_of_the_users_module_names_client_and_round(plan: str):
+    with pytest.raises(InputError, match="client 2 cannot be trained in round 3: seven is a crowd"):
+        rows_of(fitted(lambda: Picky(MLP(12, SHAPE, 10), SGD), PLANS[plan])[0])
 
 
 def test_missing_compiler_is_said_where_it_costs(monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder):

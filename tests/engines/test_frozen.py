@@ -76,3 +76,17 @@ def test_lanes_hold_adapters_alone_and_all_nets_of_an_engine_share_what_is_froze
     for name, parameter in nets[0].named_parameters():
         same = len({net.get_parameter(name).data_ptr() for net in nets}) == 1
         assert same == (not parameter.requires_grad), name
+
+
+@pytest.mark.parametrize("plan", [Plan("trainer"), Plan("stacked"), Plan("stacked", lanes=4)])
+def test_modules_that_are_handed_out_share_nothing_with_the_engine(plan: Plan):
+    engine, data = build_engine(task(ViT), plan, 5, LocalTraining(1, 10)), ragged_data()
+    model, clients = engine.initial(0), torch.tensor([1, 2])
+    before = engine.at(0, data).gradients(model, clients)
+    first, second = engine.module(model), engine.module(model)
+    pointers = [{tensor.data_ptr() for tensor in one.state_dict().values()} for one in (first, second)]
+    assert not pointers[0] & pointers[1]
+    for parameter in first.half().parameters():
+        parameter.data.zero_()
+    assert torch.equal(engine.at(0, data).gradients(model, clients), before)
+    assert torch.equal(engine.module(model).net.patches.weight, second.net.patches.weight)

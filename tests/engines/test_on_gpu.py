@@ -11,6 +11,7 @@ from ragged import SHAPE, ragged_data, task
 from test_batch_norm import Residual
 from test_frozen import ViT
 from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
 
 from lit_cfl.aggregation import discrepancy, mean_by_cluster
 from lit_cfl.data import FederatedData
@@ -19,8 +20,13 @@ from lit_cfl.engines import base
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.stacked import engine as stacked
+from lit_cfl.engines.stacked.compiled import CompilingError
 from lit_cfl.engines.stacked.engine import StackedEngine
+from lit_cfl.engines.stacked.runner import Runner
+from lit_cfl.errors import Notice
 from lit_cfl.nets import MCLR, MLP, MNISTCNN
+from lit_cfl.tasks import Classification
 
 
 class Recurrent(nn.Module):
@@ -133,3 +139,41 @@ def test_a_client_more_is_one_addition_more_and_moves_only_its_batches(gpu: Pret
     row = 4 * engine_of("mlp", CPU_PLAN).layout.num_columns
     tables = 4 * 6 * (8 * 10 + 8 + 16 + 1)  # steps, lanes: batches, keys, corrections, first
     assert many.moved - few.moved < tables + row  # and not twelve rows
+
+
+class InFloat32(Classification):
+    """Computes its losses in float32, whatever the type of the model."""
+
+    def losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        return cross_entropy(self(batch[0]).float(), batch[1], reduction="none")
+
+
+def test_losses_are_held_in_single_precision_where_models_are_in_half(gpu: PretendedGPU):
+    found, make = [], lambda: InFloat32(MLP(12, SHAPE, 10), partial(torch.optim.SGD, lr=0.1))
+    for plan in (CPU_PLAN, GPU_PLAN):
+        engine = StackedEngine(make, replace(plan, precision="bf16-true"), 5, LocalTraining(2, 10))
+        model = engine.layout.read(engine.template)
+        found.append(engine.at(2, ragged_data()).fit(model[None], torch.arange(6)).losses)
+    assert torch.equal(found[1].nan_to_num(), found[0].nan_to_num())
+
+
+def test_compiling_that_fails_leaves_the_stack_and_counts_no_step_twice(
+    gpu: PretendedGPU, monkeypatch: pytest.MonkeyPatch
+):
+    runs, whole = [], Runner.run
+
+    def run(runner: Runner, *given: object) -> object:
+        runs.append(runner)
+        if len(runs) == 2:
+            raise CompilingError("no more")
+        return whole(runner, *given)
+
+    monkeypatch.setattr(stacked, "CompiledSteps", lambda steps, *_: steps)
+    monkeypatch.setattr(stacked, "pool_capacity", lambda *_: 40)  # three groups
+    expected, engine = engine_of("mlp", GPU_PLAN), engine_of("mlp", replace(GPU_PLAN, compile=True))
+    data, models = ragged_data(), expected.initial(0)[None]
+    rows = expected.at(2, data).fit(models, torch.arange(6)).rows
+    monkeypatch.setattr(Runner, "run", run)
+    with pytest.warns(Notice, match="clients train in a stack that is not compiled"):
+        assert torch.equal(engine.at(2, data).fit(models, torch.arange(6)).rows, rows)
+    assert (len(runs), engine.plan, engine.effort) == (4, GPU_PLAN, expected.effort)

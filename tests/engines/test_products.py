@@ -8,11 +8,13 @@ import pytest
 import torch
 from ragged import SHAPE, fitted, task
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 
 from lit_cfl.engines import products
 from lit_cfl.engines.kernel_cache import BuildError
 from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.stacked.compiled import _kinds
 from lit_cfl.errors import Notice
 from lit_cfl.nets import MCLR
 
@@ -113,6 +115,21 @@ def test_library_is_compiled_once_for_each_compiler_in_a_folder_of_the_users_own
     assert products._library() != library
     assert (kernels.parents[1] / "asked").read_text() == "once\n" * 2
     assert len(list(kernels.iterdir())) == 2  # nothing unfinished is left
+
+
+def test_compiled_steps_are_kept_for_one_device_and_one_model_of_gpu(monkeypatch: pytest.MonkeyPatch):
+    name, capability, found = "H100", (9, 0), []
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: name)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    with FakeTensorMode():
+        for device in ("cpu", "cuda:0"):
+            found.append(_kinds([torch.empty(2, 3, device=device)]))
+        name = "A100"
+        found.append(_kinds([torch.empty(2, 3, device="cuda:0")]))
+        capability = (8, 0)
+        found.append(_kinds([torch.empty(2, 3, device="cuda:0")]))
+    assert len({tuple(kinds) for kinds in found}) == 4
+    assert found[0] == ["cpu torch.float32 (2, 3) (3, 1)"]
 
 
 def test_damaged_library_is_made_anew(kernels: Path):

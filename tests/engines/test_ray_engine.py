@@ -319,7 +319,8 @@ def test_gradients_are_those_of_the_stack():
     assert torch.equal(*rows)
 
 
-def test_worker_that_cannot_compile_is_told_of_and_recorded(monkeypatch: pytest.MonkeyPatch):
+@pytest.mark.parametrize(("device", "lanes"), [("cpu", 1), ("cuda:0", 4)])
+def test_worker_that_cannot_compile_is_told_of_and_recorded(device: str, lanes: int, monkeypatch: pytest.MonkeyPatch):
     from lit_cfl.engines.ray.worker import ShardResult
 
     class Workers:
@@ -330,11 +331,11 @@ def test_worker_that_cannot_compile_is_told_of_and_recorded(monkeypatch: pytest.
 
     monkeypatch.setattr(RayEngine, "_started", lambda self, data: Workers())
     monkeypatch.setattr("ray.put", lambda value: value)
-    plan = replace(DOUBLE, engine="ray", lanes=4, compile=True, workers=2)
+    plan = replace(DOUBLE, engine="ray", device=device, lanes=4, compile=True, workers=2)
     engine = build_engine(lambda: Classification(MCLR([5], 3)), plan, 11, LocalTraining(1, 4))
     with pytest.warns(Notice, match="compiling failed in a worker") as said:
         engine.at(4, made_data()).fit(engine.initial(0)[None], ids(1, 2, 3, 4)).collect()
-    assert (len(said), engine.plan.compile, engine.plan.lanes) == (1, False, 1)
+    assert (len(said), engine.plan.compile, engine.plan.lanes) == (1, False, lanes)
 
 
 @pytest.mark.parametrize("deterministic", [True, False])

@@ -74,7 +74,8 @@ class RayEngine(Engine):
             self.effort.computed += done.effort.computed
             if self.plan.compile and not done.compiles:
                 self.plan = self.plan.without_compiling()
-                warnings.warn("compiling failed in a worker: clients train in a plain loop", Notice, stacklevel=2)
+                instead = self.plan.kind_of_loop
+                warnings.warn(f"compiling failed in a worker: clients train in {instead}", Notice, stacklevel=2)
         models[idle] = request.models[start[idle]].to(self.plan.dtype)
         return Chunk(part.start, models, losses, trained)
 

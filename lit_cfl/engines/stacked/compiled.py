@@ -73,10 +73,18 @@ class CompiledSteps:
             lowered = standalone_compile(traced, inputs, dynamic_shapes="from_example_inputs")
             lowered.save(path=str(file), format="binary")
 
-        kinds = (f"{tensor.dtype} {tuple(tensor.shape)} {tensor.stride()}" for tensor in inputs)
-        file = kept("steps", [traced.code, *kinds, str(torch.get_num_threads())], lower, ".bin")
+        file = kept("steps", [traced.code, *_kinds(inputs), str(torch.get_num_threads())], lower, ".bin")
         compiled = CompiledArtifact.load(path=str(file), format="binary")
         return lambda *given: compiled(*given, *constants)
+
+
+def _kinds(inputs: Sequence[Tensor]) -> list[str]:
+    """Describes the inputs of compiled code, and the GPUs that it was made for."""
+    gpus = sorted({str(tensor.device) for tensor in inputs if tensor.device.type == "cuda"})
+    return [
+        *(f"{tensor.device.type} {tensor.dtype} {tuple(tensor.shape)} {tensor.stride()}" for tensor in inputs),
+        *(f"{torch.cuda.get_device_name(gpu)} {torch.cuda.get_device_capability(gpu)}" for gpu in gpus),
+    ]
 
 
 def _constants_as_inputs(traced: GraphModule) -> list[Tensor]:

@@ -7,7 +7,6 @@ loop on a CPU, so there the clients train one after the other (`plain.py`).
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Literal
 
@@ -51,7 +50,7 @@ class StackedEngine(Engine):
     def __init__(self, task: TaskFactory, plan: Plan, seed: int, local: LocalTraining = LocalTraining()) -> None:
         super().__init__(task, plan, seed, local)
         plan = self.plan
-        module = super()._placed(plan.compute_dtype).train()
+        module = self._copied(plan.compute_dtype)
         self._base = module
         parameters = dict(module.named_parameters())
         trained = [parameters[slot.name] for slot in self.layout.slots if not slot.is_buffer]
@@ -71,7 +70,7 @@ class StackedEngine(Engine):
         self._capacity = 0
 
     def _placed(self, dtype: torch.dtype) -> LightningModule:
-        """Copies the template to the plan's device, but for frozen parameters, which are there once for all."""
+        """Returns a module for the engine's own use; frozen parameters are there once for all of them."""
         return copy_sharing_frozen(self._base) if dtype == self.plan.compute_dtype else super()._placed(dtype)
 
     def adopt(self, plan: Plan) -> None:
@@ -79,16 +78,6 @@ class StackedEngine(Engine):
         self._runner, self._capacity = None, 0
 
     def _fit_chunk(self, request: FitRequest, part: slice, round: int, data: FederatedData) -> Chunk:
-        try:
-            return self._trained_chunk(request, part, round, data)
-        except CompilingError as error:
-            reason = str(error).splitlines()[0]
-        self.adopt(replace(self.plan, compile=False) if self._on_gpu else self.plan.without_compiling())
-        instead = "a stack that is not compiled" if self._on_gpu else "a plain loop"
-        warnings.warn(f"compiling failed ({reason}): clients train in {instead}", Notice, stacklevel=2)
-        return self._trained_chunk(request, part, round, data)
-
-    def _trained_chunk(self, request: FitRequest, part: slice, round: int, data: FederatedData) -> Chunk:
         clients, (device, dtype) = request.clients[part], (self.plan.device, self.plan.dtype)
         starts, start = rows_on(device, dtype, request.models, request.start[part])
         models, centers = starts.index_select(0, sent(start, device)), self._centers(request, part)
@@ -106,7 +95,13 @@ class StackedEngine(Engine):
             ]
             waiting, report = clients[positions].tolist(), partial(self.report_fit, request, round, before)
             with note_client(round, waiting, together=self.plan.lanes > 1):
-                for done in self._train(fits, models, pool, request, report):
+                try:
+                    results = self._train(fits, models, pool, request, report)
+                except CompilingError as error:
+                    self._stop_compiling(error)
+                    models[positions] = starts[start[positions]]  # some clients may have trained already
+                    results = self._train(fits, models, pool, request, report)
+                for done in _with_client(results, waiting, round):
                     k = done.position
                     waiting.remove(int(clients[k]))
                     if done.finite:
@@ -117,6 +112,11 @@ class StackedEngine(Engine):
                         models[k] = starts[start[k]]
             before += len(positions)
         return Chunk(part.start, models, losses, trained)
+
+    def _stop_compiling(self, error: CompilingError) -> None:
+        self.plan, self._runner = self.plan.without_compiling(), None
+        reason, instead = str(error).splitlines()[0], self.plan.kind_of_loop
+        warnings.warn(f"compiling failed ({reason}): clients train in {instead}", Notice, stacklevel=3)
 
     def _groups(self, positions: Tensor, clients: Tensor, data: FederatedData) -> Iterable[Tensor]:
         """Yields positions of clients whose examples fit the pool together."""
@@ -176,15 +176,10 @@ class StackedEngine(Engine):
         self, fits: Sequence[ClientFit], pool: ExamplePool, prox: float, ended: Callable[[int], None]
     ) -> Iterable[FitResult]:
         with torch.no_grad():
-            try:
-                for number, done in enumerate(self._plain.run(fits, pool, prox), start=1):
-                    yield done
-                    ended(number)
-                    self.between_clients()
-            except ValueError as error:
-                if isinstance(error, InputError):
-                    raise
-                raise InputError(f"a client cannot be trained: {error}") from error
+            for number, done in enumerate(self._plain.run(fits, pool, prox), start=1):
+                yield done
+                ended(number)
+                self.between_clients()
 
     def _lanes(self, batch_size: int) -> Runner:
         """Returns the stack, built when it is first needed."""
@@ -232,3 +227,17 @@ class StackedEngine(Engine):
         keys = torch.tensor([self.gradient_key(round, client) for client in clients.tolist()])
         held, examples = data.train.select(clients), self.examples(data)
         return stacked_gradients(self._steps, self.layout, self.plan, model, held, examples, keys)
+
+
+def _with_client(results: Iterable[FitResult], waiting: Sequence[int], round: int) -> Iterator[FitResult]:
+    """Yields the results; a ValueError of the user's module names client and round, as with the engine `trainer`.
+
+    Args:
+        waiting: clients that are still to be trained, the present one first.
+    """
+    try:
+        yield from results
+    except InputError:
+        raise
+    except ValueError as error:
+        raise InputError(f"client {waiting[0]} cannot be trained in round {round + 1}: {error}") from error

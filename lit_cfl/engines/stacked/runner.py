@@ -150,7 +150,8 @@ class Runner:
     def _with_room(self, work: LaneWork, steps: int) -> LaneWork:
         """Makes tables for so many steps, with a counter and losses."""
         tables = tuple(table.new_zeros(steps, *table.shape[1:]) for table in work.tables)
-        losses = torch.zeros(steps, self.lanes, dtype=self._dtype, device=self._device)
+        wide = torch.promote_types(self._dtype, torch.float32)  # a module in bfloat16 may compute losses in float32
+        losses = torch.zeros(steps, self.lanes, dtype=wide, device=self._device)
         strength = torch.zeros((), dtype=self._dtype, device=self._device)
         at = torch.zeros(1, dtype=torch.int64, device=self._device)
         return replace(work.with_tables(tables, None), prox=strength, at=at, losses=losses)

@@ -44,7 +44,7 @@ def _compare_with_plain_loop(module: LightningModule, layout: ParameterLayout, b
 
     The second lane has an example less than the first, and a place that is filled up.
     """
-    module = copy.deepcopy(module).cpu().double().train()
+    module = copy.deepcopy(module).cpu().double()  # layers in evaluation mode stay so, as with a Trainer
     inputs, labels = batch[0].double() if batch[0].is_floating_point() else batch[0], batch[1]
     parts = [(inputs, labels), (inputs[: len(labels) - 1 or 1], labels[: len(labels) - 1 or 1])]
     try:
