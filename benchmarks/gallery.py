@@ -14,7 +14,7 @@ import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -141,14 +141,18 @@ def draw_first(folder: Path) -> None:
     first_picture(folder / "first").savefig(DOCS / "gallery" / "first.png", dpi=140)
 
 
+def with_outputs(text: str, outputs: Sequence[tuple[str, str]]) -> str:
+    """Puts what a notebook's cells print into its text blocks, in their order."""
+    printed = iter(outputs)
+    return re.sub(TEXT, lambda _: f"```text\n{next(printed)[1]}```", text)
+
+
 def draw_notebooks(folder: Path) -> None:
     """Plays the notebooks, writes what they print into the pages, and copies the pictures that they save."""
     for page in sorted((DOCS / "notebooks").glob("*.md")):
         place = folder / page.stem
         place.mkdir()
-        outputs = iter(play(page, place))
-        text = page.read_text("utf-8")
-        page.write_text(re.sub(TEXT, lambda _: f"```text\n{next(outputs)[1]}```", text), "utf-8")  # noqa: B023
+        page.write_text(with_outputs(page.read_text("utf-8"), play(page, place)), "utf-8")
         for file in place.glob("*.png"):
             shutil.copy(file, DOCS / "notebooks" / file.name)
 

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +65,13 @@ class Ledger:
 
 def results_version(algorithm: str) -> int:
     """Returns how often results of an algorithm have changed, counted from 1; "Results changed" in the changelog."""
-    versions: dict[str, Any] = yaml.safe_load(_VERSIONS.read_text("utf-8")) or {}
-    return int(versions.get(algorithm, 1))
+    return int(_versions().get(algorithm, 1))
+
+
+@cache
+def _versions() -> dict[str, Any]:
+    """Reads the packaged file once: every row that is looked up is asked for its version."""
+    return yaml.safe_load(_VERSIONS.read_text("utf-8")) or {}
 
 
 def is_stale(row: Row) -> bool:

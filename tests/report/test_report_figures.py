@@ -160,8 +160,11 @@ def test_every_figure_has_a_caption_an_alt_text_and_values(tmp_path: Path):
     names = [one.name for one in page.figures]
     assert len(names) == len(set(names))
     for one in page.figures:
-        assert one.caption.endswith(".") and len(one.alt) > 30 and one.title, one.name  # noqa: PT018
-        assert one.table is not None and one.table.rows, one.name  # noqa: PT018
+        assert one.caption.endswith("."), one.name
+        assert len(one.alt) > 30, one.name
+        assert one.title, one.name
+        assert one.table is not None, one.name
+        assert one.table.rows, one.name
 
 
 def test_paper_against_ours_has_a_dot_for_each_cell_that_ran():
