@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import yaml
 
-from lit_cfl.storage.atomic_writes import write_atomically
+from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.checkpoint import Checkpoint
 from lit_cfl.storage.config_file import recorded_run_id, write_config
 from lit_cfl.storage.digests import SUMS
@@ -74,7 +74,7 @@ def set_values(path: Path, values: Mapping[str, Any], config: Mapping[str, Any])
         stages = [stage for stage in stages if stage[0] < following]
         stages.append((following, dict(values)))
     path.mkdir(parents=True, exist_ok=True)
-    write_atomically(path / _STAGES, lambda file: file.write(json.dumps(stages).encode()))
+    write_text(path / _STAGES, json.dumps(stages))
     _rewrite(path, {key: config[key] for key in ("name", "tracking", "algorithm")})
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from lit_cfl.errors import InputError
-from lit_cfl.storage.atomic_writes import write_atomically
+from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.digests import read_sealed
 from lit_cfl.tune.study import STUDY
 
@@ -61,7 +61,7 @@ def write_record(folder: Path, record: TrialRecord, study_id: str) -> None:
     text = json.dumps(content | {"sha256": _sealed(content)}, indent=1) + "\n"
     path = folder / record.trial_id
     path.mkdir(parents=True, exist_ok=True)
-    write_atomically(path / RECORD, lambda file: file.write(text.encode()))
+    write_text(path / RECORD, text)
 
 
 def read_records(folder: Path, study_id: str) -> list[TrialRecord]:

@@ -14,7 +14,7 @@ from lit_cfl.config.variants import Config, build
 from lit_cfl.metric_names import Row
 from lit_cfl.runs.run import RunCallbacks, run
 from lit_cfl.statistics import Interval, interval, paired_difference
-from lit_cfl.storage.atomic_writes import write_atomically
+from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.tune.callbacks import stop_if_asked
 from lit_cfl.tune.check import PreparedStudy
 from lit_cfl.tune.objective import Objective
@@ -119,4 +119,4 @@ def _gain(objective: Objective, found: Mapping[str, Mapping[int, Mapping[str, An
 
 
 def _write(path: Path, found: Mapping[str, Mapping[int, Mapping[str, Any]]]) -> None:
-    write_atomically(path, lambda file: file.write((json.dumps(found, indent=2) + "\n").encode()))
+    write_text(path, json.dumps(found, indent=2) + "\n")

@@ -1,9 +1,7 @@
 """The result of a study, and its files: `trials.csv`, a row a trial, `best.yaml`, `front/`, the pictures."""
 
-import csv
 from collections.abc import Sequence
 from dataclasses import dataclass
-from io import StringIO
 from math import inf
 from pathlib import Path
 from time import monotonic
@@ -12,8 +10,8 @@ from typing import Any
 import yaml
 
 from lit_cfl.metric_names import Row
-from lit_cfl.storage.atomic_writes import write_atomically
-from lit_cfl.storage.csv_log import blank_nan
+from lit_cfl.storage.atomic_writes import write_text
+from lit_cfl.storage.csv_log import write_rows
 from lit_cfl.tune.check import TRIALS, PreparedStudy
 from lit_cfl.tune.importance import importance
 from lit_cfl.tune.objective import TRAFFIC, Objective
@@ -63,13 +61,8 @@ def columns(job: TrialJob) -> list[str]:
 
 def write_trials(path: Path, rows: Sequence[Row], job: TrialJob, front: Sequence[str] = ()) -> None:
     """Writes `trials.csv`; `front`: names of the trials that none beats in both objectives."""
-    text = StringIO(newline="")
-    writer = csv.DictWriter(text, columns(job), lineterminator="\n", restval="", extrasaction="ignore")
-    writer.writeheader()
-    for row in rows:
-        marked = row | {"front": "yes" if row["trial_id"] in front else ""}
-        writer.writerow({key: blank_nan(value) for key, value in marked.items()})
-    write_atomically(path, lambda file: file.write(text.getvalue().encode()))
+    marked = [row | {"front": "yes" if row["trial_id"] in front else ""} for row in rows]
+    write_rows(path, columns(job), marked)
 
 
 def write_best(path: Path, trial: Path, job: TrialJob, row: Row) -> None:
@@ -103,8 +96,7 @@ def _write_config(path: Path, trial: Path, comment: str) -> None:
     seeds = content["seeds"]
     if len(seeds) > 1:
         content["plan"] = yaml.safe_load((trial / f"seed-{seeds[0]}" / "config.yaml").read_text())["plan"]
-    text = f"# {comment}\n" + yaml.safe_dump(content, sort_keys=False, allow_unicode=True)
-    write_atomically(path, lambda file: file.write(text.encode()))
+    write_text(path, f"# {comment}\n" + yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
 
 @dataclass(frozen=True)

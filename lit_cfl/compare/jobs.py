@@ -19,7 +19,7 @@ from lit_cfl.metric_names import Row
 from lit_cfl.progress import Display
 from lit_cfl.runs.resume import finished_summary
 from lit_cfl.runs.run import RunCallbacks, run
-from lit_cfl.storage.atomic_writes import write_atomically
+from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.digests import damaged
 from lit_cfl.storage.lock import wait_until_free
 
@@ -104,7 +104,6 @@ def run_job(job: CompareJob, callbacks: RunCallbacks) -> str | None:
 
 
 def _write_traceback(folder: Path, error: Exception) -> None:
-    lines = "".join(traceback.format_exception(error)).encode()
     with suppress(OSError, InputError):  # the disk may be full
         folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / "error.txt", lambda file: file.write(lines))
+        write_text(folder / "error.txt", "".join(traceback.format_exception(error)))

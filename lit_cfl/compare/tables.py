@@ -1,7 +1,7 @@
 """The table of a comparison, on the screen and as Markdown, LaTeX and CSV."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console
@@ -10,8 +10,8 @@ from rich.text import Text
 from lit_cfl.compare.results import COLUMNS, Results, run_columns
 from lit_cfl.metric_names import Row
 from lit_cfl.progress.tables import new_table
-from lit_cfl.storage.atomic_writes import write_atomically
-from lit_cfl.storage.csv_log import as_csv, blank_nan
+from lit_cfl.storage.atomic_writes import write_text
+from lit_cfl.storage.csv_log import write_rows
 
 _WIDE, _NO_LIMIT = 130, 1000  # characters
 _TEX = {
@@ -133,15 +133,7 @@ def _latex_figure(text: str) -> str:
 
 def write_tables(path: Path, results: Results, title: str, picture: str | None) -> None:
     """Writes `results.md`, `results.tex`, `results.csv` and `runs.csv`."""
-    texts = {
-        "results.md": as_markdown(results, title, picture).encode(),
-        "results.tex": as_latex(results).encode(),
-        "results.csv": _csv(COLUMNS, results.rows),
-        "runs.csv": _csv(run_columns(results.score), results.runs),
-    }
-    for name, text in texts.items():
-        write_atomically(path / name, lambda file, text=text: file.write(text))  # type: ignore[misc]  # mypy infers no default
-
-
-def _csv(columns: Sequence[str], rows: Sequence[Row]) -> bytes:
-    return as_csv([columns, *([blank_nan(row.get(column)) for column in columns] for row in rows)])
+    write_text(path / "results.md", as_markdown(results, title, picture))
+    write_text(path / "results.tex", as_latex(results))
+    write_rows(path / "results.csv", COLUMNS, results.rows)
+    write_rows(path / "runs.csv", run_columns(results.score), results.runs)

@@ -13,8 +13,8 @@ from lit_cfl.metric_names import Row
 from lit_cfl.reproduce.cells import DEFAULT, PUBLISHED, Cell, PaperTable
 from lit_cfl.reproduce.pages import why_open
 from lit_cfl.reproduce.results import Results
-from lit_cfl.storage.atomic_writes import write_atomically
-from lit_cfl.storage.csv_log import as_csv
+from lit_cfl.storage.atomic_writes import write_text
+from lit_cfl.storage.csv_log import write_rows
 
 Unit = Literal["points", "ratio", "percent", "clusters"]
 Found = Literal["holds", "same direction", "does not hold", "not run"]
@@ -227,10 +227,8 @@ def write_claims(folder: Path, results: Results) -> list[Found]:
     """Writes both files of the claims; returns the verdict of each claim."""
     judged = {claim: judged_parts(claim, results) for claim in claims()}
     rows = [_row(claim, parts, part) for claim, parts in judged.items() for part in parts]
-    text = as_csv([COLUMNS, *([row[name] for name in COLUMNS] for row in rows)])
-    write_atomically(folder / "claims.csv", lambda file: file.write(text))
-    page = "\n".join(_page(judged))
-    write_atomically(folder / "claims.md", lambda file: file.write(page.encode()))
+    write_rows(folder / "claims.csv", COLUMNS, rows)
+    write_text(folder / "claims.md", "\n".join(_page(judged)))
     return [worst(parts) for parts in judged.values()]
 
 

@@ -1,7 +1,7 @@
 """`lit-cfl reproduce`: runs what the cells of a paper's table need, and writes the table beside ours."""
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -75,14 +75,29 @@ def reproduce(arguments: Sequence[str]) -> int:
         return _cells_done(write_pages(out, table, ledger, keys))
 
     recorder = Recorder(table.name, ledger, Path(given.work), screen, recorded)
+
+    def work(check: Callable[[], None]) -> int:
+        recorded(ledger)
+        errors = {} if given.pages else recorder.run(todo, given.device, given.jobs, check)
+        verdicts = [judged.verdict for judged in write_pages(out, table, recorder.ledger, keys)]
+        _show_counts(screen, "cells", verdicts, out / f"{table.name}.md")
+        return _show_errors(screen, errors)
+
+    return _run_until_signal(out, screen, work)
+
+
+def _run_until_signal(out: Path, screen: Screen, work: Callable[[Callable[[], None]], int]) -> int:
+    """Runs `work`, which is handed a check for signals, in a folder that no other command may write to meanwhile."""
     try:
         with locked(out, "--out"), interruptible() as check:
-            recorded(ledger)
-            errors = {} if given.pages else recorder.run(todo, given.device, given.jobs, check)
+            return work(check)
     except Interrupted as stop:
-        screen.say(f"Interrupted; finished runs are in {out}. The same command goes on.")
+        screen.say(f"Interrupted; what is finished is in {out}. The same command goes on.")
         return 128 + stop.signum
-    _show_verdicts(screen, write_pages(out, table, recorder.ledger, keys), out / f"{table.name}.md")
+
+
+def _show_errors(screen: Screen, errors: Mapping[str, str]) -> int:
+    """Names the runs that failed; returns the exit code."""
     for name, error in errors.items():
         screen.say(f"{name} failed: {error}")
     return 1 if errors else 0
@@ -115,20 +130,17 @@ def _which_method(given: argparse.Namespace, screen: Screen) -> int:
         lambda ledger: write_page(out, protocol, ledger),
         curves=False,
     )
-    errors: dict[str, str] = {}
-    try:
-        with locked(out, "--out"), interruptible() as check:
-            write_page(out, protocol, ledger)
-            for name in [] if given.pages else data:
-                while (todo := _open_runs(protocol, recorder.ledger, [name])) and not errors:
-                    errors |= recorder.run(todo, given.device, given.jobs, check)  # trials, then the best of them
-    except Interrupted as stop:
-        screen.say(f"Interrupted; finished runs are in {out}. The same command goes on.")
-        return 128 + stop.signum
-    screen.say(f"Answer: {out.with_suffix('.md')}")
-    for name, error in errors.items():
-        screen.say(f"{name} failed: {error}")
-    return 1 if errors else 0
+
+    def work(check: Callable[[], None]) -> int:
+        errors: dict[str, str] = {}
+        write_page(out, protocol, ledger)
+        for name in [] if given.pages else data:
+            while (todo := _open_runs(protocol, recorder.ledger, [name])) and not errors:
+                errors |= recorder.run(todo, given.device, given.jobs, check)  # trials, then the best of them
+        screen.say(f"Answer: {out.with_suffix('.md')}")
+        return _show_errors(screen, errors)
+
+    return _run_until_signal(out, screen, work)
 
 
 def _show_work(screen: Screen, protocol: which_method.Protocol, ledger: Ledger, data: Sequence[str]) -> None:
@@ -171,18 +183,14 @@ def _layer_figures(given: argparse.Namespace, screen: Screen) -> int:
             screen.say(str(cell))
         screen.say(f"{len(wanted)} of {len(cells(content))} measurements are missing")
         return 0
-    try:
-        with locked(out, "--out"), interruptible() as check:
-            layer_page.run_missing(out, [] if given.pages else wanted, screen.say, check)
-            rows = layer_page.write_page(out)
-    except Interrupted as stop:
-        screen.say(f"Interrupted; finished measurements are in {out}. The same command goes on.")
-        return 128 + stop.signum
-    verdicts = [row["verdict"] for row in rows]
-    told = ", ".join(f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts))
-    screen.say(f"{len(rows)} statements: {told}")
-    screen.say(f"Table: {out / layer_page.TABLE}.md")
-    return 0
+
+    def work(check: Callable[[], None]) -> int:
+        layer_page.run_missing(out, [] if given.pages else wanted, screen.say, check)
+        verdicts = [row["verdict"] for row in layer_page.write_page(out)]
+        _show_counts(screen, "statements", verdicts, out / f"{layer_page.TABLE}.md")
+        return 0
+
+    return _run_until_signal(out, screen, work)
 
 
 def _parser() -> LineParser:
@@ -225,8 +233,7 @@ def _cells_done(judged: Sequence[Judged]) -> str:
     return f"{done} of {len(judged)} cells"
 
 
-def _show_verdicts(screen: Screen, cells: Sequence[Judged], page: Path) -> None:
-    verdicts = [judged.verdict for judged in cells]
+def _show_counts(screen: Screen, what: str, verdicts: Sequence[str], page: Path) -> None:
     told = ", ".join(f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts))
-    screen.say(f"{len(cells)} cells: {told}")
+    screen.say(f"{len(verdicts)} {what}: {told}")
     screen.say(f"Table: {page}")

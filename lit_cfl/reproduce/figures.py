@@ -30,8 +30,8 @@ from lit_cfl.pictures.panels import (
 from lit_cfl.reproduce.cells import PaperTable
 from lit_cfl.reproduce.edc_madc import edc_madc_panels
 from lit_cfl.reproduce.results import Results
-from lit_cfl.storage.atomic_writes import write_atomically
-from lit_cfl.storage.csv_log import as_csv
+from lit_cfl.storage.atomic_writes import write_text
+from lit_cfl.storage.csv_log import write_rows
 
 STYLES = {
     "FedAvg": Style(BLACK, "-", "s", 4.5),
@@ -238,10 +238,8 @@ def write_figures(folder: Path, results: Results) -> list[str]:
     if grid:
         names.append("fedgroup-5")
         _write(folder / "figures" / "fedgroup-5", grid, styles)
-    text = as_csv([COLUMNS, *([row[name] for name in COLUMNS] for row in runs)])
-    write_atomically(folder / "figures.csv", lambda file: file.write(text))
-    page = "\n".join(pages)
-    write_atomically(folder / "figures.md", lambda file: file.write(page.encode()))
+    write_rows(folder / "figures.csv", COLUMNS, runs)
+    write_text(folder / "figures.md", "\n".join(pages))
     return names
 
 

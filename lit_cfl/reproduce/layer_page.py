@@ -10,8 +10,8 @@ from lit_cfl.pictures.files import write_figure
 from lit_cfl.pictures.panels import BLUE, DPI, ORANGE, PAGE, SKY, VERMILLION, Curve, Panel, Points, Style, draw_panels
 from lit_cfl.reproduce.layer_gaps import WHOLE, GapCell, cells, measure, plan
 from lit_cfl.reproduce.layer_verdicts import Curves, Gaps, judged
-from lit_cfl.storage.atomic_writes import write_atomically
-from lit_cfl.storage.csv_log import as_csv, read_table
+from lit_cfl.storage.atomic_writes import write_text
+from lit_cfl.storage.csv_log import read_table, write_rows
 
 TABLE = "layercfl"
 COLUMNS = ("id", "figure", "net", "images", "words", "verdict", "numbers")
@@ -62,10 +62,9 @@ def run_missing(out: Path, wanted: Sequence[GapCell], told: Callable[[str], None
         rows = []
         for row in measure(cell, content["measured"][cell.measured]):
             check()
-            rows.append({name: f"{value:.5g}" if isinstance(value, float) else value for name, value in row.items()})
+            rows.append(row)
         (out / TABLE).mkdir(parents=True, exist_ok=True)
-        text = as_csv([list(rows[0]), *(list(row.values()) for row in rows)])
-        _write(out / TABLE / cell.file, text)
+        write_rows(out / TABLE / cell.file, list(rows[0]), rows, digits=5)
         told(f"{number}/{len(wanted)}  {cell}")
         write_page(out)
 
@@ -76,8 +75,7 @@ def write_page(out: Path) -> list[Row]:
     curves = recorded_curves(out, content)
     rows = judged(content, curves)
     out.mkdir(parents=True, exist_ok=True)
-    table = as_csv([COLUMNS, *([row[name] for name in COLUMNS] for row in rows)])
-    _write(out / f"{TABLE}.csv", table)
+    write_rows(out / f"{TABLE}.csv", COLUMNS, rows)
     panels = _panels(content, curves)
     if panels:
         places = [*panels, *[None] * (-len(panels) % _ACROSS)]
@@ -101,13 +99,8 @@ def write_page(out: Path) -> list[Row]:
         lines.append("")
     if panels:
         lines += ["![What the figures show, from our measurements](figures/layercfl.png)", "", *_CAPTION]
-    page = "\n".join([*lines, ""])
-    _write(out / f"{TABLE}.md", page.encode())
+    write_text(out / f"{TABLE}.md", "\n".join([*lines, ""]))
     return rows
-
-
-def _write(path: Path, text: bytes) -> None:
-    write_atomically(path, lambda file: file.write(text))
 
 
 def _panels(content: Mapping[str, Any], curves: Curves) -> list[Panel]:

@@ -1,6 +1,5 @@
 """Keeps what each finished run came to: a row of `runs.csv` and a small file of its curve, both to be committed."""
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -11,8 +10,7 @@ import yaml
 
 from lit_cfl.metric_names import Row
 from lit_cfl.reproduce.scores import CURVE, SCORES
-from lit_cfl.storage.atomic_writes import write_atomically
-from lit_cfl.storage.csv_log import as_csv, read_table
+from lit_cfl.storage.csv_log import read_table, write_rows
 
 RUNS, CURVES = "runs.csv", "curves"
 FACTS = ("run", "seed", "algorithm", "rounds", "results_version", "version", "commit", "device", "seconds", "plan")
@@ -43,9 +41,9 @@ class Ledger:
         self.folder.mkdir(parents=True, exist_ok=True)
         if curve is not None:
             self.folder.joinpath(CURVES).mkdir(exist_ok=True)
-            _write(self.folder / CURVES / f"{row['run']}.csv", CURVE, curve)
+            write_rows(self.folder / CURVES / f"{row['run']}.csv", CURVE, curve)
         rows = {**self.rows, row["run"]: row}
-        _write(self.folder / RUNS, COLUMNS, [rows[key] for key in sorted(rows)])
+        write_rows(self.folder / RUNS, COLUMNS, [rows[key] for key in sorted(rows)])
         return Ledger(self.folder, rows)
 
     @cached_property
@@ -77,12 +75,3 @@ def _versions() -> dict[str, Any]:
 def is_stale(row: Row) -> bool:
     """Tells whether results of the run's algorithm have changed since it ran."""
     return int(row["results_version"]) < results_version(str(row["algorithm"]))
-
-
-def _write(path: Path, columns: tuple[str, ...], rows: list[Row]) -> None:
-    table = [columns, *([_text(row.get(column)) for column in columns] for row in rows)]
-    write_atomically(path, lambda file: file.write(as_csv(table)))
-
-
-def _text(value: object) -> object:
-    return json.dumps(value, sort_keys=True) if isinstance(value, dict) else "" if value is None else value

@@ -9,8 +9,8 @@ from lit_cfl.metric_names import Row
 from lit_cfl.reproduce.cells import DEFAULT, PUBLISHED, Cell, PaperTable, Setting
 from lit_cfl.reproduce.ledger import Ledger, is_stale
 from lit_cfl.reproduce.verdicts import POPULATIONS, Measured, Verdict, measured, verdict
-from lit_cfl.storage.atomic_writes import write_atomically
-from lit_cfl.storage.csv_log import as_csv
+from lit_cfl.storage.atomic_writes import write_text
+from lit_cfl.storage.csv_log import write_rows
 
 COLUMNS = (
     "id",
@@ -95,12 +95,10 @@ def write_pages(folder: Path, table: PaperTable, ledger: Ledger, keys: Keys) -> 
     """Writes both files of a table into a folder; returns the judged cells."""
     cells = judged_cells(table, ledger, keys)
     rows = [_row(table, judged, ledger, keys) for judged in cells]
-    text = as_csv([COLUMNS, *([_shown(row.get(name)) for name in COLUMNS] for row in rows)])
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / f"{table.name}.csv", lambda file: file.write(text))
+    write_rows(folder / f"{table.name}.csv", COLUMNS, rows, digits=4)
     extras = [_judged(table, cell, ledger, keys) for cell in table.extras]
-    page = _page(table, cells, [judged for judged in extras if judged.found])
-    write_atomically(folder / f"{table.name}.md", lambda file: file.write(page.encode()))
+    write_text(folder / f"{table.name}.md", _page(table, cells, [judged for judged in extras if judged.found]))
     return cells
 
 
@@ -159,10 +157,6 @@ def _explanation(table: PaperTable, judged: Judged) -> str:
         if name != DEFAULT
     ]
     return "; ".join(told)
-
-
-def _shown(value: object) -> object:
-    return "" if value is None else f"{value:.4g}" if isinstance(value, float) else value
 
 
 def _number(value: float | None) -> str:

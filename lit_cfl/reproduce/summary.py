@@ -12,7 +12,7 @@ from lit_cfl.reproduce.figures import write_figures
 from lit_cfl.reproduce.pages import Judged
 from lit_cfl.reproduce.results import Results
 from lit_cfl.reproduce.verdicts import ACCURACY_POINTS, Verdict
-from lit_cfl.storage.atomic_writes import write_atomically
+from lit_cfl.storage.atomic_writes import write_text
 
 _STYLES = {
     "matches": Style(BLUE, marker="o"),
@@ -37,8 +37,7 @@ def write_summary(folder: Path, results: Results) -> None:
     grid = _grid(judged)
     if grid:
         write_figure(draw_panels(grid, _STYLES, PAGE, 1.95), folder / "figures" / "summary", ["png"], DPI)
-    page = "\n".join(_page(judged, names, found, drawn=bool(grid)))
-    write_atomically(folder / "summary.md", lambda file: file.write(page.encode()))
+    write_text(folder / "summary.md", "\n".join(_page(judged, names, found, drawn=bool(grid))))
 
 
 def _grid(judged: Tables) -> list[list[Panel | None]]:

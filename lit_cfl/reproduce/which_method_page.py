@@ -14,8 +14,8 @@ from lit_cfl.metric_names import Row
 from lit_cfl.reproduce.ledger import Ledger
 from lit_cfl.reproduce.which_method import NEWCOMERS, Protocol, recorded, words_of
 from lit_cfl.statistics import Interval, paired_difference
-from lit_cfl.storage.atomic_writes import write_atomically
-from lit_cfl.storage.csv_log import as_csv
+from lit_cfl.storage.atomic_writes import write_text
+from lit_cfl.storage.csv_log import write_rows
 
 BASELINE, SCORE = "FedAvg", "test_accuracy"
 COLUMNS = (
@@ -126,12 +126,10 @@ def write_page(out: Path, protocol: Protocol, ledger: Ledger) -> str:
     found = entries(protocol, ledger)
     groups = complete_data(protocol, found)
     out.mkdir(parents=True, exist_ok=True)
-    table = as_csv([COLUMNS, *([_text(row.get(name)) for name in COLUMNS] for row in _rows(found))])
-    write_atomically(out / "results.csv", lambda file: file.write(table))
+    write_rows(out / "results.csv", COLUMNS, _rows(found), digits=5)
     if groups:
         _draw(out, groups)
-    page = "\n".join(_page(out, protocol, found, groups))
-    write_atomically(out.with_suffix(".md"), lambda file: file.write(page.encode()))
+    write_text(out.with_suffix(".md"), "\n".join(_page(out, protocol, found, groups)))
     total = sum(protocol.num_runs(data) for data in protocol.data)
     return f"{len(ledger.rows)} of {total} runs, {len(groups)} of {len(protocol.data)} data sets"
 
@@ -308,7 +306,3 @@ def _interval(gap: Interval) -> str:
 
 def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
-
-
-def _text(value: object) -> object:
-    return "" if value is None else f"{value:.5g}" if isinstance(value, float) else value

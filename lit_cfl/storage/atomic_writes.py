@@ -45,6 +45,11 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
             raise
 
 
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file in UTF-8; see `write_atomically`."""
+    write_atomically(path, lambda file: file.write(text.encode()))
+
+
 def remove_unfinished(folder: Path) -> None:
     """Removes the unfinished files that a killed process has left in a folder."""
     for file in folder.glob(f".*{_UNFINISHED}"):
@@ -57,5 +62,4 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     finite = {
         key: None if isinstance(value, float) and not isfinite(value) else value for key, value in content.items()
     }
-    text = json.dumps(finite, indent=2, allow_nan=False) + "\n"
-    write_atomically(path, lambda file: file.write(text.encode()))
+    write_text(path, json.dumps(finite, indent=2, allow_nan=False) + "\n")

@@ -2,6 +2,7 @@
 
 import csv
 import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
 from math import isnan
@@ -83,6 +84,25 @@ def as_csv(rows: Iterable[Iterable[Any]]) -> bytes:
     text = StringIO(newline="")
     csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode()
+
+
+def write_rows(
+    path: Path, columns: Sequence[str], rows: Iterable[Mapping[str, Any]], digits: int | None = None
+) -> None:
+    """Writes a CSV file at once: dicts as JSON, nan and missing values blank.
+
+    Args:
+        digits: significant ones of each float; None = all.
+    """
+
+    def cell(value: Any) -> Any:
+        if isinstance(value, dict):
+            return json.dumps(value, sort_keys=True)
+        value = blank_nan(value)
+        return f"{value:.{digits}g}" if isinstance(value, float) and digits is not None else value
+
+    data = as_csv([columns, *([cell(row.get(column)) for column in columns] for row in rows)])
+    write_atomically(path, lambda file: file.write(data))
 
 
 def read_table(path: Path, size: int | None = None) -> list[dict[str, Any]]:
