@@ -21,6 +21,7 @@ from lit_cfl.data import Examples, FederatedData
 from lit_cfl.devices import fits_on, is_out_of_memory
 from lit_cfl.engines import products
 from lit_cfl.engines.batches import num_steps
+from lit_cfl.engines.client_work import ClientWork, PositionedRow
 from lit_cfl.engines.dropout import set_key, step_keys, with_keyed_dropout
 from lit_cfl.engines.kernel_cache import BuildError
 from lit_cfl.engines.linear import OwnLinear, with_linear
@@ -29,13 +30,11 @@ from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.scorer import EVALUATION_BATCH, ModelName, Outcomes, Scorer
 from lit_cfl.engines.single_examples import refuses_single, require_no_single
 from lit_cfl.engines.task_protocol import losses_of, require_losses
-from lit_cfl.errors import InputError, Notice, join_ids, note_on_error
-from lit_cfl.local_work import Budget, Chunk, Fitted, Sketch, per_client
+from lit_cfl.errors import InputError, Notice
+from lit_cfl.local_work import Budget, Chunk, Fitted
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.scores import Scores, scores_of
 from lit_cfl.seeds import derive
-
-PositionedRow = tuple[int, Tensor]  # a row [d], and the position of the client that it is of
 
 
 @dataclass
@@ -79,7 +78,7 @@ class Engine(ABC):
         self._single: bool | None = None  # whether the net cannot train on one example, once it is known
         self._was_short = False  # of memory
 
-    def at(self, round: int, data: FederatedData) -> "ClientWork":
+    def at(self, round: int, data: FederatedData) -> ClientWork:
         """Returns the clients as the algorithm sees them in this round: a cheap view."""
         return ClientWork(self, round, data)
 
@@ -325,86 +324,3 @@ def _with_products(plan: Plan) -> Plan:
             plan = plan.without_compiling()
             warnings.warn(f"compiling failed ({reason}): clients train in {plan.kind_of_loop}", Notice, stacklevel=2)
     return plan
-
-
-@dataclass(frozen=True, eq=False)
-class ClientWork:
-    """Implements `LocalWork` with an engine, for one round and its data."""
-
-    engine: Engine
-    round: int
-    data: FederatedData
-
-    @property
-    def layout(self) -> ParameterLayout:
-        return self.engine.layout
-
-    @property
-    def population(self) -> Tensor:
-        return self.data.population
-
-    @property
-    def num_examples(self) -> Tensor:
-        return self.data.num_examples
-
-    @property
-    def label_counts(self) -> Tensor:
-        return self.data.label_counts
-
-    @property
-    def budget(self) -> Budget:
-        return self.engine.local.budget
-
-    @property
-    def skew(self) -> str:
-        return self.data.skew
-
-    def initial(self, number: int) -> Tensor:
-        return self.engine.initial(number)
-
-    def fit(
-        self,
-        models: Tensor,
-        clients: Tensor,
-        start: Tensor | int = 0,
-        *,
-        purpose: str = "train",
-        prox: float = 0.0,
-        centers: Tensor | None = None,
-        center: Tensor | int = 0,
-        budget: Budget | None = None,
-    ) -> Fitted:
-        budget = budget or self.budget
-        request = FitRequest(
-            models,
-            clients,
-            per_client(start, clients),
-            purpose,
-            prox,
-            centers,
-            per_client(center, clients),
-            budget,
-            per_client(budget.length, clients),
-        )
-        return self.engine.fit(request, self.round, self.data)
-
-    def gradients(self, model: Tensor, clients: Tensor, sketch: Sketch | None = None) -> Tensor:
-        whole = Budget(1, "epochs", EVALUATION_BATCH)
-        self.engine.require_variance(clients, whole, torch.ones_like(clients), self.data)
-        rows: dict[int, Tensor] = {}
-        for position, row in self.engine.gradients(model, clients, self.round, self.data):
-            rows[position] = row if sketch is None else sketch(row[None])[0]
-            self.engine.report(Activity("gradients of", self.round, len(rows), len(clients)))
-        if not rows:
-            empty = model.new_empty(0, self.layout.num_columns)
-            return empty if sketch is None else sketch(empty)
-        return torch.stack([rows[position] for position in range(len(clients))])
-
-    def losses(self, models: Tensor, clients: Tensor, *, penalised: bool = False) -> Tensor:
-        self.engine.report(Activity(f"losses of {len(models)} models on {len(clients)} clients", self.round))
-        index = self.data.train.select(clients)
-        with note_on_error(lambda: f"in round {self.round + 1}, in losses on the clients {join_ids(clients.tolist())}"):
-            losses = self.engine.losses_of_all(models, index.entries, self.data)
-        sums = torch.zeros(len(clients), len(models), dtype=torch.float64).index_add_(0, index.owners, losses.T)
-        means = sums / index.sizes[:, None]  # 0 / 0 is nan: no data
-        return means + self.engine.penalties(models) if penalised else means

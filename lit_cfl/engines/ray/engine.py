@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from lit_cfl.data import Examples, FederatedData
-from lit_cfl.engines.base import Engine, PositionedRow
+from lit_cfl.engines.base import Engine
 from lit_cfl.engines.batches import num_steps
+from lit_cfl.engines.client_work import PositionedRow
 from lit_cfl.engines.local_training import FitRequest, LocalTraining, TaskFactory
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked.engine import StackedEngine

@@ -18,10 +18,11 @@ from torch.optim import Optimizer
 from lit_cfl.activity import Activity
 from lit_cfl.data import FederatedData
 from lit_cfl.devices import is_out_of_memory, rows_on, sent
-from lit_cfl.engines.base import Engine, PositionedRow
+from lit_cfl.engines.base import Engine
 from lit_cfl.engines.batch_norm import stacked_norms
 from lit_cfl.engines.batches import ShuffledBatches, num_steps
 from lit_cfl.engines.client_fit import ClientFit, ExamplePool, FitResult
+from lit_cfl.engines.client_work import PositionedRow
 from lit_cfl.engines.dropout import step_keys
 from lit_cfl.engines.linear import StackedLinear, with_linear
 from lit_cfl.engines.local_training import FitRequest, LocalTraining, TaskFactory, note_client
