@@ -2,12 +2,17 @@
 
 import errno
 import os
+import shutil
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 _EVENTS = {"os.rename", "os.remove", "os.mkdir", "os.rmdir"}
 _WRITING = os.O_WRONLY | os.O_RDWR
+_ERRORS = {"full": errno.ENOSPC, "quota": errno.EDQUOT}
+NEVER = -1
 
 
 class Hurt:
@@ -15,49 +20,80 @@ class Hurt:
 
     Args:
         folder: below which operations count.
-        how: `kill`, `full` or `count`.
-        at: number of the operation, from 0.
-        apart: a folder below it whose operations do not count.
-        record: file to which `count` adds a line for each operation, and `kill` one before it kills; where it has a
-            line, `kill` spares the process.
+        how: `count`, `kill`, `full` (from then on all operations fail, and no space is free) or `quota` (they fail,
+            but the disk has free space).
+        at: number of the operation, from 0, or `NEVER`.
+        apart: a folder whose operations neither count nor fail.
+        record: file to which `count` adds a line for each operation, and the others one for the operation that they
+            hurt. Processes may share it: one alone is killed, but a full disk is full for all of them.
+        disk: the folder in which all operations fail where the disk is full; None = `folder`.
     """
 
-    def __init__(self, folder: Path, how: str, at: int, apart: Path | None = None, record: Path | None = None) -> None:
-        self.folder, self.how, self.at, self.count = str(folder.absolute()), how, at, 0
-        self.apart, self.record = apart and str(apart.absolute()), record
+    def __init__(
+        self,
+        folder: Path,
+        how: str,
+        at: int,
+        apart: Path | None = None,
+        record: Path | None = None,
+        disk: Path | None = None,
+    ) -> None:
+        self.folder, self.how, self.at, self.count = folder.absolute(), how, at, 0
+        self.apart, self.record = apart and apart.absolute(), record
+        self.disk = (disk or folder).absolute()
         self._sync = os.fsync
         sys.addaudithook(self._heard)
         os.fsync = self._fsync
+        if how == "full":
+            shutil.disk_usage = self._usage(shutil.disk_usage)
 
     def _heard(self, event: str, details: tuple[object, ...]) -> None:
         if event == "open":
             counts = isinstance(details[2], int) and bool(details[2] & _WRITING)
         else:
             counts = event in _EVENTS and os.path.exists(str(details[0])) != (event == "os.mkdir")
-        path = os.path.abspath(str(details[0])) if counts else ""
-        if self._counts(path):
-            self._operation(event, path)
-
-    def _counts(self, path: str) -> bool:
-        return path.startswith(self.folder) and not (self.apart and path.startswith(self.apart))
+        if counts:
+            self._operation(event, os.path.abspath(str(details[0])))
 
     def _fsync(self, descriptor: int) -> None:
         path = os.readlink(f"/proc/self/fd/{descriptor}")
-        if self._counts(path):
-            if self.how == "kill" and self.count == self.at and path.endswith(".tmp") and not self._recorded():
-                os.ftruncate(descriptor, os.fstat(descriptor).st_size // 2)
-            self._operation("fsync", path)
+        if self._is_next(path) and self.how == "kill" and path.endswith(".tmp"):
+            os.ftruncate(descriptor, os.fstat(descriptor).st_size // 2)
+        self._operation("fsync", path)
         self._sync(descriptor)
 
     def _operation(self, event: str, path: str) -> None:
-        number, self.count = self.count, self.count + 1
-        if self.how == "count" or (self.how == "kill" and number == self.at and not self._recorded()):
+        hurts = self._is_next(path)
+        if hurts or (self.how == "count" and self._counts(path)):
             self._add(f"{event} {path}")
-            if self.how == "kill":
-                os.kill(os.getpid(), signal.SIGKILL)
-        if self.how == "full" and number >= self.at:
+        self.count += self._counts(path)
+        if hurts and self.how == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.how in _ERRORS and self._is_full() and self._lies_in(self.disk, path):
+            number = _ERRORS[self.how]
             named = [] if event == "fsync" else [path]  # as the system does
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), *named)
+            raise OSError(number, os.strerror(number), *named)
+
+    def _is_next(self, path: str) -> bool:
+        """Tells whether the operation that comes is the one that is hurt."""
+        is_it = self.how != "count" and self.count == self.at and self._counts(path)
+        return is_it and not self._recorded()
+
+    def _is_full(self) -> bool:
+        return self._recorded() or NEVER < self.at < self.count
+
+    def _counts(self, path: str) -> bool:
+        return self._lies_in(self.folder, path)
+
+    def _lies_in(self, folder: Path, path: str) -> bool:
+        return Path(path).is_relative_to(folder) and not (self.apart and Path(path).is_relative_to(self.apart))
+
+    def _usage(self, usage: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        def told(path: Any) -> Any:
+            found = usage(path)
+            return found._replace(free=0) if self._is_full() and self._lies_in(self.disk, str(path)) else found
+
+        return told
 
     def _recorded(self) -> bool:
         return self.record is not None and self.record.exists() and self.record.stat().st_size > 0

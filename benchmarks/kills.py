@@ -64,6 +64,8 @@ def in_child(
     signal.alarm(limit)
     code = 99
     with output.open("w") as out, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
+        for stream in (1, 2):  # to which loggers write that were made before the fork
+            os.dup2(out.fileno(), stream)
         try:
             prepare()
             code = command_line(list(words))

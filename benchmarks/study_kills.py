@@ -1,18 +1,21 @@
-"""Kills of studies: the driver or a trial is killed at a drawn file operation, and the study ends as if undisturbed.
+"""Kills and full disks of studies: the driver or a trial is hurt at a drawn file operation, and the study goes on.
 
-    python benchmarks/study_kills.py --seed S [--kills 40] [--log FILE]
+    python benchmarks/study_kills.py --seed S [--how kill full quota] [--draws 40] [--log FILE]
 
 A study of three trials of FedGroup runs undisturbed first, and file operations are counted (`hurt.py`): those of the
 driver below the study's directory, without Ray's own folder, and those of the process of each trial below the trial's.
-Then the driver and a trial are killed in turn, by SIGKILL right before a drawn operation. Ray begins a killed trial
-again in another process; a killed driver is resumed by `lit-cfl tune --resume`, or begun again where no study had
-begun. At the end the study is opened once more, where it must have nothing left to train. A chain fails where an exit
-code or a traceback says so, or where a file is missing, left over, or other than the undisturbed study's (clocks and
-identities apart: `same_files.py`).
+Then the driver and a trial are hurt in turn at a drawn operation. `kill`: SIGKILL right before it; Ray begins a killed
+trial again in another process. `full`: from then on all operations of all processes below the study's directory fail
+with ENOSPC and no space is free; `quota`: they fail with EDQUOT, and there seems to be space. The command must then end
+with an error that names a file and how to go on. A study that ended is resumed by `lit-cfl tune --resume`, or begun
+again where no study had begun. At the end it is opened once more, where it must have nothing left to train. A chain
+fails where an exit code or a traceback says so, or where a file is missing, left over, or other than the undisturbed
+study's (clocks and identities apart: `same_files.py`).
 """
 
 import argparse
 import csv
+import itertools
 import json
 import os
 import random
@@ -22,13 +25,12 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import yaml
 from damage import RUNS, without_ray
-from hurt import Hurt
+from hurt import NEVER, Hurt
 from kills import in_child
 from same_files import content, damages
 
@@ -43,15 +45,17 @@ from pathlib import Path
 if "{_HURT}" in os.environ:
     from hurt import Hurt
     words = json.loads(os.environ["{_HURT}"])
-    Hurt(Path(words["folder"]), words["how"], words["at"], record=Path(words["record"]))
+    Hurt(Path(words["folder"]), words["how"], words["at"], record=Path(words["record"]), disk=Path(words["disk"]))
 """  # `sitecustomize.py`: Python imports it at its start
 _NUM_TRIALS, _STARTS = 3, 5
 _DRIVER = "driver"
+_WAYS = ("kill", "full", "quota")
+_COLUMNS = ("seed", "how", "number", "hurt", "at", "operation", "trouble")
 _OF_RECORDS = ("study", "sha256", "digests")  # identities in trial.json; the digests are of files with clocks
 
 
-class StudyKills:
-    """All kills of one study.
+class HurtStudies:
+    """All chains of one study.
 
     Args:
         folder: for all files.
@@ -85,8 +89,8 @@ class StudyKills:
         driver, trials = (self.folder / f"{name}.txt" for name in ("driver", "trials"))
 
         def prepare() -> None:
-            _hurt_workers(self.reference / TRIALS, "count", 0, trials)
-            Hurt(self.reference, "count", 0, apart=self.reference / "ray", record=driver)
+            _hurt_workers(self.reference / TRIALS, "count", NEVER, trials, self.reference)
+            Hurt(self.reference, "count", NEVER, apart=self.reference / "ray", record=driver)
 
         code = self._tune(self._begin(self.reference), prepare)
         if code:
@@ -108,22 +112,28 @@ class StudyKills:
                 break
         return code
 
-    def _killing(self, who: str, at: int) -> Callable[[], object]:
-        if who == _DRIVER:
-            return partial(Hurt, self.path, "kill", at, self.path / "ray", self.record)
-        return partial(_hurt_workers, self.path / TRIALS / who, "kill", at, self.record)
+    def _hurting(self, how: str, who: str, at: int) -> Callable[[], object]:
+        def prepare() -> None:
+            folder, trial = (self.path, NEVER) if who == _DRIVER else (self.path / TRIALS / who, at)
+            _hurt_workers(folder, how, trial, self.record, self.path)
+            Hurt(self.path, how, at if who == _DRIVER else NEVER, self.path / "ray", self.record)
 
-    def chain(self, who: str, at: int) -> tuple[str, str]:
-        """Kills the driver, or a trial, at an operation. Returns which that was, and what is wrong ("" = nothing)."""
+        return prepare
+
+    def chain(self, how: str, who: str, at: int) -> tuple[str, str]:
+        """Hurts the driver, or a trial, at an operation. Returns which that was, and what is wrong ("" = nothing)."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.record.unlink(missing_ok=True)
-        code = self._tune(self._begin(self.path), self._killing(who, at))
+        code = self._tune(self._begin(self.path), self._hurting(how, who, at))
         said = self.output.read_text()
         operation = self.record.read_text().strip().replace(f"{self.path}/", "") if self.record.exists() else "none"
-        if code != (-signal.SIGKILL if who == _DRIVER else 0) or "Traceback" in said:
+        ended = how != "kill" or who == _DRIVER
+        if "Traceback" in said or code != ((-signal.SIGKILL if how == "kill" else 2) if ended else 0):
             return operation, f"exit {code}: {said[-600:]}"
-        if who == _DRIVER:
-            begun = (self.path / "study.yaml").exists()
+        begun = (self.path / "study.yaml").exists()
+        if how != "kill" and not (str(self.path) in said and (not begun or f"--resume {self.path}" in said)):
+            return operation, f"the error names no file, or not how to go on: {said[-600:]}"
+        if ended:
             words = ["tune", "--resume", str(self.path)] if begun else self._begin(self.path)
             if self._tune(words):
                 return operation, f"not resumed: {self.output.read_text()[-600:]}"
@@ -151,9 +161,10 @@ class StudyKills:
         return found
 
 
-def _hurt_workers(folder: Path, how: str, at: int, record: Path) -> None:
+def _hurt_workers(folder: Path, how: str, at: int, record: Path, disk: Path) -> None:
     """Lets `sitecustomize.py` hurt the processes of trials, which inherit this environment."""
-    os.environ[_HURT] = json.dumps({"folder": str(folder), "how": how, "at": at, "record": str(record)})
+    words = {"folder": str(folder), "how": how, "at": at, "record": str(record), "disk": str(disk)}
+    os.environ[_HURT] = json.dumps(words)
 
 
 def _files(path: Path) -> set[str]:
@@ -164,37 +175,45 @@ def _files(path: Path) -> set[str]:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--kills", type=int, default=40)
+    parser.add_argument("--how", nargs="+", default=[*_WAYS], choices=_WAYS)
+    parser.add_argument("--draws", type=int, default=40, help="how many chains each way")
     parser.add_argument("--log", type=Path, help="a CSV row for each chain; those that are there are not tried again")
     given = parser.parse_args(arguments)
-    done = list(csv.DictReader(given.log.open())) if given.log and given.log.exists() else []
-    wrong, begun = sum(bool(row["trouble"]) for row in done), time.monotonic()
+    rows = list(csv.DictReader(given.log.open())) if given.log and given.log.exists() else []
+    begun = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="study-kills-") as folder:
-        study = StudyKills(Path(folder))
+        study = HurtStudies(Path(folder))
         print(f"file operations: {study.operations}, {time.monotonic() - begun:.0f} s", flush=True)
-        for number in range(len(done), given.kills):
-            rng = random.Random(f"{given.seed} {number}")
-            who = rng.choice(sorted(study.operations.keys() - {_DRIVER})) if number % 2 else _DRIVER
-            at = rng.randrange(study.operations[who])
-            operation, trouble = study.chain(who, at)
-            wrong += bool(trouble)
-            row = {
-                "seed": given.seed,
-                "number": number,
-                "killed": who,
-                "at": at,
-                "operation": operation,
-                "trouble": trouble,
-            }
+        done = {(row["seed"], row["how"], row["number"]) for row in rows}
+        for how, number in itertools.product(given.how, range(given.draws)):
+            if (str(given.seed), how, str(number)) in done:
+                continue
+            row = _drawn(study, given.seed, how, number)
+            rows.append(row)
             print(f"{row}, {time.monotonic() - begun:.0f} s", flush=True)
             if given.log:
-                with given.log.open("a", newline="") as log:
-                    writer = csv.DictWriter(log, row, lineterminator="\n")
-                    if not number:
-                        writer.writeheader()
-                    writer.writerow(row)
-    print(f"{given.kills - wrong} of {given.kills} studies equal")
-    return 1 if wrong else 0
+                _write(given.log, rows)
+    for how in given.how:
+        troubles = [row["trouble"] for row in rows if row["how"] == how]
+        print(f"{how}: {sum(not trouble for trouble in troubles)} of {len(troubles)} studies equal")
+    return 1 if any(row["trouble"] for row in rows) else 0
+
+
+def _drawn(study: HurtStudies, seed: int, how: str, number: int) -> dict[str, str]:
+    """Draws an operation, and hurts a study there. Returns the row of the log."""
+    rng = random.Random(f"{seed} {number}")
+    who = rng.choice(sorted(study.operations.keys() - {_DRIVER})) if number % 2 else _DRIVER
+    at = rng.randrange(study.operations[who])
+    operation, trouble = study.chain(how, who, at)
+    cells = (seed, how, number, who, at, operation, trouble)
+    return dict(zip(_COLUMNS, map(str, cells), strict=True))
+
+
+def _write(path: Path, rows: Sequence[dict[str, str]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, _COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 if __name__ == "__main__":

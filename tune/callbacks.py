@@ -12,16 +12,26 @@ from ray.tune.experiment import Trial
 
 from lit_cfl.errors import SaveError
 from lit_cfl.runs.signals import interruptible
+from lit_cfl.storage.atomic_writes import is_full_disk
 from lit_cfl.tune.objective import Objective
-from lit_cfl.tune.record import ERROR, FINISHED, ROUNDS
+from lit_cfl.tune.record import ERROR, FINISHED, FULL_DISK, ROUNDS
 from lit_cfl.tune.spaces import Space, in_words
+from lit_cfl.tune.study import STUDY
 
 _checks: list[Callable[[], None]] = []  # of the studies that this process runs, the innermost last
 _LEAST_MIB = 20
 
 
 class _FullDisk(BaseException):
-    """Ends a study whose disk is full. It is no Exception: Ray would take that for a trial's."""
+    """Ends a study whose disk is full. It is no Exception: Ray would take that for a trial's.
+
+    Args:
+        reason: what could not be written.
+    """
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 @contextmanager
@@ -33,23 +43,42 @@ def stoppable(path: Path) -> Iterator[None]:
 
     Raises:
         Interrupted: a signal came.
-        SaveError: the disk is full.
+        SaveError: the disk is full, or a file could not be written.
     """
 
     def require_room() -> None:
         if shutil.disk_usage(path).free < _LEAST_MIB * 2**20:
-            raise _FullDisk
+            raise _FullDisk(f"the disk of {path} is full")
 
     before = len(_checks)
     try:
         with interruptible() if _may_handle_signals() else nullcontext(lambda: None) as check:
             _checks.extend([check, require_room])
             yield
-    except _FullDisk:
-        text = f"the disk of {path} is full; make room, then go on with: lit-cfl tune --resume {path}"
-        raise SaveError(text) from None
+    except _FullDisk as full:
+        raise SaveError(_how_to_go_on(full.reason, path)) from None
+    except Exception as error:
+        if not is_full_disk(error):
+            raise
+        raise SaveError(_how_to_go_on(str(error), path)) from error
     finally:
         del _checks[before:]
+
+
+def _how_to_go_on(reason: str, path: Path) -> str:
+    again = f"go on with: lit-cfl tune --resume {path}" if (path / STUDY).exists() else "give the command again"
+    return f"{reason}; make room, then {again}"
+
+
+@contextmanager
+def full_disk_ends_study() -> Iterator[None]:
+    """Lets a full disk within the block, which Ray calls, end the study."""
+    try:
+        yield
+    except Exception as error:
+        if not is_full_disk(error):
+            raise
+        raise _FullDisk(str(error)) from error
 
 
 def _may_handle_signals() -> bool:
@@ -149,8 +178,8 @@ class AfterStep(Callback):
         self._call()
 
 
-class TargetReached(Stopper):
-    """Ends a study once a trial that ran to its end is good enough.
+class EndOfStudy(Stopper):
+    """Ends a study once a trial that ran to its end is good enough, or finds the disk full.
 
     Args:
         objective: of the study.
@@ -163,6 +192,8 @@ class TargetReached(Stopper):
         self._reached = target is not None and any(objective.reached(value, target) for value in known)
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        if result.get(FULL_DISK):
+            raise _FullDisk(result[FULL_DISK])
         if self._target is not None and result.get(FINISHED):
             self._reached |= self._objective.reached(result[self._objective.metric], self._target)
         return False

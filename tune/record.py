@@ -18,6 +18,7 @@ RECORD, TOO_LONG = "trial.json", "too_long.txt"  # in a trial's directory
 ROUNDS = "rounds"  # what schedulers count: rounds that were run
 FINISHED = "finished"  # whether the trial ran to its own end
 ERROR = "error"  # why it did not
+FULL_DISK = "full disk"  # why the study has to end, and to be resumed
 SECONDS = "seconds"
 _RESULTS = ("config.yaml", "summary.json", "metrics.csv")  # of a trial's runs
 

@@ -11,10 +11,11 @@ import yaml
 
 from lit_cfl.config.own_code import no_code_from
 from lit_cfl.config.variants import Config, build
+from lit_cfl.errors import SaveError
 from lit_cfl.metric_names import Row
 from lit_cfl.runs.run import RunCallbacks, run
 from lit_cfl.statistics import Interval, interval, paired_difference
-from lit_cfl.storage.atomic_writes import write_text
+from lit_cfl.storage.atomic_writes import is_full_disk, write_text
 from lit_cfl.tune.callbacks import stop_if_asked
 from lit_cfl.tune.check import PreparedStudy
 from lit_cfl.tune.objective import Objective
@@ -89,6 +90,9 @@ def _trained(
                 stop_if_asked()
             found[setting][seed] = ray.get(reference)
         except ray.exceptions.RayError as error:
+            cause: Exception = getattr(error, "cause", error)  # what the run raised
+            if is_full_disk(cause):
+                raise SaveError(str(cause)) from error
             failed.append(f"{setting}, seed {seed}: {str(error).strip().splitlines()[-1]}")
     path.mkdir(exist_ok=True)  # it is there unless all failed
     return found, failed

@@ -57,11 +57,12 @@ def run_study(
         trials = _trials(prepared, path, study_id)
         if resume:
             trials.load()
-        try:
-            with stoppable(path), connected(address, study.resources):
-                result = _run(prepared, trials, path, say)
-        finally:
-            trials.seal()
+        with stoppable(path):
+            try:
+                with connected(address, study.resources):
+                    result = _run(prepared, trials, path, say)
+            finally:
+                trials.seal()
         return replace(result, to_upload=track_study(prepared, result))
 
 

@@ -1,6 +1,5 @@
 """One trial: a whole run in a directory of its own, which reports each round to Ray Tune."""
 
-import errno
 import faulthandler
 import os
 import traceback
@@ -10,21 +9,22 @@ from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any
 
 from ray import tune as ray_tune
 
 from lit_cfl.config.own_code import no_code_from
 from lit_cfl.config.variants import build
-from lit_cfl.errors import InputError, SaveError
+from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
 from lit_cfl.runs.resume import finished_summary
 from lit_cfl.runs.run import FinishedRun, RunCallbacks, run
+from lit_cfl.storage.atomic_writes import is_full_disk
 from lit_cfl.storage.lock import wait_until_free
 from lit_cfl.tune.objective import TRAFFIC, mean_over_seeds
 from lit_cfl.tune.population import clear, recorded_stages, save_copy, set_values, take_over
-from lit_cfl.tune.record import ERROR, FINISHED, ROUNDS, SECONDS, TOO_LONG, trial_id
+from lit_cfl.tune.record import ERROR, FINISHED, FULL_DISK, ROUNDS, SECONDS, TOO_LONG, trial_id
 from lit_cfl.tune.trial_job import TrialJob
 
 
@@ -125,8 +125,15 @@ class TrialReport:
         with suppress(OSError):  # the disk is full
             self.path.mkdir(parents=True, exist_ok=True)
             (self.path / "error.txt").write_text("".join(traceback.format_exception(error)))
+        self._send(self._without_result() | {ERROR: text})
+
+    def full_disk(self, error: Exception) -> None:
+        """Reports that the disk is full: the study ends, and goes on with this trial when it is resumed."""
+        self._send(self._without_result() | {FULL_DISK: str(error)})
+
+    def _without_result(self) -> dict[str, Any]:
         objective = self.job.objective
-        self._send({ROUNDS: 0} | self._last | {objective.metric: objective.worst, FINISHED: False, ERROR: text})
+        return {ROUNDS: 0} | self._last | {objective.metric: objective.worst, FINISHED: False}
 
     def _send(self, metrics: dict[str, Any], saved: bool = False) -> None:
         """Reports; `saved`: with a checkpoint, which is a mark only where no other trial may go on from it."""
@@ -159,9 +166,10 @@ def run_trial(config: dict[str, Any], job: TrialJob) -> None:
             experiment = _experiment(config, job, path)
             report.end(_run(experiment, path, report))
     except Exception as error:  # whatever a user's net or data raise: the other trials go on
-        if _is_full_disk(error):
-            sleep(_PATIENCE_SECONDS)  # the study ends meanwhile, and goes on with this trial when it is resumed
-        report.failed(error)
+        if is_full_disk(error):
+            report.full_disk(error)
+        else:
+            report.failed(error)
 
 
 def _experiment(config: Mapping[str, Any], job: TrialJob, path: Path) -> Experiment:
@@ -169,10 +177,6 @@ def _experiment(config: Mapping[str, Any], job: TrialJob, path: Path) -> Experim
         return job.of_trial(build(job.base), path.name)
     values = job.space.values_of(config)
     return _evolving(job, path, values) if job.evolves else job.experiment(values, path.name)
-
-
-def _is_full_disk(error: Exception) -> bool:
-    return isinstance(error, SaveError) or (isinstance(error, OSError) and error.errno == errno.ENOSPC)
 
 
 def _run(experiment: Experiment, path: Path, report: TrialReport) -> FinishedRun:

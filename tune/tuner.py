@@ -10,7 +10,7 @@ from ray.tune.experiment import Experiment, Trial
 from ray.tune.experiment.config_parser import _create_trial_from_spec, _make_parser
 from ray.tune.search import SearchAlgorithm
 
-from lit_cfl.tune.callbacks import AfterStep, StopWhenAsked, TargetReached, TrialMessages
+from lit_cfl.tune.callbacks import AfterStep, EndOfStudy, StopWhenAsked, TrialMessages, full_disk_ends_study
 from lit_cfl.tune.check import PreparedStudy
 from lit_cfl.tune.objective import TRAFFIC
 from lit_cfl.tune.population import recorded_stages
@@ -47,7 +47,8 @@ class TrialSource(SearchAlgorithm):
         self._spec = experiment.spec
 
     def next_trial(self) -> Trial | None:
-        record = None if self._finished else self._trials.next()
+        with full_disk_ends_study():
+            record = None if self._finished else self._trials.next()
         if record is None:
             return None
         stages = recorded_stages(self._trials.folder / record.trial_id)  # of population based training, after a resume
@@ -68,7 +69,8 @@ class TrialSource(SearchAlgorithm):
         self._trials.told(int(trial_id), _figures(result), values=self._values(trial_id))
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        self._trials.ended(int(trial_id), _figures(result or {}), died=error, values=self._values(trial_id))
+        with full_disk_ends_study():
+            self._trials.ended(int(trial_id), _figures(result or {}), died=error, values=self._values(trial_id))
 
     def _values(self, trial_id: str) -> dict[str, Any]:
         """Returns the values of a trial now: population based training changes them."""
@@ -93,7 +95,7 @@ def new_tuner(
     study, space, limits = prepared.study, prepared.space, prepared.study.limits
     objective = prepared.job.objective
     reached = [r for r in trials.records.values() if r.status == FINISHED_STATUS]
-    target = TargetReached(objective, limits.target, [r.told[objective.metric] for r in reached])
+    end = EndOfStudy(objective, limits.target, [r.told[objective.metric] for r in reached])
     return ray_tune.Tuner(
         trainable,
         tune_config=ray_tune.TuneConfig(
@@ -110,7 +112,7 @@ def new_tuner(
             storage_path=str(records.parent),
             failure_config=ray_tune.FailureConfig(max_failures=_WORKER_DEATHS),
             checkpoint_config=ray_tune.CheckpointConfig(num_to_keep=4),
-            stop=target,
+            stop=end,
             callbacks=[StopWhenAsked(), TrialMessages(space, objective.metric, trials.limit), AfterStep(after_step)],
             verbose=0,
         ),

@@ -13,6 +13,7 @@ import yaml
 from lit_cfl.errors import Notice
 from lit_cfl.storage.config_file import recorded_run_id
 from lit_cfl.storage.csv_log import read_table
+from lit_cfl.storage.lock import wait_until_free
 from lit_cfl.tracking import Trackers, Tracking
 from lit_cfl.tracking.offline import rounds_kept, sync_line
 from lit_cfl.tracking.options import Mode
@@ -25,8 +26,9 @@ _FILES = ("trials.csv", "pictures/*.png")
 
 
 def complete(trials: Sequence[Path]) -> None:
-    """Logs the runs of trials that were stopped: their process ends soon, often before W&B has written anything."""
+    """Logs the runs of trials that were stopped, as far as their processes, which end soon, did not log them."""
     for trial in trials:
+        wait_until_free(trial)
         for path in _runs(trial):
             _complete(path)
 
@@ -39,7 +41,7 @@ def _runs(trial: Path) -> Iterator[Path]:
 
 def _complete(path: Path) -> None:
     rows, run_id = read_table(path / "metrics.csv"), recorded_run_id(path)
-    if not rows or rounds_kept(path / "wandb", run_id, rows[-1]["round"]) > 0:
+    if not rows or rounds_kept(path / "wandb", run_id) >= rows[-1]["round"]:
         return
     config = yaml.safe_load((path / "config.yaml").read_text())
     tracking = Tracking(**(config["tracking"] | {"loggers": []}))
@@ -69,7 +71,7 @@ def _log(prepared: PreparedStudy, outcome: StudyResult, tracking: Tracking, mode
 
     study, path = prepared.study, outcome.path
     config = {key: value for key, value in asdict(study).items() if key != "base"}
-    run = WandbRun(tracking, mode, f"{study.name}-study", path, config, _run_id(path), 0)
+    run = WandbRun(tracking, mode, f"{study.name}-study", path, config, _run_id(path))
     try:
         pictures = {f"pictures/{file.stem}": wandb.Image(str(file)) for file in sorted(path.glob("pictures/*.png"))}
         run.run.log(pictures)

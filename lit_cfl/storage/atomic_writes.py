@@ -1,5 +1,6 @@
 """Writes files so that they are whole or absent, and turns a full disk into an error with the file's name."""
 
+import errno
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
@@ -10,6 +11,7 @@ from typing import IO, Any
 
 from lit_cfl.errors import SaveError
 
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 _UNFINISHED = ".lit-cfl.tmp"  # ends the name of a file that is not complete yet
 
 
@@ -23,6 +25,11 @@ def name_write_errors(path: Path) -> Iterator[None]:
         if isinstance(failure, OSError):
             raise SaveError(f"{path} could not be written ({failure.strerror})") from error
         raise
+
+
+def is_full_disk(error: BaseException) -> bool:
+    """Tells whether an error is that of a full disk, or of a file that could not be written."""
+    return isinstance(error, SaveError) or (isinstance(error, OSError) and error.errno in _NO_SPACE)
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:

@@ -60,9 +60,10 @@ def wait_until_free(path: Path, seconds: float = _WAIT_SECONDS) -> bool:
         whether no process holds it now.
     """
     if (path / ".lock").exists():
-        try:
-            with FileLock(path / ".lock", timeout=seconds, poll_interval=_POLL_SECONDS):
-                return True
-        except Timeout:
-            return False
+        with name_write_errors(path / ".lock"):
+            try:
+                with FileLock(path / ".lock", timeout=seconds, poll_interval=_POLL_SECONDS):
+                    return True
+            except Timeout:
+                return False
     return True

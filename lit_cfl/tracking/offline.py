@@ -5,7 +5,10 @@ import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
+from lit_cfl.storage.atomic_writes import write_atomically
+
 _COMPLETE = "lit-cfl-complete"  # our mark in a folder: its process was not killed, and all that it logged is there
+_LAST_ROUND = "lit-cfl-last-round-"  # and a run's id: our file beside the folders; it stays when they are uploaded
 _MAX_NAMED = 3
 
 
@@ -19,12 +22,14 @@ def folders_of(wandb: Path, run_id: str | None) -> list[Path]:
     return sorted(wandb.glob(f"*run-*-{run_id}"), key=lambda path: path.name.removeprefix("offline-"))
 
 
-def mark_complete(folder: Path) -> None:
-    """Marks a folder whose process has ended its W&B run."""
+def mark_complete(folder: Path, run_id: str | None, last_round: int) -> None:
+    """Marks a folder whose process has ended its W&B run, in which all rounds up to the last one are logged then."""
+    text = f"{last_round}\n".encode()
+    write_atomically(folder.with_name(f"{_LAST_ROUND}{run_id}"), lambda file: file.write(text))
     (folder / _COMPLETE).touch()
 
 
-def rounds_kept(wandb: Path, run_id: str | None, logged: int) -> int:
+def rounds_kept(wandb: Path, run_id: str | None) -> int:
     """Returns the last round that need not be logged again, and sets aside what killed processes have left.
 
     A killed process leaves a folder that may lack rounds and may end in half an entry. There `wandb sync` (0.31) stops:
@@ -34,14 +39,14 @@ def rounds_kept(wandb: Path, run_id: str | None, logged: int) -> int:
     Args:
         wandb: the folder `wandb` of a run directory.
         run_id: of the W&B run.
-        logged: the last round that earlier processes have logged.
     """
     folders = folders_of(wandb, run_id)
     cut_off = [folder for folder in folders if not (folder / _COMPLETE).exists()]
     for folder in cut_off:
         for file in folder.glob("*.wandb"):
             _synced(file).touch()
-    return 0 if not wandb.exists() or (folders and folders[-1] in cut_off) else logged
+    file = wandb / f"{_LAST_ROUND}{run_id}"
+    return 0 if not file.exists() or (folders and folders[-1] in cut_off) else int(file.read_text())
 
 
 def sync_line(runs: Iterable[Path]) -> str | None:

@@ -49,7 +49,7 @@ class Trackers:
         own = None if run_id is None else f"{name}-{run_id}"
         self._loggers = Loggers(tracking.loggers, own, plain, known, logged)
         folder = PictureFolder(path / PICTURES, formats)
-        begin = partial(WandbRun, tracking, mode, name, path, plain, run_id, logged)
+        begin = partial(WandbRun, tracking, mode, name, path, plain, run_id)
         self._background = BackgroundTrackers(folder, None if mode == "disabled" else begin, known)
 
     def log(self, row: Row, view: RoundView | None = None) -> None:

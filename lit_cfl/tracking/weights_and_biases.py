@@ -31,7 +31,6 @@ class WandbRun:
         path: the run directory: files go into `wandb/` there.
         config: logged as the run's configuration.
         run_id: of the run.
-        logged: the last round that earlier processes have logged, 0 = none.
     """
 
     def __init__(
@@ -42,12 +41,11 @@ class WandbRun:
         path: Path,
         config: Mapping[str, Any],
         run_id: str | None,
-        logged: int,
     ) -> None:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it sends tracebacks, which name folders
         import wandb
 
-        self._path, self._kept = path, rounds_kept(path / "wandb", run_id, logged)
+        self._path, self._kept = path, rounds_kept(path / "wandb", run_id)
         (path / "wandb").mkdir(exist_ok=True)  # where wandb cannot make it, it takes a temporary folder
         offline = mode == "offline" or (mode is None and noted_mode() != "online")
         wandb.setup(wandb.Settings(silent=True, mode="online"))  # so that the key is looked for
@@ -70,6 +68,7 @@ class WandbRun:
         if online is not None:
             self._server = wandb.setup().settings.base_url
             self._kept = int(online.summary.get("round") or 0)  # the server's; what a killed process had left to send
+        self._last_round = self._kept
         logging.getLogger("wandb").setLevel(logging.CRITICAL)  # its logger prints tracebacks when the disk is full
         self.run.define_metric("*", step_metric="round")
 
@@ -103,6 +102,7 @@ class WandbRun:
         shown = {} if view is None else media(view, pictures, with_tables=self._takes_artifacts())
         with staged_in(self._path / "wandb"):
             self.run.log(dict(row) | shown)
+        self._last_round = row["round"]
 
     def conclude(self, summary: Mapping[str, Any], models: Callable[[], Models]) -> None:
         """Logs what is known at the end."""
@@ -141,7 +141,7 @@ class WandbRun:
         folder = Path(self.run.dir).parent
         if shutil.disk_usage(folder).free < _LEAST_FREE:
             raise OSError("the disk is full, its files may lack rounds; metrics.csv has all")
-        mark_complete(folder)
+        mark_complete(folder, self._options["id"], self._last_round)
 
 
 @cache

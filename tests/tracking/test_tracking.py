@@ -1,6 +1,7 @@
 """Trackers: which mode W&B takes, loggers that fail, and what is told of a run."""
 
 import re
+import shutil
 import struct
 from dataclasses import dataclass, replace
 from functools import partial
@@ -151,9 +152,16 @@ def test_loggers_are_not_told_of_folders(tmp_path: Path):
 
 
 def test_last_round_that_is_kept_is_known_without_folders_too(tmp_path: Path):
-    assert rounds_kept(tmp_path / "wandb", "abc", 7) == 0  # W&B was off until now
-    (tmp_path / "wandb").mkdir()
-    assert rounds_kept(tmp_path / "wandb", "abc", 7) == 7  # uploaded and removed
+    folder = tmp_path / "wandb" / "offline-run-0-abc"
+    assert rounds_kept(folder.parent, "abc") == 0  # W&B was off until now
+    folder.parent.mkdir()
+    assert rounds_kept(folder.parent, "abc") == 0  # killed before it had a folder
+    folder.mkdir()
+    mark_complete(folder, "abc", 7)
+    assert rounds_kept(folder.parent, "abc") == 7
+    shutil.rmtree(folder)
+    assert rounds_kept(folder.parent, "abc") == 7  # uploaded and removed
+    assert rounds_kept(folder.parent, "of another run") == 0
 
 
 def test_what_a_killed_process_left_is_set_aside_and_every_round_is_logged_again(tmp_path: Path):
@@ -161,14 +169,14 @@ def test_what_a_killed_process_left_is_set_aside_and_every_round_is_logged_again
     for file in files:
         file.parent.mkdir()
         file.touch()
-    mark_complete(files[0].parent)
+    mark_complete(files[0].parent, "abc", 7)
     for _ in range(2):  # also where the next process was killed before it had a folder of its own
-        assert rounds_kept(tmp_path, "abc", 7) == 0
+        assert rounds_kept(tmp_path, "abc") == 0
         assert [file.with_suffix(".wandb.synced").exists() for file in files] == [False, True]
     later = tmp_path / "offline-run-2-abc"
     later.mkdir()
-    mark_complete(later)
-    assert rounds_kept(tmp_path, "abc", 9) == 9
+    mark_complete(later, "abc", 9)
+    assert rounds_kept(tmp_path, "abc") == 9
 
 
 def test_line_names_what_waits_to_be_uploaded(tmp_path: Path):

@@ -1,7 +1,6 @@
 """What a person may type wrong: said in one line, with exit code 2, before anything is started or left behind."""
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,8 +9,7 @@ from studies import BASE, base, study_file
 
 from lit_cfl.cli.main import main
 from lit_cfl.config.variants import build
-from lit_cfl.errors import InputError, SaveError
-from lit_cfl.tune.callbacks import stop_if_asked, stoppable
+from lit_cfl.errors import InputError
 from lit_cfl.tune.options import parse_study
 
 
@@ -141,21 +139,3 @@ def test_a_directory_with_something_else_in_it_is_left_as_it_is(
     assert message in capsys.readouterr().err
     assert file.read_text() == "kept"
     assert [path for path in (tmp_path / "study").rglob("*") if path.is_file()] == [file]
-
-
-def test_a_disk_that_runs_full_ends_the_study_and_says_how_to_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def step() -> None:
-        try:
-            stop_if_asked()
-        except Exception:  # as Ray would: it must not be taken for a trial's failure
-            pytest.fail("swallowed")
-
-    def study() -> None:
-        with stoppable(tmp_path):
-            step()
-
-    study()
-    monkeypatch.setattr("shutil.disk_usage", lambda path: SimpleNamespace(free=2**20))
-    with pytest.raises(SaveError, match=r"is full; make room, then go on with: lit-cfl tune --resume"):
-        study()
-    stop_if_asked()

@@ -3,14 +3,17 @@
 import json
 import shutil
 from pathlib import Path
+from threading import Timer
 
 import pytest
+from filelock import FileLock
 from tune_trials import METRIC, Script, new_trials, run_all, told
 
 from lit_cfl.errors import InputError
 from lit_cfl.storage.config_file import write_config
 from lit_cfl.storage.lock import locked
 from lit_cfl.tune.trials import MOST_REPEATS, Setting, Trials
+from lit_cfl.tune.wandb_run import complete
 
 FIGURES = {number: 0.1 * number for number in range(10)}
 
@@ -241,6 +244,19 @@ def test_a_trial_whose_process_still_writes_gets_no_digests(tmp_path: Path, monk
     with locked(tmp_path / "0001"):
         trials.seal()
     assert [bool(record.digests) for record in trials.records.values()] == [True, False]
+
+
+def test_a_stopped_trial_is_logged_once_its_process_cannot_log_it_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Else both log it, or neither: W&B begins its run seconds after the process has."""
+    process, seen = FileLock(tmp_path / ".lock", thread_local=False), []
+    process.acquire()
+    (tmp_path / "metrics.csv").touch()
+    monkeypatch.setattr("lit_cfl.tune.wandb_run._complete", lambda path: seen.append(process.is_locked))
+    Timer(0.3, process.release).start()
+    complete([tmp_path])
+    assert seen == [False]
 
 
 def test_a_record_of_another_study_is_refused(tmp_path: Path):
