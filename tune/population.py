@@ -9,7 +9,8 @@ from typing import Any, cast
 
 import yaml
 
-from lit_cfl.storage.atomic_writes import write_text
+from lit_cfl.errors import SaveError
+from lit_cfl.storage.atomic_writes import is_full_disk, write_text
 from lit_cfl.storage.checkpoint import Checkpoint
 from lit_cfl.storage.config_file import recorded_run_id, write_config
 from lit_cfl.storage.digests import SUMS
@@ -32,7 +33,17 @@ def recorded_stages(path: Path) -> Stages:
 
 def save_copy(path: Path, target: Path) -> None:
     """Copies what a run can be gone on from: nothing that another thread may be writing."""
-    shutil.copytree(path, target, ignore=shutil.ignore_patterns(*_LEFT_OUT), dirs_exist_ok=True)
+    shutil.copytree(path, target, ignore=shutil.ignore_patterns(*_LEFT_OUT), copy_function=_copy, dirs_exist_ok=True)
+
+
+def _copy(source: str, target: str) -> None:
+    """Copies a file. A full disk is a SaveError: `copytree` collects errors of the system into one without a number."""
+    try:
+        shutil.copy2(source, target)
+    except OSError as error:
+        if not is_full_disk(error):
+            raise
+        raise SaveError(f"{target} could not be written ({error.strerror})") from error
 
 
 def take_over(source: Path, path: Path) -> None:

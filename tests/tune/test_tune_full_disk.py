@@ -23,6 +23,7 @@ from lit_cfl.tune.callbacks import EndOfStudy, stop_if_asked, stoppable
 from lit_cfl.tune.check import prepare
 from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.options import parse_study
+from lit_cfl.tune.population import save_copy
 from lit_cfl.tune.tuner import TrialSource
 
 ERRORS = [
@@ -97,6 +98,17 @@ def test_a_trial_that_cannot_write_ends_the_study_and_has_not_failed(
     assert "rows.bin" in ended_by(lambda: EndOfStudy(Objective(), None, [])("0000", result), tmp_path)
     assert "error" not in result
     assert not (tmp_path / "trials" / "0000" / "error.txt").exists()
+
+
+def test_a_full_disk_is_noticed_while_a_trial_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def fail(*_: object) -> None:
+        raise ERRORS[0]
+
+    (tmp_path / "trial").mkdir()
+    (tmp_path / "trial" / "checkpoint.pt").touch()
+    monkeypatch.setattr("shutil.copy2", fail)
+    with pytest.raises(SaveError, match=r"copy/checkpoint.pt could not be written \(No space left on device\)"):
+        save_copy(tmp_path / "trial", tmp_path / "copy")
 
 
 def test_a_repeat_that_cannot_write_ends_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
