@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterable
 from pathlib import Path
 
-from lit_cfl.storage.atomic_writes import write_atomically
+from lit_cfl.storage.atomic_writes import write_text
 
 _COMPLETE = "lit-cfl-complete"  # our mark in a folder: its process was not killed, and all that it logged is there
 _LAST_ROUND = "lit-cfl-last-round-"  # and a run's id: our file beside the folders; it stays when they are uploaded
@@ -24,8 +24,7 @@ def folders_of(wandb: Path, run_id: str | None) -> list[Path]:
 
 def mark_complete(folder: Path, run_id: str | None, last_round: int) -> None:
     """Marks a folder whose process has ended its W&B run, in which all rounds up to the last one are logged then."""
-    text = f"{last_round}\n".encode()
-    write_atomically(folder.with_name(f"{_LAST_ROUND}{run_id}"), lambda file: file.write(text))
+    write_text(folder.with_name(f"{_LAST_ROUND}{run_id}"), f"{last_round}\n")
     (folder / _COMPLETE).touch()
 
 
