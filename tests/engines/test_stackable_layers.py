@@ -265,6 +265,48 @@ def test_layer_that_has_no_plain_form_is_named(layer: nn.Module, reason: str):
     assert found.endswith("(net.odd)")
 
 
+class Penalized(Classification):
+    """Adds to the loss where no fast engine looks."""
+
+    def training_step(self, batch, batch_idx):
+        return self.losses(batch).mean() + 0.1 * self.net.out.weight.square().sum()
+
+
+class Logging(Classification):
+    """Trains as Classification does: it only logs, and its step has no index."""
+
+    def training_step(self, batch):
+        loss = self.losses(batch).mean()
+        self.log("loss", loss)
+        return {"loss": loss}
+
+
+class AsksTrainer(Classification):
+    """Cannot be trained without a Trainer."""
+
+    def training_step(self, batch, batch_idx):
+        return self.losses(batch).mean() * self.trainer.max_epochs
+
+
+@pytest.mark.parametrize(
+    ("kind", "reasons"),
+    [
+        (Penalized, ["training_step gives another loss than the mean of losses"]),
+        (AsksTrainer, ["training_step raises RuntimeError without a Trainer"]),
+        (Logging, []),
+    ],
+)
+def test_training_step_that_fast_engines_would_pass_over_is_named(kind: type[Classification], reasons: list[str]):
+    module = kind(Reader(nn.GRU(4, 3, batch_first=True)))
+    assert obstacles(module, ParameterLayout.of(module), text_data(tokens=False).examples, "32-true") == reasons
+
+
+def test_dropout_is_the_same_in_losses_and_in_a_training_step():
+    net = nn.Sequential(nn.Flatten(), nn.Linear(20, 8), nn.Dropout(0.5), nn.Linear(8, 2))
+    template = StackedEngine(lambda: Logging(net), Plan(), 0, LocalTraining()).template
+    assert obstacles(template, ParameterLayout.of(template), text_data(tokens=False).examples, "32-true") == []
+
+
 def test_net_that_packs_its_sequences_is_not_stacked():
     (reason,) = found_against(Reader(nn.GRU(4, 3, batch_first=True), packed=True))
     assert "not packed or single sequences" in reason

@@ -1,10 +1,20 @@
 """Finds what a LightningModule does beyond `losses` and one plain optimizer: then only `trainer` can fit it."""
 
+import copy
+import inspect
+import warnings
+from collections.abc import Callable, Mapping
+from typing import TypeVar
+
+import torch
 from lightning import LightningModule
+from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
+from lit_cfl.engines.task_protocol import Batch, losses_of
 from lit_cfl.errors import InputError
 
+T = TypeVar("T")
 _FAST_OPTIMIZERS = (SGD, Adam, AdamW)
 _STEP_HOOKS = (
     "backward",
@@ -39,6 +49,37 @@ def needs_trainer(module: LightningModule) -> list[str]:
     elif type(configured) not in _FAST_OPTIMIZERS:
         reasons.append(f"optimizer {type(configured).__name__}")
     return reasons
+
+
+def other_training_step(module: LightningModule, batch: Batch) -> list[str]:
+    """Lists why `training_step` needs `trainer`; empty if it gives the mean of `losses`, or if there is none.
+
+    Args:
+        module: whose `losses` can take the batch.
+    """
+    if type(module).training_step is LightningModule.training_step:
+        return []
+    expected = _without_a_trace(module, lambda own: losses_of(own, batch).mean())
+    try:
+        returned = _without_a_trace(module, lambda own: _step(own, batch))
+    except Exception as error:  # whatever a user's own module raises
+        return [f"training_step raises {type(error).__name__} without a Trainer"]
+    loss = returned.get("loss") if isinstance(returned, Mapping) else returned
+    same = isinstance(loss, Tensor) and loss.shape == () and torch.allclose(loss.double(), expected, rtol=1e-5)
+    return [] if same else ["training_step gives another loss than the mean of losses"]
+
+
+def _without_a_trace(module: LightningModule, compute: Callable[[LightningModule], T]) -> T:
+    """Computes something with a copy of a module, each time with the same random numbers."""
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore")  # `log` warns without a Trainer
+        torch.manual_seed(0)
+        return compute(copy.deepcopy(module))
+
+
+def _step(module: LightningModule, batch: Batch) -> object:
+    several = len(inspect.signature(module.training_step).parameters) > 1
+    return module.training_step(batch, 0) if several else module.training_step(batch)
 
 
 def _is_training_hook(name: str) -> bool:

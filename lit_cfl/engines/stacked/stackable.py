@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from lit_cfl.data import Examples
 from lit_cfl.engines.optimizers import FunctionalOptimizer, unsupported
 from lit_cfl.engines.plan import Precision
-from lit_cfl.engines.stacked.hooks import needs_trainer
+from lit_cfl.engines.stacked.hooks import needs_trainer, other_training_step
 from lit_cfl.engines.stacked.stackable_layers import why_not_stacked, with_plain_cells
 from lit_cfl.engines.steps import Steps
 from lit_cfl.engines.task_protocol import Batch, losses_of
@@ -51,6 +51,8 @@ def _compare_with_plain_loop(module: LightningModule, layout: ParameterLayout, b
         alone = [_after_step(module, layout, part) for part in parts]
     except Exception:  # it cannot take the data at all: `require_trainable` reports it
         return []
+    if found := other_training_step(module, parts[0]):
+        return found
     for gradients, _ in alone:
         for slot, gradient in zip(layout.slots, gradients, strict=False):  # trainable parameters come first
             if gradient is None:  # an optimizer leaves it as it is, decay and all
