@@ -107,8 +107,8 @@ class Stack(StackedEngine):
     ) -> list[FitResult]:
         if self._runner is None:
             self.clock = Clock(self.plan.device != "cpu")
-            self._lanes(BATCH)._advance = self._timed()
-        return self._lanes(BATCH).run(fits, models, pool, self._capacity, request.prox, ended)
+            self._stack(self.plan.lanes, BATCH)._advance = self._timed()
+        return self._stack(self.plan.lanes, BATCH).run(fits, models, pool, self._capacity, request.prox, ended)
 
     def _timed(self) -> TimedSteps | TimedGraphs:
         if self.way == "eager":

@@ -1,7 +1,14 @@
 """Moves tensors to the device that computes, with few copies and waits, and tells where its memory ends."""
 
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypeVar
+
 import torch
 from torch import Tensor
+
+Item = TypeVar("Item")
+Prepared = TypeVar("Prepared")
 
 
 def sent(tensor: Tensor, device: torch.device | str) -> Tensor:
@@ -35,7 +42,20 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     return "out of memory" in message or "can't allocate memory" in message or is_out_of_memory(error.__context__)
 
 
-def fits_on(device: torch.device | str, size: int) -> bool:
-    """Says whether a data set of so many bytes may lie on a device: half of its memory, used or not."""
+def fits_on(device: torch.device | str, size: int, share: int = 2) -> bool:
+    """Says whether so many bytes take no more than one part in `share` of a device's memory, used or not."""
     device = torch.device(device)
-    return device.type == "cpu" or size <= torch.cuda.get_device_properties(device).total_memory // 2
+    return device.type == "cpu" or size <= torch.cuda.get_device_properties(device).total_memory // share
+
+
+def prepared_ahead(prepare: Callable[[Item], Prepared], items: Iterable[Item]) -> Iterator[Prepared]:
+    """Yields what is made of items, each prepared in a thread while what was made of the one before is in use."""
+    with ThreadPoolExecutor(1) as thread:
+        before: Future[Prepared] | None = None
+        for item in items:
+            following = thread.submit(prepare, item)
+            if before is not None:
+                yield before.result()
+            before = following
+        if before is not None:
+            yield before.result()

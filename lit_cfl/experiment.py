@@ -16,7 +16,7 @@ from lit_cfl.early_stopping import StopRule
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.check_task import require_trainable
 from lit_cfl.engines.choose_plan import Workload, choose_plan
-from lit_cfl.engines.factory import build_engine, warn_of_slowness, workload
+from lit_cfl.engines.factory import build_engine, count_gpus_of_ray, warn_of_slowness, workload
 from lit_cfl.engines.local_training import LocalTraining, TaskFactory
 from lit_cfl.engines.plan import EngineOption, Plan, PlanOptions, Precision, set_up_torch
 from lit_cfl.errors import InputError
@@ -81,7 +81,7 @@ class Experiment:
         baseline: an algorithm run on the same clients, split, cohorts and initial weights, into RUN_DIR/baseline/.
         checkpoint: how often to save.
         engine: `auto` chooses by the rule of `lit_cfl.engines.choose_plan`.
-        device: `auto`, `cpu`, `cuda` or `cuda:<i>`.
+        device: `auto`, `cpu`, `cuda` or `cuda:<i>`; with the engine `ray` those of the cluster, which need not be here.
         precision: a `lightning.Trainer` precision, or `tf32`: float32 with shorter factors in products, on a GPU.
         deterministic: only operations that give the same bits in every run; a GPU needs it for that, a CPU does not.
         tracking: where the metrics go.
@@ -166,7 +166,8 @@ class Experiment:
         load, fits = Workload(), self.rounds * self.cohort_size
         if data is not None:
             load = workload(self.task, self.seeds[0], self.local, data, self.precision, fits, self.cohort_size)
-        plan = choose_plan(self.engine, self.device, self.precision, load, self.plan)
+        gpus = count_gpus_of_ray(self.engine, self.device, self.plan)
+        plan = choose_plan(self.engine, self.device, self.precision, load, self.plan, gpus)
         warn_of_slowness(self.engine, plan, load)
         return plan
 

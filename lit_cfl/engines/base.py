@@ -36,6 +36,8 @@ from lit_cfl.parameters import ParameterLayout
 from lit_cfl.scores import Scores, scores_of
 from lit_cfl.seeds import derive
 
+_LARGE_POOL = 8  # a pool of examples is large where it takes more than one part in so many of a GPU's memory
+
 
 @dataclass
 class Effort:
@@ -78,6 +80,11 @@ class Engine(ABC):
         self._single: bool | None = None  # whether the net cannot train on one example, once it is known
         self._was_short = False  # of memory
 
+    @property
+    def device(self) -> str:
+        """Where this process computes."""
+        return self.plan.device
+
     def at(self, round: int, data: FederatedData) -> ClientWork:
         """Returns the clients as the algorithm sees them in this round: a cheap view."""
         return ClientWork(self, round, data)
@@ -105,14 +112,14 @@ class Engine(ABC):
     def own_stream(self, purpose: str, *ids: int) -> Iterator[None]:
         """Seeds the global generators, for what a module itself draws, and puts them back afterwards."""
         seed = derive(self.seed, purpose, *ids)
-        with isolate_rng(include_cuda=self.plan.device != "cpu"):
+        with isolate_rng(include_cuda=self.device != "cpu"):
             torch.manual_seed(seed)
             np.random.seed(seed % 2**32)  # the module's own draws may come from there
             random.seed(seed)
             yield
 
     def module(self, row: Tensor) -> LightningModule:
-        """Builds a LightningModule that holds this row, on the plan's device and in its dtype.
+        """Builds a LightningModule that holds this row, on this process's device and in the plan's dtype.
 
         It shares no tensor with the engine: whoever gets it may change it.
         """
@@ -127,19 +134,44 @@ class Engine(ABC):
         return module
 
     def _copied(self, dtype: torch.dtype) -> LightningModule:
-        """Copies all of the template to the plan's device."""
-        return copy.deepcopy(self.template).to(device=self.plan.device, dtype=dtype)
+        """Copies all of the template to the device."""
+        return copy.deepcopy(self.template).to(device=self.device, dtype=dtype)
 
     def _placed(self, dtype: torch.dtype) -> LightningModule:
-        """Returns a module on the plan's device for the engine's own use."""
+        """Returns a module on the device for the engine's own use."""
         return self._copied(dtype)
 
     def examples(self, data: FederatedData) -> Examples:
-        """Returns the pool of examples on the plan's device, moved there once; one that is too large for it stays."""
+        """Returns the pool of examples on the device, moved there once; one that is too large for it stays."""
         if self._resident is None or self._resident[0] is not data.examples:
-            fits = fits_on(self.plan.device, data.examples.num_bytes)
-            self._resident = (data.examples, data.examples.to(self.plan.device) if fits else data.examples)
+            self._resident = (data.examples, self._moved(data.examples))
         return self._resident[1]
+
+    def _moved(self, examples: Examples) -> Examples:
+        if not fits_on(self.device, examples.num_bytes):
+            return examples
+        try:
+            return examples.to(self.device)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            return examples
+
+    def release_examples(self) -> bool:
+        """Leaves the pool of examples on the CPU from now on where it takes more than an eighth of a GPU's memory.
+
+        Returns:
+            whether that freed any memory.
+        """
+        if self._resident is None or self.device == "cpu":
+            return False
+        examples, moved = self._resident
+        if moved is examples or fits_on(self.device, examples.num_bytes, _LARGE_POOL):
+            return False
+        self._resident = (examples, examples)
+        size = examples.num_bytes // 2**20
+        warnings.warn(f"out of memory: the {size} MiB of examples stay on the CPU from now on", Notice, stacklevel=2)
+        return True
 
     @property
     def scores(self) -> Scores:
@@ -189,7 +221,25 @@ class Engine(ABC):
         return with_linear(module, OwnLinear) if self.plan.products == "own" else module
 
     def gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[PositionedRow]:
-        """Yields positions in `clients` and gradients `[d]` of mean training losses, in any order; see `LocalWork`."""
+        """Yields positions in `clients` and gradients `[d]` of mean training losses, in any order; see `LocalWork`.
+
+        Where memory runs out, it goes on with half the lanes.
+        """
+        waiting = list(range(len(clients)))
+        while waiting:
+            ended = set()
+            try:
+                for number, row in self._gradients(model, clients[waiting], round, data):
+                    ended.add(number)
+                    yield waiting[number], row
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                self._shrink(min(self.plan.lanes, len(waiting) - len(ended)), error)
+            waiting = [position for number, position in enumerate(waiting) if number not in ended]
+
+    def _gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[PositionedRow]:
+        """Yields the same; ends with an error where memory runs out."""
         for position, client in enumerate(clients.tolist()):
             with note_client(round, [client]), self.own_stream("gradient", round, client):
                 yield position, self.gradient(model, data.train[client], data, self.gradient_key(round, client))
@@ -210,7 +260,7 @@ class Engine(ABC):
         )
         set_key(module, key)
         for part in index.split(EVALUATION_BATCH):
-            batch = self.examples(data).batch(part, self.plan.dtype, self.plan.device)
+            batch = self.examples(data).batch(part, self.plan.dtype, self.device)
             (losses_of(module, batch).sum() / len(index)).backward()
         parameters = dict(module.named_parameters())
         for slot in self.layout.slots:
@@ -283,7 +333,9 @@ class Engine(ABC):
             self.report(fit_activity(request.purpose, round, before + ended, len(request.clients)))
 
     def _shrink(self, clients: int, error: Exception) -> None:
-        """Halves chunks and lanes from now on, after a chunk of so many clients ran out of memory."""
+        """Moves large data to the CPU, or else halves chunks and lanes, after so many clients ran out of memory."""
+        if self.release_examples():
+            return
         lanes = max(1, self.plan.lanes // 2)
         rows_mib = max(1, min(self.plan.rows_mib, int(clients // 2 * self._row_mib)))
         plan = replace(self.plan, rows_mib=rows_mib, lanes=lanes, narrow=min(self.plan.narrow, lanes))

@@ -32,7 +32,7 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
     """
     _require_labels(engine, data.examples)
     model = engine.initial(0)
-    batch = engine.examples(data).batch(_one_of_each_label(data), engine.plan.dtype, engine.plan.device)
+    batch = engine.examples(data).batch(_one_of_each_label(data), engine.plan.dtype, engine.device)
     shapes = f"inputs of shape {tuple(batch[0].shape[1:])}, {_in_words(data.examples)}"
     try:
         outcomes_of(engine.module(model).eval(), batch)

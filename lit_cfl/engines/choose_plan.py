@@ -4,7 +4,7 @@ It looks at the model, the options, the amount of work and the kind of hardware,
 memory:
 
 * engine: `stacked`; `trainer` (one `lightning.Trainer.fit` a client) where the module needs it; `ray` when asked for;
-* device: the first GPU where there is one, else the CPU;
+* device: the first GPU where there is one, else the CPU; for `ray` a GPU a worker where the cluster has any;
 * compile: on a CPU with a C++ compiler, from 50,000 client-steps in a run on: less does not pay for the compiling; no
   recurrent nets, whose graphs take a minute and a half each and make LSTMs no faster; on a GPU only by hand, since no
   figure says yet what it is worth: Inductor then compiles the steps before they are captured;
@@ -70,8 +70,12 @@ def choose_plan(
     precision: Precision,
     workload: Workload,
     by_hand: PlanOptions | None = None,
+    gpus_of_ray: int = 0,
 ) -> Plan:
     """Chooses the plan for these options on this machine.
+
+    Args:
+        gpus_of_ray: GPUs that the workers of the engine `ray` find, on whatever machines; see `count_gpus_of_ray`.
 
     Raises:
         InputError: a device that is not there, or an option that contradicts a part set by hand.
@@ -80,11 +84,12 @@ def choose_plan(
     device = "cuda:0" if device == "cuda" else device
     _require_no_contradiction(engine, device, precision, by_hand)
     given = {name: value for name, value in vars(by_hand).items() if value is not None}
-    device = _device(by_hand.device or device)
     chosen = _engine(by_hand.engine or engine, workload)
+    asked = by_hand.device or device
+    device = _device_of_ray(asked, gpus_of_ray) if chosen == "ray" else _device(asked, count_gpus())
     on_cpu, cores = device == "cpu", os.cpu_count() or 1
     compiles = given.get("compile", chosen != "trainer" and on_cpu and _compiling_pays(workload) and has_compiler())
-    workers = _workers(chosen, on_cpu, cores)
+    workers = (cores if on_cpu else gpus_of_ray) if chosen == "ray" else 1
     itemsize = 8 if precision == "64-true" else 4
     lanes = given.get("lanes", _lanes(chosen, on_cpu, compiles, workers, workload, itemsize))
     threads = given.get("threads", 1 if chosen == "ray" else _threads(workload, cores))
@@ -111,10 +116,24 @@ def _require_no_contradiction(engine: EngineOption, device: str, precision: str,
         raise InputError(f"precision is {precision!r}, but plan.precision says {by_hand.precision!r}; set both alike")
 
 
-def _device(asked: str) -> str:
+def _device(asked: str, found: int) -> str:
     if asked == "auto":
-        return "cuda:0" if torch.cuda.is_available() else "cpu"
-    _require_device(asked)
+        return "cuda:0" if found else "cpu"
+    number = _number_of(asked)
+    if number is not None and number >= found:
+        has = f"has {found} CUDA device(s)" if found else "has no CUDA device"
+        raise InputError(f"device {asked!r} was asked for, but this machine {has}; use --device cpu or auto")
+    return asked
+
+
+def _device_of_ray(asked: str, found: int) -> str:
+    """Returns the device of each worker: Ray shows it its own GPU alone."""
+    if asked == "auto":
+        return "cuda:0" if found else "cpu"
+    if number := _number_of(asked):
+        raise InputError(f"device is {asked!r}, but with engine ray there is no GPU {number}: use --device cuda")
+    if asked != "cpu" and not found:
+        raise InputError(f"device {asked!r} was asked for, but Ray has no GPU; use --device cpu or a cluster of GPUs")
     return asked
 
 
@@ -130,12 +149,6 @@ def _compiling_pays(workload: Workload) -> bool:
 
 def _products_pay(workload: Workload) -> bool:
     return workload.client_steps * workload.num_parameters >= _PRODUCTS_PAY and has_compiler()
-
-
-def _workers(engine: EngineName, on_cpu: bool, cores: int) -> int:
-    if engine != "ray":
-        return 1
-    return cores if on_cpu else torch.cuda.device_count()
 
 
 def _lanes(engine: EngineName, on_cpu: bool, compiles: bool, workers: int, workload: Workload, itemsize: int) -> int:
@@ -185,13 +198,16 @@ def has_compiler() -> bool:
     return compiler() is not None
 
 
-def _require_device(device: str) -> None:
+def _number_of(device: str) -> int | None:
+    """Returns the number of a GPU, None for the CPU."""
     kind, _, number = device.partition(":")
     if device == "cpu":
-        return
+        return None
     if kind != "cuda" or not number.isdigit():
         raise InputError(f"device {device!r} is not known; choose auto, cpu, cuda or cuda:<number>")
-    found = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    if int(number) >= found:
-        has = f"has {found} CUDA device(s)" if found else "has no CUDA device"
-        raise InputError(f"device {device!r} was asked for, but this machine {has}; use --device cpu or auto")
+    return int(number)
+
+
+def count_gpus() -> int:
+    """Counts the GPUs of this machine."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0

@@ -9,7 +9,7 @@ from lit_cfl.engines.base import Engine
 from lit_cfl.engines.batches import num_steps
 from lit_cfl.engines.choose_plan import Workload, lacks_compiler
 from lit_cfl.engines.local_training import LocalTraining, TaskFactory
-from lit_cfl.engines.plan import Plan, Precision
+from lit_cfl.engines.plan import EngineOption, Plan, PlanOptions, Precision
 from lit_cfl.engines.stacked.engine import StackedEngine
 from lit_cfl.engines.stacked.stackable import obstacles
 from lit_cfl.engines.trainer import TrainerEngine
@@ -23,6 +23,25 @@ def build_engine(task: TaskFactory, plan: Plan, seed: int, local: LocalTraining)
 
         return RayEngine(task, plan, seed, local)
     return {"trainer": TrainerEngine, "stacked": StackedEngine}[plan.engine](task, plan, seed, local)
+
+
+def count_gpus_of_ray(engine: EngineOption, device: str, by_hand: PlanOptions | None) -> int:
+    """Counts the GPUs that Ray's workers find. Where a cluster is there and `device` is `auto`, says what follows.
+
+    Returns:
+        0 where no worker of Ray's needs to know.
+    """
+    by_hand = by_hand or PlanOptions()
+    asked = by_hand.device or device
+    if (by_hand.engine or engine) != "ray" or asked == "cpu":
+        return 0
+    from lit_cfl.engines.ray import cluster  # all others work without Ray
+
+    found = cluster.count_gpus()
+    if asked == "auto" and cluster.is_there():
+        what = f"has {found} GPU(s): clients train on them" if found else "has no GPU: clients train on CPUs"
+        warnings.warn(f"Ray's cluster {what}; --device says otherwise", Notice, stacklevel=2)
+    return found
 
 
 def workload(

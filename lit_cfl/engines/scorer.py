@@ -66,7 +66,7 @@ class Scorer:
         """Computes losses and scores of each example under a model of its own: `[n]`, see `Engine`."""
         columns = 1 + 2 * len(scores_of(self._module))
         rows = torch.empty(columns, len(index), dtype=torch.float64, device=self._device)
-        for parts in _batches_by_model(which):
+        for parts in batches_by_model(which):
             start, stop = parts[0][1].start, parts[-1][1].stop
             inputs, labels = examples.batch(index[start:stop], self._dtype, self._device)
             found = []
@@ -124,7 +124,7 @@ def _while_scored(named: ModelName, number: int) -> str:
     return f"while {named(number)} was scored"
 
 
-def _batches_by_model(which: Tensor) -> Iterator[list[tuple[int, slice]]]:
+def batches_by_model(which: Tensor) -> Iterator[list[tuple[int, slice]]]:
     """Cuts examples into batches of one model each, and puts small ones together, to read at most a batch at once."""
     numbers, counts = which.unique_consecutive(return_counts=True)
     parts: list[tuple[int, slice]] = []

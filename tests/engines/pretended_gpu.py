@@ -129,8 +129,6 @@ class _Functions(TorchFunctionMode):
         gpu, kwargs = self.gpu, dict(kwargs or {})
         if func == Tensor.device.__get__:
             return GPU if gpu.holds(args[0]) else func(*args)
-        if func is Tensor.pin_memory:
-            return gpu.pinned(args[0])
         if func in (Tensor.tolist, Tensor.numpy) and gpu.holds(args[0]):
             if func is Tensor.numpy:
                 raise TypeError("can't convert cuda:0 device type tensor to numpy")
@@ -275,3 +273,12 @@ def stand_in_for_cuda(monkeypatch: pytest.MonkeyPatch, gpu: PretendedGPU | None 
     for name, part in parts.items():
         monkeypatch.setattr(torch.cuda, name, part)
     return seen
+
+
+def pretended(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGPU]:
+    """A fixture: the GPU, and a CUDA that captures for it."""
+    found = PretendedGPU()
+    stand_in_for_cuda(monkeypatch, found)
+    monkeypatch.setattr(Tensor, "pin_memory", lambda tensor: found.pinned(tensor))  # in other threads, too
+    with found:
+        yield found

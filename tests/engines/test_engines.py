@@ -205,7 +205,7 @@ def test_large_clients_take_their_gradients_alone(monkeypatch: pytest.MonkeyPatc
     engine = build_engine(task(NETS["mlp"]), replace(PLANS["4 lanes"], precision="64-true"), 5, LocalTraining(1, 10))
     work, model, clients = engine.at(2, ragged_data()), engine.initial(0), torch.tensor([4, 3, 1, 5, 2])
     expected = work.gradients(model, clients)
-    monkeypatch.setattr(stacked, "LARGEST", 18)  # clients 3 and 5 have more
+    monkeypatch.setattr(gradients, "LARGEST", 18)  # clients 3 and 5 have more
     seen, whole = [], engine._steps.gradients
     monkeypatch.setattr(engine._steps, "gradients", lambda p, *rest: seen.append(len(p[0])) or whole(p, *rest))
     assert_close(work.gradients(model, clients), expected, rtol=0, atol=1e-12)

@@ -1,12 +1,13 @@
 """The engine on a GPU that is only pretended: the CPU's bits, and how often it is launched, fed and waited for."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Literal
 
 import pytest
 import torch
-from pretended_gpu import Counts, PretendedGPU, stand_in_for_cuda
+from pretended_gpu import Counts, PretendedGPU, pretended
 from ragged import SHAPE, ragged_data, task
 from test_batch_norm import Residual
 from test_frozen import ViT
@@ -54,16 +55,12 @@ TENSORS = {"linear": 2, "mlp": 6, "cnn": 6, "recurrent": 6, "residual": 19, "ada
 CPU_PLAN, GPU_PLAN = Plan("stacked", lanes=6, narrow=6), Plan("stacked", "cuda:0", lanes=6, narrow=6)
 
 
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[PretendedGPU]:
-    found = PretendedGPU()
-    stand_in_for_cuda(monkeypatch, found)
-    with found:
-        yield found
+gpu = pytest.fixture(pretended)
 
 
-def engine_of(net: str, plan: Plan, **optimizer: float) -> Engine:
-    return StackedEngine(task(NETS[net], partial(torch.optim.SGD, lr=0.1, **optimizer)), plan, 5, LocalTraining(2, 10))
+def engine_of(net: str, plan: Plan, batch_size: int | Literal["full"] = 10, **optimizer: float) -> StackedEngine:
+    make = task(NETS[net], partial(torch.optim.SGD, lr=0.1, **optimizer))
+    return StackedEngine(make, plan, 5, LocalTraining(2, batch_size))
 
 
 def round_of(engine: Engine, data: FederatedData, prox: float = 0.0) -> tuple[Tensor, float, Tensor, Tensor, Tensor]:

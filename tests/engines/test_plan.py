@@ -117,11 +117,25 @@ def test_stack_of_a_gpu_is_as_wide_as_the_cohort_and_the_models_allow(
 
 
 @pytest.mark.parametrize(("gpus", "lanes"), [(1, 64), (2, 32), (3, 24)])
-def test_gpus_of_ray_share_the_cohort(gpus: int, lanes: int, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    chosen = choose_plan("ray", "auto", "32-true", Workload(7_850, client_steps=10**6, cohort=64))
-    assert (chosen.workers, chosen.lanes) == (gpus, lanes)
+def test_gpus_of_ray_share_the_cohort_and_need_not_be_on_this_machine(gpus: int, lanes: int):
+    assert not torch.cuda.is_available()
+    load = Workload(7_850, client_steps=10**6, cohort=64)
+    chosen = choose_plan("ray", "auto", "32-true", load, gpus_of_ray=gpus)
+    assert (chosen.device, chosen.workers, chosen.lanes) == ("cuda:0", gpus, lanes)
+    assert choose_plan("ray", "cuda", "32-true", load, gpus_of_ray=gpus) == chosen
+    again = choose_plan("ray", "auto", "32-true", load, PlanOptions(**vars(chosen)), gpus_of_ray=gpus)
+    assert again == chosen
+    assert choose_plan("ray", "cpu", "32-true", load).device == "cpu"
+
+
+def test_gpu_of_this_machine_is_none_of_ray(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rule, "count_gpus", lambda: 2)
+    assert choose_plan("auto", "cuda:1", "32-true", Workload(10)).device == "cuda:1"
+    assert choose_plan("ray", "auto", "32-true", Workload(10)).device == "cpu"
+    with pytest.raises(InputError, match="device 'cuda:0' was asked for, but Ray has no GPU; use --device cpu or a"):
+        choose_plan("ray", "cuda", "32-true", Workload(10))
+    with pytest.raises(InputError, match="with engine ray there is no GPU 1: use --device cuda"):
+        choose_plan("ray", "cuda:1", "32-true", Workload(10), gpus_of_ray=4)
 
 
 @pytest.mark.usefixtures("as_it_was")

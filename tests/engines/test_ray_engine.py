@@ -5,7 +5,8 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,8 +30,10 @@ from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.local_training import LocalTraining, TaskFactory
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray import cluster as ray_cluster
+from lit_cfl.engines.ray import engine as ray_engine
 from lit_cfl.engines.ray import pool as ray_pool
 from lit_cfl.engines.ray.engine import RayEngine
+from lit_cfl.engines.ray.shares import runs_of
 from lit_cfl.errors import DivergedError, InputError, Interrupted, Notice, WorkersLostError
 from lit_cfl.evaluation import score_clients
 from lit_cfl.local_work import Budget
@@ -114,13 +117,13 @@ def one_worker(cluster: None, task: TaskFactory) -> Iterator[Engine]:
     engine.close()
 
 
-def made_data() -> FederatedData:
-    rng, total = torch.Generator().manual_seed(0), sum(SIZES)
+def made_data(sizes: Sequence[int] = SIZES) -> FederatedData:
+    rng, total = torch.Generator().manual_seed(0), sum(sizes)
     inputs = torch.randn(total, 5, generator=rng, dtype=torch.float64)
     examples = Examples(inputs, torch.randint(0, 3, (total,), generator=rng), 3)
-    train = ClientIndex.from_lists(list(torch.arange(total).split(list(SIZES))))
-    none = ClientIndex.empty(len(SIZES))
-    return FederatedData(examples, train, none, none, torch.full((len(SIZES),), -1))
+    train = ClientIndex.from_lists(list(torch.arange(total).split(list(sizes))))
+    none = ClientIndex.empty(len(sizes))
+    return FederatedData(examples, train, none, none, torch.full((len(sizes),), -1))
 
 
 def engine_of(task: TaskFactory, engine: str = "ray", workers: int = 1) -> Engine:
@@ -319,15 +322,85 @@ def test_gradients_are_those_of_the_stack():
     assert torch.equal(*rows)
 
 
+class Careful(Classification):
+    """Refuses to score what has diverged."""
+
+    def outcomes(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        found = super().outcomes(batch)
+        if not found[0].isfinite().all():
+            raise ValueError("diverged")
+        return found
+
+
+@pytest.mark.ray
+def test_losses_gradients_and_scores_from_two_workers_have_the_bits_of_one_engine(
+    cluster: None, monkeypatch: pytest.MonkeyPatch
+):
+    def make() -> Classification:
+        net = nn.Sequential(nn.Linear(5, 40), nn.Dropout(0.3), nn.ReLU(), nn.Linear(40, 3))
+        return Careful(net, partial(torch.optim.SGD, lr=0.1))
+
+    data, sent, run = made_data((0, 3, 2600, 36, 1500, 8, 1100, 20)), Counter[str](), ray_pool.WorkerPool.run
+    monkeypatch.setattr(ray_engine, "_HAND_OVER_PAYS", 0)
+
+    def counting(pool: ray_pool.WorkerPool, tasks: list[ray_pool.ShareTask], between: Callable[[], None]) -> object:
+        sent.update(type(task.share).__name__ for task in tasks)
+        return run(pool, tasks, between)
+
+    monkeypatch.setattr(ray_pool.WorkerPool, "run", counting)
+    plan, found = Plan("ray", lanes=4, narrow=4, workers=2), []
+    clients, index = ids(7, 3, 2, 0, 5, 4, 1, 6), torch.randperm(5267, generator=torch.Generator().manual_seed(1))
+    which = torch.arange(5).repeat_interleave(ids(10, 2500, 3, 700, 2054))
+    for one in (plan, replace(plan, engine="stacked", workers=1)):
+        engine = build_engine(make, one, 11, LocalTraining(1, 4))
+        models = torch.stack([engine.initial(number) for number in range(5)])
+        scores, work = engine.outcomes_of_each(models, which, index, data), engine.at(2, data)
+        found.append([scores.losses, scores.values, scores.weights, work.losses(models, clients).nan_to_num()])
+        found[-1].append(work.gradients(models[1], clients))
+        models[3] = torch.nan
+        with pytest.raises(ValueError, match="diverged") as caught:
+            engine.outcomes_of_each(models, which, index, data, "the {}".format)
+        assert caught.value.__notes__ == ["It was raised while the 3 was scored."]
+        engine.close()
+    assert all(torch.equal(mine, alone) for mine, alone in zip(*found, strict=True))
+    assert sent == {"ScoreShare": 4, "LossShare": 2, "GradientShare": 2}
+
+
+@pytest.mark.parametrize(("hidden", "least"), [(1, 5_000), (100_000, 1_112)])  # parameters: 900,003
+def test_few_examples_are_not_handed_over(hidden: int, least: int):
+    def make() -> Classification:
+        return Classification(nn.Sequential(nn.Linear(5, hidden), nn.Linear(hidden, 3)))
+
+    engine = engine_of(make, workers=2)
+    assert (engine._pays(least - 1), engine._pays(least)) == (False, True)
+    assert not engine_of(make, workers=1)._pays(least)
+    engine.plan = replace(engine.plan, device="cuda:0", workers=1)
+    assert engine._pays(1)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "parts", "runs"),
+    [
+        ([5], 3, [(0, 1)]),
+        ([1, 1, 1, 1], 2, [(0, 2), (2, 4)]),
+        ([10, 1, 1, 1, 1], 2, [(0, 1), (1, 5)]),
+        ([1, 1, 10], 3, [(0, 2), (2, 3)]),
+        ([], 2, []),
+    ],
+)
+def test_work_is_cut_into_runs_of_about_the_same_size(sizes: list[int], parts: int, runs: list[tuple[int, int]]):
+    assert [(run.start, run.stop) for run in runs_of(sizes, parts)] == runs
+
+
 @pytest.mark.parametrize(("device", "lanes"), [("cpu", 1), ("cuda:0", 4)])
 def test_worker_that_cannot_compile_is_told_of_and_recorded(device: str, lanes: int, monkeypatch: pytest.MonkeyPatch):
-    from lit_cfl.engines.ray.worker import ShardResult
+    from lit_cfl.engines.ray.shares import TrainedShare
 
     class Workers:
-        def run(self, parcels: list, check: Callable[[], None]) -> Iterator[tuple[int, ShardResult]]:
+        def run(self, parcels: list, check: Callable[[], None]) -> Iterator[tuple[int, TrainedShare]]:
             for number, parcel in enumerate(parcels):
-                n = len(parcel.shard.request.clients)
-                yield number, ShardResult(np.zeros((n, 18)), np.zeros(n), np.ones(n, bool), Effort(), compiles=False)
+                n = len(parcel.share.request.clients)
+                yield number, TrainedShare(np.zeros((n, 18)), np.zeros(n), np.ones(n, bool), Effort(), compiles=False)
 
     monkeypatch.setattr(RayEngine, "_started", lambda self, data: Workers())
     monkeypatch.setattr("ray.put", lambda value: value)
@@ -472,6 +545,7 @@ def test_address_that_is_none_is_refused_at_once(address: str, monkeypatch: pyte
 
 def test_missing_ray_is_an_input_error_that_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    monkeypatch.delitem(sys.modules, RayEngine.__module__)
+    for name in ("lit_cfl.engines.ray.engine", "lit_cfl.engines.ray"):
+        monkeypatch.delitem(sys.modules, name)
     with pytest.raises(InputError, match="needs Ray, which is not installed: pip install"):
         engine_of(lambda: Classification(MCLR([5], 3)))

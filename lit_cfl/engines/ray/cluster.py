@@ -15,6 +15,7 @@ import ray
 import torch
 from ray.util import get_current_placement_group
 
+from lit_cfl.engines.choose_plan import count_gpus as count_gpus_here
 from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError
 
@@ -34,6 +35,40 @@ def connect(plan: Plan) -> Resources:
     Raises:
         InputError: the cluster does not answer, or has no room for the workers.
     """
+    _join(plan)
+    try:
+        return share_of_each(plan, _room())
+    except InputError:
+        disconnect()
+        raise
+
+
+def count_gpus() -> int:
+    """Counts the GPUs that workers find: those of the cluster that is there, else of this machine, on which Ray starts.
+
+    Raises:
+        InputError: the cluster does not answer.
+    """
+    if not is_there():
+        return count_gpus_here()
+    _join(Plan("ray"))
+    try:
+        return ceil(sum(node.get("GPU", 0.0) for node in _room()))
+    finally:
+        disconnect()
+
+
+def is_there() -> bool:
+    """Says whether there is a cluster already, to which `connect` connects."""
+    return ray.is_initialized() or _address() != "local"
+
+
+def _address() -> str:
+    return os.environ.get("RAY_ADDRESS", "local") or "local"
+
+
+def _join(plan: Plan) -> None:
+    """Connects to Ray unless a connection exists."""
     global _users
     if not ray.is_initialized():
         _users = 0
@@ -41,11 +76,6 @@ def connect(plan: Plan) -> Resources:
         _users = 1
     elif _users:
         _users += 1
-    try:
-        return share_of_each(plan, _room())
-    except InputError:
-        disconnect()
-        raise
 
 
 def disconnect() -> None:
@@ -100,7 +130,7 @@ def _room() -> list[Resources]:
 
 def _start(plan: Plan) -> None:
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
-    address = os.environ.get("RAY_ADDRESS", "local") or "local"
+    address = _address()
     if address == "local":
         gpus = 0 if plan.device == "cpu" else torch.cuda.device_count()
         share_of_each(plan, [{"CPU": os.cpu_count() or 1, "GPU": gpus}])

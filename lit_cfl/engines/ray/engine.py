@@ -1,50 +1,61 @@
-"""Distributes the clients of a chunk among Ray actors, each with an engine of its own: the engine `ray`.
+"""Distributes the work among Ray actors, each with an engine of its own: the engine `ray`.
 
 An actor holds a core of its own, or a share of a GPU, on this machine or on any node of a cluster. Examples and models
 go through Ray's object store, where each is held once a node, and actors read them without a copy.
+
+Clients are always trained by actors. Where the actors have GPUs, they compute all losses, scores and gradients, too,
+and this process needs no GPU. On CPUs they do where the hand-over pays (`_HAND_OVER_PAYS`); the bits are the same.
 """
 
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
+from typing import Any
 
+import numpy as np
+import ray
 import torch
 from torch import Tensor
 
+from lit_cfl.activity import Activity
 from lit_cfl.data import Examples, FederatedData
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.batches import num_steps
 from lit_cfl.engines.client_work import PositionedRow
 from lit_cfl.engines.local_training import FitRequest, LocalTraining, TaskFactory
 from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.ray.pool import ShareTask, WorkerPool
+from lit_cfl.engines.ray.shares import FitShare, GradientShare, HeldClients, LossShare, ScoreShare, runs_of
+from lit_cfl.engines.ray.worker import EngineSpec, Ref, Share, parts_of
+from lit_cfl.engines.scorer import EVALUATION_BATCH, ModelName, Outcomes, batches_by_model
 from lit_cfl.engines.stacked.engine import StackedEngine
+from lit_cfl.engines.stacked.gradients import next_stack, order_for_stacks
 from lit_cfl.engines.stacked.schedule import schedule_lanes
 from lit_cfl.engines.stacked.stackable import obstacles
 from lit_cfl.engines.trainer import TrainerEngine
-from lit_cfl.errors import InputError, Notice
+from lit_cfl.errors import Notice
 from lit_cfl.local_work import Chunk
 
-try:
-    import ray
-except ImportError as error:
-    raise InputError(
-        "the engine 'ray' needs Ray, which is not installed: pip install 'ray[default]>=2.60', or use --engine stacked"
-    ) from error
-
-from lit_cfl.engines.ray.pool import ShardTask, WorkerPool
-from lit_cfl.engines.ray.worker import EngineSpec, Ref, Shard, parts_of
+# Work that is worth the 5 ms of a hand-over on CPUs: 5,000 examples, fewer where the model has over 200,000 parameters.
+_HAND_OVER_PAYS, _SMALL_MODEL = 1_000_000_000, 200_000  # parameters times examples, parameters
+_GRADIENT_ROW = 20  # examples whose gradient takes as long as to hand over its row
 
 
 class RayEngine(Engine):
-    """Fits the clients of a chunk on `plan.workers` actors; `close` ends them."""
+    """Works with `plan.workers` actors; `close` ends them."""
 
     def __init__(self, task: TaskFactory, plan: Plan, seed: int, local: LocalTraining = LocalTraining()) -> None:
         super().__init__(task, plan, seed, local)
         self._pool: WorkerPool | None = None
-        self._here: Engine | None = None  # for gradients
+        self._here: Engine | None = None  # for a few gradients
         self._stored: tuple[Examples, Ref] | None = None
         self._close_pool: Callable[[], object] = lambda: None
+
+    @property
+    def device(self) -> str:
+        """Where this process computes: the GPUs are the actors'."""
+        return "cpu"
 
     def close(self) -> None:
         self._pool = self._stored = None
@@ -63,8 +74,7 @@ class RayEngine(Engine):
         pool = self._started(data)  # before anything is put into the store
         rows, examples = _StoredRows(request, self.plan.dtype), self._examples_stored(data)
         shares = self._shares(request, part, data)
-        shards = [self._shard(request, share + part.start, rows, round, data) for share in shares]
-        tasks = [ShardTask(shard, examples, refs) for shard, refs in shards]
+        tasks = [self._fit_task(request, share + part.start, rows, examples, round, data) for share in shares]
         for number, done in pool.run(tasks, self.between_clients):
             share = shares[number].numpy()
             models.numpy()[share] = done.models
@@ -92,10 +102,16 @@ class RayEngine(Engine):
             held[lane_slot.lane].append(int(training[lane_slot.fit]))
         return [torch.tensor(sorted(positions)) for positions in held if positions]
 
-    def _shard(
-        self, request: FitRequest, numbers: Tensor, rows: "_StoredRows", round: int, data: FederatedData
-    ) -> tuple[Shard, list[Ref]]:
-        """Builds the shard of the clients at these positions. Returns it with the rows that they need."""
+    def _fit_task(
+        self,
+        request: FitRequest,
+        numbers: Tensor,
+        rows: "_StoredRows",
+        examples: Ref,
+        round: int,
+        data: FederatedData,
+    ) -> ShareTask:
+        """Describes the training of the clients at these positions."""
         start, center, refs = rows.of(numbers)
         mine = replace(
             request,
@@ -107,32 +123,104 @@ class RayEngine(Engine):
             budget=replace(request.budget, length=1),
             lengths=request.lengths[numbers],
         )
-        largest = data.num_examples.argmax()[None]  # goes with every shard: engines look how much a client may hold
-        holders = torch.cat([mine.clients, largest]).unique()
-        lists = data.train.select(holders).packed()
-        return Shard(mine, round, data.num_clients, holders, lists), refs
+        return ShareTask(FitShare(mine, round, HeldClients.of(mine.clients, data)), examples, refs)
 
     def _started(self, data: FederatedData) -> WorkerPool:
         if self._pool is None:
-            device = "cpu" if self.plan.device == "cpu" else "cuda:0"  # Ray shows a worker its own GPU alone
-            plan = replace(self._plan_of_one(data), device=device)
             deterministic = torch.are_deterministic_algorithms_enabled()
-            self._pool = WorkerPool(EngineSpec(self._task, plan, self.seed, self.local, deterministic), self.plan)
+            spec = EngineSpec(self._task, self._plan_of_one(data), self.seed, self.local, deterministic)
+            self._pool = WorkerPool(spec, self.plan)
             self._close_pool = weakref.finalize(self, self._pool.close)  # also where `close` was never called
         return self._pool
 
     def _plan_of_one(self, data: FederatedData) -> Plan:
-        """Returns the plan of an engine that fits clients in one process."""
+        """Returns the plan of an actor's engine. Its GPU is number 0: Ray shows it no other one."""
         stackable = not obstacles(self.template, self.layout, data.examples, self.plan.precision)
         return replace(self.plan, engine="stacked" if stackable else "trainer", workers=1)
 
-    def gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[PositionedRow]:
-        """Computes gradients in this process: they are one step a client."""
+    def outcomes_of_each(
+        self, models: Tensor, which: Tensor, index: Tensor, data: FederatedData, named: ModelName = "model {}".format
+    ) -> Outcomes:
+        if not self._pays(len(index)):
+            return super().outcomes_of_each(models, which, index, data, named)
+        self.report(Activity("evaluating"))
+        parts = self._parts([slice(parts[0][1].start, parts[-1][1].stop) for parts in batches_by_model(which)])
+        shares, tables = [], []
+        for part in parts:
+            numbers, rows = which[part].unique(return_inverse=True)
+            shares.append(ScoreShare(index[part], rows, numbers, named))
+            tables.append(models[numbers])
+        found = torch.empty(1 + 2 * len(self.scores), len(index), dtype=torch.float64)
+        for number, outcomes in self._done(shares, tables, data):
+            for rows, values in zip((found[:1], found[1::2], found[2::2]), outcomes, strict=True):
+                rows[:, parts[number]] = torch.from_numpy(np.array(values))
+        return Outcomes(found[0], found[1::2], found[2::2])
+
+    def losses_of_all(self, models: Tensor, index: Tensor, data: FederatedData) -> Tensor:
+        if not self._pays(len(models) * len(index)):
+            return super().losses_of_all(models, index, data)
+        starts = range(0, len(index), EVALUATION_BATCH)
+        parts = self._parts([slice(start, min(start + EVALUATION_BATCH, len(index))) for start in starts])
+        losses = torch.empty(len(models), len(index), dtype=torch.float64)
+        for number, found in self._done([LossShare(index[part]) for part in parts], [models], data):
+            losses[:, parts[number]] = torch.from_numpy(np.array(found))
+        return losses
+
+    def _gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[PositionedRow]:
+        sizes = data.num_examples[clients]
+        if not self._pays(int(sizes.sum()) - _GRADIENT_ROW * len(clients)):
+            yield from self._engine_here(data).gradients(model, clients, round, data)
+            return
+        lanes = self.plan.lanes if self._plan_of_one(data).engine == "stacked" else 1
+        large, others = order_for_stacks(sizes, clients, lanes, self.template)
+        order, stacks, start = torch.cat([large, others]), [slice(k, k + 1) for k in range(len(large))], 0
+        while start < len(others):  # a stack is not divided: its clients would be rounded in another way
+            stack = next_stack(sizes[others], start, min(lanes, self.rows_that_fit))
+            stacks.append(slice(len(large) + stack.start, len(large) + stack.stop))
+            start = stack.stop
+        rounds = -(-len(clients) // self.rows_that_fit)
+        parts = self._parts(stacks, [int(sizes[order[stack]].sum()) + 1 for stack in stacks], rounds)
+        shares = [GradientShare(own := clients[order[part]], round, HeldClients.of(own, data)) for part in parts]
+        for number, rows in self._done(shares, [model[None]], data):
+            yield from zip(order[parts[number]].tolist(), torch.from_numpy(np.array(rows)), strict=True)
+
+    def _engine_here(self, data: FederatedData) -> Engine:
+        """Returns an engine in this process, for gradients that do not pay a hand-over."""
         if self._here is None:
             plan = self._plan_of_one(data)
             kind = StackedEngine if plan.engine == "stacked" else TrainerEngine
             self._here = kind(self._task, plan, self.seed, self.local)
-        return self._here.gradients(model, clients, round, data)
+        return self._here
+
+    def _pays(self, examples: int) -> bool:
+        """Says whether actors compute losses, scores or gradients of so many examples, each under one model."""
+        if self.plan.device != "cpu":
+            return True
+        return self.plan.workers > 1 and examples * max(_SMALL_MODEL, self.layout.num_parameters) >= _HAND_OVER_PAYS
+
+    def _parts(self, units: Sequence[slice], sizes: Sequence[int] | None = None, rounds: int = 1) -> list[slice]:
+        """Joins slices that follow each other, into so many for each actor.
+
+        Args:
+            sizes: work of each slice; None = its length.
+        """
+        sizes = [unit.stop - unit.start for unit in units] if sizes is None else sizes
+        runs = runs_of(sizes, rounds * self.plan.workers)
+        return [slice(units[run.start].start, units[run.stop - 1].stop) for run in runs]
+
+    def _done(
+        self, shares: Sequence[Share], tables: Sequence[Tensor], data: FederatedData
+    ) -> Iterator[tuple[int, Any]]:
+        """Has actors do these shares. Yields the number of a share and its result, in the order in which they end.
+
+        Args:
+            tables: the rows `[n, d]` that go with each share; one alone goes with all of them.
+        """
+        pool, examples = self._started(data), self._examples_stored(data)  # Ray is there before anything is put into it
+        refs = [ray.put(table.to(self.plan.dtype).cpu().numpy()) for table in tables]
+        refs = refs * len(shares) if len(tables) == 1 else refs
+        tasks = [ShareTask(share, examples, [ref]) for share, ref in zip(shares, refs, strict=True)]
+        return pool.run(tasks, self.between_clients)
 
     def _examples_stored(self, data: FederatedData) -> Ref:
         if self._stored is None or self._stored[0] is not data.examples:

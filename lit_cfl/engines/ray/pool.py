@@ -1,4 +1,4 @@
-"""Trains shards of a fit on a pool of Ray actors. It is started once a run; an actor that dies is replaced."""
+"""Distributes shares of work among a pool of Ray actors. It is started once a run; an actor that dies is replaced."""
 
 import sys
 from collections import Counter, deque
@@ -22,20 +22,20 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray import cluster as ray_cluster
-from lit_cfl.engines.ray.worker import EngineSpec, Ref, Shard, ShardResult, Worker
+from lit_cfl.engines.ray.worker import EngineSpec, Ref, Share, Worker
 from lit_cfl.errors import InputError, WorkersLostError
 
-MAX_RETRIES = 3  # times that a shard is trained again after the worker it was on died
+MAX_RETRIES = 3  # times that a share is done again after the worker it was on died
 _START_SECONDS = 300.0  # a cluster may have to make room, or to start a machine
 _POLL_SECONDS = 0.2
 _LOST = (RayActorError, WorkerCrashedError, OutOfMemoryError, NodeDiedError, ObjectLostError)
 
 
 @dataclass(frozen=True, eq=False)
-class ShardTask:
-    """A shard, and where in the object store its data and models are."""
+class ShareTask:
+    """A share, and where in the object store its data and models are."""
 
-    shard: Shard
+    share: Share
     examples: Ref
     rows: Sequence[Ref]
 
@@ -73,11 +73,11 @@ class WorkerPool:
             scheduling_strategy="DEFAULT" if group is None else PlacementGroupSchedulingStrategy(group),
         )
 
-    def run(self, tasks: Sequence[ShardTask], between: Callable[[], None]) -> Iterator[tuple[int, ShardResult]]:
-        """Trains each task on a worker. Yields the number of a task and its result, in the order in which they end.
+    def run(self, tasks: Sequence[ShareTask], between: Callable[[], None]) -> Iterator[tuple[int, Any]]:
+        """Does each task on a worker. Yields the number of a task and its result, in the order in which they end.
 
         Args:
-            tasks: as many as there are workers, or fewer.
+            tasks: any number.
             between: called while it waits; may raise.
 
         Raises:
@@ -100,7 +100,7 @@ class WorkerPool:
                         deaths[task] += 1
                         self._kill(number)
                         if deaths[task] > MAX_RETRIES:
-                            raise _lost(tasks[task].shard, deaths[task], error) from error
+                            raise _lost(tasks[task].share, deaths[task], error) from error
                         self._start(number)
                         waiting.append(task)
                     else:
@@ -138,8 +138,8 @@ class WorkerPool:
             )
         return [ref for ref in ended if ref in running]
 
-    def _send(self, number: int, task: ShardTask) -> Ref:
-        ref: Ref = self._workers[number].fit.remote(task.shard, [task.examples], *task.rows)
+    def _send(self, number: int, task: ShareTask) -> Ref:
+        ref: Ref = self._workers[number].run.remote(task.share, [task.examples], *task.rows)
         return ref
 
     def _kill(self, number: int) -> None:
@@ -150,18 +150,15 @@ class WorkerPool:
             ray.kill(worker)
 
 
-def _result(ref: Ref) -> ShardResult:
+def _result(ref: Ref) -> Any:
     try:
-        done: ShardResult = ray.get(ref)
+        return ray.get(ref)
     except RayTaskError as error:  # raised by the engine in the worker, and wrapped by Ray
         raise error.cause from error
-    return done
 
 
-def _lost(shard: Shard, deaths: int, error: RayError) -> WorkersLostError:
-    clients = shard.request.clients.tolist()
-    named = ", ".join(map(str, clients[:20])) + (f" and {len(clients) - 20} more" if len(clients) > 20 else "")
+def _lost(share: Share, deaths: int, error: RayError) -> WorkersLostError:
     return WorkersLostError(
-        f"round {shard.round + 1} cannot be finished: the Ray worker that trains client(s) {named} died {deaths} times "
-        f"({str(error).splitlines()[0]}); if it was short of memory, lower plan.workers, plan.lanes or plan.rows_mib"
+        f"{share.worker_in_words} died {deaths} times ({str(error).splitlines()[0]}); if it was short of memory, lower "
+        "plan.workers, plan.lanes or plan.rows_mib"
     )

@@ -1,10 +1,10 @@
-"""Trains shards in a Ray worker, and describes what is sent to it and what it returns."""
+"""Does shares of an engine's work in a Ray worker."""
 
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, fields
+from typing import Any, Protocol
 
 import numpy as np
 import ray
@@ -12,9 +12,10 @@ import torch
 from ray import ObjectRef
 from torch import Tensor
 
-from lit_cfl.data import ClientIndex, Examples, FederatedData
-from lit_cfl.engines.base import Effort, Engine
-from lit_cfl.engines.local_training import FitRequest, LocalTraining, TaskFactory
+from lit_cfl.data import Examples
+from lit_cfl.devices import is_out_of_memory
+from lit_cfl.engines.base import Engine
+from lit_cfl.engines.local_training import LocalTraining, TaskFactory
 from lit_cfl.engines.plan import Plan, set_up_torch
 from lit_cfl.engines.stacked.engine import StackedEngine
 from lit_cfl.engines.trainer import TrainerEngine
@@ -40,46 +41,25 @@ class EngineSpec:
     deterministic: bool = False
 
 
-@dataclass(frozen=True, eq=False)
-class Shard:
-    """Clients of a fit that train on one worker.
+class Share(Protocol):
+    """A part of some work, for one worker."""
 
-    Args:
-        request: of these clients; its models and centres are the rows that are sent along.
-        round: the round.
-        num_clients: of the run.
-        holders: ids of the clients whose lists are sent along, int64 `[h]`, ascending.
-        lists: their training examples `[h]`.
-    """
+    @property
+    def worker_in_words(self) -> str:
+        """Says what cannot be done without the worker, for a message: `...: the Ray worker that ...`."""
 
-    request: FitRequest
-    round: int
-    num_clients: int
-    holders: Tensor
-    lists: ClientIndex
+    def run(self, engine: Engine, examples: Examples, rows: Tensor) -> Any:
+        """Does the work.
 
-    def data(self, examples: Examples) -> FederatedData:
-        """Returns all clients, of whom only the holders have any data."""
-        starts, sizes = torch.zeros(2, self.num_clients, dtype=torch.int64)
-        starts[self.holders], sizes[self.holders] = self.lists.starts, self.lists.sizes
-        none = ClientIndex.empty(self.num_clients)
-        train = ClientIndex(self.lists.values, starts, sizes)
-        return FederatedData(examples, train, none, none, torch.empty(0, dtype=torch.int64))
-
-
-@dataclass(frozen=True, eq=False)
-class ShardResult:
-    """The result of a shard: as in `Chunk`, as arrays, the effort that it took, and whether the worker compiles."""
-
-    models: np.ndarray
-    losses: np.ndarray
-    trained: np.ndarray
-    effort: Effort
-    compiles: bool
+        Args:
+            engine: the worker's own.
+            examples: the pool.
+            rows: `[n, d]`, those sent along.
+        """
 
 
 class Worker:
-    """Trains shards on an engine of its own. A Ray actor.
+    """Does shares of work with an engine of its own. A Ray actor.
 
     Args:
         spec: of its engine, a reference in a list: it is read only once the paths are known.
@@ -95,25 +75,23 @@ class Worker:
     def ready(self) -> None:
         """Returns once the worker is up."""
 
-    def fit(self, shard: Shard, examples: Sequence[Ref], *rows: np.ndarray) -> ShardResult:
-        """Trains a shard.
+    def run(self, share: Share, examples: Sequence[Ref], *tables: np.ndarray) -> Any:
+        """Does a share.
 
         Args:
             examples: the pool, a reference in a list: it is read only when it is another one than before.
-            rows: `[d]` each, what the request's `start` and `center` count.
+            tables: rows `[d]`, or tables of rows `[n, d]`.
         """
-        engine, table = self._get_engine(), torch.from_numpy(np.stack(rows))
-        request = replace(shard.request, models=table, centers=table if shard.request.prox else None)
-        before = replace(engine.effort)
-        data = shard.data(self._examples(examples[0]))
-        chunk = engine._fit_chunk(request, slice(0, len(request.clients)), shard.round, data)  # cut is the driver's
-        effort = Effort(engine.effort.useful - before.useful, engine.effort.computed - before.computed)
-        return ShardResult(
-            chunk.on_cpu().models.numpy(), chunk.losses.numpy(), chunk.trained.numpy(), effort, engine.plan.compile
-        )
+        engine, pool, rows = self._get_engine(), self._examples(examples[0]), torch.from_numpy(np.vstack(tables))
+        try:
+            return share.run(engine, pool, rows)
+        except RuntimeError as error:
+            if not is_out_of_memory(error) or not engine.release_examples():
+                raise
+        return share.run(engine, pool, rows)
 
     def _get_engine(self) -> Engine:
-        """Builds the engine at the first fit, not at the start: an error then reaches the driver as it is."""
+        """Builds the engine at the first share, not at the start: an error then reaches the driver as it is."""
         if self._engine is None:
             spec: EngineSpec = ray.get(self._spec)
             set_up_torch(spec.plan, spec.deterministic)

@@ -16,10 +16,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from lit_cfl.activity import Activity
-from lit_cfl.data import FederatedData
-from lit_cfl.devices import is_out_of_memory, rows_on, sent
+from lit_cfl.data import ClientIndex, FederatedData
+from lit_cfl.devices import prepared_ahead, rows_on, sent
 from lit_cfl.engines.base import Engine
-from lit_cfl.engines.batch_norm import stacked_norms
 from lit_cfl.engines.batches import ShuffledBatches, num_steps
 from lit_cfl.engines.client_fit import ClientFit, ExamplePool, FitResult
 from lit_cfl.engines.client_work import PositionedRow
@@ -29,10 +28,9 @@ from lit_cfl.engines.local_training import FitRequest, LocalTraining, TaskFactor
 from lit_cfl.engines.loop import PlainLoop
 from lit_cfl.engines.optimizers import FunctionalOptimizer
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.scorer import EVALUATION_BATCH
 from lit_cfl.engines.stacked.compiled import CompiledSteps, CompilingError
 from lit_cfl.engines.stacked.cuda_graph import CapturedSteps
-from lit_cfl.engines.stacked.gradients import LARGEST, next_stack, stacked_gradients
+from lit_cfl.engines.stacked.gradients import STACK_EXAMPLES, next_stack, order_for_stacks, stacked_gradients
 from lit_cfl.engines.stacked.runner import Runner
 from lit_cfl.engines.stacked.schedule import pool_capacity, pool_groups, widths_of
 from lit_cfl.engines.stacked.stackable_layers import with_plain_cells
@@ -68,7 +66,7 @@ class StackedEngine(Engine):
         self._steps = Steps(stacked, self.layout, self._optimizer, local.gradient_clip, plan.autocast)
         self._on_gpu = torch.device(plan.device).type != "cpu"
         self._runner: Runner | None = None
-        self._capacity = 0
+        self._capacity, self._largest = 0, 1  # examples of the pool, of a client
 
     def _placed(self, dtype: torch.dtype) -> LightningModule:
         """Returns a module for the engine's own use; frozen parameters are there once for all of them."""
@@ -76,7 +74,7 @@ class StackedEngine(Engine):
 
     def adopt(self, plan: Plan) -> None:
         super().adopt(plan)
-        self._runner, self._capacity = None, 0
+        self._runner, self._capacity, self._largest = None, 0, 1
 
     def _fit_chunk(self, request: FitRequest, part: slice, round: int, data: FederatedData) -> Chunk:
         clients, (device, dtype) = request.clients[part], (self.plan.device, self.plan.dtype)
@@ -86,9 +84,7 @@ class StackedEngine(Engine):
         trained = torch.zeros(len(clients), dtype=torch.bool)
         takes_part = ((data.num_examples[clients] > 0) & (request.lengths[part] > 0)).nonzero().flatten()
         before = part.start
-        for positions in self._groups(takes_part, clients, data):
-            held = data.train.select(clients[positions])
-            pool = self.examples(data).batch(held.entries, self.plan.compute_dtype, device)
+        for positions, held, pool in self._pools(self._groups(takes_part, clients, data), clients, data):
             offsets = (held.sizes.cumsum(0) - held.sizes).tolist()
             fits = [
                 self._client_fit(request, part, k, models[k], centers[k], offset, round, data)
@@ -119,10 +115,29 @@ class StackedEngine(Engine):
         reason, instead = str(error).splitlines()[0], self.plan.kind_of_loop
         warnings.warn(f"compiling failed ({reason}): clients train in {instead}", Notice, stacklevel=3)
 
+    def _pools(
+        self, groups: Iterable[Tensor], clients: Tensor, data: FederatedData
+    ) -> Iterator[tuple[Tensor, ClientIndex, ExamplePool]]:
+        """Yields positions of clients that train together, their lists, and their examples on the device.
+
+        A GPU need not wait for examples that lie on the CPU: they are gathered while it trains those before.
+        """
+        examples, dtype, device = self.examples(data), self.plan.compute_dtype, self.plan.device
+        uploads = self._on_gpu and examples.inputs.device.type == "cpu"
+
+        def gathered(positions: Tensor) -> tuple[Tensor, ClientIndex, ExamplePool]:
+            held = data.train.select(clients[positions])
+            inputs, labels = examples.batch(held.entries, dtype)
+            return positions, held, (inputs.pin_memory(), labels.pin_memory()) if uploads else (inputs, labels)
+
+        for positions, held, (inputs, labels) in (prepared_ahead if uploads else map)(gathered, groups):
+            yield positions, held, (sent(inputs, device), sent(labels, device))
+
     def _groups(self, positions: Tensor, clients: Tensor, data: FederatedData) -> Iterable[Tensor]:
         """Yields positions of clients whose examples fit the pool together."""
         bytes_each = self.plan.compute_dtype.itemsize * max(1, torch.Size(data.examples.input_shape).numel())
         self._capacity = max(self._capacity, pool_capacity(data.num_examples, bytes_each, self.plan.lanes))
+        self._largest = max(self._largest, int(data.num_examples.max()))
         for group in pool_groups(data.num_examples[clients[positions]], self._capacity):
             if len(positions[group]):
                 yield positions[group]
@@ -168,10 +183,21 @@ class StackedEngine(Engine):
     ) -> Iterable[FitResult]:
         """Trains the fits, whose rows in `models` change in place; `ended` is called with how many are through."""
         self.between_clients()
-        batch_size = self._batch_size(request)
-        if self.plan.lanes == 1 or batch_size != self.local.batch_size or not isinstance(batch_size, int):
+        lanes, batch_size = self._shape_of_stack(self._batch_size(request))
+        if lanes == 1:
             return self._one_by_one(fits, pool, request.prox, ended)
-        return self._lanes(batch_size).run(fits, models, pool, self._capacity, request.prox, ended)
+        return self._stack(lanes, batch_size).run(fits, models, pool, self._capacity, request.prox, ended)
+
+    def _shape_of_stack(self, batch_size: int | Literal["full"]) -> tuple[int, int]:
+        """Returns the lanes of the stack and the size of its batches.
+
+        Only a GPU has a stack for other batches than the run's: it has few lanes where batches are large, so that a
+        step has no more examples than gradients that are taken together.
+        """
+        if batch_size == self.local.batch_size and isinstance(batch_size, int):
+            return self.plan.lanes, batch_size
+        size = min(batch_size, self._largest) if isinstance(batch_size, int) else self._largest
+        return max(1, min(self.plan.lanes, STACK_EXAMPLES // size)) if self._on_gpu else 1, size
 
     def _one_by_one(
         self, fits: Sequence[ClientFit], pool: ExamplePool, prox: float, ended: Callable[[int], None]
@@ -182,17 +208,20 @@ class StackedEngine(Engine):
                 ended(number)
                 self.between_clients()
 
-    def _lanes(self, batch_size: int) -> Runner:
-        """Returns the stack, built when it is first needed."""
-        if self._runner is None:
-            plan, compiling = self.plan, lambda: self.report(Activity("compiling"))
+    def _stack(self, lanes: int, batch_size: int) -> Runner:
+        """Returns the stack of this shape, built when it is first needed."""
+        if self._runner is None or (self._runner.lanes, self._runner.batch_size) != (lanes, batch_size):
+            plan, compiling, narrow = (
+                self.plan,
+                lambda: self.report(Activity("compiling")),
+                min(lanes, self.plan.narrow),
+            )
             advance = CompiledSteps(self._steps, plan.products, compiling) if plan.compile else self._steps
-            widths = widths_of(plan.lanes, plan.narrow) if self._on_gpu else [plan.lanes, plan.narrow]
             self._runner = Runner(
                 CapturedSteps(advance, plan.device, plan.steps_per_call) if self._on_gpu else advance,
                 self.layout,
                 self._optimizer,
-                widths=widths,
+                widths=widths_of(lanes, narrow) if self._on_gpu else [lanes, narrow],
                 call_cost=_CALL_PARAMETERS / self.layout.num_parameters if self._on_gpu else float("inf"),
                 steps=plan.steps_per_call,
                 batch_size=batch_size,
@@ -202,25 +231,15 @@ class StackedEngine(Engine):
             )
         return self._runner
 
-    def gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[PositionedRow]:
+    def _gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[PositionedRow]:
         sizes = data.num_examples[clients]
-        largest = EVALUATION_BATCH if stacked_norms(self._steps.module) else LARGEST  # a larger one is cut into batches
-        alone = sizes > (largest if self.plan.lanes > 1 else -1)
-        large, others = alone.nonzero().flatten(), (~alone).nonzero().flatten()
-        for number, row in super().gradients(model, clients[large], round, data):
+        large, others = order_for_stacks(sizes, clients, self.plan.lanes, self.template)
+        for number, row in super()._gradients(model, clients[large], round, data):
             yield int(large[number]), row
-        others = others[clients[others].argsort(stable=True)]
-        others = others[sizes[others].argsort(descending=True, stable=True)]  # by size and id: in any order the same
         start = 0
         while start < len(others):
             part = next_stack(sizes[others], start, min(self.plan.lanes, self.rows_that_fit))
-            try:
-                rows = self._stacked_gradients(model, clients[others[part]], round, data)
-            except RuntimeError as error:
-                if not is_out_of_memory(error):
-                    raise
-                self._shrink(part.stop - start, error)
-                continue
+            rows = self._stacked_gradients(model, clients[others[part]], round, data)
             yield from zip(others[part].tolist(), rows, strict=True)
             start = part.stop
 

@@ -1,15 +1,35 @@
 """Computes gradients of several clients at one model, in one stack."""
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from lit_cfl.data import ClientIndex, Examples
 from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.scorer import EVALUATION_BATCH
 from lit_cfl.engines.steps import Steps
 from lit_cfl.parameters import ParameterLayout
 
 LARGEST = 2048  # examples of a client whose gradient is taken at once
-_EXAMPLES = 4 * LARGEST  # of a stack, those that only fill it up among them
+STACK_EXAMPLES = 4 * LARGEST  # of a stack, those that only fill it up among them
+
+
+def order_for_stacks(sizes: Tensor, clients: Tensor, lanes: int, module: nn.Module) -> tuple[Tensor, Tensor]:
+    """Returns positions of clients whose gradients are taken alone, and of the others as they go into stacks.
+
+    These come by size and id, so that they are stacked in the same way in whatever order they are asked for.
+
+    Args:
+        sizes: examples of each client, int64 `[n]`.
+        clients: ids, int64 `[n]`.
+        lanes: of a stack; 1 = none is stacked.
+        module: the LightningModule as the user's task gives it; under BatchNorm large clients are cut into batches.
+    """
+    normalised = any(isinstance(layer, _BatchNorm) for layer in module.modules())
+    alone = sizes > (-1 if lanes == 1 else EVALUATION_BATCH if normalised else LARGEST)
+    large, others = alone.nonzero().flatten(), (~alone).nonzero().flatten()
+    others = others[clients[others].argsort(stable=True)]
+    return large, others[sizes[others].argsort(descending=True, stable=True)]
 
 
 def next_stack(sizes: Tensor, start: int, most: int) -> slice:
@@ -20,7 +40,7 @@ def next_stack(sizes: Tensor, start: int, most: int) -> slice:
         start: 0 to n - 1.
         most: clients of a stack, 1 or more.
     """
-    return slice(start, min(len(sizes), start + max(1, min(most, _EXAMPLES // max(1, int(sizes[start]))))))
+    return slice(start, min(len(sizes), start + max(1, min(most, STACK_EXAMPLES // max(1, int(sizes[start]))))))
 
 
 def stacked_gradients(

@@ -1,0 +1,181 @@
+"""Describes the shares of an engine's work that are sent to Ray workers, and does them there."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.engines.base import Effort, Engine
+from lit_cfl.engines.local_training import FitRequest
+from lit_cfl.engines.scorer import ModelName, Outcomes
+from lit_cfl.errors import join_ids
+
+
+@dataclass(frozen=True, eq=False)
+class HeldClients:
+    """The clients of a run as a worker knows them: only some of them have their training examples there.
+
+    Args:
+        num_clients: of the run.
+        holders: ids of those that have, int64 `[h]`, ascending.
+        lists: their training examples `[h]`.
+    """
+
+    num_clients: int
+    holders: Tensor
+    lists: ClientIndex
+
+    @classmethod
+    def of(cls, clients: Tensor, data: FederatedData) -> "HeldClients":
+        """Takes these clients, and the largest one: engines look how much a client may hold."""
+        holders = torch.cat([clients, data.num_examples.argmax()[None]]).unique()
+        return cls(data.num_clients, holders, data.train.select(holders).packed())
+
+    def data(self, examples: Examples) -> FederatedData:
+        """Returns all clients, of whom only the holders have any data."""
+        starts, sizes = torch.zeros(2, self.num_clients, dtype=torch.int64)
+        starts[self.holders], sizes[self.holders] = self.lists.starts, self.lists.sizes
+        none = ClientIndex.empty(self.num_clients)
+        train = ClientIndex(self.lists.values, starts, sizes)
+        return FederatedData(examples, train, none, none, torch.empty(0, dtype=torch.int64))
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedShare:
+    """The result of a share of a fit: as in `Chunk`, as arrays, the effort it took, and whether the worker compiles."""
+
+    models: np.ndarray
+    losses: np.ndarray
+    trained: np.ndarray
+    effort: Effort
+    compiles: bool
+
+
+@dataclass(frozen=True, eq=False)
+class FitShare:
+    """Clients of a fit that train on one worker.
+
+    Args:
+        request: of these clients; its models and centres are the rows that are sent along.
+        round: the round.
+        held: their data.
+    """
+
+    request: FitRequest
+    round: int
+    held: HeldClients
+
+    @property
+    def worker_in_words(self) -> str:
+        return _in_round(self.round, "trains", self.request.clients)
+
+    def run(self, engine: Engine, examples: Examples, rows: Tensor) -> TrainedShare:
+        request = replace(self.request, models=rows, centers=rows if self.request.prox else None)
+        before, data = replace(engine.effort), self.held.data(examples)
+        chunk = engine._fit_chunk(request, slice(0, len(request.clients)), self.round, data)  # cut is the driver's
+        effort = Effort(engine.effort.useful - before.useful, engine.effort.computed - before.computed)
+        models = chunk.on_cpu().models.numpy()
+        return TrainedShare(models, chunk.losses.numpy(), chunk.trained.numpy(), effort, engine.plan.compile)
+
+
+@dataclass(frozen=True, eq=False)
+class GradientShare:
+    """Clients whose gradients one worker takes, at the row that is sent along.
+
+    Args:
+        clients: ids, int64 `[n]`.
+        round: the round.
+        held: their data.
+    """
+
+    clients: Tensor
+    round: int
+    held: HeldClients
+
+    @property
+    def worker_in_words(self) -> str:
+        return _in_round(self.round, "takes the gradients of", self.clients)
+
+    def run(self, engine: Engine, examples: Examples, rows: Tensor) -> np.ndarray:
+        """Returns the gradients `[n, d]`."""
+        found = engine._gradients(rows[0], self.clients, self.round, self.held.data(examples))  # the driver halves
+        by_position = dict(found)
+        return np.stack([by_position[position].numpy() for position in range(len(self.clients))])
+
+
+@dataclass(frozen=True, eq=False)
+class LossShare:
+    """Examples on which one worker computes the losses of all models that are sent along.
+
+    Args:
+        index: the examples, int64 `[n]`.
+    """
+
+    index: Tensor
+
+    @property
+    def worker_in_words(self) -> str:
+        return _of_scores(self.index)
+
+    def run(self, engine: Engine, examples: Examples, rows: Tensor) -> np.ndarray:
+        """Returns the losses `[K, n]`."""
+        return engine.losses_of_all(rows, self.index, _nobodys(examples)).numpy()
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreShare:
+    """Examples that one worker scores, each with one of the models that are sent along.
+
+    Args:
+        index: the examples, int64 `[n]`.
+        which: the row of each, int64 `[n]`, ascending.
+        numbers: of the models of these rows in the driver, int64.
+        named: what a model of that number is called.
+    """
+
+    index: Tensor
+    which: Tensor
+    numbers: Tensor
+    named: ModelName
+
+    @property
+    def worker_in_words(self) -> str:
+        return _of_scores(self.index)
+
+    def run(self, engine: Engine, examples: Examples, rows: Tensor) -> Sequence[np.ndarray]:
+        """Returns the parts of `Outcomes`."""
+
+        def named(row: int) -> str:
+            return self.named(int(self.numbers[row]))
+
+        found: Outcomes = engine.outcomes_of_each(rows, self.which, self.index, _nobodys(examples), named)
+        return [found.losses.numpy(), found.values.numpy(), found.weights.numpy()]
+
+
+def runs_of(sizes: Sequence[int], parts: int) -> list[slice]:
+    """Cuts units of work into runs of about the same size, as many as there are parts or fewer; none is empty.
+
+    Args:
+        sizes: of each unit, 1 or more.
+        parts: 1 or more.
+    """
+    ends = np.cumsum(sizes)
+    part_of = (ends - np.asarray(sizes) / 2) * parts // ends[-1] if len(sizes) else ends
+    borders = [0, *(np.flatnonzero(np.diff(part_of)) + 1).tolist(), len(sizes)]
+    return [slice(start, stop) for start, stop in pairwise(borders) if start < stop]
+
+
+def _nobodys(examples: Examples) -> FederatedData:
+    return HeldClients(0, torch.empty(0, dtype=torch.int64), ClientIndex.empty(0)).data(examples)
+
+
+def _in_round(round: int, does: str, clients: Tensor) -> str:
+    return f"round {round + 1} cannot be finished: the Ray worker that {does} client(s) {join_ids(clients.tolist())}"
+
+
+def _of_scores(index: Tensor) -> str:
+    return f"models cannot be scored: the Ray worker that has {len(index):,} of the examples"

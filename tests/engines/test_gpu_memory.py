@@ -1,0 +1,125 @@
+"""Data sets and stacks that do not fit a GPU, which is only pretended."""
+
+from itertools import count
+from threading import Semaphore, current_thread
+from types import SimpleNamespace
+
+import pytest
+import torch
+from pretended_gpu import PretendedGPU, pretended
+from ragged import SIZES, ragged_data
+from test_on_gpu import CPU_PLAN, GPU_PLAN, engine_of
+from torch import Tensor
+from torch.testing import assert_close
+
+from lit_cfl.data import Examples
+from lit_cfl.engines import base
+from lit_cfl.engines.stacked import engine as stacked
+from lit_cfl.engines.stacked.engine import StackedEngine
+from lit_cfl.engines.stacked.runner import Runner
+from lit_cfl.errors import InputError, Notice
+from lit_cfl.local_work import Budget
+
+gpu = pytest.fixture(pretended)
+
+
+def out_of_memory(*given: object) -> None:
+    raise torch.OutOfMemoryError("CUDA out of memory")
+
+
+def trained(engine: StackedEngine) -> Tensor:
+    return engine.at(2, ragged_data()).fit(engine.initial(0)[None], torch.arange(len(SIZES))).rows
+
+
+def test_examples_on_the_cpu_are_gathered_while_those_before_train(gpu: PretendedGPU, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(stacked, "pool_capacity", lambda *_: 40)  # three groups
+    monkeypatch.setattr(base, "fits_on", lambda *_: False)
+    expected, gathered, threads = trained(engine_of("mlp", CPU_PLAN)), Semaphore(0), set()
+    wanted, run, batch = [0, 1, 2], Runner.run, Examples.batch  # while the first group trains, the second one comes
+
+    def running(runner: Runner, *given: object) -> object:
+        assert all(gathered.acquire(timeout=60) for _ in range(wanted.pop()))
+        return run(runner, *given)
+
+    def gathering(examples: Examples, *given: object) -> object:
+        threads.add(current_thread())
+        gathered.release()
+        return batch(examples, *given)
+
+    monkeypatch.setattr(Runner, "run", running)
+    monkeypatch.setattr(Examples, "batch", gathering)
+    assert torch.equal(trained(engine_of("mlp", GPU_PLAN)), expected)
+    assert (wanted, len(threads), current_thread() in threads) == ([], 1, False)
+
+
+@pytest.mark.parametrize("memory", [2, 7, 9])
+def test_large_data_leave_the_gpu_before_lanes_are_halved(
+    memory: int,
+    gpu: PretendedGPU,
+    monkeypatch: pytest.MonkeyPatch,
+):
+    engine, data = engine_of("mlp", GPU_PLAN), ragged_data()
+    card = SimpleNamespace(total_memory=memory * data.examples.num_bytes)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
+    expected, whole, calls = trained(engine_of("mlp", CPU_PLAN)), StackedEngine._train, count()
+
+    def train(self: StackedEngine, *given: object) -> object:
+        return whole(self, *given) if next(calls) else out_of_memory()
+
+    monkeypatch.setattr(StackedEngine, "_train", train)
+    message = "examples stay on the CPU" if memory < 8 else "local models now take .* and 3 client"
+    with pytest.warns(Notice, match=f"out of memory: .*{message}"):
+        rows = engine.at(2, data).fit(engine.initial(0)[None], torch.arange(6)).rows
+    assert torch.equal(rows, expected)
+    assert engine.plan.lanes == (6 if memory < 8 else 3)
+    assert gpu.holds(engine.examples(data).inputs) == (memory > 8)
+    assert not engine.release_examples()  # a second time nothing is freed
+
+
+def test_data_that_do_not_fit_after_all_stay_on_the_cpu(gpu: PretendedGPU, monkeypatch: pytest.MonkeyPatch):
+    engine, data = engine_of("mlp", GPU_PLAN), ragged_data()
+    monkeypatch.setattr(Examples, "to", out_of_memory)
+    assert engine.examples(data) is data.examples
+    monkeypatch.setattr(Examples, "to", lambda *_: 1 / 0)
+    engine = engine_of("mlp", GPU_PLAN)
+    with pytest.raises(ZeroDivisionError):
+        engine.examples(data)
+
+
+@pytest.mark.usefixtures("gpu")
+@pytest.mark.parametrize("net", ["mlp", "residual"])
+def test_full_batches_are_stacked_on_a_gpu_alone(net: str, monkeypatch: pytest.MonkeyPatch):
+    on_cpu, on_gpu = (engine_of(net, plan, "full") for plan in (CPU_PLAN, GPU_PLAN))
+    expected = trained(on_cpu)
+    assert_close(trained(on_gpu), expected, rtol=0, atol=1e-5)
+    assert on_cpu._runner is None
+    assert (on_gpu._runner.lanes, on_gpu._runner.batch_size) == (6, max(SIZES))
+    for most, lanes in ((2 * max(SIZES) + 1, 2), (max(SIZES), 1)):
+        monkeypatch.setattr(stacked, "STACK_EXAMPLES", most)
+        on_gpu = engine_of(net, GPU_PLAN, "full")
+        assert_close(trained(on_gpu), expected, rtol=0, atol=1e-5)
+        assert (1 if on_gpu._runner is None else on_gpu._runner.lanes) == lanes
+
+
+@pytest.mark.usefixtures("gpu")
+def test_fit_with_batches_of_its_own_has_a_stack_and_gives_it_back():
+    found = []
+    for plan in (CPU_PLAN, GPU_PLAN):
+        engine, data, clients = engine_of("linear", plan), ragged_data(), torch.arange(6)
+        work, models = engine.at(2, data), engine.initial(0)[None]
+        for size in (10, 4, "full", 10):
+            rows = work.fit(models, clients, budget=Budget(2, "steps", size)).rows
+            found.append(rows)
+    for mine, theirs in zip(found[4:], found[:4], strict=True):
+        assert_close(mine, theirs, rtol=0, atol=1e-6)
+    assert torch.equal(found[4], found[7])
+
+
+@pytest.mark.usefixtures("gpu")
+def test_gpu_without_room_for_one_client_is_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(StackedEngine, "_train", out_of_memory)
+    with (
+        pytest.raises(InputError, match=r"too little memory for one client .*; use --device cpu"),
+        pytest.warns(Notice, match="out of memory"),
+    ):
+        trained(engine_of("mlp", GPU_PLAN))

@@ -1,0 +1,94 @@
+"""The engine `ray` on a GPU that only Ray believes in, and a driver that has none."""
+
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from conftest import ids
+from ragged import SHAPE, ragged_data
+
+from lit_cfl.data import FederatedData
+from lit_cfl.engines import base
+from lit_cfl.engines.base import Engine
+from lit_cfl.engines.choose_plan import Workload, choose_plan
+from lit_cfl.engines.factory import build_engine, count_gpus_of_ray
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.plan import Plan, PlanOptions
+from lit_cfl.engines.ray import cluster as ray_cluster
+from lit_cfl.engines.ray.engine import RayEngine
+from lit_cfl.errors import InputError, Notice
+from lit_cfl.nets import MLP
+from lit_cfl.tasks import Classification
+
+LOAD = Workload(1_000, client_steps=100, cohort=4)
+
+
+class OnGPU(Classification):
+    """Trains and scores only where Ray shows a GPU."""
+
+    def outcomes(self, batch: tuple[torch.Tensor, torch.Tensor]) -> tuple[torch.Tensor, torch.Tensor]:
+        import ray
+
+        if not ray.get_gpu_ids():
+            raise RuntimeError("no GPU is here")
+        return super().outcomes(batch)
+
+
+def make() -> Classification:
+    return OnGPU(MLP(12, SHAPE, 10), partial(torch.optim.SGD, lr=0.1))
+
+
+def forbidden(*given: object) -> None:
+    raise AssertionError("the driver computes")
+
+
+@pytest.mark.ray
+def test_driver_without_a_gpu_trains_and_scores_on_that_of_the_cluster(cluster: None, monkeypatch: pytest.MonkeyPatch):
+    assert not torch.cuda.is_available()
+    with pytest.warns(Notice, match=r"Ray's cluster has 1 GPU\(s\): clients train on them"):
+        gpus = count_gpus_of_ray("ray", "auto", None)
+    plan = choose_plan("ray", "auto", "32-true", LOAD, gpus_of_ray=gpus)
+    assert (plan.device, plan.workers, plan.lanes) == ("cuda:0", 1, 8)
+    own = RayEngine._plan_of_one
+
+    def on_cpu(engine: RayEngine, data: FederatedData) -> Plan:
+        worker = own(engine, data)
+        assert worker.device == "cuda:0"
+        return replace(worker, device="cpu")  # there is no GPU
+
+    monkeypatch.setattr(RayEngine, "_plan_of_one", on_cpu)
+    spread, data = build_engine(make, plan, 5, LocalTraining(2, 10)), ragged_data()
+    models, clients = torch.stack([spread.initial(number) for number in range(2)]), ids(4, 1, 5, 2)
+    alone = build_engine(make, replace(plan, engine="stacked", device="cpu"), 5, LocalTraining(2, 10))
+    expected = [alone.at(1, data).fit(models, clients).rows, alone.at(1, data).gradients(models[0], clients)]
+    monkeypatch.setattr(base, "Scorer", forbidden)
+    monkeypatch.setattr(Engine, "gradient", forbidden)
+    monkeypatch.setattr(type(alone), "_gradients", forbidden)
+    work = spread.at(1, data)
+    found = [work.fit(models, clients).rows, work.gradients(models[0], clients)]
+    assert all(torch.equal(mine, theirs) for mine, theirs in zip(found, expected, strict=True))
+    scores = spread.outcomes_of_each(models, torch.arange(2), torch.arange(2), data)
+    assert scores.losses.isfinite().all()
+    assert work.losses(models, clients).isfinite().all()
+    assert spread.module(models[0]).device.type == "cpu"
+    spread.close()
+
+
+def test_cluster_without_a_gpu_is_said_or_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ray_cluster, "is_there", lambda: True)
+    monkeypatch.setattr(ray_cluster, "_join", lambda plan: None)
+    monkeypatch.setattr(ray_cluster, "_room", lambda: [{"CPU": 4.0}, {"CPU": 8.0}])
+    with pytest.warns(Notice, match="Ray's cluster has no GPU: clients train on CPUs"):
+        assert count_gpus_of_ray("ray", "auto", PlanOptions()) == 0
+    with pytest.raises(InputError, match="Ray has no GPU; use --device cpu or a cluster of GPUs"):
+        choose_plan("ray", "cuda", "32-true", LOAD, gpus_of_ray=count_gpus_of_ray("ray", "cuda", None))
+    monkeypatch.setattr(ray_cluster, "_room", lambda: [{"CPU": 4.0, "GPU": 0.5}, {"CPU": 8.0, "GPU": 2.0}])
+    assert count_gpus_of_ray("ray", "cuda", None) == 3  # half a GPU is one worker's, too
+
+
+def test_nobody_asks_ray_who_does_not_need_it(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(ray_cluster, "count_gpus", forbidden)
+    assert count_gpus_of_ray("auto", "auto", None) == 0
+    assert count_gpus_of_ray("ray", "cpu", None) == 0
+    assert count_gpus_of_ray("auto", "auto", PlanOptions(engine="ray", device="cpu")) == 0
