@@ -37,7 +37,7 @@ def test_compiled_stack_gives_the_trainers_result_with_at_most_four_graphs():
     for prox, rows in whole.items():
         expected, _ = fitted(make, Plan("trainer", precision="64-true"), prox=prox)
         assert_close(rows, expected.rows, rtol=0, atol=1e-12)
-    compiled = engine._lanes(10)._advance
+    compiled = engine._stack(plan.lanes, 10)._advance
     graphs = compiled.graphs
     assert 1 <= graphs <= 4
     for cohort in ([1], [5, 3], [3, 0, 5, 1, 4, 2], [2, 4, 1]):

@@ -44,7 +44,7 @@ def engine_of(plan: Plan, monkeypatch: pytest.MonkeyPatch, captures: bool = True
         lambda steps, *_: CapturedSteps(steps, "cuda:1", plan.steps_per_call) if captures else steps,
     )
     engine = StackedEngine(task(mlp, ADAM), replace(plan, compile=True), 5, LocalTraining(1, 10))
-    engine._lanes(10)
+    engine._stack(plan.lanes, 10)
     return engine
 
 
@@ -110,15 +110,15 @@ def fit(engine: Engine, round: int) -> Tensor:
 
 def short_of_memory(engine: Engine, lanes: int) -> list[int]:
     """Stacks of so many lanes and more find no memory. Gives the lanes of the stacks that are made."""
-    made, tried = engine._lanes, []
+    made, tried = engine._stack, []
 
-    def runner(batch_size: int) -> object:
-        tried.append(engine.plan.lanes)
-        if engine.plan.lanes >= lanes:
+    def runner(width: int, batch_size: int) -> object:
+        tried.append(width)
+        if width >= lanes:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return made(batch_size)
+        return made(width, batch_size)
 
-    engine._lanes = runner
+    engine._stack = runner
     return tried
 
 

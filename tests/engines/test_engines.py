@@ -189,7 +189,7 @@ def test_gradients_of_a_stack_stay_within_memory_and_in_any_order_the_same(
     engine = build_engine(task(NETS["mlp"]), PLANS["4 lanes"], 5, LocalTraining(1, 10))
     work, model = engine.at(2, ragged_data()), engine.initial(0)
     clients, seen, whole = torch.tensor([3, 1, 5, 2, 4]), [], engine._steps.gradients
-    monkeypatch.setattr(gradients, "_EXAMPLES", examples)
+    monkeypatch.setattr(gradients, "STACK_EXAMPLES", examples)
     monkeypatch.setattr(engine._steps, "gradients", lambda p, *rest: seen.append(len(p[0])) or whole(p, *rest))
     rows = work.gradients(model, clients)
     assert seen == calls

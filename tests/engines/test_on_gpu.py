@@ -87,12 +87,15 @@ def test_views_are_seen_without_a_wait_and_a_pool_may_stay_on_the_cpu(
     gpu: PretendedGPU, monkeypatch: pytest.MonkeyPatch
 ):
     data = ragged_data()
+    with gpu.counting() as without:
+        round_of(engine_of("mlp", GPU_PLAN), data)
     views = (View(), View(quarter_turns=1, noise=0.3), View(label_map=(1, 0, *range(2, 10))))
     seen = data.train.values + len(data.examples) * (torch.arange(len(data.examples)) % 3)
     data = replace(data, examples=replace(data.examples, views=views), train=replace(data.train, values=seen))
     expected = round_of(engine_of("mlp", CPU_PLAN), data)[0]
     with gpu.counting() as counts:
         assert torch.equal(round_of(engine_of("mlp", GPU_PLAN), data)[0], expected)
+    assert counts.waits == without.waits
     monkeypatch.setattr(base, "fits_on", lambda device, size: False)
     with gpu.counting() as small:
         assert torch.equal(round_of(engine_of("mlp", GPU_PLAN), data)[0], expected)
