@@ -51,7 +51,7 @@ def test_gpu_benchmark_runs_small_on_a_cpu_without_the_packages_around_training(
     block = f"import sys\nfor name in {NOT_NEEDED}:\n    sys.modules[name] = None\n"
     (tmp_path / "sitecustomize.py").write_text(block)  # for the processes that it starts, too
     out = tmp_path / "gpu.json"
-    some = [MODELS[0], MODELS[-1]]
+    some = MODELS[:1]  # below, all of them take a step
     table = printed("gpu.py", "--device", "cpu", "--models", *some, "--out", out, PYTHONPATH=str(tmp_path))
     found = json.loads(out.read_text())
     ways = [("trainer", 1), ("plain loop", 1), ("as planned", 4), ("eager", 4), ("eager", 1)]
@@ -60,11 +60,11 @@ def test_gpu_benchmark_runs_small_on_a_cpu_without_the_packages_around_training(
     ]
     assert all(row["client-steps/s"] > 0 and row["of GEMM"] > 0 and "note" not in row for row in found["rows"])
     assert all(0 < row["in steps"] <= 1 and row["waste"] == 0 for row in found["rows"] if row["way"] == "eager")
-    assert [row["rerun"] for row in found["deterministic"]] == ["the same bits"] * 4
-    assert [row["check"] for row in found["checks"]] == ["parity of plain loop", "parity of eager", "cpu, then cpu"] * 2
+    assert [row["rerun"] for row in found["deterministic"]] == ["the same bits"] * 2
+    assert [row["check"] for row in found["checks"]] == ["parity of plain loop", "parity of eager", "cpu, then cpu"]
     assert all(row["difference"] < 1e-4 for row in found["checks"])
-    assert [row["difference"] for row in found["checks"] if row["check"] == "cpu, then cpu"] == [0, 0]
-    assert sum(row[0] in some for row in table) == 20
+    assert [row["difference"] for row in found["checks"] if row["check"] == "cpu, then cpu"] == [0]
+    assert sum(row[0] in some for row in table) == 10
 
 
 def test_every_model_of_the_gpu_benchmark_takes_a_step():
