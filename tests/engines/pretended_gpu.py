@@ -252,7 +252,8 @@ def stand_in_for_cuda(monkeypatch: pytest.MonkeyPatch, gpu: PretendedGPU | None 
     seen: list[torch.device] = []
 
     @contextmanager
-    def captured(graph: Graph, pool: object, stream: Stream) -> Iterator[None]:
+    def captured(graph: Graph, pool: object, stream: Stream, capture_error_mode: str) -> Iterator[None]:
+        assert capture_error_mode == "thread_local"  # another thread may pin memory
         with graph:
             yield
 

@@ -7,7 +7,7 @@ from functools import partial
 
 import pytest
 import torch
-from pretended_gpu import Graph, Stream, stand_in_for_cuda
+from pretended_gpu import Graph, stand_in_for_cuda
 from ragged import SHAPE, SIZES, ragged_data, task
 from torch import Tensor, nn
 
@@ -82,7 +82,7 @@ def test_capture_that_breaks_off_for_want_of_memory_says_just_that(
     devices: list[torch.device], monkeypatch: pytest.MonkeyPatch
 ):
     @contextmanager
-    def broken(graph: Graph, pool: object, stream: Stream) -> Iterator[None]:
+    def broken(graph: Graph, **options: object) -> Iterator[None]:
         try:
             raise torch.OutOfMemoryError("no memory")
         except torch.OutOfMemoryError as error:
@@ -165,7 +165,7 @@ def test_memory_that_does_not_do_for_one_client_is_an_error():
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     engine._fit_chunk = nothing_fits
-    with pytest.warns(Notice), pytest.raises(InputError, match=r"too little memory for one client.*--device cpu"):
+    with pytest.warns(Notice), pytest.raises(InputError, match=r"too little memory for one client.*choose a smaller"):
         fit(engine, 2)
 
 

@@ -50,6 +50,7 @@ class RayEngine(Engine):
         self._pool: WorkerPool | None = None
         self._here: Engine | None = None  # for a few gradients
         self._stored: tuple[Examples, Ref] | None = None
+        self._stacks: bool | None = None  # whether actors can stack clients, once it is known
         self._close_pool: Callable[[], object] = lambda: None
 
     @property
@@ -135,8 +136,9 @@ class RayEngine(Engine):
 
     def _plan_of_one(self, data: FederatedData) -> Plan:
         """Returns the plan of an actor's engine. Its GPU is number 0: Ray shows it no other one."""
-        stackable = not obstacles(self.template, self.layout, data.examples, self.plan.precision)
-        return replace(self.plan, engine="stacked" if stackable else "trainer", workers=1)
+        if self._stacks is None:
+            self._stacks = not obstacles(self.template, self.layout, data.examples, self.plan.precision)
+        return replace(self.plan, engine="stacked" if self._stacks else "trainer", workers=1)
 
     def outcomes_of_each(
         self, models: Tensor, which: Tensor, index: Tensor, data: FederatedData, named: ModelName = "model {}".format

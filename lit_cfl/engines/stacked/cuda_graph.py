@@ -80,7 +80,8 @@ class CapturedSteps:
                 self._advance(lanes, work, work.at, work.losses, offsets)
             shared = next((held.graph.pool() for held in self._captured.values()), None)  # they never run at once
             work.at.copy_(before[-1])
-            with torch.cuda.graph(graph, pool=shared, stream=stream):
+            # Another thread may pin memory for the next examples meanwhile (`prepared_ahead`).
+            with torch.cuda.graph(graph, pool=shared, stream=stream, capture_error_mode="thread_local"):
                 self._advance(lanes, work, work.at, work.losses, offsets)
             for tensor, held in zip(changed, before, strict=True):
                 tensor.copy_(held)
