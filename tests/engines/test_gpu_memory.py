@@ -52,6 +52,23 @@ def test_examples_on_the_cpu_are_gathered_while_those_before_train(gpu: Pretende
     assert (wanted, len(threads), current_thread() in threads) == ([], 1, False)
 
 
+@pytest.mark.parametrize("fits", [True, False])
+def test_evaluation_waits_for_the_gpu_no_more_often_for_many_batches(
+    fits: bool, gpu: PretendedGPU, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(base, "fits_on", lambda *_: fits)
+    engine, data, waits = engine_of("linear", GPU_PLAN), ragged_data(), []
+    models = torch.stack([engine.initial(number) for number in range(2)])
+    for examples in (10, 10, 2500):  # the first time the data are moved
+        index = torch.arange(examples) % len(data.examples)
+        with gpu.counting() as counts:
+            engine.losses_of_all(models, index, data)
+            engine.outcomes_of_each(models, torch.zeros_like(index), index, data)
+        waits.append(counts.waits)
+    assert gpu.holds(engine.examples(data).inputs) == fits
+    assert 0 < waits[2] == waits[1]
+
+
 @pytest.mark.parametrize("memory", [2, 7, 9])
 def test_large_data_leave_the_gpu_before_lanes_are_halved(
     memory: int,
