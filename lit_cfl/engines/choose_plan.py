@@ -3,7 +3,10 @@
 It looks at the model, the options, the amount of work and the kind of hardware, never at a timing or at free
 memory:
 
-* engine: `stacked`; `trainer` (one `lightning.Trainer.fit` a client) where the module needs it; `ray` when asked for;
+* engine: `stacked`; `trainer` (one `lightning.Trainer.fit` a client) where the module needs it; `ray` when asked for,
+  and on a CPU for long runs of large models (from a million parameters and 100 billion parameters times client-steps
+  on: minutes) where no part of the plan is set by hand: processes of one thread are faster than one process of several
+  threads, and keep their speed beside other programs; smaller models do not pay the hand-over;
 * device: the first GPU where there is one, else the CPU; for `ray` a GPU a worker where the cluster has any;
 * compile: on a CPU with a C++ compiler, from 50,000 client-steps in a run on: less does not pay for the compiling; no
   recurrent nets, whose graphs take a minute and a half each and make LSTMs no faster; on a GPU only by hand, since no
@@ -20,7 +23,8 @@ memory:
   costs as much as its lanes and about eight million parameters more (the small models train in the widest one);
 * threads: 1 below a million parameters (a second thread makes an MLP of 100,000 no faster), all cores from there on;
   `ray`'s workers have one each; never more than `OMP_NUM_THREADS`;
-* workers: of `ray`, one a core, or one a GPU;
+* workers: of `ray`, one a core, or one a GPU; where the rule chose it, no more than `OMP_NUM_THREADS` and clients of a
+  cohort;
 * rows_mib: 1024.
 
 Any part can be set by hand (`plan.threads: 2`); the rule fills the rest.
@@ -29,6 +33,7 @@ Any part can be set by hand (`plan.threads: 2`); the rule fills the rest.
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from math import ceil
 
 import torch
@@ -40,6 +45,9 @@ from lit_cfl.errors import InputError
 _SMALL_MODEL = 1_000_000  # parameters
 _COMPILING_PAYS = 50_000  # client-steps
 _PRODUCTS_PAY = 10_000_000_000  # parameters times client-steps, some ten times what building the products takes
+_PROCESSES_PAY = (
+    100_000_000_000  # the same: seven minutes of one core, where Ray and its workers take a quarter to start
+)
 _MOST_LANES, _LANES_MIB = 256, 1024  # of a GPU's stack
 
 
@@ -84,15 +92,18 @@ def choose_plan(
     device = "cuda:0" if device == "cuda" else device
     _require_no_contradiction(engine, device, precision, by_hand)
     given = {name: value for name, value in vars(by_hand).items() if value is not None}
-    chosen = _engine(by_hand.engine or engine, workload)
+    chosen, cores = _engine(by_hand.engine or engine, workload), os.cpu_count() or 1
     asked = by_hand.device or device
+    by_rule_alone = engine == "auto" and chosen == "stacked" and not given
+    if by_rule_alone and _device(asked, count_gpus()) == "cpu" and _processes_pay(workload):
+        chosen, cores = "ray", min(_cores(), workload.cohort)
     device = _device_of_ray(asked, gpus_of_ray) if chosen == "ray" else _device(asked, count_gpus())
-    on_cpu, cores = device == "cpu", os.cpu_count() or 1
+    on_cpu = device == "cpu"
     compiles = given.get("compile", chosen != "trainer" and on_cpu and _compiling_pays(workload) and has_compiler())
     workers = (cores if on_cpu else gpus_of_ray) if chosen == "ray" else 1
     itemsize = 8 if precision == "64-true" else 4
     lanes = given.get("lanes", _lanes(chosen, on_cpu, compiles, workers, workload, itemsize))
-    threads = given.get("threads", 1 if chosen == "ray" else _threads(workload, cores))
+    threads = given.get("threads", 1 if chosen == "ray" else _threads(workload))
     by_rule = {
         "device": device,
         "precision": precision,
@@ -165,8 +176,21 @@ def _narrow(on_cpu: bool, compiles: bool, lanes: int, threads: int, workload: Wo
     return lanes if on_cpu else ceil(lanes / 27)
 
 
-def _threads(workload: Workload, cores: int) -> int:
-    return min(cores, _allowed_threads() or cores) if workload.num_parameters >= _SMALL_MODEL else 1
+def _processes_pay(workload: Workload) -> bool:
+    work = workload.client_steps * workload.num_parameters
+    several = min(_cores(), workload.cohort) > 1 and "RAY_ADDRESS" not in os.environ  # a cluster's cores are others'
+    large = workload.num_parameters >= _SMALL_MODEL and work >= _PROCESSES_PAY
+    return several and large and find_spec("ray") is not None
+
+
+def _threads(workload: Workload) -> int:
+    return _cores() if workload.num_parameters >= _SMALL_MODEL else 1
+
+
+def _cores() -> int:
+    """Counts the cores that a plan may use."""
+    cores = os.cpu_count() or 1
+    return min(cores, _allowed_threads() or cores)
 
 
 def _allowed_threads() -> int:

@@ -4,6 +4,7 @@ import os
 import platform
 import resource
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 import torch
@@ -69,12 +70,41 @@ def test_all_cores_are_used_from_a_million_parameters_on(
     assert by_hand.narrow == 2
 
 
+def test_long_runs_of_large_models_use_a_process_a_core(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rule, "has_compiler", lambda: True)
+    monkeypatch.setattr(rule.os, "cpu_count", lambda: 16)
+    for name in ("OMP_NUM_THREADS", "RAY_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    long = Workload(1_000_000, client_steps=100_000, cohort=50)
+    plan = choose_plan("auto", "auto", "32-true", long)
+    assert (plan.engine, plan.device, plan.workers, plan.threads, plan.lanes) == ("ray", "cpu", 16, 1, 4)
+    assert choose_plan("auto", "cpu", "32-true", replace(long, cohort=10)).workers == 10
+    monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    assert choose_plan("auto", "cpu", "32-true", long).workers == 4
+    assert choose_plan("ray", "cpu", "32-true", long).workers == 16  # as asked for
+    others = (
+        ("auto", "cpu", replace(long, client_steps=99_999), None),
+        ("auto", "cpu", replace(long, num_parameters=999_999, client_steps=10**9), None),
+        ("auto", "cpu", replace(long, cohort=1), None),
+        ("auto", "cpu", replace(long, obstacles=("a reason",)), None),
+        ("auto", "cpu", long, PlanOptions(threads=1)),  # as `compare`, `tune` and `reproduce` have it
+        ("stacked", "cpu", long, None),
+    )
+    engines = [choose_plan(engine, device, "32-true", load, by_hand).engine for engine, device, load, by_hand in others]
+    assert engines == ["stacked", "stacked", "stacked", "trainer", "stacked", "stacked"]
+    monkeypatch.setenv("RAY_ADDRESS", "auto")
+    assert choose_plan("auto", "cpu", "32-true", long).engine == "stacked"
+    monkeypatch.delenv("RAY_ADDRESS")
+    monkeypatch.setattr(rule, "find_spec", lambda name: None)
+    assert choose_plan("auto", "cpu", "32-true", long).engine == "stacked"
+
+
 @pytest.mark.parametrize(("asked", "large"), [("1", 1), ("3,1", 3), ("64", 16), ("", 16), ("0", 16)])
 def test_omp_num_threads_bounds_the_threads(asked: str, large: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rule, "has_compiler", lambda: True)
     monkeypatch.setattr(rule.os, "cpu_count", lambda: 16)
     monkeypatch.setenv("OMP_NUM_THREADS", asked)
-    chosen = [choose_plan("auto", "cpu", "32-true", Workload(n, client_steps=50_000)) for n in (2_000_000, 100_000)]
+    chosen = [choose_plan("auto", "cpu", "32-true", Workload(n, client_steps=50_000)) for n in (1_000_000, 100_000)]
     assert [plan.threads for plan in chosen] == [large, 1]
     by_hand = choose_plan("auto", "cpu", "32-true", Workload(2_000_000), PlanOptions(threads=2))
     assert by_hand.threads == 2  # what is set by hand stays

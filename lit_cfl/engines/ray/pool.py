@@ -52,7 +52,10 @@ class WorkerPool:
     """
 
     def __init__(self, spec: EngineSpec, plan: Plan) -> None:
-        share = ray_cluster.connect(plan)
+        try:
+            share = ray_cluster.connect(plan)
+        except InputError as error:
+            raise InputError(f"{error}. --engine stacked needs no Ray") from error
         self._open = True
         self._workers: list[Any] = [None] * plan.workers  # None = to be started
         self._starting: dict[Ref, int] = {}
