@@ -19,6 +19,7 @@ from lit_cfl.local_work import Budget
 
 _ENOUGH = 1.0  # seconds of training that are timed; more of a cohort is inferred
 _BUSY = 1.25  # wall time over CPU time, above which other processes are reported
+_SHORT = 0.1  # seconds of training, in which other processes may not have had their turn
 
 
 def show(console: Console, experiment: Experiment) -> None:
@@ -141,8 +142,11 @@ def _time(prepared: PreparedRun, timing: Timing) -> dict[str, str]:
             f"busy: the training got {1 / timing.slowdown:.0%} of the processor; the time is without the others, and "
             f"beside them about {_duration(total * timing.slowdown)}"
         )
-    elif timing.slowdown is None and load > cores:
-        lines["machine"] = f"busy: a load of {load:.0f} on {cores} cores; alone the training is faster than this"
+    elif (timing.slowdown is None or timing.seconds < _SHORT) and load > cores:
+        alone = (
+            "alone the training is faster than this" if timing.slowdown is None else "the time is without the others"
+        )
+        lines["machine"] = f"busy: a load of {load:.0f} on {cores} cores; {alone}"
     return lines
 
 

@@ -133,3 +133,6 @@ def test_what_other_processes_compute_is_timed_by_the_clock(monkeypatch: pytest.
     for load, lines in ((7.0, ["busy: a load of 7 on 2 cores; alone the training is faster than this"]), (1.5, [])):
         monkeypatch.setattr(dry_run.os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
         assert list(dry_run._time(prepared, timing).values())[1:] == lines
+    monkeypatch.setattr(dry_run.os, "getloadavg", lambda: (7.0, 0.0, 0.0))
+    short = dry_run.Timing(150, 0.015, slowdown=1.0)  # over before another process had its turn
+    assert dry_run._time(prepared, short)["machine"] == "busy: a load of 7 on 2 cores; the time is without the others"

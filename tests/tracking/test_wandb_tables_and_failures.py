@@ -161,10 +161,10 @@ def test_on_a_full_disk_wandb_is_left_out_with_one_notice_and_the_run_goes_on(
         *start(Path("run"), "--baseline", "null", "--pictures.formats", "[]", rounds=80),
     ]
     done = subprocess.run([*unshare, ON_A_SMALL_DISK, "sh", *words], capture_output=True, text=True, check=True)
-    assert int(done.stdout.split()[-1]) < 10  # KiB
     assert len(own_rows(Path("run"))) == 80
     first, second = (line for line in done.stderr.splitlines() if line.startswith("Note: "))
     assert first.startswith("Note: W&B failed and is left out of the rest of this run (OSError")
+    assert int(done.stdout.split()[-1]) < 10, done.stderr  # KiB
     assert second.startswith("Note: W&B keeps this offline")
     kept = [row["round"] for folder in folders_of(Path("kept"), "*") for row in history(folder)]
     assert kept == list(range(1, len(kept) + 1))
