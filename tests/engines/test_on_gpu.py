@@ -14,8 +14,9 @@ from test_frozen import ViT
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from lit_cfl import nets
 from lit_cfl.aggregation import discrepancy, mean_by_cluster
-from lit_cfl.data import FederatedData
+from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.data.examples import View
 from lit_cfl.engines import base
 from lit_cfl.engines.base import Engine
@@ -26,7 +27,7 @@ from lit_cfl.engines.stacked.compiled import CompilingError
 from lit_cfl.engines.stacked.engine import StackedEngine
 from lit_cfl.engines.stacked.runner import Runner
 from lit_cfl.errors import Notice
-from lit_cfl.nets import MCLR, MLP, MNISTCNN
+from lit_cfl.nets import MCLR, MLP, MNISTCNN, VGG16
 from lit_cfl.tasks import Classification
 
 
@@ -81,6 +82,42 @@ OPTIONS = [(0.0, 0.9), (0.3, 0.0)]  # proximal term and momentum: in turn, for a
 def test_gpu_gives_the_bits_of_the_cpu(net: str, prox: float, momentum: float, gpu: PretendedGPU):
     data = ragged_data()
     expected, found = (round_of(engine_of(net, plan, momentum=momentum), data, prox) for plan in (CPU_PLAN, GPU_PLAN))
+    for mine, theirs in zip(found, expected, strict=True):
+        assert torch.equal(torch.as_tensor(mine).nan_to_num(), torch.as_tensor(theirs).nan_to_num())
+
+
+# The package's other nets: constructor, and the shape of an input.
+OTHERS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+    **{
+        name: (partial(getattr(nets, name), [1, 28, 28], 10), (1, 28, 28))
+        for name in ("FEMNISTCNN", "FashionCNN", "LeNet", "StoCFLCNN", "SattlerCNN")
+    },
+    **{
+        name: (partial(getattr(nets, name), input_shape=[6, 5], num_labels=2), (6, 5))
+        for name in ("Sent140GRU", "Sent140LSTM", "FedGroupLSTM")
+    },
+    "VGG16": (partial(VGG16, [6], width=1, batch_norm=True, input_shape=[1, 32, 32], num_labels=10), (1, 32, 32)),
+}
+
+
+def test_every_net_is_among_those_on_a_gpu():
+    known = {name for name, kind in vars(nets).items() if isinstance(kind, type) and issubclass(kind, nets.Net)}
+    assert known - {"Net"} == {*OTHERS, "MCLR", "MLP", "MNISTCNN"}
+
+
+@pytest.mark.parametrize("net", OTHERS)
+def test_every_other_net_gives_the_bits_of_the_cpu(net: str, gpu: PretendedGPU):
+    make, shape = OTHERS[net]
+    rng, sizes = torch.Generator().manual_seed(0), torch.tensor([3, 0, 5])
+    labels = torch.randint(0, 2, (8,), generator=rng)
+    index = ClientIndex.from_sizes(torch.arange(8), sizes)
+    examples = Examples(torch.rand(8, *shape, generator=rng), labels, 2 if len(shape) == 2 else 10)
+    data = FederatedData(examples, index, ClientIndex.empty(3), index, torch.zeros(3, dtype=torch.int64))
+    engines = [
+        StackedEngine(task(make, partial(torch.optim.SGD, lr=0.1)), plan, 5, LocalTraining(1, 2))
+        for plan in (CPU_PLAN, GPU_PLAN)
+    ]
+    expected, found = (round_of(engine, data) for engine in engines)
     for mine, theirs in zip(found, expected, strict=True):
         assert torch.equal(torch.as_tensor(mine).nan_to_num(), torch.as_tensor(theirs).nan_to_num())
 
