@@ -136,7 +136,9 @@ def test_fit_with_batches_of_its_own_has_a_stack_and_gives_it_back():
 def test_gpu_without_room_for_one_client_is_refused(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(StackedEngine, "_train", out_of_memory)
     with (
-        pytest.raises(InputError, match=r"too little memory for one client .*; use --device cpu"),
+        pytest.raises(
+            InputError, match=r"too little memory for one client .*; choose a smaller net or batch_size, or use --dev"
+        ),
         pytest.warns(Notice, match="out of memory"),
     ):
         trained(engine_of("mlp", GPU_PLAN))
