@@ -72,7 +72,7 @@ class Entry:
     @property
     def seconds(self) -> float:
         """Those of the fastest run: other programs may have slowed down the others."""
-        return min(row["seconds"] for row in self.rows.values())
+        return min(float(row["seconds"]) for row in self.rows.values())
 
     def minus(self, other: "Entry") -> Interval:
         """The paired difference of the accuracies, in points, with its 95 % interval."""
