@@ -52,15 +52,12 @@ def stoppable(path: Path) -> Iterator[None]:
 
     before = len(_checks)
     try:
-        with interruptible() if _may_handle_signals() else nullcontext(lambda: None) as check:
+        signals = interruptible() if _may_handle_signals() else nullcontext(lambda: None)
+        with signals as check, full_disk_ends_study():
             _checks.extend([check, require_room])
             yield
     except _FullDisk as full:
-        raise SaveError(_how_to_go_on(full.reason, path)) from None
-    except Exception as error:
-        if not is_full_disk(error):
-            raise
-        raise SaveError(_how_to_go_on(str(error), path)) from error
+        raise SaveError(_how_to_go_on(full.reason, path)) from full.__cause__
     finally:
         del _checks[before:]
 
@@ -75,7 +72,7 @@ def full_disk_ends_study() -> Iterator[None]:
     """Lets a full disk within the block, which Ray calls, end the study."""
     try:
         yield
-    except Exception as error:
+    except (OSError, SaveError) as error:
         if not is_full_disk(error):
             raise
         raise _FullDisk(str(error)) from error

@@ -340,10 +340,10 @@ class Engine(ABC):
         rows_mib = max(1, min(self.plan.rows_mib, int(clients // 2 * self._row_mib)))
         plan = replace(self.plan, rows_mib=rows_mib, lanes=lanes, narrow=min(self.plan.narrow, lanes))
         if self.plan == plan or (self.plan.lanes, clients) == (1, 1):
-            advice = "choose a smaller net or batch_size" + (
-                "" if self.plan.device == "cpu" else ", or use --device cpu"
-            )
-            raise InputError(f"the device has too little memory for one client ({error}); {advice}") from error
+            other = "" if self.plan.device == "cpu" else ", or use --device cpu"
+            raise InputError(
+                f"the device has too little memory for one client ({error}); choose a smaller net or batch_size{other}"
+            ) from error
         self.adopt(plan)
         if not self._was_short:
             notice = (

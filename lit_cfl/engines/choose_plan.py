@@ -45,9 +45,7 @@ from lit_cfl.errors import InputError
 _SMALL_MODEL = 1_000_000  # parameters
 _COMPILING_PAYS = 50_000  # client-steps
 _PRODUCTS_PAY = 10_000_000_000  # parameters times client-steps, some ten times what building the products takes
-_PROCESSES_PAY = (
-    100_000_000_000  # the same: seven minutes of one core, where Ray and its workers take a quarter to start
-)
+_PROCESSES_PAY = 100_000_000_000  # the same: about seven minutes of one core; Ray takes a quarter of a minute to start
 _MOST_LANES, _LANES_MIB = 256, 1024  # of a GPU's stack
 
 

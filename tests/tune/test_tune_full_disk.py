@@ -39,7 +39,7 @@ def ended_by(step: Callable[[], object], path: Path) -> str:
     def as_ray() -> None:
         try:
             step()
-        except Exception as error:
+        except Exception as error:  # what Ray catches
             pytest.fail(f"swallowed: {error!r}")
 
     with pytest.raises(SaveError) as raised, stoppable(path):
@@ -65,9 +65,9 @@ def test_what_the_command_cannot_write_ends_the_study(
 ):
     (tmp_path / "study.yaml").touch()
     trials = new_trials(tmp_path / "trials", [{"x": 1}, {"x": 2}], 3)
-    source = TrialSource(trials, SimpleNamespace(values_of=dict))  # type: ignore[arg-type]
+    source = TrialSource(trials, SimpleNamespace(values_of=dict))
     source.add_configurations(SimpleNamespace(spec={"run": "x", "resources_per_trial": None}))
-    source._begun["0000"] = SimpleNamespace(config={"x": 0})  # type: ignore[assignment]
+    source._begun["0000"] = SimpleNamespace(config={"x": 0})
     trials.next()
 
     def fail(*_: object) -> None:

@@ -211,12 +211,8 @@ class StackedEngine(Engine):
     def _stack(self, lanes: int, batch_size: int) -> Runner:
         """Returns the stack of this shape, built when it is first needed."""
         if self._runner is None or (self._runner.lanes, self._runner.batch_size) != (lanes, batch_size):
-            plan, compiling, narrow = (
-                self.plan,
-                lambda: self.report(Activity("compiling")),
-                min(lanes, self.plan.narrow),
-            )
-            advance = CompiledSteps(self._steps, plan.products, compiling) if plan.compile else self._steps
+            plan, narrow = self.plan, min(lanes, self.plan.narrow)
+            advance = CompiledSteps(self._steps, plan.products, self._report_compiling) if plan.compile else self._steps
             self._runner = Runner(
                 CapturedSteps(advance, plan.device, plan.steps_per_call) if self._on_gpu else advance,
                 self.layout,
@@ -230,6 +226,9 @@ class StackedEngine(Engine):
                 effort=self.effort,
             )
         return self._runner
+
+    def _report_compiling(self) -> None:
+        self.report(Activity("compiling"))
 
     def _gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[PositionedRow]:
         sizes = data.num_examples[clients]
