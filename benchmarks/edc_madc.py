@@ -17,7 +17,7 @@ from lit_cfl.clustering import cosine_similarity, edc, madc
 from lit_cfl.config.variants import base_config, build
 from lit_cfl.metric_names import Row
 from lit_cfl.seeds import generator
-from lit_cfl.storage.csv_log import Table
+from lit_cfl.storage.csv_log import CsvLog
 
 CONFIGS = {
     "MNIST-MCLR": "paper/fedgroup/mnist_mclr",
@@ -51,7 +51,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("docs/reproduction/edc_madc.csv"))
     parser.add_argument("--data", nargs="+", choices=CONFIGS, default=list(CONFIGS))
     options = parser.parse_args()
-    table = Table(options.out, COLUMNS)
+    table = CsvLog(options.out, COLUMNS)
     rows = [row for data in options.data for row in pairs(data)]
     table.start()
     table.append(rows)

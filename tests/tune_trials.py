@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from lit_cfl.tune.record import TrialRecord
-from lit_cfl.tune.trials import Setting, Trials
+from lit_cfl.tune.trials import GivenSetting, Trials
 
 METRIC = "val/weighted_accuracy"
 
@@ -31,7 +31,7 @@ def told(figure: float, rounds: int = 4, **more: Any) -> dict[str, Any]:
 
 
 def new_trials(folder: Path, settings: Sequence[Mapping[str, Any]], limit: int = 9, **options: Any) -> Trials:
-    first = options.pop("first", [Setting("default", {"x": 0})])
+    first = options.pop("first", [GivenSetting("default", {"x": 0})])
     return Trials(folder, first, Script(settings), limit, **options)
 
 

@@ -17,7 +17,7 @@ from lit_cfl.tune.searchers import searcher
 from lit_cfl.tune.spaces import Space, in_words
 from lit_cfl.tune.study import Study
 from lit_cfl.tune.trial_job import TrialJob
-from lit_cfl.tune.trials import Setting
+from lit_cfl.tune.trials import GivenSetting
 
 
 def check_study(study: Study) -> tuple[Study, list[Experiment]]:
@@ -137,7 +137,7 @@ class PreparedStudy:
     default: Experiment
     rounds: int
     first_clustering_round: int
-    first: list[Setting]
+    first: list[GivenSetting]
     limit: int
 
 
@@ -167,7 +167,7 @@ def prepare(study: Study, path: Path) -> PreparedStudy:
     )
 
 
-def _limit(study: Study, space: Space, first: list[Setting]) -> int:
+def _limit(study: Study, space: Space, first: list[GivenSetting]) -> int:
     """Counts the trials to train: of a grid all of its points, and the default where it is none of them."""
     if space.grid:
         return space.size + sum(not setting.inside for setting in first)

@@ -13,7 +13,7 @@ from lit_cfl.experiment import Experiment
 from lit_cfl.tune.record import DEFAULT, POINT
 from lit_cfl.tune.spaces import Distribution, Space, as_plain, as_word
 from lit_cfl.tune.study import Study
-from lit_cfl.tune.trials import Setting
+from lit_cfl.tune.trials import GivenSetting
 
 
 def parse_points(study: Study, space: Space) -> list[dict[str, Any]]:
@@ -72,7 +72,7 @@ def _inside(name: str, what: Distribution, value: Any) -> Any:
     return float(value)
 
 
-def default_setting(study: Study, space: Space, default: Experiment) -> Setting:
+def default_setting(study: Study, space: Space, default: Experiment) -> GivenSetting:
     """Finds the base's own setting: its values of what is searched, and whether it lies in the space.
 
     It does where a trial with these values would be the base's experiment to the last option.
@@ -86,9 +86,9 @@ def default_setting(study: Study, space: Space, default: Experiment) -> Setting:
     with suppress(InputError):
         point = _parsed(space.values_of(values), space)
         if build(study.whole_base, space.words(point)).described() == described:
-            return Setting(DEFAULT, point)
+            return GivenSetting(DEFAULT, point)
     own = space.values_of(values)
-    return Setting(DEFAULT, {key: as_plain(value) for key, value in own.items()}, inside=False)
+    return GivenSetting(DEFAULT, {key: as_plain(value) for key, value in own.items()}, inside=False)
 
 
 def _name(space: Space, described: Mapping[str, Any]) -> str:
@@ -108,7 +108,7 @@ def _value(described: Mapping[str, Any], option: str) -> Any:
     return node
 
 
-def settings(study: Study, space: Space, default: Experiment) -> list[Setting]:
+def settings(study: Study, space: Space, default: Experiment) -> list[GivenSetting]:
     """Lists all that a study tries first: the default, then its points."""
-    points = [Setting(POINT, values) for values in parse_points(study, space)]
+    points = [GivenSetting(POINT, values) for values in parse_points(study, space)]
     return [default_setting(study, space, default), *points]

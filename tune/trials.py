@@ -30,7 +30,7 @@ _GRACE_SECONDS = 2.0  # in which the process of a trial ends once Ray has ended
 
 
 @dataclass(frozen=True)
-class Setting:
+class GivenSetting:
     """A setting that is tried whatever the searcher says.
 
     Args:
@@ -59,7 +59,7 @@ class Trials:
     """
 
     folder: Path
-    first: Sequence[Setting]
+    first: Sequence[GivenSetting]
     searcher: Searcher
     limit: int
     concurrent: int | None = None

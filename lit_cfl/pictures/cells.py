@@ -67,7 +67,7 @@ def in_8_bits(values: np.ndarray, low: float, high: float) -> np.ndarray:
 
 
 @dataclass(frozen=True, eq=False)
-class Grid:
+class CellGrid:
     """Rows of cells that hold one of a few values.
 
     Args:
@@ -119,7 +119,7 @@ def stretches(groups: Sequence[str]) -> tuple[list[int], list[str]]:
     return [*starts, len(groups)], [groups[k] for k in starts]
 
 
-def draw_grid(grid: Grid, width: float = COLUMN) -> Figure:
+def draw_grid(grid: CellGrid, width: float = COLUMN) -> Figure:
     """Draws rows of cells in the size of a paper's column."""
     colours = np.array([to_rgb(colour) for colour in grid.colours])
     with rc_context({**LOOK, "axes.grid": False}):

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from lit_cfl.report import clusters, events, over_rounds, overview, settings, similar_clients
 from lit_cfl.report.blocks import Block, Page, Section
-from lit_cfl.report.clusters import Share
+from lit_cfl.report.clusters import PageShare
 from lit_cfl.report.comparison import read_comparison
 from lit_cfl.report.data_at_hand import DataAtHand, load_data
 from lit_cfl.report.paper import slug
 from lit_cfl.report.run_files import RunFiles
-from lit_cfl.report.sources import Group, Source, main_score_of, named_apart, read_source, require_comparable
+from lit_cfl.report.sources import Group, ReportSource, main_score_of, named_apart, read_source, require_comparable
 from lit_cfl.scores import Score
 
 Say = Callable[[str], None]
@@ -66,7 +66,7 @@ class Maker:
     def _clusters(self, groups: Sequence[Group], score: Score, problems: list[str]) -> Section:
         """Makes the section of the clusters, with a part for each group."""
         shown = [group for group in groups if group.first.rows]
-        share, parts = Share.among(len(shown)), []
+        share, parts = PageShare.among(len(shown)), []
         slugs = [slug(group.name) for group in shown]
         for number, group in enumerate(shown):
             name = slugs[number] if slugs.count(slugs[number]) == 1 else f"{slugs[number]}-{number + 1}"
@@ -89,7 +89,7 @@ class Maker:
         return self._data[run.path]
 
 
-def _study_or_reproduction(source: Source, name: str, lines: list[str], problems: list[str]) -> list[Section]:
+def _study_or_reproduction(source: ReportSource, name: str, lines: list[str], problems: list[str]) -> list[Section]:
     """Makes the section of a study or a reproduction; adds to the lines that sum the page up, and to the problems."""
     if source.kind == "study":
         from lit_cfl.report import study  # imports Optuna
@@ -108,11 +108,11 @@ def _study_or_reproduction(source: Source, name: str, lines: list[str], problems
     return []
 
 
-def _is_live(source: Source) -> bool:
+def _is_live(source: ReportSource) -> bool:
     return any(run.running for group in source.groups for run in group.runs)
 
 
-def _title(sources: Sequence[Source]) -> str:
+def _title(sources: Sequence[ReportSource]) -> str:
     names = [source.path.resolve().name for source in sources]
     shown = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     kinds = {source.kind for source in sources}
@@ -126,7 +126,7 @@ def _state(group: Group, run: RunFiles) -> list[str]:
     return [] if run.over else [f"{group.name}, {run.path}: {run.status}."]
 
 
-def _of_group(group: Group, name: str, score: Score, share: Share, data: DataAtHand) -> list[Block]:
+def _of_group(group: Group, name: str, score: Score, share: PageShare, data: DataAtHand) -> list[Block]:
     """Makes all that the files of a run allow. What damaged tables make impossible is noted and left out."""
     run = group.first
     makers: dict[str, Callable[[], Block | None]] = {

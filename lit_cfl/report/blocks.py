@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from lit_cfl.pictures.cells import Grid, Matrix
+from lit_cfl.pictures.cells import CellGrid, Matrix
 from lit_cfl.pictures.panels import Panel, Style
 
 Cell = str | int | float | None
@@ -73,7 +73,7 @@ class Figure:
 
     name: str
     title: str
-    drawing: Panel | Matrix | Grid
+    drawing: Panel | Matrix | CellGrid
     caption: str
     alt: str
     styles: Mapping[str, Style] = field(default_factory=dict)

@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 from matplotlib.colors import to_hex
 
-from lit_cfl.pictures.cells import Grid
+from lit_cfl.pictures.cells import CellGrid
 from lit_cfl.pictures.colours import MAX_COLOURS, colours_of, matched
 from lit_cfl.pictures.panels import Bars, Panel, Style
 from lit_cfl.report.blocks import Cell, Figure, Table
@@ -25,7 +25,7 @@ _NONE = "not assigned"
 
 
 @dataclass(frozen=True)
-class Share:
+class PageShare:
     """How much of the page one run may take.
 
     Args:
@@ -37,7 +37,7 @@ class Share:
     columns: int = _MOST_COLUMNS
 
     @classmethod
-    def among(cls, runs: int) -> "Share":
+    def among(cls, runs: int) -> "PageShare":
         """Divides the page among so many runs."""
         return cls(max(1, 20 // max(1, runs)), max(40, _MOST_COLUMNS // max(1, runs)))
 
@@ -80,7 +80,7 @@ def match_of(run: RunFiles, found: np.ndarray, true: np.ndarray) -> dict[int, in
     return {int(cluster): match.get(int(cluster), int(cluster)) for cluster in np.unique(found[found >= 0])}
 
 
-def memberships(run: RunFiles, name: str, share: Share) -> Figure | None:
+def memberships(run: RunFiles, name: str, share: PageShare) -> Figure | None:
     """Draws the cluster of each client over the rounds, beside its true cluster; None where it is not known."""
     found = run.memberships
     if found is None or not found["cluster"].size or (found["cluster"] < 0).all():
@@ -100,7 +100,7 @@ def memberships(run: RunFiles, name: str, share: Share) -> Figure | None:
     names += ["unknown" if number < 0 else f"true cluster {number}" for number in truths]
     colours += [hex_of(number) for number in truths]
     side = np.searchsorted(truths, true[order]) + len(numbers) if truths else None
-    grid = Grid(
+    grid = CellGrid(
         np.searchsorted(numbers, cells).astype(np.uint8),
         None if side is None else side.astype(np.uint8),
         names,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from lit_cfl.pictures.cells import LEVELS, Grid, Matrix, stretches
+from lit_cfl.pictures.cells import LEVELS, CellGrid, Matrix, stretches
 from lit_cfl.pictures.panels import Bars, Curve, Panel, Points, Style
 from lit_cfl.report.blocks import Figure
 
@@ -166,7 +166,7 @@ def _matrix(matrix: Matrix) -> dict[str, Any]:
     }
 
 
-def _grid(grid: Grid) -> dict[str, Any]:
+def _grid(grid: CellGrid) -> dict[str, Any]:
     return {
         "kind": "grid",
         "cells": _encoded(grid.cells),

@@ -9,7 +9,7 @@ from typing import Any
 
 from jinja2 import Environment
 
-from lit_cfl.pictures.cells import Grid
+from lit_cfl.pictures.cells import CellGrid
 from lit_cfl.pictures.panels import Curve, Panel, Points, Style
 from lit_cfl.report.blocks import Block, Figure, Page, Table
 from lit_cfl.report.interactive import described
@@ -71,7 +71,7 @@ def legend(figure: Figure) -> list[dict[str, str]]:
         for each its `name`, `colour`, `kind` (`line`, `marker` or `area`), and `dash` or `marker`.
     """
     drawing = figure.drawing
-    if isinstance(drawing, Grid):
+    if isinstance(drawing, CellGrid):
         looks = list(drawing.looks.items())[:_MOST_NAMED]
         return [{"name": name, "colour": colour, "kind": "area"} for name, colour in looks]
     if not isinstance(drawing, Panel) or len(drawing.names) < 2:

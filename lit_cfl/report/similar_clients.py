@@ -7,7 +7,7 @@ import numpy as np
 from lit_cfl.pictures.cells import Frame, Matrix, in_8_bits
 from lit_cfl.pictures.panels import Panel, Points
 from lit_cfl.report.blocks import Cell, Figure, Table
-from lit_cfl.report.clusters import Share, cluster_styles, match_of, name_of
+from lit_cfl.report.clusters import PageShare, cluster_styles, match_of, name_of
 from lit_cfl.report.data_at_hand import DataAtHand
 from lit_cfl.report.over_rounds import thin
 from lit_cfl.report.run_files import RunFiles, known
@@ -15,7 +15,7 @@ from lit_cfl.report.sample import said, sample
 from lit_cfl.scores import Score
 
 
-def similarity(run: RunFiles, name: str, share: Share) -> Figure | None:
+def similarity(run: RunFiles, name: str, share: PageShare) -> Figure | None:
     """Draws the similarity of pairs of clients, in the rounds that compared them; None where there is no snapshot."""
     numbers = run.snapshots
     kept = [numbers[k] for k in thin(len(numbers), share.frames)]

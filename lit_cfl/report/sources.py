@@ -53,7 +53,7 @@ class Group:
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class ReportSource:
     """A directory, and what it holds.
 
     Args:
@@ -90,12 +90,12 @@ def kind_of(path: Path) -> Kind:
     raise InputError(f"{path} holds no run, comparison, study or reproduction{hint}")
 
 
-def read_source(path: Path) -> Source:
+def read_source(path: Path) -> ReportSource:
     """Reads a directory. Raises InputError where it holds nothing of ours."""
     kind = kind_of(path)
     if kind == "comparison":
         return _comparison(path)
-    return Source(path, kind, _run_and_baseline(path) if kind == "run" else ())
+    return ReportSource(path, kind, _run_and_baseline(path) if kind == "run" else ())
 
 
 def _run_and_baseline(path: Path) -> list[Group]:
@@ -116,7 +116,7 @@ def _common_name(runs: Sequence[RunFiles]) -> str:
     return runs[0].algorithm
 
 
-def _comparison(path: Path) -> Source:
+def _comparison(path: Path) -> ReportSource:
     import yaml
 
     problems: list[str] = []
@@ -135,10 +135,10 @@ def _comparison(path: Path) -> Source:
         if len(parts) < len(seeds):
             missing = sorted({f"seed-{seed}" for seed in seeds} - {part.name for part in parts})
             problems.append(f"{name}: {', '.join(missing)} did not begin yet.")
-    return Source(path, "comparison", groups, problems)
+    return ReportSource(path, "comparison", groups, problems)
 
 
-def named_apart(sources: Sequence[Source]) -> list[Group]:
+def named_apart(sources: Sequence[ReportSource]) -> list[Group]:
     """Lists the groups of all sources; equal names are followed by their directories."""
     all_groups = [(source, group) for source in sources for group in source.groups]
     names = [group.name for _, group in all_groups]

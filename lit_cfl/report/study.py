@@ -36,7 +36,7 @@ _STYLES = {
 
 
 @dataclass(frozen=True)
-class StudyFiles:
+class SavedStudy:
     """What the directory of a study holds.
 
     Args:
@@ -66,7 +66,7 @@ class StudyFiles:
         return list(dict.fromkeys(key for row in self.rows for key in row["values"]))
 
 
-def read_study(path: Path) -> StudyFiles:
+def read_study(path: Path) -> SavedStudy:
     """Reads the directory of a study, as far as it can be read."""
     problems: list[str] = []
     file = path / STUDY
@@ -82,7 +82,7 @@ def read_study(path: Path) -> StudyFiles:
     found = [row for row in rows if row is not None]
     if not found:
         problems.append(f"{path} has no trial yet.")
-    return StudyFiles(path, content, space, objective or Objective(), found, list(dict.fromkeys(problems)))
+    return SavedStudy(path, content, space, objective or Objective(), found, list(dict.fromkeys(problems)))
 
 
 def _row(problems: list[str], trial: Path, study_id: str | None) -> Row | None:
@@ -104,7 +104,7 @@ def _scores(trial: Path) -> Any:
         return None
 
 
-def section(study: StudyFiles, name: str) -> Section:
+def section(study: SavedStudy, name: str) -> Section:
     """Makes the section of a study."""
     trained, objective = study.trained, study.objective
     figures = [_history(study, name), _importance(study, name), _pareto(study, name), *_slices(study, name)]
@@ -129,7 +129,7 @@ def section(study: StudyFiles, name: str) -> Section:
     return Section(f"Search {study.content.get('name', path.name)}", blocks)
 
 
-def headline(study: StudyFiles) -> str:
+def headline(study: SavedStudy) -> str:
     """Says in a sentence what came out."""
     finished = [row for row in study.trained if row["status"] == FINISHED_STATUS]
     best, metric = study.objective.best(finished), study.objective.metric
@@ -139,7 +139,7 @@ def headline(study: StudyFiles) -> str:
     return f"{counted}. The best, {best['trial_id']}, has {metric} {best[metric]:.4f}: {in_words(best['values'])}."
 
 
-def _summary(study: StudyFiles) -> list[Block]:
+def _summary(study: SavedStudy) -> list[Block]:
     counts = {status: sum(row["status"] == status for row in study.trained) for status in _STYLES}
     told = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     again = len(study.rows) - len(study.trained)
@@ -147,11 +147,11 @@ def _summary(study: StudyFiles) -> list[Block]:
     return [Text(f"{len(study.trained)} trials: {told or 'none'}{more}. Judged by {study.objective.metric}.")]
 
 
-def _value(row: Row, study: StudyFiles) -> float | None:
+def _value(row: Row, study: SavedStudy) -> float | None:
     return known(row.get(study.objective.metric))
 
 
-def _history(study: StudyFiles, name: str) -> Figure | None:
+def _history(study: SavedStudy, name: str) -> Figure | None:
     rows = [row for row in study.trained if _value(row, study) is not None]
     if not rows:
         return None
@@ -180,13 +180,13 @@ def _history(study: StudyFiles, name: str) -> Figure | None:
     )
 
 
-def _points(status: str, rows: Sequence[Row], study: StudyFiles, key: str = "trial_id") -> Points:
+def _points(status: str, rows: Sequence[Row], study: SavedStudy, key: str = "trial_id") -> Points:
     x = [float(row[key]) for row in rows]
     y = [float(row[study.objective.metric]) for row in rows]
     return Points(status, x, y, notes=[_note(row, study) for row in rows])
 
 
-def _note(row: Row, study: StudyFiles) -> str:
+def _note(row: Row, study: SavedStudy) -> str:
     values = "\n".join(f"{key} {_short(value)}" for key, value in row["values"].items())
     return f"trial {row['trial_id']}, {row.get(ROUNDS, 0):g} rounds\n{study.objective.metric} " + (
         f"{row[study.objective.metric]:.4f}\n{values}"
@@ -197,7 +197,7 @@ def _short(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-def _importance(study: StudyFiles, name: str) -> Figure | None:
+def _importance(study: SavedStudy, name: str) -> Figure | None:
     problems: list[str] = []
     shares: Mapping[str, float] = {}
     space = study.space
@@ -224,7 +224,7 @@ def _importance(study: StudyFiles, name: str) -> Figure | None:
     )
 
 
-def _pareto(study: StudyFiles, name: str) -> Figure | None:
+def _pareto(study: SavedStudy, name: str) -> Figure | None:
     rows = [
         row
         for row in study.trained
@@ -252,7 +252,7 @@ def _pareto(study: StudyFiles, name: str) -> Figure | None:
     )
 
 
-def _slices(study: StudyFiles, name: str) -> list[Figure]:
+def _slices(study: SavedStudy, name: str) -> list[Figure]:
     rows = [row for row in study.trained if _value(row, study) is not None]
     figures: list[Figure] = []
     for number, key in enumerate(study.parameters):
@@ -284,7 +284,7 @@ def _slices(study: StudyFiles, name: str) -> list[Figure]:
     return figures
 
 
-def _trials(study: StudyFiles, title: str = "Trials") -> Table:
+def _trials(study: SavedStudy, title: str = "Trials") -> Table:
     keys, metric = study.parameters, study.objective.metric
     rows = [
         [row["trial_id"], row["status"], row["origin"], *(_cell(row["values"].get(key)) for key in keys),
@@ -301,7 +301,7 @@ def _cell(value: object) -> str | None:
     return None if value is None else _short(value)
 
 
-def _repeated(study: StudyFiles) -> Table | None:
+def _repeated(study: SavedStudy) -> Table | None:
     file = study.path / "repeats" / "repeats.json"
     try:
         found = json.loads(file.read_text("utf-8"))

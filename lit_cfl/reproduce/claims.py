@@ -12,7 +12,7 @@ import yaml
 from lit_cfl.metric_names import Row
 from lit_cfl.reproduce.cells import DEFAULT, PUBLISHED, Cell, PaperTable
 from lit_cfl.reproduce.pages import why_open
-from lit_cfl.reproduce.results import Results
+from lit_cfl.reproduce.results import RecordedResults
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.csv_log import write_rows
 
@@ -157,12 +157,12 @@ def worst(parts: Sequence[JudgedPart]) -> Found:
     return next(verdict for verdict in _WORST_FIRST if verdict in found)
 
 
-def judged_parts(claim: Claim, results: Results) -> list[JudgedPart]:
+def judged_parts(claim: Claim, results: RecordedResults) -> list[JudgedPart]:
     """Judges every number of a claim."""
     return [_judged(part, results) for part in claim.parts]
 
 
-def _judged(part: Part, results: Results) -> JudgedPart:
+def _judged(part: Part, results: RecordedResults) -> JudgedPart:
     if part.not_run:
         return JudgedPart(part, None, 0, 0, part.value, None, None, 0, part.not_run)
     pairs = _pairs(part, results)
@@ -195,7 +195,7 @@ def _judged(part: Part, results: Results) -> JudgedPart:
     )
 
 
-def _pairs(part: Part, results: Results) -> list[tuple[Known, ...]]:
+def _pairs(part: Part, results: RecordedResults) -> list[tuple[Known, ...]]:
     """Pairs the cells of a part, row by row; rows in which the paper has no number are left out."""
     sides = [results.cells(pattern) for pattern in (part.plus, part.minus) if pattern]
     pairs = list(zip(*sides, strict=True))
@@ -223,7 +223,7 @@ def _why_not(pairs: Sequence[tuple[Known, ...]]) -> str:
     return "; ".join(dict.fromkeys(missing or [why_open(table, cell) for table, cell in cells]))
 
 
-def write_claims(folder: Path, results: Results) -> list[Found]:
+def write_claims(folder: Path, results: RecordedResults) -> list[Found]:
     """Writes both files of the claims; returns the verdict of each claim."""
     judged = {claim: judged_parts(claim, results) for claim in claims()}
     rows = [_row(claim, parts, part) for claim, parts in judged.items() for part in parts]

@@ -23,9 +23,9 @@ from lit_cfl.reproduce.plan import (
     seconds_per_round,
     told_time,
 )
-from lit_cfl.reproduce.recorder import Recorder
+from lit_cfl.reproduce.recorder import LedgerRecorder
 from lit_cfl.reproduce.result_key import result_key
-from lit_cfl.reproduce.results import Results
+from lit_cfl.reproduce.results import RecordedResults
 from lit_cfl.reproduce.summary import write_summary
 from lit_cfl.reproduce.which_method_page import write_page
 from lit_cfl.runs.signals import interruptible
@@ -74,7 +74,7 @@ def reproduce(arguments: Sequence[str]) -> int:
     def recorded(ledger: Ledger) -> str:
         return _cells_done(write_pages(out, table, ledger, keys))
 
-    recorder = Recorder(table.name, ledger, Path(given.work), screen, recorded)
+    recorder = LedgerRecorder(table.name, ledger, Path(given.work), screen, recorded)
 
     def work(check: Callable[[], None]) -> int:
         recorded(ledger)
@@ -105,7 +105,7 @@ def _show_errors(screen: Screen, errors: Mapping[str, str]) -> int:
 
 def _summarise(out: Path, screen: Screen) -> int:
     """Writes what follows from the recorded runs of all tables. Runs may go on meanwhile."""
-    write_summary(out, Results.read(out))
+    write_summary(out, RecordedResults.read(out))
     screen.say(f"Summary: {out / 'summary.md'}")
     return 0
 
@@ -122,7 +122,7 @@ def _which_method(given: argparse.Namespace, screen: Screen) -> int:
     if given.dry_run:
         _show_work(screen, protocol, ledger, data)
         return 0
-    recorder = Recorder(
+    recorder = LedgerRecorder(
         which_method.TABLE,
         ledger,
         Path(given.work),

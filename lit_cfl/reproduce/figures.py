@@ -29,7 +29,7 @@ from lit_cfl.pictures.panels import (
 )
 from lit_cfl.reproduce.cells import PaperTable
 from lit_cfl.reproduce.edc_madc import edc_madc_panels
-from lit_cfl.reproduce.results import Results
+from lit_cfl.reproduce.results import RecordedResults
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.csv_log import write_rows
 
@@ -110,7 +110,7 @@ def paper_figures() -> list[PaperFigure]:
     return [PaperFigure(**(entry | {key: tuple(entry[key]) for key in ("rows", "columns")})) for entry in content]
 
 
-def drawn(figure: PaperFigure, results: Results) -> Drawn:
+def drawn(figure: PaperFigure, results: RecordedResults) -> Drawn:
     """Finds the panels of a figure, and the runs that they are from."""
     (table,) = (table for table in results.tables if table.name == figure.table)
     runs: list[Row] = []
@@ -150,7 +150,7 @@ class _Found:
 
 
 def _found(
-    results: Results, table: PaperTable, experiment: str, methods: Sequence[str]
+    results: RecordedResults, table: PaperTable, experiment: str, methods: Sequence[str]
 ) -> Iterator[tuple[str, _Found]]:
     for method in methods:
         known = (*table.cells, *table.extras)
@@ -216,7 +216,7 @@ def _traffic_panel(title: str, found: Mapping[str, _Found]) -> Panel:
     return Panel(title, name, "best accuracy, %", points=points)
 
 
-def write_figures(folder: Path, results: Results) -> list[str]:
+def write_figures(folder: Path, results: RecordedResults) -> list[str]:
     """Draws every figure that has a run, and writes their page and the list of their runs.
 
     Returns:

@@ -22,7 +22,7 @@ from lit_cfl.reproduce.scores import run_curve, run_scores
 from lit_cfl.storage.config_file import stored_config, write_config
 
 
-class Recorder(Display):
+class LedgerRecorder(Display):
     """Records every run that ends, and passes on to a display what there is to show.
 
     Args:

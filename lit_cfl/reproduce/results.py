@@ -14,7 +14,7 @@ from lit_cfl.reproduce.plan import keys_of, planned_runs
 
 
 @dataclass(frozen=True)
-class Results:
+class RecordedResults:
     """The tables, and the runs that have ended.
 
     Args:
@@ -28,7 +28,7 @@ class Results:
     keys: Keys
 
     @classmethod
-    def read(cls, folder: Path) -> "Results":
+    def read(cls, folder: Path) -> "RecordedResults":
         """Reads the ledger of a folder, and builds every experiment of every table: about a minute."""
         tables = [load_table(name) for name in table_names()]
         runs = [run for table in tables for run in planned_runs(table, (*table.cells, *table.extras))]

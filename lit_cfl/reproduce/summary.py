@@ -10,7 +10,7 @@ from lit_cfl.reproduce.cells import PaperTable
 from lit_cfl.reproduce.claims import Found, write_claims
 from lit_cfl.reproduce.figures import write_figures
 from lit_cfl.reproduce.pages import Judged
-from lit_cfl.reproduce.results import Results
+from lit_cfl.reproduce.results import RecordedResults
 from lit_cfl.reproduce.verdicts import ACCURACY_POINTS, Verdict
 from lit_cfl.storage.atomic_writes import write_text
 
@@ -30,7 +30,7 @@ sentences.
 """
 
 
-def write_summary(folder: Path, results: Results) -> None:
+def write_summary(folder: Path, results: RecordedResults) -> None:
     """Writes the figures, the claims, and the summary of them and of all tables."""
     judged = [(table, results.judged(table)) for table in results.tables]
     names, found = write_figures(folder, results), write_claims(folder, results)

@@ -24,7 +24,7 @@ from lit_cfl.metric_names import SHIFTS, client_columns, cluster_columns, metric
 from lit_cfl.scores import CLASSIFIER, Scores
 from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically, write_json
 from lit_cfl.storage.config_file import recorded_run_id, require_unused, write_config
-from lit_cfl.storage.csv_log import Mark, Table, blank_nan, read_table, read_up_to_mark
+from lit_cfl.storage.csv_log import CsvLog, Mark, blank_nan, read_table, read_up_to_mark
 from lit_cfl.storage.digests import SUMS, digest_of, write_sums
 
 _PARTITION = "partition.npz"
@@ -75,11 +75,11 @@ class RunDirectory:
         scores: Scores = CLASSIFIER,
     ) -> None:
         self.path, self.scores = path, scores
-        self.metrics = Table(path / "metrics.csv", (*metric_columns(scores), *score_columns))
-        self.clusters = Table(path / "clusters.csv", cluster_columns(scores))
-        self.shifts = Table(path / "shift.csv", SHIFTS)
+        self.metrics = CsvLog(path / "metrics.csv", (*metric_columns(scores), *score_columns))
+        self.clusters = CsvLog(path / "clusters.csv", cluster_columns(scores))
+        self.shifts = CsvLog(path / "shift.csv", SHIFTS)
         own = (tables or {}).items()
-        self.own = {name: Table(path / f"{name}.csv", ("round", *columns)) for name, columns in own}
+        self.own = {name: CsvLog(path / f"{name}.csv", ("round", *columns)) for name, columns in own}
         logs = [self.shifts] if shifting else []
         self._tables = [self.metrics, self.clusters, *logs, *self.own.values()]
         self.rows: list[dict[str, Any]] = []  # of metrics.csv

@@ -16,7 +16,7 @@ _MIB = 2**20
 Mark = list[int | str]  # size in bytes, and the SHA-256 of so many bytes
 
 
-class Table:
+class CsvLog:
     """A CSV file with a fixed header.
 
     Args:

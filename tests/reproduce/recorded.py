@@ -8,7 +8,7 @@ from pathlib import Path
 from lit_cfl.metric_names import Row
 from lit_cfl.reproduce.cells import DEFAULT, PaperTable, Setting, load_table, table_names
 from lit_cfl.reproduce.ledger import Ledger
-from lit_cfl.reproduce.results import Results
+from lit_cfl.reproduce.results import RecordedResults
 from lit_cfl.reproduce.scores import CURVE, SCORES
 
 Scores = Mapping[str, float | None]
@@ -24,8 +24,8 @@ def recorded(
     scores: Mapping[str, Sequence[Scores]],
     curves: Mapping[str, Sequence[Sequence[float]]] | None = None,
     variant: str = DEFAULT,
-    before: Results | None = None,
-) -> Results:
+    before: RecordedResults | None = None,
+) -> RecordedResults:
     """Records runs of cells in a folder.
 
     Args:
@@ -37,7 +37,7 @@ def recorded(
     keys: dict[tuple[Setting, int], str] = defaultdict(str, before.keys if before else {})
     ledger = before.ledger if before else Ledger(folder, {})
     for cell_id, runs in scores.items():
-        ((table, cell),) = Results(tables(), ledger, {}).cells(cell_id)
+        ((table, cell),) = RecordedResults(tables(), ledger, {}).cells(cell_id)
         (setting,) = (setting for setting in table.settings(cell) if setting.variant == variant)
         for number, (seed, run) in enumerate(zip(setting.seeds, runs, strict=False)):
             keys[setting, seed] = key = f"r{len(keys)}"
@@ -46,14 +46,14 @@ def recorded(
             row |= {"seconds": 1.0, "device": "cpu", "command": setting.command(seed)}
             curve = (curves or {}).get(cell_id, [[0.5]] * len(runs))[number]
             ledger = ledger.with_run(row, [curve_row(index + 1, value) for index, value in enumerate(curve)])
-    return Results(tables(), ledger, keys)
+    return RecordedResults(tables(), ledger, keys)
 
 
 def curve_row(number: int, accuracy: float) -> Row:
     return dict.fromkeys(CURVE, 0.0) | {"round": number, "test/weighted_accuracy": accuracy}
 
 
-def by_command(folder: Path) -> Results:
+def by_command(folder: Path) -> RecordedResults:
     """Reads a committed ledger without building the experiments: runs are found by the commands that they record."""
     ledger = Ledger.read(folder)
     found = {(row["command"], row["seed"]): key for key, row in ledger.rows.items()}
@@ -63,4 +63,4 @@ def by_command(folder: Path) -> Results:
             for setting in table.settings(cell):
                 for seed in setting.seeds:
                     keys[setting, seed] = found.get((setting.command(seed), seed), "")
-    return Results(tables(), ledger, keys)
+    return RecordedResults(tables(), ledger, keys)

@@ -9,7 +9,7 @@ from recorded import by_command, recorded, tables
 from lit_cfl.reproduce.cells import PUBLISHED
 from lit_cfl.reproduce.claims import Claim, claim_verdict, claims, judged_parts, worst, write_claims
 from lit_cfl.reproduce.ledger import Ledger
-from lit_cfl.reproduce.results import Results
+from lit_cfl.reproduce.results import RecordedResults
 from lit_cfl.storage.csv_log import read_table
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "reproduction"
@@ -32,8 +32,8 @@ def sent(*values: float) -> list[dict[str, float]]:
 
 
 @pytest.fixture(scope="module")
-def nothing(tmp_path_factory: pytest.TempPathFactory) -> Results:
-    return Results(tables(), Ledger(tmp_path_factory.mktemp("empty"), {}), {})
+def nothing(tmp_path_factory: pytest.TempPathFactory) -> RecordedResults:
+    return RecordedResults(tables(), Ledger(tmp_path_factory.mktemp("empty"), {}), {})
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_published_options_stand_beside_and_do_not_count(tmp_path: Path):
     assert part.verdict == "does not hold"
 
 
-def test_text_that_its_own_table_contradicts_is_named(nothing: Results):
+def test_text_that_its_own_table_contradicts_is_named(nothing: RecordedResults):
     (part,) = judged_parts(claim("flexcfl-swap-all-fedgroup"), nothing)
     assert part.recomputed == pytest.approx((87.1 + 91.7 + 96.5) / 3 - (95.8 + 97.0 + 99.0) / 3)
     assert part.follows is False
@@ -144,7 +144,7 @@ def test_stale_runs_count_as_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.skipif(not FACTS.exists(), reason="the papers' numbers as they were transcribed are not at hand")
-def test_claims_and_what_the_papers_cells_give_are_those_that_were_transcribed(nothing: Results):
+def test_claims_and_what_the_papers_cells_give_are_those_that_were_transcribed(nothing: RecordedResults):
     facts = yaml.safe_load(FACTS.read_text())["claims"]
     assert len(facts) == len(claims()) == 27
     for fact, ours in zip(facts, claims(), strict=True):
@@ -158,7 +158,7 @@ def test_claims_and_what_the_papers_cells_give_are_those_that_were_transcribed(n
                 assert part.recomputed == pytest.approx(sign * value, abs=0.006), ours.id
 
 
-def test_written_files_say_the_same(tmp_path: Path, nothing: Results):
+def test_written_files_say_the_same(tmp_path: Path, nothing: RecordedResults):
     found = write_claims(tmp_path, nothing)
     rows = read_table(tmp_path / "claims.csv")
     assert found == ["not run"] * 27

@@ -9,7 +9,7 @@ from recorded import recorded, tables
 from lit_cfl.pictures.panels import Curve, Panel, Points, Style, draw_panels
 from lit_cfl.reproduce.edc_madc import edc_madc_panels
 from lit_cfl.reproduce.figures import STYLES, PaperFigure, drawn, paper_figures, write_figures
-from lit_cfl.reproduce.results import Results
+from lit_cfl.reproduce.results import RecordedResults
 from lit_cfl.storage.csv_log import read_table
 
 SCORE = "max_weighted_test_accuracy"
@@ -22,7 +22,7 @@ def figure(name: str) -> PaperFigure:
 
 
 @pytest.fixture
-def results(tmp_path: Path) -> Results:
+def results(tmp_path: Path) -> RecordedResults:
     runs = {FEDAVG: [{SCORE: 89.0}, {SCORE: 91.0}], FLEXCFL: [{SCORE: 95.0}]}
     return recorded(tmp_path, runs, {FEDAVG: [[0.2, 0.8, 0.9], [0.4, 0.6, 0.7]], FLEXCFL: [[0.5, 0.9, 1.0]]})
 
@@ -41,7 +41,7 @@ def test_every_panel_names_an_experiment_and_methods_of_its_table():
                     assert (experiment, method) in known or sent, (experiment, method)
 
 
-def test_lines_are_means_over_seeds_between_the_least_and_the_greatest(results: Results):
+def test_lines_are_means_over_seeds_between_the_least_and_the_greatest(results: RecordedResults):
     found = drawn(figure("flexcfl-3"), results)
     assert [len(row) for row in found.grid] == [1, 1, 1]  # MLP and CNN have no run
     panel = found.grid[0][0]
@@ -74,7 +74,9 @@ def test_traffic_is_a_multiple_of_fedavgs(tmp_path: Path):
     ]
 
 
-def test_only_figures_with_a_run_are_drawn_and_the_page_says_which_are_missing(tmp_path: Path, results: Results):
+def test_only_figures_with_a_run_are_drawn_and_the_page_says_which_are_missing(
+    tmp_path: Path, results: RecordedResults
+):
     assert write_figures(tmp_path, results) == ["flexcfl-3"]
     assert [file.name for file in (tmp_path / "figures").iterdir()] == ["flexcfl-3.png"]
     with Image.open(tmp_path / "figures" / "flexcfl-3.png") as picture:

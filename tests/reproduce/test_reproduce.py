@@ -16,7 +16,7 @@ from lit_cfl.reproduce.ledger import Ledger
 from lit_cfl.reproduce.pages import COLUMNS, write_pages
 from lit_cfl.reproduce.plan import chosen_cells, keys_of, missing, planned_runs
 from lit_cfl.reproduce.result_key import result_key
-from lit_cfl.reproduce.results import Results
+from lit_cfl.reproduce.results import RecordedResults
 from lit_cfl.reproduce.scores import run_scores
 from lit_cfl.reproduce.verdicts import measured, verdict
 from lit_cfl.storage.csv_log import read_table
@@ -133,7 +133,7 @@ def test_table_is_filled_run_by_run_and_goes_on(capsys: pytest.CaptureFixture[st
     assert len(Ledger.read(Path("docs/reproduction")).rows) == 4
     runs = planned_runs(table, table.cells)
     assert missing(runs, Ledger.read(Path("docs/reproduction"))) == []
-    results = Results.read(Path("docs/reproduction"))
+    results = RecordedResults.read(Path("docs/reproduction"))
     assert [[row["seed"] for row in results.rows(*known)] for known in results.cells("t-*")] == [[1, 2], [1, 2]]
     assert "2 cells: " in capsys.readouterr().out
 

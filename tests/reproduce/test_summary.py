@@ -7,7 +7,7 @@ from benchmark_scripts import loaded
 from recorded import recorded
 
 from lit_cfl.cli.main import main
-from lit_cfl.reproduce.results import Results
+from lit_cfl.reproduce.results import RecordedResults
 from lit_cfl.reproduce.summary import write_summary
 
 ROOT = Path(__file__).parents[2]
@@ -54,7 +54,7 @@ def test_command_writes_the_summary_of_what_is_recorded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     results = recorded(tmp_path, {f"flexcfl-t3-mnist-mclr-fedavg-{SCORE}": [{SCORE: 89.0}]})
-    monkeypatch.setattr(Results, "read", lambda folder: results)  # which takes a minute
+    monkeypatch.setattr(RecordedResults, "read", lambda folder: results)  # which takes a minute
     assert main(["reproduce", "summary", "--out", str(tmp_path)]) == 0
     assert f"Summary: {tmp_path / 'summary.md'}" in capsys.readouterr().out
     names = {"summary.md", "claims.csv", "claims.md", "figures.csv", "figures.md"}

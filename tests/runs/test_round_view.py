@@ -7,11 +7,11 @@ import pytest
 
 from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.scores import ACCURACY
-from lit_cfl.storage.csv_log import Table, latest_rows, read_table
+from lit_cfl.storage.csv_log import CsvLog, latest_rows, read_table
 
 
-def grown(path: Path, rows: int) -> Table:
-    table = Table(path, ("round", "who, when"))
+def grown(path: Path, rows: int) -> CsvLog:
+    table = CsvLog(path, ("round", "who, when"))
     table.start()
     table.append({"round": number, "who, when": 'a, "b"'} for number in range(rows))
     return table

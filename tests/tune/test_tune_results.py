@@ -16,7 +16,7 @@ from lit_cfl.tune.objective import TRAFFIC, Objective
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.study_result import trial_rows, write_best, write_front, write_trials
 from lit_cfl.tune.trial_job import TrialJob
-from lit_cfl.tune.trials import Setting
+from lit_cfl.tune.trials import GivenSetting
 
 METRIC = "val/weighted_accuracy"
 
@@ -48,7 +48,7 @@ def test_rounds_that_no_scheduler_judges_by_are_told_once_a_second(
 def test_each_trial_has_a_row_by_number(job: TrialJob, tmp_path: Path):
     ifca, group = {"algorithm": "IFCA", "IFCA.num_clusters": 2}, {"algorithm": "FedGroup", "FedGroup.eta_g": 0.1}
     settings = [group, ifca, {**ifca, "IFCA.num_clusters": 3}, {**group, "FedGroup.eta_g": 0.2}]
-    trials = new_trials(job.folder, settings, first=[Setting("default", {"algorithm": "IFCA"}, inside=False)])
+    trials = new_trials(job.folder, settings, first=[GivenSetting("default", {"algorithm": "IFCA"}, inside=False)])
     for _ in range(5):
         trials.next()
     trials.ended(2, told(4, finished=True, **{"seed 4": 0.4, "seed 2": 0.6}))

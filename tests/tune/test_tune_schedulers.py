@@ -16,7 +16,7 @@ from lit_cfl.tune.schedulers import first_halving, is_population_based, pauses, 
 from lit_cfl.tune.searchers import searcher
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.study import Resources, Study
-from lit_cfl.tune.trials import Setting, Trials
+from lit_cfl.tune.trials import GivenSetting, Trials
 from lit_cfl.tune.tuner import TrialSource
 
 METRIC = "val/weighted_accuracy"
@@ -40,7 +40,7 @@ def fitted(study: Study, path: Path, samples: int) -> tuple[Any, Trials]:
     from ray import tune as ray_tune
 
     space = study.searched()
-    first = [Setting("default", {"algorithm.eta_g": 0.001}, inside=False)]
+    first = [GivenSetting("default", {"algorithm.eta_g": 0.001}, inside=False)]
     trials = Trials(path / "trials", first, searcher(study, space), samples, answers=not is_population_based(study))
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TUNE_MAX_PENDING_TRIALS_PG", "1" if trials.searcher.learns else str(samples))

@@ -12,7 +12,7 @@ from tune_trials import METRIC, Script, new_trials, run_all, told
 from lit_cfl.errors import InputError
 from lit_cfl.storage.config_file import write_config
 from lit_cfl.storage.lock import locked
-from lit_cfl.tune.trials import MOST_REPEATS, Setting, Trials
+from lit_cfl.tune.trials import MOST_REPEATS, GivenSetting, Trials
 from lit_cfl.tune.wandb_run import complete
 
 FIGURES = {number: 0.1 * number for number in range(10)}
@@ -29,7 +29,7 @@ def heard(trials: object) -> list[tuple[int | None, str]]:
 
 
 def test_the_default_comes_first_then_the_points_then_what_the_searcher_asks_for(tmp_path: Path):
-    first = [Setting("default", {"x": 7}), Setting("point", {"x": 5}), Setting("point", {"x": 6})]
+    first = [GivenSetting("default", {"x": 7}), GivenSetting("point", {"x": 5}), GivenSetting("point", {"x": 6})]
     trials = new_trials(tmp_path, xs(1, 2, 3), 5, first=first)
     assert run_all(trials, FIGURES) == xs(7, 5, 6, 1, 2)  # all of them count
     assert [record.origin for record in trials.records.values()] == ["default", "point", "point", "search", "search"]
@@ -37,7 +37,7 @@ def test_the_default_comes_first_then_the_points_then_what_the_searcher_asks_for
 
 
 def test_a_setting_outside_the_space_is_not_told_to_the_searcher(tmp_path: Path):
-    first = [Setting("default", {"x": 7}, inside=False), Setting("point", {"x": 5})]
+    first = [GivenSetting("default", {"x": 7}, inside=False), GivenSetting("point", {"x": 5})]
     trials = new_trials(tmp_path, xs(1), 3, first=first)
     run_all(trials, FIGURES)
     assert heard(trials) == [(None, "finished"), (0, "finished")]
