@@ -42,6 +42,14 @@ class FunctionalOptimizer:
             return int(any(option["momentum"] for option in self.options))
         return 2
 
+    @property
+    def rates(self) -> frozenset[float]:
+        """Learning rates and weight decays, as `step` multiplies by them."""
+        found = set[float]()
+        for option in self.options:
+            found |= {option["lr"], option["weight_decay"], 1 - option["lr"] * option["weight_decay"]}
+        return frozenset(found)
+
     def start(self, parameters: Tensors) -> tuple[Tensors, ...]:
         """Returns the state before the first step: `slots` tuples of zeros."""
         return tuple(tuple(torch.zeros_like(p) for p in parameters) for _ in range(self.slots))

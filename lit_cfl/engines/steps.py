@@ -102,6 +102,11 @@ class Steps:
         self._norms = stacked_norms(self._losses)
         self._optimizer, self._clip, self._autocast = update, clip, autocast
 
+    @property
+    def rates(self) -> frozenset[float]:
+        """Of the optimizer."""
+        return self._optimizer.rates
+
     def __call__(self, lanes: Lanes, work: LaneWork) -> tuple[Lanes, Tensor]:
         """Computes the lanes after these steps, and the sum of the losses over each batch `[steps, lanes]`."""
         losses = []

@@ -21,6 +21,7 @@ from lit_cfl.nets import MCLR, MLP, MNISTCNN
 
 ADAM = partial(torch.optim.Adam, lr=0.01)
 MOMENTUM = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
+DECAY = partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=0.01)
 pytestmark = pytest.mark.slow  # compiling takes ten seconds and more
 
 
@@ -64,8 +65,9 @@ class OnRows(nn.Module):
         (task(lambda: MCLR(SHAPE, 10)), {"narrow": 1, "steps_per_call": 5}, LocalTraining(3, 10), 1e-6),
         (task(OnRows, ADAM), {"narrow": 4}, LocalTraining(3, 10, gradient_clip=0.5), 1e-4),
         (task(OnRows, MOMENTUM), {"narrow": 4}, LocalTraining(3, 10), 1e-6),
+        (task(lambda: MLP(16, SHAPE, 10), DECAY), {"narrow": 4}, LocalTraining(3, 10), 1e-6),
     ],
-    ids=["as long runs have it", "dropout, Adam, clipped", "momentum"],
+    ids=["as long runs have it", "dropout, Adam, clipped", "momentum", "momentum and decay of an MLP"],
 )
 def test_compiled_steps_in_single_precision_give_the_trainers_result(
     make: Callable[[], LightningModule], plan: dict[str, int], local: LocalTraining, tolerance: float
@@ -94,8 +96,9 @@ def test_compiled_steps_are_kept_for_the_same_steps_alone(tmp_path: Path, monkey
     monkeypatch.setenv("LITCFL_CACHE", str(tmp_path))
     plan = Plan("stacked", lanes=2, narrow=2, compile=True)
 
-    def after(shift: float, lr: float = 0.05) -> Tensor:
-        return rows_of(fitted(task(lambda: Shifted(shift), partial(torch.optim.SGD, lr=lr)), plan)[0])
+    def after(shift: float, plan: Plan = plan, **options: float) -> Tensor:
+        optimizer = partial(torch.optim.SGD, **{"lr": 0.05} | options)
+        return rows_of(fitted(task(lambda: Shifted(shift), optimizer), plan)[0])
 
     def files() -> set[Path]:
         return set((tmp_path / "kernels").iterdir())
@@ -106,7 +109,9 @@ def test_compiled_steps_are_kept_for_the_same_steps_alone(tmp_path: Path, monkey
     assert files() == {made}
     assert not torch.equal(after(0.25), first)  # the same steps with another constant
     assert files() == {made}
-    assert not torch.equal(after(0.5, lr=0.01), first)
+    assert_close(after(0.5, lr=0.01), after(0.5, Plan("trainer"), lr=0.01), rtol=0, atol=1e-6)
+    assert files() == {made}  # a learning rate is an input
+    assert not torch.equal(after(0.5, momentum=0.5), first)
     assert len(files()) == 2
     content = bytearray(made.read_bytes())
     content[len(content) // 2] ^= 1

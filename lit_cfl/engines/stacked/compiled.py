@@ -5,13 +5,14 @@ at every call whether something has changed, which took a fifth of the time of a
 Inductor makes is kept for later runs (`kernel_cache.py`); it does so by itself only below `torch.compile`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.fx import GraphModule
+from torch.fx import GraphModule, Node
 
 from lit_cfl.engines.kernel_cache import kept
 from lit_cfl.engines.plan import Products
@@ -55,16 +56,16 @@ class CompiledSteps:
 
     def _compile(self, lanes: Lanes, work: LaneWork, tensors: list[Tensor]) -> Callable[..., Sequence[Tensor]]:
         from torch._inductor import standalone_compile  # slow to import, and only here needed
-        from torch._inductor.standalone_compile import CompiledArtifact
         from torch.fx.experimental.proxy_tensor import make_fx
 
         def flat(*given: Tensor) -> list[Tensor]:
             count = len(lanes.tensors)
             after, losses = self._steps(_lanes_from(lanes, given[:count]), _work_from(work, given[count:]))
-            return [*(tensor.contiguous() for tensor in after.tensors), losses]  # strides are as fixed as shapes
+            # strides are as fixed as shapes; `contiguous` would leave out copies that own products make necessary
+            return [*(tensor.clone(memory_format=torch.contiguous_format) for tensor in after.tensors), losses]
 
         traced = make_fx(flat)(*tensors)
-        constants = _constants_as_inputs(traced)
+        constants = [*_rates_as_inputs(traced, self._steps.rates), *_constants_as_inputs(traced)]
         if self._products == "own":
             use_own_products(traced)
         inputs: list[Any] = [*tensors, *constants]
@@ -74,8 +75,16 @@ class CompiledSteps:
             lowered.save(path=str(file), format="binary")
 
         file = kept("steps", [traced.code, *_kinds(inputs), str(torch.get_num_threads())], lower, ".bin")
-        compiled = CompiledArtifact.load(path=str(file), format="binary")
+        compiled = _loaded(file)
         return lambda *given: compiled(*given, *constants)
+
+
+@lru_cache(maxsize=16)
+def _loaded(file: Path) -> Callable[..., Any]:
+    """Loads compiled code, once for all runs of a process; its name says what it holds."""
+    from torch._inductor.standalone_compile import CompiledArtifact
+
+    return CompiledArtifact.load(path=str(file), format="binary")
 
 
 def _kinds(inputs: Sequence[Tensor]) -> list[str]:
@@ -87,16 +96,27 @@ def _kinds(inputs: Sequence[Tensor]) -> list[str]:
     ]
 
 
+def _rates_as_inputs(traced: GraphModule, rates: Set[float]) -> list[Tensor]:
+    """Turns factors that are rates of the optimizer into inputs, in place: runs that differ in them share the code."""
+    found: dict[tuple[float, torch.dtype, torch.device], Node] = {}
+    for node in list(traced.graph.nodes):
+        if node.target is torch.ops.aten.mul.Tensor and isinstance(node.args[1], float) and node.args[1] in rates:
+            like = node.meta["val"]
+            key = (node.args[1], like.dtype, like.device)
+            if key not in found:
+                found[key] = _new_input(traced, f"rate_{len(found)}")
+            node.update_arg(1, found[key])
+    traced.recompile()
+    return [torch.tensor(rate, dtype=dtype, device=device) for rate, dtype, device in found]
+
+
 def _constants_as_inputs(traced: GraphModule) -> list[Tensor]:
     """Turns the tensors that a graph holds into inputs after the others, in place: kept code holds none."""
-    nodes = list(traced.graph.nodes)
-    first = next(node for node in nodes if node.op != "placeholder")
-    constants = []
+    nodes, constants = list(traced.graph.nodes), []
     for node in nodes:
         if node.op == "get_attr":
             constants.append(getattr(traced, node.target))
-            with traced.graph.inserting_before(first):
-                given = traced.graph.placeholder(f"constant_{len(constants)}")
+            given = _new_input(traced, f"constant_{len(constants)}")
             given.meta = node.meta
             node.replace_all_uses_with(given)
             traced.graph.erase_node(node)
@@ -104,6 +124,12 @@ def _constants_as_inputs(traced: GraphModule) -> list[Tensor]:
         delattr(traced, name)
     traced.recompile()
     return constants
+
+
+def _new_input(traced: GraphModule, name: str) -> Node:
+    first = next(node for node in traced.graph.nodes if node.op != "placeholder")
+    with traced.graph.inserting_before(first):
+        return traced.graph.placeholder(name)
 
 
 def _lanes_from(like: Lanes, tensors: Sequence[Tensor]) -> Lanes:
