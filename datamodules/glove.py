@@ -3,6 +3,7 @@
 Pennington, Socher, Manning. GloVe: Global Vectors for Word Representation. EMNLP 2014.
 """
 
+import os
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b, file_digest
@@ -14,6 +15,13 @@ from lit_cfl.datamodules.tokens import Vocabulary
 from lit_cfl.errors import InputError
 
 _REMEDY = "give a text file with a word and its numbers on each line, such as glove.6B.300d.txt"
+
+
+def locate(path: Path) -> Path:
+    """Returns where a file of vectors lies: as given, or else in `glove/` of the folder that LITCFL_DATA names."""
+    local = os.environ.get("LITCFL_DATA")
+    other = Path(local).expanduser() / "glove" / path if local else path
+    return other if other.is_file() and not path.is_file() else path
 
 
 def fingerprint(path: Path) -> str:

@@ -32,8 +32,9 @@ class Sent140(PooledDataModule):
         revision: branch, tag or commit of the Hub copy; where that is a script, `refs/convert/parquet` is taken.
         length: tokens kept of each tweet, 1 or more; shorter ones are padded.
         padding: at the `front` (FlexCFL) or at the `end` (FedProx, FedGroup).
-        embeddings: a text file of GloVe vectors, such as glove.6B.300d.txt: nets get these vectors, which stay fixed,
-            and zeros for padding and unknown words (the papers' way). null: nets get token ids, and train an embedding.
+        embeddings: a text file of GloVe vectors, such as glove.6B.300d.txt; it may lie in `glove/` of LITCFL_DATA. Nets
+            get these vectors, which stay fixed, and zeros for padding and unknown words (the papers' way). null: nets
+            get token ids, and train an embedding.
         max_words: without `embeddings`: words in the vocabulary, the most frequent of all users' tweets, 1 or more.
         partition: who has which tweets.
         options: of `PooledDataModule`.
@@ -62,15 +63,16 @@ class Sent140(PooledDataModule):
     def pool(self) -> Pool:
         source = find(self.source, self.revision, script_revision="refs/convert/parquet")
         self.commit = source.commit
-        known = str(self.max_words) if self.embeddings is None else glove.fingerprint(self.embeddings)
+        embeddings = None if self.embeddings is None else glove.locate(self.embeddings)
+        known = str(self.max_words) if embeddings is None else glove.fingerprint(embeddings)
         key = ["sent140 1", source.fingerprint, str(self.length), self.padding, known]
-        arrays = cached(key, lambda: self._read(source))
+        arrays = cached(key, lambda: self._read(source, embeddings))
         tokens, labels = torch.from_numpy(arrays["tokens"]), torch.from_numpy(arrays["labels"])
         vectors = torch.from_numpy(arrays["embeddings"]) if "embeddings" in arrays else None
         vocabulary = int(arrays["vocabulary"])
         return pool_of(Examples(tokens, labels, 2, embeddings=vectors, vocabulary=vocabulary), arrays)
 
-    def _read(self, source: Source) -> Arrays:
+    def _read(self, source: Source, embeddings: Path | None) -> Arrays:
         table = source.table("train", ["text", "user", "sentiment"])
         polarity = _polarities(whole_numbers(table["sentiment"], "sentiment"))
         owned = [bool(text and user) for text, user in zip(table["text"], table["user"], strict=True)]
@@ -85,9 +87,9 @@ class Sent140(PooledDataModule):
             "owner": owner,
             "names": names,
         }
-        vocabulary = Vocabulary.of(texts, self.max_words if self.embeddings is None else None)
-        if self.embeddings is not None:
-            vocabulary, arrays["embeddings"] = glove.with_vectors(vocabulary, self.embeddings)
+        vocabulary = Vocabulary.of(texts, self.max_words if embeddings is None else None)
+        if embeddings is not None:
+            vocabulary, arrays["embeddings"] = glove.with_vectors(vocabulary, embeddings)
         tokens = vocabulary.encode(texts, self.length, self.padding)
         return arrays | {"tokens": tokens, "vocabulary": np.array(len(vocabulary))}
 

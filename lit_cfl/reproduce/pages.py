@@ -182,7 +182,12 @@ def _page(table: PaperTable, cells: Sequence[Judged], extras: Sequence[Judged]) 
 
 def _besides(extras: Sequence[Judged]) -> list[str]:
     """What ran for figures and claims, under every variant."""
-    lines = ["## Besides the table", "", "[Figures](figures.md) and [claims](claims.md) use these settings.", ""]
+    lines = [
+        "## Besides the table",
+        "",
+        "[Figures](figures.md) and [claims](claims.md) use these settings; they are no cells of the paper.",
+        "",
+    ]
     lines += ["| experiment | method | options | metric | ours |", "|---|---|---|---|---|"]
     lines += [
         f"| {judged.cell.experiment} | {judged.cell.method} | {variant} | {judged.cell.metric.replace('_', ' ')} | "

@@ -98,6 +98,16 @@ def test_vectors_stand_in_place_of_known_words_and_zeros_elsewhere(tmp_path: Pat
     assert module.examples.inputs.dtype == torch.int32
 
 
+def test_a_name_of_vectors_is_also_looked_for_in_the_folder_of_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    expected = all_users(tmp_path, embeddings=glove(tmp_path)).examples.embeddings
+    (tmp_path / "glove").mkdir()
+    lies = Path(glove(tmp_path)).rename(tmp_path / "glove" / "my_vectors.txt")
+    monkeypatch.setenv("LITCFL_DATA", str(tmp_path))
+    found = all_users(tmp_path, embeddings=lies.name).examples.embeddings
+    assert found is not None
+    assert torch.equal(found, expected)
+
+
 def test_rows_without_text_or_user_and_neutral_ones_make_no_client(tmp_path: Path):
     rows = [*TWEETS, ("lost", None, 4), ("lost", "", 4), (None, "dan", 0), ("", "eve", 4), ("so so", "fay", 2)]
     pool = Sent140(tweets(tmp_path, rows)).pool()
