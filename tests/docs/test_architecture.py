@@ -13,8 +13,13 @@ from PIL import Image
 ROOT = Path(__file__).parents[2]
 architecture = loaded("architecture")
 PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
-IMPORTS: dict[str, set[str]] = architecture.imports()
 LAYERS: dict[str, list[str]] = architecture.layers_of_the_page()
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, set[str]]:
+    """What each module of the source imports."""
+    return architecture.imports()
 
 
 def importers() -> dict[str, set[str]]:
@@ -49,19 +54,19 @@ def faults(imports: dict[str, set[str]]) -> Iterator[str]:
                 yield f"{name} imports {package}"
 
 
-def test_no_import_breaks_a_rule_of_the_page():
-    assert list(faults(IMPORTS)) == []
+def test_no_import_breaks_a_rule_of_the_page(found: dict[str, set[str]]):
+    assert list(faults(found)) == []
 
 
-def test_each_part_of_the_page_exists_once():
+def test_each_part_of_the_page_exists_once(found: dict[str, set[str]]):
     listed = [part for parts in LAYERS.values() for part in parts]
-    assert sorted(listed) == sorted(architecture.parts(IMPORTS))
+    assert sorted(listed) == sorted(architecture.parts(found))
 
 
-def test_each_part_that_may_import_a_package_does():
+def test_each_part_that_may_import_a_package_does(found: dict[str, set[str]]):
     for package, allowed in importers().items():
         if not package.startswith("lit_cfl"):
-            assert {architecture.part_of(name) for name in importing(package, IMPORTS)} == allowed, package
+            assert {architecture.part_of(name) for name in importing(package, found)} == allowed, package
 
 
 @pytest.mark.parametrize(
@@ -85,9 +90,9 @@ def test_each_part_that_may_import_a_package_does():
         ("lit_cfl.experiment", "lit_cfl.engines.ray.engine", "lit_cfl.experiment imports lit_cfl.engines.ray.engine"),
     ],
 )
-def test_a_planted_import_is_found(module: str, imported: str, fault: str):
-    planted = IMPORTS | {module: IMPORTS.get(module, set()) | {imported}}
-    assert any(found.startswith(fault) for found in faults(planted))
+def test_a_planted_import_is_found(found: dict[str, set[str]], module: str, imported: str, fault: str):
+    planted = found | {module: found.get(module, set()) | {imported}}
+    assert any(broken.startswith(fault) for broken in faults(planted))
 
 
 def test_imports_inside_functions_count():
@@ -95,10 +100,10 @@ def test_imports_inside_functions_count():
     assert set(architecture.imported(source, architecture.modules())) == {"lit_cfl.rounds", "ray.tune"}
 
 
-def test_the_picture_shows_the_layers_and_imports_of_the_source():
+def test_the_picture_shows_the_layers_and_imports_of_the_source(found: dict[str, set[str]]):
     with Image.open(ROOT / "docs" / "architecture.png") as picture:
         shown = json.loads(picture.info["Description"])
-    drawn = architecture.arrows(architecture.parts(IMPORTS), LAYERS)
+    drawn = architecture.arrows(architecture.parts(found), LAYERS)
     assert shown == json.loads(architecture.described(LAYERS, drawn)), "run python benchmarks/architecture.py"
 
 
