@@ -107,7 +107,8 @@ def test_files_beside_the_yaml_are_found_from_another_folder(empty_folder: Path,
 
 
 def test_own_run_is_resumed_from_another_folder(empty_folder: Path, monkeypatch: pytest.MonkeyPatch):
-    folder = empty_folder / "elsewhere"
+    """The second command has neither the module nor its folder from the first."""
+    folder, path = empty_folder / "elsewhere", list(sys.path)
     folder.mkdir()
     monkeypatch.chdir(folder)
     unpack("own_data")
@@ -127,10 +128,11 @@ def test_own_run_is_resumed_from_another_folder(empty_folder: Path, monkeypatch:
     assert main([*first, "--run_dir", "run"]) == 0
     third = empty_folder / "third"
     third.mkdir()
-    code = "import sys; sys.path.pop(0); from lit_cfl.cli.main import main; sys.exit(main(sys.argv[1:]))"
-    command = [sys.executable, "-c", code, "run", "--resume", "../run", "--rounds", "2"]
-    done = subprocess.run(command, cwd=third, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    monkeypatch.chdir(third)
+    monkeypatch.setattr(sys, "path", path)
+    monkeypatch.delitem(sys.modules, "probes")
+    assert main(["run", "--resume", "../run", "--rounds", "2"]) == 0
+    assert Path(sys.modules["probes"].__file__).parent == folder
 
 
 def test_users_files_never_hide_installed_packages(empty_folder: Path):

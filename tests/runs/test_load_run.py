@@ -1,8 +1,6 @@
 """Opening a run again: tables, models, scores, newcomers."""
 
 import math
-import subprocess
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -62,11 +60,6 @@ def test_metrics_are_a_frame_with_the_columns_of_the_file(path: Path):
     for name in ("test/weighted_accuracy", "train/loss", "clusters/churn"):
         expected = [math.nan if row[name] is None else row[name] for row in rows]
         assert frame[name].tolist() == pytest.approx(expected, abs=0, nan_ok=True)
-
-
-def test_pandas_is_imported_only_when_a_table_is_asked_for():
-    code = "import sys, lit_cfl.runs.load_run, lit_cfl.runs.run; sys.exit('pandas' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
 
 
 def test_modules_predict_what_the_run_scored(path: Path):
