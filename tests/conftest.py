@@ -1,20 +1,24 @@
-"""What several tests share."""
+"""What several tests share. PyTorch and Lightning are imported where they are needed: pytest-xdist's own process, which
+runs no test, begins six seconds earlier.
+"""
+
+from __future__ import annotations
 
 import contextlib
 import io
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-import torch
-from drawing import let_runs_draw
-from processes import start
+from commands import begin  # noqa: F401  # a fixture
 from studies import cluster  # noqa: F401  # a fixture
-from torch import Tensor
 
-from lit_cfl.cli.main import main
-from lit_cfl.testing import QuadraticWork
+if TYPE_CHECKING:
+    from torch import Generator, Tensor
+
+    from lit_cfl.testing import QuadraticWork
 
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 if SHARED_DATA.is_dir():
@@ -22,12 +26,20 @@ if SHARED_DATA.is_dir():
 os.environ.setdefault("RAY_worker_niceness", "0")  # Ray gives its workers 15: they would wait for other tests
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a missing copy is an error at once, not after retries
 os.environ["WANDB_MODE"] = "disabled"  # tests of tracking set their own; with a key, all the others would go online
-let_runs_draw(False)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_pictures() -> None:
+    from drawing import let_runs_draw
+
+    let_runs_draw(False)
 
 
 @pytest.fixture
 def pictures() -> Iterator[None]:
     """Lets runs draw their pictures, as they do outside of the tests."""
+    from drawing import let_runs_draw
+
     let_runs_draw(True)
     yield
     let_runs_draw(False)
@@ -42,6 +54,10 @@ def two_sides() -> QuadraticWork:
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that was never killed. Not to be changed."""
+    from processes import start
+
+    from lit_cfl.cli.main import main
+
     path = tmp_path_factory.mktemp("whole") / "run"
     with contextlib.redirect_stdout(io.StringIO()):
         assert main(start(path)) == 0
@@ -57,6 +73,10 @@ def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def quadratic_clients(clients: int, **options: object) -> QuadraticWork:
+    import torch
+
+    from lit_cfl.testing import QuadraticWork
+
     rng = torch.Generator().manual_seed(1)
     sides = torch.where(torch.arange(clients) % 2 == 0, 3.0, -3.0)
     spread = 0.1 * torch.randn(clients, 4, generator=rng, dtype=torch.float64)
@@ -66,8 +86,12 @@ def quadratic_clients(clients: int, **options: object) -> QuadraticWork:
 
 
 def ids(*clients: int) -> Tensor:
+    import torch
+
     return torch.tensor(clients, dtype=torch.int64)
 
 
-def rng(seed: int = 0) -> torch.Generator:
+def rng(seed: int = 0) -> Generator:
+    import torch
+
     return torch.Generator().manual_seed(seed)

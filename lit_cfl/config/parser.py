@@ -278,7 +278,7 @@ def _require_values(parser: ArgumentParser, read: Namespace) -> None:
 
 
 def _build(parser: ArgumentParser, read: Namespace, code: list[str]) -> Experiment:
-    config = yaml.safe_load(parser.dump(read, skip_unset=False))
+    config = yaml.safe_load(parser.dump(read, skip_unset=False, skip_validation=True))  # `_read` has validated it
     for name in _COMMAND_ONLY:
         config.pop(name, None)
     if read.tiny:

@@ -1,7 +1,7 @@
 """The compiled stack: few graphs, the same result, the same bits in any company."""
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from lightning import LightningModule
-from ragged import SHAPE, fitted, ragged_data, rows_of, task
+from ragged import LOCAL, SHAPE, fitted, ragged_data, rows_of, task
 from test_kernel_l2 import mlp
 from torch import Tensor, nn
 from torch.testing import assert_close
@@ -17,7 +17,7 @@ from torch.testing import assert_close
 from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
-from lit_cfl.nets import MCLR, MLP, MNISTCNN
+from lit_cfl.nets import MCLR
 
 ADAM = partial(torch.optim.Adam, lr=0.01)
 MOMENTUM = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
@@ -121,28 +121,31 @@ def test_compiled_steps_are_kept_for_the_same_steps_alone(tmp_path: Path, monkey
     assert len(whole) == 2  # the damaged one was made anew
 
 
-def test_two_threads_keep_the_bits_in_any_company():
-    make, plan = (
-        task(lambda: MLP(128, SHAPE, 10)),
-        Plan("stacked", lanes=4, narrow=2, compile=True, products="own", threads=2),
-    )
+def convolutions() -> nn.Module:
+    """`MNISTCNN` with one fully connected layer more, which is wide enough for two threads."""
+    parts = (nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+    parts += (nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Dropout(0.5))
+    return nn.Sequential(*parts, nn.Linear(256, 128), nn.ReLU(), nn.Linear(128, 10))
+
+
+@pytest.fixture
+def two_threads() -> Iterator[None]:
     before = torch.get_num_threads()
     torch.set_num_threads(2)
-    try:
-        engine, data = build_engine(make, plan, 5, LocalTraining(3, 10)), ragged_data()
-        start = engine.initial(0)[None]
-        whole = engine.at(2, data).fit(start, torch.arange(6)).rows
-        for cohort in ([1], [5, 3], [3, 0, 5, 1, 4, 2], [2, 4, 1]):
-            assert torch.equal(engine.at(2, data).fit(start, torch.tensor(cohort)).rows, whole[cohort])
-    finally:
-        torch.set_num_threads(before)
+    yield
+    torch.set_num_threads(before)
 
 
-def test_convolutions_keep_their_bits_in_any_company():
-    make = task(lambda: MNISTCNN(SHAPE, 10))
-    plan = Plan("stacked", lanes=4, narrow=2, compile=True, products="own")
-    whole = rows_of(fitted(make, plan)[0])
-    for client in (1, 3):
-        assert torch.equal(rows_of(fitted(make, plan, clients=torch.tensor([client]))[0])[0], whole[client])
-    eager, _ = fitted(make, replace(plan, compile=False))
-    assert_close(rows_of(eager), whole, rtol=0, atol=1e-3)  # ties in ReLU and pooling amplify rounding
+@pytest.mark.usefixtures("two_threads")
+def test_convolutions_and_wide_layers_keep_their_bits_in_any_company_with_two_threads():
+    make = task(convolutions)
+    plan = Plan("stacked", lanes=4, narrow=2, compile=True, products="own", threads=2)
+    engine, data = build_engine(make, plan, 5, LOCAL), ragged_data()
+    start = engine.initial(0)[None]
+    whole = engine.at(2, data).fit(start, torch.arange(6)).rows
+    for cohort in ([1], [5, 3], [3, 0, 5, 1, 4, 2]):
+        assert torch.equal(engine.at(2, data).fit(start, torch.tensor(cohort)).rows, whole[cohort])
+    assert engine.plan.compile  # the compiler did not give up
+    eager = build_engine(make, replace(plan, compile=False), 5, LOCAL)
+    expected = eager.at(2, data).fit(start, torch.arange(6)).rows
+    assert_close(expected, whole, rtol=0, atol=1e-3)  # ties in ReLU and pooling amplify rounding

@@ -198,7 +198,7 @@ class Cluster:
 
 
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def token_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     short = Path(tempfile.mkdtemp(prefix="lc"))  # Ray's sockets want a short path
     folder = tmp_path_factory.mktemp("cluster")
     (folder / "home").mkdir()
@@ -240,11 +240,11 @@ def numbers(path: Path) -> list[dict[str, str]]:
 
 
 @pytest.mark.cluster
-def test_a_launched_run_gives_what_it_gives_here(cluster: Cluster, tmp_path: Path, capsys):
+def test_a_launched_run_gives_what_it_gives_here(token_cluster: Cluster, tmp_path: Path, capsys):
     config = experiment_file(tmp_path)
     words = ["--config", config, "--rounds", "3"]
-    code, said = cluster.run(
-        ["-m", "lit_cfl.tune.launch", *words, "--address", cluster.url, "--run_dir", "there"], tmp_path
+    code, said = token_cluster.run(
+        ["-m", "lit_cfl.tune.launch", *words, "--address", token_cluster.url, "--run_dir", "there"], tmp_path
     )
     assert code == 0, said
     assert "sends lit-cfl itself, the configuration, and own_slow.py" in said
@@ -256,11 +256,11 @@ def test_a_launched_run_gives_what_it_gives_here(cluster: Cluster, tmp_path: Pat
 
 
 @pytest.mark.cluster
-def test_a_launched_study_comes_back_with_its_best(cluster: Cluster, tmp_path: Path):
+def test_a_launched_study_comes_back_with_its_best(token_cluster: Cluster, tmp_path: Path):
     space = {"algorithm.eta_g": {"grid": [0.0, 0.3]}}
     study_file(tmp_path, space=space, limits={}, scheduler="FIFOScheduler", num_repeats=1)
-    words = ["--config", "study-to-run.yaml", "--address", cluster.url, "--remote_dir", str(tmp_path / "jobs")]
-    code, said = cluster.run(["-m", "lit_cfl.tune.launch", *words, "--study_dir", "there"], tmp_path)
+    words = ["--config", "study-to-run.yaml", "--address", token_cluster.url, "--remote_dir", str(tmp_path / "jobs")]
+    code, said = token_cluster.run(["-m", "lit_cfl.tune.launch", *words, "--study_dir", "there"], tmp_path)
     assert code == 0, said
     assert "2 trials: 2 finished, 0 stopped early, 0 failed" in said
     with (tmp_path / "there" / "trials.csv").open() as file:
@@ -291,13 +291,13 @@ print("followed", job, launch(["--follow", job, "--address", address, "--run_dir
 
 
 @pytest.mark.cluster
-def test_a_job_can_be_left_stopped_and_followed_and_a_failed_one_says_why(cluster: Cluster, tmp_path: Path):
+def test_a_job_can_be_left_stopped_and_followed_and_a_failed_one_says_why(token_cluster: Cluster, tmp_path: Path):
     slow = SLOW | {"init_args": {"pause": 0.5}}
     config = experiment_file(tmp_path, name="halting", algorithm=slow, rounds=500, checkpoint={"every_seconds": 0})
-    log = Path(cluster.environment["SLOW_LOG"])
+    log = Path(token_cluster.environment["SLOW_LOG"])
     log.unlink(missing_ok=True)
-    words = ["--config", config, "--storage_path", f"file://{tmp_path}/shared", cluster.url, str(log)]
-    code, said = cluster.run(["-c", LEFT_STOPPED_FOLLOWED, *words], tmp_path)
+    words = ["--config", config, "--storage_path", f"file://{tmp_path}/shared", token_cluster.url, str(log)]
+    code, said = token_cluster.run(["-c", LEFT_STOPPED_FOLLOWED, *words], tmp_path)
     assert code == 0, said
     assert "failed 2\n" in said
     assert "the job failed: Job entrypoint command failed with exit code 2, last available logs" in said
@@ -305,15 +305,15 @@ def test_a_job_can_be_left_stopped_and_followed_and_a_failed_one_says_why(cluste
     assert "the job stopped" in said
     (job, exit_code) = said.rpartition("followed ")[2].split()
     assert exit_code != "0"
-    assert f"lit-cfl launch --follow {job} --address {cluster.url}" in said
+    assert f"lit-cfl launch --follow {job} --address {token_cluster.url}" in said
     assert 4 <= len(numbers(tmp_path / "left")) < 500
     assert numbers(tmp_path / "shared" / job) == numbers(tmp_path / "left")
 
 
 @pytest.mark.cluster
-def test_a_cluster_that_wants_a_token_is_refused_without(cluster: Cluster):
+def test_a_cluster_that_wants_a_token_is_refused_without(token_cluster: Cluster):
     with pytest.raises(InputError, match="refused the token; set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN"):
-        Jobs(cluster.url)
+        Jobs(token_cluster.url)
 
 
 GATED = """
@@ -337,8 +337,8 @@ class Gated(FedAvg):
 
 
 @pytest.mark.cluster
-def test_a_study_over_two_nodes_survives_the_death_of_one(cluster: Cluster, tmp_path: Path):
-    log = Path(cluster.environment["SLOW_LOG"])
+def test_a_study_over_two_nodes_survives_the_death_of_one(token_cluster: Cluster, tmp_path: Path):
+    log = Path(token_cluster.environment["SLOW_LOG"])
     log.unlink(missing_ok=True)
     (tmp_path / "gated.py").write_text(GATED)
     study_file(
@@ -349,14 +349,16 @@ def test_a_study_over_two_nodes_survives_the_death_of_one(cluster: Cluster, tmp_
         limits={"trials": 4},
     )
     words = ["tune", "--config", "study-to-run.yaml", "--study_dir", "study"]
-    study = cluster.begin(["-m", "lit_cfl", *words, "--ray.address", f"127.0.0.1:{cluster.port}"], tmp_path)
+    study = token_cluster.begin(["-m", "lit_cfl", *words, "--ray.address", f"127.0.0.1:{token_cluster.port}"], tmp_path)
     wait_until(lambda: log.exists() and len(log.read_text().splitlines()) == 4, "two rounds on each node")
     rounds = [line.split() for line in log.read_text().splitlines()]
     ((lost, process),) = {(rate, pid) for node, rate, _, pid in rounds if node == "second"}
-    (raylet,) = [pid for pid in marked(cluster.node("second")) if Path(f"/proc/{pid}/exe").resolve().name == "raylet"]
+    (raylet,) = [
+        pid for pid in marked(token_cluster.node("second")) if Path(f"/proc/{pid}/exe").resolve().name == "raylet"
+    ]
     os.kill(raylet, signal.SIGKILL)
     wait_until(lambda: not Path(f"/proc/{process}").exists(), "the trial on the second node to die with it")
-    Path(cluster.environment["GATE"]).touch()
+    Path(token_cluster.environment["GATE"]).touch()
     output, _ = study.communicate(timeout=200)
     assert study.returncode == 0, output
     assert "4 trials: 4 finished, 0 stopped early, 0 failed" in output
