@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from commands import begin  # noqa: F401  # a fixture
 from studies import cluster  # noqa: F401  # a fixture
 
 if TYPE_CHECKING:

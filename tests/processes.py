@@ -34,6 +34,10 @@ OPTIONS = [
 ]
 
 
+# Ray's agents of a killed driver try to tell its store, which is gone, too, that Ray has ended: else for 60 seconds.
+QUICK_AGENTS = {"RAY_gcs_rpc_server_reconnect_timeout_s": "10"}
+
+
 def start(path: Path, *more: str, rounds: int = ROUNDS) -> list[str]:
     return ["run", *OPTIONS, "--rounds", str(rounds), "--run_dir", str(path), *more]
 

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,10 @@ def study_file(folder: Path, **changes: Any) -> Path:
 
 def base(**changes: Any) -> dict[str, Any]:
     return BASE | changes
+
+
+def tune_command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "lit_cfl", "tune", *words]
 
 
 @pytest.fixture(scope="session")

@@ -3,16 +3,16 @@
 import contextlib
 import io
 import os
-import re
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
-from commands import Begin
-from processes import in_child, wait, wait_for, without_clocks
+from processes import QUICK_AGENTS, in_child, wait, wait_for, without_clocks
 
 from lit_cfl.cli.main import main
 from lit_cfl.compare.jobs import CompareJob
@@ -115,16 +115,16 @@ def living(mark: str) -> list[int]:
 
 @pytest.mark.ray
 def test_in_ray_killed_and_resumed_it_is_the_same_to_the_bit(
-    begin: Begin, whole: Path, output: Path, monkeypatch: pytest.MonkeyPatch
+    whole: Path, output: Path, monkeypatch: pytest.MonkeyPatch
 ):
     mark = f"LITCFL_TEST_MARK={output.parent}-{time.monotonic_ns()}"
     monkeypatch.setenv(*mark.split("=", 1))  # of this process, too, but its /proc/<id>/environ is that of its start
-    first = begin([*start("FedAvg", "IFCA"), "--num_cpus", "2"], Path.cwd(), output)
-    while not output.exists() or not re.search(r"^1/4  ", output.read_text(), flags=re.MULTILINE):
-        assert first.is_alive(), output.read_text()
-        time.sleep(0.05)
+    words = [sys.executable, "-m", "lit_cfl", *start("FedAvg", "IFCA"), "--num_cpus", "2"]
+    first = subprocess.Popen(words, env=os.environ | QUICK_AGENTS, stdout=subprocess.PIPE, text=True)
+    assert first.stdout is not None
+    assert any(line.startswith("1/4  ") for line in first.stdout)
     first.kill()
-    first.join()
+    first.communicate()
     assert living(mark) == []
     assert main(["compare", "--resume", "c", "--num_cpus", "2"]) == 0
     assert living(mark) == []

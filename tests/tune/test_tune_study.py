@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import signal
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,13 +16,12 @@ from typing import Any
 
 import pytest
 import yaml
-from commands import Begin
-from studies import SLOW, base, study_file
+from processes import QUICK_AGENTS
+from studies import SLOW, base, study_file, tune_command
 
 from lit_cfl.cli.main import main
 
 pytestmark = pytest.mark.ray
-Whole = tuple[Path, int | None, str, list[int]]
 SPACE_OF_SLOW = {"rate": {"uniform": [0.7, 0.9]}}
 SPACE = {"algorithm.rate": {"uniform": [0.7, 1.0]}}  # rates that do not fail, nor the default, which is 0
 
@@ -29,22 +29,24 @@ SPACE = {"algorithm.rate": {"uniform": [0.7, 1.0]}}  # rates that do not fail, n
 class Command:
     """A study in a process of its own, and all processes that it started, found by a mark in their environment."""
 
-    def __init__(self, begin: Begin, folder: Path) -> None:
+    def __init__(self, folder: Path, *words: str) -> None:
         self.mark = f"LITCFL_TEST_MARK={folder}-{time.monotonic_ns()}"
-        self.said = folder / f"said-{time.monotonic_ns()}.txt"
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv(*self.mark.split("=", 1))
-            self.process = begin(["tune", "--config", "study-to-run.yaml", "--study_dir", "study"], folder, self.said)
+        name, _, value = self.mark.partition("=")
+        environment = os.environ | {name: value} | QUICK_AGENTS
+        self.said = folder / f"said-{time.monotonic_ns()}.txt"  # a pipe would stay open as long as Ray's agents live
+        with self.said.open("w") as said:
+            self.process = subprocess.Popen(
+                tune_command(*words), env=environment, cwd=folder, stdout=said, stderr=subprocess.STDOUT
+            )
 
-    def end(self) -> tuple[int | None, str]:
+    def end(self) -> tuple[int, str]:
         """Waits for the study. Returns its exit code and what it said."""
-        self.process.join(900)
-        return self.process.exitcode, self.said.read_text()
+        return self.process.wait(timeout=900), self.said.read_text()
 
     def kill(self) -> None:
         """Kills the study, and waits for its trials, which end with it; Ray's agents do so later."""
         self.process.kill()
-        self.process.join()
+        self.process.wait()
         deadline = time.monotonic() + 100
         while any(b"ray::" in words and b"Agent" not in words for words in self._command_lines()):
             assert time.monotonic() < deadline
@@ -76,7 +78,7 @@ class Command:
 def wait_until(condition: Callable[[], object], command: Command) -> None:
     deadline = time.monotonic() + 600
     while not condition():
-        assert command.process.is_alive(), command.end()
+        assert command.process.poll() is None, command.end()
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -101,16 +103,16 @@ def prepared_folder(tmp: Path, pause: float, **changes: Any) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(begin: Begin, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str, list[int]]:
     """A study that nobody disturbed: its directory, exit code, output and the processes left."""
     limits = {"trials": 4, "concurrent": 1}
     folder = prepared_folder(tmp_path_factory.mktemp("whole"), 0.0, num_repeats=2, limits=limits)
-    command = Command(begin, folder)
+    command = Command(folder, "--config", "study-to-run.yaml", "--study_dir", "study")
     code, output = command.end()
     return folder / "study", code, output, command.left()
 
 
-def test_a_study_ends_with_its_table_and_leaves_no_process(whole: Whole):
+def test_a_study_ends_with_its_table_and_leaves_no_process(whole: tuple[Path, int, str, list[int]]):
     path, code, output, left = whole
     assert (code, left) == (0, []), output
     assert "4 trials: 4 finished" in output
@@ -122,7 +124,7 @@ def test_a_study_ends_with_its_table_and_leaves_no_process(whole: Whole):
     assert {"study.yaml", "trials.csv", "best.yaml"} <= {file.name for file in path.iterdir()}
 
 
-def test_every_trial_has_a_row_with_its_seeds(whole: Whole):
+def test_every_trial_has_a_row_with_its_seeds(whole: tuple[Path, int, str, list[int]]):
     path = whole[0]
     rows = rows_of(path)
     assert [row["status"] for row in rows] == ["finished"] * 4
@@ -135,7 +137,7 @@ def test_every_trial_has_a_row_with_its_seeds(whole: Whole):
         assert float(row["val/weighted_accuracy"]) == sum(own) / 2
 
 
-def test_best_yaml_reproduces_the_trial_exactly(whole: Whole, tmp_path: Path):
+def test_best_yaml_reproduces_the_trial_exactly(whole: tuple[Path, int, str, list[int]], tmp_path: Path):
     path = whole[0]
     with contextlib.redirect_stdout(io.StringIO()):
         assert main(["run", "--config", str(path / "best.yaml"), "--run_dir", str(tmp_path / "run")]) == 0
@@ -149,7 +151,7 @@ def test_best_yaml_reproduces_the_trial_exactly(whole: Whole, tmp_path: Path):
     assert best["val/weighted_accuracy"] == max(row["val/weighted_accuracy"] for row in rows_of(path))
 
 
-def test_only_new_seeds_are_tested(whole: Whole):
+def test_only_new_seeds_are_tested(whole: tuple[Path, int, str, list[int]]):
     path = whole[0]
     repeats = json.loads((path / "repeats" / "repeats.json").read_text())
     assert {name: sorted(found) for name, found in repeats.items()} == {"best": ["4", "5"], "default": ["4", "5"]}
@@ -158,7 +160,7 @@ def test_only_new_seeds_are_tested(whole: Whole):
     assert "test/" not in told
 
 
-def test_the_directory_of_a_study_or_of_a_run_is_refused(whole: Whole, tmp_path: Path):
+def test_the_directory_of_a_study_or_of_a_run_is_refused(whole: tuple[Path, int, str, list[int]], tmp_path: Path):
     path = whole[0]
     config = str(path.parent / "study-to-run.yaml")
     assert main(["tune", "--config", config, "--study_dir", str(path)]) == 2
@@ -183,10 +185,10 @@ def kill_a_worker(folder: Path, done: int, killed: list[list[str]]) -> None:
 
 @pytest.mark.usefixtures("cluster")
 def test_a_killed_study_that_loses_a_worker_has_the_trials_of_one_that_nobody_disturbed(
-    begin: Begin, whole: Whole, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    whole: tuple[Path, int, str, list[int]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     folder, study = prepared_folder(tmp_path, 0.3), tmp_path / "study"
-    command = Command(begin, folder)
+    command = Command(folder, "--config", "study-to-run.yaml", "--study_dir", "study")
     wait_until(lambda: len(rounds_in(folder)) >= 5, command)
     command.kill()
     done, killed = len(rounds_in(folder)), list[list[str]]()
@@ -207,7 +209,7 @@ def test_a_killed_study_that_loses_a_worker_has_the_trials_of_one_that_nobody_di
 
 @pytest.mark.usefixtures("cluster")
 def test_an_interrupted_study_of_several_algorithms_goes_on_with_optuna_and_is_extended(
-    begin: Begin, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     """Optuna is asked for the values of one algorithm a trial; what it learned before the signal is not lost."""
     slow = SLOW | {"init_args": {"pause": 0.2}, "space": SPACE_OF_SLOW}
@@ -215,12 +217,12 @@ def test_an_interrupted_study_of_several_algorithms_goes_on_with_optuna_and_is_e
     limits = {"trials": 4, "concurrent": 1}
     folder = prepared_folder(tmp_path, 0.2, space=space, searcher="OptunaSearch", seeds=[0], limits=limits)
     study = tmp_path / "study"
-    command = Command(begin, folder)
+    command = Command(folder, "--config", "study-to-run.yaml", "--study_dir", "study")
     wait_until(lambda: len(list((study / "trials").glob("*/summary.json"))) >= 2, command)
     wait_until((study / "pictures" / "history.png").exists, command)
     assert "finished" in [row["status"] for row in rows_of(study)]  # known before the study is over
     assert (study / "best.yaml").exists()
-    command.process.terminate()
+    command.process.send_signal(signal.SIGTERM)
     code, output = command.end()
     assert code == 128 + signal.SIGTERM, output
     assert "lit-cfl tune --resume" in output
@@ -279,7 +281,7 @@ def test_the_winner_of_population_based_training_keeps_its_models_and_its_stages
 ):
     pbt = {"perturbation_interval": 2, "quantile_fraction": 0.5, "synch": True}
     changes = {
-        "base": base(rounds=8),
+        "base": base(rounds=4),
         "space": {"algorithm.eta_g": {"uniform": [0.0, 0.9]}},
         "limits": {"trials": 5},
         "scheduler": {"class_path": "PopulationBasedTraining", "init_args": pbt},
