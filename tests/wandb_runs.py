@@ -159,7 +159,8 @@ class Server(ThreadingHTTPServer):
         """What it keeps of a run's history: each line where the client wanted it."""
         lines: dict[int, dict[str, Any]] = {}
         for path, body in self.sent:
-            part = json.loads(body)["files"].get("wandb-history.jsonl") if path.endswith("/file_stream") else None
+            sent = json.loads(body) if path.endswith("/file_stream") else {}
+            part = sent.get("files", {}).get("wandb-history.jsonl")  # there are none in a slow run's signs of life
             for number, line in enumerate(part["content"] if part else ()):
                 lines[part["offset"] + number] = json.loads(line)
         return [lines[number] for number in sorted(lines)]
