@@ -17,7 +17,7 @@ from torch.testing import assert_close
 from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
-from lit_cfl.nets import MCLR
+from lit_cfl.nets import MCLR, MLP
 
 ADAM = partial(torch.optim.Adam, lr=0.01)
 MOMENTUM = partial(torch.optim.SGD, lr=0.05, momentum=0.9)
