@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import TypeVar
 
 import numpy as np
 from matplotlib import rc_context
@@ -15,7 +16,9 @@ from matplotlib.ticker import MaxNLocator
 from lit_cfl.pictures.panels import COLUMN, LOOK
 
 LEVELS = 254  # of a matrix in 8 bits; 255 = not known
-_MOST_NAMED = 20  # groups at the side, and values in the legend
+_T = TypeVar("_T")
+_MOST_NAMED = 21  # groups at the side, and values in the legend
+_THIN = 0.03  # share of the rows that a mark needs
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,6 +77,7 @@ class CellGrid:
         cells: uint8 `[rows, columns]`, places in `names`.
         side: uint8 `[rows]`, the same of a narrow column on the left; None = there is none.
         names, colours: of the values; a colour as #rrggbb.
+        marks: short names of the values, which stand beside the last column.
         rows, columns: names of the single rows and columns.
         x, y: names of the axes.
     """
@@ -82,10 +86,22 @@ class CellGrid:
     side: np.ndarray | None
     names: Sequence[str]
     colours: Sequence[str]
+    marks: Sequence[str]
     rows: Sequence[str]
     columns: Sequence[str]
     x: str
     y: str
+
+    @property
+    def ends(self) -> list[tuple[float, str]]:
+        """Lists where stretches of equal values in the last column have their middles, and their marks.
+
+        Stretches that are too thin for a mark are left out.
+        """
+        edges, places = stretches(self.cells[:, -1].tolist())
+        thin = len(self.cells) * _THIN
+        found = zip(pairwise(edges), places, strict=True)
+        return [((a + b - 1) / 2, self.marks[place]) for (a, b), place in found if b - a >= thin]
 
     @property
     def looks(self) -> dict[str, str]:
@@ -113,7 +129,7 @@ def draw_matrix(matrix: Matrix, width: float = COLUMN) -> Figure:
     return figure
 
 
-def stretches(groups: Sequence[str]) -> tuple[list[int], list[str]]:
+def stretches(groups: Sequence[_T]) -> tuple[list[int], list[_T]]:
     """Finds where stretches of equal groups begin and end, and their names."""
     starts = [k for k, name in enumerate(groups) if k == 0 or name != groups[k - 1]]
     return [*starts, len(groups)], [groups[k] for k in starts]
@@ -133,6 +149,10 @@ def draw_grid(grid: CellGrid, width: float = COLUMN) -> Figure:
         figure.axes[0].set_ylabel(grid.y)
         axes.set(xlabel=grid.x, yticks=[])
         _name_columns(axes, grid.columns)
+        for middle, mark in grid.ends:
+            axes.annotate(
+                mark, (1, middle), (2, 0), axes.get_yaxis_transform(), "offset points", va="center", fontsize=6.5
+            )
         handles = [Patch(facecolor=own, label=name.replace("$", r"\$")) for name, own in grid.looks.items()]
         if len(handles) <= _MOST_NAMED:
             figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)

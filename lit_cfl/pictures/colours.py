@@ -8,7 +8,8 @@ from matplotlib.colors import to_rgb
 from matplotlib.patches import Patch
 from scipy.optimize import linear_sum_assignment
 
-# The first seven are Okabe and Ito's, which colour-blind people can tell apart.
+# The first seven are Okabe and Ito's, the others were searched for: any two of the twenty differ by more than 10 in
+# CIEDE2000, also as people without red, green or blue cones see them (tests/pictures/test_colours.py).
 _COLOURS = np.array(
     [
         to_rgb(name)
@@ -20,15 +21,19 @@ _COLOURS = np.array(
             "#56B4E9",
             "#CC79A7",
             "#F0E442",
-            "#6A5ACD",
-            "#882255",
-            "#7A8B2A",
-            "#44AA99",
-            "#A6761D",
-            "#5C4B3B",
-            "#E8A2C8",
-            "#1A1A6E",
-            "#B5D96B",
+            "#892727",
+            "#C4EBC4",
+            "#3B4E62",
+            "#C4A5A5",
+            "#3B00EB",
+            "#8976FF",
+            "#76EBFF",
+            "#624E4E",
+            "#627676",
+            "#C40000",
+            "#89624E",
+            "#B1C476",
+            "#4E3B89",
         )
     ]
 )
@@ -37,7 +42,7 @@ _NONE = to_rgb("#dddddd")  # of clients without a cluster
 
 
 def colours_of(clusters: np.ndarray) -> np.ndarray:
-    """Looks up the RGB in [0, 1] of clusters of any shape, `[..., 3]`: grey for -1; they repeat every 16 clusters."""
+    """Looks up the RGB in [0, 1] of clusters of any shape, `[..., 3]`: grey for -1; they repeat every 20 clusters."""
     colours: np.ndarray = np.where((clusters < 0)[..., None], _NONE, _COLOURS[clusters % MAX_COLOURS])
     return colours
 
@@ -76,7 +81,7 @@ def matched_colours(clusters: np.ndarray, match: Mapping[int, int]) -> np.ndarra
 
 
 def name_clusters(axes: Axes, clusters: np.ndarray, unknown: str, match: Mapping[int, int]) -> None:
-    """Draws a legend beside the axes; for more than 16 clusters, a line that says how many there are.
+    """Draws a legend beside the axes; for more than 20 clusters, a line that says how many there are.
 
     Args:
         clusters: numbers that are drawn, any shape.

@@ -185,7 +185,7 @@ def draw_panels(
                 place.set_xlabel("" if under is not None and under.x == panel.x else panel.x)
                 place.set_ylabel("" if left is not None and left.y == panel.y else panel.y)
         figure.align_ylabels()
-        if len(known) > 1:
+        if known and len(styles) > 1:
             handles = [_handle(panels, name, styles[name]) for name in known]
             figure.legend(handles=handles, loc="outside lower center", ncols=min(per_line, len(known)), frameon=False)
     return figure

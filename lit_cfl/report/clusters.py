@@ -97,6 +97,7 @@ def memberships(run: RunFiles, name: str, share: PageShare) -> Figure | None:
     truths = [int(number) for number in np.unique(true)] if (true >= 0).any() else []
     names = [name_of(number) for number in numbers]
     colours = [hex_of(match.get(number, -1)) for number in numbers]
+    marks = ["-" if number < 0 else str(number) for number in (*numbers, *truths)]
     names += ["unknown" if number < 0 else f"true cluster {number}" for number in truths]
     colours += [hex_of(number) for number in truths]
     side = np.searchsorted(truths, true[order]) + len(numbers) if truths else None
@@ -105,6 +106,7 @@ def memberships(run: RunFiles, name: str, share: PageShare) -> Figure | None:
         None if side is None else side.astype(np.uint8),
         names,
         colours,
+        marks,
         [f"client {client}" for client in order],
         [str(found["rounds"][k]) for k in kept],
         "round",
@@ -119,8 +121,8 @@ def memberships(run: RunFiles, name: str, share: PageShare) -> Figure | None:
         f"{name}-memberships",
         "Clusters of the clients over the rounds",
         grid,
-        f"A row is a client, a colour a cluster: that of the true cluster it matches best.{beside}"
-        f"{said(len(order), len(true))}{fewer}",
+        f"A row is a client, a colour a cluster: that of the true cluster it matches best.{beside} On the "
+        f"right: the numbers of the clusters at the end.{said(len(order), len(true))}{fewer}",
         f"Coloured cells, a row a client and a column a round, {rounds[0]} to {rounds[-1]}: {len(true)} clients in "
         f"{len(np.unique(cluster[-1][cluster[-1] >= 0]))} clusters at the end; {moved} changed cluster on the way.",
         table=_moves(cluster, rounds, true, order),
@@ -160,13 +162,14 @@ def histogram(run: RunFiles, name: str, score: Score) -> Figure | None:
         label = name_of(number) if few else "clients"
         bars.append(Bars(label, edges[:-1].tolist(), (high - low) / bins, height.tolist(), base.tolist()))
         base = base + height
+    stacked = ", stacked by cluster" if len(bars) > 1 else ""
     rows = [_spread(name_of(number), values[cluster == number]) for number in np.unique(cluster)[:_MOST_ROWS]]
     styles = cluster_styles(match) if few else {"clients": Style(hex_of(0))}
     return Figure(
         f"{name}-histogram",
         f"Test {score.title} of the clients",
         Panel("", f"test {score.title} of a client", "clients", bars=bars),
-        f"How many clients have which test {score.title} after the last round, stacked by cluster.",
+        f"How many clients have which test {score.title} after the last round{stacked}.",
         f"Histogram of the test {score.title} of {len(values)} clients: from {values.min():.3f} to "
         f"{values.max():.3f}, median {np.median(values):.3f}.",
         styles,

@@ -16,7 +16,7 @@ from lit_cfl.report.run_files import RunFiles, known
 
 _MOST_BRANCHES = 60
 _MOST_COMPARISONS = 12
-_MOST_BARS = 120  # rounds in the timeline of shifts
+_MOST_BARS = 90  # in the timeline of shifts
 
 
 def tree(run: RunFiles, name: str) -> Figure | None:
@@ -143,13 +143,13 @@ def timeline(run: RunFiles, name: str) -> Figure | None:
     if not moved and not found:
         return None
     last = max([int(row["round"]) for row in (*moved, *found, *run.rows[-1:])])
-    step = -(-last // _MOST_BARS)
     counts = {
         "data shifted": Counter(int(row["round"]) for row in moved),
         "drift detected": Counter(int(row["round"]) for row in found),
         "cluster changed": Counter(int(r["round"]) for r in found if r["cluster_before"] != r["cluster_after"]),
     }
     counts = {label: by_round for label, by_round in counts.items() if by_round}
+    step = -(-last * len(counts) // _MOST_BARS)
     width = step * 0.8 / len(counts)
     bars = []
     for k, (label, by_round) in enumerate(counts.items()):

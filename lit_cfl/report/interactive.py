@@ -66,6 +66,7 @@ def _axis(title: str, ticks: Mapping[float, str], logarithmic: bool) -> dict[str
         axis["type"] = "log"
     if ticks:
         axis |= {"tickvals": list(ticks), "ticktext": [escape(_cut(name)) for name in ticks.values()]}
+        axis["range"] = [min(ticks) - 0.5, max(ticks) + 0.5]
     return axis
 
 
@@ -104,7 +105,7 @@ def _points(points: Points, style: Style) -> dict[str, Any]:
         "meta": points.name,
         "x": _numbers(points.x),
         "y": _numbers(points.y),
-        "marker": {"color": style.colour, "symbol": symbol(style.marker), "size": 2.4 * style.size},
+        "marker": {"color": style.colour, "symbol": symbol(style.marker), "size": _size(style)},
         "hovertemplate": ("%{customdata}" if notes else "%{x}, %{y}") + "<extra>" + name + "</extra>",
     }
     if notes:
@@ -113,6 +114,12 @@ def _points(points: Points, style: Style) -> dict[str, Any]:
         found |= {"text": [escape(label) for label in points.labels], "textposition": "middle right"}
         found["cliponaxis"] = False
     return found
+
+
+def _size(style: Style) -> float:
+    return (
+        2.4 * style.size * (1.3 if style.marker in ("^", "v") else 1.0)
+    )  # Plotly's triangles are smaller than its discs
 
 
 def _bars(bars: Bars, style: Style) -> dict[str, Any]:
@@ -173,6 +180,7 @@ def _grid(grid: CellGrid) -> dict[str, Any]:
         "side": None if grid.side is None else _encoded(grid.side),
         "names": [escape(name) for name in grid.names],
         "colours": list(grid.colours),
+        "ends": [[middle, escape(mark)] for middle, mark in grid.ends],
         "rows": [escape(name) for name in grid.rows],
         "columns": [escape(name) for name in grid.columns],
         "x": escape(grid.x),

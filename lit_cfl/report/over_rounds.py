@@ -8,7 +8,7 @@ import numpy as np
 
 from lit_cfl.metric_names import higher_is_better
 from lit_cfl.pictures.panels import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION, YELLOW, Curve, Panel, Style
-from lit_cfl.report.blocks import Block, Figure, Section, Table
+from lit_cfl.report.blocks import Block, Figure, Section, Table, Text
 from lit_cfl.report.run_files import known
 from lit_cfl.report.sources import Group
 from lit_cfl.scores import Score
@@ -95,7 +95,11 @@ def section(groups: Sequence[Group], score: Score) -> Section:
         if figure is not None:
             figures.append(figure)
     traffic = _over_traffic(groups, score)
-    return Section("Over the rounds", figures + ([traffic] if traffic else []))
+    figures += [traffic] if traffic is not None else []
+    scored = sorted({int(row["round"]) for group in groups for run in group.runs for row in run.rows})
+    if not figures and len(scored) == 1:
+        figures.append(Text(f"Only round {scored[0]} was scored: its values are in the table of the results."))
+    return Section("Over the rounds", figures)
 
 
 def _over_rounds(
@@ -103,7 +107,9 @@ def _over_rounds(
 ) -> Figure | None:
     found = {group.name: means(group, column) for group in groups}
     drawn = {name: one for name, one in found.items() if one.rounds}
-    if not drawn or (column in ("clusters/count", "clusters/churn") and not _varies(drawn)):
+    if max((len(one.rounds) for one in drawn.values()), default=0) < 2:
+        return None  # the table of the results has it
+    if column.startswith("clusters/") and not _varies(drawn):
         return None
     curves = [_curve(name, one) for name, one in drawn.items()]
     banded = any(one.deviation for one in drawn.values())
@@ -145,7 +151,7 @@ def _over_traffic(groups: Sequence[Group], score: Score) -> Figure | None:
         if pairs:
             x, y = zip(*(pairs[k] for k in thin(len(pairs))), strict=True)
             curves.append(Curve(group.name, x, y))
-    if not curves or not any(curve.x[-1] > 0 for curve in curves):
+    if max((len(curve.x) for curve in curves), default=0) < 2 or not any(curve.x[-1] > 0 for curve in curves):
         return None
     title = f"{score.title.capitalize()} against traffic"
     ends = "; ".join(f"{curve.name} {_short(curve.y[-1])} after {_short(curve.x[-1])} MiB" for curve in curves)

@@ -107,7 +107,11 @@
     const z = figure.rows.map((_, row) => Array.from(cells.subarray(row * columns, (row + 1) * columns)));
     const traces = [{ ...base, x: figure.columns, z, customdata: z.map((row) => row.map((own) => figure.names[own])),
       hovertemplate: `%{y}<br>${figure.x} %{x}<br>%{customdata}<extra></extra>` }];
+    const annotations = figure.ends.map(([y, text]) => (
+      { xref: "paper", x: 1, xanchor: "left", xshift: 1, y, text, showarrow: false, font: { size: 11 } }));
     const more = {
+      annotations,
+      margin: { l: 48, r: 24, t: 10, b: 44 },
       xaxis: axis({ type: "category", title: { text: figure.x }, nticks: 10, showgrid: false }),
       yaxis: axis({ type: "category", title: { text: figure.y }, autorange: "reversed", showticklabels: false, ticks: "",
         showgrid: false }),

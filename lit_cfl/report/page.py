@@ -65,7 +65,7 @@ def _read(name: str) -> str:
 
 
 def legend(figure: Figure) -> list[dict[str, str]]:
-    """Lists names and looks of what a figure shows, where there are several.
+    """Lists names and looks of what a figure shows, where there are or could be several.
 
     Returns:
         for each its `name`, `colour`, `kind` (`line`, `marker` or `area`), and `dash` or `marker`.
@@ -74,7 +74,7 @@ def legend(figure: Figure) -> list[dict[str, str]]:
     if isinstance(drawing, CellGrid):
         looks = list(drawing.looks.items())[:_MOST_NAMED]
         return [{"name": name, "colour": colour, "kind": "area"} for name, colour in looks]
-    if not isinstance(drawing, Panel) or len(drawing.names) < 2:
+    if not isinstance(drawing, Panel) or max(len(drawing.names), len(figure.styles)) < 2:
         return []
     kinds = {part.name: "marker" for part in drawing.points} | {part.name: "line" for part in drawing.curves}
     kinds |= {part.name: "area" for part in drawing.bars}

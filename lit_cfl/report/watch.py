@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Interrupted
 from lit_cfl.report.assemble import Maker
 from lit_cfl.report.blocks import Page
 from lit_cfl.storage.lock import wait_until_free
@@ -25,6 +25,9 @@ def watch(
 ) -> None:
     """Writes the page whenever a file has changed, until no process works on any of the directories.
 
+    Directories that are not there yet are waited for. Where a signal ends it, the page is written once more, for it
+    should not load itself again for ever.
+
     Args:
         maker: of the page.
         write: writes it; is told after how many seconds it loads itself again, None = it is the last.
@@ -33,27 +36,44 @@ def watch(
         check: called again and again; may raise to end it.
         seconds: between two looks.
     """
+    _wait_for(paths, console, check)
     before: object = None
-    told = False
+    page: Page | None = None
     while True:
         working = any(map(_worked_on, paths))
         now = _state(paths)
         if now != before or not working:
-            page = _made(maker)
-            if page is not None:
-                write(page, SECONDS if working else None)
-                if not told:
+            made = _made(maker)
+            if made is not None:
+                write(made, SECONDS if working else None)
+                if page is None:
                     console.print("Watching; the page loads itself again. Ctrl-C ends this, and not the run.")
-                    told = True
+                page = made
                 console.print(f"{time.strftime('%H:%M:%S')} written", style="dim", highlight=False)
             before = now
         if not working:
             console.print("No process works there any more: this was the last time.")
             return
         end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            check()
-            time.sleep(_POLL)
+        try:
+            while time.monotonic() < end:
+                check()
+                time.sleep(_POLL)
+        except Interrupted:
+            if page is not None:
+                write(page, None)
+            raise
+
+
+def _wait_for(paths: Sequence[Path], console: Console, check: Callable[[], None]) -> None:
+    """Waits until each directory holds something: a run makes its own some seconds after its start."""
+    told = False
+    while missing := [str(path) for path in paths if not path.is_dir() or not any(path.iterdir())]:
+        if not told:
+            console.print(f"Waiting for {', '.join(missing)}. Ctrl-C ends this.", soft_wrap=True, markup=False)
+            told = True
+        check()
+        time.sleep(_POLL)
 
 
 def _made(maker: Maker) -> Page | None:

@@ -12,6 +12,7 @@ from lit_cfl.storage.atomic_writes import name_write_errors, remove_unfinished
 
 _FOLDERS = ("rows", "snapshots", "pictures")  # where a killed process may have left unfinished files
 _WAIT_SECONDS, _POLL_SECONDS = 60.0, 0.2
+_LOOK_SECONDS = 0.5  # `wait_until_free`, as of a page that is watched, holds a directory for a moment
 
 
 @contextmanager
@@ -28,7 +29,7 @@ def locked(path: Path, option: str = "--run_dir") -> Iterator[None]:
     file = path / ".lock"
     try:
         path.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(file).acquire(blocking=False)
+        lock = FileLock(file).acquire(timeout=_LOOK_SECONDS, poll_interval=0.02)
     except Timeout as error:
         raise InputError(
             f"{path} is in use by process {file.read_text().strip()}; wait for it, or choose another {option}"

@@ -197,14 +197,8 @@ def test_ticks_are_plain_numbers_and_the_last_round(last: int, ticks: list[int])
 def test_many_clusters_have_no_legend_of_them_all():
     numbers = np.arange(MAX_COLOURS + 1)
     axes = client_map(compared(numbers.tolist(), numbers.tolist()), 0).axes[0]
-    assert axes.get_legend().get_title().get_text() == "17 clusters:\ncolours repeat\nevery 16"
+    assert axes.get_legend().get_title().get_text() == "21 clusters:\ncolours repeat\nevery 20"
     assert histogram(numbers / 20, numbers, numbers, ACCURACY, 1).axes[0].get_legend() is None
-
-
-def test_sixteen_clusters_have_colours_of_their_own_and_nobodys_is_grey():
-    colours = colours_of(np.arange(-1, MAX_COLOURS))
-    assert len(np.unique(colours, axis=0)) == MAX_COLOURS + 1
-    assert np.allclose(colours[0], GREY)
 
 
 def test_one_client_and_names_with_dollars_can_be_drawn(tmp_path: Path):

@@ -230,3 +230,35 @@ def test_watch_writes_again_until_nobody_works_there(tmp_path: Path, monkeypatch
     assert "interrupted, round 5 of 4" in last
     assert "data-reload" not in last.partition("<script>")[0]
     assert "this was the last time" in capsys.readouterr().out
+
+
+def test_watch_waits_for_a_directory_and_ctrl_c_leaves_a_page_that_does_not_load_itself_again(
+    tmp_path: Path, monkeypatch, capsys
+):
+    import os
+    import signal
+
+    from filelock import FileLock
+
+    from lit_cfl.report import watch
+
+    run, out, looks = tmp_path / "run", tmp_path / "page.html", []
+    lock = FileLock(run / ".lock")
+
+    def sleep(seconds: float) -> None:
+        looks.append(out.exists())
+        if len(looks) == 1:
+            run.mkdir()  # still empty
+        elif len(looks) == 2:
+            made_run(tmp_path / "made", over=False).rename(run)
+            lock.acquire()
+        elif len(looks) == 3:
+            assert 'data-reload="5"' in out.read_text()
+            os.kill(os.getpid(), signal.SIGINT)
+
+    monkeypatch.setattr(watch.time, "sleep", sleep)
+    assert main(["report", str(run), "--out", str(out), "--watch", "--no-data"]) == 128 + signal.SIGINT
+    lock.release()
+    assert looks == [False, False, True]
+    assert "data-reload" not in out.read_text().partition("<script>")[0]
+    assert f"Waiting for {run}. Ctrl-C ends this." in capsys.readouterr().out.replace("\n", "")

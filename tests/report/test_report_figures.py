@@ -1,19 +1,22 @@
 """What figures hold: means and bands, samples, 8 bits, delays, trees, searches, papers' numbers."""
 
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
-from made_runs import add_own_tables, made_run, metric_row
+from made_runs import add_own_tables, made_run, metric_row, write_table
 from test_sources import page_of
 
 from lit_cfl.pictures.cells import Matrix, in_8_bits, stretches
+from lit_cfl.pictures.panels import Curve, Panel, Points, Style
 from lit_cfl.report.blocks import Figure
 from lit_cfl.report.clusters import PageShare, hex_of
 from lit_cfl.report.events import _delays, delays, timeline, tree
 from lit_cfl.report.interactive import described
 from lit_cfl.report.over_rounds import means, thin
+from lit_cfl.report.page import legend
 from lit_cfl.report.run_files import read_run
 from lit_cfl.report.sample import said, sample
 from lit_cfl.report.similar_clients import similarity
@@ -189,3 +192,39 @@ def test_groups_beyond_seven_differ_by_their_lines():
     looks = [(style.colour, str(style.line)) for style in styles_of(groups).values()]
     assert len(set(looks)) == 16
     assert all(one != other for one, other in pairwise(looks))
+
+
+def test_long_stretches_of_a_cluster_have_its_number_beside_them(tmp_path: Path):
+    run = made_run(tmp_path / "run", clients=100, over=False)
+    true = np.repeat([0, 1, 2], [50, 48, 2])
+    np.savez(
+        run / "memberships.npz", rounds=np.array([1]), cluster=np.where(true == 1, 17, true)[None], true_cluster=true
+    )
+    found = figure(page_of(run).figures, "cfl-memberships")
+    assert found.drawing.ends == [(24.5, "0"), (73.5, "17")]  # two clients of a hundred have no room
+    assert described(found)["ends"] == [[24.5, "0"], [73.5, "17"]]
+
+
+def test_the_looks_of_a_figure_are_named_where_there_could_be_others(tmp_path: Path):
+    styles = {"matches": Style("#000000"), "explained": Style("#111111")}
+    shown = Figure("x", "x", Panel("", "x", "y", points=[Points("matches", [1], [1])]), "", "", styles)
+    assert [entry["name"] for entry in legend(shown)] == ["matches"]
+    assert legend(replace(shown, styles={"matches": Style("#000000")})) == []
+
+
+def test_an_axis_with_names_has_room_for_the_first_and_the_last():
+    panel = Panel("", "layer", "silhouette", [Curve("x", [0, 1], [0.5, 0.75])], x_ticks={0.0: "first", 1.0: "last"})
+    axis = described(Figure("x", "x", panel, "", ""))["axes"]["x"]
+    assert (axis["ticktext"], axis["range"]) == (["first", "last"], [-0.5, 1.5])
+
+
+def test_a_timeline_of_many_rounds_has_bars_that_can_be_seen(tmp_path: Path):
+    run = made_run(tmp_path / "run", over=False)
+    add_own_tables(run)
+    rows = [{"round": number, "client": 0} for number in range(1, 301)]
+    write_table(run / "shift.csv", ("round", "client"), rows)
+    found = timeline(read_run(run), "x")
+    assert len(found.drawing.bars) == 3
+    assert max(len(bars.x) for bars in found.drawing.bars) == 30
+    assert sum(found.drawing.bars[0].height) == 300
+    assert "A bar counts 10 rounds." in found.caption

@@ -12,7 +12,7 @@ from lit_cfl.cli.main import main
 from lit_cfl.errors import InputError
 from lit_cfl.metric_names import METRICS
 from lit_cfl.report.assemble import Maker
-from lit_cfl.report.blocks import Page, Table
+from lit_cfl.report.blocks import Page, Table, Text
 from lit_cfl.report.run_files import read_run
 from lit_cfl.report.sources import kind_of, read_source, require_comparable
 from lit_cfl.storage.digests import write_sums
@@ -174,8 +174,16 @@ def test_metrics_with_nan_have_gaps_and_do_not_break_the_page(tmp_path: Path):
 
 def test_one_round_only(tmp_path: Path):
     page = page_of(made_run(tmp_path / "run", [metric_row(1)], snapshots=1))
-    assert {"test-weighted_accuracy", "cfl-similarity"} <= names(page)
-    assert {"clusters-count", "cfl-memberships", "cfl-splits", "cfl-sizes"}.isdisjoint(names(page))
+    assert {"cfl-similarity", "cfl-map", "cfl-histogram"} <= names(page)
+    assert Text("Only round 1 was scored: its values are in the table of the results.") in page.sections[1].blocks
+    assert {
+        "test-weighted_accuracy",
+        "traffic",
+        "clusters-count",
+        "cfl-memberships",
+        "cfl-splits",
+        "cfl-sizes",
+    }.isdisjoint(names(page))
 
 
 def test_a_run_without_a_round_says_so(tmp_path: Path):

@@ -1,0 +1,82 @@
+"""Colours of clusters, as people with and without all three kinds of cones see them."""
+
+import numpy as np
+import pytest
+
+from lit_cfl.pictures.colours import MAX_COLOURS, colours_of
+
+LEAST = 10.0  # CIEDE2000; about 2 can just be told apart side by side
+# Machado, Oliveira and Fernandes 2009, severity 1: what linear RGB looks like without one kind of cones.
+SIGHTS = {
+    "normal": np.eye(3),
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+    "tritanopia": [[1.255528, -0.076749, -0.178779], [-0.078411, 0.930809, 0.147602], [0.004733, 0.691367, 0.303900]],
+}
+TO_XYZ = np.array(
+    [[0.4124564, 0.3575761, 0.1804375], [0.2126729, 0.7151522, 0.0721750], [0.0193339, 0.1191920, 0.9503041]]
+)
+
+
+def linear(rgb: np.ndarray) -> np.ndarray:
+    return np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+
+
+def lab(rgb: np.ndarray, sight: str) -> np.ndarray:
+    """Converts sRGB `[n, 3]` to CIELAB under D65, as somebody of this sight sees it."""
+    seen = (linear(rgb) @ np.array(SIGHTS[sight]).T).clip(0, 1)
+    xyz = seen @ TO_XYZ.T / TO_XYZ.sum(1)
+    x, y, z = np.where(xyz > 216 / 24389, np.cbrt(xyz), (24389 / 27 * xyz + 16) / 116).T
+    return np.stack([116 * y - 16, 500 * (x - y), 200 * (y - z)], 1)
+
+
+def ciede2000(one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    """Computes the distance of colours in CIELAB (Sharma, Wu, Dalal 2005), for `[..., 3]` and `[..., 3]`."""
+    (l1, a1, b1), (l2, a2, b2) = np.moveaxis(one, -1, 0), np.moveaxis(other, -1, 0)
+    mean7 = ((np.hypot(a1, b1) + np.hypot(a2, b2)) / 2) ** 7
+    stretch = 1.5 - 0.5 * np.sqrt(mean7 / (mean7 + 25.0**7))
+    c1, c2 = np.hypot(stretch * a1, b1), np.hypot(stretch * a2, b2)
+    h1, h2 = np.degrees(np.arctan2(b1, stretch * a1)) % 360, np.degrees(np.arctan2(b2, stretch * a2)) % 360
+    turn = (h2 - h1 + 180) % 360 - 180
+    hue = h1 + turn / 2
+    c, lightness = (c1 + c2) / 2, ((l1 + l2) / 2 - 50) ** 2
+    waves = ((-0.17, 1, -30), (0.24, 2, 0), (0.32, 3, 6), (-0.2, 4, -63))
+    t = 1 + sum(height * np.cos(np.radians(times * hue + start)) for height, times, start in waves)
+    dl = (l2 - l1) / (1 + 0.015 * lightness / np.sqrt(20 + lightness))
+    dc = (c2 - c1) / (1 + 0.045 * c)
+    dh = 2 * np.sqrt(c1 * c2) * np.sin(np.radians(turn / 2)) / (1 + 0.015 * c * t)
+    around_blue = np.exp(-((((hue - 275 + 180) % 360 - 180) / 25) ** 2))
+    twist = -2 * np.sqrt(c**7 / (c**7 + 25.0**7)) * np.sin(np.radians(60 * around_blue))
+    return np.sqrt(dl**2 + dc**2 + dh**2 + twist * dc * dh)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "distance"),
+    [
+        ((50, 2.6772, -79.7751), (50, 0, -82.7485), 2.0425),
+        ((50, 2.5, 0), (73, 25, -18), 27.1492),
+        ((60.2574, -34.0099, 36.2677), (60.4626, -34.1751, 39.4387), 1.2644),
+        ((22.7233, 20.0904, -46.6940), (23.0331, 14.9730, -42.5619), 2.0373),
+    ],
+)
+def test_the_distance_is_that_of_the_published_pairs(one, other, distance: float):
+    assert ciede2000(np.array(one), np.array(other)) == pytest.approx(distance, abs=1e-4)
+
+
+@pytest.mark.parametrize("sight", SIGHTS)
+def test_any_two_of_twenty_clusters_can_be_told_apart_by_their_colours(sight: str):
+    numbers = np.arange(-1, MAX_COLOURS)  # -1: clients without a cluster, grey
+    seen = lab(colours_of(numbers), sight)
+    distances = ciede2000(seen[:, None], seen[None]) + np.diag(np.full(len(numbers), np.inf))
+    one, other = np.unravel_index(distances.argmin(), distances.shape)
+    assert MAX_COLOURS == 20
+    assert distances.min() > LEAST, (numbers[one], numbers[other])
+
+
+@pytest.mark.parametrize(("paper", "least"), [("#ffffff", 1.2), ("#f6f7f9", 1.2), ("#191e26", 1.5)])
+def test_each_colour_stands_out_from_the_page_in_light_and_in_dark(paper: str, least: float):
+    from matplotlib.colors import to_rgb
+
+    ground, *found = linear(np.vstack([to_rgb(paper), colours_of(np.arange(MAX_COLOURS))])) @ TO_XYZ[1]
+    contrasts = [(max(ground, one) + 0.05) / (min(ground, one) + 0.05) for one in found]  # as WCAG defines it
+    assert min(contrasts) > least
