@@ -65,7 +65,7 @@ class Maker:
 
     def _clusters(self, groups: Sequence[Group], score: Score, problems: list[str]) -> Section:
         """Makes the section of the clusters, with a part for each group."""
-        shown = [group for group in groups if group.first.rows]
+        shown = [group for group in groups if group.first.rows or group.first.snapshots or group.first.memberships]
         share, parts = PageShare.among(len(shown)), []
         slugs = [slug(group.name) for group in shown]
         for number, group in enumerate(shown):

@@ -76,7 +76,8 @@ def kind_of(path: Path) -> Kind:
         InputError: there is no such directory, or it holds nothing of ours.
     """
     if not path.is_dir():
-        raise InputError(f"there is no directory {path}; give one that lit-cfl run, compare, tune or reproduce wrote")
+        wrong = f"{path} is a file" if path.exists() else f"there is no directory {path}"
+        raise InputError(f"{wrong}; give a directory that lit-cfl run, compare, tune or reproduce wrote")
     if (path / RECORD).is_file():
         return "comparison"
     if (path / _STUDY).is_file():

@@ -32,8 +32,13 @@ def names(page: Page) -> set[str]:
 
 
 def test_a_directory_without_a_run_is_refused_and_runs_inside_it_are_named(tmp_path: Path, capsys):
-    with pytest.raises(InputError, match=r"there is no directory .*nowhere; give one that lit-cfl run, compare"):
+    with pytest.raises(
+        InputError, match=r"there is no directory .*nowhere; give a directory that lit-cfl run, compare"
+    ):
         kind_of(tmp_path / "nowhere")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"file is a file; give a directory"):
+        kind_of(tmp_path / "file")
     with pytest.raises(InputError, match=r"holds no run, comparison, study or reproduction$"):
         kind_of(tmp_path)
     made_run(tmp_path / "mine")
@@ -121,7 +126,7 @@ def test_a_damaged_file_is_named_and_the_rest_is_shown(file: str, lost: str | No
     assert any(f"{run / file}" in problem for problem in page.problems)
     assert lost not in names(page)
     others = {"cfl-memberships", "cfl-histogram", "cfl-splits", "cfl-similarity"} - {lost}
-    assert others <= names(page) or file == "metrics.csv"
+    assert others <= names(page)
 
 
 def test_a_table_that_was_edited_after_the_end_is_shown_with_a_warning(tmp_path: Path):
