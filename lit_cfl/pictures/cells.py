@@ -18,7 +18,8 @@ from lit_cfl.pictures.panels import COLUMN, LOOK
 LEVELS = 254  # of a matrix in 8 bits; 255 = not known
 _T = TypeVar("_T")
 _MOST_NAMED = 21  # groups at the side, and values in the legend
-_THIN = 0.03  # share of the rows that a mark needs
+_NAMES, _LINE = 3, 0.16  # names in a line of the legend, and its height in inches
+_THIN = 0.045  # share of the rows that a mark needs
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +140,8 @@ def draw_grid(grid: CellGrid, width: float = COLUMN) -> Figure:
     """Draws rows of cells in the size of a paper's column."""
     colours = np.array([to_rgb(colour) for colour in grid.colours])
     with rc_context({**LOOK, "axes.grid": False}):
-        figure = Figure(figsize=(width, 0.75 * width), layout="constrained")
+        lines = -(-len(grid.looks) // _NAMES) if len(grid.looks) <= _MOST_NAMED else 0
+        figure = Figure(figsize=(width, 0.62 * width + _LINE * lines), layout="constrained")
         widths = [1] if grid.side is None else [1, 18]
         *sides, axes = figure.subplots(1, len(widths), width_ratios=widths, squeeze=False)[0]
         axes.imshow(colours[grid.cells], aspect="auto", interpolation="nearest")
@@ -155,7 +157,7 @@ def draw_grid(grid: CellGrid, width: float = COLUMN) -> Figure:
             )
         handles = [Patch(facecolor=own, label=name.replace("$", r"\$")) for name, own in grid.looks.items()]
         if len(handles) <= _MOST_NAMED:
-            figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False)
+            figure.legend(handles=handles, loc="outside lower center", ncols=_NAMES, frameon=False)
     return figure
 
 
