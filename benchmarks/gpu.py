@@ -1,6 +1,7 @@
 """Local training on a GPU: one fit a client, a plain loop, and stacks of every width, eager and as CUDA graphs.
 
-    python benchmarks/gpu.py [--device auto] [--minutes 7] [--models linear mlp cnn vgg16 pfl-cifar10] [--out FILE.json]
+    python benchmarks/gpu.py [--device auto] [--minutes 7] [--models linear mlp cnn vgg16 pfl-cifar10]
+                             [--data FOLDER] [--out FILE.json]
 
 It ends within `--minutes` and half a minute, needs nothing but torch, lightning, numpy and scikit-learn, and writes
 every row at once, to FILE.json or to $OUT/gpu.json. Without a GPU a small form runs on one core, in under a minute.
@@ -16,13 +17,17 @@ epoch (5 steps). A row is the median of up to five rounds after a first one, whi
   `x plain loop` divide by among them, may not;
 * in steps: share of a round that its steps take; the rest cuts batches and moves models to and from the GPU;
 * of GEMM: operations of the round, as PyTorch counts them, over those of a product of large matrices in that time;
-* MiB: largest memory that a round takes on the GPU, its examples included, by the width of the stack;
+* MiB: largest memory that a round takes on the GPU, its examples included, and the same divided by the width of the
+  stack; x estimate: how many times what `lane_memory.py` says of a lane;
 * waste: share of the computed mini-batches that trained nobody.
 
 `as planned` is the engine as the rule of `choose_plan` builds it. Every model has a process and a share of the time of
 its own: what does not fit the memory or the time says so. Then models of four clients are compared with those of a
 plain loop on the CPU, and runs that change their device after two of four rounds with one on the CPU. At last two
 processes train the same clients with deterministic operations alone, and compare the bits of their results.
+
+With --data, a folder that `gpu_real.py` has written, FedAvg trains on MNIST and CIFAR-10 for a minute: seconds a round,
+the minutes that the whole training would take, and the accuracy so far. CIFAR-10 is trained as by pfl-research.
 """
 
 import argparse
@@ -36,8 +41,7 @@ from threading import Timer
 from time import time
 from typing import Any
 
-from lit_cfl.metric_names import Row
-
+Row = dict[str, Any]
 MODELS = ("linear", "mlp", "cnn", "vgg16", "pfl-cifar10")
 COLUMNS = (
     "model",
@@ -52,9 +56,27 @@ COLUMNS = (
     "of GEMM",
     "MiB",
     "MiB a client",
+    "x estimate",
     "waste",
     "note",
 )
+CELLS = {
+    "checks": ("model", "check", "difference", "note"),
+    "deterministic": ("model", "way", "rerun"),
+    "real": (
+        "data",
+        "precision",
+        "clients",
+        "cohort",
+        "lanes",
+        "rounds",
+        "s a round",
+        "whole, min",
+        "accuracy",
+        "note",
+    ),
+}
+REAL_SECONDS = 60.0
 
 
 class Child:
@@ -81,7 +103,7 @@ class Report:
     """Prints rows, and keeps them in a file."""
 
     def __init__(self, path: Path | None) -> None:
-        self.path, self.held = path, {"machines": [], "rows": [], "checks": [], "deterministic": []}
+        self.path, self.held = path, {"machines": [], "rows": [], "real": [], "checks": [], "deterministic": []}
 
     def add(self, kind: str, row: Row) -> None:
         self.held[kind].append(row)
@@ -95,8 +117,7 @@ class Report:
         elif kind == "rows":
             print(f"| {' | '.join(_shown(row.get(column)) for column in COLUMNS)} |", flush=True)
         else:
-            cells = ("model", "check", "difference", "note") if kind == "checks" else ("model", "way", "rerun")
-            print(f"| {' | '.join(_shown(row.get(cell)) for cell in cells)} |", flush=True)
+            print(f"| {' | '.join(_shown(row.get(cell)) for cell in CELLS[kind])} |", flush=True)
 
 
 def _shown(cell: Any) -> str:
@@ -114,14 +135,21 @@ def same_bits(first: Row, second: Row) -> Row:
     return first | {"rerun": notes[0] if notes else same, "way": first.get("way"), "model": first.get("model")}
 
 
-def run_all(names: Sequence[str], device: str, seconds: float, report: Report) -> None:
+def run_all(names: Sequence[str], device: str, seconds: float, data: Path | None, report: Report) -> None:
     end, on_gpu = time() + seconds, device != "cpu"
     last = min(75.0, seconds / 4)  # for the two processes at the end; as much for the checks before
+    real = min(REAL_SECONDS, seconds / 4) if data is not None else 0.0
     groups = [[name] for name in names] if on_gpu else [list(names)]
     for number, group in enumerate(groups):
-        share = (end - 2 * last - time()) / (len(groups) - number) - 10 * on_gpu  # ten seconds until it is killed
+        share = (end - 2 * last - real - time()) / (
+            len(groups) - number
+        ) - 10 * on_gpu  # ten seconds until it is killed
         for row in Child("rows", device, share, group).rows():
             report.add("machines" if "machine" in row else "rows", {"model": group[0]} | row)
+    if data is not None:
+        print(f"\n| {' | '.join(CELLS['real'])} |\n|{'---|' * len(CELLS['real'])}", flush=True)
+        for row in Child("real", device, real - 10, [str(data)]).rows():
+            report.add("real", row)
     print("\n| model | check | difference, share of what training changed | note |\n|---|---|---|---|", flush=True)
     for row in Child("checks", device, last - 10, names).rows():
         report.add("checks", row)
@@ -148,11 +176,12 @@ def main() -> None:
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda:<number>")
     parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
     parser.add_argument("--minutes", type=float, default=7.0)
+    parser.add_argument("--data", type=Path, help="folder with mnist.npz and cifar10.npz")
     parser.add_argument(
         "--out", type=Path, default=Path(os.environ["OUT"], "gpu.json") if "OUT" in os.environ else None
     )
     options = parser.parse_args()
-    run_all(options.models, found(options.device), 60 * options.minutes, Report(options.out))
+    run_all(options.models, found(options.device), 60 * options.minutes, options.data, Report(options.out))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
 """Compares results for `gpu.py`: a GPU's with the CPU's, and a run that changes its device with one that stays."""
 
-from collections.abc import Iterator, Sequence
+import os
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from io import BytesIO
 from time import time
 
@@ -17,16 +18,19 @@ from lit_cfl.rounds import Cohorts, Round, rounds
 from lit_cfl.storage.checkpoint import state_from_dict, state_to_dict
 
 ROUNDS = 4
+Computed = Callable[[], tuple[Tensor, Tensor]]
 
 
 def checks(names: Sequence[str], device: str, until: float) -> Iterator[Row]:
     """Rows of every model, until the time is up."""
     on_gpu = device != "cpu"
+    torch.set_num_threads(os.cpu_count() or 1 if on_gpu else 1)
     for name in names:
         case = replace(case_of(name, device), cohort=4, epochs=1)
-        work = {f"parity of {way}": partial(parity, case, way, device) for way in ("plain loop", "eager")}
-        work |= {"parity of graph": partial(parity, case, "graph", device)} if on_gpu else {}
-        work |= {f"{first}, then {then}": partial(resumed, case, first, then) for first, then in _pairs(device)}
+        fitted, ended = cache(partial(fit_of_four, case, "plain loop", "cpu")), cache(partial(run, case, "cpu", "cpu"))
+        ways = ("plain loop", "eager", "graph") if on_gpu else ("plain loop", "eager")
+        work = {f"parity of {way}": partial(parity, case, way, device, fitted) for way in ways}
+        work |= {f"{first}, then {then}": partial(resumed, case, first, then, ended) for first, then in _pairs(device)}
         for check, function in work.items():
             late = time() > until
             yield {"model": name, "check": check} | ({"note": "no time left"} if late else tried(function))
@@ -36,27 +40,31 @@ def _pairs(device: str) -> list[tuple[str, str]]:
     return [("cpu", device), (device, "cpu")] if device != "cpu" else [("cpu", "cpu")]
 
 
-def parity(case: Case, way: str, device: str) -> Row:
+def parity(case: Case, way: str, device: str, fitted: Computed) -> Row:
     """Compares the models of four clients with those of a plain loop on the CPU."""
-    rows = []
-    for one, where in (("plain loop", "cpu"), (way, device)):
-        engine = build(case, one, case.cohort, case.cohort, where)
-        start = engine.initial(0)
-        rows.append(engine.at(0, case.data(case.cohort)).fit(start[None], torch.arange(case.cohort)).rows)
-    return compared(rows[1], rows[0], start)
+    return compared(fit_of_four(case, way, device)[0], *fitted())
 
 
-def resumed(case: Case, first: str, then: str) -> Row:
+def fit_of_four(case: Case, way: str, device: str) -> tuple[Tensor, Tensor]:
+    """Trains the clients. Returns their models, and the one that they start from."""
+    engine = build(case, way, case.cohort, case.cohort, device)
+    start = engine.initial(0)
+    return engine.at(0, case.data(case.cohort)).fit(start[None], torch.arange(case.cohort)).rows, start
+
+
+def resumed(case: Case, first: str, then: str, ended: Computed) -> Row:
     """Compares a run that is saved on one device and resumed on another one with a run on the CPU."""
-    data, ends = case.data(case.cohort), []
-    for devices in (("cpu", "cpu"), (first, then)):
-        after = None
-        for device, last in zip(devices, (ROUNDS // 2, ROUNDS), strict=True):
-            engine = planned(case, case.cohort, device)
-            *_, after = rounds(FedAvg(), engine, data, Cohorts(2), seed=0, num_rounds=last, after=after)
-            after = replace(after, state=_saved(after))
-        ends.append(after.state.models)
-    return compared(ends[1], ends[0], engine.initial(0))
+    return compared(run(case, first, then)[0], *ended())
+
+
+def run(case: Case, first: str, then: str) -> tuple[Tensor, Tensor]:
+    """Runs two rounds on each device. Returns the models in the end, and the one that they start from."""
+    data, after = case.data(case.cohort), None
+    for device, last in ((first, ROUNDS // 2), (then, ROUNDS)):
+        engine = planned(case, case.cohort, device)
+        *_, after = rounds(FedAvg(), engine, data, Cohorts(2), seed=0, num_rounds=last, after=after)
+        after = replace(after, state=_saved(after))
+    return after.state.models, engine.initial(0)
 
 
 def _saved(after: Round) -> object:

@@ -1,6 +1,7 @@
 """Measures for `gpu.py`, which starts this in processes of its own: a JSON line a row, until the time is up.
 
     python benchmarks/gpu_rows.py rows|checks|digests DEVICE UNTIL MODEL [MODEL ...]
+    python benchmarks/gpu_rows.py real DEVICE UNTIL FOLDER
 
 UNTIL is in seconds since 1970.
 """
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from hashlib import sha256
+from pathlib import Path
 from statistics import median
 from time import perf_counter, time
 from typing import Any
@@ -24,9 +26,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from lit_cfl.devices import is_out_of_memory
 from lit_cfl.engines.base import Engine
-from lit_cfl.engines.choose_plan import Workload, choose_plan
+from lit_cfl.engines.choose_plan import choose_plan
 from lit_cfl.engines.client_fit import ClientFit, ExamplePool, FitResult
-from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.factory import build_engine, workload
 from lit_cfl.engines.local_training import FitRequest
 from lit_cfl.engines.plan import Plan, set_up_torch
 from lit_cfl.engines.stacked.compiled import CompiledSteps
@@ -136,9 +138,8 @@ def build(case: Case, way: str, width: int, clients: int, device: str) -> Engine
 
 def planned(case: Case, clients: int, device: str) -> Engine:
     """Builds the engine that the rule chooses."""
-    steps = clients * case.steps
-    workload = Workload(case.parameters, case.has_convolutions, client_steps=steps, cohort=clients)
-    return build_engine(case.task, choose_plan("stacked", device, "32-true", workload), 0, case.local())
+    load = workload(case.task, 0, case.local(), case.data(clients), "32-true", clients, clients, device != "cpu")
+    return build_engine(case.task, choose_plan("stacked", device, "32-true", load), 0, case.local())
 
 
 def measured(case: Case, way: str, width: int, clients: int, device: str) -> Row:
@@ -168,7 +169,9 @@ def measured(case: Case, way: str, width: int, clients: int, device: str) -> Row
         row["waste"] = engine.effort.waste
     if on_gpu:
         row["MiB"] = (torch.cuda.max_memory_allocated() - before) / 2**20
-        row["MiB a client"] = row["MiB"] / width
+        row["MiB a client"] = row["MiB"] / engine.plan.lanes
+        if engine.plan.lanes > 1:
+            row["x estimate"] = row["MiB a client"] / (engine.lane_bytes(data) / 2**20)
     return row
 
 
@@ -297,6 +300,12 @@ def main() -> None:
         from gpu_checks import checks  # which needs this module
 
         for row in checks(names, device, float(until)):
+            print(json.dumps(row), flush=True)
+        return
+    if kind == "real":
+        from gpu_real import real  # which needs data sets
+
+        for row in real(Path(names[0]), device, float(until)):
             print(json.dumps(row), flush=True)
         return
     for number, name in enumerate(names):

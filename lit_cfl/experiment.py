@@ -15,8 +15,8 @@ from lit_cfl.datamodules.federated import FederatedDataModule
 from lit_cfl.early_stopping import StopRule
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.check_task import require_trainable
-from lit_cfl.engines.choose_plan import Workload, choose_plan
-from lit_cfl.engines.factory import build_engine, count_gpus_of_ray, warn_of_slowness, workload
+from lit_cfl.engines.choose_plan import Workload, choose_plan, count_gpus
+from lit_cfl.engines.factory import build_engine, room_of_ray, warn_of_slowness, workload
 from lit_cfl.engines.local_training import LocalTraining, TaskFactory
 from lit_cfl.engines.plan import EngineOption, Plan, PlanOptions, Precision, set_up_torch
 from lit_cfl.errors import InputError
@@ -163,11 +163,11 @@ class Experiment:
 
     def chosen_plan(self, data: FederatedData | None = None) -> Plan:
         """Chooses the plan on this machine: what is set by hand, the rest by rule, which looks at the data."""
-        load, fits = Workload(), self.rounds * self.cohort_size
+        load, room = Workload(), room_of_ray(self.engine, self.device, self.plan)
         if data is not None:
-            load = workload(self.task, self.seeds[0], self.local, data, self.precision, fits, self.cohort_size)
-        gpus = count_gpus_of_ray(self.engine, self.device, self.plan)
-        plan = choose_plan(self.engine, self.device, self.precision, load, self.plan, gpus)
+            fits, on_gpu = self.rounds * self.cohort_size, self.device != "cpu" and (room.gpus or count_gpus()) > 0
+            load = workload(self.task, self.seeds[0], self.local, data, self.precision, fits, self.cohort_size, on_gpu)
+        plan = choose_plan(self.engine, self.device, self.precision, load, self.plan, room)
         warn_of_slowness(self.engine, plan, load)
         return plan
 

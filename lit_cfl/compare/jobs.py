@@ -1,6 +1,5 @@
 """The runs of a comparison and how one of them is run; one after the other or in Ray, the results are the same bits."""
 
-import os
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -9,7 +8,6 @@ from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
-import torch
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # it has no types
 
 from lit_cfl.compare.comparison import Comparison, recorded
@@ -54,12 +52,14 @@ def summary_of(job: CompareJob, comparison: Comparison) -> Row | None:
 
 
 def processes(plan: Plan, num_cpus: int | None, jobs: int) -> int:
-    """Says how many runs go on at once: as many as there are cores for their threads, or GPUs; 1 without Ray."""
-    if find_spec("ray") is None or plan.engine == "ray" or num_cpus == 1:
+    """Says how many runs go on at once: as many as Ray has cores for their threads, or GPUs; 1 without Ray."""
+    if find_spec("ray") is None or plan.engine == "ray" or num_cpus == 1 or jobs < 2:
         return 1
-    cores = num_cpus or os.cpu_count() or 1
-    places = cores // plan.threads if plan.device == "cpu" else torch.cuda.device_count()
-    return max(1, min(places, jobs))
+    from lit_cfl.engines.ray import cluster  # imports Ray
+
+    room = cluster.count_room(plan.threads)
+    cores = room.places if num_cpus is None else num_cpus // plan.threads
+    return max(1, min((cores if plan.device == "cpu" else room.gpus) or 1, jobs))
 
 
 def one_by_one(

@@ -1,7 +1,7 @@
 """Chooses a plan by rule.
 
-It looks at the model, the options, the amount of work and the kind of hardware, never at a timing or at free
-memory:
+It looks at the model, the options, the amount of work and the kind of hardware, never at a timing or at the memory
+that is free:
 
 * engine: `stacked`; `trainer` (one `lightning.Trainer.fit` a client) where the module needs it; `ray` when asked for,
   and on a CPU for long runs of large models (from a million parameters and 100 billion parameters times client-steps
@@ -14,7 +14,9 @@ memory:
 * products: `own` where it compiles (MKL takes two to ten times as long on an AMD processor), or where a plain loop on a
   CPU has 10 billion parameters times steps to do and there is a compiler; else `torch`;
 * lanes: 4 on a CPU that compiles (more fall out of its cache), 1 without (a plain loop: an eager stack is slower); on a
-  GPU as many as a cohort has clients, rounded up to a multiple of 8, but no more than 256, and than models of 1 GiB;
+  GPU as many as a cohort has clients, rounded up to a multiple of 8, but no more than 256, and than fit a quarter of
+  the memory of the GPU (in whole GiB; 16 where workers of `ray` have GPUs and this machine has none) by the estimate of
+  `lane_memory.py`; where memory runs out all the same, they are halved;
 * steps_per_call: 5 where it compiles a model below a million parameters, else 1;
 * narrow: the width of a compiled stack when few lanes are busy: 1, but 2 for nets with convolutions, whose results in a
   stack of one differ from those in wider ones (so do all nets' under two threads, and where nothing is compiled); a
@@ -23,8 +25,8 @@ memory:
   costs as much as its lanes and about eight million parameters more (the small models train in the widest one);
 * threads: 1 below a million parameters (a second thread makes an MLP of 100,000 no faster), all cores from there on;
   `ray`'s workers have one each; never more than `OMP_NUM_THREADS`;
-* workers: of `ray`, one a core, or one a GPU; where the rule chose it, no more than `OMP_NUM_THREADS` and clients of a
-  cohort;
+* workers: of `ray`, one a core of its cluster, but no more than clients of a cohort, or one a GPU; where the rule chose
+  `ray`, one a core of this machine, and no more than `OMP_NUM_THREADS`;
 * rows_mib: 1024.
 
 Any part can be set by hand (`plan.threads: 2`); the rule fills the rest.
@@ -46,7 +48,9 @@ _SMALL_MODEL = 1_000_000  # parameters
 _COMPILING_PAYS = 50_000  # client-steps
 _PRODUCTS_PAY = 10_000_000_000  # parameters times client-steps, some ten times what building the products takes
 _PROCESSES_PAY = 100_000_000_000  # the same: about seven minutes of one core; Ray takes a quarter of a minute to start
-_MOST_LANES, _LANES_MIB = 256, 1024  # of a GPU's stack
+_MOST_LANES, _SHARE_OF_GPU = 256, 4  # of a GPU's stack; one part in so many of the memory
+_GIB, _UNKNOWN_GPU = 2**30, 16  # GiB of a GPU that this machine does not see
+_COPIES = 8  # of a model that a lane takes where nobody has estimated it: SGD without activations
 
 
 @dataclass(frozen=True)
@@ -60,6 +64,7 @@ class Workload:
         client_steps: expected mini-batches in a run.
         obstacles: why the module cannot be stacked; empty if it can.
         cohort: clients of a round.
+        lane_bytes: memory of a lane of a GPU's stack, see `lane_memory.py`; None = not estimated.
     """
 
     num_parameters: int = 0
@@ -68,6 +73,20 @@ class Workload:
     client_steps: int = 0
     obstacles: Sequence[str] = ()
     cohort: int = 64
+    lane_bytes: int | None = None
+
+
+@dataclass(frozen=True)
+class RayRoom:
+    """What the workers of the engine `ray` find, on whatever machines; see `factory.room_of_ray`.
+
+    Args:
+        places: workers for whose threads their machines have cores; None = as many as this one has cores.
+        gpus: of their machines.
+    """
+
+    places: int | None = None
+    gpus: int = 0
 
 
 def choose_plan(
@@ -76,12 +95,12 @@ def choose_plan(
     precision: Precision,
     workload: Workload,
     by_hand: PlanOptions | None = None,
-    gpus_of_ray: int = 0,
+    room: RayRoom = RayRoom(),
 ) -> Plan:
     """Chooses the plan for these options on this machine.
 
     Args:
-        gpus_of_ray: GPUs that the workers of the engine `ray` find, on whatever machines; see `count_gpus_of_ray`.
+        room: for the workers of the engine `ray`.
 
     Raises:
         InputError: a device that is not there, or an option that contradicts a part set by hand.
@@ -90,17 +109,19 @@ def choose_plan(
     device = "cuda:0" if device == "cuda" else device
     _require_no_contradiction(engine, device, precision, by_hand)
     given = {name: value for name, value in vars(by_hand).items() if value is not None}
-    chosen, cores = _engine(by_hand.engine or engine, workload), os.cpu_count() or 1
+    chosen = _engine(by_hand.engine or engine, workload)
+    places = (os.cpu_count() or 1) if room.places is None else room.places
     asked = by_hand.device or device
     by_rule_alone = engine == "auto" and chosen == "stacked" and not given
     if by_rule_alone and _device(asked, count_gpus()) == "cpu" and _processes_pay(workload):
-        chosen, cores = "ray", min(_cores(), workload.cohort)
-    device = _device_of_ray(asked, gpus_of_ray) if chosen == "ray" else _device(asked, count_gpus())
+        chosen, places = "ray", _cores()
+    device = _device_of_ray(asked, room.gpus) if chosen == "ray" else _device(asked, count_gpus())
     on_cpu = device == "cpu"
     compiles = given.get("compile", chosen != "trainer" and on_cpu and _compiling_pays(workload) and has_compiler())
-    workers = (cores if on_cpu else gpus_of_ray) if chosen == "ray" else 1
-    itemsize = 8 if precision == "64-true" else 4
-    lanes = given.get("lanes", _lanes(chosen, on_cpu, compiles, workers, workload, itemsize))
+    workers = (max(1, min(places, workload.cohort)) if on_cpu else room.gpus) if chosen == "ray" else 1
+    workers = given.get("workers", workers)
+    on_one = ceil(workers / room.gpus) if room.gpus else 1  # workers on one GPU
+    lanes = given.get("lanes", _lanes(chosen, device, compiles, workers, on_one, workload, precision))
     threads = given.get("threads", 1 if chosen == "ray" else _threads(workload))
     by_rule = {
         "device": device,
@@ -160,12 +181,22 @@ def _products_pay(workload: Workload) -> bool:
     return workload.client_steps * workload.num_parameters >= _PRODUCTS_PAY and has_compiler()
 
 
-def _lanes(engine: EngineName, on_cpu: bool, compiles: bool, workers: int, workload: Workload, itemsize: int) -> int:
+def _lanes(
+    engine: EngineName,
+    device: str,
+    compiles: bool,
+    workers: int,
+    on_one: int,
+    workload: Workload,
+    precision: Precision,
+) -> int:
     if engine == "trainer" or workload.obstacles:
         return 1
-    if on_cpu:
+    if device == "cpu":
         return 4 if compiles else 1
-    return lanes_of_gpu(workload, workers, itemsize)
+    copies = _COPIES * (8 if precision == "64-true" else 4)
+    bytes_each = workload.lane_bytes or copies * max(1, workload.num_parameters)
+    return lanes_of_gpu(workload.cohort, bytes_each * on_one, gib_of_gpu(device), workers)
 
 
 def _narrow(on_cpu: bool, compiles: bool, lanes: int, threads: int, workload: Workload) -> int:
@@ -197,11 +228,25 @@ def _allowed_threads() -> int:
     return int(first) if first.isdecimal() else 0
 
 
-def lanes_of_gpu(workload: Workload, gpus: int = 1, itemsize: int = 4) -> int:
-    """Computes the width of a GPU's stack, where so many GPUs share a cohort."""
-    fitting = _LANES_MIB * 2**20 // (itemsize * max(1, workload.num_parameters))
+def lanes_of_gpu(cohort: int, bytes_each: int, gib: int, workers: int = 1) -> int:
+    """Computes the width of a GPU's stack.
+
+    Args:
+        cohort: clients of a round.
+        bytes_each: memory of a lane.
+        gib: memory of the GPU.
+        workers: that share a cohort.
+    """
+    fitting = gib * _GIB // _SHARE_OF_GPU // bytes_each
     fitting = 8 * (fitting // 8) or fitting
-    return max(1, min(8 * ceil(workload.cohort / (8 * gpus)), _MOST_LANES, fitting))
+    return max(1, min(8 * ceil(cohort / (8 * workers)), _MOST_LANES, fitting))
+
+
+def gib_of_gpu(device: str) -> int:
+    """Returns the memory of a GPU, used or not, in whole GiB: what is left of it differs between drivers."""
+    if not count_gpus():
+        return _UNKNOWN_GPU
+    return max(1, round(torch.cuda.get_device_properties(device).total_memory / _GIB))
 
 
 def lacks_compiler(plan: Plan, workload: Workload) -> bool:

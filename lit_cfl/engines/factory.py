@@ -7,7 +7,7 @@ from torch import nn
 from lit_cfl.data import FederatedData
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.batches import num_steps
-from lit_cfl.engines.choose_plan import Workload, lacks_compiler
+from lit_cfl.engines.choose_plan import RayRoom, Workload, lacks_compiler
 from lit_cfl.engines.local_training import LocalTraining, TaskFactory
 from lit_cfl.engines.plan import EngineOption, Plan, PlanOptions, Precision
 from lit_cfl.engines.stacked.engine import StackedEngine
@@ -25,23 +25,23 @@ def build_engine(task: TaskFactory, plan: Plan, seed: int, local: LocalTraining)
     return {"trainer": TrainerEngine, "stacked": StackedEngine}[plan.engine](task, plan, seed, local)
 
 
-def count_gpus_of_ray(engine: EngineOption, device: str, by_hand: PlanOptions | None) -> int:
-    """Counts the GPUs that Ray's workers find. Where a cluster is there and `device` is `auto`, says what follows.
+def room_of_ray(engine: EngineOption, device: str, by_hand: PlanOptions | None) -> RayRoom:
+    """Counts what Ray's workers find. Where a cluster is there and `device` is `auto`, says what follows.
 
     Returns:
-        0 where no worker of Ray's needs to know.
+        nothing where no worker of Ray's needs to know.
     """
     by_hand = by_hand or PlanOptions()
     asked = by_hand.device or device
-    if (by_hand.engine or engine) != "ray" or asked == "cpu":
-        return 0
+    if (by_hand.engine or engine) != "ray" or (asked == "cpu" and by_hand.workers):
+        return RayRoom()
     from lit_cfl.engines.ray import cluster  # all others work without Ray
 
-    found = cluster.count_gpus()
+    room = cluster.count_room(by_hand.threads or 1)
     if asked == "auto" and cluster.is_there():
-        what = f"has {found} GPU(s): clients train on them" if found else "has no GPU: clients train on CPUs"
+        what = f"has {room.gpus} GPU(s): clients train on them" if room.gpus else "has no GPU: clients train on CPUs"
         warnings.warn(f"Ray's cluster {what}; --device says otherwise", Notice, stacklevel=2)
-    return found
+    return room
 
 
 def workload(
@@ -52,22 +52,31 @@ def workload(
     precision: Precision,
     client_fits: int,
     cohort: int = 64,
+    on_gpu: bool = False,
 ) -> Workload:
     """Measures the workload from which the plan is chosen.
 
     Args:
         client_fits: how many times a client is fitted in the run.
         cohort: clients of a round.
+        on_gpu: estimate what a client takes in a GPU's stack, too.
     """
     probe = TrainerEngine(task, Plan(), seed, local)
+    found = obstacles(probe.template, probe.layout, data.examples, precision)
     return Workload(
         probe.layout.num_parameters,
         any(slot.kind.startswith("conv") for slot in probe.layout.slots),
         any(isinstance(layer, nn.RNNBase) for layer in probe.template.modules()),
         round(client_fits * mean_steps(local, data)),
-        obstacles(probe.template, probe.layout, data.examples, precision),
+        found,
         min(cohort, len(data.population)),
+        _lane_bytes(task, seed, local, data, precision) if on_gpu and not found else None,
     )
+
+
+def _lane_bytes(task: TaskFactory, seed: int, local: LocalTraining, data: FederatedData, precision: Precision) -> int:
+    plan = Plan("stacked", precision="32-true" if precision == "tf32" else precision)  # its tensors are float32
+    return StackedEngine(task, plan, seed, local).lane_bytes(data)
 
 
 def mean_steps(local: LocalTraining, data: FederatedData) -> float:

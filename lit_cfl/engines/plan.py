@@ -115,7 +115,7 @@ def set_up_torch(plan: Plan, deterministic: bool) -> None:
     torch.set_num_threads(plan.threads)
     torch.set_float32_matmul_precision("high" if plan.precision == "tf32" else "highest")
     torch.backends.cudnn.allow_tf32 = plan.precision == "tf32"
-    torch.backends.cudnn.benchmark = plan.device != "cpu" and not deterministic  # shapes are few, and the same for long
+    torch.backends.cudnn.benchmark = False  # scores have batches of many sizes; see `CapturedSteps`
     deterministic = deterministic and plan.device != "cpu"
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -1,6 +1,6 @@
 """Computes losses and scores of many models on many examples in few passes."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -17,6 +17,7 @@ from lit_cfl.scores import scores_of
 
 EVALUATION_BATCH = 1024  # fixed: sums of float32 losses must not depend on the machine; larger ones leave the caches
 ModelName = Callable[[int], str]
+Part = tuple[int, slice]  # a model, and which examples are scored under it
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,11 +54,18 @@ class Scorer:
         losses = torch.empty(len(models), len(index), dtype=torch.float64, device=self._device)
         for start in range(0, len(index), EVALUATION_BATCH):
             part = slice(start, start + EVALUATION_BATCH)
-            batch = examples.batch(index[part], self._dtype, self._device)
-            for number, row in enumerate(models):
-                self._layout.write(row, self._module)
-                losses[number, part] = self._outcomes(batch)[0]
+            losses[:, part] = self._losses(models, index[part], examples)
         return losses.cpu()
+
+    def _losses(self, models: Tensor, index: Tensor, examples: Examples) -> Tensor:
+        """Computes losses `[K, n]`; in halves, which changes the rounding, where the batch does not fit the memory."""
+        try:
+            batch = examples.batch(index, self._dtype, self._device)
+            return torch.stack([self._outcomes(row, batch)[0] for row in models])
+        except RuntimeError as error:
+            if not is_out_of_memory(error) or len(index) < 2:
+                raise
+        return torch.cat([self._losses(models, half, examples) for half in index.tensor_split(2)], dim=1)
 
     @torch.no_grad()
     def of_each(
@@ -67,27 +75,33 @@ class Scorer:
         columns = 1 + 2 * len(scores_of(self._module))
         rows = torch.empty(columns, len(index), dtype=torch.float64, device=self._device)
         for parts in batches_by_model(which):
-            start, stop = parts[0][1].start, parts[-1][1].stop
+            rows[:, parts[0][1].start : parts[-1][1].stop] = self._scored(models, parts, index, examples, named)
+        rows = rows.cpu()  # at the end: a GPU need not wait in between
+        return self._checked(Outcomes(rows[0], rows[1::2], rows[2::2]), index % len(examples))
+
+    def _scored(
+        self, models: Tensor, parts: Sequence[Part], index: Tensor, examples: Examples, named: ModelName
+    ) -> Tensor:
+        """Computes the outcomes of a batch of several models' examples; in halves, as `_losses`."""
+        start, stop = parts[0][1].start, parts[-1][1].stop
+        try:
             inputs, labels = examples.batch(index[start:stop], self._dtype, self._device)
             found = []
             for number, part in parts:
                 own = slice(part.start - start, part.stop - start)
-                self._layout.write(sent(models[number], self._device), self._module)
                 with note_on_error(partial(_while_scored, named, number)):
-                    found.append(self._outcomes((inputs[own], labels[own])))
-            rows[:, start:stop] = torch.cat(found, dim=1)
-        rows = rows.cpu()  # at the end: a GPU need not wait in between
-        return self._checked(Outcomes(rows[0], rows[1::2], rows[2::2]), index % len(examples))
-
-    def _outcomes(self, batch: Batch) -> Tensor:
-        """Evaluates the module on a batch; in halves, which changes the rounding, where it does not fit the memory."""
-        try:
-            return outcomes_of(self._module, batch)
+                    row = sent(models[number], self._device)
+                    found.append(self._outcomes(row, (inputs[own], labels[own])))
+            return torch.cat(found, dim=1)
         except RuntimeError as error:
-            if not is_out_of_memory(error) or len(batch[1]) < 2:
+            if not is_out_of_memory(error) or stop - start < 2:
                 raise
-        halves = zip(*(tensor.tensor_split(2) for tensor in batch), strict=True)
-        return torch.cat([self._outcomes((inputs, labels)) for inputs, labels in halves], dim=1)
+        halves = [self._scored(models, half, index, examples, named) for half in _halves(parts)]
+        return torch.cat(halves, dim=1)
+
+    def _outcomes(self, row: Tensor, batch: Batch) -> Tensor:
+        self._layout.write(row, self._module)
+        return outcomes_of(self._module, batch)
 
     def _checked(self, found: Outcomes, numbers: Tensor) -> Outcomes:
         """Checks the outcomes and returns them; a value of weight 0 becomes 0, whatever it is.
@@ -124,10 +138,18 @@ def _while_scored(named: ModelName, number: int) -> str:
     return f"while {named(number)} was scored"
 
 
-def batches_by_model(which: Tensor) -> Iterator[list[tuple[int, slice]]]:
+def _halves(parts: Sequence[Part]) -> Sequence[Sequence[Part]]:
+    if len(parts) > 1:
+        return parts[: len(parts) // 2], parts[len(parts) // 2 :]
+    number, part = parts[0]
+    middle = (part.start + part.stop) // 2
+    return [(number, slice(part.start, middle))], [(number, slice(middle, part.stop))]
+
+
+def batches_by_model(which: Tensor) -> Iterator[list[Part]]:
     """Cuts examples into batches of one model each, and puts small ones together, to read at most a batch at once."""
     numbers, counts = which.unique_consecutive(return_counts=True)
-    parts: list[tuple[int, slice]] = []
+    parts: list[Part] = []
     begin = 0
     for number, count in zip(numbers.tolist(), counts.tolist(), strict=True):
         for start in range(begin, begin + count, EVALUATION_BATCH):

@@ -16,6 +16,7 @@ from lit_cfl.cli.main import main
 from lit_cfl.compare.jobs import CompareJob, processes
 from lit_cfl.compare.results import fingerprint
 from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.ray import cluster
 from lit_cfl.storage.csv_log import read_table
 
 COLUMNS = {
@@ -230,6 +231,13 @@ def test_as_many_runs_at_once_as_there_are_cores_for_their_threads(monkeypatch: 
     assert processes(Plan(threads=16), None, 30) == 1
     assert processes(Plan(threads=1), None, 5) == 5
     assert processes(Plan("ray", threads=1), None, 30) == 1
+    assert processes(Plan(device="cuda:0"), None, 30) == 1  # no GPU is here
+    room = [{"CPU": 5.0, "GPU": 2.0}, {"CPU": 6.0, "GPU": 1.0}]
+    monkeypatch.setattr(cluster, "is_there", lambda: True)
+    monkeypatch.setattr(cluster, "_join", lambda plan: None)
+    monkeypatch.setattr(cluster, "_room", lambda: room)
+    assert [processes(Plan(threads=threads), None, 30) for threads in (1, 2, 6)] == [11, 5, 1]
+    assert processes(Plan(device="cuda:0"), None, 30) == 3
     monkeypatch.setattr("lit_cfl.compare.jobs.find_spec", lambda name: None)
     assert processes(Plan(threads=1), None, 30) == 1
 

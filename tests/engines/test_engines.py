@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.testing import assert_close
 
 from lit_cfl.clustering import random_projection
+from lit_cfl.data import Examples
 from lit_cfl.engines import choose_plan as rule
 from lit_cfl.engines import scorer
 from lit_cfl.engines.choose_plan import Workload
@@ -291,6 +292,35 @@ def test_evaluation_that_runs_out_of_memory_goes_on_in_halves(monkeypatch: pytes
     limit = 0
     with pytest.raises(torch.OutOfMemoryError):
         engine.outcomes(engine.initial(0), index, data)
+
+
+def test_batch_that_does_not_fit_while_it_is_uploaded_is_halved(monkeypatch: pytest.MonkeyPatch):
+    engine, data = build_engine(task(NETS["mlp"]), PLANS["plain loop"], 5, LocalTraining(1, 10)), ragged_data()
+    models, index = torch.stack([engine.initial(number) for number in range(3)]), torch.arange(50)
+    which = torch.tensor([0] * 9 + [1] * 11 + [2] * 30)
+    expected = engine.losses_of_all(models, index, data), engine.outcomes_of_each(models, which, index, data)
+    sizes, whole = [], Examples.batch
+
+    def short_of_memory(examples: Examples, index: Tensor, *given: object) -> Batch:
+        sizes.append(len(index))
+        if sizes[-1] > limit:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return whole(examples, index, *given)
+
+    monkeypatch.setattr(Examples, "batch", short_of_memory)
+    limit = 20
+    assert_close(engine.losses_of_all(models, index, data), expected[0], rtol=1e-6, atol=1e-6)
+    assert sizes == [50, 25, 13, 12, 25, 13, 12]
+    sizes.clear()
+    found = engine.outcomes_of_each(models, which, index, data)
+    assert sizes == [50, 9, 41, 11, 30, 15, 15]  # by model, and then by example
+    assert_close(found.losses, expected[1].losses, rtol=1e-6, atol=1e-6)
+    assert torch.equal(found.values, expected[1].values)
+    limit = 0
+    with pytest.raises(torch.OutOfMemoryError):
+        engine.losses_of_all(models, index, data)
+    with pytest.raises(torch.OutOfMemoryError):
+        engine.outcomes_of_each(models, which, index, data)
 
 
 def test_examples_under_models_of_their_own_are_scored_as_by_each_model_alone(monkeypatch: pytest.MonkeyPatch):

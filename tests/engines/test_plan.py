@@ -5,12 +5,13 @@ import platform
 import resource
 from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from lit_cfl.engines import choose_plan as rule
-from lit_cfl.engines.choose_plan import Workload, choose_plan
+from lit_cfl.engines.choose_plan import RayRoom, Workload, choose_plan
 from lit_cfl.engines.plan import Plan, PlanOptions, set_up_torch
 from lit_cfl.errors import InputError
 
@@ -124,27 +125,44 @@ def test_parts_of_the_plan_set_by_hand_stay():
         choose_plan("auto", "cpu", "32-true", Workload(7_850), PlanOptions(lanes=2, narrow=3))
 
 
+def one_gpu(monkeypatch: pytest.MonkeyPatch, total: float = 79.1) -> None:
+    """Pretends that there is a GPU of so many GiB."""
+    card = SimpleNamespace(total_memory=int(total * 2**30))
+    for name, answer in (("is_available", True), ("device_count", 1), ("get_device_properties", card)):
+        monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
+
+
 @pytest.mark.parametrize(
-    ("parameters", "cohort", "lanes"),
+    ("gib", "lane_mib", "cohort", "lanes"),
     [
-        (7_850, 20, 24),
-        (7_850, 100, 104),
-        (7_850, 5_000, 256),
-        (1_663_370, 300, 160),
-        (14_719_818, 20, 16),
-        (40_000_000, 20, 6),
-        (10**9, 20, 1),
+        (79.1, 0.1, 20, 24),
+        (79.1, 0.1, 100, 104),
+        (79.1, 0.1, 5_000, 256),
+        (79.1, 80.0, 300, 248),  # 19.75 GiB hold 252
+        (78.6, 80.0, 300, 248),
+        (39.6, 80.0, 300, 128),  # the same card, whatever its driver takes
+        (40.3, 80.0, 300, 128),
+        (16.0, 600.0, 20, 6),
+        (16.0, 5_000.0, 20, 1),
+        (0.1, 200.0, 20, 1),
     ],
 )
-def test_stack_of_a_gpu_is_as_wide_as_the_cohort_and_the_models_allow(
-    parameters: int, cohort: int, lanes: int, monkeypatch: pytest.MonkeyPatch
+def test_stack_of_a_gpu_is_as_wide_as_the_cohort_and_a_quarter_of_the_memory_allow(
+    gib: float, lane_mib: float, cohort: int, lanes: int, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    chosen = choose_plan("auto", "auto", "32-true", Workload(parameters, client_steps=10**6, cohort=cohort))
+    one_gpu(monkeypatch, gib)
+    load = Workload(7_850, client_steps=10**6, cohort=cohort, lane_bytes=int(lane_mib * 2**20))
+    chosen = choose_plan("auto", "auto", "32-true", load)
     assert (chosen.device, chosen.lanes, chosen.compile) == ("cuda:0", lanes, False)
     assert lanes / 27 <= chosen.narrow < lanes / 27 + 1
-    by_hand = choose_plan("auto", "auto", "32-true", Workload(parameters), PlanOptions(compile=True))
+
+
+def test_lane_that_nobody_has_estimated_takes_eight_models(monkeypatch: pytest.MonkeyPatch):
+    one_gpu(monkeypatch)
+    load = Workload(16 * 2**20, cohort=100)
+    assert choose_plan("auto", "auto", "32-true", load).lanes == 32  # of 512 MiB in 19.75 GiB: 39
+    assert choose_plan("auto", "auto", "64-true", load).lanes == 16
+    by_hand = choose_plan("auto", "auto", "32-true", load, PlanOptions(compile=True))
     assert (by_hand.compile, by_hand.products) == (True, "torch")
 
 
@@ -152,22 +170,35 @@ def test_stack_of_a_gpu_is_as_wide_as_the_cohort_and_the_models_allow(
 def test_gpus_of_ray_share_the_cohort_and_need_not_be_on_this_machine(gpus: int, lanes: int):
     assert not torch.cuda.is_available()
     load = Workload(7_850, client_steps=10**6, cohort=64)
-    chosen = choose_plan("ray", "auto", "32-true", load, gpus_of_ray=gpus)
+    chosen = choose_plan("ray", "auto", "32-true", load, room=RayRoom(gpus=gpus))
     assert (chosen.device, chosen.workers, chosen.lanes) == ("cuda:0", gpus, lanes)
-    assert choose_plan("ray", "cuda", "32-true", load, gpus_of_ray=gpus) == chosen
-    again = choose_plan("ray", "auto", "32-true", load, PlanOptions(**vars(chosen)), gpus_of_ray=gpus)
+    assert choose_plan("ray", "cuda", "32-true", load, room=RayRoom(gpus=gpus)) == chosen
+    again = choose_plan("ray", "auto", "32-true", load, PlanOptions(**vars(chosen)), RayRoom(gpus=gpus))
     assert again == chosen
     assert choose_plan("ray", "cpu", "32-true", load).device == "cpu"
+    large = replace(load, lane_bytes=2**30)  # four in a quarter of 16 GiB
+    assert choose_plan("ray", "cuda", "32-true", large, room=RayRoom(gpus=gpus)).lanes == 4
+    two_on_one = choose_plan("ray", "cuda", "32-true", large, PlanOptions(workers=2 * gpus), RayRoom(gpus=gpus))
+    assert (two_on_one.lanes, two_on_one.workers) == (2, 2 * gpus)
+
+
+def test_workers_of_ray_are_counted_where_they_are():
+    load = Workload(7_850, cohort=40)
+    places = [choose_plan("ray", "cpu", "32-true", load, room=RayRoom(n)).workers for n in (0, 1, 24, 1000)]
+    assert places == [1, 1, 24, 40]  # no more than clients of a round
+    by_hand = choose_plan("ray", "cpu", "32-true", load, PlanOptions(workers=64), RayRoom(24))
+    assert by_hand.workers == 64
 
 
 def test_gpu_of_this_machine_is_none_of_ray(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rule, "count_gpus", lambda: 2)
+    monkeypatch.setattr(rule, "gib_of_gpu", lambda device: 16)
     assert choose_plan("auto", "cuda:1", "32-true", Workload(10)).device == "cuda:1"
     assert choose_plan("ray", "auto", "32-true", Workload(10)).device == "cpu"
     with pytest.raises(InputError, match="device 'cuda:0' was asked for, but Ray has no GPU; use --device cpu or a"):
         choose_plan("ray", "cuda", "32-true", Workload(10))
     with pytest.raises(InputError, match="with engine ray there is no GPU 1: use --device cuda"):
-        choose_plan("ray", "cuda:1", "32-true", Workload(10), gpus_of_ray=4)
+        choose_plan("ray", "cuda:1", "32-true", Workload(10), room=RayRoom(gpus=4))
 
 
 @pytest.mark.usefixtures("as_it_was")
@@ -176,7 +207,7 @@ def test_deterministic_sets_what_a_gpu_needs_for_the_same_bits(deterministic: bo
     torch.backends.cudnn.benchmark = True
     set_up_torch(Plan("stacked", "cuda:1", threads=1), deterministic)
     assert torch.are_deterministic_algorithms_enabled() == deterministic
-    assert torch.backends.cudnn.benchmark == (not deterministic)
+    assert not torch.backends.cudnn.benchmark  # captured steps switch it on
     assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == (":4096:8" if deterministic else None)
     set_up_torch(Plan("stacked"), deterministic)
     assert not torch.are_deterministic_algorithms_enabled()  # a CPU needs none of it
@@ -200,10 +231,7 @@ def test_tf32_is_a_precision_of_a_gpu():
     set_up_torch(Plan("stacked", "cuda:0", "tf32"), True)
     assert torch.get_float32_matmul_precision() == "high"
     assert torch.backends.cudnn.allow_tf32
-    assert not torch.backends.cudnn.benchmark
     assert not torch.utils.deterministic.fill_uninitialized_memory
-    set_up_torch(Plan("stacked", "cuda:0", "tf32"), False)
-    assert torch.backends.cudnn.benchmark
     assert Plan("stacked", "cuda:0", "tf32").dtype == torch.float32
     with pytest.raises(InputError, match="precision 'tf32' needs a GPU"):
         Plan("stacked", precision="tf32")

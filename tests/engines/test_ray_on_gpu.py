@@ -11,8 +11,8 @@ from ragged import SHAPE, ragged_data
 from lit_cfl.data import FederatedData
 from lit_cfl.engines import base
 from lit_cfl.engines.base import Engine
-from lit_cfl.engines.choose_plan import Workload, choose_plan
-from lit_cfl.engines.factory import build_engine, count_gpus_of_ray
+from lit_cfl.engines.choose_plan import RayRoom, Workload, choose_plan
+from lit_cfl.engines.factory import build_engine, room_of_ray
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan, PlanOptions
 from lit_cfl.engines.ray import cluster as ray_cluster
@@ -47,8 +47,8 @@ def forbidden(*given: object) -> None:
 def test_driver_without_a_gpu_trains_and_scores_on_that_of_the_cluster(cluster: None, monkeypatch: pytest.MonkeyPatch):
     assert not torch.cuda.is_available()
     with pytest.warns(Notice, match=r"Ray's cluster has 1 GPU\(s\): clients train on them"):
-        gpus = count_gpus_of_ray("ray", "auto", None)
-    plan = choose_plan("ray", "auto", "32-true", LOAD, gpus_of_ray=gpus)
+        room = room_of_ray("ray", "auto", None)
+    plan = choose_plan("ray", "auto", "32-true", LOAD, room=room)
     assert (plan.device, plan.workers, plan.lanes) == ("cuda:0", 1, 8)
     own = RayEngine._plan_of_one
 
@@ -80,15 +80,18 @@ def test_cluster_without_a_gpu_is_said_or_refused(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(ray_cluster, "_join", lambda plan: None)
     monkeypatch.setattr(ray_cluster, "_room", lambda: [{"CPU": 4.0}, {"CPU": 8.0}])
     with pytest.warns(Notice, match="Ray's cluster has no GPU: clients train on CPUs"):
-        assert count_gpus_of_ray("ray", "auto", PlanOptions()) == 0
+        assert room_of_ray("ray", "auto", PlanOptions()) == RayRoom(12, 0)
     with pytest.raises(InputError, match="Ray has no GPU; use --device cpu or a cluster of GPUs"):
-        choose_plan("ray", "cuda", "32-true", LOAD, gpus_of_ray=count_gpus_of_ray("ray", "cuda", None))
+        choose_plan("ray", "cuda", "32-true", LOAD, room=room_of_ray("ray", "cuda", None))
     monkeypatch.setattr(ray_cluster, "_room", lambda: [{"CPU": 4.0, "GPU": 0.5}, {"CPU": 8.0, "GPU": 2.0}])
-    assert count_gpus_of_ray("ray", "cuda", None) == 3  # half a GPU is one worker's, too
+    assert room_of_ray("ray", "cuda", None) == RayRoom(12, 3)  # half a GPU is one worker's, too
+    monkeypatch.setattr(ray_cluster, "_room", lambda: [{"CPU": 3.0}, {"CPU": 8.5}, {"memory": 1.0}])
+    assert room_of_ray("ray", "cpu", PlanOptions(threads=2)) == RayRoom(5, 0)
+    assert choose_plan("ray", "cpu", "32-true", LOAD, room=RayRoom(3)).workers == 3
 
 
 def test_nobody_asks_ray_who_does_not_need_it(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(ray_cluster, "count_gpus", forbidden)
-    assert count_gpus_of_ray("auto", "auto", None) == 0
-    assert count_gpus_of_ray("ray", "cpu", None) == 0
-    assert count_gpus_of_ray("auto", "auto", PlanOptions(engine="ray", device="cpu")) == 0
+    monkeypatch.setattr(ray_cluster, "count_room", forbidden)
+    assert room_of_ray("auto", "auto", None) == RayRoom()
+    assert room_of_ray("ray", "cpu", PlanOptions(workers=2)) == RayRoom()
+    assert room_of_ray("auto", "auto", PlanOptions(engine="ray", device="cpu", workers=2)) == RayRoom()

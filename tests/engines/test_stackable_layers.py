@@ -15,6 +15,7 @@ from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.stacked import hooks
 from lit_cfl.engines.stacked.engine import StackedEngine
 from lit_cfl.engines.stacked.stackable import obstacles
 from lit_cfl.engines.stacked.stackable_layers import PlainEmbedding, PlainGRU, PlainLSTM, with_plain_cells
@@ -299,6 +300,12 @@ class AsksTrainer(Classification):
 def test_training_step_that_fast_engines_would_pass_over_is_named(kind: type[Classification], reasons: list[str]):
     module = kind(Reader(nn.GRU(4, 3, batch_first=True)))
     assert obstacles(module, ParameterLayout.of(module), text_data(tokens=False).examples, "32-true") == reasons
+
+
+def test_training_step_of_our_own_tasks_is_not_tried(monkeypatch: pytest.MonkeyPatch):
+    module = Classification(Reader(nn.GRU(4, 3, batch_first=True)))
+    monkeypatch.setattr(hooks, "_without_a_trace", lambda *_: 1 / 0)
+    assert obstacles(module, ParameterLayout.of(module), text_data(tokens=False).examples, "32-true") == []
 
 
 def test_dropout_is_the_same_in_losses_and_in_a_training_step():

@@ -15,7 +15,7 @@ import ray
 import torch
 from ray.util import get_current_placement_group
 
-from lit_cfl.engines.choose_plan import count_gpus as count_gpus_here
+from lit_cfl.engines.choose_plan import RayRoom, count_gpus
 from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError
 
@@ -43,17 +43,22 @@ def connect(plan: Plan) -> Resources:
         raise
 
 
-def count_gpus() -> int:
-    """Counts the GPUs that workers find: those of the cluster that is there, else of this machine, on which Ray starts.
+def count_room(threads: int = 1) -> RayRoom:
+    """Counts what workers find: in the cluster that is there, else on this machine, on which Ray starts.
+
+    Args:
+        threads: of a worker.
 
     Raises:
         InputError: the cluster does not answer.
     """
     if not is_there():
-        return count_gpus_here()
+        return RayRoom((os.cpu_count() or 1) // threads, count_gpus())
     _join(Plan("ray"))
     try:
-        return ceil(sum(node.get("GPU", 0.0) for node in _room()))
+        nodes = _room()
+        places = sum(_fit_into(node, {"CPU": threads}) for node in nodes)
+        return RayRoom(places, ceil(sum(node.get("GPU", 0.0) for node in nodes)))
     finally:
         disconnect()
 

@@ -1,6 +1,7 @@
 """Captures training steps as CUDA graphs: launching a small model's operations takes longer than the operations."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
@@ -74,7 +75,10 @@ class CapturedSteps:
         self._stream = stream = self._stream or torch.cuda.Stream()  # one for all: they share memory
         graph = torch.cuda.CUDAGraph()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):  # and back to this one where a capture breaks off, which torch 2.11 forgets
+        with (
+            _fastest_convolutions(),
+            torch.cuda.stream(stream),
+        ):  # and back to this one where a capture breaks off, which torch 2.11 forgets
             for _ in range(_WARM_UPS):
                 work.at.copy_(before[-1])  # the losses of other steps are known already
                 self._advance(lanes, work, work.at, work.losses, offsets)
@@ -98,3 +102,17 @@ class CapturedSteps:
             mine.copy_(new)
         kept[:, : losses.shape[1]].index_copy_(0, numbers, losses.to(kept.dtype))
         at.add_(len(offsets))
+
+
+@contextmanager
+def _fastest_convolutions() -> Iterator[None]:
+    """Lets cuDNN choose its algorithms by trial, unless operations must be deterministic.
+
+    A capture tries them once, and its graph keeps them. Outside of it each new size of a batch would cost a trial.
+    """
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = not torch.are_deterministic_algorithms_enabled()
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before

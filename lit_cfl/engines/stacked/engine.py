@@ -23,6 +23,7 @@ from lit_cfl.engines.batches import ShuffledBatches, num_steps
 from lit_cfl.engines.client_fit import ClientFit, ExamplePool, FitResult
 from lit_cfl.engines.client_work import PositionedRow
 from lit_cfl.engines.dropout import step_keys
+from lit_cfl.engines.lane_memory import lane_bytes
 from lit_cfl.engines.linear import StackedLinear, with_linear
 from lit_cfl.engines.local_training import FitRequest, LocalTraining, TaskFactory, note_client
 from lit_cfl.engines.loop import PlainLoop
@@ -75,6 +76,13 @@ class StackedEngine(Engine):
     def adopt(self, plan: Plan) -> None:
         super().adopt(plan)
         self._runner, self._capacity, self._largest = None, 0, 1
+
+    def lane_bytes(self, data: FederatedData) -> int:
+        """Estimates the memory that a lane of a GPU's stack takes under the run's batch size."""
+        example = data.examples.batch(torch.zeros(1, dtype=torch.int64), self.plan.compute_dtype)
+        batch_size, largest = self.local.batch_size, max(1, int(data.num_examples.max()))
+        size = batch_size if isinstance(batch_size, int) else largest
+        return lane_bytes(self._steps, self.layout, self._optimizer, self.plan, example, size)
 
     def _fit_chunk(self, request: FitRequest, part: slice, round: int, data: FederatedData) -> Chunk:
         clients, (device, dtype) = request.clients[part], (self.plan.device, self.plan.dtype)

@@ -13,6 +13,7 @@ from torch.optim import SGD, Adam, AdamW, Optimizer
 
 from lit_cfl.engines.task_protocol import Batch, losses_of
 from lit_cfl.errors import InputError
+from lit_cfl.tasks.base import Task
 
 T = TypeVar("T")
 _FAST_OPTIMIZERS = (SGD, Adam, AdamW)
@@ -52,12 +53,12 @@ def needs_trainer(module: LightningModule) -> list[str]:
 
 
 def other_training_step(module: LightningModule, batch: Batch) -> list[str]:
-    """Lists why `training_step` needs `trainer`; empty if it gives the mean of `losses`, or if there is none.
+    """Lists why `training_step` needs `trainer`; empty if it gives the mean of `losses`, or is missing.
 
     Args:
         module: whose `losses` can take the batch.
     """
-    if type(module).training_step is LightningModule.training_step:
+    if type(module).training_step in (LightningModule.training_step, Task.training_step):
         return []
     expected = _without_a_trace(module, lambda own: losses_of(own, batch).mean())
     try:

@@ -1,0 +1,97 @@
+"""Estimates the memory of one lane of a GPU's stack, before there is one, from a step that computes nothing.
+
+The step runs on fake tensors, which have shapes and no numbers. So the estimate is a property of model, optimizer and
+batch size. It leaves out the workspaces of cuDNN and cuBLAS, and the rounding of the allocator.
+"""
+
+from typing import Any
+from weakref import finalize
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from lit_cfl.engines.optimizers import FunctionalOptimizer
+from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.steps import Lanes, LaneWork, Steps
+from lit_cfl.engines.task_protocol import Batch
+from lit_cfl.parameters import ParameterLayout
+
+_LANES = 2  # of the step: each takes the same
+
+
+def lane_bytes(
+    steps: Steps, layout: ParameterLayout, update: FunctionalOptimizer, plan: Plan, example: Batch, batch_size: int
+) -> int:
+    """Computes the bytes that a lane takes while a step of it is captured.
+
+    These are its model and optimizer state, the copies of them that a capture makes, its proximal centre, its trained
+    model, and what a step with a proximal term holds at most beside them: batch, activations, gradients, and the model
+    and state after it.
+
+    Args:
+        steps: of the stack.
+        layout: of its rows.
+        update: the optimizer's rule.
+        plan: with the precision.
+        example: one, as the stack gets it.
+        batch_size: examples of a batch.
+    """
+    dtype = plan.compute_dtype
+    with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
+        rows = tuple(torch.zeros(_LANES, *slot.shape, dtype=dtype) for slot in layout.slots)
+        lanes = Lanes(rows, update.start(rows[: sum(not slot.is_buffer for slot in layout.slots)]))
+        work = make_work(lanes, example, batch_size)
+        with _Living() as living:
+            steps(lanes, work)
+    held = sum(tensor.nbytes for tensor in lanes.tensors)
+    return (living.most + 2 * held) // _LANES + layout.num_columns * (dtype.itemsize + plan.dtype.itemsize)
+
+
+def make_work(lanes: Lanes, example: Batch, batch_size: int) -> LaneWork:
+    """Makes the work of one step of the lanes, with a proximal term."""
+    count = len(lanes.rows[0])
+    inputs, labels = (torch.zeros(batch_size, *part.shape[1:], dtype=part.dtype) for part in example)
+    return LaneWork(
+        inputs,
+        labels,
+        index=torch.zeros(1, count, batch_size, dtype=torch.int64),
+        keys=torch.zeros(1, count, dtype=torch.int64),
+        corrections=torch.ones(1, 2, count, dtype=torch.float64),
+        first=torch.zeros(1, count, dtype=torch.bool),
+        prox=torch.zeros((), dtype=lanes.rows[0].dtype),
+        centers=lanes.rows,
+    )
+
+
+class _Living(TorchDispatchMode):
+    """Counts the bytes of the tensors that operations made and that are in use, each storage once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most = self._now = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self._note((args, kwargs), made=False)
+        found = func(*args, **(kwargs or {}))
+        self._note(found, made=True)
+        return found
+
+    def _note(self, tree: Any, made: bool) -> None:
+        for leaf in tree_leaves(tree):
+            if not isinstance(leaf, Tensor):
+                continue
+            storage = leaf.untyped_storage()
+            if storage._cdata not in self._known:
+                size = storage.nbytes() if made else 0
+                self._known.add(storage._cdata)
+                self._now += size
+                finalize(storage, self._freed, storage._cdata, size)
+        self.most = max(self.most, self._now)
+
+    def _freed(self, number: int, size: int) -> None:
+        self._known.discard(number)
+        self._now -= size
