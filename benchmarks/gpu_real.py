@@ -23,7 +23,7 @@ from lit_cfl import Experiment
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.datamodules import IID, ArrayData
 from lit_cfl.engines.local_training import LocalTraining
-from lit_cfl.engines.plan import Precision
+from lit_cfl.engines.plan import PlanOptions, Precision
 from lit_cfl.metric_names import Row
 from lit_cfl.rounds import rounds
 from lit_cfl.tasks import Classification
@@ -58,6 +58,9 @@ class Setting:
             cohort_size=min(self.cohort, clients),
             local=LocalTraining(1, 10),
             device=device,
+            plan=PlanOptions(compile=False, products="torch")
+            if device == "cpu"
+            else None,  # which a minute does not pay
             precision=precision,
         )
 

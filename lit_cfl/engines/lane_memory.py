@@ -47,7 +47,7 @@ def lane_bytes(
         with _Living() as living:
             steps(lanes, work)
     held = sum(tensor.nbytes for tensor in lanes.tensors)
-    return (living.most + 2 * held) // _LANES + layout.num_columns * (dtype.itemsize + plan.dtype.itemsize)
+    return int(living.most + 2 * held) // _LANES + layout.num_columns * (dtype.itemsize + plan.dtype.itemsize)
 
 
 def make_work(lanes: Lanes, example: Batch, batch_size: int) -> LaneWork:
@@ -70,7 +70,7 @@ class _Living(TorchDispatchMode):
     """Counts the bytes of the tensors that operations made and that are in use, each storage once."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch has no types here
         self.most = self._now = 0
         self._known: set[int] = set()
 

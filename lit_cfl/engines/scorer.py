@@ -142,7 +142,7 @@ def _halves(parts: Sequence[Part]) -> Sequence[Sequence[Part]]:
     if len(parts) > 1:
         return parts[: len(parts) // 2], parts[len(parts) // 2 :]
     number, part = parts[0]
-    middle = (part.start + part.stop) // 2
+    middle = (part.start + part.stop + 1) // 2  # as `tensor_split` does it
     return [(number, slice(part.start, middle))], [(number, slice(middle, part.stop))]
 
 

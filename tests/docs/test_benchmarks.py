@@ -1,5 +1,6 @@
 """Benchmarks for machines that CI has not, in their small form: they run, and say what they could not measure."""
 
+import ast
 import json
 import os
 import subprocess
@@ -7,6 +8,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -52,7 +54,10 @@ def test_gpu_benchmark_runs_small_on_a_cpu_without_the_packages_around_training(
     (tmp_path / "sitecustomize.py").write_text(block)  # for the processes that it starts, too
     out = tmp_path / "gpu.json"
     some = MODELS[:1]  # below, all of them take a step
-    table = printed("gpu.py", "--device", "cpu", "--models", *some, "--out", out, PYTHONPATH=str(tmp_path))
+    images = np.random.default_rng(0).integers(0, 256, (240, 28, 28), dtype=np.uint8)
+    np.savez(tmp_path / "mnist.npz", x=images, y=np.arange(240) % 10)
+    options = ("--device", "cpu", "--models", *some, "--data", tmp_path, "--out", out)
+    table = printed("gpu.py", *options, PYTHONPATH=str(tmp_path))
     found = json.loads(out.read_text())
     ways = [("trainer", 1), ("plain loop", 1), ("as planned", 4), ("eager", 4), ("eager", 1)]
     assert [(row["model"], row["way"], row["width"]) for row in found["rows"]] == [
@@ -65,6 +70,17 @@ def test_gpu_benchmark_runs_small_on_a_cpu_without_the_packages_around_training(
     assert all(row["difference"] < 1e-4 for row in found["checks"])
     assert [row["difference"] for row in found["checks"] if row["check"] == "cpu, then cpu"] == [0]
     assert sum(row[0] in some for row in table) == 10
+    (real,) = found["real"]
+    assert (real["data"], real["clients"], real["cohort"]) == ("mnist", 4, 4)
+    assert real["rounds"] > 1
+    assert 0 < real["accuracy"] < 1
+
+
+def test_gpu_benchmark_is_started_where_the_package_is_not_installed():
+    tree = ast.parse((BENCHMARKS / "gpu.py").read_text())
+    imports = [node for node in tree.body if isinstance(node, ast.Import | ast.ImportFrom)]
+    names = {alias.name if isinstance(node, ast.Import) else node.module for node in imports for alias in node.names}
+    assert {name.partition(".")[0] for name in names} <= sys.stdlib_module_names
 
 
 def test_every_model_of_the_gpu_benchmark_takes_a_step():

@@ -19,6 +19,7 @@ from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked import engine as stacked
 from lit_cfl.engines.stacked.cuda_graph import CapturedSteps
 from lit_cfl.engines.stacked.engine import StackedEngine
+from lit_cfl.engines.steps import Steps
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.nets import MLP
 
@@ -64,6 +65,25 @@ def test_replayed_steps_give_the_bits_of_steps_that_are_not_captured(
         assert not torch.equal(found.rows, models[asked % 2])
     assert Graph.made == 4  # two widths, with and without a proximal term
     assert set(devices) == {torch.device("cuda:1")}
+
+
+@pytest.mark.usefixtures("devices")
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_cudnn_tries_its_algorithms_while_steps_are_captured_and_at_no_other_time(
+    deterministic: bool, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: deterministic)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
+    engine, tried, step = engine_of(WIDE, monkeypatch), [], Steps._step
+
+    def seen(steps: Steps, *given: object) -> object:
+        tried.append(torch.backends.cudnn.benchmark)
+        return step(steps, *given)
+
+    monkeypatch.setattr(Steps, "_step", seen)
+    fit(engine, 1)
+    assert set(tried) == {not deterministic}
+    assert not torch.backends.cudnn.benchmark
 
 
 def test_larger_pool_drops_the_graphs_that_read_the_old_one(
