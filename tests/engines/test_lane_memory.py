@@ -1,15 +1,19 @@
 """The estimate of what a lane of a GPU's stack takes, against counts by hand and the records of the CPU's allocator."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
 import pytest
 import torch
+from digits_experiment import digits
 from ragged import SHAPE, SIZES, ragged_data, task
 from test_on_gpu import NETS
 from torch.autograd.profiler import profile
 from torch.optim import SGD, Adam
 
+from lit_cfl import experiment
+from lit_cfl.engines import choose_plan
 from lit_cfl.engines.factory import workload
 from lit_cfl.engines.lane_memory import make_work
 from lit_cfl.engines.local_training import LocalTraining
@@ -72,6 +76,18 @@ def test_estimate_is_what_the_allocator_records(net: str, optimizer: type):
         most = max(most, now)
     held = 2 * sum(tensor.nbytes for tensor in lanes.tensors) + 2 * width * 4 * engine.layout.num_columns
     assert estimated(net, optimizer) == pytest.approx((most + held) / width, rel=0.02)
+
+
+@pytest.mark.parametrize(("estimate", "lanes"), [(lambda *_: 2**26, 4), (lambda *_: 1 / 0, 8)])
+def test_run_on_a_gpu_has_the_lanes_of_its_estimate(
+    estimate: Callable[..., float], lanes: int, monkeypatch: pytest.MonkeyPatch
+):
+    for module in (experiment, choose_plan):
+        monkeypatch.setattr(module, "count_gpus", lambda: 1)
+    monkeypatch.setattr(choose_plan, "gib_of_gpu", lambda device: 1)
+    monkeypatch.setattr(StackedEngine, "lane_bytes", estimate)
+    run = digits()  # five clients a round
+    assert run.chosen_plan(run.data.federated(3)).lanes == lanes
 
 
 def test_nothing_is_estimated_for_a_cpu():
