@@ -38,7 +38,7 @@ class Setting:
     Args:
         net: builds the model.
         lr: of SGD.
-        rounds: of the whole training.
+        rounds: of the whole training; on a CPU three.
         cohort: clients of a round.
     """
 
@@ -54,7 +54,7 @@ class Setting:
             data=ArrayData(source=file, partition=IID(clients, 1 / 6)),
             task=lambda: Classification(self.net(), partial(torch.optim.SGD, lr=self.lr)),
             algorithm=FedAvg(),
-            rounds=self.rounds,
+            rounds=3 if device == "cpu" else self.rounds,
             cohort_size=min(self.cohort, clients),
             local=LocalTraining(1, 10),
             device=device,

@@ -71,9 +71,8 @@ def test_gpu_benchmark_runs_small_on_a_cpu_without_the_packages_around_training(
     assert [row["difference"] for row in found["checks"] if row["check"] == "cpu, then cpu"] == [0]
     assert sum(row[0] in some for row in table) == 10
     (real,) = found["real"]
-    assert (real["data"], real["clients"], real["cohort"]) == ("mnist", 4, 4)
-    assert real["rounds"] > 1
-    assert 0 < real["accuracy"] < 1
+    assert (real["data"], real["clients"], real["cohort"], real["rounds"]) == ("mnist", 4, 4, 3)
+    assert 0 <= real["accuracy"] <= 1
 
 
 def test_gpu_benchmark_is_started_where_the_package_is_not_installed():
