@@ -1,6 +1,7 @@
 """One round of local training by every engine: the same work, ratios from one run.
 
-    [LITCFL_DATA=DIR] python benchmarks/engines.py [--models linear mlp cnn] [--workers] [--repeats 5] [--out F.json]
+    [LITCFL_DATA=DIR] python benchmarks/engines.py [--models linear mlp cnn] [--bf16] [--workers] [--repeats 5]
+                                                   [--out FILE.json]
 
 Cohorts, trained in batches of 10, 10 epochs a round, with SGD:
 
@@ -10,8 +11,9 @@ Cohorts, trained in batches of 10, 10 epochs a round, with SGD:
 
 Engines: `trainer`, one Lightning fit a client; `plain loop`; `stacked`, compiled, on one core; `stacked, MKL`, the same
 with PyTorch's products of matrices in place of our own; `two threads`, the stack on two cores; `..., 2 processes`, on
-one core each, side by side; `1 worker` and `2 workers`, the plain loop in Ray actors with a core each (only where
---workers is given). The first round, which compiles and starts Ray, is stated apart.
+one core each, side by side; `..., bf16`, precision `bf16-mixed` (only where --bf16 is given); `1 worker` and `2
+workers`, the plain loop in Ray actors with a core each (only where --workers is given). The first round, which compiles
+and starts Ray, is stated apart.
 
 * of the core's rate: of the fastest of four large computations on this machine and one core, see `core_rates` (2 x 3 x
   parameters x examples operations a step; convolutions counted as such);
@@ -60,6 +62,7 @@ COLUMNS = (
 )
 _TWICE = ", 2 processes"
 KINDS = ("trainer", "plain loop", "plain loop" + _TWICE, "stacked, MKL", "stacked", "two threads", "stacked" + _TWICE)
+BF16 = ("plain loop, bf16", "stacked, bf16")
 WORKERS = ("1 worker", "2 workers")
 
 
@@ -105,6 +108,8 @@ def engine(model: str, kind: str) -> Engine:
         "plain loop": Plan("stacked"),
         "stacked": stacked,
         "stacked, MKL": replace(stacked, products="torch"),
+        "stacked, bf16": replace(stacked, precision="bf16-mixed"),
+        "plain loop, bf16": Plan("stacked", precision="bf16-mixed"),
         "two threads": replace(stacked, narrow=2, threads=2),
         "1 worker": Plan("ray", workers=1),
         "2 workers": Plan("ray", workers=2),
@@ -211,7 +216,9 @@ def main() -> None:
     parser.add_argument("--models", nargs="*", default=list(NETS), choices=list(NETS))
     cohorts = ["even", "MNIST-1000"] if "LITCFL_DATA" in os.environ else ["even"]
     parser.add_argument("--cohorts", nargs="*", default=cohorts, choices=["even", "MNIST-1000"])
+    parser.add_argument("--bf16", action="store_true", help="in bfloat16, too")
     parser.add_argument("--workers", action="store_true", help="Ray's, too")
+    parser.add_argument("--kinds", nargs="*", help="these engines alone, by the names above")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", type=Path)
     parser.add_argument("--case", nargs=3, help=argparse.SUPPRESS)
@@ -226,7 +233,7 @@ def main() -> None:
     print(f"one core, billion operations a second: {told}; copies, GB/s: ", end="")
     print(", ".join(f"{speed / 1e9:.0f} of {mib} MiB" for mib, speed in copies.items()), end="\n\n")
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
-    kinds = [*KINDS, *WORKERS] if options.workers else KINDS
+    kinds = options.kinds or [*KINDS, *(BF16 if options.bf16 else ()), *(WORKERS if options.workers else ())]
     for row in rows(options.models, options.cohorts, kinds, options.repeats, rate):
         found.append(row)
         print(shown(row), flush=True)

@@ -44,6 +44,7 @@ class View:
         return View((self.quarter_turns + other.quarter_turns) % 4, both, noise)
 
 
+_LONG_RUN = 32  # indices
 _Seen = list[tuple[View, Tensor | slice]]  # views, and the positions of the indices that have each
 
 
@@ -184,6 +185,11 @@ class Examples:
         if len(self.views) == 1:
             return [(self.views[0], slice(None))] if self.views[0] != View() else []
         numbers = index // len(self)
+        found, counts = numbers.unique_consecutive(return_counts=True)
+        if len(found) * _LONG_RUN <= len(index):  # slices are read and written in place, positions are copied
+            stops = counts.cumsum(0).tolist()
+            runs = zip(map(self.views.__getitem__, found.tolist()), [0, *stops], stops, strict=False)
+            return [(view, slice(start, stop)) for view, start, stop in runs if view != View()]
         changed = [int(number) for number in numbers.unique() if self.views[int(number)] != View()]
         return [
             (self.views[number], sent((numbers == number).nonzero().flatten(), self.labels.device))

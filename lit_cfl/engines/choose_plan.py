@@ -4,9 +4,10 @@ It looks at the model, the options, the amount of work and the kind of hardware,
 that is free:
 
 * engine: `stacked`; `trainer` (one `lightning.Trainer.fit` a client) where the module needs it; `ray` when asked for,
-  and on a CPU for long runs of large models (from a million parameters and 100 billion parameters times client-steps
-  on: minutes) where no part of the plan is set by hand: processes of one thread are faster than one process of several
-  threads, and keep their speed beside other programs; smaller models do not pay the hand-over;
+  and on a CPU for long runs whose rounds are long, too (from 5,000 billion multiply-adds and 10 billion a round on:
+  about five minutes, and a second a round, of one core) where no part of the plan is set by hand: processes of one
+  thread are faster than one process of several threads, and keep their speed beside other programs; shorter rounds do
+  not pay the hand-over;
 * device: the first GPU where there is one, else the CPU; for `ray` a GPU a worker where the cluster has any;
 * compile: on a CPU with a C++ compiler, from 50,000 client-steps in a run on: less does not pay for the compiling; no
   recurrent nets, whose graphs take a minute and a half each and make LSTMs no faster; on a GPU only by hand, since no
@@ -47,7 +48,8 @@ from lit_cfl.errors import InputError
 _SMALL_MODEL = 1_000_000  # parameters
 _COMPILING_PAYS = 50_000  # client-steps
 _PRODUCTS_PAY = 10_000_000_000  # parameters times client-steps, some ten times what building the products takes
-_PROCESSES_PAY = 100_000_000_000  # the same: about seven minutes of one core; Ray takes a quarter of a minute to start
+_PROCESSES_PAY = 5_000_000_000_000  # multiply-adds: about five minutes of one core; Ray starts in a quarter of one
+_ROUND_PAYS = 10_000_000_000  # multiply-adds: about a second of one core; to hand over a round takes a tenth of one
 _MOST_LANES, _SHARE_OF_GPU = 256, 4  # of a GPU's stack; one part in so many of the memory
 _GIB, _UNKNOWN_GPU = 2**30, 16  # GiB of a GPU that this machine does not see
 _COPIES = 8  # of a model that a lane takes where nobody has estimated it: SGD without activations
@@ -62,6 +64,8 @@ class Workload:
         has_convolutions: whether it has any.
         is_recurrent: whether it has recurrent layers.
         client_steps: expected mini-batches in a run.
+        multiply_adds: of the losses of one mini-batch, in products and convolutions.
+        rounds: of the run.
         obstacles: why the module cannot be stacked; empty if it can.
         cohort: clients of a round.
         lane_bytes: memory of a lane of a GPU's stack, see `lane_memory.py`; None = not estimated.
@@ -71,6 +75,8 @@ class Workload:
     has_convolutions: bool = False
     is_recurrent: bool = False
     client_steps: int = 0
+    multiply_adds: float = 0
+    rounds: int = 1
     obstacles: Sequence[str] = ()
     cohort: int = 64
     lane_bytes: int | None = None
@@ -206,10 +212,10 @@ def _narrow(on_cpu: bool, compiles: bool, lanes: int, threads: int, workload: Wo
 
 
 def _processes_pay(workload: Workload) -> bool:
-    work = workload.client_steps * workload.num_parameters
+    work = workload.client_steps * workload.multiply_adds
     several = min(_cores(), workload.cohort) > 1 and "RAY_ADDRESS" not in os.environ  # a cluster's cores are others'
-    large = workload.num_parameters >= _SMALL_MODEL and work >= _PROCESSES_PAY
-    return several and large and find_spec("ray") is not None
+    long = work >= _PROCESSES_PAY and work / workload.rounds >= _ROUND_PAYS
+    return several and long and find_spec("ray") is not None
 
 
 def _threads(workload: Workload) -> int:

@@ -9,6 +9,7 @@ from lit_cfl.engines.base import Engine
 from lit_cfl.engines.batches import num_steps
 from lit_cfl.engines.choose_plan import RayRoom, Workload, lacks_compiler
 from lit_cfl.engines.local_training import LocalTraining, TaskFactory
+from lit_cfl.engines.operations import count_multiply_adds
 from lit_cfl.engines.plan import EngineOption, Plan, PlanOptions, Precision
 from lit_cfl.engines.stacked.engine import StackedEngine
 from lit_cfl.engines.stacked.stackable import obstacles
@@ -68,6 +69,8 @@ def workload(
         any(slot.kind.startswith("conv") for slot in probe.layout.slots),
         any(isinstance(layer, nn.RNNBase) for layer in probe.template.modules()),
         round(client_fits * mean_steps(local, data)),
+        count_multiply_adds(probe.template, data.examples) * mean_batch(local, data),
+        max(1, client_fits // cohort),
         found,
         min(cohort, len(data.population)),
         _lane_bytes(task, seed, local, data, precision) if on_gpu and not found else None,
@@ -91,6 +94,12 @@ def mean_steps(local: LocalTraining, data: FederatedData) -> float:
     steps = [num_steps(local.budget, local.epochs, size, local.batch_size) for size in counts[0].tolist()]
     total: int = sum(n * c for n, c in zip(steps, counts[1].tolist(), strict=True))
     return total / max(1, len(sizes))
+
+
+def mean_batch(local: LocalTraining, data: FederatedData) -> float:
+    """Computes the examples of a mini-batch, of a mean client in training."""
+    mean = int(data.num_examples[data.population].sum()) / max(1, len(data.population))
+    return mean if local.batch_size == "full" else min(local.batch_size, mean)
 
 
 def warn_of_slowness(asked: str, plan: Plan, workload: Workload) -> None:

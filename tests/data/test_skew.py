@@ -43,6 +43,17 @@ def test_labels_are_shifted_round():
         assert seen.tolist() == [(label + by) % 10 for label in range(10)]
 
 
+def test_long_runs_of_a_view_are_seen_as_each_example_alone():
+    rng = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (7, 1, 4, 4), generator=rng, dtype=torch.uint8)
+    views = (View(), View(1, (1, 2, 0), 0.5), View(2), View(3))
+    examples = Examples(images, torch.arange(7) % 3, 3, 1 / 255, views)
+    index = torch.cat([7 * view + torch.randint(0, 7, (40,), generator=rng) for view in (3, 0, 1, 2, 1)])
+    alone = [examples.batch(one) for one in index.split(1)]
+    for seen, each in zip(examples.batch(index), zip(*alone, strict=True), strict=True):
+        assert torch.equal(seen, torch.cat(each))
+
+
 @pytest.mark.parametrize("num_clusters", [1, 2, 6, 24])
 def test_label_permutations_are_different_and_the_first_changes_nothing(num_clusters: int):
     maps = [view.label_map for view in LabelPermutations(num_clusters).views(4)]

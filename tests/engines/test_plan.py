@@ -71,12 +71,12 @@ def test_all_cores_are_used_from_a_million_parameters_on(
     assert by_hand.narrow == 2
 
 
-def test_long_runs_of_large_models_use_a_process_a_core(monkeypatch: pytest.MonkeyPatch):
+def test_long_runs_of_long_rounds_use_a_process_a_core(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rule, "has_compiler", lambda: True)
     monkeypatch.setattr(rule.os, "cpu_count", lambda: 16)
     for name in ("OMP_NUM_THREADS", "RAY_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
-    long = Workload(1_000_000, client_steps=100_000, cohort=50)
+    long = Workload(50_000, client_steps=100_000, multiply_adds=50_000_000, rounds=500, cohort=50)
     plan = choose_plan("auto", "auto", "32-true", long)
     assert (plan.engine, plan.device, plan.workers, plan.threads, plan.lanes) == ("ray", "cpu", 16, 1, 4)
     assert choose_plan("auto", "cpu", "32-true", replace(long, cohort=10)).workers == 10
@@ -85,14 +85,15 @@ def test_long_runs_of_large_models_use_a_process_a_core(monkeypatch: pytest.Monk
     assert choose_plan("ray", "cpu", "32-true", long).workers == 16  # as asked for
     others = (
         ("auto", "cpu", replace(long, client_steps=99_999), None),
-        ("auto", "cpu", replace(long, num_parameters=999_999, client_steps=10**9), None),
+        ("auto", "cpu", replace(long, num_parameters=10_000_000, multiply_adds=49_999_999), None),
+        ("auto", "cpu", replace(long, rounds=501), None),
         ("auto", "cpu", replace(long, cohort=1), None),
         ("auto", "cpu", replace(long, obstacles=("a reason",)), None),
         ("auto", "cpu", long, PlanOptions(threads=1)),  # as `compare`, `tune` and `reproduce` have it
         ("stacked", "cpu", long, None),
     )
     engines = [choose_plan(engine, device, "32-true", load, by_hand).engine for engine, device, load, by_hand in others]
-    assert engines == ["stacked", "stacked", "stacked", "trainer", "stacked", "stacked"]
+    assert engines == ["stacked", "stacked", "stacked", "stacked", "trainer", "stacked", "stacked"]
     monkeypatch.setenv("RAY_ADDRESS", "auto")
     assert choose_plan("auto", "cpu", "32-true", long).engine == "stacked"
     monkeypatch.delenv("RAY_ADDRESS")

@@ -1,0 +1,158 @@
+"""Shows by simulation where further workers of the engine `ray` stop to pay, on machines with more cores than this one.
+
+    python benchmarks/hand_over.py [--models linear mlp paper-cnn cnn] [--workers 1 2 4 8 10 16] [--out FILE.json]
+
+A round is handed over as in a run: to real Ray workers, with examples, lists, seeds and models, and with local models
+coming back. Only the training is replaced: a worker waits for as long as one core of this machine took to train as many
+clients (CPU time, measured before). So more workers than cores can be tried. What workers compute beside it (they
+unpack the share, and copy models) still shares the cores that there are: with as many cores as workers it would take
+less.
+
+The cohort is `even` of `engines.py`: 20 clients of 60 images, batches of 10, 10 epochs. Seconds of a round are the
+median of the repeats; `training` is the longest wait of a worker.
+"""
+
+import argparse
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from pathlib import Path
+from statistics import median
+from time import perf_counter, process_time, sleep
+from typing import Any
+
+import numpy as np
+import ray
+import torch
+from engines import BATCH, CLIENTS, EPOCHS, NETS, SHAPE, data
+from torch import Tensor
+
+from lit_cfl.data import Examples
+from lit_cfl.engines.base import Effort, Engine
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.plan import Plan, set_up_torch
+from lit_cfl.engines.ray.engine import RayEngine
+from lit_cfl.engines.ray.pool import ShareTask
+from lit_cfl.engines.ray.shares import FitShare, TrainedShare
+from lit_cfl.engines.stacked.engine import StackedEngine
+from lit_cfl.metric_names import Row
+from lit_cfl.nets import MNISTCNN
+from lit_cfl.tasks import Classification
+
+MODELS = NETS | {"paper-cnn": lambda: MNISTCNN(SHAPE, 10)}
+COLUMNS = ("model", "workers", "round s", "training s", "hand-over s", "speedup")
+
+
+@dataclass(frozen=True, eq=False)
+class WaitingShare:
+    """A share of a fit whose training takes so many seconds and leaves the models as they are."""
+
+    share: FitShare
+    seconds: float
+
+    @property
+    def worker_in_words(self) -> str:
+        return self.share.worker_in_words
+
+    def run(self, engine: Engine, examples: Examples, rows: Tensor) -> TrainedShare:
+        self.share.held.data(examples)
+        models = rows[self.share.request.start].numpy()
+        sleep(self.seconds)
+        count = len(models)
+        return TrainedShare(models, np.zeros(count), np.ones(count, dtype=bool), Effort(), engine.plan.compile)
+
+
+class WaitingEngine(RayEngine):
+    """Hands over rounds to workers that wait in place of training.
+
+    Args:
+        model: of the rounds.
+        workers: of the pool; `use` says how many of them are used.
+    """
+
+    def __init__(self, model: str, workers: int) -> None:
+        plan = Plan("ray", workers=workers)
+        super().__init__(task_of(model), plan, 0, LocalTraining(EPOCHS, BATCH))
+        self.model, self.waited = model, list[float]()
+
+    def use(self, workers: int) -> None:
+        self.plan = replace(self.plan, workers=workers)
+
+    def _fit_task(self, request: Any, numbers: Tensor, *rest: Any) -> ShareTask:
+        task = super()._fit_task(request, numbers, *rest)
+        self.waited.append(seconds_of(self.model, len(numbers)))
+        return replace(task, share=WaitingShare(task.share, self.waited[-1]))
+
+
+def task_of(model: str) -> partial[Classification]:
+    return partial(_task, model)
+
+
+def _task(model: str) -> Classification:
+    return Classification(MODELS[model](), partial(torch.optim.SGD, lr=0.03))
+
+
+@cache
+def _trained_here(model: str) -> StackedEngine:
+    small = "cnn" not in model
+    steps = 5 if small else 1
+    plan = Plan("stacked", lanes=4, narrow=1 if small else 2, steps_per_call=steps, compile=True, products="own")
+    set_up_torch(plan, False)
+    return StackedEngine(task_of(model), plan, 0, LocalTraining(EPOCHS, BATCH))
+
+
+@cache
+def seconds_of(model: str, clients: int) -> float:
+    """Measures how long one core trains so many clients; the first fit, which compiles, does not count."""
+    engine, held, times = _trained_here(model), data(), []
+    for _ in range(3):
+        begun = process_time()
+        engine.at(0, held).fit(engine.initial(0)[None], torch.arange(clients))
+        times.append(process_time() - begun)
+    return min(times[1:])
+
+
+def rows(models: list[str], workers: list[int], repeats: int) -> Iterator[Row]:
+    ray.init(num_cpus=max(workers), include_dashboard=False, log_to_driver=False)
+    first, held = WaitingEngine(models[0], max(workers)), data()
+    pool = first._started(held)  # one for all models: to start a worker takes seconds
+    while pool._starting or not pool._idle:
+        first.at(0, held).fit(first.initial(0)[None], torch.arange(CLIENTS))
+    for model in models:
+        engine = WaitingEngine(model, max(workers))
+        engine._pool = pool
+        for number in workers:
+            engine.use(number)
+            engine.at(0, held).fit(engine.initial(0)[None], torch.arange(CLIENTS))  # hands over the examples
+            engine.waited.clear()
+            times = []
+            for _ in range(repeats):
+                begun = perf_counter()
+                engine.at(0, held).fit(engine.initial(0)[None], torch.arange(CLIENTS))
+                times.append(perf_counter() - begun)
+            took, training = median(times), max(engine.waited)
+            speedup = seconds_of(model, CLIENTS) / took
+            yield dict(zip(COLUMNS, (model, number, took, training, took - training, speedup), strict=True))
+    first.close()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="+", default=list(MODELS), choices=list(MODELS))
+    parser.add_argument("--workers", nargs="+", type=int, default=[1, 2, 4, 8, 10, 16])
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    found = []
+    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
+    for row in rows(options.models, options.workers, options.repeats):
+        found.append(row)
+        cells = [f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row.values()]
+        print(f"| {' | '.join(cells)} |", flush=True)
+    if options.out:
+        options.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,26 @@
+"""Counts the operations of a net, which tell how long it trains: a convolution uses each parameter many times."""
+
+import copy
+
+import torch
+from lightning import LightningModule
+from torch.utils.flop_counter import FlopCounterMode
+
+from lit_cfl.data import Examples
+from lit_cfl.engines.task_protocol import losses_of
+
+
+def count_multiply_adds(module: LightningModule, examples: Examples) -> int:
+    """Counts the multiply-adds of products and convolutions in the loss of one example; nothing is computed.
+
+    Returns:
+        0 where the module cannot tell without numbers, or cannot take the example: what trains it says why.
+    """
+    shapes = copy.deepcopy(module).to("meta").eval()
+    inputs, labels = examples.batch(torch.zeros(1, dtype=torch.int64), device="cpu")
+    try:
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            losses_of(shapes, (inputs.to("meta"), labels.to("meta")))
+    except Exception:  # whatever a user's own module raises
+        return 0
+    return int(counter.get_total_flops()) // 2

@@ -1,0 +1,66 @@
+"""What is counted of a net, and how the workload of a run uses it."""
+
+import pytest
+import torch
+from torch import nn
+
+from lit_cfl.data import Examples
+from lit_cfl.engines.factory import mean_batch, workload
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.operations import count_multiply_adds
+from lit_cfl.nets import MCLR, MLP
+from lit_cfl.tasks import Classification
+from tests.engines.test_engines import ragged_data
+
+IMAGES = Examples(torch.zeros(2, 1, 8, 8), torch.zeros(2, dtype=torch.int64), 4)
+SEQUENCES = Examples(torch.zeros(2, 5, 3), torch.zeros(2, dtype=torch.int64), 4)
+
+
+class _Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.out = nn.LSTM(3, 6, batch_first=True), nn.Linear(6, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.out(self.layer(x)[0][:, -1])
+
+
+class _ByNumbers(nn.Module):
+    """Cannot tell its operations from shapes alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = MCLR([1, 8, 8], 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.net(x) if float(x.sum()) > 0 else self.net(-x)
+
+
+@pytest.mark.parametrize(
+    ("net", "examples", "expected"),
+    [
+        (MCLR([1, 8, 8], 4), IMAGES, 64 * 4),
+        (MLP(16, [1, 8, 8], 4), IMAGES, 64 * 16 + 16 * 4),
+        (nn.Sequential(nn.Conv2d(1, 6, 3), nn.Flatten(), nn.Linear(6 * 36, 4)), IMAGES, 9 * 6 * 36 + 6 * 36 * 4),
+        (_Recurrent(), SEQUENCES, 5 * 4 * 6 * (3 + 6) + 6 * 4),
+        (_ByNumbers(), IMAGES, 0),
+        (nn.Linear(3, 4), IMAGES, 0),  # cannot take them
+    ],
+)
+def test_multiply_adds_of_an_example_are_counted(net: nn.Module, examples: Examples, expected: int):
+    before = [parameter.clone() for parameter in net.parameters()]
+    assert count_multiply_adds(Classification(net), examples) == expected
+    assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
+
+
+def test_workload_counts_a_mini_batch_and_the_rounds():
+    data = ragged_data()
+    sizes = data.num_examples[data.population].double()
+    local = LocalTraining(1, 3)
+    shape = list(data.examples.input_shape)
+    net = MCLR(shape, data.examples.num_labels)
+    load = workload(lambda: Classification(net), 0, local, data, "32-true", client_fits=60, cohort=20)
+    one = torch.Size(shape).numel() * data.examples.num_labels
+    assert (load.rounds, load.multiply_adds) == (3, 3 * one)
+    assert mean_batch(LocalTraining(1, "full"), data) == pytest.approx(float(sizes.mean()))
+    assert mean_batch(LocalTraining(1, 10**6), data) == pytest.approx(float(sizes.mean()))
