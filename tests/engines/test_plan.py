@@ -101,6 +101,21 @@ def test_long_runs_of_long_rounds_use_a_process_a_core(monkeypatch: pytest.Monke
     assert choose_plan("auto", "cpu", "32-true", long).engine == "stacked"
 
 
+@pytest.mark.parametrize(
+    ("multiply_adds", "engine"),
+    [(7_840, "stacked"), (101_632, "stacked"), (281_640, "stacked"), (3_869_824, "ray"), (12_273_152, "ray")],
+    ids=["MCLR", "MLP", "LeNet", "MNISTCNN", "CNN of 1.66 M"],
+)
+def test_nets_of_the_papers_use_workers_where_a_round_takes_a_second(
+    multiply_adds: int, engine: str, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("OMP_NUM_THREADS", "RAY_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(rule.os, "cpu_count", lambda: 2)
+    load = Workload(50_000, client_steps=300 * 1_200, multiply_adds=10 * multiply_adds, rounds=300, cohort=20)
+    assert choose_plan("auto", "cpu", "32-true", load).engine == engine
+
+
 @pytest.mark.parametrize(("asked", "large"), [("1", 1), ("3,1", 3), ("64", 16), ("", 16), ("0", 16)])
 def test_omp_num_threads_bounds_the_threads(asked: str, large: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rule, "has_compiler", lambda: True)
