@@ -1,5 +1,6 @@
 """`docs/architecture.md` against the source: layers, both tables, the picture, and the names on the page."""
 
+import ast
 import importlib
 import json
 import re
@@ -56,6 +57,17 @@ def faults(imports: dict[str, set[str]]) -> Iterator[str]:
 
 def test_no_import_breaks_a_rule_of_the_page(found: dict[str, set[str]]):
     assert list(faults(found)) == []
+
+
+def test_a_class_name_has_one_meaning():
+    places: dict[str, list[str]] = {}
+    for folder in ("lit_cfl", "tune", "datamodules"):
+        for file in (ROOT / folder).rglob("*.py"):
+            if not any(part.is_symlink() for part in file.parents):
+                for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+                    if isinstance(node, ast.ClassDef):
+                        places.setdefault(node.name, []).append(str(file.relative_to(ROOT)))
+    assert {name: files for name, files in places.items() if len(files) > 1} == {}
 
 
 def test_each_part_of_the_page_exists_once(found: dict[str, set[str]]):
