@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from ragged import ragged_data
 from torch import nn
 
 from lit_cfl.data import Examples
@@ -10,7 +11,6 @@ from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.operations import count_multiply_adds
 from lit_cfl.nets import MCLR, MLP
 from lit_cfl.tasks import Classification
-from tests.engines.test_engines import ragged_data
 
 IMAGES = Examples(torch.zeros(2, 1, 8, 8), torch.zeros(2, dtype=torch.int64), 4)
 SEQUENCES = Examples(torch.zeros(2, 5, 3), torch.zeros(2, dtype=torch.int64), 4)
