@@ -184,7 +184,7 @@ class _Losses(nn.Module):
 
 def clipped(gradients: Tensors, norm: float) -> Tensors:
     """Scales each lane's gradient to at most this norm, as `torch.nn.utils.clip_grad_norm_` does it."""
-    squares = torch.stack([(g * g).flatten(1).sum(1) for g in gradients]).sum(0)
+    squares = torch.stack([vmap(torch.sum)(g * g) for g in gradients]).sum(0)
     scale = (norm / (squares.sqrt() + 1e-6)).clamp(max=1.0)
     return tuple(g * scale.view(-1, *[1] * (g.dim() - 1)) for g in gradients)
 

@@ -65,9 +65,9 @@ class OnRows(nn.Module):
         (task(lambda: MCLR(SHAPE, 10)), {"narrow": 1, "steps_per_call": 5}, LocalTraining(3, 10), 1e-6),
         (task(OnRows, ADAM), {"narrow": 4}, LocalTraining(3, 10, gradient_clip=0.5), 1e-4),
         (task(OnRows, MOMENTUM), {"narrow": 4}, LocalTraining(3, 10), 1e-6),
-        (task(lambda: MLP(16, SHAPE, 10), DECAY), {"narrow": 4}, LocalTraining(3, 10), 1e-6),
+        (task(lambda: MLP(16, SHAPE, 10), DECAY), {"narrow": 4}, LocalTraining(3, 10, gradient_clip=0.5), 1e-6),
     ],
-    ids=["as long runs have it", "dropout, Adam, clipped", "momentum", "momentum and decay of an MLP"],
+    ids=["as long runs have it", "dropout, Adam, clipped", "momentum", "momentum, decay and clipping of an MLP"],
 )
 def test_compiled_steps_in_single_precision_give_the_trainers_result(
     make: Callable[[], LightningModule], plan: dict[str, int], local: LocalTraining, tolerance: float
