@@ -9,7 +9,8 @@ Cohorts, trained in batches of 10, 10 epochs a round, with SGD:
 * MNIST-1000: 20 of the 1,000 clients of Li et al. (FedProx, 2020), other ones each round, most of them with a few tens
   of digits and some with many hundreds; where DIR holds `mnist`.
 
-Engines: `trainer`, one Lightning fit a client; `plain loop`; `stacked`, compiled, on one core; `stacked, MKL`, the same
+Engines: `trainer`, one Lightning fit a client; `plain loop`; `fused`, a call a client (not for the CNN); `stacked`,
+compiled, on one core; `stacked, MKL`, the same
 with PyTorch's products of matrices in place of our own; `two threads`, the stack on two cores; `..., 2 processes`, on
 one core each, side by side; `..., bf16`, precision `bf16-mixed` (only where --bf16 is given); `1 worker` and `2
 workers`, the plain loop in Ray actors with a core each (only where --workers is given). The first round, which compiles
@@ -61,7 +62,11 @@ COLUMNS = (
     "waste",
 )
 _TWICE = ", 2 processes"
-KINDS = ("trainer", "plain loop", "plain loop" + _TWICE, "stacked, MKL", "stacked", "two threads", "stacked" + _TWICE)
+FUSED = ("fused", "fused" + _TWICE)
+KINDS = (
+    *("trainer", "plain loop", "plain loop" + _TWICE, "stacked, MKL", "stacked", "two threads", "stacked" + _TWICE),
+    *FUSED,
+)
 BF16 = ("plain loop, bf16", "stacked, bf16")
 WORKERS = ("1 worker", "2 workers")
 
@@ -106,6 +111,7 @@ def engine(model: str, kind: str) -> Engine:
     plans = {
         "trainer": Plan("trainer"),
         "plain loop": Plan("stacked"),
+        "fused": Plan("stacked", products="own", fused=True),
         "stacked": stacked,
         "stacked, MKL": replace(stacked, products="torch"),
         "stacked, bf16": replace(stacked, precision="bf16-mixed"),
@@ -192,6 +198,8 @@ def rows(models: list[str], cohorts: list[str], kinds: Sequence[str], repeats: i
     for model, cohort in product(models, cohorts):
         found: dict[str, float] = {}
         for kind in kinds:
+            if model == "cnn" and kind in FUSED:
+                continue
             if kind.endswith(_TWICE):
                 row = side_by_side(model, kind.removesuffix(_TWICE), cohort, repeats)
             else:

@@ -19,7 +19,7 @@ from torch import Tensor
 from lit_cfl.activity import Activity, Report, fit_activity, unreported
 from lit_cfl.data import Examples, FederatedData
 from lit_cfl.devices import fits_on, is_out_of_memory
-from lit_cfl.engines import products
+from lit_cfl.engines import perceptron, products
 from lit_cfl.engines.batches import num_steps
 from lit_cfl.engines.client_work import ClientWork, PositionedRow
 from lit_cfl.engines.dropout import set_key, step_keys, with_keyed_dropout
@@ -68,7 +68,7 @@ class Engine(ABC):
     """
 
     def __init__(self, task: TaskFactory, plan: Plan, seed: int, local: LocalTraining = LocalTraining()) -> None:
-        self.plan, self.seed, self.local = _with_products(plan), seed, local
+        self.plan, self.seed, self.local = _with_own_code(plan), seed, local
         self.effort = Effort()  # of stacks so far, a worker's too
         self.between_clients: Callable[[], None] = lambda: None  # may raise, to end a run between two clients
         self.report: Report = unreported  # is called with what the engine is doing
@@ -369,11 +369,14 @@ class Engine(ABC):
         """Trains the clients at these positions of the request."""
 
 
-def _with_products(plan: Plan) -> Plan:
-    """Loads the plan's products; returns the plan without compiling where they cannot be built."""
-    if plan.products == "own":
+def _with_own_code(plan: Plan) -> Plan:
+    """Loads the plan's C++ code; returns the plan without compiling where they cannot be built."""
+    if plan.products == "own" or plan.fused:
         try:
-            products.load()
+            if plan.products == "own":
+                products.load()
+            if plan.fused:
+                perceptron.load()
         except BuildError as error:
             reason = str(error).splitlines()[0]
             plan = plan.without_compiling()

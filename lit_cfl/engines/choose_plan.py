@@ -9,11 +9,14 @@ that is free:
   thread are faster than one process of several threads, and keep their speed beside other programs; shorter rounds do
   not pay the hand-over;
 * device: the first GPU where there is one, else the CPU; for `ray` a GPU a worker where the cluster has any;
-* compile: on a CPU with a C++ compiler, from 50,000 client-steps in a run on: less does not pay for the compiling; no
-  recurrent nets, whose graphs take a minute and a half each and make LSTMs no faster; on a GPU only by hand, since no
-  figure says yet what it is worth: Inductor then compiles the steps before they are captured;
-* products: `own` where it compiles (MKL takes two to ten times as long on an AMD processor), or where a plain loop on a
-  CPU has 10 billion parameters times steps to do and there is a compiler; else `torch`;
+* fused: on a CPU with a C++ compiler, for linear models and MLPs below a million parameters (larger ones leave the
+  cache) that train by plain SGD in mini-batches, from 50,000 client-steps in a run on: less does not pay for building
+  the function; not where `compile`, `lanes`, `narrow` or `steps_per_call` is set by hand;
+* compile: where nothing is fused, on a CPU with a C++ compiler, from 50,000 client-steps in a run on; no recurrent
+  nets, whose graphs take a minute and a half each and make LSTMs no faster; on a GPU only by hand, since no figure says
+  yet what it is worth: Inductor then compiles the steps before they are captured;
+* products: `own` where it compiles or is fused (MKL takes two to ten times as long on an AMD processor), or where a
+  plain loop on a CPU has 10 billion parameters times steps to do and there is a compiler; else `torch`;
 * lanes: 4 on a CPU that compiles (more fall out of its cache), 1 without (a plain loop: an eager stack is slower); on a
   GPU as many as a cohort has clients, rounded up to a multiple of 8, but no more than 256, and than fit a quarter of
   the memory of the GPU (in whole GiB; 16 where workers of `ray` have GPUs and this machine has none) by the estimate of
@@ -46,12 +49,13 @@ from lit_cfl.engines.plan import EngineName, EngineOption, Plan, PlanOptions, Pr
 from lit_cfl.errors import InputError
 
 _SMALL_MODEL = 1_000_000  # parameters
-_COMPILING_PAYS = 50_000  # client-steps
+_BUILDING_PAYS = 50_000  # client-steps
 _PRODUCTS_PAY = 10_000_000_000  # parameters times client-steps, some ten times what building the products takes
 _PROCESSES_PAY = 5_000_000_000_000  # multiply-adds: about five minutes of one core; Ray starts in a quarter of one
 _ROUND_PAYS = 10_000_000_000  # multiply-adds: about a second of one core; to hand over a round takes a tenth of one
 _MOST_LANES, _SHARE_OF_GPU = 256, 4  # of a GPU's stack; one part in so many of the memory
 _GIB, _UNKNOWN_GPU = 2**30, 16  # GiB of a GPU that this machine does not see
+_STACKS = {"compile", "lanes", "narrow", "steps_per_call"}  # parts of a plan that say how clients are stacked
 _COPIES = 8  # of a model that a lane takes where nobody has estimated it: SGD without activations
 
 
@@ -69,6 +73,7 @@ class Workload:
         obstacles: why the module cannot be stacked; empty if it can.
         cohort: clients of a round.
         lane_bytes: memory of a lane of a GPU's stack, see `lane_memory.py`; None = not estimated.
+        perceptron: whether clients train what `PerceptronLoop` computes, in mini-batches.
     """
 
     num_parameters: int = 0
@@ -80,6 +85,7 @@ class Workload:
     obstacles: Sequence[str] = ()
     cohort: int = 64
     lane_bytes: int | None = None
+    perceptron: bool = False
 
 
 @dataclass(frozen=True)
@@ -123,12 +129,16 @@ def choose_plan(
         chosen, places = "ray", _cores()
     device = _device_of_ray(asked, room.gpus) if chosen == "ray" else _device(asked, count_gpus())
     on_cpu = device == "cpu"
-    compiles = given.get("compile", chosen != "trainer" and on_cpu and _compiling_pays(workload) and has_compiler())
+    builds = chosen != "trainer" and on_cpu and has_compiler()
+    alone = not given.keys() & _STACKS and precision in ("32-true", "64-true")
+    fused = given.get("fused", builds and alone and _fusing_pays(workload))
+    compiles = given.get("compile", builds and not fused and _compiling_pays(workload))
     workers = (max(1, min(places, workload.cohort)) if on_cpu else room.gpus) if chosen == "ray" else 1
     workers = given.get("workers", workers)
     on_one = ceil(workers / room.gpus) if room.gpus else 1  # workers on one GPU
     lanes = given.get("lanes", _lanes(chosen, device, compiles, workers, on_one, workload, precision))
     threads = given.get("threads", 1 if chosen == "ray" else _threads(workload))
+    by_size = chosen != "trainer" and _products_pay(workload)
     by_rule = {
         "device": device,
         "precision": precision,
@@ -137,7 +147,8 @@ def choose_plan(
         "narrow": _narrow(on_cpu, compiles, lanes, threads, workload),
         "steps_per_call": 5 if compiles and workload.num_parameters < _SMALL_MODEL else 1,
         "compile": compiles,
-        "products": "own" if on_cpu and (compiles or (chosen != "trainer" and _products_pay(workload))) else "torch",
+        "fused": fused,
+        "products": "own" if on_cpu and (fused or compiles or by_size) else "torch",
         "workers": workers,
     }
     return Plan(**by_rule | given | {"engine": chosen})
@@ -180,7 +191,11 @@ def _engine(asked: EngineOption, workload: Workload) -> EngineName:
 
 
 def _compiling_pays(workload: Workload) -> bool:
-    return workload.client_steps >= _COMPILING_PAYS and not workload.is_recurrent and not workload.obstacles
+    return workload.client_steps >= _BUILDING_PAYS and not workload.is_recurrent and not workload.obstacles
+
+
+def _fusing_pays(workload: Workload) -> bool:
+    return workload.perceptron and workload.client_steps >= _BUILDING_PAYS and workload.num_parameters < _SMALL_MODEL
 
 
 def _products_pay(workload: Workload) -> bool:

@@ -10,6 +10,7 @@ from lit_cfl.engines.batches import num_steps
 from lit_cfl.engines.choose_plan import RayRoom, Workload, lacks_compiler
 from lit_cfl.engines.local_training import LocalTraining, TaskFactory
 from lit_cfl.engines.operations import count_multiply_adds
+from lit_cfl.engines.perceptron import is_perceptron
 from lit_cfl.engines.plan import EngineOption, Plan, PlanOptions, Precision
 from lit_cfl.engines.stacked.engine import StackedEngine
 from lit_cfl.engines.stacked.stackable import obstacles
@@ -74,6 +75,7 @@ def workload(
         found,
         min(cohort, len(data.population)),
         _lane_bytes(task, seed, local, data, precision) if on_gpu and not found else None,
+        not found and local.batch_size != "full" and is_perceptron(probe.template, local),
     )
 
 

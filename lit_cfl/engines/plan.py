@@ -39,6 +39,8 @@ class PlanOptions:
         compile: whether the stack is compiled.
         products: of matrices on a CPU: `own` (`products.py`; other types than float32 and float64 are left to
             PyTorch), or `torch`.
+        fused: whether all steps of a client are one call of a C++ function (`perceptron.py`); linear models and MLPs
+            with plain SGD on a CPU.
         workers: Ray actors of the engine `ray`, 1 or more.
     """
 
@@ -52,6 +54,7 @@ class PlanOptions:
     steps_per_call: int | None = None
     compile: bool | None = None
     products: Products | None = None
+    fused: bool | None = None
     workers: int | None = None
 
 
@@ -69,6 +72,7 @@ class Plan:
     steps_per_call: int = 1
     compile: bool = False
     products: Products = "torch"
+    fused: bool = False
     workers: int = 1
 
     def __post_init__(self) -> None:
@@ -79,10 +83,15 @@ class Plan:
             raise InputError(f"plan.narrow is {self.narrow}, plan.lanes {self.lanes}; it must not be more")
         if self.precision in ("16-mixed", "tf32") and self.device == "cpu":
             raise InputError(f"precision {self.precision!r} needs a GPU; on a CPU use 32-true or bf16-mixed")
+        if self.fused and (self.compile or self.lanes > 1 or self.device != "cpu" or self.autocast is not None):
+            raise InputError(
+                "plan.fused trains one client after the other on a CPU, in float32 or float64, without "
+                "compile: leave it out, or compile, lanes, device and precision"
+            )
 
     def without_compiling(self) -> "Plan":
         """Returns the plan for a machine whose compiler fails: a plain loop on a CPU, the same stack on a GPU."""
-        plan = replace(self, compile=False, products="torch")
+        plan = replace(self, compile=False, products="torch", fused=False)
         return replace(plan, lanes=1, narrow=1) if self.device == "cpu" else plan
 
     @property

@@ -9,20 +9,17 @@ in any company and with any number of threads. It has no blocks for the caches: 
 direction go to oneDNN, which PyTorch has beside MKL (twice as fast as MKL, 1.4 times as fast as our own).
 """
 
-import subprocess
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
 
 import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from lit_cfl.engines.compiler import compiler
-from lit_cfl.engines.kernel_cache import BuildError, kept
+from lit_cfl.engines.compiler import build_library
+from lit_cfl.engines.kernel_cache import BuildError
 
-_SOURCE = Path(__file__).with_name("products.cpp")
-_FLAGS = ("-O3", "-march=native", "-std=c++20", "-fPIC", "-shared")
-_SECONDS = 600  # compiling takes about ten
+_SOURCES = tuple(Path(__file__).with_name(name) for name in ("products.cpp", "tiles.h"))
 _LARGE = 64  # rows, columns and depth from which on oneDNN is faster
 
 
@@ -73,26 +70,6 @@ def _readable(matrices: Tensor) -> Tensor:
 
 
 def _library() -> Path:
-    """Finds the compiled library; compiles it where the cache has none."""
-    command = compiler()
-    if command is None:
-        raise BuildError("no C++ compiler (g++) is there")
-    parts = [_SOURCE.read_text("utf-8"), _run([command, "--version"]), *_FLAGS]
-    return kept("products", parts, partial(_compile, command), ".so")
-
-
-def _compile(command: str, library: Path) -> None:
     folder = Path(torch.__file__).parent
     include = [f"-I{folder / 'include'}", f"-I{folder / 'include/torch/csrc/api/include'}"]
-    _run([command, *_FLAGS, *include, str(_SOURCE), "-o", str(library), f"-L{folder / 'lib'}", "-lc10", "-ltorch_cpu"])
-
-
-def _run(words: list[str]) -> str:
-    try:  # S603: the words are the user's own compiler and our files
-        done = subprocess.run(words, capture_output=True, text=True, timeout=_SECONDS, check=True)  # noqa: S603
-    except subprocess.CalledProcessError as error:
-        lines = [line for line in error.stderr.splitlines() if "error" in line] or error.stderr.splitlines() or [""]
-        raise BuildError(f"{words[0]} failed: {lines[0]}") from error
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise BuildError(f"{words[0]} failed: {error}") from error
-    return done.stdout
+    return build_library("products", _SOURCES, [*include, f"-L{folder / 'lib'}", "-lc10", "-ltorch_cpu"])

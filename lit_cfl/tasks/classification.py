@@ -37,16 +37,16 @@ class Classification(Task):
         if not 0 <= kernel_l2 < float("inf"):
             raise InputError(f"kernel_l2 {kernel_l2} must be 0 or more")
         self.kernel_l2 = kernel_l2
-        self._kernels = _kernels(net, kernel_l2_layers) if kernel_l2 else []
+        self.penalised_layers = _kernels(net, kernel_l2_layers) if kernel_l2 else []
 
     def losses(self, batch: Batch) -> Tensor:
         """Computes the cross-entropy of each example `[n]`, and the penalty where there is one."""
         losses = cross_entropy(self(batch[0]), batch[1], reduction="none")
-        return losses + self.penalty() if self._kernels else losses
+        return losses + self.penalty() if self.penalised_layers else losses
 
     def penalty(self) -> Tensor:
         """Computes kernel_l2 times the sum of squares of the kernels, 0-d."""
-        weights = [cast(Tensor, self.net.get_submodule(layer).weight) for layer in self._kernels]  # tensors in a stack
+        weights = [cast(Tensor, self.net.get_submodule(layer).weight) for layer in self.penalised_layers]
         if not weights:
             return torch.zeros(())
         return self.kernel_l2 * torch.stack([weight.square().sum() for weight in weights]).sum()

@@ -72,7 +72,7 @@ def test_lanes_hold_adapters_alone_and_all_nets_of_an_engine_share_what_is_froze
     adapters = 2 * RANK * WIDTH * ((1 + 3) + (1 + 1) + (1 + 2) + (2 + 1))  # of two blocks
     assert engine.layout.num_columns == adapters + (WIDTH + 1) * 10  # and the head
     assert sum(tensor.numel() for tensor in engine._stack(4, 10)._empty(4).tensors) == 4 * engine.layout.num_columns
-    nets = [engine._plain._module, engine._steps._losses.module, engine._scorer._module]
+    nets = [engine._loop._module, engine._steps._losses.module, engine._scorer._module]
     for name, parameter in nets[0].named_parameters():
         same = len({net.get_parameter(name).data_ptr() for net in nets}) == 1
         assert same == (not parameter.requires_grad), name

@@ -55,6 +55,31 @@ def test_long_runs_compile_where_there_is_a_compiler(compiler: bool, lanes: int,
     assert not choose_plan("auto", "cpu", "32-true", Workload(7_850, client_steps=49_999)).compile
 
 
+def test_long_runs_of_small_perceptrons_are_fused_where_there_is_a_compiler(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rule, "has_compiler", lambda: True)
+    long = Workload(7_850, client_steps=50_000, perceptron=True)
+    fused = Plan("stacked", products="own", fused=True)
+    assert choose_plan("auto", "cpu", "32-true", long) == fused
+    assert choose_plan("auto", "cpu", "32-true", long, PlanOptions(threads=1, rows_mib=1024)) == fused
+    assert choose_plan("auto", "cpu", "64-true", long) == replace(fused, precision="64-true")
+    assert choose_plan("ray", "cpu", "32-true", long, PlanOptions(workers=2)).fused
+    others = (
+        (replace(long, client_steps=49_999), "32-true", None),
+        (replace(long, num_parameters=1_000_000), "32-true", None),
+        (replace(long, perceptron=False), "32-true", None),
+        (long, "bf16-mixed", None),
+        (long, "32-true", PlanOptions(fused=False)),
+        (long, "32-true", PlanOptions(compile=True, lanes=4, products="own")),  # recorded before plans had this part
+        (long, "32-true", PlanOptions(compile=False)),
+    )
+    assert not any(choose_plan("auto", "cpu", *given).fused for given in [(p, w, h) for w, p, h in others])
+    assert not choose_plan("trainer", "cpu", "32-true", long).fused
+    one_gpu(monkeypatch)
+    assert not choose_plan("auto", "cuda", "32-true", long).fused
+    monkeypatch.setattr(rule, "has_compiler", lambda: False)
+    assert not choose_plan("auto", "cpu", "32-true", long).fused
+
+
 @pytest.mark.parametrize(("parameters", "threads"), [(49_999, 1), (999_999, 1), (1_000_000, 16)])
 def test_all_cores_are_used_from_a_million_parameters_on(
     parameters: int, threads: int, monkeypatch: pytest.MonkeyPatch

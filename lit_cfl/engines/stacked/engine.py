@@ -28,6 +28,7 @@ from lit_cfl.engines.linear import StackedLinear, with_linear
 from lit_cfl.engines.local_training import FitRequest, LocalTraining, TaskFactory, note_client
 from lit_cfl.engines.loop import PlainLoop
 from lit_cfl.engines.optimizers import FunctionalOptimizer
+from lit_cfl.engines.perceptron import PerceptronLoop
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked.compiled import CompiledSteps, CompilingError
 from lit_cfl.engines.stacked.cuda_graph import CapturedSteps
@@ -63,7 +64,11 @@ class StackedEngine(Engine):
         one = self.with_products(
             with_plain_cells(copy_sharing_frozen(module), {nn.GRU})
         )  # faster than the fused one on a CPU, a plain LSTM is slower
-        self._plain = PlainLoop(one, self.layout, self._optimizer, local.gradient_clip, plan.autocast)
+        self._loop: PlainLoop | PerceptronLoop = (
+            PerceptronLoop(module, self.layout, local)
+            if plan.fused
+            else PlainLoop(one, self.layout, self._optimizer, local.gradient_clip, plan.autocast)
+        )
         self._steps = Steps(stacked, self.layout, self._optimizer, local.gradient_clip, plan.autocast)
         self._on_gpu = torch.device(plan.device).type != "cpu"
         self._runner: Runner | None = None
@@ -211,7 +216,7 @@ class StackedEngine(Engine):
         self, fits: Sequence[ClientFit], pool: ExamplePool, prox: float, ended: Callable[[int], None]
     ) -> Iterable[FitResult]:
         with torch.no_grad():
-            for number, done in enumerate(self._plain.run(fits, pool, prox), start=1):
+            for number, done in enumerate(self._loop.run(fits, pool, prox), start=1):
                 yield done
                 ended(number)
                 self.between_clients()

@@ -1,0 +1,172 @@
+// Trains one client's perceptron by SGD; perceptron.py says why, and compiles this file.
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "tiles.h"
+
+namespace {
+
+// A fully connected layer: where its parameters lie in the row, and their options. `_Layer` in perceptron.py is the same.
+struct Layer {
+  int64_t inputs, outputs, weight, bias;
+  double weight_rate, weight_decay, bias_rate, bias_decay, kernel_l2;
+};
+
+// What SGD makes of parameters and a gradient: p - rate (g + decay p + prox (p - center)) = keep p - rate g + pull center.
+template <typename T>
+struct Rule {
+  T keep, rate, pull;
+  Rule(double rate, double decay, double prox) : keep(1 - rate * (decay + prox)), rate(rate), pull(rate * prox) {}
+};
+
+// A matrix of weights, from which gradients are taken as they are computed.
+template <typename T>
+struct Updated {
+  T* weight;
+  const T* center;  // null = no proximal term
+  int64_t row;
+  Rule<T> rule;
+  Updated from(int64_t i, int64_t j) const {
+    return {weight + i * row + j, center ? center + i * row + j : nullptr, row, rule};
+  }
+  template <int Bytes>
+  void put(int64_t i, int64_t j, typename Simd<T, Bytes>::type gradient) const {
+    using S = Simd<T, Bytes>;
+    T* at = weight + i * row + j;
+    auto after = rule.keep * S::load(at) - rule.rate * gradient;
+    if (center) after += rule.pull * S::load(center + i * row + j);
+    S::store(at, after);
+  }
+};
+
+// Computes the sum of squares.
+template <typename T>
+double squares(const T* x, int64_t size) {
+  using S = Simd<T, kVectorBytes>;
+  typename S::type sum[4] = {};
+  int64_t k = 0;
+  for (; k + 4 * S::size <= size; k += 4 * S::size)
+    for (int v = 0; v < 4; ++v) {
+      const auto part = S::load(x + k + v * S::size);
+      sum[v] += part * part;
+    }
+  double total = 0;
+  for (int v = 0; v < 4; ++v)
+    for (int i = 0; i < S::size; ++i) total += sum[v][i];
+  for (; k < size; ++k) total += double(x[k]) * x[k];
+  return total;
+}
+
+// Turns outputs `[count, labels]` into the gradient of the mean cross-entropy by them. Returns the sum of the losses.
+template <typename T>
+double cross_entropy(T* outputs, int64_t count, int64_t labels, const int64_t* examples, const int64_t* label_of) {
+  double sum = 0;
+  for (int64_t n = 0; n < count; ++n, outputs += labels) {
+    const int64_t label = label_of[examples[n]];
+    const T largest = *std::max_element(outputs, outputs + labels), right = outputs[label];
+    T total = 0;
+    for (int64_t j = 0; j < labels; ++j) total += outputs[j] = std::exp(outputs[j] - largest);
+    sum += double(std::log(total)) + double(largest) - double(right);
+    for (int64_t j = 0; j < labels; ++j) outputs[j] /= total * T(count);
+    outputs[label] -= T(1) / T(count);
+  }
+  return sum;
+}
+
+// A client's model and its training.
+template <typename T>
+struct Client {
+  T* row;
+  const T* center;
+  double prox;
+  const std::vector<Layer> layers;
+  std::vector<std::vector<T>> values, gradients;  // of the layers' inputs, then of the outputs, each [batch, width]
+
+  Client(T* row, const T* center, double prox, const Layer* first, int64_t count, int64_t batch)
+      : row(row), center(center), prox(prox), layers(first, first + count) {
+    for (const Layer& layer : layers) values.emplace_back(batch * layer.inputs);
+    values.emplace_back(batch * layers.back().outputs);
+    gradients = values;
+  }
+
+  // Computes the inputs of the next layer, or the net's outputs.
+  void forward(int64_t number, int64_t count) {
+    const Layer& layer = layers[number];
+    T* outputs = values[number + 1].data();
+    dot_rows<T>(layer.outputs, count, row + layer.weight, layer.inputs, values[number].data(), layer.inputs,
+                {outputs, 1, layer.outputs}, layer.inputs);
+    const T* bias = row + layer.bias;
+    const bool last = number + 1 == int64_t(layers.size());
+    for (int64_t n = 0; n < count; ++n, outputs += layer.outputs)
+      for (int64_t j = 0; j < layer.outputs; ++j) {
+        const T sum = outputs[j] + bias[j];
+        outputs[j] = !last && sum < 0 ? 0 : sum;
+      }
+  }
+
+  // Computes the gradient by the layer's inputs, unless they are the net's own, and takes the step of its parameters.
+  void backward(int64_t number, int64_t count) {
+    const Layer& layer = layers[number];
+    const T* by_outputs = gradients[number + 1].data();
+    const int64_t inputs = layer.inputs, outputs = layer.outputs;
+    if (number) {
+      T* by_inputs = gradients[number].data();
+      outer_columns<T>(count, inputs, outputs, {by_outputs, outputs, 1}, row + layer.weight, inputs,
+                       Written<T>{by_inputs, inputs});
+      const T* given = values[number].data();
+      for (int64_t k = 0; k < count * inputs; ++k) by_inputs[k] = given[k] <= 0 ? 0 : by_inputs[k];
+    }
+    const Rule<T> rule(layer.weight_rate, layer.weight_decay + 2 * layer.kernel_l2, prox);
+    const Updated<T> weights{row + layer.weight, center ? center + layer.weight : nullptr, inputs, rule};
+    outer_columns<T>(outputs, inputs, count, {by_outputs, 1, outputs}, values[number].data(), inputs, weights);
+    const Rule<T> of_bias(layer.bias_rate, layer.bias_decay, prox);
+    for (int64_t j = 0; j < outputs; ++j) {
+      T gradient = 0;
+      for (int64_t n = 0; n < count; ++n) gradient += by_outputs[n * outputs + j];
+      T& bias = row[layer.bias + j];
+      bias = of_bias.keep * bias - of_bias.rate * gradient + (center ? of_bias.pull * center[layer.bias + j] : 0);
+    }
+  }
+
+  // Takes a step on a mini-batch. Returns the sum of its losses, each with the penalty.
+  double step(const T* pool, const int64_t* labels, const int64_t* examples, int64_t count) {
+    const int64_t width = layers[0].inputs, number = layers.size();
+    for (int64_t n = 0; n < count; ++n) std::copy_n(pool + examples[n] * width, width, &values[0][n * width]);
+    double penalty = 0;
+    for (const Layer& layer : layers)
+      if (layer.kernel_l2) penalty += layer.kernel_l2 * squares(row + layer.weight, layer.inputs * layer.outputs);
+    for (int64_t l = 0; l < number; ++l) forward(l, count);
+    gradients[number].swap(values[number]);
+    const double sum = cross_entropy(gradients[number].data(), count, layers.back().outputs, examples, labels);
+    for (int64_t l = number - 1; l >= 0; --l) backward(l, count);
+    return sum + count * penalty;
+  }
+};
+
+template <typename T>
+double train(T* row, const T* center, double prox, const Layer* layers, int64_t num_layers, const T* pool,
+             const int64_t* labels, const int64_t* table, int64_t steps, int64_t batch) {
+  Client<T> client(row, center, prox, layers, num_layers, batch);
+  double sum = 0;
+  for (int64_t k = 0; k < steps; ++k, table += batch)  // those that are there come first; -1 = no example
+    if (const int64_t count = std::find(table, table + batch, -1) - table)
+      sum += client.step(pool, labels, table, count);
+  return sum;
+}
+
+}  // namespace
+
+// Trains a client: its row changes in place. Returns the sum of the losses of all examples seen.
+//
+// layers [num_layers]; pool [examples, inputs] and labels [examples]; table [steps, batch]: positions in the pool.
+extern "C" double train_float(float* row, const float* center, double prox, const Layer* layers, int64_t num_layers,
+                              const float* pool, const int64_t* labels, const int64_t* table, int64_t steps,
+                              int64_t batch) {
+  return train(row, center, prox, layers, num_layers, pool, labels, table, steps, batch);
+}
+extern "C" double train_double(double* row, const double* center, double prox, const Layer* layers, int64_t num_layers,
+                               const double* pool, const int64_t* labels, const int64_t* table, int64_t steps,
+                               int64_t batch) {
+  return train(row, center, prox, layers, num_layers, pool, labels, table, steps, batch);
+}
