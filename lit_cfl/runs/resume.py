@@ -14,6 +14,7 @@ from lit_cfl.storage.config_file import recorded_run_id, stored_config
 from lit_cfl.storage.digests import damaged, digest_of
 
 _PLAN_OPTIONS = ("engine", "device", "precision", "deterministic", "plan")
+_ADDED_PARTS = {"fused": False}  # of plans, since 0.2: a run that was recorded before trained without them
 _CHANGES_NOTHING = "plan.rows_mib:"  # it only says how much is computed at once
 
 
@@ -79,7 +80,7 @@ def with_stored_plan(experiment: Experiment, stored: Mapping[str, Any]) -> Exper
     if not stored.get("plan"):
         return experiment
     try:
-        recorded = replace(experiment, plan=PlanOptions(**stored["plan"]))
+        recorded = replace(experiment, plan=PlanOptions(**_ADDED_PARTS | stored["plan"]))
         recorded.chosen_plan()
     except (InputError, TypeError) as error:
         raise InputError(
@@ -96,9 +97,10 @@ def require_agreement(path: Path, stored: Mapping[str, Any], now: Mapping[str, A
         InputError: the differences, as `option: recorded -> asked`.
     """
     ignored = {"rounds", "code", "data_commit", *(_PLAN_OPTIONS if new_plan else ())}
+    before = {**stored, "plan": _ADDED_PARTS | stored["plan"]} if stored.get("plan") else stored
     found = [
         line
-        for line in differences(stored, now)
+        for line in differences(before, now)
         if line.partition(".")[0].partition(":")[0] not in ignored and not line.startswith(_CHANGES_NOTHING)
     ]
     if found:

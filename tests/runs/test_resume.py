@@ -17,6 +17,9 @@ import pytest
 from processes import OPTIONS, ROUNDS, contents, in_child, resume, same_but_saves, start, wait, wait_for, without_clocks
 
 from lit_cfl.cli.main import main
+from lit_cfl.engines.plan import Plan
+from lit_cfl.errors import InputError
+from lit_cfl.runs.resume import require_agreement
 from lit_cfl.storage import checkpoint
 from lit_cfl.storage.checkpoint import Checkpoint
 from lit_cfl.storage.csv_log import read_table
@@ -163,6 +166,14 @@ def test_resume_goes_together_with_the_same_configuration_only(whole: Path, tmp_
     assert "algorithm.init_args.eta_g: 0.0 -> 0.5" in message
     assert main([*same, "--rounds", "2"]) == 2
     assert f"begun with {ROUNDS} rounds, 2 are fewer" in capsys.readouterr().err
+
+
+def test_run_recorded_before_plans_had_a_part_goes_on_without_it(tmp_path: Path):
+    recorded = vars(Plan("stacked"))
+    stored = {"rounds": 5, "plan": {name: part for name, part in recorded.items() if name != "fused"}}
+    require_agreement(tmp_path, stored, {"rounds": 5, "plan": recorded}, new_plan=False)
+    with pytest.raises(InputError, match=r"plan\.fused: False -> True"):
+        require_agreement(tmp_path, stored, {"rounds": 5, "plan": recorded | {"fused": True}}, new_plan=False)
 
 
 def test_finished_run_prints_its_table_and_changes_nothing(whole: Path, tmp_path: Path, capsys):
