@@ -97,10 +97,9 @@ def require_agreement(path: Path, stored: Mapping[str, Any], now: Mapping[str, A
         InputError: the differences, as `option: recorded -> asked`.
     """
     ignored = {"rounds", "code", "data_commit", *(_PLAN_OPTIONS if new_plan else ())}
-    before = {**stored, "plan": _ADDED_PARTS | stored["plan"]} if stored.get("plan") else stored
     found = [
         line
-        for line in differences(before, now)
+        for line in differences(_with_added_parts(stored), _with_added_parts(now))
         if line.partition(".")[0].partition(":")[0] not in ignored and not line.startswith(_CHANGES_NOTHING)
     ]
     if found:
@@ -112,6 +111,10 @@ def require_agreement(path: Path, stored: Mapping[str, Any], now: Mapping[str, A
         raise InputError(
             f"{path} was begun with {stored['rounds']} rounds, {now['rounds']} are fewer; give as many or more"
         )
+
+
+def _with_added_parts(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    return {**config, "plan": _ADDED_PARTS | config["plan"]} if config.get("plan") else config
 
 
 def require_same_run(path: Path, saved: Mapping[str, Any]) -> None:

@@ -172,6 +172,8 @@ def test_run_recorded_before_plans_had_a_part_goes_on_without_it(tmp_path: Path)
     recorded = vars(Plan("stacked"))
     stored = {"rounds": 5, "plan": {name: part for name, part in recorded.items() if name != "fused"}}
     require_agreement(tmp_path, stored, {"rounds": 5, "plan": recorded}, new_plan=False)
+    require_agreement(tmp_path, stored, stored, new_plan=False)
+    require_agreement(tmp_path, {"rounds": 5, "plan": recorded}, stored, new_plan=False)
     with pytest.raises(InputError, match=r"plan\.fused: False -> True"):
         require_agreement(tmp_path, stored, {"rounds": 5, "plan": recorded | {"fused": True}}, new_plan=False)
 
