@@ -15,6 +15,7 @@ import pytest
 from lit_cfl.tune.launching.job_package import _packages
 
 ROOT = Path(__file__).parents[1]
+CPP = {f"lit_cfl/engines/{name}" for name in ("perceptron.cpp", "products.cpp", "tiles.h")}
 LINKED = ("datamodules", "tune")  # at the top of the repository, links to them in lit_cfl/
 TINY = ["run", "--config", "quickstart", "--tiny", "--pictures.formats", "[]", "--run_dir"]
 USE = """
@@ -105,7 +106,7 @@ def modules() -> set[str]:
 
 def test_what_is_launched_holds_each_module_once():
     found = _packages()
-    assert found.keys() == modules() | {"lit_cfl/engines/products.cpp"}
+    assert found.keys() == modules() | CPP
     assert len({file.resolve() for file in found.values()}) == len(found)
 
 
@@ -114,7 +115,7 @@ def test_a_wheel_holds_each_module_once_and_nothing_beside_lit_cfl(built: Path):
     assert set(found.values()) == {1}
     assert {name.split("/")[0].partition("-")[0] for name in found} == {"lit_cfl"}
     assert {name for name in found if name.endswith(".py")} == modules()
-    assert {name for name in found if name.endswith(".cpp")} == {"lit_cfl/engines/products.cpp"}
+    assert {name for name in found if name.endswith((".cpp", ".h"))} == CPP
     assert "lit_cfl/py.typed" in found  # or a user's type checker takes all of it for Any; see tests/typed
     page = {"page.html", "page.css", "page.js", "plotly-cartesian.min.js", "plotly-cartesian.LICENSE"}
     assert page <= {name.removeprefix("lit_cfl/report/") for name in found}

@@ -8,7 +8,7 @@ work is that of `engines.py`: 20 clients of 60 images, batches of 10, 10 epochs.
 process of some rounds and takes the median of the rounds after the first two; the table shows the median of the turns
 in ms a client-step, and in brackets how many times as long as ours that is, turn by turn, the median again.
 
-Ours computes on one core (`stacked`), the CNN in two threads.
+Ours computes on one core (`fused`), the CNN in two threads.
 """
 
 import argparse
@@ -54,7 +54,7 @@ def of_peer(name: str, python: str, model: str, rounds: int) -> float:
 
 def of_ours(model: str, rounds: int) -> float:
     """Milliseconds a client-step."""
-    kind = "two threads" if model == "cnn" else "stacked"
+    kind = "two threads" if model == "cnn" else "fused"
     case = [str(HERE.parent / "engines.py"), "--case", model, kind, "even", "--repeats", str(rounds)]
     return float(json.loads(output([sys.executable, *case]).splitlines()[-1])["ms a client-step"])
 

@@ -92,8 +92,10 @@ class PerceptronLoop:
         width, outputs = self._layers[0].inputs, self._layers[-1].outputs
         if inputs.shape[1] != width:
             raise InputError(f"examples have {inputs.shape[1]} numbers each, but the net takes {width}")
-        if wrong := [label for label in labels.unique().tolist() if not 0 <= label < outputs]:
-            raise InputError(f"an example has the label {wrong[0]}, but the net has {outputs} outputs")
+        least, most = (int(label) for label in labels.aminmax())
+        if least < 0 or most >= outputs:
+            wrong = least if least < 0 else most
+            raise InputError(f"an example has the label {wrong}, but the net has {outputs} outputs")
 
 
 def is_perceptron(module: LightningModule, local: LocalTraining) -> bool:

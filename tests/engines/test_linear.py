@@ -107,7 +107,7 @@ def test_loop_and_evaluation_have_own_products_where_the_plan_says_so():
     make = task(lambda: MLP(12, SHAPE, 10))
     for whose, kind in (("own", OwnLinear), ("torch", nn.Linear)):
         _, engine = fitted(make, Plan("stacked", products=whose))
-        modules = (engine._plain._module, engine._scorer._module)
+        modules = (engine._loop._module, engine._scorer._module)
         assert [type(module.net.fc1) for module in modules] == [kind, kind]
         assert type(engine.module(engine.initial(0)).net.fc1) is nn.Linear  # a user's own
 
@@ -123,7 +123,7 @@ def test_compiled_stack_has_them_and_no_other(monkeypatch: pytest.MonkeyPatch):
     found, engine = fitted(make, plan)
     assert isinstance(engine, StackedEngine)
     assert kinds(engine._steps._losses.module) == {"StackedLinear"}
-    assert kinds(engine.template) == kinds(engine._plain._module) == {"Linear"}
+    assert kinds(engine.template) == kinds(engine._loop._module) == {"Linear"}
     exactly(rows_of(found), rows_of(fitted(make, Plan("trainer", precision="64-true"))[0]))
     assert kinds(fitted(make, PLANS["4 lanes"])[1]._steps._losses.module) == {"Linear"}
 
