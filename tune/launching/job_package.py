@@ -58,7 +58,7 @@ def _packages() -> SentFiles:
 
 
 def _sources(folder: Path) -> Iterator[Path]:
-    return (file for file in folder.rglob("*") if file.suffix in (".py", ".cpp"))
+    return (file for file in folder.rglob("*") if file.suffix in (".py", ".cpp", ".h"))
 
 
 def _require_small(files: SentFiles) -> None:
