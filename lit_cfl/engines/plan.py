@@ -83,10 +83,12 @@ class Plan:
             raise InputError(f"plan.narrow is {self.narrow}, plan.lanes {self.lanes}; it must not be more")
         if self.precision in ("16-mixed", "tf32") and self.device == "cpu":
             raise InputError(f"precision {self.precision!r} needs a GPU; on a CPU use 32-true or bf16-mixed")
-        if self.fused and (self.compile or self.lanes > 1 or self.device != "cpu" or self.autocast is not None):
+        exact = self.autocast is None and self.compute_dtype == self.dtype
+        if self.fused and not (exact and self.device == "cpu" and self.lanes == 1 and not self.compile):
             raise InputError(
-                "plan.fused trains one client after the other on a CPU, in float32 or float64, without "
-                "compile: leave it out, or compile, lanes, device and precision"
+                f"plan.fused is true with compile {self.compile}, {self.lanes} lanes, device {self.device!r} and "
+                f"precision {self.precision!r}; it needs no compile, 1 lane, cpu and 32-true or 64-true: set these, "
+                "or leave it out"
             )
 
     def without_compiling(self) -> "Plan":

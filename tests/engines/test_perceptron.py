@@ -162,8 +162,14 @@ def test_what_it_serves_it_takes_and_clipping_it_refuses():
     assert not is_perceptron(make(), replace(LOCAL, gradient_clip=1.0))
     with pytest.raises(InputError, match=r"plan\.fused trains Classification with MCLR or MLP by SGD"):
         build_engine(OTHERS["momentum"], FUSED, 0, LOCAL)
-    for part in ({"lanes": 2}, {"compile": True}, {"precision": "bf16-mixed"}, {"device": "cuda:0"}):
-        with pytest.raises(InputError, match=r"plan\.fused trains one client after the other on a CPU"):
+    for part in (
+        {"lanes": 2},
+        {"compile": True},
+        {"precision": "bf16-mixed"},
+        {"precision": "bf16-true"},
+        {"device": "cuda:0"},
+    ):
+        with pytest.raises(InputError, match=r"plan\.fused is true with .*; it needs no compile"):
             replace(FUSED, **part)
 
 
