@@ -45,9 +45,9 @@ default among them, drawn from the grid of `lit_cfl/reproduce/which_method.yaml`
 and at most three options more. Systems that need a number of clusters get the true one (4 where there is none). The
 best by validation accuracy in the last round then runs under {seeds} new seeds; the tables are of these. No trial is
 stopped early, and test data choose nothing. The protocol was committed before any run. Models sent are those up and
-down over all rounds, seconds those of the fastest of the {seeds} runs on one core, for other programs ran beside. Rotated,
-label-swapped and half of pathological MNIST ran before linear models trained in one C++ call a client (`plan.fused`):
-their seconds are several times those of today."""
+down over all rounds, seconds those of the fastest of the {seeds} runs on one core, for other programs ran beside.
+Rotated, label-swapped and half of pathological MNIST ran before linear models trained in one C++ call a client
+(`plan.fused`): their seconds are several times those of today."""
 
 
 @dataclass(frozen=True)
