@@ -9,12 +9,11 @@ Cohorts, trained in batches of 10, 10 epochs a round, with SGD:
 * MNIST-1000: 20 of the 1,000 clients of Li et al. (FedProx, 2020), other ones each round, most of them with a few tens
   of digits and some with many hundreds; where DIR holds `mnist`.
 
-Engines: `trainer`, one Lightning fit a client; `plain loop`; `fused`, a call a client (not for the CNN); `stacked`,
-compiled, on one core; `stacked, MKL`, the same
-with PyTorch's products of matrices in place of our own; `two threads`, the stack on two cores; `..., 2 processes`, on
-one core each, side by side; `..., bf16`, precision `bf16-mixed` (only where --bf16 is given); `1 worker` and `2
-workers`, the plain loop in Ray actors with a core each (only where --workers is given). The first round, which compiles
-and starts Ray, is stated apart.
+Engines: `trainer`, one Lightning fit a client; `plain loop`; `stacked`, compiled, on one core; `stacked, MKL`, the same
+with PyTorch's products of matrices in place of our own; `two threads`, the stack on two cores; `fused`, one C++ call a
+client (not for the CNN); `..., 2 processes`, on one core each, side by side; `..., bf16`, precision `bf16-mixed` (only
+where --bf16 is given); `1 worker` and `2 workers`, the plain loop in Ray actors with a core each (only where --workers
+is given). The first round, which compiles and starts Ray, is stated apart.
 
 * of the core's rate: of the fastest of four large computations on this machine and one core, see `core_rates` (2 x 3 x
   parameters x examples operations a step; convolutions counted as such);
@@ -63,10 +62,8 @@ COLUMNS = (
 )
 _TWICE = ", 2 processes"
 FUSED = ("fused", "fused" + _TWICE)
-KINDS = (
-    *("trainer", "plain loop", "plain loop" + _TWICE, "stacked, MKL", "stacked", "two threads", "stacked" + _TWICE),
-    *FUSED,
-)
+STACKED = ("stacked, MKL", "stacked", "two threads", "stacked" + _TWICE)
+KINDS = ("trainer", "plain loop", "plain loop" + _TWICE, *STACKED, *FUSED)
 BF16 = ("plain loop, bf16", "stacked, bf16")
 WORKERS = ("1 worker", "2 workers")
 

@@ -370,15 +370,14 @@ class Engine(ABC):
 
 
 def _with_own_code(plan: Plan) -> Plan:
-    """Loads the plan's C++ code; returns the plan without compiling where they cannot be built."""
-    if plan.products == "own" or plan.fused:
-        try:
-            if plan.products == "own":
-                products.load()
-            if plan.fused:
-                perceptron.load()
-        except BuildError as error:
-            reason = str(error).splitlines()[0]
-            plan = plan.without_compiling()
-            warnings.warn(f"compiling failed ({reason}): clients train in {plan.kind_of_loop}", Notice, stacklevel=2)
+    """Loads the plan's C++ code; returns the plan without compiling where it cannot be built."""
+    try:
+        if plan.products == "own":
+            products.load()
+        if plan.fused:
+            perceptron.load()
+    except BuildError as error:
+        reason = str(error).splitlines()[0]
+        plan = plan.without_compiling()
+        warnings.warn(f"compiling failed ({reason}): clients train in {plan.kind_of_loop}", Notice, stacklevel=2)
     return plan

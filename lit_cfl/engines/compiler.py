@@ -42,7 +42,8 @@ def _compile(words: list[str], library: Path) -> None:
 
 
 def _run(words: list[str]) -> str:
-    try:  # S603: the words are the user's own compiler and our files
+    try:
+        # S603: the words are the user's own compiler, our options and our files
         done = subprocess.run(words, capture_output=True, text=True, timeout=_SECONDS, check=True)  # noqa: S603
     except subprocess.CalledProcessError as error:
         lines = [line for line in error.stderr.splitlines() if "error" in line] or error.stderr.splitlines() or [""]

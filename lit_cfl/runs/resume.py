@@ -80,7 +80,7 @@ def with_stored_plan(experiment: Experiment, stored: Mapping[str, Any]) -> Exper
     if not stored.get("plan"):
         return experiment
     try:
-        recorded = replace(experiment, plan=PlanOptions(**_ADDED_PARTS | stored["plan"]))
+        recorded = replace(experiment, plan=PlanOptions(**_with_added_parts(stored)["plan"]))
         recorded.chosen_plan()
     except (InputError, TypeError) as error:
         raise InputError(
@@ -114,7 +114,8 @@ def require_agreement(path: Path, stored: Mapping[str, Any], now: Mapping[str, A
 
 
 def _with_added_parts(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    return {**config, "plan": _ADDED_PARTS | config["plan"]} if config.get("plan") else config
+    plan = config.get("plan")
+    return {**config, "plan": {**_ADDED_PARTS, **plan}} if plan and isinstance(plan, Mapping) else config
 
 
 def require_same_run(path: Path, saved: Mapping[str, Any]) -> None:

@@ -1,5 +1,6 @@
 """Which method when: the trials that are drawn, the setting that is chosen, and the page's statistics."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -120,6 +121,15 @@ def test_page_has_means_paired_intervals_and_ranks(tmp_path: Path):
     groups = complete_data(SMALL, entries(SMALL, ledger))
     assert mean_ranks(groups) == {"FedAvg": 2.0, "IFCA": 2.0, "StoCFL": 2.0}
     assert rankdata([-81.0, -80.5, -61.0]).tolist() == [1, 2, 3]
+
+
+def test_page_names_the_data_whose_seconds_are_of_compiled_stacks(tmp_path: Path):
+    ledger = ledger_of(ACCURACY, VALIDATION)
+    key = next(setting for setting in SMALL.reported("Hybrid MNIST", "IFCA", ledger)).command(SMALL.seeds[0])
+    for plan, named in (({"compile": True}, True), ({"compile": False, "fused": True}, False)):
+        rows = {name: row | ({"plan": json.dumps(plan)} if name == key else {}) for name, row in ledger.rows.items()}
+        write_page(tmp_path / "which_method", SMALL, Ledger(ledger.folder, rows))
+        assert ("Some runs on Hybrid MNIST\n" in (tmp_path / "which_method.md").read_text()) == named
 
 
 def test_critical_difference_is_nemenyi_s():

@@ -174,6 +174,8 @@ def test_run_recorded_before_plans_had_a_part_goes_on_without_it(tmp_path: Path)
     require_agreement(tmp_path, stored, {"rounds": 5, "plan": recorded}, new_plan=False)
     require_agreement(tmp_path, stored, stored, new_plan=False)
     require_agreement(tmp_path, {"rounds": 5, "plan": recorded}, stored, new_plan=False)
+    with pytest.raises(InputError, match="plan: 3 ->"):  # a damaged file
+        require_agreement(tmp_path, stored | {"plan": 3}, stored, new_plan=False)
     with pytest.raises(InputError, match=r"plan\.fused: False -> True"):
         require_agreement(tmp_path, stored, {"rounds": 5, "plan": recorded | {"fused": True}}, new_plan=False)
 

@@ -61,18 +61,16 @@ class StackedEngine(Engine):
         self._optimizer = FunctionalOptimizer.of(optimizer, trained)
         stacked = with_plain_cells(copy_sharing_frozen(module))
         stacked = with_linear(stacked, StackedLinear) if plan.compile and plan.device == "cpu" else stacked
-        one = self.with_products(
-            with_plain_cells(copy_sharing_frozen(module), {nn.GRU})
-        )  # faster than the fused one on a CPU, a plain LSTM is slower
-        self._loop: PlainLoop | PerceptronLoop = (
-            PerceptronLoop(module, self.layout, local)
-            if plan.fused
-            else PlainLoop(one, self.layout, self._optimizer, local.gradient_clip, plan.autocast)
-        )
+        self._loop = PerceptronLoop(module, self.layout, local) if plan.fused else self._plain_loop(module)
         self._steps = Steps(stacked, self.layout, self._optimizer, local.gradient_clip, plan.autocast)
         self._on_gpu = torch.device(plan.device).type != "cpu"
         self._runner: Runner | None = None
         self._capacity, self._largest = 0, 1  # examples of the pool, of a client
+
+    def _plain_loop(self, module: LightningModule) -> PlainLoop:
+        # PyTorch's own GRU is slower than a plain one on a CPU, its LSTM is faster
+        one = self.with_products(with_plain_cells(copy_sharing_frozen(module), {nn.GRU}))
+        return PlainLoop(one, self.layout, self._optimizer, self.local.gradient_clip, self.plan.autocast)
 
     def _placed(self, dtype: torch.dtype) -> LightningModule:
         """Returns a module for the engine's own use; frozen parameters are there once for all of them."""
