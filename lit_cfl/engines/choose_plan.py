@@ -11,7 +11,7 @@ that is free:
 * device: the first GPU where there is one, else the CPU; for `ray` a GPU a worker where the cluster has any;
 * fused: on a CPU with a C++ compiler, for linear models and MLPs below a million parameters (larger ones leave the
   cache) that train by plain SGD in mini-batches, from 50,000 client-steps in a run on: less does not pay for building
-  the function; not where `compile`, `lanes`, `narrow` or `steps_per_call` is set by hand;
+  the functions, of which one scores; not where `compile`, `lanes`, `narrow` or `steps_per_call` is set by hand;
 * compile: where nothing is fused, on a CPU with a C++ compiler, from 50,000 client-steps in a run on; no recurrent
   nets, whose graphs take a minute and a half each and make LSTMs no faster; on a GPU only by hand, since no figure says
   yet what it is worth: Inductor then compiles the steps before they are captured;

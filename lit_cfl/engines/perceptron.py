@@ -32,7 +32,7 @@ from lit_cfl.tasks import Classification
 _SOURCES = tuple(Path(__file__).with_name(name) for name in ("perceptron.cpp", "tiles.h"))
 
 
-class _Layer(ctypes.Structure):
+class Layer(ctypes.Structure):
     """`Layer` of `perceptron.cpp`."""
 
     _fields_ = (
@@ -59,8 +59,7 @@ class PerceptronLoop:
                 "plan.fused trains Classification with MCLR or MLP by SGD, without momentum and gradient_clip; "
                 "leave it out"
             )
-        layers = _layers(module, layout)
-        self._layers = (_Layer * len(layers))(*layers)
+        self._layers = layers_of(module, layout)
 
     def run(self, fits: Sequence[ClientFit], pool: ExamplePool, prox: float) -> Iterator[FitResult]:
         """Trains the fits in their order.
@@ -69,7 +68,7 @@ class PerceptronLoop:
             InputError: examples that the net cannot take.
         """
         inputs, labels = pool[0].flatten(1).contiguous(), pool[1].contiguous()
-        self._require_fitting(inputs, labels)  # C++ would read and write beside its memory
+        require_fitting(self._layers, inputs.shape[1], labels)  # C++ would read and write beside its memory
         train = _function(inputs.dtype)
         for fit in fits:
             table = fit.table.contiguous()
@@ -87,15 +86,6 @@ class PerceptronLoop:
             )
             loss = found / fit.num_examples
             yield FitResult(fit.position, loss, isfinite(loss) and all(finite_rows(fit.row[None])))
-
-    def _require_fitting(self, inputs: Tensor, labels: Tensor) -> None:
-        width, outputs = self._layers[0].inputs, self._layers[-1].outputs
-        if inputs.shape[1] != width:
-            raise InputError(f"examples have {inputs.shape[1]} numbers each, but the net takes {width}")
-        least, most = (int(label) for label in labels.aminmax())
-        if least < 0 or most >= outputs:
-            wrong = least if least < 0 else most
-            raise InputError(f"an example has the label {wrong}, but the net has {outputs} outputs")
 
 
 def is_perceptron(module: LightningModule, local: LocalTraining) -> bool:
@@ -123,7 +113,8 @@ def _linear_layers(net: nn.Module) -> list[tuple[str, nn.Linear]]:
     return found if len(found) == len(list(net.children())) else []
 
 
-def _layers(module: LightningModule, layout: ParameterLayout) -> list[_Layer]:
+def layers_of(module: LightningModule, layout: ParameterLayout) -> "ctypes.Array[Layer]":
+    """Describes the layers of a module that `is_perceptron`, in their order."""
     optimizer, slots = module.configure_optimizers(), {slot.name: slot for slot in layout.slots}
     if not isinstance(module, Classification) or not isinstance(optimizer, SGD):
         raise TypeError("a module that `is_perceptron` refuses")
@@ -133,7 +124,7 @@ def _layers(module: LightningModule, layout: ParameterLayout) -> list[_Layer]:
     for name, layer in _linear_layers(module.net):
         weight, bias = f"net.{name}.weight", f"net.{name}.bias"
         found.append(
-            _Layer(
+            Layer(
                 layer.in_features,
                 layer.out_features,
                 slots[weight].start,
@@ -145,7 +136,22 @@ def _layers(module: LightningModule, layout: ParameterLayout) -> list[_Layer]:
                 module.kernel_l2 if name in module.penalised_layers else 0.0,
             )
         )
-    return found
+    return (Layer * len(found))(*found)
+
+
+def require_fitting(layers: "ctypes.Array[Layer]", width: int, labels: Tensor) -> None:
+    """Raises InputError where a net cannot take examples.
+
+    Args:
+        width: of an example, in numbers.
+        labels: of the examples, int64 `[n]`.
+    """
+    if width != layers[0].inputs:
+        raise InputError(f"examples have {width} numbers each, but the net takes {layers[0].inputs}")
+    least, most = (int(label) for label in labels.aminmax()) if len(labels) else (0, 0)
+    if least < 0 or most >= layers[-1].outputs:
+        wrong = least if least < 0 else most
+        raise InputError(f"an example has the label {wrong}, but the net has {layers[-1].outputs} outputs")
 
 
 @cache

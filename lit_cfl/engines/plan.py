@@ -39,8 +39,8 @@ class PlanOptions:
         compile: whether the stack is compiled.
         products: of matrices on a CPU: `own` (`products.py`; other types than float32 and float64 are left to
             PyTorch), or `torch`.
-        fused: whether all steps of a client are one call of a C++ function (`perceptron.py`); linear models and MLPs
-            with plain SGD on a CPU.
+        fused: whether all steps of a client are one call of a C++ function (`perceptron.py`), and an evaluation another
+            (`perceptron_scorer.py`); linear models and MLPs with plain SGD on a CPU.
         workers: Ray actors of the engine `ray`, 1 or more.
     """
 
