@@ -191,7 +191,12 @@ def _page(
 
 
 def _answer(out: Path, groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
-    """The paragraph and the picture for a reader in a hurry."""
+    """The answer for a reader in a hurry: a paragraph written by hand where there is one, the picture, a line a data set."""
+    if (paragraph := out / "in_short.md").exists():
+        yield from [paragraph.read_text("utf-8").strip(), ""]
+    yield from [f"![Accuracy of every system on every data set]({out.name}/systems.png)", ""]
+    yield "Mean over clients of the test accuracy in %, and in colour its difference to FedAvg; systems by mean rank."
+    yield ""
     for data, group in groups.items():
         best, base = group[0], next(entry for entry in group if entry.system == BASELINE)
         equal = [entry.system for entry in group[1:] if not _apart(entry.minus(best))]
@@ -205,8 +210,6 @@ def _answer(out: Path, groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
         else:
             gain = f"FedAvg has {base.mean():.1f} %"
         yield f"* **{data}**: {told}; {gain}."
-    yield from ["", f"![Accuracy of every system on every data set]({out.name}/systems.png)", ""]
-    yield "Mean over clients of the test accuracy in %, and in colour its difference to FedAvg; systems by mean rank."
     yield ""
 
 

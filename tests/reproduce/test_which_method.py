@@ -110,11 +110,14 @@ def test_runs_are_counted():
 
 def test_page_has_means_paired_intervals_and_ranks(tmp_path: Path):
     ledger = ledger_of(ACCURACY, VALIDATION)
+    (tmp_path / "which_method").mkdir()
+    (tmp_path / "which_method" / "in_short.md").write_text("By hand.\n")
     told = write_page(tmp_path / "which_method", SMALL, ledger)
     assert told == "40 of 40 runs, 2 of 2 data sets"
     page = (tmp_path / "which_method.md").read_text()
     # 79 - 60 and 83 - 62: mean 20, standard deviation sqrt(2), t(0.975, 1) = 12.706, so 12.706 * sqrt(2) / sqrt(2)
     assert "| StoCFL | 81.0 | +20.0 ± 12.7 |  | 50.0 |" in page
+    assert "\n\nBy hand.\n\n![Accuracy of every" in page
     assert "* **Rotated MNIST**: StoCFL (81.0 %), not told apart from IFCA" in page
     assert "* **Hybrid MNIST**: FedAvg (70.0 %)" in page
     assert (tmp_path / "which_method" / "systems.png").stat().st_size > 5000
