@@ -52,7 +52,7 @@ class PerceptronScorer(Scorer):
     ) -> None:
         super().__init__(module, layout, dtype)
         self._layers = layers
-        self._pool: tuple[Examples, _Pool] | None = None
+        self._pool: tuple[Examples, _FlatExamples] | None = None
 
     def losses_of_all(self, models: Tensor, index: Tensor, examples: Examples) -> Tensor:
         if not self._reads(examples):
@@ -76,7 +76,7 @@ class PerceptronScorer(Scorer):
     ) -> tuple[Tensor, Tensor]:
         """Computes losses, and 1 for right answers: float64 `[n]`, or `[K, n]` of all models where `which` is None."""
         if self._pool is None or self._pool[0] is not examples:
-            self._pool = examples, _Pool.of(examples, self._dtype)
+            self._pool = examples, _FlatExamples.of(examples, self._dtype)
         pool, models, labels = self._pool[1], models.to(self._dtype).contiguous(), examples.targets(index)
         require_fitting(self._layers, pool.inputs.shape[1], labels)  # C++ would read beside its memory
         view = index // len(examples)
@@ -101,7 +101,7 @@ class PerceptronScorer(Scorer):
 
 
 @dataclass(frozen=True, eq=False)
-class _Pool:
+class _FlatExamples:
     """Examples in the form that the C++ function reads.
 
     Args:
@@ -118,7 +118,7 @@ class _Pool:
     turned: Tensor
 
     @classmethod
-    def of(cls, examples: Examples, dtype: torch.dtype) -> "_Pool":
+    def of(cls, examples: Examples, dtype: torch.dtype) -> "_FlatExamples":
         inputs = examples.inputs.flatten(1).contiguous()
         as_they_are = torch.arange(inputs.shape[1], dtype=torch.int32).view(examples.inputs.shape[1:])
 
