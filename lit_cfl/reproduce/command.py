@@ -158,12 +158,12 @@ def _show_work(screen: Screen, protocol: which_method.Protocol, ledger: Ledger, 
 
 
 def _open_runs(protocol: which_method.Protocol, ledger: Ledger, data: Sequence[str]) -> list[PlannedRun]:
-    """Builds the runs that are missing and can start by now."""
+    """Returns the runs that are missing and can start by now."""
     return [
-        PlannedRun(setting, seed, experiment, result_key(experiment))
+        PlannedRun(setting, seed, result_key(config))
         for setting in protocol.settings(ledger, data)
         if (seeds := [seed for seed in setting.seeds if which_method.recorded(ledger, setting, seed) is None])
-        for seed, experiment in setting.experiments(seeds).items()
+        for seed, config in setting.configs(seeds).items()
     ]
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
+from functools import cached_property
 from statistics import median
 
 from lit_cfl.errors import InputError
@@ -18,14 +19,17 @@ class PlannedRun:
 
     Args:
         setting, seed: what runs.
-        experiment: built for that seed.
         key: see `result_key`.
     """
 
     setting: Setting
     seed: int
-    experiment: Experiment
     key: str
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """The experiment, built when it is first needed."""
+        return self.setting.build(self.seed)
 
     def __str__(self) -> str:
         return f"{self.setting}, seed {self.seed}"
@@ -44,10 +48,8 @@ def chosen_cells(table: PaperTable, only: Sequence[str]) -> list[Cell]:
     return cells
 
 
-def planned_runs(
-    table: PaperTable, cells: Sequence[Cell], seeds: Sequence[int] = (), device: str | None = None
-) -> list[PlannedRun]:
-    """Builds every run that some cells need, seed by seed. Runs of several methods may be one: they have one key.
+def planned_runs(table: PaperTable, cells: Sequence[Cell], seeds: Sequence[int] = ()) -> list[PlannedRun]:
+    """Returns every run that some cells need, seed by seed. Runs of several methods may be one: they have one key.
 
     Args:
         seeds: only these; none = all.
@@ -55,9 +57,9 @@ def planned_runs(
     settings = dict.fromkeys(setting for cell in cells for setting in table.settings(cell))
     chosen = {setting: [seed for seed in setting.seeds if not seeds or seed in seeds] for setting in settings}
     runs = [
-        PlannedRun(setting, seed, experiment, result_key(experiment))
+        PlannedRun(setting, seed, result_key(config))
         for setting in settings
-        for seed, experiment in setting.experiments(chosen[setting], device).items()
+        for seed, config in setting.configs(chosen[setting]).items()
     ]
     return sorted(runs, key=lambda run: run.setting.seeds.index(run.seed))
 

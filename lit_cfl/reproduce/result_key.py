@@ -5,8 +5,6 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from lit_cfl.experiment import Experiment
-
 _DECIDES = (
     "data",
     "task",
@@ -24,13 +22,12 @@ _DECIDES = (
 _LENGTH = 12  # hexadecimal digits: 48 bits for some thousand runs
 
 
-def result_key(experiment: Experiment) -> str:
-    """Returns a hash of what decides the result of an experiment of one seed: the letter r and 12 hexadecimal digits.
+def result_key(config: Mapping[str, Any]) -> str:
+    """Returns a hash of what decides the result of a configuration of one seed: the letter r and 12 hexadecimal digits.
 
     Classes count by their names, not by their modules, so that a module may move. Plan, engine, device, tracking, code
     and folders do not count: they change a result by rounding at most.
     """
-    config = experiment.described()
     decides = {name: _by_names(config.get(name)) for name in _DECIDES}
     return "r" + hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:_LENGTH]
 

@@ -69,11 +69,11 @@ def test_unknown_table_and_pattern_are_named():
 
 def test_key_follows_what_decides_the_result_and_nothing_else():
     base = base_config("fedgroup/digits")
-    key = result_key(build(base, ["--seed", "1"]))
+    key = result_key(build(base, ["--seed", "1"]).described())
     same = ["--name", "other", "--plan.threads", "2", "--engine", "trainer", "--tracking.wandb", "disabled"]
-    assert result_key(build(base, ["--seed", "1", *same])) == key
+    assert result_key(build(base, ["--seed", "1", *same]).described()) == key
     elsewhere = dict(base["algorithm"]) | {"class_path": "lit_cfl.algorithms.fedgroup.FedGroup"}
-    assert result_key(build(base | {"algorithm": elsewhere}, ["--seed", "1"])) == key
+    assert result_key(build(base | {"algorithm": elsewhere}, ["--seed", "1"]).described()) == key
     for words in (
         ["--seed", "2"],
         ["--seed", "1", "--rounds", "7"],
@@ -82,20 +82,18 @@ def test_key_follows_what_decides_the_result_and_nothing_else():
         ["--seed", "1", "--data.validation", "0.2"],
         ["--seed", "1", "--selection", "uniform", "--cohort_size", "7"],
     ):
-        assert result_key(build(base, words)) != key, words
+        assert result_key(build(base, words).described()) != key, words
 
 
 def test_population_of_synthetic_is_drawn_anew_for_each_seed():
     table = load_table("flexcfl-3")
     (cell,) = chosen_cells(table, ["flexcfl-t3-synthetic_1_1-mclr-flexcfl-*"])
     runs = planned_runs(table, [cell])
-    assert [run.experiment.described()["data"]["init_args"]["population_seed"] for run in runs] == [
-        2077,
-        2078,
-        2079,
-        2080,
-        2081,
-    ]
+    assert [run.seed for run in runs] == [2077, 2078, 2079, 2080, 2081]
+    for run in runs:
+        config = run.experiment.described()
+        assert (config["data"]["init_args"]["population_seed"], config["seeds"]) == (run.seed, [run.seed])
+        assert run.key == result_key(config)  # though the command was parsed for the first seed alone
 
 
 @pytest.fixture
@@ -205,7 +203,7 @@ def test_committed_verdicts_follow_from_the_committed_runs(name: str):
         begun = any(f"{data} " in command for command, of in known if of == seed)
         if (setting.command(seed), seed) in known or not begun:
             return known.get((setting.command(seed), seed))
-        return result_key(setting.experiments([seed])[seed])  # a run may serve two settings, and have one's command
+        return result_key(setting.build(seed).described())  # a run may serve two settings, and have one's command
 
     for row, cell in zip(rows, table.cells, strict=True):
         found = {}
