@@ -192,7 +192,7 @@ def _page(
 
 def _answer(out: Path, groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
     """Answers a reader in a hurry: a paragraph by hand if there is one, the picture, a line for each data set."""
-    if (paragraph := out / "in_short.md").exists():
+    if (paragraph := out / "in_short.txt").exists():
         yield from [paragraph.read_text("utf-8").strip(), ""]
     yield from [f"![Accuracy of every system on every data set]({out.name}/systems.png)", ""]
     yield "Mean over clients of the test accuracy in %, and in colour its difference to FedAvg; systems by mean rank."

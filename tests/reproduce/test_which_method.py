@@ -111,7 +111,7 @@ def test_runs_are_counted():
 def test_page_has_means_paired_intervals_and_ranks(tmp_path: Path):
     ledger = ledger_of(ACCURACY, VALIDATION)
     (tmp_path / "which_method").mkdir()
-    (tmp_path / "which_method" / "in_short.md").write_text("By hand.\n")
+    (tmp_path / "which_method" / "in_short.txt").write_text("By hand.\n")
     told = write_page(tmp_path / "which_method", SMALL, ledger)
     assert told == "40 of 40 runs, 2 of 2 data sets"
     page = (tmp_path / "which_method.md").read_text()
