@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 if SHARED_DATA.is_dir():
     os.environ.setdefault("LITCFL_DATA", str(SHARED_DATA))
+# Threads of PyTorch that wait for each other leave their cores to the tests beside them: three times as fast.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("RAY_worker_niceness", "0")  # Ray gives its workers 15: they would wait for other tests
 os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a missing copy is an error at once, not after retries
 os.environ["WANDB_MODE"] = "disabled"  # tests of tracking set their own; with a key, all the others would go online
