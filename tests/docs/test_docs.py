@@ -27,20 +27,15 @@ def test_readme_prints_exactly_the_two_commands_that_ci_runs():
     ]
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("readme")
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_commands_of_the_readme_run(command: str, folder: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.chdir(folder)  # one folder for all: later commands go on with the run of an earlier one
-    words = shlex.split(command)[1:]
-    if "--rounds" in words:
-        words[words.index("--rounds") + 1] = "3"  # whole runs are for the slow tests
-    elif words[0] == "run" and "--resume" not in words and "--dry-run" not in words:
-        words += ["--rounds", "2"]
-    assert main(words) == 0
+def test_commands_of_the_readme_run_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)  # one test for all: later commands go on with the run of an earlier one
+    for command in COMMANDS:
+        words = shlex.split(command)[1:]
+        if "--rounds" in words:
+            words[words.index("--rounds") + 1] = "3"  # whole runs are for the slow tests
+        elif words[0] == "run" and "--resume" not in words and "--dry-run" not in words:
+            words += ["--rounds", "2"]
+        assert main(words) == 0, command
 
 
 def test_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]):
