@@ -63,7 +63,9 @@ def reproduce(arguments: Sequence[str]) -> int:
         raise InputError(f"--seeds {unknown[0]} is none of this table's, which were fixed before any run: {known}")
     out = Path(given.out or TABLES)
     everything = planned_runs(table, (*table.cells, *table.extras))
-    wanted = {run.key for run in planned_runs(table, chosen_cells(table, given.only), given.seeds or ())}
+    chosen = {setting for cell in chosen_cells(table, given.only) for setting in table.settings(cell)}
+    seeds = given.seeds or known
+    wanted = {run.key for run in everything if run.setting in chosen and run.seed in seeds}
     ledger = Ledger.read(out)
     todo = missing([run for run in everything if run.key in wanted], ledger)
     if given.dry_run:
