@@ -87,10 +87,6 @@ class Source:
         files = [Path(file["filename"]) for part in self._splits.values() for file in part.cache_files]
         return next((path.parent.name for path in files if re.fullmatch("[0-9a-f]{40}", path.parent.name)), None)
 
-    @property
-    def columns(self) -> list[str]:
-        return list(next(iter(self._splits.values())).features)
-
     def has(self, split: str) -> bool:
         return split in self._splits
 

@@ -1,1 +1,1 @@
-"""Hyper-parameter search with Ray Tune (to come: the command `lit-cfl tune`)."""
+"""Searches hyper-parameters with Ray Tune: the commands `lit-cfl tune` and `lit-cfl launch`."""

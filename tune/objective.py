@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
-from statistics import fmean
 from typing import Any, Literal
 
 from lit_cfl.config.messages import nearest
@@ -100,12 +99,6 @@ def refuse_test(metric: str) -> None:
             f"metric is {metric!r}, but a study on test data would report how well it was fitted to them; "
             f"use val/{metric[5:]}: the test figures of the best trial are read once, at the end"
         )
-
-
-def mean_over_seeds(values: Sequence[float | None]) -> float | None:
-    """Computes the mean; None where a seed has no value."""
-    known = [value for value in values if value is not None]
-    return fmean(known) if values and len(known) == len(values) else None
 
 
 def require_validation(prepared: PreparedRun) -> None:

@@ -98,11 +98,6 @@ class Space:
         return prod(len(corners(p.distribution)) for p in self.parameters)
 
     @property
-    def conditional(self) -> bool:
-        """Whether it depends on the value of one parameter if another matters."""
-        return bool(self.algorithms) or any(p.when for p in self.parameters)
-
-    @property
     def changes_data(self) -> list[str]:
         """The options of the data that it changes: its trials may be scored on different clients."""
         return [p.option for p in self.parameters if p.option.partition(".")[0] == "data"]

@@ -22,7 +22,7 @@ from lit_cfl.runs.resume import finished_summary
 from lit_cfl.runs.run import FinishedRun, RunCallbacks, run
 from lit_cfl.storage.atomic_writes import is_full_disk
 from lit_cfl.storage.lock import wait_until_free
-from lit_cfl.tune.objective import TRAFFIC, mean_over_seeds
+from lit_cfl.tune.objective import TRAFFIC
 from lit_cfl.tune.population import clear, recorded_stages, save_copy, set_values, take_over
 from lit_cfl.tune.record import ERROR, FINISHED, FULL_DISK, ROUNDS, SECONDS, TOO_LONG, trial_id
 from lit_cfl.tune.trial_job import TrialJob
@@ -103,13 +103,13 @@ class TrialReport:
         """Reports the result, once all seeds are over."""
         metric = self.job.objective.metric
         parts = [part.summary for part in finished.seeds or [finished]]
-        mean = mean_over_seeds([part.get(metric) for part in parts])
+        mean = finished.summary.get(metric)  # over the seeds; None where one has none
         if mean is None:
             raise self._never_reported()
         each = {f"seed {part['seed']}": part[metric] for part in parts}
         whole = {
             metric: mean,
-            TRAFFIC: mean_over_seeds([part[TRAFFIC] for part in parts]),
+            TRAFFIC: finished.summary[TRAFFIC],
             ROUNDS: max(part["round"] for part in parts),
             SECONDS: sum(part["time/elapsed_seconds"] for part in parts),
         }

@@ -75,7 +75,7 @@ def _log(prepared: PreparedStudy, outcome: StudyResult, tracking: Tracking, mode
     try:
         pictures = {f"pictures/{file.stem}": wandb.Image(str(file)) for file in sorted(path.glob("pictures/*.png"))}
         run.run.log(pictures)
-        run.run.summary.update(_summary(prepared, outcome))
+        run.run.summary.update(_summary(outcome))
         with TemporaryDirectory(dir=path / "wandb") as folder:
             artifact = wandb.Artifact(f"study-{run.run.id}", type="study")
             for file in (*(file for pattern in _FILES for file in sorted(path.glob(pattern))), _best(path, folder)):
@@ -98,7 +98,7 @@ def _best(path: Path, folder: str) -> Path | None:
     return copy
 
 
-def _summary(prepared: PreparedStudy, outcome: StudyResult) -> dict[str, Any]:
+def _summary(outcome: StudyResult) -> dict[str, Any]:
     found: dict[str, Any] = {"trials": len(outcome.rows)} | {
         f"importance/{k}": v for k, v in outcome.importance.items()
     }

@@ -15,11 +15,9 @@ class Text:
 
     Args:
         text: of it.
-        warning: whether it says that something is missing or damaged.
     """
 
     text: str
-    warning: bool = False
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from io import BytesIO
 
@@ -30,7 +30,6 @@ class DataAtHand:
 
     data: FederatedData | None = None
     problem: str = ""
-    _labels: dict[int, str] = field(default_factory=dict)
 
     @cached_property
     def _counts(self) -> np.ndarray | None:

@@ -20,7 +20,7 @@ from lit_cfl.scores import ACCURACY, Score
 from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.storage.digests import SUMS, damaged, recorded_sums
-from lit_cfl.storage.lock import wait_until_free
+from lit_cfl.storage.lock import is_held
 
 _NUMBERS = ("metrics.csv", "clusters.csv")  # tables without words
 _SNAPSHOT = ("clients", "similarity", "projection", "cluster", "true_cluster", "compared")
@@ -152,16 +152,9 @@ def read_run(path: Path) -> RunFiles:
     rows = tables.pop("metrics", [])
     if not rows:
         problems.append(f"{path} has no round in metrics.csv.")
-    running = not over and _held(path)
+    running = not over and is_held(path)
     environment = _json(problems, path / "environment.json") or {}
     return RunFiles(path, config, summary, rows, tables, environment, running, over, problems)
-
-
-def _held(path: Path) -> bool:
-    try:
-        return not wait_until_free(path, 0)
-    except OSError:  # somebody else's directory
-        return False
 
 
 def _changed_config(file: Path) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from rich.console import Console
 from lit_cfl.errors import InputError, Interrupted
 from lit_cfl.report.assemble import Maker
 from lit_cfl.report.blocks import Page
-from lit_cfl.storage.lock import wait_until_free
+from lit_cfl.storage.lock import is_held
 
 SECONDS = 5  # between two looks
 _POLL = 0.5
@@ -89,13 +89,7 @@ def _made(maker: Maker) -> Page | None:
 def _worked_on(path: Path) -> bool:
     """Tells whether a process holds the directory, or a run inside it."""
     locks = [path, *(file.parent for pattern in ("*/.lock", "*/*/.lock") for file in path.glob(pattern))]
-    for folder in locks:
-        try:
-            if not wait_until_free(folder, 0):
-                return True
-        except OSError:  # somebody else's directory: nobody can tell
-            continue
-    return False
+    return any(map(is_held, locks))
 
 
 def _state(paths: Sequence[Path]) -> dict[str, tuple[int, int]]:

@@ -48,18 +48,13 @@ def chosen_cells(table: PaperTable, only: Sequence[str]) -> list[Cell]:
     return cells
 
 
-def planned_runs(table: PaperTable, cells: Sequence[Cell], seeds: Sequence[int] = ()) -> list[PlannedRun]:
-    """Returns every run that some cells need, seed by seed. Runs of several methods may be one: they have one key.
-
-    Args:
-        seeds: only these; none = all.
-    """
+def planned_runs(table: PaperTable, cells: Sequence[Cell]) -> list[PlannedRun]:
+    """Returns every run that some cells need, seed by seed. Runs of several methods may be one: they have one key."""
     settings = dict.fromkeys(setting for cell in cells for setting in table.settings(cell))
-    chosen = {setting: [seed for seed in setting.seeds if not seeds or seed in seeds] for setting in settings}
     runs = [
         PlannedRun(setting, seed, result_key(config))
         for setting in settings
-        for seed, config in setting.configs(chosen[setting]).items()
+        for seed, config in setting.configs(setting.seeds).items()
     ]
     return sorted(runs, key=lambda run: run.setting.seeds.index(run.seed))
 

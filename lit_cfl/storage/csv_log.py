@@ -48,14 +48,13 @@ class CsvLog:
         """Returns where the file ends now."""
         return [self._size, self._digest.hexdigest()]
 
-    def cut_back(self, mark: Mark) -> list[dict[str, Any]]:
-        """Drops what came after a mark, by rename. Returns the rows that stay.
+    def cut_back(self, mark: Mark) -> None:
+        """Drops what came after a mark, by rename.
 
         Raises:
             InputError: what came before the mark is not what was written.
         """
         self._replace(read_up_to_mark(self.path, mark))
-        return read_table(self.path)
 
     def _replace(self, data: bytes) -> None:
         write_atomically(self.path, lambda file: file.write(data))

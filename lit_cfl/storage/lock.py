@@ -7,7 +7,7 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, SaveError
 from lit_cfl.storage.atomic_writes import name_write_errors, remove_unfinished
 
 _FOLDERS = ("rows", "snapshots", "pictures")  # where a killed process may have left unfinished files
@@ -68,3 +68,11 @@ def wait_until_free(path: Path, seconds: float = _WAIT_SECONDS) -> bool:
             except Timeout:
                 return False
     return True
+
+
+def is_held(path: Path) -> bool:
+    """Tells whether a process holds a directory now; not of somebody else's, of which this process cannot tell."""
+    try:
+        return not wait_until_free(path, 0)
+    except SaveError:
+        return False

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 _REACH_SECONDS = 3.0  # to see whether the server answers at all
-_INIT_SECONDS = 20.0
+_INIT_SECONDS = 60.0  # where other programs keep the machine busy, 20 were not enough to begin offline
 FINISH_SECONDS = 60.0  # for what is left to upload at the end
 
 

@@ -55,7 +55,6 @@ def test_column_without_images_is_refused(folder: Path):
 
 def test_source_says_what_it_holds(folder: Path):
     source = find(str(folder))
-    assert source.columns == list(MIXED)
     assert [source.has(split) for split in ("train", "test", "validation")] == [True, True, False]
     assert [source.size(split) for split in ("train", "test")] == [3, 1]
     assert source.label_names("label") == ["cat", "dog"]

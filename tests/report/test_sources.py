@@ -105,6 +105,12 @@ def test_a_run_that_another_process_holds_is_shown_as_running(tmp_path: Path):
     assert read_run(run).status == "interrupted, round 4 of 4"
 
 
+def test_a_run_whose_lock_cannot_be_opened_is_shown_all_the_same(tmp_path: Path):
+    run = made_run(tmp_path / "run", over=False)
+    (run / ".lock").mkdir()  # as a file of somebody else's, for any user
+    assert read_run(run).status == "interrupted, round 4 of 4"
+
+
 @pytest.mark.parametrize(
     ("file", "lost"),
     [

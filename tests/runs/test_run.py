@@ -18,7 +18,7 @@ from lit_cfl.early_stopping import StopRule
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.nets import MCLR
-from lit_cfl.runs.run import RunCallbacks, run
+from lit_cfl.runs.run import RunCallbacks, mean_summary, run
 from lit_cfl.storage.checkpoint import Checkpoint, state_from_dict
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tasks import Classification
@@ -244,3 +244,8 @@ def test_recorded_plan_is_used_again(tmp_path: Path):
     experiment = digits()
     plan = replace(experiment.prepare(3).engine.plan, rows_mib=77)
     assert replace(experiment, plan=plan).prepare(3).engine.plan == plan
+
+
+def test_a_mean_over_seeds_needs_each_of_them():
+    parts = [{"algorithm": "IFCA", "val/a": value, "val/b": other} for value, other in ((0.25, 0.5), (0.75, None))]
+    assert mean_summary(parts) == {"algorithm": "IFCA", "seeds": 2, "val/a": 0.5, "val/b": None}

@@ -8,7 +8,7 @@ import pytest
 from lit_cfl.errors import InputError
 from lit_cfl.scores import Score
 from lit_cfl.tune.cluster import connected, require_room
-from lit_cfl.tune.objective import Objective, mean_over_seeds
+from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.repeats import _gain, new_seeds
 from lit_cfl.tune.study import Resources
 
@@ -81,12 +81,6 @@ def test_a_second_objective_is_traffic_and_low():
     assert Objective().directions == ["maximize"]
     with pytest.raises(InputError, match=r"second_metric is 'val/loss'; .* is traffic/mib"):
         Objective(second="val/loss")
-
-
-def test_a_mean_needs_every_seed():
-    assert mean_over_seeds([0.25, 0.75]) == 0.5
-    assert mean_over_seeds([0.5, None]) is None
-    assert mean_over_seeds([]) is None
 
 
 def test_new_seeds_are_new():
