@@ -177,22 +177,26 @@ def _page(table: PaperTable, cells: Sequence[Judged], extras: Sequence[Judged]) 
     ]
     for experiment in dict.fromkeys(judged.cell.experiment for judged in cells):
         lines += _section(table, experiment, [judged for judged in cells if judged.cell.experiment == experiment])
-    return "\n".join([*lines, *(_besides(extras) if extras else [])])
+    apart = [judged for judged in cells if judged.verdict in ("explained", "not reproduced") and len(judged.found) > 1]
+    lines += _under_every_option("Options of the cells that do not match", _TRIED, apart)
+    lines += _under_every_option("Besides the table", _BESIDES, extras)
+    return "\n".join(lines)
 
 
-def _besides(extras: Sequence[Judged]) -> list[str]:
-    """What ran for figures and claims, under every variant."""
-    lines = [
-        "## Besides the table",
-        "",
-        "[Figures](figures.md) and [claims](claims.md) use these settings; they are no cells of the paper.",
-        "",
-    ]
-    lines += ["| experiment | method | options | metric | ours |", "|---|---|---|---|---|"]
+_TRIED = "All that were tried, the published code's among them ([what C-numbers are](../disputed_points.md))."
+_BESIDES = "Settings of [figures](figures.md) and [claims](claims.md), and data of another name: no cells of the paper."
+
+
+def _under_every_option(title: str, about: str, cells: Sequence[Judged]) -> list[str]:
+    """Lists what was found for some cells, under every variant; nothing where there are none."""
+    if not cells:
+        return []
+    lines = [f"## {title}", "", about, "", "| experiment | method | metric | paper | options | ours |"]
+    lines.append("|---|---|---|---|---|---|")
     lines += [
-        f"| {judged.cell.experiment} | {judged.cell.method} | {variant} | {judged.cell.metric.replace('_', ' ')} | "
-        f"{_with_spread(found)} |"
-        for judged in extras
+        f"| {judged.cell.experiment} | {judged.cell.method} | {judged.cell.metric.replace('_', ' ')} | "
+        f"{'' if judged.cell.value is None else _number(judged.cell.value)} | {variant} | {_with_spread(found)} |"
+        for judged in cells
         for variant, found in judged.found.items()
     ]
     return [*lines, ""]

@@ -169,8 +169,24 @@ def test_page_shows_what_ran_besides_the_table(tmp_path: Path):
     cells = write_pages(tmp_path, table, results.ledger, results.keys)
     assert len(cells) == 180
     page = (tmp_path / "flexcfl-4.md").read_text()
-    assert "| MNIST MCLR, swap all | IFCA-MIG | default | max weighted test accuracy | 91.5 +- 0.71 (2) |" in page
+    assert "| MNIST MCLR, swap all | IFCA-MIG | max weighted test accuracy |  | default | 91.5 +- 0.71 (2) |" in page
     assert mig not in (tmp_path / "flexcfl-4.csv").read_text()
+
+
+def test_page_lists_every_option_of_a_cell_that_does_not_match(tmp_path: Path):
+    cell = "flexcfl-t3-mnist-mclr-flexcfl_rac-max_weighted_test_accuracy"  # the paper's 88.2
+    variants = {"default": 86.0, "C19": 86.5, "without C10": 88.1}
+    results = None
+    for variant, value in variants.items():
+        runs = [{"max_weighted_test_accuracy": value}] * 3
+        results = recorded(tmp_path, {cell: runs}, variant=variant, before=results)
+    write_pages(tmp_path, load_table("flexcfl-3"), results.ledger, results.keys)
+    listed = (tmp_path / "flexcfl-3.md").read_text().partition("## Options of the cells that do not match")[2]
+    rows = [line for line in listed.splitlines() if "FlexCFL-RAC" in line]
+    assert rows == [
+        f"| MNIST MCLR | FlexCFL-RAC | max weighted test accuracy | 88.2 | {variant} | {value:g} +- 0 (3) |"
+        for variant, value in variants.items()
+    ]
 
 
 @pytest.mark.usefixtures("tiny")
