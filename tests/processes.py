@@ -34,6 +34,9 @@ OPTIONS = [
 ]
 
 
+# The first backward pass of a process starts threads if Inductor was imported before, and a copy of it cannot train then.
+torch.zeros(1, requires_grad=True).sum().backward()
+
 # Ray's agents of a killed driver try to tell its store, which is gone, too, that Ray has ended: else for 60 seconds.
 QUICK_AGENTS = {"RAY_gcs_rpc_server_reconnect_timeout_s": "10"}
 
