@@ -34,7 +34,7 @@ OPTIONS = [
 ]
 
 
-# The first backward pass of a process starts threads if Inductor was imported before, and a copy of it cannot train then.
+# The first backward pass starts threads if Inductor was imported before it: then no copy of the process could train.
 torch.zeros(1, requires_grad=True).sum().backward()
 
 # Ray's agents of a killed driver try to tell its store, which is gone, too, that Ray has ended: else for 60 seconds.
