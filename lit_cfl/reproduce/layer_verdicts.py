@@ -181,7 +181,7 @@ def judged(content: Mapping[str, Any], curves: Curves) -> list[Row]:
                 }
                 row = {name: statement[name] for name in ("id", "figure", "words")} | {"net": net, "images": images}
                 if len(own) < len(what["examples"]) * len(what["seeds"]):
-                    found.append(row | {"verdict": "not run", "numbers": f"{len(own)} measurements are there"})
+                    found.append(row | {"verdict": "not run", "numbers": f"measurements so far: {len(own)}"})
                     continue
                 holds, numbers = RULES[statement["rule"]](Gaps(what, own))
                 found.append(row | {"verdict": "holds" if holds else "does not hold", "numbers": numbers})
