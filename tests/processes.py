@@ -3,6 +3,7 @@
 import contextlib
 import json
 import os
+import re
 import sys
 import time
 import traceback
@@ -36,9 +37,6 @@ OPTIONS = [
 
 # The first backward pass starts threads if Inductor was imported before it: then no copy of the process could train.
 torch.zeros(1, requires_grad=True).sum().backward()
-
-# Ray's agents of a killed driver try to tell its store, which is gone, too, that Ray has ended: else for 60 seconds.
-QUICK_AGENTS = {"RAY_gcs_rpc_server_reconnect_timeout_s": "10"}
 
 
 def start(path: Path, *more: str, rounds: int = ROUNDS) -> list[str]:
@@ -84,6 +82,26 @@ def descendants(process: int) -> list[int]:
                 child = int(path.parent.name)
                 found += [child, *descendants(child)]
     return found
+
+
+def left(mark: str, *, agents: bool = True) -> list[int]:
+    """Processes with this mark in their environment, after up to 100 seconds in which there may be some.
+
+    Args:
+        agents: Ray's agents count, too. Those of a Ray that was killed live for a minute: they try to report it to
+            Ray's store, which is gone.
+    """
+    deadline = time.monotonic() + 100
+    while True:
+        found = []
+        for path in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):  # it has just ended, or is another user's
+                words = path.with_name("cmdline").read_bytes()
+                if mark.encode() in path.read_bytes() and (agents or not re.match(rb"ray::\w+Agent", words)):
+                    found.append(int(path.parent.name))
+        if not found or time.monotonic() > deadline:
+            return found
+        time.sleep(0.2)
 
 
 def contents(path: Path) -> dict[str, object]:

@@ -110,6 +110,7 @@ def test_what_is_launched_holds_each_module_once():
     assert len({file.resolve() for file in found.values()}) == len(found)
 
 
+@pytest.mark.slow
 def test_a_wheel_holds_each_module_once_and_nothing_beside_lit_cfl(built: Path):
     found = members(built / "wheel")
     assert set(found.values()) == {1}
@@ -124,10 +125,12 @@ def test_a_wheel_holds_each_module_once_and_nothing_beside_lit_cfl(built: Path):
     assert {name for name in found if name.endswith(".yaml")} == configs | facts
 
 
+@pytest.mark.slow
 def test_a_wheel_of_the_sdist_is_that_of_the_checkout(built: Path):
     assert members(built / "again") == members(built / "wheel")
 
 
+@pytest.mark.slow
 def test_an_editable_install_names_the_checkout_and_copies_no_module(built: Path):
     (finder,) = [name for name in members(built / "editable") if name.endswith(".py")]
     (wheel,) = (built / "editable").iterdir()
@@ -136,6 +139,7 @@ def test_an_editable_install_names_the_checkout_and_copies_no_module(built: Path
     assert named == [("lit_cfl", str(ROOT / "lit_cfl" / "__init__.py"))]  # no bare `tune` of the checkout
 
 
+@pytest.mark.slow
 def test_an_editable_install_has_no_folder_that_would_hide_the_checkout(built: Path):
     found = [name for name in members(built / "editable") if name.startswith("lit_cfl/")]
     assert found == []  # Python would take it for a package, and never ask for the checkout's
@@ -152,7 +156,9 @@ def test_an_installed_wheel_runs_from_an_empty_folder(built: Path, tmp_path: Pat
     assert "FedGroup  round 1/1" in out
     (run,) = (empty / "runs").iterdir()
     assert (run / "baseline" / "summary.json").exists()
-    where = "import lit_cfl.tune.options, lit_cfl.datamodules as d; print(lit_cfl.__file__, d.__file__)"
+    where = (
+        "from importlib.util import find_spec as f; print(f('lit_cfl.tune').origin, f('lit_cfl.datamodules').origin)"
+    )
     assert {Path(file).is_relative_to(target) for file in python("-c", where, cwd=empty, path=target).split()} == {True}
 
 

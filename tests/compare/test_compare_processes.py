@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from processes import QUICK_AGENTS, in_child, wait, wait_for, without_clocks
+from processes import in_child, left, wait, wait_for, without_clocks
 
 from lit_cfl.cli.main import main
 from lit_cfl.compare.jobs import CompareJob
@@ -99,35 +99,21 @@ def test_two_processes_cannot_work_on_one_comparison(output: Path, capsys: pytes
     wait(child)
 
 
-def living(mark: str) -> list[int]:
-    """Processes with this mark in their environment, after up to two minutes in which there may be some."""
-    deadline = time.monotonic() + 120
-    while True:
-        found = []
-        for path in Path("/proc").glob("[0-9]*/environ"):
-            with contextlib.suppress(OSError):
-                if mark.encode() in path.read_bytes():
-                    found.append(int(path.parent.name))
-        if not found or time.monotonic() > deadline:
-            return found
-        time.sleep(0.5)
-
-
 @pytest.mark.ray
+@pytest.mark.usefixtures("cluster")  # in which it goes on
 def test_in_ray_killed_and_resumed_it_is_the_same_to_the_bit(
     whole: Path, output: Path, monkeypatch: pytest.MonkeyPatch
 ):
     mark = f"LITCFL_TEST_MARK={output.parent}-{time.monotonic_ns()}"
     monkeypatch.setenv(*mark.split("=", 1))  # of this process, too, but its /proc/<id>/environ is that of its start
     words = [sys.executable, "-m", "lit_cfl", *start("FedAvg", "IFCA"), "--num_cpus", "2"]
-    first = subprocess.Popen(words, env=os.environ | QUICK_AGENTS, stdout=subprocess.PIPE, text=True)
+    first = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     assert first.stdout is not None
     assert any(line.startswith("1/4  ") for line in first.stdout)
     first.kill()
     first.communicate()
-    assert living(mark) == []
+    assert left(mark, agents=False) == []
     assert main(["compare", "--resume", "c", "--num_cpus", "2"]) == 0
-    assert living(mark) == []
     assert contents(Path("c")) == contents(whole)
 
 

@@ -19,7 +19,7 @@ from wandb_runs import entries
 from lit_cfl.cli.main import main
 from lit_cfl.config import catalogue
 from lit_cfl.config.variants import build
-from lit_cfl.tune.check import check_study, first_clustering_round, prepare
+from lit_cfl.tune.check import prepare
 from lit_cfl.tune.options import parse_study
 from lit_cfl.tune.searchers import searcher
 from lit_cfl.tune.study_result import StudyFiles
@@ -67,17 +67,10 @@ def test_the_quickstart_searches_several_clustered_algorithms():
     assert content["base"]["data"]["init_args"]["validation"] == 0.25
 
 
-@pytest.mark.parametrize("name", READY)
-def test_a_ready_study_can_be_run(name: str, tmp_path: Path):
-    prepared = prepare(parse_study(["--config", name]).study, tmp_path)
-    assert prepared.first_clustering_round < prepared.rounds / 2
-
-
-def shortened(name: str, folder: Path) -> Path:
+def shortened(name: str, first_clustering_round: int, folder: Path) -> Path:
     """A ready study with two trials of two rounds beyond the one that clusters first."""
     content = yaml.safe_load(READY[name].read_text())
-    first = first_clustering_round(check_study(parse_study(["--config", name]).study)[1])
-    content["base"]["rounds"] = first + 2
+    content["base"]["rounds"] = first_clustering_round + 2
     content["base"]["tracking"] = {"wandb": "disabled"}
     content["base"]["local"] = {"epochs": 1, "batch_size": 20}
     for what in content["space"].values():
@@ -92,9 +85,14 @@ def shortened(name: str, folder: Path) -> Path:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", READY)
-def test_a_ready_study_runs_with_two_tiny_trials(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_a_ready_study_can_be_run_and_runs_with_two_tiny_trials(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     """The trials one after another in this process, in place of Ray."""
-    study = parse_study(["--config", str(shortened(name, tmp_path))]).study
+    as_it_is = prepare(parse_study(["--config", name]).study, tmp_path / "as-it-is")
+    assert as_it_is.first_clustering_round < as_it_is.rounds / 2
+    config = shortened(name, as_it_is.first_clustering_round, tmp_path)
+    study = parse_study(["--config", str(config)]).study
     prepared = prepare(study, tmp_path)
     objective = prepared.job.objective
     trials = Trials(prepared.job.folder, prepared.first, searcher(study, prepared.space, objective), prepared.limit)

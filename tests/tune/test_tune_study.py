@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import yaml
-from processes import QUICK_AGENTS
+from processes import left
 from studies import SLOW, base, study_file, tune_command
 
 from lit_cfl.cli.main import main
@@ -32,7 +32,7 @@ class Command:
     def __init__(self, folder: Path, *words: str) -> None:
         self.mark = f"LITCFL_TEST_MARK={folder}-{time.monotonic_ns()}"
         name, _, value = self.mark.partition("=")
-        environment = os.environ | {name: value} | QUICK_AGENTS
+        environment = os.environ | {name: value}
         self.said = folder / f"said-{time.monotonic_ns()}.txt"  # a pipe would stay open as long as Ray's agents live
         with self.said.open("w") as said:
             self.process = subprocess.Popen(
@@ -44,35 +44,10 @@ class Command:
         return self.process.wait(timeout=900), self.said.read_text()
 
     def kill(self) -> None:
-        """Kills the study, and waits for its trials, which end with it; Ray's agents do so later."""
+        """Kills the study, with which all its processes end; Ray's agents do so later."""
         self.process.kill()
         self.process.wait()
-        deadline = time.monotonic() + 100
-        while any(b"ray::" in words and b"Agent" not in words for words in self._command_lines()):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-
-    def left(self) -> list[int]:
-        """Processes of this study that live, after up to 100 seconds in which there may be some."""
-        deadline = time.monotonic() + 100
-        while (found := self._living()) and time.monotonic() < deadline:
-            time.sleep(0.5)
-        return found
-
-    def _command_lines(self) -> list[bytes]:
-        found = []
-        for process in self._living():
-            with contextlib.suppress(OSError):  # it has just ended
-                found.append(Path(f"/proc/{process}/cmdline").read_bytes())
-        return found
-
-    def _living(self) -> list[int]:
-        found = []
-        for path in Path("/proc").glob("[0-9]*/environ"):
-            with contextlib.suppress(OSError):
-                if self.mark.encode() in path.read_bytes():
-                    found.append(int(path.parent.name))
-        return found
+        assert left(self.mark, agents=False) == []
 
 
 def wait_until(condition: Callable[[], object], command: Command) -> None:
@@ -109,7 +84,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int, str, lis
     folder = prepared_folder(tmp_path_factory.mktemp("whole"), 0.0, num_repeats=2, limits=limits)
     command = Command(folder, "--config", "study-to-run.yaml", "--study_dir", "study")
     code, output = command.end()
-    return folder / "study", code, output, command.left()
+    return folder / "study", code, output, left(command.mark)
 
 
 def test_a_study_ends_with_its_table_and_leaves_no_process(whole: tuple[Path, int, str, list[int]]):
@@ -204,7 +179,6 @@ def test_a_killed_study_that_loses_a_worker_has_the_trials_of_one_that_nobody_di
     ((rate, _, worker),) = killed
     later = [int(r) for own, r, process in rounds_in(folder)[done:] if (own, process != worker) == (rate, True)]
     assert later[0] in (1, 2, 3)  # another process went on from the last save, not from the start
-    assert command.left() == []
 
 
 @pytest.mark.usefixtures("cluster")
@@ -226,7 +200,7 @@ def test_an_interrupted_study_of_several_algorithms_goes_on_with_optuna_and_is_e
     code, output = command.end()
     assert code == 128 + signal.SIGTERM, output
     assert "lit-cfl tune --resume" in output
-    assert command.left() == []
+    assert left(command.mark) == []
     before = {path.parent.name: path.read_bytes() for path in (study / "trials").glob("*/summary.json")}
     shutil.rmtree(study / "ray")  # as if it had been killed before Ray wrote its first record
     assert main(["tune", "--resume", str(study)]) == 0
