@@ -6,7 +6,6 @@ from pathlib import Path
 
 from lit_cfl.report import clusters, events, over_rounds, overview, settings, similar_clients
 from lit_cfl.report.blocks import Block, Page, Section
-from lit_cfl.report.clusters import PageShare
 from lit_cfl.report.comparison import read_comparison
 from lit_cfl.report.data_at_hand import DataAtHand, load_data
 from lit_cfl.report.paper import slug
@@ -66,14 +65,14 @@ class Maker:
     def _clusters(self, groups: Sequence[Group], score: Score, problems: list[str]) -> Section:
         """Makes the section of the clusters, with a part for each group."""
         shown = [group for group in groups if group.first.rows or group.first.snapshots or group.first.memberships]
-        share, parts = PageShare.among(len(shown)), []
+        parts: list[Section] = []
         slugs = [slug(group.name) for group in shown]
         for number, group in enumerate(shown):
             name = slugs[number] if slugs.count(slugs[number]) == 1 else f"{slugs[number]}-{number + 1}"
             self.say(f"{group.name}: clusters")
             data = self._data_of(group) if group.first.snapshots or not number else DataAtHand()
             problems += [data.problem] if data.problem else []
-            blocks = _of_group(group, name, score, share, data)
+            blocks = _of_group(group, name, score, len(shown), data)
             if blocks:
                 seed = f", seed {group.first.seed}" if len(group.runs) > 1 else ""
                 parts.append(Section(f"{group.name}{seed}", blocks))
@@ -126,12 +125,12 @@ def _state(group: Group, run: RunFiles) -> list[str]:
     return [] if run.over else [f"{group.name}, {run.path}: {run.status}."]
 
 
-def _of_group(group: Group, name: str, score: Score, share: PageShare, data: DataAtHand) -> list[Block]:
+def _of_group(group: Group, name: str, score: Score, runs: int, data: DataAtHand) -> list[Block]:
     """Makes all that the files of a run allow. What damaged tables make impossible is noted and left out."""
     run = group.first
     makers: dict[str, Callable[[], Block | None]] = {
-        "memberships": lambda: clusters.memberships(run, name, share),
-        "similarity": lambda: similar_clients.similarity(run, name, share),
+        "memberships": lambda: clusters.memberships(run, name, runs),
+        "similarity": lambda: similar_clients.similarity(run, name, runs),
         "map": lambda: similar_clients.client_map(run, name, score, data),
         "scores of the clients": lambda: clusters.histogram(run, name, score),
         "sizes": lambda: clusters.sizes(run, name),

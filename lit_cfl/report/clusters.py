@@ -1,7 +1,6 @@
 """Figures of a run's clusters: memberships over the rounds, scores of the clients, and sizes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -17,29 +16,11 @@ from lit_cfl.report.sample import said, sample
 from lit_cfl.scores import Score
 
 _MARKERS = ("o", "^", "s", "D", "v", "P", "X")
-_MOST_COLUMNS = 400  # rounds in the figure of memberships
+_MOST_COLUMNS = 400  # rounds in the figures of memberships, all runs of a page together; 40 at least in each
 _MOST_VALUES = 250  # different values in it: a cell is a byte
 _MOST_BINS = 30
 _MOST_ROWS = 500
 _NONE = "not assigned"
-
-
-@dataclass(frozen=True)
-class PageShare:
-    """How much of the page one run may take.
-
-    Args:
-        frames: states of its similarity matrix.
-        columns: rounds in its figure of memberships.
-    """
-
-    frames: int = 20
-    columns: int = _MOST_COLUMNS
-
-    @classmethod
-    def among(cls, runs: int) -> "PageShare":
-        """Divides the page among so many runs."""
-        return cls(max(1, 20 // max(1, runs)), max(40, _MOST_COLUMNS // max(1, runs)))
 
 
 def hex_of(cluster: int) -> str:
@@ -80,8 +61,12 @@ def match_of(run: RunFiles, found: np.ndarray, true: np.ndarray) -> dict[int, in
     return {int(cluster): match.get(int(cluster), int(cluster)) for cluster in np.unique(found[found >= 0])}
 
 
-def memberships(run: RunFiles, name: str, share: PageShare) -> Figure | None:
-    """Draws the cluster of each client over the rounds, beside its true cluster; None where it is not known."""
+def memberships(run: RunFiles, name: str, runs: int) -> Figure | None:
+    """Draws the cluster of each client over the rounds, beside its true cluster; None where it is not known.
+
+    Args:
+        runs: that share the page.
+    """
     found = run.memberships
     if found is None or not found["cluster"].size or (found["cluster"] < 0).all():
         return None
@@ -91,7 +76,7 @@ def memberships(run: RunFiles, name: str, share: PageShare) -> Figure | None:
         return None  # one model for all, or one for each
     shown = sample(true if (true >= 0).any() else cluster[-1], run.seed or 0)
     order = shown[np.lexsort((cluster[-1, shown], true[shown]))]
-    kept = thin(len(cluster), share.columns)
+    kept = thin(len(cluster), max(40, _MOST_COLUMNS // runs))
     cells = cluster[kept][:, order].T
     numbers = [int(number) for number in np.unique(cluster[kept])]
     truths = [int(number) for number in np.unique(true)] if (true >= 0).any() else []

@@ -7,18 +7,24 @@ import numpy as np
 from lit_cfl.pictures.cells import Frame, Matrix, in_8_bits
 from lit_cfl.pictures.panels import Panel, Points
 from lit_cfl.report.blocks import Cell, Figure, Table
-from lit_cfl.report.clusters import PageShare, cluster_styles, match_of, name_of
+from lit_cfl.report.clusters import cluster_styles, match_of, name_of
 from lit_cfl.report.data_at_hand import DataAtHand
 from lit_cfl.report.over_rounds import thin
 from lit_cfl.report.run_files import RunFiles, known
 from lit_cfl.report.sample import said, sample
 from lit_cfl.scores import Score
 
+_MOST_FRAMES = 20  # matrices, all runs of a page together; one at least of each
 
-def similarity(run: RunFiles, name: str, share: PageShare) -> Figure | None:
-    """Draws the similarity of pairs of clients, in the rounds that compared them; None where there is no snapshot."""
+
+def similarity(run: RunFiles, name: str, runs: int) -> Figure | None:
+    """Draws the similarity of pairs of clients, in the rounds that compared them; None where there is no snapshot.
+
+    Args:
+        runs: that share the page.
+    """
     numbers = run.snapshots
-    kept = [numbers[k] for k in thin(len(numbers), share.frames)]
+    kept = [numbers[k] for k in thin(len(numbers), max(1, _MOST_FRAMES // runs))]
     snapshots = {number: found for number in kept if (found := run.snapshot(number)) is not None}
     if not snapshots:
         return None

@@ -19,26 +19,6 @@ from lit_cfl.storage.csv_log import write_rows
 Unit = Literal["points", "ratio", "percent", "clusters"]
 Found = Literal["holds", "same direction", "does not hold", "not run"]
 Known = tuple[PaperTable, Cell]
-COLUMNS = (
-    "id",
-    "paper",
-    "claim",
-    "part",
-    "unit",
-    "paper_value",
-    "from_its_tables",
-    "follows_from_its_tables",
-    "rows",
-    "rows_run",
-    "compared_with",
-    "ours",
-    "ours_published_options",
-    "seeds",
-    "verdict",
-    "claim_verdict",
-    "reason",
-    "note",
-)
 POINTS, SHARE, PRINTED = 1.5, 0.1, 0.1
 _ROUNDING = 1e-9
 _FILE = Path(__file__).parent / "claims.yaml"
@@ -227,7 +207,7 @@ def write_claims(folder: Path, results: RecordedResults) -> list[Found]:
     """Writes both files of the claims; returns the verdict of each claim."""
     judged = {claim: judged_parts(claim, results) for claim in claims()}
     rows = [_row(claim, parts, part) for claim, parts in judged.items() for part in parts]
-    write_rows(folder / "claims.csv", COLUMNS, rows)
+    write_rows(folder / "claims.csv", list(rows[0]), rows)
     write_text(folder / "claims.md", "\n".join(_page(judged)))
     return [worst(parts) for parts in judged.values()]
 

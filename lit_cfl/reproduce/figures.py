@@ -53,6 +53,7 @@ _CURVES = {  # column of a curve, factor, name of the axis
     "loss": ("train/loss", 1.0, "training loss"),
     "discrepancy": ("train/discrepancy", 1.0, "discrepancy"),
 }
+Curves = Mapping[str, Sequence[Row]]  # of the runs of one method, by their keys
 COLUMNS = ("figure", "panel", "experiment", "method", "seed", "run")
 _FILE = Path(__file__).parent / "figures.yaml"
 _HEAD = """\
@@ -122,14 +123,14 @@ def drawn(figure: PaperFigure, results: RecordedResults) -> Drawn:
             experiment = column["experiment"] + row.get("suffix", "")
             found = dict(_found(results, table, experiment, column["methods"]))
             title = column["title"] + row.get("suffix", "")
-            panels.append(_panel(row, column["title"], found) if found else None)
+            panels.append(_panel(row, column["title"], found, results.ledger.rows) if found else None)
             absent = [method for method in column["methods"] if method not in found]
             missing += [f"{title} ({'all' if not found else ', '.join(absent)})"] if absent else []
             entry = {"figure": figure.name, "panel": title, "experiment": experiment}
             runs += [
                 entry | {"method": method, "seed": results.ledger.rows[key]["seed"], "run": key}
                 for method, curves in found.items()
-                for key in curves.rows
+                for key in curves
             ]
         grid.append(_with_limits(panels, figure.same_scale))
     kept = [place for place in range(len(figure.columns)) if any(row[place] for row in grid)]
@@ -137,35 +138,25 @@ def drawn(figure: PaperFigure, results: RecordedResults) -> Drawn:
     return Drawn(rows, _once(runs), list(dict.fromkeys(missing)))
 
 
-@dataclass(frozen=True)
-class _Found:
-    """The runs of one method.
-
-    Args:
-        rows, curves: by key.
-    """
-
-    rows: Mapping[str, Row]
-    curves: Mapping[str, Sequence[Row]]
-
-
 def _found(
     results: RecordedResults, table: PaperTable, experiment: str, methods: Sequence[str]
-) -> Iterator[tuple[str, _Found]]:
+) -> Iterator[tuple[str, Curves]]:
     for method in methods:
         known = (*table.cells, *table.extras)
         cell = next((c for c in known if (c.experiment, c.method) == (experiment, method)), None)
         curves = {} if cell is None else results.curves(table, cell)
         if curves:
-            yield method, _Found({key: results.ledger.rows[key] for key in curves}, curves)
+            yield method, curves
 
 
-def _panel(row: Mapping[str, Any], title: str, found: Mapping[str, _Found]) -> Panel:
+def _panel(
+    row: Mapping[str, Any], title: str, found: Mapping[str, Curves], recorded: Mapping[str, Mapping[str, Any]]
+) -> Panel:
     if row["shows"] == "traffic":
-        return _traffic_panel(title, found)
+        return _traffic_panel(title, {method: [recorded[key] for key in curves] for method, curves in found.items()})
     column, factor, name = _CURVES[row["shows"]]
     window = row.get("window", 1)
-    curves = [_curve(method, list(runs.curves.values()), column, factor, window) for method, runs in found.items()]
+    curves = [_curve(method, list(runs.values()), column, factor, window) for method, runs in found.items()]
     shift = row.get("suffix", "").removeprefix(", ")
     return Panel(title, "round", f"{shift}\n{name}" if shift else name, curves=curves)
 
@@ -200,16 +191,12 @@ def _with_limits(panels: Sequence[Panel | None], same_scale: bool) -> list[Panel
     return limited
 
 
-def _traffic_panel(title: str, found: Mapping[str, _Found]) -> Panel:
+def _traffic_panel(title: str, found: Mapping[str, Sequence[Mapping[str, Any]]]) -> Panel:
     """What each method sends, as a multiple of FedAvg's, against the papers' score."""
-    sent = {method: fmean(row["traffic"] for row in runs.rows.values()) for method, runs in found.items()}
+    sent = {method: fmean(row["traffic"] for row in runs) for method, runs in found.items()}
     unit = sent.get("FedAvg", 1.0)
     points = [
-        Points(
-            method,
-            [sent[method] / unit],
-            [fmean(row["max_weighted_test_accuracy"] for row in runs.rows.values())],
-        )
+        Points(method, [sent[method] / unit], [fmean(row["max_weighted_test_accuracy"] for row in runs)])
         for method, runs in found.items()
     ]
     name = "traffic, multiple of FedAvg's" if "FedAvg" in sent else "traffic, models"

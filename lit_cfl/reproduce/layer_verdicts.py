@@ -85,7 +85,7 @@ def layer_is_first(gaps: Gaps) -> tuple[bool, str]:
     saved = 1 - sum(layer) / sum(fmtl)
     return sum(kept) > len(kept) / 2, (
         f"{gaps.chosen} in rounds {_listed(layer)}, FMTL {_listed(fmtl)}, AdaCFL {_listed(adacfl)} "
-        f"({gaps.what['rounds'] + 1}: never); {saved:.0%} fewer rounds than FMTL"
+        f"({gaps.what['rounds'] + 1}: never); {abs(saved):.0%} {'fewer' if saved >= 0 else 'more'} rounds than FMTL"
     )
 
 

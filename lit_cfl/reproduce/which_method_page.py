@@ -197,7 +197,10 @@ def _answer(out: Path, groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
     yield from [f"![Accuracy of every system on every data set]({out.name}/systems.png)", ""]
     yield "Mean over clients of the test accuracy in %, and in colour its difference to FedAvg; systems by mean rank."
     yield from ["", "The best on each data set, and those that are not told apart from it: the 95 % interval of the"]
-    yield from ["difference, paired by seed, contains 0. The best is chosen by the same test data, so this favours it.", ""]
+    yield from [
+        "difference, paired by seed, contains 0. The best is chosen by the same test data, so this favours it.",
+        "",
+    ]
     for data, group in groups.items():
         best, base = group[0], next(entry for entry in group if entry.system == BASELINE)
         equal = [entry.system for entry in group[1:] if not _apart(entry.minus(best))]

@@ -12,7 +12,7 @@ from test_sources import page_of
 from lit_cfl.pictures.cells import Matrix, in_8_bits, stretches
 from lit_cfl.pictures.panels import Curve, Panel, Points, Style
 from lit_cfl.report.blocks import Figure
-from lit_cfl.report.clusters import PageShare, hex_of
+from lit_cfl.report.clusters import hex_of
 from lit_cfl.report.events import _delays, delays, timeline, tree
 from lit_cfl.report.interactive import described
 from lit_cfl.report.over_rounds import means, thin
@@ -88,7 +88,7 @@ def test_a_matrix_in_8_bits_is_within_half_a_step():
 
 def test_a_large_run_shows_500_clients_and_20_rounds(tmp_path: Path):
     run = read_run(made_run(tmp_path / "run", clients=600, snapshots=22))
-    found = similarity(run, "x", PageShare())
+    found = similarity(run, "x", 1)
     assert len(found.drawing.frames) == 20
     assert {len(frame.labels) for frame in found.drawing.frames} == {500}
     assert "500 of 600 clients" in found.caption
@@ -96,12 +96,12 @@ def test_a_large_run_shows_500_clients_and_20_rounds(tmp_path: Path):
     assert all(len(set(frame.groups)) == 2 for frame in found.drawing.frames)
     sent = described(found)["frames"][0]["cells"]
     assert len(sent) == pytest.approx(500 * 501 / 2 * 4 / 3, abs=4)  # a byte a pair, in base64
-    assert PageShare.among(10).frames == 2
-    assert PageShare.among(40).frames == 1
+    assert len(similarity(run, "x", 10).drawing.frames) == 2
+    assert len(similarity(run, "x", 40).drawing.frames) == 1
 
 
 def test_similarity_is_ordered_by_cluster_and_its_table_has_the_means(tmp_path: Path):
-    found = similarity(read_run(made_run(tmp_path / "run", clients=4, snapshots=1)), "x", PageShare())
+    found = similarity(read_run(made_run(tmp_path / "run", clients=4, snapshots=1)), "x", 1)
     (frame,) = found.drawing.frames
     assert frame.labels == ["client 0", "client 2", "client 1", "client 3"]
     assert frame.groups == ["0", "0", "1", "1"]
