@@ -31,7 +31,6 @@ class Maker:
     command: Sequence[str]
     with_data: bool = True
     say: Say = lambda line: None
-    groups: Sequence[Group] = ()
 
     def __post_init__(self) -> None:
         self._data: dict[Path, DataAtHand] = {}  # by run: they are loaded once
@@ -43,7 +42,7 @@ class Maker:
             InputError: a directory holds nothing of ours, or runs cannot be compared.
         """
         sources = [read_source(path) for path in dict.fromkeys(self.paths)]
-        self.groups = groups = named_apart(sources)
+        groups = named_apart(sources)
         require_comparable(groups)
         score = main_score_of(groups)
         problems = [problem for source in sources for problem in source.problems]

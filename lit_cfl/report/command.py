@@ -10,7 +10,7 @@ from lit_cfl.errors import InputError, Interrupted, LineParser
 from lit_cfl.report.assemble import Maker
 from lit_cfl.report.blocks import Page
 from lit_cfl.report.page import as_html
-from lit_cfl.report.paper import redraw, write_figures
+from lit_cfl.report.paper import write_figures
 from lit_cfl.report.watch import SECONDS, watch
 from lit_cfl.runs.signals import interruptible
 from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically
@@ -65,7 +65,6 @@ def _once(maker: Maker, out: Path, figures: Path | None, console: Console) -> No
         with Progress(console=console, transient=True) as progress:
             task = progress.add_task("drawing figures", total=len(page.figures))
             write_figures(page, figures, lambda: progress.advance(task))
-        redraw(maker.groups, figures)
         console.print(f"Figures: {figures}", soft_wrap=True, highlight=False, markup=False)
     console.print(f"Page: {out}", soft_wrap=True, highlight=False, markup=False)
 
