@@ -88,37 +88,31 @@ def stop_if_asked() -> None:
         check()
 
 
-class StopWhenAsked(Callback):
-    """Calls `stop_if_asked` at every step of Ray Tune. Holds nothing: Ray keeps it in its records."""
-
-    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        stop_if_asked()
-
-
-_listeners: list[Callable[[str], None]] = []  # of the studies that this process runs, the innermost last
-
-
-@contextmanager
-def messages_to(say: Callable[[str], None]) -> Iterator[None]:
-    """Reports each trial that ends, in a line, within the block."""
-    _listeners.append(say)
-    try:
-        yield
-    finally:
-        _listeners.pop()
-
-
-class TrialMessages(Callback):
-    """Reports each trial that ends, in a line. Ray keeps it in its records, so it does not hold the listener.
+class StudyCallback(Callback):
+    """Ends a study when it is asked to, and reports each trial that ends, in a line.
 
     Args:
         space: of the trials.
         metric: that they are judged by.
         total: how many there will be.
+        say: prints a line.
+        after_step: called after each step of Ray's, in which a trial may have ended.
     """
 
-    def __init__(self, space: Space, metric: str, total: int) -> None:
+    def __init__(
+        self, space: Space, metric: str, total: int, say: Callable[[str], None], after_step: Callable[[], None]
+    ) -> None:
         self._space, self._metric, self._total = space, metric, total
+        self._say, self._after_step = say, after_step
+
+    def __reduce__(self) -> tuple[type[Callback], tuple[()]]:
+        return Callback, ()  # in Ray's records, which nobody reads: what it calls could not be written there
+
+    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        stop_if_asked()
+
+    def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        self._after_step()
 
     def on_trial_complete(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         if trial.last_result.get(ROUNDS) is not None:  # else the study ended before it was begun
@@ -126,7 +120,7 @@ class TrialMessages(Callback):
 
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         rounds = _rounds(trial.last_result)
-        _say(f"{trial.trial_id}: its worker died after {rounds} rounds; it goes on from its last save")
+        self._say(f"{trial.trial_id}: its worker died after {rounds} rounds; it goes on from its last save")
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         self._tell(trials, trial, failed=True)
@@ -135,12 +129,7 @@ class TrialMessages(Callback):
         over = sum(one.status in (Trial.TERMINATED, Trial.ERROR) or one is trial for one in trials)
         values = in_words(self._space.values_of(trial.config))
         how = ending(trial.last_result, self._metric, failed)
-        _say(f"{over}/{self._total} {trial.trial_id} {how} ({values})")
-
-
-def _say(line: str) -> None:
-    for say in _listeners[-1:]:
-        say(line)
+        self._say(f"{over}/{self._total} {trial.trial_id} {how} ({values})")
 
 
 def _rounds(told: Mapping[str, Any]) -> int:
@@ -160,19 +149,6 @@ def ending(told: Mapping[str, Any], metric: str, failed: bool) -> str:
         why = str(told.get(ERROR) or "its worker died").splitlines()[0]
         return f"failed after {rounds} rounds: {why}"
     return f"{'finished' if told.get(FINISHED) else f'stopped after {rounds} rounds'}: {metric} {told[metric]:.4f}"
-
-
-class AfterStep(Callback):
-    """Calls a function after each step of Ray's."""
-
-    def __init__(self, call: Callable[[], None]) -> None:
-        self._call = call
-
-    def __reduce__(self) -> tuple[type[Callback], tuple[()]]:
-        return Callback, ()  # in Ray's records, which nobody reads
-
-    def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        self._call()
 
 
 class EndOfStudy(Stopper):

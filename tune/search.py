@@ -13,7 +13,7 @@ from ray import tune as ray_tune
 from lit_cfl.errors import InputError
 from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.lock import locked
-from lit_cfl.tune.callbacks import messages_to, stoppable
+from lit_cfl.tune.callbacks import stoppable
 from lit_cfl.tune.check import TRIALS, PreparedStudy, notices, prepare
 from lit_cfl.tune.cluster import connected, require_room, require_seen_by_all
 from lit_cfl.tune.repeats import REPEATS, repeat
@@ -123,8 +123,7 @@ def _search(prepared: PreparedStudy, trials: Trials, files: StudyFiles, path: Pa
         files.refresh()
 
     try:
-        with messages_to(say):
-            new_tuner(prepared, trials, trainable, path.absolute() / _RAY, after_step).fit()
+        new_tuner(prepared, trials, trainable, path.absolute() / _RAY, say, after_step).fit()
     finally:
         trials.close()
     if trials.why_over is not None:

@@ -10,7 +10,7 @@ from ray.tune.experiment import Experiment, Trial
 from ray.tune.experiment.config_parser import _create_trial_from_spec, _make_parser
 from ray.tune.search import SearchAlgorithm
 
-from lit_cfl.tune.callbacks import AfterStep, EndOfStudy, StopWhenAsked, TrialMessages, full_disk_ends_study
+from lit_cfl.tune.callbacks import EndOfStudy, StudyCallback, full_disk_ends_study
 from lit_cfl.tune.check import PreparedStudy
 from lit_cfl.tune.objective import TRAFFIC
 from lit_cfl.tune.population import recorded_stages
@@ -85,12 +85,17 @@ _WORKER_DEATHS = 3  # of one trial, that are survived
 
 
 def new_tuner(
-    prepared: PreparedStudy, trials: Trials, trainable: Any, records: Path, after_step: Callable[[], None]
+    prepared: PreparedStudy,
+    trials: Trials,
+    trainable: Any,
+    records: Path,
+    say: Callable[[str], None],
+    after_step: Callable[[], None],
 ) -> ray_tune.Tuner:
     """Makes the tuner of a study's trials. What Ray records in its folder is never read again.
 
     Args:
-        after_step: called after each step of Ray's, in which a trial may have ended.
+        say, after_step: see `StudyCallback`.
     """
     study, space, limits = prepared.study, prepared.space, prepared.study.limits
     objective = prepared.job.objective
@@ -113,7 +118,7 @@ def new_tuner(
             failure_config=ray_tune.FailureConfig(max_failures=_WORKER_DEATHS),
             checkpoint_config=ray_tune.CheckpointConfig(num_to_keep=4),
             stop=end,
-            callbacks=[StopWhenAsked(), TrialMessages(space, objective.metric, trials.limit), AfterStep(after_step)],
+            callbacks=[StudyCallback(space, objective.metric, trials.limit, say, after_step)],
             verbose=0,
         ),
     )

@@ -9,9 +9,10 @@ from studies import base, study_file
 from tune_trials import METRIC, new_trials, told
 
 from lit_cfl.tune import study_result as module
-from lit_cfl.tune.callbacks import AfterStep
+from lit_cfl.tune.callbacks import StudyCallback
 from lit_cfl.tune.check import prepare
 from lit_cfl.tune.options import parse_study
+from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.study_result import StudyFiles
 
 SETTINGS = [{"algorithm.eta_g": 0.1 * k, "algorithm.num_clusters": 2} for k in (1, 2)]
@@ -33,7 +34,8 @@ def rows_of(path: Path) -> list[tuple[str, str]]:
 
 
 def test_table_best_and_pictures_are_there_from_the_first_finished_trial_on(files: StudyFiles, tmp_path: Path):
-    step = AfterStep(files.refresh)
+    space = parse_space({"algorithm.eta_g": {"uniform": [0, 1]}})
+    step = StudyCallback(space, METRIC, 3, print, files.refresh)
     files.trials.told(0, told(0.5, finished=False))
     step.on_step_end(0, [])
     assert not {"trials.csv", "best.yaml", "pictures"} & {path.name for path in tmp_path.iterdir()}

@@ -14,7 +14,7 @@ from studies import study_file
 
 from lit_cfl.engines.ray import cluster as ray_cluster
 from lit_cfl.errors import InputError
-from lit_cfl.tune.callbacks import TrialMessages, messages_to
+from lit_cfl.tune.callbacks import StudyCallback
 from lit_cfl.tune.cluster import connected
 from lit_cfl.tune.options import parse_study
 from lit_cfl.tune.record import ROUNDS
@@ -76,9 +76,9 @@ def test_a_time_limit_that_is_none_is_refused(tmp_path: Path):
 def test_a_trial_that_is_begun_again_is_said_in_one_line():
     said: list[str] = []
     trial = SimpleNamespace(trial_id="0003", status=Trial.RUNNING, last_result={ROUNDS: 2}, config={})
-    tell = TrialMessages(parse_space({"algorithm.eta_g": {"uniform": [0, 1]}}), "val/weighted_accuracy", 4)
-    with messages_to(said.append):
-        tell.on_trial_recover(1, [trial], trial)
+    space = parse_space({"algorithm.eta_g": {"uniform": [0, 1]}})
+    call = StudyCallback(space, "val/weighted_accuracy", 4, said.append, after_step=lambda: None)
+    call.on_trial_recover(1, [trial], trial)
     assert said == ["0003: its worker died after 2 rounds; it goes on from its last save"]
 
 
