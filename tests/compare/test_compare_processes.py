@@ -100,7 +100,6 @@ def test_two_processes_cannot_work_on_one_comparison(output: Path, capsys: pytes
 
 
 @pytest.mark.ray
-@pytest.mark.usefixtures("cluster")  # in which it goes on
 def test_in_ray_killed_and_resumed_it_is_the_same_to_the_bit(
     whole: Path, output: Path, monkeypatch: pytest.MonkeyPatch
 ):
@@ -115,6 +114,7 @@ def test_in_ray_killed_and_resumed_it_is_the_same_to_the_bit(
     assert left(mark, agents=False) == []
     assert main(["compare", "--resume", "c", "--num_cpus", "2"]) == 0
     assert contents(Path("c")) == contents(whole)
+    assert left(mark) == []  # last: Ray's agents of the killed command have ended meanwhile, or do so now
 
 
 def test_a_worker_that_dies_is_a_failed_run(monkeypatch: pytest.MonkeyPatch):

@@ -179,6 +179,7 @@ def test_a_killed_study_that_loses_a_worker_has_the_trials_of_one_that_nobody_di
     ((rate, _, worker),) = killed
     later = [int(r) for own, r, process in rounds_in(folder)[done:] if (own, process != worker) == (rate, True)]
     assert later[0] in (1, 2, 3)  # another process went on from the last save, not from the start
+    assert left(command.mark) == []
 
 
 @pytest.mark.usefixtures("cluster")
