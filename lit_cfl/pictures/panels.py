@@ -236,7 +236,11 @@ def _draw(axes: Axes, panel: Panel, styles: Mapping[str, Style]) -> None:
 
 def _draw_diagonal(axes: Axes, half_width: float) -> None:
     """Makes the axes square and alike, with the line on which both values are equal."""
-    low, high = min(axes.get_xlim()[0], axes.get_ylim()[0]), max(axes.get_xlim()[1], axes.get_ylim()[1])
+    shown = axes.dataLim
+    low, high = min(shown.x0, shown.y0), max(shown.x1, shown.y1)
+    axes.update_datalim([(low, low), (high, high)])
+    axes.autoscale_view()  # the usual margin, of the common range
+    low, high = axes.get_xlim()
     line = np.array([low, high])
     axes.plot(line, line, color="grey", linewidth=0.6, zorder=0)
     if half_width:

@@ -62,7 +62,7 @@ _HEAD = """\
 Written by `lit-cfl reproduce summary` from `runs.csv` and `curves/`. [figures.csv](figures.csv) lists the runs of each
 figure. Lines are means over the seeds under our default options; bands reach from the least to the greatest seed. The
 inter-group rate eta_g of FlexCFL is 0 where none is given.
-The vertical axes hold what the lines reach after a tenth of the rounds.
+The vertical axes hold what the lines reach after a tenth of the rounds, but for the lowest and the highest hundredth.
 """
 
 
@@ -177,17 +177,22 @@ def _running_mean(values: Sequence[float], window: int) -> list[float]:
 
 
 def _with_limits(panels: Sequence[Panel | None], same_scale: bool) -> list[Panel | None]:
-    """Limits the vertical axes to what the lines reach after a tenth of the rounds: the steep beginning is cut off."""
+    """Limits the vertical axes to what the lines reach after a tenth of the rounds: the steep beginning is cut off.
+
+    So is what reaches below or above 98 % of these values: single rounds would flatten all the rest.
+    """
     everything = [panel.curves for panel in panels if panel is not None]
     limited: list[Panel | None] = []
     for panel in panels:
         shown = [curve for curves in everything for curve in curves] if same_scale or panel is None else panel.curves
-        later = [value for curve in shown for value in curve.y[len(curve.y) // 10 :]]
+        later = sorted(value for curve in shown for value in curve.y[len(curve.y) // 10 :])
         if panel is None or not later:
             limited.append(panel)
             continue
-        margin = 0.06 * (max(later) - min(later)) or 1.0
-        limited.append(replace(panel, limits=(min(later) - margin, max(later) + margin)))
+        cut = len(later) // 100
+        low, high = later[cut], later[-1 - cut]
+        margin = 0.06 * (high - low) or 1.0
+        limited.append(replace(panel, limits=(low - margin, high + margin)))
     return limited
 
 
