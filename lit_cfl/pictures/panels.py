@@ -119,6 +119,22 @@ class Bars:
 
 
 @dataclass(frozen=True)
+class HeatMap:
+    """A square of colours.
+
+    Args:
+        values: its rows, the first above; nan = white.
+        low, high: the range of the colours.
+        label: of the colours.
+    """
+
+    values: np.ndarray
+    low: float
+    high: float
+    label: str
+
+
+@dataclass(frozen=True)
 class Panel:
     """One pair of axes.
 
@@ -130,6 +146,8 @@ class Panel:
         diagonal: half the width of a band around equal values, drawn with its middle; None = none.
         logarithmic: both axes.
         x_ticks, y_ticks: names of places on the axes; empty = numbers.
+        matrix: in place of curves, points and bars; the matrices of a row share one bar of colours.
+        bare: neither numbers nor a grid: the axes of a map mean nothing.
     """
 
     title: str
@@ -143,6 +161,8 @@ class Panel:
     bars: Sequence[Bars] = ()
     x_ticks: Mapping[float, str] = field(default_factory=dict)
     y_ticks: Mapping[float, str] = field(default_factory=dict)
+    matrix: HeatMap | None = None
+    bare: bool = False
 
     @property
     def names(self) -> list[str]:
@@ -184,6 +204,7 @@ def draw_panels(
                 place.set_title("" if over is not None and over.title == panel.title else panel.title)
                 place.set_xlabel("" if under is not None and under.x == panel.x else panel.x)
                 place.set_ylabel("" if left is not None and left.y == panel.y else panel.y)
+            _add_colour_bar(figure, row, places)
         figure.align_ylabels()
         if known and len(styles) > 1:
             handles = [_handle(panels, name, styles[name]) for name in known]
@@ -225,6 +246,12 @@ def _draw(axes: Axes, panel: Panel, styles: Mapping[str, Style]) -> None:
     for axis, ticks in ((axes.xaxis, panel.x_ticks), (axes.yaxis, panel.y_ticks)):
         if ticks:
             axis.set_ticks(list(ticks), [name.replace("$", r"\$") for name in ticks.values()])
+    if panel.bare:
+        axes.grid(visible=False)
+        axes.tick_params(length=0, labelbottom=False, labelleft=False)
+    if panel.matrix is not None:
+        axes.grid(visible=False)
+        axes.imshow(panel.matrix.values, cmap="viridis", vmin=panel.matrix.low, vmax=panel.matrix.high)
     if panel.diagonal is not None:
         _draw_diagonal(axes, panel.diagonal)
     if panel.logarithmic:
@@ -232,6 +259,14 @@ def _draw(axes: Axes, panel: Panel, styles: Mapping[str, Style]) -> None:
         powers = 10.0 ** np.arange(np.ceil(low), np.floor(high) + 1)
         axes.set(xticks=powers, yticks=powers)
         axes.minorticks_off()
+
+
+def _add_colour_bar(figure: Figure, row: Sequence[Panel | None], places: Sequence[Axes]) -> None:
+    """Adds the colours of a row's matrices to its right."""
+    shown = [(panel.matrix, place) for panel, place in zip(row, places, strict=True) if panel and panel.matrix]
+    if shown:
+        matrix, place = shown[0]
+        figure.colorbar(place.images[0], ax=[place for _, place in shown], label=matrix.label, aspect=15)
 
 
 def _draw_diagonal(axes: Axes, half_width: float) -> None:

@@ -172,12 +172,10 @@ def _open_runs(protocol: which_method.Protocol, ledger: Ledger, data: Sequence[s
 def _layer_figures(given: argparse.Namespace, screen: Screen) -> int:
     """Measures what LayerCFL's figures need, and judges what they say."""
     out, content = Path(given.out or TABLES), plan()
-    over = layer_page.recorded_curves(out, content)
     wanted = [
         cell
-        for cell in cells(content)
-        if cell not in over
-        and (not given.only or any(fnmatch(cell.file, only) for only in given.only))
+        for cell in layer_page.missing(out, content)
+        if (not given.only or any(fnmatch(cell.file, only) for only in given.only))
         and (not given.seeds or cell.seed in given.seeds)
     ]
     if given.dry_run:

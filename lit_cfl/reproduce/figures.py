@@ -30,6 +30,7 @@ from lit_cfl.pictures.panels import (
 from lit_cfl.reproduce.cells import PaperTable
 from lit_cfl.reproduce.edc_madc import edc_madc_panels
 from lit_cfl.reproduce.results import RecordedResults
+from lit_cfl.reproduce.stocfl_figures import COMMAND, MeasuredFigure, stocfl_figures
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.csv_log import write_rows
 
@@ -63,6 +64,13 @@ Written by `lit-cfl reproduce summary` from `runs.csv` and `curves/`. [figures.c
 figure. Lines are means over the seeds under our default options; bands reach from the least to the greatest seed. The
 inter-group rate eta_g of FlexCFL is 0 where none is given.
 The vertical axes hold what the lines reach after a tenth of the rounds, but for the lowest and the highest hundredth.
+"""
+_MEASURED = f"[Measurements](stocfl/), written by `{COMMAND}`."
+_NOT_RUN = """\
+## StoCFL, Figures 3 and 4
+
+Not run: rotated CIFAR-10 at several sampling rates (3) and CFL against StoCFL over the rounds of Table 2 (4) take tens
+of core-hours without a GPU. Figure 5 is of LEAF's 3,597 writers, which are not to be had.
 """
 
 
@@ -230,6 +238,12 @@ def write_figures(folder: Path, results: RecordedResults) -> list[str]:
     if grid:
         names.append("fedgroup-5")
         _write(folder / "figures" / "fedgroup-5", grid, styles)
+    for measured in stocfl_figures(folder):
+        pages += _measured_section(measured)
+        if measured.grid:
+            names.append(measured.name)
+            _write(folder / "figures" / measured.name, measured.grid, measured.styles)
+    pages += [_NOT_RUN]
     write_rows(folder / "figures.csv", COLUMNS, runs)
     write_text(folder / "figures.md", "\n".join(pages))
     return names
@@ -254,6 +268,13 @@ def _section(figure: PaperFigure, found: Drawn) -> list[str]:
     elif found.missing:
         lines += ["Not run yet."]
     return [*lines, ""]
+
+
+def _measured_section(figure: MeasuredFigure) -> list[str]:
+    lines = [f"## StoCFL, {figure.title}", "", f"What the paper shows: {figure.shows}", ""]
+    if not figure.grid:
+        return [*lines, f"Not measured yet: `{COMMAND}`.", ""]
+    return [*lines, f"![{figure.title}](figures/{figure.name}.png)", "", f"{figure.notes} {_MEASURED}", ""]
 
 
 def _told_windows(figure: PaperFigure) -> str:

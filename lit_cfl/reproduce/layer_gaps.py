@@ -7,7 +7,7 @@ clusters: least similarity of two clients within one minus the greatest across. 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +31,15 @@ from lit_cfl.tasks import Classification
 
 _FILE = Path(__file__).with_name("layer_figures.yaml")
 DISTANCES = ("cos", "l2", "delta_cos", "delta_l2")
+DRAWN = ("cos", "l2", "delta_cos")  # of which matrices are kept: the paper draws the first two
+PAIRS = ("layer", "distance", "i", "j", "value")
 WHOLE = "whole"  # all layers: delta_cos is FMTL's distance, l2 AdaCFL's
 AUTO = "auto"  # column: the layer that `layers: auto` would choose
 _IMAGES: dict[str, Callable[..., ImageSet]] = {"cifar10": CIFAR10, "fashionmnist": FashionMNIST}
 _TOTAL = {"cifar10": 60_000, "fashionmnist": 70_000}
 _NETS: dict[str, Callable[..., Net]] = {"vgg16": partial(VGG16, [64, 64], 0.0, width=8), "lenet": LeNet}
 _FOURTH = 3  # the convolution that the paper chose for feature skew
+Similarities = dict[tuple[str, str], Tensor]  # of all pairs of clients, by layer and distance
 
 
 def plan() -> dict[str, Any]:
@@ -66,6 +69,11 @@ class GapCell:
     def file(self) -> str:
         """Name of its file."""
         return f"{self.measured.replace(' ', '_')}-{self.net}-{self.images}-{self.examples}-seed{self.seed}.csv"
+
+    def matrices(self, what: Mapping[str, Any]) -> str | None:
+        """Name of its file of matrices; None = it has none."""
+        own = (self.images, self.seed) == (what.get("matrices"), what["seeds"][0])
+        return f"matrices-{self.file}" if own else None
 
     def __str__(self) -> str:
         return f"{self.measured}: {self.net}, {self.images}, {self.examples} images a client, seed {self.seed}"
@@ -110,33 +118,48 @@ def _data(cell: GapCell, what: Mapping[str, Any]) -> ImageSet:
     return kind(partition=skewed, pad=pad)
 
 
-def measure(cell: GapCell, what: Mapping[str, Any]) -> Iterator[Row]:
-    """Yields a row a round: its number, the loss, `auto`, and each Gap in a column such as `conv1 delta_cos`."""
+def measure(cell: GapCell, what: Mapping[str, Any]) -> Iterator[tuple[Row, list[Row]]]:
+    """Trains, and yields two things a round.
+
+    They are a row with its number, the loss, `auto`, and each Gap in a column such as `conv1 delta_cos`; and rows of
+    `PAIRS`, in which the clients of a true cluster have numbers beside each other.
+    """
     prepared = experiment(cell, what).prepare(cell.seed)
     clients, truth = prepared.data.population, prepared.data.true_clusters
     model = prepared.engine.at(0, prepared.data).initial(0)[None]
+    order = truth.argsort(stable=True)
     try:
         for number in range(what["rounds"]):
             work = prepared.engine.at(number, prepared.data)
             fitted = work.fit(model, clients)
             updates = fitted.collect() - model
             row: Row = {"round": number + 1, "loss": fitted.loss, AUTO: _auto(updates, work.layout)}
-            yield row | _gaps(updates, model[0], work.layout, truth)
+            found = _similarities(updates, model[0], work.layout)
+            row |= {f"{layer} {distance}": separation_gap(rows, truth) for (layer, distance), rows in found.items()}
+            yield row, [pair for key, rows in found.items() for pair in _pairs(*key, rows[order][:, order])]
             model = model + mean_by_cluster(updates, torch.zeros_like(clients))  # clients of equal sizes
     finally:
         prepared.engine.close()
 
 
-def _gaps(updates: Tensor, start: Tensor, layout: ParameterLayout, truth: Tensor) -> Row:
-    found: Row = {}
+def _similarities(updates: Tensor, start: Tensor, layout: ParameterLayout) -> Similarities:
+    found: Similarities = {}
     for layer in (*layout.layers, "*"):
         columns = layout.columns(layer)
         name = WHOLE if layer == "*" else layer.removeprefix("net.")
         for distance in DISTANCES:
             rows = updates[:, columns] + (0 if distance.startswith("delta") else start[columns])
-            similarity = cosine_similarity(rows) if distance.endswith("cos") else -distances(rows, "l2")
-            found[f"{name} {distance}"] = separation_gap(similarity, truth)
+            found[name, distance] = cosine_similarity(rows) if distance.endswith("cos") else -distances(rows, "l2")
     return found
+
+
+def _pairs(layer: str, distance: str, similarity: Tensor) -> Iterator[Row]:
+    """Rows of `PAIRS`, with distances: 1 - cosine, or l2."""
+    if distance not in DRAWN:
+        return
+    values = (1 - similarity if distance.endswith("cos") else -similarity).tolist()
+    for i, j in combinations(range(len(values)), 2):
+        yield {"layer": layer, "distance": distance, "i": i, "j": j, "value": values[i][j]}
 
 
 def _auto(updates: Tensor, layout: ParameterLayout) -> str:

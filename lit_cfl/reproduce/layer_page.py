@@ -5,10 +5,25 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+import numpy as np
+
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures.files import write_figure
-from lit_cfl.pictures.panels import BLUE, DPI, ORANGE, PAGE, SKY, VERMILLION, Curve, Panel, Points, Style, draw_panels
-from lit_cfl.reproduce.layer_gaps import WHOLE, GapCell, cells, measure, plan
+from lit_cfl.pictures.panels import (
+    BLUE,
+    DPI,
+    ORANGE,
+    PAGE,
+    SKY,
+    VERMILLION,
+    Curve,
+    HeatMap,
+    Panel,
+    Points,
+    Style,
+    draw_panels,
+)
+from lit_cfl.reproduce.layer_gaps import PAIRS, WHOLE, GapCell, cells, measure, plan
 from lit_cfl.reproduce.layer_verdicts import Curves, Gaps, judged
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.csv_log import read_table, write_rows
@@ -23,7 +38,8 @@ _STYLES = {
     _FMTL: Style(BLUE),
     _ADACFL: Style(SKY),
 }
-_ACROSS = 2  # panels
+_DISTANCES = {"cos": "weights, cosine", "l2": "weights, l2", "delta_cos": "updates, cosine"}
+_ACROSS, _FEW = 2, 6  # panels in a row; convolutions of which all are drawn
 _CAPTION = (
     "Means over the seeds. Where there is one layer alone it is the fourth convolution, or the last of fewer, under",
     "rotation, and the first fully connected one under label skew. A first round beyond the last one means never.",
@@ -40,7 +56,13 @@ greatest across; above 0 the layer tells the clusters apart.
 
 **Not the paper's setting:** VGG16 is one an eighth as wide, with a head of 64, 64 and 10, or LeNet stands in for it;
 Fashion-MNIST for EMNIST letters. Learning rate and epochs are not stated: Adam with 0.001, one epoch a round, batches
-of 50. Not drawn: the matrices of Figures 4 and 9.
+of 50.
+"""
+_MATRICES = """\
+## Distances of all pairs of clients
+
+Figures 4 and 9 of the paper are the upper two rows. After the last round of the first seed; the clients of a true
+cluster are beside each other. Each matrix is divided by its largest distance: dark is alike, bright is not.
 """
 
 
@@ -48,6 +70,13 @@ def recorded_curves(out: Path, content: Mapping[str, Any]) -> dict[GapCell, list
     """Reads the measurements that are over."""
     folder = out / TABLE
     return {cell: read_table(folder / cell.file) for cell in cells(content) if (folder / cell.file).exists()}
+
+
+def missing(out: Path, content: Mapping[str, Any]) -> list[GapCell]:
+    """Lists the measurements without a file, or without one of matrices that they should have."""
+    files = {cell: (cell.file, cell.matrices(content["measured"][cell.measured])) for cell in cells(content)}
+    there = {file.name for file in (out / TABLE).glob("*.csv")}
+    return [cell for cell, names in files.items() if not {name for name in names if name} <= there]
 
 
 def run_missing(out: Path, wanted: Sequence[GapCell], told: Callable[[str], None], check: Callable[[], None]) -> None:
@@ -59,11 +88,16 @@ def run_missing(out: Path, wanted: Sequence[GapCell], told: Callable[[str], None
     """
     content = plan()
     for number, cell in enumerate(wanted, 1):
-        rows = []
-        for row in measure(cell, content["measured"][cell.measured]):
+        what = content["measured"][cell.measured]
+        rows: list[Row] = []
+        last: list[Row] = []
+        for row, pairs in measure(cell, what):
             check()
             rows.append(row)
+            last = pairs
         (out / TABLE).mkdir(parents=True, exist_ok=True)
+        if name := cell.matrices(what):
+            write_rows(out / TABLE / name, PAIRS, last, digits=4)
         write_rows(out / TABLE / cell.file, list(rows[0]), rows, digits=5)
         told(f"{number}/{len(wanted)}  {cell}")
         write_page(out)
@@ -99,8 +133,53 @@ def write_page(out: Path) -> list[Row]:
         lines.append("")
     if panels:
         lines += ["![What the figures show, from our measurements](figures/layercfl.png)", "", *_CAPTION]
+    lines += _write_matrices(out, content)
     write_text(out / f"{TABLE}.md", "\n".join([*lines, ""]))
     return rows
+
+
+def _write_matrices(out: Path, content: Mapping[str, Any]) -> list[str]:
+    """Draws the matrices that are recorded; returns the lines of the page."""
+    lines = [_MATRICES]
+    for cell in cells(content):
+        what = content["measured"][cell.measured]
+        file = out / TABLE / (cell.matrices(what) or "")
+        if not file.is_file():
+            continue
+        figure, net, images = what["figures"].split(", ")[0], *_names(content, cell)
+        grid, title = _matrices(read_table(file), what["clients"]), f"Figure {figure}: {net}, {images}"
+        picture = f"layercfl-{figure}-{cell.net}"
+        write_figure(draw_panels(grid, {}, PAGE, PAGE / len(grid[0]) + 0.1), out / "figures" / picture, ["png"], DPI)
+        lines += [f"![{title}](figures/{picture}.png)", "", f"{title}.", ""]
+    return lines if len(lines) > 1 else []
+
+
+def _names(content: Mapping[str, Any], cell: GapCell) -> list[str]:
+    """Returns what the page calls a measurement's net and images."""
+    return [
+        next(name for name, short in content[kind].items() if short == value)
+        for kind, value in (("nets", cell.net), ("images", cell.images))
+    ]
+
+
+def _matrices(rows: Sequence[Row], clients: int) -> list[list[Panel | None]]:
+    """A row of panels for each distance, a column for each layer; of many convolutions every third."""
+    layers = list(dict.fromkeys(row["layer"] for row in rows))
+    convolutions = [layer for layer in layers if layer.startswith("conv")]
+    if len(convolutions) > _FEW:
+        layers = [layer for layer in layers if layer not in convolutions or layer in convolutions[::3]]
+    values = {(row["layer"], row["distance"]): np.zeros((clients, clients)) for row in rows}
+    for row in rows:
+        i, j = row["i"], row["j"]
+        values[row["layer"], row["distance"]][[i, j], [j, i]] = row["value"]
+    return [
+        [
+            Panel(layer, "", _DISTANCES[distance], matrix=HeatMap(found / found.max(), 0.0, 1.0, ""), bare=True)
+            for layer in layers
+            for found in [values[layer, distance]]
+        ]
+        for distance in _DISTANCES
+    ]
 
 
 def _panels(content: Mapping[str, Any], curves: Curves) -> list[Panel]:

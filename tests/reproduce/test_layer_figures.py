@@ -1,12 +1,13 @@
 """LayerCFL's figures: what is measured, the rules by which statements are judged, and the committed verdicts."""
 
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from lit_cfl.metric_names import Row
-from lit_cfl.reproduce.layer_gaps import GapCell, cells, hand_chosen, measure, plan
+from lit_cfl.reproduce.layer_gaps import DRAWN, GapCell, cells, hand_chosen, measure, plan
 from lit_cfl.reproduce.layer_page import COLUMNS, recorded_curves, write_page
 from lit_cfl.reproduce.layer_verdicts import RULES, Gaps, judged
 from lit_cfl.storage.csv_log import read_table
@@ -115,7 +116,7 @@ def test_statement_waits_for_all_of_its_measurements():
 def test_measuring_gives_every_gap_of_every_round(name: str, monkeypatch: pytest.MonkeyPatch):
     skip_without_data()
     what: dict[str, Any] = CONTENT["measured"][name] | {"clients": 4, "rounds": 2}
-    rows = list(measure(GapCell(name, "lenet", "fashionmnist", 50, 0), what))
+    rows, pairs = zip(*measure(GapCell(name, "lenet", "fashionmnist", 50, 0), what), strict=True)
     assert [row["round"] for row in rows] == [1, 2]
     layers = ["conv1", "conv2", "fc1", "fc2", "fc3", "whole"]
     assert list(rows[0])[3:] == [f"{layer} {distance}" for layer in layers for distance in DISTANCES]
@@ -123,6 +124,16 @@ def test_measuring_gives_every_gap_of_every_round(name: str, monkeypatch: pytest
     for layer in layers:  # clients start alike, so distances of weights are those of updates
         assert rows[1][f"{layer} l2"] == pytest.approx(rows[1][f"{layer} delta_l2"], abs=1e-5)
         assert -2 <= rows[1][f"{layer} delta_cos"] <= 2
+    for layer, distance in product(
+        layers, DRAWN
+    ):  # the Gap by hand: clients 0 and 1 are one cluster, 2 and 3 the other
+        found = {
+            (pair["i"], pair["j"]): pair["value"]
+            for pair in pairs[1]
+            if (pair["layer"], pair["distance"]) == (layer, distance)
+        }
+        gap = min(found[0, 2], found[0, 3], found[1, 2], found[1, 3]) - max(found[0, 1], found[2, 3])
+        assert rows[1][f"{layer} {distance}"] == pytest.approx(gap, abs=1e-5)
 
 
 def skip_without_data() -> None:

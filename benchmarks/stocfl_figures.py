@@ -1,0 +1,203 @@
+"""What does StoCFL's Psi tell apart, and what do its clusters look like? (StoCFL, Figures 2, 6 and 7)
+
+    LITCFL_DATA=DIR python benchmarks/stocfl_figures.py [--out docs/reproduction/stocfl] [--only cosines clients taus]
+
+* `cosines.csv` (Figure 2): cosines of ten sets of 600 images each: of the labels 0 to s, rotated by 36 s degrees, with
+  labels shifted by s, and of two domains. The first is our reading: set s has s + 1 labels, all of them in every later
+  set.
+* `clients.csv`, `rounds.csv` (Figure 6): a t-SNE map of the clients of four settings by their Psi, their clusters in
+  rounds 5, 10 and 40 of seed 0 (-1: not sampled yet), and the number of clusters and Eq. 2 after each round of three
+  seeds.
+* `tau_clients.csv`, `taus.csv` (Figure 7): MNIST under two rotations in four groups of labels: the same map, the
+  clusters at two values of tau fixed beforehand (0.6, below 0.67, and 0.8, above 0.76), and how many clusters each tau
+  ends with.
+
+Clients, rounds and cohorts are the paper's (section A.1); the net is linear, as in its Figure 2, and clients train one
+epoch: neither Psi nor the clusters depend on it. `lit-cfl reproduce summary` draws the files.
+"""
+
+import argparse
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import stocfl
+import torch
+from sklearn.manifold import TSNE
+from sklearn.metrics import adjusted_rand_score
+from torch import Tensor
+from torchvision.transforms import InterpolationMode
+from torchvision.transforms.functional import rotate
+
+from lit_cfl.algorithms.stocfl import StoCFL
+from lit_cfl.algorithms.stocfl_clusters import StoCFLState
+from lit_cfl.clustering import cosine_similarity
+from lit_cfl.datamodules import MNIST, ArrayData, FashionMNIST, FederatedDataModule, LabelGroups, Rotations
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.experiment import Experiment
+from lit_cfl.metric_names import Row
+from lit_cfl.rounds import Round
+from lit_cfl.storage.csv_log import write_rows
+
+SETTINGS = ("pathological", "rotated", "shifted", "hybrid")
+PSI = ("gradient", "update")
+SETS, IMAGES, SHOWN, SEEDS = 10, 600, (5, 10, 40), (0, 1, 2)
+TAUS, MAPPED = [round(0.3 + 0.05 * k, 2) for k in range(14)], (0.6, 0.8)
+
+
+def experiment(module: FederatedDataModule, algorithm: StoCFL, seed: int, everyone: bool) -> Experiment:
+    """The setting of `benchmarks/stocfl.py`, or a single round of all clients, with one epoch of training."""
+    base = replace(stocfl.experiment(module, algorithm, seed), local=LocalTraining(1, "full"))
+    clients = module.federated(seed).num_clients
+    return replace(base, rounds=1, cohort_size=clients) if everyone else base
+
+
+def all_psi(module: FederatedDataModule, psi: str, seed: int = 0) -> tuple[Tensor, Tensor]:
+    """Psi of all clients `[n, d]`, at the anchor that rounds of this seed have, and their true clusters."""
+    algorithm = StoCFL(psi=psi, representation="sampled", tau=1)  # type: ignore[arg-type]  # a word of PSI
+    prepared = experiment(module, algorithm, seed, everyone=True).prepare(seed)
+    (only,) = prepared.rounds()
+    return state_of(only).psi_of(prepared.data.population), prepared.data.true_clusters
+
+
+def state_of(r: Round) -> StoCFLState:
+    assert isinstance(r.state, StoCFLState)
+    return r.state
+
+
+def cosines() -> Iterator[Row]:
+    for panel, module in image_sets().items():
+        for psi in PSI:
+            found = cosine_similarity(all_psi(module, psi)[0])
+            for i, j in torch.combinations(torch.arange(SETS), with_replacement=True).tolist():
+                yield {"panel": panel, "psi": psi, "i": i, "j": j, "cosine": float(found[i, j])}
+
+
+def image_sets() -> dict[str, ArrayData]:
+    """The ten sets of each panel, drawn from the training images without replacement within a set."""
+    rng = torch.Generator().manual_seed(0)
+    digits, clothes = (images_of(kind) for kind in (MNIST, FashionMNIST))
+
+    def draw(source: tuple[Tensor, Tensor], labels: int = 10) -> tuple[Tensor, Tensor]:
+        x, y = source
+        allowed = (y < labels).nonzero().flatten()
+        taken = allowed[torch.randperm(len(allowed), generator=rng)[:IMAGES]]
+        return x[taken], y[taken]
+
+    def rotated(s: int) -> tuple[Tensor, Tensor]:
+        x, y = draw(digits)
+        return rotate(x, 36.0 * s, InterpolationMode.BILINEAR), y
+
+    def shifted(s: int) -> tuple[Tensor, Tensor]:
+        x, y = draw(digits)
+        return x, (y + s) % 10
+
+    return {
+        "labels": gathered(lambda s: draw(digits, s + 1)),
+        "rotation": gathered(rotated),
+        "label shift": gathered(shifted),
+        "domain": gathered(lambda s: draw(digits if s < SETS // 2 else clothes)),
+    }
+
+
+def images_of(kind: Callable[[], MNIST | FashionMNIST]) -> tuple[Tensor, Tensor]:
+    examples = kind().examples
+    return examples.batch(torch.arange(len(examples)))
+
+
+def gathered(made: Callable[[int], tuple[Tensor, Tensor]]) -> ArrayData:
+    """The ten sets as clients."""
+    x, y = zip(*map(made, range(SETS)), strict=True)
+    owner = torch.arange(SETS).repeat_interleave(IMAGES)
+    return ArrayData(torch.cat(x).numpy(), torch.cat(y).numpy(), owner.numpy(), num_labels=10, test=0.0)
+
+
+def mapped(module: FederatedDataModule, psi: str) -> list[Row]:
+    """A row a client: its true cluster and its place on a t-SNE map, by cosines."""
+    rows, truth = all_psi(module, psi)
+    distances = (1 - cosine_similarity(rows)).clamp(min=0)
+    places = TSNE(metric="precomputed", init="random", perplexity=30, random_state=0).fit_transform(distances.numpy())
+    return [
+        {"client": client, "truth": int(kind), "x": float(x), "y": float(y)}
+        for client, (kind, (x, y)) in enumerate(zip(truth, places, strict=True))
+    ]
+
+
+def clusters(module: FederatedDataModule, algorithm: StoCFL, seed: int) -> Iterator[tuple[Round, Tensor]]:
+    """Each round, with the cluster of every client, -1 = not sampled yet."""
+    prepared = experiment(module, algorithm, seed, everyone=False).prepare(seed)
+    for r in prepared.rounds():
+        yield r, state_of(r).index
+
+
+def settings() -> tuple[list[Row], list[Row]]:
+    """Rows of clients and of rounds for the four settings, by our default Psi."""
+    clients, rounds = [], []
+    for name in SETTINGS:
+        module = stocfl.data(name)
+        found = mapped(module, "update")
+        for seed in SEEDS:
+            for r, index in clusters(module, StoCFL(), seed):
+                if seed == 0 and r.number in SHOWN:
+                    for row, cluster in zip(found, index.tolist(), strict=True):
+                        row[f"cluster_{r.number}"] = cluster
+                seen = index[index >= 0]
+                row = {"data": name, "seed": seed, "round": r.number, "clusters": len(seen.unique())}
+                rounds.append(
+                    row | {"unobserved": len(index) - len(seen), "objective": r.info.scores["clusters/objective"]}
+                )
+        clients += [{"data": name} | row for row in found]
+    return clients, rounds
+
+
+def taus() -> tuple[list[Row], list[Row]]:
+    """Rows of clients and of values of tau for labels under rotations."""
+    groups = LabelGroups(clients_per_group=50, test="shared")
+    module = MNIST(partition=groups, skew=Rotations([0, 180]), copies=True)
+    clients, ends = [], []
+    for psi in PSI:
+        found = mapped(module, psi)
+        truth = torch.tensor([row["truth"] for row in found])
+        for tau in TAUS:
+            algorithm = StoCFL(tau=tau, psi=psi)  # type: ignore[arg-type]  # a word of PSI
+            *_, (_, index) = clusters(module, algorithm, 0)
+            seen = index >= 0
+            scores = {
+                "ari": adjusted_rand_score(truth[seen], index[seen]),
+                "ari_labels": adjusted_rand_score(labels_of(truth[seen]), index[seen]),
+            }
+            ends.append({"psi": psi, "tau": tau, "clusters": len(index[seen].unique())} | scores)
+            print(ends[-1], flush=True)
+            if tau in MAPPED:
+                for row, cluster in zip(found, index.tolist(), strict=True):
+                    row[f"cluster_{tau}"] = cluster
+        clients += [{"psi": psi} | row for row in found]
+    return clients, ends
+
+
+def labels_of(truth: Tensor) -> Tensor:
+    """The group of labels of each true cluster, two of which, one for each rotation, follow each other."""
+    return truth // 2
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("docs/reproduction/stocfl"))
+    parser.add_argument("--only", nargs="+", choices=["cosines", "clients", "taus"])
+    options = parser.parse_args()
+    wanted = options.only or ["cosines", "clients", "taus"]
+    options.out.mkdir(parents=True, exist_ok=True)
+    tables: dict[str, list[Row]] = {}
+    if "cosines" in wanted:
+        tables["cosines"] = list(cosines())
+    if "clients" in wanted:
+        tables["clients"], tables["rounds"] = settings()
+    if "taus" in wanted:
+        tables["tau_clients"], tables["taus"] = taus()
+    for name, rows in tables.items():
+        write_rows(options.out / f"{name}.csv", list(rows[0]), rows, digits=4)
+        print(f"{len(rows)} rows: {options.out / name}.csv")
+
+
+if __name__ == "__main__":
+    main()
