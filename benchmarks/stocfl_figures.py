@@ -5,15 +5,15 @@
 * `cosines.csv` (Figure 2): cosines of ten sets of 600 images each: of the labels 0 to s, rotated by 36 s degrees, with
   labels shifted by s, and of two domains. The first is our reading: set s has s + 1 labels, all of them in every later
   set.
-* `clients.csv`, `rounds.csv` (Figure 6): a t-SNE map of the clients of four settings by their Psi, their clusters in
-  rounds 5, 10 and 40 of seed 0 (-1: not sampled yet), and the number of clusters and Eq. 2 after each round of three
-  seeds.
+* `clients.csv` (Figure 6): a t-SNE map of the clients of four settings by their Psi, and their clusters in rounds 5, 10
+  and 40 (-1: not sampled yet). What follows over the rounds is in `rounds.csv`, which `benchmarks/stocfl.py` writes.
 * `tau_clients.csv`, `taus.csv` (Figure 7): MNIST under two rotations in four groups of labels: the same map, the
   clusters at two values of tau fixed beforehand (0.6, below 0.67, and 0.8, above 0.76), and how many clusters each tau
   ends with.
 
-Clients, rounds and cohorts are the paper's (section A.1); the net is linear, as in its Figure 2, and clients train one
-epoch: neither Psi nor the clusters depend on it. `lit-cfl reproduce summary` draws the files.
+Clients, rounds and cohorts are the paper's (section A.1). The net is linear everywhere, as in its Figure 2; for the
+others it names none. Clients train one epoch: neither Psi nor the clusters depend on it. `lit-cfl reproduce summary`
+draws the files.
 """
 
 import argparse
@@ -36,36 +36,32 @@ from lit_cfl.datamodules import MNIST, ArrayData, FashionMNIST, FederatedDataMod
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.experiment import Experiment
 from lit_cfl.metric_names import Row
-from lit_cfl.rounds import Round
 from lit_cfl.storage.csv_log import write_rows
 
 SETTINGS = ("pathological", "rotated", "shifted", "hybrid")
 PSI = ("gradient", "update")
-SETS, IMAGES, SHOWN, SEEDS = 10, 600, (5, 10, 40), (0, 1, 2)
+SETS, IMAGES, SHOWN, SEED = 10, 600, (5, 10, 40), 0
 TAUS, MAPPED = [round(0.3 + 0.05 * k, 2) for k in range(14)], (0.6, 0.8)
 
 
-def experiment(module: FederatedDataModule, algorithm: StoCFL, seed: int, everyone: bool) -> Experiment:
-    """The setting of `benchmarks/stocfl.py`, or a single round of all clients, with one epoch of training."""
-    base = replace(stocfl.experiment(module, algorithm, seed), local=LocalTraining(1, "full"))
-    clients = module.federated(seed).num_clients
+def experiment(module: FederatedDataModule, algorithm: StoCFL, everyone: bool) -> Experiment:
+    """Builds the setting of `benchmarks/stocfl.py`, or a single round of all clients, with one epoch of training."""
+    base = replace(stocfl.experiment(module, algorithm, SEED), local=LocalTraining(1, "full"))
+    clients = module.federated(SEED).num_clients
     return replace(base, rounds=1, cohort_size=clients) if everyone else base
 
 
-def all_psi(module: FederatedDataModule, psi: str, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Psi of all clients `[n, d]`, at the anchor that rounds of this seed have, and their true clusters."""
+def all_psi(module: FederatedDataModule, psi: str) -> tuple[Tensor, Tensor]:
+    """Computes Psi of all clients `[n, d]` at the seed's anchor; their true clusters come with it."""
     algorithm = StoCFL(psi=psi, representation="sampled", tau=1)  # type: ignore[arg-type]  # a word of PSI
-    prepared = experiment(module, algorithm, seed, everyone=True).prepare(seed)
+    prepared = experiment(module, algorithm, everyone=True).prepare(SEED)
     (only,) = prepared.rounds()
-    return state_of(only).psi_of(prepared.data.population), prepared.data.true_clusters
-
-
-def state_of(r: Round) -> StoCFLState:
-    assert isinstance(r.state, StoCFLState)
-    return r.state
+    assert isinstance(only.state, StoCFLState)
+    return only.state.psi_of(prepared.data.population), prepared.data.true_clusters
 
 
 def cosines() -> Iterator[Row]:
+    """Compares each pair of the ten sets of each panel, by both kinds of Psi."""
     for panel, module in image_sets().items():
         for psi in PSI:
             found = cosine_similarity(all_psi(module, psi)[0])
@@ -74,7 +70,7 @@ def cosines() -> Iterator[Row]:
 
 
 def image_sets() -> dict[str, ArrayData]:
-    """The ten sets of each panel, drawn from the training images without replacement within a set."""
+    """Draws the ten sets of each panel, each without replacement from all images."""
     rng = torch.Generator().manual_seed(0)
     digits, clothes = (images_of(kind) for kind in (MNIST, FashionMNIST))
 
@@ -101,19 +97,20 @@ def image_sets() -> dict[str, ArrayData]:
 
 
 def images_of(kind: Callable[[], MNIST | FashionMNIST]) -> tuple[Tensor, Tensor]:
+    """Returns all images of a set, and their labels."""
     examples = kind().examples
     return examples.batch(torch.arange(len(examples)))
 
 
 def gathered(made: Callable[[int], tuple[Tensor, Tensor]]) -> ArrayData:
-    """The ten sets as clients."""
+    """Makes the ten sets ten clients."""
     x, y = zip(*map(made, range(SETS)), strict=True)
     owner = torch.arange(SETS).repeat_interleave(IMAGES)
     return ArrayData(torch.cat(x).numpy(), torch.cat(y).numpy(), owner.numpy(), num_labels=10, test=0.0)
 
 
 def mapped(module: FederatedDataModule, psi: str) -> list[Row]:
-    """A row a client: its true cluster and its place on a t-SNE map, by cosines."""
+    """Returns a row a client: its true cluster and its place on a t-SNE map, by cosines."""
     rows, truth = all_psi(module, psi)
     distances = (1 - cosine_similarity(rows)).clamp(min=0)
     places = TSNE(metric="precomputed", init="random", perplexity=30, random_state=0).fit_transform(distances.numpy())
@@ -123,44 +120,36 @@ def mapped(module: FederatedDataModule, psi: str) -> list[Row]:
     ]
 
 
-def clusters(module: FederatedDataModule, algorithm: StoCFL, seed: int) -> Iterator[tuple[Round, Tensor]]:
-    """Each round, with the cluster of every client, -1 = not sampled yet."""
-    prepared = experiment(module, algorithm, seed, everyone=False).prepare(seed)
-    for r in prepared.rounds():
-        yield r, state_of(r).index
+def clusters(module: FederatedDataModule, algorithm: StoCFL) -> Iterator[Tensor]:
+    """Yields the cluster of every client after each round, -1 = not sampled yet."""
+    for r in experiment(module, algorithm, everyone=False).prepare(SEED).rounds():
+        assert isinstance(r.state, StoCFLState)
+        yield r.state.index
 
 
-def settings() -> tuple[list[Row], list[Row]]:
-    """Rows of clients and of rounds for the four settings, by our default Psi."""
-    clients, rounds = [], []
+def clients() -> Iterator[Row]:
+    """Yields the clients of the four settings, on the map by our default Psi."""
     for name in SETTINGS:
         module = stocfl.data(name)
         found = mapped(module, "update")
-        for seed in SEEDS:
-            for r, index in clusters(module, StoCFL(), seed):
-                if seed == 0 and r.number in SHOWN:
-                    for row, cluster in zip(found, index.tolist(), strict=True):
-                        row[f"cluster_{r.number}"] = cluster
-                seen = index[index >= 0]
-                row = {"data": name, "seed": seed, "round": r.number, "clusters": len(seen.unique())}
-                rounds.append(
-                    row | {"unobserved": len(index) - len(seen), "objective": r.info.scores["clusters/objective"]}
-                )
-        clients += [{"data": name} | row for row in found]
-    return clients, rounds
+        for number, index in enumerate(clusters(module, StoCFL()), 1):
+            if number in SHOWN:
+                for row, cluster in zip(found, index.tolist(), strict=True):
+                    row[f"cluster_{number}"] = cluster
+        yield from ({"data": name} | row for row in found)
 
 
 def taus() -> tuple[list[Row], list[Row]]:
-    """Rows of clients and of values of tau for labels under rotations."""
+    """Returns rows of clients and of values of tau, for labels under rotations."""
     groups = LabelGroups(clients_per_group=50, test="shared")
     module = MNIST(partition=groups, skew=Rotations([0, 180]), copies=True)
-    clients, ends = [], []
+    places, ends = [], []
     for psi in PSI:
         found = mapped(module, psi)
         truth = torch.tensor([row["truth"] for row in found])
         for tau in TAUS:
             algorithm = StoCFL(tau=tau, psi=psi)  # type: ignore[arg-type]  # a word of PSI
-            *_, (_, index) = clusters(module, algorithm, 0)
+            *_, index = clusters(module, algorithm)
             seen = index >= 0
             scores = {
                 "ari": adjusted_rand_score(truth[seen], index[seen]),
@@ -171,12 +160,12 @@ def taus() -> tuple[list[Row], list[Row]]:
             if tau in MAPPED:
                 for row, cluster in zip(found, index.tolist(), strict=True):
                     row[f"cluster_{tau}"] = cluster
-        clients += [{"psi": psi} | row for row in found]
-    return clients, ends
+        places += [{"psi": psi} | row for row in found]
+    return places, ends
 
 
 def labels_of(truth: Tensor) -> Tensor:
-    """The group of labels of each true cluster, two of which, one for each rotation, follow each other."""
+    """Returns the group of labels of each true cluster; the two rotations of a group follow each other."""
     return truth // 2
 
 
@@ -191,7 +180,7 @@ def main() -> None:
     if "cosines" in wanted:
         tables["cosines"] = list(cosines())
     if "clients" in wanted:
-        tables["clients"], tables["rounds"] = settings()
+        tables["clients"] = list(clients())
     if "taus" in wanted:
         tables["tau_clients"], tables["taus"] = taus()
     for name, rows in tables.items():

@@ -62,7 +62,8 @@ _MATRICES = """\
 ## Distances of all pairs of clients
 
 Figures 4 and 9 of the paper are the upper two rows. After the last round of the first seed; the clients of a true
-cluster are beside each other. Each matrix is divided by its largest distance: dark is alike, bright is not.
+cluster are beside each other. Bright is alike, as in the paper; each matrix has a scale of its own, from 0 to its
+largest distance.
 """
 
 
@@ -174,7 +175,7 @@ def _matrices(rows: Sequence[Row], clients: int) -> list[list[Panel | None]]:
         values[row["layer"], row["distance"]][[i, j], [j, i]] = row["value"]
     return [
         [
-            Panel(layer, "", _DISTANCES[distance], matrix=HeatMap(found / found.max(), 0.0, 1.0, ""), bare=True)
+            Panel(layer, "", _DISTANCES[distance], matrix=HeatMap(-found / found.max(), -1.0, 0.0, ""), bare=True)
             for layer in layers
             for found in [values[layer, distance]]
         ]

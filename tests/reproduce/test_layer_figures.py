@@ -1,19 +1,22 @@
 """LayerCFL's figures: what is measured, the rules by which statements are judged, and the committed verdicts."""
 
-from itertools import product
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
 import pytest
+from matplotlib import colormaps
+from PIL import Image
 
 from lit_cfl.metric_names import Row
-from lit_cfl.reproduce.layer_gaps import DRAWN, GapCell, cells, hand_chosen, measure, plan
-from lit_cfl.reproduce.layer_page import COLUMNS, recorded_curves, write_page
+from lit_cfl.reproduce.layer_gaps import DRAWN, PAIRS, GapCell, cells, hand_chosen, measure, plan
+from lit_cfl.reproduce.layer_page import COLUMNS, missing, recorded_curves, write_page
 from lit_cfl.reproduce.layer_verdicts import RULES, Gaps, judged
-from lit_cfl.storage.csv_log import read_table
+from lit_cfl.storage.csv_log import read_table, write_rows
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "reproduction"
 CONTENT = plan()
+viridis = colormaps["viridis"]
 DISTANCES = ("cos", "l2", "delta_cos", "delta_l2")
 
 
@@ -134,6 +137,35 @@ def test_measuring_gives_every_gap_of_every_round(name: str, monkeypatch: pytest
         }
         gap = min(found[0, 2], found[0, 3], found[1, 2], found[1, 3]) - max(found[0, 1], found[2, 3])
         assert rows[1][f"{layer} {distance}"] == pytest.approx(gap, abs=1e-5)
+
+
+def test_matrices_are_drawn_and_missed_where_they_should_be(tmp_path: Path):
+    first, second = (GapCell("rotation", "lenet", "cifar10", 500, seed) for seed in (0, 1))
+    folder = tmp_path / "layercfl"
+    folder.mkdir()
+    for cell in (first, second):
+        (folder / cell.file).write_text("")
+    what = CONTENT["measured"]["rotation"]
+    left = missing(tmp_path, CONTENT)
+    assert first in left
+    assert second not in left  # matrices are of the first seed alone
+    pairs = [
+        {"layer": layer, "distance": distance, "i": i, "j": j, "value": 2.0 if (i < 5) == (j < 5) else 4.0}
+        for layer, distance in product(["conv1", "whole"], DRAWN)
+        for i, j in combinations(range(what["clients"]), 2)
+    ]
+    name = first.matrices(what)
+    assert name is not None
+    write_rows(folder / name, PAIRS, pairs)
+    assert first not in missing(tmp_path, CONTENT)
+    for file in folder.glob("rotation*"):
+        file.unlink()
+    write_page(tmp_path)
+    assert "![Figure 4: LeNet, CIFAR-10](figures/layercfl-4-lenet.png)" in (tmp_path / "layercfl.md").read_text()
+    with Image.open(tmp_path / "figures" / "layercfl-4-lenet.png") as picture:
+        colours = {colour: count for count, colour in picture.convert("RGB").getcolors(2**24) or []}
+    like, unlike, itself = (tuple(round(255 * part) for part in viridis(share)[:3]) for share in (0.5, 0.0, 1.0))
+    assert colours[unlike] > colours[like] > colours[itself] > 0  # of 100 pairs 50, 40 and 10
 
 
 def skip_without_data() -> None:

@@ -33,12 +33,12 @@ def test_cosines_of_pairs_become_a_symmetric_matrix_and_ranges(tmp_path: Path):
     assert matrix is not None
     assert matrix.values.tolist() == [[1, 0.8, 0.1], [0.8, 1, 0.7], [0.1, 0.7, 1]]
     assert (matrix.low, matrix.high) == (0.1, 1)
-    assert "labels: one label more 0.70 to 0.80, several more 0.10 to 0.10" in found.notes
-    assert "domain: of one domain 0.10 to 0.80" in found.notes
+    assert "By update: labels: one label more 0.70 to 0.80, several more 0.10 to 0.10" in found.notes
+    assert "domain: one domain 0.10 to 0.80" in found.notes
 
 
 def clients(**columns: list[int]) -> list[Row]:
-    """Six clients, three of each of two true clusters, with the clusters that were found."""
+    """Returns six clients, three of each of two true clusters, with the clusters that were found."""
     given = list(zip(*columns.values(), strict=True))
     return [
         {"data": "rotated", "client": k, "truth": k // 3, "x": float(k), "y": 0.0}
@@ -48,26 +48,62 @@ def clients(**columns: list[int]) -> list[Row]:
 
 
 def test_clusters_keep_the_colour_of_the_true_one_while_their_numbers_change(tmp_path: Path):
-    rows = clients(cluster_5=[7, 7, 4, 2, -1, -1], cluster_10=[5, 5, 5, 1, 1, 1])
+    rows = clients(cluster_5=[7, 7, 4, 2, -1, -1], cluster_10=[-1, -1, -1, 5, 5, 5], cluster_40=[5, 5, 5, 1, 1, 1])
     found = figure(tmp_path, "stocfl-6a", {"clients": rows})
-    (alone,), (early,), (late,) = found.grid
+    (alone,), (early,), (second,), (late,) = found.grid
     assert alone
     assert early
+    assert second
     assert late
     assert [(points.name, points.x) for points in alone.points] == [("a client", [0, 1, 2, 3, 4, 5])]
     assert {points.name: points.x for points in early.points} == {
         "not sampled yet": [4, 5],
         "cluster 1": [0, 1],
         "cluster 2": [3],
-        "cluster 3": [2],
+        "smaller clusters": [2],
     }
+    assert {points.name: points.x for points in second.points} == {"not sampled yet": [0, 1, 2], "cluster 2": [3, 4, 5]}
     assert {points.name: points.x for points in late.points} == {"cluster 1": [0, 1, 2], "cluster 2": [3, 4, 5]}
+
+
+def test_clients_that_were_not_sampled_are_clusters_of_their_own(tmp_path: Path):
+    rows = [
+        {
+            "data": "hybrid",
+            "psi": psi,
+            "seed": seed,
+            "round": number,
+            "clusters": 2,
+            "unobserved": left,
+            "objective": 0.5,
+        }
+        for psi, seed, number, left in (
+            ("update", 0, 1, 8),
+            ("update", 0, 2, 1),
+            ("update", 1, 1, 6),
+            ("update", 1, 2, 0),
+        )
+    ]
+    found = figure(tmp_path, "stocfl-6b", {"rounds": [*rows, rows[0] | {"psi": "gradient", "unobserved": 99}]})
+    (counts,), (objective,) = found.grid
+    assert counts
+    assert objective
+    assert [list(values) for values in (counts.curves[0].x, counts.curves[0].y)] == [[1, 2], [9, 2.5]]
+    assert (list(counts.curves[0].low), list(counts.curves[0].high)) == ([8, 2], [10, 3])
+    assert list(objective.curves[0].y) == [0.5, 0.5]
+    assert "hybrid 2; not sampled: 0 to 1." in found.notes
 
 
 def test_page_says_which_tau_tells_what_apart(tmp_path: Path):
     ends = [
         {"psi": "gradient", "tau": tau, "clusters": count, "ari": exact, "ari_labels": labels}
-        for tau, count, exact, labels in ((0.5, 4, 0.6, 1), (0.6, 4, 0.6, 1), (0.7, 6, 0.8, 0.8), (0.8, 8, 1, 0.6))
+        for tau, count, exact, labels in (
+            (0.5, 4, 0.6, 1),
+            (0.6, 4, 0.6, 1),
+            (0.7, 6, 0.8, 0.8),
+            (0.8, 8, 1, 0.6),
+            (0.9, 4, 0.6, 1),
+        )
     ]
     mapped = [{"psi": "gradient"} | row for row in clients(**{"cluster_0.6": [0] * 6})]
     found = figure(tmp_path, "stocfl-7", {"taus": ends, "tau_clients": mapped})
@@ -75,8 +111,8 @@ def test_page_says_which_tau_tells_what_apart(tmp_path: Path):
     assert first
     assert second
     assert first.title == "tau 0.6"
-    assert list(second.curves[0].y) == [4, 4, 6, 8]
-    assert "By gradient: eight clusters with tau 0.8 to 0.8, four with tau 0.5 to 0.6" in found.notes
+    assert list(second.curves[0].y) == [4, 4, 6, 8, 4]
+    assert "By gradient: eight clusters with tau 0.8 to 0.8, four with tau 0.5 to 0.6, 0.9 to 0.9" in found.notes
 
 
 def test_a_figure_without_measurements_is_not_drawn(tmp_path: Path):
