@@ -13,6 +13,8 @@ import pytest
 from datasets import ClassLabel, Dataset, Features, Value
 from PIL import Image
 
+from lit_cfl.errors import InputError
+
 SHARED = Path(__file__).parents[2] / "shared" / "data"
 DIGITS = [str(digit) for digit in range(10)]
 
@@ -22,6 +24,17 @@ def fresh_caches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LITCFL_CACHE", str(folder / "cache"))
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", folder / "hf")  # the variable is read at import
     monkeypatch.delenv("LITCFL_DATA", raising=False)
+
+
+@contextmanager
+def skipped_without_data() -> Iterator[None]:
+    """Skips a test whose data are not on this machine."""
+    try:
+        yield
+    except InputError as error:
+        if "LITCFL_DATA" not in str(error):
+            raise
+        pytest.skip(str(error))
 
 
 @contextmanager

@@ -1,14 +1,12 @@
 """Every YAML in configs/: parsed, built, and (the short ones) run."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from hub import skipped_without_data
 
 from lit_cfl.config import catalogue, tiny
 from lit_cfl.config.parser import parse_run
-from lit_cfl.errors import InputError
 from lit_cfl.runs.run import run
 
 CONFIGS = catalogue.configs()
@@ -25,17 +23,6 @@ def test_first_line_says_what_to_expect(name: str):
     first = CONFIGS[name].read_text().splitlines()[0]
     assert first.startswith("# ")
     assert "expect" in first or "paper" in first
-
-
-@contextmanager
-def skipped_without_data() -> Iterator[None]:
-    """Skips a test whose data are not on this machine."""
-    try:
-        yield
-    except InputError as error:
-        if "LITCFL_DATA" not in str(error):
-            raise
-        pytest.skip(str(error))
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -5,9 +5,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hub import skipped_without_data
 from matplotlib import colormaps
 from PIL import Image
 
+from lit_cfl.datamodules import FashionMNIST
 from lit_cfl.metric_names import Row
 from lit_cfl.reproduce.layer_gaps import DRAWN, PAIRS, GapCell, cells, hand_chosen, measure, plan
 from lit_cfl.reproduce.layer_page import COLUMNS, missing, recorded_curves, write_page
@@ -117,7 +119,8 @@ def test_statement_waits_for_all_of_its_measurements():
 
 @pytest.mark.parametrize("name", ["rotation", "labels"])
 def test_measuring_gives_every_gap_of_every_round(name: str, monkeypatch: pytest.MonkeyPatch):
-    skip_without_data()
+    with skipped_without_data():
+        FashionMNIST().examples  # noqa: B018
     what: dict[str, Any] = CONTENT["measured"][name] | {"clients": 4, "rounds": 2}
     rows, pairs = zip(*measure(GapCell(name, "lenet", "fashionmnist", 50, 0), what), strict=True)
     assert [row["round"] for row in rows] == [1, 2]
@@ -166,16 +169,6 @@ def test_matrices_are_drawn_and_missed_where_they_should_be(tmp_path: Path):
         colours = {colour: count for count, colour in picture.convert("RGB").getcolors(2**24) or []}
     like, unlike, itself = (tuple(round(255 * part) for part in viridis(share)[:3]) for share in (0.5, 0.0, 1.0))
     assert colours[unlike] > colours[like] > colours[itself] > 0  # of 100 pairs 50, 40 and 10
-
-
-def skip_without_data() -> None:
-    from lit_cfl.datamodules import FashionMNIST
-    from lit_cfl.errors import InputError
-
-    try:
-        FashionMNIST().examples  # noqa: B018
-    except InputError as error:
-        pytest.skip(str(error))
 
 
 def test_committed_verdicts_follow_from_the_committed_gaps(tmp_path: Path):

@@ -1,14 +1,21 @@
 """The papers' tables beside ours: cells, keys of runs, the ledger, and a table that is killed and goes on."""
 
+import os
 import shlex
+import signal
+from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
 import yaml
+from hub import skipped_without_data
+from processes import in_child, wait, wait_for
 from recorded import recorded
 
 from lit_cfl.cli.main import main
 from lit_cfl.config.parser import parse_run
+from lit_cfl.config.tiny import shrink
 from lit_cfl.config.variants import base_config, build
 from lit_cfl.errors import InputError
 from lit_cfl.reproduce.cells import Setting, load_table, table_names
@@ -19,6 +26,7 @@ from lit_cfl.reproduce.result_key import result_key
 from lit_cfl.reproduce.results import RecordedResults
 from lit_cfl.reproduce.scores import run_scores
 from lit_cfl.reproduce.verdicts import measured, verdict
+from lit_cfl.runs.run import run
 from lit_cfl.storage.csv_log import read_table
 
 ROOT = Path(__file__).parents[2]
@@ -33,7 +41,11 @@ def test_cells_are_those_of_the_papers():
     facts = {r["id"]: r["value"] for r in records if r["table"] in PAPERS.get(r["paper"], ())}
     cells = [cell for name in table_names() for cell in load_table(name).cells]
     assert {cell.id: cell.value for cell in cells} == facts
-    assert len(cells) == len(facts) == 447
+
+
+def test_there_are_447_cells():
+    ids = [cell.id for name in table_names() for cell in load_table(name).cells]
+    assert len(ids) == len(set(ids)) == 447
 
 
 @pytest.mark.parametrize("name", table_names())
@@ -48,16 +60,33 @@ def test_every_cell_names_an_experiment_and_a_method_of_its_table(name: str):
         assert ("published" in [setting.variant for setting in settings]) <= bool(table.why(cell))
 
 
+def settings_of(name: str) -> Iterator[Setting]:
+    """Each method on the table's first experiment that has it, and each experiment with its first method."""
+    table = load_table(name)
+    cells = [cell for cell in (*table.cells, *table.extras) if table.settings(cell)]
+    first = [{key(cell): cell for cell in reversed(cells)} for key in (attrgetter("method"), attrgetter("experiment"))]
+    for cell in {cell.id: cell for found in first for cell in found.values()}.values():
+        yield from table.settings(cell)
+
+
 @pytest.mark.parametrize("name", table_names())
 def test_every_command_of_a_table_parses(name: str):
-    table = load_table(name)
-    cells = (*table.cells, *table.extras)
-    for method in dict.fromkeys(cell.method for cell in cells):  # each method on the table's first experiment
-        cell = next((c for c in cells if c.method == method and table.settings(c)), None)
-        for setting in [] if cell is None else table.settings(cell):
-            words = shlex.split(setting.command(table.seeds[1]))
-            assert words[:2] == ["lit-cfl", "run"]
-            assert list(parse_run(words[2:]).experiment.seeds) == [table.seeds[1]]
+    for setting in settings_of(name):
+        seed = setting.seeds[-1]
+        words = shlex.split(setting.command(seed))
+        assert words[:2] == ["lit-cfl", "run"]
+        assert list(parse_run(words[2:]).experiment.seeds) == [seed]
+
+
+@pytest.mark.parametrize("name", table_names())
+def test_longest_command_of_a_table_runs_tiny(name: str, tmp_path: Path):
+    longest = max(settings_of(name), key=lambda setting: len(setting.command(0)))
+    words = shlex.split(longest.command(longest.seeds[0]))[2:]
+    experiment = parse_run([*words, "--plan.compile", "false"]).experiment
+    with skipped_without_data():
+        experiment.data.federated(longest.seeds[0])
+    run(shrink(experiment), tmp_path / "run")
+    assert run_scores(tmp_path / "run")["test_accuracy"] is not None
 
 
 def test_unknown_table_and_pattern_are_named():
@@ -90,10 +119,10 @@ def test_population_of_synthetic_is_drawn_anew_for_each_seed():
     (cell,) = chosen_cells(table, ["flexcfl-t3-synthetic_1_1-mclr-flexcfl-*"])
     runs = planned_runs(table, [cell])
     assert [run.seed for run in runs] == [2077, 2078, 2079, 2080, 2081]
-    for run in runs:
-        config = run.experiment.described()
-        assert (config["data"]["init_args"]["population_seed"], config["seeds"]) == (run.seed, [run.seed])
-        assert run.key == result_key(config)  # though the command was parsed for the first seed alone
+    for planned in runs:
+        config = planned.experiment.described()
+        assert (config["data"]["init_args"]["population_seed"], config["seeds"]) == (planned.seed, [planned.seed])
+        assert planned.key == result_key(config)  # though the command was parsed for the first seed alone
 
 
 @pytest.fixture
@@ -146,6 +175,21 @@ def test_run_that_ended_before_it_was_recorded_is_recorded_without_running_again
     assert main(["reproduce", "t", "--seeds", "1", "--only", "t-two", "--jobs", "1"]) == 0
     assert Path("docs/reproduction/runs.csv").read_text() == recorded
     assert summary.stat().st_mtime_ns == written
+
+
+@pytest.mark.usefixtures("tiny")
+def test_killed_command_goes_on_and_runs_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("CHILD_OUTPUT", str(tmp_path / "output"))
+    child = in_child(["reproduce", "t", "--jobs", "1"])
+    wait_for(Path("docs/reproduction/runs.csv"))
+    os.kill(child, signal.SIGKILL)
+    assert wait(child) == -signal.SIGKILL
+    before = Ledger.read(Path("docs/reproduction")).rows
+    assert 0 < len(before) < 4
+    assert main(["reproduce", "t", "--jobs", "1"]) == 0
+    after = Ledger.read(Path("docs/reproduction")).rows
+    assert len(after) == 4
+    assert {key: after[key] for key in before} == before  # their seconds, too
 
 
 @pytest.mark.usefixtures("tiny")
