@@ -27,7 +27,7 @@ from lit_cfl.reproduce.results import RecordedResults
 from lit_cfl.reproduce.scores import run_scores
 from lit_cfl.reproduce.verdicts import measured, verdict
 from lit_cfl.runs.run import run
-from lit_cfl.storage.csv_log import read_table
+from lit_cfl.storage.csv_log import read_table, write_rows
 
 ROOT = Path(__file__).parents[2]
 COMMITTED = ROOT / "docs" / "reproduction"
@@ -246,6 +246,16 @@ def test_scores_are_those_of_the_table_of_metrics(whole: Path):
     assert scores["last_weighted_test_accuracy"] == pytest.approx(accuracies[-1])
     assert scores["discrepancy_mean"] == pytest.approx(sum(row["train/discrepancy"] for row in rows) / len(rows))
     assert scores["rounds"] == len(rows)
+
+
+def test_committed_numbers_of_the_text_follow_from_the_committed_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import reproduction_numbers as script
+
+    write_rows(tmp_path / "numbers.csv", script.COLUMNS, script.numbers(COMMITTED), digits=3)
+    assert (tmp_path / "numbers.csv").read_text() == (COMMITTED / "numbers.csv").read_text()
+    first = read_table(COMMITTED / "numbers.csv")[0]
+    assert f"({first['value']:.1f} ± {first['margin']:.1f} points" in (COMMITTED / "README.md").read_text()
 
 
 @pytest.mark.parametrize("name", table_names())

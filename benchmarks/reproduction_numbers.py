@@ -1,0 +1,95 @@
+"""What numbers does docs/reproduction/README.md state that no table shows? Differences paired by seed, and counts.
+
+    python benchmarks/reproduction_numbers.py [--folder docs/reproduction]
+
+Writes `numbers.csv` from `runs.csv` and the tables; nothing runs. A difference has half its 95 % interval beside it.
+"""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+from lit_cfl.metric_names import Row
+from lit_cfl.reproduce.cells import PaperTable, load_table
+from lit_cfl.reproduce.ledger import Ledger
+from lit_cfl.reproduce.verdicts import ACCURACY_POINTS
+from lit_cfl.statistics import interval
+from lit_cfl.storage.csv_log import read_table, write_rows
+
+SCORE = "max_weighted_test_accuracy"
+COLUMNS = ("what", "value", "margin", "of")
+DIFFERENCES = [  # table, a cell, its variant, the cell that is taken off, its variant
+    ("flexcfl-3", "flexcfl-t3-mnist-mclr-ifca", "default", "flexcfl-t3-mnist-mclr-flexcfl", "default"),
+    ("flexcfl-3", "flexcfl-t3-mnist-mclr-ifca", "published", "flexcfl-t3-mnist-mclr-flexcfl", "default"),
+    ("flexcfl-3", "flexcfl-t3-mnist-mlp-ifca", "default", "flexcfl-t3-mnist-mlp-flexcfl", "default"),
+    ("flexcfl-3", "flexcfl-t3-mnist-mlp-ifca", "published", "flexcfl-t3-mnist-mlp-flexcfl", "default"),
+    ("fedgroup-3", "fedgroup-tiii-mnist-mclr-ifca", "default", "fedgroup-tiii-mnist-mclr-fedgroup_edc", "default"),
+]
+BASELINES = ("IFCA", "FeSEM")
+
+
+def differences(ledger: Ledger) -> Iterator[Row]:
+    """Yields each difference with its interval, paired by seed."""
+    for name, first, variant, second, other in DIFFERENCES:
+        table = load_table(name)
+        mine, theirs = scores(ledger, table, first, variant), scores(ledger, table, second, other)
+        found = interval([mine[seed] - theirs[seed] for seed in mine.keys() & theirs.keys()])
+        what = f"{first} ({variant}) minus {second} ({other})"
+        yield {"what": what, "value": found.mean, "margin": found.margin, "of": found.count}
+
+
+def scores(ledger: Ledger, table: PaperTable, cell_id: str, variant: str) -> dict[int, float]:
+    """Returns the scores of a cell's variant by seed."""
+    (cell,) = (cell for cell in table.cells if cell.id == f"{cell_id}-{SCORE}")
+    (setting,) = (setting for setting in table.settings(cell) if setting.variant == variant)
+    rows = {seed: ledger.by_command.get(setting.command(seed)) for seed in setting.seeds}
+    return {seed: row[SCORE] for seed, row in rows.items() if row is not None}
+
+
+def counts(folder: Path) -> Iterator[Row]:
+    """Yields the counts, from the tables' cells with a value of ours."""
+    rows = {name: judged(folder, name) for name in ("flexcfl-3", "flexcfl-4", "fedgroup-3")}
+    synthetic = [row for found in rows.values() for row in found if "synthetic" in row["id"]]
+    near = [row for row in synthetic if abs(row["ours_mean"] - row["paper_value"]) <= ACCURACY_POINTS]
+    matches = [row for row in synthetic if row["verdict"] == "matches"]
+    yield {"what": "cells of Synthetic that match", "value": len(matches), "of": len(synthetic)}
+    yield {"what": "cells of Synthetic within 1.5 points", "value": len(near), "of": len(synthetic)}
+    drops = [row["ours_mean"] - row["last_round_mean"] for found in rows.values() for row in found]
+    yield {"what": "points from the best round to the last, least", "value": min(drops), "of": len(drops)}
+    yield {"what": "points from the best round to the last, greatest", "value": max(drops), "of": len(drops)}
+    more = sum(drop > 2 for drop in drops)
+    yield {"what": "cells with more than 2 points from the best round to the last", "value": more, "of": len(drops)}
+    baselines = [
+        row
+        for name in ("flexcfl-3", "flexcfl-4")
+        for row in rows[name]
+        if row["method"] in BASELINES and "-mnist-" in row["id"] and "-cnn-" not in row["id"]
+    ]
+    above = [row for row in baselines if row["ours_mean"] > row["paper_value"] + 1]
+    what = "cells of IFCA and FeSEM on MNIST (linear, MLP) more than a point above the paper's"
+    yield {"what": what, "value": len(above), "of": len(baselines)}
+
+
+def judged(folder: Path, name: str) -> list[Row]:
+    """Returns the cells of a table in which both the paper and we have a value."""
+    rows = read_table(folder / f"{name}.csv")
+    return [row for row in rows if row["ours_mean"] is not None and row["paper_value"] is not None]
+
+
+def numbers(folder: Path) -> list[Row]:
+    """Returns all rows."""
+    return [*differences(Ledger.read(folder)), *counts(folder)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--folder", type=Path, default=Path("docs/reproduction"))
+    folder = parser.parse_args().folder
+    rows = numbers(folder)
+    write_rows(folder / "numbers.csv", COLUMNS, rows, digits=3)
+    for row in rows:
+        print(*(row.get(column) for column in COLUMNS))
+
+
+if __name__ == "__main__":
+    main()
