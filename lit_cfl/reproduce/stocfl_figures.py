@@ -31,10 +31,10 @@ from lit_cfl.storage.csv_log import read_table
 FOLDER = "stocfl"
 COMMAND = "python benchmarks/stocfl_figures.py"
 _COLOURS = (VERMILLION, BLUE, GREEN, ORANGE, SKY, PURPLE, BLACK, YELLOW)
-_RANKED = [f"cluster {rank}" for rank in range(1, len(_COLOURS) + 1)]
+_TRUE_CLUSTERS = [f"cluster {number}" for number in range(1, len(_COLOURS) + 1)]
 _SMALLER, _UNSEEN, _CLIENT = "smaller clusters", "not sampled yet", "a client"
 _STYLES = {
-    **{name: Style(colour, marker=".", size=2.5) for name, colour in zip(_RANKED, _COLOURS, strict=True)},
+    **{name: Style(colour, marker=".", size=2.5) for name, colour in zip(_TRUE_CLUSTERS, _COLOURS, strict=True)},
     _SMALLER: Style("#555555", marker="x", size=2.5),
     _UNSEEN: Style("#bbbbbb", marker=".", size=2),
     _CLIENT: Style("#777777", marker=".", size=2),
@@ -175,7 +175,7 @@ def _named(rows: Sequence[Row], column: str) -> dict[str, list[int]]:
     kind = {cluster: truth for (cluster, truth), _ in reversed(pairs.most_common())}
     named: dict[str, list[int]] = {}
     for cluster in sorted(sizes, key=lambda cluster: (-sizes[cluster], cluster)):
-        name = _RANKED[kind[cluster]] if kind[cluster] < len(_RANKED) else _SMALLER
+        name = _TRUE_CLUSTERS[kind[cluster]] if kind[cluster] < len(_TRUE_CLUSTERS) else _SMALLER
         named.setdefault(_SMALLER if name in named else name, []).append(cluster)
     return dict(sorted(named.items()))
 
