@@ -72,8 +72,12 @@ def judged_cells(table: PaperTable, ledger: Ledger, keys: Keys) -> list[Judged]:
 
 def _judged(table: PaperTable, cell: Cell, ledger: Ledger, keys: Keys) -> Judged:
     found, stale = {}, False
+    runs: dict[str, list[str]] = {}
     for setting in table.settings(cell):
-        rows = [ledger.rows[keys[setting, seed]] for seed in setting.seeds if keys[setting, seed] in ledger.rows]
+        runs[setting.variant] = [keys[setting, seed] for seed in setting.seeds]
+        if setting.variant not in (DEFAULT, PUBLISHED) and runs[setting.variant] == runs[DEFAULT]:
+            continue  # the experiment has this option anyway
+        rows = [ledger.rows[key] for key in runs[setting.variant] if key in ledger.rows]
         stale = stale or any(map(is_stale, rows))
         what = measured(table.metric(cell, setting.variant), rows)
         if what is not None:

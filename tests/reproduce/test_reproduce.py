@@ -20,7 +20,7 @@ from lit_cfl.config.variants import base_config, build
 from lit_cfl.errors import InputError
 from lit_cfl.reproduce.cells import Setting, load_table, table_names
 from lit_cfl.reproduce.ledger import Ledger
-from lit_cfl.reproduce.pages import COLUMNS, write_pages
+from lit_cfl.reproduce.pages import COLUMNS, judged_cells, write_pages
 from lit_cfl.reproduce.plan import chosen_cells, keys_of, missing, planned_runs
 from lit_cfl.reproduce.result_key import result_key
 from lit_cfl.reproduce.results import RecordedResults
@@ -231,6 +231,19 @@ def test_page_lists_every_option_of_a_cell_that_does_not_match(tmp_path: Path):
         f"| MNIST MCLR | FlexCFL-RAC | max weighted test accuracy | 88.2 | {variant} | {value:g} +- 0 (3) |"
         for variant, value in variants.items()
     ]
+
+
+@pytest.mark.usefixtures("tiny")
+def test_option_that_the_experiment_has_anyway_is_not_listed_as_tried():
+    file = Path("tables/t.yaml")
+    content = yaml.safe_load(file.read_text())
+    content["methods"]["Two"] = {"tried": {"same": "--rounds 2", "longer": "--local.epochs 7"}}
+    file.write_text(yaml.safe_dump(content))
+    assert main(["reproduce", "t", "--seeds", "1", "--only", "t-two", "--jobs", "1"]) == 0
+    table, ledger = load_table("t"), Ledger.read(Path("docs/reproduction"))
+    runs = planned_runs(table, table.cells)
+    (judged,) = (one for one in judged_cells(table, ledger, keys_of(runs)) if one.cell.id == "t-two")
+    assert list(judged.found) == ["default", "longer"]
 
 
 @pytest.mark.usefixtures("tiny")
