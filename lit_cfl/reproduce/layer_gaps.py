@@ -72,7 +72,7 @@ class GapCell:
 
     def matrices(self, what: Mapping[str, Any]) -> str | None:
         """Name of its file of matrices; None = it has none."""
-        own = (self.images, self.seed) == (what.get("matrices"), what["seeds"][0])
+        own = self.images in what.get("matrices", {}) and self.seed == what["seeds"][0]
         return f"matrices-{self.file}" if own else None
 
     def __str__(self) -> str:

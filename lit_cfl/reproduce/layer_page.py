@@ -62,8 +62,8 @@ _MATRICES = """\
 ## Distances of all pairs of clients
 
 Figures 4 and 9 of the paper are the upper two rows. After the last round of the first seed; the clients of a true
-cluster are beside each other. Bright is alike, as in the paper; each matrix has a scale of its own, from 0 to its
-largest distance.
+cluster are beside each other. Bright is alike, as in the paper. Each matrix has a scale of its own: 1 is its least
+distance of two clients, 0 its largest.
 """
 
 
@@ -147,7 +147,7 @@ def _write_matrices(out: Path, content: Mapping[str, Any]) -> list[str]:
         file = out / TABLE / (cell.matrices(what) or "")
         if not file.is_file():
             continue
-        figure, net, images = what["figures"].split(", ")[0], *_names(content, cell)
+        figure, net, images = what["matrices"][cell.images], *_names(content, cell)
         grid, title = _matrices(read_table(file), what["clients"]), f"Figure {figure}: {net}, {images}"
         picture = f"layercfl-{figure}-{cell.net}"
         write_figure(draw_panels(grid, {}, PAGE, PAGE / len(grid[0]) + 0.1), out / "figures" / picture, ["png"], DPI)
@@ -175,12 +175,18 @@ def _matrices(rows: Sequence[Row], clients: int) -> list[list[Panel | None]]:
         values[row["layer"], row["distance"]][[i, j], [j, i]] = row["value"]
     return [
         [
-            Panel(layer, "", _DISTANCES[distance], matrix=HeatMap(-found / found.max(), -1.0, 0.0, ""), bare=True)
+            Panel(layer, "", name, matrix=HeatMap(_alike(values[layer, distance]), 0.0, 1.0, ""), bare=True)
             for layer in layers
-            for found in [values[layer, distance]]
         ]
-        for distance in _DISTANCES
+        for distance, name in _DISTANCES.items()
     ]
+
+
+def _alike(distances: np.ndarray) -> np.ndarray:
+    """Scales distances to 0 for the largest and 1 for the least of two clients."""
+    low = distances[~np.eye(len(distances), dtype=bool)].min()
+    scaled: np.ndarray = (distances.max() - distances) / (distances.max() - low)
+    return scaled.clip(max=1)
 
 
 def _panels(content: Mapping[str, Any], curves: Curves) -> list[Panel]:
