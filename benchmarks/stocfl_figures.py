@@ -20,6 +20,7 @@ import argparse
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import stocfl
 import torch
@@ -39,7 +40,8 @@ from lit_cfl.metric_names import Row
 from lit_cfl.storage.csv_log import write_rows
 
 SETTINGS = ("pathological", "rotated", "shifted", "hybrid")
-PSI = ("gradient", "update")
+Psi = Literal["gradient", "update"]
+PSI: tuple[Psi, ...] = ("gradient", "update")
 SETS, IMAGES, SHOWN, SEED = 10, 600, (5, 10, 40), 0
 TAUS, MAPPED = [round(0.3 + 0.05 * k, 2) for k in range(14)], (0.6, 0.8)
 
@@ -51,9 +53,9 @@ def experiment(module: FederatedDataModule, algorithm: StoCFL, everyone: bool) -
     return replace(base, rounds=1, cohort_size=clients) if everyone else base
 
 
-def all_psi(module: FederatedDataModule, psi: str) -> tuple[Tensor, Tensor]:
+def all_psi(module: FederatedDataModule, psi: Psi) -> tuple[Tensor, Tensor]:
     """Computes Psi of all clients `[n, d]` at the seed's anchor; their true clusters come with it."""
-    algorithm = StoCFL(psi=psi, representation="sampled", tau=1)  # type: ignore[arg-type]  # a word of PSI
+    algorithm = StoCFL(psi=psi, representation="sampled", tau=1)
     prepared = experiment(module, algorithm, everyone=True).prepare(SEED)
     (only,) = prepared.rounds()
     assert isinstance(only.state, StoCFLState)
@@ -109,7 +111,7 @@ def gathered(made: Callable[[int], tuple[Tensor, Tensor]]) -> ArrayData:
     return ArrayData(torch.cat(x).numpy(), torch.cat(y).numpy(), owner.numpy(), num_labels=10, test=0.0)
 
 
-def mapped(module: FederatedDataModule, psi: str) -> list[Row]:
+def mapped(module: FederatedDataModule, psi: Psi) -> list[Row]:
     """Returns a row a client: its true cluster and its place on a t-SNE map, by cosines."""
     rows, truth = all_psi(module, psi)
     distances = (1 - cosine_similarity(rows)).clamp(min=0)
@@ -148,7 +150,7 @@ def taus() -> tuple[list[Row], list[Row]]:
         found = mapped(module, psi)
         truth = torch.tensor([row["truth"] for row in found])
         for tau in TAUS:
-            algorithm = StoCFL(tau=tau, psi=psi)  # type: ignore[arg-type]  # a word of PSI
+            algorithm = StoCFL(tau=tau, psi=psi)
             *_, index = clusters(module, algorithm)
             seen = index >= 0
             scores = {

@@ -30,7 +30,7 @@ from lit_cfl.pictures.panels import (
 from lit_cfl.reproduce.cells import PaperTable
 from lit_cfl.reproduce.edc_madc import edc_madc_panels
 from lit_cfl.reproduce.results import RecordedResults
-from lit_cfl.reproduce.stocfl_figures import COMMAND, MeasuredFigure, stocfl_figures
+from lit_cfl.reproduce.stocfl_figures import MeasuredFigure, stocfl_figures
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.csv_log import write_rows
 
@@ -65,7 +65,6 @@ figure. Lines are means over the seeds under our default options; bands reach fr
 inter-group rate eta_g of FlexCFL is 0 where none is given.
 The vertical axes hold what the lines reach after a tenth of the rounds, but for the lowest and the highest hundredth.
 """
-_MEASURED = f"[Measurements](stocfl/), written by `{COMMAND}`."
 _NOT_RUN = """\
 ## StoCFL, Figures 3 and 4
 
@@ -273,8 +272,14 @@ def _section(figure: PaperFigure, found: Drawn) -> list[str]:
 def _measured_section(figure: MeasuredFigure) -> list[str]:
     lines = [f"## StoCFL, {figure.title}", "", f"What the paper shows: {figure.shows}", ""]
     if not figure.grid:
-        return [*lines, f"Not measured yet: `{COMMAND}`.", ""]
-    return [*lines, f"![{figure.title}](figures/{figure.name}.png)", "", f"{figure.notes} {_MEASURED}", ""]
+        return [*lines, f"Not measured yet: `{figure.command}`.", ""]
+    return [
+        *lines,
+        f"![{figure.title}](figures/{figure.name}.png)",
+        "",
+        f"{figure.notes} [Measurements](stocfl/), written by `{figure.command}`.",
+        "",
+    ]
 
 
 def _told_windows(figure: PaperFigure) -> str:

@@ -29,7 +29,8 @@ from lit_cfl.pictures.panels import (
 from lit_cfl.storage.csv_log import read_table
 
 FOLDER = "stocfl"
-COMMAND = "python benchmarks/stocfl_figures.py"
+_MEASURE = "python benchmarks/stocfl_figures.py"
+_OF_ROUNDS = f"python benchmarks/stocfl.py --out docs/reproduction/{FOLDER}/rounds.csv"
 _COLOURS = (VERMILLION, BLUE, GREEN, ORANGE, SKY, PURPLE, BLACK, YELLOW)
 _TRUE_CLUSTERS = [f"cluster {number}" for number in range(1, len(_COLOURS) + 1)]
 _SMALLER, _UNSEEN, _CLIENT = "smaller clusters", "not sampled yet", "a client"
@@ -60,6 +61,7 @@ class MeasuredFigure:
         grid: its panels; empty without the measurements.
         notes: below the picture.
         styles: of what it shows.
+        command: that measures it.
     """
 
     name: str
@@ -68,6 +70,7 @@ class MeasuredFigure:
     grid: Grid
     notes: str
     styles: Mapping[str, Style]
+    command: str = _MEASURE
 
 
 def stocfl_figures(folder: Path) -> list[MeasuredFigure]:
@@ -201,6 +204,7 @@ def _rounds(folder: Path) -> MeasuredFigure:
         "paper, a client that was not sampled yet is a cluster of its own; Eq. 2 is of the others alone. Clusters of "
         f"sampled clients after the last round: {last}; not sampled: {_least_and_greatest(ends, 'unobserved')}.",
         _STYLES,
+        _OF_ROUNDS,
     )
 
 
