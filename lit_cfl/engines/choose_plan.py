@@ -12,9 +12,11 @@ that is free:
 * fused: on a CPU with a C++ compiler, for linear models and MLPs below a million parameters (larger ones leave the
   cache) that train by plain SGD in mini-batches, from 50,000 client-steps in a run on: less does not pay for building
   the functions, of which one scores; not where `compile`, `lanes`, `narrow` or `steps_per_call` is set by hand;
-* compile: where nothing is fused, on a CPU with a C++ compiler, from 50,000 client-steps in a run on; no recurrent
-  nets, whose graphs take a minute and a half each and make LSTMs no faster; on a GPU only by hand, since no figure says
-  yet what it is worth: Inductor then compiles the steps before they are captured;
+* dual: on a CPU with a C++ compiler, for linear models and MLPs that train by plain SGD on full batches, from 10
+  billion parameters times steps on; not where `compile`, `lanes`, `narrow` or `steps_per_call` is set by hand;
+* compile: where neither holds, on a CPU with a C++ compiler, from 50,000 client-steps in a run on; no recurrent nets,
+  whose graphs take a minute and a half each and make LSTMs no faster; on a GPU only by hand, since no figure says yet
+  what it is worth: Inductor then compiles the steps before they are captured;
 * products: `own` where it compiles or is fused (MKL takes two to ten times as long on an AMD processor), or where a
   plain loop on a CPU has 10 billion parameters times steps to do and there is a compiler; else `torch`;
 * lanes: 4 on a CPU that compiles (more fall out of its cache), 1 without (a plain loop: an eager stack is slower); on a
@@ -74,6 +76,7 @@ class Workload:
         cohort: clients of a round.
         lane_bytes: memory of a lane of a GPU's stack, see `lane_memory.py`; None = not estimated.
         perceptron: whether clients train what `PerceptronLoop` computes, in mini-batches.
+        has_dual: whether clients train what `DualLoop` computes, on full batches.
     """
 
     num_parameters: int = 0
@@ -86,6 +89,7 @@ class Workload:
     cohort: int = 64
     lane_bytes: int | None = None
     perceptron: bool = False
+    has_dual: bool = False
 
 
 @dataclass(frozen=True)
@@ -132,7 +136,8 @@ def choose_plan(
     builds = chosen != "trainer" and on_cpu and has_compiler()
     alone = not given.keys() & _STACKS and precision in ("32-true", "64-true")
     fused = given.get("fused", builds and alone and _fusing_pays(workload))
-    compiles = given.get("compile", builds and not fused and _compiling_pays(workload))
+    dual = given.get("dual", builds and alone and workload.has_dual and _products_pay(workload))
+    compiles = given.get("compile", builds and not (fused or dual) and _compiling_pays(workload))
     workers = (max(1, min(places, workload.cohort)) if on_cpu else room.gpus) if chosen == "ray" else 1
     workers = given.get("workers", workers)
     on_one = ceil(workers / room.gpus) if room.gpus else 1  # workers on one GPU
@@ -148,6 +153,7 @@ def choose_plan(
         "steps_per_call": 5 if compiles and workload.num_parameters < _SMALL_MODEL else 1,
         "compile": compiles,
         "fused": fused,
+        "dual": dual,
         "products": "own" if on_cpu and (fused or compiles or by_size) else "torch",
         "workers": workers,
     }

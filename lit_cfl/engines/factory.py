@@ -8,6 +8,7 @@ from lit_cfl.data import FederatedData
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.batches import num_steps
 from lit_cfl.engines.choose_plan import RayRoom, Workload, lacks_compiler
+from lit_cfl.engines.dual import has_dual
 from lit_cfl.engines.local_training import LocalTraining, TaskFactory
 from lit_cfl.engines.operations import count_multiply_adds
 from lit_cfl.engines.perceptron import is_perceptron
@@ -76,6 +77,7 @@ def workload(
         min(cohort, len(data.population)),
         _lane_bytes(task, seed, local, data, precision) if on_gpu and not found else None,
         not found and local.batch_size != "full" and is_perceptron(probe.template, local),
+        not found and local.batch_size == "full" and has_dual(probe.template, local),
     )
 
 

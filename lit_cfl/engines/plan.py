@@ -41,6 +41,8 @@ class PlanOptions:
             PyTorch), or `torch`.
         fused: whether all steps of a client are one call of a C++ function (`perceptron.py`), and an evaluation another
             (`perceptron_scorer.py`); linear models and MLPs with plain SGD on a CPU.
+        dual: whether clients that train on full batches keep the first layer's weights in dual form (`dual.py`); linear
+            models and MLPs with plain SGD on a CPU.
         workers: Ray actors of the engine `ray`, 1 or more.
     """
 
@@ -55,6 +57,7 @@ class PlanOptions:
     compile: bool | None = None
     products: Products | None = None
     fused: bool | None = None
+    dual: bool | None = None
     workers: int | None = None
 
 
@@ -73,6 +76,7 @@ class Plan:
     compile: bool = False
     products: Products = "torch"
     fused: bool = False
+    dual: bool = False
     workers: int = 1
 
     def __post_init__(self) -> None:
@@ -84,16 +88,20 @@ class Plan:
         if self.precision in ("16-mixed", "tf32") and self.device == "cpu":
             raise InputError(f"precision {self.precision!r} needs a GPU; on a CPU use 32-true or bf16-mixed")
         exact = self.autocast is None and self.compute_dtype == self.dtype
-        if self.fused and not (exact and self.device == "cpu" and self.lanes == 1 and not self.compile):
-            raise InputError(
-                f"plan.fused is true with compile {self.compile}, {self.lanes} lanes, device {self.device!r} and "
-                f"precision {self.precision!r}; it needs no compile, 1 lane, cpu and 32-true or 64-true: set these, "
-                "or leave it out"
-            )
+        one_by_one = exact and self.device == "cpu" and self.lanes == 1 and not self.compile
+        for name in ("fused", "dual"):
+            if getattr(self, name) and not one_by_one:
+                raise InputError(
+                    f"plan.{name} is true with compile {self.compile}, {self.lanes} lanes, device {self.device!r} and "
+                    f"precision {self.precision!r}; it needs no compile, 1 lane, cpu and 32-true or 64-true: set "
+                    "these, or leave it out"
+                )
+        if self.fused and self.dual:
+            raise InputError("plan.fused and plan.dual are true; a client trains in one of both ways: leave one out")
 
     def without_compiling(self) -> "Plan":
         """Returns the plan for a machine whose compiler fails: a plain loop on a CPU, the same stack on a GPU."""
-        plan = replace(self, compile=False, products="torch", fused=False)
+        plan = replace(self, compile=False, products="torch", fused=False, dual=False)
         return replace(plan, lanes=1, narrow=1) if self.device == "cpu" else plan
 
     @property

@@ -14,7 +14,7 @@ from lit_cfl.storage.config_file import recorded_run_id, stored_config
 from lit_cfl.storage.digests import damaged, digest_of
 
 _PLAN_OPTIONS = ("engine", "device", "precision", "deterministic", "plan")
-_ADDED_PARTS = {"fused": False}  # of plans, since 0.2: a run that was recorded before trained without them
+_ADDED_PARTS = dict.fromkeys(("fused", "dual"), False)  # of plans, since 0.2: earlier runs trained without them
 _CHANGES_NOTHING = "plan.rows_mib:"  # it only says how much is computed at once
 
 

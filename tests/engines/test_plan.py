@@ -81,6 +81,26 @@ def test_long_runs_of_small_perceptrons_are_fused_where_there_is_a_compiler(monk
     assert not choose_plan("auto", "cpu", "32-true", long).fused
 
 
+def test_long_runs_of_perceptrons_on_full_batches_are_dual_where_there_is_a_compiler(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rule, "has_compiler", lambda: True)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    work = Workload(2_000_000, client_steps=50_000, has_dual=True)
+    dual = Plan("stacked", products="own", dual=True)
+    assert choose_plan("auto", "cpu", "32-true", work) == dual
+    assert choose_plan("auto", "cpu", "32-true", replace(work, client_steps=5_000)) == dual
+    others = (
+        ("32-true", replace(work, client_steps=4_999), None),
+        ("32-true", replace(work, has_dual=False), None),
+        ("bf16-mixed", work, None),
+        ("32-true", work, PlanOptions(dual=False)),
+        ("32-true", work, PlanOptions(compile=True)),
+    )
+    assert not any(choose_plan("auto", "cpu", *given).dual for given in others)
+    assert not choose_plan("trainer", "cpu", "32-true", work).dual
+    monkeypatch.setattr(rule, "has_compiler", lambda: False)
+    assert not choose_plan("auto", "cpu", "32-true", work).dual
+
+
 @pytest.mark.parametrize(("parameters", "threads"), [(49_999, 1), (999_999, 1), (1_000_000, 16)])
 def test_all_cores_are_used_from_a_million_parameters_on(
     parameters: int, threads: int, monkeypatch: pytest.MonkeyPatch

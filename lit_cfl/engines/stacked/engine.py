@@ -18,11 +18,13 @@ from torch.optim import Optimizer
 from lit_cfl.activity import Activity
 from lit_cfl.data import ClientIndex, FederatedData
 from lit_cfl.devices import prepared_ahead, rows_on, sent
+from lit_cfl.engines import products
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.batches import ShuffledBatches, num_steps
 from lit_cfl.engines.client_fit import ClientFit, ExamplePool, FitResult
 from lit_cfl.engines.client_work import PositionedRow
 from lit_cfl.engines.dropout import key_names, step_keys
+from lit_cfl.engines.dual import DualLoop
 from lit_cfl.engines.lane_memory import lane_bytes
 from lit_cfl.engines.linear import StackedLinear, with_linear
 from lit_cfl.engines.local_training import FitRequest, LocalTraining, TaskFactory, note_client
@@ -61,16 +63,23 @@ class StackedEngine(Engine):
         self._optimizer = FunctionalOptimizer.of(optimizer, trained)
         stacked = with_plain_cells(copy_sharing_frozen(module))
         stacked = with_linear(stacked, StackedLinear) if plan.compile and plan.device == "cpu" else stacked
-        self._loop = PerceptronLoop(module, self.layout, local) if plan.fused else self._plain_loop(module)
+        self._loop = self._chosen_loop(module)
         self._steps = Steps(stacked, self.layout, self._optimizer, local.gradient_clip, plan.autocast)
         self._on_gpu = torch.device(plan.device).type != "cpu"
         self._runner: Runner | None = None
         self._capacity, self._largest = 0, 1  # examples of the pool, of a client
 
-    def _plain_loop(self, module: LightningModule) -> PlainLoop:
+    def _chosen_loop(self, module: LightningModule) -> PlainLoop | PerceptronLoop | DualLoop:
+        """Returns the loop in which clients train where they train one after the other."""
+        if self.plan.fused:
+            return PerceptronLoop(module, self.layout, self.local)
         # PyTorch's own GRU is slower than a plain one on a CPU, its LSTM is faster
         one = self.with_products(with_plain_cells(copy_sharing_frozen(module), {nn.GRU}))
-        return PlainLoop(one, self.layout, self._optimizer, self.local.gradient_clip, self.plan.autocast)
+        plain = PlainLoop(one, self.layout, self._optimizer, self.local.gradient_clip, self.plan.autocast)
+        if not self.plan.dual:
+            return plain
+        multiply = products.multiply if self.plan.products == "own" else torch.matmul
+        return DualLoop(copy_sharing_frozen(module), self.layout, self._optimizer, self.local, multiply, plain)
 
     def _placed(self, dtype: torch.dtype) -> LightningModule:
         """Returns a module for the engine's own use; frozen parameters are there once for all of them."""

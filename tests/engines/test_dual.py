@@ -1,0 +1,143 @@
+"""Full batches with the first layer in dual form: the trainer's numbers, and the plain loop where it does not pay."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from lightning import LightningModule
+from ragged import SGD, SHAPE, fitted, ragged_data, rows_of, task
+from torch import nn
+from torch.testing import assert_close
+
+from lit_cfl.engines.client_fit import ClientFit
+from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.loop import PlainLoop
+from lit_cfl.engines.plan import Plan
+from lit_cfl.errors import DivergedError, InputError
+from lit_cfl.local_work import Budget
+from lit_cfl.nets import MCLR, MLP
+from lit_cfl.tasks import Classification
+
+DUAL = Plan("stacked", products="own", dual=True)
+FULL = LocalTraining(4, "full")
+
+
+def in_groups(parameters: Iterable[nn.Parameter]) -> torch.optim.SGD:
+    """SGD that decays kernels alone, and trains biases at another rate."""
+    found = list(parameters)
+    kernels, biases = [p for p in found if p.dim() > 1], [p for p in found if p.dim() == 1]
+    groups = [{"params": kernels, "weight_decay": 0.02}, {"params": biases, "lr": 0.3, "weight_decay": 0.01}]
+    return torch.optim.SGD(groups, lr=0.1)
+
+
+def penalised(layers: str) -> Callable[[], LightningModule]:
+    return lambda: Classification(MLP(33, SHAPE, 10), SGD, kernel_l2=0.05, kernel_l2_layers=layers)
+
+
+@pytest.fixture
+def plainly_trained(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of steps of the clients that the plain loop trains."""
+    found: list[int] = []
+    train = PlainLoop._train
+
+    def noted(loop: PlainLoop, fit: ClientFit, *others: Any) -> float:
+        found.append(fit.num_steps)
+        return train(loop, fit, *others)
+
+    monkeypatch.setattr(PlainLoop, "_train", noted)
+    return found
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("64-true", 1e-13), ("32-true", 1e-6)])
+@pytest.mark.parametrize("products", ["own", "torch"])
+@pytest.mark.parametrize(
+    ("make", "prox"),
+    [
+        (task(lambda: MCLR(SHAPE, 10)), 0.0),
+        (task(lambda: MLP(33, SHAPE, 10)), 0.3),
+        (task(lambda: MLP(33, SHAPE, 10), in_groups), 0.0),
+        (task(lambda: MLP(33, SHAPE, 10), in_groups), 0.3),
+        (penalised("fc2"), 0.3),
+    ],
+    ids=["linear", "centre", "decay, groups", "decay, groups, centre", "penalty of the other layer"],
+)
+def test_models_and_losses_are_the_trainers(
+    make: Callable[[], LightningModule],
+    prox: float,
+    products: str,
+    precision: str,
+    tolerance: float,
+    plainly_trained: list[int],
+):
+    plan = replace(DUAL, precision=precision, products=products)
+    data = ragged_data((0, 3, 17, 12, 9, 20))
+    found, engine = fitted(make, plan, local=FULL, prox=prox, data=data)
+    rows = rows_of(found)
+    assert engine.plan.dual
+    assert not plainly_trained
+    expected, _ = fitted(make, Plan("trainer", precision=precision), local=FULL, prox=prox, data=data)
+    assert_close(rows, rows_of(expected), rtol=0, atol=tolerance)
+    assert_close(found.losses, expected.losses, rtol=0, atol=10 * tolerance, equal_nan=True)
+    assert not torch.equal(rows[1:], rows[:1].expand(5, -1))  # they have trained
+
+
+def test_weights_are_pulled_towards_their_own_centre():
+    make, clients = task(lambda: MLP(33, SHAPE, 10), in_groups), torch.arange(6)
+    models = torch.randn(3, 64 * 33 + 33 + 330 + 10, generator=torch.Generator().manual_seed(3)).double() / 8
+    found = []
+    for plan in (DUAL, Plan("trainer")):
+        work = build_engine(make, replace(plan, precision="64-true"), 5, FULL).at(2, ragged_data())
+        found.append(work.fit(models, clients, clients % 2, prox=0.3, centers=models, center=clients % 3).rows)
+    assert_close(*found, rtol=0, atol=1e-13)
+
+
+def test_clients_for_whom_it_does_not_pay_train_in_the_plain_loop(plainly_trained: list[int]):
+    """Clients of 3, 17, 36, 9 and 20 examples in batches of up to 20: those of 36 take several steps an epoch."""
+    make, local = task(lambda: MLP(33, SHAPE, 10)), LocalTraining(3, 20)
+    found, expected = (rows_of(fitted(make, plan, local=local)[0]) for plan in (DUAL, Plan("stacked", products="own")))
+    assert plainly_trained == [6, 3, 3, 6, 3, 3]  # one of 36 examples; then all, in the plain loop's own fit
+    assert torch.equal(found[3], expected[3])
+    assert_close(found, expected, rtol=0, atol=1e-6)
+
+
+def test_bits_do_not_depend_on_company_and_budgets_are_kept():
+    make = task(lambda: MLP(33, SHAPE, 10))
+    whole, engine = fitted(make, DUAL, local=FULL)
+    models = torch.stack([engine.initial(number) for number in range(3)])
+    for cohort in ([1], [5, 3], [3, 0, 5, 1]):
+        clients = torch.tensor(cohort)
+        fit = engine.at(2, ragged_data()).fit(models, clients, clients % 2)
+        assert torch.equal(fit.rows, rows_of(whole)[clients])
+    budget = Budget(torch.tensor([0, 1, 4, 2, 0, 3]), "steps", "full")
+    found, expected = (rows_of(fitted(make, plan, budget=budget)[0]) for plan in (DUAL, Plan("trainer")))
+    assert_close(found, expected, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [penalised("fc1"), task(lambda: MLP(33, SHAPE, 10), partial(torch.optim.SGD, lr=0.1, momentum=0.9))],
+    ids=["penalty of the first layer", "momentum"],
+)
+def test_other_modules_are_refused(make: Callable[[], LightningModule]):
+    with pytest.raises(InputError, match=r"plan\.dual trains Classification with MCLR or MLP by SGD"):
+        build_engine(make, DUAL, 0, FULL)
+
+
+def test_other_plans_are_refused():
+    with pytest.raises(InputError, match=r"plan\.dual is true with .* 2 lanes.*; it needs no compile, 1 lane"):
+        replace(DUAL, lanes=2)
+    with pytest.raises(InputError, match=r"plan\.fused and plan\.dual are true; .*leave one out"):
+        replace(DUAL, fused=True)
+
+
+def test_divergence_stops_the_run_or_leaves_the_client_out():
+    make = task(lambda: MLP(33, SHAPE, 10), partial(torch.optim.SGD, lr=1e30))
+    with pytest.raises(DivergedError):
+        rows_of(fitted(make, DUAL, local=FULL)[0])
+    fit, engine = fitted(make, DUAL, local=replace(FULL, on_divergence="skip"))
+    assert torch.equal(rows_of(fit)[1], engine.initial(1))
+    assert not fit.trained.any()
