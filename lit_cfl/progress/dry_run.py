@@ -152,7 +152,8 @@ def _time(prepared: PreparedRun, timing: Timing) -> dict[str, str]:
 
 def _stack(plan: Plan) -> str:
     if plan.engine == "trainer" or plan.lanes == 1:
-        return "one client after the other" + (", in C++" if plan.fused else "")
+        how = ", in C++" if plan.fused else ", first layer in dual form" if plan.dual else ""
+        return f"one client after the other{how}"
     return f"{plan.lanes} clients together, {'compiled' if plan.compile else 'not compiled'}"
 
 
