@@ -74,7 +74,7 @@ class DualLoop:
             if not self._pays(fit):
                 yield from self._plain.run([fit], pool, prox)
                 continue
-            loss = self._train(fit, pool, prox if fit.center is not None else 0.0)
+            loss = self._train(fit, pool, prox)
             fit.row.copy_(self._layout.read(self._module, fit.row.dtype))
             yield FitResult(fit.position, loss, isfinite(loss) and all(finite_rows(fit.row[None])))
 
@@ -92,9 +92,10 @@ class DualLoop:
         self._layout.write(fit.row, self._module)
         entries = fit.table[0].sort().values
         inputs, labels = pool[0][entries].flatten(1), pool[1][entries]
-        center = self._pieces(fit.center) if fit.center is not None and prox else {}
-        option = self._options[self._slot]
-        first = _DualWeights(inputs, self._first.weight, option, center.get(self._slot), prox, self._multiply)
+        center, options = self._pieces(fit.center) if fit.center is not None and prox else {}, self._options
+        first = _DualWeights(
+            inputs, self._first.weight, options[self._slot], center.get(self._slot), prox, self._multiply
+        )
         losses = torch.zeros((), dtype=torch.float64)
         for step in range(1, fit.num_steps + 1):
             self._first.products = first.products.requires_grad_()
@@ -103,9 +104,8 @@ class DualLoop:
                 of_products, *gradients = torch.autograd.grad(loss, [first.products, *self._others.values()])
             first.step(of_products, is_last=step == fit.num_steps)
             for (slot, p), g in zip(self._others.items(), gradients, strict=True):
-                option = self._options[slot]
                 pull = prox * (p - center[slot]) if center else 0.0
-                p.sub_(option["lr"] * (g + option["weight_decay"] * p + pull))
+                p.sub_(options[slot]["lr"] * (g + options[slot]["weight_decay"] * p + pull))
             losses += loss.detach()
         self._first.weight.copy_(first.weights())
         return float(losses) / fit.num_steps
