@@ -36,7 +36,7 @@ class DualLoop:
     """Trains one client after the other.
 
     Args:
-        module: the LightningModule, in training mode; it is overwritten, and its first layer replaced.
+        module: the LightningModule, in training mode; it is overwritten, and loses the first layer's weights.
         layout: of its rows.
         optimizer: the optimizer's rule.
         local: how clients train.
@@ -75,7 +75,6 @@ class DualLoop:
                 yield from self._plain.run([fit], pool, prox)
                 continue
             loss = self._train(fit, pool, prox)
-            fit.row.copy_(self._layout.read(self._module, fit.row.dtype))
             yield FitResult(fit.position, loss, isfinite(loss) and all(finite_rows(fit.row[None])))
 
     def _pays(self, fit: ClientFit) -> bool:
@@ -88,14 +87,13 @@ class DualLoop:
         return len(entries[0].unique()) == n and bool((entries == entries[0]).all())
 
     def _train(self, fit: ClientFit, pool: ExamplePool, prox: float) -> float:
-        """Trains a client; its model is in the module afterwards. Returns the mean loss."""
-        self._layout.write(fit.row, self._module)
-        entries = fit.table[0].sort().values
+        """Trains a client's row in place. Returns the mean loss."""
+        entries, options = fit.table[0].sort().values, self._options
         inputs, labels = pool[0][entries].flatten(1), pool[1][entries]
-        center, options = self._pieces(fit.center) if fit.center is not None and prox else {}, self._options
-        first = _DualWeights(
-            inputs, self._first.weight, options[self._slot], center.get(self._slot), prox, self._multiply
-        )
+        row, center = self._pieces(fit.row), self._pieces(fit.center) if fit.center is not None and prox else {}
+        first = _DualWeights(inputs, row[self._slot], options[self._slot], center.get(self._slot), prox, self._multiply)
+        for slot, p in self._others.items():
+            p.copy_(row[slot])
         losses = torch.zeros((), dtype=torch.float64)
         for step in range(1, fit.num_steps + 1):
             self._first.products = first.products.requires_grad_()
@@ -107,7 +105,9 @@ class DualLoop:
                 pull = prox * (p - center[slot]) if center else 0.0
                 p.sub_(options[slot]["lr"] * (g + options[slot]["weight_decay"] * p + pull))
             losses += loss.detach()
-        self._first.weight.copy_(first.weights())
+        row[self._slot].copy_(first.weights())
+        for slot, p in self._others.items():
+            row[slot].copy_(p)
         return float(losses) / fit.num_steps
 
     def _pieces(self, row: Tensor) -> dict[Slot, Tensor]:
@@ -121,7 +121,7 @@ class _FirstLayer(nn.Module):
 
     def __init__(self, layer: nn.Linear) -> None:
         super().__init__()
-        self.weight, self.bias = layer.weight, layer.bias
+        self.bias = layer.bias
 
     def forward(self, inputs: Tensor) -> Tensor:
         return self.products + self.bias
