@@ -12,13 +12,14 @@ that is free:
 * fused: on a CPU with a C++ compiler, for linear models and MLPs below a million parameters (larger ones leave the
   cache) that train by plain SGD in mini-batches, from 50,000 client-steps in a run on: less does not pay for building
   the functions, of which one scores; not where `compile`, `lanes`, `narrow` or `steps_per_call` is set by hand;
-* dual: on a CPU with a C++ compiler, for linear models and MLPs that train by plain SGD on full batches, from 10
-  billion parameters times steps on; not where `compile`, `lanes`, `narrow` or `steps_per_call` is set by hand;
+* dual: on a CPU with a C++ compiler, for linear models and MLPs that train by plain SGD on full batches, from 1,000
+  billion multiply-adds on (half a minute of one core); not where `compile`, `lanes`, `narrow` or `steps_per_call` is
+  set by hand;
 * compile: where neither holds, on a CPU with a C++ compiler, from 50,000 client-steps in a run on; no recurrent nets,
   whose graphs take a minute and a half each and make LSTMs no faster; on a GPU only by hand, since no figure says yet
   what it is worth: Inductor then compiles the steps before they are captured;
-* products: `own` where it compiles or is fused (MKL takes two to ten times as long on an AMD processor), or where a
-  plain loop on a CPU has 10 billion parameters times steps to do and there is a compiler; else `torch`;
+* products: `own` where it compiles, or is fused or dual (MKL takes two to ten times as long on an AMD processor), or
+  where a plain loop on a CPU has 10 billion parameters times steps to do and there is a compiler; else `torch`;
 * lanes: 4 on a CPU that compiles (more fall out of its cache), 1 without (a plain loop: an eager stack is slower); on a
   GPU as many as a cohort has clients, rounded up to a multiple of 8, but no more than 256, and than fit a quarter of
   the memory of the GPU (in whole GiB; 16 where workers of `ray` have GPUs and this machine has none) by the estimate of
@@ -53,6 +54,7 @@ from lit_cfl.errors import InputError
 _SMALL_MODEL = 1_000_000  # parameters
 _BUILDING_PAYS = 50_000  # client-steps
 _PRODUCTS_PAY = 10_000_000_000  # parameters times client-steps, some ten times what building the products takes
+_DUAL_PAYS = 1_000_000_000_000  # multiply-adds: the products are built in less than a tenth of their time
 _PROCESSES_PAY = 5_000_000_000_000  # multiply-adds: about five minutes of one core; Ray starts in a quarter of one
 _ROUND_PAYS = 10_000_000_000  # multiply-adds: about a second of one core; to hand over a round takes a tenth of one
 _MOST_LANES, _SHARE_OF_GPU = 256, 4  # of a GPU's stack; one part in so many of the memory
@@ -136,7 +138,7 @@ def choose_plan(
     builds = chosen != "trainer" and on_cpu and has_compiler()
     alone = not given.keys() & _STACKS and precision in ("32-true", "64-true")
     fused = given.get("fused", builds and alone and _fusing_pays(workload))
-    dual = given.get("dual", builds and alone and workload.has_dual and _products_pay(workload))
+    dual = given.get("dual", builds and alone and _dual_pays(workload))
     compiles = given.get("compile", builds and not (fused or dual) and _compiling_pays(workload))
     workers = (max(1, min(places, workload.cohort)) if on_cpu else room.gpus) if chosen == "ray" else 1
     workers = given.get("workers", workers)
@@ -154,7 +156,7 @@ def choose_plan(
         "compile": compiles,
         "fused": fused,
         "dual": dual,
-        "products": "own" if on_cpu and (fused or compiles or by_size) else "torch",
+        "products": "own" if on_cpu and (fused or dual or compiles or by_size) else "torch",
         "workers": workers,
     }
     return Plan(**by_rule | given | {"engine": chosen})
@@ -202,6 +204,10 @@ def _compiling_pays(workload: Workload) -> bool:
 
 def _fusing_pays(workload: Workload) -> bool:
     return workload.perceptron and workload.client_steps >= _BUILDING_PAYS and workload.num_parameters < _SMALL_MODEL
+
+
+def _dual_pays(workload: Workload) -> bool:
+    return workload.has_dual and workload.client_steps * workload.multiply_adds >= _DUAL_PAYS
 
 
 def _products_pay(workload: Workload) -> bool:

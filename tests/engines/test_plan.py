@@ -84,12 +84,12 @@ def test_long_runs_of_small_perceptrons_are_fused_where_there_is_a_compiler(monk
 def test_long_runs_of_perceptrons_on_full_batches_are_dual_where_there_is_a_compiler(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rule, "has_compiler", lambda: True)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    work = Workload(2_000_000, client_steps=50_000, has_dual=True)
+    work = Workload(2_000_000, client_steps=5_000, multiply_adds=2e9, has_dual=True)
     dual = Plan("stacked", products="own", dual=True)
     assert choose_plan("auto", "cpu", "32-true", work) == dual
-    assert choose_plan("auto", "cpu", "32-true", replace(work, client_steps=5_000)) == dual
+    assert choose_plan("auto", "cpu", "32-true", replace(work, num_parameters=10_000, client_steps=500)) == dual
     others = (
-        ("32-true", replace(work, client_steps=4_999), None),
+        ("32-true", replace(work, client_steps=499), None),
         ("32-true", replace(work, has_dual=False), None),
         ("bf16-mixed", work, None),
         ("32-true", work, PlanOptions(dual=False)),
