@@ -1,6 +1,6 @@
 """Ragged clients, and engines of every kind on them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 
 import torch
@@ -46,6 +46,14 @@ def task(
     return lambda: Classification(net(), optimizer)
 
 
+def in_groups(parameters: Iterable[nn.Parameter]) -> torch.optim.SGD:
+    """SGD that decays kernels more than biases, and trains biases at another rate."""
+    found = list(parameters)
+    kernels, biases = [p for p in found if p.dim() > 1], [p for p in found if p.dim() == 1]
+    groups = [{"params": kernels, "weight_decay": 0.02}, {"params": biases, "lr": 0.3, "weight_decay": 0.01}]
+    return torch.optim.SGD(groups, lr=0.1)
+
+
 def fitted(
     make: Callable[[], LightningModule],
     plan: Plan,
@@ -69,3 +77,13 @@ def fitted(
 def rows_of(fit: Fitted) -> Tensor:
     """All rows, also of a fit that comes in chunks."""
     return fit.rows if fit.held else torch.cat([chunk.models for chunk in fit.chunks()])
+
+
+def require_same_bits_in_any_company(make: Callable[[], LightningModule], plan: Plan, local: LocalTraining) -> None:
+    """Fits several cohorts of the ragged clients, and compares each client's bits with those of all together."""
+    whole, engine = fitted(make, plan, local=local)
+    models = torch.stack([engine.initial(number) for number in range(3)])
+    for cohort in ([1], [5, 3], [3, 0, 5, 1]):
+        clients = torch.tensor(cohort)
+        fit = engine.at(2, ragged_data()).fit(models, clients, clients % 2)
+        assert torch.equal(fit.rows, rows_of(whole)[clients])

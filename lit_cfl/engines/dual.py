@@ -90,7 +90,8 @@ class DualLoop:
         """Trains a client's row in place. Returns the mean loss."""
         entries, options = fit.table[0].sort().values, self._options
         inputs, labels = pool[0][entries].flatten(1), pool[1][entries]
-        row, center = self._pieces(fit.row), self._pieces(fit.center) if fit.center is not None and prox else {}
+        row = self._pieces(fit.row)
+        center = {} if fit.center is None or not prox else self._pieces(fit.center)
         first = _DualWeights(inputs, row[self._slot], options[self._slot], center.get(self._slot), prox, self._multiply)
         for slot, p in self._others.items():
             p.copy_(row[slot])

@@ -1,6 +1,6 @@
 """Full batches with the first layer in dual form: the trainer's numbers, and the plain loop where it does not pay."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 import torch
 from lightning import LightningModule
-from ragged import SGD, SHAPE, fitted, ragged_data, rows_of, task
-from torch import nn
+from ragged import SGD, SHAPE, fitted, in_groups, ragged_data, require_same_bits_in_any_company, rows_of, task
 from torch.testing import assert_close
 
 from lit_cfl.engines.client_fit import ClientFit
@@ -24,14 +23,6 @@ from lit_cfl.tasks import Classification
 
 DUAL = Plan("stacked", products="own", dual=True)
 FULL = LocalTraining(4, "full")
-
-
-def in_groups(parameters: Iterable[nn.Parameter]) -> torch.optim.SGD:
-    """SGD that decays kernels alone, and trains biases at another rate."""
-    found = list(parameters)
-    kernels, biases = [p for p in found if p.dim() > 1], [p for p in found if p.dim() == 1]
-    groups = [{"params": kernels, "weight_decay": 0.02}, {"params": biases, "lr": 0.3, "weight_decay": 0.01}]
-    return torch.optim.SGD(groups, lr=0.1)
 
 
 def penalised(layers: str) -> Callable[[], LightningModule]:
@@ -106,12 +97,7 @@ def test_clients_for_whom_it_does_not_pay_train_in_the_plain_loop(plainly_traine
 
 def test_bits_do_not_depend_on_company_and_budgets_are_kept():
     make = task(lambda: MLP(33, SHAPE, 10))
-    whole, engine = fitted(make, DUAL, local=FULL)
-    models = torch.stack([engine.initial(number) for number in range(3)])
-    for cohort in ([1], [5, 3], [3, 0, 5, 1]):
-        clients = torch.tensor(cohort)
-        fit = engine.at(2, ragged_data()).fit(models, clients, clients % 2)
-        assert torch.equal(fit.rows, rows_of(whole)[clients])
+    require_same_bits_in_any_company(make, DUAL, FULL)
     budget = Budget(torch.tensor([0, 1, 4, 2, 0, 3]), "steps", "full")
     found, expected = (rows_of(fitted(make, plan, budget=budget)[0]) for plan in (DUAL, Plan("trainer")))
     assert_close(found, expected, rtol=0, atol=1e-6)

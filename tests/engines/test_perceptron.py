@@ -1,7 +1,7 @@
 """Perceptrons trained by our own C++ function: the trainer's numbers, the same bits in any company, no other module."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from lightning import LightningModule
-from ragged import LOCAL, SGD, SHAPE, fitted, ragged_data, rows_of, task
+from ragged import LOCAL, SGD, SHAPE, fitted, in_groups, ragged_data, require_same_bits_in_any_company, rows_of, task
 from torch import Tensor, nn
 from torch.testing import assert_close
 
@@ -25,14 +25,6 @@ from lit_cfl.nets import MCLR, MLP, MNISTCNN
 from lit_cfl.tasks import Classification, Regression
 
 FUSED = Plan("stacked", products="own", fused=True)
-
-
-def in_groups(parameters: Iterable[nn.Parameter]) -> torch.optim.SGD:
-    """SGD that decays kernels alone, and trains biases at another rate."""
-    found = list(parameters)
-    kernels, biases = [p for p in found if p.dim() > 1], [p for p in found if p.dim() == 1]
-    groups = [{"params": kernels, "weight_decay": 0.02}, {"params": biases, "lr": 0.3}]
-    return torch.optim.SGD(groups, lr=0.1)
 
 
 def penalised(net: Callable[[], nn.Module], layers: str) -> Callable[[], LightningModule]:
@@ -102,12 +94,7 @@ def test_kernels_and_biases_are_pulled_towards_their_own_centre():
 
 def test_bits_do_not_depend_on_company_and_budgets_are_kept():
     make = task(lambda: MLP(16, SHAPE, 10))
-    whole, engine = fitted(make, FUSED)
-    models = torch.stack([engine.initial(number) for number in range(3)])
-    for cohort in ([1], [5, 3], [3, 0, 5, 1]):
-        clients = torch.tensor(cohort)
-        fit = engine.at(2, ragged_data()).fit(models, clients, clients % 2)
-        assert torch.equal(fit.rows, rows_of(whole)[clients])
+    require_same_bits_in_any_company(make, FUSED, LOCAL)
     budget = Budget(torch.tensor([0, 1, 4, 2, 0, 3]), "steps", "full")
     found, expected = (rows_of(fitted(make, plan, budget=budget)[0]) for plan in (FUSED, Plan("trainer")))
     assert_close(found, expected, rtol=0, atol=1e-6)
