@@ -56,8 +56,9 @@ class StoCFL(Algorithm):
             numbers of clients (C24).
         weights: of the clients in all means: `equal` (paper), or their number of `examples`.
         sketch_dim: compare random projections of Psi to so many columns, the same for everyone; None = Psi itself.
-        global_update: clients train omega in `parallel` (paper), or in the `sequential` order of a draw, each going on
-            where the one before ended, before the mean is taken (a mistake in the published code; only to test C2).
+        global_update: clients train omega in `parallel` (paper), or one after another, each going on where the one before
+            ended, before the mean is taken: `sequential_by_id`, in the order of their ids (a mistake in the published
+            code), or `sequential`, in the order of a draw. Both only test C2.
     """
 
     paper: ClassVar[str] = (
@@ -71,7 +72,7 @@ class StoCFL(Algorithm):
     merged_model: MergedModel = "larger"
     weights: Weights = "equal"
     sketch_dim: int | None = None
-    global_update: Literal["parallel", "sequential"] = field(default="parallel", kw_only=True)
+    global_update: Literal["parallel", "sequential", "sequential_by_id"] = field(default="parallel", kw_only=True)
     state_type = StoCFLState
     closeness = "cosine of the client's representation with the cluster's"
     score_columns = ("clusters/objective",)
@@ -188,10 +189,10 @@ class StoCFL(Algorithm):
         return state, [rows, psi]
 
     def _turns(self, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> Tensor:
-        """Draws the order in which clients train omega: positions in the cohort, int64 `[n]`."""
-        if self.global_update == "parallel":
-            return torch.arange(len(cohort))
-        return drawn_order(cohort, len(work.num_examples), rng).argsort()
+        """Computes the order in which clients train omega: positions in the sorted cohort, int64 `[n]`."""
+        if self.global_update == "sequential":
+            return drawn_order(cohort, len(work.num_examples), rng).argsort()
+        return torch.arange(len(cohort))
 
     def _omegas(self, omega: Tensor, cohort: Tensor, work: LocalWork) -> Fitted:
         if self.global_update == "parallel":

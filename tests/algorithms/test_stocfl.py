@@ -59,6 +59,7 @@ def partition(state: StoCFLState) -> set[frozenset[int]]:
     [
         StoCFL(psi="gradient", representation="sampled", sketch_dim=3, tau=0.9),
         StoCFL(global_update="sequential", merged_model="average", tau=-1.0, lambda_=0.0),
+        StoCFL(global_update="sequential_by_id", representation="sampled"),
         StoCFL(tau=1.0, weights="examples"),
     ],
     ids=repr,
@@ -221,8 +222,9 @@ def test_fixed_point_lies_between_the_cluster_and_everyone():  # check 20
 
 def test_omega_handed_on_differs_once_there_are_two_clients(two_sides: QuadraticWork):  # check 22, C2
     in_turn = replace(GRADIENT, global_update="sequential")
-    alone = [ran(one, two_sides, ids(3)).omega for one in (GRADIENT, in_turn)]
-    assert torch.equal(*alone)
+    by_id = replace(GRADIENT, global_update="sequential_by_id")
+    alone = [ran(one, two_sides, ids(3)).omega for one in (GRADIENT, in_turn, by_id)]
+    assert torch.equal(alone[0], alone[1]) and torch.equal(alone[0], alone[2])
     w0, c = two_sides.initial(0), two_sides.centers
     first = c[2] + 0.75**3 * (w0 - c[2])
     second = c[5] + 0.75**3 * (first - c[5])
@@ -241,6 +243,8 @@ def test_omega_handed_on_differs_once_there_are_two_clients(two_sides: Quadratic
         ways |= {way for way in (0, 1) if torch.allclose(found, either[way])}
         weighted = ((3 * first + 6 * second) / 9, (6 * parallel + 3 * other) / 9)
         assert any(torch.allclose(omega(replace(in_turn, weights="examples"), seed, 2, 5), one) for one in weighted)
+        assert_close(omega(by_id, seed, 5, 2), either[0])  # of ids, however the cohort was drawn
+        assert_close(omega(replace(by_id, weights="examples"), seed, 5, 2), weighted[0])
     assert ways == {0, 1}
 
 
