@@ -56,9 +56,9 @@ class StoCFL(Algorithm):
             numbers of clients (C24).
         weights: of the clients in all means: `equal` (paper), or their number of `examples`.
         sketch_dim: compare random projections of Psi to so many columns, the same for everyone; None = Psi itself.
-        global_update: clients train omega in `parallel` (paper), or one after another, each going on where the one before
-            ended, before the mean is taken: `sequential_by_id`, in the order of their ids (a mistake in the published
-            code), or `sequential`, in the order of a draw. Both only test C2.
+        global_update: clients train omega in `parallel` (paper), or one after another, each going on where the one
+            before ended, before the mean is taken: `sequential_by_id`, in the order of their ids (a mistake in the
+            published code), or `sequential`, in the order of a draw. Both only test C2.
     """
 
     paper: ClassVar[str] = (

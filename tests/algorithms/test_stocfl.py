@@ -224,7 +224,8 @@ def test_omega_handed_on_differs_once_there_are_two_clients(two_sides: Quadratic
     in_turn = replace(GRADIENT, global_update="sequential")
     by_id = replace(GRADIENT, global_update="sequential_by_id")
     alone = [ran(one, two_sides, ids(3)).omega for one in (GRADIENT, in_turn, by_id)]
-    assert torch.equal(alone[0], alone[1]) and torch.equal(alone[0], alone[2])
+    assert torch.equal(alone[0], alone[1])
+    assert torch.equal(alone[0], alone[2])
     w0, c = two_sides.initial(0), two_sides.centers
     first = c[2] + 0.75**3 * (w0 - c[2])
     second = c[5] + 0.75**3 * (first - c[5])
