@@ -164,11 +164,8 @@ def _names(content: Mapping[str, Any], cell: GapCell) -> list[str]:
 
 
 def _matrices(rows: Sequence[Row], clients: int) -> list[list[Panel | None]]:
-    """A row of panels for each distance, a column for each layer; of many convolutions every third."""
-    layers = list(dict.fromkeys(row["layer"] for row in rows))
-    convolutions = [layer for layer in layers if layer.startswith("conv")]
-    if len(convolutions) > _FEW:
-        layers = [layer for layer in layers if layer not in convolutions or layer in convolutions[::3]]
+    """A row of panels for each distance, a column for each layer; of many convolutions some."""
+    layers = _few_of(list(dict.fromkeys(row["layer"] for row in rows)))
     values = {(row["layer"], row["distance"]): np.zeros((clients, clients)) for row in rows}
     for row in rows:
         i, j = row["i"], row["j"]
@@ -180,6 +177,13 @@ def _matrices(rows: Sequence[Row], clients: int) -> list[list[Panel | None]]:
         ]
         for distance, name in _DISTANCES.items()
     ]
+
+
+def _few_of(layers: Sequence[str]) -> list[str]:
+    """Keeps every third convolution where there are many, but the last: its name would touch that of the next layer."""
+    convolutions = [layer for layer in layers if layer.startswith("conv")]
+    kept = convolutions[:-1:3] if len(convolutions) > _FEW else convolutions
+    return [layer for layer in layers if layer not in convolutions or layer in kept]
 
 
 def _alike(distances: np.ndarray) -> np.ndarray:
@@ -208,7 +212,8 @@ def _by_layer(title: str, gaps: Gaps) -> Panel:
         Points(_UPDATES, places, [gaps.mean(layer, "delta_cos") for layer in gaps.layers]),
         Points(_WEIGHTS, places, [gaps.mean(layer, "cos") for layer in gaps.layers]),
     ]
-    return Panel(title, "layer", "mean Gap", points=points, x_ticks=dict(zip(places, gaps.layers, strict=True)))
+    ticks = {float(gaps.layers.index(layer)): layer for layer in _few_of(gaps.layers)}
+    return Panel(title, "layer", "mean Gap", points=points, x_ticks=ticks)
 
 
 def _first_rounds(title: str, gaps: Gaps) -> Panel:
