@@ -1,6 +1,6 @@
 """Scores of the models, for each client and over all of them."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -162,8 +162,9 @@ def evaluate(
         before: the cluster of each client at the evaluation before, int64 `[clients]`, for the churn.
     """
     candidates = plan.candidates(data.population, engine.seed)
-    scored = algorithm.serve(state, candidates)
-    assigned = int((algorithm.serve(state, data.population).index >= 0).sum())
+    scored = algorithm.serve(state, data.population)  # once: a model for each client may be much of the memory
+    assigned = int((scored.index >= 0).sum())
+    scored = replace(scored, index=scored.index[torch.isin(data.population, candidates)])
     if plan.clients == "all" and (scored.index < 0).any():
         scored = place_for_scoring(algorithm, state, engine, data, candidates, round)
     known = scored.index >= 0

@@ -84,6 +84,14 @@ def test_clients_without_a_model_are_counted_and_scored_only_where_all_are_asked
     assert (placed.metrics["clients/evaluated"], placed.full_coverage) == (4, True)
 
 
+def test_models_are_collected_once_for_an_evaluation(monkeypatch):  # Ditto copies a model for each client: gigabytes
+    asked, serve = [], Served.serve
+    monkeypatch.setattr(Served, "serve", lambda *given: asked.append(given) or serve(*given))
+    found = evaluation(ids(1, -1, 0, 0), clients=2)
+    assert len(asked) == 1
+    assert (found.metrics["clusters/assigned"], len(found.clients)) == (3, 2)
+
+
 def test_agreement_and_churn_are_of_the_clients_that_were_scored():
     found = evaluation(ids(1, 1, 0, -1), before=ids(0, -1, 1, 0))
     assert found.metrics["clusters/purity"] == 1
