@@ -2,13 +2,26 @@
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import chain
 
 import torch
 from torch import Tensor
 
 from lit_cfl.errors import InputError
+
+_IN_MEMORY = 2**30  # bytes that a copy of rows may take there
+
+
+def stacked(rows: Sequence[Tensor]) -> Tensor:
+    """Copies rows `[d]` into one tensor `[n, d]`, as `stored` does if they are more than 1 GiB; at least one row.
+
+    Raises:
+        InputError: there is no room for so many.
+    """
+    if sum(row.numel() * row.element_size() for row in rows) <= _IN_MEMORY:
+        return torch.stack([*rows])
+    return stored((row[None] for row in rows), len(rows))
 
 
 def stored(parts: Iterator[Tensor], at_most: int) -> Tensor:

@@ -20,6 +20,7 @@ from torch import Tensor
 from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info, require_not_negative
 from lit_cfl.local_work import Budget, Fitted, LocalWork
+from lit_cfl.memmap_rows import stacked
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +97,7 @@ class Ditto(Algorithm):
 
     def serve(self, state: DittoState, clients: Tensor) -> Assignment:
         known = torch.tensor(sorted(state.personal), dtype=torch.int64)
-        models = torch.stack([state.personal[client] for client in known.tolist()]) if len(known) else state.models
+        models = stacked([state.personal[client] for client in known.tolist()]) if len(known) else state.models
         position = torch.searchsorted(known, clients).clamp(max=max(len(known) - 1, 0))
         found = known[position] == clients if len(known) else torch.zeros(len(clients), dtype=torch.bool)
         return Assignment(models, torch.where(found, position, -1), {"global": state.models[0]})

@@ -9,8 +9,9 @@ import pytest
 import torch
 from conftest import ids, quadratic_clients
 
+from lit_cfl import memmap_rows
 from lit_cfl.errors import InputError
-from lit_cfl.memmap_rows import stored
+from lit_cfl.memmap_rows import stacked, stored
 
 
 @pytest.fixture
@@ -25,6 +26,17 @@ def test_rows_come_back_in_order_and_leave_no_file(folder: Path, dtype: torch.dt
     kept = stored(iter([rows[:2], rows[2:2], rows[2:]]), at_most=8)
     assert torch.equal(kept, rows)
     assert kept.dtype == dtype
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(("bytes_in_memory", "in_a_file"), [(24, False), (23, True)])
+def test_many_rows_are_stacked_in_a_file(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, bytes_in_memory: int, in_a_file: bool
+):
+    monkeypatch.setattr(memmap_rows, "_IN_MEMORY", bytes_in_memory)
+    found = stacked([torch.tensor([1.0, 2.0, 3.0]), torch.tensor([4.0, 5.0, 6.0])])
+    assert found.tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert (found.untyped_storage().filename is not None) == in_a_file
     assert list(folder.iterdir()) == []
 
 
