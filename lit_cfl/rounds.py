@@ -112,7 +112,7 @@ def rounds(
         traffic, first = Traffic(), 0
     else:
         state, begun, traffic, first = after.state, Info(), after.traffic, after.number
-        data = after.data
+        data, after = after.data, None  # the next round frees its state, which may be much of the memory
     for index in range(first, num_rounds):
         cohort = data.population if algorithm.needs_all(index) else cohorts.at(index, data.population, seed)
         moves: tuple[ShiftLog, ...] = ()

@@ -79,6 +79,7 @@ class Recorder:
         since = self._begun
         try:
             for r in self.prepared.rounds(self._after):
+                self._after = None  # frees its state
                 self._write_tables(r)
                 self._compare(r)
                 last = r.number == self.experiment.rounds

@@ -185,6 +185,11 @@ def _resume(
     """Puts a run back to its checkpoint, and runs what is left of it: its last rounds, or the end alone."""
     if mode == "resume":
         experiment = with_stored_plan(experiment, stored)
+    return _record(_restored(experiment, path, callbacks, mode), callbacks)
+
+
+def _restored(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode: ResumeMode) -> Recorder:
+    """Reads the checkpoint. What it read is freed on return, but for the state, which the next round replaces."""
     checkpoint = Checkpoint(path)
     saved = checkpoint.load()
     recorder = _recorder(with_own_partition(experiment, path, saved), path, callbacks, checkpoint)
@@ -194,7 +199,7 @@ def _resume(
     checkpoint.remove_superseded()
     if saved is not None and mode == "new_plan":
         recorder.save_again()
-    return _record(recorder, callbacks)
+    return recorder
 
 
 def _recorder(

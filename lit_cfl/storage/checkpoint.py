@@ -13,7 +13,8 @@ from dataclasses import dataclass, fields
 from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from weakref import ReferenceType, ref
 from zipfile import ZipFile
 
 import torch
@@ -63,9 +64,9 @@ def state_from_dict(state_type: type, values: dict[str, Any]) -> State:
 
 @dataclass(frozen=True, eq=False)
 class _SavedRow:
-    """A client's model and its file in `rows/`."""
+    """A client's model and its file in `rows/`. The model is not kept alive: all of them may be much of the memory."""
 
-    row: Tensor
+    row: "ReferenceType[Tensor]"
     name: str
     digest: str
 
@@ -102,7 +103,7 @@ class Checkpoint:
             self.rows.mkdir(exist_ok=True)
         for client, row in rows.items():
             saved = before.get(client)
-            if saved is None or saved.row is not row:
+            if saved is None or saved.row() is not row:
                 saved = self._save_row(row, f"{field}-{client}-{round}.pt")
             now[client] = saved
         return now
@@ -111,7 +112,7 @@ class Checkpoint:
         file = BytesIO()
         torch.save(_compact(row), file)
         write_atomically(self.rows / name, lambda opened: opened.write(file.getbuffer()))
-        return _SavedRow(row, name, sha256(file.getbuffer()).hexdigest())
+        return _SavedRow(ref(row), name, sha256(file.getbuffer()).hexdigest())
 
     def remove_superseded(self) -> None:
         """Removes rows that the checkpoint does not name, such as a killed process leaves behind."""
@@ -134,8 +135,9 @@ class Checkpoint:
             raise InputError(f"{self.path} is no checkpoint of Lit-CFL; remove it to start again at round 1")
         require_format(self.path, content["format"])
         for field, files in content["rows"].items():
-            self._written[field] = {client: self._load_row(*named) for client, named in files.items()}
-            content["state"][field] = {client: saved.row for client, saved in self._written[field].items()}
+            rows = {client: self._load_row(*named) for client, named in files.items()}
+            self._written[field] = {client: _SavedRow(ref(rows[client]), *named) for client, named in files.items()}
+            content["state"][field] = rows
         return content
 
     def _read(self) -> Any:
@@ -148,7 +150,7 @@ class Checkpoint:
             raise InputError(_unreadable(self.path)) from error
         raise InputError(_unreadable(self.path))
 
-    def _load_row(self, name: str, digest: str) -> _SavedRow:
+    def _load_row(self, name: str, digest: str) -> Tensor:
         if not _ROW.fullmatch(name):
             raise InputError(f"{self.path} names {name!r}, which is no file of rows/: it is no checkpoint of Lit-CFL")
         try:
@@ -160,7 +162,7 @@ class Checkpoint:
                 f"{self.rows / name} cannot be read: it is not the file that {self.path} names, so one of them is "
                 "damaged or comes from another run; put a copy back, or remove checkpoint.pt to start again at round 1"
             )
-        return _SavedRow(torch.load(BytesIO(data), weights_only=True, map_location="cpu"), name, digest)
+        return cast(Tensor, torch.load(BytesIO(data), weights_only=True, map_location="cpu"))
 
 
 def _unreadable(path: Path) -> str:

@@ -2,15 +2,23 @@
 
 import os
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any, ClassVar
+from weakref import ReferenceType, ref
 
 import pytest
 import torch
 from torch import Tensor
 
 from lit_cfl.algorithms import Algorithm, Assignment, Info
+from lit_cfl.datamodules import Digits
 from lit_cfl.errors import SaveError
+from lit_cfl.experiment import CheckpointPlan, Experiment
+from lit_cfl.nets import MCLR
+from lit_cfl.runs.run import run
 from lit_cfl.storage.checkpoint import Checkpoint
+from lit_cfl.tasks import Classification
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,26 +91,18 @@ def test_failed_save_leaves_the_models_of_the_save_before(tmp_path: Path, monkey
     assert all(torch.equal(again["state"]["models"][client], rows[client]) for client in rows)
 
 
+def experiment(algorithm: Personal, **options: Any) -> Experiment:
+    def task() -> Classification:
+        return Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1))
+
+    return Experiment(Digits(10), task, algorithm, **options)
+
+
 def test_run_with_a_model_for_each_client_is_resumed_exactly(tmp_path: Path):
-    from functools import partial
-
-    from lit_cfl.datamodules import Digits
-    from lit_cfl.experiment import CheckpointPlan, Experiment
-    from lit_cfl.nets import MCLR
-    from lit_cfl.runs.run import run
-    from lit_cfl.tasks import Classification
-
-    experiment = Experiment(
-        Digits(10),
-        lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1)),
-        Personal(),
-        rounds=6,
-        cohort_size=3,
-        checkpoint=CheckpointPlan(0),
-    )
-    run(experiment, tmp_path / "whole")
-    run(replace(experiment, rounds=3), tmp_path / "run")
-    run(experiment, tmp_path / "run", mode="resume")
+    whole = experiment(Personal(), rounds=6, cohort_size=3, checkpoint=CheckpointPlan(0))
+    run(whole, tmp_path / "whole")
+    run(replace(whole, rounds=3), tmp_path / "run")
+    run(whole, tmp_path / "run", mode="resume")
     saved = [Checkpoint(tmp_path / name).load() for name in ("whole", "run")]
     assert saved[0] is not None
     assert saved[1] is not None
@@ -110,3 +110,26 @@ def test_run_with_a_model_for_each_client_is_resumed_exactly(tmp_path: Path):
     assert mine.keys() == other.keys()
     assert all(torch.equal(mine[client], other[client]) for client in other)
     assert (tmp_path / "run" / "clients.csv").read_text() == (tmp_path / "whole" / "clients.csv").read_text()
+
+
+class Watched(Personal):
+    """Counts, in each round but the first, the models that any round was given and that are still in memory."""
+
+    seen: ClassVar[list[ReferenceType[Tensor]]] = []
+    alive: ClassVar[list[int]] = []
+
+    def round(self, state, cohort, work, rng):
+        if state.models:
+            self.seen.extend(ref(model) for model in state.models.values())
+            self.alive.append(sum(model() is not None for model in self.seen))
+        return super().round(state, cohort, work, rng)
+
+
+@pytest.mark.parametrize("every_seconds", [0, 1000])
+def test_models_of_earlier_rounds_are_freed_after_a_resume_too(tmp_path: Path, every_seconds: int):
+    Watched.seen.clear()
+    Watched.alive.clear()
+    whole = experiment(Watched(), rounds=7, cohort_size=10, checkpoint=CheckpointPlan(every_seconds))
+    run(replace(whole, rounds=3), tmp_path / "run")
+    run(whole, tmp_path / "run", mode="resume")
+    assert Watched.alive == [10] * 6  # those of the round before alone
