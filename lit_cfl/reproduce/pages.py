@@ -38,6 +38,7 @@ COLUMNS = (
     "explanation",
 )
 NOT_YET = "not run yet"
+_LISTED_PAIRS = 5  # more are seen in the table
 _PART_RUN = f"fewer than {POPULATIONS} populations have run"
 Keys = Mapping[tuple[Setting, int], str]  # the key of each setting's run under a seed
 
@@ -251,6 +252,8 @@ def _order(cells: Sequence[Judged]) -> list[str]:
             for one, other in pairs
             if ((one[1] or 0) - (other[1] or 0)) * ((one[2] or 0) - (other[2] or 0)) <= 0
         ]
-        told = "kept" if not turned else f"{len(turned)} of {len(pairs)} pairs are the other way: {', '.join(turned)}"
+        told = f"{len(turned)} of {len(pairs)} pairs are the other way" if turned else "kept"
+        if 0 < len(turned) <= _LISTED_PAIRS:
+            told += f": {', '.join(turned)}"
         lines.append(f"The paper's order of the methods, with {title}: {told}.")
     return [*lines, ""] if lines else []
