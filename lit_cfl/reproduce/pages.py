@@ -26,6 +26,8 @@ COLUMNS = (
     "seeds",
     "rounds",
     "last_round_mean",
+    "clusters",
+    "ari",
     "option",
     "option_mean",
     "option_std",
@@ -136,6 +138,7 @@ def _row(table: PaperTable, judged: Judged, ledger: Ledger, keys: Keys) -> Row:
     if ours is not None:
         row |= {"ours_mean": ours.mean, "ours_std": ours.std, "seeds": len(ours.values), "rounds": ours.rounds}
         row |= {"last_round_mean": sum(ours.last) / len(ours.last), "seconds": ours.seconds}
+        row |= {"clusters": ours.clusters, "ari": ours.ari}
     if option is not None:
         found = judged.found[option]
         words = next(setting.words for setting in settings if setting.variant == option)
@@ -211,16 +214,28 @@ def _section(table: PaperTable, experiment: str, cells: Sequence[Judged]) -> lis
     missing = table.experiments[experiment].get("not_run")
     if missing:
         return [f"## {experiment}", "", f"Not run: {missing}.", ""]
-    lines = [f"## {experiment}", "", "| method | metric | paper | ours | published code's options | verdict |"]
-    lines.append("|---|---|---|---|---|---|")
+    columns = ["method", "metric", "paper", "ours", "published code's options", "verdict"]
+    true_clusters = any(found.ari is not None for judged in cells for found in judged.found.values())
+    if true_clusters:
+        columns += ["clusters", "ARI"]
+    lines = [f"## {experiment}", "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     for judged in cells:
         cell = judged.cell
         ours, code = (_with_spread(judged.found.get(variant)) for variant in (DEFAULT, PUBLISHED))
-        lines.append(
-            f"| {cell.method} | {cell.metric.replace('_', ' ')} | {_number(cell.value)} | {ours} | {code} | "
-            f"{judged.verdict}{', stale' if judged.stale else ''} |"
-        )
+        values = [cell.method, cell.metric.replace("_", " "), _number(cell.value), ours, code]
+        values.append(f"{judged.verdict}{', stale' if judged.stale else ''}")
+        if true_clusters:
+            values += _clusters(judged)
+        lines.append(f"| {' | '.join(values)} |")
     return [*lines, "", *_order(cells)]
+
+
+def _clusters(judged: Judged) -> list[str]:
+    """Number of clusters after the last round under our defaults, and their ARI."""
+    found = judged.found.get(DEFAULT)
+    if found is None:
+        return ["", ""]
+    return [f"{found.clusters:.4g}", "" if found.ari is None else f"{found.ari:z.2f}"]
 
 
 def _with_spread(found: Measured | None) -> str:

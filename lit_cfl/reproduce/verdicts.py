@@ -29,12 +29,16 @@ class Measured:
         last: accuracies of the last round in percent, one a seed.
         rounds: of every run.
         seconds: of all runs together.
+        clusters: number of them after the last round, the mean over the seeds.
+        ari: adjusted Rand index of the clusters with the true ones, the mean over the seeds; None = they have none.
     """
 
     values: tuple[float | None, ...]
     last: tuple[float, ...]
     rounds: int
     seconds: float
+    clusters: float
+    ari: float | None
 
     @property
     def mean(self) -> float | None:
@@ -58,6 +62,8 @@ def measured(metric: str, rows: Sequence[Row]) -> Measured | None:
         tuple(row["last_weighted_test_accuracy"] for row in rows),
         int(rows[0]["rounds"]),
         sum(float(row["seconds"]) for row in rows),
+        fmean(row["num_clusters"] for row in rows),
+        None if None in (indices := [row["ari"] for row in rows]) else fmean(indices),
     )
 
 

@@ -41,7 +41,8 @@ def recorded(
         (setting,) = (setting for setting in table.settings(cell) if setting.variant == variant)
         for number, (seed, run) in enumerate(zip(setting.seeds, runs, strict=False)):
             keys[setting, seed] = key = f"r{len(keys)}"
-            row: Row = dict.fromkeys(SCORES) | {"last_weighted_test_accuracy": 80.0, "traffic": 0} | dict(run)
+            row: Row = dict.fromkeys(SCORES) | {"last_weighted_test_accuracy": 80.0, "traffic": 0}
+            row |= {"num_clusters": 1} | dict(run)
             row |= {"run": key, "seed": seed, "algorithm": "FedAvg", "rounds": 300, "results_version": 1}
             row |= {"seconds": 1.0, "device": "cpu", "command": setting.command(seed)}
             curve = (curves or {}).get(cell_id, [[0.5]] * len(runs))[number]

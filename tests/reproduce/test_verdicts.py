@@ -11,7 +11,7 @@ CELL = Cell("a", "MNIST MCLR", "IFCA", "max_weighted_test_accuracy", 94.2)
 
 
 def runs(*values: float | None) -> Measured:
-    return Measured(values, (80.0,) * len(values), 300, 60.0)
+    return Measured(values, (80.0,) * len(values), 300, 60.0, clusters=1.0, ari=None)
 
 
 @pytest.mark.parametrize(
