@@ -185,14 +185,22 @@ def _page(table: PaperTable, cells: Sequence[Judged], extras: Sequence[Judged]) 
     ]
     for experiment in dict.fromkeys(judged.cell.experiment for judged in cells):
         lines += _section(table, experiment, [judged for judged in cells if judged.cell.experiment == experiment])
-    apart = [judged for judged in cells if judged.verdict in ("explained", "not reproduced") and len(judged.found) > 1]
-    lines += _under_every_option("Options of the cells that do not match", _TRIED, apart)
+    lines += _under_every_option("Options tried", _TRIED, [judged for judged in cells if _has_options(judged)])
     lines += _under_every_option("Besides the table", _BESIDES, extras)
     return "\n".join(lines)
 
 
-_TRIED = "All that were tried, the published code's among them ([what C-numbers are](../disputed_points.md))."
+_TRIED = (
+    "Every option of the cells that do not match, and of those with options besides the published code's "
+    "([what C-numbers are](../disputed_points.md))."
+)
 _BESIDES = "Settings of [figures](figures.md) and [claims](claims.md), and data of another name: no cells of the paper."
+
+
+def _has_options(judged: Judged) -> bool:
+    """Tells whether a cell has results that its row in the table of its experiment leaves out, or explains."""
+    more = judged.found.keys() - {DEFAULT, PUBLISHED}
+    return bool(more) or (judged.verdict in ("explained", "not reproduced") and PUBLISHED in judged.found)
 
 
 def _under_every_option(title: str, about: str, cells: Sequence[Judged]) -> list[str]:
@@ -222,6 +230,9 @@ def _section(table: PaperTable, experiment: str, cells: Sequence[Judged]) -> lis
     for judged in cells:
         cell = judged.cell
         ours, code = (_with_spread(judged.found.get(variant)) for variant in (DEFAULT, PUBLISHED))
+        other = table.metric(cell, PUBLISHED)
+        if code and other != cell.metric:
+            code += f", {other.replace('_', ' ')}"
         values = [cell.method, cell.metric.replace("_", " "), _number(cell.value), ours, code]
         values.append(f"{judged.verdict}{', stale' if judged.stale else ''}")
         if true_clusters:

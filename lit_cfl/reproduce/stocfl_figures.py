@@ -239,7 +239,7 @@ def _taus(folder: Path) -> MeasuredFigure:
         "two rotations of four groups of labels: tau above 0.76 gives the eight clusters, below 0.67 the four groups.",
         grid,
         "400 clients, 10 % a round, 50 rounds, a linear net, seed 0; both values of tau were fixed before any run. "
-        f"{found}. The [claim](claims.md) about tau is to be judged with the paper's net of 2,048 units.",
+        f"{found}. The paper names no net; with the net of 2,048 units of its tables: [claims](claims.md).",
         _STYLES,
     )
 
