@@ -42,6 +42,8 @@ STYLES = {
     "FeSEM": Style(ORANGE, "-", "^", 4.5),
     "FeSEM-MIG": Style(ORANGE, "--", "v", 4.5),
     "FedGroup": Style(SKY, "-", "X", 4.5),
+    "CFL": Style(GREEN, "-", "^", 4.5),
+    "StoCFL": Style(VERMILLION, "-", "*", 4.5),
     "FlexCFL": Style(VERMILLION, "-", "*", 4.5),
     "FlexCFL-eta_g0.01": Style(SKY, "--", label=r"FlexCFL, $\eta_g$ = 0.01"),
     "FlexCFL-eta_g0.1": Style(PURPLE, "-", label=r"FlexCFL, $\eta_g$ = 0.1"),
@@ -66,10 +68,10 @@ inter-group rate eta_g of FlexCFL is 0 where none is given.
 The vertical axes hold what the lines reach after a tenth of the rounds, but for the lowest and the highest hundredth.
 """
 _NOT_RUN = """\
-## StoCFL, Figures 3 and 4
+## StoCFL, Figure 3
 
-Not run: rotated CIFAR-10 at several sampling rates (3) and CFL against StoCFL over the rounds of Table 2 (4) take tens
-of core-hours without a GPU. Figure 5 is of LEAF's 3,597 writers, which are not to be had.
+Not run: rotated CIFAR-10 at several sampling rates takes tens of core-hours without a GPU. Figure 5 is of LEAF's 3,597
+writers, which are not to be had.
 """
 
 
