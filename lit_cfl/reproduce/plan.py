@@ -39,13 +39,13 @@ def chosen_cells(table: PaperTable, only: Sequence[str]) -> list[Cell]:
     """Returns the cells and extras whose ids fit one of the patterns; all without a pattern.
 
     Raises:
-        InputError: no id fits.
+        InputError: no id fits one of the patterns.
     """
     known = (*table.cells, *table.extras)
-    cells = [cell for cell in known if not only or any(fnmatch(cell.id, pattern) for pattern in only)]
-    if not cells:
-        raise InputError(f"no cell of {table.name} fits {' '.join(only)}; its ids are like {table.cells[0].id}")
-    return cells
+    for pattern in only:
+        if not any(fnmatch(cell.id, pattern) for cell in known):
+            raise InputError(f"no cell of {table.name} fits {pattern}; its ids are like {table.cells[0].id}")
+    return [cell for cell in known if not only or any(fnmatch(cell.id, pattern) for pattern in only)]
 
 
 def planned_runs(table: PaperTable, cells: Sequence[Cell]) -> list[PlannedRun]:
