@@ -57,13 +57,14 @@ def measured(metric: str, rows: Sequence[Row]) -> Measured | None:
     """Returns what rows of `runs.csv` say of a metric; None for no rows."""
     if not rows:
         return None
+    indices = [row["ari"] for row in rows]
     return Measured(
         tuple(row[metric] for row in rows),
         tuple(row["last_weighted_test_accuracy"] for row in rows),
         int(rows[0]["rounds"]),
         sum(float(row["seconds"]) for row in rows),
         fmean(row["num_clusters"] for row in rows),
-        None if None in (indices := [row["ari"] for row in rows]) else fmean(indices),
+        None if None in indices else fmean(indices),
     )
 
 
