@@ -198,9 +198,10 @@ _BESIDES = "Settings of [figures](figures.md) and [claims](claims.md), and data 
 
 
 def _has_options(judged: Judged) -> bool:
-    """Tells whether a cell has results that its row in the table of its experiment leaves out, or explains."""
-    more = judged.found.keys() - {DEFAULT, PUBLISHED}
-    return bool(more) or (judged.verdict in ("explained", "not reproduced") and PUBLISHED in judged.found)
+    """Tells whether a cell is listed under `_TRIED`."""
+    if judged.verdict in ("explained", "not reproduced"):
+        return len(judged.found) > 1
+    return bool(judged.found.keys() - {DEFAULT, PUBLISHED})
 
 
 def _under_every_option(title: str, about: str, cells: Sequence[Judged]) -> list[str]:
@@ -223,22 +224,22 @@ def _section(table: PaperTable, experiment: str, cells: Sequence[Judged]) -> lis
     if missing:
         return [f"## {experiment}", "", f"Not run: {missing}.", ""]
     columns = ["method", "metric", "paper", "ours", "published code's options", "verdict"]
-    true_clusters = any(found.ari is not None for judged in cells for found in judged.found.values())
-    if true_clusters:
+    rows = [_table_row(table, judged) for judged in cells]
+    if any(found.ari is not None for judged in cells for found in judged.found.values()):
         columns += ["clusters", "ARI"]
+        rows = [row + _clusters(judged) for row, judged in zip(rows, cells, strict=True)]
     lines = [f"## {experiment}", "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    for judged in cells:
-        cell = judged.cell
-        ours, code = (_with_spread(judged.found.get(variant)) for variant in (DEFAULT, PUBLISHED))
-        other = table.metric(cell, PUBLISHED)
-        if code and other != cell.metric:
-            code += f", {other.replace('_', ' ')}"
-        values = [cell.method, cell.metric.replace("_", " "), _number(cell.value), ours, code]
-        values.append(f"{judged.verdict}{', stale' if judged.stale else ''}")
-        if true_clusters:
-            values += _clusters(judged)
-        lines.append(f"| {' | '.join(values)} |")
-    return [*lines, "", *_order(cells)]
+    return [*lines, *(f"| {' | '.join(row)} |" for row in rows), "", *_order(cells)]
+
+
+def _table_row(table: PaperTable, judged: Judged) -> list[str]:
+    """A cell, our values and the verdict; where the published code's options are of another metric, its name."""
+    cell = judged.cell
+    ours, code = (_with_spread(judged.found.get(variant)) for variant in (DEFAULT, PUBLISHED))
+    if code and (other := table.metric(cell, PUBLISHED)) != cell.metric:
+        code += f", {other.replace('_', ' ')}"
+    words = f"{judged.verdict}, stale" if judged.stale else judged.verdict
+    return [cell.method, cell.metric.replace("_", " "), _number(cell.value), ours, code, words]
 
 
 def _clusters(judged: Judged) -> list[str]:
