@@ -14,7 +14,10 @@ import pytest
 from lit_cfl.tune.launching.job_package import _packages
 
 ROOT = Path(__file__).parents[1]
-CPP = {f"lit_cfl/engines/{name}" for name in ("perceptron.cpp", "products.cpp", "tiles.h")}
+CPP = {
+    f"lit_cfl/engines/{name}"
+    for name in ("dual.cpp", "factors.h", "perceptron.cpp", "perceptron.h", "products.cpp", "tiles.h")
+}
 LINKED = ("datamodules", "tune")  # at the top of the repository, links to them in lit_cfl/
 TINY = ["run", "--config", "quickstart", "--tiny", "--pictures.formats", "[]", "--run_dir"]
 USE = """

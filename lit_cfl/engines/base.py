@@ -19,7 +19,7 @@ from torch import Tensor
 from lit_cfl.activity import Activity, Report, fit_activity, unreported
 from lit_cfl.data import Examples, FederatedData
 from lit_cfl.devices import fits_on, is_out_of_memory
-from lit_cfl.engines import perceptron, products
+from lit_cfl.engines import dual, perceptron, products
 from lit_cfl.engines.batches import num_steps
 from lit_cfl.engines.client_work import ClientWork, PositionedRow
 from lit_cfl.engines.dropout import set_key, step_keys, with_keyed_dropout
@@ -380,6 +380,8 @@ def _with_own_code(plan: Plan) -> Plan:
             products.load()
         if plan.fused:
             perceptron.load()
+        if plan.dual:
+            dual.load()
     except BuildError as error:
         reason = str(error).splitlines()[0]
         plan = plan.without_compiling()

@@ -136,7 +136,7 @@ def choose_plan(
     device = _device_of_ray(asked, room.gpus) if chosen == "ray" else _device(asked, count_gpus())
     on_cpu = device == "cpu"
     builds = chosen != "trainer" and on_cpu and has_compiler()
-    alone = not given.keys() & _STACKS and precision in ("32-true", "64-true")
+    alone = not given.keys() & _STACKS and precision in ("32-true", "64-true", "tf32")
     fused = given.get("fused", builds and alone and _fusing_pays(workload))
     dual = given.get("dual", builds and alone and _dual_pays(workload))
     compiles = given.get("compile", builds and not (fused or dual) and _compiling_pays(workload))

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from lit_cfl.engines.kernel_cache import BuildError, kept
 
 _FLAGS = ("-O3", "-march=native", "-std=c++20", "-fPIC", "-shared")
@@ -33,8 +35,15 @@ def build_library(name: str, sources: Sequence[Path], options: Sequence[str] = (
     command = compiler()
     if command is None:
         raise BuildError("no C++ compiler (g++) is there")
-    parts = [*(source.read_text("utf-8") for source in sources), _run([command, "--version"]), *_FLAGS]
+    parts = [*(source.read_text("utf-8") for source in sources), _run([command, "--version"]), *_FLAGS, *options]
     return kept(name, parts, partial(_compile, [command, *_FLAGS, str(sources[0]), *options]), ".so")
+
+
+def torch_options() -> list[str]:
+    """Returns the compiler's options for a file that includes PyTorch's headers; its threads are those of OpenMP."""
+    folder = Path(torch.__file__).parent
+    include = [f"-I{folder / 'include'}", f"-I{folder / 'include/torch/csrc/api/include'}"]
+    return ["-fopenmp", *include, f"-L{folder / 'lib'}", "-lc10", "-ltorch_cpu"]
 
 
 def _compile(words: list[str], library: Path) -> None:

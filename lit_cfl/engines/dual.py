@@ -6,41 +6,47 @@ the products by -lr G dU, with the Gram matrix G = X X^T, and W itself is needed
 decay has left of the first W, and a combination of the examples, as in a dual perceptron. A step takes n^2 h
 multiply-adds instead of 2 n d h and touches no weights of the layer, which are most of the model (docs/performance.md).
 
-It serves what `perceptron.py` serves, but for `kernel_l2` in the first layer. Numbers are those of the plain loop but
-for rounding. Clients that train on mini-batches, or for which it takes more multiply-adds, train in the plain loop.
+`dual.cpp` visits the hidden units a block at a time, so that their products, gradients and sums stay in the caches. In
+the precision `tf32` the three large products take each number as the sum of two of bfloat16 (16 of 24 bits), which
+processors with AMX multiply three times as fast as float32; on others all is float32.
+
+It serves `Classification` with `MLP` and what else `perceptron.py` serves, but for `kernel_l2` in the first layer.
+Numbers are those of the plain loop but for rounding. Clients that train on mini-batches, or for which it takes more
+multiply-adds, train in the plain loop.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import ctypes
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from math import isfinite
+from pathlib import Path
 from typing import cast
 
 import torch
 from lightning import LightningModule
-from torch import Tensor, nn
 
 from lit_cfl.engines.client_fit import ClientFit, ExamplePool, FitResult, finite_rows
+from lit_cfl.engines.compiler import build_library, torch_options
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.loop import PlainLoop
-from lit_cfl.engines.optimizers import FunctionalOptimizer
-from lit_cfl.engines.perceptron import is_perceptron
-from lit_cfl.engines.task_protocol import losses_of
+from lit_cfl.engines.perceptron import is_perceptron, layers_of, require_fitting
 from lit_cfl.errors import InputError
-from lit_cfl.parameters import ParameterLayout, Slot
+from lit_cfl.nets import MLP
+from lit_cfl.parameters import ParameterLayout
 from lit_cfl.tasks import Classification
 
-Product = Callable[[Tensor, Tensor], Tensor]
-_FIRST = "fc1"  # the first layer of MCLR and MLP
+_SOURCES = tuple(Path(__file__).with_name(name) for name in ("dual.cpp", "factors.h", "perceptron.h", "tiles.h"))
+_FIRST = "fc1"  # the first layer of an MLP
 
 
 class DualLoop:
     """Trains one client after the other.
 
     Args:
-        module: the LightningModule, in training mode; it is overwritten, and loses the first layer's weights.
+        module: the LightningModule.
         layout: of its rows.
-        optimizer: the optimizer's rule.
         local: how clients train.
-        multiply: the product of two matrices.
+        halves: whether large products may take numbers as sums of two of bfloat16.
         plain: trains the clients for which the dual form does not pay.
 
     Raises:
@@ -48,139 +54,77 @@ class DualLoop:
     """
 
     def __init__(
-        self,
-        module: LightningModule,
-        layout: ParameterLayout,
-        optimizer: FunctionalOptimizer,
-        local: LocalTraining,
-        multiply: Product,
-        plain: PlainLoop,
+        self, module: LightningModule, layout: ParameterLayout, local: LocalTraining, halves: bool, plain: PlainLoop
     ) -> None:
         if not has_dual(module, local):
             raise InputError(
-                "plan.dual trains Classification with MCLR or MLP by SGD, without momentum, gradient_clip, and "
-                "kernel_l2 in the first layer; leave it out"
+                "plan.dual trains Classification with MLP by SGD, without momentum, gradient_clip, and kernel_l2 in "
+                "the first layer; leave it out"
             )
-        self._first = _FirstLayer(cast(nn.Linear, module.get_submodule(f"net.{_FIRST}")))
-        module.set_submodule(f"net.{_FIRST}", self._first)
-        self._module, self._layout, self._multiply, self._plain = module, layout, multiply, plain
-        self._options = dict(zip(layout.slots, optimizer.options, strict=True))
-        (self._slot,) = (slot for slot in layout.slots if slot.name == f"net.{_FIRST}.weight")
-        self._others = {slot: module.get_parameter(slot.name) for slot in layout.slots if slot != self._slot}
+        self._layers, self._plain = layers_of(module, layout), plain
+        self._halves = halves and torch.cpu._is_amx_tile_supported()
 
     def run(self, fits: Sequence[ClientFit], pool: ExamplePool, prox: float) -> Iterator[FitResult]:
-        """Trains the fits in their order."""
+        """Trains the fits in their order.
+
+        Raises:
+            InputError: examples that the net cannot take.
+        """
+        inputs, labels = pool[0].flatten(1), pool[1].contiguous()
+        require_fitting(self._layers, inputs.shape[1], labels)  # C++ would read and write beside its memory
+        train = _function("halves" if self._halves else str(inputs.dtype))
         for fit in fits:
             if not self._pays(fit):
                 yield from self._plain.run([fit], pool, prox)
                 continue
-            loss = self._train(fit, pool, prox)
-            yield FitResult(fit.position, loss, isfinite(loss) and all(finite_rows(fit.row[None])))
+            positions = fit.table[0].sort().values
+            own, center = inputs[positions], None if fit.center is None or not prox else fit.center.contiguous()
+            losses = train(
+                fit.row.data_ptr(),
+                None if center is None else center.data_ptr(),
+                prox if center is not None else 0.0,
+                self._layers,
+                own.data_ptr(),
+                labels.data_ptr(),
+                positions.data_ptr(),
+                len(positions),
+                fit.num_steps,
+            )
+            yield FitResult(fit.position, losses / fit.num_steps, isfinite(losses) and all(finite_rows(fit.row[None])))
 
     def _pays(self, fit: ClientFit) -> bool:
         """Says whether a client takes each step on all its examples, and the dual form takes fewer multiply-adds."""
-        (steps, n), (h, d) = fit.table.shape, self._slot.shape
+        (steps, n), (h, d) = fit.table.shape, (self._layers[0].outputs, self._layers[0].inputs)
         products = (2 if fit.center is None else 3) * n * d * h  # with the first W, the centre, and at the end
         if products + n * n * d + (steps - 1) * n * n * h >= 2 * steps * n * d * h:
             return False
         entries = fit.table.sort(1).values
         return len(entries[0].unique()) == n and bool((entries == entries[0]).all())
 
-    def _train(self, fit: ClientFit, pool: ExamplePool, prox: float) -> float:
-        """Trains a client's row in place. Returns the mean loss."""
-        entries, options = fit.table[0].sort().values, self._options
-        inputs, labels = pool[0][entries].flatten(1), pool[1][entries]
-        row = self._pieces(fit.row)
-        center = {} if fit.center is None or not prox else self._pieces(fit.center)
-        first = _DualWeights(inputs, row[self._slot], options[self._slot], center.get(self._slot), prox, self._multiply)
-        for slot, p in self._others.items():
-            p.copy_(row[slot])
-        losses = torch.zeros((), dtype=torch.float64)
-        for step in range(1, fit.num_steps + 1):
-            self._first.products = first.products.requires_grad_()
-            with torch.enable_grad():
-                loss = losses_of(self._module, (inputs, labels)).mean()
-                of_products, *gradients = torch.autograd.grad(loss, [first.products, *self._others.values()])
-            first.step(of_products, is_last=step == fit.num_steps)
-            for (slot, p), g in zip(self._others.items(), gradients, strict=True):
-                pull = prox * (p - center[slot]) if center else 0.0
-                p.sub_(options[slot]["lr"] * (g + options[slot]["weight_decay"] * p + pull))
-            losses += loss.detach()
-        row[self._slot].copy_(first.weights())
-        for slot, p in self._others.items():
-            row[slot].copy_(p)
-        return float(losses) / fit.num_steps
-
-    def _pieces(self, row: Tensor) -> dict[Slot, Tensor]:
-        return {slot: row[slot.start : slot.stop].view(slot.shape) for slot in self._layout.slots}
-
-
-class _FirstLayer(nn.Module):
-    """Takes the place of a layer whose products with the examples are known."""
-
-    products: Tensor
-
-    def __init__(self, layer: nn.Linear) -> None:
-        super().__init__()
-        self.bias = layer.bias
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return self.products + self.bias
-
-
-class _DualWeights:
-    """The weights of a layer while SGD trains them on the same examples in each step.
-
-    They are `a W_0 + c C - S^T X`: a and c are numbers, W_0 the first weights, C the centre, S `[n, h]` the sum of the
-    gradients, times the learning rate, that the decay has left.
-
-    Args:
-        inputs: X `[n, d]`.
-        weights: W_0 `[h, d]`.
-        option: learning rate and weight decay.
-        center: C `[h, d]`, or None.
-        prox: strength of the pull towards it.
-        multiply: the product of two matrices.
-    """
-
-    def __init__(
-        self,
-        inputs: Tensor,
-        weights: Tensor,
-        option: Mapping[str, float],
-        center: Tensor | None,
-        prox: float,
-        multiply: Product,
-    ) -> None:
-        self._inputs, self._start, self._center, self._multiply = inputs, weights, center, multiply
-        self._rate, self._pull = option["lr"], option["lr"] * prox if center is not None else 0.0
-        self._kept = 1 - option["lr"] * option["weight_decay"] - self._pull
-        self.products = multiply(inputs, weights.mT)
-        self._of_center = None if center is None else multiply(inputs, center.mT)
-        self._gram = multiply(inputs, inputs.mT)
-        self._sum = torch.zeros_like(self.products)
-        self._a, self._c = 1.0, 0.0
-
-    def step(self, gradient: Tensor, is_last: bool) -> None:
-        """Takes a step; after the last one the products are of no use, and left as they are.
-
-        Args:
-            gradient: of the loss by the products `[n, h]`.
-        """
-        self._sum.mul_(self._kept).add_(gradient, alpha=self._rate)
-        self._a, self._c = self._kept * self._a, self._kept * self._c + self._pull
-        if not is_last:
-            change = self._multiply(self._gram, gradient).mul_(-self._rate)
-            self.products = change.add_(self.products.detach(), alpha=self._kept)
-            if self._of_center is not None:
-                self.products.add_(self._of_center, alpha=self._pull)
-
-    def weights(self) -> Tensor:
-        """Computes the weights `[h, d]`."""
-        weights = self._multiply(self._sum.mT, self._inputs).neg_().add_(self._start, alpha=self._a)
-        return weights if self._center is None else weights.add_(self._center, alpha=self._c)
-
 
 def has_dual(module: LightningModule, local: LocalTraining) -> bool:
     """Says whether `DualLoop` computes what this module trains."""
-    return is_perceptron(module, local) and _FIRST not in cast(Classification, module).penalised_layers
+    if not is_perceptron(module, local):
+        return False
+    task = cast(Classification, module)
+    return isinstance(task.net, MLP) and _FIRST not in task.penalised_layers
+
+
+@cache
+def load() -> ctypes.CDLL:
+    """Loads the library, compiled now where the cache has none.
+
+    Raises:
+        BuildError: it cannot be compiled or loaded here.
+    """
+    return ctypes.CDLL(str(build_library("dual", _SOURCES, torch_options())))
+
+
+@cache
+def _function(kind: str) -> Callable[..., float]:
+    names = {"torch.float32": "train_float", "torch.float64": "train_double", "halves": "train_halves"}
+    function: Callable[..., float] = load()[names[kind]]
+    pointer, whole, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
+    function.argtypes = [pointer, pointer, real, pointer, pointer, pointer, pointer, whole, whole]  # type: ignore[attr-defined]
+    function.restype = real  # type: ignore[attr-defined]
+    return function

@@ -29,11 +29,11 @@ from lit_cfl.nets import MCLR, MLP
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.tasks import Classification
 
-_SOURCES = tuple(Path(__file__).with_name(name) for name in ("perceptron.cpp", "tiles.h"))
+_SOURCES = tuple(Path(__file__).with_name(name) for name in ("perceptron.cpp", "perceptron.h", "tiles.h"))
 
 
 class Layer(ctypes.Structure):
-    """`Layer` of `perceptron.cpp`."""
+    """`Layer` of `perceptron.h`."""
 
     _fields_ = (
         *((name, ctypes.c_int64) for name in ("inputs", "outputs", "weight", "bias")),

@@ -2,7 +2,8 @@
 computes the same.
 
 In `32-true` all of float32 counts: products and convolutions on a GPU do not round to TF32, which PyTorch by itself
-allows in convolutions. In `tf32` they do: numbers are float32, with ten bits of each factor in a product.
+allows in convolutions. In `tf32` they do: numbers are float32, with ten bits of each factor in a product. A CPU takes
+sixteen bits where that is faster (`dual.py`), elsewhere all.
 """
 
 import ctypes
@@ -85,8 +86,8 @@ class Plan:
                 raise InputError(f"plan.{name} is {getattr(self, name)}; it must be 1 or more")
         if self.narrow > self.lanes:
             raise InputError(f"plan.narrow is {self.narrow}, plan.lanes {self.lanes}; it must not be more")
-        if self.precision in ("16-mixed", "tf32") and self.device == "cpu":
-            raise InputError(f"precision {self.precision!r} needs a GPU; on a CPU use 32-true or bf16-mixed")
+        if self.precision == "16-mixed" and self.device == "cpu":
+            raise InputError("precision '16-mixed' needs a GPU; on a CPU use 32-true or bf16-mixed")
         exact = self.autocast is None and self.compute_dtype == self.dtype
         one_by_one = exact and self.device == "cpu" and self.lanes == 1 and not self.compile
         for name in ("fused", "dual"):
@@ -132,8 +133,9 @@ def set_up_torch(plan: Plan, deterministic: bool) -> None:
     """
     keep_freed_memory()
     torch.set_num_threads(plan.threads)
-    torch.set_float32_matmul_precision("high" if plan.precision == "tf32" else "highest")
-    torch.backends.cudnn.allow_tf32 = plan.precision == "tf32"
+    shorter = plan.precision == "tf32" and plan.device != "cpu"
+    torch.set_float32_matmul_precision("high" if shorter else "highest")
+    torch.backends.cudnn.allow_tf32 = shorter
     torch.backends.cudnn.benchmark = False  # scores have batches of many sizes; see `CapturedSteps`
     deterministic = deterministic and plan.device != "cpu"
     if deterministic:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from lit_cfl.engines.compiler import build_library
+from lit_cfl.engines.compiler import build_library, torch_options
 from lit_cfl.engines.kernel_cache import BuildError
 
 _SOURCES = tuple(Path(__file__).with_name(name) for name in ("products.cpp", "tiles.h"))
@@ -70,6 +70,4 @@ def _readable(matrices: Tensor) -> Tensor:
 
 
 def _library() -> Path:
-    folder = Path(torch.__file__).parent
-    include = [f"-I{folder / 'include'}", f"-I{folder / 'include/torch/csrc/api/include'}"]
-    return build_library("products", _SOURCES, [*include, f"-L{folder / 'lib'}", "-lc10", "-ltorch_cpu"])
+    return build_library("products", _SOURCES, torch_options())

@@ -87,6 +87,7 @@ def test_long_runs_of_perceptrons_on_full_batches_are_dual_where_there_is_a_comp
     work = Workload(2_000_000, client_steps=5_000, multiply_adds=2e9, has_dual=True)
     dual = Plan("stacked", products="own", dual=True)
     assert choose_plan("auto", "cpu", "32-true", work) == dual
+    assert choose_plan("auto", "cpu", "tf32", work) == replace(dual, precision="tf32")
     assert choose_plan("auto", "cpu", "32-true", replace(work, num_parameters=10_000, client_steps=500)) == dual
     others = (
         ("32-true", replace(work, client_steps=499), None),
@@ -298,14 +299,14 @@ def test_freed_memory_is_kept_for_the_next_tensor():
 
 
 @pytest.mark.usefixtures("as_it_was")
-def test_tf32_is_a_precision_of_a_gpu():
+def test_tf32_shortens_factors_on_a_gpu():
     set_up_torch(Plan("stacked", "cuda:0", "tf32"), True)
     assert torch.get_float32_matmul_precision() == "high"
     assert torch.backends.cudnn.allow_tf32
     assert not torch.utils.deterministic.fill_uninitialized_memory
     assert Plan("stacked", "cuda:0", "tf32").dtype == torch.float32
-    with pytest.raises(InputError, match="precision 'tf32' needs a GPU"):
-        Plan("stacked", precision="tf32")
+    set_up_torch(Plan("stacked", precision="tf32"), True)
+    assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == ("highest", False)
 
 
 @pytest.mark.usefixtures("as_it_was")

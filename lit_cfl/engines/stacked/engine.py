@@ -18,7 +18,6 @@ from torch.optim import Optimizer
 from lit_cfl.activity import Activity
 from lit_cfl.data import ClientIndex, FederatedData
 from lit_cfl.devices import prepared_ahead, rows_on, sent
-from lit_cfl.engines import products
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.batches import ShuffledBatches, num_steps
 from lit_cfl.engines.client_fit import ClientFit, ExamplePool, FitResult
@@ -78,8 +77,7 @@ class StackedEngine(Engine):
         plain = PlainLoop(one, self.layout, self._optimizer, self.local.gradient_clip, self.plan.autocast)
         if not self.plan.dual:
             return plain
-        multiply = products.multiply if self.plan.products == "own" else torch.matmul
-        return DualLoop(copy_sharing_frozen(module), self.layout, self._optimizer, self.local, multiply, plain)
+        return DualLoop(module, self.layout, self.local, self.plan.precision == "tf32", plain)
 
     def _placed(self, dtype: torch.dtype) -> LightningModule:
         """Returns a module for the engine's own use; frozen parameters are there once for all of them."""
