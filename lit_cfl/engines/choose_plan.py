@@ -78,7 +78,7 @@ class Workload:
         cohort: clients of a round.
         lane_bytes: memory of a lane of a GPU's stack, see `lane_memory.py`; None = not estimated.
         perceptron: whether clients train what `PerceptronLoop` computes, in mini-batches.
-        has_dual: whether clients train what `DualLoop` computes, on full batches.
+        has_dual: whether clients train what `DualLoop` computes, faster than the plain loop in a mean client.
     """
 
     num_parameters: int = 0
@@ -138,7 +138,7 @@ def choose_plan(
     builds = chosen != "trainer" and on_cpu and has_compiler()
     alone = not given.keys() & _STACKS and precision in ("32-true", "64-true", "tf32")
     fused = given.get("fused", builds and alone and _fusing_pays(workload))
-    dual = given.get("dual", builds and alone and _dual_pays(workload))
+    dual = given.get("dual", builds and alone and not fused and _dual_pays(workload))
     compiles = given.get("compile", builds and not (fused or dual) and _compiling_pays(workload))
     workers = (max(1, min(places, workload.cohort)) if on_cpu else room.gpus) if chosen == "ray" else 1
     workers = given.get("workers", workers)

@@ -1,8 +1,8 @@
-// Trains perceptrons of one hidden layer on full batches, the first layer's weights in dual form; dual.py says why, and
-// compiles this file.
+// Trains perceptrons of one hidden layer with the first layer's weights in dual form; dual.py says why, and compiles this
+// file.
 //
 // What belongs to a hidden unit is a row, so that units are visited a block at a time, whose numbers stay in the caches:
-// a visit takes the step of the units' weights, and then computes their share of the outputs for the next step.
+// a visit takes the step of the units' weights, and then computes their share of the outputs for the next mini-batch.
 #include <ATen/Parallel.h>
 
 #include <optional>
@@ -13,18 +13,42 @@
 
 namespace {
 
-// Numbers [units, examples] from which gradients pass where the unit's sum, product and bias, is above 0.
+// Gradients [units, examples], which pass where the unit's value is above 0.
 template <typename T>
 struct Passed {
   T* data;
-  const T *products, *bias;
   int64_t row;
-  Passed from(int64_t i, int64_t j) const { return {data + i * row + j, products + i * row + j, bias + i, row}; }
+  const T* values;
+  int64_t value_row;
+  Passed from(int64_t i, int64_t j) const { return {data + i * row + j, row, values + i * value_row + j, value_row}; }
   template <int Bytes>
   void put(int64_t i, int64_t j, typename Simd<T, Bytes>::type gradient) const {
     using S = Simd<T, Bytes>;
-    const auto sum = S::load(products + i * row + j) + bias[i];
-    S::store(data + i * row + j, sum <= 0 ? typename S::type{} : gradient);
+    S::store(data + i * row + j, S::load(values + i * value_row + j) <= 0 ? typename S::type{} : gradient);
+  }
+};
+
+// A mini-batch: ascending positions among the client's examples.
+struct Batch {
+  const int64_t* positions;
+  int64_t count;
+  bool whole;  // whether it is all examples, in their order
+
+  Batch(const int64_t* row, int64_t width, int64_t examples)
+      : positions(row), count(std::find(row, row + width, -1) - row), whole(count == examples) {
+    for (int64_t i = 0; i < count && whole; ++i) whole = row[i] == i;
+  }
+  bool operator==(const Batch& other) const {
+    return std::equal(positions, positions + count, other.positions, other.positions + other.count);
+  }
+
+  // Calls `work` with the place of each example in the batch, and its position among the client's.
+  template <typename Work>
+  void each(const Work& work) const {
+    if (whole)
+      for (int64_t i = 0; i < count; ++i) work(i, i);
+    else
+      for (int64_t i = 0; i < count; ++i) work(i, positions[i]);
   }
 };
 
@@ -32,73 +56,72 @@ struct Passed {
 template <typename Right>
 class Client {
   using T = typename Right::Number;
-  static constexpr int64_t kUnits = 128;  // of a block: half as many read a right factor twice as often
+  static constexpr int64_t kUnits = 128;  // of a block: half as many would read a right factor twice as often
 
   struct Scratch {  // of a block, and of a product's left factor
-    Room<T> hidden, by_products, product;
+    Room<T> gradients, product;
     typename Right::Scratch left;
-    Scratch(int64_t examples, int64_t inputs)
-        : hidden(kUnits * examples),
-          by_products(kUnits * examples),
-          product(kUnits * std::max(examples, inputs)),
-          left(kUnits, std::max(examples, inputs)) {}
+    explicit Scratch(int64_t width) : gradients(kUnits * width), product(kUnits * width), left(kUnits, width) {}
   };
 
  public:
-  // inputs [examples, inputs]; labels of the whole pool, and the examples' positions there.
+  // inputs [examples, inputs]; labels [examples]; widest: most examples of a mini-batch.
   Client(T* row, const T* center, double prox, const Layer* layers, const T* inputs, const int64_t* labels,
-         const int64_t* positions, int64_t examples)
+         int64_t examples, int64_t widest)
       : row_(row),
         center_(center),
         first_(layers[0]),
         second_(layers[1]),
-        count_(examples),
+        examples_(examples),
+        widest_(widest),
         inputs_(inputs),
         labels_(labels),
-        positions_(positions),
         of_weights_(first_.weight_rate, first_.weight_decay, prox),
         of_bias_(first_.bias_rate, first_.bias_decay, prox),
         of_second_(second_.weight_rate, second_.weight_decay + 2 * second_.kernel_l2, prox),
         of_last_(second_.bias_rate, second_.bias_decay, prox),
-        products_(first_.outputs * examples),
-        sums_(first_.outputs * examples),
+        of_first_weights_(first_.outputs * examples),
         of_center_(center ? first_.outputs * examples : 0),
-        shares_(blocks() * second_.outputs * examples),
-        by_outputs_(second_.outputs * examples),
-        outputs_(second_.outputs * examples) {}
+        sums_(first_.outputs * examples),
+        values_(first_.outputs * widest),
+        shares_(blocks() * second_.outputs * widest),
+        by_outputs_(second_.outputs * widest),
+        outputs_(second_.outputs * widest) {}
 
-  // Takes so many steps. Returns the sum of their mean losses.
-  double train(int64_t steps) {
-    const int64_t n = count_, d = first_.inputs;
+  // Trains on mini-batches [steps, widest]. Returns the sum of the losses of all examples seen.
+  double train(const int64_t* table, int64_t steps) {
+    const int64_t n = examples_, d = first_.inputs;
     const Right turned({inputs_, 1, d}, d, n);
     std::vector<T> gram(n * n);
-    Scratch scratch(n, d);
+    Scratch scratch(std::max(n, d));
     for (int64_t i = 0; i < n; i += kUnits)
       turned.multiply(std::min(kUnits, n - i), inputs_ + i * d, d, &gram[i * n], scratch.left);
-    gram_.emplace(Matrix<const T>{gram.data(), n, 1}, n, n);
+    Batch batch(table, widest_, n);
     visit([&](int64_t first, int64_t units, Scratch& scratch) {
-      const int64_t weight = first_.weight + first * d;
-      turned.multiply(units, row_ + weight, d, &products_.data()[first * n], scratch.left);
-      if (center_) turned.multiply(units, center_ + weight, d, &of_center_.data()[first * n], scratch.left);
-      std::fill_n(&sums_.data()[first * n], units * n, T(0));
-      share(first, units, scratch);
+      begin(first, units, turned, scratch);
+      forward(first, units, batch, scratch);
     });
-    double losses = loss();
-    for (int64_t step = 1; step < steps; ++step) {
-      visit([&](int64_t first, int64_t units, Scratch& scratch) {
-        backward(first, units, scratch);
-        move_products(first, units, scratch);
-        share(first, units, scratch);
-      });
-      step_last_bias();
-      losses += loss();
-    }
     const Right examples({inputs_, d, 1}, n, d);
-    visit([&](int64_t first, int64_t units, Scratch& scratch) {
-      backward(first, units, scratch);
-      put_weights(first, units, steps, examples, scratch);
-    });
-    step_last_bias();
+    std::optional<Right> to_batch;  // columns of the Gram matrix
+    double losses = loss(batch);
+    for (int64_t step = 1; step <= steps; ++step) {
+      kept_ *= of_weights_.keep;
+      pulled_ = of_weights_.keep * pulled_ + of_weights_.pull;
+      const bool last = step == steps;
+      const Batch next = last ? batch : Batch(table + step * widest_, widest_, n);
+      if (!last && !(to_batch && next == batch)) to_batch.emplace(columns(gram, next));
+      visit([&](int64_t first, int64_t units, Scratch& scratch) {
+        backward(first, units, batch, scratch);
+        if (last)
+          put_weights(first, units, examples, scratch);
+        else
+          forward(first, units, next, scratch, &*to_batch);
+      });
+      for (int64_t l = 0; l < second_.outputs; ++l)
+        take_step(of_last_, second_.bias + l, T(sum(&by_outputs_.data()[l * batch.count], batch.count)));
+      batch = next;
+      if (!last) losses += loss(batch);
+    }
     return losses;
   }
 
@@ -109,123 +132,124 @@ class Client {
   template <typename Work>
   void visit(const Work& work) {
     at::parallel_for(0, blocks(), 1, [&](int64_t begin, int64_t end) {
-      Scratch scratch(count_, first_.inputs);
+      Scratch scratch(std::max(examples_, first_.inputs));
       for (int64_t block = begin; block < end; ++block)
         work(block * kUnits, std::min(kUnits, first_.outputs - block * kUnits), scratch);
       Right::release();
     });
   }
 
-  // Computes what units give to the next layer [units, examples].
-  void compute_hidden(int64_t first, int64_t units, T* hidden) const {
-    for (int64_t j = first; j < first + units; ++j, hidden += count_) {
-      const T *products = &products_.data()[j * count_], bias = row_[first_.bias + j];
-      for (int64_t i = 0; i < count_; ++i) hidden[i] = products[i] + bias < 0 ? 0 : products[i] + bias;
+  // Copies a batch's columns of the Gram matrix into a right factor.
+  Right columns(const std::vector<T>& gram, const Batch& batch) const {
+    std::vector<T> chosen(examples_ * batch.count);
+    for (int64_t k = 0; k < examples_; ++k)
+      batch.each([&](int64_t i, int64_t at) { chosen[k * batch.count + i] = gram[k * examples_ + at]; });
+    return Right({chosen.data(), batch.count, 1}, examples_, batch.count);
+  }
+
+  // Computes a block's products with the first weights and with the centre.
+  void begin(int64_t first, int64_t units, const Right& turned, Scratch& scratch) {
+    const int64_t d = first_.inputs, weight = first_.weight + first * d, at = first * examples_;
+    turned.multiply(units, row_ + weight, d, &of_first_weights_.data()[at], scratch.left);
+    if (center_) turned.multiply(units, center_ + weight, d, &of_center_.data()[at], scratch.left);
+    std::fill_n(&sums_.data()[at], units * examples_, T(0));
+  }
+
+  // Computes a block's values for a batch, and its share of the outputs [outputs, examples].
+  void forward(int64_t first, int64_t units, const Batch& batch, Scratch& scratch, const Right* to_batch = nullptr) {
+    const int64_t at = first * examples_;
+    T *change = scratch.product.data(), *values = &values_.data()[first * widest_];
+    if (to_batch) to_batch->multiply(units, &sums_.data()[at], examples_, change, scratch.left);
+    for (int64_t j = 0; j < units; ++j) {
+      const T *own = &of_first_weights_.data()[at + j * examples_], bias = row_[first_.bias + first + j];
+      const T *of_center = &of_center_.data()[at + j * examples_], *changed = change + j * batch.count;
+      T* unit = values + j * widest_;
+      batch.each([&](int64_t i, int64_t from) { unit[i] = kept_ * own[from] + bias; });
+      if (center_) batch.each([&](int64_t i, int64_t from) { unit[i] += pulled_ * of_center[from]; });
+      if (to_batch)
+        for (int64_t i = 0; i < batch.count; ++i) unit[i] -= changed[i];
+      for (int64_t i = 0; i < batch.count; ++i) unit[i] = unit[i] < 0 ? 0 : unit[i];
     }
+    T* share = &shares_.data()[first / kUnits * second_.outputs * widest_];
+    outer_columns<T>(second_.outputs, batch.count, units, {row_ + second_.weight + first, second_.inputs, 1}, values,
+                     widest_, Written<T>{share, batch.count});
   }
 
-  // Computes the share of a block in the outputs [outputs, examples].
-  void share(int64_t first, int64_t units, Scratch& scratch) {
-    compute_hidden(first, units, scratch.hidden.data());
-    T* share = &shares_.data()[first / kUnits * second_.outputs * count_];
-    outer_columns<T>(second_.outputs, count_, units, {row_ + second_.weight + first, second_.inputs, 1},
-                     scratch.hidden.data(), count_, Written<T>{share, count_});
-  }
-
-  // Computes the mean loss, and its gradient by the outputs.
-  double loss() {
-    const int64_t labels = second_.outputs, size = labels * count_;
+  // Returns the sum of a batch's losses, and computes the gradient of their mean by the outputs.
+  double loss(const Batch& batch) {
+    const int64_t labels = second_.outputs, count = batch.count;
     T *sums = by_outputs_.data(), *outputs = outputs_.data();
-    for (int64_t l = 0; l < labels; ++l) std::fill_n(sums + l * count_, count_, row_[second_.bias + l]);
+    for (int64_t l = 0; l < labels; ++l) std::fill_n(sums + l * count, count, row_[second_.bias + l]);
     for (int64_t block = 0; block < blocks(); ++block)
-      for (int64_t k = 0; k < size; ++k) sums[k] += shares_.data()[block * size + k];
+      for (int64_t k = 0; k < labels * count; ++k) sums[k] += shares_.data()[block * labels * widest_ + k];
     for (int64_t l = 0; l < labels; ++l)
-      for (int64_t i = 0; i < count_; ++i) outputs[i * labels + l] = sums[l * count_ + i];
-    const double losses = cross_entropy(outputs, count_, labels, positions_, labels_);
+      for (int64_t i = 0; i < count; ++i) outputs[i * labels + l] = sums[l * count + i];
+    const double losses = cross_entropy(outputs, count, labels, batch.positions, labels_);
     for (int64_t l = 0; l < labels; ++l)
-      for (int64_t i = 0; i < count_; ++i) sums[l * count_ + i] = outputs[i * labels + l];
-    const double penalty = second_.kernel_l2 ? squares(row_ + second_.weight, second_.inputs * labels) : 0;
-    return losses / count_ + second_.kernel_l2 * penalty;
+      for (int64_t i = 0; i < count; ++i) sums[l * count + i] = outputs[i * labels + l];
+    return losses + (second_.kernel_l2 ? count * second_.kernel_l2 * squares(row_ + second_.weight, second_.inputs * labels) : 0);
   }
 
-  // Computes the gradient by a block's products into `by_products`, adds it up, and takes the step of the units' biases
-  // and of their weights in the next layer.
-  void backward(int64_t first, int64_t units, Scratch& scratch) {
-    const int64_t labels = second_.outputs;
-    T *weights = row_ + second_.weight + first, *by_products = scratch.by_products.data();
-    compute_hidden(first, units, scratch.hidden.data());
-    const Passed<T> passed{by_products, &products_.data()[first * count_], row_ + first_.bias + first, count_};
-    outer_columns<T>(units, count_, labels, {weights, 1, second_.inputs}, by_outputs_.data(), count_, passed);
-    T* gradients = scratch.product.data();  // [labels, units]
-    dot_rows<T>(labels, units, by_outputs_.data(), count_, scratch.hidden.data(), count_, {gradients, units, 1}, count_);
+  // Adds up the gradient by a block's products, and takes the step of the units' biases and of their weights in the next
+  // layer.
+  void backward(int64_t first, int64_t units, const Batch& batch, Scratch& scratch) {
+    const int64_t labels = second_.outputs, count = batch.count;
+    const T* values = &values_.data()[first * widest_];
+    T *weights = row_ + second_.weight + first, *gradients = scratch.gradients.data(), *by_weights = scratch.product.data();
+    outer_columns<T>(units, count, labels, {weights, 1, second_.inputs}, by_outputs_.data(), count,
+                     Passed<T>{gradients, count, values, widest_});
+    dot_rows<T>(labels, units, by_outputs_.data(), count, values, widest_, {by_weights, units, 1}, count);
     for (int64_t l = 0; l < labels; ++l)
       for (int64_t j = 0; j < units; ++j)
-        step(of_second_, second_.weight + l * second_.inputs + first + j, gradients[l * units + j]);
-    for (int64_t j = 0; j < units; ++j) {
-      const T* gradient = by_products + j * count_;
-      T* sums = &sums_.data()[(first + j) * count_];
-      for (int64_t i = 0; i < count_; ++i) sums[i] = of_weights_.keep * sums[i] + of_weights_.rate * gradient[i];
-      step(of_bias_, first_.bias + first + j, T(sum(gradient, count_)));
+        take_step(of_second_, second_.weight + l * second_.inputs + first + j, by_weights[l * units + j]);
+    for (int64_t j = 0; j < units; ++j, gradients += count) {
+      T* sums = &sums_.data()[(first + j) * examples_];
+      if (of_weights_.keep != 1)
+        for (int64_t i = 0; i < examples_; ++i) sums[i] *= of_weights_.keep;
+      batch.each([&](int64_t i, int64_t to) { sums[to] += of_weights_.rate * gradients[i]; });
+      take_step(of_bias_, first_.bias + first + j, T(sum(gradients, count)));
     }
   }
 
-  // Computes a block's products after the step of the weights.
-  void move_products(int64_t first, int64_t units, Scratch& scratch) {
-    T *products = &products_.data()[first * count_], *change = scratch.product.data();
-    gram_->multiply(units, scratch.by_products.data(), count_, change, scratch.left);
-    for (int64_t k = 0; k < units * count_; ++k)
-      products[k] = of_weights_.keep * products[k] - of_weights_.rate * change[k];
+  // Computes a block's weights: what the steps have left of the first ones, the centre's share, the examples'.
+  void put_weights(int64_t first, int64_t units, const Right& examples, Scratch& scratch) {
+    const int64_t size = units * first_.inputs, weight = first_.weight + first * first_.inputs;
+    T *weights = row_ + weight, *change = scratch.product.data();
+    examples.multiply(units, &sums_.data()[first * examples_], examples_, change, scratch.left);
+    for (int64_t k = 0; k < size; ++k) weights[k] = kept_ * weights[k] - change[k];
     if (!center_) return;
-    const T* of_center = &of_center_.data()[first * count_];
-    for (int64_t k = 0; k < units * count_; ++k) products[k] += of_weights_.pull * of_center[k];
-  }
-
-  // Computes a block's weights: what so many steps have left of the first ones, the centre's share, the examples'.
-  void put_weights(int64_t first, int64_t units, int64_t steps, const Right& examples, Scratch& scratch) {
-    const int64_t d = first_.inputs, weight = first_.weight + first * d;
-    T *weights = row_ + weight, *change = scratch.product.data(), kept = 1, pulled = 0;
-    for (int64_t step = 0; step < steps; ++step) {
-      kept *= of_weights_.keep;
-      pulled = of_weights_.keep * pulled + of_weights_.pull;
-    }
-    examples.multiply(units, &sums_.data()[first * count_], count_, change, scratch.left);
-    for (int64_t k = 0; k < units * d; ++k) weights[k] = kept * weights[k] - change[k];
-    if (!center_) return;
-    for (int64_t k = 0; k < units * d; ++k) weights[k] += pulled * center_[weight + k];
-  }
-
-  void step_last_bias() {
-    for (int64_t l = 0; l < second_.outputs; ++l)
-      step(of_last_, second_.bias + l, T(sum(&by_outputs_.data()[l * count_], count_)));
+    for (int64_t k = 0; k < size; ++k) weights[k] += pulled_ * center_[weight + k];
   }
 
   // Takes the step of one parameter.
-  void step(const Rule<T>& rule, int64_t at, T gradient) {
+  void take_step(const Rule<T>& rule, int64_t at, T gradient) {
     row_[at] = rule.keep * row_[at] - rule.rate * gradient + (center_ ? rule.pull * center_[at] : 0);
   }
 
   T* row_;
   const T* center_;  // null = no proximal term
   const Layer first_, second_;
-  const int64_t count_;
+  const int64_t examples_, widest_;
   const T* inputs_;
-  const int64_t *labels_, *positions_;
+  const int64_t* labels_;
   const Rule<T> of_weights_, of_bias_, of_second_, of_last_;
-  std::optional<Right> gram_;  // [examples, examples]
-  Room<T> products_, sums_, of_center_;  // [units, examples]: W x, gradients times the rate, C x
-  Room<T> shares_;                      // [blocks, outputs, examples]
-  Room<T> by_outputs_, outputs_;        // [outputs, examples], [examples, outputs]
+  T kept_ = 1, pulled_ = 0;                     // shares of the first weights and of the centre in today's
+  Room<T> of_first_weights_, of_center_, sums_;  // [units, examples]: W_0 x, C x, gradients times the rate
+  Room<T> values_;                              // [units, widest]: what units give to the next layer
+  Room<T> shares_;                              // [blocks, outputs, widest]
+  Room<T> by_outputs_, outputs_;                // [outputs, count], [count, outputs]
 };
 
 }  // namespace
 
-// Trains a client: its row changes in place. Returns the sum of the steps' mean losses.
+// Trains a client: its row changes in place. Returns the sum of the losses of all examples seen.
 //
-// layers: two; inputs [examples, inputs]; labels of the whole pool; positions [examples] there.
-#define TRAIN(name, Right, T)                                                                                   \
-  extern "C" double name(T* row, const T* center, double prox, const Layer* layers, const T* inputs,            \
-                         const int64_t* labels, const int64_t* positions, int64_t examples, int64_t steps) {    \
-    return Client<Right>(row, center, prox, layers, inputs, labels, positions, examples).train(steps);          \
+// layers: two; inputs [examples, inputs]; labels [examples]; table [steps, widest]: ascending positions, then -1.
+#define TRAIN(name, Right, T)                                                                                     \
+  extern "C" double name(T* row, const T* center, double prox, const Layer* layers, const T* inputs,              \
+                         const int64_t* labels, int64_t examples, const int64_t* table, int64_t steps,            \
+                         int64_t widest) {                                                                        \
+    return Client<Right>(row, center, prox, layers, inputs, labels, examples, widest).train(table, steps);        \
   }
 TRAIN(train_float, Exact<float>, float)
 TRAIN(train_double, Exact<double>, double)

@@ -24,6 +24,7 @@ from typing import cast
 
 import torch
 from lightning import LightningModule
+from torch import Tensor
 
 from lit_cfl.engines.client_fit import ClientFit, ExamplePool, FitResult, finite_rows
 from lit_cfl.engines.compiler import build_library, torch_options
@@ -37,6 +38,8 @@ from lit_cfl.tasks import Classification
 
 _SOURCES = tuple(Path(__file__).with_name(name) for name in ("dual.cpp", "factors.h", "perceptron.h", "tiles.h"))
 _FIRST = "fc1"  # the first layer of an MLP
+_HALVES_PAY = 128  # examples of a client from which on products of bfloat16 are faster
+_PASSES = 8  # multiply-adds that take as long as what each step does with the sum of gradients beside products
 
 
 class DualLoop:
@@ -70,36 +73,58 @@ class DualLoop:
         Raises:
             InputError: examples that the net cannot take.
         """
-        inputs, labels = pool[0].flatten(1), pool[1].contiguous()
+        inputs, labels = pool[0].flatten(1), pool[1]
         require_fitting(self._layers, inputs.shape[1], labels)  # C++ would read and write beside its memory
-        train = _function("halves" if self._halves else str(inputs.dtype))
         for fit in fits:
-            if not self._pays(fit):
+            positions, table = _numbered(fit.table)
+            steps, batch = table.shape
+            if not pays(len(positions), steps, batch, inputs.shape[1], fit.center is not None):
                 yield from self._plain.run([fit], pool, prox)
                 continue
-            positions = fit.table[0].sort().values
-            own, center = inputs[positions], None if fit.center is None or not prox else fit.center.contiguous()
-            losses = train(
+            center = None if fit.center is None or not prox else fit.center.contiguous()
+            own, own_labels = inputs[positions], labels[positions]
+            halves = self._halves and len(own) >= _HALVES_PAY
+            losses = _function("halves" if halves else str(inputs.dtype))(
                 fit.row.data_ptr(),
                 None if center is None else center.data_ptr(),
                 prox if center is not None else 0.0,
                 self._layers,
                 own.data_ptr(),
-                labels.data_ptr(),
-                positions.data_ptr(),
-                len(positions),
-                fit.num_steps,
+                own_labels.data_ptr(),
+                len(own),
+                table.data_ptr(),
+                steps,
+                batch,
             )
-            yield FitResult(fit.position, losses / fit.num_steps, isfinite(losses) and all(finite_rows(fit.row[None])))
+            loss = losses / fit.num_examples
+            yield FitResult(fit.position, loss, isfinite(loss) and all(finite_rows(fit.row[None])))
 
-    def _pays(self, fit: ClientFit) -> bool:
-        """Says whether a client takes each step on all its examples, and the dual form takes fewer multiply-adds."""
-        (steps, n), (h, d) = fit.table.shape, (self._layers[0].outputs, self._layers[0].inputs)
-        products = (2 if fit.center is None else 3) * n * d * h  # with the first W, the centre, and at the end
-        if products + n * n * d + (steps - 1) * n * n * h >= 2 * steps * n * d * h:
-            return False
-        entries = fit.table.sort(1).values
-        return len(entries[0].unique()) == n and bool((entries == entries[0]).all())
+
+def _numbered(table: Tensor) -> tuple[Tensor, Tensor]:
+    """Numbers the examples of a client's mini-batches from 0, and sorts each: the order does not matter.
+
+    Returns:
+        their positions in the pool `[n]`, and the mini-batches `[steps, B]`; -1 = no example, these come last.
+    """
+    positions, numbers = table.flatten().unique(return_inverse=True)
+    absent = int(len(positions) > 0 and positions[0] < 0)
+    beyond = len(positions)
+    numbers = torch.where(table < 0, beyond, numbers.view(table.shape) - absent).sort(1).values
+    return positions[absent:], torch.where(numbers == beyond, -1, numbers)
+
+
+def pays(examples: int, steps: int, batch: int, inputs: int, pulled: bool) -> bool:
+    """Says whether the dual form takes fewer multiply-adds of a hidden unit than the plain loop.
+
+    Args:
+        examples: different ones.
+        steps, batch: mini-batches, and how many examples each has.
+        inputs: d, numbers of an example.
+        pulled: whether there is a centre.
+    """
+    products = (3 if pulled else 2) * examples * inputs  # with the first weights, the centre, and at the end
+    steps_each = batch * examples + _PASSES * examples
+    return products + (steps - 1) * steps_each < 2 * steps * batch * inputs
 
 
 def has_dual(module: LightningModule, local: LocalTraining) -> bool:
@@ -125,6 +150,6 @@ def _function(kind: str) -> Callable[..., float]:
     names = {"torch.float32": "train_float", "torch.float64": "train_double", "halves": "train_halves"}
     function: Callable[..., float] = load()[names[kind]]
     pointer, whole, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
-    function.argtypes = [pointer, pointer, real, pointer, pointer, pointer, pointer, whole, whole]  # type: ignore[attr-defined]
+    function.argtypes = [pointer, pointer, real, pointer, pointer, pointer, whole, pointer, whole, whole]  # type: ignore[attr-defined]
     function.restype = real  # type: ignore[attr-defined]
     return function

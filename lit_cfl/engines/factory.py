@@ -1,6 +1,8 @@
 """Builds the engine of a plan, and measures the workload from which a plan is chosen."""
 
 import warnings
+from dataclasses import replace
+from math import prod
 
 from torch import nn
 
@@ -8,7 +10,7 @@ from lit_cfl.data import FederatedData
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.batches import num_steps
 from lit_cfl.engines.choose_plan import RayRoom, Workload, lacks_compiler
-from lit_cfl.engines.dual import has_dual
+from lit_cfl.engines.dual import has_dual, pays
 from lit_cfl.engines.local_training import LocalTraining, TaskFactory
 from lit_cfl.engines.operations import count_multiply_adds
 from lit_cfl.engines.perceptron import is_perceptron
@@ -77,8 +79,15 @@ def workload(
         min(cohort, len(data.population)),
         _lane_bytes(task, seed, local, data, precision) if on_gpu and not found else None,
         not found and local.batch_size != "full" and is_perceptron(probe.template, local),
-        not found and local.batch_size == "full" and has_dual(probe.template, local),
+        not found and has_dual(probe.template, local) and _dual_pays(local, data),
     )
+
+
+def _dual_pays(local: LocalTraining, data: FederatedData) -> bool:
+    """Says whether the dual form pays for a mean client, pulled towards a centre."""
+    examples = round(mean_batch(replace(local, batch_size="full"), data))
+    inputs = prod(data.examples.inputs.shape[1:])
+    return pays(examples, round(mean_steps(local, data)), round(mean_batch(local, data)), inputs, pulled=True)
 
 
 def _lane_bytes(

@@ -1,4 +1,4 @@
-"""Full batches with the first layer in dual form: the trainer's numbers, and the plain loop where it does not pay."""
+"""MLPs with the first layer in dual form: the trainer's numbers, and the plain loop where it does not pay."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +11,7 @@ from lightning import LightningModule
 from ragged import SGD, SHAPE, fitted, in_groups, ragged_data, require_same_bits_in_any_company, rows_of, task
 from torch.testing import assert_close
 
+from lit_cfl.engines import dual
 from lit_cfl.engines.client_fit import ClientFit
 from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.local_training import LocalTraining
@@ -22,7 +23,7 @@ from lit_cfl.nets import MLP
 from lit_cfl.tasks import Classification
 
 DUAL = Plan("stacked", products="own", dual=True)
-FULL = LocalTraining(4, "full")
+FULL, SMALL = LocalTraining(4, "full"), LocalTraining(4, 8)
 
 
 def penalised(layers: str) -> Callable[[], LightningModule]:
@@ -43,6 +44,7 @@ def plainly_trained(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return found
 
 
+@pytest.mark.parametrize("local", [FULL, SMALL], ids=["full batches", "mini-batches"])
 @pytest.mark.parametrize(("precision", "tolerance"), [("64-true", 1e-13), ("32-true", 1e-6)])
 @pytest.mark.parametrize(
     ("make", "prox"),
@@ -58,17 +60,18 @@ def plainly_trained(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_models_and_losses_are_the_trainers(
     make: Callable[[], LightningModule],
     prox: float,
-    precision: str,
+    precision: Precision,
     tolerance: float,
+    local: LocalTraining,
     plainly_trained: list[int],
 ):
     plan = replace(DUAL, precision=precision)
     data = ragged_data((0, 3, 17, 12, 9, 20))
-    found, engine = fitted(make, plan, local=FULL, prox=prox, data=data)
+    found, engine = fitted(make, plan, local=local, prox=prox, data=data)
     rows = rows_of(found)
     assert engine.plan.dual
     assert not plainly_trained
-    expected, _ = fitted(make, Plan("trainer", precision=precision), local=FULL, prox=prox, data=data)
+    expected, _ = fitted(make, Plan("trainer", precision=precision), local=local, prox=prox, data=data)
     assert_close(rows, rows_of(expected), rtol=0, atol=tolerance)
     assert_close(found.losses, expected.losses, rtol=0, atol=10 * tolerance, equal_nan=True)
     assert not torch.equal(rows[1:], rows[:1].expand(5, -1))  # they have trained
@@ -85,9 +88,16 @@ def test_weights_are_pulled_towards_their_own_centre():
 
 
 WIDE = task(lambda: MLP(300, SHAPE, 10), in_groups)  # three blocks of units, the last one not full
-CLIENTS = ragged_data((70, 41, 96))  # of two panels of columns, and of one
+CLIENTS = ragged_data((70, 41, 96))  # of two panels of columns, and of one; mini-batches take one each
 
 
+@pytest.fixture
+def halves_of_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets clients of few examples take products of bfloat16, too."""
+    monkeypatch.setattr(dual, "_HALVES_PAY", 1)
+
+
+@pytest.mark.usefixtures("halves_of_few")
 def test_shorter_factors_keep_sixteen_bits():
     """With AMX rows are two or three times as far from the exact ones as in float32; without it all is float32."""
     expected, _ = fitted(WIDE, Plan("trainer", precision="64-true"), local=FULL, prox=0.3, data=CLIENTS)
@@ -102,31 +112,34 @@ def test_shorter_factors_keep_sixteen_bits():
         assert off("tf32") == off("32-true") < 1e-7
 
 
+@pytest.mark.usefixtures("halves_of_few")
+@pytest.mark.parametrize("local", [FULL, SMALL], ids=["full batches", "mini-batches"])
 @pytest.mark.parametrize("precision", ["32-true", "tf32"])
-def test_threads_share_the_units_and_change_no_bit(precision: Precision):
+def test_threads_share_the_units_and_change_no_bit(precision: Precision, local: LocalTraining):
     plan, found = replace(DUAL, precision=precision), []
     before = torch.get_num_threads()
     try:
         for threads in (1, 2):
             torch.set_num_threads(threads)
-            found.append(rows_of(fitted(WIDE, plan, local=FULL, prox=0.3, data=CLIENTS)[0]))
+            found.append(rows_of(fitted(WIDE, plan, local=local, prox=0.3, data=CLIENTS)[0]))
     finally:
         torch.set_num_threads(before)
     assert torch.equal(*found)
 
 
 def test_clients_for_whom_it_does_not_pay_train_in_the_plain_loop(plainly_trained: list[int]):
-    """Clients of 3, 17, 36, 9 and 20 examples in batches of up to 20: those of 36 take several steps an epoch."""
-    make, local = task(lambda: MLP(33, SHAPE, 10)), LocalTraining(3, 20)
-    found, expected = (rows_of(fitted(make, plan, local=local)[0]) for plan in (DUAL, Plan("stacked", products="own")))
-    assert plainly_trained == [6, 3, 3, 6, 3, 3]  # one of 36 examples; then all, in the plain loop's own fit
-    assert torch.equal(found[3], expected[3])
-    assert_close(found, expected, rtol=0, atol=1e-6)
+    """Those who pass once over their 17 or 20 examples; those of 3, 36 and 9 examples pass three times."""
+    make, budget = task(lambda: MLP(33, SHAPE, 10)), Budget(torch.tensor([3, 3, 1, 3, 3, 1]), "epochs", 20)
+    found, plain = (rows_of(fitted(make, plan, budget=budget)[0]) for plan in (DUAL, Plan("stacked", products="own")))
+    assert plainly_trained == [1, 1, 3, 1, 6, 3, 1]  # two; then all, in the plain loop's own fit
+    assert torch.equal(found[[2, 5]], plain[[2, 5]])
+    assert_close(found, plain, rtol=0, atol=1e-6)
 
 
 def test_bits_do_not_depend_on_company_and_budgets_are_kept():
     make = task(lambda: MLP(33, SHAPE, 10))
     require_same_bits_in_any_company(make, DUAL, FULL)
+    require_same_bits_in_any_company(make, DUAL, SMALL)
     budget = Budget(torch.tensor([0, 1, 4, 2, 0, 3]), "steps", "full")
     found, expected = (rows_of(fitted(make, plan, budget=budget)[0]) for plan in (DUAL, Plan("trainer")))
     assert_close(found, expected, rtol=0, atol=1e-6)

@@ -1,15 +1,16 @@
-"""Training on full batches: the first layer in dual form against the plain loop, by examples of a client.
+"""Training an MLP: the first layer in dual form against the plain loop, by examples of a client.
 
-    python benchmarks/full_batches.py [--examples 50 100 200 600] [--hidden 2048] [--repeats 5]
+    python benchmarks/dual.py [--examples 50 100 200 600] [--batch full] [--hidden 2048] [--repeats 5]
 
-A fit is 5 steps of SGD on all of a client's images of 28 x 28 (random numbers), on one core, alone and pulled towards
-a centre (StoCFL trains both). Prints milliseconds a fit, medians of rounds of six clients, taken in turn.
+A fit is 5 epochs of SGD on a client's images of 28 x 28 (random numbers), on one core, alone and pulled towards a
+centre (StoCFL trains both). Prints milliseconds a fit, medians of rounds of six clients, taken in turn.
 """
 
 import argparse
 from functools import partial
 from statistics import median
 from time import perf_counter
+from typing import Literal
 
 import torch
 
@@ -20,7 +21,7 @@ from lit_cfl.engines.plan import Plan, set_up_torch
 from lit_cfl.nets import MLP
 from lit_cfl.tasks import Classification
 
-SHAPE, LABELS, CLIENTS, STEPS = [1, 28, 28], 10, 6, 5
+SHAPE, LABELS, CLIENTS, EPOCHS = [1, 28, 28], 10, 6, 5
 PLANS = {
     "plain loop": Plan("stacked", products="own"),
     "dual": Plan("stacked", products="own", dual=True),
@@ -40,14 +41,16 @@ def clients_of(examples: int) -> FederatedData:
     )
 
 
-def milliseconds(examples: int, hidden: int, prox: float, repeats: int) -> dict[str, float]:
+def milliseconds(
+    examples: int, batch: int | Literal["full"], hidden: int, prox: float, repeats: int
+) -> dict[str, float]:
     """Measures a fit under each plan."""
 
     def task() -> Classification:
         return Classification(MLP(hidden, SHAPE, LABELS), partial(torch.optim.SGD, lr=0.1))
 
     data, everyone = clients_of(examples), torch.arange(CLIENTS)
-    engines = {name: build_engine(task, plan, 0, LocalTraining(STEPS, "full")) for name, plan in PLANS.items()}
+    engines = {name: build_engine(task, plan, 0, LocalTraining(EPOCHS, batch)) for name, plan in PLANS.items()}
     times: dict[str, list[float]] = {name: [] for name in PLANS}
     for _ in range(1 + repeats):
         for name, engine in engines.items():
@@ -61,6 +64,7 @@ def milliseconds(examples: int, hidden: int, prox: float, repeats: int) -> dict[
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--examples", type=int, nargs="+", default=[50, 100, 200, 600])
+    parser.add_argument("--batch", type=lambda word: word if word == "full" else int(word), default="full")
     parser.add_argument("--hidden", type=int, default=2048)
     parser.add_argument("--repeats", type=int, default=5)
     args = parser.parse_args()
@@ -68,7 +72,7 @@ def main() -> None:
     print("examples  prox  plain loop ms  dual ms  dual, tf32 ms  times as fast")
     for examples in args.examples:
         for prox in (0.0, 0.05):
-            plain, dual, short = milliseconds(examples, args.hidden, prox, args.repeats).values()
+            plain, dual, short = milliseconds(examples, args.batch, args.hidden, prox, args.repeats).values()
             times = f"{plain / dual:.2f}, {plain / short:.2f}"
             print(f"{examples:8}  {prox:4}  {plain:13.1f}  {dual:7.1f}  {short:13.1f}  {times}", flush=True)
 
