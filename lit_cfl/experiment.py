@@ -82,7 +82,8 @@ class Experiment:
         checkpoint: how often to save.
         engine: `auto` chooses by the rule of `lit_cfl.engines.choose_plan`.
         device: `auto`, `cpu`, `cuda` or `cuda:<i>`; with the engine `ray` those of the cluster, which need not be here.
-        precision: a `lightning.Trainer` precision, or `tf32`: float32 with shorter factors in products, on a GPU.
+        precision: a `lightning.Trainer` precision, or `tf32`: float32 with shorter factors in products where that is
+            faster, ten bits on a GPU, sixteen of an MLP on a CPU with AMX.
         deterministic: only operations that give the same bits in every run; a GPU needs it for that, a CPU does not.
         tracking: where the metrics go.
         pictures: which files its pictures are.

@@ -42,8 +42,8 @@ class PlanOptions:
             PyTorch), or `torch`.
         fused: whether all steps of a client are one call of a C++ function (`perceptron.py`), and an evaluation another
             (`perceptron_scorer.py`); linear models and MLPs with plain SGD on a CPU.
-        dual: whether clients that train on full batches keep the first layer's weights in dual form (`dual.py`); linear
-            models and MLPs with plain SGD on a CPU.
+        dual: whether clients keep the first layer's weights in dual form while they train (`dual.py`), where that takes
+            less; MLPs with plain SGD on a CPU.
         workers: Ray actors of the engine `ray`, 1 or more.
     """
 
