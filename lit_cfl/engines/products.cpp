@@ -13,7 +13,7 @@
 
 namespace {
 
-constexpr int64_t kShared = 1 << 18;  // multiply-adds of a product from which on it pays to wake another thread
+constexpr int64_t kShared = 1 << 18;  // multiply-adds from which on it pays to wake another thread
 
 // Computes C = A B, where rows of B are contiguous, or columns of B and rows of A.
 template <typename T>
@@ -42,7 +42,8 @@ void multiply_all(const at::Tensor& a, const at::Tensor& b, const at::Tensor& c,
   const int64_t wanted = count < threads && rows * columns * depth >= kShared ? threads : 1;
   const int64_t block = (rows + unit * wanted - 1) / (unit * wanted) * unit;
   const int64_t blocks = block ? (rows + block - 1) / block : 0;
-  at::parallel_for(0, count * blocks, 1, [&](int64_t begin, int64_t end) {
+  const int64_t least = std::max<int64_t>(1, kShared / std::max<int64_t>(1, block * columns * depth));
+  at::parallel_for(0, count * blocks, least, [&](int64_t begin, int64_t end) {
     for (int64_t task = begin; task < end; ++task) {
       const int64_t i = task / blocks, first = task % blocks * block;
       auto left = matrix<T>(flipped ? b : a, i, flipped), right = matrix<T>(flipped ? a : b, i, flipped);
