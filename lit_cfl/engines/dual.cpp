@@ -58,10 +58,10 @@ class Client {
   using T = typename Right::Number;
   static constexpr int64_t kUnits = 128;  // of a block: half as many would read a right factor twice as often
 
-  struct Scratch {  // of a block, and of a product's left factor
+  struct Scratch {  // of a block, whose rows are of examples, inputs or labels, and of a product's left factor
     Room<T> gradients, product;
     typename Right::Scratch left;
-    explicit Scratch(int64_t width) : gradients(kUnits * width), product(kUnits * width), left(kUnits, width) {}
+    explicit Scratch(int64_t widest) : gradients(kUnits * widest), product(kUnits * widest), left(kUnits, widest) {}
   };
 
  public:
@@ -93,7 +93,7 @@ class Client {
     const int64_t n = examples_, d = first_.inputs;
     const Right turned({inputs_, 1, d}, d, n);
     std::vector<T> gram(n * n);
-    Scratch scratch(std::max(n, d));
+    Scratch scratch(width());
     for (int64_t i = 0; i < n; i += kUnits)
       turned.multiply(std::min(kUnits, n - i), inputs_ + i * d, d, &gram[i * n], scratch.left);
     Batch batch(table, widest_, n);
@@ -126,13 +126,14 @@ class Client {
   }
 
  private:
+  int64_t width() const { return std::max({examples_, first_.inputs, second_.outputs}); }
   int64_t blocks() const { return (first_.outputs + kUnits - 1) / kUnits; }
 
   // Calls `work` with the first unit of each block, how many there are, and room.
   template <typename Work>
   void visit(const Work& work) {
     at::parallel_for(0, blocks(), 1, [&](int64_t begin, int64_t end) {
-      Scratch scratch(std::max(examples_, first_.inputs));
+      Scratch scratch(width());
       for (int64_t block = begin; block < end; ++block)
         work(block * kUnits, std::min(kUnits, first_.outputs - block * kUnits), scratch);
       Right::release();
@@ -254,3 +255,6 @@ class Client {
 TRAIN(train_float, Exact<float>, float)
 TRAIN(train_double, Exact<double>, double)
 TRAIN(train_halves, Halves, float)
+
+// Says whether the processor multiplies bfloat16 faster than float32.
+extern "C" bool has_halves() { return at::native::cpublas::could_pack(at::kBFloat16); }

@@ -65,7 +65,7 @@ class DualLoop:
                 "the first layer; leave it out"
             )
         self._layers, self._plain = layers_of(module, layout), plain
-        self._halves = halves and torch.cpu._is_amx_tile_supported()
+        self._halves = halves and has_halves()
 
     def run(self, fits: Sequence[ClientFit], pool: ExamplePool, prox: float) -> Iterator[FitResult]:
         """Trains the fits in their order.
@@ -133,6 +133,17 @@ def has_dual(module: LightningModule, local: LocalTraining) -> bool:
         return False
     task = cast(Classification, module)
     return isinstance(task.net, MLP) and _FIRST not in task.penalised_layers
+
+
+def has_halves() -> bool:
+    """Says whether this processor multiplies bfloat16 faster than float32.
+
+    Raises:
+        BuildError: the library cannot be compiled or loaded here.
+    """
+    function = load().has_halves
+    function.restype = ctypes.c_bool
+    return bool(function())
 
 
 @cache

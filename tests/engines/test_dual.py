@@ -11,6 +11,7 @@ from lightning import LightningModule
 from ragged import SGD, SHAPE, fitted, in_groups, ragged_data, require_same_bits_in_any_company, rows_of, task
 from torch.testing import assert_close
 
+from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines import dual
 from lit_cfl.engines.client_fit import ClientFit
 from lit_cfl.engines.factory import build_engine
@@ -77,6 +78,18 @@ def test_models_and_losses_are_the_trainers(
     assert not torch.equal(rows[1:], rows[:1].expand(5, -1))  # they have trained
 
 
+def test_there_may_be_more_labels_than_examples_and_inputs(plainly_trained: list[int]):
+    """Of a block of 128 units: the gradients of its weights in the next layer have more columns than its products."""
+    generator = torch.Generator().manual_seed(1)
+    examples = Examples(torch.rand(9, 30, generator=generator), torch.arange(9) * 9, 90)
+    train, none = ClientIndex.from_sizes(torch.arange(9), torch.tensor([4, 5])), ClientIndex.empty(2)
+    data = FederatedData(examples, train, none, none, torch.zeros(2, dtype=torch.int64))
+    make, local = task(lambda: MLP(300, [30], 90)), LocalTraining(9, "full")
+    found, expected = (rows_of(fitted(make, plan, local=local, data=data)[0]) for plan in (DUAL, Plan("trainer")))
+    assert not plainly_trained
+    assert_close(found, expected, rtol=0, atol=1e-6)
+
+
 def test_weights_are_pulled_towards_their_own_centre():
     make, clients = task(lambda: MLP(33, SHAPE, 10), in_groups), torch.arange(6)
     models = torch.randn(3, 64 * 33 + 33 + 330 + 10, generator=torch.Generator().manual_seed(3)).double() / 8
@@ -106,7 +119,7 @@ def test_shorter_factors_keep_sixteen_bits():
         rows = rows_of(fitted(WIDE, replace(DUAL, precision=precision), local=FULL, prox=0.3, data=CLIENTS)[0])
         return float((rows - rows_of(expected)).abs().max())
 
-    if torch.cpu._is_amx_tile_supported():
+    if dual.has_halves():
         assert 1.5 * off("32-true") < off("tf32") < 5e-7  # bfloat16 alone has 1e-3
     else:
         assert off("tf32") == off("32-true") < 1e-7
