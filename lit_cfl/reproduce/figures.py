@@ -38,6 +38,7 @@ STYLES = {
     "FedAvg": Style(BLACK, "-", "s", 4.5),
     "FedProx": Style(GREEN, "-", "P", 4.5),
     "IFCA": Style(BLUE, "-", "o", 4.5),
+    "IFCA-M4": Style(BLUE, "-", "o", 4.5, label="IFCA, four models"),
     "IFCA-MIG": Style(BLUE, "--", "D", 4.5),
     "FeSEM": Style(ORANGE, "-", "^", 4.5),
     "FeSEM-MIG": Style(ORANGE, "--", "v", 4.5),
@@ -68,10 +69,9 @@ inter-group rate eta_g of FlexCFL is 0 where none is given.
 The vertical axes hold what the lines reach after a tenth of the rounds, but for the lowest and the highest hundredth.
 """
 _NOT_RUN = """\
-## StoCFL, Figure 3
+## StoCFL, Figure 5
 
-Not run: rotated CIFAR-10 at several sampling rates takes tens of core-hours without a GPU. Figure 5 is of LEAF's 3,597
-writers, which are not to be had.
+Not run: it is of LEAF's 3,597 writers, which are not to be had.
 """
 
 
