@@ -93,11 +93,9 @@ def cells(content: Mapping[str, Any]) -> list[GapCell]:
 
 def experiment(cell: GapCell, what: Mapping[str, Any]) -> Experiment:
     """Builds the experiment of a measurement."""
-    shape = [3 if cell.images == "cifar10" else 1, 32, 32]
-    net = partial(_NETS[cell.net], input_shape=shape, num_labels=10)
     return Experiment(
         _data(cell, what),
-        lambda: Classification(net(), partial(torch.optim.Adam, lr=0.001)),
+        lambda: Classification(_net(cell), partial(torch.optim.Adam, lr=0.001)),
         FedAvg(),
         seeds=[cell.seed],
         rounds=what["rounds"],
@@ -105,6 +103,16 @@ def experiment(cell: GapCell, what: Mapping[str, Any]) -> Experiment:
         local=LocalTraining(1, 50),
         device="cpu",
     )
+
+
+def _net(cell: GapCell) -> Net:
+    return _NETS[cell.net](input_shape=[3 if cell.images == "cifar10" else 1, 32, 32], num_labels=10)
+
+
+def parameters(cell: GapCell) -> dict[str, int]:
+    """Counts the parameters of each layer of a measurement's net, and of all together (`whole`)."""
+    layers = {name: sum(p.numel() for p in layer.parameters()) for name, layer in _net(cell).named_children()}
+    return layers | {WHOLE: sum(layers.values())}
 
 
 def _data(cell: GapCell, what: Mapping[str, Any]) -> ImageSet:

@@ -65,6 +65,12 @@ def gaps(rows: list[Row], layer: str = "conv", images: str = "cifar10") -> Gaps:
             "conv1 in rounds 2, FMTL 3, AdaCFL 4 (4: never); 33% fewer",
         ),
         ("layer_is_first", gaps(rounds(conv1_delta_cos=[-1, 1], whole_l2=[1, 1])), False, "AdaCFL 1"),
+        (  # LeNet on CIFAR-10: 456 parameters in conv1 (6 x 3 x 5 x 5 + 6), 62,006 in all; 2 rounds and 3
+            "compares_less",
+            gaps(rounds(conv1_delta_cos=[-1, 1, 1], whole_delta_cos=[-1, -1, 1])),
+            True,
+            "conv1 has 456 of 62,006 parameters: 204 times fewer",
+        ),
         (
             "layer_gap_is_larger_early",
             gaps(rounds(conv1_delta_cos=[0, 0, 0, 0, 0.5], whole_delta_cos=[1, 1, 1, 1, 0.25])),
