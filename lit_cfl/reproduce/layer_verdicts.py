@@ -91,7 +91,7 @@ def layer_is_first(gaps: Gaps) -> tuple[bool, str]:
 
 
 def compares_less(gaps: Gaps) -> tuple[bool, str]:
-    """Counts a multiply-add for each parameter of two clients that are compared, in each round up to the first Gap > 0."""
+    """Counts a multiply-add a parameter for two clients that are compared, in each round up to the first Gap > 0."""
     sizes = parameters(next(iter(gaps.curves)))
     layer, whole = (sum(gaps.first(name, "delta_cos")) * sizes[name] for name in (gaps.chosen, WHOLE))
     return layer < whole, (
