@@ -12,9 +12,9 @@ that is free:
 * fused: on a CPU with a C++ compiler, for linear models and MLPs below a million parameters (larger ones leave the
   cache) that train by plain SGD in mini-batches, from 50,000 client-steps in a run on: less does not pay for building
   the functions, of which one scores; not where `compile`, `lanes`, `narrow` or `steps_per_call` is set by hand;
-* dual: on a CPU with a C++ compiler, for linear models and MLPs that train by plain SGD on full batches, from 1,000
-  billion multiply-adds on (half a minute of one core); not where `compile`, `lanes`, `narrow` or `steps_per_call` is
-  set by hand;
+* dual: on a CPU with a C++ compiler, for MLPs that are not fused and train by plain SGD, where it takes less than a
+  plain loop for a client of the mean number of examples, from 1,000 billion multiply-adds on (half a minute of one
+  core); not where `compile`, `lanes`, `narrow` or `steps_per_call` is set by hand;
 * compile: where neither holds, on a CPU with a C++ compiler, from 50,000 client-steps in a run on; no recurrent nets,
   whose graphs take a minute and a half each and make LSTMs no faster; on a GPU only by hand, since no figure says yet
   what it is worth: Inductor then compiles the steps before they are captured;

@@ -1,18 +1,19 @@
-"""Trains perceptrons on full batches with the weights of the first layer in dual form.
+"""Trains perceptrons with the weights of the first layer in dual form.
 
-A client that takes each step on all of its examples X `[n, d]` has in each step a gradient of the first layer's weights
-W `[h, d]` that is dU^T X, where dU `[n, h]` is the gradient of the layer's products U = X W^T. So a step of SGD changes
-the products by -lr G dU, with the Gram matrix G = X X^T, and W itself is needed at the end alone: it is then what the
-decay has left of the first W, and a combination of the examples, as in a dual perceptron. A step takes n^2 h
-multiply-adds instead of 2 n d h and touches no weights of the layer, which are most of the model (docs/performance.md).
+Whatever mini-batches a client takes its steps on, the weights W `[h, d]` of the first layer change by combinations of
+its examples X `[n, d]` alone: a step adds -lr dU^T X, where dU `[n, h]` is the gradient of the layer's products
+U = X W^T, 0 for examples outside the mini-batch. So W is what the decay has left of W_0, less S^T X, where S `[n, h]`
+is the sum of lr dU; the products of a mini-batch B are those of W_0 less G_B S, with the rows of B of the Gram matrix
+G = X X^T. W itself is needed at the end alone, as in a dual perceptron. A step takes n |B| h multiply-adds instead of
+2 d |B| h, and touches n h numbers instead of d h several times (docs/performance.md).
 
 `dual.cpp` visits the hidden units a block at a time, so that their products, gradients and sums stay in the caches. In
 the precision `tf32` the three large products take each number as the sum of two of bfloat16 (16 of 24 bits), which
 processors with AMX multiply three times as fast as float32; on others all is float32.
 
 It serves `Classification` with `MLP` and what else `perceptron.py` serves, but for `kernel_l2` in the first layer.
-Numbers are those of the plain loop but for rounding. Clients that train on mini-batches, or for which it takes more
-multiply-adds, train in the plain loop.
+Numbers are those of the plain loop but for rounding. Clients for which it takes more multiply-adds train in the plain
+loop.
 """
 
 import ctypes
