@@ -19,9 +19,10 @@ from torch import Tensor
 from lit_cfl.activity import Activity, Report, fit_activity, unreported
 from lit_cfl.data import Examples, FederatedData
 from lit_cfl.devices import fits_on, is_out_of_memory
-from lit_cfl.engines import dual, perceptron, products
+from lit_cfl.engines import convolutions, dual, perceptron, products
 from lit_cfl.engines.batches import num_steps
 from lit_cfl.engines.client_work import ClientWork, PositionedRow
+from lit_cfl.engines.convolutions import is_small, with_convolutions
 from lit_cfl.engines.dropout import set_key, step_keys, with_keyed_dropout
 from lit_cfl.engines.kernel_cache import BuildError
 from lit_cfl.engines.linear import OwnLinear, with_linear
@@ -70,7 +71,7 @@ class Engine(ABC):
     """
 
     def __init__(self, task: TaskFactory, plan: Plan, seed: int, local: LocalTraining = LocalTraining()) -> None:
-        self.plan, self.seed, self.local = _with_own_code(plan), seed, local
+        self.plan, self.seed, self.local = plan, seed, local
         self.effort = Effort()  # of stacks so far, a worker's too
         self.between_clients: Callable[[], None] = lambda: None  # may raise, to end a run between two clients
         self.report: Report = unreported  # is called with what the engine is doing
@@ -78,6 +79,7 @@ class Engine(ABC):
         self.template = self._build(0)
         require_losses(self.template)
         self.layout = ParameterLayout.of(self.template)
+        self.plan = _with_own_code(plan, self.template)
         self._resident: tuple[Examples, Examples] | None = None
         self._single: bool | None = None  # whether the net cannot train on one example, once it is known
         self._was_short = False  # of memory
@@ -222,7 +224,7 @@ class Engine(ABC):
 
     def with_products(self, module: LightningModule) -> LightningModule:
         """Puts the plan's products into the layers of a module that nobody else has. Returns the module."""
-        return with_linear(module, OwnLinear) if self.plan.products == "own" else module
+        return with_convolutions(with_linear(module, OwnLinear)) if self.plan.products == "own" else module
 
     def gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[PositionedRow]:
         """Yields positions in `clients` and gradients `[d]` of mean training losses, in any order; see `LocalWork`.
@@ -373,11 +375,13 @@ class Engine(ABC):
         """Trains the clients at these positions of the request."""
 
 
-def _with_own_code(plan: Plan) -> Plan:
-    """Loads the plan's C++ code; returns the plan without compiling where it cannot be built."""
+def _with_own_code(plan: Plan, module: LightningModule) -> Plan:
+    """Loads the C++ code that a plan needs for a module; returns it without compiling where it cannot be built."""
     try:
         if plan.products == "own":
             products.load()
+            if any(map(is_small, module.modules())):
+                convolutions.load()
         if plan.fused:
             perceptron.load()
         if plan.dual:

@@ -16,10 +16,12 @@ that is free:
   plain loop for a client of the mean number of examples, from 1,000 billion multiply-adds on (half a minute of one
   core); not where `compile`, `lanes`, `narrow` or `steps_per_call` is set by hand;
 * compile: where neither holds, on a CPU with a C++ compiler, from 50,000 client-steps in a run on; no recurrent nets,
-  whose graphs take a minute and a half each and make LSTMs no faster; on a GPU only by hand, since no figure says yet
-  what it is worth: Inductor then compiles the steps before they are captured;
-* products: `own` where it compiles, or is fused or dual (MKL takes two to ten times as long on an AMD processor), or
-  where a plain loop on a CPU has 10 billion parameters times steps to do and there is a compiler; else `torch`;
+  whose graphs take a minute and a half each and make LSTMs no faster, and no nets in float32 whose convolutions are all
+  small (`convolutions.py`), such as LeNet, which a plain loop trains faster; on a GPU only by hand, since no figure
+  says yet what it is worth: Inductor then compiles the steps before they are captured;
+* products: `own` where it compiles, or is fused or dual (MKL takes two to ten times as long on an AMD processor), for
+  the nets of small convolutions, or where a plain loop on a CPU has 10 billion parameters times steps to do and there
+  is a compiler; else `torch`;
 * lanes: 4 on a CPU that compiles (more fall out of its cache), 1 without (a plain loop: an eager stack is slower); on a
   GPU as many as a cohort has clients, rounded up to a multiple of 8, but no more than 256, and than fit a quarter of
   the memory of the GPU (in whole GiB; 16 where workers of `ray` have GPUs and this machine has none) by the estimate of
@@ -79,6 +81,7 @@ class Workload:
         lane_bytes: memory of a lane of a GPU's stack, see `lane_memory.py`; None = not estimated.
         perceptron: whether clients train what `PerceptronLoop` computes, in mini-batches.
         has_dual: whether clients train what `DualLoop` computes, faster than the plain loop in a mean client.
+        small_convolutions: whether it has convolutions, and all of them are small ones of `convolutions.py`.
     """
 
     num_parameters: int = 0
@@ -92,6 +95,7 @@ class Workload:
     lane_bytes: int | None = None
     perceptron: bool = False
     has_dual: bool = False
+    small_convolutions: bool = False
 
 
 @dataclass(frozen=True)
@@ -137,9 +141,11 @@ def choose_plan(
     on_cpu = device == "cpu"
     builds = chosen != "trainer" and on_cpu and has_compiler()
     alone = not given.keys() & _STACKS and precision in ("32-true", "64-true", "tf32")
-    fused = given.get("fused", builds and alone and _fusing_pays(workload))
+    fused = given.get("fused", builds and alone and not given.get("dual") and _fusing_pays(workload))
     dual = given.get("dual", builds and alone and not fused and _dual_pays(workload))
-    compiles = given.get("compile", builds and not (fused or dual) and _compiling_pays(workload))
+    pays = builds and _compiling_pays(workload)
+    small = pays and alone and precision != "64-true" and workload.small_convolutions
+    compiles = given.get("compile", pays and not (fused or dual or small))
     workers = (max(1, min(places, workload.cohort)) if on_cpu else room.gpus) if chosen == "ray" else 1
     workers = given.get("workers", workers)
     on_one = ceil(workers / room.gpus) if room.gpus else 1  # workers on one GPU
@@ -156,7 +162,7 @@ def choose_plan(
         "compile": compiles,
         "fused": fused,
         "dual": dual,
-        "products": "own" if on_cpu and (fused or dual or compiles or by_size) else "torch",
+        "products": "own" if on_cpu and (fused or dual or small or compiles or by_size) else "torch",
         "workers": workers,
     }
     return Plan(**by_rule | given | {"engine": chosen})

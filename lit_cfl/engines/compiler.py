@@ -39,6 +39,19 @@ def build_library(name: str, sources: Sequence[Path], options: Sequence[str] = (
     return kept(name, parts, partial(_compile, [command, *_FLAGS, str(sources[0]), *options]), ".so")
 
 
+def load_operators(name: str, sources: Sequence[Path]) -> None:
+    """Registers the operators of a file that includes PyTorch's headers; see `build_library`.
+
+    Raises:
+        BuildError: it cannot be compiled, kept or loaded here.
+    """
+    library = build_library(name, sources, torch_options())
+    try:
+        torch.ops.load_library(library)
+    except OSError as error:
+        raise BuildError(f"{library} cannot be loaded: {error}") from error
+
+
 def torch_options() -> list[str]:
     """Returns the compiler's options for a file that includes PyTorch's headers; its threads are those of OpenMP."""
     folder = Path(torch.__file__).parent

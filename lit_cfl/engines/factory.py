@@ -5,11 +5,13 @@ from dataclasses import replace
 from math import prod
 
 from torch import nn
+from torch.nn.modules.conv import _ConvNd
 
 from lit_cfl.data import FederatedData
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.batches import num_steps
 from lit_cfl.engines.choose_plan import RayRoom, Workload, lacks_compiler
+from lit_cfl.engines.convolutions import is_small
 from lit_cfl.engines.dual import has_dual, pays
 from lit_cfl.engines.local_training import LocalTraining, TaskFactory
 from lit_cfl.engines.operations import count_multiply_adds
@@ -68,9 +70,10 @@ def workload(
     """
     probe = TrainerEngine(task, Plan(), seed, local)
     found = obstacles(probe.template, probe.layout, data.examples, precision)
+    convolutions = [layer for layer in probe.template.modules() if isinstance(layer, _ConvNd)]
     return Workload(
         probe.layout.num_parameters,
-        any(slot.kind.startswith("conv") for slot in probe.layout.slots),
+        bool(convolutions),
         any(isinstance(layer, nn.RNNBase) for layer in probe.template.modules()),
         round(client_fits * mean_steps(local, data)),
         count_multiply_adds(probe.template, data.examples) * mean_batch(local, data),
@@ -80,6 +83,7 @@ def workload(
         _lane_bytes(task, seed, local, data, precision) if on_gpu and not found else None,
         not found and local.batch_size != "full" and is_perceptron(probe.template, local),
         not found and has_dual(probe.template, local) and _dual_pays(local, data),
+        bool(convolutions) and all(map(is_small, convolutions)),
     )
 
 

@@ -39,7 +39,8 @@ class OwnLinear(_Linear):
     """Serves one model outside a compiled graph, with `products.multiply`; numbers are the same but for rounding."""
 
     def forward(self, input: Tensor) -> Tensor:
-        if not _served(input):
+        floats = input.dtype in (torch.float32, torch.float64)
+        if not (floats and input.dim() == 2 and len(input) and is_plain(input)):
             return super().forward(input)
         outputs: Tensor = _Product.apply(input, self.weight)
         return outputs if self.bias is None else outputs + self.bias
@@ -76,7 +77,6 @@ class _Product(torch.autograd.Function):
         )
 
 
-def _served(input: Tensor) -> bool:
-    """Says whether `_Product` can take this input: matrices outside of autocasting and of `torch.func`."""
-    plain = not torch.is_autocast_enabled("cpu") and not torch._C._functorch.is_functorch_wrapped_tensor(input)
-    return plain and input.dim() == 2 and len(input) > 0 and input.dtype in (torch.float32, torch.float64)
+def is_plain(input: Tensor) -> bool:
+    """Tells whether an operation of our own can take this input: numbers outside of autocasting and of `torch.func`."""
+    return not torch.is_autocast_enabled("cpu") and not torch._C._functorch.is_functorch_wrapped_tensor(input)

@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from lit_cfl.engines.compiler import build_library, torch_options
-from lit_cfl.engines.kernel_cache import BuildError
+from lit_cfl.engines.compiler import load_operators
 
 _SOURCES = tuple(Path(__file__).with_name(name) for name in ("products.cpp", "tiles.h"))
 _LARGE = 64  # rows, columns and depth from which on oneDNN is faster
@@ -49,11 +48,7 @@ def use_own_products(graph: GraphModule) -> None:
 @cache
 def load() -> None:
     """Registers the operator `lit_cfl::bmm`, compiled now where the cache has none."""
-    library = _library()
-    try:
-        torch.ops.load_library(library)
-    except OSError as error:
-        raise BuildError(f"{library} cannot be loaded: {error}") from error
+    load_operators("products", _SOURCES)
     torch.library.register_fake("lit_cfl::bmm", _like_bmm)
 
 
@@ -67,7 +62,3 @@ def _like_bmm(left: Tensor, right: Tensor) -> Tensor:
 
 def _readable(matrices: Tensor) -> Tensor:
     return matrices if 1 in matrices.stride()[1:] else matrices.contiguous()
-
-
-def _library() -> Path:
-    return build_library("products", _SOURCES, torch_options())

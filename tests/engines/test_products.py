@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.testing import assert_close
 
 from lit_cfl.engines import products
+from lit_cfl.engines.compiler import build_library
 from lit_cfl.engines.kernel_cache import BuildError
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked.compiled import _kinds
@@ -104,15 +105,19 @@ def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache" / "kernels"
 
 
+def library_of_products() -> Path:
+    return build_library("products", products._SOURCES)
+
+
 def test_library_is_compiled_once_for_each_compiler_in_a_folder_of_the_users_own(
     kernels: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    library = products._library()
-    assert products._library() == library
+    library = library_of_products()
+    assert library_of_products() == library
     assert library.parent == kernels
     assert kernels.stat().st_mode & 0o777 == 0o700
     monkeypatch.setenv("VERSION", "2")
-    assert products._library() != library
+    assert library_of_products() != library
     assert (kernels.parents[1] / "asked").read_text() == "once\n" * 2
     assert len(list(kernels.iterdir())) == 2  # nothing unfinished is left
 
@@ -133,24 +138,24 @@ def test_compiled_steps_are_kept_for_one_device_and_one_model_of_gpu(monkeypatch
 
 
 def test_damaged_library_is_made_anew(kernels: Path):
-    library = products._library()
+    library = library_of_products()
     library.write_text("mode\n")
-    assert products._library().read_text() == "made\n"
+    assert library_of_products().read_text() == "made\n"
 
 
 @pytest.mark.parametrize("what", ["library", "folder"])
 def test_what_others_may_write_to_is_not_loaded(what: str, kernels: Path):
-    library = products._library()
+    library = library_of_products()
     (library if what == "library" else kernels).chmod(0o777)
     with pytest.raises(BuildError, match="others may write to it; set LITCFL_CACHE to a folder of your own"):
-        products._library()
+        library_of_products()
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can give a file away")
 def test_what_another_user_owns_is_not_loaded(kernels: Path):
-    os.chown(products._library(), 4321, -1)
+    os.chown(library_of_products(), 4321, -1)
     with pytest.raises(BuildError, match="is another user's"):
-        products._library()
+        library_of_products()
 
 
 def test_failing_compiler_is_told_and_clients_train_in_a_plain_loop(kernels: Path, monkeypatch: pytest.MonkeyPatch):
