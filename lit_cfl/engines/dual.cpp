@@ -5,6 +5,7 @@
 // a visit takes the step of the units' weights, and then computes their share of the outputs for the next mini-batch.
 #include <ATen/Parallel.h>
 
+#include <new>
 #include <optional>
 #include <vector>
 
@@ -58,7 +59,7 @@ class Client {
   using T = typename Right::Number;
   static constexpr int64_t kUnits = 128;  // of a block: half as many would read a right factor twice as often
 
-  struct Scratch {  // of a block, whose rows are of examples, inputs or labels, and of a product's left factor
+  struct Scratch {  // of a block, whose rows are of examples, a batch, inputs or labels, and of a product's left factor
     Room<T> gradients, product;
     typename Right::Scratch left;
     explicit Scratch(int64_t widest) : gradients(kUnits * widest), product(kUnits * widest), left(kUnits, widest) {}
@@ -126,7 +127,7 @@ class Client {
   }
 
  private:
-  int64_t width() const { return std::max({examples_, first_.inputs, second_.outputs}); }
+  int64_t width() const { return std::max({examples_, widest_, first_.inputs, second_.outputs}); }
   int64_t blocks() const { return (first_.outputs + kUnits - 1) / kUnits; }
 
   // Calls `work` with the first unit of each block, how many there are, and room.
@@ -243,14 +244,20 @@ class Client {
 
 }  // namespace
 
-// Trains a client: its row changes in place. Returns the sum of the losses of all examples seen.
+// Trains a client: its row changes in place. Writes the sum of the losses of all examples seen, and returns whether there
+// was memory enough.
 //
 // layers: two; inputs [examples, inputs]; labels [examples]; table [steps, widest]: ascending positions, then -1.
-#define TRAIN(name, Right, T)                                                                                     \
-  extern "C" double name(T* row, const T* center, double prox, const Layer* layers, const T* inputs,              \
-                         const int64_t* labels, int64_t examples, const int64_t* table, int64_t steps,            \
-                         int64_t widest) {                                                                        \
-    return Client<Right>(row, center, prox, layers, inputs, labels, examples, widest).train(table, steps);        \
+#define TRAIN(name, Right, T)                                                                                       \
+  extern "C" bool name(T* row, const T* center, double prox, const Layer* layers, const T* inputs,                  \
+                       const int64_t* labels, int64_t examples, const int64_t* table, int64_t steps, int64_t widest, \
+                       double* losses) {                                                                            \
+    try {                                                                                                           \
+      *losses = Client<Right>(row, center, prox, layers, inputs, labels, examples, widest).train(table, steps);     \
+      return true;                                                                                                  \
+    } catch (const std::bad_alloc&) {                                                                               \
+      return false;                                                                                                 \
+    }                                                                                                               \
   }
 TRAIN(train_float, Exact<float>, float)
 TRAIN(train_double, Exact<double>, double)

@@ -85,7 +85,8 @@ class DualLoop:
             center = None if fit.center is None or not prox else fit.center.contiguous()
             own, own_labels = inputs[positions], labels[positions]
             halves = self._halves and len(own) >= _HALVES_PAY
-            losses = _function("halves" if halves else str(inputs.dtype))(
+            losses = ctypes.c_double()
+            done = _function("halves" if halves else str(inputs.dtype))(
                 fit.row.data_ptr(),
                 None if center is None else center.data_ptr(),
                 prox if center is not None else 0.0,
@@ -96,8 +97,11 @@ class DualLoop:
                 table.data_ptr(),
                 steps,
                 batch,
+                ctypes.byref(losses),
             )
-            loss = losses / fit.num_examples
+            if not done:
+                raise RuntimeError(f"can't allocate memory for {len(own)} examples in dual form")
+            loss = losses.value / fit.num_examples
             yield FitResult(fit.position, loss, isfinite(loss) and all(finite_rows(fit.row[None])))
 
 
@@ -158,10 +162,10 @@ def load() -> ctypes.CDLL:
 
 
 @cache
-def _function(kind: str) -> Callable[..., float]:
+def _function(kind: str) -> Callable[..., bool]:
     names = {"torch.float32": "train_float", "torch.float64": "train_double", "halves": "train_halves"}
-    function: Callable[..., float] = load()[names[kind]]
+    function: Callable[..., bool] = load()[names[kind]]
     pointer, whole, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
-    function.argtypes = [pointer, pointer, real, pointer, pointer, pointer, whole, pointer, whole, whole]  # type: ignore[attr-defined]
-    function.restype = real  # type: ignore[attr-defined]
+    function.argtypes = [pointer, pointer, real, pointer, pointer, pointer, whole, pointer, whole, whole, pointer]  # type: ignore[attr-defined]
+    function.restype = ctypes.c_bool  # type: ignore[attr-defined]
     return function

@@ -1,6 +1,7 @@
 // Multiplies many matrices by one that is prepared once, as all of T or as sums of two bfloat16 numbers.
 //
-// The products themselves are oneDNN's, which PyTorch has; float64, which it has not, goes through tiles.h.
+// The products themselves are oneDNN's, which PyTorch has, or PyTorch's own where oneDNN has none for the processor; those
+// of float64 go through tiles.h.
 #pragma once
 
 #include <ATen/native/CPUBlas.h>
@@ -9,6 +10,7 @@
 #include <bit>
 #include <cstdlib>
 #include <memory>
+#include <new>
 #include <type_traits>
 
 #include "tiles.h"
@@ -20,7 +22,9 @@ template <typename T>
 struct Room {
   std::unique_ptr<T[], decltype(&std::free)> owned;
   explicit Room(int64_t size)
-      : owned(static_cast<T*>(std::aligned_alloc(64, (size * sizeof(T) / 64 + 1) * 64)), &std::free) {}
+      : owned(static_cast<T*>(std::aligned_alloc(64, (size * sizeof(T) / 64 + 1) * 64)), &std::free) {
+    if (!owned) throw std::bad_alloc();
+  }
   T* data() const { return owned.get(); }
 };
 

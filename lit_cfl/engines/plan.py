@@ -94,7 +94,7 @@ class Plan:
             if getattr(self, name) and not one_by_one:
                 raise InputError(
                     f"plan.{name} is true with compile {self.compile}, {self.lanes} lanes, device {self.device!r} and "
-                    f"precision {self.precision!r}; it needs no compile, 1 lane, cpu and 32-true or 64-true: set "
+                    f"precision {self.precision!r}; it needs no compile, 1 lane, cpu and 32-true, 64-true or tf32: set "
                     "these, or leave it out"
                 )
         if self.fused and self.dual:

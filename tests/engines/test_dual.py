@@ -18,7 +18,7 @@ from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.loop import PlainLoop
 from lit_cfl.engines.plan import Plan, Precision
-from lit_cfl.errors import DivergedError, InputError
+from lit_cfl.errors import DivergedError, InputError, Notice
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MLP
 from lit_cfl.tasks import Classification
@@ -173,6 +173,17 @@ def test_other_plans_are_refused():
         replace(DUAL, lanes=2)
     with pytest.raises(InputError, match=r"plan\.fused and plan\.dual are true; .*leave one out"):
         replace(DUAL, fused=True)
+
+
+def test_too_little_memory_is_an_error_that_says_so(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(dual, "_function", lambda kind: lambda *arguments: False)
+    with (
+        pytest.warns(Notice, match="out of memory"),
+        pytest.raises(
+            InputError, match=r"too little memory for one client \(can't allocate memory for \d+ examples in"
+        ),
+    ):
+        fitted(task(lambda: MLP(33, SHAPE, 10)), DUAL)
 
 
 def test_divergence_stops_the_run_or_leaves_the_client_out():

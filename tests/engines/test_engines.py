@@ -25,6 +25,7 @@ from lit_cfl.engines.stacked.compiled import CompiledSteps, CompilingError
 from lit_cfl.errors import DivergedError, InputError, Notice
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR, MLP, MNISTCNN
+from lit_cfl.nets.cnn import Conv2dPooled
 from lit_cfl.tasks import Classification
 from lit_cfl.tasks.classification import Batch
 
@@ -467,3 +468,17 @@ def test_nets_of_ours_can_be_stacked(net: str):
     load = workload(task(NETS[net]), 0, LocalTraining(1, 10), ragged_data(), "32-true", client_fits=10)
     assert load.obstacles == []
     assert load.has_convolutions == net.startswith("cnn")
+
+
+@pytest.mark.parametrize(
+    ("layers", "all_small"),
+    [
+        (lambda: [Conv2dPooled(1, 1, 3)], True),
+        (lambda: [Conv2dPooled(1, 2, 3), nn.Conv2d(2, 1, 1)], False),
+        (lambda: [nn.MaxPool2d(2)], False),
+    ],
+)
+def test_a_net_has_small_convolutions_where_all_of_them_are(layers: Callable[[], list[nn.Module]], all_small: bool):
+    make = task(lambda: nn.Sequential(*layers(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1, 10)))
+    load = workload(make, 0, LocalTraining(1, 10), ragged_data(), "32-true", client_fits=10)
+    assert load.small_convolutions == all_small

@@ -81,6 +81,25 @@ def test_long_runs_of_small_perceptrons_are_fused_where_there_is_a_compiler(monk
     assert not choose_plan("auto", "cpu", "32-true", long).fused
 
 
+def test_long_runs_of_nets_with_small_convolutions_have_a_plain_loop(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rule, "has_compiler", lambda: True)
+    long = Workload(60_000, has_convolutions=True, client_steps=50_000, small_convolutions=True)
+    plain = Plan("stacked", products="own")
+    assert choose_plan("auto", "cpu", "32-true", long) == plain
+    assert choose_plan("auto", "cpu", "tf32", long) == replace(plain, precision="tf32")
+    others = (
+        ("32-true", replace(long, small_convolutions=False), None),
+        ("64-true", long, None),
+        ("bf16-mixed", long, None),
+        ("32-true", long, PlanOptions(lanes=2)),
+        ("32-true", long, PlanOptions(compile=True)),
+    )
+    for precision, work, by_hand in others:
+        assert choose_plan("auto", "cpu", precision, work, by_hand).compile
+    short = choose_plan("auto", "cpu", "32-true", replace(long, client_steps=49_999))
+    assert (short.compile, short.products) == (False, "torch")
+
+
 def test_long_runs_of_perceptrons_on_full_batches_are_dual_where_there_is_a_compiler(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rule, "has_compiler", lambda: True)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
@@ -89,6 +108,9 @@ def test_long_runs_of_perceptrons_on_full_batches_are_dual_where_there_is_a_comp
     assert choose_plan("auto", "cpu", "32-true", work) == dual
     assert choose_plan("auto", "cpu", "tf32", work) == replace(dual, precision="tf32")
     assert choose_plan("auto", "cpu", "32-true", replace(work, num_parameters=10_000, client_steps=500)) == dual
+    small = replace(work, num_parameters=10_000, client_steps=50_000, perceptron=True)
+    assert choose_plan("auto", "cpu", "32-true", small) == Plan("stacked", products="own", fused=True)
+    assert choose_plan("auto", "cpu", "32-true", small, PlanOptions(dual=True)) == dual
     others = (
         ("32-true", replace(work, client_steps=499), None),
         ("32-true", replace(work, has_dual=False), None),

@@ -2,7 +2,7 @@
 
 Where the plan compiles, steps run as few compiled functions of fixed shapes: one for all lanes and one for the last
 lane that is busy, each with and without a proximal term. Without a compiler an eager stack is slower than a plain
-loop on a CPU, so there the clients train one after the other (`plain.py`).
+loop on a CPU, so there the clients train one after the other (`loop.py`).
 """
 
 import warnings
