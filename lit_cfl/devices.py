@@ -39,7 +39,8 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     if error is None or isinstance(error, torch.OutOfMemoryError):
         return error is not None
     message = str(error)
-    return "out of memory" in message or "can't allocate memory" in message or is_out_of_memory(error.__context__)
+    said = ("out of memory", "can't allocate memory", "bad_alloc")  # of CUDA, of PyTorch, of C++
+    return any(words in message for words in said) or is_out_of_memory(error.__context__)
 
 
 def fits_on(device: torch.device | str, size: int, share: int = 2) -> bool:

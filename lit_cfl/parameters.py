@@ -7,7 +7,7 @@ similarity. Frozen parameters and integer buffers are not in the row: every clie
 
 import copy
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -165,6 +165,20 @@ class ParameterLayout:
 def copy_sharing_frozen(module: Module) -> Module:
     """Copies a module; the copy has the same frozen parameters, which may be most of it, and its own of all others."""
     return copy.deepcopy(module, {id(p): p for p in module.parameters() if not p.requires_grad})
+
+
+def replace_layers(module: Module, other: Callable[[nn.Module], nn.Module | None]) -> Module:
+    """Replaces layers of a module in place; a layer with two names stays one. Returns the module.
+
+    Args:
+        other: returns what takes the place of a layer, None = nothing.
+    """
+    found: dict[nn.Module, nn.Module | None] = {}
+    for name, layer in list(module.named_modules(remove_duplicate=False)):
+        new = found[layer] if layer in found else found.setdefault(layer, other(layer))
+        if new is not None:
+            module.set_submodule(name, new)
+    return module
 
 
 def _floating_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

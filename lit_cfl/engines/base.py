@@ -223,7 +223,7 @@ class Engine(ABC):
         return Scorer(module.eval(), self.layout, self.plan.dtype)
 
     def with_products(self, module: LightningModule) -> LightningModule:
-        """Puts the plan's products into the layers of a module that nobody else has. Returns the module."""
+        """Puts the plan's products and convolutions into a module that nobody else has. Returns the module."""
         return with_convolutions(with_linear(module, OwnLinear)) if self.plan.products == "own" else module
 
     def gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[PositionedRow]:

@@ -16,8 +16,9 @@ that is free:
   plain loop for a client of the mean number of examples, from 1,000 billion multiply-adds on (half a minute of one
   core); not where `compile`, `lanes`, `narrow` or `steps_per_call` is set by hand;
 * compile: where neither holds, on a CPU with a C++ compiler, from 50,000 client-steps in a run on; no recurrent nets,
-  whose graphs take a minute and a half each and make LSTMs no faster, and no nets in float32 whose convolutions are all
-  small (`convolutions.py`), such as LeNet, which a plain loop trains faster; on a GPU only by hand, since no figure
+  whose graphs take a minute and a half each and make LSTMs no faster, and no nets below a
+  million parameters whose convolutions are all small (`convolutions.py`), such as LeNet: in float32 a plain loop trains
+  them faster, where neither `lanes` nor `compile` says otherwise; on a GPU only by hand, since no figure
   says yet what it is worth: Inductor then compiles the steps before they are captured;
 * products: `own` where it compiles, or is fused or dual (MKL takes two to ten times as long on an AMD processor), for
   the nets of small convolutions, or where a plain loop on a CPU has 10 billion parameters times steps to do and there
@@ -144,7 +145,8 @@ def choose_plan(
     fused = given.get("fused", builds and alone and not given.get("dual") and _fusing_pays(workload))
     dual = given.get("dual", builds and alone and not fused and _dual_pays(workload))
     pays = builds and _compiling_pays(workload)
-    small = pays and alone and precision != "64-true" and workload.small_convolutions
+    one_by_one = not given.get("compile") and given.get("lanes", 1) == 1 and given.get("products") != "torch"
+    small = pays and one_by_one and precision in ("32-true", "tf32") and _small_convolutions(workload)
     compiles = given.get("compile", pays and not (fused or dual or small))
     workers = (max(1, min(places, workload.cohort)) if on_cpu else room.gpus) if chosen == "ray" else 1
     workers = given.get("workers", workers)
@@ -214,6 +216,10 @@ def _fusing_pays(workload: Workload) -> bool:
 
 def _dual_pays(workload: Workload) -> bool:
     return workload.has_dual and workload.client_steps * workload.multiply_adds >= _DUAL_PAYS
+
+
+def _small_convolutions(workload: Workload) -> bool:
+    return workload.small_convolutions and workload.num_parameters < _SMALL_MODEL  # larger ones have several threads
 
 
 def _products_pay(workload: Workload) -> bool:

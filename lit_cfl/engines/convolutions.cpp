@@ -125,7 +125,7 @@ void gradients_tile(int64_t rows, int64_t columns, const float* image, int64_t r
       for (int j = 0; j < K; ++j) {
         auto pixels = V::load(image + y * row + x + j);
 #if defined(__AVX__)
-        asm("" : "+x"(pixels));  // into a register: GCC else reads them from memory for each of the N products
+        asm("" : "+v"(pixels));  // into a register: GCC else reads them from memory for each of the N products
 #endif
 #pragma GCC unroll 8
         for (int n = 0; n < N; ++n) sum[n][j] += of_output[n] * pixels;
@@ -150,16 +150,26 @@ void add_gradients(const Layer& l, Planes& image, Planes& outputs, float* sums, 
     if (l.out > first) add_gradients<K, N - 1>(l, image, outputs, sums, first);
 }
 
+// Returns the numbers of two vectors at these places, counted through both.
+template <int... I>
+V::type chosen(V::type first, V::type second) {
+#if defined(__clang__) || __GNUC__ >= 12
+  return __builtin_shufflevector(first, second, I...);
+#else
+  return __builtin_shuffle(first, second, Mask{I...});
+#endif
+}
+
 // Returns the numbers at even or at odd places of two vectors in a row.
 template <int Odd, int... I>
 V::type every_other(V::type first, V::type second, std::integer_sequence<int, I...>) {
-  return __builtin_shufflevector(first, second, (2 * I + Odd)...);
+  return chosen<(2 * I + Odd)...>(first, second);
 }
 
 // Returns numbers of both vectors in turn, from their lower or from their upper halves.
 template <int Upper, int... I>
 V::type in_turn(V::type first, V::type second, std::integer_sequence<int, I...>) {
-  return __builtin_shufflevector(first, second, (I / 2 + Upper * V::size / 2 + I % 2 * V::size)...);
+  return chosen<(I / 2 + Upper * V::size / 2 + I % 2 * V::size)...>(first, second);
 }
 
 template <int... I>

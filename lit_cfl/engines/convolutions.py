@@ -18,6 +18,7 @@ from torch.nn.functional import conv2d, max_pool2d, relu
 from lit_cfl.engines.compiler import load_operators
 from lit_cfl.engines.linear import is_plain
 from lit_cfl.nets.cnn import Conv2dPooled
+from lit_cfl.parameters import replace_layers
 
 _SOURCES = tuple(Path(__file__).with_name(name) for name in ("convolutions.cpp", "tiles.h"))
 _MOST_KERNELS = 512  # channels in times channels out, from which on oneDNN is faster
@@ -31,11 +32,18 @@ class OwnConv2dPooled(Conv2dPooled):
         self.__dict__.update(layer.__dict__)
 
     def forward(self, input: Tensor) -> Tensor:
-        if not (input.dtype == torch.float32 and input.dim() == 4 and len(input) and is_plain(input)):
+        if not self._serves(input):
             return super().forward(input)
         bias = self.weight.new_zeros(len(self.weight)) if self.bias is None else self.bias
-        outputs: Tensor = _ConvolveAndPool.apply(input, self.weight, bias, self.padding[0])
+        outputs: Tensor = _ConvolveAndPool.apply(input, self.weight, bias, int(self.padding[0]))
         return outputs
+
+    def _serves(self, input: Tensor) -> bool:
+        """Tells whether these are images that the layer can take; PyTorch says what is wrong with others."""
+        if not (input.dtype == torch.float32 and input.dim() == 4 and len(input) and is_plain(input)):
+            return False
+        _, channels, *sides = input.shape
+        return channels == self.in_channels and min(sides) + 2 * int(self.padding[0]) > self.kernel_size[0]
 
 
 def is_small(layer: nn.Module) -> bool:
@@ -50,10 +58,7 @@ def is_small(layer: nn.Module) -> bool:
 
 def with_convolutions(module: LightningModule) -> LightningModule:
     """Replaces each small convolution of a module in place; parameters stay the same objects. Returns the module."""
-    for name, layer in list(module.named_modules()):
-        if is_small(layer):
-            module.set_submodule(name, OwnConv2dPooled(cast(Conv2dPooled, layer)))
-    return module
+    return replace_layers(module, lambda layer: OwnConv2dPooled(cast(Conv2dPooled, layer)) if is_small(layer) else None)
 
 
 class _ConvolveAndPool(torch.autograd.Function):

@@ -1,6 +1,6 @@
 """Computes fully connected layers on a CPU with faster products than PyTorch's own layer."""
 
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning import LightningModule
@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch.autograd.function import FunctionCtx
 
 from lit_cfl.engines import products
+from lit_cfl.parameters import replace_layers
 
 
 class _Linear(nn.Linear):
@@ -48,12 +49,12 @@ class OwnLinear(_Linear):
 
 def with_linear(module: LightningModule, kind: type[_Linear]) -> LightningModule:
     """Replaces each plain `nn.Linear` of a module in place; parameters stay the same objects. Returns the module."""
-    found: dict[nn.Module, _Linear] = {}
-    for name, layer in list(module.named_modules(remove_duplicate=False)):
-        if type(layer) is nn.Linear and not layer._forward_hooks and not layer._forward_pre_hooks:
-            found.setdefault(layer, kind(layer))
-            module.set_submodule(name, found[layer])  # a layer with two names stays one
-    return module
+
+    def faster(layer: nn.Module) -> nn.Module | None:
+        plain = type(layer) is nn.Linear and not layer._forward_hooks and not layer._forward_pre_hooks
+        return kind(cast(nn.Linear, layer)) if plain else None
+
+    return replace_layers(module, faster)
 
 
 class _Product(torch.autograd.Function):
@@ -78,5 +79,6 @@ class _Product(torch.autograd.Function):
 
 
 def is_plain(input: Tensor) -> bool:
-    """Tells whether an operation of our own can take this input: numbers outside of autocasting and of `torch.func`."""
-    return not torch.is_autocast_enabled("cpu") and not torch._C._functorch.is_functorch_wrapped_tensor(input)
+    """Tells whether operations of our own can take this input: on the CPU, outside of autocasting and `torch.func`."""
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(input)
+    return input.device.type == "cpu" and not wrapped and not torch.is_autocast_enabled("cpu")

@@ -39,7 +39,7 @@ class PlanOptions:
         steps_per_call: training steps in one compiled function, 1 or more.
         compile: whether the stack is compiled.
         products: of matrices on a CPU: `own` (`products.py`; other types than float32 and float64 are left to
-            PyTorch), or `torch`.
+            PyTorch), with small convolutions of float32 (`convolutions.py`), or `torch`.
         fused: whether all steps of a client are one call of a C++ function (`perceptron.py`), and an evaluation another
             (`perceptron_scorer.py`); linear models and MLPs with plain SGD on a CPU.
         dual: whether clients keep the first layer's weights in dual form while they train (`dual.py`), where that takes

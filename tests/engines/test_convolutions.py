@@ -113,6 +113,27 @@ def test_other_inputs_are_left_to_pytorch():
 
 
 @pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((2, 1, 12, 12), "expected input.* to have 3 channels, but got 1"),
+        ((2, 5, 12, 12), "expected input.* to have 3 channels, but got 5"),
+        ((2, 3, 4, 12), "Kernel size can't be greater than actual input size"),
+        ((2, 3, 12, 5), "Output size is too small"),
+    ],
+)
+def test_images_that_the_layer_cannot_take_are_an_error(shape: tuple[int, ...], message: str):
+    with pytest.raises(RuntimeError, match=message):
+        OwnConv2dPooled(Conv2dPooled(3, 6, 5))(images(*shape))
+
+
+def test_a_layer_with_two_names_stays_one():
+    layer = Conv2dPooled(1, 1, 3, padding=1)
+    first, second, _ = with_convolutions(task(lambda: nn.Sequential(layer, layer, nn.Flatten()))()).net
+    assert first is second is not layer
+    assert first.weight is layer.weight
+
+
+@pytest.mark.parametrize(
     "layer",
     [
         nn.Conv2d(3, 6, 5),  # without ReLU and pooling

@@ -87,8 +87,12 @@ def test_long_runs_of_nets_with_small_convolutions_have_a_plain_loop(monkeypatch
     plain = Plan("stacked", products="own")
     assert choose_plan("auto", "cpu", "32-true", long) == plain
     assert choose_plan("auto", "cpu", "tf32", long) == replace(plain, precision="tf32")
+    for by_hand in (PlanOptions(compile=False), PlanOptions(lanes=1), PlanOptions(steps_per_call=1)):
+        assert choose_plan("auto", "cpu", "32-true", long, by_hand) == plain
     others = (
         ("32-true", replace(long, small_convolutions=False), None),
+        ("32-true", replace(long, num_parameters=1_000_000), None),
+        ("32-true", long, PlanOptions(products="torch")),
         ("64-true", long, None),
         ("bf16-mixed", long, None),
         ("32-true", long, PlanOptions(lanes=2)),

@@ -17,6 +17,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from lit_cfl.engines.batch_norm import StackedBatchNorm
 from lit_cfl.errors import InputError
+from lit_cfl.parameters import replace_layers
 
 States = tuple[Tensor, ...]  # h, and c of an LSTM, `[directions, B, H]` each in a layer
 _OPTIONS = ("input_size", "hidden_size", "num_layers", "bias", "batch_first", "dropout", "bidirectional", "proj_size")
@@ -170,12 +171,12 @@ def with_plain_cells(module: LightningModule, kinds: Collection[type[nn.Module]]
         module: changed in place; its parameters stay the same objects.
         kinds: of `nn.LSTM`, `nn.GRU`, `nn.Embedding` and the BatchNorms.
     """
-    plain: dict[nn.Module, nn.Module] = {}
-    for name, layer in list(module.named_modules(remove_duplicate=False)):
-        if type(layer) in kinds and _needs_plain(layer) and not why_not_stacked(layer):
-            plain.setdefault(layer, _PLAIN[type(layer)](layer))
-            module.set_submodule(name, plain[layer])  # a layer with two names stays one
-    return module
+
+    def plain(layer: nn.Module) -> nn.Module | None:
+        replaced = type(layer) in kinds and _needs_plain(layer) and not why_not_stacked(layer)
+        return _PLAIN[type(layer)](layer) if replaced else None
+
+    return replace_layers(module, plain)
 
 
 def why_not_stacked(layer: nn.Module) -> str:
