@@ -16,7 +16,10 @@ from lit_cfl.tune.launching.job_package import _packages
 ROOT = Path(__file__).parents[1]
 CPP = {
     f"lit_cfl/engines/{name}"
-    for name in ("convolutions.cpp", "dual.cpp", "factors.h", "perceptron.cpp", "perceptron.h", "products.cpp", "tiles.h")
+    for name in (
+        *("convolutions.cpp", "dual.cpp", "perceptron.cpp", "products.cpp"),
+        *("factors.h", "perceptron.h", "tiles.h"),
+    )
 }
 LINKED = ("datamodules", "tune")  # at the top of the repository, links to them in lit_cfl/
 TINY = ["run", "--config", "quickstart", "--tiny", "--pictures.formats", "[]", "--run_dir"]
