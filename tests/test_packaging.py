@@ -15,11 +15,13 @@ from lit_cfl.tune.launching.job_package import _packages
 
 ROOT = Path(__file__).parents[1]
 CPP = {
-    f"lit_cfl/engines/{name}"
-    for name in (
-        *("convolutions.cpp", "dual.cpp", "perceptron.cpp", "products.cpp"),
-        *("factors.h", "perceptron.h", "tiles.h"),
-    )
+    "lit_cfl/engines/convolutions.cpp",
+    "lit_cfl/engines/dual.cpp",
+    "lit_cfl/engines/factors.h",
+    "lit_cfl/engines/perceptron.cpp",
+    "lit_cfl/engines/perceptron.h",
+    "lit_cfl/engines/products.cpp",
+    "lit_cfl/engines/tiles.h",
 }
 LINKED = ("datamodules", "tune")  # at the top of the repository, links to them in lit_cfl/
 TINY = ["run", "--config", "quickstart", "--tiny", "--pictures.formats", "[]", "--run_dir"]
