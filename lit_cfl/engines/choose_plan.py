@@ -16,10 +16,10 @@ that is free:
   plain loop for a client of the mean number of examples, from 1,000 billion multiply-adds on (half a minute of one
   core); not where `compile`, `lanes`, `narrow` or `steps_per_call` is set by hand;
 * compile: where neither holds, on a CPU with a C++ compiler, from 50,000 client-steps in a run on; no recurrent nets,
-  whose graphs take a minute and a half each and make LSTMs no faster, and no nets below a
-  million parameters whose convolutions are all small (`convolutions.py`), such as LeNet: in float32 a plain loop trains
-  them faster, where neither `lanes` nor `compile` says otherwise; on a GPU only by hand, since no figure
-  says yet what it is worth: Inductor then compiles the steps before they are captured;
+  whose graphs take a minute and a half each and make LSTMs no faster, and no nets below a million parameters whose
+  convolutions are all small (`convolutions.py`), such as LeNet: in float32 a plain loop trains them faster, where
+  neither `lanes` nor `compile` says otherwise; on a GPU only by hand, since no figure says yet what it is worth:
+  Inductor then compiles the steps before they are captured;
 * products: `own` where it compiles, or is fused or dual (MKL takes two to ten times as long on an AMD processor), for
   the nets of small convolutions, or where a plain loop on a CPU has 10 billion parameters times steps to do and there
   is a compiler; else `torch`;
