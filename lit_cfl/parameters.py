@@ -175,7 +175,9 @@ def replace_layers(module: Module, other: Callable[[nn.Module], nn.Module | None
     """
     found: dict[nn.Module, nn.Module | None] = {}
     for name, layer in list(module.named_modules(remove_duplicate=False)):
-        new = found[layer] if layer in found else found.setdefault(layer, other(layer))
+        if layer not in found:
+            found[layer] = other(layer)
+        new = found[layer]
         if new is not None:
             module.set_submodule(name, new)
     return module

@@ -164,8 +164,8 @@ def load() -> ctypes.CDLL:
 @cache
 def _function(kind: str) -> Callable[..., bool]:
     names = {"torch.float32": "train_float", "torch.float64": "train_double", "halves": "train_halves"}
-    function: Callable[..., bool] = load()[names[kind]]
+    function = load()[names[kind]]
     pointer, whole, real = ctypes.c_void_p, ctypes.c_int64, ctypes.c_double
-    function.argtypes = [pointer, pointer, real, pointer, pointer, pointer, whole, pointer, whole, whole, pointer]  # type: ignore[attr-defined]
-    function.restype = ctypes.c_bool  # type: ignore[attr-defined]
+    function.argtypes = [pointer, pointer, real, pointer, pointer, pointer, whole, pointer, whole, whole, pointer]
+    function.restype = ctypes.c_bool
     return function
