@@ -27,7 +27,7 @@ def closing_table(console: Console, study: Study, result: StudyResult) -> None:
     trained = [row for row in result.rows if not row["repeats"]]
     count = {status: sum(row["status"] == status for row in trained) for status in (FINISHED_STATUS, FAILED_STATUS)}
     stopped, repeats = len(trained) - sum(count.values()), len(result.rows) - len(trained)
-    known = f"; {repeats} settings had been tried before" if repeats else ""
+    known = f"; {repeats} more had a setting tried before" if repeats else ""
     _say(
         console,
         f"{len(trained)} trials: {count[FINISHED_STATUS]} finished, {stopped} stopped early, "

@@ -201,7 +201,7 @@ def test_the_table_at_the_end_has_best_default_gain_and_importance():
 def test_repeated_settings_are_no_trials_in_the_table():
     rows = [row(0, 0.5, origin="default"), row(1, 0.5, repeats="0000"), row(2, 0.4, status="stopped")]
     text = printed(StudyResult(Path("here"), rows, rows[0], {}, None))
-    assert "2 trials: 1 finished, 1 stopped early, 0 failed; 1 settings had been tried before" in text
+    assert "2 trials: 1 finished, 1 stopped early, 0 failed; 1 more had a setting tried before" in text
     assert "(the base's own setting)" in text
 
 
