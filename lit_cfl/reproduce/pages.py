@@ -277,7 +277,7 @@ def _order(cells: Sequence[Judged]) -> list[str]:
         turned = [
             f"{one[0]} and {other[0]}"
             for one, other in pairs
-            if ((one[1] or 0) - (other[1] or 0)) * ((one[2] or 0) - (other[2] or 0)) <= 0
+            if ((one[1] or 0) - (other[1] or 0)) * ((one[2] or 0) - (other[2] or 0)) < 0
         ]
         told = f"{len(turned)} of {len(pairs)} pairs are the other way" if turned else "kept"
         if 0 < len(turned) <= _LISTED_PAIRS:

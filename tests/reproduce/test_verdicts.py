@@ -1,10 +1,12 @@
 """Verdicts by hand: each rule on either side of its limit."""
 
+from dataclasses import replace
 from math import inf
 
 import pytest
 
 from lit_cfl.reproduce.cells import Cell
+from lit_cfl.reproduce.pages import Judged, _order
 from lit_cfl.reproduce.verdicts import Measured, agrees, agrees_with_populations, verdict
 
 CELL = Cell("a", "MNIST MCLR", "IFCA", "max_weighted_test_accuracy", 94.2)
@@ -89,3 +91,16 @@ def test_cell_without_runs_or_without_a_value_is_not_judged():
     assert verdict(CELL, "no data", runs(94.2), None) == "not run"
     assert verdict(CELL, None, None, runs(94.2, 94.2, 94.2)) == "not run"
     assert verdict(Cell("b", "x", "y", "accuracy_max", None), None, runs(94.2), None) == "no value"
+
+
+def test_pairs_in_another_order_than_the_papers_are_named_and_equal_ones_are_not():
+    printed = {"FedAvg": 80.0, "IFCA": 90.0, "FeSEM": 91.0, "FlexCFL": 95.0}
+    ours = {"FedAvg": 85.0, "IFCA": 84.0, "FeSEM": 84.0, "FlexCFL": 96.0}
+    cells = [
+        Judged(replace(CELL, method=name, value=value), {"default": runs(ours[name])}, "matches", "", False)
+        for name, value in printed.items()
+    ]
+    (line, _) = _order(cells)
+    assert line.endswith("our defaults: 2 of 6 pairs are the other way: FedAvg and IFCA, FedAvg and FeSEM.")
+    (line, _) = _order(cells[1:])
+    assert line.endswith("our defaults: kept.")
