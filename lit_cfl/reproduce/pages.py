@@ -229,7 +229,9 @@ def _section(table: PaperTable, experiment: str, cells: Sequence[Judged]) -> lis
         columns += ["clusters", "ARI"]
         rows = [row + _clusters(judged) for row, judged in zip(rows, cells, strict=True)]
     lines = [f"## {experiment}", "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    return [*lines, *(f"| {' | '.join(row)} |" for row in rows), "", *_order(cells)]
+    reasons = dict.fromkeys(judged.reason for judged in cells if judged.reason not in ("", NOT_YET))
+    why = [f"Not run: {'; '.join(reasons)}.", ""] if reasons else []
+    return [*lines, *(f"| {' | '.join(row)} |" for row in rows), "", *_order(cells), *why]
 
 
 def _table_row(table: PaperTable, judged: Judged) -> list[str]:

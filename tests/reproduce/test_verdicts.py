@@ -5,8 +5,8 @@ from math import inf
 
 import pytest
 
-from lit_cfl.reproduce.cells import Cell
-from lit_cfl.reproduce.pages import Judged, _order
+from lit_cfl.reproduce.cells import Cell, load_table
+from lit_cfl.reproduce.pages import NOT_YET, Judged, _order, _section, why_open
 from lit_cfl.reproduce.verdicts import Measured, agrees, agrees_with_populations, verdict
 
 CELL = Cell("a", "MNIST MCLR", "IFCA", "max_weighted_test_accuracy", 94.2)
@@ -104,3 +104,16 @@ def test_pairs_in_another_order_than_the_papers_are_named_and_equal_ones_are_not
     assert line.endswith("our defaults: 2 of 6 pairs are the other way: FedAvg and IFCA, FedAvg and FeSEM.")
     (line, _) = _order(cells[1:])
     assert line.endswith("our defaults: kept.")
+
+
+def test_a_section_says_once_how_long_a_run_takes_where_that_is_why_it_has_not_run():
+    table = load_table("stocfl-2")
+    cells = [cell for cell in table.cells if cell.experiment == table.cells[0].experiment]
+    assert len(cells) == 4
+    told = [Judged(cell, {}, "not run", why_open(table, cell), False) for cell in cells]
+    assert _section(table, cells[0].experiment, told)[-2:] == [
+        "Not run: a run takes about 1.7 core-hours without a GPU.",
+        "",
+    ]
+    soon = [replace(judged, reason=NOT_YET) for judged in told]
+    assert not any(line.startswith("Not run") for line in _section(table, cells[0].experiment, soon))
