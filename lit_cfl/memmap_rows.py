@@ -13,6 +13,27 @@ from lit_cfl.errors import InputError
 _IN_MEMORY = 2**30  # bytes that a copy of rows may take there
 
 
+def kept(row: Tensor, of: int) -> Tensor:
+    """Copies a row `[d]` to keep it, as `stored` does if so many would take more than half of the machine's memory.
+
+    Args:
+        row: what is copied.
+        of: how many rows are kept in all.
+
+    Raises:
+        InputError: there is no room for it.
+    """
+    size = of * row.numel() * row.element_size()
+    if size <= _IN_MEMORY or size <= _memory() / 2:
+        return row.clone()
+    return stored(iter([row[None]]), 1)[0]
+
+
+def _memory() -> int:
+    """Bytes that the machine has."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def stacked(rows: Sequence[Tensor]) -> Tensor:
     """Copies rows `[d]` into one tensor `[n, d]`, as `stored` does if they are more than 1 GiB; at least one row.
 
@@ -43,8 +64,8 @@ def stored(parts: Iterator[Tensor], at_most: int) -> Tensor:
             os.posix_fallocate(file.fileno(), 0, size * first.itemsize)  # a write into a full disk would kill us
         except OSError as error:
             raise InputError(
-                f"{size * first.itemsize / 2**30:.1f} GiB for the models of {at_most} clients do not fit into "
-                f"{tempfile.gettempdir()} ({error.strerror}); set TMPDIR to a larger disk"
+                f"{tempfile.gettempdir()} has no room for {size * first.itemsize / 2**30:.3g} GiB of clients' models "
+                f"({error.strerror}); set TMPDIR to a larger disk"
             ) from error
         rows = torch.from_file(file.name, shared=True, size=size, dtype=first.dtype).view(-1, first.shape[1])
     end = 0

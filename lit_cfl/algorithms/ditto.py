@@ -20,14 +20,14 @@ from torch import Tensor
 from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info, require_not_negative
 from lit_cfl.local_work import Budget, Fitted, LocalWork
-from lit_cfl.memmap_rows import stacked
+from lit_cfl.memmap_rows import kept, stacked
 
 
 @dataclass(frozen=True, eq=False)
 class DittoState:
     models: Tensor  # w [1, d]
     initial: Tensor  # w_0 [d], which every personal model starts from
-    personal: dict[int, Tensor]  # v_k [d] by client
+    personal: dict[int, Tensor]  # v_k [d] by client; in files if all of them were more than half of the memory
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,8 @@ class Ditto(Algorithm):
         for chunk in fitted.chunks():
             ids = clients[chunk.start : chunk.start + len(chunk.models)][chunk.trained]
             trained |= {
-                client: row.clone() for client, row in zip(ids.tolist(), chunk.models[chunk.trained], strict=True)
+                client: kept(row, of=len(work.num_examples))
+                for client, row in zip(ids.tolist(), chunk.models[chunk.trained], strict=True)
             }
         return fitted, state.personal | trained
 

@@ -6,6 +6,7 @@ from conftest import ids, quadratic_clients, rng
 from torch import Tensor
 from torch.testing import assert_close
 
+from lit_cfl import memmap_rows
 from lit_cfl.algorithms.ditto import Ditto, DittoState
 from lit_cfl.algorithms.fedavg import FedAvg
 from lit_cfl.errors import InputError
@@ -89,6 +90,18 @@ def test_clients_are_served_their_own_model_and_newcomers_train_one():
     assert_close(placed.personal[0], resting + 0.5**3 * (state.models[0] - resting))
     assert placed.personal[4] is state.personal[4]
     assert (info.down, info.up) == (1, 0)
+
+
+def test_personal_models_that_take_most_of_the_memory_are_the_same_in_files(monkeypatch: pytest.MonkeyPatch):
+    work = quadratic_clients(5)
+    expected = states(Ditto(0.5), work, COHORTS)[-1]
+    monkeypatch.setattr(memmap_rows, "_IN_MEMORY", 0)
+    monkeypatch.setattr(memmap_rows, "_memory", lambda: 0)
+    found = states(Ditto(0.5), work, COHORTS)[-1]
+    assert found.personal.keys() == expected.personal.keys()
+    for client, row in found.personal.items():
+        assert row.untyped_storage().filename is not None
+        assert torch.equal(row, expected.personal[client])
 
 
 def test_traffic_is_fedavgs():

@@ -11,7 +11,7 @@ from conftest import ids, quadratic_clients
 
 from lit_cfl import memmap_rows
 from lit_cfl.errors import InputError
-from lit_cfl.memmap_rows import stacked, stored
+from lit_cfl.memmap_rows import kept, stacked, stored
 
 
 @pytest.fixture
@@ -36,6 +36,21 @@ def test_many_rows_are_stacked_in_a_file(
     monkeypatch.setattr(memmap_rows, "_IN_MEMORY", bytes_in_memory)
     found = stacked([torch.tensor([1.0, 2.0, 3.0]), torch.tensor([4.0, 5.0, 6.0])])
     assert found.tolist() == [[1, 2, 3], [4, 5, 6]]
+    assert (found.untyped_storage().filename is not None) == in_a_file
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(("memory", "in_a_file"), [(48, False), (47, True)])
+def test_a_row_is_kept_in_a_file_where_all_would_take_more_than_half_of_the_memory(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, memory: int, in_a_file: bool
+):
+    monkeypatch.setattr(memmap_rows, "_IN_MEMORY", 23)
+    monkeypatch.setattr(memmap_rows, "_memory", lambda: memory)
+    rows = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
+    found = kept(rows[1], of=2)
+    rows.zero_()
+    assert found.tolist() == [4, 5, 6]
+    assert found.untyped_storage().nbytes() == 12  # nothing of the others is kept alive
     assert (found.untyped_storage().filename is not None) == in_a_file
     assert list(folder.iterdir()) == []
 
