@@ -56,7 +56,7 @@ def numbers(table: str, row: Row) -> tuple[str, str]:
     paper = f"{row['paper_value']:.1f} ([{table}](docs/reproduction/{table}.md): {row['dataset']}{model})"
     if row["ours_mean"] is None:
         return paper, "not run yet"
-    spread = "" if row["ours_std"] is None else f" +- {row['ours_std']:.1f}"
+    spread = "" if row["ours_std"] is None else f" ± {row['ours_std']:.1f}"
     seeds = "one seed" if row["seeds"] == 1 else f"{row['seeds']} seeds"
     option = f", {row['option_mean']:.1f} by the published options" if row["verdict"] == "explained" else ""
     return paper, f"{row['ours_mean']:.1f}{spread} ({seeds}): {row['verdict']}{option}"

@@ -11,6 +11,7 @@ import yaml
 
 from lit_cfl.metric_names import Row
 from lit_cfl.reproduce.cells import DEFAULT, PUBLISHED, Cell, PaperTable
+from lit_cfl.reproduce.markdown import markdown_table
 from lit_cfl.reproduce.pages import why_open
 from lit_cfl.reproduce.results import RecordedResults
 from lit_cfl.storage.atomic_writes import write_text
@@ -274,15 +275,14 @@ def _page(judged: dict[Claim, list[JudgedPart]]) -> list[str]:
     told = ", ".join(f"{verdicts.count(name)} {name}" for name in reversed(_WORST_FIRST) if name in verdicts)
     lines = [_HEAD.format(count=len(judged), told=told)]
     for paper in dict.fromkeys(claim.paper for claim in judged):
-        lines += [f"## {paper}", ""]
-        lines += [f"| {' | '.join(_HEADINGS)} |", "|---" * len(_HEADINGS) + "|"]
-        lines += [_line(claim, part) for claim, parts in judged.items() if claim.paper == paper for part in parts]
+        rows = [_cells(claim, part) for claim, parts in judged.items() if claim.paper == paper for part in parts]
+        lines += [f"## {paper}", "", *markdown_table(_HEADINGS, rows)]
         notes = [f"* {claim.claim}: {claim.note}." for claim in judged if claim.paper == paper and claim.note]
-        lines += ["", *notes, ""] if notes else [""]
+        lines += [*notes, ""] if notes else []
     return lines
 
 
-def _line(claim: Claim, judged: JudgedPart) -> str:
+def _cells(claim: Claim, judged: JudgedPart) -> list[str]:
     row = _row(claim, [judged], judged)
     differs = " (differs)" if judged.follows is False else ""
     seeds = f" ({judged.seeds} seeds)" if judged.seeds > 1 else " (one seed)" if judged.seeds else ""
@@ -290,4 +290,4 @@ def _line(claim: Claim, judged: JudgedPart) -> str:
     rows = f"{judged.rows_run} of {judged.rows}" if judged.rows else ""
     cells = [claim.claim, judged.part.of, judged.part.unit, f"{judged.part.value:g}"]
     cells += [row["from_its_tables"] + differs, rows, row["compared_with"], row["ours"] + seeds]
-    return f"| {' | '.join([*cells, row['ours_published_options'], verdict])} |"
+    return [*cells, row["ours_published_options"], verdict]

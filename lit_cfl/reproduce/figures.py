@@ -13,11 +13,9 @@ from lit_cfl.pictures.files import write_figure
 from lit_cfl.pictures.panels import (
     BLACK,
     BLUE,
-    COLUMN,
     DPI,
     GREEN,
     ORANGE,
-    PAGE,
     PURPLE,
     SKY,
     VERMILLION,
@@ -251,9 +249,8 @@ def write_figures(folder: Path, results: RecordedResults) -> list[str]:
 
 
 def _write(path: Path, grid: Sequence[Sequence[Panel | None]], styles: Mapping[str, Style]) -> None:
-    columns = max(map(len, grid))
-    width = COLUMN if columns == 1 else min(PAGE, 2.4 * columns)
-    write_figure(draw_panels(grid, styles, width), path, ["png"], DPI)
+    """Draws as wide as a page, however few columns there are: letters have the same size in all figures."""
+    write_figure(draw_panels(grid, styles), path, ["png"], DPI)
 
 
 def _section(figure: PaperFigure, found: Drawn) -> list[str]:

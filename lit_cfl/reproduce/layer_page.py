@@ -25,6 +25,7 @@ from lit_cfl.pictures.panels import (
 )
 from lit_cfl.reproduce.layer_gaps import PAIRS, WHOLE, GapCell, cells, measure, plan
 from lit_cfl.reproduce.layer_verdicts import Curves, Gaps, judged
+from lit_cfl.reproduce.markdown import markdown_table
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.csv_log import read_table, write_rows
 
@@ -120,18 +121,9 @@ def write_page(out: Path) -> list[Row]:
     for statement in content["statements"]:
         figure = statement["figure"]
         source = f"Figure {figure}" if figure.isdecimal() else "Beside the paper"
-        lines += [
-            f"**{source}**: {statement['words']}.",
-            "",
-            "| net | images | verdict | numbers |",
-            "|---|---|---|---|",
-        ]
-        lines += [
-            f"| {row['net']} | {row['images']} | {row['verdict']} | {row['numbers']} |"
-            for row in rows
-            if row["id"] == statement["id"]
-        ]
-        lines.append("")
+        heads = ["net", "images", "verdict", "numbers"]
+        found = [[str(row[head]) for head in heads] for row in rows if row["id"] == statement["id"]]
+        lines += [f"**{source}**: {statement['words']}.", "", *markdown_table(heads, found)]
     if panels:
         lines += ["![What the figures show, from our measurements](figures/layercfl.png)", "", *_CAPTION]
     lines += _write_matrices(out, content)

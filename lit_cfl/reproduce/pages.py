@@ -8,6 +8,7 @@ from pathlib import Path
 from lit_cfl.metric_names import Row
 from lit_cfl.reproduce.cells import DEFAULT, PUBLISHED, Cell, PaperTable, Setting
 from lit_cfl.reproduce.ledger import Ledger, is_stale
+from lit_cfl.reproduce.markdown import markdown_table
 from lit_cfl.reproduce.verdicts import POPULATIONS, Measured, Verdict, measured, verdict
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.csv_log import write_rows
@@ -205,18 +206,18 @@ def _has_options(judged: Judged) -> bool:
 
 
 def _under_every_option(title: str, about: str, cells: Sequence[Judged]) -> list[str]:
-    """Lists what was found for some cells, under every variant; nothing where there are none."""
+    """Lists what was found for cells under every variant, beside the paper's values if there are any."""
     if not cells:
         return []
-    lines = [f"## {title}", "", about, "", "| experiment | method | metric | paper | options | ours |"]
-    lines.append("|---|---|---|---|---|---|")
-    lines += [
-        f"| {judged.cell.experiment} | {judged.cell.method} | {judged.cell.metric.replace('_', ' ')} | "
-        f"{'' if judged.cell.value is None else _number(judged.cell.value)} | {variant} | {_with_spread(found)} |"
-        for judged in cells
-        for variant, found in judged.found.items()
-    ]
-    return [*lines, ""]
+    with_paper = any(judged.cell.value is not None for judged in cells)
+    columns = ["experiment", "method", "metric", *(["paper"] if with_paper else []), "options", "ours"]
+    rows = []
+    for judged in cells:
+        cell = judged.cell
+        paper = ["" if cell.value is None else _number(cell.value)] if with_paper else []
+        first = [cell.experiment, cell.method, cell.metric.replace("_", " "), *paper]
+        rows += [[*first, variant, _with_spread(found)] for variant, found in judged.found.items()]
+    return [f"## {title}", "", about, "", *markdown_table(columns, rows)]
 
 
 def _section(table: PaperTable, experiment: str, cells: Sequence[Judged]) -> list[str]:
@@ -228,10 +229,9 @@ def _section(table: PaperTable, experiment: str, cells: Sequence[Judged]) -> lis
     if any(found.ari is not None for judged in cells for found in judged.found.values()):
         columns += ["clusters", "ARI"]
         rows = [row + _clusters(judged) for row, judged in zip(rows, cells, strict=True)]
-    lines = [f"## {experiment}", "", f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
     reasons = dict.fromkeys(judged.reason for judged in cells if judged.reason not in ("", NOT_YET))
     why = [f"Not run: {'; '.join(reasons)}.", ""] if reasons else []
-    return [*lines, *(f"| {' | '.join(row)} |" for row in rows), "", *_order(cells), *why]
+    return [f"## {experiment}", "", *markdown_table(columns, rows), *_order(cells), *why]
 
 
 def _table_row(table: PaperTable, judged: Judged) -> list[str]:
@@ -253,10 +253,11 @@ def _clusters(judged: Judged) -> list[str]:
 
 
 def _with_spread(found: Measured | None) -> str:
+    """The mean, standard deviation and number of seeds, with spaces at which no line breaks."""
     if found is None:
         return ""
-    spread = "" if found.std is None else f" +- {found.std:.2g}"
-    return f"{_number(found.mean)}{spread} ({len(found.values)})"
+    spread = "" if found.std is None else f" ± {found.std:.2g}"
+    return f"{_number(found.mean)}{spread} ({len(found.values)})".replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _order(cells: Sequence[Judged]) -> list[str]:

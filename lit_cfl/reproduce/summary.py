@@ -9,6 +9,7 @@ from lit_cfl.pictures.panels import BLUE, DPI, ORANGE, PAGE, VERMILLION, Panel, 
 from lit_cfl.reproduce.cells import PaperTable
 from lit_cfl.reproduce.claims import Found, write_claims
 from lit_cfl.reproduce.figures import write_figures
+from lit_cfl.reproduce.markdown import markdown_table
 from lit_cfl.reproduce.pages import Judged
 from lit_cfl.reproduce.results import RecordedResults
 from lit_cfl.reproduce.verdicts import ACCURACY_POINTS, Verdict
@@ -78,21 +79,18 @@ def _page(judged: Tables, figures: Sequence[str], claims: Sequence[Found], drawn
         yield f"A dot is a cell, under our default options; the grey band is {ACCURACY_POINTS} points to either side."
         yield "Synthetic(1,1) is judged by the spread of its populations instead.\n"
     names: tuple[Verdict, ...] = get_args(Verdict)
-    yield f"| table | cells | {' | '.join(names)} |"
-    yield "|---|---|" + "---|" * len(names)
     everything = [cell for _, cells in judged for cell in cells]
-    for table, cells in judged:
-        yield f"| [{table.name}]({table.name}.md) | {_counts(cells, names)} |"
-    yield f"| all | {_counts(everything, names)} |\n"
+    rows = [[f"[{table.name}]({table.name}.md)", *_counts(cells, names)] for table, cells in judged]
+    yield from markdown_table(["table", "cells", *names], [*rows, ["all", *_counts(everything, names)]])
     one = sum(cell.verdict in _STYLES and _seeds(cell) == 1 for cell in everything)
     yield f"Of the cells that ran, {one} ran with one seed only.\n"
     told = ", ".join(f"{claims.count(name)} {name}" for name in get_args(Found) if name in claims)
     yield f"[Claims](claims.md): {told}. [Figures](figures.md) drawn: {', '.join(figures) or 'none'}.\n"
 
 
-def _counts(cells: Sequence[Judged], names: Sequence[Verdict]) -> str:
+def _counts(cells: Sequence[Judged], names: Sequence[Verdict]) -> list[str]:
     found = [cell.verdict for cell in cells]
-    return " | ".join(map(str, [len(cells), *(found.count(name) or "" for name in names)]))
+    return [str(len(cells)), *(str(found.count(name) or "") for name in names)]
 
 
 def _seeds(judged: Judged) -> int:

@@ -13,6 +13,7 @@ from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
 from lit_cfl.metric_names import Row
 from lit_cfl.reproduce.ledger import Ledger
+from lit_cfl.reproduce.markdown import markdown_table
 from lit_cfl.reproduce.which_method import NEWCOMERS, Protocol, recorded, words_of
 from lit_cfl.statistics import Interval, paired_difference
 from lit_cfl.storage.atomic_writes import write_text
@@ -36,6 +37,7 @@ COLUMNS = (
     "seeds",
     "options",
 )
+_HEADS = ("system", "accuracy %", "to FedAvg", "to the best", "worst tenth", "ARI", "models sent", "seconds", "chosen")
 _LEVEL = 0.05  # of the tests
 
 
@@ -231,17 +233,15 @@ def _protocol(protocol: Protocol, groups: Mapping[str, Sequence[Entry]]) -> Iter
 def _section(data: str, group: Sequence[Entry]) -> Iterator[str]:
     base = next(entry for entry in group if entry.system == BASELINE)
     yield from [f"## {data}", ""]
-    yield "| system | accuracy % | to FedAvg | to the best | worst tenth | ARI | models sent | seconds | chosen |"
-    yield "|---|---|---|---|---|---|---|---|---|"
-    for entry in group:
-        gaps = ["" if entry is other else _interval(entry.minus(other)) for other in (base, group[0])]
-        ari = entry.mean("ari")
-        yield (
-            f"| {entry.system} | {entry.mean():.1f} | {gaps[0]} | {gaps[1]} | {entry.mean('worst10_accuracy'):.1f} | "
-            f"{'' if ari is None else f'{ari:.2f}'} | {entry.mean('traffic'):,.0f} | {entry.seconds:.0f} | "
-            f"{words_of(entry.options)} |"
-        )
-    yield ""
+    yield from markdown_table(_HEADS, [_cells(entry, base, group[0]) for entry in group])
+
+
+def _cells(entry: Entry, base: Entry, best: Entry) -> list[str]:
+    gaps = ["" if entry is other else _interval(entry.minus(other)) for other in (base, best)]
+    ari = entry.mean("ari")
+    agreement = "" if ari is None else f"{ari:.2f}"
+    cells = [entry.system, f"{entry.mean():.1f}", *gaps, f"{entry.mean('worst10_accuracy'):.1f}", agreement]
+    return [*cells, f"{entry.mean('traffic'):,.0f}", f"{entry.seconds:.0f}", words_of(entry.options)]
 
 
 def _across(groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
@@ -253,13 +253,8 @@ def _across(groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
         f"Nemenyi's test two systems differ where their mean ranks do by more than {least:.1f} of {len(ranks)}: little "
         "can be told apart."
     )
-    yield from [
-        "",
-        "| system | mean rank |",
-        "|---|---|",
-        *(f"| {name} | {rank:.1f} |" for name, rank in ranks.items()),
-        "",
-    ]
+    yield ""
+    yield from markdown_table(["system", "mean rank"], [[name, f"{rank:.1f}"] for name, rank in ranks.items()])
 
 
 def _held_out(found: Sequence[Entry]) -> Iterator[str]:
@@ -296,12 +291,9 @@ def _other_clusters(protocol: Protocol, found: Sequence[Entry]) -> Iterator[str]
 def _matrix(
     columns: Sequence[str], known: Mapping[tuple[str, str], Entry], cell: Callable[[Entry], str]
 ) -> Iterator[str]:
-    yield f"| system | {' | '.join(columns)} |"
-    yield "|---" * (len(columns) + 1) + "|"
-    for system in dict.fromkeys(system for _, system in known):
-        cells = [cell(known[column, system]) if (column, system) in known else "" for column in columns]
-        yield f"| {system} | {' | '.join(cells)} |"
-    yield ""
+    systems = dict.fromkeys(system for _, system in known)
+    rows = [[s, *(cell(known[c, s]) if (c, s) in known else "" for c in columns)] for s in systems]
+    yield from markdown_table(["system", *columns], rows)
 
 
 def _draw(out: Path, groups: Mapping[str, Sequence[Entry]]) -> None:

@@ -80,7 +80,7 @@ def test_only_figures_with_a_run_are_drawn_and_the_page_says_which_are_missing(
     assert write_figures(tmp_path, results) == ["flexcfl-3"]
     assert [file.name for file in (tmp_path / "figures").iterdir()] == ["flexcfl-3.png"]
     with Image.open(tmp_path / "figures" / "flexcfl-3.png") as picture:
-        assert picture.width == pytest.approx(3.5 * 180, abs=2)  # a column of a paper
+        assert picture.width == pytest.approx(7.16 * 180, abs=2)  # a page of a paper, though it has one panel
     page = (tmp_path / "figures.md").read_text()
     assert page.count("![") == 1
     assert page.count("\nNot run yet.\n") == len(paper_figures()) - 1

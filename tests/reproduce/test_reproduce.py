@@ -211,6 +211,11 @@ def test_run_of_an_algorithm_whose_results_changed_is_stale(monkeypatch: pytest.
     assert "stale" in Path("docs/reproduction/t.md").read_text()
 
 
+def page_of(folder: Path, table: str) -> str:
+    """The page of a table, in which no line breaks within a number and its spread."""
+    return (folder / f"{table}.md").read_text().replace("\N{NO-BREAK SPACE}", " ")
+
+
 def test_page_shows_what_ran_besides_the_table(tmp_path: Path):
     mig = "flexcfl-f6-mnist-mclr-ifca_mig-sswap_all"
     runs = [{"max_weighted_test_accuracy": value} for value in (91.0, 92.0)]
@@ -218,8 +223,8 @@ def test_page_shows_what_ran_besides_the_table(tmp_path: Path):
     table = load_table("flexcfl-4")
     cells = write_pages(tmp_path, table, results.ledger, results.keys)
     assert len(cells) == 180
-    page = (tmp_path / "flexcfl-4.md").read_text()
-    assert "| MNIST MCLR, swap all | IFCA-MIG | max weighted test accuracy |  | default | 91.5 +- 0.71 (2) |" in page
+    page = page_of(tmp_path, "flexcfl-4")
+    assert "| MNIST MCLR, swap all | IFCA-MIG | max weighted test accuracy | default | 91.5 ± 0.71 (2) |" in page
     assert mig not in (tmp_path / "flexcfl-4.csv").read_text()
 
 
@@ -232,8 +237,8 @@ def test_page_shows_clusters_beside_accuracy_where_the_true_ones_are_known(tmp_p
     results = recorded(tmp_path, scores)
     results = recorded(tmp_path, {fedavg: [{"global_accuracy": 94.0}]}, variant="published", before=results)
     write_pages(tmp_path, load_table("stocfl-1"), results.ledger, results.keys)
-    page = (tmp_path / "stocfl-1.md").read_text()
-    assert "| StoCFL | test accuracy | 96.71 | 90 +- 0 (2) |  | not reproduced | 4.5 | 0.75 |" in page
+    page = page_of(tmp_path, "stocfl-1")
+    assert "| StoCFL | test accuracy | 96.71 | 90 ± 0 (2) |  | not reproduced | 4.5 | 0.75 |" in page
     assert "| FedAvg | test accuracy | 94.96 | 90 (1) | 94 (1), global accuracy | not reproduced | 1 |  |" in page
     assert "| StoCFL | test accuracy | 52.84 |  |  | not run |\n" in page  # nothing of this experiment ran
     row = next(row for row in read_table(tmp_path / "stocfl-1.csv") if row["id"] == stocfl)
@@ -249,10 +254,10 @@ def test_page_lists_every_option_of_a_cell(default: float, tmp_path: Path):
         runs = [{"max_weighted_test_accuracy": value}] * 3
         results = recorded(tmp_path, {cell: runs}, variant=variant, before=results)
     write_pages(tmp_path, load_table("flexcfl-3"), results.ledger, results.keys)
-    listed = (tmp_path / "flexcfl-3.md").read_text().partition("## Options tried")[2]
+    listed = page_of(tmp_path, "flexcfl-3").partition("## Options tried")[2]
     rows = [line for line in listed.splitlines() if "FlexCFL-RAC" in line]
     assert rows == [
-        f"| MNIST MCLR | FlexCFL-RAC | max weighted test accuracy | 88.2 | {variant} | {value:g} +- 0 (3) |"
+        f"| MNIST MCLR | FlexCFL-RAC | max weighted test accuracy | 88.2 | {variant} | {value:g} ± 0 (3) |"
         for variant, value in variants.items()
     ]
 

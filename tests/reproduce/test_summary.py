@@ -35,7 +35,7 @@ def test_numbers_of_the_readme_follow_the_tables(tmp_path: Path):
     (line,) = (
         row for row in readme_table.with_numbers(README, tmp_path).splitlines() if row.startswith("| FedGroup |")
     )
-    assert line.endswith("| 91.2 +- 0.5 (3 seeds): explained, 95.6 by the published options |")
+    assert line.endswith("| 91.2 ± 0.5 (3 seeds): explained, 95.6 by the published options |")
     (before,) = (row for row in README.splitlines() if row.startswith("| FedGroup |"))
     assert line.split("|")[1:7] == before.split("|")[1:7]
 

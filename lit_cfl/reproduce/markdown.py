@@ -1,0 +1,17 @@
+"""Writes a table of Markdown."""
+
+from collections.abc import Iterable, Sequence
+
+
+def markdown_table(heads: Sequence[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    """Returns the lines of a table and an empty one below it.
+
+    Args:
+        heads: of the columns.
+        rows: of cells, one for each column.
+    """
+    return [_line(heads), "|---" * len(heads) + "|", *map(_line, rows), ""]
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
