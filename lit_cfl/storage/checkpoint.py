@@ -10,7 +10,7 @@ a bit that is not as it was written is refused.
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from hashlib import sha256
+from hashlib import file_digest, sha256
 from io import BytesIO
 from pathlib import Path
 from typing import Any, cast
@@ -154,15 +154,17 @@ class Checkpoint:
         if not _ROW.fullmatch(name):
             raise InputError(f"{self.path} names {name!r}, which is no file of rows/: it is no checkpoint of Lit-CFL")
         try:
-            data = (self.rows / name).read_bytes()
+            with (self.rows / name).open("rb") as file:
+                found = file_digest(file, "sha256").hexdigest()
         except OSError as error:
             raise InputError(f"{_unreadable(self.rows / name)} ({self.path} names it)") from error
-        if sha256(data).hexdigest() != digest:
+        if found != digest:
             raise InputError(
                 f"{self.rows / name} cannot be read: it is not the file that {self.path} names, so one of them is "
                 "damaged or comes from another run; put a copy back, or remove checkpoint.pt to start again at round 1"
             )
-        return cast(Tensor, torch.load(BytesIO(data), weights_only=True, map_location="cpu"))
+        # Mapped, not read: all of them may be more than the memory.
+        return cast(Tensor, torch.load(self.rows / name, weights_only=True, map_location="cpu", mmap=True))
 
 
 def _unreadable(path: Path) -> str:

@@ -68,6 +68,26 @@ def test_only_changed_models_are_written_and_old_files_go(tmp_path: Path):
     assert all(torch.equal(loaded["state"]["models"][client], changed[client]) for client in changed)
 
 
+def test_loaded_models_stay_in_their_files(tmp_path: Path):
+    Checkpoint(tmp_path).save({"round": 0}, {"models": {client: torch.full((2**21,), 1.0) for client in range(8)}})
+    before = _private_mib()
+    loaded = Checkpoint(tmp_path).load()
+    assert loaded is not None
+    models = loaded["state"]["models"]
+    assert sum(float(row.sum()) for row in models.values()) == 8 * 2**21  # 64 MiB, all of it read
+    assert _private_mib() < before + 32
+    models[3].mul_(0)  # a change stays in memory
+    again = Checkpoint(tmp_path).load()
+    assert again is not None
+    assert torch.equal(again["state"]["models"][3], torch.ones(2**21))
+
+
+def _private_mib() -> float:
+    """Memory of this process that no file backs."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return int(status["RssAnon"].split()[0]) / 1024
+
+
 def test_failed_save_leaves_the_models_of_the_save_before(tmp_path: Path, monkeypatch):
     rows = {client: torch.full((100,), float(client)) for client in range(4)}
     Checkpoint(tmp_path).save({"round": 0}, {"models": rows})
