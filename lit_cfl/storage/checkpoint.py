@@ -9,8 +9,9 @@ a bit that is not as it was written is refused.
 
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, fields
-from hashlib import file_digest, sha256
+from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +24,7 @@ from torch import Tensor
 from lit_cfl.algorithms.base import State
 from lit_cfl.errors import InputError
 from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically
+from lit_cfl.storage.digests import digest_of
 
 FORMAT = 3  # of a run directory; noted in config.yaml and checkpoint.pt
 _ROW = re.compile(r"\w+-\d+-\d+\.pt")  # field, client and round
@@ -153,18 +155,18 @@ class Checkpoint:
     def _load_row(self, name: str, digest: str) -> Tensor:
         if not _ROW.fullmatch(name):
             raise InputError(f"{self.path} names {name!r}, which is no file of rows/: it is no checkpoint of Lit-CFL")
-        try:
-            with (self.rows / name).open("rb") as file:
-                found = file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            raise InputError(f"{_unreadable(self.rows / name)} ({self.path} names it)") from error
+        path, found = self.rows / name, None
+        with suppress(OSError):
+            found = digest_of(path)
+        if found is None:
+            raise InputError(f"{_unreadable(path)} ({self.path} names it)")
         if found != digest:
             raise InputError(
-                f"{self.rows / name} cannot be read: it is not the file that {self.path} names, so one of them is "
+                f"{path} cannot be read: it is not the file that {self.path} names, so one of them is "
                 "damaged or comes from another run; put a copy back, or remove checkpoint.pt to start again at round 1"
             )
         # Mapped, not read: all of them may be more than the memory.
-        return cast(Tensor, torch.load(self.rows / name, weights_only=True, map_location="cpu", mmap=True))
+        return cast(Tensor, torch.load(path, weights_only=True, map_location="cpu", mmap=True))
 
 
 def _unreadable(path: Path) -> str:
