@@ -11,6 +11,7 @@ import re
 from pathlib import Path
 
 from lit_cfl.metric_names import Row
+from lit_cfl.reproduce.cells import table_names
 from lit_cfl.storage.csv_log import read_table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -32,7 +33,7 @@ ROW = re.compile(r"^\| (?P<name>\w+) (?P<kept>(?:\|[^|]*){4})\|[^|]*\|[^|]*\|$",
 
 def with_numbers(readme: str, folder: Path) -> str:
     """Returns the README with both last columns of its table from the tables in a folder."""
-    rows = {row["id"]: (file.stem, row) for file in sorted(folder.glob("*-*.csv")) for row in tabled(file)}
+    rows = {row["id"]: (name, row) for name in table_names() for row in read_table(folder / f"{name}.csv")}
 
     def line(found: re.Match[str]) -> str:
         name = found["name"]
@@ -42,12 +43,6 @@ def with_numbers(readme: str, folder: Path) -> str:
     head, mark, table = readme.partition("| Algorithm |")
     body, end, rest = table.partition("\n\n")
     return head + mark + ROW.sub(line, body) + end + rest
-
-
-def tabled(file: Path) -> list[Row]:
-    """Returns the rows of a table of cells; none for another file."""
-    rows = read_table(file)
-    return rows if rows and {"id", "paper_value", "ours_mean", "verdict"} <= rows[0].keys() else []
 
 
 def numbers(table: str, row: Row) -> tuple[str, str]:

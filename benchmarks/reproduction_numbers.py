@@ -1,4 +1,4 @@
-"""What numbers does docs/reproduction/README.md state that no table shows? Differences paired by seed, and counts.
+"""Computes the numbers that docs/reproduction/README.md states and no table shows: differences by seed, and counts.
 
     python benchmarks/reproduction_numbers.py [--folder docs/reproduction]
 
@@ -12,8 +12,10 @@ from pathlib import Path
 from lit_cfl.metric_names import Row
 from lit_cfl.reproduce.cells import PaperTable, load_table
 from lit_cfl.reproduce.ledger import Ledger
+from lit_cfl.reproduce.plan import keys_of, planned_runs
+from lit_cfl.reproduce.results import RecordedResults
 from lit_cfl.reproduce.verdicts import ACCURACY_POINTS
-from lit_cfl.statistics import interval
+from lit_cfl.statistics import paired_difference
 from lit_cfl.storage.csv_log import read_table, write_rows
 
 SCORE = "max_weighted_test_accuracy"
@@ -33,7 +35,7 @@ def differences(ledger: Ledger) -> Iterator[Row]:
     for name, first, variant, second, other in DIFFERENCES:
         table = load_table(name)
         mine, theirs = scores(ledger, table, first, variant), scores(ledger, table, second, other)
-        found = interval([mine[seed] - theirs[seed] for seed in mine.keys() & theirs.keys()])
+        found = paired_difference(mine, theirs)
         what = f"{first} ({variant}) minus {second} ({other})"
         yield {"what": what, "value": found.mean, "margin": found.margin, "of": found.count}
 
@@ -41,9 +43,8 @@ def differences(ledger: Ledger) -> Iterator[Row]:
 def scores(ledger: Ledger, table: PaperTable, cell_id: str, variant: str) -> dict[int, float]:
     """Returns the scores of a cell's variant by seed."""
     (cell,) = (cell for cell in table.cells if cell.id == f"{cell_id}-{SCORE}")
-    (setting,) = (setting for setting in table.settings(cell) if setting.variant == variant)
-    rows = {seed: ledger.by_command.get(setting.command(seed)) for seed in setting.seeds}
-    return {seed: row[SCORE] for seed, row in rows.items() if row is not None}
+    results = RecordedResults([table], ledger, keys_of(planned_runs(table, [cell])))
+    return {row["seed"]: row[SCORE] for row in results.rows(table, cell, variant)}
 
 
 def counts(folder: Path) -> Iterator[Row]:

@@ -136,9 +136,9 @@ def choose_plan(
     places = (os.cpu_count() or 1) if room.places is None else room.places
     asked = by_hand.device or device
     by_rule_alone = engine == "auto" and chosen == "stacked" and not given
-    if by_rule_alone and _device(asked, count_gpus()) == "cpu" and _processes_pay(workload):
+    if by_rule_alone and found_device(asked) == "cpu" and _processes_pay(workload):
         chosen, places = "ray", _cores()
-    device = _device_of_ray(asked, room.gpus) if chosen == "ray" else _device(asked, count_gpus())
+    device = _device_of_ray(asked, room.gpus) if chosen == "ray" else found_device(asked)
     on_cpu = device == "cpu"
     builds = chosen != "trainer" and on_cpu and has_compiler()
     alone = not given.keys() & _STACKS and precision in ("32-true", "64-true", "tf32")
@@ -179,9 +179,16 @@ def _require_no_contradiction(engine: EngineOption, device: str, precision: str,
         raise InputError(f"precision is {precision!r}, but plan.precision says {by_hand.precision!r}; set both alike")
 
 
-def _device(asked: str, found: int) -> str:
+def found_device(asked: str) -> str:
+    """Returns the device of one process: the first GPU for `cuda`, and for `auto` where there is one.
+
+    Raises:
+        InputError: a device that is not there.
+    """
+    found = count_gpus()
     if asked == "auto":
         return "cuda:0" if found else "cpu"
+    asked = "cuda:0" if asked == "cuda" else asked
     number = _number_of(asked)
     if number is not None and number >= found:
         has = f"has {found} CUDA device(s)" if found else "has no CUDA device"

@@ -150,7 +150,7 @@ def _judged(part: Part, results: RecordedResults) -> JudgedPart:
 
     def ours(known: Known, variant: str = DEFAULT) -> float | None:
         table, cell = known
-        return results.mean(table, cell, part.metric or cell.metric, variant)
+        return results.mean(table, cell, part.metric or table.metric(cell, variant), variant)
 
     def published(known: Known) -> float | None:
         return ours(known, PUBLISHED if results.rows(*known, PUBLISHED) else DEFAULT)

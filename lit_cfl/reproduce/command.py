@@ -2,29 +2,28 @@
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from fnmatch import fnmatch
 from pathlib import Path
 
 from lit_cfl.config.variants import base_config, build
 from lit_cfl.errors import InputError, Interrupted, LineParser
 from lit_cfl.progress import Screen
-from lit_cfl.reproduce import layer_page, which_method
+from lit_cfl.reproduce import layer_gaps, layer_page, which_method
 from lit_cfl.reproduce.cells import load_table, table_names
-from lit_cfl.reproduce.layer_gaps import cells, plan
 from lit_cfl.reproduce.ledger import Ledger
 from lit_cfl.reproduce.pages import Judged, write_pages
 from lit_cfl.reproduce.plan import (
     PlannedRun,
     chosen_cells,
     expected_seconds,
+    fitting,
     keys_of,
     missing,
     planned_runs,
+    runs_of,
     seconds_per_round,
     told_time,
 )
 from lit_cfl.reproduce.recorder import LedgerRecorder
-from lit_cfl.reproduce.result_key import result_key
 from lit_cfl.reproduce.results import RecordedResults
 from lit_cfl.reproduce.summary import write_summary
 from lit_cfl.reproduce.which_method_page import write_page
@@ -43,7 +42,12 @@ summary of all tables, in about a minute. `lit-cfl reproduce which-method` compa
 with the best of eight settings.
 """
 SUMMARY = "summary"
-TABLES, ANSWER = "docs/reproduction", "docs/which_method"
+TABLES, ANSWER, WORK = "docs/reproduction", "docs/which_method", "runs/reproduction"
+_NOT_TAKEN = {  # options that would be without effect
+    SUMMARY: ("only", "seeds", "device", "jobs", "work", "pages", "dry_run"),
+    which_method.TABLE: ("seeds",),
+    layer_page.TABLE: ("device", "jobs", "work"),
+}
 
 
 def reproduce(arguments: Sequence[str]) -> int:
@@ -51,16 +55,23 @@ def reproduce(arguments: Sequence[str]) -> int:
     given, screen = _parser().parse_args(list(arguments)), Screen()
     if given.jobs is not None and given.jobs < 1:
         raise InputError(f"--jobs is {given.jobs}; give 1 or more")
+    for name in _NOT_TAKEN.get(given.table, ()):
+        if getattr(given, name):
+            raise InputError(f"lit-cfl reproduce {given.table} takes no --{name.replace('_', '-')}; leave it out")
     if given.table == SUMMARY:
         return _summarise(Path(given.out or TABLES), screen)
     if given.table == which_method.TABLE:
         return _which_method(given, screen)
     if given.table == layer_page.TABLE:
         return _layer_figures(given, screen)
+    return _table(given, screen)
+
+
+def _table(given: argparse.Namespace, screen: Screen) -> int:
+    """Runs what a table's cells need, and judges them."""
     table = load_table(given.table)
     known = tuple(dict.fromkeys(table.seeds + table.populations))
-    if unknown := sorted(set(given.seeds or ()) - set(known)):
-        raise InputError(f"--seeds {unknown[0]} is none of this table's, which were fixed before any run: {known}")
+    _require_known(given.seeds, known)
     out = Path(given.out or TABLES)
     everything = planned_runs(table, (*table.cells, *table.extras))
     chosen = {setting for cell in chosen_cells(table, given.only) for setting in table.settings(cell)}
@@ -73,19 +84,25 @@ def reproduce(arguments: Sequence[str]) -> int:
         return 0
     keys = keys_of(everything)
 
-    def recorded(ledger: Ledger) -> str:
+    def write(ledger: Ledger) -> str:
         return _cells_done(write_pages(out, table, ledger, keys))
 
-    recorder = LedgerRecorder(table.name, ledger, Path(given.work), screen, recorded)
+    recorder = LedgerRecorder(table.name, ledger, Path(given.work or WORK), screen, write)
 
     def work(check: Callable[[], None]) -> int:
-        recorded(ledger)
+        write(ledger)
         errors = {} if given.pages else recorder.run(todo, given.device, given.jobs, check)
         verdicts = [judged.verdict for judged in write_pages(out, table, recorder.ledger, keys)]
         _show_counts(screen, "cells", verdicts, out / f"{table.name}.md")
         return _show_errors(screen, errors)
 
     return _run_until_signal(out, screen, work)
+
+
+def _require_known(seeds: Sequence[int] | None, known: Sequence[int]) -> None:
+    """Refuses seeds that are none of a table's."""
+    if unknown := sorted(set(seeds or ()) - set(known)):
+        raise InputError(f"--seeds {unknown[0]} is none of this table's, which were fixed before any run: {known}")
 
 
 def _run_until_signal(out: Path, screen: Screen, work: Callable[[Callable[[], None]], int]) -> int:
@@ -115,11 +132,7 @@ def _summarise(out: Path, screen: Screen) -> int:
 def _which_method(given: argparse.Namespace, screen: Screen) -> int:
     """Searches and compares all systems, data set by data set; see `which_method`."""
     protocol, out = which_method.Protocol.read(), Path(given.out or ANSWER)
-    data = [name for name in protocol.data if not given.only or any(fnmatch(name, only) for only in given.only)]
-    if not data:
-        raise InputError(f"no data set fits {' '.join(given.only)}; they are: {', '.join(protocol.data)}")
-    if given.seeds:
-        raise InputError("--seeds: the protocol names the seeds of which-method; leave it out")
+    data = fitting(list(protocol.data), given.only, "data set")
     ledger = Ledger.read(out)
     if given.dry_run:
         _show_work(screen, protocol, ledger, data)
@@ -127,7 +140,7 @@ def _which_method(given: argparse.Namespace, screen: Screen) -> int:
     recorder = LedgerRecorder(
         which_method.TABLE,
         ledger,
-        Path(given.work),
+        Path(given.work or WORK),
         screen,
         lambda ledger: write_page(out, protocol, ledger),
         curves=False,
@@ -147,41 +160,41 @@ def _which_method(given: argparse.Namespace, screen: Screen) -> int:
 
 def _show_work(screen: Screen, protocol: which_method.Protocol, ledger: Ledger, data: Sequence[str]) -> None:
     """Prints how many runs of each data set are missing, and how long they take."""
-    times: dict[str, float | None] = {}
+    times: list[float | None] = []
     for name in data:
         config, total = protocol.data[name]["config"], protocol.num_runs(name)
         per_round = seconds_per_round(config, ledger)
         seconds = None if per_round is None else per_round * build(base_config(config), []).rounds
-        missing = total - protocol.num_recorded(name, ledger)
-        times |= {f"{name} {number}": seconds for number in range(missing)}
+        left = total - protocol.num_recorded(name, ledger)
+        times += [seconds] * left
         each = "" if seconds is None else f", {seconds:.0f} s each"
-        screen.say(f"{name}: {missing} of {total} runs are missing{each}")
+        screen.say(f"{name}: {left} of {total} runs are missing{each}")
     screen.say(told_time(times))
 
 
 def _open_runs(protocol: which_method.Protocol, ledger: Ledger, data: Sequence[str]) -> list[PlannedRun]:
     """Returns the runs that are missing and can start by now."""
     return [
-        PlannedRun(setting, seed, result_key(config))
+        run
         for setting in protocol.settings(ledger, data)
-        if (seeds := [seed for seed in setting.seeds if which_method.recorded(ledger, setting, seed) is None])
-        for seed, config in setting.configs(seeds).items()
+        for run in runs_of(setting, [s for s in setting.seeds if which_method.recorded(ledger, setting, s) is None])
     ]
 
 
 def _layer_figures(given: argparse.Namespace, screen: Screen) -> int:
     """Measures what LayerCFL's figures need, and judges what they say."""
-    out, content = Path(given.out or TABLES), plan()
+    out, content = Path(given.out or TABLES), layer_gaps.plan()
+    known = layer_gaps.cells(content)
+    chosen = fitting([cell.file for cell in known], given.only, "measurement")
+    seeds = sorted({cell.seed for cell in known})
+    _require_known(given.seeds, seeds)
     wanted = [
-        cell
-        for cell in layer_page.missing(out, content)
-        if (not given.only or any(fnmatch(cell.file, only) for only in given.only))
-        and (not given.seeds or cell.seed in given.seeds)
+        cell for cell in layer_page.missing(out, content) if cell.file in chosen and cell.seed in (given.seeds or seeds)
     ]
     if given.dry_run:
         for cell in wanted:
             screen.say(str(cell))
-        screen.say(f"{len(wanted)} of {len(cells(content))} measurements are missing")
+        screen.say(f"{len(wanted)} of {len(known)} measurements are missing")
         return 0
 
     def work(check: Callable[[], None]) -> int:
@@ -214,16 +227,15 @@ def _parser() -> LineParser:
     parser.add_argument("--device", help="cpu, cuda or cuda:<i> (default: as the experiments say)")
     parser.add_argument("--jobs", type=int, metavar="N", help="cores to use, a run each (default: all)")
     parser.add_argument("--out", metavar="DIR", help=f"where the tables go ({TABLES}; {which_method.TABLE}: {ANSWER})")
-    parser.add_argument("--work", default="runs/reproduction", metavar="DIR", help="where the runs go (%(default)s)")
+    parser.add_argument("--work", metavar="DIR", help=f"where the runs go ({WORK})")
     parser.add_argument("--pages", action="store_true", help="write the table from the recorded runs, and run nothing")
     parser.add_argument("--dry-run", action="store_true", help="show what would run, and how long")
     return parser
 
 
 def _show_plan(screen: Screen, todo: Sequence[PlannedRun], total: int, ledger: Ledger) -> None:
-    times = {run.key: expected_seconds(run, ledger) for run in todo}
-    for run in todo:
-        seconds = times[run.key]
+    times = [expected_seconds(run, ledger) for run in todo]
+    for run, seconds in zip(todo, times, strict=True):
         screen.say(f"{run}  {'' if seconds is None else f'{seconds:.0f} s'}")
     screen.say(f"{len(todo)} of {total} runs are missing: {told_time(times)}")
 

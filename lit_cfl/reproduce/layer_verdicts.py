@@ -91,12 +91,19 @@ def layer_is_first(gaps: Gaps) -> tuple[bool, str]:
 
 
 def compares_less(gaps: Gaps) -> tuple[bool, str]:
-    """Counts a multiply-add a parameter for two clients that are compared, in each round up to the first Gap > 0."""
+    """Counts a multiply-add a parameter for two clients that are compared, in each round up to the first Gap > 0.
+
+    Where there is none all rounds count, one more than are measured: the least that it can take.
+    """
     sizes = parameters(next(iter(gaps.curves)))
-    layer, whole = (sum(gaps.first(name, "delta_cos")) * sizes[name] for name in (gaps.chosen, WHOLE))
+    first = {name: gaps.first(name, "delta_cos") for name in (gaps.chosen, WHOLE)}
+    layer, whole = (sum(rounds) * sizes[name] for name, rounds in first.items())
+    never, never_whole = (sum(number > gaps.what["rounds"] for number in rounds) for rounds in first.values())
+    cut = f"; {gaps.chosen} has no Gap > 0 in {never} of {len(gaps.curves)} measurements, FMTL in {never_whole}"
     return layer < whole, (
         f"{gaps.chosen} has {sizes[gaps.chosen]:,} of {sizes[WHOLE]:,} parameters: "
         f"{whole / layer:.3g} times fewer multiply-adds than FMTL up to the rounds of Figure 6"
+        f"{cut if never or never_whole else ''}"
     )
 
 

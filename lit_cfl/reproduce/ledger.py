@@ -37,19 +37,22 @@ class Ledger:
         return cls(folder, {row["run"]: row for row in read_table(file)} if file.exists() else {})
 
     def with_run(self, row: Row, curve: list[Row] | None) -> "Ledger":
-        """Writes a run that has ended, its curve first, if it is to be kept; a row with the same key is replaced."""
+        """Writes a run that has ended, its curve first, if it is to be kept; a row with the same key is replaced.
+
+        Rows that others have written into the file since it was read are kept.
+        """
         self.folder.mkdir(parents=True, exist_ok=True)
         if curve is not None:
             self.folder.joinpath(CURVES).mkdir(exist_ok=True)
             write_rows(self.folder / CURVES / f"{row['run']}.csv", CURVE, curve)
-        rows = {**self.rows, row["run"]: row}
+        rows = {**Ledger.read(self.folder).rows, row["run"]: row}
         write_rows(self.folder / RUNS, COLUMNS, [rows[key] for key in sorted(rows)])
         return Ledger(self.folder, rows)
 
     @cached_property
     def by_command(self) -> dict[str, Row]:
-        """The rows by the command that makes the run."""
-        return {row["command"]: row for row in self.rows.values()}
+        """The rows that are not stale, by the command that makes the run."""
+        return {row["command"]: row for row in self.rows.values() if not is_stale(row)}
 
     def fresh(self, key: str) -> Row | None:
         """Returns the row of a run whose algorithm has given other results in no version since; else None."""

@@ -22,6 +22,7 @@ COLUMNS = (
     "method",
     "metric",
     "paper_value",
+    "paper_std",
     "ours_mean",
     "ours_std",
     "seeds",
@@ -130,6 +131,7 @@ def _row(table: PaperTable, judged: Judged, ledger: Ledger, keys: Keys) -> Row:
         "method": cell.method,
         "metric": cell.metric,
         "paper_value": cell.value,
+        "paper_std": cell.std,
         "device": ", ".join(sorted(devices)),
         "command": settings[0].command(settings[0].seeds[0]) if settings else "",
         "verdict": judged.verdict,
@@ -214,7 +216,7 @@ def _under_every_option(title: str, about: str, cells: Sequence[Judged]) -> list
     rows = []
     for judged in cells:
         cell = judged.cell
-        paper = ["" if cell.value is None else _number(cell.value)] if with_paper else []
+        paper = ["" if cell.value is None else _paper(cell)] if with_paper else []
         first = [cell.experiment, cell.method, cell.metric.replace("_", " "), *paper]
         rows += [[*first, variant, _with_spread(found)] for variant, found in judged.found.items()]
     return [f"## {title}", "", about, "", *markdown_table(columns, rows)]
@@ -241,7 +243,7 @@ def _table_row(table: PaperTable, judged: Judged) -> list[str]:
     if code and (other := table.metric(cell, PUBLISHED)) != cell.metric:
         code += f", {other.replace('_', ' ')}"
     words = f"{judged.verdict}, stale" if judged.stale else judged.verdict
-    return [cell.method, cell.metric.replace("_", " "), _number(cell.value), ours, code, words]
+    return [cell.method, cell.metric.replace("_", " "), _paper(cell), ours, code, words]
 
 
 def _clusters(judged: Judged) -> list[str]:
@@ -250,6 +252,12 @@ def _clusters(judged: Judged) -> list[str]:
     if found is None:
         return ["", ""]
     return [f"{found.clusters:.4g}", "" if found.ari is None else f"{found.ari:z.2f}"]
+
+
+def _paper(cell: Cell) -> str:
+    """The paper's value, and its standard deviation if it gives one."""
+    spread = "" if cell.std is None else f" ± {cell.std:g}"
+    return f"{_number(cell.value)}{spread}".replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _with_spread(found: Measured | None) -> str:

@@ -1,6 +1,6 @@
 """Finds which runs a table needs, and which of them are missing."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from functools import cached_property
@@ -11,6 +11,8 @@ from lit_cfl.experiment import Experiment
 from lit_cfl.reproduce.cells import Cell, PaperTable, Setting
 from lit_cfl.reproduce.ledger import Ledger
 from lit_cfl.reproduce.result_key import result_key
+
+_NAMED = 12  # names that an error lists
 
 
 @dataclass(frozen=True)
@@ -36,27 +38,37 @@ class PlannedRun:
 
 
 def chosen_cells(table: PaperTable, only: Sequence[str]) -> list[Cell]:
-    """Returns the cells and extras whose ids fit one of the patterns; all without a pattern.
+    """Returns the cells and extras whose ids fit one of the patterns. Raises InputError as `fitting`."""
+    known = {cell.id: cell for cell in (*table.cells, *table.extras)}
+    return [known[name] for name in fitting(list(known), only, f"cell of {table.name}")]
+
+
+def fitting(names: Sequence[str], patterns: Sequence[str], what: str) -> list[str]:
+    """Returns the names that fit one of the patterns; all without a pattern.
+
+    Args:
+        what: a name is of, for an error.
 
     Raises:
-        InputError: no id fits one of the patterns.
+        InputError: no name fits one of the patterns.
     """
-    known = (*table.cells, *table.extras)
-    for pattern in only:
-        if not any(fnmatch(cell.id, pattern) for cell in known):
-            raise InputError(f"no cell of {table.name} fits {pattern}; its ids are like {table.cells[0].id}")
-    return [cell for cell in known if not only or any(fnmatch(cell.id, pattern) for pattern in only)]
+    for pattern in patterns:
+        if not any(fnmatch(name, pattern) for name in names):
+            known = ", ".join(names) if len(names) <= _NAMED else f"{names[0]}, {names[1]}, ..."
+            raise InputError(f"no {what} fits {pattern}; there are {known}")
+    return [name for name in names if not patterns or any(fnmatch(name, pattern) for pattern in patterns)]
 
 
 def planned_runs(table: PaperTable, cells: Sequence[Cell]) -> list[PlannedRun]:
     """Returns every run that some cells need, seed by seed. Runs of several methods may be one: they have one key."""
     settings = dict.fromkeys(setting for cell in cells for setting in table.settings(cell))
-    runs = [
-        PlannedRun(setting, seed, result_key(config))
-        for setting in settings
-        for seed, config in setting.configs(setting.seeds).items()
-    ]
+    runs = [run for setting in settings for run in runs_of(setting, setting.seeds)]
     return sorted(runs, key=lambda run: run.setting.seeds.index(run.seed))
+
+
+def runs_of(setting: Setting, seeds: Sequence[int]) -> list[PlannedRun]:
+    """Returns the runs of a setting under some seeds."""
+    return [PlannedRun(setting, seed, result_key(config)) for seed, config in setting.configs(seeds).items()]
 
 
 def keys_of(runs: Sequence[PlannedRun]) -> dict[tuple[Setting, int], str]:
@@ -85,10 +97,11 @@ def seconds_per_round(config: str, ledger: Ledger) -> float | None:
     return median(found) if found else None
 
 
-def told_time(seconds: Mapping[str, float | None]) -> str:
+def told_time(seconds: Iterable[float | None]) -> str:
     """Returns the sum of expected times in words, and how many are not known."""
-    known = [value for value in seconds.values() if value is not None]
-    unknown = len(seconds) - len(known)
+    times = list(seconds)
+    known = [value for value in times if value is not None]
+    unknown = len(times) - len(known)
     total = sum(known)
     work = f"about {total / 3600:.1f} core-hours" if total >= 3600 else f"about {total / 60:.0f} core-minutes"
     hours = work if known else ""

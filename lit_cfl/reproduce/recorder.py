@@ -11,6 +11,7 @@ from lit_cfl.activity import Activity
 from lit_cfl.compare.command import run_jobs
 from lit_cfl.compare.comparison import Comparison
 from lit_cfl.compare.jobs import CompareJob
+from lit_cfl.engines.choose_plan import found_device
 from lit_cfl.engines.plan import PlanOptions
 from lit_cfl.experiment import Experiment
 from lit_cfl.metric_names import Row
@@ -58,17 +59,17 @@ class LedgerRecorder(Display):
         jobs = [self._job(run, device) for run in todo]
         self.jobs = {str(job): (job, run) for job, run in zip(jobs, todo, strict=True)}
         titled = {title: run for title, (_, run) in self.jobs.items()}
-        experiments = {job.name: self._planned(run) for job, run in self.jobs.values()}
+        experiments = {job.name: _planned(run, device) for job, run in self.jobs.values()}
         with self.screen.display(len(todo), 0) as self.display:
             failed = run_jobs(jobs, Comparison(self.name, experiments, [0]), cores, self, check)
         return {str(titled[str(job)]): error for job, error in failed.items()}
 
-    def _planned(self, run: PlannedRun) -> Experiment:
-        return replace(run.experiment, plan=_plan(run))
-
     def _job(self, run: PlannedRun, device: str | None) -> CompareJob:
-        """The run as a job, with its configuration written where the job reads it."""
-        folder = self.work / run.key
+        """The run as a job, with its configuration written where the job reads it.
+
+        The folder's name has the version of the results: a run that is stale begins anew.
+        """
+        folder = self.work / f"{run.key}-{results_version(_algorithm(run))}"
         job = CompareJob(folder.resolve(), run.setting.slug, run.seed)
         entry = folder / job.name
         entry.mkdir(parents=True, exist_ok=True)
@@ -91,9 +92,17 @@ class LedgerRecorder(Display):
             curve = run_curve(job.folder) if self.curves else None
             self.ledger = self.ledger.with_run(_ledger_row(run, job.folder), curve)
             done = self.recorded(self.ledger)
-            left = told_time({run.key: expected_seconds(run, self.ledger) for _, run in self.jobs.values()})
+            left = told_time(expected_seconds(run, self.ledger) for _, run in self.jobs.values())
             outcome = f"{outcome or ''}  {done}, {left} left".lstrip()
         self.display.ended(title, outcome, failed)
+
+
+def _planned(run: PlannedRun, device: str | None) -> Experiment:
+    """The experiment with the device that it will find: the number of runs at once depends on it."""
+    plan = _plan(run)
+    return replace(
+        run.experiment, plan=replace(plan, device=plan.device or found_device(device or run.experiment.device))
+    )
 
 
 def _plan(run: PlannedRun) -> PlanOptions:
@@ -105,7 +114,7 @@ def _plan(run: PlannedRun) -> PlanOptions:
 def _ledger_row(run: PlannedRun, folder: Path) -> Row:
     scores = run_scores(folder)
     plan = (stored_config(folder) or {})["plan"]
-    algorithm = type(run.experiment.algorithm).__name__
+    algorithm = _algorithm(run)
     return scores | {
         "run": run.key,
         "seed": run.seed,
@@ -117,6 +126,10 @@ def _ledger_row(run: PlannedRun, folder: Path) -> Row:
         "plan": plan,
         "command": run.setting.command(run.seed),
     }
+
+
+def _algorithm(run: PlannedRun) -> str:
+    return type(run.experiment.algorithm).__name__
 
 
 def _commit() -> str:

@@ -4,13 +4,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
-from statistics import fmean
 
 from lit_cfl.metric_names import Row
 from lit_cfl.reproduce.cells import DEFAULT, Cell, PaperTable, load_table, table_names
 from lit_cfl.reproduce.ledger import Ledger
 from lit_cfl.reproduce.pages import Judged, Keys, judged_cells
 from lit_cfl.reproduce.plan import keys_of, planned_runs
+from lit_cfl.statistics import spread
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,7 @@ class RecordedResults:
 
     def mean(self, table: PaperTable, cell: Cell, metric: str, variant: str = DEFAULT) -> float | None:
         """Returns the mean of a score over the seeds that have run; None without a run, or where one lacks it."""
-        found = [row[metric] for row in self.rows(table, cell, variant)]
-        return fmean(found) if found and None not in found else None
+        return spread([row[metric] for row in self.rows(table, cell, variant)]).mean
 
     def curves(self, table: PaperTable, cell: Cell) -> dict[str, list[Row]]:
         """Returns the curves of the default's runs, by key."""

@@ -6,7 +6,7 @@ from typing import get_args
 
 from lit_cfl.pictures.files import write_figure
 from lit_cfl.pictures.panels import BLUE, DPI, ORANGE, PAGE, VERMILLION, Panel, Points, Style, draw_panels
-from lit_cfl.reproduce.cells import PaperTable
+from lit_cfl.reproduce.cells import DEFAULT, PaperTable
 from lit_cfl.reproduce.claims import Found, write_claims
 from lit_cfl.reproduce.figures import write_figures
 from lit_cfl.reproduce.markdown import markdown_table
@@ -82,8 +82,8 @@ def _page(judged: Tables, figures: Sequence[str], claims: Sequence[Found], drawn
     everything = [cell for _, cells in judged for cell in cells]
     rows = [[f"[{table.name}]({table.name}.md)", *_counts(cells, names)] for table, cells in judged]
     yield from markdown_table(["table", "cells", *names], [*rows, ["all", *_counts(everything, names)]])
-    one = sum(cell.verdict in _STYLES and _seeds(cell) == 1 for cell in everything)
-    yield f"Of the cells that ran, {one} ran with one seed only.\n"
+    one = sum(cell.verdict in _STYLES and len(cell.found[DEFAULT].values) == 1 for cell in everything)
+    yield f"Of the cells that ran, {one} ran with one seed only under our defaults.\n"
     told = ", ".join(f"{claims.count(name)} {name}" for name in get_args(Found) if name in claims)
     yield f"[Claims](claims.md): {told}. [Figures](figures.md) drawn: {', '.join(figures) or 'none'}.\n"
 
@@ -91,7 +91,3 @@ def _page(judged: Tables, figures: Sequence[str], claims: Sequence[Found], drawn
 def _counts(cells: Sequence[Judged], names: Sequence[Verdict]) -> list[str]:
     found = [cell.verdict for cell in cells]
     return [str(len(cells)), *(str(found.count(name) or "") for name in names)]
-
-
-def _seeds(judged: Judged) -> int:
-    return max(len(found.values) for found in judged.found.values())

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import sqrt
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Literal
 
 from lit_cfl.metric_names import Row
 from lit_cfl.reproduce.cells import Cell
-from lit_cfl.statistics import interval
+from lit_cfl.statistics import interval, spread
 
 Verdict = Literal["matches", "explained", "not reproduced", "not run", "no value"]
 ACCURACY_POINTS = 1.5  # percentage points
@@ -43,14 +43,12 @@ class Measured:
     @property
     def mean(self) -> float | None:
         """The mean over the seeds; None where a run has no value."""
-        known = [value for value in self.values if value is not None]
-        return fmean(known) if known and len(known) == len(self.values) else None
+        return spread(self.values).mean
 
     @property
     def std(self) -> float | None:
         """The standard deviation over the seeds (n - 1); None for fewer than two."""
-        known = [value for value in self.values if value is not None]
-        return stdev(known) if len(known) > 1 and len(known) == len(self.values) else None
+        return spread(self.values).deviation
 
 
 def measured(metric: str, rows: Sequence[Row]) -> Measured | None:

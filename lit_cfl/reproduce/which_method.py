@@ -16,7 +16,7 @@ from lit_cfl.reproduce.ledger import Ledger
 
 _FILE = Path(__file__).with_name("which_method.yaml")
 TABLE = "which-method"
-NEWCOMERS = "newcomers"
+BEST, NEWCOMERS = "best", "newcomers"
 
 
 @dataclass(frozen=True)
@@ -80,14 +80,17 @@ class Protocol:
         options = self.chosen(data, system, ledger)
         if options is None:
             return []
-        found = [self._setting(data, system, "best", options, self.seeds)]
+        variants = self._variants(data, system).items()
+        return [self._setting(data, system, name, options | more, self.seeds) for name, more in variants]
+
+    def _variants(self, data: str, system: str) -> dict[str, dict[str, Any]]:
+        """Returns what the reported settings have besides the chosen options, by their names."""
+        found: dict[str, dict[str, Any]] = {BEST: {}}
         if self.data[data].get("newcomers"):
-            more = options | {"data.newcomers": 0.3}
-            found.append(self._setting(data, system, NEWCOMERS, more, self.seeds))
+            found[NEWCOMERS] = {"data.newcomers": 0.3}
         if self.systems[system].get("needs_clusters"):
-            for number in self.data[data].get("other_clusters", []):
-                more = options | {"algorithm.num_clusters": number}
-                found.append(self._setting(data, system, f"clusters {number}", more, self.seeds))
+            others = self.data[data].get("other_clusters", [])
+            found |= {f"clusters {number}": {"algorithm.num_clusters": number} for number in others}
         return found
 
     def _setting(
@@ -108,12 +111,9 @@ class Protocol:
 
     def num_runs(self, data: str) -> int:
         """Counts the runs on a data set."""
-        number = 0
-        for name, system in self.systems.items():
-            others = self.data[data].get("other_clusters", []) if system.get("needs_clusters") else []
-            variants = 1 + bool(self.data[data].get("newcomers")) + len(others)
-            number += len(self.drawn(name)) + variants * len(self.seeds)
-        return number
+        return sum(
+            len(self.drawn(system)) + len(self._variants(data, system)) * len(self.seeds) for system in self.systems
+        )
 
     def num_recorded(self, data: str, ledger: Ledger) -> int:
         """Counts the runs on a data set that are over."""
@@ -123,8 +123,7 @@ class Protocol:
 
 def recorded(ledger: Ledger, setting: Setting, seed: int) -> Row | None:
     """Returns the fresh row of a run, which is known by its command; None where it has not run."""
-    row = ledger.by_command.get(setting.command(seed))
-    return None if row is None else ledger.fresh(row["run"])
+    return ledger.by_command.get(setting.command(seed))
 
 
 def words_of(options: Mapping[str, Any]) -> str:

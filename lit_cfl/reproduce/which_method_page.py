@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -14,8 +13,8 @@ from scipy.stats import friedmanchisquare, rankdata, studentized_range
 from lit_cfl.metric_names import Row
 from lit_cfl.reproduce.ledger import Ledger
 from lit_cfl.reproduce.markdown import markdown_table
-from lit_cfl.reproduce.which_method import NEWCOMERS, Protocol, recorded, words_of
-from lit_cfl.statistics import Interval, paired_difference
+from lit_cfl.reproduce.which_method import BEST, NEWCOMERS, Protocol, recorded, words_of
+from lit_cfl.statistics import Interval, paired_difference, spread
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.csv_log import write_rows
 
@@ -69,8 +68,7 @@ class Entry:
 
     def mean(self, score: str = SCORE) -> float | None:
         """The mean of a score over the seeds; None where a run lacks it."""
-        values = [row[score] for row in self.rows.values()]
-        return None if None in values else fmean(values)
+        return spread([row[score] for row in self.rows.values()]).mean
 
     @property
     def seconds(self) -> float:
@@ -104,7 +102,7 @@ def entries(protocol: Protocol, ledger: Ledger) -> list[Entry]:
 
 def complete_data(protocol: Protocol, found: Sequence[Entry]) -> dict[str, list[Entry]]:
     """Returns the best settings of each data set on which all systems have run, the most accurate system first."""
-    groups = {data: [e for e in found if e.data == data and e.variant == "best"] for data in protocol.data}
+    groups = {data: [e for e in found if e.data == data and e.variant == BEST] for data in protocol.data}
     return {
         data: sorted(group, key=lambda entry: -(entry.mean() or 0.0))
         for data, group in groups.items()
@@ -283,7 +281,7 @@ def _other_clusters(protocol: Protocol, found: Sequence[Entry]) -> Iterator[str]
     yield from ["Accuracy in %, options otherwise as chosen with the true number.", ""]
     known = {(f"{entry.data}, {entry.variant.removeprefix('clusters ')}", entry.system): entry for entry in others}
     for entry in found:
-        if entry.variant == "best" and any((entry.data, entry.system) == (e.data, e.system) for e in others):
+        if entry.variant == BEST and any((entry.data, entry.system) == (e.data, e.system) for e in others):
             known[f"{entry.data}, {protocol.data[entry.data]['clusters']} (true)", entry.system] = entry
     yield from _matrix(sorted({column for column, _ in known}), known, lambda entry: f"{entry.mean():.1f}")
 

@@ -3,10 +3,11 @@
 import os
 import shlex
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -15,6 +16,8 @@ from processes import in_child, wait, wait_for
 from recorded import recorded
 
 from lit_cfl.cli.main import main
+from lit_cfl.compare.comparison import Comparison
+from lit_cfl.compare.jobs import CompareJob
 from lit_cfl.config.parser import parse_run
 from lit_cfl.config.tiny import shrink
 from lit_cfl.config.variants import base_config, build
@@ -98,7 +101,7 @@ def test_longest_command_of_a_table_runs_tiny(name: str, tmp_path: Path):
 def test_unknown_table_and_pattern_are_named():
     with pytest.raises(InputError, match="there is no table 'flexcfl-9'; the tables: "):
         load_table("flexcfl-9")
-    with pytest.raises(InputError, match=r"no cell of flexcfl-1 fits \*-cnn-\*; its ids are like flexcfl-t1-"):
+    with pytest.raises(InputError, match=r"no cell of flexcfl-1 fits \*-cnn-\*; there are flexcfl-t1-"):
         chosen_cells(load_table("flexcfl-1"), ["flexcfl-t1-*", "*-cnn-*"])  # though the other one fits
 
 
@@ -204,11 +207,60 @@ def test_run_of_an_algorithm_whose_results_changed_is_stale(monkeypatch: pytest.
     table, ledger = load_table("t"), Ledger.read(Path("docs/reproduction"))
     runs = [run for run in planned_runs(table, table.cells[1:]) if run.seed == 1]
     assert missing(runs, ledger) == []
-    monkeypatch.setattr("lit_cfl.reproduce.ledger.results_version", lambda algorithm: 2)
+    monkeypatch.setattr("lit_cfl.reproduce.ledger._versions", lambda: {"FedAvg": 2})
     assert missing(runs, ledger) == runs
     everything = planned_runs(table, table.cells)
     write_pages(Path("docs/reproduction"), table, ledger, keys_of(everything))
     assert "stale" in Path("docs/reproduction/t.md").read_text()
+    assert Ledger.read(Path("docs/reproduction")).by_command == {}
+    assert main(["reproduce", "t", "--seeds", "1", "--only", "t-two", "--jobs", "1"]) == 0
+    assert len(list(Path("runs/reproduction").rglob("summary.json"))) == 2  # it ran again, and was not only read again
+    assert missing(runs, Ledger.read(Path("docs/reproduction"))) == []
+
+
+def test_rows_that_another_command_has_recorded_meanwhile_are_kept(tmp_path: Path):
+    mine = Ledger.read(tmp_path)
+    Ledger.read(tmp_path).with_run({"run": "theirs", "algorithm": "IFCA"}, None)
+    assert set(mine.with_run({"run": "mine", "algorithm": "IFCA"}, None).rows) == {"mine", "theirs"}
+    assert set(Ledger.read(tmp_path).rows) == {"mine", "theirs"}
+
+
+@pytest.mark.usefixtures("tiny")
+@pytest.mark.parametrize(
+    ("words", "gpus", "device"), [([], 1, "cuda:0"), (["--device", "cpu"], 1, "cpu"), ([], 0, "cpu")]
+)
+def test_runs_at_once_are_as_many_as_their_device_has_room_for(
+    words: list[str], gpus: int, device: str, monkeypatch: pytest.MonkeyPatch
+):
+    found: list[str | None] = []
+
+    def noted(jobs: Sequence[CompareJob], comparison: Comparison, *others: Any) -> dict[CompareJob, str]:
+        found.append(comparison.first.plan.device)  # `run_jobs` counts cores for a CPU, else GPUs
+        return {}
+
+    monkeypatch.setattr("lit_cfl.engines.choose_plan.count_gpus", lambda: gpus)
+    monkeypatch.setattr("lit_cfl.reproduce.recorder.run_jobs", noted)
+    assert main(["reproduce", "t", *words]) == 0
+    assert found == [device]
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ("summary --dry-run", "lit-cfl reproduce summary takes no --dry-run; leave it out"),
+        ("layercfl --device cuda", "lit-cfl reproduce layercfl takes no --device; leave it out"),
+        ("layercfl --only rotation-* typo", "no measurement fits typo; there are rotation"),
+        ("layercfl --seeds 7", "--seeds 7 is none of this table's, which were fixed before any run: [0, 1, 2]"),
+        ("which-method --seeds 1", "lit-cfl reproduce which-method takes no --seeds; leave it out"),
+        ("which-method --only FEMNIST typo", "no data set fits typo; there are Rotated MNIST, Label-swapped MNIST"),
+    ],
+)
+def test_options_without_effect_and_unknown_names_are_refused(
+    words: str, told: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+):
+    assert main(["reproduce", *words.split(), "--out", str(tmp_path / "out")]) == 2
+    assert told in capsys.readouterr().err.replace("\n", " ")
+    assert not (tmp_path / "out").exists()
 
 
 def page_of(folder: Path, table: str) -> str:
@@ -238,9 +290,11 @@ def test_page_shows_clusters_beside_accuracy_where_the_true_ones_are_known(tmp_p
     results = recorded(tmp_path, {fedavg: [{"global_accuracy": 94.0}]}, variant="published", before=results)
     write_pages(tmp_path, load_table("stocfl-1"), results.ledger, results.keys)
     page = page_of(tmp_path, "stocfl-1")
-    assert "| StoCFL | test accuracy | 96.71 | 90 ± 0 (2) |  | not reproduced | 4.5 | 0.75 |" in page
-    assert "| FedAvg | test accuracy | 94.96 | 90 (1) | 94 (1), global accuracy | not reproduced | 1 |  |" in page
-    assert "| StoCFL | test accuracy | 52.84 |  |  | not run |\n" in page  # nothing of this experiment ran
+    assert "| StoCFL | test accuracy | 96.71 ± 0.04 | 90 ± 0 (2) |  | not reproduced | 4.5 | 0.75 |" in page
+    assert (
+        "| FedAvg | test accuracy | 94.96 ± 0.11 | 90 (1) | 94 (1), global accuracy | not reproduced | 1 |  |" in page
+    )
+    assert "| StoCFL | test accuracy | 52.84 ± 0.74 |  |  | not run |\n" in page  # nothing of this experiment ran
     row = next(row for row in read_table(tmp_path / "stocfl-1.csv") if row["id"] == stocfl)
     assert (row["clusters"], row["ari"]) == (4.5, 0.75)
 

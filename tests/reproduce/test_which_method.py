@@ -12,9 +12,11 @@ from lit_cfl.config.variants import base_config, build
 from lit_cfl.experiment import Experiment
 from lit_cfl.reproduce.cells import Setting
 from lit_cfl.reproduce.ledger import Ledger
-from lit_cfl.reproduce.which_method import Protocol
+from lit_cfl.reproduce.result_key import result_key
+from lit_cfl.reproduce.which_method import Protocol, recorded
 from lit_cfl.reproduce.which_method_page import complete_data, critical_difference, entries, mean_ranks, write_page
 
+COMMITTED = Path(__file__).parents[2] / "docs" / "which_method"
 PROTOCOL = Protocol.read()
 SMALL = replace(
     PROTOCOL,
@@ -89,6 +91,15 @@ def test_best_trial_is_that_of_validation_data_and_the_first_of_equals():
     ledger = ledger_of(ACCURACY, VALIDATION)
     for system, best in {"FedAvg": 1, "IFCA": 0, "StoCFL": 2}.items():
         assert SMALL.chosen("Rotated MNIST", system, ledger) == SMALL.drawn(system)[best]
+
+
+@pytest.mark.parametrize("data", PROTOCOL.data)
+def test_committed_runs_are_those_of_todays_configurations(data: str):
+    """Runs are found by their commands alone, for to build each experiment would take minutes."""
+    first, *_ = PROTOCOL.searched(data, "FedAvg")
+    row = recorded(Ledger.read(COMMITTED), first, 0)
+    assert row is not None
+    assert row["run"] == result_key(first.configs([0])[0])
 
 
 def test_nothing_is_reported_before_all_trials_are_over():
