@@ -26,9 +26,10 @@ from lit_cfl.pictures.panels import (
     draw_panels,
 )
 from lit_cfl.reproduce.cells import PaperTable
-from lit_cfl.reproduce.edc_madc import edc_madc_panels
+from lit_cfl.reproduce.edc_madc import edc_madc_figure
+from lit_cfl.reproduce.measured_figure import MeasuredFigure
 from lit_cfl.reproduce.results import RecordedResults
-from lit_cfl.reproduce.stocfl_figures import MeasuredFigure, stocfl_figures
+from lit_cfl.reproduce.stocfl_figures import stocfl_figures
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.csv_log import write_rows
 
@@ -232,12 +233,7 @@ def write_figures(folder: Path, results: RecordedResults) -> list[str]:
             _write(picture, found.grid, STYLES)
         else:
             picture.with_suffix(".png").unlink(missing_ok=True)
-    grid, styles, section = edc_madc_panels(folder)
-    pages += section
-    if grid:
-        names.append("fedgroup-5")
-        _write(folder / "figures" / "fedgroup-5", grid, styles)
-    for measured in stocfl_figures(folder):
+    for measured in (edc_madc_figure(folder), *stocfl_figures(folder)):
         pages += _measured_section(measured)
         if measured.grid:
             names.append(measured.name)
@@ -269,14 +265,14 @@ def _section(figure: PaperFigure, found: Drawn) -> list[str]:
 
 
 def _measured_section(figure: MeasuredFigure) -> list[str]:
-    lines = [f"## StoCFL, {figure.title}", "", f"What the paper shows: {figure.shows}", ""]
+    lines = [f"## {figure.paper}, {figure.title}", "", f"What the paper shows: {figure.shows}", ""]
     if not figure.grid:
         return [*lines, f"Not measured yet: `{figure.command}`.", ""]
     return [
         *lines,
         f"![{figure.title}](figures/{figure.name}.png)",
         "",
-        f"{figure.notes} [Measurements](stocfl/), written by `{figure.command}`.",
+        f"{figure.notes} [Measurements]({figure.measurements}), written by `{figure.command}`.",
         "",
     ]
 

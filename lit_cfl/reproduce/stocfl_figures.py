@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -26,6 +26,7 @@ from lit_cfl.pictures.panels import (
     Points,
     Style,
 )
+from lit_cfl.reproduce.measured_figure import Grid, MeasuredFigure
 from lit_cfl.storage.csv_log import read_table
 
 FOLDER = "stocfl"
@@ -48,29 +49,7 @@ _OVER_ROUNDS: Mapping[str, Callable[[Row], float]] = {
     "clusters": lambda row: row["clusters"] + row["unobserved"],
     "Eq. 2": lambda row: row["objective"],
 }
-Grid = list[list[Panel | None]]
-
-
-@dataclass(frozen=True)
-class MeasuredFigure:
-    """A figure from measurements.
-
-    Args:
-        name: of its file.
-        title, shows: what it is about, and what the paper's shows.
-        grid: its panels; empty without the measurements.
-        notes: below the picture.
-        styles: of what it shows.
-        command: that measures it.
-    """
-
-    name: str
-    title: str
-    shows: str
-    grid: Grid
-    notes: str
-    styles: Mapping[str, Style]
-    command: str = _MEASURE
+_figure = partial(MeasuredFigure, "StoCFL", styles=_STYLES, measurements=f"{FOLDER}/", command=_MEASURE)
 
 
 def stocfl_figures(folder: Path) -> list[MeasuredFigure]:
@@ -94,7 +73,7 @@ def _cosines(folder: Path) -> MeasuredFigure:
         f"By {psi}: {'; '.join(_range(rows, panel, psi) for panel in names)}"
         for psi in dict.fromkeys(row["psi"] for row in rows)
     )
-    return MeasuredFigure(
+    return _figure(
         "stocfl-2",
         "Figure 2: cosines of Psi of ten sets of images",
         "sets have a larger cosine, the more labels they have in common, and the more alike their rotations, shifts of "
@@ -103,7 +82,6 @@ def _cosines(folder: Path) -> MeasuredFigure:
         "600 images a set, a linear net at its start. In (a), by our reading, set s has the labels 0 to s. Psi is the "
         "paper's gradient above, the published code's update (10 full-batch steps) below (C20). Cosines of two sets. "
         f"{ranges}.",
-        _STYLES,
     )
 
 
@@ -146,14 +124,13 @@ def _clients(folder: Path) -> MeasuredFigure:
     for column in columns:
         label = f"round {column.removeprefix('cluster_')}"
         grid.append([_map(name.capitalize(), label, _of(rows, "data", name), column) for name in names])
-    return MeasuredFigure(
+    return _figure(
         "stocfl-6a",
         "Figure 6(a): clients and their clusters",
         "t-SNE maps of Psi fall into the true clusters, and so do the clusters that StoCFL finds within 40 rounds.",
         grid,
         "400 clients (hybrid: 200), 10 % a round, tau 0.5, Psi by update, a linear net, seed 0. A cluster has the "
         "colour of the true one that most of its clients are of; smaller ones of the same are crosses.",
-        _STYLES,
     )
 
 
@@ -195,7 +172,7 @@ def _rounds(folder: Path) -> MeasuredFigure:
         grid.append([_over_rounds(name, label, value, _of(rows, "data", name)) for name in names])
     ends = [row for row in rows if row["round"] == max(row["round"] for row in rows)]
     last = ", ".join(f"{name} {_least_and_greatest(_of(ends, 'data', name), 'clusters')}" for name in names)
-    return MeasuredFigure(
+    return _figure(
         "stocfl-6b",
         "Figure 6(b): number of clusters and objective",
         "the number of clusters, and the value of Eq. 2, over the rounds.",
@@ -203,8 +180,7 @@ def _rounds(folder: Path) -> MeasuredFigure:
         f"Means over {len({row['seed'] for row in rows})} seeds; bands reach from the least to the greatest. As in the "
         "paper, a client that was not sampled yet is a cluster of its own; Eq. 2 is of the others alone. Clusters of "
         f"sampled clients after the last round: {last}; not sampled: {_least_and_greatest(ends, 'unobserved')}.",
-        _STYLES,
-        _OF_ROUNDS,
+        command=_OF_ROUNDS,
     )
 
 
@@ -233,14 +209,13 @@ def _taus(folder: Path) -> MeasuredFigure:
         maps = [_map(f"tau {column.removeprefix('cluster_')}", f"Psi: {psi}", mapped, column) for column in columns]
         grid.append([*maps, Panel("clusters after 50 rounds", "tau", "clusters", curves=[line], limits=(0, 12))])
     found = ". ".join(f"By {psi}: {_told(_of(ends, 'psi', psi))}" for psi in dict.fromkeys(r["psi"] for r in ends))
-    return MeasuredFigure(
+    return _figure(
         "stocfl-7",
         "Figure 7: tau decides what is told apart",
         "two rotations of four groups of labels: tau above 0.76 gives the eight clusters, below 0.67 the four groups.",
         grid,
         "400 clients, 10 % a round, 50 rounds, a linear net, seed 0; both values of tau were fixed before any run. "
         f"{found}. The paper names no net; with the net of 2,048 units of its tables: [claims](claims.md).",
-        _STYLES,
     )
 
 

@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from math import sqrt
 from pathlib import Path
 from typing import Any
@@ -210,7 +211,7 @@ def _answer(out: Path, groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
         if best is base:
             gain = "no system is above FedAvg"
         elif base.system in equal:
-            gain = "FedAvg is among them: clusters gain nothing that five seeds show"
+            gain = f"FedAvg is among them: {len(base.rows)} seeds show no gain"
         else:
             gain = f"FedAvg has {base.mean():.1f} %"
         yield f"* **{data}**: {told}; {gain}."
@@ -245,11 +246,12 @@ def _cells(entry: Entry, base: Entry, best: Entry) -> list[str]:
 def _across(groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
     ranks = mean_ranks(groups)
     least = critical_difference(len(ranks), len(groups))
+    alike = [abs(one - other) <= least for one, other in combinations(ranks.values(), 2)]
     yield from ["## Across the data sets", ""]
     yield (
         f"Friedman's test that all systems are alike: p = {friedman(groups):.2g} over {len(groups)} data sets. By "
-        f"Nemenyi's test two systems differ where their mean ranks do by more than {least:.1f} of {len(ranks)}: little "
-        "can be told apart."
+        f"Nemenyi's test two systems differ where their mean ranks do by more than {least:.1f} of {len(ranks)}: "
+        f"{sum(alike)} of {len(alike)} pairs of systems cannot be told apart."
     )
     yield ""
     yield from markdown_table(["system", "mean rank"], [[name, f"{rank:.1f}"] for name, rank in ranks.items()])

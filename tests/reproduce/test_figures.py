@@ -7,7 +7,7 @@ from PIL import Image
 from recorded import recorded, tables
 
 from lit_cfl.pictures.panels import Curve, Panel, Points, Style, draw_panels
-from lit_cfl.reproduce.edc_madc import edc_madc_panels
+from lit_cfl.reproduce.edc_madc import edc_madc_figure
 from lit_cfl.reproduce.figures import STYLES, PaperFigure, drawn, paper_figures, write_figures
 from lit_cfl.reproduce.results import RecordedResults
 from lit_cfl.storage.csv_log import read_table
@@ -109,11 +109,12 @@ def test_drawn_axes_have_the_lines_the_points_and_one_legend():
 def test_edc_against_madc_has_a_line_of_least_squares(tmp_path: Path):
     pairs = [f"MNIST-MCLR,233,0,{other},{madc},{0.5 * madc + 0.1}" for other, madc in enumerate((0.1, 0.2, 0.4), 1)]
     (tmp_path / "edc_madc.csv").write_text("\n".join(["data,seed,client,other,madc,edc", *pairs]) + "\n")
-    ((panel,),), _, section = edc_madc_panels(tmp_path)
+    figure = edc_madc_figure(tmp_path)
+    ((panel,),) = figure.grid
     assert panel is not None
     assert list(panel.curves[0].y) == pytest.approx([0.15, 0.3])
     assert list(panel.points[0].x) == [0.1, 0.2, 0.4]
-    assert any("MNIST-MCLR 1.000" in line for line in section)
+    assert "MNIST-MCLR 1.000" in figure.notes
 
 
 def test_pairs_are_those_of_the_clients_that_found_the_clusters(monkeypatch: pytest.MonkeyPatch):
