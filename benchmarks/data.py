@@ -21,13 +21,6 @@ from time import perf_counter
 from lit_cfl.metric_names import Row
 
 FASHION, CIFAR = "Fashion-MNIST, 100 clients", "CIFAR-10, 200 clients, 2 rotations"
-GOALS = {
-    f"{FASHION}, first time": "8 s",
-    f"{FASHION}, again": "1 s",
-    f"{CIFAR}, first time": "1 GiB",
-    f"{CIFAR}, again": "1 GiB",
-    "synthetic, 1,000,000 clients": "60 s, 2 GiB, 50 ms",
-}
 
 
 def peak() -> float:
@@ -161,11 +154,9 @@ def main() -> None:
         "examples",
         "peak MiB",
         "above imports MiB",
-        "goal",
     ]
     print(f"| {' | '.join(columns)} |\n|{'---|' * len(columns)}")
     for row in rows(options.clients):
-        row["goal"] = GOALS.get(str(row["what"]), "")
         found.append(row)
         cells = [row.get(column, "") for column in columns]
         shown = [

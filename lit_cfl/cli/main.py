@@ -17,7 +17,7 @@ from lit_cfl.errors import InputError, LineParser, Notice
 _PYTHONS_FORMAT = warnings.formatwarning
 _EPILOG = """\
 start here:
-  lit-cfl run --config quickstart      real digits, 40 clients, about 20 seconds
+  lit-cfl run --config quickstart      real digits, 40 clients, about 10 seconds
   lit-cfl list algorithms              what there is to choose from
   lit-cfl run --help                   every option of an experiment
 """
