@@ -53,7 +53,9 @@ class StopRule:
             InputError: the run does not report the metric.
         """
         metric = self.metric_of(scores)
-        if rows and rows[0].get(metric) is None:
+        loss = f"{metric.partition('/')[0]}/loss"  # blank in rounds in which nobody trained, or was there to be scored
+        first = next((row for row in rows if row.get(loss) is not None), None)
+        if first is not None and first.get(metric) is None:
             raise InputError(f"stop.metric is {metric!r}, which this algorithm and data do not report")
         sign = 1.0 if higher_is_better(metric, scores) else -1.0
         values = [sign * row[metric] for row in rows if row.get(metric) is not None]

@@ -69,7 +69,7 @@ class Score:
     @classmethod
     def of_best_column(cls, column: str) -> "Score | None":
         """Finds the score, by name and direction, whose `best_column` this is; None where it is no such column."""
-        found = re.fullmatch(r"test/(max|min)_weighted_(.*)", column)
+        found = _BEST.fullmatch(column)
         return cls(found[2], found[1] == "max") if found else None
 
     def of(self, sums: Tensor, weights: Tensor) -> Tensor:
@@ -97,8 +97,7 @@ CLASSIFIER: Scores = (ACCURACY,)
 
 def recorded_scores(summary: Mapping[str, Any]) -> Scores:
     """Reads the scores of a run from its `summary.json`, the main one first: all but transforms."""
-    found = (_BEST.fullmatch(key) for key in summary)
-    return tuple(Score(match[2], match[1] == "max") for match in found if match) or CLASSIFIER
+    return tuple(score for key in summary if (score := Score.of_best_column(key))) or CLASSIFIER
 
 
 def scores_of(module: Any) -> Scores:

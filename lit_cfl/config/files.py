@@ -1,6 +1,5 @@
 """Finds the configuration files that a command line names, and the folders of the user's own classes."""
 
-import argparse
 import os
 import re
 import sys
@@ -14,25 +13,30 @@ import yaml
 from lit_cfl.config import catalogue
 from lit_cfl.config.messages import nearest
 from lit_cfl.config.own_code import inside
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, LineParser
 from lit_cfl.storage.config_file import stored_config
 
 _PATHS = ("source", "partition_file", "embeddings")  # options of data modules
 
 
-def with_recorded_config(arguments: Sequence[str]) -> Sequence[str]:
-    """Adds the configuration that the run recorded where `--resume` is given without `--config`."""
-    early = argparse.ArgumentParser(prog="lit-cfl run", add_help=False, allow_abbrev=False)
+def with_recorded_config(arguments: Sequence[str]) -> tuple[Sequence[str], Path | None]:
+    """Adds the configuration that the run recorded where `--resume` is given without `--config`.
+
+    Returns:
+        the arguments, and the run directory after `--resume`.
+    """
+    early = LineParser(prog="lit-cfl run", add_help=False, allow_abbrev=False)
     for option in ("--resume", "--config", "--run_dir"):
         early.add_argument(option)
     given, _ = early.parse_known_args(arguments)
     if given.resume is None:
         if "--new_plan" in arguments:
             raise InputError("--new_plan goes with --resume RUN_DIR: a new run chooses its plan anyway")
-        return arguments
+        return arguments, None
     if given.run_dir is not None:
         raise InputError(f"--resume {given.resume} says where the run is; leave out --run_dir {given.run_dir}")
-    recorded = Path(given.resume) / "config.yaml"
+    resumed = Path(given.resume)
+    recorded = resumed / "config.yaml"
     if given.config is None and not recorded.exists():
         raise InputError(
             f"{given.resume} holds no run to resume; give its directory, or --config to start one there "
@@ -41,9 +45,9 @@ def with_recorded_config(arguments: Sequence[str]) -> Sequence[str]:
     if recorded.exists():
         stored_config(recorded.parent)  # refuses a run of another format before its options are
     if given.config is not None:
-        return arguments
+        return arguments, resumed
     fresh = ["--plan", "null"] if "--new_plan" in arguments else []  # what is not asked for is chosen by rule
-    return ["--config", str(recorded), *fresh, *arguments]
+    return ["--config", str(recorded), *fresh, *arguments], resumed
 
 
 def found_config(before: str, word: str) -> str:
@@ -53,14 +57,6 @@ def found_config(before: str, word: str) -> str:
     if word.startswith("--config="):
         return f"--config={_config_path(word.removeprefix('--config='))}"
     return word
-
-
-def resumed_directory(arguments: Sequence[str]) -> Path | None:
-    """Returns the run directory after `--resume`."""
-    early = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    early.add_argument("--resume")
-    resume = early.parse_known_args(arguments)[0].resume
-    return None if resume is None else Path(resume)
 
 
 def code_folders(arguments: Sequence[str], opened: Path | None = None) -> list[str]:

@@ -26,7 +26,6 @@ from lit_cfl.config.files import (
     read_config,
     require_class_entries,
     require_present_path,
-    resumed_directory,
     with_recorded_config,
 )
 from lit_cfl.config.messages import explain, in_line, raised_in_import
@@ -161,8 +160,7 @@ def parse_run(arguments: Sequence[str], prog: str = "lit-cfl run", opened: Path 
     Raises:
         InputError: for anything that cannot be used.
     """
-    arguments = with_recorded_config(arguments)
-    resumed = resumed_directory(arguments)
+    arguments, resumed = with_recorded_config(arguments)
     if resumed is not None and (resumed / "config.yaml").is_file():
         announce_own_code(resumed, [resumed], code_folders(arguments, resumed))
     with no_code_from(opened or resumed):
@@ -240,6 +238,8 @@ def _require_recorded_plan(read: Namespace, words: Sequence[str]) -> None:
     path = Path(read.resume)
     plans = [(stored_config(part) or {}).get("plan") for part in (path, *sorted(path.glob("seed-*")))]
     recorded: dict[str, Any] = next(filter(None, plans), {})
+    if read.plan is None and asked.keys() & recorded.keys():
+        raise InputError("--plan null beside --resume: a resumed run keeps its plan; leave it out, or add --new_plan")
     for name in sorted(asked.keys() & recorded.keys()):
         if read.plan[name] != recorded[name]:
             raise InputError(

@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ from lit_cfl.errors import InputError
 from lit_cfl.evaluation import SplitScores, score_clients
 from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.runs.resume import (
+    disagreements,
     require_agreement,
     require_same_data,
     require_same_run,
@@ -100,9 +102,8 @@ class SavedRun:
 
     @property
     def metrics(self) -> "DataFrame":
-        """`metrics.csv`: a row for each evaluated round; blanks are nan."""
-        read_up_to_mark(self.path / "metrics.csv", self.mark)
-        return _frame(self.path / "metrics.csv")
+        """`metrics.csv` up to the round that was saved: a row for each evaluated one; blanks are nan."""
+        return _frame(BytesIO(read_up_to_mark(self.path / "metrics.csv", self.mark)))
 
     @property
     def clients(self) -> "DataFrame":
@@ -171,10 +172,26 @@ class SavedRun:
         return (found.index >= 0) & new[found.index]
 
 
-def _frame(path: Path) -> "DataFrame":
+def _frame(table: Path | BytesIO) -> "DataFrame":
     from pandas import read_csv  # takes most of a second, and only notebooks need it
 
-    return read_csv(path)
+    return read_csv(table)
+
+
+def _of_the_run(path: Path, config: Mapping[str, Any], experiment: Experiment) -> Experiment:
+    """Returns a given experiment under the seed of a run. Raises InputError where the run is of another one."""
+    seed = config["seeds"][0]
+    experiment = experiment.for_seed(seed) if seed in experiment.seeds else experiment
+    now = experiment.described()
+    if config.get("made_in_python") != now.get("made_in_python"):
+        return experiment  # its classes are described in another way
+    found = disagreements(config, now, {"name", "rounds"}, new_plan=True)
+    if found:
+        raise InputError(
+            f"{path} is of another experiment: {'; '.join(found)}. Give the one that it ran (below baseline/: its "
+            "for_baseline())"
+        )
+    return experiment
 
 
 def load_run(path: Path | str, experiment: Experiment | None = None) -> SavedRun:
@@ -182,10 +199,11 @@ def load_run(path: Path | str, experiment: Experiment | None = None) -> SavedRun
 
     Args:
         path: of the run (with several seeds, of one seed).
-        experiment: needed where the run was made in Python, so that its configuration names no classes.
+        experiment: that it ran, of whatever seed; needed where the run was made in Python, so that its configuration
+            names no classes.
 
     Raises:
-        InputError: no run, or none that was saved yet.
+        InputError: no run, none that was saved yet, or one of another experiment.
     """
     path = Path(path)
     config = stored_config(path)
@@ -201,6 +219,8 @@ def load_run(path: Path | str, experiment: Experiment | None = None) -> SavedRun
         words = ["--config", str(path / "config.yaml")]
         announce_own_code(path, [path], code_folders(words, path))
         experiment = parse_run(words, opened=path).experiment
+    else:
+        experiment = _of_the_run(path, config, experiment)
     content = Checkpoint(path).load()
     if content is None:
         seeds = sorted(part.name for part in path.glob("seed-*"))

@@ -1,7 +1,7 @@
 """Checks before a run is resumed that configuration, plan, data and checkpoint are those with which it was started."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
@@ -96,12 +96,7 @@ def require_agreement(path: Path, stored: Mapping[str, Any], now: Mapping[str, A
     Raises:
         InputError: the differences, as `option: recorded -> asked`.
     """
-    ignored = {"rounds", "code", "data_commit", *(_PLAN_OPTIONS if new_plan else ())}
-    found = [
-        line
-        for line in differences(_with_added_parts(stored), _with_added_parts(now))
-        if line.partition(".")[0].partition(":")[0] not in ignored and not line.startswith(_CHANGES_NOTHING)
-    ]
+    found = disagreements(stored, now, {"rounds"}, new_plan)
     if found:
         raise InputError(
             f"{path} was begun with another configuration: {'; '.join(found)}. Leave these as they were, "
@@ -111,6 +106,21 @@ def require_agreement(path: Path, stored: Mapping[str, Any], now: Mapping[str, A
         raise InputError(
             f"{path} was begun with {stored['rounds']} rounds, {now['rounds']} are fewer; give as many or more"
         )
+
+
+def disagreements(stored: Mapping[str, Any], now: Mapping[str, Any], ignored: Set[str], new_plan: bool) -> list[str]:
+    """Lists the options that decide what a run computes and differ, as `option: recorded -> asked`.
+
+    Args:
+        ignored: options that may differ.
+        new_plan: whether the plan may.
+    """
+    free = {*ignored, "code", "data_commit", *(_PLAN_OPTIONS if new_plan else ())}
+    return [
+        line
+        for line in differences(_with_added_parts(stored), _with_added_parts(now))
+        if line.partition(".")[0].partition(":")[0] not in free and not line.startswith(_CHANGES_NOTHING)
+    ]
 
 
 def _with_added_parts(config: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -1,5 +1,6 @@
 """Runs experiments into directories: one for each seed, and in each the baseline's. All of it can be resumed."""
 
+import json
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -183,15 +184,17 @@ def _resume(
     experiment: Experiment, path: Path, stored: Mapping[str, Any], callbacks: RunCallbacks, mode: ResumeMode
 ) -> Row:
     """Puts a run back to its checkpoint, and runs what is left of it: its last rounds, or the end alone."""
-    if mode == "resume":
-        experiment = with_stored_plan(experiment, stored)
-    return _record(_restored(experiment, path, callbacks, mode), callbacks)
+    return _record(_restored(experiment, path, stored, callbacks, mode), callbacks)
 
 
-def _restored(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode: ResumeMode) -> Recorder:
+def _restored(
+    experiment: Experiment, path: Path, stored: Mapping[str, Any], callbacks: RunCallbacks, mode: ResumeMode
+) -> Recorder:
     """Reads the checkpoint. What it read is freed on return, but for the state, which the next round replaces."""
     checkpoint = Checkpoint(path)
     saved = checkpoint.load()
+    if mode == "resume":  # a kill between both files leaves a new plan in config.yaml beside a checkpoint under the old
+        experiment = with_stored_plan(experiment, stored if saved is None else json.loads(saved["config"]))
     recorder = _recorder(with_own_partition(experiment, path, saved), path, callbacks, checkpoint)
     if saved is not None:
         recorder.restore(saved, new_plan=mode == "new_plan")

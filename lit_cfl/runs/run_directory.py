@@ -24,10 +24,11 @@ from lit_cfl.metric_names import SHIFTS, client_columns, cluster_columns, metric
 from lit_cfl.scores import CLASSIFIER, Scores
 from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically, write_json
 from lit_cfl.storage.config_file import recorded_run_id, require_unused, write_config
-from lit_cfl.storage.csv_log import CsvLog, Mark, blank_nan, read_table, read_up_to_mark
+from lit_cfl.storage.csv_log import CsvLog, Mark, as_csv, blank_nan, read_table, read_up_to_mark
 from lit_cfl.storage.digests import SUMS, digest_of, write_sums
 
 _PARTITION = "partition.npz"
+_AT_THE_END = (SUMS, "summary.json", "clients.csv", "memberships.npz")
 _FILES = (
     "config.yaml",
     "environment.json",
@@ -35,12 +36,10 @@ _FILES = (
     "metrics.csv",
     "clusters.csv",
     "shift.csv",
-    "clients.csv",
-    "memberships.npz",
     "checkpoint.pt",
-    "summary.json",
-    SUMS,
+    *_AT_THE_END,
 )
+_PUT_BACK = "the algorithm or the task was changed since; put it back, or start a new run"
 _PACKAGES = ("lit-cfl", "torch", "lightning", "numpy", "scikit-learn", "scipy")
 
 
@@ -125,8 +124,9 @@ class RunDirectory:
             self._require_unchanged(saved)
         else:
             self._require_own_config()
-        with name_write_errors(self.path / SUMS):
-            (self.path / SUMS).unlink(missing_ok=True)  # it is not over
+        for name in _AT_THE_END:  # it is not over
+            with name_write_errors(self.path / name):
+                (self.path / name).unlink(missing_ok=True)
         if saved is None:
             self._start(data)
         else:
@@ -139,8 +139,17 @@ class RunDirectory:
 
     def _require_unchanged(self, saved: Mapping[str, Any]) -> None:
         """Checks that files that cannot be made again are as the checkpoint says. Raises InputError."""
+        if saved["tables"].keys() != self.marks().keys():
+            names = [", ".join(sorted(tables)) for tables in (saved["tables"], self.marks())]
+            raise InputError(f"{self.path} has the tables {names[0]}, the experiment {names[1]}: {_PUT_BACK}")
         for table in self._tables:
-            read_up_to_mark(table.path, saved["tables"][table.path.name])
+            header = as_csv([table.columns])
+            written = read_up_to_mark(table.path, saved["tables"][table.path.name])
+            if not written.startswith(header):
+                found = written.partition(b"\n")[0].decode()
+                raise InputError(
+                    f"{table.path} has the columns {found}, the experiment {header.decode().strip()}: {_PUT_BACK}"
+                )
         for name, digest in saved["digests"].items():
             if name != _PARTITION and digest_of(self.path / name) != digest:
                 raise InputError(

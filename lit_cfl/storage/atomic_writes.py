@@ -66,7 +66,10 @@ def remove_unfinished(folder: Path) -> None:
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
     """Writes a JSON file; numbers that are not finite become null."""
-    finite = {
-        key: None if isinstance(value, float) and not isfinite(value) else value for key, value in content.items()
-    }
-    write_text(path, json.dumps(finite, indent=2, allow_nan=False) + "\n")
+    write_text(path, json.dumps(_finite(content), indent=2, allow_nan=False) + "\n")
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(part) for key, part in value.items()}
+    return None if isinstance(value, float) and not isfinite(value) else value

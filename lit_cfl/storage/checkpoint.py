@@ -27,6 +27,7 @@ from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically
 from lit_cfl.storage.digests import digest_of
 
 FORMAT = 3  # of a run directory; noted in config.yaml and checkpoint.pt
+_READS = 3  # of a checkpoint that another process goes on saving
 _ROW = re.compile(r"\w+-\d+-\d+\.pt")  # field, client and round
 
 
@@ -132,6 +133,20 @@ class Checkpoint:
         """
         if not self.path.exists():
             return None
+        for _ in range(_READS):
+            written = self._written_at()
+            try:
+                return self._load()
+            except InputError:
+                if self._written_at() == written:
+                    raise  # else another process has saved meanwhile, and removed rows that it replaced
+        raise InputError(f"{self.path} was saved anew each time it was read; wait until its run has ended")
+
+    def _written_at(self) -> tuple[int, int]:
+        found = self.path.stat()
+        return found.st_ino, found.st_mtime_ns
+
+    def _load(self) -> dict[str, Any]:
         content = self._read()
         if not isinstance(content, dict) or not content.keys() >= {"format", "state", "rows"}:
             raise InputError(f"{self.path} is no checkpoint of Lit-CFL; remove it to start again at round 1")

@@ -94,13 +94,13 @@ def test_second_real_process_is_refused_and_the_first_goes_on(tmp_path: Path, ca
             lambda p: edit_checkpoint(p, format=99, version="7.0"),
             "of a run of a later version, whose files this version does not read (its format is 3)",
         ),
-        (lambda p: edit_config_in_checkpoint(p), "local.epochs: 9 -> 3"),
+        (lambda p: edit_config_in_checkpoint(p, epochs=9), "local.epochs: 9 -> 3"),
         (lambda p: replace_text(p / "metrics.csv", "\n1,0.", "\n1,1."), "metrics.csv was changed since its checkpoint"),
         (lambda p: (p / "metrics.csv").unlink(), "metrics.csv was changed since its checkpoint"),
         (lambda p: replace_text(p / "config.yaml", "epochs: 3", "epochs: 4"), "config.yaml was changed or damaged"),
         (lambda p: replace_in_config(p, "epochs: 3", "epochs: 4"), "local.epochs: 3 -> 4"),
         (lambda p: (p / "config.yaml").write_text("a: [1"), "config.yaml does not end with its digest"),
-        (lambda p: replace_in_config(p, "device: cpu", "device: cuda:31"), "which this machine cannot run"),
+        (lambda p: on_another_machine(p), "which this machine cannot run"),
     ],
     ids=[
         "truncated",
@@ -133,17 +133,23 @@ def edit_checkpoint(path: Path, **changes: object) -> None:
     torch.save(torch.load(path / "checkpoint.pt", weights_only=True) | changes, path / "checkpoint.pt")
 
 
-def edit_config_in_checkpoint(path: Path) -> None:
+def edit_config_in_checkpoint(path: Path, part: str = "local", **options: object) -> None:
     config = json.loads(torch.load(path / "checkpoint.pt", weights_only=True)["config"])
-    config["local"]["epochs"] = 9
+    config[part] |= options
     edit_checkpoint(path, config=json.dumps(config))
+
+
+def on_another_machine(path: Path) -> None:
+    """Records the plan of a machine with many GPUs."""
+    replace_in_config(path, "device: cpu", "device: cuda:31")
+    edit_config_in_checkpoint(path, "plan", device="cuda:31")
 
 
 def test_plan_for_another_machine_is_taken_only_if_asked_for(whole: Path, tmp_path: Path, capsys):
     path = tmp_path / "run"
     shutil.copytree(whole, path)
     (path / "summary.json").unlink()
-    replace_in_config(path, "device: cpu", "device: cuda:31")
+    on_another_machine(path)
     assert main(resume(path)) == 2
     assert "device cuda:31" in capsys.readouterr().err
     assert main(resume(path, "--new_plan")) == 0

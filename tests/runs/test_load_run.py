@@ -1,6 +1,7 @@
 """Opening a run again: tables, models, scores, newcomers."""
 
 import math
+import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +14,7 @@ from rich.console import Console
 from torch.utils.data import DataLoader, TensorDataset
 
 from lit_cfl import Experiment, load_run, run
-from lit_cfl.algorithms import Assignment, Ditto, FedGroup, StoCFL
+from lit_cfl.algorithms import Assignment, Ditto, FedAvg, FedGroup, FedProx, StoCFL
 from lit_cfl.cli.main import main
 from lit_cfl.datamodules import Digits
 from lit_cfl.engines.stacked.hooks import needs_trainer
@@ -197,6 +198,25 @@ def test_experiment_made_in_python_runs_and_is_opened_with_itself(tmp_path: Path
     assert steps[-1].data.num_clients == 8
 
 
+def test_given_experiment_is_that_of_the_run(tmp_path: Path):
+    experiment = Experiment(Digits(8), small_task, FedAvg(), rounds=1, cohort_size=3, seeds=[4, 5], baseline=FedProx())
+    run(experiment, tmp_path / "run")
+    assert load_run(tmp_path / "run" / "seed-5", experiment).prepared.seed == 5
+    assert load_run(tmp_path / "run" / "seed-5" / "baseline", experiment.for_baseline()).prepared.seed == 5
+    with pytest.raises(InputError, match=r"is of another experiment: algorithm.*for_baseline\(\)"):
+        load_run(tmp_path / "run" / "seed-5" / "baseline", experiment)
+    with pytest.raises(InputError, match=r"is of another experiment: cohort_size: 3 -> 4"):
+        load_run(tmp_path / "run" / "seed-4", replace(experiment, cohort_size=4))
+
+
+def test_metrics_end_at_the_round_that_was_saved(path: Path, tmp_path: Path):
+    shutil.copytree(path, tmp_path / "run")
+    (tmp_path / "run" / "SHA256SUMS").unlink()
+    with (tmp_path / "run" / "metrics.csv").open("a") as file:
+        file.write("5,0.8")  # a process was killed while it wrote this row
+    assert load_run(tmp_path / "run").metrics["round"].tolist() == [1, 2, 3, 4]
+
+
 def test_run_of_several_seeds_names_them(tmp_path: Path):
     assert (
         main(
@@ -237,8 +257,6 @@ def test_what_only_the_trainer_can_fit_is_named():
 
 
 def test_plan_of_another_machine_does_not_stop_a_prediction(path: Path, tmp_path: Path):
-    import shutil
-
     shutil.copytree(path, tmp_path / "run")
     replace_in_config(tmp_path / "run", "device: cpu", "device: cuda:31")
     assert load_run(tmp_path / "run").prepared.engine.plan.device == "cpu"

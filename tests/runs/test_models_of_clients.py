@@ -13,7 +13,7 @@ from torch import Tensor
 
 from lit_cfl.algorithms import Algorithm, Assignment, Info
 from lit_cfl.datamodules import Digits
-from lit_cfl.errors import SaveError
+from lit_cfl.errors import InputError, SaveError
 from lit_cfl.experiment import CheckpointPlan, Experiment
 from lit_cfl.nets import MCLR
 from lit_cfl.runs.run import run
@@ -49,6 +49,28 @@ class Personal(Algorithm):
         known = list(state.models)
         index = torch.tensor([known.index(client) if client in state.models else -1 for client in clients.tolist()])
         return Assignment(torch.stack(list(state.models.values())) if known else torch.empty(0, 1), index)
+
+
+def test_checkpoint_that_is_saved_while_it_is_read_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    rows = {client: torch.full((100,), float(client)) for client in range(3)}
+    writer, reader = Checkpoint(tmp_path), Checkpoint(tmp_path)
+    writer.save({"round": 0}, {"models": rows})
+    load_row, saved_rounds, last = Checkpoint._load_row, 0, 1
+
+    def meanwhile(checkpoint: Checkpoint, name: str, digest: str) -> Tensor:
+        nonlocal saved_rounds
+        if saved_rounds < last:
+            saved_rounds += 1
+            writer.save({"round": saved_rounds}, {"models": {client: row + 1 for client, row in rows.items()}})
+        return load_row(checkpoint, name, digest)
+
+    monkeypatch.setattr(Checkpoint, "_load_row", meanwhile)
+    saved = reader.load()
+    assert saved is not None
+    assert (saved["round"], saved["state"]["models"][2][0]) == (1, 3.0)
+    last = 100
+    with pytest.raises(InputError, match="was saved anew each time it was read; wait until its run has ended"):
+        reader.load()
 
 
 def test_only_changed_models_are_written_and_old_files_go(tmp_path: Path):

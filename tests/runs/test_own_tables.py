@@ -9,6 +9,7 @@ import torch
 from digits_experiment import digits
 
 from lit_cfl.algorithms import FedAvg
+from lit_cfl.errors import InputError
 from lit_cfl.runs.run import run
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.testing import check_algorithm
@@ -46,6 +47,30 @@ def test_resumed_run_has_each_row_once(tmp_path: Path):
     run(digits(algorithm=Tells(), rounds=3), tmp_path / "parts", mode="resume")
     for name in ("cohorts.csv", "clusters.csv"):
         assert (tmp_path / "parts" / name).read_text() == (tmp_path / "whole" / name).read_text()
+
+
+@dataclass(frozen=True)
+class TellsMore(Tells):
+    tables: ClassVar[dict[str, tuple[str, ...]]] = {"cohorts": ("client", "examples", "seconds")}
+
+
+@dataclass(frozen=True)
+class TellsElsewhere(Tells):
+    tables: ClassVar[dict[str, tuple[str, ...]]] = {"members": ("client", "examples")}
+
+
+def test_run_is_not_resumed_with_other_tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    run(digits(algorithm=Tells(), rounds=1), tmp_path / "run")
+    for changed, told in (
+        (
+            TellsMore,
+            r"cohorts\.csv has the columns round,client,examples, the experiment round,client,examples,seconds",
+        ),
+        (TellsElsewhere, r"has the tables clusters\.csv, cohorts\.csv, metrics\.csv, the experiment .*members\.csv"),
+    ):
+        monkeypatch.setattr(Tells, "tables", changed.tables)  # its file was edited since
+        with pytest.raises(InputError, match=told + ".*: the algorithm or the task was changed since; put it back"):
+            run(digits(algorithm=Tells(), rounds=2), tmp_path / "run", mode="resume")
 
 
 def test_what_an_algorithm_knows_of_its_clusters_stands_beside_them(tmp_path: Path):

@@ -16,12 +16,14 @@ from pathlib import Path
 import pytest
 from processes import OPTIONS, ROUNDS, contents, in_child, resume, same_but_saves, start, wait, wait_for, without_clocks
 
+from lit_cfl import load_run
 from lit_cfl.cli.main import main
 from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError
 from lit_cfl.runs.resume import require_agreement
 from lit_cfl.storage import checkpoint
 from lit_cfl.storage.checkpoint import Checkpoint
+from lit_cfl.storage.config_file import recorded_run_id, stored_config, write_config
 from lit_cfl.storage.csv_log import read_table
 
 pytestmark = pytest.mark.usefixtures("output")
@@ -195,6 +197,41 @@ def test_finished_run_goes_on_with_more_rounds(whole: Path, tmp_path: Path):
     mine, other = contents(tmp_path / "run"), contents(whole)
     for key in ("run metrics", "run state", "run clients.csv", "run memberships.npz", "baseline metrics", "run config"):
         assert mine[key] == other[key], key
+
+
+def test_extension_that_is_killed_has_no_files_of_the_earlier_end(whole: Path, tmp_path: Path):
+    path = tmp_path / "run"
+    shutil.copytree(whole, path)
+    child = in_child(resume(path, "--rounds", str(ROUNDS + 200)))
+    wait_for(path / "metrics.csv", f"\n{ROUNDS + 1},")
+    os.kill(child, signal.SIGKILL)
+    assert wait(child) == -signal.SIGKILL
+    assert not {"summary.json", "clients.csv", "memberships.npz", "SHA256SUMS"} & {file.name for file in path.iterdir()}
+    with pytest.raises(InputError, match=r"has no clients\.csv yet"):
+        load_run(path).clients  # noqa: B018
+
+
+def test_run_killed_between_a_new_plan_in_its_config_and_the_checkpoint_goes_on(whole: Path, tmp_path: Path):
+    """As where it ran out of memory, and took another plan by itself; `config.yaml` is written first."""
+    path = tmp_path / "run"
+    assert main(start(path, rounds=3)) == 0
+    config = stored_config(path)
+    assert config is not None
+    (path / "SHA256SUMS").unlink()
+    write_config(path, config | {"plan": config["plan"] | {"rows_mib": 1, "threads": 7}}, recorded_run_id(path))
+    assert main(resume(path, "--rounds", str(ROUNDS))) == 0
+    assert contents(path)["run state"] == contents(whole)["run state"]
+    now = stored_config(path)
+    assert now is not None
+    assert now["plan"] == config["plan"]
+
+
+def test_null_for_the_plan_and_a_forgotten_directory_are_refused_in_a_line(whole: Path, capsys):
+    assert main(["run", "--resume", str(whole), "--plan", "null"]) == 2
+    assert "--plan null beside --resume: a resumed run keeps its plan; leave it out" in capsys.readouterr().err
+    assert main(["run", "--resume"]) == 2
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert message == "lit-cfl: error: argument --resume: expected one argument; see lit-cfl run --help"
 
 
 def test_directory_without_a_run_is_started_only_with_a_configuration(whole: Path, tmp_path: Path, capsys):

@@ -75,7 +75,17 @@ def test_rounds_without_the_metric_are_not_counted():
 
 def test_a_metric_that_the_run_does_not_report_is_refused():
     with pytest.raises(InputError, match="'val/global_accuracy', which this algorithm and data do not report"):
-        StopRule("val/global_accuracy", patience=2).reason([{"round": 0, "val/global_accuracy": None}], 0)
+        StopRule("val/global_accuracy", patience=2).reason([{"val/loss": 0.5, "val/global_accuracy": None}], 0)
+
+
+def test_rounds_in_which_nobody_was_scored_or_trained_are_waited_for():
+    """A fixed sample of clients may have no model yet, and all clients of a cohort may have dropped out."""
+    rows: list[dict[str, float | None]] = [
+        {"val/loss": None, ACCURACY: None, "train/loss": None},
+        {"val/loss": 0.5, ACCURACY: 0.8, "train/loss": 0.4},
+    ]
+    assert stops_at(StopRule(target=0.8), rows) == 2
+    assert stops_at(StopRule("train/loss", target=0.5), rows) == 2
 
 
 def test_target_stops_once_it_is_reached():

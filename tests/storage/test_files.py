@@ -242,5 +242,7 @@ def test_default_directory_is_one_that_is_not_there(tmp_path: Path, monkeypatch:
 
 
 def test_numbers_that_are_not_finite_are_null_in_json(tmp_path: Path):
-    write_json(tmp_path / "summary.json", {"loss": float("nan"), "best": float("inf"), "round": 3})
-    assert json.loads((tmp_path / "summary.json").read_text()) == {"loss": None, "best": None, "round": 3}
+    content = {"loss": float("nan"), "round": 3, "baseline": {"best": float("inf"), "round": 2}}
+    write_json(tmp_path / "summary.json", content)
+    expected = {"loss": None, "round": 3, "baseline": {"best": None, "round": 2}}
+    assert json.loads((tmp_path / "summary.json").read_text()) == expected
