@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from ray.tune import Callback, Stopper
@@ -63,7 +64,9 @@ def stoppable(path: Path) -> Iterator[None]:
 
 
 def _how_to_go_on(reason: str, path: Path) -> str:
-    again = f"go on with: lit-cfl tune --resume {path}" if (path / STUDY).exists() else "give the command again"
+    again = (
+        f"go on with: lit-cfl tune --resume {quote(str(path))}" if (path / STUDY).exists() else "give the command again"
+    )
     return f"{reason}; make room, then {again}"
 
 

@@ -1,7 +1,9 @@
 """The command `lit-cfl tune`, and the table that ends it."""
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
+from shlex import quote
 
 from rich.console import Console
 from rich.table import Table
@@ -9,6 +11,7 @@ from rich.table import Table
 from lit_cfl.config.own_code import no_code_from
 from lit_cfl.errors import Interrupted
 from lit_cfl.progress import page_line
+from lit_cfl.progress.console import new_console
 from lit_cfl.runs.run_directory import default_run_directory
 from lit_cfl.tune.check import TRIALS
 from lit_cfl.tune.importance import METHOD
@@ -81,7 +84,7 @@ def _figures(console: Console, result: StudyResult) -> None:
 
 
 def _say(console: Console, line: str) -> None:
-    console.print(line, soft_wrap=True, highlight=False)
+    console.print(line, soft_wrap=True)
 
 
 def search(arguments: Sequence[str]) -> int:
@@ -91,7 +94,7 @@ def search(arguments: Sequence[str]) -> int:
 
 
 def _search(request: StudyRequest) -> int:
-    console = Console()
+    console = new_console()
     where = request.resume or request.study_dir
     path = default_run_directory(request.study.name) if where is None else Path(where)
     try:
@@ -100,10 +103,10 @@ def _search(request: StudyRequest) -> int:
             path,
             request.resume is not None,
             request.address,
-            say=lambda line: console.print(line, soft_wrap=True, highlight=False),
+            say=partial(_say, console),
         )
     except Interrupted as stop:
-        console.print(f"Interrupted. Go on with: lit-cfl tune --resume {path}", soft_wrap=True, highlight=False)
+        _say(console, f"Interrupted. Go on with: lit-cfl tune --resume {quote(str(path))}")
         return 128 + stop.signum
     closing_table(console, request.study, result)
     return 1 if all(row["status"] == FAILED_STATUS for row in result.rows) else 0

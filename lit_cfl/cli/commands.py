@@ -3,8 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-
-from rich.console import Console
+from shlex import quote
 
 from lit_cfl import progress
 from lit_cfl.cli import data_summary
@@ -15,6 +14,7 @@ from lit_cfl.errors import InputError, Interrupted, LineParser, SaveError
 from lit_cfl.evaluation import NAMES, score_clients
 from lit_cfl.experiment import Experiment
 from lit_cfl.progress import dry_run
+from lit_cfl.progress.console import new_console
 from lit_cfl.runs.load_run import SavedRun, load_run
 from lit_cfl.runs.run import ResumeMode, run
 from lit_cfl.runs.run_directory import default_run_directory
@@ -32,7 +32,7 @@ def run_experiment(arguments: Sequence[str]) -> int:
         dry_run.show(screen.aside, experiment)
         return 0
     path, mode = _where(request)
-    again = f"lit-cfl run --resume {path}"
+    again = f"lit-cfl run --resume {quote(str(path))}"
     try:
         with interruptible() as check, screen.callbacks(check, len(experiment.seeds) > 1) as callbacks:
             finished = run(experiment, path, callbacks, mode)
@@ -66,12 +66,12 @@ def show_data(arguments: Sequence[str]) -> int:
         from lit_cfl.datamodules.hub import check_hub
 
         return check_hub()
-    given, console = parse_data(arguments), Console()
+    given, console = parse_data(arguments), new_console()
     folder = Path(given.out) if given.out else Path("runs") / f"{given.name}-data"
     data = given.module.federated(given.seed)
     data_summary.show(console, type(given.module).__name__, data, given.module.shift)
     for path in data_summary.write(folder, data):
-        console.print(f"{'written':<18} {path}", soft_wrap=True, highlight=False)
+        console.print(f"{'written':<18} {path}", soft_wrap=True)
     return 0
 
 
@@ -79,7 +79,7 @@ def evaluate_run(arguments: Sequence[str]) -> int:
     """Scores the run's own clients with their models, or newcomers after they were placed: `lit-cfl evaluate`."""
     parser = _run_parser("evaluate", "Scores the models of a run.")
     given, rest = parser.parse_known_args(arguments)
-    saved, console = load_run(given.run_dir), Console()
+    saved, console = load_run(given.run_dir), new_console()
     if rest:
         placed = saved.assign(_other_data(saved, rest))
         if placed.test is None:
@@ -107,7 +107,7 @@ def assign_newcomers(arguments: Sequence[str]) -> int:
         )
     saved = load_run(given.run_dir)
     placed = saved.assign(_other_data(saved, rest))
-    progress.assignment_table(Console(), saved.path, placed, saved.experiment.algorithm.closeness)
+    progress.assignment_table(new_console(), saved.path, placed, saved.experiment.algorithm.closeness)
     return 0
 
 

@@ -37,7 +37,7 @@ def show(console: Console, name: str, data: FederatedData, shifts: tuple[Shift, 
         "partition": partition_hash(data),
     }
     for title, value in lines.items():
-        console.print(f"{title:<18} {value}", soft_wrap=True, highlight=False)
+        console.print(f"{title:<18} {value}", soft_wrap=True)
 
 
 def write(folder: Path, data: FederatedData) -> list[Path]:

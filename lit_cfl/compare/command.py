@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from shlex import quote
 
 from rich.console import Console
 
@@ -40,11 +41,11 @@ def compare(arguments: Sequence[str]) -> int:
             results = _run(comparison, path, given, screen, check)
             trouble = _write(comparison, path, results)
     except Interrupted as stop:
-        screen.say(f"Interrupted; finished runs stay. Go on with: lit-cfl compare --resume {path}")
+        screen.say(f"Interrupted; finished runs stay. Go on with: lit-cfl compare --resume {quote(str(path))}")
         return 128 + stop.signum
     _show(screen, results, path)
     if trouble is not None:
-        again = f"lit-cfl compare --resume {path}"
+        again = f"lit-cfl compare --resume {quote(str(path))}"
         raise SaveError(f"{trouble}. What is known is printed above: make room, then write it with: {again}")
     return 1 if results.failed else 0
 
@@ -148,12 +149,14 @@ def _show(screen: Screen, results: Results, path: Path) -> None:
         return
     show_table(screen.out, results)
     for note in results.notes:
-        screen.out.print(note, style="dim", soft_wrap=True, highlight=False, markup=False)
+        screen.out.print(note, style="dim", soft_wrap=True)
     line = sync_line(path / row["algorithm"] / f"seed-{row['seed']}" for row in results.runs)
     if line is not None:
         screen.say(f"Note: {line}.")
     if results.failed:
-        screen.say(f"Failed runs: {len(results.failed)}. Try them again with: lit-cfl compare --resume {path}")
+        screen.say(
+            f"Failed runs: {len(results.failed)}. Try them again with: lit-cfl compare --resume {quote(str(path))}"
+        )
     screen.say(f"Files: {path}")
     screen.say(page_line(path))
 
@@ -167,6 +170,6 @@ def _show_plan(console: Console, comparison: Comparison, num_cpus: int | None) -
         "seeds": ", ".join(map(str, comparison.seeds)),
         "runs": f"{runs}, {at_once} at a time",
     }.items():
-        console.print(f"{name:<18} {value}", soft_wrap=True, highlight=False, markup=False)
-    console.print(f"\n{comparison.names[0]}, and the others nearly so:", highlight=False, markup=False)
+        console.print(f"{name:<18} {value}", soft_wrap=True)
+    console.print(f"\n{comparison.names[0]}, and the others nearly so:")
     dry_run.show(console, comparison.first)

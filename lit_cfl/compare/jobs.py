@@ -21,7 +21,7 @@ from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.digests import damaged
 from lit_cfl.storage.lock import wait_until_free
 
-_READ = ("summary.json", "metrics.csv")  # by a comparison, of each run
+_READ = ("summary.json", "metrics.csv", "clients.csv")  # by a comparison, of each run
 
 
 @dataclass(frozen=True)

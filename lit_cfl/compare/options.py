@@ -73,7 +73,7 @@ def read_arguments(arguments: Sequence[str]) -> CompareArguments:
         if owner in _ELSEWHERE:
             raise InputError(f"{head} is no option of lit-cfl compare; {_ELSEWHERE[owner]}")
     if given.resume is not None:
-        _require_free(arguments)
+        _require_free(arguments, rest)
     elif given.config is None:
         raise InputError("nothing says on which experiment to compare; give a file: --config quickstart")
     elif not given.algorithms:
@@ -139,10 +139,10 @@ def _require_cores(asked: int) -> None:
         raise InputError(f"--num_cpus is {asked}, but this machine has {cores} cores; give {cores} or less")
 
 
-def _require_free(arguments: Sequence[str]) -> None:
+def _require_free(arguments: Sequence[str], rest: Sequence[str]) -> None:
     for word in arguments:
         name = word.partition("=")[0]
-        if name.startswith("--") and name not in _FREE:
+        if (name.startswith("--") and name not in _FREE) or word in rest:
             raise InputError(
                 f"--resume goes on with the comparison as it was begun; leave out {name} "
                 f"(free are {', '.join(_FREE[1:])}), or start another one with --compare_dir"

@@ -87,7 +87,7 @@ def collect(comparison: Comparison, path: Path, errors: Mapping[CompareJob, str]
     """Reads the files of the runs and computes the results."""
     jobs = [CompareJob(path, name, seed) for name in comparison.names for seed in comparison.seeds]
     summaries = {job: summary_of(job, comparison) for job in jobs}
-    done = {job: summary for job, summary in summaries.items() if summary is not None}
+    done = {job: summary for job, summary in summaries.items() if summary is not None and job not in errors}
     metrics = {job: read_table(job.folder / "metrics.csv") for job in done}
     scores = next(map(recorded_scores, done.values()), CLASSIFIER)
     score, column = scores[0], main_column(scores, "test")
@@ -162,7 +162,8 @@ def cost_of(rows: Sequence[Row], target: float | None, scores: Scores = CLASSIFI
 
 def _difference(done: Mapping[CompareJob, Row], name: str, first: str, score: Score) -> Row:
     """Subtracts the first algorithm from another, seed by seed, over the clients that both runs score."""
-    mine, others, shared_pairs = dict[int, float | None](), dict[int, float | None](), 0
+    mine, others = dict[int, float | None](), dict[int, float | None]()
+    shared_pairs, unknown = 0, 0
     for job, summary in done.items():
         other = replace(job, name=first)
         if job.name != name or other not in done:
@@ -171,12 +172,14 @@ def _difference(done: Mapping[CompareJob, Row], name: str, first: str, score: Sc
         if not all(map(scores_everyone, pair)):
             scored = read_scored(job.folder, pair[0], score), read_scored(other.folder, pair[1], score)
             shared = over_shared([scored], score)
-        shared_pairs += shared is not None
         figures = pair if shared is None else (shared.mine, shared.others)
         mine[job.seed], others[job.seed] = (one[f"test/weighted_{score.name}"] for one in figures)
+        if shared is not None:
+            known = None not in (mine[job.seed], others[job.seed])
+            shared_pairs, unknown = shared_pairs + known, unknown + (not known)
     gain = paired_difference(mine, others)
-    row = {"pairs": gain.count, "pairs_over_shared_clients": shared_pairs, "difference": gain.mean}
-    return row | {"difference_low": gain.low, "difference_high": gain.high}
+    row: Row = {"pairs": gain.count, "pairs_over_shared_clients": shared_pairs, "pairs_unknown": unknown}
+    return row | {"difference": gain.mean} | {"difference_low": gain.low, "difference_high": gain.high}
 
 
 def _curve(tables: Iterable[Sequence[Row]], column: str) -> dict[int, list[float]]:
@@ -191,16 +194,21 @@ def _mismatches(comparison: Comparison, done: Sequence[CompareJob]) -> list[str]
         return ["Tiny runs: good for seeing whether they run, and not paired."]
     notes = []
     for seed in comparison.seeds:
-        prints = {job.name: fingerprint(job.folder) for job in done if job.seed == seed}
-        for what in sorted({key for found in prints.values() for key in found}):
-            values = {name: found.get(what) for name, found in prints.items()}
+        found = {job.name: fingerprint(job.folder) for job in done if job.seed == seed}
+        if lost := [name for name, one in found.items() if not one]:
+            notes.append(f"Under seed {seed} nothing says whether {', '.join(lost)} are paired: no checkpoint.pt.")
+        prints = {name: one for name, one in found.items() if one}
+        for what in sorted({key for one in prints.values() for key in one}):
+            values = {name: one.get(what) for name, one in prints.items()}
             if len(set(values.values())) > 1:
                 notes.append(f"Warning: under seed {seed} the runs do not share one {what}: nothing is paired.")
     return notes
 
 
 def fingerprint(folder: Path) -> dict[str, str]:
-    """Reads what a run recorded of its clients and initial weights; see `PreparedRun.fingerprint`."""
+    """Reads what a run recorded of its clients and initial weights (`PreparedRun.fingerprint`); {} where it is lost."""
+    if not (folder / "checkpoint.pt").exists():
+        return {}
     saved = torch.load(folder / "checkpoint.pt", weights_only=True, map_location="cpu", mmap=True)
     return dict(saved["fingerprint"])
 
@@ -233,6 +241,11 @@ def _notes(
             notes.append(
                 f"{row['algorithm']}: its runs and those of {first} score different clients under "
                 f"{row['pairs_over_shared_clients']} of {row['pairs']} seeds; the difference is over those of both."
+            )
+        if row.get("pairs_unknown"):
+            notes.append(
+                f"{row['algorithm']}: under {row['pairs_unknown']} seeds its runs and those of {first} score different "
+                f"clients, whose {name} is not known over those of both: these seeds do not count in the difference."
             )
     notes += _notes_of_runs(comparison, runs)
     if any(getattr(shift, "participants", "all") == "warm" for shift in comparison.first.data.shift):

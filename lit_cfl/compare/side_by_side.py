@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
+from shlex import quote
 from tempfile import TemporaryDirectory
 from time import monotonic
 
@@ -74,7 +75,7 @@ def _connected(path: Path, plan: Plan) -> ray_cluster.Resources:
     try:
         return ray_cluster.connect(plan)
     except InputError as error:
-        again = f"lit-cfl compare --resume {path} --num_cpus 1"
+        again = f"lit-cfl compare --resume {quote(str(path))} --num_cpus 1"
         raise InputError(f"{error}. One run after the other needs no Ray: {again}") from error
 
 

@@ -89,7 +89,9 @@ def show_table(console: Console, results: Results) -> None:
         column.no_wrap = True
     for line in lines[1:]:
         table.add_row(*map(Text, line))
-    Console(file=console.file, width=_NO_LIMIT, force_terminal=console.is_terminal).print(table)  # nothing cut off
+    Console(file=console.file, width=_NO_LIMIT, force_terminal=console.is_terminal, markup=False, emoji=False).print(
+        table
+    )  # nothing cut off
 
 
 def as_markdown(results: Results, title: str, picture: str | None) -> str:

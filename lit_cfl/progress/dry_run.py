@@ -30,7 +30,7 @@ def show(console: Console, experiment: Experiment) -> None:
     finally:
         prepared.engine.close()
     for name, value in (_size(prepared) | _time(prepared, timing)).items():
-        console.print(f"{name:<18} {value}", soft_wrap=True, highlight=False)
+        console.print(f"{name:<18} {value}", soft_wrap=True)
 
 
 def _size(prepared: PreparedRun) -> dict[str, str]:

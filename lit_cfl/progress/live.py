@@ -206,7 +206,7 @@ class TerminalDisplay(Display):
             line = counted if failed else None
             self._open().update(self.all, completed=self.done + self.failed)
         if line is not None:
-            self.console.print(line, soft_wrap=True, highlight=False, markup=False)
+            self.console.print(line, soft_wrap=True)
 
     def _open(self) -> Progress:
         if self.shown is None:
@@ -316,7 +316,7 @@ class LogDisplay(Display):
 
     def _print(self, line: str) -> None:
         self.printed, self.silent = self.clock(), False
-        self.console.print(line, soft_wrap=True, highlight=False, markup=False)
+        self.console.print(line, soft_wrap=True)
 
 
 class JsonLines:

@@ -4,10 +4,9 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
-
 from lit_cfl.activity import Activity
 from lit_cfl.metric_names import Row
+from lit_cfl.progress.console import new_console
 from lit_cfl.progress.live import Display, JsonLines, LogDisplay, TerminalDisplay
 from lit_cfl.progress.summary_table import closing_table
 from lit_cfl.runs.run import FinishedRun, RunCallbacks
@@ -23,8 +22,8 @@ class Screen:
 
     def __init__(self, quiet: bool = False, json: bool = False) -> None:
         self.quiet, self.json = quiet, json
-        self.out = Console()
-        self.aside = Console(stderr=True) if quiet or json else self.out  # for words that no program reads
+        self.out = new_console()
+        self.aside = new_console(stderr=True) if quiet or json else self.out  # for words that no program reads
 
     @property
     def live(self) -> bool:
@@ -33,7 +32,7 @@ class Screen:
 
     def say(self, line: str) -> None:
         """Prints a line for people."""
-        self.aside.print(line, soft_wrap=True, highlight=False, markup=False)
+        self.aside.print(line, soft_wrap=True)
 
     @contextmanager
     def callbacks(
@@ -75,7 +74,7 @@ class Screen:
 
     def say_path(self, path: str) -> None:
         """Prints the one line of a quiet command."""
-        self.out.print(path, soft_wrap=True, highlight=False, markup=False)
+        self.out.print(path, soft_wrap=True)
 
 
 class _Run:

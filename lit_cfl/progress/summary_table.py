@@ -29,16 +29,16 @@ def closing_table(console: Console, finished: FinishedRun) -> None:
         table.add_row(*_cells(part.summary | figures, score))
     console.print(table)
     for note in _notes(parts, shared):
-        console.print(f"({note})", style="dim", soft_wrap=True, highlight=False)
+        console.print(f"({note})", style="dim", soft_wrap=True)
     for part in parts:
         known = getattr(algorithms, str(part.summary["algorithm"]), None)  # the user's own are not there
         if known is not None and known.caveat:
             console.print(f"({known.caveat})", style="dim", soft_wrap=True)
     if finished.summary["clusters/ari"] is None:
         for line in _without_truth(finished, score):
-            console.print(line, soft_wrap=True, highlight=False)
-    console.print(f"Files: {finished.path}", soft_wrap=True, highlight=False)
-    console.print(page_line(finished.path), soft_wrap=True, highlight=False, markup=False)
+            console.print(line, soft_wrap=True)
+    console.print(f"Files: {finished.path}", soft_wrap=True)
+    console.print(page_line(finished.path), soft_wrap=True)
 
 
 def page_line(path: Path) -> str:

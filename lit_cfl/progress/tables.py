@@ -37,11 +37,11 @@ def assignment_table(console: Console, path: Path, placed: PlacedNewcomers, meas
             table.add_row(str(client), f"{cluster} (new)" if new else str(cluster), near, next_best)
     console.print(table)
     if placed.closeness is not None:
-        console.print(f"(closeness: {measure}; larger is closer)", style="dim", highlight=False)
+        console.print(f"(closeness: {measure}; larger is closer)", style="dim")
     loaded = f"lit_cfl.load_run({str(path)!r})"
-    console.print(f"Models: {loaded}.module(<cluster>)", soft_wrap=True, highlight=False)
+    console.print(f"Models: {loaded}.module(<cluster>)", soft_wrap=True)
     if placed.new.any():
-        console.print(f"New ones: {loaded}.assign(<data>).module(<newcomer>)", soft_wrap=True, highlight=False)
+        console.print(f"New ones: {loaded}.assign(<data>).module(<newcomer>)", soft_wrap=True)
 
 
 def _closeness(placed: PlacedNewcomers, client: int, cluster: int, new: bool) -> tuple[str, str]:

@@ -5,8 +5,10 @@ from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress
+from rich.text import Text
 
 from lit_cfl.errors import InputError, Interrupted, LineParser
+from lit_cfl.progress.console import new_console
 from lit_cfl.report.assemble import Maker
 from lit_cfl.report.blocks import Page
 from lit_cfl.report.page import as_html
@@ -38,7 +40,7 @@ def report(arguments: Sequence[str]) -> int:
     )
     parser.add_argument("--no-data", action="store_true", help="do not load the clients' data (labels and images)")
     given = parser.parse_args(list(arguments))
-    out, console = Path(given.out), Console()
+    out, console = Path(given.out), new_console()
     if out.is_dir():
         raise InputError(f"--out {out} is a directory; name a file, such as {out / 'report.html'}")
     if given.watch and given.figures is not None:
@@ -58,15 +60,15 @@ def report(arguments: Sequence[str]) -> int:
 
 def _once(maker: Maker, out: Path, figures: Path | None, console: Console) -> None:
     with console.status("reading") as status:
-        maker.say = status.update
+        maker.say = lambda text: status.update(Text(text))
         page = maker.make()
     _write(page, out)
     if figures is not None:
         with Progress(console=console, transient=True) as progress:
             task = progress.add_task("drawing figures", total=len(page.figures))
             write_figures(page, figures, lambda: progress.advance(task))
-        console.print(f"Figures: {figures}", soft_wrap=True, highlight=False, markup=False)
-    console.print(f"Page: {out}", soft_wrap=True, highlight=False, markup=False)
+        console.print(f"Figures: {figures}", soft_wrap=True)
+    console.print(f"Page: {out}", soft_wrap=True)
 
 
 def _write(page: Page, out: Path, reload_seconds: int | None = None) -> None:

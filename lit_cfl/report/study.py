@@ -4,6 +4,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import yaml
@@ -123,8 +124,8 @@ def section(study: SavedStudy, name: str) -> Section:
     path = study.path
     if best.exists():
         row = objective.best([row for row in trained if row["status"] == FINISHED_STATUS])
-        trial = f"lit-cfl report {path}/trials/{row['trial_id']}\n" if row else ""
-        commands = f"{trial}lit-cfl run --config {best}\nlit-cfl tune --resume {path}"
+        trial = f"lit-cfl report {quote(str(path / 'trials' / str(row['trial_id'])))}\n" if row else ""
+        commands = f"{trial}lit-cfl run --config {quote(str(best))}\nlit-cfl tune --resume {quote(str(path))}"
         blocks.append(Code(commands, "Commands: the best trial's page, its experiment again, more trials"))
     return Section(f"Search {study.content.get('name', path.name)}", blocks)
 

@@ -49,7 +49,7 @@ def watch(
                 if page is None:
                     console.print("Watching; the page loads itself again. Ctrl-C ends this, and not the run.")
                 page = made
-                console.print(f"{time.strftime('%H:%M:%S')} written", style="dim", highlight=False)
+                console.print(f"{time.strftime('%H:%M:%S')} written", style="dim")
             before = now
         if not working:
             console.print("No process works there any more: this was the last time.")
@@ -70,7 +70,7 @@ def _wait_for(paths: Sequence[Path], console: Console, check: Callable[[], None]
     told = False
     while missing := [str(path) for path in paths if not path.is_dir() or not any(path.iterdir())]:
         if not told:
-            console.print(f"Waiting for {', '.join(missing)}. Ctrl-C ends this.", soft_wrap=True, markup=False)
+            console.print(f"Waiting for {', '.join(missing)}. Ctrl-C ends this.", soft_wrap=True)
             told = True
         check()
         time.sleep(_POLL)

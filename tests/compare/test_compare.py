@@ -14,10 +14,11 @@ from small_comparison import SMALL
 from lit_cfl.algorithms import FLHC, IFCA, Algorithm, FedAvg
 from lit_cfl.cli.main import main
 from lit_cfl.compare.jobs import CompareJob, processes
-from lit_cfl.compare.results import fingerprint
+from lit_cfl.compare.results import _difference, fingerprint
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray import cluster
-from lit_cfl.storage.csv_log import read_table
+from lit_cfl.scores import Score
+from lit_cfl.storage.csv_log import read_table, write_rows
 
 COLUMNS = {
     "test_accuracy": "test/weighted_accuracy",
@@ -221,6 +222,43 @@ def test_other_clients_under_one_seed_are_said(capsys: pytest.CaptureFixture[str
     capsys.readouterr()
     assert main(["compare", "--resume", "c"]) == 0
     assert "Warning: under seed 0 the runs do not share one partition: nothing is paired." in capsys.readouterr().out
+
+
+def test_lost_files_of_a_finished_run_are_said_or_made_again(capsys: pytest.CaptureFixture[str]):
+    assert main([*SMALL, "--algorithms", "FedAvg", "Ditto", "--compare_dir", "c"]) == 0
+    tables = [Path("c", name).read_bytes() for name in ("results.csv", "runs.csv")]
+    Path("c/Ditto/seed-0/clients.csv").unlink()
+    assert main(["compare", "--resume", "c"]) == 0
+    assert Path("c/Ditto/seed-0/clients.csv").exists()
+    Path("c/Ditto/seed-0/checkpoint.pt").unlink()  # to make room
+    capsys.readouterr()
+    assert main(["compare", "--resume", "c"]) == 0
+    assert "Under seed 0 nothing says whether Ditto are paired: no checkpoint.pt." in capsys.readouterr().out
+    assert Path("c/results.csv").read_bytes() == tables[0]
+    Path("c/FedAvg/seed-0/metrics.csv").write_text("round\n")
+    assert main(["compare", "--resume", "c"]) == 1
+    assert "FedAvg, seed 0, failed: " in capsys.readouterr().out
+    assert [row["status"] for row in table("c/runs.csv")] == ["failed", "finished"]
+
+
+def test_pair_whose_shared_clients_have_no_known_figure_is_said_and_not_counted():
+    """A perplexity over some of the clients does not follow from those of each client."""
+    score = Score("perplexity", higher_is_better=False, transform="exp")
+    jobs = {name: CompareJob(Path("c"), name, 0) for name in ("A", "B")}
+    for name, clients in (("A", (0, 1)), ("B", (1, 2))):
+        folder = jobs[name].folder
+        folder.mkdir(parents=True)
+        rows = [{"client": k, "n_test": 1, "newcomer": 0, score.name: 2.0 + k} for k in clients]
+        write_rows(folder / "clients.csv", list(rows[0]), rows)
+    summary = {
+        "clients/evaluated": 2,
+        "clusters/assigned": 2,
+        "clusters/unobserved": 1,
+        "test/weighted_perplexity": 9.0,
+    }
+    found = _difference(dict.fromkeys(jobs.values(), summary), "B", "A", score)
+    assert (found["pairs"], found["pairs_over_shared_clients"], found["pairs_unknown"]) == (0, 0, 1)
+    assert found["difference"] is None
 
 
 def test_as_many_runs_at_once_as_there_are_cores_for_their_threads(monkeypatch: pytest.MonkeyPatch):

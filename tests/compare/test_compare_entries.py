@@ -79,6 +79,7 @@ def test_options_go_to_the_algorithm_that_they_name():
         ),
         ("--resume nowhere", "holds no comparison to resume"),
         ("--resume nowhere --rounds 3", "leave out --rounds"),
+        ("--resume nowhere elsewhere", "leave out elsewhere"),
     ],
 )
 def test_mistakes_are_said_before_anything_runs(capsys: pytest.CaptureFixture[str], arguments: str, expected: str):
