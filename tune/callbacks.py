@@ -97,15 +97,22 @@ class StudyCallback(Callback):
     Args:
         space: of the trials.
         metric: that they are judged by.
+        before: how many were over when the study was resumed.
         total: how many there will be.
         say: prints a line.
         after_step: called after each step of Ray's, in which a trial may have ended.
     """
 
     def __init__(
-        self, space: Space, metric: str, total: int, say: Callable[[str], None], after_step: Callable[[], None]
+        self,
+        space: Space,
+        metric: str,
+        before: int,
+        total: int,
+        say: Callable[[str], None],
+        after_step: Callable[[], None],
     ) -> None:
-        self._space, self._metric, self._total = space, metric, total
+        self._space, self._metric, self._before, self._total = space, metric, before, total
         self._say, self._after_step = say, after_step
 
     def __reduce__(self) -> tuple[type[Callback], tuple[()]]:
@@ -129,7 +136,7 @@ class StudyCallback(Callback):
         self._tell(trials, trial, failed=True)
 
     def _tell(self, trials: list[Trial], trial: Trial, failed: bool) -> None:
-        over = sum(one.status in (Trial.TERMINATED, Trial.ERROR) or one is trial for one in trials)
+        over = self._before + sum(one.status in (Trial.TERMINATED, Trial.ERROR) or one is trial for one in trials)
         values = in_words(self._space.values_of(trial.config))
         how = ending(trial.last_result, self._metric, failed)
         self._say(f"{over}/{self._total} {trial.trial_id} {how} ({values})")

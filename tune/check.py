@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from lit_cfl.config.variants import Config, build
+from lit_cfl.engines.choose_plan import found_device
+from lit_cfl.engines.plan import PlanOptions
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.scores import Scores
@@ -35,11 +37,25 @@ def check_study(study: Study) -> tuple[Study, list[Experiment]]:
     if space.grid and trials is not None and trials < space.size:
         raise InputError(f"limits.trials is {trials}, but the grid has {space.size} points; leave it out")
     default = _of_base(base)
+    _require_reserved_gpus(study, default)
     corners = [_of_corner(base, space, point) for point in _points(study, space)]
     whole = replace(study, seeds=study.seeds or default.seeds)
     searcher(whole, space)
     scheduler(whole, space, default.rounds, first_clustering_round(corners))
     return whole, [default, *corners]
+
+
+def _require_reserved_gpus(study: Study, default: Experiment) -> None:
+    """Raises InputError where trials would train on a GPU that Ray does not divide among them."""
+    plan = default.plan or PlanOptions()
+    if study.resources.gpus or default.engine == "ray" or plan.engine == "ray":
+        return
+    device = plan.device or found_device(default.device)
+    if device != "cpu":
+        raise InputError(
+            f"resources.gpus is 0, but trials would all train on {device}; give each a share of a GPU, such as "
+            "--resources.gpus 0.25, or set base.device to cpu"
+        )
 
 
 def notices(space: Space) -> list[str]:

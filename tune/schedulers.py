@@ -23,10 +23,11 @@ from lit_cfl.tune.record import ROUNDS, trial_id
 from lit_cfl.tune.spaces import Parameter, Space
 from lit_cfl.tune.study import Study
 
+_OF_OTHERS = ("HyperBandForBOHB", "PopulationBasedTrainingReplay")  # of a searcher that pauses; of one trial alone
 _SCHEDULERS = {
     name: kind
     for name, kind in vars(ray_schedulers).items()
-    if inspect.isclass(kind) and issubclass(kind, FIFOScheduler)
+    if inspect.isclass(kind) and issubclass(kind, FIFOScheduler) and name not in _OF_OTHERS
 }
 
 

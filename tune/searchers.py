@@ -28,13 +28,21 @@ _SEEDS = ("seed", "random_state", "random_state_seed", "random_seed")  # names o
 _OURS = ("space", "metric", "mode", "points_to_evaluate", "evaluated_rewards", "storage")  # the study says them
 
 
+class NotYet(Exception):  # noqa: N818 - no error: it is asked again
+    """A searcher waits for results before it says which setting is next."""
+
+
 class Searcher(Protocol):
     """Says which setting is tried next."""
 
     learns: bool  # whether that depends on how earlier trials ended
 
     def ask(self, number: int) -> dict[str, Any] | None:
-        """Returns the values of its setting of this number, from 0; None where it has no further one."""
+        """Returns the values of its setting of this number, from 0; None where it has no further one.
+
+        Raises:
+            NotYet: it waits for results of trials that go on.
+        """
 
     def add(self, number: int | None, values: Mapping[str, Any], result: TrialRecord) -> None:
         """Takes the result of a setting.
@@ -171,13 +179,18 @@ class OfRay:
     ) -> None:
         seeds = {name: seed for name in _SEEDS if name in inspect.signature(kind).parameters}
         self._searcher: RaySearcher = built(kind, {**seeds, **given}, "searcher")
-        self._searcher.set_search_properties(objective.metric, objective.mode, domains(space))
+        try:
+            self._searcher.set_search_properties(objective.metric, objective.mode, domains(space))
+        except ValueError as error:  # it knows no such parameters
+            raise InputError(f"searcher {kind.__name__}: {error}; take another one, such as OptunaSearch") from error
         self._space, self._metric = space, objective.metric
         self._asked: set[int] = set()
 
     def ask(self, number: int) -> dict[str, Any] | None:
         values: Any = self._searcher.suggest(str(number))
-        if values is None or values == RaySearcher.FINISHED:
+        if values is None:
+            raise NotYet
+        if values == RaySearcher.FINISHED:
             return None
         self._asked.add(number)
         return self._space.values_of(flatten_dict(values))

@@ -40,16 +40,22 @@ def limited(path: Path, minutes: float | None) -> Iterator[None]:
         minutes: above 0; None = no limit.
 
     Raises:
-        InputError: a process that ran this block before was ended.
+        InputError: a process that ran this block before was ended, and the limit is no larger now.
     """
     if minutes is None:
         yield
         return
     path.mkdir(parents=True, exist_ok=True)
     file = path / TOO_LONG
-    if file.exists() and file.stat().st_size > 0:
-        raise InputError(f"it took longer than limits.trial_minutes allow ({minutes:g}); {file} says where it was")
+    limit, *where = file.read_text().splitlines() if file.exists() else [""]
+    if where and minutes <= float(limit.split()[0]):
+        raise InputError(
+            f"it took longer than limits.trial_minutes allow ({minutes:g}), and {file} says where it was; a larger "
+            "limit lets it go on"
+        )
     with file.open("w") as told:
+        told.write(f"{minutes:g} minutes were over:\n")
+        told.flush()
         faulthandler.dump_traceback_later(60 * minutes, exit=True, file=told)
         try:
             yield

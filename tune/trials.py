@@ -22,7 +22,7 @@ from lit_cfl.tune.record import (
     read_records,
     write_record,
 )
-from lit_cfl.tune.searchers import Searcher
+from lit_cfl.tune.searchers import NotYet, Searcher
 from lit_cfl.tune.spaces import as_word
 
 MOST_REPEATS = 20  # in a row
@@ -91,6 +91,11 @@ class Trials:
         return sum(record.repeats is None for record in self.records.values())
 
     @property
+    def num_over(self) -> int:
+        """How many of them are over."""
+        return sum(record.repeats is None and record.status != RUNNING for record in self.records.values())
+
+    @property
     def over(self) -> bool:
         """Whether no further trial is begun."""
         return not self._waiting() and (self.trained >= self.limit or self._exhausted)
@@ -105,7 +110,12 @@ class Trials:
             return None
         record = next(iter(self._waiting()), None)
         while record is None and not self.over:
-            record = self._begun()
+            try:
+                record = self._begun()
+            except NotYet:
+                if self._live:
+                    return None
+                self._exhaust()  # nothing will come that it could wait for
         if record is not None:
             self._live[record.number] = dict(record.told)
             if record.digests:  # its files change from now on
@@ -118,8 +128,7 @@ class Trials:
         number = next(n for n in range(len(self.records) + 1) if n not in self.records)
         values = self._values(number)
         if values is None:
-            self._exhausted = True
-            self.why_over = f"the searcher has no further setting, so the study ends after {self.trained} trials"
+            self._exhaust()
             return None
         origin = self.first[number].origin if number < len(self.first) else SEARCH
         record = TrialRecord(number, origin, values, self._earlier(values))
@@ -130,6 +139,10 @@ class Trials:
         self._tell(record)
         self._give_up_if_all_known(number)
         return None
+
+    def _exhaust(self) -> None:
+        self._exhausted = True
+        self.why_over = f"the searcher has no further setting, so the study ends after {self.trained} trials"
 
     def _values(self, number: int) -> dict[str, Any] | None:
         if number < len(self.first):

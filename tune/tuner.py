@@ -118,7 +118,7 @@ def new_tuner(
             failure_config=ray_tune.FailureConfig(max_failures=_WORKER_DEATHS),
             checkpoint_config=ray_tune.CheckpointConfig(num_to_keep=4),
             stop=end,
-            callbacks=[StudyCallback(space, objective.metric, trials.limit, say, after_step)],
+            callbacks=[StudyCallback(space, objective.metric, trials.num_over, trials.limit, say, after_step)],
             verbose=0,
         ),
     )

@@ -20,7 +20,7 @@ from lit_cfl.errors import InputError
 from lit_cfl.tune import launch as command
 from lit_cfl.tune.launching import job_package, results
 from lit_cfl.tune.launching.job_package import packed
-from lit_cfl.tune.launching.jobs import JobResources
+from lit_cfl.tune.launching.jobs import JobResources, Jobs
 from lit_cfl.tune.launching.launch_request import read_launch_request
 from lit_cfl.tune.launching.results import (
     collect,
@@ -152,7 +152,8 @@ def test_the_job_is_told_what_to_do(project: Path):
     words = ["run", "--config", "launched.yaml", "--run_dir"]
     assert job == {"words": words, "folder": "~/x/job", "storage": "s3://bucket/job"}
     env = JobResources(env={"A": "b"}, pip="r.txt").runtime_env(folder)
-    assert env == {"working_dir": str(folder), "env_vars": {"A": "b"}, "pip": "r.txt"}
+    patience = {"RAY_JOB_STOP_WAIT_TIME_S": "300"}  # Ray would kill a job three seconds after --stop
+    assert env == {"working_dir": str(folder), "env_vars": {"A": "b"} | patience, "pip": "r.txt"}
 
 
 @pytest.mark.parametrize(
@@ -165,6 +166,7 @@ def test_the_job_is_told_what_to_do(project: Path):
         (["--config", "mine.yaml", "--round", "3"], "did you mean rounds"),
         (["--config", "study.yaml", "--ray.address", "auto"], "--ray.address is for this machine"),
         (["--config", "study.yaml", "--limits.trials", "0"], "limits.trials is 0"),
+        (["--config", "study.yaml", "--quiet"], "there is no option 'quiet'"),
         (["--config", "wrong.yaml"], "eta_g"),
         (["--config", "broken.yaml"], "broken.yaml is no YAML file"),
     ],
@@ -362,6 +364,35 @@ class FakeJobs:
 
     def stop(self, job):
         return True
+
+
+class Outage:
+    """A client of Ray's whose connection breaks for some calls."""
+
+    def __init__(self, calls_without_answer: int) -> None:
+        self.left, self.asked = calls_without_answer, 0
+
+    async def tail_job_logs(self, job):
+        yield "round 1\n"
+
+    def get_job_info(self, job):
+        self.asked += 1
+        if self.asked > 1 and self.left:
+            self.left -= 1
+            raise RuntimeError("connection refused")
+        return SimpleNamespace(status=SimpleNamespace(is_terminal=lambda: self.asked > 1))
+
+
+def test_a_job_is_followed_through_an_outage_and_a_long_one_says_how_to_go_on(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("lit_cfl.tune.launching.jobs._POLL_SECONDS", 0.001)
+    jobs, said = object.__new__(Jobs), list[str]()
+    jobs.address, jobs._client = "http://head:8265", Outage(3)
+    assert jobs.follow("mine-1", said.append).status.is_terminal()
+    assert said == ["round 1\n"]
+    monkeypatch.setattr("lit_cfl.tune.launching.jobs._SILENT_SECONDS", 0.01)
+    jobs._client = Outage(10_000)
+    with pytest.raises(InputError, match=r"connection refused\. The job may go on; .*--follow mine-1 --address http"):
+        jobs.follow("mine-1", said.append)
 
 
 @pytest.fixture

@@ -94,6 +94,13 @@ def test_it_is_said_at_once_and_nothing_is_left(
     assert [path.name for path in tmp_path.iterdir()] == ["study-to-run.yaml"]
 
 
+def test_trials_do_not_share_a_gpu_that_nobody_divides(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys):
+    monkeypatch.setattr("lit_cfl.engines.choose_plan.count_gpus", lambda: 1)
+    assert typed(study_file(tmp_path)) == 2
+    message = "resources.gpus is 0, but trials would all train on cuda:0; give each a share of a GPU"
+    assert message in capsys.readouterr().err
+
+
 def test_a_searcher_on_the_command_line_takes_the_place_of_the_files(tmp_path: Path):
     file = study_file(tmp_path, searcher={"class_path": "OptunaSearch", "init_args": {"seed": 3}})
     word = "{class_path: ray.tune.search.optuna.OptunaSearch, init_args: {seed: 4}}"

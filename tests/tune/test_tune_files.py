@@ -35,7 +35,7 @@ def rows_of(path: Path) -> list[tuple[str, str]]:
 
 def test_table_best_and_pictures_are_there_from_the_first_finished_trial_on(files: StudyFiles, tmp_path: Path):
     space = parse_space({"algorithm.eta_g": {"uniform": [0, 1]}})
-    step = StudyCallback(space, METRIC, 3, print, files.refresh)
+    step = StudyCallback(space, METRIC, 0, 3, print, files.refresh)
     files.trials.told(0, told(0.5, finished=False))
     step.on_step_end(0, [])
     assert not {"trials.csv", "best.yaml", "pictures"} & {path.name for path in tmp_path.iterdir()}

@@ -49,6 +49,9 @@ def test_a_trial_that_hangs_in_c_is_ended_and_not_begun_again(tmp_path: Path):
         limited(tmp_path, 0.01),
     ):
         pytest.fail("begun again")
+    with limited(tmp_path, 0.02):
+        pass  # more time is given
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_trial_that_ends_in_time_leaves_no_file(tmp_path: Path):
@@ -77,7 +80,7 @@ def test_a_trial_that_is_begun_again_is_said_in_one_line():
     said: list[str] = []
     trial = SimpleNamespace(trial_id="0003", status=Trial.RUNNING, last_result={ROUNDS: 2}, config={})
     space = parse_space({"algorithm.eta_g": {"uniform": [0, 1]}})
-    call = StudyCallback(space, "val/weighted_accuracy", 4, said.append, after_step=lambda: None)
+    call = StudyCallback(space, "val/weighted_accuracy", 0, 4, said.append, after_step=lambda: None)
     call.on_trial_recover(1, [trial], trial)
     assert said == ["0003: its worker died after 2 rounds; it goes on from its last save"]
 

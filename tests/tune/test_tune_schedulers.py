@@ -122,6 +122,7 @@ def test_trials_share_a_gpu_and_more_than_there_is_is_refused(tmp_path: Path, ca
     ("space", "options", "message"),
     [
         (ETA, {"scheduler": "ASHASheduler"}, r"'ASHASheduler' is not known \(did you mean ASHAScheduler\?\)"),
+        (ETA, {"scheduler": "HyperBandForBOHB"}, "'HyperBandForBOHB' is not known"),
         (ETA, {"searcher": {"class": "OptunaSearch"}}, "give class_path"),
         (ETA, {"scheduler": {"init_args": {"grace": 3}}}, r"no option 'grace' \(did you mean"),
         (ETA, {"scheduler": {"init_args": {"reduction_factor": 0.5}}}, "Reduction Factor"),

@@ -10,9 +10,10 @@ from studies import ALGORITHMS, base
 from tune_trials import METRIC, told
 
 from lit_cfl.config.variants import build
+from lit_cfl.errors import InputError
 from lit_cfl.tune.points import settings
 from lit_cfl.tune.record import TrialRecord
-from lit_cfl.tune.searchers import Optuna, searcher
+from lit_cfl.tune.searchers import NotYet, Optuna, searcher
 from lit_cfl.tune.study import Study
 
 ETA = {"algorithm.eta_g": {"uniform": [0.0, 1.0]}}
@@ -111,6 +112,21 @@ def test_a_searcher_of_rays_is_not_told_the_figure_of_a_trial_that_was_stopped()
         ("2", None, True),
         ({"algorithm.eta_g": 0.5}, 0.5),
     ]
+
+
+def test_a_searcher_of_rays_that_waits_for_results_is_asked_again(monkeypatch: pytest.MonkeyPatch):
+    asked = study(ETA, searcher={"class_path": "test_tune_searchers.Noted", "init_args": {}})
+    noted = searcher(asked, asked.searched())
+    monkeypatch.setattr(Noted, "suggest", lambda self, trial_id: None)
+    with pytest.raises(NotYet):
+        noted.ask(0)
+
+    def refuse(self: object, *properties: object) -> bool:
+        raise ValueError("it does not support parameters of type choice")
+
+    monkeypatch.setattr(Noted, "set_search_properties", refuse)
+    with pytest.raises(InputError, match="Noted: it does not support parameters of type choice; take another one"):
+        searcher(asked, asked.searched())
 
 
 def test_a_grid_asks_for_every_combination():

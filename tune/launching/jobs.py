@@ -20,6 +20,8 @@ from ray.job_submission import JobDetails, JobSubmissionClient
 from lit_cfl.errors import InputError
 
 _ANSWER_SECONDS, _POLL_SECONDS = 10.0, 1.0
+_SILENT_SECONDS = 300.0  # for which a cluster may not answer while its job is followed
+_STOP_SECONDS = "300"  # that a job has to save itself before Ray kills it
 _OVERRIDING = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS")  # Ray would take these rather than the address it is given
 _TALKATIVE = ("ray.dashboard.modules.dashboard_sdk", "ray.dashboard.modules.job.sdk")
 
@@ -41,7 +43,8 @@ class JobResources:
 
     def runtime_env(self, parcel: Path) -> dict[str, Any]:
         """Returns Ray's runtime environment."""
-        found: dict[str, Any] = {"working_dir": str(parcel), "env_vars": dict(self.env)}
+        env = {"RAY_JOB_STOP_WAIT_TIME_S": _STOP_SECONDS} | dict(self.env)  # Ray's default is 3: too few to save
+        found: dict[str, Any] = {"working_dir": str(parcel), "env_vars": env}
         return found if self.pip is None else found | {"pip": self.pip}
 
 
@@ -81,14 +84,26 @@ class Jobs:
             return self._client.get_job_info(job)
 
     def follow(self, job: str, say: Callable[[str], None]) -> JobDetails:
-        """Hands over a job's log as it grows; returns when the job is over."""
-        shown = 0
+        """Hands over a job's log as it grows; returns when the job is over.
+
+        Raises:
+            InputError: there is no such job, or the cluster has not answered for minutes.
+        """
+        self.details(job)
+        shown, answered = 0, time.monotonic()
         while True:
-            with _explained(self.address):
-                shown = asyncio.run(self._tail(job, shown, say))
-            details = self.details(job)
-            if details.status.is_terminal():
-                return details
+            try:
+                with _explained(self.address):
+                    shown = asyncio.run(self._tail(job, shown, say))
+                details = self.details(job)
+            except InputError as error:
+                if time.monotonic() - answered > _SILENT_SECONDS:
+                    again = f"lit-cfl launch --follow {job} --address {self.address}"
+                    raise InputError(f"{error}. The job may go on; follow it again with: {again}") from error
+            else:
+                answered = time.monotonic()
+                if details.status.is_terminal():
+                    return details
             time.sleep(_POLL_SECONDS)
 
     async def _tail(self, job: str, shown: int, say: Callable[[str], None]) -> int:

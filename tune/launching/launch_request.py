@@ -132,7 +132,8 @@ def read_launch_request(arguments: Sequence[str], include: Sequence[str] = ()) -
     files = config_files(arguments)
     if not files:
         raise InputError("say what to run: lit-cfl launch --config FILE --address http://HOST:8265")
-    words = [word for word in arguments if word not in _FORWARDED]
+    forwarded = [] if any(map(_is_study, files)) else [word for word in arguments if word in _FORWARDED]
+    words = [word for word in arguments if word not in forwarded]
     order = _study(words) if any(map(_is_study, files)) else _experiment(words)
     code, sent = order.config.pop("code", []), included(include)
     if order.command == "tune":
@@ -143,7 +144,7 @@ def read_launch_request(arguments: Sequence[str], include: Sequence[str] = ()) -
         order.name,
         config,
         own_code(code) | sent,
-        [word for word in arguments if word in _FORWARDED],
+        forwarded,
         [*order.notices, *left_here(config)],
     )
 
