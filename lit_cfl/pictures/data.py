@@ -59,7 +59,7 @@ def size_histogram(data: FederatedData) -> Figure:
         edges = np.arange(low, high + step + 1, step) - 0.5
         axes.hist(sizes.numpy(), bins=edges.tolist(), color="#3b6ea8")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    middle = float(sizes.double().median())
+    middle = float(np.median(sizes.numpy()))
     axes.axvline(middle, color="#c44e52", linestyle="--", label=f"median {middle:g}")
     axes.set(xlabel="training examples of a client", ylabel="clients", title="Sizes of the clients")
     axes.legend(frameon=False)

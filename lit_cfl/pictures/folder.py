@@ -12,7 +12,7 @@ from lit_cfl.pictures.layers import layer_scores
 from lit_cfl.pictures.options import Format
 from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.pictures.run import client_map, histogram, memberships, similarity
-from lit_cfl.scores import Score
+from lit_cfl.scores import recorded_scores
 from lit_cfl.storage.csv_log import read_table
 
 PICTURES = "pictures"  # the folder in a run directory
@@ -77,14 +77,13 @@ def draw_both(path: Path, baseline_path: Path, summary: Row, baseline: Row, form
     Returns:
         the files that were drawn, as named in the run's directory.
     """
-    score = next((score for score in map(Score.of_best_column, summary) if score is not None), None)
-    if score is None or not formats:
+    if not formats:
         return []
     runs = {
         summary["algorithm"]: read_table(path / "metrics.csv"),
         f"{baseline['algorithm']} (baseline)": read_table(baseline_path / "metrics.csv"),
     }
-    drawn = write_figure(learning_curve(runs, score), path / PICTURES / "curve", formats)
+    drawn = write_figure(learning_curve(runs, recorded_scores(summary)[0]), path / PICTURES / "curve", formats)
     return [str(file.relative_to(path)) for file in drawn]
 
 

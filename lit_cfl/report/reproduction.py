@@ -55,7 +55,7 @@ def read_reproduction(path: Path) -> Reproduction:
 def headline(reproduction: Reproduction) -> str:
     """Says in a sentence what came out."""
     counts = Counter(str(row["verdict"]) for rows in reproduction.tables.values() for row in rows)
-    told = ", ".join(f"{counts[name]} {name}" for name in (*_STYLES, "not run") if counts[name])
+    told = ", ".join(f"{counts[name]} {name}" for name in (*_STYLES, "not run", "no value") if counts[name])
     return f"{sum(counts.values())} cells of {len(reproduction.tables)} tables: {told}."
 
 

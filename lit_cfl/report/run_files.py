@@ -16,7 +16,7 @@ import yaml
 from lit_cfl.data.npz import read_npz
 from lit_cfl.errors import InputError
 from lit_cfl.metric_names import Row, main_score
-from lit_cfl.scores import ACCURACY, Score
+from lit_cfl.scores import ACCURACY, Score, recorded_scores
 from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.storage.digests import SUMS, damaged, recorded_sums
@@ -70,10 +70,8 @@ class RunFiles:
     @property
     def score(self) -> Score:
         """The task's main score."""
-        found = (Score.of_best_column(key) for key in self.summary or {})
-        known = next((score for score in found if score is not None), None)
-        if known is not None:
-            return known
+        if self.summary:
+            return recorded_scores(self.summary)[0]
         name = main_score(self.rows[0]) if self.rows else ACCURACY.name
         return ACCURACY if name == ACCURACY.name else Score(name, higher_is_better=True)
 

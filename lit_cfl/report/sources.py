@@ -185,5 +185,6 @@ def _data_of(group: Group) -> dict[str, Any]:
 
 
 def main_score_of(groups: Sequence[Group]) -> Score:
-    """Returns the score that all groups are measured by."""
-    return next((group.score for group in groups if group.first.rows), ACCURACY)
+    """Returns the score that all groups are measured by; a run that is over knows its direction."""
+    over = [group for group in groups if group.first.summary]
+    return next((group.score for group in (*over, *groups) if group.first.rows), ACCURACY)

@@ -32,20 +32,29 @@ def rounds_kept(wandb: Path, run_id: str | None) -> int:
     """Returns the last round that need not be logged again, and sets aside what killed processes have left.
 
     A killed process leaves a folder that may lack rounds and may end in half an entry. There `wandb sync` (0.31) stops:
-    it sends none of the later folders of the run, and exits with 0. So the next process logs every round again, and its
-    folder alone is uploaded: `wandb sync` passes over a file with a `.synced` beside it.
+    it sends none of the later folders of the run, and exits with 0. So the next process logs again all rounds after
+    those in complete folders, and the folder that was cut off is not uploaded: `wandb sync` passes over a file with a
+    `.synced` beside it.
 
     Args:
         wandb: the folder `wandb` of a run directory.
         run_id: of the W&B run.
     """
     folders = folders_of(wandb, run_id)
-    cut_off = [folder for folder in folders if not (folder / _COMPLETE).exists()]
-    for folder in cut_off:
+    _set_aside(folder for folder in folders if not (folder / _COMPLETE).exists())
+    file = wandb / f"{_LAST_ROUND}{run_id}"
+    return int(file.read_text()) if file.exists() else 0
+
+
+def set_offline_aside(wandb: Path, run_id: str | None) -> None:
+    """Sets aside what a run has kept offline, where it goes on online and logs these rounds again."""
+    _set_aside(folder for folder in folders_of(wandb, run_id) if folder.name.startswith("offline-"))
+
+
+def _set_aside(folders: Iterable[Path]) -> None:
+    for folder in folders:
         for file in folder.glob("*.wandb"):
             _synced(file).touch()
-    file = wandb / f"{_LAST_ROUND}{run_id}"
-    return 0 if not file.exists() or (folders and folders[-1] in cut_off) else int(file.read_text())
 
 
 def sync_line(runs: Iterable[Path]) -> str | None:

@@ -14,7 +14,7 @@ from lit_cfl.errors import Notice
 from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.tracking.artifacts import Models, gathered, log_artifact
 from lit_cfl.tracking.media import media
-from lit_cfl.tracking.offline import mark_complete, rounds_kept
+from lit_cfl.tracking.offline import mark_complete, rounds_kept, set_offline_aside
 from lit_cfl.tracking.options import Mode, Tracking
 from lit_cfl.tracking.service import answers, end_service, noted_mode, settings, staged_in
 
@@ -67,7 +67,10 @@ class WandbRun:
         self._server: str | None = None
         if online is not None:
             self._server = wandb.setup().settings.base_url
-            self._kept = int(online.summary.get("round") or 0)  # the server's; what a killed process had left to send
+            known = int(online.summary.get("round") or 0)  # what the server has; a killed process may have had more
+            if known < self._kept:
+                set_offline_aside(path / "wandb", run_id)
+            self._kept = known
         self._last_round = self._kept
         logging.getLogger("wandb").setLevel(logging.CRITICAL)  # its logger prints tracebacks when the disk is full
         self.run.define_metric("*", step_metric="round")

@@ -30,9 +30,7 @@ def on_panels() -> list[str]:
 
 def documented() -> set[str]:
     """The columns that docs/results.md explains."""
-    table = (
-        (DOCS / "results.md").read_text().partition("## `metrics.csv`")[2].partition("\nEarly stopping and searches")[0]
-    )
+    table = (DOCS / "results.md").read_text().partition("## `metrics.csv`")[2].partition("\nSearches use")[0]
     rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     return {name for row in rows for name in re.findall(r"`([^`]+)`", row)}
 

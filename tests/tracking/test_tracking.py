@@ -19,7 +19,7 @@ from lit_cfl.errors import InputError, Notice
 from lit_cfl.runs.run import RunCallbacks, run
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tracking import Trackers, Tracking
-from lit_cfl.tracking.offline import mark_complete, rounds_kept, sync_line
+from lit_cfl.tracking.offline import mark_complete, rounds_kept, set_offline_aside, sync_line
 
 
 @pytest.mark.parametrize(
@@ -164,19 +164,21 @@ def test_last_round_that_is_kept_is_known_without_folders_too(tmp_path: Path):
     assert rounds_kept(folder.parent, "of another run") == 0
 
 
-def test_what_a_killed_process_left_is_set_aside_and_every_round_is_logged_again(tmp_path: Path):
+def test_what_a_killed_process_left_is_set_aside_and_its_rounds_are_logged_again(tmp_path: Path):
     files = [tmp_path / f"{name}-{time}-abc" / "run-abc.wandb" for time, name in enumerate(("offline-run", "run"))]
     for file in files:
         file.parent.mkdir()
         file.touch()
     mark_complete(files[0].parent, "abc", 7)
     for _ in range(2):  # also where the next process was killed before it had a folder of its own
-        assert rounds_kept(tmp_path, "abc") == 0
+        assert rounds_kept(tmp_path, "abc") == 7  # these are in the complete folder, which is uploaded
         assert [file.with_suffix(".wandb.synced").exists() for file in files] == [False, True]
     later = tmp_path / "offline-run-2-abc"
     later.mkdir()
     mark_complete(later, "abc", 9)
     assert rounds_kept(tmp_path, "abc") == 9
+    set_offline_aside(tmp_path, "abc")  # it goes on online, and the server has no round yet
+    assert all(file.with_suffix(".wandb.synced").exists() for file in files)
 
 
 def test_line_names_what_waits_to_be_uploaded(tmp_path: Path):
