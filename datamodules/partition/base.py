@@ -77,6 +77,10 @@ class SharedOut(Partition):
             require_share("test", self.test)
         elif self.test not in ("alike", "shared", "everything", None):
             raise InputError(f"test is {self.test!r}; give a share, 'alike', 'shared', 'everything' or null")
+        elif self.only_train:
+            raise InputError(
+                f"only_train goes with a share as test, which is {self.test!r}; give one, such as test: 0.2"
+            )
 
     @abstractmethod
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
@@ -90,10 +94,11 @@ class SharedOut(Partition):
         test = self.test if self.test is not None else "alike" if pool.has_test else 0.2
         if isinstance(test, str) and not pool.has_test:
             raise InputError(f"test is {test!r}, but this source has no test part; give a share, such as test: 0.2")
-        if self.by_label or isinstance(test, str):
-            rule = type(self).__name__ if self.by_label else f"test: {test}"
-            pool.examples.require_classes(rule)
+        if self.by_label:
+            pool.examples.require_classes(type(self).__name__)
         labels, num_labels = pool.labels, pool.examples.num_labels
+        if pool.examples.label_kind != "classes":
+            labels, num_labels = torch.zeros(len(labels), dtype=torch.int64), 1  # all are of one kind
         if isinstance(test, float | int):
             whole = self._checked_shares(labels[: pool.num_train] if self.only_train else labels, num_labels, rng)
             train, own = split_each(whole, float(test), rng)

@@ -55,7 +55,8 @@ class AdaCFL(SplittingAlgorithm):
     caveat: ClassVar[str] = "AdaCFL: its rule for the number of clusters is not known; this one is ours"
 
     def check(self, work: LocalWork) -> None:
-        work.layout.columns(self._layers(work) or ["linear[0]"])  # raises, and says which layers there are
+        # raises, and says which layers there are; of a net without fully connected ones, too
+        work.layout.columns((self._layers(work) or ["linear[0]"]) if self.layers is None else self.layers)
 
     def round(
         self, state: SplitState, cohort: Tensor, work: LocalWork, rng: torch.Generator

@@ -59,7 +59,7 @@ def image_sizes(
 
 
 def glorot(layer: nn.Linear | nn.Conv2d) -> nn.Linear | nn.Conv2d:
-    """Gives a layer Glorot-uniform weights and zero biases, as Keras starts the papers' nets."""
+    """Gives a layer Glorot-uniform weights and zero biases, as Keras starts the nets of FedGroup and FlexCFL."""
     nn.init.xavier_uniform_(layer.weight)
     return _without_bias(layer)
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from partition_cases import divided, few, held, labels_of, lists, pool_of, seeds
 from torch import Tensor
 
-from lit_cfl.data import ClientIndex, Division
+from lit_cfl.data import ClientIndex, Division, Examples
 from lit_cfl.datamodules.partition import (
     IID,
     ClassesPerClient,
@@ -20,6 +20,7 @@ from lit_cfl.datamodules.partition import (
     DominantClass,
     LabelGroups,
     LogNormalSizes,
+    Pool,
     PowerLawSizes,
     Shards,
     SharedOut,
@@ -92,6 +93,24 @@ def test_only_the_training_part_is_shared_out_if_asked_for(
 def test_share_of_both_parts_leaves_out_nothing_unless_asked_for():
     pool = pool_of(labels_of([20] * 4), labels_of([6] * 4))
     assert [len(held(divided(IID(4, 0.2, only_train=only), pool))) for only in (False, True)] == [104, 80]
+
+
+@pytest.mark.parametrize(
+    ("test", "sizes"), [(None, [3, 3]), ("alike", [3, 3]), ("shared", [6, 6]), ("everything", [6, 6])]
+)
+@pytest.mark.parametrize("labels", [torch.arange(18) / 2, torch.zeros(18, dtype=torch.int64)], ids=["numbers", "none"])
+def test_a_test_part_without_classes_is_shared_out_as_if_all_were_of_one(
+    labels: Tensor, test: str | None, sizes: list[int]
+):
+    pool = Pool(Examples(torch.zeros(18, 2), labels, 0), 12)
+    division = divided(IID(2, test), pool)
+    assert (division.train.sizes.tolist(), division.test.sizes.tolist()) == ([6, 6], sizes)
+    assert set(held(division)) == set(range(18))
+
+
+def test_leaving_out_the_test_part_needs_a_share():
+    with pytest.raises(InputError, match=r"only_train goes with a share as test, which is None; give one"):
+        IID(4, only_train=True)
 
 
 @pytest.mark.parametrize("test", ["own", "similar", ""])
