@@ -35,6 +35,7 @@ from lit_cfl.algorithms.base import (
 from lit_cfl.algorithms.migration import MigrationOptions, first_labels
 from lit_cfl.clustering import assign, clusters_of
 from lit_cfl.local_work import Chunk, Fitted, LocalWork
+from lit_cfl.memmap_rows import kept
 from lit_cfl.parameters import ParameterLayout
 
 
@@ -104,7 +105,7 @@ class FeSEM(MigrationOptions, Algorithm):
         state = replace(state, index=assign(state.index, cohort, nearest))
         labels = clusters_of(state.index, cohort)
         last = dict(state.last)
-        fitted = self._kept(work.fit(state.models, cohort, labels), cohort, last, work)  # W_i from C_k
+        fitted = self._noted(work.fit(state.models, cohort, labels), cohort, last, work)  # W_i from C_k
         first = self.weights == "first"
         order = drawn_order(cohort, len(work.num_examples), rng) if first else None
         weights = client_weights(work.num_examples[cohort], self.weights, labels, order)
@@ -153,7 +154,7 @@ class FeSEM(MigrationOptions, Algorithm):
         kernel = next(slot for slot in layout.slots if slot.layer == layout.layers[-1])
         return slice(kernel.start, kernel.stop)
 
-    def _kept(self, fitted: Fitted, clients: Tensor, last: dict[int, Tensor], work: LocalWork) -> Fitted:
+    def _noted(self, fitted: Fitted, clients: Tensor, last: dict[int, Tensor], work: LocalWork) -> Fitted:
         """Wraps a fit so that its rows are put into `last` while it is read: they can be read once only."""
         columns = self._columns(work.layout)
 
@@ -162,7 +163,7 @@ class FeSEM(MigrationOptions, Algorithm):
                 ids = clients[chunk.start : chunk.start + len(chunk.models)].tolist()
                 for client, row, trained in zip(ids, chunk.models, chunk.trained.tolist(), strict=True):
                     if trained:
-                        last[client] = row[columns].clone()  # a view would hold the rows of the whole chunk
+                        last[client] = kept(row[columns], of=len(work.num_examples))
                 yield chunk
 
         return Fitted(chunks(), work.num_examples[clients], held=fitted.held)
@@ -175,8 +176,8 @@ class FeSEM(MigrationOptions, Algorithm):
         used = state.index[state.index >= 0].unique()
         middle = state.models[used if len(used) else slice(None)].mean(0, keepdim=True)
         last = dict(state.last)
-        fitted = self._kept(work.fit(middle, new, purpose="place"), new, last, work)
-        for _ in fitted.chunks():  # read for what `_kept` keeps
+        fitted = self._noted(work.fit(middle, new, purpose="place"), new, last, work)
+        for _ in fitted.chunks():  # read for what `_noted` keeps
             pass
         state = replace(state, last=last)
         labels, info = self.estimate_clusters(state, clients, work)
