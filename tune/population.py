@@ -18,8 +18,9 @@ from lit_cfl.tune.record import RECORD, TOO_LONG
 
 Stages = list[tuple[int, dict[str, Any]]]  # the first round, from 1, and the values that hold from it on
 _STAGES = "stages.json"
+_NEXT = ".next"  # in a trial's directory: the run that it is about to take over
 # of a directory, what a run does not go on from:
-_LEFT_OUT = (RECORD, TOO_LONG, ".lock", "summary.json", SUMS, "error.txt", "wandb", "pictures", ".*.tmp")
+_LEFT_OUT = (RECORD, TOO_LONG, ".lock", "summary.json", SUMS, "error.txt", "wandb", "pictures", ".*.tmp", _NEXT)
 _OF_ITS_OWN = ("wandb", "pictures")  # what a trial keeps that goes on from itself
 
 
@@ -49,15 +50,22 @@ def _copy(source: str, target: str) -> None:
 def take_over(source: Path, path: Path) -> None:
     """Replaces a trial's run by a copy; by another trial's under an identity of its own.
 
+    The copy is whole before anything goes: only a kill in the moment in which files are moved loses rounds.
+
     Args:
         source: what `save_copy` made.
         path: of the trial: what it held goes.
     """
     own = (path / "config.yaml").exists() and recorded_run_id(path) == recorded_run_id(source)
-    clear(path, _OF_ITS_OWN if own else ())
-    save_copy(source, path)
+    whole = path / _NEXT
+    shutil.rmtree(whole, ignore_errors=True)  # of a process that was killed
+    save_copy(source, whole)
     if not own:
-        _rewrite(path, {}, secrets.token_hex(4))
+        _rewrite(whole, {}, secrets.token_hex(4))
+    clear(path, (_NEXT, *(_OF_ITS_OWN if own else ())))
+    for entry in whole.iterdir():
+        entry.rename(path / entry.name)
+    whole.rmdir()
 
 
 def clear(path: Path, kept: Sequence[str] = ()) -> None:

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 import yaml
 from studies import base
@@ -43,6 +44,28 @@ def test_a_trial_goes_on_from_anothers_models_under_its_own_values(tmp_path: Pat
     assert taken.summary["round"] == 4
     written = yaml.safe_load((taker / "config.yaml").read_text())
     assert written["algorithm"]["init_args"]["eta_g"] == 0.7
+
+
+def test_what_a_trial_held_is_there_until_the_copy_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    donor, taker = (tmp_path / name for name in ("donor", "taker"))
+    run(with_values(donor, OLD, 2), donor, mode="resume")
+    run(with_values(taker, NEW, 1), taker, mode="resume")
+    save_copy(donor, tmp_path / "saved")
+    before = {file: file.read_bytes() for file in taker.rglob("*") if file.is_file()}
+
+    def killed(path: Path, changed: object, new_id: str | None = None) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr("lit_cfl.tune.population._rewrite", killed)
+        with pytest.raises(KeyboardInterrupt):
+            take_over(tmp_path / "saved", taker)
+    assert {file: file.read_bytes() for file in before} == before
+    take_over(tmp_path / "saved", taker)
+    saved = Checkpoint(taker).load()
+    assert saved is not None
+    assert saved["round"] == 2
+    assert not (taker / ".next").exists()
 
 
 def test_the_same_values_go_on_as_if_nothing_had_been_copied(tmp_path: Path):
