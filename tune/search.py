@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from secrets import token_hex
+from shlex import quote
 
 from ray import tune as ray_tune
 
@@ -102,7 +103,9 @@ def _beginning(prepared: PreparedStudy, path: Path) -> str:
 
 def _refuse_used(path: Path) -> None:
     if (path / STUDY).exists():
-        raise InputError(f"{path} already holds a study; choose another --study_dir, or go on with --resume {path}")
+        raise InputError(
+            f"{path} already holds a study; choose another --study_dir, or go on with --resume {quote(str(path))}"
+        )
     if (path / "config.yaml").exists():
         raise InputError(f"{path} holds a run, not a study; choose another --study_dir")
     for name in (TRIALS, _RAY, REPEATS, PICTURES, FRONT):

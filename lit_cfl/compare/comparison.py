@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from shlex import quote
 
 import yaml
 
@@ -97,5 +98,5 @@ def require_unused(path: Path) -> None:
     """Raises InputError if a directory holds a comparison, a study or a run already."""
     for file, what in ((RECORD, "a comparison"), ("study.yaml", "a study"), ("config.yaml", "a run")):
         if (path / file).exists():
-            more = f", or go on with --resume {path}" if file == RECORD else ""
+            more = f", or go on with --resume {quote(str(path))}" if file == RECORD else ""
             raise InputError(f"{path} already holds {what}; choose another --compare_dir{more}")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -119,7 +120,7 @@ class SavedRun:
     def _written_at_the_end(self, name: str) -> Path:
         if not (self.path / name).exists():
             raise InputError(
-                f"{self.path} has no {name} yet: it is written at the end; go on with --resume {self.path}"
+                f"{self.path} has no {name} yet: it is written at the end; go on with --resume {quote(str(self.path))}"
             )
         require_undamaged(self.path, name)
         return self.path / name

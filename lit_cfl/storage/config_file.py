@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import yaml
@@ -41,7 +42,9 @@ def _refuse_earlier(file: Path) -> None:
 def require_unused(path: Path) -> None:
     """Raises InputError where the directory holds a run already."""
     if (path / "config.yaml").exists():
-        raise InputError(f"{path} already holds a run; choose another --run_dir, or go on with --resume {path}")
+        raise InputError(
+            f"{path} already holds a run; choose another --run_dir, or go on with --resume {quote(str(path))}"
+        )
 
 
 def write_config(path: Path, config: Mapping[str, Any], run_id: str | None = None) -> None:
