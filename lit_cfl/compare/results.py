@@ -162,8 +162,7 @@ def cost_of(rows: Sequence[Row], target: float | None, scores: Scores = CLASSIFI
 
 def _difference(done: Mapping[CompareJob, Row], name: str, first: str, score: Score) -> Row:
     """Subtracts the first algorithm from another, seed by seed, over the clients that both runs score."""
-    mine, others = dict[int, float | None](), dict[int, float | None]()
-    shared_pairs, unknown = 0, 0
+    mine, others, over_both = dict[int, float | None](), dict[int, float | None](), list[int]()
     for job, summary in done.items():
         other = replace(job, name=first)
         if job.name != name or other not in done:
@@ -175,11 +174,11 @@ def _difference(done: Mapping[CompareJob, Row], name: str, first: str, score: Sc
         figures = pair if shared is None else (shared.mine, shared.others)
         mine[job.seed], others[job.seed] = (one[f"test/weighted_{score.name}"] for one in figures)
         if shared is not None:
-            known = None not in (mine[job.seed], others[job.seed])
-            shared_pairs, unknown = shared_pairs + known, unknown + (not known)
+            over_both.append(job.seed)
     gain = paired_difference(mine, others)
-    row: Row = {"pairs": gain.count, "pairs_over_shared_clients": shared_pairs, "pairs_unknown": unknown}
-    return row | {"difference": gain.mean} | {"difference_low": gain.low, "difference_high": gain.high}
+    unknown = sum(None in (mine[seed], others[seed]) for seed in over_both)
+    row = {"pairs": gain.count, "pairs_over_shared_clients": len(over_both) - unknown, "pairs_unknown": unknown}
+    return row | {"difference": gain.mean, "difference_low": gain.low, "difference_high": gain.high}
 
 
 def _curve(tables: Iterable[Sequence[Row]], column: str) -> dict[int, list[float]]:

@@ -9,6 +9,7 @@ from rich.text import Text
 
 from lit_cfl.compare.results import COLUMNS, Results, run_columns
 from lit_cfl.metric_names import Row
+from lit_cfl.progress.console import new_console
 from lit_cfl.progress.tables import new_table
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.csv_log import write_rows
@@ -89,9 +90,8 @@ def show_table(console: Console, results: Results) -> None:
         column.no_wrap = True
     for line in lines[1:]:
         table.add_row(*map(Text, line))
-    Console(file=console.file, width=_NO_LIMIT, force_terminal=console.is_terminal, markup=False, emoji=False).print(
-        table
-    )  # nothing cut off
+    # nothing is cut off
+    new_console(file=console.file, width=_NO_LIMIT, force_terminal=console.is_terminal).print(table)
 
 
 def as_markdown(results: Results, title: str, picture: str | None) -> str:

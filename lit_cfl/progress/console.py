@@ -1,8 +1,14 @@
 """Makes the consoles on which commands print."""
 
+from typing import Any
+
 from rich.console import Console
 
 
-def new_console(stderr: bool = False) -> Console:
-    """Makes a console that prints text as it is: brackets and colons in paths and values are no markup."""
-    return Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+def new_console(**options: Any) -> Console:
+    """Makes a console that prints text as it is: brackets and colons in paths and values are no markup.
+
+    Args:
+        options: further ones of Rich's `Console`.
+    """
+    return Console(markup=False, emoji=False, highlight=False, **options)

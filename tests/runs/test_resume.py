@@ -208,7 +208,7 @@ def test_extension_that_is_killed_has_no_files_of_the_earlier_end(whole: Path, t
     assert wait(child) == -signal.SIGKILL
     assert not {"summary.json", "clients.csv", "memberships.npz", "SHA256SUMS"} & {file.name for file in path.iterdir()}
     with pytest.raises(InputError, match=r"has no clients\.csv yet"):
-        load_run(path).clients  # noqa: B018
+        _ = load_run(path).clients
 
 
 def test_run_killed_between_a_new_plan_in_its_config_and_the_checkpoint_goes_on(whole: Path, tmp_path: Path):
