@@ -19,6 +19,7 @@ _DECIDES = (
     "dropout",
     "seeds",
 )
+_ADDED = {"starting_weights": "net"}  # defaults of options that recorded runs do not know: they leave a key as it was
 _LENGTH = 12  # hexadecimal digits: 48 bits for some thousand runs
 
 
@@ -34,7 +35,7 @@ def result_key(config: Mapping[str, Any]) -> str:
 
 def _by_names(value: Any) -> Any:
     if isinstance(value, Mapping):
-        named = {key: _by_names(part) for key, part in value.items()}
+        named = {key: _by_names(part) for key, part in value.items() if not (key in _ADDED and part == _ADDED[key])}
         if isinstance(named.get("class_path"), str):
             named["class_path"] = named["class_path"].rpartition(".")[2]
         return named

@@ -1,7 +1,7 @@
 """Classification with cross-entropy: the default LightningModule of a client."""
 
 from collections.abc import Callable, Iterable
-from typing import cast
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -24,6 +24,8 @@ class Classification(Task):
         kernel_l2: adds so much times the sum of squares of all kernels, biases apart, to the loss that is trained; the
             losses reported stay without it. 0 or more; FlexCFL's published code has 0.001 in MCLR, MLP and FEMNISTCNN.
         kernel_l2_layers: layers whose kernels that are, as patterns; `fc*` in FlexCFL's FEMNISTCNN.
+        starting_weights: those of the net, or `pytorch`: fully connected and convolutional layers start as PyTorch's
+            do, which StoCFL's published code leaves to LeNet and to its MLP.
     """
 
     def __init__(
@@ -32,8 +34,13 @@ class Classification(Task):
         optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] = torch.optim.SGD,
         kernel_l2: float = 0.0,
         kernel_l2_layers: str | list[str] = "*",
+        starting_weights: Literal["net", "pytorch"] = "net",
     ) -> None:
         super().__init__(net, optimizer)
+        if starting_weights == "pytorch":
+            for layer in net.modules():
+                if isinstance(layer, nn.Linear | _ConvNd):
+                    layer.reset_parameters()
         if not 0 <= kernel_l2 < float("inf"):
             raise InputError(f"kernel_l2 {kernel_l2} must be 0 or more")
         self.kernel_l2 = kernel_l2

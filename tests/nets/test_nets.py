@@ -159,6 +159,19 @@ def test_kernels_start_glorot_uniform_and_biases_at_zero(net: type[Net]):
             assert not layer.bias.any()
 
 
+@pytest.mark.parametrize("net", [MLP, LeNet, Sent140LSTM])
+def test_pytorchs_starting_weights_are_uniform_up_to_one_over_the_root_of_a_layers_inputs(net: type[Net]):
+    ours, theirs = small(net), Classification(small(net), starting_weights="pytorch").net
+    for name, layer in theirs.named_modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            bound = layer.weight[0].numel() ** -0.5
+            assert 0.8 * bound < float(layer.weight.detach().abs().max()) <= bound, name
+            assert 0 < float(layer.bias.detach().abs().max()) <= bound, name
+        elif isinstance(layer, nn.RNNBase):
+            for weight, before in zip(layer.parameters(), ours.get_submodule(name).parameters(), strict=True):
+                assert weight.any() == before.any(), name  # an LSTM's second bias stays frozen at 0
+
+
 @pytest.mark.parametrize("net", [MCLR, MLP, VGG16, *CONVOLUTIONAL, *RECURRENT])
 def test_initial_model_is_a_matter_of_the_seed_and_its_number_alone(net: type[Net]):
     def initial(seed: int, number: int) -> Tensor:

@@ -119,8 +119,16 @@ def test_key_follows_what_decides_the_result_and_nothing_else():
         ["--seed", "1", "--task.optimizer.lr", "0.011"],
         ["--seed", "1", "--data.validation", "0.2"],
         ["--seed", "1", "--selection", "uniform", "--cohort_size", "7"],
+        ["--seed", "1", "--task.starting_weights", "pytorch"],
     ):
         assert result_key(build(base, words).described()) != key, words
+
+
+def test_default_of_an_option_that_came_later_leaves_a_key_as_it_was():
+    config = build(base_config("fedgroup/digits"), ["--seed", "1"]).described()
+    task = dict(config["task"]["init_args"])
+    assert task.pop("starting_weights") == "net"
+    assert result_key(config | {"task": config["task"] | {"init_args": task}}) == result_key(config)
 
 
 def test_population_of_synthetic_is_drawn_anew_for_each_seed():
