@@ -161,11 +161,22 @@ def test_summary_says_how_much_was_wasted(lanes: int, tmp_path: Path):
 
 
 @settings(deadline=None, derandomize=True)
-@given(st.lists(st.integers(0, 9), max_size=12), st.integers(9, 20))
-def test_groups_fit_the_pool_and_keep_the_order(sizes: list[int], capacity: int):
-    groups = pool_groups(torch.tensor(sizes, dtype=torch.int64), capacity)
+@given(st.lists(st.integers(0, 9), max_size=12), st.integers(9, 20), st.integers(1, 4))
+def test_groups_fit_the_pool_and_keep_the_order(sizes: list[int], capacity: int, lanes: int):
+    groups = pool_groups(torch.tensor(sizes, dtype=torch.int64), capacity, lanes)
     assert [size for group in groups for size in sizes[group]] == sizes
-    assert all(sum(sizes[group]) <= capacity for group in groups)
+    assert all(sizes[group] and sum(sizes[group]) <= capacity for group in groups)
+
+
+def test_groups_leave_no_lane_idle_where_enough_clients_fit():
+    sizes = torch.full((20,), 10)
+    assert [group.stop for group in pool_groups(sizes, 60, 4)] == [4, 8, 12, 16, 20]  # six fit, four have lanes
+    assert [group.stop for group in pool_groups(sizes, 110, 4)] == [8, 16, 20]
+    assert [group.stop for group in pool_groups(sizes, 30, 4)] == [3, 6, 9, 12, 15, 18, 20]
+    assert [group.stop for group in pool_groups(sizes, 60, 1)] == [6, 12, 18, 20]
+    large = torch.full((20,), 9_600)
+    assert pool_capacity(large, 784 * 4, 4) == 4 * 9_600
+    assert [group.stop for group in pool_groups(large, 4 * 9_600, 4)] == [4, 8, 12, 16, 20]
 
 
 def test_pool_has_room_for_the_largest_client_and_grows_with_the_lanes():
@@ -173,7 +184,9 @@ def test_pool_has_room_for_the_largest_client_and_grows_with_the_lanes():
     many, few = torch.full((100,), 500), torch.full((100,), 40)
     assert [pool_capacity(many, image, lanes) * image // mib for lanes in (1, 4, 16, 256)] == [63, 63, 255, 768]
     assert pool_capacity(few, image, 256) == pool_capacity(few, image, 4)  # all of them fit
-    assert pool_capacity(torch.tensor([3, 70_000]), image, 4) == 70_000
+    assert pool_capacity(torch.tensor([3, 70_000]), image, 1) == 70_000
+    assert pool_capacity(torch.tensor([3, 70_000]), image, 4) == 70_003  # no more than there are
+    assert pool_capacity(torch.full((9,), 200_000), image, 256) == 4 * 200_000
     assert pool_capacity(many, image, 64) // 500 >= 64  # so that no lane of 64 is idle
 
 

@@ -156,9 +156,8 @@ class StackedEngine(Engine):
         bytes_each = self.plan.compute_dtype.itemsize * max(1, torch.Size(data.examples.input_shape).numel())
         self._capacity = max(self._capacity, pool_capacity(data.num_examples, bytes_each, self.plan.lanes))
         self._largest = max(self._largest, int(data.num_examples.max()))
-        for group in pool_groups(data.num_examples[clients[positions]], self._capacity):
-            if len(positions[group]):
-                yield positions[group]
+        for group in pool_groups(data.num_examples[clients[positions]], self._capacity, self.plan.lanes):
+            yield positions[group]
 
     def _centers(self, request: FitRequest, part: slice) -> list[Tensor] | list[None]:
         """Returns the centre of each client's proximal term `[d]` on the device; None where there is no such term."""
