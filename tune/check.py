@@ -156,6 +156,13 @@ class PreparedStudy:
     first: list[GivenSetting]
     limit: int
 
+    @property
+    def size(self) -> str:
+        """Says how many trials there are and how long each is."""
+        seeds = self.job.seeds
+        under = f"seed {seeds[0]}" if len(seeds) == 1 else f"the seeds {', '.join(map(str, seeds))} each"
+        return f"{self.limit} trials of {self.rounds} rounds under {under}"
+
 
 def prepare(study: Study, path: Path) -> PreparedStudy:
     """Checks all of a study and starts nothing. Raises InputError."""

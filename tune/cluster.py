@@ -36,10 +36,10 @@ def connected(address: str | None, resources: Resources) -> Iterator[None]:
     os.environ.update({name: value for name, value in _SETTINGS.items() if name not in os.environ})
     if address is not None:
         os.environ["RAY_ADDRESS"] = address
-    here = os.environ.get("RAY_ADDRESS", "local") in ("", "local") and not ray.is_initialized()
+    here = not ray_cluster.is_there()
     device = "cuda:0" if here and torch.cuda.is_available() else "cpu"
     if here:
-        _require(resources, [{"CPU": os.cpu_count() or 1, "GPU": torch.cuda.device_count()}], "this machine")
+        _require(resources, [_this_machine()], "this machine")
     try:
         ray_cluster.connect(Plan("ray", device=device, workers=(os.cpu_count() or 1) if here else 1))
         try:
@@ -52,6 +52,23 @@ def connected(address: str | None, resources: Resources) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+def room_here(address: str | None, resources: Resources) -> int | None:
+    """Counts the trials that this machine has room for at the same time; None where a cluster trains them.
+
+    Raises:
+        InputError: it lacks what a trial needs.
+    """
+    if address is not None or ray_cluster.is_there():
+        return None
+    _require(resources, [_this_machine()], "this machine")
+    share = {"CPU": resources.cpus, "GPU": resources.gpus}
+    return ray_cluster.fit_into(_this_machine(), {kind: amount for kind, amount in share.items() if amount})
+
+
+def _this_machine() -> dict[str, float]:
+    return {"CPU": os.cpu_count() or 1, "GPU": torch.cuda.device_count()}
 
 
 def _require(resources: Resources, nodes: list[dict[str, float]], where: str) -> None:

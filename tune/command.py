@@ -13,13 +13,14 @@ from lit_cfl.errors import Interrupted
 from lit_cfl.progress import page_line
 from lit_cfl.progress.console import new_console
 from lit_cfl.runs.run_directory import default_run_directory
+from lit_cfl.tune import dry_run
 from lit_cfl.tune.check import TRIALS
 from lit_cfl.tune.importance import METHOD
 from lit_cfl.tune.options import StudyRequest, opened_directory, parse_study
 from lit_cfl.tune.population import recorded_stages
 from lit_cfl.tune.record import DEFAULT, ERROR, FAILED_STATUS, FINISHED_STATUS
 from lit_cfl.tune.repeats import BEST
-from lit_cfl.tune.search import run_study
+from lit_cfl.tune.search import require_unused, run_study
 from lit_cfl.tune.spaces import in_words
 from lit_cfl.tune.study import Study
 from lit_cfl.tune.study_result import StudyResult
@@ -97,6 +98,10 @@ def _search(request: StudyRequest) -> int:
     console = new_console()
     where = request.resume or request.study_dir
     path = default_run_directory(request.study.name) if where is None else Path(where)
+    if request.dry_run:
+        require_unused(path)
+        dry_run.show(console, request.study, path, request.address)
+        return 0
     try:
         result = run_study(
             request.study,

@@ -54,12 +54,14 @@ class StudyRequest:
         study_dir: where its files go; None = runs/<name>-<time>.
         resume: a study directory to go on with, or None.
         address: of a Ray cluster; None = this machine.
+        dry_run: say what would run, and run nothing.
     """
 
     study: Study
     study_dir: str | None
     resume: str | None
     address: str | None
+    dry_run: bool
 
 
 class AsWritten:
@@ -95,6 +97,9 @@ def study_parser() -> ArgumentParser:
         "--resume", metavar="STUDY_DIR", help="Go on with a study; with --limits.trials N also beyond its end."
     )
     parser.add_argument("--ray.address", type=str, help="auto or HOST:PORT of a Ray cluster (default: this machine).")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="Check everything, say what would run and how long; run nothing."
+    )
     parser.add_class_arguments(Study, skip=set(_AS_WRITTEN))
     for name in _AS_WRITTEN:
         needed = name in ("base", "space")
@@ -115,7 +120,7 @@ def parse_study(arguments: Sequence[str]) -> StudyRequest:
     parser = study_parser()
     read = _read(parser, [found_config(a, b) for a, b in zip(["", *words], words, strict=False)])
     resume, address = read.pop("resume"), read.pop("ray").address
-    study_dir = read.pop("study_dir")
+    study_dir, dry_run = read.pop("study_dir"), read.pop("dry_run")
     files = [Path(file) for file in config_files(words)]
     read.pop("config")
     study = _build(read)
@@ -123,7 +128,7 @@ def parse_study(arguments: Sequence[str]) -> StudyRequest:
     whole = _base(study, None if resume else beside)
     if resume:
         whole = without_code_inside(whole, Path(resume))
-    return StudyRequest(Study(**(vars(study) | {"base": whole})), study_dir, resume, address)
+    return StudyRequest(Study(**(vars(study) | {"base": whole})), study_dir, resume, address, dry_run)
 
 
 def _base(study: Study, beside: Path | None) -> dict[str, Any]:

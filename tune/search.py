@@ -47,7 +47,7 @@ def run_study(
         Interrupted: SIGINT or SIGTERM came; the study can be resumed.
     """
     if not resume:
-        _refuse_used(path)
+        require_unused(path)
     with locked(path, "--study_dir"):
         require_room(str(path))
         if resume:
@@ -70,7 +70,7 @@ def run_study(
 def _run(prepared: PreparedStudy, trials: Trials, path: Path, say: Callable[[str], None]) -> StudyResult:
     """Runs what is left of a study once Ray is there."""
     require_seen_by_all(str(path.absolute()))
-    say("\n".join([_beginning(prepared, path), *notices(prepared.space)]))
+    say("\n".join([f"{prepared.size}; their files: {path / TRIALS}", *notices(prepared.space)]))
     prepared.study.write(path / STUDY, trials.study_id)
     prepared = replace(prepared, job=replace(prepared.job, data=share(prepared.default)))
     files = StudyFiles(prepared, trials, path)
@@ -95,13 +95,8 @@ def _trials(prepared: PreparedStudy, path: Path, study_id: str) -> Trials:
     )
 
 
-def _beginning(prepared: PreparedStudy, path: Path) -> str:
-    seeds = prepared.job.seeds
-    under = f"seed {seeds[0]}" if len(seeds) == 1 else f"the seeds {', '.join(map(str, seeds))} each"
-    return f"{prepared.limit} trials of {prepared.rounds} rounds under {under}; their files: {path / TRIALS}"
-
-
-def _refuse_used(path: Path) -> None:
+def require_unused(path: Path) -> None:
+    """Raises InputError if a directory already holds a study, a run, or what a study would write."""
     if (path / STUDY).exists():
         raise InputError(
             f"{path} already holds a study; choose another --study_dir, or go on with --resume {quote(str(path))}"

@@ -7,9 +7,9 @@ from shlex import quote
 from rich.console import Console
 
 from lit_cfl.compare.comparison import Comparison, read_comparison, require_unused
-from lit_cfl.compare.jobs import CompareJob, one_by_one, processes, summary_of, unfinished
+from lit_cfl.compare.jobs import CompareJob, jobs_of, one_by_one, processes, summary_of, unfinished
 from lit_cfl.compare.options import CompareArguments, directory, read_arguments
-from lit_cfl.compare.planning import plan_comparison
+from lit_cfl.compare.planning import plan_comparison, require_target
 from lit_cfl.compare.results import Results, collect
 from lit_cfl.compare.tables import show_table, write_tables
 from lit_cfl.engines.plan import Plan
@@ -19,6 +19,7 @@ from lit_cfl.pictures.options import Format
 from lit_cfl.progress import Display, Screen, describe, dry_run, page_line
 from lit_cfl.runs.run_directory import default_run_directory
 from lit_cfl.runs.signals import interruptible
+from lit_cfl.scores import recorded_scores
 from lit_cfl.storage.lock import locked
 from lit_cfl.tracking.offline import sync_line
 
@@ -53,7 +54,7 @@ def compare(arguments: Sequence[str]) -> int:
 def _asked_for(given: CompareArguments, screen: Screen) -> tuple[Comparison, Path]:
     if given.resume is not None:
         path = directory(given.resume)
-        return read_comparison(path).with_target(given.target), path
+        return _resumed(path, given.target), path
     if given.compare_dir is not None:
         require_unused(directory(given.compare_dir))
     comparison, notices = plan_comparison(given)
@@ -61,6 +62,15 @@ def _asked_for(given: CompareArguments, screen: Screen) -> tuple[Comparison, Pat
         screen.say(f"Note: {notice}.")
     default = default_run_directory(f"{comparison.name}-compare")
     return comparison, directory(given.compare_dir or str(default))
+
+
+def _resumed(path: Path, target: float | None) -> Comparison:
+    """Reads the comparison; a target must suit the scores of the runs that have ended, if any."""
+    comparison = read_comparison(path).with_target(target)
+    summaries = (summary_of(job, comparison) for job in jobs_of(comparison, path))
+    for score, *_ in map(recorded_scores, filter(None, summaries)):
+        require_target(target, score)
+    return comparison
 
 
 def _run(
@@ -165,11 +175,11 @@ def _show_plan(console: Console, comparison: Comparison, num_cpus: int | None) -
     """Prints what would run."""
     runs = len(comparison.names) * len(comparison.seeds)
     at_once = processes(_plan(comparison), num_cpus, runs)
-    for name, value in {
+    lines = {
         "algorithms": ", ".join(comparison.names),
         "seeds": ", ".join(map(str, comparison.seeds)),
         "runs": f"{runs}, {at_once} at a time",
-    }.items():
-        console.print(f"{name:<18} {value}", soft_wrap=True)
+    }
+    dry_run.show_lines(console, lines)
     console.print(f"\n{comparison.names[0]}, and the others nearly so:")
     dry_run.show(console, comparison.first)

@@ -40,9 +40,14 @@ class CompareJob:
         return f"{self.name} seed {self.seed}"
 
 
+def jobs_of(comparison: Comparison, path: Path) -> list[CompareJob]:
+    """Lists all runs, seed by seed: a comparison that is interrupted has whole pairs."""
+    return [CompareJob(path, name, seed) for seed in comparison.seeds for name in comparison.names]
+
+
 def unfinished(comparison: Comparison, path: Path) -> list[CompareJob]:
-    """Lists what is left to run, seed by seed: a comparison that is interrupted has whole pairs."""
-    jobs = [CompareJob(path, name, seed) for seed in comparison.seeds for name in comparison.names]
+    """Lists what is left to run."""
+    jobs = jobs_of(comparison, path)
     return [job for job in jobs if summary_of(job, comparison) is None or damaged(job.folder, _READ) != []]
 
 

@@ -131,7 +131,7 @@ def _checked(comparison: Comparison) -> Comparison:
     for seed in comparison.seeds:
         prepared = comparison.first.for_seed(seed).prepare(seed)
         plan = plan or asdict(prepared.engine.plan)
-        _require_target(comparison.target, prepared.engine.scores[0])
+        require_target(comparison.target, prepared.engine.scores[0])
         for name, experiment in comparison.experiments.items():
             try:
                 if experiment.described().get("tiny"):  # its data depend on the number of clusters
@@ -143,7 +143,8 @@ def _checked(comparison: Comparison) -> Comparison:
     return replace(comparison, experiments={k: _under(e, plan or {}) for k, e in comparison.experiments.items()})
 
 
-def _require_target(target: float | None, score: Score) -> None:
+def require_target(target: float | None, score: Score) -> None:
+    """Raises InputError if the target is an accuracy that no run can have."""
     if target is not None and score == ACCURACY and not 0 < target <= 1:
         raise InputError(f"--target is {target:g}; it is a test accuracy, so give a number above 0, 1 at most")
 

@@ -1,7 +1,7 @@
 """`--dry-run`: how large an experiment is and how long it will take, without running it."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from time import perf_counter, thread_time
@@ -22,14 +22,24 @@ _BUSY = 1.25  # wall time over CPU time, above which other processes are reporte
 _SHORT = 0.1  # seconds of training, in which other processes may not have had their turn
 
 
-def show(console: Console, experiment: Experiment) -> None:
-    """Prints the size of the experiment, and the time that the training of its first cohort suggests."""
+def show(console: Console, experiment: Experiment) -> float:
+    """Prints the size of the experiment, and the time that the training of its first cohort suggests.
+
+    Returns:
+        the seconds of local training of all its runs.
+    """
     prepared = experiment.prepare(experiment.seeds[0])
     try:
         timing = time_cohort(prepared)
     finally:
         prepared.engine.close()
-    for name, value in (_size(prepared) | _time(prepared, timing)).items():
+    show_lines(console, _size(prepared) | _time(prepared, timing))
+    return _total(prepared, timing)
+
+
+def show_lines(console: Console, lines: Mapping[str, str]) -> None:
+    """Prints names and, in a second column, what is to be said of each."""
+    for name, value in lines.items():
         console.print(f"{name:<18} {value}", soft_wrap=True)
 
 
@@ -129,18 +139,21 @@ def _seconds(prepared: PreparedRun, cohort: Tensor, steps: Tensor) -> tuple[floa
     return perf_counter() - wall, thread_time() - own
 
 
+def _total(prepared: PreparedRun, timing: Timing) -> float:
+    return timing.seconds * client_steps(prepared) * _runs(prepared.experiment) / timing.steps
+
+
 def _time(prepared: PreparedRun, timing: Timing) -> dict[str, str]:
-    steps = client_steps(prepared) * _runs(prepared.experiment)
-    total = timing.seconds * steps / timing.steps
+    total = _total(prepared, timing)
     judged = (
         f"judged by the clients of the first round on this machine, {timing.seconds:.2g} s for {timing.steps} steps"
     )
-    lines = {"time": f"about {_duration(total)} of local training, {judged}"}
+    lines = {"time": f"about {duration(total)} of local training, {judged}"}
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
     if timing.slowdown is not None and timing.slowdown > _BUSY:
         lines["machine"] = (
             f"busy: the training got {1 / timing.slowdown:.0%} of the processor; the time is without the others, and "
-            f"beside them about {_duration(total * timing.slowdown)}"
+            f"beside them about {duration(total * timing.slowdown)}"
         )
     elif (timing.slowdown is None or timing.seconds < _SHORT) and load > cores:
         alone = (
@@ -157,7 +170,8 @@ def _stack(plan: Plan) -> str:
     return f"{plan.lanes} clients together, {'compiled' if plan.compile else 'not compiled'}"
 
 
-def _duration(seconds: float) -> str:
+def duration(seconds: float) -> str:
+    """Writes seconds as hours and minutes, minutes and seconds, or seconds."""
     minutes, seconds = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes} min" if hours else f"{minutes} min {seconds} s" if minutes else f"{seconds} s"

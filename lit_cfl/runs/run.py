@@ -144,7 +144,8 @@ def _run_seed(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode:
 def _draw_with_baseline(experiment: Experiment, finished: FinishedRun) -> None:
     if finished.baseline is not None:
         path, beside, formats = finished.path, finished.baseline.path, experiment.pictures.formats
-        renew_sums(path, draw_both(path, beside, finished.summary, finished.baseline.summary, formats))
+        with locked(path):
+            renew_sums(path, draw_both(path, beside, finished.summary, finished.baseline.summary, formats))
 
 
 def mean_summary(summaries: Sequence[Row]) -> Row:

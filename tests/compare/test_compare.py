@@ -182,6 +182,9 @@ def test_a_finished_comparison_is_not_run_again(capsys: pytest.CaptureFixture[st
     assert tables == [Path("c", name).read_bytes() for name in ("results.csv", "results.md", "results.tex", "runs.csv")]
     assert main(["compare", "--resume", "c", "--target", "0.05"]) == 0
     assert {row["target"] for row in table("c/results.csv")} == {0.05}
+    assert main(["compare", "--resume", "c", "--target", "80"]) == 2
+    assert "--target is 80; it is a test accuracy" in capsys.readouterr().err
+    assert {row["target"] for row in table("c/results.csv")} == {0.05}
 
 
 def test_the_number_of_clusters_is_the_files_or_has_to_be_given(capsys: pytest.CaptureFixture[str]):

@@ -166,6 +166,7 @@ def _study(words: Sequence[str]) -> LaunchRequest:
     request = parse_study(words)
     _refuse("resume", request.resume)
     _refuse("ray.address", request.address)
+    _refuse("dry_run", request.dry_run)
     check_study(request.study)
     return LaunchRequest("tune", request.study.name, asdict(request.study), {}, [], [])
 

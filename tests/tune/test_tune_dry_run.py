@@ -1,0 +1,83 @@
+"""`lit-cfl tune --dry-run`: what it says, and that it starts and writes nothing."""
+
+from pathlib import Path
+
+import pytest
+from studies import ALGORITHMS, study_file
+
+from lit_cfl.cli.main import main
+from lit_cfl.progress import dry_run
+from lit_cfl.tune import cluster
+
+STUDY = {"seeds": [3, 4], "num_repeats": 5}
+
+
+@pytest.fixture(autouse=True)
+def four_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """A machine with four cores, on which one trial, of all its seeds, trains for a minute."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(cluster.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(cluster.ray_cluster, "is_there", lambda: False)  # other tests in this process connect to Ray
+    monkeypatch.setattr(dry_run, "show", lambda console, experiment: 30.0 * len(experiment.seeds))
+
+
+def said(capsys: pytest.CaptureFixture[str], *words: str, **changes: object) -> dict[str, str]:
+    """What the command says of a study with these changes, by its first column."""
+    assert main(["tune", "--config", str(study_file(Path(), **STUDY | changes)), "--dry-run", *words]) == 0
+    return {line[:18].strip(): line[19:] for line in capsys.readouterr().out.splitlines()}
+
+
+@pytest.mark.parametrize(
+    ("words", "at_a_time", "time"),
+    [
+        (("--limits.trials", "6", "--limits.concurrent", "1"), "1, each with 1 core(s)", "11 min 0 s"),  # 6 + 10 / 2
+        (("--limits.trials", "6"), "4, each with 1 core(s)", "2 min 45 s"),
+        (("--limits.trials", "6", "--resources.cpus", "1.5"), "2, each with 1.5 core(s)", "5 min 30 s"),
+        (("--limits.trials", "3", "--num_repeats", "0"), "3, each with 1 core(s)", "1 min 0 s"),
+    ],
+)
+def test_time_is_that_of_all_trials_and_repeats_divided_by_those_at_a_time(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], at_a_time: str, time: str
+):
+    lines = said(capsys, *words)
+    assert lines["at a time"] == at_a_time
+    assert lines["whole study"].startswith(f"about {time} of local training")
+    assert ("at the end" in lines) == ("--num_repeats" not in words)
+
+
+def test_it_says_what_is_tried_and_writes_nothing(capsys: pytest.CaptureFixture[str]):
+    points = [{"algorithm": "IFCA", "IFCA.num_clusters": 3}]
+    lines = said(capsys, space={"algorithm": ALGORITHMS}, points=points)
+    assert lines["study"] == "3 trials of 4 rounds under the seeds 3, 4 each"
+    assert lines["searched"] == "algorithm, IFCA.num_clusters, FedGroup.eta_g, FedGroup.num_clusters"
+    assert lines["tried first"] == "the base's setting, then 1 point(s) of the study's"
+    assert lines["at the end"] == "the best and the default setting on 5 new seed(s)"
+    assert [file.name for file in Path().iterdir()] == ["study-to-run.yaml"]
+
+
+def test_trials_on_a_cluster_are_as_many_as_it_has_room_for(capsys: pytest.CaptureFixture[str]):
+    lines = said(capsys, "--ray.address", "no-such-host:6379")  # it is not asked
+    assert lines["at a time"].startswith("as many as the cluster has room for")
+    assert lines["whole study"].startswith("about 8 min 0 s of local training, divided among the cluster")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--resources.cpus", "64"), "resources.cpus is 64, but no node of this machine has more than 4"),
+        (("--limits.trials", "0"), "limits.trials is 0"),
+        (("--study_dir", "used"), "used already holds a study"),
+    ],
+)
+def test_what_the_study_would_refuse_is_refused(
+    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], message: str
+):
+    Path("used").mkdir()
+    Path("used/study.yaml").touch()
+    assert main(["tune", "--config", str(study_file(Path())), "--dry-run", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_study_that_is_resumed_has_no_dry_run(capsys: pytest.CaptureFixture[str]):
+    assert main(["tune", "--resume", "s", "--dry-run"]) == 2
+    assert "leave out --dry-run" in capsys.readouterr().err

@@ -1,0 +1,68 @@
+"""`lit-cfl tune --dry-run`: how large a study is and how long it will take, without running it."""
+
+from math import inf
+from pathlib import Path
+
+from rich.console import Console
+
+from lit_cfl.progress import dry_run
+from lit_cfl.tune.check import PreparedStudy, notices, prepare
+from lit_cfl.tune.cluster import room_here
+from lit_cfl.tune.record import DEFAULT
+from lit_cfl.tune.study import Study
+
+_SETTINGS = 2  # that are trained on new seeds at the end: the best and the default
+
+
+def show(console: Console, study: Study, path: Path, address: str | None) -> None:
+    """Prints what a study would run: its trials, the base's size, and the time that the base's training suggests.
+
+    Args:
+        console: to print on.
+        study: with its base whole.
+        path: the study's directory, which is not made.
+        address: of a Ray cluster; None = this machine.
+
+    Raises:
+        InputError: the study cannot be run, or this machine lacks what a trial needs.
+    """
+    prepared = prepare(study, path)
+    at_once = _at_once(prepared, address)
+    dry_run.show_lines(console, _size(prepared, at_once))
+    for notice in notices(prepared.space):
+        console.print(notice, soft_wrap=True)
+    console.print("\nThe base, and other trials nearly so:")
+    seconds = dry_run.show(console, prepared.job.of_trial(prepared.default, DEFAULT))
+    dry_run.show_lines(console, {"whole study": _time(prepared, seconds, at_once)})
+
+
+def _at_once(prepared: PreparedStudy, address: str | None) -> int | None:
+    """Counts the trials at the same time; None where that depends on a cluster."""
+    room, concurrent = room_here(address, prepared.study.resources), prepared.study.limits.concurrent
+    return None if room is None else int(min(room, concurrent or inf, prepared.limit))
+
+
+def _size(prepared: PreparedStudy, at_once: int | None) -> dict[str, str]:
+    space, resources, repeats = prepared.space, prepared.study.resources, prepared.study.num_repeats
+    searched = ["algorithm"] if space.algorithms else []
+    points = len(prepared.first) - 1
+    then = f", then {points} point(s) of the study's" if points else ""
+    gpus = f" and {resources.gpus:g} GPU(s)" if resources.gpus else ""
+    lines = {
+        "study": prepared.size,
+        "searched": ", ".join([*searched, *(parameter.key for parameter in space.parameters)]),
+        "tried first": f"the base's setting{then}",
+        "at a time": f"{at_once or 'as many as the cluster has room for'}, each with {resources.cpus:g} core(s){gpus}",
+    }
+    if repeats:
+        lines["at the end"] = f"the best and the default setting on {repeats} new seed(s)"
+    return lines
+
+
+def _time(prepared: PreparedStudy, trial: float, at_once: int | None) -> str:
+    """Says how long a study takes whose trials take so many seconds, one at a time."""
+    repeats = _SETTINGS * prepared.study.num_repeats * trial / len(prepared.job.seeds)
+    total, how = prepared.limit * trial + repeats, "where no trial is stopped early; starts and scores are not counted"
+    if at_once is None:
+        return f"about {dry_run.duration(total)} of local training, divided among the cluster, {how}"
+    return f"about {dry_run.duration(total / at_once)} of local training, {how}"
