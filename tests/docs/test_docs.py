@@ -1,16 +1,22 @@
 """Commands, links and paths of the documentation work, and its tables are complete."""
 
+import json
 import re
 import shlex
 import subprocess
 import sys
+from collections.abc import Iterator
+from dataclasses import MISSING, Field, fields
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import lit_cfl.algorithms
 from lit_cfl.cli.main import main
 from lit_cfl.config import catalogue
+from lit_cfl.early_stopping import StopRule
+from lit_cfl.experiment import CheckpointPlan, EvaluationPlan, Experiment, LocalTraining, Pictures
 from lit_cfl.metric_names import CLIENTS, CLUSTERS, METRICS, SHIFTS
 
 ROOT = Path(__file__).parents[2]
@@ -148,3 +154,34 @@ def test_quickstart_finds_its_clusters_under_five_seeds(monkeypatch: pytest.Monk
     from quickstart import main
 
     assert main() == 0
+
+
+GROUPS = {
+    "local": LocalTraining,
+    "evaluation": EvaluationPlan,
+    "stop": StopRule,
+    "checkpoint": CheckpointPlan,
+    "pictures": Pictures,
+}
+
+
+def keys_and_defaults() -> Iterator[tuple[str, str]]:
+    """Yields every key of an experiment's file in the order of the classes, and its default as a file has it."""
+    for field in fields(Experiment):
+        if field.name == "stop" or field.name not in GROUPS:
+            yield field.name, written_default(field)
+        for part in fields(GROUPS[field.name]) if field.name in GROUPS else ():
+            yield f"{field.name}.{part.name}", written_default(part)
+
+
+def written_default(field: Field[Any]) -> str:
+    default = field.default if field.default_factory is MISSING else field.default_factory()
+    return default if isinstance(default, str) else "-" if default is MISSING else json.dumps(default, default=str)
+
+
+def test_the_page_of_an_experiment_file_has_every_key_and_its_default():
+    page = (ROOT / "docs/experiment_file.md").read_text()
+    rows = dict(re.findall(r"^\| `([\w.]+)` \| `?(.*?)`? \|", page, flags=re.MULTILINE))
+    assert rows.pop("tracking") == "see there"
+    expected = {key: default for key, default in keys_and_defaults() if key not in ("config", "tracking")}
+    assert rows == expected
