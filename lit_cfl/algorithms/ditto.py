@@ -66,7 +66,8 @@ class Ditto(Algorithm):
         scores = {"train/discrepancy": discrepancy(fitted, models, everyone)}
         own, personal = self._personalise(state, cohort, work)  # line 6
         state = replace(state, models=models, personal=personal)
-        return state, Info(own.loss, len(cohort), int(fitted.trained.sum()), fitted.skipped, scores)
+        skipped = int((~(fitted.trained & own.trained)).sum())
+        return state, Info(own.loss, len(cohort), int(fitted.trained.sum()), skipped, scores)
 
     def place(
         self, state: DittoState, clients: Tensor, work: LocalWork, rng: torch.Generator

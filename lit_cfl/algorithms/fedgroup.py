@@ -8,7 +8,8 @@ Where this differs from the paper:
 * clusters start from that mean, where Algorithm 2, line 2 says w_0: `group_start` (C7).
 * pre-training is its own budget (`pretrain`), 1 epoch as in the text; Algorithm 3 calls the full local
   training (C8). It does not count as the first epoch of the client's round.
-* the inter-cluster mix divides by its weights, as in the published code: `mix` (C5).
+* the inter-cluster mix divides by its weights, as in the published code: `mix` (C5). Clusters that have lost all their
+  members (FlexCFL's migration) take no part in it.
 * a zero update is alike nobody (cosine 0) and a K-means centre without members is put on the farthest
   client; the published code gives nan, and mixes up the clusters' numbers.
 * clustering clients are drawn among those that have training data, and one that diverges stays cold.

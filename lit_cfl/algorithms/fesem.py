@@ -5,6 +5,9 @@ arXiv:2005.01026, Equation 3 and Algorithm 1 (stochastic expectation maximisatio
 Where this differs from the paper:
 * the clients of a round take the E-step, not all; a client's model is the one it trained last, and the server keeps it,
   as in FlexCFL's code. So the E-step costs no traffic, and memory for a model a client.
+* a round is E-step, training, M-step, as in FlexCFL's code, and the M-step is over the clients of the round. In the
+  paper's Algorithm 1 the M-step, over all, comes before the training: a client's model is compared with the model that
+  it started from, and counts in its new cluster's mean before anyone trains.
 * a client that never trained joins a random cluster; in FlexCFL's code all such clients have one and the same model
   and so join the same cluster: `start_partition` (C14).
 * distances are over all parameters as in FlexCFL, where FeSEM's code takes the last layer's: `cluster_on` (C15). That

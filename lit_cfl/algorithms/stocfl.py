@@ -6,6 +6,7 @@ Where this differs from the paper:
 * a client's Psi is by default its update in a short training from the anchor, as in the published code, not the
   gradient of Section 2.1: `psi` (C20).
 * line 5 says "and in P"; Psi is asked of sampled clients that are NOT in P yet (C22).
+* lines 9 to 17 run over all clusters; those are compared that have a client in the round, as Section 2.2 says.
 * line 14 says "> tau", the newcomers' rule ">= tau": >= here, transitive in a round; tau = 1 never merges (C23).
 * line 10 is the mean over all members observed so far; the published code's is over those sampled: `representation`
   (C21). Psi is asked once; a client that is placed again adds its new one, and leaves the old where it was.

@@ -1,5 +1,8 @@
 """Ditto against closed forms on quadratic clients (docs/ground_truth.md, check 5)."""
 
+from dataclasses import replace
+from typing import Any
+
 import pytest
 import torch
 from conftest import ids, quadratic_clients, rng
@@ -10,7 +13,7 @@ from lit_cfl import memmap_rows
 from lit_cfl.algorithms.ditto import Ditto, DittoState
 from lit_cfl.algorithms.fedavg import FedAvg
 from lit_cfl.errors import InputError
-from lit_cfl.local_work import Budget
+from lit_cfl.local_work import Budget, Fitted
 from lit_cfl.testing import QuadraticWork, check_algorithm
 
 COHORTS = [ids(0, 3, 4), ids(1, 2), ids(0, 1, 4), ids(2, 3, 4)]
@@ -121,6 +124,20 @@ def test_client_that_did_not_train_sends_nothing_up():
     state, _ = Ditto().init(work, rng())
     _, info = Ditto().round(state, ids(0, 1, 2), work, rng())
     assert (info.down, info.up, info.skipped) == (3, 2, 1)
+
+
+def test_client_whose_personal_model_diverged_counts_as_skipped_once():
+    class Diverging(QuadraticWork):
+        def fit(self, models: Tensor, clients: Tensor, *arguments: Any, purpose: str = "train", **options: Any):
+            fitted = super().fit(models, clients, *arguments, purpose=purpose, **options)
+            if purpose == "train":
+                return fitted
+            chunks = [replace(chunk, trained=chunk.trained & (clients != 2)) for chunk in fitted.chunks()]
+            return Fitted(chunks, self.num_examples[clients], held=True)
+
+    work = Diverging(torch.tensor([[4.0], [-8.0], [1.0]]), ids(1, 0, 3), 0.25)
+    state, info = Ditto().round(Ditto().init(work, rng())[0], ids(0, 1, 2), work, rng())
+    assert (info.up, info.skipped, list(state.personal)) == (2, 2, [0])  # client 1 has no data for either fit
 
 
 def test_personal_model_trains_on_batches_of_its_own_and_with_its_own_budget():
