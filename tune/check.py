@@ -58,14 +58,21 @@ def _require_reserved_gpus(study: Study, default: Experiment) -> None:
         )
 
 
-def notices(space: Space) -> list[str]:
+def notices(space: Space, base: Experiment) -> list[str]:
     """Lists what the user should know before a study over this space starts."""
-    if not space.changes_data:
-        return []
-    return [
-        f"note: {', '.join(space.changes_data)} may change who the clients are and what they are scored on: the best "
-        "trial may be the one with the easiest data; to compare methods on several data sets use lit-cfl compare"
-    ]
+    lines = []
+    if space.changes_data:
+        lines.append(
+            f"note: {', '.join(space.changes_data)} may change who the clients are and what they are scored on: the "
+            "best trial may be the one with the easiest data; to compare methods on several data sets use lit-cfl "
+            "compare"
+        )
+    if space.algorithms and base.selection == "uniform" and base.evaluation.clients == "assigned":
+        lines.append(
+            "note: each algorithm is scored on the clients that it has a model for, and some may have none for clients "
+            "that were never drawn; with evaluation.clients: all in the base, each is scored on all"
+        )
+    return lines
 
 
 def check_on_clients(study: Study, default: Experiment, corners: Sequence[Experiment]) -> Scores:
@@ -194,7 +201,7 @@ def _limit(study: Study, space: Space, first: list[GivenSetting]) -> int:
     """Counts the trials to train: of a grid all of its points, and the default where it is none of them."""
     if space.grid:
         return space.size + sum(not setting.inside for setting in first)
-    different = len({repr(sorted(setting.values.items())) for setting in first})
+    different = len({(setting.inside, repr(sorted(setting.values.items()))) for setting in first})
     if study.num_trials < different:
         raise InputError(
             f"limits.trials is {study.num_trials}, but the base's setting and the points are {different} trials; "

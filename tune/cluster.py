@@ -4,7 +4,7 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from math import ceil
+from math import ceil, floor
 
 import ray
 import torch
@@ -62,9 +62,13 @@ def room_here(address: str | None, resources: Resources) -> int | None:
     """
     if address is not None or ray_cluster.is_there():
         return None
-    _require(resources, [_this_machine()], "this machine")
-    share = {"CPU": resources.cpus, "GPU": resources.gpus}
-    return ray_cluster.fit_into(_this_machine(), {kind: amount for kind, amount in share.items() if amount})
+    machine, share = _this_machine(), resources.gpus
+    _require(resources, [machine], "this machine")
+    places = machine["CPU"] / resources.cpus
+    if share:
+        each = 1 / share if share >= 1 else floor(1 / share)  # a share below 1 is of one GPU
+        places = min(places, machine["GPU"] * each)
+    return floor(places)
 
 
 def _this_machine() -> dict[str, float]:

@@ -1,6 +1,6 @@
 """`lit-cfl tune --dry-run`: how large a study is and how long it will take, without running it."""
 
-from math import inf
+from math import ceil, inf
 from pathlib import Path
 
 from rich.console import Console
@@ -29,7 +29,7 @@ def show(console: Console, study: Study, path: Path, address: str | None) -> Non
     prepared = prepare(study, path)
     at_once = _at_once(prepared, address)
     dry_run.show_lines(console, _size(prepared, at_once))
-    for notice in notices(prepared.space):
+    for notice in notices(prepared.space, prepared.default):
         console.print(notice, soft_wrap=True)
     console.print("\nThe base, and other trials nearly so:")
     seconds = dry_run.show(console, prepared.job.of_trial(prepared.default, DEFAULT))
@@ -37,9 +37,9 @@ def show(console: Console, study: Study, path: Path, address: str | None) -> Non
 
 
 def _at_once(prepared: PreparedStudy, address: str | None) -> int | None:
-    """Counts the trials at the same time; None where that depends on a cluster."""
+    """Counts the runs that there is room for at the same time; None where that depends on a cluster."""
     room, concurrent = room_here(address, prepared.study.resources), prepared.study.limits.concurrent
-    return None if room is None else int(min(room, concurrent or inf, prepared.limit))
+    return None if room is None else min(room, concurrent or room)
 
 
 def _size(prepared: PreparedStudy, at_once: int | None) -> dict[str, str]:
@@ -47,12 +47,12 @@ def _size(prepared: PreparedStudy, at_once: int | None) -> dict[str, str]:
     searched = ["algorithm"] if space.algorithms else []
     points = len(prepared.first) - 1
     then = f", then {points} point(s) of the study's" if points else ""
-    gpus = f" and {resources.gpus:g} GPU(s)" if resources.gpus else ""
+    each = f"{resources.cpus:g} core(s)" + (f" and {resources.gpus:g} GPU(s)" if resources.gpus else "")
     lines = {
         "study": prepared.size,
         "searched": ", ".join([*searched, *(parameter.key for parameter in space.parameters)]),
         "tried first": f"the base's setting{then}",
-        "at a time": f"{at_once or 'as many as the cluster has room for'}, each with {resources.cpus:g} core(s){gpus}",
+        "at a time": f"{at_once or 'as many as the cluster has room for'} at most, each with {each}",
     }
     if repeats:
         lines["at the end"] = f"the best and the default setting on {repeats} new seed(s)"
@@ -60,9 +60,11 @@ def _size(prepared: PreparedStudy, at_once: int | None) -> dict[str, str]:
 
 
 def _time(prepared: PreparedStudy, trial: float, at_once: int | None) -> str:
-    """Says how long a study takes whose trials take so many seconds, one at a time."""
-    repeats = _SETTINGS * prepared.study.num_repeats * trial / len(prepared.job.seeds)
-    total, how = prepared.limit * trial + repeats, "where no trial is stopped early; starts and scores are not counted"
+    """Says how long a study takes whose trials take so many seconds each."""
+    repeats, minutes = _SETTINGS * prepared.study.num_repeats, prepared.study.limits.minutes or inf
+    run, how = trial / len(prepared.job.seeds), "where no trial is stopped early; starts and scores are not counted"
     if at_once is None:
+        total = prepared.limit * trial + repeats * run
         return f"about {dry_run.duration(total)} of local training, divided among the cluster, {how}"
-    return f"about {dry_run.duration(total / at_once)} of local training, {how}"
+    trials = min(ceil(prepared.limit / at_once) * trial, 60 * minutes)
+    return f"about {dry_run.duration(trials + ceil(repeats / at_once) * run)} of local training, {how}"

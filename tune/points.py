@@ -11,7 +11,7 @@ from lit_cfl.config.variants import build
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
 from lit_cfl.tune.record import DEFAULT, POINT
-from lit_cfl.tune.spaces import Distribution, Space, as_plain, as_word
+from lit_cfl.tune.spaces import Distribution, Space, as_plain, as_word, decimal
 from lit_cfl.tune.study import Study
 from lit_cfl.tune.trials import GivenSetting
 
@@ -69,7 +69,7 @@ def _inside(name: str, what: Distribution, value: Any) -> Any:
         return value
     if what.step and abs(round((value - low) / what.step) * what.step + low - value) > 1e-9 * max(1.0, abs(value)):
         raise InputError(f"{name} is {value!r}; the space has steps of {what.step} from {low}")
-    return float(value)
+    return decimal(float(value), what)
 
 
 def default_setting(study: Study, space: Space, default: Experiment) -> GivenSetting:

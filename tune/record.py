@@ -56,6 +56,17 @@ def trial_id(number: int) -> str:
     return f"{number:04d}"
 
 
+def ended_by_limit(path: Path) -> float | None:
+    """Returns the limit, in minutes, that ended the process of a run; None where none did.
+
+    Args:
+        path: that `too_long.txt` is in.
+    """
+    file = path / TOO_LONG
+    limit, *where = file.read_text().splitlines() if file.exists() else [""]
+    return float(limit.split()[0]) if where else None
+
+
 def write_record(folder: Path, record: TrialRecord, study_id: str) -> None:
     """Writes `trial.json` below the folder of all trials of a study."""
     content = asdict(record) | {"study": study_id}

@@ -1,8 +1,10 @@
 """The best trial and the default setting on new seeds: the only place where a study looks at test figures."""
 
 import json
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +68,7 @@ def repeat(prepared: PreparedStudy, best: Row, path: Path, say: Callable[[str], 
     configs = {DEFAULT: job.of_trial(build(job.base), DEFAULT).described()}
     if best["origin"] != DEFAULT:
         configs[best["trial_id"]] = yaml.safe_load((path / "best.yaml").read_text())
-    done, failed = _trained(prepared, configs, seeds, path / REPEATS)
+    done, failed = _trained(prepared, configs, seeds, path.absolute() / REPEATS)  # workers have another current folder
     found = {BEST: done.get(best["trial_id"], done[DEFAULT]), DEFAULT: done[DEFAULT]}
     figures = {name: _figures(job.objective, own) for name, own in found.items()}
     repeated = Repeated(seeds, figures, _gain(job.objective, found), failed)
@@ -77,25 +79,33 @@ def repeat(prepared: PreparedStudy, best: Row, path: Path, say: Callable[[str], 
 def _trained(
     prepared: PreparedStudy, configs: Mapping[str, Config], seeds: Sequence[int], path: Path
 ) -> tuple[dict[str, dict[int, Mapping[str, Any]]], list[str]]:
-    """Trains all settings; returns their summaries by seed, and what failed."""
-    resources = prepared.study.resources
+    """Trains all settings, as many at a time as trials; returns their summaries by seed, and what failed."""
+    resources, most = prepared.study.resources, prepared.study.limits.concurrent or inf
     task = ray.remote(num_cpus=resources.cpus, num_gpus=resources.gpus, max_retries=3)(_summary)
     names = [(setting, seed) for setting in configs for seed in seeds]
-    running = [task.remote(configs[setting], setting, seed, path, prepared.job) for setting, seed in names]
-    found: dict[str, dict[int, Mapping[str, Any]]] = {setting: {} for setting in configs}
-    failed = []
-    for (setting, seed), reference in zip(names, running, strict=True):
-        try:
-            while not ray.wait([reference], timeout=_POLL_SECONDS)[0]:
-                stop_if_asked()
-            found[setting][seed] = ray.get(reference)
-        except ray.exceptions.RayError as error:
-            cause: Exception = getattr(error, "cause", error)  # what the run raised
-            if is_full_disk(cause):
-                raise SaveError(str(cause)) from error
-            failed.append(f"{setting}, seed {seed}: {str(error).strip().splitlines()[-1]}")
+    waiting, running = deque(names), {}
+    summaries: dict[tuple[str, int], Mapping[str, Any]] = {}
+    failed: dict[tuple[str, int], str] = {}
+    while waiting or running:
+        while waiting and len(running) < most:
+            setting, seed = waiting.popleft()
+            running[task.remote(configs[setting], setting, seed, path, prepared.job)] = setting, seed
+        for reference in ray.wait(list(running), timeout=_POLL_SECONDS)[0]:
+            name = running.pop(reference)
+            try:
+                summaries[name] = ray.get(reference)
+            except ray.exceptions.RayError as error:
+                cause: Exception = getattr(error, "cause", error)  # what the run raised
+                if is_full_disk(cause):
+                    raise SaveError(str(cause)) from error
+                failed[name] = str(error).strip().splitlines()[-1]
+        stop_if_asked()
     path.mkdir(exist_ok=True)  # it is there unless all failed
-    return found, failed
+    found = {
+        setting: {seed: summaries[setting, seed] for seed in seeds if (setting, seed) in summaries}
+        for setting in configs
+    }
+    return found, [f"{setting}, seed {seed}: {why}" for (setting, seed), why in sorted(failed.items())]
 
 
 def _summary(config: Config, setting: str, seed: int, path: Path, job: TrialJob) -> Mapping[str, Any]:

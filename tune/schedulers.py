@@ -19,8 +19,8 @@ from ray.tune.schedulers import (
 
 from lit_cfl.errors import InputError
 from lit_cfl.tune.ray_classes import built, domain, named_class
-from lit_cfl.tune.record import ROUNDS, trial_id
-from lit_cfl.tune.spaces import Parameter, Space
+from lit_cfl.tune.record import ERROR, FINISHED, ROUNDS, trial_id
+from lit_cfl.tune.spaces import Parameter, Space, decimal
 from lit_cfl.tune.study import Study
 
 _OF_OTHERS = ("HyperBandForBOHB", "PopulationBasedTrainingReplay")  # of a searcher that pauses; of one trial alone
@@ -63,6 +63,7 @@ def scheduler(study: Study, space: Space, rounds: int, first_clustering_round: i
 
 def _one(study: Study, space: Space, rounds: int, first_clustering_round: int) -> TrialScheduler:
     kind, given = _class(study)
+    _require_all_at_once(study, kind)
     grace = first_clustering_round + 1
     ours: dict[str, Any] = {"time_attr": ROUNDS, "max_t": rounds, "grace_period": grace}
     ours["stop_last_trials"] = False  # HyperBand would stop its winners after some power of 3, short of their end
@@ -121,12 +122,27 @@ class SchedulerPerAlgorithm(TrialScheduler):
 
     def on_trial_error(self, tune_controller: Any, trial: Trial) -> None:
         self._ask(tune_controller, trial, "on_trial_error")
+        self._go_on_without(tune_controller, trial)
 
     def on_trial_result(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> str:
+        over = result.get(FINISHED) or result.get(ERROR)
+        if over and isinstance(self.of(trial), PopulationBasedTraining):
+            return TrialScheduler.CONTINUE  # else it would go on from another's models, whose rounds are nearly over
         return str(self._ask(tune_controller, trial, "on_trial_result", result))
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         self._ask(tune_controller, trial, "on_trial_complete", result)
+        self._go_on_without(tune_controller, trial)
+
+    def _go_on_without(self, tune_controller: Any, trial: Trial) -> None:
+        """Begins the next cycle of a population that is synchronous, and in which all others wait for this trial."""
+        one = self.of(trial)
+        if not (isinstance(one, PopulationBasedTraining) and one._synch):
+            return
+        waiting = _OwnTrials(tune_controller, self, one).get_live_trials() - {trial}
+        times = [one._trial_state[other].last_train_time for other in waiting]
+        if times and min(times) >= one._next_perturbation_sync:
+            one._next_perturbation_sync += one._perturbation_interval
 
     def on_trial_remove(self, tune_controller: Any, trial: Trial) -> None:
         self._ask(tune_controller, trial, "on_trial_remove")
@@ -153,7 +169,8 @@ class _OwnTrials:
         return [trial for trial in self._tune_controller.get_trials() if self._groups.of(trial) is self._whose]
 
     def get_live_trials(self) -> set[Trial]:
-        return {trial for trial in self._tune_controller.get_live_trials() if self._groups.of(trial) is self._whose}
+        live = self._tune_controller.get_live_trials()  # with trials whose workers died once too often
+        return {trial for trial in live if self._groups.of(trial) is self._whose and not trial.is_finished()}
 
 
 def _class(study: Study) -> tuple[type, dict[str, Any]]:
@@ -177,6 +194,17 @@ def first_halving(hyperband: HyperBandScheduler) -> float:
     brackets = range(1, hyperband._s_max_1)  # bracket 0 runs all its trials to the end
     halving = [hyperband._get_r0(s) for s in brackets]  # type: ignore[no-untyped-call]  # Ray's
     return min((rounds for rounds in halving if rounds > 0), default=float("inf"))
+
+
+def _require_all_at_once(study: Study, kind: type) -> None:
+    """Raises InputError where too few trials are begun: one that is paused counts as one that runs."""
+    concurrent, trials = study.limits.concurrent, study.num_trials
+    compares_paused = issubclass(kind, (HyperBandScheduler, PopulationBasedTraining))
+    if compares_paused and concurrent is not None and concurrent < trials:
+        raise InputError(
+            f"limits.concurrent is {concurrent}, but {kind.__name__} pauses trials to compare all {trials}; leave it "
+            "out: resources.cpus says how many run at the same time"
+        )
 
 
 def _of_population(space: Space, rounds: int, grace: int) -> dict[str, Any]:
@@ -205,7 +233,7 @@ def _nearest(parameter: Parameter, value: Any) -> Any:
     if isinstance(what, CategoricalDistribution):
         return value
     if isinstance(what, FloatDistribution) and what.step:
-        value = round(value / what.step) * what.step
+        value = decimal(round(value / what.step) * what.step, what)
     return min(max(value, what.low), what.high)
 
 

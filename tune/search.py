@@ -57,7 +57,7 @@ def run_study(
         prepared = prepare(study, path)
         trials = _trials(prepared, path, study_id)
         if resume:
-            trials.load()
+            trials.load(prepared.job.minutes)
         with stoppable(path):
             try:
                 with connected(address, study.resources):
@@ -70,7 +70,7 @@ def run_study(
 def _run(prepared: PreparedStudy, trials: Trials, path: Path, say: Callable[[str], None]) -> StudyResult:
     """Runs what is left of a study once Ray is there."""
     require_seen_by_all(str(path.absolute()))
-    say("\n".join([f"{prepared.size}; their files: {path / TRIALS}", *notices(prepared.space)]))
+    say("\n".join([f"{prepared.size}; their files: {path / TRIALS}", *notices(prepared.space, prepared.default)]))
     prepared.study.write(path / STUDY, trials.study_id)
     prepared = replace(prepared, job=replace(prepared.job, data=share(prepared.default)))
     files = StudyFiles(prepared, trials, path)

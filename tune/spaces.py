@@ -33,7 +33,12 @@ def suggest(trial: Trial, key: str, distribution: Distribution) -> Any:
     if isinstance(distribution, IntDistribution):
         return trial.suggest_int(key, distribution.low, distribution.high, log=distribution.log)
     low, high = distribution.low, distribution.high
-    return trial.suggest_float(key, low, high, log=distribution.log, step=distribution.step)
+    return decimal(trial.suggest_float(key, low, high, log=distribution.log, step=distribution.step), distribution)
+
+
+def decimal(value: float, distribution: FloatDistribution) -> float:
+    """Rounds a multiple of a step to its decimal form: 0.3, not 0.30000000000000004, which is another setting."""
+    return float(f"{value:.12g}") if distribution.step else value
 
 
 def contains(distribution: Distribution, value: Any) -> bool:

@@ -18,6 +18,7 @@ from lit_cfl.tune.objective import TRAFFIC, Objective
 from lit_cfl.tune.pictures import draw, pareto_front
 from lit_cfl.tune.population import recorded_stages
 from lit_cfl.tune.record import (
+    DEFAULT,
     ERROR,
     FAILED_STATUS,
     FINISHED_STATUS,
@@ -167,7 +168,8 @@ class StudyFiles:
             write_best(self.path / "best.yaml", self.path / TRIALS / best["trial_id"], job, best)
         if objective.second:
             write_front(self.path / FRONT, self.path / TRIALS, job, front)
-        shares = importance(trained, self.prepared.space, objective)
+        inside = [row for row in trained if row["origin"] != DEFAULT or self.prepared.first[0].inside]
+        shares = importance(inside, self.prepared.space, objective)
         if pictures:
             self._draw(trained, shares)
         return StudyResult(self.path, rows, best, shares, None, objective=objective)

@@ -22,9 +22,10 @@ from lit_cfl.runs.resume import finished_summary
 from lit_cfl.runs.run import FinishedRun, RunCallbacks, run
 from lit_cfl.storage.atomic_writes import is_full_disk
 from lit_cfl.storage.lock import wait_until_free
+from lit_cfl.tracking.service import FINISH_SECONDS
 from lit_cfl.tune.objective import TRAFFIC
 from lit_cfl.tune.population import clear, recorded_stages, save_copy, set_values, take_over
-from lit_cfl.tune.record import ERROR, FINISHED, FULL_DISK, ROUNDS, SECONDS, TOO_LONG, trial_id
+from lit_cfl.tune.record import ERROR, FINISHED, FULL_DISK, ROUNDS, SECONDS, TOO_LONG, ended_by_limit, trial_id
 from lit_cfl.tune.trial_job import TrialJob
 
 
@@ -46,9 +47,8 @@ def limited(path: Path, minutes: float | None) -> Iterator[None]:
         yield
         return
     path.mkdir(parents=True, exist_ok=True)
-    file = path / TOO_LONG
-    limit, *where = file.read_text().splitlines() if file.exists() else [""]
-    if where and minutes <= float(limit.split()[0]):
+    file, before = path / TOO_LONG, ended_by_limit(path)
+    if before is not None and minutes <= before:
         raise InputError(
             f"it took longer than limits.trial_minutes allow ({minutes:g}), and {file} says where it was; a larger "
             "limit lets it go on"
@@ -158,12 +158,12 @@ def _reported(row: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in row.items() if key.startswith(_REPORTED) and value is not None}
 
 
-_PATIENCE_SECONDS = 60
+_PATIENCE_SECONDS = int(FINISH_SECONDS) + 60  # for a stopped trial to end, or the next one is lost with it
 
 
 def run_trial(config: dict[str, Any], job: TrialJob) -> None:
     """Runs a trial, as Ray Tune's trainable. An exception ends this trial alone, which then has the worst value."""
-    os.environ["TUNE_FUNCTION_THREAD_TIMEOUT_S"] = str(_PATIENCE_SECONDS)  # for W&B to end when a trial is stopped
+    os.environ["TUNE_FUNCTION_THREAD_TIMEOUT_S"] = str(_PATIENCE_SECONDS)
     path = job.folder / ray_tune.get_context().get_trial_id()
     report = TrialReport(job, path)
     try:

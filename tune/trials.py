@@ -19,6 +19,7 @@ from lit_cfl.tune.record import (
     STOPPED_STATUS,
     TrialRecord,
     digests_of,
+    ended_by_limit,
     read_records,
     write_record,
 )
@@ -69,21 +70,45 @@ class Trials:
     why_over: str | None = None
     _live: dict[int, dict[str, Any]] = field(default_factory=dict)  # what each reported last
     _exhausted: bool = False
+    _known: int = 0  # records when the study was resumed: a searcher that begins anew asks for all of them again
 
-    def load(self) -> None:
-        """Takes up the trials of a study that is resumed. Raises InputError where they are damaged, or too many."""
+    def load(self, minutes: float | None = None) -> None:
+        """Takes up the trials of a study that is resumed. One that a smaller limit of its time ended goes on.
+
+        Args:
+            minutes: that a trial may take; None = no limit.
+
+        Raises:
+            InputError: they are damaged, or too many.
+        """
         self.records = {record.number: record for record in read_records(self.folder, self.study_id)}
         for record in list(self.records.values()):
             if record.repeats is not None and not self._is_repeat(record):
                 del self.records[record.number]  # the trial that it repeated was deleted
+            elif record.status == FAILED_STATUS and self._has_more_time(record, minutes):
+                told = {name: figure for name, figure in record.told.items() if name != ERROR}
+                self._keep(replace(record, status=RUNNING, told=told, digests={}))
+        self._known = len(self.records)
         if self.trained > self.limit:
             raise InputError(f"limits.trials is {self.limit}, but {self.trained} trials were begun; give more")
         for record in self.records.values():
             self._tell(record)
 
+    def _has_more_time(self, record: TrialRecord, minutes: float | None) -> bool:
+        before = ended_by_limit(self.folder / record.trial_id)
+        return before is not None and (minutes is None or minutes > before)
+
     def _is_repeat(self, record: TrialRecord) -> bool:
         original = self.records.get(-1 if record.repeats is None else record.repeats)
-        return original is not None and self._key(original.values) == self._key(record.values)
+        return original is not None and self._is_answer(original, record.values)
+
+    def _is_answer(self, record: TrialRecord, values: Mapping[str, Any]) -> bool:
+        """Says whether a trial was trained under these values; one outside the space has other options beside them."""
+        trained = record.repeats is None and self._inside(record.number)
+        return trained and self._key(record.values) == self._key(values)
+
+    def _inside(self, number: int) -> bool:
+        return number >= len(self.first) or self.first[number].inside
 
     @property
     def trained(self) -> int:
@@ -150,18 +175,19 @@ class Trials:
         return self.searcher.ask(number - len(self.first))
 
     def _earlier(self, values: Mapping[str, Any]) -> int | None:
-        same = (n for n, r in self.records.items() if r.repeats is None and self._key(r.values) == self._key(values))
+        same = (number for number, record in self.records.items() if self._is_answer(record, values))
         return min(same, default=None) if self.answers else None
 
     def _key(self, values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
         return tuple(sorted((name, as_word(value)) for name, value in values.items()))
 
     def _give_up_if_all_known(self, number: int) -> None:
-        last = [self.records.get(n) for n in range(number - MOST_REPEATS + 1, number + 1)]
+        most = MOST_REPEATS + self._known
+        last = [self.records.get(n) for n in range(number - most + 1, number + 1)]
         if all(record is not None and record.repeats is not None for record in last):
             self._exhausted = True
             self.why_over = (
-                f"the searcher's last {MOST_REPEATS} settings had all been tried before, so the study ends after "
+                f"the searcher's last {most} settings had all been tried before, so the study ends after "
                 f"{self.trained} trials; a larger space, or another search_seed, has others"
             )
 
@@ -229,7 +255,7 @@ class Trials:
     def _tell(self, record: TrialRecord) -> None:
         """Tells the searcher how a trial ended; of a setting outside the space it knows nothing."""
         result, count = self.result_of(record), len(self.first)
-        if result.status != RUNNING and (record.number >= count or self.first[record.number].inside):
+        if result.status != RUNNING and self._inside(record.number):
             self.searcher.add(record.number - count if record.number >= count else None, record.values, result)
 
     def _keep(self, record: TrialRecord) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from lit_cfl.compare.comparison import Comparison
 from lit_cfl.compare.options import CompareArguments
 from lit_cfl.config import catalogue
-from lit_cfl.config.files import append_to_path, found_config, read_config, with_absolute_paths
+from lit_cfl.config.files import append_to_path, found_config, read_config, valid_anywhere
 from lit_cfl.config.messages import nearest
 from lit_cfl.config.parser import experiment_parser
 from lit_cfl.config.variants import base_config, build
@@ -120,8 +120,8 @@ def _of_comparison(experiment: Experiment, name: str) -> Experiment:
     """Names the experiment after the algorithm, makes its paths absolute, and gives it one thread unless asked."""
     plan = experiment.plan or PlanOptions()
     plan = replace(plan, threads=plan.threads or 1)
-    config = dict(experiment.described())
-    config |= {"name": f"{experiment.name}-{name}", "data": with_absolute_paths(config["data"]), "plan": vars(plan)}
+    config = valid_anywhere(experiment.described())
+    config |= {"name": f"{experiment.name}-{name}", "plan": vars(plan)}
     return replace(experiment, name=str(config["name"]), plan=plan, config=config)
 
 

@@ -17,6 +17,7 @@ from lit_cfl.errors import InputError, LineParser
 from lit_cfl.storage.config_file import stored_config
 
 _PATHS = ("source", "partition_file", "embeddings")  # options of data modules
+_LOGGER_PATHS = ("save_dir", "root_dir", "log_dir")
 
 
 def with_recorded_config(arguments: Sequence[str]) -> tuple[Sequence[str], Path | None]:
@@ -113,24 +114,36 @@ def recorded_folders(file: str | Path, content: Mapping[str, Any]) -> list[str]:
     return list(folders)
 
 
-def with_absolute_paths(data: Any) -> Any:
+def valid_anywhere(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Makes the paths of an experiment's configuration absolute, those of its loggers, too: workers run elsewhere."""
+    tracking = with_absolute_paths(config["tracking"], _LOGGER_PATHS) if "tracking" in config else None
+    changed = {"data": with_absolute_paths(config.get("data")), "tracking": tracking}
+    return {**config, **{name: value for name, value in changed.items() if name in config}}
+
+
+def with_absolute_paths(options: Any, names: Sequence[str] = _PATHS) -> Any:
     """Makes the paths in the configuration of a data module absolute, so that it is valid in any folder.
 
-    A `source` that is not here is an id of the Hugging Face Hub, and stays as it is.
+    A `source` that is not here is an id of the Hugging Face Hub, and stays as it is; so do addresses such as `s3://...`.
+
+    Args:
+        options: a part of a configuration.
+        names: of the options that hold paths.
     """
-    if isinstance(data, list):
-        return [with_absolute_paths(part) for part in data]
-    if not isinstance(data, dict):
-        return data
+    if isinstance(options, list):
+        return [with_absolute_paths(part, names) for part in options]
+    if not isinstance(options, dict):
+        return options
     return {
-        name: _absolute(name, value) if name in _PATHS and isinstance(value, str) else with_absolute_paths(value)
-        for name, value in data.items()
+        name: _absolute(name, value) if name in names and isinstance(value, str) else with_absolute_paths(value, names)
+        for name, value in options.items()
     }
 
 
 def _absolute(name: str, value: str) -> str:
     path = Path(value).expanduser()
-    return str(path.absolute()) if value and (name != "source" or path.exists()) else value
+    stays = not value or "://" in value or (name == "source" and not path.exists())
+    return value if stays else str(path.absolute())
 
 
 def read_config(file: str | Path) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from lit_cfl.config.files import append_to_path, found_config, read_config, with_absolute_paths
+from lit_cfl.config.files import append_to_path, found_config, read_config, valid_anywhere
 from lit_cfl.config.parser import parse_run
 from lit_cfl.experiment import Experiment
 
@@ -36,7 +36,7 @@ def base_config(base: str | Mapping[str, Any], beside: Path | None = None) -> di
         code, content = append_to_path([]), deepcopy(dict(base))
     own = [] if beside is None else [str(beside.resolve())]
     content["code"] = list(dict.fromkeys([*content.get("code", []), *own, *code]))
-    return content | {"data": with_absolute_paths(content.get("data")), "baseline": None}
+    return valid_anywhere(content) | {"baseline": None}
 
 
 def build(config: Config, words: Sequence[str] = ()) -> Experiment:

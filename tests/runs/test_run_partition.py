@@ -10,7 +10,7 @@ from hub import fresh_caches, write_images
 
 from lit_cfl import load_run
 from lit_cfl.cli.main import main
-from lit_cfl.config.files import with_absolute_paths
+from lit_cfl.config.files import valid_anywhere, with_absolute_paths
 from lit_cfl.data.partition_file import partition_hash
 from lit_cfl.errors import InputError
 from lit_cfl.storage.csv_log import read_table
@@ -165,6 +165,14 @@ def test_ids_of_the_hub_and_other_words_stay_as_they_are(tmp_path: Path):
         "source": "~/x",
         "embeddings": f"{Path.home()}/x",
     }
+
+
+def test_a_configuration_for_workers_has_absolute_paths_of_loggers_too(tmp_path: Path):
+    loggers = [{"init_args": {"save_dir": "logs", "name": "logs"}}, {"init_args": {"save_dir": "s3://bucket/logs"}}]
+    config = {"name": "a", "data": {"source": "ylecun/mnist"}, "tracking": {"wandb": None, "loggers": loggers}}
+    here = [{"init_args": {"save_dir": f"{tmp_path}/here/logs", "name": "logs"}}, loggers[1]]
+    assert valid_anywhere(config) == config | {"tracking": {"wandb": None, "loggers": here}}
+    assert valid_anywhere({"name": "a"}) == {"name": "a"}
 
 
 def test_run_directory_of_several_seeds_is_no_partition(capsys: pytest.CaptureFixture[str]):

@@ -13,11 +13,16 @@ STUDY = {"seeds": [3, 4], "num_repeats": 5}
 
 
 @pytest.fixture(autouse=True)
-def four_cores(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """A machine with four cores, on which one trial, of all its seeds, trains for a minute."""
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """A machine with four cores and two GPUs."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(cluster.os, "cpu_count", lambda: 4)
+    monkeypatch.setattr(cluster, "_this_machine", lambda: {"CPU": 4, "GPU": 2})
     monkeypatch.setattr(cluster.ray_cluster, "is_there", lambda: False)  # other tests in this process connect to Ray
+
+
+@pytest.fixture
+def half_a_minute(monkeypatch: pytest.MonkeyPatch):
+    """A run trains for half a minute."""
     monkeypatch.setattr(dry_run, "show", lambda console, experiment: 30.0 * len(experiment.seeds))
 
 
@@ -27,34 +32,43 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, **changes: object) -> 
     return {line[:18].strip(): line[19:] for line in capsys.readouterr().out.splitlines()}
 
 
+@pytest.mark.usefixtures("half_a_minute")
 @pytest.mark.parametrize(
     ("words", "at_a_time", "time"),
     [
-        (("--limits.trials", "6", "--limits.concurrent", "1"), "1, each with 1 core(s)", "11 min 0 s"),  # 6 + 10 / 2
-        (("--limits.trials", "6"), "4, each with 1 core(s)", "2 min 45 s"),
-        (("--limits.trials", "6", "--resources.cpus", "1.5"), "2, each with 1.5 core(s)", "5 min 30 s"),
-        (("--limits.trials", "3", "--num_repeats", "0"), "3, each with 1 core(s)", "1 min 0 s"),
+        ("--limits.trials 6 --limits.concurrent 1", "1 at most, each with 1 core(s)", "11 min 0 s"),  # 6 + 10 / 2
+        ("--limits.trials 6", "4 at most, each with 1 core(s)", "3 min 30 s"),  # two times a minute, three times half
+        ("--limits.trials 6 --resources.cpus 1.5", "2 at most, each with 1.5 core(s)", "5 min 30 s"),
+        ("--limits.trials 3 --num_repeats 0", "4 at most, each with 1 core(s)", "1 min 0 s"),
+        ("--limits.trials 2", "4 at most, each with 1 core(s)", "2 min 30 s"),  # repeats have room for four
+        ("--limits.trials 90 --limits.minutes 5", "4 at most, each with 1 core(s)", "6 min 30 s"),
+        ("--limits.trials 6 --resources.gpus 0.6", "2 at most, each with 1 core(s) and 0.6 GPU(s)", "5 min 30 s"),
+        ("--limits.trials 6 --resources.gpus 0.5", "4 at most, each with 1 core(s) and 0.5 GPU(s)", "3 min 30 s"),
+        ("--limits.trials 6 --resources.gpus 2", "1 at most, each with 1 core(s) and 2 GPU(s)", "11 min 0 s"),
     ],
 )
 def test_time_is_that_of_all_trials_and_repeats_divided_by_those_at_a_time(
-    capsys: pytest.CaptureFixture[str], words: tuple[str, ...], at_a_time: str, time: str
+    capsys: pytest.CaptureFixture[str], words: str, at_a_time: str, time: str
 ):
-    lines = said(capsys, *words)
+    lines = said(capsys, *words.split())
     assert lines["at a time"] == at_a_time
     assert lines["whole study"].startswith(f"about {time} of local training")
     assert ("at the end" in lines) == ("--num_repeats" not in words)
 
 
-def test_it_says_what_is_tried_and_writes_nothing(capsys: pytest.CaptureFixture[str]):
+def test_it_says_what_is_tried_and_how_large_a_trial_is_and_writes_nothing(capsys: pytest.CaptureFixture[str]):
     points = [{"algorithm": "IFCA", "IFCA.num_clusters": 3}]
     lines = said(capsys, space={"algorithm": ALGORITHMS}, points=points)
     assert lines["study"] == "3 trials of 4 rounds under the seeds 3, 4 each"
     assert lines["searched"] == "algorithm, IFCA.num_clusters, FedGroup.eta_g, FedGroup.num_clusters"
     assert lines["tried first"] == "the base's setting, then 1 point(s) of the study's"
     assert lines["at the end"] == "the best and the default setting on 5 new seed(s)"
+    assert lines["rounds"] == "4 with 5 clients, 2 run(s)"
+    assert "of local training" in lines["whole study"]
     assert [file.name for file in Path().iterdir()] == ["study-to-run.yaml"]
 
 
+@pytest.mark.usefixtures("half_a_minute")
 def test_trials_on_a_cluster_are_as_many_as_it_has_room_for(capsys: pytest.CaptureFixture[str]):
     lines = said(capsys, "--ray.address", "no-such-host:6379")  # it is not asked
     assert lines["at a time"].startswith("as many as the cluster has room for")

@@ -1,10 +1,13 @@
 """Every kind of searcher and scheduler in real Ray, on a trainable that takes no time; and what is refused."""
 
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import ray
+from ray.tune import CheckpointConfig
 from studies import ALGORITHMS, base, study_file
 from synthetic import synthetic
 
@@ -15,7 +18,7 @@ from lit_cfl.tune.record import ROUNDS
 from lit_cfl.tune.schedulers import first_halving, is_population_based, pauses, scheduler, within
 from lit_cfl.tune.searchers import searcher
 from lit_cfl.tune.space_file import parse_space
-from lit_cfl.tune.study import Resources, Study
+from lit_cfl.tune.study import Limits, Resources, Study
 from lit_cfl.tune.trials import GivenSetting, Trials
 from lit_cfl.tune.tuner import TrialSource
 
@@ -166,18 +169,21 @@ class Controller:
     def get_live_trials(self) -> set[Any]:
         return {trial for trial in self.trials if trial.status in ("RUNNING", "PAUSED", "PENDING")}
 
+    def _schedule_trial_save(self, trial: Any, result: dict[str, Any]) -> str:
+        return f"a checkpoint of {trial.trial_id}"
+
     def stop_trial(self, trial: Any) -> None:
         trial.status = "TERMINATED"
         self.groups.on_trial_remove(self, trial)
 
-    def add(self, number: int, algorithm: str) -> Any:
-        trial = Fake(f"{number:04d}", {"algorithm": algorithm})
+    def add(self, number: int, algorithm: str, **values: Any) -> Any:
+        trial = Fake(f"{number:04d}", {"algorithm": algorithm} | values)
         self.trials.append(trial)
         self.groups.on_trial_add(self, trial)
         return trial
 
-    def reports(self, trial: Any, rounds: int, figure: float) -> str:
-        decision = str(self.groups.on_trial_result(self, trial, {ROUNDS: rounds, METRIC: figure}))
+    def reports(self, trial: Any, rounds: int, figure: float, **more: Any) -> str:
+        decision = str(self.groups.on_trial_result(self, trial, {ROUNDS: rounds, METRIC: figure} | more))
         trial.status = {"STOP": "TERMINATED", "PAUSE": "PAUSED"}.get(decision, "RUNNING")
         return decision
 
@@ -185,7 +191,12 @@ class Controller:
 class Fake:
     """One of Ray's trials."""
 
-    is_saving, run_metadata = False, None
+    is_saving, checkpoint, experiment_tag = False, None, ""
+    run_metadata = SimpleNamespace(checkpoint_manager=SimpleNamespace(checkpoint_config=CheckpointConfig()))
+    temporary_state = SimpleNamespace(saving_to=None)
+
+    def is_finished(self) -> bool:
+        return self.status in ("TERMINATED", "ERROR")
 
     def __init__(self, trial_id: str, config: dict[str, Any]) -> None:
         self.trial_id, self.config, self.status = trial_id, config, "RUNNING"
@@ -231,6 +242,46 @@ def test_hyperband_halves_the_trials_of_each_algorithm_alone():
     assert groups.choose_trial_to_run(controller) is None  # the paused one waits for those of its own algorithm
     slow[0].status = "PENDING"
     assert groups.choose_trial_to_run(controller) is slow[0]
+
+
+def population(size: int, **options: Any) -> tuple[Controller, list[Any]]:
+    """A population beside the default setting."""
+    kind = {"class_path": "PopulationBasedTraining", "init_args": {"perturbation_interval": 4, **options}}
+    controller = Controller(scheduler(study(ETA, scheduler=kind), parse_space(ETA), 8, 0))
+    trials = [controller.add(number, "", **{"algorithm.eta_g": 0.5}) for number in range(size + 1)]
+    return controller, trials[1:]
+
+
+@pytest.mark.parametrize("finished", [False, True])
+def test_a_trial_of_a_population_that_has_ended_goes_on_from_no_other(finished: bool, monkeypatch: pytest.MonkeyPatch):
+    controller, trials = population(4)
+    copied: list[Any] = []
+    monkeypatch.setattr(only(controller.groups), "_exploit", lambda _, trial, other: copied.append((trial, other)))
+    for trial, figure in zip(trials, (0.1, 0.7, 0.8, 0.9), strict=True):  # each is the best so far, and saved
+        assert controller.reports(trial, 4, figure) == "CONTINUE"
+    assert controller.reports(trials[0], 8, 0.1, finished=finished) == "CONTINUE"
+    assert copied == ([] if finished else [(trials[0], trials[3])])
+
+
+@pytest.mark.parametrize("end", ["on_trial_complete", "on_trial_error"])
+def test_a_synchronous_population_goes_on_without_a_trial_that_ends_before_the_others(end: str):
+    controller, trials = population(3, synch=True)
+    for trial in trials[:2]:
+        assert controller.reports(trial, 4, 0.5) == "PAUSE"
+    assert controller.groups.choose_trial_to_run(controller) is None  # both wait for the third
+    trials[2].status = "ERROR" if end == "on_trial_error" else "TERMINATED"
+    result = () if end == "on_trial_error" else ({ROUNDS: 3, METRIC: 0.1, "error": "diverged"},)
+    getattr(controller.groups, end)(controller, trials[2], *result)
+    assert controller.groups.choose_trial_to_run(controller) in trials[:2]
+
+
+@pytest.mark.parametrize("kind", ["PopulationBasedTraining", "HyperBandScheduler"])
+def test_a_scheduler_that_pauses_trials_needs_all_of_them_at_once(kind: str):
+    few = study(ETA, scheduler=kind, limits=Limits(trials=9, concurrent=4))
+    with pytest.raises(InputError, match=rf"limits.concurrent is 4, but {kind} pauses trials to compare all 9"):
+        scheduler(few, parse_space(ETA), 8, 0)
+    scheduler(replace(few, limits=Limits(trials=9, concurrent=9)), parse_space(ETA), 8, 0)
+    scheduler(replace(few, scheduler="ASHAScheduler"), parse_space(ETA), 8, 0)
 
 
 def test_no_trial_is_stopped_before_its_algorithm_clusters():

@@ -15,6 +15,7 @@ from lit_cfl.config.variants import base_config, build
 from lit_cfl.errors import InputError
 from lit_cfl.tune.check import check_on_clients, check_study, first_clustering_round, notices
 from lit_cfl.tune.options import parse_study
+from lit_cfl.tune.points import parse_points
 from lit_cfl.tune.searchers import searcher
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.spaces import as_word, corners, in_words
@@ -196,9 +197,28 @@ def test_whole_numbers_are_drawn_by_their_logarithm(name: str):
 
 
 def test_a_space_over_the_data_gets_a_note():
-    assert notices(parse_space({"algorithm.eta_g": {"uniform": [0, 1]}})) == []
-    (note,) = notices(parse_space({"data.rotations": {"choice": [[0, 90], [0, 180]]}, "data": {"choice": ["Digits"]}}))
+    experiment = build(base())
+    assert notices(parse_space({"algorithm.eta_g": {"uniform": [0, 1]}}), experiment) == []
+    space = {"data.rotations": {"choice": [[0, 90], [0, 180]]}, "data": {"choice": ["Digits"]}}
+    (note,) = notices(parse_space(space), experiment)
     assert note.startswith("note: data, data.rotations may change who the clients are")
+
+
+def test_algorithms_that_may_be_scored_on_different_clients_get_a_note():
+    space = parse_space({"algorithm": ALGORITHMS})
+    assert notices(space, build(base())) == []  # every client is drawn once, in turn
+    (note,) = notices(space, build(base(selection="uniform")))
+    assert "with evaluation.clients: all in the base, each is scored on all" in note
+    assert notices(space, build(base(selection="uniform", evaluation={"clients": "all"}))) == []
+
+
+def test_values_of_a_step_are_decimal_so_that_the_bases_own_is_none_of_them_twice():
+    space = {"algorithm.eta_g": {"uniform": [0.1, 0.8], "step": 0.05}}
+    study = Study(base(), space, limits=Limits(trials=64))
+    drawn = {(searcher(study, study.searched()).ask(number) or {})["algorithm.eta_g"] for number in range(200)}
+    assert drawn == {0.1, 0.15, 0.2, 0.25, 0.3, 0.35, 0.4, 0.45, 0.5, 0.55, 0.6, 0.65, 0.7, 0.75, 0.8}
+    (point,) = parse_points(replace(study, points=[{"algorithm.eta_g": 0.1 + 0.2}]), study.searched())
+    assert point == {"algorithm.eta_g": 0.3}
 
 
 def optimizers(folder: Path) -> Path:

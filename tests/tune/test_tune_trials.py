@@ -45,6 +45,13 @@ def test_a_setting_outside_the_space_is_not_told_to_the_searcher(tmp_path: Path)
     assert heard(trials) == [(None, "finished"), (0, "finished")]
 
 
+def test_a_setting_with_the_values_of_a_default_outside_the_space_is_trained(tmp_path: Path):
+    first = [GivenSetting("default", {"x": 7}, inside=False)]  # it has other options that are not searched
+    trials = new_trials(tmp_path, xs(7, 7, 1), 3, first=first)
+    assert run_all(trials, FIGURES) == xs(7, 7, 1)
+    assert [record.repeats for record in trials.records.values()] == [None, None, 1, None]
+
+
 def test_a_repeated_setting_is_answered_and_uses_up_nothing(tmp_path: Path):
     trials = new_trials(tmp_path, xs(1, 1, 0, 2, 1, 3), limit=4)
     assert run_all(trials, FIGURES) == xs(0, 1, 2, 3)
@@ -72,6 +79,15 @@ def test_a_study_ends_when_all_that_is_asked_for_was_tried_before(tmp_path: Path
     assert trials.over
     assert trials.why_over is not None
     assert "last 20 settings had all been tried before, so the study ends after 4 trials" in trials.why_over
+
+
+def test_a_searcher_that_begins_anew_is_asked_again_for_all_that_was_tried_before_the_study_was_resumed(tmp_path: Path):
+    settings = xs(*range(1, 31))
+    figures = dict.fromkeys(range(31), 0.5)
+    run_all(new_trials(tmp_path, settings, limit=26), figures)
+    resumed = new_trials(tmp_path, [*settings[:25], *settings], limit=30)  # by number: 25 are there
+    resumed.load()
+    assert run_all(resumed, figures) == settings[25:29]
 
 
 def test_where_values_change_on_the_way_an_equal_setting_is_another_trial(tmp_path: Path):
@@ -164,6 +180,21 @@ def test_a_trial_that_a_limit_ended_goes_on_when_the_study_does(tmp_path: Path):
     again.load()
     assert again.records[0].told[METRIC] == 0.3
     assert run_all(again, FIGURES) == xs(0, 1)
+
+
+@pytest.mark.parametrize(("minutes", "goes_on"), [(0.5, False), (0.6, True), (None, True)])
+def test_a_trial_that_took_too_long_goes_on_once_it_has_more_time(minutes: float | None, goes_on: bool, tmp_path: Path):
+    trials = new_trials(tmp_path, xs(1), 2)
+    for _ in range(2):
+        trials.next()
+    trials.ended(0, told(0.5))
+    trials.ended(1, told(0.0, finished=False, error="it took longer than limits.trial_minutes allow"))
+    (tmp_path / "0001" / "too_long.txt").write_text("0.5 minutes were over:\n  File ...\n")
+    resumed = new_trials(tmp_path, xs(1), 2)
+    resumed.load(minutes)
+    record = resumed.next()
+    assert (record is not None and record.number == 1 and "error" not in record.told) == goes_on
+    assert resumed.records[1].status == ("running" if goes_on else "failed")
 
 
 def test_a_trial_whose_result_came_when_the_study_ended_is_finished(tmp_path: Path):

@@ -57,7 +57,7 @@ def count_room(threads: int = 1) -> RayRoom:
     _join(Plan("ray"))
     try:
         nodes = _room()
-        places = sum(fit_into(node, {"CPU": threads}) for node in nodes)
+        places = sum(_fit_into(node, {"CPU": threads}) for node in nodes)
         return RayRoom(places, ceil(sum(node.get("GPU", 0.0) for node in nodes)))
     finally:
         disconnect()
@@ -108,7 +108,7 @@ def share_of_each(plan: Plan, room: Sequence[Resources]) -> Resources:
                 f"device is {plan.device!r}, but Ray has no GPU here; use --device cpu, or a cluster of GPUs"
             )
         share["GPU"] = floor(10_000 / ceil(plan.workers / gpus)) / 10_000  # Ray counts in 1/10,000
-    places = sum(fit_into(node, share) for node in room)
+    places = sum(_fit_into(node, share) for node in room)
     if places < plan.workers:
         each = " and ".join(f"{amount:g} {kind}" for kind, amount in share.items())
         raise InputError(
@@ -118,8 +118,7 @@ def share_of_each(plan: Plan, room: Sequence[Resources]) -> Resources:
     return share
 
 
-def fit_into(node: Resources, share: Resources) -> int:
-    """Counts how many such shares, each above 0, a node has room for."""
+def _fit_into(node: Resources, share: Resources) -> int:
     return min(floor(node.get(kind, 0.0) / amount + 1e-9) if amount else 0 for kind, amount in share.items())
 
 

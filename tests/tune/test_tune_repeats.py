@@ -1,0 +1,65 @@
+"""The runs on new seeds, without Ray: how many there are at a time, where their files go, and what is left of each."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import ray
+from studies import base, study_file
+
+from lit_cfl.tune import repeats
+from lit_cfl.tune.check import prepare
+from lit_cfl.tune.options import parse_study
+from lit_cfl.tune.record import DEFAULT
+
+
+class Runs:
+    """Ray, whose runs end one by one, the last begun first; seed 2 of the default setting fails."""
+
+    exceptions = ray.exceptions
+
+    def __init__(self) -> None:
+        self.most, self.folders = 0, set[Path]()
+
+    def remote(self, **options: Any) -> Any:
+        return lambda run: SimpleNamespace(remote=self.begin)
+
+    def begin(self, config: Any, setting: str, seed: int, path: Path, job: Any) -> tuple[str, int]:
+        self.folders.add(path)
+        return setting, seed
+
+    def wait(self, running: Sequence[Any], timeout: float) -> tuple[list[Any], list[Any]]:
+        self.most = max(self.most, len(running))
+        return [running[-1]], list(running[:-1])
+
+    def get(self, run: tuple[str, int]) -> dict[str, Any]:
+        if run == (DEFAULT, 2):
+            raise ray.exceptions.RayError("it broke\nValueError: at last")
+        better = 0.1 if run[0] != DEFAULT else 0.0
+        return {"val/weighted_accuracy": 0.5 + better, "test/weighted_accuracy": 0.1 * run[1] + better}
+
+
+@pytest.mark.parametrize(("concurrent", "most"), [(None, 6), (2, 2), (9, 6)])
+def test_no_more_runs_go_on_than_trials_may_and_their_files_are_in_the_study(
+    concurrent: int | None, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    limits = {"trials": 9, "concurrent": concurrent}
+    study = parse_study(["--config", str(study_file(tmp_path, limits=limits, num_repeats=3))]).study
+    runs = Runs()
+    monkeypatch.setattr(repeats, "ray", runs)
+    Path("mine").mkdir()
+    Path("mine/best.yaml").write_text(str(base()))
+    best = {"origin": "search", "trial_id": "0004"}
+    found = repeats.repeat(prepare(study, Path("mine")), best, Path("mine"), say=lambda line: None)
+    assert runs.most == most
+    assert runs.folders == {tmp_path / "mine" / "repeats"}  # a worker has another current folder
+    assert found is not None
+    assert found.failed == ["default, seed 2: ValueError: at last"]
+    assert found.seeds == [1, 2, 3]
+    assert found.figures["best"]["test/weighted_accuracy"].mean == pytest.approx(0.3)
+    assert found.figures["default"]["test/weighted_accuracy"].mean == pytest.approx(0.2)
+    assert found.gain is not None
+    assert (found.gain.count, found.gain.mean) == (2, pytest.approx(0.1))
