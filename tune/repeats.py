@@ -83,7 +83,8 @@ def _trained(
     resources, most = prepared.study.resources, prepared.study.limits.concurrent or inf
     task = ray.remote(num_cpus=resources.cpus, num_gpus=resources.gpus, max_retries=3)(_summary)
     names = [(setting, seed) for setting in configs for seed in seeds]
-    waiting, running = deque(names), {}
+    waiting = deque(names)
+    running: dict[ray.ObjectRef[Any], tuple[str, int]] = {}
     summaries: dict[tuple[str, int], Mapping[str, Any]] = {}
     failed: dict[tuple[str, int], str] = {}
     while waiting or running:
