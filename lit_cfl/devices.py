@@ -39,7 +39,7 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     if error is None or isinstance(error, torch.OutOfMemoryError):
         return error is not None
     message = str(error)
-    said = ("out of memory", "can't allocate memory", "bad_alloc")  # of CUDA, of PyTorch, of C++
+    said = ("out of memory", "ALLOC_FAILED", "can't allocate memory", "bad_alloc")  # of CUDA, cuBLAS, PyTorch, C++
     return any(words in message for words in said) or is_out_of_memory(error.__context__)
 
 

@@ -138,8 +138,9 @@ def set_up_torch(plan: Plan, deterministic: bool) -> None:
     torch.backends.cudnn.allow_tf32 = shorter
     torch.backends.cudnn.benchmark = False  # scores have batches of many sizes; see `CapturedSteps`
     deterministic = deterministic and plan.device != "cpu"
-    if deterministic:
+    if plan.device != "cpu":  # a later run in this process may be deterministic, and cuBLAS reads it once
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    if deterministic:
         # PyTorch would fill every new tensor with NaN, a kernel each; ours are all written before they are read.
         torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]  # torch has no stub
     torch.use_deterministic_algorithms(deterministic)

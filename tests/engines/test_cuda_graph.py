@@ -119,6 +119,7 @@ def test_capture_that_breaks_off_for_want_of_memory_says_just_that(
 
 def test_other_errors_are_not_taken_for_a_want_of_memory():
     assert is_out_of_memory(RuntimeError("CUDA out of memory"))
+    assert is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
     assert not is_out_of_memory(RuntimeError("illegal memory access"))
     assert not is_out_of_memory(None)
 

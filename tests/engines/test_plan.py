@@ -297,8 +297,10 @@ def test_deterministic_sets_what_a_gpu_needs_for_the_same_bits(deterministic: bo
     set_up_torch(Plan("stacked", "cuda:1", threads=1), deterministic)
     assert torch.are_deterministic_algorithms_enabled() == deterministic
     assert not torch.backends.cudnn.benchmark  # captured steps switch it on
-    assert os.environ.get("CUBLAS_WORKSPACE_CONFIG") == (":4096:8" if deterministic else None)
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"  # cuBLAS reads it once: the next run may need it
+    del os.environ["CUBLAS_WORKSPACE_CONFIG"]
     set_up_torch(Plan("stacked"), deterministic)
+    assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
     assert not torch.are_deterministic_algorithms_enabled()  # a CPU needs none of it
 
 

@@ -74,7 +74,8 @@ class CompiledSteps:
             lowered = standalone_compile(traced, inputs, dynamic_shapes="from_example_inputs")
             lowered.save(path=str(file), format="binary")
 
-        file = kept("steps", [traced.code, *_kinds(inputs), str(torch.get_num_threads())], lower, ".bin")
+        modes = [torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()]
+        file = kept("steps", [traced.code, *_kinds(inputs), *map(str, modes)], lower, ".bin")
         compiled = _loaded(file)
         return lambda *given: compiled(*given, *constants)
 
