@@ -1,5 +1,7 @@
 """Data sets and stacks that do not fit a GPU, which is only pretended."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from threading import Semaphore, current_thread
 from types import SimpleNamespace
@@ -50,6 +52,26 @@ def test_examples_on_the_cpu_are_gathered_while_those_before_train(gpu: Pretende
     monkeypatch.setattr(Examples, "batch", gathering)
     assert torch.equal(trained(engine_of("mlp", GPU_PLAN)), expected)
     assert (wanted, len(threads), current_thread() in threads) == ([], 1, False)
+
+
+def test_steps_that_cannot_be_captured_are_launched_one_by_one(gpu: PretendedGPU, monkeypatch: pytest.MonkeyPatch):
+    tried = []
+
+    @contextmanager
+    def capture(graph: object, **options: object) -> Iterator[None]:
+        tried.append(graph)
+        raise RuntimeError("CUDA error: operation not permitted when stream is capturing\nmore of it")
+        yield
+
+    expected = trained(engine_of("mlp", CPU_PLAN))
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    engine = engine_of("mlp", GPU_PLAN)
+    with pytest.warns(
+        Notice, match=r"captured \(CUDA error: operation not permitted when stream is capturing\): a step"
+    ):
+        assert torch.equal(trained(engine), expected)
+    assert torch.equal(trained(engine), expected)
+    assert len(tried) == 1  # and not again in this run
 
 
 @pytest.mark.parametrize("fits", [True, False])

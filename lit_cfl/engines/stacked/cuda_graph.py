@@ -14,6 +14,10 @@ from lit_cfl.engines.steps import Lanes, LaneWork
 _WARM_UPS = 3  # before a capture, so that libraries have made their workspaces
 
 
+class CapturingError(RuntimeError):
+    """The steps run, but cannot be captured, for example because a user's loss makes a tensor from a number."""
+
+
 @dataclass(frozen=True, eq=False)
 class _Captured:
     """A graph, and the tensors that it reads and writes: they must live as long as it does."""
@@ -85,8 +89,13 @@ class CapturedSteps:
             shared = next((held.graph.pool() for held in self._captured.values()), None)  # they never run at once
             work.at.copy_(before[-1])
             # Another thread may pin memory for the next examples meanwhile (`prepared_ahead`).
-            with torch.cuda.graph(graph, pool=shared, stream=stream, capture_error_mode="thread_local"):
-                self._advance(lanes, work, work.at, work.losses, offsets)
+            try:
+                with torch.cuda.graph(graph, pool=shared, stream=stream, capture_error_mode="thread_local"):
+                    self._advance(lanes, work, work.at, work.losses, offsets)
+            except RuntimeError as error:
+                if is_out_of_memory(error):
+                    raise
+                raise CapturingError(str(error)) from error
             for tensor, held in zip(changed, before, strict=True):
                 tensor.copy_(held)
         torch.cuda.current_stream().wait_stream(stream)

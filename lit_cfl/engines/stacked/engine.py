@@ -32,7 +32,7 @@ from lit_cfl.engines.optimizers import FunctionalOptimizer
 from lit_cfl.engines.perceptron import PerceptronLoop
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked.compiled import CompiledSteps, CompilingError
-from lit_cfl.engines.stacked.cuda_graph import CapturedSteps
+from lit_cfl.engines.stacked.cuda_graph import CapturedSteps, CapturingError
 from lit_cfl.engines.stacked.gradients import STACK_EXAMPLES, next_stack, order_for_stacks, stacked_gradients
 from lit_cfl.engines.stacked.runner import Runner
 from lit_cfl.engines.stacked.schedule import pool_capacity, pool_groups, widths_of
@@ -64,7 +64,7 @@ class StackedEngine(Engine):
         stacked = with_linear(stacked, StackedLinear) if plan.compile and plan.device == "cpu" else stacked
         self._loop = self._chosen_loop(module)
         self._steps = Steps(stacked, self.layout, self._optimizer, local.gradient_clip, plan.autocast)
-        self._on_gpu = torch.device(plan.device).type != "cpu"
+        self._on_gpu = self._captures = torch.device(plan.device).type != "cpu"
         self._runner: Runner | None = None
         self._capacity, self._largest = 0, 1  # examples of the pool, of a client
 
@@ -110,12 +110,13 @@ class StackedEngine(Engine):
             ]
             waiting, report = clients[positions].tolist(), partial(self.report_fit, request, round, before)
             with note_client(round, waiting, together=self.plan.lanes > 1):
-                try:
-                    results = self._train(fits, models, pool, request, report)
-                except CompilingError as error:
-                    self._stop_compiling(error)
-                    models[positions] = starts[start[positions]]  # some clients may have trained already
-                    results = self._train(fits, models, pool, request, report)
+                results = None
+                while results is None:
+                    try:
+                        results = self._train(fits, models, pool, request, report)
+                    except (CompilingError, CapturingError) as error:
+                        self._go_on_without(error)
+                        models[positions] = starts[start[positions]]  # some clients may have trained already
                 for done in _with_client(results, waiting, round):
                     k = done.position
                     waiting.remove(int(clients[k]))
@@ -128,10 +129,15 @@ class StackedEngine(Engine):
             before += len(positions)
         return Chunk(part.start, models, losses, trained)
 
-    def _stop_compiling(self, error: CompilingError) -> None:
-        self.plan, self._runner = self.plan.without_compiling(), None
-        reason, instead = str(error).splitlines()[0], self.plan.kind_of_loop
-        warnings.warn(f"compiling failed ({reason}): clients train in {instead}", Notice, stacklevel=3)
+    def _go_on_without(self, error: CompilingError | CapturingError) -> None:
+        self._runner, reason = None, str(error).splitlines()[0]
+        if isinstance(error, CapturingError):
+            self._captures = False
+            notice = f"a CUDA graph cannot be captured ({reason}): a step's operations are launched one by one, slower"
+        else:
+            self.plan = self.plan.without_compiling()
+            notice = f"compiling failed ({reason}): clients train in {self.plan.kind_of_loop}"
+        warnings.warn(notice, Notice, stacklevel=3)
 
     def _pools(
         self, groups: Iterable[Tensor], clients: Tensor, data: FederatedData
@@ -234,7 +240,7 @@ class StackedEngine(Engine):
             plan, narrow = self.plan, min(lanes, self.plan.narrow)
             advance = CompiledSteps(self._steps, plan.products, self._report_compiling) if plan.compile else self._steps
             self._runner = Runner(
-                CapturedSteps(advance, plan.device, plan.steps_per_call) if self._on_gpu else advance,
+                CapturedSteps(advance, plan.device, plan.steps_per_call) if self._captures else advance,
                 self.layout,
                 self._optimizer,
                 widths=widths_of(lanes, narrow) if self._on_gpu else [lanes, narrow],
