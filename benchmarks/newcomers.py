@@ -57,7 +57,7 @@ from lit_cfl.tasks import Classification
 DATA, STEPS = ("rotated", "femnist"), (0, 1, 10)
 TITLES = ("algorithm", *(f"{steps} steps" for steps in STEPS), "ARI", "clusters")
 BEGIN, END = "<!-- written by benchmarks/newcomers.py -->", "<!-- until here -->"
-KEY, COLUMNS = ("data", "algorithm", "seed"), ("rounds", "steps", "accuracy", "ari", "clusters", "placed", "seconds")
+KEY, COLUMNS = ("data", "algorithm", "seed", "rounds"), ("steps", "accuracy", "ari", "clusters", "placed", "seconds")
 SPLITTING = {
     "rotated": {"eps1": 0.15, "eps2": 0.6, "warmup_rounds": 5},
     "femnist": {"eps1": 0.3, "eps2": 0.6, "warmup_rounds": 5},
@@ -97,7 +97,7 @@ def experiment(data: str, algorithm: Algorithm, seed: int, rounds: int) -> Exper
     return Experiment(module, task, algorithm, seeds=[seed], rounds=rounds, cohort_size=cohort, local=local)
 
 
-def cell(rounds: int, data: str, name: str, seed: int) -> Iterator[Row]:
+def cell(data: str, name: str, seed: int, rounds: int) -> Iterator[Row]:
     algorithm, begun = algorithms(data)[name], perf_counter()
     prepared = experiment(data, algorithm, seed, rounds).prepare(seed)
     *_, last = prepared.rounds()
@@ -105,7 +105,7 @@ def cell(rounds: int, data: str, name: str, seed: int) -> Iterator[Row]:
     served = place_for_scoring(algorithm, last.state, engine, last.data, clients, last.index)
     clients, index = clients[served.index >= 0], served.index[served.index >= 0]
     truth = last.data.true_clusters[clients]
-    known = {"rounds": rounds, "placed": len(clients), "clusters": len(index.unique())}
+    known = {"placed": len(clients), "clusters": len(index.unique())}
     known |= {"ari": adjusted_rand_score(truth, index) if (truth >= 0).all() else ""}
     for steps in STEPS:
         models, which = served.models, index
@@ -118,10 +118,10 @@ def cell(rounds: int, data: str, name: str, seed: int) -> Iterator[Row]:
         yield known | {"steps": steps, "accuracy": accuracy, "seconds": round(perf_counter() - begun, 1)}
 
 
-def tables(path: Path) -> str:
-    """A table for each data set from all rows of the CSV: means over its seeds."""
+def tables(path: Path, rounds: int) -> str:
+    """A table for each data set from all rows of the CSV with so many rounds: means over its seeds."""
     with path.open(newline="") as file:
-        rows = list(csv.DictReader(file))
+        rows = [row for row in csv.DictReader(file) if row["rounds"] == str(rounds)]
     return "\n".join(_table(data, [row for row in rows if row["data"] == data]) for data in DATA)
 
 
@@ -144,10 +144,10 @@ def _mean(values: list[str], form: str) -> str:
     return format(fmean(map(float, values)), form) if values else ""
 
 
-def write_page(page: Path, path: Path) -> None:
+def write_page(page: Path, path: Path, rounds: int) -> None:
     """Writes the tables between the page's two marks."""
     before, rest = page.read_text().split(BEGIN)
-    page.write_text(f"{before}{BEGIN}\n{tables(path)}{END}{rest.split(END)[1]}")
+    page.write_text(f"{before}{BEGIN}\n{tables(path, rounds)}{END}{rest.split(END)[1]}")
 
 
 def main() -> None:
@@ -161,14 +161,14 @@ def main() -> None:
     options = parser.parse_args()
     titles = [*KEY, *TITLES[1:], "seconds"]
     print(f"| {' | '.join(titles)} |\n|{'---|' * len(titles)}", flush=True)
-    wanted = product(options.data, options.algorithms, options.seeds)
-    for rows in run_cells(options.out, KEY, COLUMNS, wanted, partial(cell, options.rounds)):
+    wanted = product(options.data, options.algorithms, options.seeds, [options.rounds])
+    for rows in run_cells(options.out, KEY, COLUMNS, wanted, cell):
         figures = [f"{float(row['accuracy']):.3f}" for row in rows]
         ari = f"{float(rows[0]['ari']):.2f}" if rows[0]["ari"] else ""
         named = [rows[0][column] for column in KEY]
         print(f"| {' | '.join([*named, *figures, ari, rows[0]['clusters'], rows[-1]['seconds']])} |", flush=True)
     if options.page:
-        write_page(options.page, options.out)
+        write_page(options.page, options.out, options.rounds)
 
 
 if __name__ == "__main__":

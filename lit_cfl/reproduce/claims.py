@@ -78,7 +78,8 @@ class JudgedPart:
         recomputed: from the paper's own cells; None = they do not give it.
         rows: of the tables that it is about.
         rows_run: those of them that ran.
-        compared_with: the paper's number, less what its cells say of the rows that did not run.
+        compared_with: the paper's number, less what its cells say of the rows that did not run; where it does not
+            follow from these cells, what they give (C35).
         ours: our number, under our defaults.
         published: the same under the published code's options, where a row has some that ran.
         seeds: of the row that has fewest.
@@ -98,9 +99,7 @@ class JudgedPart:
     @property
     def follows(self) -> bool | None:
         """Whether the paper's number follows from its own tables, but for its last digit."""
-        if self.recomputed is None:
-            return None
-        return abs(self.recomputed - self.part.value) <= PRINTED + _ROUNDING
+        return None if self.recomputed is None else _follows(self.part, self.recomputed)
 
     @cached_property
     def verdict(self) -> Found:
@@ -168,12 +167,16 @@ def _judged(part: Part, results: RecordedResults) -> JudgedPart:
         recomputed,
         len(pairs),
         len(run),
-        part.value + of_missing,
+        (part.value if recomputed is None or _follows(part, recomputed) else recomputed) + of_missing,
         _computed(part, run, ours),
         _computed(part, run, published) if with_options else None,
         min((len(results.rows(*known)) for known in cells), default=0),
         "" if run else _why_not(pairs),
     )
+
+
+def _follows(part: Part, recomputed: float) -> bool:
+    return abs(recomputed - part.value) <= PRINTED + _ROUNDING
 
 
 def _pairs(part: Part, results: RecordedResults) -> list[tuple[Known, ...]]:
@@ -261,7 +264,8 @@ _HEAD = """\
 
 A claim compares cells of a paper's tables; `lit_cfl/reproduce/claims.yaml` says which. *Its tables*: what the paper's
 own cells give. *Rows*: how many of the tables' rows ran; where some did not, the paper's number is shifted by what its
-cells say of those (*compared with*). *Ours*: under our defaults, then under the published code's options.
+cells say of those (*compared with*). A printed number that differs from what the cells give does not count (C35).
+*Ours*: under our defaults, then under the published code's options.
 
 * `holds`: within 1.5 points of the paper's number, within 10 % of a ratio or percentage, or as many clusters;
 * `same direction`: on the same side of 0 (of 1 for a ratio), but not that near;

@@ -102,7 +102,7 @@ def _table(given: argparse.Namespace, screen: Screen) -> int:
 def _require_known(seeds: Sequence[int] | None, known: Sequence[int]) -> None:
     """Refuses seeds that are none of a table's."""
     if unknown := sorted(set(seeds or ()) - set(known)):
-        raise InputError(f"--seeds {unknown[0]} is none of this table's, which were fixed before any run: {known}")
+        raise InputError(f"--seeds {unknown[0]} is none of this table's: {known}")
 
 
 def _run_until_signal(out: Path, screen: Screen, work: Callable[[Callable[[], None]], int]) -> int:

@@ -50,10 +50,10 @@ _HEAD = """\
 # LayerCFL: figures
 
 Written by `lit-cfl reproduce layercfl`. The paper has no table of accuracies; its figures say in which layers clients
-differ. Each line is one thing that a figure says, written down before any measurement
-(`lit_cfl/reproduce/layer_figures.yaml`), and what the committed Gaps say of it: `layercfl/` has a file for each
-measurement, `layer_verdicts.py` the rules. Gap: least similarity of two clients within a true cluster minus the
-greatest across; above 0 the layer tells the clusters apart.
+differ. Each line is one thing that a figure says, written down before any measurement, but for the one on
+multiply-adds, whose measurements were there already (`lit_cfl/reproduce/layer_figures.yaml`), and what the committed
+Gaps say of it: `layercfl/` has a file for each measurement, `layer_verdicts.py` the rules. Gap: least similarity of two
+clients within a true cluster minus the greatest across; above 0 the layer tells the clusters apart.
 
 **Not the paper's setting:** VGG16 is one an eighth as wide, with a head of 64, 64 and 10, or LeNet stands in for it;
 Fashion-MNIST for EMNIST letters. Learning rate and epochs are not stated: Adam with 0.001, one epoch a round, batches

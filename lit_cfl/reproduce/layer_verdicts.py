@@ -90,17 +90,19 @@ def layer_is_first(gaps: Gaps) -> tuple[bool, str]:
     )
 
 
-def compares_less(gaps: Gaps) -> tuple[bool, str]:
+def compares_less(gaps: Gaps) -> tuple[bool | None, str]:
     """Counts a multiply-add a parameter for two clients that are compared, in each round up to the first Gap > 0.
 
-    Where there is none all rounds count, one more than are measured: the least that it can take.
+    Where there is none all rounds count, one more than are measured: the least that it can take. So the layer that is
+    cheaper by this count is not known to be where it has no Gap > 0 in half of the measurements or more.
     """
     sizes = parameters(next(iter(gaps.curves)))
     first = {name: gaps.first(name, "delta_cos") for name in (gaps.chosen, WHOLE)}
     layer, whole = (sum(rounds) * sizes[name] for name, rounds in first.items())
     never, never_whole = (sum(number > gaps.what["rounds"] for number in rounds) for rounds in first.values())
     cut = f"; {gaps.chosen} has no Gap > 0 in {never} of {len(gaps.curves)} measurements, FMTL in {never_whole}"
-    return layer < whole, (
+    holds = None if layer < whole and 2 * never >= len(gaps.curves) else layer < whole
+    return holds, (
         f"{gaps.chosen} has {sizes[gaps.chosen]:,} of {sizes[WHOLE]:,} parameters: "
         f"{whole / layer:.3g} times fewer multiply-adds than FMTL up to the rounds of Figure 6"
         f"{cut if never or never_whole else ''}"
@@ -186,7 +188,8 @@ def judged(content: Mapping[str, Any], curves: Curves) -> list[Row]:
         curves: rows of the measurements that are over; a statement needs all of its own.
 
     Returns:
-        rows with `id`, `figure`, `words`, `net`, `images`, `verdict` (`holds`, `does not hold`, `not run`), `numbers`.
+        rows with `id`, `figure`, `words`, `net`, `images`, `verdict` (`holds`, `does not hold`, `undecided` or
+            `not run`), `numbers`.
     """
     found = []
     for statement in content["statements"]:
@@ -203,5 +206,6 @@ def judged(content: Mapping[str, Any], curves: Curves) -> list[Row]:
                     found.append(row | {"verdict": "not run", "numbers": f"measurements so far: {len(own)}"})
                     continue
                 holds, numbers = RULES[statement["rule"]](Gaps(what, own))
-                found.append(row | {"verdict": "holds" if holds else "does not hold", "numbers": numbers})
+                verdict = {True: "holds", False: "does not hold", None: "undecided"}[holds]
+                found.append(row | {"verdict": verdict, "numbers": numbers})
     return found

@@ -20,6 +20,7 @@ from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.csv_log import write_rows
 
 BASELINE, SCORE = "FedAvg", "test_accuracy"
+RATE = "task.optimizer.lr"
 COLUMNS = (
     "data",
     "system",
@@ -45,10 +46,11 @@ _PROTOCOL = """\
 100 clients (FEMNIST: the 105 writers of the local copy), 100 rounds, 20 clients a round; CFL, LayerCFL and AdaCFL train
 all clients in every round. One local epoch in batches of 10. On each data set each system tries {trials} settings, its
 default among them, drawn from the grid of `lit_cfl/reproduce/which_method.yaml`: the same five learning rates for all,
-and at most three options more. Systems that need a number of clusters get the true one (4 where there is none). The
-best by validation accuracy in the last round then runs under {seeds} new seeds; the tables are of these. No trial is
-stopped early, and test data choose nothing. The protocol was committed before any run. Models sent are those up and
-down over all rounds, seconds those of the fastest of the {seeds} runs on one core, for other programs ran beside."""
+and at most three options more. Not every system's draw has all five rates (below). Systems that need a number of
+clusters get the true one (4 where there is none). The best by weighted validation accuracy in the last round then runs
+under {seeds} new seeds; the tables are of these, means over clients. No trial is stopped early, and test data choose
+nothing. The protocol was committed before any run. Models sent are those up and down over all rounds, seconds those of
+the fastest of the {seeds} runs on one core, for other programs ran beside."""
 
 
 @dataclass(frozen=True)
@@ -199,7 +201,8 @@ def _answer(out: Path, groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
     yield "Mean over clients of the test accuracy in %, and in colour its difference to FedAvg; systems by mean rank."
     yield from ["", "The best on each data set, and those that are not told apart from it: the 95 % interval of the"]
     yield from [
-        "difference, paired by seed, contains 0. The best is chosen by the same test data, so this favours it.",
+        "difference, paired by seed, contains 0. The best is chosen by the same test data, so this favours it, and the",
+        f"intervals are not corrected for the {len(next(iter(groups.values()))) - 1} comparisons of a data set.",
         "",
     ]
     for data, group in groups.items():
@@ -226,7 +229,13 @@ def _protocol(protocol: Protocol, groups: Mapping[str, Sequence[Entry]]) -> Iter
         yield "trained in compiled stacks: their seconds are several times those of one C++ call a client."
     if missing := [data for data in protocol.data if data not in groups]:
         yield from ["", f"Not complete yet: {_listed(missing)}."]
-    yield ""
+    yield from ["", "### Learning rates", ""]
+    yield "Trials of each system with each rate, the same on all data sets. Where others chose a rate that a system"
+    yield from ["never tried, it may be behind them for this reason alone.", ""]
+    rates = sorted(protocol.common[RATE])
+    tried = {system: [options[RATE] for options in protocol.drawn(system)] for system in protocol.systems}
+    rows = [[system, *(str(found.count(rate)) for rate in rates)] for system, found in tried.items()]
+    yield from markdown_table(["system", *map(str, rates)], rows)
 
 
 def _section(data: str, group: Sequence[Entry]) -> Iterator[str]:
