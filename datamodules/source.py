@@ -186,7 +186,8 @@ class Source:
 def _hash_of_files(folder: Path) -> str:
     """Hashes names and bytes of all files but hidden ones (`hf download` keeps notes in `.cache`)."""
     digest = blake2b(digest_size=16)
-    for path in sorted(folder.rglob("*")):
+    files = (Path(root, name) for root, _, names in os.walk(folder, followlinks=True) for name in names)
+    for path in sorted(files):
         name = path.relative_to(folder)
         if not path.is_file() or any(part.startswith(".") for part in name.parts):
             continue

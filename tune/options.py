@@ -10,7 +10,7 @@ import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from jsonargparse.typing import register_type
 
-from lit_cfl.config.files import config_files, found_config, read_config, recorded_folders
+from lit_cfl.config.files import config_files, configs_first, found_config, read_config, recorded_folders
 from lit_cfl.config.messages import explain
 from lit_cfl.config.own_code import announce_classes, inside
 from lit_cfl.config.variants import base_config
@@ -114,7 +114,7 @@ def _help(option: str) -> str:
 
 def parse_study(arguments: Sequence[str]) -> StudyRequest:
     """Reads a command line. Raises InputError for anything that cannot be used."""
-    words = _with_recorded_study(arguments)
+    words = configs_first(_with_recorded_study(arguments))
     _refuse_parts(words)
     _refuse_experiments(config_files(words))
     parser = study_parser()

@@ -5,9 +5,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lit_cfl.errors import InputError
+from lit_cfl.storage.config_file import as_yaml
 from lit_cfl.storage.digests import read_sealed, write_sealed
 from lit_cfl.tune.objective import Objective, refuse_test
 from lit_cfl.tune.space_file import parse_space
@@ -138,7 +137,7 @@ class Study:
 
     def write(self, path: Path, study_id: str) -> None:
         """Writes the study file, with a digest of it all and the study's id, eight hexadecimal digits."""
-        write_sealed(path, yaml.safe_dump(asdict(self), sort_keys=False, allow_unicode=True), study_id)
+        write_sealed(path, as_yaml(asdict(self)), study_id)
 
 
 def recorded_id(path: Path) -> str:

@@ -11,6 +11,7 @@ import yaml
 
 from lit_cfl.metric_names import Row
 from lit_cfl.storage.atomic_writes import write_text
+from lit_cfl.storage.config_file import as_yaml
 from lit_cfl.storage.csv_log import write_rows
 from lit_cfl.tune.check import TRIALS, PreparedStudy
 from lit_cfl.tune.importance import importance
@@ -97,7 +98,7 @@ def _write_config(path: Path, trial: Path, comment: str) -> None:
     seeds = content["seeds"]
     if len(seeds) > 1:
         content["plan"] = yaml.safe_load((trial / f"seed-{seeds[0]}" / "config.yaml").read_text())["plan"]
-    write_text(path, f"# {comment}\n" + yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+    write_text(path, f"# {comment}\n" + as_yaml(content))
 
 
 @dataclass(frozen=True)

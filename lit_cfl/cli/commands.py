@@ -1,5 +1,6 @@
 """Implements the commands that train or score."""
 
+from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -77,8 +78,7 @@ def show_data(arguments: Sequence[str]) -> int:
 
 def evaluate_run(arguments: Sequence[str]) -> int:
     """Scores the run's own clients with their models, or newcomers after they were placed: `lit-cfl evaluate`."""
-    parser = _run_parser("evaluate", "Scores the models of a run.")
-    given, rest = parser.parse_known_args(arguments)
+    given, rest = _run_and_data("evaluate", "Scores the models of a run.", arguments)
     saved, console = load_run(given.run_dir), new_console()
     if rest:
         placed = saved.assign(_other_data(saved, rest))
@@ -87,7 +87,7 @@ def evaluate_run(arguments: Sequence[str]) -> int:
         progress.score_table(console, {"test, newcomers": placed.test})
         return 0
     served, data = saved.served(), saved.data
-    clients = (served.index >= 0).nonzero().flatten()
+    clients = data.population[served.index[data.population] >= 0]  # newcomers are scored once they are placed
     scores = {
         name: score_clients(saved.prepared.engine, served.models, served.index[clients], clients, data, split)
         for split, name in NAMES.items()
@@ -99,8 +99,7 @@ def evaluate_run(arguments: Sequence[str]) -> int:
 
 def assign_newcomers(arguments: Sequence[str]) -> int:
     """Shows which cluster each client of other data belongs to, and how sure that is: `lit-cfl assign`."""
-    parser = _run_parser("assign", "Finds a cluster for new clients.")
-    given, rest = parser.parse_known_args(arguments)
+    given, rest = _run_and_data("assign", "Finds a cluster for new clients.", arguments)
     if not rest:
         raise InputError(
             "say which clients are new: --data NAME, or options of the run's own, such as --data.num_clients 8"
@@ -111,7 +110,10 @@ def assign_newcomers(arguments: Sequence[str]) -> int:
     return 0
 
 
-def _run_parser(command: str, description: str) -> LineParser:
+def _run_and_data(command: str, description: str, arguments: Sequence[str]) -> tuple[Namespace, list[str]]:
+    """Reads the run's directory, and leaves the options of the data."""
+    if arguments and arguments[0].startswith("--data"):
+        raise InputError(f"give the run first: lit-cfl {command} RUN_DIR {arguments[0]} ...")
     parser = LineParser(
         prog=f"lit-cfl {command}",
         description=description,
@@ -120,7 +122,7 @@ def _run_parser(command: str, description: str) -> LineParser:
         epilog="--data NAME and --data.<option> VALUE describe clients that the run has not seen, as for lit-cfl run.",
     )
     parser.add_argument("run_dir", help="directory of a run (of one seed)")
-    return parser
+    return parser.parse_known_args(arguments)
 
 
 def _other_data(saved: SavedRun, options: Sequence[str]) -> FederatedData:

@@ -116,6 +116,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except InputError as error:
         print(f"lit-cfl: error: {error}", file=sys.stderr)
         return 2
+    except PermissionError as error:
+        print(f"lit-cfl: error: {error.filename} cannot be read or written ({error.strerror})", file=sys.stderr)
+        return 2
     except BrokenPipeError:  # the reader of our output has closed it, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE

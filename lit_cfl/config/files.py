@@ -51,6 +51,19 @@ def with_recorded_config(arguments: Sequence[str]) -> tuple[Sequence[str], Path 
     return ["--config", str(recorded), *fresh, *arguments], resumed
 
 
+def configs_first(arguments: Sequence[str]) -> list[str]:
+    """Moves configurations before all options, which the parser would otherwise replace by what a later file says."""
+    words = list(arguments)
+    configs: list[str] = []
+    others: list[str] = []
+    while words:
+        taken = 2 if words[0] == "--config" and len(words) > 1 else 1
+        moved = configs if words[0].partition("=")[0] == "--config" else others
+        moved += words[:taken]
+        del words[:taken]
+    return [*configs, *others]
+
+
 def found_config(before: str, word: str) -> str:
     """Replaces the name of a packaged configuration by its path."""
     if before == "--config":
@@ -124,7 +137,8 @@ def valid_anywhere(config: Mapping[str, Any]) -> dict[str, Any]:
 def with_absolute_paths(options: Any, names: Sequence[str] = _PATHS) -> Any:
     """Makes the paths in the configuration of a data module absolute, so that it is valid in any folder.
 
-    A `source` that is not here is an id of the Hugging Face Hub, and stays as it is; so do addresses such as `s3://...`.
+    A `source` that is not here is an id of the Hugging Face Hub, and `embeddings` that are not lie in LITCFL_DATA: they
+    stay as they are; so do addresses such as `s3://...`.
 
     Args:
         options: a part of a configuration.
@@ -142,7 +156,7 @@ def with_absolute_paths(options: Any, names: Sequence[str] = _PATHS) -> Any:
 
 def _absolute(name: str, value: str) -> str:
     path = Path(value).expanduser()
-    stays = not value or "://" in value or (name == "source" and not path.exists())
+    stays = not value or "://" in value or (name in ("source", "embeddings") and not path.exists())
     return value if stays else str(path.absolute())
 
 

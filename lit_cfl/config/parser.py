@@ -22,6 +22,7 @@ from lit_cfl.config.files import (
     append_to_path,
     code_folders,
     config_files,
+    configs_first,
     found_config,
     read_config,
     require_class_entries,
@@ -201,8 +202,9 @@ def parse_data(arguments: Sequence[str]) -> DataRequest:
 
 
 def _with_paths(arguments: Sequence[str]) -> list[str]:
-    """Returns the words with each configuration by its path."""
-    return [found_config(before, word) for before, word in zip(["", *arguments], arguments, strict=False)]
+    """Returns the words with each configuration by its path, and before the options."""
+    words = configs_first(arguments)
+    return [found_config(before, word) for before, word in zip(["", *words], words, strict=False)]
 
 
 def _read(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:

@@ -1,6 +1,7 @@
 """Shrinks an experiment until it takes a second, to see whether it runs at all (`--tiny`)."""
 
 from dataclasses import fields, replace
+from functools import cached_property
 from typing import Literal
 
 import numpy as np
@@ -49,8 +50,12 @@ class _FirstClients(FederatedDataModule):
         super().__init__(shift=whole.shift)
         self.whole, self.clients = whole, clients
 
+    @cached_property
+    def examples(self) -> Examples:
+        return self.whole.examples  # with the views that its shifts need already
+
     def load(self) -> Examples:
-        return self.whole.examples
+        return self.whole.load()
 
     def divide(self, examples: Examples, rng: np.random.Generator) -> Division:
         raise NotImplementedError("the whole data module divides the data")

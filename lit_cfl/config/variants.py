@@ -8,11 +8,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import yaml
-
 from lit_cfl.config.files import append_to_path, found_config, read_config, valid_anywhere
 from lit_cfl.config.parser import parse_run
 from lit_cfl.experiment import Experiment
+from lit_cfl.storage.config_file import as_yaml
 
 Config = Mapping[str, Any]  # content of an experiment's file
 
@@ -46,7 +45,7 @@ def build(config: Config, words: Sequence[str] = ()) -> Experiment:
     """
     with TemporaryDirectory(prefix="lit-cfl-") as folder:
         file = Path(folder) / "experiment.yaml"
-        file.write_text(yaml.safe_dump(dict(config), allow_unicode=True, sort_keys=False), encoding="utf-8")
+        file.write_text(as_yaml(config), encoding="utf-8")
         try:
             experiment = parse_run(["--config", str(file), *words]).experiment
         finally:  # the parser expects classes of the user's own beside the file

@@ -27,7 +27,7 @@ from lit_cfl.engines.dropout import set_key, step_keys, with_keyed_dropout
 from lit_cfl.engines.kernel_cache import BuildError
 from lit_cfl.engines.linear import OwnLinear, with_linear
 from lit_cfl.engines.local_training import CHECK, FitRequest, LocalTraining, TaskFactory, note_client
-from lit_cfl.engines.perceptron import layers_of
+from lit_cfl.engines.perceptron import is_perceptron, layers_of
 from lit_cfl.engines.perceptron_scorer import PerceptronScorer
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.scorer import EVALUATION_BATCH, ModelName, Outcomes, Scorer
@@ -218,7 +218,7 @@ class Engine(ABC):
     @cached_property
     def _scorer(self) -> Scorer:
         module = self.with_products(self._module_inside(self.layout.read(self.template, self.plan.dtype)))
-        if self.plan.fused:
+        if self.plan.fused and is_perceptron(self.template, self.local):
             return PerceptronScorer(module.eval(), self.layout, self.plan.dtype, layers_of(self.template, self.layout))
         return Scorer(module.eval(), self.layout, self.plan.dtype)
 

@@ -1,5 +1,6 @@
 """Finds the C++ compiler that compiled steps need, and builds our own C++ files with it."""
 
+import ctypes
 import os
 import shutil
 import subprocess
@@ -48,6 +49,19 @@ def load_operators(name: str, sources: Sequence[Path]) -> None:
     library = build_library(name, sources, torch_options())
     try:
         torch.ops.load_library(library)
+    except OSError as error:
+        raise BuildError(f"{library} cannot be loaded: {error}") from error
+
+
+def load_library(name: str, sources: Sequence[Path], options: Sequence[str] = ()) -> ctypes.CDLL:
+    """Loads a library for `ctypes`; see `build_library`.
+
+    Raises:
+        BuildError: it cannot be compiled, kept or loaded here.
+    """
+    library = build_library(name, sources, options)
+    try:
+        return ctypes.CDLL(str(library))
     except OSError as error:
         raise BuildError(f"{library} cannot be loaded: {error}") from error
 

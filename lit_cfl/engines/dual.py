@@ -28,7 +28,7 @@ from lightning import LightningModule
 from torch import Tensor
 
 from lit_cfl.engines.client_fit import ClientFit, ExamplePool, FitResult, finite_rows
-from lit_cfl.engines.compiler import build_library, torch_options
+from lit_cfl.engines.compiler import load_library, torch_options
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.loop import PlainLoop
 from lit_cfl.engines.perceptron import is_perceptron, layers_of, require_fitting
@@ -158,7 +158,7 @@ def load() -> ctypes.CDLL:
     Raises:
         BuildError: it cannot be compiled or loaded here.
     """
-    return ctypes.CDLL(str(build_library("dual", _SOURCES, torch_options())))
+    return load_library("dual", _SOURCES, torch_options())
 
 
 @cache

@@ -2,6 +2,7 @@
 
 import hashlib
 import os
+import platform
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -38,8 +39,11 @@ def kept(kind: str, parts: Sequence[str], make: Callable[[Path], None], suffix: 
         _require_own(file)
         if file.name == _name(kind, key, file, suffix):
             return file
-    with NamedTemporaryFile(dir=folder, prefix=".making-", suffix=suffix, delete=False) as opened:
-        made = Path(opened.name)
+    try:
+        with NamedTemporaryFile(dir=folder, prefix=".making-", suffix=suffix, delete=False) as opened:
+            made = Path(opened.name)
+    except OSError as error:
+        raise BuildError(f"{folder} cannot be written: {error.strerror}") from error
     try:
         make(made)
         made.chmod(0o700)
@@ -50,9 +54,12 @@ def kept(kind: str, parts: Sequence[str], make: Callable[[Path], None], suffix: 
 
 @cache
 def processor() -> str:
-    """Returns the model of the processor and the instructions that it has."""
+    """Returns the processor's model and instructions; outside of Linux what Python knows, with the computer's name."""
     wanted = ("model name", "flags", "Features")
-    lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except FileNotFoundError:
+        return f"{platform.processor()} {platform.machine()} {platform.node()}"
     return "\n".join(dict.fromkeys(line for line in lines if line.startswith(wanted)))
 
 

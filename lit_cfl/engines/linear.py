@@ -40,8 +40,9 @@ class OwnLinear(_Linear):
     """Serves one model outside a compiled graph, with `products.multiply`; numbers are the same but for rounding."""
 
     def forward(self, input: Tensor) -> Tensor:
-        floats = input.dtype in (torch.float32, torch.float64)
-        if not (floats and input.dim() == 2 and len(input) and is_plain(input)):
+        fits = input.dim() == 2 and len(input) and input.shape[1] == self.in_features
+        floats = input.dtype == self.weight.dtype and input.dtype in (torch.float32, torch.float64)
+        if not (fits and floats and is_plain(input)):
             return super().forward(input)
         outputs: Tensor = _Product.apply(input, self.weight)
         return outputs if self.bias is None else outputs + self.bias
@@ -80,5 +81,5 @@ class _Product(torch.autograd.Function):
 
 def is_plain(input: Tensor) -> bool:
     """Tells whether operations of our own can take this input: on the CPU, outside of autocasting and `torch.func`."""
-    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(input)
-    return input.device.type == "cpu" and not wrapped and not torch.is_autocast_enabled("cpu")
+    transformed = torch._C._are_functorch_transforms_active()
+    return input.device.type == "cpu" and not transformed and not torch.is_autocast_enabled("cpu")

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from lit_cfl.engines.client_fit import ClientFit, ExamplePool, FitResult, finite_rows
-from lit_cfl.engines.compiler import build_library
+from lit_cfl.engines.compiler import load_library
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.optimizers import FunctionalOptimizer
 from lit_cfl.errors import InputError
@@ -161,7 +161,7 @@ def load() -> ctypes.CDLL:
     Raises:
         BuildError: it cannot be compiled or loaded here.
     """
-    return ctypes.CDLL(str(build_library("perceptron", _SOURCES)))
+    return load_library("perceptron", _SOURCES)
 
 
 @cache

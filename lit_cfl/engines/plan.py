@@ -157,5 +157,6 @@ def keep_freed_memory() -> None:
     """
     with suppress(OSError, AttributeError):
         libc = ctypes.CDLL(None)
-        libc.mallopt(_MMAP_THRESHOLD, 128 * 2**20)
-        libc.mallopt(_TRIM_THRESHOLD, 512 * 2**20)
+        # glibc up to 2.30 refuses more than 32 MiB; either call ends what it would choose itself, so both or none
+        if libc.mallopt(_MMAP_THRESHOLD, 128 * 2**20) or libc.mallopt(_MMAP_THRESHOLD, 32 * 2**20):
+            libc.mallopt(_TRIM_THRESHOLD, 512 * 2**20)

@@ -57,6 +57,10 @@ void multiply_all(const at::Tensor& a, const at::Tensor& b, const at::Tensor& c,
 
 // Computes torch.bmm for float32 or float64. products.py:_like_bmm repeats the strides of the result.
 at::Tensor bmm(const at::Tensor& left, const at::Tensor& right) {
+  TORCH_CHECK(left.scalar_type() == right.scalar_type() && left.dim() == 3 && right.dim() == 3 &&
+                  left.size(0) == right.size(0) && left.size(2) == right.size(1) &&
+                  (left.scalar_type() == at::kFloat || left.scalar_type() == at::kDouble),
+              "lit_cfl::bmm takes two batches of matrices of float32 or of float64 that can be multiplied");
   auto readable = [](const at::Tensor& t) { return t.stride(1) == 1 || t.stride(2) == 1 ? t : t.contiguous(); };
   const at::Tensor a = readable(left), b = readable(right);
   const int64_t lanes = a.size(0), rows = a.size(1), columns = b.size(2);

@@ -58,9 +58,9 @@ class PictureFolder:
             due["similarity"] = lambda: similarity(snapshot, view.compared or 0)
             due["clients"] = lambda: client_map(snapshot, view.compared or 0)
         due["memberships"] = lambda: memberships(**view.memberships())
-        rows = _layer_rows(view)
-        if len(rows) > self._layers:
-            self._layers = len(rows)
+        rows, size = _layer_rows(view), view.tables["layers"][1] if "layers" in view.tables else 0
+        if rows and size > self._layers:  # in bytes: only the end of a long table is drawn
+            self._layers = size
             due["layers"] = lambda: layer_scores(rows)
         if view.last and len(view.values):
             due["histogram"] = lambda: histogram(view.values, view.cluster, view.true_cluster, view.score, view.round)

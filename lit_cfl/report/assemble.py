@@ -33,7 +33,7 @@ class Maker:
     say: Say = lambda line: None
 
     def __post_init__(self) -> None:
-        self._data: dict[Path, DataAtHand] = {}  # by run: they are loaded once
+        self._data: dict[tuple[Path, bool], DataAtHand] = {}  # by run, and whether it is over: they are loaded once
 
     def make(self) -> Page:
         """Reads the directories and makes the page.
@@ -81,10 +81,11 @@ class Maker:
         run = group.first
         if not self.with_data or not (run.over or (run.path / "checkpoint.pt").exists()):
             return DataAtHand()
-        if run.path not in self._data:
+        key = run.path, run.over  # its clients' data may shift until then
+        if key not in self._data:
             self.say(f"{group.name}: loading the data of {run.path}")
-            self._data[run.path] = load_data(run)
-        return self._data[run.path]
+            self._data[key] = load_data(run)
+        return self._data[key]
 
 
 def _study_or_reproduction(source: ReportSource, name: str, lines: list[str], problems: list[str]) -> list[Section]:

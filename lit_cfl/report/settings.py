@@ -34,7 +34,7 @@ def section(groups: Sequence[Group], command: Sequence[str]) -> Section:
     environment = _environment(groups)
     if environment is not None:
         blocks.append(environment)
-    again = "\n".join(_repeats(group) for group in groups if group.first.config)
+    again = "\n".join(_repeats(group) for group in groups if _is_of_a_file(group))
     if again:
         blocks.append(Code(again, "Commands that repeat the runs" if len(groups) > 1 else "Command that repeats it"))
     blocks.append(Code(shlex.join(command), "Command that made this page"))
@@ -80,6 +80,10 @@ def _flat_environment(environment: Mapping[str, Any]) -> dict[str, str]:
         else:
             flat[name] = ", ".join(map(str, value)) or "none" if isinstance(value, list) else str(value)
     return flat
+
+
+def _is_of_a_file(group: Group) -> bool:
+    return bool(group.first.config) and not group.first.config.get("made_in_python")
 
 
 def _repeats(group: Group) -> str:

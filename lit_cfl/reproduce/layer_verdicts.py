@@ -162,7 +162,7 @@ def _listed(numbers: Sequence[int]) -> str:
     return " ".join(map(str, numbers))
 
 
-RULES: dict[str, Callable[[Gaps], tuple[bool, str]]] = {
+RULES: dict[str, Callable[[Gaps], tuple[bool | None, str]]] = {
     rule.__name__: rule
     for rule in (
         cosine_beats_l2,

@@ -135,8 +135,8 @@ def _run_seeds(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode
 def _run_seed(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode: ResumeMode) -> FinishedRun:
     finished = FinishedRun(path, _run_one(experiment, path, callbacks, mode))
     if experiment.baseline is not None:
-        beside = path / "baseline"
-        finished.baseline = FinishedRun(beside, _run_one(experiment.for_baseline(), beside, callbacks, mode))
+        beside, baseline = path / "baseline", with_own_partition(experiment.for_baseline(), path, None)
+        finished.baseline = FinishedRun(beside, _run_one(baseline, beside, callbacks, mode))
         Guard("The drawing of the learning curve")(partial(_draw_with_baseline, experiment, finished))
     return finished
 

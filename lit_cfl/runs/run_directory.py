@@ -29,9 +29,9 @@ from lit_cfl.storage.digests import SUMS, digest_of, write_sums
 
 _PARTITION = "partition.npz"
 _AT_THE_END = (SUMS, "summary.json", "clients.csv", "memberships.npz")
+_ENVIRONMENT = "environment.json"
 _FILES = (
     "config.yaml",
-    "environment.json",
     _PARTITION,
     "metrics.csv",
     "clusters.csv",
@@ -91,9 +91,10 @@ class RunDirectory:
         """Starts a new run. `config.yaml`, which makes the directory one, comes last.
 
         Raises:
-            InputError: the directory holds a run already.
+            InputError: the directory holds a run already, or files of something else.
         """
         require_unused(self.path)
+        self._require_only_beginnings()
         self.discard()  # of a run that left no config
         self.run_id = secrets.token_hex(4)
         self._start(data)
@@ -101,10 +102,10 @@ class RunDirectory:
 
     def _start(self, data: FederatedData | None) -> None:
         """Writes the files that exist before the first round."""
+        self._write_environment(environment() | {"run_id": self.run_id})  # first: it marks the others as a run's
         for table in self._tables:
             table.start()
         self.rows, self.digests = [], {}
-        self._write_environment(environment() | {"run_id": self.run_id})
         self._write_partition(data)
 
     def reopen(self, config: Mapping[str, Any], data: FederatedData, saved: Mapping[str, Any] | None) -> None:
@@ -181,7 +182,7 @@ class RunDirectory:
 
     def _write_environment(self, content: dict[str, Any]) -> None:
         self.environment = content
-        write_json(self.path / "environment.json", content)
+        write_json(self.path / _ENVIRONMENT, content)
 
     def _write_partition(self, data: FederatedData | None) -> None:
         if data is not None:
@@ -193,9 +194,30 @@ class RunDirectory:
         if digest is not None:
             self.digests[name] = digest
 
+    def _require_only_beginnings(self) -> None:
+        """Raises InputError where there are files that are not those of a run that ended while it began."""
+        there = [name for name in self._names() if (self.path / name).exists()]
+        if not there or (self._began() and not {"checkpoint.pt", "summary.json", SUMS} & set(there)):
+            return
+        raise InputError(
+            f"{self.path} has no config.yaml, but {', '.join(there)}: files of a run that lost it, or of something "
+            "else; choose another --run_dir, or move them away"
+        )
+
+    def _began(self) -> bool:
+        """Says whether `environment.json` is a run's: it is the first file of one."""
+        try:
+            return "run_id" in json.loads((self.path / _ENVIRONMENT).read_text("utf-8"))
+        except (OSError, ValueError, TypeError):
+            return False
+
+    def _names(self) -> list[str]:
+        return [*_FILES, *(table.path.name for table in self._tables if table.path.name not in _FILES), _ENVIRONMENT]
+
     def discard(self) -> None:
-        """Removes the files made so far, `config.yaml` first."""
-        for path in (*(self.path / name for name in _FILES), *(table.path for table in self._tables)):
+        """Removes the files made so far, `config.yaml` first and `environment.json` last."""
+        snapshots = (file for file in self.path.glob("snapshots/*.npz") if file.stem.isdigit())
+        for path in (*snapshots, *(self.path / name for name in self._names())):
             with name_write_errors(path):
                 path.unlink(missing_ok=True)
 
@@ -205,7 +227,7 @@ class RunDirectory:
         Args:
             rows: names of the files in `rows/`.
         """
-        files = [name for name in _FILES if name != SUMS] + [table.path.name for table in self._tables]
+        files = [name for name in self._names() if name != SUMS]
         pictures = [f"pictures/{file.name}" for file in (self.path / "pictures").glob("[!.]*.*")]
         named = {*files, *pictures, *self.digests, *(f"rows/{name}" for name in rows)}
         write_sums(self.path, [name for name in named if (self.path / name).is_file()], self.run_id)

@@ -1,5 +1,6 @@
 """Writes and reads `config.yaml` of a run directory: its format, the options, and last the run and a digest."""
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from shlex import quote
@@ -55,8 +56,21 @@ def write_config(path: Path, config: Mapping[str, Any], run_id: str | None = Non
         config: what to write.
         run_id: of the run, where the directory is one.
     """
-    text = yaml.safe_dump({"format": FORMAT, **config}, sort_keys=False, allow_unicode=True)
-    write_sealed(path / "config.yaml", text, run_id)
+    write_sealed(path / "config.yaml", as_yaml({"format": FORMAT, **config}), run_id)
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quotes texts such as `1e-3`, which jsonargparse reads as numbers where PyYAML does not."""
+
+
+_Dumper.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?(\d[\d_]*)?\.?\d*[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def as_yaml(content: Mapping[str, Any]) -> str:
+    """Writes options so that the parser of the commands reads every text as a text."""
+    return yaml.dump(dict(content), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
 def recorded_run_id(path: Path) -> str:

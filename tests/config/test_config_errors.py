@@ -3,12 +3,15 @@
 from pathlib import Path
 
 import pytest
+import yaml
 
 from lit_cfl.cli.main import main
-from lit_cfl.config.parser import parse_data
+from lit_cfl.config.parser import parse_data, parse_run
+from lit_cfl.config.variants import build
 from lit_cfl.datamodules.shift import LabelDrift, SwapAll
 from lit_cfl.datamodules.skew import LabelShifts, Rotations
 from lit_cfl.errors import InputError
+from lit_cfl.storage.config_file import as_yaml
 
 MNIST = ("--data", "MNIST")
 
@@ -106,3 +109,31 @@ def test_shift_may_be_one_or_a_list(words: tuple[str, ...], expected: tuple[obje
 )
 def test_skew_or_shift_that_is_not_known_names_the_nearest(words: tuple[str, ...], expected: str):
     assert expected in error_of(*MNIST, *words)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--config", "quickstart", "--rounds", "5", "--algorithm", "FedAvg"),
+        ("--rounds", "5", "--algorithm", "FedAvg", "--config", "quickstart"),
+        ("--rounds", "5", "--config=quickstart", "--algorithm=FedAvg"),
+    ],
+)
+def test_options_count_wherever_the_file_stands(words: tuple[str, ...]):
+    experiment = parse_run(words).experiment
+    assert (experiment.rounds, type(experiment.algorithm).__name__) == (5, "FedAvg")
+
+
+@pytest.mark.parametrize("name", ["1e-3", "2e4", "1.5e3", ".5e1", "0.1", "7", "true", "null", "~", "a-1e-3"])
+def test_a_text_that_looks_like_a_number_is_a_text_again(name: str):
+    experiment = parse_run(["--config", "quickstart", "--name", name]).experiment
+    assert build(experiment.described()).name == name
+    assert yaml.safe_load(as_yaml({"a": name, "b": [1e-5, 2.0, 3, 1e22, None]})) == {
+        "a": name,
+        "b": [1e-5, 2.0, 3, 1e22, None],
+    }
+
+
+def test_a_tiny_run_has_the_views_of_its_drift_once():
+    words = ["--config", "quickstart", "--data.shift", "LabelDrift", "--tiny"]
+    assert parse_run(words).experiment.prepare(0).data.num_clients == 4

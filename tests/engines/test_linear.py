@@ -155,3 +155,25 @@ def test_client_has_diverged_where_its_loss_is_infinite(plan: str):
     assert not found.trained.any()
     starts = torch.stack([engine.initial(k % 2) for k in range(6)])
     assert torch.equal(rows_of(found), starts)  # the models that they started from
+
+
+def test_what_own_products_cannot_take_goes_to_pytorch():
+    layer = OwnLinear(nn.Linear(5, 3).bfloat16())
+    with pytest.raises(RuntimeError, match="dtype"):  # as of nn.Linear, not bytes read as other numbers
+        layer(torch.zeros(7, 5))
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        OwnLinear(nn.Linear(5, 3))(torch.zeros(7, 4))
+    left = torch.zeros(2, 7, 5)
+    for right in (torch.zeros(2, 5, 3, dtype=torch.float64), torch.zeros(2, 4, 3), torch.zeros(1, 5, 3)):
+        with pytest.raises(RuntimeError, match="two batches of matrices of float32 or of float64"):
+            torch.ops.lit_cfl.bmm(left, right)
+
+
+def test_a_loss_may_differentiate_by_the_weights_itself():
+    own, plain, inputs = OwnLinear(layer := nn.Linear(5, 3).double()), layer, normal(7, 5)
+
+    def penalty(weights: dict[str, Tensor], of: nn.Module) -> Tensor:
+        return functional_call(of, weights, (inputs,)).square().sum()
+
+    found, expected = (grad(partial(penalty, of=of))(dict(of.named_parameters())) for of in (own, plain))
+    exactly(found["weight"], expected["weight"])

@@ -156,6 +156,16 @@ def test_evaluate_prints_the_figures_of_the_run(path: Path, capsys: pytest.Captu
         assert line[1:3] == [str(last["clients/evaluated"]), f"{last[f'{split}/weighted_accuracy']:.3f}"]
 
 
+def test_evaluate_leaves_newcomers_out_of_the_clients_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    words = ["--algorithm", "FedAvg", "--baseline", "null", "--data.newcomers", "0.3", "--rounds", "1"]
+    assert main(["run", "--config", "quickstart", *words, "--run_dir", str(tmp_path / "run"), "--quiet"]) == 0
+    capsys.readouterr()
+    assert main(["evaluate", str(tmp_path / "run")]) == 0
+    (line,) = [line.split() for line in capsys.readouterr().out.splitlines() if line.startswith("test")]
+    last = read_table(tmp_path / "run" / "metrics.csv")[-1]
+    assert line[1:3] == ["28", f"{last['test/weighted_accuracy']:.3f}"]
+
+
 def test_evaluate_and_assign_take_other_data(path: Path, capsys: pytest.CaptureFixture[str]):
     other = ["--data.num_clients", "8", "--data.partition_seed", "5"]
     assert main(["evaluate", str(path), *other]) == 0
@@ -170,6 +180,7 @@ def test_evaluate_and_assign_take_other_data(path: Path, capsys: pytest.CaptureF
     ("arguments", "expected"),
     [
         (("assign", "RUN"), "say which clients are new"),
+        (("assign", "--data.num_clients", "8", "RUN"), "give the run first: lit-cfl assign RUN_DIR --data.num_clients"),
         (("assign", "RUN", "--rounds", "3"), "--rounds is no option here"),
         (("evaluate", "nowhere"), "nowhere holds no run"),
         (("evaluate", "RUN", "--data.num_client", "3"), "did you mean num_clients?"),

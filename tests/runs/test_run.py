@@ -180,6 +180,32 @@ def test_used_directory_is_refused_and_left_as_it_is(finished: Path):
     assert (finished / "metrics.csv").read_bytes() == before
 
 
+@pytest.mark.parametrize("lost", ["metrics.csv", "checkpoint.pt"])
+def test_files_of_something_else_and_of_a_run_without_its_configuration_stay(lost: str, tmp_path: Path):
+    path = tmp_path / "here"
+    path.mkdir()
+    if lost == "checkpoint.pt":
+        run(digits(rounds=1), path)
+        (path / "config.yaml").unlink()
+    else:
+        (path / lost).write_text("mine\n")
+    before = {file: file.read_bytes() for file in path.glob("[!.]*") if file.is_file()}
+    with pytest.raises(InputError, match=rf"has no config.yaml, but .*{lost}.*choose another --run_dir"):
+        run(digits(rounds=1), path)
+    assert before == {file: file.read_bytes() for file in path.glob("[!.]*") if file.is_file()}
+
+
+def test_what_a_run_left_that_was_killed_while_it_began_is_removed(tmp_path: Path):
+    path = tmp_path / "here"
+    run(digits(rounds=1), path)
+    for name in ("config.yaml", "checkpoint.pt", "summary.json", "SHA256SUMS"):
+        (path / name).unlink()
+    (path / "snapshots").mkdir(exist_ok=True)
+    (path / "snapshots" / "7.npz").touch()
+    run(digits(algorithm=FedAvg(), rounds=1), path)
+    assert not (path / "snapshots" / "7.npz").exists()
+
+
 def test_net_that_does_not_fit_the_data_is_refused(tmp_path: Path):
     wrong = lambda: Classification(MCLR([1, 9, 9], 10))  # noqa: E731
     with pytest.raises(InputError, match=r"inputs of shape \(1, 8, 8\), 10 labels"):

@@ -9,9 +9,8 @@ from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-import yaml
-
 from lit_cfl.errors import InputError
+from lit_cfl.storage.config_file import as_yaml
 from lit_cfl.tune.launching.launch_request import OURS, LaunchRequest, SentFiles
 
 CONFIG, JOB = "launched.yaml", "launched.json"
@@ -42,7 +41,7 @@ def packed(order: LaunchRequest, folder: str, storage: str | None) -> Iterator[P
         for place, file in files.items():
             (parcel / place).parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(file, parcel / place)
-        (parcel / CONFIG).write_text(yaml.safe_dump(order.config, sort_keys=False, allow_unicode=True), "utf-8")
+        (parcel / CONFIG).write_text(as_yaml(order.config), "utf-8")
         (parcel / JOB).write_text(json.dumps(job), "utf-8")
         _write_version(parcel)
         yield parcel
