@@ -125,7 +125,7 @@ class HFDataset(PooledDataModule):
         self.commit = source.commit
         columns = (self.inputs, self.label_column, self.client_column, self.kind, self.num_labels)
         read = (self.images.mode, self.images.size, self.images.pad, self.text)
-        key = ["hf 1", source.fingerprint, repr((columns, self.subset, self.splits, read))]
+        key = ["hf 2", source.fingerprint, repr((columns, self.subset, self.splits, read))]
         arrays = cached(key, lambda: self._read(source))
         num_labels = int(arrays["num_labels"])
         if "images" in arrays:

@@ -28,7 +28,9 @@ class ScriptError(Exception):
     """The data set is a Python script, which `datasets` 4 and later no longer run."""
 
 
-def load(place: Path | str, subset: str | None, revision: str | None, fetch: str) -> "DatasetDict":
+def load(
+    place: Path | str, subset: str | None, revision: str | None, fetch: str, content: str | None = None
+) -> "DatasetDict":
     """Loads all splits of a data set, memory-mapped from the cache of `datasets`.
 
     Args:
@@ -36,6 +38,8 @@ def load(place: Path | str, subset: str | None, revision: str | None, fetch: str
         subset: its name, where there are several.
         revision: of the Hub copy.
         fetch: what to do where the Hub cannot be reached.
+        content: hash of a local folder, whose rows are kept apart by it: `datasets` knows a folder with a README by its
+            name and its patterns of files alone.
 
     Raises:
         ScriptError: it is a script.
@@ -46,7 +50,8 @@ def load(place: Path | str, subset: str | None, revision: str | None, fetch: str
 
     with quiet():
         try:
-            return datasets.load_dataset(str(place), subset, revision=revision)
+            apart = {} if content is None else {"cache_dir": f"{datasets.config.HF_DATASETS_CACHE}/lit-cfl-{content}"}
+            return datasets.load_dataset(str(place), subset, revision=revision, **apart)
         except Exception as error:  # `datasets` raises nearly anything, some of it from pyarrow and the network
             if "scripts are no longer supported" in str(error):
                 raise ScriptError(str(error)) from error

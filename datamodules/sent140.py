@@ -65,7 +65,7 @@ class Sent140(PooledDataModule):
         self.commit = source.commit
         embeddings = None if self.embeddings is None else glove.locate(self.embeddings)
         known = str(self.max_words) if embeddings is None else glove.fingerprint(embeddings)
-        key = ["sent140 1", source.fingerprint, str(self.length), self.padding, known]
+        key = ["sent140 2", source.fingerprint, str(self.length), self.padding, known]
         arrays = cached(key, lambda: self._read(source, embeddings))
         tokens, labels = torch.from_numpy(arrays["tokens"]), torch.from_numpy(arrays["labels"])
         vectors = torch.from_numpy(arrays["embeddings"]) if "embeddings" in arrays else None

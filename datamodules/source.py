@@ -168,7 +168,8 @@ class Source:
 
     def _load(self, revision: str | None) -> "DatasetDict":
         fetch = how_to_fetch(self.name, revision or self.script_revision)
-        return load(self.folder or self.name, self.subset, revision, fetch)
+        content = None if self.folder is None else self.fingerprint
+        return load(self.folder or self.name, self.subset, revision, fetch, content)
 
     def _split(self, split: str) -> "Dataset":
         if not self.has(split):

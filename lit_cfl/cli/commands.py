@@ -119,7 +119,9 @@ def _run_and_data(command: str, description: str, arguments: Sequence[str]) -> t
         description=description,
         allow_abbrev=False,
         usage="%(prog)s RUN_DIR [--data ...]",
-        epilog="--data NAME and --data.<option> VALUE describe clients that the run has not seen, as for lit-cfl run.",
+        epilog="--data NAME and --data.<option> VALUE describe other clients, as for lit-cfl run. Divided from "
+        "the run's own images, they may have some that it was trained on: for clients that it has not seen give "
+        "--data.newcomers to the run, or another source here.",
     )
     parser.add_argument("run_dir", help="directory of a run (of one seed)")
     return parser.parse_known_args(arguments)

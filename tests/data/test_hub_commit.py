@@ -34,8 +34,9 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept.parent.mkdir(parents=True)
     shutil.copy(made, kept)
 
-    def load(name: str, subset: str | None = None, revision: str | None = None) -> Any:
-        return DatasetDict({"train": Dataset.from_file(str(kept))}) if name == "me/mine" else real(name, subset)
+    def load(name: str, subset: str | None = None, revision: str | None = None, cache_dir: str | None = None) -> Any:
+        here = name != "me/mine"
+        return real(name, subset, cache_dir=cache_dir) if here else DatasetDict({"train": Dataset.from_file(str(kept))})
 
     real = datasets.load_dataset
     monkeypatch.setattr(datasets, "load_dataset", load)

@@ -169,3 +169,21 @@ def test_fingerprint_of_a_hub_copy_changes_with_its_content(
         monkeypatch.setattr(datasets, "load_dataset", hub_script(local))
         prints.append(find("stanfordnlp/sentiment140", "refs/convert/parquet").fingerprint)
     assert prints[0] == prints[1] != prints[2]
+
+
+def test_folders_of_one_name_whose_readme_names_their_files_are_kept_apart(tmp_path: Path):
+    """`datasets` knows such a folder, as `hf download` makes it, by its name and the README's patterns alone."""
+    readme = "---\nconfigs:\n- config_name: default\n  data_files:\n  - split: train\n    path: train-*\n---\n"
+    for where, labels in (("a", [0, 1]), ("b", [2, 3]), ("a", [4, 5])):  # the last: the first one was changed
+        folder = write(tmp_path / where / "mine", {"label": Value("int64")}, train={"label": labels})
+        (folder / "README.md").write_text(readme)
+        assert find(str(folder)).table("train", ["label"]) == {"label": labels}
+
+
+def test_files_behind_a_link_count_in_the_fingerprint(tmp_path: Path):
+    elsewhere = write(tmp_path / "bulk", {"label": Value("int64")}, train={"label": [0, 1]})
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "data").symlink_to(elsewhere)
+    before = find(str(tmp_path / "mine")).fingerprint
+    write(elsewhere, {"label": Value("int64")}, train={"label": [2, 3]})
+    assert find(str(tmp_path / "mine")).fingerprint != before
