@@ -106,7 +106,9 @@ def _explained(error: BaseException, place: Path | str, fetch: str) -> str:
         return f"{damaged[0]} is damaged or no Parquet file ({_first_line(damaged[1])}); fetch it again"
     if isinstance(error, FileNotFoundError):
         return f"the folder {place} holds no data files; put the Parquet files there, such as train-*.parquet"
-    return f"{place} cannot be loaded ({_first_line(causes[-1])}); is it whole? Else {fetch}"
+    why = _first_line(causes[-1])
+    remedy = "" if "Config name" in why else "; is the copy whole? Put there what is missing, or fetch it again"
+    return f"{place} cannot be loaded ({why}){remedy}"
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
