@@ -112,7 +112,7 @@ def test_a_section_says_once_how_long_a_run_takes_where_that_is_why_it_has_not_r
     assert len(cells) == 4
     told = [Judged(cell, {}, "not run", why_open(table, cell), False) for cell in cells]
     assert _section(table, cells[0].experiment, told)[-2:] == [
-        "Not run: a run takes about 1.7 core-hours without a GPU.",
+        "Not run: a run takes about 3 core-hours without a GPU.",
         "",
     ]
     soon = [replace(judged, reason=NOT_YET) for judged in told]

@@ -43,7 +43,6 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, **changes: object) -> 
         ("--limits.trials 2", "4 at most, each with 1 core(s)", "2 min 30 s"),  # repeats have room for four
         ("--limits.trials 90 --limits.minutes 5", "4 at most, each with 1 core(s)", "6 min 30 s"),
         ("--limits.trials 6 --resources.gpus 0.6", "2 at most, each with 1 core(s) and 0.6 GPU(s)", "5 min 30 s"),
-        ("--limits.trials 6 --resources.gpus 0.5", "4 at most, each with 1 core(s) and 0.5 GPU(s)", "3 min 30 s"),
         ("--limits.trials 6 --resources.gpus 2", "1 at most, each with 1 core(s) and 2 GPU(s)", "11 min 0 s"),
     ],
 )
