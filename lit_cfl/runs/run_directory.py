@@ -217,7 +217,8 @@ class RunDirectory:
     def discard(self) -> None:
         """Removes the files made so far, `config.yaml` first and `environment.json` last."""
         snapshots = (file for file in self.path.glob("snapshots/*.npz") if file.stem.isdigit())
-        for path in (*snapshots, *(self.path / name for name in self._names())):
+        config, *others = (self.path / name for name in self._names())
+        for path in (config, *snapshots, *others):
             with name_write_errors(path):
                 path.unlink(missing_ok=True)
 
