@@ -48,11 +48,12 @@ def _size(prepared: PreparedStudy, at_once: int | None) -> dict[str, str]:
     points = len(prepared.first) - 1
     then = f", then {points} point(s) of the study's" if points else ""
     each = f"{resources.cpus:g} core(s)" + (f" and {resources.gpus:g} GPU(s)" if resources.gpus else "")
+    places = f"{at_once} at most" if at_once else "as many as the cluster has room for"
     lines = {
         "study": prepared.size,
         "searched": ", ".join([*searched, *(parameter.key for parameter in space.parameters)]),
         "tried first": f"the base's setting{then}",
-        "at a time": f"{at_once or 'as many as the cluster has room for'} at most, each with {each}",
+        "at a time": f"{places}, each with {each}",
     }
     if repeats:
         lines["at the end"] = f"the best and the default setting on {repeats} new seed(s)"
