@@ -20,9 +20,10 @@ that is free:
   convolutions are all small (`convolutions.py`), such as LeNet: in float32 a plain loop trains them faster, where
   neither `lanes` nor `compile` says otherwise; on a GPU only by hand, since no figure says yet what it is worth:
   Inductor then compiles the steps before they are captured;
-* products: `own` where it compiles, or is fused or dual (MKL takes two to ten times as long on an AMD processor), for
-  the nets of small convolutions, or where a plain loop on a CPU has 10 billion parameters times steps to do and there
-  is a compiler; else `torch`;
+* products: `own` for the nets of small convolutions, and on a processor that is not Intel's (on an AMD processor MKL
+  takes two to ten times as long; on Intel's it takes half to three quarters of the time of `own`) where it compiles, or
+  is fused or dual, or where a plain loop on a CPU has 10 billion parameters times steps to do and there is a compiler;
+  else `torch`;
 * lanes: 4 on a CPU that compiles (more fall out of its cache), 1 without (a plain loop: an eager stack is slower); on a
   GPU as many as a cohort has clients, rounded up to a multiple of 8, but no more than 256, and than fit a quarter of
   the memory of the GPU (in whole GiB; 16 where workers of `ray` have GPUs and this machine has none) by the estimate of
@@ -51,6 +52,7 @@ from math import ceil
 import torch
 
 from lit_cfl.engines.compiler import compiler
+from lit_cfl.engines.kernel_cache import processor
 from lit_cfl.engines.plan import EngineName, EngineOption, Plan, PlanOptions, Precision
 from lit_cfl.errors import InputError
 
@@ -153,7 +155,8 @@ def choose_plan(
     on_one = ceil(workers / room.gpus) if room.gpus else 1  # workers on one GPU
     lanes = given.get("lanes", _lanes(chosen, device, compiles, workers, on_one, workload, precision))
     threads = given.get("threads", 1 if chosen == "ray" else _threads(workload))
-    by_size = chosen != "trainer" and _products_pay(workload)
+    long = chosen != "trainer" and _products_pay(workload)
+    own = small or (_mkl_is_slow() and (fused or dual or compiles or long))
     by_rule = {
         "device": device,
         "precision": precision,
@@ -164,7 +167,7 @@ def choose_plan(
         "compile": compiles,
         "fused": fused,
         "dual": dual,
-        "products": "own" if on_cpu and (fused or dual or small or compiles or by_size) else "torch",
+        "products": "own" if on_cpu and own else "torch",
         "workers": workers,
     }
     return Plan(**by_rule | given | {"engine": chosen})
@@ -231,6 +234,11 @@ def _small_convolutions(workload: Workload) -> bool:
 
 def _products_pay(workload: Workload) -> bool:
     return workload.client_steps * workload.num_parameters >= _PRODUCTS_PAY and has_compiler()
+
+
+def _mkl_is_slow() -> bool:
+    """Says whether MKL, PyTorch's library for products, may take a slow path here."""
+    return "intel" not in processor().lower()
 
 
 def _lanes(

@@ -7,17 +7,23 @@ from math import isfinite
 import torch
 from lightning import LightningModule
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from lit_cfl.engines.client_fit import ClientFit, ExamplePool, FitResult, finite_rows
 from lit_cfl.engines.dropout import key_names, set_key
 from lit_cfl.engines.optimizers import FunctionalOptimizer
 from lit_cfl.engines.steps import clipped
-from lit_cfl.engines.task_protocol import losses_of
+from lit_cfl.engines.task_protocol import Batch, losses_of
 from lit_cfl.parameters import ParameterLayout
+
+_PART = 1_024  # examples
 
 
 class PlainLoop:
     """Trains one client after the other with the module's own parameters.
+
+    The gradients of a larger batch than 1,024 examples are summed up over parts of it, whose activations take less
+    memory and leave the caches less often; not under BatchNorm and dropout, which depend on the whole batch.
 
     Args:
         module: the LightningModule, in training mode; it is overwritten.
@@ -37,6 +43,7 @@ class PlainLoop:
     ) -> None:
         self._module, self._layout, self._optimizer, self._clip = module, layout, update, clip
         self._autocast, self._keyed = autocast, bool(key_names(module))
+        self._whole = self._keyed or any(isinstance(layer, _BatchNorm) for layer in module.modules())
         named = dict(module.named_parameters())
         self._parameters = [named[slot.name] for slot in layout.slots if not slot.is_buffer]
 
@@ -76,13 +83,24 @@ class PlainLoop:
         """Computes the gradients of the mean loss, each with a leading axis of 1, and the mean loss."""
         if self._keyed:
             set_key(self._module, key)
+        size = len(labels) if self._whole else _PART
+        parts = zip(inputs.split(size), labels.split(size), strict=True)
+        gradients, loss = self._share(next(parts), len(labels))
+        for part in parts:
+            others, other = self._share(part, len(labels))
+            gradients, loss = [g + o for g, o in zip(gradients, others, strict=True)], loss + other
+        return tuple(gradient[None] for gradient in gradients), loss
+
+    def _share(self, part: Batch, total: int) -> tuple[list[Tensor], Tensor]:
+        """Computes what a part adds to the gradients of the mean loss of so many examples, and to this loss."""
         with torch.enable_grad():
-            cast = nullcontext() if self._autocast is None else torch.autocast(inputs.device.type, self._autocast)
+            cast = nullcontext() if self._autocast is None else torch.autocast(part[1].device.type, self._autocast)
             with cast:
-                loss = losses_of(self._module, (inputs, labels)).mean()
+                loss = losses_of(self._module, part).mean()
+                loss = loss if len(part[1]) == total else loss * (len(part[1]) / total)
             found = torch.autograd.grad(loss, self._parameters, allow_unused=True)
         pairs = zip(found, self._parameters, strict=True)
-        return tuple((torch.zeros_like(p) if g is None else g)[None] for g, p in pairs), loss.detach()
+        return [torch.zeros_like(p) if g is None else g for g, p in pairs], loss.detach()
 
     def _pieces(self, row: Tensor) -> tuple[Tensor, ...]:
         slots = self._layout.slots[: len(self._parameters)]

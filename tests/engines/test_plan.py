@@ -33,6 +33,11 @@ def as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     cudnn.allow_tf32, cudnn.benchmark = flags
 
 
+@pytest.fixture(autouse=True)
+def _amd(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rule, "processor", lambda: "model name : AMD EPYC 9B14")
+
+
 def test_plan_follows_its_rule(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     small = Workload(7_850, client_steps=1000)
@@ -102,6 +107,30 @@ def test_long_runs_of_nets_with_small_convolutions_have_a_plain_loop(monkeypatch
         assert choose_plan("auto", "cpu", precision, work, by_hand).compile
     short = choose_plan("auto", "cpu", "32-true", replace(long, client_steps=49_999))
     assert (short.compile, short.products) == (False, "torch")
+
+
+def test_products_of_matrices_are_our_own_where_mkl_is_slow(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(rule, "has_compiler", lambda: True)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    plain = Workload(2_000_000, client_steps=5_000)
+    fused = Workload(7_850, client_steps=50_000, perceptron=True)
+    dual = Workload(10_000, client_steps=500, multiply_adds=2e9, has_dual=True)
+    pays = (plain, replace(plain, client_steps=50_000), fused, dual)
+    here = [choose_plan("auto", "cpu", "32-true", work) for work in pays]
+    assert [plan.products for plan in here] == ["own"] * 4
+    assert [(plan.compile, plan.fused, plan.dual) for plan in here] == [
+        (False, False, False),
+        (True, False, False),
+        (False, True, False),
+        (False, False, True),
+    ]
+    assert choose_plan("auto", "cpu", "32-true", replace(plain, client_steps=4_999)).products == "torch"
+    small = Workload(60_000, has_convolutions=True, client_steps=50_000, small_convolutions=True)
+    monkeypatch.setattr(rule, "processor", lambda: "model name : Intel(R) Xeon(R) Processor")
+    assert [choose_plan("auto", "cpu", "32-true", work) for work in pays] == [
+        replace(p, products="torch") for p in here
+    ]
+    assert choose_plan("auto", "cpu", "32-true", small).products == "own"  # with the convolutions
 
 
 def test_long_runs_of_perceptrons_on_full_batches_are_dual_where_there_is_a_compiler(monkeypatch: pytest.MonkeyPatch):
