@@ -8,6 +8,7 @@ from math import ceil, floor
 
 import ray
 import torch
+from joblib import cpu_count
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from lit_cfl.engines.plan import Plan
@@ -41,7 +42,7 @@ def connected(address: str | None, resources: Resources) -> Iterator[None]:
     if here:
         _require(resources, [_this_machine()], "this machine")
     try:
-        ray_cluster.connect(Plan("ray", device=device, workers=(os.cpu_count() or 1) if here else 1))
+        ray_cluster.connect(Plan("ray", device=device, workers=cpu_count() if here else 1))
         try:
             if not here:
                 nodes = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's
@@ -72,7 +73,7 @@ def room_here(address: str | None, resources: Resources) -> int | None:
 
 
 def _this_machine() -> dict[str, float]:
-    return {"CPU": os.cpu_count() or 1, "GPU": torch.cuda.device_count()}
+    return {"CPU": cpu_count(), "GPU": torch.cuda.device_count()}
 
 
 def _require(resources: Resources, nodes: list[dict[str, float]], where: str) -> None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
+from joblib import cpu_count
+
 from lit_cfl.errors import InputError, LineParser
 
 _EPILOG = """\
@@ -132,11 +134,11 @@ def _whole_numbers(words: Sequence[str]) -> list[int]:
 
 
 def _require_cores(asked: int) -> None:
-    cores = os.cpu_count() or 1
     if asked < 1:
         raise InputError(f"--num_cpus is {asked}; give 1 or more")
+    cores = cpu_count()
     if asked > cores and "RAY_ADDRESS" not in os.environ:
-        raise InputError(f"--num_cpus is {asked}, but this machine has {cores} cores; give {cores} or less")
+        raise InputError(f"--num_cpus is {asked}, but {cores} cores may be used here; give {cores} or less")
 
 
 def _require_free(arguments: Sequence[str], rest: Sequence[str]) -> None:

@@ -50,6 +50,7 @@ from importlib.util import find_spec
 from math import ceil
 
 import torch
+from joblib import cpu_count
 
 from lit_cfl.engines.compiler import compiler
 from lit_cfl.engines.kernel_cache import processor
@@ -135,7 +136,7 @@ def choose_plan(
     _require_no_contradiction(engine, device, precision, by_hand)
     given = {name: value for name, value in vars(by_hand).items() if value is not None}
     chosen = _engine(by_hand.engine or engine, workload)
-    places = (os.cpu_count() or 1) if room.places is None else room.places
+    places = cpu_count() if room.places is None else room.places
     asked = by_hand.device or device
     by_rule_alone = engine == "auto" and chosen == "stacked" and not given
     if by_rule_alone and found_device(asked) == "cpu" and _processes_pay(workload):
@@ -278,8 +279,7 @@ def _threads(workload: Workload) -> int:
 
 def _cores() -> int:
     """Counts the cores that a plan may use."""
-    cores = os.cpu_count() or 1
-    return min(cores, _allowed_threads() or cores)
+    return min(cpu_count(), _allowed_threads() or cpu_count())
 
 
 def _allowed_threads() -> int:

@@ -72,7 +72,7 @@ def test_options_go_to_the_algorithm_that_they_name():
         ("--config quickstart --algorithms IFCA --round 3", "(did you mean rounds?)"),
         ("--config quickstart --algorithms IFCA --cohort_size 41", "cohort_size is 41, but there are 40 clients"),
         ("--config quickstart --algorithms IFCA --target 80", "--target is 80"),
-        ("--config quickstart --algorithms IFCA --num_cpus 4096", "this machine has"),
+        ("--config quickstart --algorithms IFCA --num_cpus 4096", "may be used here"),
         (
             "--config quickstart --algorithms IFCA --compare_dir run",
             "already holds a run; choose another --compare_dir",

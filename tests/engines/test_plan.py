@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from joblib import cpu_count
 
 from lit_cfl.engines import choose_plan as rule
 from lit_cfl.engines.choose_plan import RayRoom, Workload, choose_plan
@@ -43,7 +44,7 @@ def test_plan_follows_its_rule(monkeypatch: pytest.MonkeyPatch):
     small = Workload(7_850, client_steps=1000)
     assert choose_plan("auto", "cpu", "32-true", small) == Plan("stacked", "cpu", "32-true", 1)
     assert choose_plan("trainer", "cpu", "32-true", small) == Plan("trainer", "cpu", "32-true", 1)
-    assert choose_plan("auto", "cpu", "32-true", Workload(2_000_000)).threads == os.cpu_count()
+    assert choose_plan("auto", "cpu", "32-true", Workload(2_000_000)).threads == cpu_count()
     with pytest.raises(InputError, match="'cuda:7' was asked for"):
         choose_plan("auto", "cuda:7", "32-true", small)
     with pytest.raises(InputError, match="'tpu' is not known"):
@@ -162,7 +163,7 @@ def test_all_cores_are_used_from_a_million_parameters_on(
     parameters: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(rule, "has_compiler", lambda: True)
-    monkeypatch.setattr(rule.os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(rule, "cpu_count", lambda: 16)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     chosen = choose_plan("auto", "cpu", "32-true", Workload(parameters, client_steps=50_000))
     assert (chosen.threads, chosen.narrow) == (threads, 1 if threads == 1 else 2)
@@ -175,7 +176,7 @@ def test_all_cores_are_used_from_a_million_parameters_on(
 
 def test_long_runs_of_long_rounds_use_a_process_a_core(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rule, "has_compiler", lambda: True)
-    monkeypatch.setattr(rule.os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(rule, "cpu_count", lambda: 16)
     for name in ("OMP_NUM_THREADS", "RAY_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
     long = Workload(50_000, client_steps=100_000, multiply_adds=50_000_000, rounds=500, cohort=50)
@@ -213,15 +214,27 @@ def test_nets_of_the_papers_use_workers_where_a_round_takes_a_second(
 ):
     for name in ("OMP_NUM_THREADS", "RAY_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(rule.os, "cpu_count", lambda: 2)
+    monkeypatch.setattr(rule, "cpu_count", lambda: 2)
     load = Workload(50_000, client_steps=300 * 1_200, multiply_adds=10 * multiply_adds, rounds=300, cohort=20)
     assert choose_plan("auto", "cpu", "32-true", load).engine == engine
+
+
+def test_threads_are_no_more_than_the_cores_of_a_job(monkeypatch: pytest.MonkeyPatch):
+    """A batch system lets a job run on a few of a machine's cores."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    all_of_them = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(all_of_them)})
+    try:
+        assert choose_plan("auto", "cpu", "32-true", Workload(2_000_000)).threads == 1
+        assert choose_plan("ray", "cpu", "32-true", Workload(2_000_000)).workers == 1
+    finally:
+        os.sched_setaffinity(0, all_of_them)
 
 
 @pytest.mark.parametrize(("asked", "large"), [("1", 1), ("3,1", 3), ("64", 16), ("", 16), ("0", 16)])
 def test_omp_num_threads_bounds_the_threads(asked: str, large: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rule, "has_compiler", lambda: True)
-    monkeypatch.setattr(rule.os, "cpu_count", lambda: 16)
+    monkeypatch.setattr(rule, "cpu_count", lambda: 16)
     monkeypatch.setenv("OMP_NUM_THREADS", asked)
     chosen = [choose_plan("auto", "cpu", "32-true", Workload(n, client_steps=50_000)) for n in (1_000_000, 100_000)]
     assert [plan.threads for plan in chosen] == [large, 1]

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import ids
+from joblib import cpu_count
 from processes import descendants
 from ragged import fitted, rows_of
 from test_kernel_l2 import mlp
@@ -505,8 +506,8 @@ def test_share_that_no_worker_can_get_is_refused(
 def test_more_workers_than_cores_are_refused_before_ray_starts(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr("ray.is_initialized", lambda: False)
-    with pytest.raises(InputError, match=f"plan.workers is {os.cpu_count() + 1}"):
-        ray_cluster.connect(replace(DOUBLE, workers=os.cpu_count() + 1))
+    with pytest.raises(InputError, match=f"plan.workers is {cpu_count() + 1}"):
+        ray_cluster.connect(replace(DOUBLE, workers=cpu_count() + 1))
 
 
 @pytest.mark.parametrize("answer", [None, b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["silent", "gone", "no Ray"])
