@@ -125,13 +125,14 @@ class HFDataset(PooledDataModule):
         self.commit = source.commit
         columns = (self.inputs, self.label_column, self.client_column, self.kind, self.num_labels)
         read = (self.images.mode, self.images.size, self.images.pad, self.text)
-        key = ["hf 2", source.fingerprint, repr((columns, self.subset, self.splits, read))]
+        key = ["hf 3", source.fingerprint, repr((columns, self.subset, self.splits, read))]
         arrays = cached(key, lambda: self._read(source))
         num_labels = int(arrays["num_labels"])
         if "images" in arrays:
             return image_pool(arrays, num_labels, self.images.pixels)
         inputs, labels = torch.from_numpy(arrays["inputs"]), torch.from_numpy(arrays["labels"])
-        examples = Examples(inputs, labels, num_labels, vocabulary=int(arrays["vocabulary"]))
+        known = {"vocabulary": int(arrays["vocabulary"]), "words": str(arrays["words"])}
+        examples = Examples(inputs, labels, num_labels, **known)
         return pool_of(examples, arrays)
 
     def _read(self, source: Source) -> Arrays:
@@ -140,7 +141,8 @@ class HFDataset(PooledDataModule):
         kind = self._kind(source)
         if kind != "numbers" and len(self.inputs) > 1:
             raise InputError(f"data.input_column is {self.inputs}; only columns of numbers can be put together")
-        arrays = self._labels(source, splits) | {"num_train": np.array(num_train), "vocabulary": np.array(0)}
+        no_text = {"vocabulary": np.array(0), "words": np.array("")}
+        arrays = self._labels(source, splits) | no_text | {"num_train": np.array(num_train)}
         if kind == "numbers":
             parts = [[source.array(split, column) for split in splits] for column in self.inputs]
             return arrays | {"inputs": matrix(parts, f"column {', '.join(self.inputs)}")}
@@ -194,11 +196,16 @@ def token_ids(texts: Sequence[str | None], num_train: int, options: TextOptions,
         what: name of the column, for errors.
 
     Returns:
-        `inputs` int32 `[N, length]` (0 = padding, 1 = unknown) and `vocabulary`, the number of ids.
+        `inputs` int32 `[N, length]` (0 = padding, 1 = unknown), `vocabulary`, the number of ids, and `words`, the
+        fingerprint of what they stand for.
     """
     known = [text for text in texts if text is not None]
     if len(known) < len(texts):
         raise InputError(f"{what} holds no text in row {texts.index(None)} (from 0); mend the data or drop the row")
     vocabulary = Vocabulary.of(known[:num_train], options.max_words)
     tokens = vocabulary.encode(known, options.length, options.padding)
-    return {"inputs": tokens, "vocabulary": np.array(len(vocabulary))}
+    return {
+        "inputs": tokens,
+        "vocabulary": np.array(len(vocabulary)),
+        "words": np.array(vocabulary.fingerprint),
+    }

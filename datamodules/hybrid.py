@@ -112,6 +112,10 @@ def _require_alike(first: Examples, other: Examples, where: str) -> None:
     shapes = [f"{pool.inputs.dtype} of shape {tuple(pool.inputs.shape[1:])}" for pool in (first, other)]
     if shapes[0] != shapes[1]:
         raise InputError(f"inputs are {shapes[0]} in parts[0] and {shapes[1]} in {where}; a Hybrid needs them alike")
+    if first.words != other.words:
+        raise InputError(
+            f"token ids of {where} stand for other words than those of parts[0]; read the texts as one source"
+        )
     for name in _ALIKE:
         one, another = getattr(first, name), getattr(other, name)
         if not _equal(one, another):

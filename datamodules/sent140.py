@@ -65,12 +65,12 @@ class Sent140(PooledDataModule):
         self.commit = source.commit
         embeddings = None if self.embeddings is None else glove.locate(self.embeddings)
         known = str(self.max_words) if embeddings is None else glove.fingerprint(embeddings)
-        key = ["sent140 2", source.fingerprint, str(self.length), self.padding, known]
+        key = ["sent140 3", source.fingerprint, str(self.length), self.padding, known]
         arrays = cached(key, lambda: self._read(source, embeddings))
         tokens, labels = torch.from_numpy(arrays["tokens"]), torch.from_numpy(arrays["labels"])
         vectors = torch.from_numpy(arrays["embeddings"]) if "embeddings" in arrays else None
-        vocabulary = int(arrays["vocabulary"])
-        return pool_of(Examples(tokens, labels, 2, embeddings=vectors, vocabulary=vocabulary), arrays)
+        known = {"vocabulary": int(arrays["vocabulary"]), "words": str(arrays["words"])}
+        return pool_of(Examples(tokens, labels, 2, embeddings=vectors, **known), arrays)
 
     def _read(self, source: Source, embeddings: Path | None) -> Arrays:
         table = source.table("train", ["text", "user", "sentiment"])
@@ -91,7 +91,8 @@ class Sent140(PooledDataModule):
         if embeddings is not None:
             vocabulary, arrays["embeddings"] = glove.with_vectors(vocabulary, embeddings)
         tokens = vocabulary.encode(texts, self.length, self.padding)
-        return arrays | {"tokens": tokens, "vocabulary": np.array(len(vocabulary))}
+        known = {"vocabulary": np.array(len(vocabulary)), "words": np.array(vocabulary.fingerprint)}
+        return arrays | known | {"tokens": tokens}
 
 
 def _polarities(polarity: np.ndarray) -> np.ndarray:

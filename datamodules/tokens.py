@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import blake2b
 from typing import Literal, get_args
 
 import numpy as np
@@ -54,6 +55,11 @@ class Vocabulary:
     def __len__(self) -> int:
         """Counts the ids: the words, padding and unknown."""
         return len(self.words) + _SPECIAL
+
+    @property
+    def fingerprint(self) -> str:
+        """Identifies the words and their order."""
+        return blake2b("\n".join(self.words).encode(), digest_size=16).hexdigest()
 
     @cached_property
     def ids(self) -> dict[str, int]:

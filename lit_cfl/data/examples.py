@@ -64,6 +64,7 @@ class Examples:
         views: the views that indices may refer to.
         embeddings: a fixed vector `[vocabulary, width]` in place of each token id, or None.
         vocabulary: number of token ids where inputs are tokens, else 0.
+        words: fingerprint of the words that these ids stand for; empty = not known.
     """
 
     inputs: Tensor
@@ -74,6 +75,7 @@ class Examples:
     offset: float | Tensor = 0.0
     embeddings: Tensor | None = None
     vocabulary: int = 0
+    words: str = ""
 
     def __post_init__(self) -> None:
         shape = self.inputs.shape

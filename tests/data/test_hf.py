@@ -14,6 +14,7 @@ from hub import fresh_caches, picture, pixels, write
 from lit_cfl.datamodules.hf import HFDataset, ImageOptions, TextOptions
 from lit_cfl.datamodules.partition import IID
 from lit_cfl.datamodules.partition.natural import Natural
+from lit_cfl.datamodules.tokens import Vocabulary
 from lit_cfl.errors import InputError
 
 FEATURES = {
@@ -110,7 +111,7 @@ def test_client_column_names_the_natural_clients(folder: str):
 def test_texts_become_ids_of_the_training_parts_words(folder: str):
     examples = HFDataset(folder, "text", "rank", text=TextOptions(length=3, padding="end")).pool().examples
     d, b, a, c = 2, 3, 4, 5  # by frequency, ties by name
-    assert examples.vocabulary == 6
+    assert (examples.vocabulary, examples.words) == (6, Vocabulary(("d", "b", "a", "c")).fingerprint)
     assert examples.inputs.dtype == torch.int32
     rows = [[b, a, b], [a, c, 0], [b, 0, 0], [d, d, d], [a, 0, 0], [b, 0, 0]]
     assert examples.inputs.tolist() == rows

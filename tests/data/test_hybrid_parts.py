@@ -83,6 +83,7 @@ TOKENS = {"inputs": torch.zeros(2, 3, dtype=torch.int64), "vocabulary": 5}
         ({"scale": torch.ones(3)}, {"scale": torch.tensor([1.0, 1, 2])}, r"scale is a tensor \(3,\) .* and a tensor"),
         ({"scale": torch.ones(3)}, {"scale": torch.ones(3).double()}, "scale is a tensor"),
         (TOKENS, TOKENS | {"vocabulary": 6}, "vocabulary is 5 .* and 6 in"),
+        (TOKENS | {"words": "one"}, TOKENS | {"words": "other"}, "token ids of .* stand for other words than those of"),
         (TOKENS, TOKENS | {"embeddings": torch.zeros(5, 2)}, r"embeddings is None .* and a tensor \(5, 2\) in"),
     ],
 )

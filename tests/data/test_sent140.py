@@ -13,6 +13,7 @@ from tweets import TWEETS, VECTORS, all_users, glove, tweets
 from lit_cfl.datamodules.glove import read_vectors
 from lit_cfl.datamodules.partition import Natural
 from lit_cfl.datamodules.sent140 import Sent140
+from lit_cfl.datamodules.tokens import Vocabulary
 from lit_cfl.errors import InputError
 
 
@@ -79,7 +80,7 @@ def test_tweets_become_token_ids_of_their_users(tmp_path: Path):
 def test_tweets_can_be_padded_at_the_end_and_the_vocabulary_limited(tmp_path: Path):
     examples = all_users(tmp_path, padding="end", max_words=2).examples
     assert examples.inputs.tolist() == [[1, 3, 1, 1], [2, 3, 0, 0], [1, 1, 0, 0], [2, 2, 1, 0], [1, 0, 0, 0]]
-    assert examples.vocabulary == 4
+    assert (examples.vocabulary, examples.words) == (4, Vocabulary(("bad", "day")).fingerprint)
 
 
 def test_vectors_stand_in_place_of_known_words_and_zeros_elsewhere(tmp_path: Path):

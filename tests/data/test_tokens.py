@@ -40,6 +40,11 @@ def test_texts_are_padded_in_front_or_at_the_end_and_cut():
     assert (front.dtype, vocabulary.encode([], 3).shape) == (np.int32, (0, 3))
 
 
+def test_vocabularies_with_other_words_or_in_another_order_have_other_fingerprints():
+    assert len({Vocabulary(words).fingerprint for words in (("a", "b"), ("b", "a"), ("ab",), ("a",), ())}) == 5
+    assert Vocabulary(("a", "b")).fingerprint == Vocabulary.of(["b a a"]).fingerprint
+
+
 @given(st.lists(st.text("ab ,.!'", max_size=12), max_size=6), st.integers(1, 9))
 def test_ids_turn_back_into_the_first_words(texts: list[str], length: int):
     vocabulary = Vocabulary.of(texts)
