@@ -1,8 +1,9 @@
 """Multiplies matrices on a CPU faster than PyTorch: builds and loads a product of our own, for traced steps, too.
 
 MKL, PyTorch's library for products, takes a slow path on processors that are not Intel's: a half to a tenth of the
-speed of `products.cpp` on the small products of a stack (docs/performance.md). The C++ file is compiled by the compiler
-that Inductor uses, when it is first needed, and kept (`kernel_cache.py`).
+speed of `products.cpp` on the small products of a stack (docs/performance.md); on Intel's it is faster, and the plan
+takes it (`choose_plan.py`). The C++ file is compiled by the compiler that Inductor uses, when it is first needed, and
+kept (`kernel_cache.py`).
 
 Each number is summed up in an order that depends on the shapes of one client's matrices alone, so the bits are the same
 in any company and with any number of threads. It has no blocks for the caches: single products that are large in every
