@@ -8,9 +8,9 @@ from math import ceil, floor
 
 import ray
 import torch
-from joblib import cpu_count
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from lit_cfl.cores import count_cores
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray import cluster as ray_cluster
 from lit_cfl.errors import InputError
@@ -42,7 +42,7 @@ def connected(address: str | None, resources: Resources) -> Iterator[None]:
     if here:
         _require(resources, [_this_machine()], "this machine")
     try:
-        ray_cluster.connect(Plan("ray", device=device, workers=cpu_count() if here else 1))
+        ray_cluster.connect(Plan("ray", device=device, workers=count_cores() if here else 1))
         try:
             if not here:
                 nodes = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's
@@ -73,7 +73,7 @@ def room_here(address: str | None, resources: Resources) -> int | None:
 
 
 def _this_machine() -> dict[str, float]:
-    return {"CPU": cpu_count(), "GPU": torch.cuda.device_count()}
+    return {"CPU": count_cores(), "GPU": torch.cuda.device_count()}
 
 
 def _require(resources: Resources, nodes: list[dict[str, float]], where: str) -> None:

@@ -134,4 +134,11 @@ def _other_data(saved: SavedRun, options: Sequence[str]) -> FederatedData:
         raise InputError(f"{wrong[0]} is no option here; only --data and --data.<option> are")
     own = [] if saved.experiment.data.partition_file is None else ["--data.partition_file", "null"]
     request = parse_run(["--config", str(saved.path / "config.yaml"), *own, *options], opened=saved.path)
-    return request.experiment.data.federated(saved.experiment.seeds[0])
+    data = request.experiment.data.federated(saved.experiment.seeds[0])
+    mine, theirs = saved.prepared.data.examples, data.examples
+    if mine.input_shape != theirs.input_shape or mine.num_labels != theirs.num_labels:
+        raise InputError(
+            f"the run's examples have shape {mine.input_shape} and {mine.num_labels} labels, "
+            f"these {theirs.input_shape} and {theirs.num_labels}: its models cannot take them"
+        )
+    return data

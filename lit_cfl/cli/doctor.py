@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from joblib import cpu_count
-
+from lit_cfl.cores import count_cores
 from lit_cfl.errors import LineParser
 from lit_cfl.storage.cache_folder import cache_folder
 
@@ -22,7 +21,7 @@ def doctor(arguments: Sequence[str]) -> int:
     parts: dict[str, Callable[[], str]] = {
         "lit-cfl": lambda: f"{version('lit-cfl')} in {Path(__file__).parents[1]}",
         "python": lambda: f"{platform.python_version()} on {platform.platform()}",
-        "cores": lambda: f"{cpu_count()} of {os.cpu_count()}, load {os.getloadavg()[0]:.1f}",
+        "cores": lambda: f"{count_cores()} of {os.cpu_count()}, load {os.getloadavg()[0]:.1f}",
         "torch": _torch,
         "device": _device,
         "kernels": _kernels,

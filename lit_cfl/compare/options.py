@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
-from joblib import cpu_count
-
+from lit_cfl.cores import count_cores
 from lit_cfl.errors import InputError, LineParser
 
 _EPILOG = """\
@@ -136,7 +135,7 @@ def _whole_numbers(words: Sequence[str]) -> list[int]:
 def _require_cores(asked: int) -> None:
     if asked < 1:
         raise InputError(f"--num_cpus is {asked}; give 1 or more")
-    cores = cpu_count()
+    cores = count_cores()
     if asked > cores and "RAY_ADDRESS" not in os.environ:
         raise InputError(f"--num_cpus is {asked}, but {cores} cores may be used here; give {cores} or less")
 

@@ -20,10 +20,10 @@ that is free:
   convolutions are all small (`convolutions.py`), such as LeNet: in float32 a plain loop trains them faster, where
   neither `lanes` nor `compile` says otherwise; on a GPU only by hand, since no figure says yet what it is worth:
   Inductor then compiles the steps before they are captured;
-* products: `own` for the nets of small convolutions, and on a processor that is not Intel's (on an AMD processor MKL
-  takes two to ten times as long; on Intel's it takes half to three quarters of the time of `own`) where it compiles, or
-  is fused or dual, or where a plain loop on a CPU has 10 billion parameters times steps to do and there is a compiler;
-  else `torch`;
+* products: `own` for the nets of small convolutions, and on a processor that is not Intel's, or unknown as on the nodes
+  of `RAY_ADDRESS`, where it compiles, or is fused or dual, or where a plain loop on a CPU has 10 billion parameters
+  times steps to do and there is a compiler; else `torch` (on an AMD processor MKL takes two to ten times as long as
+  `own`, on Intel's half to three quarters of its time);
 * lanes: 4 on a CPU that compiles (more fall out of its cache), 1 without (a plain loop: an eager stack is slower); on a
   GPU as many as a cohort has clients, rounded up to a multiple of 8, but no more than 256, and than fit a quarter of
   the memory of the GPU (in whole GiB; 16 where workers of `ray` have GPUs and this machine has none) by the estimate of
@@ -50,8 +50,8 @@ from importlib.util import find_spec
 from math import ceil
 
 import torch
-from joblib import cpu_count
 
+from lit_cfl.cores import count_cores
 from lit_cfl.engines.compiler import compiler
 from lit_cfl.engines.kernel_cache import processor
 from lit_cfl.engines.plan import EngineName, EngineOption, Plan, PlanOptions, Precision
@@ -136,7 +136,7 @@ def choose_plan(
     _require_no_contradiction(engine, device, precision, by_hand)
     given = {name: value for name, value in vars(by_hand).items() if value is not None}
     chosen = _engine(by_hand.engine or engine, workload)
-    places = cpu_count() if room.places is None else room.places
+    places = count_cores() if room.places is None else room.places
     asked = by_hand.device or device
     by_rule_alone = engine == "auto" and chosen == "stacked" and not given
     if by_rule_alone and found_device(asked) == "cpu" and _processes_pay(workload):
@@ -238,8 +238,8 @@ def _products_pay(workload: Workload) -> bool:
 
 
 def _mkl_is_slow() -> bool:
-    """Says whether MKL, PyTorch's library for products, may take a slow path here."""
-    return "intel" not in processor().lower()
+    """Says whether MKL, PyTorch's library for products, may take a slow path here, or on a cluster's nodes."""
+    return "RAY_ADDRESS" in os.environ or "intel" not in processor().lower()
 
 
 def _lanes(
@@ -279,7 +279,7 @@ def _threads(workload: Workload) -> int:
 
 def _cores() -> int:
     """Counts the cores that a plan may use."""
-    return min(cpu_count(), _allowed_threads() or cpu_count())
+    return min(count_cores(), _allowed_threads() or count_cores())
 
 
 def _allowed_threads() -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from math import isfinite
+from math import ceil, isfinite
 
 import torch
 from lightning import LightningModule
@@ -16,14 +16,14 @@ from lit_cfl.engines.steps import clipped
 from lit_cfl.engines.task_protocol import Batch, losses_of
 from lit_cfl.parameters import ParameterLayout
 
-_PART = 1_024  # examples
+_PART = 1_024  # examples, at most
 
 
 class PlainLoop:
     """Trains one client after the other with the module's own parameters.
 
-    The gradients of a larger batch than 1,024 examples are summed up over parts of it, whose activations take less
-    memory and leave the caches less often; not under BatchNorm and dropout, which depend on the whole batch.
+    On a CPU the gradients of a larger batch than 1,024 examples are summed up over parts of it, whose activations take
+    less memory and leave the caches less often; not under BatchNorm and dropout, which depend on the whole batch.
 
     Args:
         module: the LightningModule, in training mode; it is overwritten.
@@ -83,8 +83,8 @@ class PlainLoop:
         """Computes the gradients of the mean loss, each with a leading axis of 1, and the mean loss."""
         if self._keyed:
             set_key(self._module, key)
-        size = len(labels) if self._whole else _PART
-        parts = zip(inputs.split(size), labels.split(size), strict=True)
+        count = 1 if self._whole or inputs.device.type != "cpu" else ceil(len(labels) / _PART)
+        parts = zip(inputs.tensor_split(count), labels.tensor_split(count), strict=True)
         gradients, loss = self._share(next(parts), len(labels))
         for part in parts:
             others, other = self._share(part, len(labels))

@@ -7,7 +7,6 @@ from itertools import pairwise
 from time import perf_counter, thread_time
 
 import torch
-from joblib import cpu_count
 from rich.console import Console
 from torch import Tensor
 
@@ -150,7 +149,7 @@ def _time(prepared: PreparedRun, timing: Timing) -> dict[str, str]:
         f"judged by the clients of the first round on this machine, {timing.seconds:.2g} s for {timing.steps} steps"
     )
     lines = {"time": f"about {duration(total)} of local training, {judged}"}
-    load, cores = os.getloadavg()[0], cpu_count()
+    load, cores = os.getloadavg()[0], os.cpu_count() or 1
     if timing.slowdown is not None and timing.slowdown > _BUSY:
         lines["machine"] = (
             f"busy: the training got {1 / timing.slowdown:.0%} of the processor; the time is without the others, and "

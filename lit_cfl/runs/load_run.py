@@ -17,7 +17,7 @@ from torch import Tensor
 from lit_cfl.algorithms.base import Assignment, State
 from lit_cfl.config.files import code_folders
 from lit_cfl.config.own_code import announce_own_code
-from lit_cfl.data import Examples, FederatedData
+from lit_cfl.data import FederatedData
 from lit_cfl.data.lists import with_lists
 from lit_cfl.engines.base import Engine
 from lit_cfl.errors import InputError
@@ -152,9 +152,14 @@ class SavedRun:
         """Places the clients of other data as newcomers, by the algorithm's own rule and from their training data.
 
         Raises:
-            InputError: its models cannot take these data.
+            InputError: token ids stand for other words than in the run.
         """
-        _require_alike(self.prepared.data.examples, data.examples)
+        mine, theirs = self.prepared.data.examples, data.examples
+        if mine.embeddings is None and mine.words != theirs.words:
+            raise InputError(
+                "the run's token ids stand for other words than those of these data, so its models cannot take them; "
+                "give clients of the run's own source, or embeddings to the run and here"
+            )
         algorithm, engine = self.experiment.algorithm, self.prepared.engine
         known = self.prepared.data.num_clients
         data = data.behind(known)  # ids that the run does not know
@@ -182,20 +187,6 @@ def _frame(table: Path | BytesIO) -> "DataFrame":
     from pandas import read_csv  # takes most of a second, and only notebooks need it
 
     return read_csv(table)
-
-
-def _require_alike(mine: Examples, theirs: Examples) -> None:
-    """Raises InputError where models of a run on `mine` would read `theirs` as something else."""
-    if mine.input_shape != theirs.input_shape or mine.num_labels != theirs.num_labels:
-        raise InputError(
-            f"the run's examples have shape {mine.input_shape} and {mine.num_labels} labels, "
-            f"these {theirs.input_shape} and {theirs.num_labels}: its models cannot take them"
-        )
-    if mine.embeddings is None and (mine.words != theirs.words or mine.vocabulary < theirs.vocabulary):
-        raise InputError(
-            "the run's token ids stand for other words than those of these data: its models cannot take them; "
-            "give clients of the run's own source, or embeddings to the run and here"
-        )
 
 
 def _of_the_run(path: Path, config: Mapping[str, Any], experiment: Experiment) -> Experiment:

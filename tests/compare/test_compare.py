@@ -265,7 +265,7 @@ def test_pair_whose_shared_clients_have_no_known_figure_is_said_and_not_counted(
 
 
 def test_as_many_runs_at_once_as_there_are_cores_for_their_threads(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(cluster, "cpu_count", lambda: 8)
+    monkeypatch.setattr(cluster, "count_cores", lambda: 8)
     assert processes(Plan(threads=1), None, 30) == 8
     assert processes(Plan(threads=1), 3, 30) == 3
     assert processes(Plan(threads=3), None, 30) == 2

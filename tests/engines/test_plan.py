@@ -10,8 +10,8 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from joblib import cpu_count
 
+from lit_cfl.cores import count_cores
 from lit_cfl.engines import choose_plan as rule
 from lit_cfl.engines.choose_plan import RayRoom, Workload, choose_plan
 from lit_cfl.engines.plan import Plan, PlanOptions, set_up_torch
@@ -44,7 +44,7 @@ def test_plan_follows_its_rule(monkeypatch: pytest.MonkeyPatch):
     small = Workload(7_850, client_steps=1000)
     assert choose_plan("auto", "cpu", "32-true", small) == Plan("stacked", "cpu", "32-true", 1)
     assert choose_plan("trainer", "cpu", "32-true", small) == Plan("trainer", "cpu", "32-true", 1)
-    assert choose_plan("auto", "cpu", "32-true", Workload(2_000_000)).threads == cpu_count()
+    assert choose_plan("auto", "cpu", "32-true", Workload(2_000_000)).threads == count_cores()
     with pytest.raises(InputError, match="'cuda:7' was asked for"):
         choose_plan("auto", "cuda:7", "32-true", small)
     with pytest.raises(InputError, match="'tpu' is not known"):
@@ -113,6 +113,7 @@ def test_long_runs_of_nets_with_small_convolutions_have_a_plain_loop(monkeypatch
 def test_products_of_matrices_are_our_own_where_mkl_is_slow(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rule, "has_compiler", lambda: True)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
     plain = Workload(2_000_000, client_steps=5_000)
     fused = Workload(7_850, client_steps=50_000, perceptron=True)
     dual = Workload(10_000, client_steps=500, multiply_adds=2e9, has_dual=True)
@@ -132,6 +133,8 @@ def test_products_of_matrices_are_our_own_where_mkl_is_slow(monkeypatch: pytest.
         replace(p, products="torch") for p in here
     ]
     assert choose_plan("auto", "cpu", "32-true", small).products == "own"  # with the convolutions
+    monkeypatch.setenv("RAY_ADDRESS", "node:6379")  # nobody knows its processors
+    assert [choose_plan("auto", "cpu", "32-true", work) for work in pays] == here
 
 
 def test_long_runs_of_perceptrons_on_full_batches_are_dual_where_there_is_a_compiler(monkeypatch: pytest.MonkeyPatch):
@@ -163,7 +166,7 @@ def test_all_cores_are_used_from_a_million_parameters_on(
     parameters: int, threads: int, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(rule, "has_compiler", lambda: True)
-    monkeypatch.setattr(rule, "cpu_count", lambda: 16)
+    monkeypatch.setattr(rule, "count_cores", lambda: 16)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     chosen = choose_plan("auto", "cpu", "32-true", Workload(parameters, client_steps=50_000))
     assert (chosen.threads, chosen.narrow) == (threads, 1 if threads == 1 else 2)
@@ -176,7 +179,7 @@ def test_all_cores_are_used_from_a_million_parameters_on(
 
 def test_long_runs_of_long_rounds_use_a_process_a_core(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rule, "has_compiler", lambda: True)
-    monkeypatch.setattr(rule, "cpu_count", lambda: 16)
+    monkeypatch.setattr(rule, "count_cores", lambda: 16)
     for name in ("OMP_NUM_THREADS", "RAY_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
     long = Workload(50_000, client_steps=100_000, multiply_adds=50_000_000, rounds=500, cohort=50)
@@ -214,27 +217,36 @@ def test_nets_of_the_papers_use_workers_where_a_round_takes_a_second(
 ):
     for name in ("OMP_NUM_THREADS", "RAY_ADDRESS"):
         monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(rule, "cpu_count", lambda: 2)
+    monkeypatch.setattr(rule, "count_cores", lambda: 2)
     load = Workload(50_000, client_steps=300 * 1_200, multiply_adds=10 * multiply_adds, rounds=300, cohort=20)
     assert choose_plan("auto", "cpu", "32-true", load).engine == engine
 
 
-def test_threads_are_no_more_than_the_cores_of_a_job(monkeypatch: pytest.MonkeyPatch):
-    """A batch system lets a job run on a few of a machine's cores."""
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    all_of_them = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(all_of_them)})
-    try:
-        assert choose_plan("auto", "cpu", "32-true", Workload(2_000_000)).threads == 1
-        assert choose_plan("ray", "cpu", "32-true", Workload(2_000_000)).workers == 1
-    finally:
-        os.sched_setaffinity(0, all_of_them)
+@pytest.fixture
+def one_core() -> Iterator[None]:
+    """A job that may run on one of the machine's cores."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(before)})
+    yield
+    os.sched_setaffinity(0, before)
+
+
+@pytest.mark.usefixtures("one_core")
+def test_threads_and_workers_are_no_more_than_the_cores_of_a_job(monkeypatch: pytest.MonkeyPatch):
+    for name in ("OMP_NUM_THREADS", "OMP_PROC_BIND"):
+        monkeypatch.delenv(name, raising=False)
+    assert choose_plan("auto", "cpu", "32-true", Workload(2_000_000)).threads == 1
+    assert choose_plan("ray", "cpu", "32-true", Workload(2_000_000)).workers == 1
+    monkeypatch.setenv("OMP_PROC_BIND", "false")
+    assert count_cores() == 1
+    monkeypatch.setenv("OMP_PROC_BIND", "close")  # then OpenMP puts the thread that loads it on one core
+    assert count_cores() == os.cpu_count()
 
 
 @pytest.mark.parametrize(("asked", "large"), [("1", 1), ("3,1", 3), ("64", 16), ("", 16), ("0", 16)])
 def test_omp_num_threads_bounds_the_threads(asked: str, large: int, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(rule, "has_compiler", lambda: True)
-    monkeypatch.setattr(rule, "cpu_count", lambda: 16)
+    monkeypatch.setattr(rule, "count_cores", lambda: 16)
     monkeypatch.setenv("OMP_NUM_THREADS", asked)
     chosen = [choose_plan("auto", "cpu", "32-true", Workload(n, client_steps=50_000)) for n in (1_000_000, 100_000)]
     assert [plan.threads for plan in chosen] == [large, 1]

@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 import torch
 from conftest import ids
-from joblib import cpu_count
 from processes import descendants
 from ragged import fitted, rows_of
 from test_kernel_l2 import mlp
@@ -25,6 +24,7 @@ from test_tasks import language, numbers, regression, sentences
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from lit_cfl.cores import count_cores
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines.base import Effort, Engine
 from lit_cfl.engines.factory import build_engine
@@ -506,8 +506,8 @@ def test_share_that_no_worker_can_get_is_refused(
 def test_more_workers_than_cores_are_refused_before_ray_starts(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr("ray.is_initialized", lambda: False)
-    with pytest.raises(InputError, match=f"plan.workers is {cpu_count() + 1}"):
-        ray_cluster.connect(replace(DOUBLE, workers=cpu_count() + 1))
+    with pytest.raises(InputError, match=f"plan.workers is {count_cores() + 1}"):
+        ray_cluster.connect(replace(DOUBLE, workers=count_cores() + 1))
 
 
 @pytest.mark.parametrize("answer", [None, b"", b"HTTP/1.1 400 Bad Request\r\n\r\n"], ids=["silent", "gone", "no Ray"])

@@ -129,7 +129,7 @@ def test_what_other_processes_compute_is_timed_by_the_clock(monkeypatch: pytest.
     monkeypatch.setattr(prepared.engine, "plan", type(plan)("ray"))
     timing = time_cohort(prepared)
     assert (timing.seconds, timing.slowdown) == (150, None)
-    monkeypatch.setattr(dry_run, "cpu_count", lambda: 2)
+    monkeypatch.setattr(dry_run.os, "cpu_count", lambda: 2)
     for load, lines in ((7.0, ["busy: a load of 7 on 2 cores; alone the training is faster than this"]), (1.5, [])):
         monkeypatch.setattr(dry_run.os, "getloadavg", lambda load=load: (load, 0.0, 0.0))
         assert list(dry_run._time(prepared, timing).values())[1:] == lines

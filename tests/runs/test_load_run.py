@@ -176,17 +176,11 @@ def test_evaluate_and_assign_take_other_data(path: Path, capsys: pytest.CaptureF
     assert f"load_run('{path}').module(<cluster>)" in out
 
 
-def test_clients_whose_inputs_mean_something_else_are_refused(path: Path):
+def test_texts_of_another_vocabulary_are_refused(path: Path):
     saved = load_run(path)
     data = saved.prepared.data
-    for changes, expected in (
-        ({"inputs": torch.zeros(len(data.examples), 1, 4, 4)}, r"\(1, 8, 8\) and 10 labels, these \(1, 4, 4\) and 10"),
-        ({"num_labels": 11}, "and 10 labels, these .* and 11: its models cannot take them"),
-        ({"words": "another vocabulary"}, "token ids stand for other words than those of these data"),
-        ({"vocabulary": 7}, "token ids stand for other words than those of these data"),
-    ):
-        with pytest.raises(InputError, match=expected):
-            saved.assign(replace(data, examples=replace(data.examples, **changes)))
+    with pytest.raises(InputError, match="token ids stand for other words than those of these data"):
+        saved.assign(replace(data, examples=replace(data.examples, words="another vocabulary")))
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_all_cores_are_there_for_trials_beside_a_gpu(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     for module in ("lit_cfl.tune.cluster", "lit_cfl.engines.ray.cluster"):
-        monkeypatch.setattr(f"{module}.cpu_count", lambda: 7)
+        monkeypatch.setattr(f"{module}.count_cores", lambda: 7)
     monkeypatch.setattr("ray.init", init)
     with pytest.raises(InputError, match="no Ray in this test"), connected(None, Resources(cpus=1, gpus=0.25)):
         pass

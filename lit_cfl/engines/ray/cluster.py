@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 import ray
 import torch
-from joblib import cpu_count
 from ray.util import get_current_placement_group
 
+from lit_cfl.cores import count_cores
 from lit_cfl.engines.choose_plan import RayRoom, count_gpus
 from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError
@@ -54,7 +54,7 @@ def count_room(threads: int = 1) -> RayRoom:
         InputError: the cluster does not answer.
     """
     if not is_there():
-        return RayRoom(cpu_count() // threads, count_gpus())
+        return RayRoom(count_cores() // threads, count_gpus())
     _join(Plan("ray"))
     try:
         nodes = _room()
@@ -139,7 +139,7 @@ def _start(plan: Plan) -> None:
     address = _address()
     if address == "local":
         gpus = 0 if plan.device == "cpu" else torch.cuda.device_count()
-        share_of_each(plan, [{"CPU": cpu_count(), "GPU": gpus}])
+        share_of_each(plan, [{"CPU": count_cores(), "GPU": gpus}])
         options |= {"num_cpus": plan.workers * plan.threads, "num_gpus": gpus, "include_dashboard": False}
     else:
         _require_answer(address)

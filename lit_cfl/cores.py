@@ -1,0 +1,16 @@
+"""Counts the cores that this process may use."""
+
+import os
+
+from joblib import cpu_count
+
+_BINDING = ("OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY")
+
+
+def count_cores() -> int:
+    """Counts the cores that a batch system or a container leaves to this process: 1 or more.
+
+    Where OpenMP binds its threads to cores, the affinity mask is that of one thread alone: then all of the machine's.
+    """
+    bound = any(os.environ.get(name, "false").lower() != "false" for name in _BINDING)
+    return (os.cpu_count() or 1) if bound else int(cpu_count())
