@@ -190,6 +190,7 @@ def prepare(study: Study, path: Path) -> PreparedStudy:
         pauses(study),
         watches(study),
         study.limits.trial_minutes,
+        gpus=study.resources.gpus,
     )
     first = settings(study, space, default)
     return PreparedStudy(

@@ -112,6 +112,7 @@ def _trained(
 def _summary(config: Config, setting: str, seed: int, path: Path, job: TrialJob) -> Mapping[str, Any]:
     callbacks = RunCallbacks(notice=lambda line: None)  # the study says it once
     with limited(path / setting / f"seed-{seed}", job.minutes), no_code_from(job.folder.parent):
+        job.hold_share()
         experiment = build(dict(config) | {"name": f"{job.study}-{setting}-seed-{seed}", "seeds": [seed]})
         if job.data is not None:
             job.data.give_to(experiment)

@@ -22,7 +22,7 @@ class Resources:
 
     Args:
         cpus: cores, above 0; also PyTorch's threads, unless the base sets `plan.threads`.
-        gpus: share of a GPU, 0 or more; 0.25 = four trials on each.
+        gpus: share of a GPU, 0 or more; 0.25 = four trials on each, with a quarter of its memory each.
     """
 
     cpus: float = 1.0

@@ -169,6 +169,7 @@ def run_trial(config: dict[str, Any], job: TrialJob) -> None:
     try:
         wait_until_free(path)  # the process that ran it before may still be about to end
         with limited(path, job.minutes), no_code_from(job.folder.parent):  # somebody else's study, perhaps
+            job.hold_share()
             experiment = _experiment(config, job, path)
             report.end(_run(experiment, path, report))
     except Exception as error:  # whatever a user's net or data raise: the other trials go on

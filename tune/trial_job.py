@@ -77,6 +77,7 @@ class TrialJob:
         watched: whether a scheduler wants to know of every round.
         minutes: that a trial may take; None = no limit.
         data: of the base, already loaded; None = each trial loads its own.
+        gpus: share of a GPU that a trial has, see `Resources`.
     """
 
     study: str
@@ -91,6 +92,12 @@ class TrialJob:
     watched: bool = True
     minutes: float | None = None
     data: SharedData | None = None
+    gpus: float = 0.0
+
+    def hold_share(self) -> None:
+        """Keeps this process to a trial's share of the memory of a GPU: the rest is that of the trials beside it."""
+        if 0 < self.gpus < 1:
+            torch.cuda.set_per_process_memory_fraction(self.gpus)
 
     def experiment(self, values: Mapping[str, Any], name: str) -> Experiment:
         """Builds the experiment at one point of the space; trackers know it by the study and this name."""

@@ -303,10 +303,14 @@ def lanes_of_gpu(cohort: int, bytes_each: int, gib: int, workers: int = 1) -> in
 
 
 def gib_of_gpu(device: str) -> int:
-    """Returns the memory of a GPU, used or not, in whole GiB: what is left of it differs between drivers."""
+    """Returns the memory of a GPU, used or not, in whole GiB: what is left of it differs between drivers.
+
+    A trial of a search that has a share of a GPU has that share of the memory.
+    """
     if not count_gpus():
         return _UNKNOWN_GPU
-    return max(1, round(torch.cuda.get_device_properties(device).total_memory / _GIB))
+    share = torch.cuda.get_per_process_memory_fraction(device) if torch.cuda.is_initialized() else 1.0
+    return max(1, round(share * torch.cuda.get_device_properties(device).total_memory / _GIB))
 
 
 def lacks_compiler(plan: Plan, workload: Workload) -> bool:

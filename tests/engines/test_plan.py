@@ -300,6 +300,17 @@ def test_stack_of_a_gpu_is_as_wide_as_the_cohort_and_a_quarter_of_the_memory_all
     assert lanes / 27 <= chosen.narrow < lanes / 27 + 1
 
 
+def test_stack_of_a_trial_is_as_wide_as_its_share_of_the_gpu_allows(monkeypatch: pytest.MonkeyPatch):
+    one_gpu(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    load = Workload(7_850, client_steps=10**6, cohort=300, lane_bytes=80 * 2**20)
+    lanes = []
+    for share in (1.0, 0.25):
+        monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device, share=share: share)
+        lanes.append(choose_plan("auto", "auto", "32-true", load).lanes)
+    assert lanes == [248, 64]  # of 80 MiB in 19.75 GiB: 252, in 5: 64
+
+
 def test_lane_that_nobody_has_estimated_takes_eight_models(monkeypatch: pytest.MonkeyPatch):
     one_gpu(monkeypatch)
     load = Workload(16 * 2**20, cohort=100)

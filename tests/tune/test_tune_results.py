@@ -3,6 +3,7 @@
 import csv
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ import yaml
 from studies import ALGORITHMS, base
 from tune_trials import new_trials
 
-from lit_cfl.tune import trial
+from lit_cfl.errors import InputError
+from lit_cfl.tune import repeats, trial
 from lit_cfl.tune.callbacks import ending
 from lit_cfl.tune.objective import TRAFFIC, Objective
 from lit_cfl.tune.space_file import parse_space
@@ -43,6 +45,23 @@ def test_rounds_that_no_scheduler_judges_by_are_told_once_a_second(
     assert sent == expected
     report.failed(RuntimeError("gone"))
     assert sent[-1] == 5  # the last round counts, told or not
+
+
+@pytest.mark.parametrize(("gpus", "expected"), [(0.25, [0.25]), (1.0, []), (2.0, []), (0.0, [])])
+def test_trials_and_runs_on_new_seeds_hold_their_share_of_a_gpus_memory(
+    gpus: float, expected: list[float], job: TrialJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    held: list[float] = []
+    monkeypatch.setenv("TUNE_FUNCTION_THREAD_TIMEOUT_S", "60")  # set by a trial, which mostly has its own process
+    monkeypatch.setattr("torch.cuda.set_per_process_memory_fraction", held.append)
+    monkeypatch.setattr(trial.ray_tune, "get_context", lambda: SimpleNamespace(get_trial_id=lambda: "0001"))
+    monkeypatch.setattr(trial.ray_tune, "report", lambda *_, **__: None)
+    of_gpu = replace(job, gpus=gpus)
+    trial.run_trial({"no": "such option"}, of_gpu)
+    assert held == expected
+    with pytest.raises(InputError):
+        repeats._summary({"no": "such option"}, "best", 1, tmp_path, of_gpu)
+    assert held == expected * 2
 
 
 def test_each_trial_has_a_row_by_number(job: TrialJob, tmp_path: Path):
