@@ -46,6 +46,20 @@ def pictures() -> Iterator[None]:
     let_runs_draw(False)
 
 
+@pytest.fixture(autouse=True)
+def _no_summary_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Studies and comparisons draw theirs where a test asks for `summary_pictures`: each takes a second or two."""
+    drawing = {"tune": "lit_cfl.tune.study_result.draw", "compare": "lit_cfl.compare.command.write_picture"}
+    folder = request.path.parent.name
+    if folder in drawing and "summary_pictures" not in request.fixturenames:
+        monkeypatch.setattr(drawing[folder], lambda *_: None)
+
+
+@pytest.fixture
+def summary_pictures() -> None:
+    """Lets studies and comparisons draw their pictures."""
+
+
 @pytest.fixture
 def two_sides() -> QuadraticWork:
     """Eight clients around (+3, 0, 0, 0) and (-3, 0, 0, 0) in turn, of unequal sizes, spread a little."""

@@ -33,6 +33,7 @@ def rows_of(path: Path) -> list[tuple[str, str]]:
         return [(row["status"], row[METRIC]) for row in csv.DictReader(file)]
 
 
+@pytest.mark.usefixtures("summary_pictures")
 def test_table_best_and_pictures_are_there_from_the_first_finished_trial_on(files: StudyFiles, tmp_path: Path):
     space = parse_space({"algorithm.eta_g": {"uniform": [0, 1]}})
     step = StudyCallback(space, METRIC, 0, 3, print, files.refresh)

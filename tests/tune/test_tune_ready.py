@@ -84,6 +84,7 @@ def shortened(name: str, first_clustering_round: int, folder: Path) -> Path:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("summary_pictures")
 @pytest.mark.parametrize("name", READY)
 def test_a_ready_study_can_be_run_and_runs_with_two_tiny_trials(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -196,7 +197,7 @@ def kept(wandb: Path) -> dict[str, Any]:
 
 
 @pytest.mark.ray
-@pytest.mark.usefixtures("cluster")
+@pytest.mark.usefixtures("cluster", "summary_pictures")
 def test_a_bad_trial_is_stopped_early_and_wandb_keeps_each_trial_and_the_study(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
@@ -232,7 +233,7 @@ def test_a_bad_trial_is_stopped_early_and_wandb_keeps_each_trial_and_the_study(
 
 
 @pytest.mark.ray
-@pytest.mark.usefixtures("cluster")
+@pytest.mark.usefixtures("cluster", "summary_pictures")
 def test_each_experiment_of_the_front_of_two_objectives_can_be_run_again(tmp_path: Path):
     config = study_file(
         tmp_path,
