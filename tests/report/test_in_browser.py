@@ -89,8 +89,7 @@ def requests(driver: Any) -> set[str]:
     return {url for url in urls if not url.startswith(("data:", "blob:", "file:"))}
 
 
-@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
-@pytest.mark.parametrize("width", [1280, 390])
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)], ids=["wide, light", "narrow, dark"])
 @pytest.mark.parametrize("name", ["run", "study", "reproduction"])
 def test_every_figure_is_drawn_without_an_error_or_a_request(
     name: str, width: int, dark: bool, driver: Any, pages: dict[str, Path]
