@@ -59,7 +59,7 @@ def _panels(judged: Tables) -> Iterator[Panel]:
             title = f"{table.paper}, Table {table.number}, %"
             yield Panel(title, "paper", "ours", points=_points(accuracies), diagonal=ACCURACY_POINTS)
     if others:
-        yield Panel("discrepancies and rounds", "paper", "ours", points=_points(others), diagonal=0.0, logarithmic=True)
+        yield Panel("discrepancies, rounds", "paper", "ours", points=_points(others), diagonal=0.0, logarithmic=True)
 
 
 def _points(cells: Sequence[Judged]) -> list[Points]:
