@@ -131,8 +131,8 @@ class HFDataset(PooledDataModule):
         if "images" in arrays:
             return image_pool(arrays, num_labels, self.images.pixels)
         inputs, labels = torch.from_numpy(arrays["inputs"]), torch.from_numpy(arrays["labels"])
-        known = {"vocabulary": int(arrays["vocabulary"]), "words": str(arrays["words"])}
-        examples = Examples(inputs, labels, num_labels, **known)
+        vocabulary, words = int(arrays["vocabulary"]), str(arrays["words"])
+        examples = Examples(inputs, labels, num_labels, vocabulary=vocabulary, words=words)
         return pool_of(examples, arrays)
 
     def _read(self, source: Source) -> Arrays:

@@ -69,8 +69,8 @@ class Sent140(PooledDataModule):
         arrays = cached(key, lambda: self._read(source, embeddings))
         tokens, labels = torch.from_numpy(arrays["tokens"]), torch.from_numpy(arrays["labels"])
         vectors = torch.from_numpy(arrays["embeddings"]) if "embeddings" in arrays else None
-        known = {"vocabulary": int(arrays["vocabulary"]), "words": str(arrays["words"])}
-        return pool_of(Examples(tokens, labels, 2, embeddings=vectors, **known), arrays)
+        vocabulary, words = int(arrays["vocabulary"]), str(arrays["words"])
+        return pool_of(Examples(tokens, labels, 2, embeddings=vectors, vocabulary=vocabulary, words=words), arrays)
 
     def _read(self, source: Source, embeddings: Path | None) -> Arrays:
         table = source.table("train", ["text", "user", "sentiment"])
@@ -91,8 +91,8 @@ class Sent140(PooledDataModule):
         if embeddings is not None:
             vocabulary, arrays["embeddings"] = glove.with_vectors(vocabulary, embeddings)
         tokens = vocabulary.encode(texts, self.length, self.padding)
-        known = {"vocabulary": np.array(len(vocabulary)), "words": np.array(vocabulary.fingerprint)}
-        return arrays | known | {"tokens": tokens}
+        size, words = np.array(len(vocabulary)), np.array(vocabulary.fingerprint)
+        return arrays | {"tokens": tokens, "vocabulary": size, "words": words}
 
 
 def _polarities(polarity: np.ndarray) -> np.ndarray:
