@@ -38,8 +38,8 @@ after it was stopped, also on another machine that has DIR; finished runs are ne
   lit-cfl reproduce flexcfl-3 --only '*-mnist-mclr-*' --jobs 2
 
 `lit-cfl reproduce summary` runs nothing: from the recorded runs it writes the papers' figures, their claims and a
-summary of all tables, in one to three minutes. `lit-cfl reproduce which-method` compares all systems on ten data sets, each
-with the best of eight settings.
+summary of all tables, in one to three minutes. `lit-cfl reproduce which-method` compares all systems on ten data sets,
+each with the best of eight settings.
 """
 SUMMARY = "summary"
 TABLES, ANSWER, WORK = "docs/reproduction", "docs/which_method", "runs/reproduction"
