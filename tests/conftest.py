@@ -48,7 +48,10 @@ def pictures() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_summary_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Studies and comparisons draw theirs where a test asks for `summary_pictures`: each takes a second or two."""
+    """Studies and comparisons draw theirs where a test asks for `summary_pictures`: each takes a second or two.
+
+    It is here, for two folders, because a second file of this name would hide this one from `from conftest import`.
+    """
     drawing = {"tune": "lit_cfl.tune.study_result.draw", "compare": "lit_cfl.compare.command.write_picture"}
     folder = request.path.parent.name
     if folder in drawing and "summary_pictures" not in request.fixturenames:
