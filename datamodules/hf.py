@@ -196,16 +196,11 @@ def token_ids(texts: Sequence[str | None], num_train: int, options: TextOptions,
         what: name of the column, for errors.
 
     Returns:
-        `inputs` int32 `[N, length]` (0 = padding, 1 = unknown), `vocabulary`, the number of ids, and `words`, the
-        fingerprint of what they stand for.
+        `inputs` int32 `[N, length]` (0 = padding, 1 = unknown), and `Vocabulary.arrays`.
     """
     known = [text for text in texts if text is not None]
     if len(known) < len(texts):
         raise InputError(f"{what} holds no text in row {texts.index(None)} (from 0); mend the data or drop the row")
     vocabulary = Vocabulary.of(known[:num_train], options.max_words)
     tokens = vocabulary.encode(known, options.length, options.padding)
-    return {
-        "inputs": tokens,
-        "vocabulary": np.array(len(vocabulary)),
-        "words": np.array(vocabulary.fingerprint),
-    }
+    return vocabulary.arrays | {"inputs": tokens}

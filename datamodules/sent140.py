@@ -91,8 +91,7 @@ class Sent140(PooledDataModule):
         if embeddings is not None:
             vocabulary, arrays["embeddings"] = glove.with_vectors(vocabulary, embeddings)
         tokens = vocabulary.encode(texts, self.length, self.padding)
-        size, words = np.array(len(vocabulary)), np.array(vocabulary.fingerprint)
-        return arrays | {"tokens": tokens, "vocabulary": size, "words": words}
+        return arrays | vocabulary.arrays | {"tokens": tokens}
 
 
 def _polarities(polarity: np.ndarray) -> np.ndarray:

@@ -61,6 +61,11 @@ class Vocabulary:
         """Identifies the words and their order."""
         return blake2b("\n".join(self.words).encode(), digest_size=16).hexdigest()
 
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Holds the number of ids (`vocabulary`), and the fingerprint of what they stand for (`words`)."""
+        return {"vocabulary": np.array(len(self)), "words": np.array(self.fingerprint)}
+
     @cached_property
     def ids(self) -> dict[str, int]:
         return {word: number for number, word in enumerate(self.words, _SPECIAL)}

@@ -239,7 +239,8 @@ def _products_pay(workload: Workload) -> bool:
 
 def _mkl_is_slow() -> bool:
     """Says whether MKL, PyTorch's library for products, may take a slow path here, or on a cluster's nodes."""
-    return "RAY_ADDRESS" in os.environ or "intel" not in processor().lower()
+    model, _, _ = processor().partition("\n")
+    return "RAY_ADDRESS" in os.environ or "intel" not in model.lower()
 
 
 def _lanes(

@@ -54,12 +54,15 @@ def kept(kind: str, parts: Sequence[str], make: Callable[[Path], None], suffix: 
 
 @cache
 def processor() -> str:
-    """Returns the processor's model and instructions; outside of Linux what Python knows, with the computer's name."""
+    """Returns the processor's model in a line and its instructions in the next ones.
+
+    Outside of Linux these are what Python knows, and the computer's name.
+    """
     wanted = ("model name", "flags", "Features")
     try:
         lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
     except FileNotFoundError:
-        return f"{platform.processor()} {platform.machine()} {platform.node()}"
+        return f"{platform.processor()} {platform.machine()}\n{platform.node()}"
     return "\n".join(dict.fromkeys(line for line in lines if line.startswith(wanted)))
 
 

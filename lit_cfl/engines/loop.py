@@ -83,11 +83,13 @@ class PlainLoop:
         """Computes the gradients of the mean loss, each with a leading axis of 1, and the mean loss."""
         if self._keyed:
             set_key(self._module, key)
-        count = 1 if self._whole or inputs.device.type != "cpu" else ceil(len(labels) / _PART)
-        parts = zip(inputs.tensor_split(count), labels.tensor_split(count), strict=True)
-        gradients, loss = self._share(next(parts), len(labels))
-        for part in parts:
-            others, other = self._share(part, len(labels))
+        total, parts = len(labels), [(inputs, labels)]
+        if total > _PART and inputs.device.type == "cpu" and not self._whole:
+            count = ceil(total / _PART)
+            parts = list(zip(inputs.tensor_split(count), labels.tensor_split(count), strict=True))
+        gradients, loss = self._share(parts[0], total)
+        for part in parts[1:]:
+            others, other = self._share(part, total)
             gradients, loss = [g + o for g, o in zip(gradients, others, strict=True)], loss + other
         return tuple(gradient[None] for gradient in gradients), loss
 

@@ -135,6 +135,9 @@ def test_products_of_matrices_are_our_own_where_mkl_is_slow(monkeypatch: pytest.
     assert choose_plan("auto", "cpu", "32-true", small).products == "own"  # with the convolutions
     monkeypatch.setenv("RAY_ADDRESS", "node:6379")  # nobody knows its processors
     assert [choose_plan("auto", "cpu", "32-true", work) for work in pays] == here
+    monkeypatch.delenv("RAY_ADDRESS")
+    monkeypatch.setattr(rule, "processor", lambda: "arm arm64\nintel-7.lab")  # outside of Linux, a computer's name
+    assert [choose_plan("auto", "cpu", "32-true", work) for work in pays] == here
 
 
 def test_long_runs_of_perceptrons_on_full_batches_are_dual_where_there_is_a_compiler(monkeypatch: pytest.MonkeyPatch):
@@ -233,7 +236,7 @@ def one_core() -> Iterator[None]:
 
 @pytest.mark.usefixtures("one_core")
 def test_threads_and_workers_are_no_more_than_the_cores_of_a_job(monkeypatch: pytest.MonkeyPatch):
-    for name in ("OMP_NUM_THREADS", "OMP_PROC_BIND"):
+    for name in ("OMP_NUM_THREADS", "OMP_PROC_BIND", "OMP_PLACES", "GOMP_CPU_AFFINITY", "KMP_AFFINITY"):
         monkeypatch.delenv(name, raising=False)
     assert choose_plan("auto", "cpu", "32-true", Workload(2_000_000)).threads == 1
     assert choose_plan("ray", "cpu", "32-true", Workload(2_000_000)).workers == 1
