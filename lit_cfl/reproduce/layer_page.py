@@ -1,6 +1,7 @@
 """Runs the measurements of LayerCFL's figures, and writes what the figures say beside what we measured."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures.files import write_figure
 from lit_cfl.pictures.panels import (
+    BLACK,
     BLUE,
     DPI,
     ORANGE,
@@ -24,47 +26,53 @@ from lit_cfl.pictures.panels import (
     draw_panels,
 )
 from lit_cfl.reproduce.layer_gaps import PAIRS, WHOLE, GapCell, cells, measure, plan
-from lit_cfl.reproduce.layer_verdicts import Curves, Gaps, judged
+from lit_cfl.reproduce.layer_verdicts import EARLY, Curves, Gaps, judged
 from lit_cfl.reproduce.markdown import markdown_table
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.csv_log import read_table, write_rows
 
 TABLE = "layercfl"
-COLUMNS = ("id", "figure", "net", "images", "words", "verdict", "numbers")
+COLUMNS = ("id", "figure", "net", "images", "seeds", "words", "verdict", "numbers")
 _UPDATES, _WEIGHTS = "the layer's updates, cosine", "the layer's weights, cosine"
+_L2 = "the layer's updates or weights, l2"
 _FMTL, _ADACFL = "all updates, cosine (FMTL)", "all weights, l2 (AdaCFL)"
 _STYLES = {
     _UPDATES: Style(VERMILLION),
-    _WEIGHTS: Style(ORANGE, marker="^"),
+    _WEIGHTS: Style(ORANGE),
+    _L2: Style(BLACK, line="--"),
     _FMTL: Style(BLUE),
     _ADACFL: Style(SKY),
 }
 _DISTANCES = {"cos": "weights, cosine", "l2": "weights, l2", "delta_cos": "updates, cosine"}
 _ACROSS, _FEW = 2, 6  # panels in a row; convolutions of which all are drawn
 _CAPTION = (
-    "Means over the seeds. Where there is one layer alone it is the fourth convolution, or the last of fewer, under",
-    "rotation, and the first fully connected one under label skew. A first round beyond the last one means never.",
+    "The VGG16 here is one an eighth as wide as the paper's. Means over the seeds; Figures 5 and 8 after the last",
+    "round. The layer is the fourth convolution, or the last of fewer, under rotation, and the first fully connected",
+    "one under label skew. A first round beyond the last one means never. l2 distances of a layer's updates and of its",
+    "weights are the same, as all clients of a round start alike. A Gap of weights by cosines is some thousandths at",
+    "most.",
     "",
 )
+_SKEWS = {"rotation": "rotation", "labels": "{beta:.0%} of a client's images from its cluster's class"}
 _HEAD = """\
 # LayerCFL: figures
 
 Written by `lit-cfl reproduce layercfl`. The paper has no table of accuracies; its figures say in which layers clients
-differ. Each line is one thing that a figure says, written down before any measurement, but for the one on
-multiply-adds, whose measurements were there already (`lit_cfl/reproduce/layer_figures.yaml`), and what the committed
-Gaps say of it: `layercfl/` has a file for each measurement, `layer_verdicts.py` the rules. Gap: least similarity of two
-clients within a true cluster minus the greatest across; above 0 the layer tells the clusters apart.
+differ. Each line is one thing that a figure says, written down before any measurement unless `afterwards` is said, and
+what the committed Gaps say of it (`lit_cfl/reproduce/layer_figures.yaml`; `layercfl/` has a file for each measurement
+with every layer and distance, `layer_verdicts.py` the rules). Gap: least similarity of two clients within a true
+cluster minus the greatest across; above 0 the layer tells the clusters apart.
 
 **Not the paper's setting:** VGG16 is one an eighth as wide, with a head of 64, 64 and 10, or LeNet stands in for it;
 Fashion-MNIST for EMNIST letters. Learning rate and epochs are not stated: Adam with 0.001, one epoch a round, batches
-of 50.
+of 50. Figure 7 has steps of 200 images here, 100 in the paper.
 """
 _MATRICES = """\
 ## Distances of all pairs of clients
 
-Figures 4 and 9 of the paper are the upper two rows. After the last round of the first seed; the clients of a true
-cluster are beside each other. Bright is alike, as in the paper. Each matrix has a scale of its own: 1 is its least
-distance of two clients, 0 its largest.
+Figures 4 and 9 of the paper are the upper two rows, of a VGG16 eight times as wide as the one here. After the last
+round of the first seed; the clients of a true cluster are beside each other. Bright is alike, as in the paper. Each
+matrix has a scale of its own: 1 is its least distance of two clients, 0 its largest.
 """
 
 
@@ -117,10 +125,11 @@ def write_page(out: Path) -> list[Row]:
         places = [*panels, *[None] * (-len(panels) % _ACROSS)]
         grid = [places[start : start + _ACROSS] for start in range(0, len(places), _ACROSS)]
         write_figure(draw_panels(grid, _STYLES, PAGE, 1.9), out / "figures" / TABLE, ["png"], DPI)
-    lines = [_HEAD]
+    lines = [_HEAD, *_settings(content)]
     for statement in content["statements"]:
         figure = statement["figure"]
         source = f"Figure {figure}" if figure.isdecimal() else "Beside the paper"
+        source += " (afterwards)" if statement.get("later") else ""
         heads = ["net", "images", "verdict", "numbers"]
         found = [[str(row[head]) for head in heads] for row in rows if row["id"] == statement["id"]]
         lines += [f"**{source}**: {statement['words']}.", "", *markdown_table(heads, found)]
@@ -129,6 +138,18 @@ def write_page(out: Path) -> list[Row]:
     lines += _write_matrices(out, content)
     write_text(out / f"{TABLE}.md", "\n".join([*lines, ""]))
     return rows
+
+
+def _settings(content: Mapping[str, Any]) -> list[str]:
+    """A table of what is measured for each figure."""
+    heads = ["figures", "clients", "true clusters", "skew", "images a client", "rounds", "seeds", "nets"]
+    rows = []
+    for what in content["measured"].values():
+        images = ", ".join(map(str, what["examples"]))
+        numbers = [str(what[name]) for name in ("figures", "clients", "clusters")]
+        seeds, nets = str(len(what["seeds"])), ", ".join(what.get("nets", content["nets"]))
+        rows.append([*numbers, _SKEWS[what["skew"]].format(**what), images, str(what["rounds"]), seeds, nets])
+    return markdown_table(heads, rows)
 
 
 def _write_matrices(out: Path, content: Mapping[str, Any]) -> list[str]:
@@ -186,30 +207,38 @@ def _alike(distances: np.ndarray) -> np.ndarray:
 
 
 def _panels(content: Mapping[str, Any], curves: Curves) -> list[Panel]:
-    """A panel of each measured set, net and images."""
-    draw = {"4, 5": _by_layer, "8, 9": _by_layer, "6, 7": _first_rounds, "10": _over_rounds, "11": _shares}
+    """A panel of each figure, net and images."""
+    draw = {
+        "rotation": {"5": _by_layer},
+        "labels": {"8": _by_layer},
+        "rotation by images": {"6": _first_rounds, "7": _early_gaps},
+        "labels over rounds": {"10": _over_rounds},
+        "labels by images": {"11": _shares},
+    }
     panels = []
     for name, what in content["measured"].items():
-        for net, kind in content["nets"].items():
-            for images, short in content["images"].items():
-                own = {c: r for c, r in curves.items() if (c.measured, c.net, c.images) == (name, kind, short)}
-                if own:
-                    panels.append(draw[what["figures"]](f"Fig. {what['figures']}: {net}, {images}", Gaps(what, own)))
+        for (figure, drawn), net, images in product(draw[name].items(), content["nets"], content["images"]):
+            kind = (name, content["nets"][net], content["images"][images])
+            own = {c: r for c, r in curves.items() if (c.measured, c.net, c.images) == kind}
+            if own:
+                panels.append(drawn(f"Fig. {figure}: {net}, {images}", Gaps(what, own)))
     return panels
 
 
 def _by_layer(title: str, gaps: Gaps) -> Panel:
     places = list(range(len(gaps.layers)))
-    points = [
-        Points(_UPDATES, places, [gaps.mean(layer, "delta_cos") for layer in gaps.layers]),
-        Points(_WEIGHTS, places, [gaps.mean(layer, "cos") for layer in gaps.layers]),
-    ]
+    points = [Points(_UPDATES, places, [gaps.last(layer, "delta_cos") for layer in gaps.layers])]
     ticks = {float(gaps.layers.index(layer)): layer for layer in _few_of(gaps.layers)}
-    return Panel(title, "layer", "mean Gap", points=points, x_ticks=ticks)
+    return Panel(title, "layer", "Gap", points=points, x_ticks=ticks)
 
 
 def _first_rounds(title: str, gaps: Gaps) -> Panel:
     return _by_images(title, "first round with Gap > 0", gaps, lambda one, layer, name: one.first(layer, name)[0])
+
+
+def _early_gaps(title: str, gaps: Gaps) -> Panel:
+    number = EARLY[next(iter(gaps.curves)).images]
+    return _by_images(title, f"Gap in round {number}", gaps, lambda one, layer, name: one.early(layer, name)[0])
 
 
 def _shares(title: str, gaps: Gaps) -> Panel:
@@ -239,6 +268,7 @@ def _compared(gaps: Gaps) -> list[tuple[str, str, str]]:
     return [
         (_UPDATES, gaps.chosen, "delta_cos"),
         (_WEIGHTS, gaps.chosen, "cos"),
+        (_L2, gaps.chosen, "l2"),
         (_FMTL, WHOLE, "delta_cos"),
         (_ADACFL, WHOLE, "l2"),
     ]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import product
 from statistics import fmean
 from typing import Any
 
@@ -10,7 +11,7 @@ from lit_cfl.reproduce.layer_gaps import AUTO, WHOLE, GapCell, hand_chosen, para
 
 Curves = Mapping[GapCell, Sequence[Row]]
 _TINY = 1e-4  # of a Gap of l2 distances, which are differences of float32 sums
-_EARLY = {"cifar10": 5, "fashionmnist": 10}  # rounds of Figure 7
+EARLY = {"cifar10": 5, "fashionmnist": 10}  # rounds of Figure 7
 
 
 @dataclass(frozen=True)
@@ -40,9 +41,14 @@ class Gaps:
         """The Gap of each round, a list a measurement."""
         return [[float(row[f"{layer} {distance}"]) for row in rows] for rows in self.curves.values()]
 
-    def mean(self, layer: str, distance: str = "delta_cos") -> float:
-        """The mean over all rounds and measurements."""
-        return fmean(gap for gaps in self.of(layer, distance) for gap in gaps)
+    def last(self, layer: str, distance: str) -> float:
+        """The mean over the measurements after their last round."""
+        return fmean(gaps[-1] for gaps in self.of(layer, distance))
+
+    def early(self, layer: str, distance: str) -> list[float]:
+        """The Gap in the round of Figure 7 of each measurement, that of the fewest images first."""
+        cells = sorted(self.curves, key=lambda cell: cell.examples)
+        return [float(self.curves[cell][EARLY[cell.images] - 1][f"{layer} {distance}"]) for cell in cells]
 
     def share(self, layer: str, distance: str) -> float:
         """The share of all rounds in which the Gap is above 0."""
@@ -55,9 +61,39 @@ class Gaps:
         ]
 
 
-def cosine_beats_l2(gaps: Gaps) -> tuple[bool, str]:
-    cosine, l2 = gaps.share(gaps.chosen, "delta_cos"), gaps.share(gaps.chosen, "delta_l2")
-    return cosine > l2, f"{gaps.chosen}: Gap > 0 in {cosine:.0%} of the rounds by cosines, in {l2:.0%} by l2"
+Rule = Callable[[Gaps], tuple[bool | None, str]]
+
+
+def weights_cosine_beats_l2(gaps: Gaps) -> tuple[bool, str]:
+    return _cosine_beats_l2(gaps, "cos", "l2")
+
+
+def updates_cosine_beats_l2(gaps: Gaps) -> tuple[bool, str]:
+    return _cosine_beats_l2(gaps, "delta_cos", "delta_l2")
+
+
+def _cosine_beats_l2(gaps: Gaps, cosine: str, l2: str) -> tuple[bool, str]:
+    by_cosine, by_l2 = gaps.share(gaps.chosen, cosine), gaps.share(gaps.chosen, l2)
+    return (
+        by_cosine > by_l2,
+        f"{gaps.chosen}: Gap > 0 in {by_cosine:.1%} of the rounds by cosines, in {by_l2:.1%} by l2",
+    )
+
+
+def weights_separate_in_conv(gaps: Gaps) -> tuple[bool, str]:
+    return _separate_most_often(gaps, "conv")
+
+
+def weights_separate_in_fc(gaps: Gaps) -> tuple[bool, str]:
+    return _separate_most_often(gaps, "fc")
+
+
+def _separate_most_often(gaps: Gaps, kind: str) -> tuple[bool, str]:
+    own, other, holds = _greatest(gaps, kind, lambda layer: gaps.share(layer, "cos"))
+    return (
+        holds,
+        f"Gap > 0 in {gaps.share(own, 'cos'):.1%} of the rounds by {own}, in {gaps.share(other, 'cos'):.1%} by {other}",
+    )
 
 
 def largest_in_conv(gaps: Gaps) -> tuple[bool, str]:
@@ -69,10 +105,15 @@ def largest_in_fc(gaps: Gaps) -> tuple[bool, str]:
 
 
 def _largest(gaps: Gaps, kind: str) -> tuple[bool, str]:
-    means = {layer: gaps.mean(layer) for layer in gaps.layers}
-    best = max(means, key=lambda layer: means[layer])
-    others = max((mean, layer) for layer, mean in means.items() if not layer.startswith(best.rstrip("0123456789")))
-    return best.startswith(kind), f"{best} {means[best]:+.2f}, {others[1]} {others[0]:+.2f}"
+    own, other, holds = _greatest(gaps, kind, lambda layer: gaps.last(layer, "delta_cos"))
+    return holds, ", ".join(f"{layer} {gaps.last(layer, 'delta_cos'):+.3f}" for layer in (own, other))
+
+
+def _greatest(gaps: Gaps, kind: str, value: Callable[[str], float]) -> tuple[str, str, bool]:
+    """Finds the layer of a kind and the one of other kinds with the greatest values, and whether the first is above."""
+    own = max((layer for layer in gaps.layers if layer.startswith(kind)), key=value)
+    other = max((layer for layer in gaps.layers if not layer.startswith(kind)), key=value)
+    return own, other, value(own) > value(other)
 
 
 def layer_is_first(gaps: Gaps) -> tuple[bool, str]:
@@ -82,12 +123,26 @@ def layer_is_first(gaps: Gaps) -> tuple[bool, str]:
         gaps.first(WHOLE, "l2"),
     )
     kept = [mine <= min(others) for mine, *others in zip(layer, fmtl, adacfl, strict=True)]
-    saved = 1 - sum(layer) / sum(fmtl)
     return sum(kept) > len(kept) / 2, (
         f"{gaps.chosen} in rounds {_listed(layer)}, FMTL {_listed(fmtl)}, AdaCFL {_listed(adacfl)} "
-        f"({gaps.what['rounds'] + 1}: never); {abs(saved):.0%} {'fewer' if saved >= 0 else 'more'} rounds than FMTL, "
-        "12.89% fewer in the paper"
+        f"({gaps.what['rounds'] + 1}: never)"
     )
+
+
+def needs_fewer_rounds(gaps: Gaps) -> tuple[bool | None, str]:
+    """Adds up the first rounds of the measurements in which both reach a Gap above 0.
+
+    Where that is half of them or fewer it is not known who needs fewer.
+    """
+    layer, whole = gaps.first(gaps.chosen, "delta_cos"), gaps.first(WHOLE, "delta_cos")
+    both = [pair for pair in zip(layer, whole, strict=True) if max(pair) <= gaps.what["rounds"]]
+    said = f"both have a Gap > 0 in {len(both)} of {len(layer)} measurements"
+    if not both:
+        return None, said
+    mine, its = (sum(rounds) for rounds in zip(*both, strict=True))
+    holds = None if 2 * len(both) <= len(layer) else mine < its
+    more = f"{abs(1 - mine / its):.0%} {'fewer' if mine <= its else 'more'}"
+    return holds, f"{said}, {gaps.chosen} after {mine} rounds in all, FMTL after {its}: {more}"
 
 
 def compares_less(gaps: Gaps) -> tuple[bool | None, str]:
@@ -110,13 +165,20 @@ def compares_less(gaps: Gaps) -> tuple[bool | None, str]:
 
 
 def layer_gap_is_larger_early(gaps: Gaps) -> tuple[bool, str]:
-    images = next(iter(gaps.curves)).images
-    early = _EARLY[images] - 1
-    layer = [found[early] for found in gaps.of(gaps.chosen, "delta_cos")]
-    whole = [found[early] for found in gaps.of(WHOLE, "delta_cos")]
+    layer, whole = gaps.early(gaps.chosen, "delta_cos"), gaps.early(WHOLE, "delta_cos")
     larger = [mine > its for mine, its in zip(layer, whole, strict=True)]
     return sum(larger) > len(larger) / 2, (
-        f"round {early + 1}: larger for {sum(larger)} of {len(larger)}; means {fmean(layer):+.2f}, {fmean(whole):+.2f}"
+        f"larger for {sum(larger)} of {len(larger)}; means {fmean(layer):+.2f}, {fmean(whole):+.2f}"
+    )
+
+
+def layer_gap_comes_nearer(gaps: Gaps) -> tuple[bool, str]:
+    """Compares how far whole updates are ahead with the fewer half of images and with the other."""
+    pairs = zip(gaps.early(gaps.chosen, "delta_cos"), gaps.early(WHOLE, "delta_cos"), strict=True)
+    ahead = [its - mine for mine, its in pairs]
+    few, many = fmean(ahead[: len(ahead) // 2]), fmean(ahead[len(ahead) // 2 :])
+    return few > 0 and many < few, (
+        f"whole updates are ahead by {few:.2f} with the fewer images, by {many:.2f} with the more"
     )
 
 
@@ -162,15 +224,20 @@ def _listed(numbers: Sequence[int]) -> str:
     return " ".join(map(str, numbers))
 
 
-RULES: dict[str, Callable[[Gaps], tuple[bool | None, str]]] = {
+RULES: dict[str, Rule] = {
     rule.__name__: rule
     for rule in (
-        cosine_beats_l2,
+        weights_cosine_beats_l2,
+        updates_cosine_beats_l2,
+        weights_separate_in_conv,
+        weights_separate_in_fc,
         largest_in_conv,
         largest_in_fc,
         layer_is_first,
+        needs_fewer_rounds,
         compares_less,
         layer_gap_is_larger_early,
+        layer_gap_comes_nearer,
         cosines_separate,
         weaker_later,
         l2_coincide,
@@ -181,31 +248,32 @@ RULES: dict[str, Callable[[Gaps], tuple[bool | None, str]]] = {
 
 
 def judged(content: Mapping[str, Any], curves: Curves) -> list[Row]:
-    """Judges each statement for each net and set of images.
+    """Judges each statement for each net and each set of images that it is about.
 
     Args:
         content: of `layer_figures.yaml`.
         curves: rows of the measurements that are over; a statement needs all of its own.
 
     Returns:
-        rows with `id`, `figure`, `words`, `net`, `images`, `verdict` (`holds`, `does not hold`, `undecided` or
+        rows with `id`, `figure`, `words`, `net`, `images`, `seeds`, `verdict` (`holds`, `does not hold`, `undecided` or
             `not run`), `numbers`.
     """
     found = []
     for statement in content["statements"]:
         what = content["measured"][statement["measured"]]
-        for net in what.get("nets", content["nets"]):
-            for images, kind in content["images"].items():
-                own = {
-                    cell: rows
-                    for cell, rows in curves.items()
-                    if (cell.measured, cell.net, cell.images) == (statement["measured"], content["nets"][net], kind)
-                }
-                row = {name: statement[name] for name in ("id", "figure", "words")} | {"net": net, "images": images}
-                if len(own) < len(what["examples"]) * len(what["seeds"]):
-                    found.append(row | {"verdict": "not run", "numbers": f"measurements so far: {len(own)}"})
-                    continue
-                holds, numbers = RULES[statement["rule"]](Gaps(what, own))
-                verdict = {True: "holds", False: "does not hold", None: "undecided"}[holds]
-                found.append(row | {"verdict": verdict, "numbers": numbers})
+        for net, images in product(content["nets"], statement.get("images", content["images"])):
+            kind = (statement["measured"], content["nets"][net], content["images"][images])
+            own = {cell: rows for cell, rows in curves.items() if (cell.measured, cell.net, cell.images) == kind}
+            row = {name: statement[name] for name in ("id", "figure", "words")}
+            row |= {"net": net, "images": images, "seeds": len(what["seeds"])}
+            found.append(row | _verdict(RULES[statement["rule"]], what, own, net))
     return found
+
+
+def _verdict(rule: Rule, what: Mapping[str, Any], curves: Curves, net: str) -> Row:
+    if net not in what.get("nets", [net]):
+        return {"verdict": "not run", "numbers": what["left"]}
+    if len(curves) < len(what["examples"]) * len(what["seeds"]):
+        return {"verdict": "not run", "numbers": f"measurements so far: {len(curves)}"}
+    holds, numbers = rule(Gaps(what, curves))
+    return {"verdict": {True: "holds", False: "does not hold", None: "undecided"}[holds], "numbers": numbers}

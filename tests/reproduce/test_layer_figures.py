@@ -41,28 +41,62 @@ def gaps(rows: list[Row], layer: str = "conv", images: str = "cifar10") -> Gaps:
     return Gaps({"layer": layer, "rounds": len(rows)}, {cell: rows})
 
 
+def by_images(layer: list[list[float]], whole: list[list[float]]) -> Gaps:
+    """Gaps of updates for more and more images, which are not in this order."""
+    curves = {
+        GapCell("rotation", "lenet", "cifar10", 100 * number, 0): rounds(conv1_delta_cos=mine, whole_delta_cos=its)
+        for number, (mine, its) in enumerate(zip(layer, whole, strict=True), 1)
+    }
+    return Gaps({"layer": "conv", "rounds": len(layer[0])}, dict(reversed(curves.items())))
+
+
 @pytest.mark.parametrize(
     ("rule", "found", "holds", "words"),
     [
         (
-            "cosine_beats_l2",
-            gaps(rounds(conv1_delta_cos=[1, -1, 1, 1])),
+            "updates_cosine_beats_l2",
+            gaps(rounds(conv1_delta_cos=[1, -1, 1, 1], conv1_l2=[1, 1, 1, 1])),
             True,
-            "75% of the rounds by cosines, in 0%",
+            "75.0% of the rounds by cosines, in 0.0%",
         ),
         (
-            "cosine_beats_l2",
-            gaps(rounds(conv1_delta_l2=[1, 1], fc1_delta_cos=[1, 1])),
+            "weights_cosine_beats_l2",
+            gaps(rounds(conv1_l2=[1, -1, 1, 1], conv1_delta_cos=[1, 1, 1, 1], fc1_cos=[1, 1, 1, 1])),
             False,
-            "0% of the rounds",
+            "0.0% of the rounds by cosines, in 75.0%",
         ),
-        ("largest_in_conv", gaps(rounds(conv1_delta_cos=[0.5, 0.3])), True, "conv1 +0.40, fc1 -1.00"),
-        ("largest_in_fc", gaps(rounds(conv1_delta_cos=[0.5, 0.3])), False, "conv1 +0.40"),
+        (
+            "weights_separate_in_conv",
+            gaps(rounds(conv1_cos=[1, -1], fc1_delta_cos=[1, 1])),
+            True,
+            "in 50.0% of the rounds by conv1, in 0.0% by fc1",
+        ),
+        (  # as often, not more often
+            "weights_separate_in_fc",
+            gaps(rounds(conv1_cos=[1, -1], fc1_cos=[1, -1])),
+            False,
+            "in 50.0% of the rounds by fc1, in 50.0% by conv1",
+        ),
+        ("largest_in_conv", gaps(rounds(conv1_delta_cos=[-2, 0.3])), True, "conv1 +0.300, fc1 -1.000"),
+        ("largest_in_fc", gaps(rounds(conv1_delta_cos=[-2, 0.3])), False, "fc1 -1.000, conv1 +0.300"),
         (
             "layer_is_first",
             gaps(rounds(conv1_delta_cos=[-1, 1, 1], whole_delta_cos=[-1, -1, 1])),
             True,
-            "conv1 in rounds 2, FMTL 3, AdaCFL 4 (4: never); 33% fewer",
+            "conv1 in rounds 2, FMTL 3, AdaCFL 4 (4: never)",
+        ),
+        (
+            "needs_fewer_rounds",
+            gaps(rounds(conv1_delta_cos=[-1, 1, 1], whole_delta_cos=[-1, -1, 1])),
+            True,
+            "both have a Gap > 0 in 1 of 1 measurements, conv1 after 2 rounds in all, FMTL after 3: 33% fewer",
+        ),
+        ("needs_fewer_rounds", gaps(rounds(conv1_delta_cos=[-1, 1])), None, "both have a Gap > 0 in 0 of 1"),
+        (
+            "needs_fewer_rounds",
+            by_images([[-1, -1], [1, 1]], [[1, 1], [1, 1]]),
+            None,
+            "in 1 of 2 measurements, conv1 after 1 rounds in all, FMTL after 1: 0% fewer",
         ),
         ("layer_is_first", gaps(rounds(conv1_delta_cos=[-1, 1], whole_l2=[1, 1])), False, "AdaCFL 1"),
         (  # LeNet on CIFAR-10: 456 parameters in conv1 (6 x 3 x 5 x 5 + 6), 62,006 in all; 2 rounds and 3
@@ -81,7 +115,19 @@ def gaps(rows: list[Row], layer: str = "conv", images: str = "cifar10") -> Gaps:
             "layer_gap_is_larger_early",
             gaps(rounds(conv1_delta_cos=[0, 0, 0, 0, 0.5], whole_delta_cos=[1, 1, 1, 1, 0.25])),
             True,
-            "round 5: larger for 1 of 1; means +0.50, +0.25",
+            "larger for 1 of 1; means +0.50, +0.25",
+        ),
+        (  # behind by 0.5, then by 0.25
+            "layer_gap_comes_nearer",
+            by_images([[0] * 4 + [0.5], [0] * 4 + [0.75]], [[1] * 5, [1] * 5]),
+            True,
+            "ahead by 0.50 with the fewer images, by 0.25 with the more",
+        ),
+        (
+            "layer_gap_comes_nearer",
+            by_images([[0] * 4 + [1.5], [0] * 4 + [1.75]], [[1] * 5, [1] * 5]),
+            False,
+            "ahead by -0.50 with the fewer images, by -0.75",
         ),
         (
             "cosines_separate",
@@ -126,6 +172,19 @@ def test_layers_chosen_by_hand_are_the_paper_s():
 
 def test_statement_waits_for_all_of_its_measurements():
     assert {row["verdict"] for row in judged(CONTENT, {})} == {"not run"}
+
+
+def test_statement_is_about_its_own_images_and_says_what_no_measurement_is_planned_for():
+    content = CONTENT | {"statements": [CONTENT["statements"][0] | {"images": ["CIFAR-10"]}]}
+    what = CONTENT["measured"]["rotation"] | {"nets": ["LeNet"], "left": "3 core-hours", "seeds": [0]}
+    content["measured"] = {"rotation": what}
+    cell = GapCell("rotation", "lenet", "cifar10", 500, 0)
+    found = judged(content, {cell: rounds(conv1_cos=[1, 1])})
+    assert [(row["net"], row["images"], row["verdict"]) for row in found] == [
+        ("LeNet", "CIFAR-10", "holds"),
+        ("VGG16 an eighth as wide", "CIFAR-10", "not run"),
+    ]
+    assert (found[0]["seeds"], found[1]["numbers"]) == (1, "3 core-hours")
 
 
 @pytest.mark.parametrize("name", ["rotation", "labels"])
