@@ -149,6 +149,8 @@ def _which_method(given: argparse.Namespace, screen: Screen) -> int:
     def work(check: Callable[[], None]) -> int:
         errors: dict[str, str] = {}
         write_page(out, protocol, ledger)
+        if not given.pages:
+            _show_work(screen, protocol, ledger, data)
         for name in [] if given.pages else data:
             while (todo := _open_runs(protocol, recorder.ledger, [name])) and not errors:
                 errors |= recorder.run(todo, given.device, given.jobs, check)  # trials, then the best of them

@@ -46,11 +46,11 @@ _PROTOCOL = """\
 100 clients (FEMNIST: the 105 writers of the local copy), 100 rounds, 20 clients a round; CFL, LayerCFL and AdaCFL train
 all clients in every round. One local epoch in batches of 10. On each data set each system tries {trials} settings, its
 default among them, drawn from the grid of `lit_cfl/reproduce/which_method.yaml`: the same five learning rates for all,
-and at most three options more. Not every system's draw has all five rates (below). Systems that need a number of
-clusters get the true one (4 where there is none). The best by weighted validation accuracy in the last round then runs
-under {seeds} new seeds; the tables are of these, means over clients. No trial is stopped early, and test data choose
-nothing. The protocol was committed before any run. Models sent are those up and down over all rounds, seconds those of
-the fastest of the {seeds} runs on one core, for other programs ran beside."""
+not all of which every system's draw has, and at most three options more; both are listed below. Systems that need a
+number of clusters get the true one (4 where there is none). The best by weighted validation accuracy in the last round
+then runs under {seeds} new seeds; the tables are of these, means over clients. No trial is stopped early, and test data
+choose nothing. The protocol was committed before any run. Models sent are those up and down over all rounds, seconds
+those of the fastest of the {seeds} runs on one core, for other programs ran beside."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def write_page(out: Path, protocol: Protocol, ledger: Ledger) -> str:
     write_rows(out / "results.csv", COLUMNS, _rows(found), digits=5)
     if groups:
         _draw(out, groups)
-    write_text(out.with_suffix(".md"), "\n".join(_page(out, protocol, found, groups)))
+    write_text(out.with_suffix(".md"), "\n".join(_page(out, protocol, ledger, found, groups)))
     total = sum(protocol.num_runs(data) for data in protocol.data)
     return f"{len(ledger.rows)} of {total} runs, {len(groups)} of {len(protocol.data)} data sets"
 
@@ -175,7 +175,7 @@ def _rows(found: Sequence[Entry]) -> Iterator[Row]:
 
 
 def _page(
-    out: Path, protocol: Protocol, found: Sequence[Entry], groups: Mapping[str, Sequence[Entry]]
+    out: Path, protocol: Protocol, ledger: Ledger, found: Sequence[Entry], groups: Mapping[str, Sequence[Entry]]
 ) -> Iterator[str]:
     yield from ["# Which method when", ""]
     table = f"[{out.name}/results.csv]({out.name}/results.csv)"
@@ -184,7 +184,7 @@ def _page(
         yield from ["No data set is complete yet.", ""]
     else:
         yield from _answer(out, groups)
-    yield from _protocol(protocol, groups)
+    yield from _protocol(protocol, ledger, groups)
     for data, group in groups.items():
         yield from _section(data, group)
     if len(groups) > 1:
@@ -221,9 +221,11 @@ def _answer(out: Path, groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
     yield ""
 
 
-def _protocol(protocol: Protocol, groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
+def _protocol(protocol: Protocol, ledger: Ledger, groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
     yield from ["## Protocol", ""]
     yield _PROTOCOL.format(trials=protocol.trials, seeds=len(protocol.seeds))
+    hours = sum(float(row["seconds"]) for row in ledger.rows.values()) / 3600
+    yield f"The {len(ledger.rows):,} runs took {hours:.1f} core-hours."
     if slower := [data for data, group in groups.items() if any(entry.compiled for entry in group)]:
         yield f"Some runs on {_listed(slower)}"
         yield "trained in compiled stacks: their seconds are several times those of one C++ call a client."
@@ -236,6 +238,15 @@ def _protocol(protocol: Protocol, groups: Mapping[str, Sequence[Entry]]) -> Iter
     tried = {system: [options[RATE] for options in protocol.drawn(system)] for system in protocol.systems}
     rows = [[system, *(str(found.count(rate)) for rate in rates)] for system, found in tried.items()]
     yield from markdown_table(["system", *map(str, rates)], rows)
+    yield from ["### Options", "", "What else a trial may have; the first of each is the system's default.", ""]
+    grids = {system: what["options"].items() for system, what in protocol.systems.items()}
+    rows = [[system, "; ".join(map(_choice, grid))] for system, grid in grids.items()]
+    yield from markdown_table(["system", "options"], rows)
+
+
+def _choice(option: tuple[str, Sequence[Any]]) -> str:
+    name, values = option
+    return f"{name.rpartition('.')[2]}: {', '.join(map(str, values))}"
 
 
 def _section(data: str, group: Sequence[Entry]) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """Which method when: the trials that are drawn, the setting that is chosen, and the page's statistics."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -100,6 +101,15 @@ def test_committed_runs_are_those_of_todays_configurations(data: str):
     row = recorded(Ledger.read(COMMITTED), first, 0)
     assert row is not None
     assert row["run"] == result_key(first.configs([0])[0])
+
+
+def test_committed_page_and_results_follow_from_the_committed_runs(tmp_path: Path):
+    out = tmp_path / COMMITTED.name
+    out.mkdir()
+    shutil.copy(COMMITTED / "in_short.txt", out)
+    write_page(out, PROTOCOL, Ledger.read(COMMITTED))
+    assert (out / "results.csv").read_text() == (COMMITTED / "results.csv").read_text()
+    assert out.with_suffix(".md").read_text() == COMMITTED.with_suffix(".md").read_text()
 
 
 def test_nothing_is_reported_before_all_trials_are_over():
