@@ -3,32 +3,40 @@
 from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.colors import SymLogNorm
 from matplotlib.figure import Figure
 
-_WHITE_TEXT = 0.6  # of the strongest colour
+_WHITE_TEXT = 0.3  # how far the colour is from white, of 0.5
+_TICKS = (1, 2, 5, 10, 20, 50, 100)  # of the colours, on both sides of 0
 
 
 def heat_table(
-    texts: np.ndarray, values: np.ndarray, rows: Sequence[str], columns: Sequence[str], label: str, least: float
+    texts: np.ndarray, values: np.ndarray, rows: Sequence[str], columns: Sequence[str], label: str, linear: float
 ) -> Figure:
-    """Draws numbers on the colours of other ones, which are white at 0, purple above and orange below.
+    """Draws numbers on the colours of other ones, which are white at 0, orange above and purple below.
 
     Args:
         texts: numbers to print, with one digit, `[rows, columns]`.
         values: that give the colours, `[rows, columns]`.
         rows, columns: their names; columns' words go below each other.
         label: of the colours.
-        least: value of the strongest colour, unless one is larger.
+        linear: size up to which a colour is proportional to its value; beyond, to the logarithm.
     """
     figure = Figure((1.9 + 0.85 * len(columns), 1.1 + 0.3 * len(rows)), layout="constrained")
     axes = figure.subplots()
-    limit = max(least, float(np.abs(values).max()))
-    image = axes.imshow(values, cmap="PuOr_r", vmin=-limit, vmax=limit, aspect="auto")
+    limit = max(linear, float(np.abs(values).max()))
+    norm = SymLogNorm(linear, vmin=-limit, vmax=limit)
+    image = axes.imshow(values, cmap="PuOr_r", norm=norm, aspect="auto")
     for row, column in np.ndindex(values.shape):
-        colour = "white" if abs(values[row, column]) > _WHITE_TEXT * limit else "black"
+        colour = "white" if abs(float(norm(values[row, column])) - 0.5) > _WHITE_TEXT else "black"
         axes.text(column, row, f"{texts[row, column]:.1f}", ha="center", va="center", color=colour, size=8)
     axes.set_xticks(range(len(columns)), [name.replace(" ", "\n") for name in columns], size=8)
     axes.set_yticks(range(len(rows)), rows, size=8)
     axes.tick_params(length=0)
-    figure.colorbar(image, ax=axes, label=label, shrink=0.8)
+    above = [tick for tick in _TICKS if linear <= tick <= limit]
+    bar = figure.colorbar(image, ax=axes, label=label, shrink=0.8)
+    bar.set_ticks(
+        [*(-tick for tick in above), 0, *above], labels=[*(f"-{tick}" for tick in above), "0", *map(str, above)]
+    )
+    bar.ax.minorticks_off()
     return figure

@@ -194,11 +194,13 @@ def _page(
 
 
 def _answer(out: Path, groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
-    """Answers a reader in a hurry: a paragraph by hand if there is one, the picture, a line for each data set."""
-    if (paragraph := out / "in_short.txt").exists():
-        yield from [paragraph.read_text("utf-8").strip(), ""]
+    """Answers a reader in a hurry: a paragraph by hand, the picture, a line for each data set; more by hand follows."""
+    by_hand = out / "in_short.txt"
+    short, _, more = by_hand.read_text("utf-8").strip().partition("\n\n") if by_hand.exists() else ("", "", "")
+    yield from [short, ""] if short else []
     yield from [f"![Accuracy of every system on every data set]({out.name}/systems.png)", ""]
-    yield "Mean over clients of the test accuracy in %, and in colour its difference to FedAvg; systems by mean rank."
+    yield "Mean over clients of the test accuracy in %, and in colour its difference to FedAvg, white where the 95 %"
+    yield "interval of the difference contains 0; systems by mean rank."
     yield from ["", "The best on each data set, and those that are not told apart from it: the 95 % interval of the"]
     yield from [
         "difference, paired by seed, contains 0. The best is chosen by the same test data, so this favours it, and the",
@@ -218,7 +220,7 @@ def _answer(out: Path, groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
         else:
             gain = f"FedAvg has {base.mean():.1f} %"
         yield f"* **{data}**: {told}; {gain}."
-    yield ""
+    yield from ["", more, ""] if more else [""]
 
 
 def _protocol(protocol: Protocol, ledger: Ledger, groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
@@ -325,8 +327,15 @@ def _draw(out: Path, groups: Mapping[str, Sequence[Entry]]) -> None:
     means = {(data, entry.system): entry.mean() or 0.0 for data, group in groups.items() for entry in group}
     accuracy = np.array([[means[data, system] for data in data_sets] for system in systems])
     gain = accuracy - accuracy[systems.index(BASELINE)]
-    figure = heat_table(accuracy, gain, systems, data_sets, "points above FedAvg", least=5.0)
+    alike = np.array([[system in _like_baseline(group) for group in groups.values()] for system in systems])
+    figure = heat_table(accuracy, np.where(alike, 0, gain), systems, data_sets, "points above FedAvg", linear=5.0)
     write_figure(figure, out / "systems", ["png"])
+
+
+def _like_baseline(group: Sequence[Entry]) -> set[str]:
+    """Returns the systems that are not told apart from the baseline, itself among them."""
+    base = next(entry for entry in group if entry.system == BASELINE)
+    return {entry.system for entry in group if entry is base or not _apart(entry.minus(base))}
 
 
 def _apart(gap: Interval) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 from scipy.stats import rankdata
 
 from lit_cfl.config.variants import base_config, build
@@ -145,6 +146,19 @@ def test_page_has_means_paired_intervals_and_ranks(tmp_path: Path):
     groups = complete_data(SMALL, entries(SMALL, ledger))
     assert mean_ranks(groups) == {"FedAvg": 2.0, "IFCA": 2.0, "StoCFL": 2.0}
     assert rankdata([-81.0, -80.5, -61.0]).tolist() == [1, 2, 3]
+
+
+def test_picture_colours_only_what_is_told_apart_from_the_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    drawn = []
+
+    def draw(texts: np.ndarray, values: np.ndarray, rows: list[str], *others: object, linear: float) -> Figure:
+        drawn.append(dict(zip(rows, values.tolist(), strict=True)))
+        return Figure()
+
+    monkeypatch.setattr("lit_cfl.pictures.heat_table.heat_table", draw)
+    write_page(tmp_path / "which_method", SMALL, ledger_of(ACCURACY, VALIDATION))
+    # hybrid: IFCA's differences are -1 and 0, +- 6.4; StoCFL's are -5 and -6, +- 6.4
+    assert drawn == [{"FedAvg": [0, 0], "IFCA": [19.5, 0], "StoCFL": [20, 0]}]
 
 
 def test_page_names_the_data_whose_seconds_are_of_compiled_stacks(tmp_path: Path):
