@@ -1,25 +1,29 @@
 """Writes the answer of `which_method.py`: a page, a table for programs, and a picture, from recorded runs alone."""
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
-from math import sqrt
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
 from lit_cfl.metric_names import Row
 from lit_cfl.reproduce.ledger import Ledger
 from lit_cfl.reproduce.markdown import markdown_table
-from lit_cfl.reproduce.which_method import BEST, NEWCOMERS, Protocol, recorded, words_of
-from lit_cfl.statistics import Interval, paired_difference, spread
+from lit_cfl.reproduce.which_method import BEST, NEWCOMERS, Protocol, words_of
+from lit_cfl.reproduce.which_method_results import (
+    Entry,
+    complete_data,
+    critical_difference,
+    entries,
+    friedman,
+    mean_ranks,
+)
+from lit_cfl.statistics import Interval
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.csv_log import write_rows
 
-BASELINE, SCORE = "FedAvg", "test_accuracy"
+BASELINE = "FedAvg"
 RATE = "task.optimizer.lr"
 COLUMNS = (
     "data",
@@ -39,9 +43,6 @@ COLUMNS = (
     "options",
 )
 _HEADS = ("system", "accuracy %", "to FedAvg", "to the best", "worst tenth", "ARI", "models sent", "seconds", "chosen")
-_LEVEL = 0.05  # of the tests
-
-
 _PROTOCOL = """\
 100 clients (FEMNIST: the 105 writers of the local copy), 100 rounds, 20 clients a round; CFL, LayerCFL and AdaCFL train
 all clients in every round. One local epoch in batches of 10. On each data set each system tries {trials} settings, its
@@ -51,89 +52,6 @@ number of clusters get the true one (4 where there is none). The best by weighte
 then runs under {seeds} new seeds; the tables are of these, means over clients. No trial is stopped early, and test data
 choose nothing. The protocol was committed before any run. Models sent are those up and down over all rounds, seconds
 those of the fastest of the {seeds} runs on one core, for other programs ran beside."""
-
-
-@dataclass(frozen=True)
-class Entry:
-    """What one variant of a system came to on a data set.
-
-    Args:
-        data, system, variant: which one.
-        options: chosen on validation data.
-        rows: of its runs, by seed.
-    """
-
-    data: str
-    system: str
-    variant: str
-    options: Mapping[str, Any]
-    rows: Mapping[int, Row]
-
-    def mean(self, score: str = SCORE) -> float | None:
-        """The mean of a score over the seeds; None where a run lacks it."""
-        return spread([row[score] for row in self.rows.values()]).mean
-
-    @property
-    def seconds(self) -> float:
-        """Those of the fastest run: other programs may have slowed down the others."""
-        return min(float(row["seconds"]) for row in self.rows.values())
-
-    @property
-    def compiled(self) -> bool:
-        """Whether a run trained in compiled stacks, as all did before `plan.fused`."""
-        return any(json.loads(row["plan"]).get("compile") for row in self.rows.values() if row.get("plan"))
-
-    def minus(self, other: "Entry") -> Interval:
-        """The paired difference of the accuracies, in points, with its 95 % interval."""
-        mine, its = ({seed: row[SCORE] for seed, row in entry.rows.items()} for entry in (self, other))
-        return paired_difference(mine, its)
-
-
-def entries(protocol: Protocol, ledger: Ledger) -> list[Entry]:
-    """Returns every variant all of whose seeds have run."""
-    found = []
-    for data in protocol.data:
-        for system in protocol.systems:
-            options = protocol.chosen(data, system, ledger) or {}
-            for setting in protocol.reported(data, system, ledger):
-                rows = {seed: recorded(ledger, setting, seed) for seed in setting.seeds}
-                known = {seed: row for seed, row in rows.items() if row is not None}
-                if len(known) == len(rows):
-                    found.append(Entry(data, system, setting.variant, options, known))
-    return found
-
-
-def complete_data(protocol: Protocol, found: Sequence[Entry]) -> dict[str, list[Entry]]:
-    """Returns the best settings of each data set on which all systems have run, the most accurate system first."""
-    groups = {data: [e for e in found if e.data == data and e.variant == BEST] for data in protocol.data}
-    return {
-        data: sorted(group, key=lambda entry: -(entry.mean() or 0.0))
-        for data, group in groups.items()
-        if len(group) == len(protocol.systems)
-    }
-
-
-def mean_ranks(groups: Mapping[str, Sequence[Entry]]) -> dict[str, float]:
-    """Returns each system's mean rank over the data sets, 1 = the most accurate, the best system first."""
-    systems = sorted({entry.system for group in groups.values() for entry in group})
-    by_system = [{entry.system: entry.mean() or 0.0 for entry in group} for group in groups.values()]
-    ranks = np.mean([rankdata([-values[system] for system in systems]) for values in by_system], axis=0)
-    return dict(sorted(zip(systems, ranks.tolist(), strict=True), key=lambda pair: pair[1]))
-
-
-def critical_difference(systems: int, data_sets: int) -> float:
-    """Returns Nemenyi's critical difference of mean ranks at 5 % (Demsar 2006, Section 3.2.2)."""
-    quantile = studentized_range.ppf(1 - _LEVEL, systems, np.inf) / sqrt(2)
-    return float(quantile * sqrt(systems * (systems + 1) / (6 * data_sets)))
-
-
-def friedman(groups: Mapping[str, Sequence[Entry]]) -> float:
-    """Returns the p-value of Friedman's test that all systems are alike."""
-    by_system: dict[str, list[float]] = {}
-    for group in groups.values():
-        for entry in group:
-            by_system.setdefault(entry.system, []).append(entry.mean() or 0.0)
-    return float(friedmanchisquare(*by_system.values()).pvalue)
 
 
 def write_page(out: Path, protocol: Protocol, ledger: Ledger) -> str:

@@ -16,7 +16,8 @@ from lit_cfl.reproduce.cells import Setting
 from lit_cfl.reproduce.ledger import Ledger
 from lit_cfl.reproduce.result_key import result_key
 from lit_cfl.reproduce.which_method import Protocol, recorded
-from lit_cfl.reproduce.which_method_page import complete_data, critical_difference, entries, mean_ranks, write_page
+from lit_cfl.reproduce.which_method_page import write_page
+from lit_cfl.reproduce.which_method_results import complete_data, critical_difference, entries, mean_ranks
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "which_method"
 PROTOCOL = Protocol.read()
