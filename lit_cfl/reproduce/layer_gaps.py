@@ -85,7 +85,7 @@ def cells(content: Mapping[str, Any]) -> list[GapCell]:
         GapCell(name, content["nets"][net], images, examples, seed)
         for name, what in content["measured"].items()
         for net, images, examples, seed in product(
-            what.get("nets", content["nets"]), content["images"].values(), what["examples"], what["seeds"]
+            content["nets"], content["images"].values(), what["examples"], what["seeds"]
         )
     ]
     return sorted(found, key=lambda cell: cell.net)

@@ -142,13 +142,13 @@ def write_page(out: Path) -> list[Row]:
 
 def _settings(content: Mapping[str, Any]) -> list[str]:
     """A table of what is measured for each figure."""
-    heads = ["figures", "clients", "true clusters", "skew", "images a client", "rounds", "seeds", "nets"]
+    heads = ["figures", "clients", "true clusters", "skew", "images a client", "rounds", "seeds"]
     rows = []
     for what in content["measured"].values():
         images = ", ".join(map(str, what["examples"]))
         numbers = [str(what[name]) for name in ("figures", "clients", "clusters")]
-        seeds, nets = str(len(what["seeds"])), ", ".join(what.get("nets", content["nets"]))
-        rows.append([*numbers, _SKEWS[what["skew"]].format(**what), images, str(what["rounds"]), seeds, nets])
+        skew, rounds, seeds = _SKEWS[what["skew"]].format(**what), str(what["rounds"]), str(len(what["seeds"]))
+        rows.append([*numbers, skew, images, rounds, seeds])
     return markdown_table(heads, rows)
 
 
