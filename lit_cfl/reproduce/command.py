@@ -149,9 +149,10 @@ def _which_method(given: argparse.Namespace, screen: Screen) -> int:
     def work(check: Callable[[], None]) -> int:
         errors: dict[str, str] = {}
         write_page(out, protocol, ledger)
-        if not given.pages:
-            _show_work(screen, protocol, ledger, data)
-        for name in [] if given.pages else data:
+        wanted = [] if given.pages else data
+        if wanted:
+            _show_work(screen, protocol, ledger, wanted)
+        for name in wanted:
             while (todo := _open_runs(protocol, recorder.ledger, [name])) and not errors:
                 errors |= recorder.run(todo, given.device, given.jobs, check)  # trials, then the best of them
         screen.say(f"Answer: {out.with_suffix('.md')}")

@@ -38,133 +38,156 @@ class Gaps:
         return hand_chosen(self.layers, self.what["layer"])
 
     def of(self, layer: str, distance: str) -> list[list[float]]:
-        """The Gap of each round, a list a measurement."""
+        """Returns the Gap of each round, a list a measurement."""
         return [[float(row[f"{layer} {distance}"]) for row in rows] for rows in self.curves.values()]
 
-    def last(self, layer: str, distance: str) -> float:
-        """The mean over the measurements after their last round."""
-        return fmean(gaps[-1] for gaps in self.of(layer, distance))
+    def last(self, layer: str, distance: str) -> list[float]:
+        """Returns the Gap after the last round of each measurement."""
+        return [gaps[-1] for gaps in self.of(layer, distance)]
 
     def early(self, layer: str, distance: str) -> list[float]:
-        """The Gap in the round of Figure 7 of each measurement, that of the fewest images first."""
+        """Returns the Gap in Figure 7's round of each measurement, that of the fewest images first."""
         cells = sorted(self.curves, key=lambda cell: cell.examples)
         return [float(self.curves[cell][EARLY[cell.images] - 1][f"{layer} {distance}"]) for cell in cells]
 
     def share(self, layer: str, distance: str) -> float:
-        """The share of all rounds in which the Gap is above 0."""
+        """Returns the share of all rounds in which the Gap is above 0."""
         return fmean(gap > 0 for gaps in self.of(layer, distance) for gap in gaps)
 
     def first(self, layer: str, distance: str) -> list[int]:
-        """The first round with a Gap above 0 of each measurement; one more than all where there is none."""
+        """Returns the first round with a Gap above 0 of each measurement; one more than all where there is none."""
         return [
             next((n for n, gap in enumerate(gaps, 1) if gap > 0), len(gaps) + 1) for gaps in self.of(layer, distance)
         ]
 
 
-Rule = Callable[[Gaps], tuple[bool | None, str]]
+Verdict = tuple[bool | None, str]  # whether it holds, None = nobody can say, and the numbers
+Rule = Callable[[Gaps], Verdict]
 
 
-def weights_cosine_beats_l2(gaps: Gaps) -> tuple[bool, str]:
+def weights_cosine_beats_l2(gaps: Gaps) -> Verdict:
     return _cosine_beats_l2(gaps, "cos", "l2")
 
 
-def updates_cosine_beats_l2(gaps: Gaps) -> tuple[bool, str]:
+def updates_cosine_beats_l2(gaps: Gaps) -> Verdict:
     return _cosine_beats_l2(gaps, "delta_cos", "delta_l2")
 
 
-def _cosine_beats_l2(gaps: Gaps, cosine: str, l2: str) -> tuple[bool, str]:
+def _cosine_beats_l2(gaps: Gaps, cosine: str, l2: str) -> Verdict:
     by_cosine, by_l2 = gaps.share(gaps.chosen, cosine), gaps.share(gaps.chosen, l2)
-    return (
-        by_cosine > by_l2,
-        f"{gaps.chosen}: Gap > 0 in {by_cosine:.1%} of the rounds by cosines, in {by_l2:.1%} by l2",
-    )
+    said = f"{gaps.chosen}: Gap > 0 in {by_cosine:.1%} of the rounds by cosines, in {by_l2:.1%} by l2"
+    return _above(by_cosine, by_l2), said
 
 
-def weights_separate_in_conv(gaps: Gaps) -> tuple[bool, str]:
+def weights_separate_in_conv(gaps: Gaps) -> Verdict:
     return _separate_most_often(gaps, "conv")
 
 
-def weights_separate_in_fc(gaps: Gaps) -> tuple[bool, str]:
+def weights_separate_in_fc(gaps: Gaps) -> Verdict:
     return _separate_most_often(gaps, "fc")
 
 
-def _separate_most_often(gaps: Gaps, kind: str) -> tuple[bool, str]:
-    own, other, holds = _greatest(gaps, kind, lambda layer: gaps.share(layer, "cos"))
-    return (
-        holds,
-        f"Gap > 0 in {gaps.share(own, 'cos'):.1%} of the rounds by {own}, in {gaps.share(other, 'cos'):.1%} by {other}",
-    )
+def _separate_most_often(gaps: Gaps, kind: str) -> Verdict:
+    (own, mine), (other, its) = _greatest(gaps, kind, lambda layer: gaps.share(layer, "cos"))
+    return _above(mine, its), f"Gap > 0 in {mine:.1%} of the rounds by {own}, in {its:.1%} by {other}"
 
 
-def largest_in_conv(gaps: Gaps) -> tuple[bool, str]:
+def largest_in_conv(gaps: Gaps) -> Verdict:
     return _largest(gaps, "conv")
 
 
-def largest_in_fc(gaps: Gaps) -> tuple[bool, str]:
+def largest_in_fc(gaps: Gaps) -> Verdict:
     return _largest(gaps, "fc")
 
 
-def _largest(gaps: Gaps, kind: str) -> tuple[bool, str]:
-    own, other, holds = _greatest(gaps, kind, lambda layer: gaps.last(layer, "delta_cos"))
-    return holds, ", ".join(f"{layer} {gaps.last(layer, 'delta_cos'):+.3f}" for layer in (own, other))
+def _largest(gaps: Gaps, kind: str) -> Verdict:
+    """Compares means over the seeds in which a Gap below 0 counts as 0, as in the paper: the clustering is wrong."""
+
+    def mean(layer: str) -> float:
+        return fmean(max(gap, 0.0) for gap in gaps.last(layer, "delta_cos"))
+
+    def told(layer: str) -> str:
+        found = gaps.last(layer, "delta_cos")
+        return f"{layer} {mean(layer):.3f} (Gap > 0 under {sum(gap > 0 for gap in found)} of {len(found)} seeds)"
+
+    (own, mine), (other, its) = _greatest(gaps, kind, mean)
+    return _above(mine, its), f"{told(own)}, {told(other)}"
 
 
-def _greatest(gaps: Gaps, kind: str, value: Callable[[str], float]) -> tuple[str, str, bool]:
-    """Finds the layer of a kind and the one of other kinds with the greatest values, and whether the first is above."""
+def _greatest(gaps: Gaps, kind: str, value: Callable[[str], float]) -> tuple[tuple[str, float], tuple[str, float]]:
+    """Finds the layer of a kind with the greatest value, and that of the other kinds."""
     own = max((layer for layer in gaps.layers if layer.startswith(kind)), key=value)
     other = max((layer for layer in gaps.layers if not layer.startswith(kind)), key=value)
-    return own, other, value(own) > value(other)
+    return (own, value(own)), (other, value(other))
 
 
-def layer_is_first(gaps: Gaps) -> tuple[bool, str]:
+def _above(mine: float, its: float) -> bool | None:
+    return None if mine == its else mine > its
+
+
+def layer_is_first(gaps: Gaps) -> Verdict:
+    """Compares the first rounds; where nobody ever has a Gap above 0 nobody is first."""
     layer, fmtl, adacfl = (
         gaps.first(gaps.chosen, "delta_cos"),
         gaps.first(WHOLE, "delta_cos"),
         gaps.first(WHOLE, "l2"),
     )
-    kept = [mine <= min(others) for mine, *others in zip(layer, fmtl, adacfl, strict=True)]
-    return sum(kept) > len(kept) / 2, (
-        f"{gaps.chosen} in rounds {_listed(layer)}, FMTL {_listed(fmtl)}, AdaCFL {_listed(adacfl)} "
-        f"({gaps.what['rounds'] + 1}: never)"
+    never = gaps.what["rounds"] + 1
+    reached = [rounds for rounds in zip(layer, fmtl, adacfl, strict=True) if min(rounds) < never]
+    kept = [mine <= min(others) for mine, *others in reached]
+    return sum(kept) > len(layer) / 2 if len(reached) > len(layer) / 2 else None, (
+        f"{gaps.chosen} in rounds {_listed(layer)}, FMTL {_listed(fmtl)}, AdaCFL {_listed(adacfl)} ({never}: never)"
     )
 
 
-def needs_fewer_rounds(gaps: Gaps) -> tuple[bool | None, str]:
-    """Adds up the first rounds of the measurements in which both reach a Gap above 0.
+def needs_fewer_rounds(gaps: Gaps) -> Verdict:
+    """Adds up the first rounds of the measurements in which one of both reaches a Gap above 0.
 
-    Where that is half of them or fewer it is not known who needs fewer.
+    One that does not needs more rounds than are measured: its sum is the least that it can be.
     """
-    layer, whole = gaps.first(gaps.chosen, "delta_cos"), gaps.first(WHOLE, "delta_cos")
-    both = [pair for pair in zip(layer, whole, strict=True) if max(pair) <= gaps.what["rounds"]]
-    said = f"both have a Gap > 0 in {len(both)} of {len(layer)} measurements"
-    if not both:
+    never = gaps.what["rounds"] + 1
+    pairs = zip(gaps.first(gaps.chosen, "delta_cos"), gaps.first(WHOLE, "delta_cos"), strict=True)
+    reached = [pair for pair in pairs if min(pair) < never]
+    said = f"one of both has a Gap > 0 in {len(reached)} of {len(gaps.curves)} measurements"
+    if not reached:
         return None, said
-    mine, its = (sum(rounds) for rounds in zip(*both, strict=True))
-    holds = None if 2 * len(both) <= len(layer) else mine < its
-    more = f"{abs(1 - mine / its):.0%} {'fewer' if mine <= its else 'more'}"
-    return holds, f"{said}, {gaps.chosen} after {mine} rounds in all, FMTL after {its}: {more}"
+    layer, whole = zip(*reached, strict=True)
+    (mine, mine_told), (its, its_told) = (_sum_of_rounds(rounds, never) for rounds in (layer, whole))
+    more = f"{abs(1 - mine / its):.0%} {'fewer' if mine < its else 'more'}"
+    return _known_below(mine, never in layer, its, never in whole), (
+        f"{said}; in all {gaps.chosen} needs {mine_told}, FMTL {its_told}: {more}"
+    )
 
 
-def compares_less(gaps: Gaps) -> tuple[bool | None, str]:
+def _sum_of_rounds(rounds: Sequence[int], never: int) -> tuple[int, str]:
+    least = f" or more (never in {rounds.count(never)})" if never in rounds else ""
+    return sum(rounds), f"{sum(rounds)} rounds{least}"
+
+
+def _known_below(mine: float, mine_is_least: bool, its: float, its_is_least: bool) -> bool | None:
+    """Says whether one number is below another where each may be the least that it can be; None = nobody knows."""
+    if mine < its and not mine_is_least:
+        return True
+    return False if mine > its and not its_is_least else None
+
+
+def compares_less(gaps: Gaps) -> Verdict:
     """Counts a multiply-add a parameter for two clients that are compared, in each round up to the first Gap > 0.
 
-    Where there is none all rounds count, one more than are measured: the least that it can take. So the layer that is
-    cheaper by this count is not known to be where it has no Gap > 0 in half of the measurements or more.
+    Where there is none all rounds count, one more than are measured: the least that it can take.
     """
-    sizes = parameters(next(iter(gaps.curves)))
+    sizes, never = parameters(next(iter(gaps.curves))), gaps.what["rounds"] + 1
     first = {name: gaps.first(name, "delta_cos") for name in (gaps.chosen, WHOLE)}
     layer, whole = (sum(rounds) * sizes[name] for name, rounds in first.items())
-    never, never_whole = (sum(number > gaps.what["rounds"] for number in rounds) for rounds in first.values())
-    cut = f"; {gaps.chosen} has no Gap > 0 in {never} of {len(gaps.curves)} measurements, FMTL in {never_whole}"
-    holds = None if layer < whole and 2 * never >= len(gaps.curves) else layer < whole
-    return holds, (
-        f"{gaps.chosen} has {sizes[gaps.chosen]:,} of {sizes[WHOLE]:,} parameters: "
-        f"{whole / layer:.3g} times fewer multiply-adds than FMTL up to the rounds of Figure 6"
-        f"{cut if never or never_whole else ''}"
+    nevers = [rounds.count(never) for rounds in first.values()]
+    cut = f"; {gaps.chosen} has no Gap > 0 in {nevers[0]} of {len(gaps.curves)} measurements, FMTL in {nevers[1]}"
+    return _known_below(layer, nevers[0] > 0, whole, nevers[1] > 0), (
+        f"{gaps.chosen} has {sizes[gaps.chosen]:,} of {sizes[WHOLE]:,} parameters: {whole / layer:.3g} times fewer "
+        f"multiply-adds than FMTL up to the rounds of Figure 6{cut if any(nevers) else ''}"
     )
 
 
-def layer_gap_is_larger_early(gaps: Gaps) -> tuple[bool, str]:
+def layer_gap_is_larger_early(gaps: Gaps) -> Verdict:
     layer, whole = gaps.early(gaps.chosen, "delta_cos"), gaps.early(WHOLE, "delta_cos")
     larger = [mine > its for mine, its in zip(layer, whole, strict=True)]
     return sum(larger) > len(larger) / 2, (
@@ -172,7 +195,7 @@ def layer_gap_is_larger_early(gaps: Gaps) -> tuple[bool, str]:
     )
 
 
-def layer_gap_comes_nearer(gaps: Gaps) -> tuple[bool, str]:
+def layer_gap_comes_nearer(gaps: Gaps) -> Verdict:
     """Compares how far whole updates are ahead with the fewer half of images and with the other."""
     pairs = zip(gaps.early(gaps.chosen, "delta_cos"), gaps.early(WHOLE, "delta_cos"), strict=True)
     ahead = [its - mine for mine, its in pairs]
@@ -182,26 +205,26 @@ def layer_gap_comes_nearer(gaps: Gaps) -> tuple[bool, str]:
     )
 
 
-def cosines_separate(gaps: Gaps) -> tuple[bool, str]:
+def cosines_separate(gaps: Gaps) -> Verdict:
     pairs = [(gaps.chosen, "delta_cos"), (gaps.chosen, "cos"), (WHOLE, "delta_cos")]
     shares = {f"{layer} {distance}": gaps.share(layer, distance) for layer, distance in pairs}
     return min(shares.values()) > 0.5, ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
 
 
-def weaker_later(gaps: Gaps) -> tuple[bool, str]:
+def weaker_later(gaps: Gaps) -> Verdict:
     found = gaps.of(gaps.chosen, "delta_cos")
     early = fmean(gap for one in found for gap in one[:10])
     late = fmean(gap for one in found for gap in one[-10:])
     return late < early, f"{gaps.chosen}: {early:+.2f} in the first ten rounds, {late:+.2f} in the last ten"
 
 
-def l2_coincide(gaps: Gaps) -> tuple[bool, str]:
+def l2_coincide(gaps: Gaps) -> Verdict:
     pairs = zip(gaps.of(gaps.chosen, "l2"), gaps.of(gaps.chosen, "delta_l2"), strict=True)
     most = max(abs(mine - its) for one, other in pairs for mine, its in zip(one, other, strict=True))
-    return most < _TINY, f"{gaps.chosen}: they differ by {most:.1g} at most"
+    return most < _TINY, f"{gaps.chosen}: they differ by {most:.1g} at most, in five digits"
 
 
-def layer_lasts_longest(gaps: Gaps) -> tuple[bool, str]:
+def layer_lasts_longest(gaps: Gaps) -> Verdict:
     shares = {
         f"{gaps.chosen} delta_cos": gaps.share(gaps.chosen, "delta_cos"),
         f"{gaps.chosen} cos": gaps.share(gaps.chosen, "cos"),
@@ -210,10 +233,10 @@ def layer_lasts_longest(gaps: Gaps) -> tuple[bool, str]:
         f"{gaps.chosen} l2": gaps.share(gaps.chosen, "l2"),
     }
     mine, *others = shares.values()
-    return mine >= max(others), ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
+    return _above(mine, max(others)), ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
 
 
-def auto_is_as_good(gaps: Gaps) -> tuple[bool, str]:
+def auto_is_as_good(gaps: Gaps) -> Verdict:
     chosen = f"{gaps.chosen} delta_cos"
     rows = [row for rows in gaps.curves.values() for row in rows]
     good = [float(row[f"{row[AUTO]} delta_cos"]) >= float(row[chosen]) for row in rows]
@@ -247,6 +270,12 @@ RULES: dict[str, Rule] = {
 }
 
 
+def curves_of(curves: Curves, measured: str, net: str, images: str) -> dict[GapCell, Sequence[Row]]:
+    """Returns the measurements with these settings."""
+    kind = (measured, net, images)
+    return {cell: rows for cell, rows in curves.items() if (cell.measured, cell.net, cell.images) == kind}
+
+
 def judged(content: Mapping[str, Any], curves: Curves) -> list[Row]:
     """Judges each statement for each net and each set of images that it is about.
 
@@ -262,8 +291,7 @@ def judged(content: Mapping[str, Any], curves: Curves) -> list[Row]:
     for statement in content["statements"]:
         what = content["measured"][statement["measured"]]
         for net, images in product(content["nets"], statement.get("images", content["images"])):
-            kind = (statement["measured"], content["nets"][net], content["images"][images])
-            own = {cell: rows for cell, rows in curves.items() if (cell.measured, cell.net, cell.images) == kind}
+            own = curves_of(curves, statement["measured"], content["nets"][net], content["images"][images])
             row = {name: statement[name] for name in ("id", "figure", "words")}
             row |= {"net": net, "images": images, "seeds": len(what["seeds"])}
             found.append(row | _verdict(RULES[statement["rule"]], what, own))

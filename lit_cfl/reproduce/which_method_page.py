@@ -71,12 +71,12 @@ def _rows(found: Sequence[Entry]) -> Iterator[Row]:
     for entry in found:
         peers = [e for e in found if (e.data, e.variant) == (entry.data, entry.variant)]
         base = next((e for e in peers if e.system == BASELINE), None)
-        best = max(peers, key=lambda e: e.mean() or 0.0)
+        best = max(peers, key=lambda e: e.accuracy)
         row: Row = {
             "data": entry.data,
             "system": entry.system,
             "variant": entry.variant,
-            "accuracy": entry.mean(),
+            "accuracy": entry.accuracy,
             "worst10": entry.mean("worst10_accuracy"),
             "ari": entry.mean("ari"),
             "models": entry.mean("traffic"),
@@ -126,9 +126,9 @@ def _answer(out: Path, groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
         "",
     ]
     for data, group in groups.items():
-        best, base = group[0], next(entry for entry in group if entry.system == BASELINE)
+        best, base = group[0], _base(group)
         equal = [entry.system for entry in group[1:] if not _apart(entry.minus(best))]
-        told = f"{best.system} ({best.mean():.1f} %)"
+        told = f"{best.system} ({best.accuracy:.1f} %)"
         if equal:
             told += f", not told apart from {_listed(equal)}"
         if best is base:
@@ -136,7 +136,7 @@ def _answer(out: Path, groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
         elif base.system in equal:
             gain = f"FedAvg is among them: {len(base.rows)} seeds show no gain"
         else:
-            gain = f"FedAvg has {base.mean():.1f} %"
+            gain = f"FedAvg has {base.accuracy:.1f} %"
         yield f"* **{data}**: {told}; {gain}."
     yield from ["", more, ""] if more else [""]
 
@@ -170,7 +170,7 @@ def _choice(option: tuple[str, Sequence[Any]]) -> str:
 
 
 def _section(data: str, group: Sequence[Entry]) -> Iterator[str]:
-    base = next(entry for entry in group if entry.system == BASELINE)
+    base = _base(group)
     yield from [f"## {data}", ""]
     yield from markdown_table(_HEADS, [_cells(entry, base, group[0]) for entry in group])
 
@@ -179,7 +179,7 @@ def _cells(entry: Entry, base: Entry, best: Entry) -> list[str]:
     gaps = ["" if entry is other else _interval(entry.minus(other)) for other in (base, best)]
     ari = entry.mean("ari")
     agreement = "" if ari is None else f"{ari:.2f}"
-    cells = [entry.system, f"{entry.mean():.1f}", *gaps, f"{entry.mean('worst10_accuracy'):.1f}", agreement]
+    cells = [entry.system, f"{entry.accuracy:.1f}", *gaps, f"{entry.mean('worst10_accuracy'):.1f}", agreement]
     return [*cells, f"{entry.mean('traffic'):,.0f}", f"{entry.seconds:.0f}", words_of(entry.options)]
 
 
@@ -209,7 +209,7 @@ def _held_out(found: Sequence[Entry]) -> Iterator[str]:
 
     def cell(entry: Entry) -> str:
         newcomers = entry.mean("newcomers_accuracy")
-        return f"{'-' if newcomers is None else f'{newcomers:.1f}'} ({entry.mean():.1f})"
+        return f"{'-' if newcomers is None else f'{newcomers:.1f}'} ({entry.accuracy:.1f})"
 
     yield from _matrix(data_sets, known, cell)
 
@@ -225,7 +225,7 @@ def _other_clusters(protocol: Protocol, found: Sequence[Entry]) -> Iterator[str]
     for entry in found:
         if entry.variant == BEST and any((entry.data, entry.system) == (e.data, e.system) for e in others):
             known[f"{entry.data}, {protocol.data[entry.data]['clusters']} (true)", entry.system] = entry
-    yield from _matrix(sorted({column for column, _ in known}), known, lambda entry: f"{entry.mean():.1f}")
+    yield from _matrix(sorted({column for column, _ in known}), known, lambda entry: f"{entry.accuracy:.1f}")
 
 
 def _matrix(
@@ -242,7 +242,7 @@ def _draw(out: Path, groups: Mapping[str, Sequence[Entry]]) -> None:
     from lit_cfl.pictures.heat_table import heat_table
 
     systems, data_sets = list(mean_ranks(groups)), list(groups)
-    means = {(data, entry.system): entry.mean() or 0.0 for data, group in groups.items() for entry in group}
+    means = {(data, entry.system): entry.accuracy for data, group in groups.items() for entry in group}
     accuracy = np.array([[means[data, system] for data in data_sets] for system in systems])
     gain = accuracy - accuracy[systems.index(BASELINE)]
     alike = np.array([[system in _like_baseline(group) for group in groups.values()] for system in systems])
@@ -250,9 +250,13 @@ def _draw(out: Path, groups: Mapping[str, Sequence[Entry]]) -> None:
     write_figure(figure, out / "systems", ["png"])
 
 
+def _base(group: Sequence[Entry]) -> Entry:
+    return next(entry for entry in group if entry.system == BASELINE)
+
+
 def _like_baseline(group: Sequence[Entry]) -> set[str]:
     """Returns the systems that are not told apart from the baseline, itself among them."""
-    base = next(entry for entry in group if entry.system == BASELINE)
+    base = _base(group)
     return {entry.system for entry in group if entry is base or not _apart(entry.minus(base))}
 
 

@@ -34,9 +34,14 @@ class Entry:
     options: Mapping[str, Any]
     rows: Mapping[int, Row]
 
-    def mean(self, score: str = _SCORE) -> float | None:
+    def mean(self, score: str) -> float | None:
         """The mean of a score over the seeds; None where a run lacks it."""
         return spread([row[score] for row in self.rows.values()]).mean
+
+    @property
+    def accuracy(self) -> float:
+        """The mean accuracy in %; 0 where a run has none, for its model diverged."""
+        return self.mean(_SCORE) or 0.0
 
     @property
     def seconds(self) -> float:
@@ -72,7 +77,7 @@ def complete_data(protocol: Protocol, found: Sequence[Entry]) -> dict[str, list[
     """Returns the best settings of each data set on which all systems have run, the most accurate system first."""
     groups = {data: [e for e in found if e.data == data and e.variant == BEST] for data in protocol.data}
     return {
-        data: sorted(group, key=lambda entry: -(entry.mean() or 0.0))
+        data: sorted(group, key=lambda entry: -(entry.accuracy))
         for data, group in groups.items()
         if len(group) == len(protocol.systems)
     }
@@ -81,7 +86,7 @@ def complete_data(protocol: Protocol, found: Sequence[Entry]) -> dict[str, list[
 def mean_ranks(groups: Mapping[str, Sequence[Entry]]) -> dict[str, float]:
     """Returns each system's mean rank over the data sets, 1 = the most accurate, the best system first."""
     systems = sorted({entry.system for group in groups.values() for entry in group})
-    by_system = [{entry.system: entry.mean() or 0.0 for entry in group} for group in groups.values()]
+    by_system = [{entry.system: entry.accuracy for entry in group} for group in groups.values()]
     ranks = np.mean([rankdata([-values[system] for system in systems]) for values in by_system], axis=0)
     return dict(sorted(zip(systems, ranks.tolist(), strict=True), key=lambda pair: pair[1]))
 
@@ -97,5 +102,5 @@ def friedman(groups: Mapping[str, Sequence[Entry]]) -> float:
     by_system: dict[str, list[float]] = {}
     for group in groups.values():
         for entry in group:
-            by_system.setdefault(entry.system, []).append(entry.mean() or 0.0)
+            by_system.setdefault(entry.system, []).append(entry.accuracy)
     return float(friedmanchisquare(*by_system.values()).pvalue)

@@ -1,5 +1,6 @@
 """LayerCFL's figures: what is measured, the rules by which statements are judged, and the committed verdicts."""
 
+import shutil
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
@@ -11,9 +12,9 @@ from PIL import Image
 
 from lit_cfl.metric_names import Row
 from lit_cfl.reproduce.layer_gaps import DRAWN, PAIRS, GapCell, cells, hand_chosen, measure, plan
-from lit_cfl.reproduce.layer_page import COLUMNS, missing, recorded_curves, write_page
+from lit_cfl.reproduce.layer_page import missing, write_page
 from lit_cfl.reproduce.layer_verdicts import RULES, Gaps, judged
-from lit_cfl.storage.csv_log import read_table, write_rows
+from lit_cfl.storage.csv_log import write_rows
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "reproduction"
 CONTENT = plan()
@@ -74,11 +75,24 @@ def by_images(layer: list[list[float]], whole: list[list[float]]) -> Gaps:
         (  # as often, not more often
             "weights_separate_in_fc",
             gaps(rounds(conv1_cos=[1, -1], fc1_cos=[1, -1])),
-            False,
+            None,
             "in 50.0% of the rounds by fc1, in 50.0% by conv1",
         ),
-        ("largest_in_conv", gaps(rounds(conv1_delta_cos=[-2, 0.3])), True, "conv1 +0.300, fc1 -1.000"),
-        ("largest_in_fc", gaps(rounds(conv1_delta_cos=[-2, 0.3])), False, "fc1 -1.000, conv1 +0.300"),
+        ("updates_cosine_beats_l2", gaps(rounds(fc1_delta_cos=[1, 1])), None, "0.0% of the rounds by cosines, in 0.0%"),
+        (
+            "largest_in_conv",
+            gaps(rounds(conv1_delta_cos=[-2, 0.3])),
+            True,
+            "conv1 0.300 (Gap > 0 under 1 of 1 seeds), fc1 0.000 (Gap > 0 under 0 of 1 seeds)",
+        ),
+        ("largest_in_fc", gaps(rounds(conv1_delta_cos=[-2, 0.3])), False, "fc1 0.000"),
+        ("largest_in_fc", gaps(rounds(fc1_delta_cos=[1, -0.3])), None, "fc1 0.000 (Gap > 0 under 0 of 1 seeds), conv1"),
+        (  # -0.5 counts as 0: (0 + 0.25) / 2
+            "largest_in_conv",
+            by_images([[-0.5], [0.25]], [[1], [1]]),
+            True,
+            "conv1 0.125 (Gap > 0 under 1 of 2 seeds)",
+        ),
         (
             "layer_is_first",
             gaps(rounds(conv1_delta_cos=[-1, 1, 1], whole_delta_cos=[-1, -1, 1])),
@@ -86,19 +100,36 @@ def by_images(layer: list[list[float]], whole: list[list[float]]) -> Gaps:
             "conv1 in rounds 2, FMTL 3, AdaCFL 4 (4: never)",
         ),
         (
+            "layer_is_first",
+            gaps(rounds(conv1_delta_cos=[-1, -1])),
+            None,
+            "conv1 in rounds 3, FMTL 3, AdaCFL 3 (3: never)",
+        ),
+        (  # nobody is first in the first of two, and in the second conv1: that is half
+            "layer_is_first",
+            by_images([[-1, -1], [1, 1]], [[-1, -1], [-1, 1]]),
+            None,
+            "conv1 in rounds 1 3, FMTL 2 3",
+        ),
+        (
             "needs_fewer_rounds",
             gaps(rounds(conv1_delta_cos=[-1, 1, 1], whole_delta_cos=[-1, -1, 1])),
             True,
-            "both have a Gap > 0 in 1 of 1 measurements, conv1 after 2 rounds in all, FMTL after 3: 33% fewer",
+            "in 1 of 1 measurements; in all conv1 needs 2 rounds, FMTL 3 rounds: 33% fewer",
         ),
-        ("needs_fewer_rounds", gaps(rounds(conv1_delta_cos=[-1, 1])), None, "both have a Gap > 0 in 0 of 1"),
-        (
+        ("needs_fewer_rounds", gaps(rounds(conv1_delta_cos=[-1, -1])), None, "one of both has a Gap > 0 in 0 of 1"),
+        (  # conv1 needs 3 or more, and 1
             "needs_fewer_rounds",
             by_images([[-1, -1], [1, 1]], [[1, 1], [1, 1]]),
-            None,
-            "in 1 of 2 measurements, conv1 after 1 rounds in all, FMTL after 1: 0% fewer",
+            False,
+            "conv1 needs 4 rounds or more (never in 1), FMTL 2 rounds: 100% more",
         ),
-        ("layer_is_first", gaps(rounds(conv1_delta_cos=[-1, 1], whole_l2=[1, 1])), False, "AdaCFL 1"),
+        (  # conv1 needs 3 or more, and 1; FMTL 1, and 3 or more
+            "needs_fewer_rounds",
+            by_images([[-1, -1], [1, 1]], [[1, 1], [-1, -1]]),
+            None,
+            "conv1 needs 4 rounds or more (never in 1), FMTL 4 rounds or more (never in 1)",
+        ),
         (  # LeNet on CIFAR-10: 456 parameters in conv1 (6 x 3 x 5 x 5 + 6), 62,006 in all; 2 rounds and 3
             "compares_less",
             gaps(rounds(conv1_delta_cos=[-1, 1, 1], whole_delta_cos=[-1, -1, 1])),
@@ -142,7 +173,8 @@ def by_images(layer: list[list[float]], whole: list[list[float]]) -> Gaps:
             "+1.00 in the first",
         ),
         ("l2_coincide", gaps(rounds(conv1_l2=[0.1, 0.2], conv1_delta_l2=[0.1, 0.3])), False, "0.1 at most"),
-        ("layer_lasts_longest", gaps(rounds(fc1_delta_cos=[1, 1], whole_delta_cos=[1, 1]), "fc"), True, "FMTL 100%"),
+        ("layer_lasts_longest", gaps(rounds(fc1_delta_cos=[1, 1], whole_delta_cos=[1, -1]), "fc"), True, "FMTL 50%"),
+        ("layer_lasts_longest", gaps(rounds(fc1_delta_cos=[1, 1], whole_delta_cos=[1, 1]), "fc"), None, "FMTL 100%"),
         (
             "auto_is_as_good",
             gaps(rounds(conv1_delta_cos=[0.5, 0.5], fc1_delta_cos=[0.5, 0.4])),
@@ -237,9 +269,18 @@ def test_matrices_are_drawn_and_missed_where_they_should_be(tmp_path: Path):
     assert colours[like] == pytest.approx(colours[unlike], rel=0.1)  # 50 of 100 places each, with a client itself
 
 
-def test_committed_verdicts_follow_from_the_committed_gaps(tmp_path: Path):
-    curves = recorded_curves(COMMITTED, CONTENT)
-    expected = [{name: str(row[name]) for name in COLUMNS} for row in judged(CONTENT, curves)]
-    found = [{name: str(row[name]) for name in COLUMNS} for row in read_table(COMMITTED / "layercfl.csv")]
-    assert found == expected
-    assert write_page(tmp_path)[0]["verdict"] == "not run"
+def test_committed_verdicts_and_page_follow_from_the_committed_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("lit_cfl.reproduce.layer_page.write_figure", lambda *_: None)  # five pictures take seconds
+    shutil.copytree(COMMITTED / "layercfl", tmp_path / "layercfl")
+    write_page(tmp_path)
+    for name in ("layercfl.csv", "layercfl.md"):
+        assert (tmp_path / name).read_text() == (COMMITTED / name).read_text()
+
+
+def test_page_without_measurements_has_the_settings_and_no_picture(tmp_path: Path):
+    assert {row["verdict"] for row in write_page(tmp_path)} == {"not run"}
+    page = (tmp_path / "layercfl.md").read_text()
+    assert "| 10 | 10 | 2 | 50% of a client's images from its cluster's class | 1000 | 50 | 3 |" in page
+    assert "**Figure 7 (afterwards)**: in round 5" in page
+    assert "**Figure 6**: updates of the chosen layer" in page
+    assert "![" not in page
