@@ -21,14 +21,4 @@ def test_colours_are_white_at_0_and_symmetric_and_numbers_can_be_read_on_them():
     texts = {text.get_text(): to_rgba(text.get_color())[0] for text in axes.texts}
     assert texts == {"10.0": 0, "13.0": 0, "70.0": 1, "7.0": 0, "-50.0": 1}
     assert [label.get_text() for label in axes.get_xticklabels()] == ["a\nb", "c", "d"]
-    assert [label.get_text() for label in bar.get_yticklabels()] == [
-        "-5",
-        "-10",
-        "-20",
-        "-50",
-        "0",
-        "5",
-        "10",
-        "20",
-        "50",
-    ]
+    assert {label.get_text() for label in bar.get_yticklabels()} == {"0", *["5", "10", "20", "50", "-5", "-10", "-20", "-50"]}
