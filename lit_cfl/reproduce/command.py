@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from lit_cfl.config.messages import nearest
 from lit_cfl.config.variants import base_config, build
 from lit_cfl.errors import InputError, Interrupted, LineParser
 from lit_cfl.progress import Screen
@@ -53,6 +54,10 @@ _NOT_TAKEN = {  # options that would be without effect
 def reproduce(arguments: Sequence[str]) -> int:
     """Runs the command. Returns 1 where a run failed, 128 + the signal where one ended it."""
     given, screen = _parser().parse_args(list(arguments)), Screen()
+    if given.table not in _names():
+        raise InputError(
+            f"there is no table {given.table!r}{nearest(given.table, _names())}; there are {', '.join(_names())}"
+        )
     if given.jobs is not None and given.jobs < 1:
         raise InputError(f"--jobs is {given.jobs}; give 1 or more")
     for name in _NOT_TAKEN.get(given.table, ()):
@@ -209,6 +214,10 @@ def _layer_figures(given: argparse.Namespace, screen: Screen) -> int:
     return _run_until_signal(out, screen, work)
 
 
+def _names() -> list[str]:
+    return [*table_names(), layer_page.TABLE, which_method.TABLE, SUMMARY]
+
+
 def _parser() -> LineParser:
     parser = LineParser(
         prog="lit-cfl reproduce",
@@ -217,8 +226,7 @@ def _parser() -> LineParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    names = ", ".join([*table_names(), layer_page.TABLE, which_method.TABLE])
-    parser.add_argument("table", metavar="TABLE", help=f"{names}; or {SUMMARY}")
+    parser.add_argument("table", metavar="TABLE", help=", ".join(_names()))
     parser.add_argument(
         "--only",
         nargs="+",

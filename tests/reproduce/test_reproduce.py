@@ -98,9 +98,7 @@ def test_longest_command_of_a_table_runs_tiny(name: str, tmp_path: Path):
     assert run_scores(tmp_path / "run")["test_accuracy"] is not None
 
 
-def test_unknown_table_and_pattern_are_named():
-    with pytest.raises(InputError, match="there is no table 'flexcfl-9'; the tables: "):
-        load_table("flexcfl-9")
+def test_pattern_that_fits_no_cell_is_named():
     with pytest.raises(InputError, match=r"no cell of flexcfl-1 fits \*-cnn-\*; there are flexcfl-t1-"):
         chosen_cells(load_table("flexcfl-1"), ["flexcfl-t1-*", "*-cnn-*"])  # though the other one fits
 
@@ -255,6 +253,8 @@ def test_runs_at_once_are_as_many_as_their_device_has_room_for(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
+        ("layercfll", "there is no table 'layercfll' (did you mean layercfl?); there are fedgroup-3, flexcfl-1,"),
+        ("tables", "stocfl-5, layercfl, which-method, summary"),
         ("summary --dry-run", "lit-cfl reproduce summary takes no --dry-run; leave it out"),
         ("layercfl --device cuda", "lit-cfl reproduce layercfl takes no --device; leave it out"),
         ("layercfl --only rotation-* typo", "no measurement fits typo; there are rotation"),
