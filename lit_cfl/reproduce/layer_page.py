@@ -71,10 +71,11 @@ Fashion-MNIST for EMNIST letters. Learning rate and epochs are not stated: Adam 
 of 50. Figure 7 has steps of 200 images here, 100 in the paper. The paper's Figures 4 and 5 are of CIFAR-10 alone, 8 and
 9 of EMNIST alone: the other set is ours. AdaCFL's l2 is of all weights ([LayerCFL](../algorithms/layercfl.md), 9).
 
-**How to read it:** shares of rounds are pooled over the seeds, and the rounds of a run are much alike: a few percent
-tell nothing. Weights of one layer have nearly the same norm for all clients, so that cosines and l2 distances of
-weights order pairs of clients alike: what the paper sees in Figures 4 and 9 is no difference in who is apart. Where the
-best convolution and the best fully connected layer are compared, VGG16 has 13 of the first and 3 of the second.
+**How to read it:** a tie, or what nobody reaches, is `undecided`; of all statements this was decided afterwards. Shares
+of rounds are pooled over the seeds, and the rounds of a run are much alike: a few percent tell nothing. Weights of one
+layer have nearly the same norm for all clients, so that cosines and l2 distances of weights order pairs of clients
+alike: what the paper sees in Figures 4 and 9 is no difference in who is apart. Where the best convolution and the best
+fully connected layer are compared, VGG16 has 13 of the first and 3 of the second.
 """
 _MATRICES = """\
 ## Distances of all pairs of clients
