@@ -12,6 +12,7 @@ from lit_cfl.reproduce.ledger import Ledger
 from lit_cfl.reproduce.markdown import markdown_table
 from lit_cfl.reproduce.which_method import BEST, NEWCOMERS, Protocol, words_of
 from lit_cfl.reproduce.which_method_results import (
+    SCORE,
     Entry,
     complete_data,
     critical_difference,
@@ -76,7 +77,7 @@ def _rows(found: Sequence[Entry]) -> Iterator[Row]:
             "data": entry.data,
             "system": entry.system,
             "variant": entry.variant,
-            "accuracy": entry.accuracy,
+            "accuracy": entry.mean(SCORE),
             "worst10": entry.mean("worst10_accuracy"),
             "ari": entry.mean("ari"),
             "models": entry.mean("traffic"),
@@ -245,7 +246,8 @@ def _draw(out: Path, groups: Mapping[str, Sequence[Entry]]) -> None:
     means = {(data, entry.system): entry.accuracy for data, group in groups.items() for entry in group}
     accuracy = np.array([[means[data, system] for data in data_sets] for system in systems])
     gain = accuracy - accuracy[systems.index(BASELINE)]
-    alike = np.array([[system in _like_baseline(group) for group in groups.values()] for system in systems])
+    like = [_like_baseline(group) for group in groups.values()]
+    alike = np.array([[system in names for names in like] for system in systems])
     figure = heat_table(accuracy, np.where(alike, 0, gain), systems, data_sets, "points above FedAvg", linear=5.0)
     write_figure(figure, out / "systems", ["png"])
 

@@ -14,7 +14,7 @@ from lit_cfl.reproduce.ledger import Ledger
 from lit_cfl.reproduce.which_method import BEST, Protocol, recorded
 from lit_cfl.statistics import Interval, paired_difference, spread
 
-_SCORE = "test_accuracy"
+SCORE = "test_accuracy"
 _LEVEL = 0.05  # of the tests
 
 
@@ -41,7 +41,7 @@ class Entry:
     @property
     def accuracy(self) -> float:
         """The mean accuracy in %; 0 where a run has none, for its model diverged."""
-        return self.mean(_SCORE) or 0.0
+        return self.mean(SCORE) or 0.0
 
     @property
     def seconds(self) -> float:
@@ -55,7 +55,7 @@ class Entry:
 
     def minus(self, other: "Entry") -> Interval:
         """The paired difference of the accuracies, in points, with its 95 % interval."""
-        mine, its = ({seed: row[_SCORE] for seed, row in entry.rows.items()} for entry in (self, other))
+        mine, its = ({seed: row[SCORE] for seed, row in entry.rows.items()} for entry in (self, other))
         return paired_difference(mine, its)
 
 
@@ -77,7 +77,7 @@ def complete_data(protocol: Protocol, found: Sequence[Entry]) -> dict[str, list[
     """Returns the best settings of each data set on which all systems have run, the most accurate system first."""
     groups = {data: [e for e in found if e.data == data and e.variant == BEST] for data in protocol.data}
     return {
-        data: sorted(group, key=lambda entry: -(entry.accuracy))
+        data: sorted(group, key=lambda entry: -entry.accuracy)
         for data, group in groups.items()
         if len(group) == len(protocol.systems)
     }

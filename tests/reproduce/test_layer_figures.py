@@ -124,6 +124,12 @@ def by_images(layer: list[list[float]], whole: list[list[float]]) -> Gaps:
             False,
             "conv1 needs 4 rounds or more (never in 1), FMTL 2 rounds: 100% more",
         ),
+        (  # conv1 needs 3 twice; FMTL 1, and 4 or more, which may be any number
+            "needs_fewer_rounds",
+            by_images([[-1, -1, 1], [-1, -1, 1]], [[1, 1, 1], [-1, -1, -1]]),
+            None,
+            "conv1 needs 6 rounds, FMTL 5 rounds or more (never in 1): 20% more",
+        ),
         (  # conv1 needs 3 or more, and 1; FMTL 1, and 3 or more
             "needs_fewer_rounds",
             by_images([[-1, -1], [1, 1]], [[1, 1], [-1, -1]]),
