@@ -1,8 +1,9 @@
 """Defines errors whose message is for the user: it quotes the value and names the remedy, in one line."""
 
 import argparse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import NoReturn
 
 __all__ = ["DivergedError", "InputError", "Notice", "SaveError", "WorkersLostError"]
@@ -53,6 +54,14 @@ def note_on_error(what: Callable[[], str]) -> Iterator[None]:
 def join_ids(clients: Sequence[int]) -> str:
     """Joins the ids of at most 20 clients, for a message."""
     return ", ".join(map(str, clients[:20])) + (", ..." if len(clients) > 20 else "")
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """Returns ` (did you mean ...?)`, or nothing where no name is close."""
+    known = list(known)
+    lower = {name.lower(): name for name in known}
+    close = get_close_matches(word.lower(), lower, n=1, cutoff=0.5)
+    return f" (did you mean {lower[close[0]]}?)" if close else ""
 
 
 class SaveError(InputError):

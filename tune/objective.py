@@ -5,8 +5,7 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any, Literal
 
-from lit_cfl.config.messages import nearest
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, nearest
 from lit_cfl.experiment import PreparedRun
 from lit_cfl.metric_names import choosable_columns, higher_is_better, main_column
 from lit_cfl.scores import CLASSIFIER, Scores

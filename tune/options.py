@@ -10,8 +10,9 @@ import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from jsonargparse.typing import register_type
 
-from lit_cfl.config.files import config_files, configs_first, found_config, read_config, recorded_folders
+from lit_cfl.config.files import read_config, recorded_folders
 from lit_cfl.config.messages import explain
+from lit_cfl.config.named_configs import config_files, config_path, with_paths
 from lit_cfl.config.own_code import announce_classes, inside
 from lit_cfl.config.variants import base_config
 from lit_cfl.errors import InputError
@@ -114,11 +115,11 @@ def _help(option: str) -> str:
 
 def parse_study(arguments: Sequence[str]) -> StudyRequest:
     """Reads a command line. Raises InputError for anything that cannot be used."""
-    words = configs_first(_with_recorded_study(arguments))
+    words = _with_recorded_study(arguments)
     _refuse_parts(words)
     _refuse_experiments(config_files(words))
     parser = study_parser()
-    read = _read(parser, [found_config(a, b) for a, b in zip(["", *words], words, strict=False)])
+    read = _read(parser, with_paths(words))
     resume, address = read.pop("resume"), read.pop("ray").address
     study_dir, dry_run = read.pop("study_dir"), read.pop("dry_run")
     files = [Path(file) for file in config_files(words)]
@@ -148,7 +149,7 @@ def _refuse_parts(words: Sequence[str]) -> None:
 def _refuse_experiments(files: Sequence[str]) -> None:
     """Refuses a file of `lit-cfl run`, an easy mistake, of which the parser would say many things, but not this."""
     for file in files:
-        content = read_config(found_config("--config", file))
+        content = read_config(config_path(file))
         if "task" in content and "space" not in content:
             raise InputError(
                 f"{file} is an experiment, not a study; write a study with `base: {file}` and a `space`, or start from "

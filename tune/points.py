@@ -6,9 +6,8 @@ from typing import Any
 
 from optuna.distributions import CategoricalDistribution, IntDistribution
 
-from lit_cfl.config.messages import nearest
 from lit_cfl.config.variants import build
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, nearest
 from lit_cfl.experiment import Experiment
 from lit_cfl.tune.record import DEFAULT, POINT
 from lit_cfl.tune.spaces import Distribution, Space, as_plain, as_word, decimal

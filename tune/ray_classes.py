@@ -8,8 +8,7 @@ from typing import Any
 from optuna.distributions import CategoricalDistribution, IntDistribution
 from ray import tune as ray_tune
 
-from lit_cfl.config.messages import nearest
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, nearest
 from lit_cfl.tune.spaces import Distribution, Space
 
 Written = str | dict[str, Any] | None  # in a study: a class, or its class_path and init_args

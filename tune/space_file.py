@@ -7,8 +7,7 @@ from typing import Any
 
 from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
-from lit_cfl.config.messages import nearest
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, nearest
 from lit_cfl.tune.spaces import Distribution, Parameter, Space, as_plain, as_word
 
 _NOT_OF_A_TRIAL = {

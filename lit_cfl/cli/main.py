@@ -7,12 +7,13 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
-from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import version
 from typing import NamedTuple
 
-from lit_cfl.errors import InputError, LineParser, Notice
+from lit_cfl.config import catalogue
+from lit_cfl.config.named_configs import config_files, config_path
+from lit_cfl.errors import InputError, LineParser, Notice, nearest
 
 _PYTHONS_FORMAT = warnings.formatwarning
 _EPILOG = """\
@@ -56,7 +57,9 @@ class Command(NamedTuple):
     announced: bool = False
 
     def run(self, words: Sequence[str]) -> int:
-        """Runs the command. Returns its exit code."""
+        """Runs the command. Returns its exit code. A misspelt configuration is refused before PyTorch is loaded."""
+        for name in config_files(words):
+            config_path(name)
         with loading(words) if self.announced else nullcontext():
             function: Callable[[Sequence[str]], int] = getattr(import_module(self.module), self.function)
         return function(words)
@@ -133,16 +136,12 @@ def _one_line(
 
 def _command(name: str) -> Command:
     if name not in COMMANDS:
-        close = get_close_matches(name, COMMANDS, n=1)
-        hint = f" (did you mean {close[0]}?)" if close else ""
-        raise InputError(f"there is no command {name!r}{hint}. The commands: {', '.join(COMMANDS)}")
+        raise InputError(f"there is no command {name!r}{nearest(name, COMMANDS)}. The commands: {', '.join(COMMANDS)}")
     return COMMANDS[name]
 
 
 def list_catalogue(arguments: Sequence[str]) -> int:
     """Prints what there is to choose from, of one kind or of all."""
-    from lit_cfl.config import catalogue
-
     parser = LineParser(prog="lit-cfl list", description="What there is to choose from.")
     parser.add_argument("kind", nargs="?", choices=catalogue.KINDS, help="one kind only (default: all)")
     kind = parser.parse_args(list(arguments)).kind

@@ -9,12 +9,12 @@ from typing import Any
 from lit_cfl.compare.comparison import Comparison
 from lit_cfl.compare.options import CompareArguments
 from lit_cfl.config import catalogue
-from lit_cfl.config.files import append_to_path, found_config, read_config, valid_anywhere
-from lit_cfl.config.messages import nearest
+from lit_cfl.config.files import append_to_path, read_config, valid_anywhere
+from lit_cfl.config.named_configs import config_path
 from lit_cfl.config.parser import experiment_parser
 from lit_cfl.config.variants import base_config, build
 from lit_cfl.engines.plan import PlanOptions
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, nearest
 from lit_cfl.experiment import Experiment
 from lit_cfl.scores import ACCURACY, Score
 
@@ -209,7 +209,7 @@ def _entry(word: str, own: Section | None) -> ComparedAlgorithm:
     if "," in what and not Path(what).is_file():
         raise InputError(f"--algorithms: {what!r} is one word; put blanks between: {what.replace(',', ' ')}")
     if Path(what).is_file() or what in catalogue.configs() or "/" in what or what.endswith(".yaml"):
-        file = found_config("--config", what)
+        file = config_path(what)
         found, code = _section_of_file(file), tuple(append_to_path(["--config", file]))
     else:
         mine = own is not None and what in (own["class_path"], _short(own["class_path"]))

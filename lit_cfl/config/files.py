@@ -1,6 +1,5 @@
-"""Finds the configuration files that a command line names, and the folders of the user's own classes."""
+"""Reads configuration files, and finds the folders of the user's own classes."""
 
-import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,8 +9,7 @@ from typing import Any
 
 import yaml
 
-from lit_cfl.config import catalogue
-from lit_cfl.config.messages import nearest
+from lit_cfl.config.named_configs import config_files
 from lit_cfl.config.own_code import inside
 from lit_cfl.errors import InputError, LineParser
 from lit_cfl.storage.config_file import stored_config
@@ -49,28 +47,6 @@ def with_recorded_config(arguments: Sequence[str]) -> tuple[Sequence[str], Path 
         return arguments, resumed
     fresh = ["--plan", "null"] if "--new_plan" in arguments else []  # what is not asked for is chosen by rule
     return ["--config", str(recorded), *fresh, *arguments], resumed
-
-
-def configs_first(arguments: Sequence[str]) -> list[str]:
-    """Moves configurations before all options, which the parser would otherwise replace by what a later file says."""
-    words = list(arguments)
-    configs: list[str] = []
-    others: list[str] = []
-    while words:
-        taken = 2 if words[0] == "--config" and len(words) > 1 else 1
-        moved = configs if words[0].partition("=")[0] == "--config" else others
-        moved += words[:taken]
-        del words[:taken]
-    return [*configs, *others]
-
-
-def found_config(before: str, word: str) -> str:
-    """Replaces the name of a packaged configuration by its path."""
-    if before == "--config":
-        return _config_path(word)
-    if word.startswith("--config="):
-        return f"--config={_config_path(word.removeprefix('--config='))}"
-    return word
 
 
 def code_folders(arguments: Sequence[str], opened: Path | None = None) -> list[str]:
@@ -238,20 +214,3 @@ def require_class_entries(file: str | Path, content: Any, name: str = "") -> Non
         )
     for key, part in content.items():
         require_class_entries(file, part, name if key == "init_args" else f"{name}.{key}" if name else str(key))
-
-
-def config_files(arguments: Sequence[str]) -> list[str]:
-    """Lists the files of `--config FILE` and `--config=FILE`."""
-    pairs = zip(["", *arguments], arguments, strict=False)
-    found = [word if before == "--config" else word.partition("--config=")[2] for before, word in pairs]
-    return [file for file in found if file]
-
-
-def _config_path(name: str) -> str:
-    if Path(name).is_file():
-        return name
-    packaged = catalogue.configs()
-    plain = name.removeprefix("configs/").removesuffix(".yaml")
-    if plain in packaged:
-        return os.fspath(packaged[plain])
-    raise InputError(f"there is no file {name!r}, and no packaged configuration of that name{nearest(plain, packaged)}")

@@ -4,7 +4,7 @@ import difflib
 import inspect
 import re
 import sysconfig
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from importlib import import_module
@@ -16,6 +16,7 @@ import lightning.pytorch.loggers
 import torch
 
 from lit_cfl.config import catalogue
+from lit_cfl.errors import nearest
 
 _KIND_OF_KEY = {
     "algorithm": "algorithms",
@@ -79,14 +80,6 @@ def explain(message: str, options: Sequence[str]) -> str:
         return explained
     errors = re.findall(r"^\s*- (.+)$", message, flags=re.MULTILINE)
     return errors[0] if errors else " ".join(message.split())
-
-
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Returns ` (did you mean ...?)`, or nothing where no name is close."""
-    known = list(known)
-    lower = {name.lower(): name for name in known}
-    close = difflib.get_close_matches(word.lower(), lower, n=1, cutoff=0.5)
-    return f" (did you mean {lower[close[0]]}?)" if close else ""
 
 
 def _missing(message: str, classes: Sequence[str]) -> str | None:

@@ -21,15 +21,13 @@ from lit_cfl.config import tiny
 from lit_cfl.config.files import (
     append_to_path,
     code_folders,
-    config_files,
-    configs_first,
-    found_config,
     read_config,
     require_class_entries,
     require_present_path,
     with_recorded_config,
 )
 from lit_cfl.config.messages import explain, in_line, raised_in_import
+from lit_cfl.config.named_configs import config_files, with_paths
 from lit_cfl.config.own_code import announce_own_code, no_code_from
 from lit_cfl.data import Examples
 from lit_cfl.datamodules.federated import FederatedDataModule
@@ -171,7 +169,7 @@ def parse_run(arguments: Sequence[str], prog: str = "lit-cfl run", opened: Path 
 def _request(prog: str, arguments: Sequence[str], code: list[str]) -> RunRequest:
     parser = experiment_parser(prog)
     read = _read(parser, arguments)
-    _require_recorded_plan(read, _with_paths(arguments))
+    _require_recorded_plan(read, with_paths(arguments))
     empty = [name for name in _GROUPS if not isinstance(read.get(name), Namespace)]
     if empty:
         raise InputError(f"{empty[0]} is {read.get(empty[0])}; give its options, or leave it out")
@@ -201,14 +199,8 @@ def parse_data(arguments: Sequence[str]) -> DataRequest:
     return DataRequest(module, read.name, read.seeds[0] if read.seed is None else read.seed, read.out)
 
 
-def _with_paths(arguments: Sequence[str]) -> list[str]:
-    """Returns the words with each configuration by its path, and before the options."""
-    words = configs_first(arguments)
-    return [found_config(before, word) for before, word in zip(["", *words], words, strict=False)]
-
-
 def _read(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
-    words = _with_paths(arguments)
+    words = with_paths(arguments)
     contents = {file: read_config(file) for file in config_files(words)}
     for file, content in contents.items():
         require_class_entries(file, {name: part for name, part in content.items() if name != "space"})  # of a study

@@ -8,7 +8,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from lit_cfl.config.files import append_to_path, found_config, read_config, valid_anywhere
+from lit_cfl.config.files import append_to_path, read_config, valid_anywhere
+from lit_cfl.config.named_configs import config_path
 from lit_cfl.config.parser import parse_run
 from lit_cfl.experiment import Experiment
 from lit_cfl.storage.config_file import as_yaml
@@ -28,7 +29,7 @@ def base_config(base: str | Mapping[str, Any], beside: Path | None = None) -> di
     """
     if isinstance(base, str):
         near = None if beside is None else beside / base
-        file = str(near) if near is not None and near.is_file() else found_config("--config", base)
+        file = str(near) if near is not None and near.is_file() else config_path(base)
         code = append_to_path(["--config", file])
         content = read_config(file)
     else:

@@ -4,9 +4,8 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from lit_cfl.config.messages import nearest
 from lit_cfl.config.variants import base_config, build
-from lit_cfl.errors import InputError, Interrupted, LineParser
+from lit_cfl.errors import InputError, Interrupted, LineParser, nearest
 from lit_cfl.progress import Screen
 from lit_cfl.reproduce import layer_gaps, layer_page, which_method
 from lit_cfl.reproduce.cells import load_table, table_names

@@ -122,8 +122,8 @@ def test_configuration_named_after_the_class_comes_first(tmp_path: Path, monkeyp
     assert entry.config == "fedprox/digits"
 
 
-@pytest.mark.parametrize("words", [["list"], ["--help"]])
-def test_lists_and_help_import_nothing_heavy(words: list[str]):
+@pytest.mark.parametrize("words", [["list"], ["--help"], ["run", "--config", "quikstart"]])
+def test_lists_help_and_a_misspelt_configuration_import_nothing_heavy(words: list[str]):
     program = (
         "import sys\n"
         "from lit_cfl.cli.main import main\n"

@@ -6,7 +6,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lit_cfl.config.files import config_files, found_config, read_config, with_absolute_paths
+from lit_cfl.config.files import read_config, with_absolute_paths
+from lit_cfl.config.named_configs import config_files, config_path
 from lit_cfl.config.parser import parse_run
 from lit_cfl.errors import InputError
 from lit_cfl.tune.check import check_study
@@ -150,7 +151,7 @@ def read_launch_request(arguments: Sequence[str], include: Sequence[str] = ()) -
 
 
 def _is_study(file: str) -> bool:
-    return "space" in read_config(found_config("--config", file))
+    return "space" in read_config(config_path(file))
 
 
 def _experiment(words: Sequence[str]) -> LaunchRequest:
