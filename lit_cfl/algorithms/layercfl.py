@@ -100,14 +100,20 @@ class LayerCFL(CFL):
         if self.eps2_on == "whole" and candidate.v <= self.eps2:
             return None
         layout, features = work.layout, self._features(candidate.updates, candidate.start)
-        scores = self._scores(features, layout) if self.layers == "auto" else {}
-        layers = self._chosen(layout, work.skew, scores)
+        scores = self.score_layers(features, layout) if self.layers == "auto" else {}
+        layers = self.choose_layers(layout, work.skew, scores)
         columns = layout.columns(layers)
         if self.eps2_on == "layer" and self._reach(features, candidate.start, columns) <= self.eps2:
             return None
         return ClientComparison(features, layers, self._similarity(with_columns(features, columns)), scores)
 
-    def _chosen(self, layout: ParameterLayout, skew: str, scores: dict[str, dict[str, float]]) -> list[str]:
+    def choose_layers(self, layout: ParameterLayout, skew: str, scores: dict[str, dict[str, float]]) -> list[str]:
+        """Chooses the layers that are compared.
+
+        Args:
+            skew: of the data, such as `feature` or `label`; decides `by_skew`.
+            scores: of each layer, see `score_layers`; decide `auto`.
+        """
         if isinstance(self.layers, list):
             return self.layers
         if self.layers == "auto":
@@ -117,8 +123,12 @@ class LayerCFL(CFL):
             return [convolutions[min(_FEATURE_LAYER, len(convolutions) - 1)]]
         return [connected[0]] if skew == "label" and connected else ["*"]
 
-    def _scores(self, features: Tensor, layout: ParameterLayout) -> dict[str, dict[str, float]]:
-        """Scores how well each layer alone separates the clients, by the bipartition that it suggests itself."""
+    def score_layers(self, features: Tensor, layout: ParameterLayout) -> dict[str, dict[str, float]]:
+        """Scores how well each layer alone separates the clients, by the bipartition that it suggests itself.
+
+        Args:
+            features: weights or updates of the clients, `[n, columns]`.
+        """
         found = {}
         for layer in layout.layers:
             similarity = self._similarity(with_columns(features, layout.columns(layer)))

@@ -26,7 +26,7 @@ from lit_cfl.reproduce.plan import (
 from lit_cfl.reproduce.recorder import LedgerRecorder
 from lit_cfl.reproduce.results import RecordedResults
 from lit_cfl.reproduce.summary import write_summary
-from lit_cfl.reproduce.which_method_page import write_page
+from lit_cfl.reproduce.which_method_page import page_of, write_page
 from lit_cfl.runs.signals import interruptible
 from lit_cfl.storage.lock import locked
 
@@ -136,6 +136,8 @@ def _summarise(out: Path, screen: Screen) -> int:
 def _which_method(given: argparse.Namespace, screen: Screen) -> int:
     """Searches and compares all systems, data set by data set; see `which_method`."""
     protocol, out = which_method.Protocol.read(), Path(given.out or ANSWER)
+    if not out.name:
+        raise InputError(f"--out {out}: the page is written beside the folder; name one, such as {ANSWER}")
     data = fitting(list(protocol.data), given.only, "data set")
     ledger = Ledger.read(out)
     if given.dry_run:
@@ -157,9 +159,11 @@ def _which_method(given: argparse.Namespace, screen: Screen) -> int:
         if wanted:
             _show_work(screen, protocol, ledger, wanted)
         for name in wanted:
-            while (todo := _open_runs(protocol, recorder.ledger, [name])) and not errors:
-                errors |= recorder.run(todo, given.device, given.jobs, check)  # trials, then the best of them
-        screen.say(f"Answer: {out.with_suffix('.md')}")
+            failed: dict[str, str] = {}
+            while (todo := _open_runs(protocol, recorder.ledger, [name])) and not failed:
+                failed = recorder.run(todo, given.device, given.jobs, check)  # trials, then the best of them
+            errors |= failed
+        screen.say(f"Answer: {page_of(out)}")
         return _show_errors(screen, errors)
 
     return _run_until_signal(out, screen, work)

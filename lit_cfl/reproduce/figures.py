@@ -70,7 +70,7 @@ The vertical axes hold what the lines reach after a tenth of the rounds, but for
 _NOT_RUN = """\
 ## StoCFL, Figure 5
 
-Not run: it is of LEAF's 3,597 writers, which are not to be had.
+Not run: it is of LEAF's 3,597 writers, which the Hub has and which were not at hand.
 """
 
 

@@ -16,9 +16,8 @@ import yaml
 from torch import Tensor
 
 from lit_cfl.aggregation import mean_by_cluster
-from lit_cfl.algorithms import FedAvg
-from lit_cfl.clustering import bipartition, cosine_similarity, distances, separation_gap
-from lit_cfl.clustering.cluster_scores import silhouette
+from lit_cfl.algorithms import FedAvg, LayerCFL
+from lit_cfl.clustering import cosine_similarity, distances, separation_gap
 from lit_cfl.datamodules import CIFAR10, IID, FashionMNIST, Rotations
 from lit_cfl.datamodules.image_sets import ImageSet
 from lit_cfl.datamodules.partition import DominantClass
@@ -38,6 +37,7 @@ AUTO = "auto"  # column: the layer that `layers: auto` would choose
 _IMAGES: dict[str, Callable[..., ImageSet]] = {"cifar10": CIFAR10, "fashionmnist": FashionMNIST}
 _TOTAL = {"cifar10": 60_000, "fashionmnist": 70_000}
 _NETS: dict[str, Callable[..., Net]] = {"vgg16": partial(VGG16, [64, 64], 0.0, width=8), "lenet": LeNet}
+_LAYERCFL = LayerCFL(layers="auto")
 _FOURTH = 3  # the convolution that the paper chose for feature skew
 Similarities = dict[tuple[str, str], Tensor]  # of all pairs of clients, by layer and distance
 
@@ -80,7 +80,7 @@ class GapCell:
 
 
 def cells(content: Mapping[str, Any]) -> list[GapCell]:
-    """Returns all measurements, those of small nets first."""
+    """Returns all measurements, those of LeNet, which are short, first."""
     found = [
         GapCell(name, content["nets"][net], images, examples, seed)
         for name, what in content["measured"].items()
@@ -172,11 +172,8 @@ def _pairs(layer: str, distance: str, similarity: Tensor) -> Iterator[Row]:
 
 def _auto(updates: Tensor, layout: ParameterLayout) -> str:
     """Finds the layer that `LayerCFL(layers="auto")` would choose, which does not see the true clusters."""
-    scores = {}
-    for layer in layout.layers:
-        similarity = cosine_similarity(updates[:, layout.columns(layer)])
-        scores[layer.removeprefix("net.")] = silhouette(similarity, bipartition(similarity))
-    return max(scores, key=lambda layer: scores[layer])
+    layer = _LAYERCFL.choose_layers(layout, "none", _LAYERCFL.score_layers(updates, layout))[0]
+    return layer.removeprefix("net.")
 
 
 def hand_chosen(layers: list[str], kind: str) -> str:

@@ -1,5 +1,6 @@
 """Runs the measurements of LayerCFL's figures, and writes what the figures say beside what we measured."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from pathlib import Path
@@ -26,7 +27,7 @@ from lit_cfl.pictures.panels import (
     draw_panels,
 )
 from lit_cfl.reproduce.layer_gaps import PAIRS, WHOLE, GapCell, cells, measure, plan
-from lit_cfl.reproduce.layer_verdicts import EARLY, Curves, Gaps, curves_of, judged
+from lit_cfl.reproduce.layer_verdicts import EARLY, GapCurves, Gaps, curves_of, judged
 from lit_cfl.reproduce.markdown import markdown_table
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.csv_log import read_table, write_rows
@@ -47,10 +48,9 @@ _DISTANCES = {"cos": "weights, cosine", "l2": "weights, l2", "delta_cos": "updat
 _ACROSS, _FEW = 2, 6  # panels in a row; convolutions of which all are drawn
 _CAPTION = (
     "The VGG16 here is one an eighth as wide as the paper's. Means over the seeds; Figures 5 and 8 after the last",
-    "round. The layer is the fourth convolution, or the last of fewer, under rotation, and the first fully connected",
-    "one under label skew. A first round beyond the last one means never. l2 distances of a layer's updates and of its",
-    "weights are the same, as all clients of a round start alike. Gaps of cosines and of l2 distances compare by their",
-    "signs alone, and those of weights by cosines are some thousandths at most.",
+    "round. The layer is the chosen one. A first round beyond the last one means never. l2 distances of a layer's",
+    "updates and of its weights are the same, as all clients of a round start alike. Gaps of cosines and of l2",
+    "distances compare by their signs alone, and those of weights by cosines are some thousandths at most.",
     "",
 )
 _SKEWS = {
@@ -64,7 +64,9 @@ Written by `lit-cfl reproduce layercfl`. The paper has no table of accuracies; i
 differ. Each line is one thing that a figure says, written down before any measurement unless `afterwards` is said, and
 what the committed Gaps say of it (`lit_cfl/reproduce/layer_figures.yaml`; `layercfl/` has a file for each measurement
 with every layer and distance, `layer_verdicts.py` the rules). Gap: least similarity of two clients within a true
-cluster minus the greatest across; above 0 the layer tells the clusters apart.
+cluster minus the greatest across; above 0 the layer tells the clusters apart. The chosen layer is the one that the
+paper chose by hand: the fourth convolution, or the last of fewer, under rotation, and the first fully connected one
+under label skew. FMTL compares whole updates by cosines, AdaCFL whole weights by l2 distances.
 
 **Not the paper's setting:** VGG16 is one an eighth as wide, with a head of 64, 64 and 10, or LeNet stands in for it;
 Fashion-MNIST for EMNIST letters. Learning rate and epochs are not stated: Adam with 0.001, one epoch a round, batches
@@ -72,10 +74,11 @@ of 50. Figure 7 has steps of 200 images here, 100 in the paper. The paper's Figu
 9 of EMNIST alone: the other set is ours. AdaCFL's l2 is of all weights ([LayerCFL](../algorithms/layercfl.md), 9).
 
 **How to read it:** a tie, or what nobody reaches, is `undecided`; of all statements this was decided afterwards. Shares
-of rounds are pooled over the seeds, and the rounds of a run are much alike: a few percent tell nothing. Weights of one
-layer have nearly the same norm for all clients, so that cosines and l2 distances of weights order pairs of clients
+of rounds are pooled over the seeds, and the rounds of a run are much alike: a few rounds more tell nothing. Weights of
+one layer have nearly the same norm for all clients, so that cosines and l2 distances of weights order pairs of clients
 alike: what the paper sees in Figures 4 and 9 is no difference in who is apart. Where the best convolution and the best
-fully connected layer are compared, VGG16 has 13 of the first and 3 of the second.
+fully connected layer are compared, VGG16 has 13 of the first and 3 of the second. That l2 distances of weights and of
+updates coincide (Figure 10) follows from how clients start.
 """
 _MATRICES = """\
 ## Distances of all pairs of clients
@@ -136,7 +139,7 @@ def write_page(out: Path) -> list[Row]:
         places = [*panels, *[None] * (-len(panels) % _ACROSS)]
         grid = [places[start : start + _ACROSS] for start in range(0, len(places), _ACROSS)]
         write_figure(draw_panels(grid, _STYLES, PAGE, 1.9), out / "figures" / TABLE, ["png"], DPI)
-    lines = [_HEAD, *_settings(content)]
+    lines = [_HEAD, *_settings(content), *_totals(content, rows)]
     for statement in content["statements"]:
         figure = statement["figure"]
         source = f"Figure {figure}" if figure.isdecimal() else "Beside the paper"
@@ -161,6 +164,18 @@ def _settings(content: Mapping[str, Any]) -> list[str]:
         skew, rounds, seeds = _SKEWS[what["skew"]].format(**what), str(what["rounds"]), str(len(what["seeds"]))
         rows.append([*numbers, skew, images, rounds, seeds])
     return markdown_table(heads, rows)
+
+
+def _totals(content: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
+    """Counts the verdicts on the paper's figures, and the statements that were written afterwards."""
+    papers = {one["id"]: one.get("later", False) for one in content["statements"] if one["figure"].isdecimal()}
+    found = Counter(row["verdict"] for row in rows if row["id"] in papers)
+    told = ", ".join(f"{number} {verdict}" for verdict, number in found.most_common())
+    return [
+        f"{found.total()} verdicts on the paper's figures: {told}. They are about {len(papers)} statements, of which",
+        f"{sum(papers.values())} were written, or written anew, when the measurements were there.",
+        "",
+    ]
 
 
 def _write_matrices(out: Path, content: Mapping[str, Any]) -> list[str]:
@@ -217,7 +232,7 @@ def _alike(distances: np.ndarray) -> np.ndarray:
     return scaled.clip(max=1)
 
 
-def _panels(content: Mapping[str, Any], curves: Curves) -> list[Panel]:
+def _panels(content: Mapping[str, Any], curves: GapCurves) -> list[Panel]:
     """Returns a panel of each figure, net and images."""
     draw = {
         "rotation": {"5": _by_layer},

@@ -9,7 +9,7 @@ from typing import Any
 from lit_cfl.metric_names import Row
 from lit_cfl.reproduce.layer_gaps import AUTO, WHOLE, GapCell, hand_chosen, parameters
 
-Curves = Mapping[GapCell, Sequence[Row]]
+GapCurves = Mapping[GapCell, Sequence[Row]]
 _TINY = 1e-4  # of a Gap of l2 distances, which are differences of float32 sums
 EARLY = {"cifar10": 5, "fashionmnist": 10}  # rounds of Figure 7
 
@@ -24,7 +24,7 @@ class Gaps:
     """
 
     what: Mapping[str, Any]
-    curves: Curves
+    curves: GapCurves
 
     @property
     def layers(self) -> list[str]:
@@ -50,9 +50,18 @@ class Gaps:
         cells = sorted(self.curves, key=lambda cell: cell.examples)
         return [float(self.curves[cell][EARLY[cell.images] - 1][f"{layer} {distance}"]) for cell in cells]
 
+    @property
+    def rounds(self) -> int:
+        """Counts the rounds of all measurements together."""
+        return sum(map(len, self.curves.values()))
+
+    def apart(self, layer: str, distance: str) -> int:
+        """Counts the rounds in which the Gap is above 0."""
+        return sum(gap > 0 for gaps in self.of(layer, distance) for gap in gaps)
+
     def share(self, layer: str, distance: str) -> float:
         """Returns the share of all rounds in which the Gap is above 0."""
-        return fmean(gap > 0 for gaps in self.of(layer, distance) for gap in gaps)
+        return self.apart(layer, distance) / self.rounds
 
     def first(self, layer: str, distance: str) -> list[int]:
         """Returns the first round with a Gap above 0 of each measurement; one more than all where there is none."""
@@ -61,46 +70,46 @@ class Gaps:
         ]
 
 
-Verdict = tuple[bool | None, str]  # whether it holds, None = nobody can say, and the numbers
-Rule = Callable[[Gaps], Verdict]
+Finding = tuple[bool | None, str]  # whether it holds, None = nobody can say, and the numbers
+Rule = Callable[[Gaps], Finding]
 
 
-def weights_cosine_beats_l2(gaps: Gaps) -> Verdict:
+def weights_cosine_beats_l2(gaps: Gaps) -> Finding:
     return _cosine_beats_l2(gaps, "cos", "l2")
 
 
-def updates_cosine_beats_l2(gaps: Gaps) -> Verdict:
+def updates_cosine_beats_l2(gaps: Gaps) -> Finding:
     return _cosine_beats_l2(gaps, "delta_cos", "delta_l2")
 
 
-def _cosine_beats_l2(gaps: Gaps, cosine: str, l2: str) -> Verdict:
-    by_cosine, by_l2 = gaps.share(gaps.chosen, cosine), gaps.share(gaps.chosen, l2)
-    said = f"{gaps.chosen}: Gap > 0 in {by_cosine:.1%} of the rounds by cosines, in {by_l2:.1%} by l2"
+def _cosine_beats_l2(gaps: Gaps, cosine: str, l2: str) -> Finding:
+    by_cosine, by_l2 = gaps.apart(gaps.chosen, cosine), gaps.apart(gaps.chosen, l2)
+    said = f"{gaps.chosen}: Gap > 0 in {by_cosine} of {gaps.rounds} rounds by cosines, in {by_l2} by l2"
     return _above(by_cosine, by_l2), said
 
 
-def weights_separate_in_conv(gaps: Gaps) -> Verdict:
+def weights_separate_in_conv(gaps: Gaps) -> Finding:
     return _separate_most_often(gaps, "conv")
 
 
-def weights_separate_in_fc(gaps: Gaps) -> Verdict:
+def weights_separate_in_fc(gaps: Gaps) -> Finding:
     return _separate_most_often(gaps, "fc")
 
 
-def _separate_most_often(gaps: Gaps, kind: str) -> Verdict:
-    (own, mine), (other, its) = _greatest(gaps, kind, lambda layer: gaps.share(layer, "cos"))
-    return _above(mine, its), f"Gap > 0 in {mine:.1%} of the rounds by {own}, in {its:.1%} by {other}"
+def _separate_most_often(gaps: Gaps, kind: str) -> Finding:
+    (own, mine), (other, its) = _greatest(gaps, kind, lambda layer: gaps.apart(layer, "cos"))
+    return _above(mine, its), f"Gap > 0 in {mine} of {gaps.rounds} rounds by {own}, in {its} by {other}"
 
 
-def largest_in_conv(gaps: Gaps) -> Verdict:
+def largest_in_conv(gaps: Gaps) -> Finding:
     return _largest(gaps, "conv")
 
 
-def largest_in_fc(gaps: Gaps) -> Verdict:
+def largest_in_fc(gaps: Gaps) -> Finding:
     return _largest(gaps, "fc")
 
 
-def _largest(gaps: Gaps, kind: str) -> Verdict:
+def _largest(gaps: Gaps, kind: str) -> Finding:
     """Compares means over the seeds in which a Gap below 0 counts as 0, as in the paper: the clustering is wrong."""
 
     def mean(layer: str) -> float:
@@ -111,7 +120,7 @@ def _largest(gaps: Gaps, kind: str) -> Verdict:
         return f"{layer} {mean(layer):.3f} (Gap > 0 under {sum(gap > 0 for gap in found)} of {len(found)} seeds)"
 
     (own, mine), (other, its) = _greatest(gaps, kind, mean)
-    return _above(mine, its), f"{told(own)}, {told(other)}"
+    return _above(mine, its), f"mean Gaps: {told(own)}, {told(other)}"
 
 
 def _greatest(gaps: Gaps, kind: str, value: Callable[[str], float]) -> tuple[tuple[str, float], tuple[str, float]]:
@@ -125,8 +134,8 @@ def _above(mine: float, its: float) -> bool | None:
     return None if mine == its else mine > its
 
 
-def layer_is_first(gaps: Gaps) -> Verdict:
-    """Compares the first rounds; where nobody ever has a Gap above 0 nobody is first."""
+def layer_is_first(gaps: Gaps) -> Finding:
+    """Compares the first rounds. Where nobody has a Gap above 0 nobody is first: it is open who would be."""
     layer, fmtl, adacfl = (
         gaps.first(gaps.chosen, "delta_cos"),
         gaps.first(WHOLE, "delta_cos"),
@@ -134,13 +143,15 @@ def layer_is_first(gaps: Gaps) -> Verdict:
     )
     never = gaps.what["rounds"] + 1
     reached = [rounds for rounds in zip(layer, fmtl, adacfl, strict=True) if min(rounds) < never]
-    kept = [mine <= min(others) for mine, *others in reached]
-    return sum(kept) > len(layer) / 2 if len(reached) > len(layer) / 2 else None, (
+    kept = sum(mine <= min(others) for mine, *others in reached)
+    most = kept + len(layer) - len(reached)  # where the layer would be first in all that are open
+    holds = None if kept <= len(layer) / 2 < most else kept > len(layer) / 2
+    return holds, (
         f"{gaps.chosen} in rounds {_listed(layer)}, FMTL {_listed(fmtl)}, AdaCFL {_listed(adacfl)} ({never}: never)"
     )
 
 
-def needs_fewer_rounds(gaps: Gaps) -> Verdict:
+def needs_fewer_rounds(gaps: Gaps) -> Finding:
     """Adds up the first rounds of the measurements in which one of both reaches a Gap above 0.
 
     One that does not needs more rounds than are measured: its sum is the least that it can be.
@@ -171,7 +182,7 @@ def _known_below(mine: float, mine_is_least: bool, its: float, its_is_least: boo
     return False if mine > its and not its_is_least else None
 
 
-def compares_less(gaps: Gaps) -> Verdict:
+def compares_less(gaps: Gaps) -> Finding:
     """Counts a multiply-add a parameter for two clients that are compared, in each round up to the first Gap > 0.
 
     Where there is none all rounds count, one more than are measured: the least that it can take.
@@ -187,15 +198,15 @@ def compares_less(gaps: Gaps) -> Verdict:
     )
 
 
-def layer_gap_is_larger_early(gaps: Gaps) -> Verdict:
+def layer_gap_is_larger_early(gaps: Gaps) -> Finding:
     layer, whole = gaps.early(gaps.chosen, "delta_cos"), gaps.early(WHOLE, "delta_cos")
     larger = [mine > its for mine, its in zip(layer, whole, strict=True)]
     return sum(larger) > len(larger) / 2, (
-        f"larger for {sum(larger)} of {len(larger)}; means {fmean(layer):+.2f}, {fmean(whole):+.2f}"
+        f"larger for {sum(larger)} of {len(larger)}; mean Gaps: {fmean(layer):+.2f}, whole updates {fmean(whole):+.2f}"
     )
 
 
-def layer_gap_comes_nearer(gaps: Gaps) -> Verdict:
+def layer_gap_comes_nearer(gaps: Gaps) -> Finding:
     """Compares how far whole updates are ahead with the fewer half of images and with the other."""
     pairs = zip(gaps.early(gaps.chosen, "delta_cos"), gaps.early(WHOLE, "delta_cos"), strict=True)
     ahead = [its - mine for mine, its in pairs]
@@ -205,26 +216,26 @@ def layer_gap_comes_nearer(gaps: Gaps) -> Verdict:
     )
 
 
-def cosines_separate(gaps: Gaps) -> Verdict:
+def cosines_separate(gaps: Gaps) -> Finding:
     pairs = [(gaps.chosen, "delta_cos"), (gaps.chosen, "cos"), (WHOLE, "delta_cos")]
     shares = {f"{layer} {distance}": gaps.share(layer, distance) for layer, distance in pairs}
     return min(shares.values()) > 0.5, ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
 
 
-def weaker_later(gaps: Gaps) -> Verdict:
+def weaker_later(gaps: Gaps) -> Finding:
     found = gaps.of(gaps.chosen, "delta_cos")
     early = fmean(gap for one in found for gap in one[:10])
     late = fmean(gap for one in found for gap in one[-10:])
     return late < early, f"{gaps.chosen}: {early:+.2f} in the first ten rounds, {late:+.2f} in the last ten"
 
 
-def l2_coincide(gaps: Gaps) -> Verdict:
+def l2_coincide(gaps: Gaps) -> Finding:
     pairs = zip(gaps.of(gaps.chosen, "l2"), gaps.of(gaps.chosen, "delta_l2"), strict=True)
     most = max(abs(mine - its) for one, other in pairs for mine, its in zip(one, other, strict=True))
     return most < _TINY, f"{gaps.chosen}: they differ by {most:.1g} at most, in five digits"
 
 
-def layer_lasts_longest(gaps: Gaps) -> Verdict:
+def layer_lasts_longest(gaps: Gaps) -> Finding:
     shares = {
         f"{gaps.chosen} delta_cos": gaps.share(gaps.chosen, "delta_cos"),
         f"{gaps.chosen} cos": gaps.share(gaps.chosen, "cos"),
@@ -236,7 +247,7 @@ def layer_lasts_longest(gaps: Gaps) -> Verdict:
     return _above(mine, max(others)), ", ".join(f"{name} {share:.0%}" for name, share in shares.items())
 
 
-def auto_is_as_good(gaps: Gaps) -> Verdict:
+def auto_is_as_good(gaps: Gaps) -> Finding:
     chosen = f"{gaps.chosen} delta_cos"
     rows = [row for rows in gaps.curves.values() for row in rows]
     good = [float(row[f"{row[AUTO]} delta_cos"]) >= float(row[chosen]) for row in rows]
@@ -270,13 +281,13 @@ RULES: dict[str, Rule] = {
 }
 
 
-def curves_of(curves: Curves, measured: str, net: str, images: str) -> dict[GapCell, Sequence[Row]]:
+def curves_of(curves: GapCurves, measured: str, net: str, images: str) -> dict[GapCell, Sequence[Row]]:
     """Returns the measurements with these settings."""
     kind = (measured, net, images)
     return {cell: rows for cell, rows in curves.items() if (cell.measured, cell.net, cell.images) == kind}
 
 
-def judged(content: Mapping[str, Any], curves: Curves) -> list[Row]:
+def judged(content: Mapping[str, Any], curves: GapCurves) -> list[Row]:
     """Judges each statement for each net and each set of images that it is about.
 
     Args:
@@ -298,7 +309,7 @@ def judged(content: Mapping[str, Any], curves: Curves) -> list[Row]:
     return found
 
 
-def _verdict(rule: Rule, what: Mapping[str, Any], curves: Curves) -> Row:
+def _verdict(rule: Rule, what: Mapping[str, Any], curves: GapCurves) -> Row:
     if len(curves) < len(what["examples"]) * len(what["seeds"]):
         return {"verdict": "not run", "numbers": f"measurements so far: {len(curves)}"}
     holds, numbers = rule(Gaps(what, curves))

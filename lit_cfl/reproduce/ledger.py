@@ -15,6 +15,7 @@ from lit_cfl.storage.csv_log import read_table, write_rows
 RUNS, CURVES = "runs.csv", "curves"
 FACTS = ("run", "seed", "algorithm", "rounds", "results_version", "version", "commit", "device", "seconds", "plan")
 COLUMNS = (*FACTS, *SCORES, "command")
+_TEXT = ("commit",)  # some look like numbers: 123456e00012
 _VERSIONS = Path(__file__).parent / "results_versions.yaml"
 
 
@@ -34,7 +35,8 @@ class Ledger:
     def read(cls, folder: Path) -> "Ledger":
         """Reads the ledger of a folder; an empty one where there is none yet."""
         file = folder / RUNS
-        return cls(folder, {row["run"]: row for row in read_table(file)} if file.exists() else {})
+        rows = read_table(file, text=_TEXT) if file.exists() else []
+        return cls(folder, {row["run"]: row for row in rows})
 
     def with_run(self, row: Row, curve: list[Row] | None) -> "Ledger":
         """Writes a run that has ended, its curve first, if it is to be kept; a row with the same key is replaced.
@@ -47,7 +49,7 @@ class Ledger:
             write_rows(self.folder / CURVES / f"{row['run']}.csv", CURVE, curve)
         rows = {**Ledger.read(self.folder).rows, row["run"]: row}
         write_rows(self.folder / RUNS, COLUMNS, [rows[key] for key in sorted(rows)])
-        return Ledger(self.folder, rows)
+        return Ledger.read(self.folder)
 
     @cached_property
     def by_command(self) -> dict[str, Row]:

@@ -53,7 +53,8 @@ class Judged:
 
     Args:
         cell: of the paper.
-        found: what the runs of each variant came to, by its name; variants without runs are left out.
+        found: what the runs of each variant came to, by its name; variants without runs, and those equal to
+            the default, are left out.
         verdict: by the rules of `verdicts`.
         reason: why it was not run; empty if it was.
         stale: whether one of its runs is stale.

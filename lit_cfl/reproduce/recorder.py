@@ -67,9 +67,11 @@ class LedgerRecorder(Display):
     def _job(self, run: PlannedRun, device: str | None) -> CompareJob:
         """The run as a job, with its configuration written where the job reads it.
 
-        The folder's name has the version of the results: a run that is stale begins anew.
+        The folder's name has the version of the results and the device that was asked for: a run that is stale, or goes
+        on elsewhere, begins anew.
         """
-        folder = self.work / f"{run.key}-{results_version(_algorithm(run))}"
+        asked = "" if device is None else f"-{device.replace(':', '')}"
+        folder = self.work / f"{run.key}-{results_version(_algorithm(run))}{asked}"
         job = CompareJob(folder.resolve(), run.setting.slug, run.seed)
         entry = folder / job.name
         entry.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ class RecordedResults:
     Args:
         tables: of the papers.
         ledger: of the runs.
-        keys: of the runs that the tables need; those that are missing here count as not run.
+        keys: of all runs that the tables need.
     """
 
     tables: Sequence[PaperTable]

@@ -114,8 +114,9 @@ def verdict(
             `agrees_with_populations`.
 
     Returns:
-        `no value` where the paper's cell is empty; `not run` without numbers; `matches` where the default agrees;
-        `explained` where the published code's options agree on three seeds; else `not reproduced`.
+        `no value` where the paper's cell is empty; `not run` without numbers, or with too few populations; `matches`
+        where the default agrees; `explained` where the published code's options agree on three seeds; else
+        `not reproduced`.
     """
     if cell.value is None:
         return "no value"

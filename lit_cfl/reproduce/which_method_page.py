@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from lit_cfl.config import catalogue
 from lit_cfl.metric_names import Row
 from lit_cfl.reproduce.ledger import Ledger
 from lit_cfl.reproduce.markdown import markdown_table
@@ -51,8 +52,15 @@ default among them, drawn from the grid of `lit_cfl/reproduce/which_method.yaml`
 not all of which every system's draw has, and at most three options more; both are listed below. Systems that need a
 number of clusters get the true one (4 where there is none). The best by weighted validation accuracy in the last round
 then runs under {seeds} new seeds; the tables are of these, means over clients. No trial is stopped early, and test data
-choose nothing. The protocol was committed before any run. Models sent are those up and down over all rounds, seconds
-those of the fastest of the {seeds} runs on one core, for other programs ran beside."""
+choose nothing. The protocol was committed before any run. Shifting MNIST ran twice: at first only clients with a model
+swapped their data, so that every system saw other swaps (those runs are in the repository, up to commit ef5aee7). The
+worst tenth is the mean of the tenth of the clients with the lowest accuracy. Models sent are those up and down over all
+rounds, seconds those of the fastest of the {seeds} runs on one core, for other programs ran beside."""
+
+
+def page_of(out: Path) -> Path:
+    """Returns the path of the page, which is beside its folder."""
+    return out.with_name(f"{out.name}.md")
 
 
 def write_page(out: Path, protocol: Protocol, ledger: Ledger) -> str:
@@ -63,7 +71,7 @@ def write_page(out: Path, protocol: Protocol, ledger: Ledger) -> str:
     write_rows(out / "results.csv", COLUMNS, _rows(found), digits=5)
     if groups:
         _draw(out, groups)
-    write_text(out.with_suffix(".md"), "\n".join(_page(out, protocol, ledger, found, groups)))
+    write_text(page_of(out), "\n".join(_page(out, protocol, ledger, found, groups)))
     total = sum(protocol.num_runs(data) for data in protocol.data)
     return f"{len(ledger.rows)} of {total} runs, {len(groups)} of {len(protocol.data)} data sets"
 
@@ -152,7 +160,9 @@ def _protocol(protocol: Protocol, ledger: Ledger, groups: Mapping[str, Sequence[
         yield "trained in compiled stacks: their seconds are several times those of one C++ call a client."
     if missing := [data for data in protocol.data if data not in groups]:
         yield from ["", f"Not complete yet: {_listed(missing)}."]
-    yield from ["", "### Learning rates", ""]
+    yield from ["", "### Data", ""]
+    yield from markdown_table(["data", "what it is", "configuration"], list(_data_sets(protocol)))
+    yield from ["### Learning rates", ""]
     yield "Trials of each system with each rate, the same on all data sets. Where others chose a rate that a system"
     yield from ["never tried, it may be behind them for this reason alone.", ""]
     rates = sorted(protocol.common[RATE])
@@ -163,6 +173,14 @@ def _protocol(protocol: Protocol, ledger: Ledger, groups: Mapping[str, Sequence[
     grids = {system: what["options"].items() for system, what in protocol.systems.items()}
     rows = [[system, "; ".join(map(_choice, grid))] for system, grid in grids.items()]
     yield from markdown_table(["system", "options"], rows)
+
+
+def _data_sets(protocol: Protocol) -> Iterator[list[str]]:
+    """Yields a row for each data set: its name, what the first comment of its configuration says, and a link."""
+    lines = {entry.name: entry.line.partition(" (expect")[0] for entry in catalogue.entries("configs")}
+    for data, what in protocol.data.items():
+        config = what["config"]
+        yield [data, lines[config], f"[{config}](../configs/{config}.yaml)"]
 
 
 def _choice(option: tuple[str, Sequence[Any]]) -> str:
@@ -187,15 +205,17 @@ def _cells(entry: Entry, base: Entry, best: Entry) -> list[str]:
 def _across(groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
     ranks = mean_ranks(groups)
     least = critical_difference(len(ranks), len(groups))
-    alike = [abs(one - other) <= least for one, other in combinations(ranks.values(), 2)]
+    pairs = list(combinations(ranks, 2))
+    apart = [f"{one} and {other}" for one, other in pairs if abs(ranks[one] - ranks[other]) > least]
     yield from ["## Across the data sets", ""]
     yield (
         f"Friedman's test that all systems are alike: p = {friedman(groups):.2g} over {len(groups)} data sets. By "
-        f"Nemenyi's test two systems differ where their mean ranks do by more than {least:.1f} of {len(ranks)}: "
-        f"{sum(alike)} of {len(alike)} pairs of systems cannot be told apart."
+        f"Nemenyi's test two systems differ where their mean ranks do by more than {least:.2f} of {len(ranks)}: "
+        f"{len(pairs) - len(apart)} of {len(pairs)} pairs of systems cannot be told apart."
+        + (f" The others: {', '.join(apart)}." if apart else "")
     )
     yield ""
-    yield from markdown_table(["system", "mean rank"], [[name, f"{rank:.1f}"] for name, rank in ranks.items()])
+    yield from markdown_table(["system", "mean rank"], [[name, f"{rank:.2f}"] for name, rank in ranks.items()])
 
 
 def _held_out(found: Sequence[Entry]) -> Iterator[str]:
@@ -268,7 +288,7 @@ def _apart(gap: Interval) -> bool:
 
 
 def _interval(gap: Interval) -> str:
-    return "-" if gap.mean is None else f"{gap.mean:+.1f} ± {gap.margin or 0.0:.1f}"
+    return "-" if gap.mean is None else f"{gap.mean:+.2f} ± {gap.margin or 0.0:.2f}"
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -40,7 +40,7 @@ class Entry:
 
     @property
     def accuracy(self) -> float:
-        """The mean accuracy in %; 0 where a run has none, for its model diverged."""
+        """The mean accuracy in %."""
         return self.mean(SCORE) or 0.0
 
     @property

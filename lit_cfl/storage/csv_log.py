@@ -3,7 +3,7 @@
 import csv
 import hashlib
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from io import StringIO
 from math import isnan
 from pathlib import Path
@@ -104,13 +104,14 @@ def write_rows(
     write_atomically(path, lambda file: file.write(data))
 
 
-def read_table(path: Path, size: int | None = None) -> list[dict[str, Any]]:
+def read_table(path: Path, size: int | None = None, text: Collection[str] = ()) -> list[dict[str, Any]]:
     """Reads the rows of one of our CSV files: numbers as numbers, blanks as None.
 
     Args:
         size: bytes that count of a table that may still grow, up to the end of a row; None = all.
+        text: columns that hold text, even where it looks like a number.
     """
-    return _rows(path.read_bytes()[:size])
+    return _rows(path.read_bytes()[:size], text)
 
 
 def latest_rows(path: Path, size: int) -> list[dict[str, Any]]:
@@ -127,9 +128,12 @@ def latest_rows(path: Path, size: int) -> list[dict[str, Any]]:
     return _rows(header + (found if start == len(header) else found.partition(b"\n")[2]))  # not half a row
 
 
-def _rows(data: bytes) -> list[dict[str, Any]]:
-    text = StringIO(data.decode(), newline="")
-    return [{key: _number(cell) for key, cell in row.items()} for row in csv.DictReader(text)]
+def _rows(data: bytes, text: Collection[str] = ()) -> list[dict[str, Any]]:
+    lines = StringIO(data.decode(), newline="")
+    return [
+        {key: cell if cell and key in text else _number(cell) for key, cell in row.items()}
+        for row in csv.DictReader(lines)
+    ]
 
 
 def blank_nan(value: Any) -> Any:

@@ -231,6 +231,13 @@ def test_rows_that_another_command_has_recorded_meanwhile_are_kept(tmp_path: Pat
     assert set(Ledger.read(tmp_path).rows) == {"mine", "theirs"}
 
 
+def test_ledger_after_a_run_is_what_its_file_holds(tmp_path: Path):
+    row = {"run": "a", "algorithm": "IFCA", "plan": {"compile": True}, "commit": "123456e00012"}
+    ledger = Ledger.read(tmp_path).with_run(row, None).with_run({"run": "b", "algorithm": "IFCA"}, None)
+    assert ledger.rows == Ledger.read(tmp_path).rows
+    assert (ledger.rows["a"]["plan"], ledger.rows["a"]["commit"]) == ('{"compile": true}', "123456e00012")
+
+
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize(
     ("words", "gpus", "device"), [([], 1, "cuda:0"), (["--device", "cpu"], 1, "cpu"), ([], 0, "cpu")]

@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from lit_cfl.cli.main import main
 from lit_cfl.config.variants import base_config, build
 from lit_cfl.experiment import Experiment
 from lit_cfl.reproduce.cells import Setting
 from lit_cfl.reproduce.ledger import Ledger
+from lit_cfl.reproduce.recorder import LedgerRecorder
 from lit_cfl.reproduce.result_key import result_key
 from lit_cfl.reproduce.which_method import Protocol, recorded
 from lit_cfl.reproduce.which_method_page import write_page
@@ -121,6 +123,26 @@ def test_nothing_is_reported_before_all_trials_are_over():
     assert list(complete_data(SMALL, entries(SMALL, ledger))) == ["Hybrid MNIST"]
 
 
+def test_data_sets_after_one_whose_trial_fails_run_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    asked: list[str] = []
+
+    def run(recorder: LedgerRecorder, todo: list[str], *_: object) -> dict[str, str]:
+        asked.extend(todo)
+        return {f"trial on {todo[0]}": "it diverged"}
+
+    monkeypatch.setattr(Protocol, "read", lambda: SMALL)
+    monkeypatch.setattr("lit_cfl.reproduce.command._open_runs", lambda protocol, ledger, data: list(data))
+    monkeypatch.setattr(LedgerRecorder, "run", run)
+    assert main(["reproduce", "which-method", "--out", str(tmp_path / "answer-0.1")]) == 1
+    assert asked == list(SMALL.data)
+    assert (tmp_path / "answer-0.1.md").exists()
+
+
+def test_folder_without_a_name_is_refused(capsys: pytest.CaptureFixture[str]):
+    assert main(["reproduce", "which-method", "--out", "."]) == 2
+    assert "--out .: the page is written beside the folder; name one" in capsys.readouterr().err
+
+
 def test_runs_are_counted():
     ledger = ledger_of(ACCURACY, VALIDATION)
     # trials of three systems; under two seeds the best of each, newcomers on rotated MNIST, and there IFCA's 2 and 8
@@ -138,7 +160,7 @@ def test_page_has_means_paired_intervals_and_ranks(tmp_path: Path):
     assert told == "40 of 40 runs, 2 of 2 data sets"
     page = (tmp_path / "which_method.md").read_text()
     # 79 - 60 and 83 - 62: mean 20, standard deviation sqrt(2), t(0.975, 1) = 12.706, so 12.706 * sqrt(2) / sqrt(2)
-    assert "| StoCFL | 81.0 | +20.0 ± 12.7 |  | 50.0 |" in page
+    assert "| StoCFL | 81.0 | +20.00 ± 12.71 |  | 50.0 |" in page
     assert "\n\nBy hand.\n\n![Accuracy of every" in page
     assert "* **Rotated MNIST**: StoCFL (81.0 %), not told apart from IFCA" in page
     assert "* **Hybrid MNIST**: FedAvg (70.0 %)" in page
