@@ -77,8 +77,8 @@ def _page(judged: Tables, figures: Sequence[str], claims: Sequence[Found], drawn
     if drawn:
         yield "![The papers' numbers against ours, a dot a cell](figures/summary.png)\n"
         yield f"A dot is a cell, under our default options; the grey band is {ACCURACY_POINTS} points to either side."
-        yield "Synthetic(1,1) is judged by the spread of its populations instead, a rule that was made after 27 of its runs"
-        yield "([how a cell is judged](README.md#how-a-cell-is-judged)).\n"
+        yield "Synthetic(1,1) is judged by the spread of its populations instead, a rule that was made after 27 of its"
+        yield "runs ([how a cell is judged](README.md#how-a-cell-is-judged)).\n"
     names: tuple[Verdict, ...] = get_args(Verdict)
     everything = [cell for _, cells in judged for cell in cells]
     rows = [[f"[{table.name}]({table.name}.md)", *_counts(cells, names)] for table, cells in judged]
