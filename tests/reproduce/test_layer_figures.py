@@ -158,7 +158,7 @@ def by_images(layer: list[list[float]], whole: list[list[float]]) -> Gaps:
             "layer_gap_is_larger_early",
             gaps(rounds(conv1_delta_cos=[0, 0, 0, 0, 0.5], whole_delta_cos=[1, 1, 1, 1, 0.25])),
             True,
-            "larger for 1 of 1; means +0.50, +0.25",
+            "larger for 1 of 1; mean Gaps: +0.50, whole updates +0.25",
         ),
         (  # behind by 0.5, then by 0.25
             "layer_gap_comes_nearer",
