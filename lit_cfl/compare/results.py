@@ -114,6 +114,7 @@ def _run_row(
         return row | {"status": "failed" if error else "missing", "error": error}
     rounds, mib = cost or (None, None)
     row |= {"status": "finished", "rounds": summary["round"], "rounds_to_target": rounds, "mib_to_target": mib}
+    row["not_scored"] = 0 if scores_everyone(summary) else summary["clusters/unobserved"]
     return row | {column: summary[name] for column, name in _figures(score).items()}
 
 
@@ -143,7 +144,7 @@ def common_target(finals: Sequence[float | None], score: Score = CLASSIFIER[0]) 
 def cost_of(rows: Sequence[Row], target: float | None, scores: Scores = CLASSIFIER) -> tuple[int, float] | None:
     """Counts rounds and MiB until the first score on test data first reaches a target; None if it never does.
 
-    Rounds in which some clients have no model yet do not count: only the others are scored in them.
+    Rounds in which clients without a model are not scored do not count.
 
     Args:
         rows: of `metrics.csv`.
@@ -153,7 +154,7 @@ def cost_of(rows: Sequence[Row], target: float | None, scores: Scores = CLASSIFI
     column = main_column(scores, "test")
     for row in rows if target is not None else ():
         value = row[column]
-        if value is None or target is None or row["clusters/unobserved"]:
+        if value is None or target is None or (row["clusters/unobserved"] and not scores_everyone(row)):
             continue
         if value == target or scores[0].better(value, target):
             return int(row["round"]), float(row["traffic/mib"])
@@ -228,7 +229,7 @@ def _notes(
         said = f"the {worst} {name} that a run ends with" if comparison.target is None else "as asked"
         notes.append(
             f"Rounds and MiB: until the test {name} is {target:g} ({said}); test data only report, "
-            "and rounds in which some clients have no model yet do not count."
+            "and rounds in which clients without a model are not scored do not count."
         )
     for row in rows:
         if row["rounds_with_all_clients"]:
@@ -261,7 +262,7 @@ def _notes_of_runs(comparison: Comparison, runs: Sequence[Row]) -> list[str]:
             notes.append(f"{caveat}.")
         mine = [run for run in runs if run["algorithm"] == name]
         stopped = sum(bool(run.get("stopped")) for run in mine)
-        unplaced = sum(bool(run.get("unplaced")) for run in mine)
+        unplaced = sum(bool(run.get("not_scored")) for run in mine)
         if stopped:
             notes.append(f"{name}: {stopped} of {len(mine)} runs stopped early; their last round counts.")
         if unplaced:

@@ -104,6 +104,13 @@ def as_markdown(results: Results, title: str, picture: str | None) -> str:
     return "\n".join([f"# {_markdown(title)}", "", *table, "", *notes, *shown]) + "\n"
 
 
+def recorded_notes(path: Path) -> list[str]:
+    """Reads the notes of `results.md` of a comparison; empty without that file."""
+    file = path / "results.md"
+    lines = file.read_text("utf-8").splitlines() if file.exists() else []
+    return [re.sub(r"\\([\\`*_\[\]<>|#~])", r"\1", line[2:]) for line in lines if line.startswith("- ")]
+
+
 def _markdown(text: str) -> str:
     return re.sub(r"([\\`*_\[\]<>|#~])", r"\\\1", " ".join(text.split()))
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from lit_cfl.compare.results import Results
-from lit_cfl.compare.tables import cells
+from lit_cfl.compare.tables import cells, recorded_notes
 from lit_cfl.report.blocks import Table
 from lit_cfl.report.run_files import attempt
 from lit_cfl.scores import Score
@@ -14,7 +14,7 @@ def read_comparison(path: Path, score: Score) -> tuple[list[Table], list[str]]:
     """Reads `results.csv` and `runs.csv` of a comparison. Returns its table, and what failed or is damaged."""
     problems: list[str] = []
     file = path / "results.csv"
-    table = attempt(problems, file, lambda: _table(file, score)) if file.exists() else None
+    table = attempt(problems, file, lambda: _table(path, score)) if file.exists() else None
     runs = path / "runs.csv"
     rows = (attempt(problems, runs, lambda: read_table(runs)) if runs.exists() else None) or []
     failed = [row for row in rows if row.get("status") == "failed"]
@@ -22,14 +22,9 @@ def read_comparison(path: Path, score: Score) -> tuple[list[Table], list[str]]:
     return ([table] if table is not None else []), problems
 
 
-def _table(file: Path, score: Score) -> Table:
-    rows = read_table(file)
+def _table(path: Path, score: Score) -> Table:
+    rows = read_table(path / "results.csv")
     for row in rows:
         row["algorithm"] = str(row["algorithm"])
     head, *lines = cells(Results([], rows, [], {}, score))
-    note = (
-        f"Difference: mean over paired seeds [95 % interval by Student's t]. Rounds and MiB: until the test "
-        f"{score.title} is at the target. "
-    )
-    marked = "† trains every client in some rounds, whatever the cohort size." if "†" in str(lines) else ""
-    return Table("Compared seed by seed", head, lines, note=note + marked)
+    return Table("Compared seed by seed", head, lines, note=" ".join(recorded_notes(path)))

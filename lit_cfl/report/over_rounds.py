@@ -47,8 +47,8 @@ def styles_of(groups: Sequence[Group]) -> dict[str, Style]:
 
 
 def means(group: Group, column: str) -> Means:
-    """Computes the means of a metric over the seeds of a group, in the rounds in which all of them know it."""
-    found = [_values(run.rows, column) for run in group.runs if run.rows]
+    """Computes the means of a metric over the runs of a group that count, in the rounds in which all know it."""
+    found = [_values(run.rows, column) for run in group.counted if run.rows]
     rounds = sorted(set.intersection(*map(set, found))) if found else []
     values = [[one[number] for one in found] for number in rounds]
     deviation = [stdev(row) for row in values] if len(found) > 1 else []

@@ -14,7 +14,7 @@ def section(groups: Sequence[Group], score: Score, tables: Sequence[Table] = ())
     columns = _columns(score)
     over = all(group.status == "finished" for group in groups)
     rows = [
-        [group.name, None if over else group.status, len(group.runs), *(read(group) for read in columns.values())]
+        [group.name, None if over else group.status, len(group.counted), *(read(group) for read in columns.values())]
         for group in groups
     ]
     head = ["algorithm", "state", "seeds", *columns]
@@ -30,7 +30,8 @@ def section(groups: Sequence[Group], score: Score, tables: Sequence[Table] = ())
 
 def _note(groups: Sequence[Group], score: Score) -> str:
     several = any(len(group.runs) > 1 for group in groups)
-    spread = " Mean ± standard deviation over the seeds." if several else ""
+    some = any(len(group.counted) < len(group.runs) for group in groups)
+    spread = f" Mean ± standard deviation over the seeds{', of runs that are over' if some else ''}." if several else ""
     lower = "" if score.higher_is_better else " Lower is better."
     return (
         f"{score.title.capitalize()}: on test data, weighted by examples; mean and worst tenth: over clients.{lower} "
@@ -63,12 +64,12 @@ def last_value(run: RunFiles, column: str) -> float | None:
 
 
 def _last(group: Group, column: str, digits: int, plain: bool = False, zero: bool = True) -> str | None:
-    values = [last_value(run, column) for run in group.runs if run.rows]
+    values = [last_value(run, column) for run in group.counted if run.rows]
     return None if not zero and not any(values) else _spread(values, digits, plain)
 
 
 def _of_summary(group: Group, entry: str) -> str | None:
-    values = [known((run.summary or {}).get(entry)) for run in group.runs if run.rows]
+    values = [known((run.summary or {}).get(entry)) for run in group.counted if run.rows]
     return _spread(values, 3)
 
 
@@ -81,19 +82,21 @@ def _spread(values: Sequence[float | None], digits: int, plain: bool = False) ->
 
 
 def headline(groups: Sequence[Group], score: Score) -> list[str]:
-    """Says in a sentence or two what came out."""
-    lines = []
-    known_groups = [
-        (group.name, fmean(values))
+    """Says in a sentence or two what came out. Groups of which no run is over are not ranked."""
+    lines, column = [], f"test/weighted_{score.name}"
+    means = {
+        group.name: fmean(values)
         for group in groups
-        if (values := [v for run in group.runs if (v := last_value(run, f"test/weighted_{score.name}")) is not None])
-    ]
-    if known_groups:
-        order = sorted(known_groups, key=lambda pair: pair[1], reverse=score.higher_is_better)
-        told = ", ".join(f"{name} {value:.3f}" for name, value in order[:5])
+        if (values := [v for run in group.counted if (v := last_value(run, column)) is not None])
+    }
+    if means:
+        over = all(run.over for group in groups for run in group.counted)
+        order = sorted(means, key=lambda name: means[name], reverse=score.higher_is_better) if over else list(means)
+        told = ", ".join(f"{name} {means[name]:.3f}" for name in order[:5])
         more = f" and {len(order) - 5} more" if len(order) > 5 else ""
-        best = "" if len(order) == 1 else ", best first"
-        lines.append(f"Test {score.title} after the last round{best}: {told}{more}.")
+        when = "after the last round" if over else "so far"
+        best = ", best first" if over and len(order) > 1 else ""
+        lines.append(f"Test {score.title} {when}{best}: {told}{more}.")
     first = groups[0].first if groups else None
     ari, count = (last_value(first, f"clusters/{name}") if first else None for name in ("ari", "count"))
     if first is not None and count is not None and count > 1:

@@ -14,7 +14,6 @@ import torch
 import yaml
 
 from lit_cfl.data.npz import read_npz
-from lit_cfl.errors import InputError
 from lit_cfl.metric_names import Row, main_score
 from lit_cfl.scores import ACCURACY, Score, recorded_scores
 from lit_cfl.storage.config_file import stored_config
@@ -188,11 +187,11 @@ def _is_whole(row: Row, file: str) -> bool:
     return file not in _NUMBERS or not any(isinstance(value, str) for value in row.values())
 
 
-def _saved_memberships(path: Path) -> dict[str, np.ndarray]:
+def _saved_memberships(path: Path) -> dict[str, np.ndarray] | None:
     content = torch.load(path / "checkpoint.pt", weights_only=True, map_location="cpu", mmap=True)
     kept = content["memberships"]
     if not kept:
-        raise InputError("no round with memberships was saved yet")
+        return None  # no round was evaluated yet
     partition = read_npz(path / "partition.npz", ["true_clusters"])
     cluster = torch.stack(list(kept.values())).numpy()
     unknown = np.full(cluster.shape[1], -1)

@@ -47,7 +47,8 @@ def _differing(groups: Sequence[Group]) -> Table | None:
     if len(known) < 2:
         return None
     names = list(dict.fromkeys(name for _, options in known for name in options))
-    rows = []
+    seeds = [", ".join(str(run.seed) for run in group.runs) for group in groups if group.first.config]
+    rows: list[list[str | None]] = [["seeds", *seeds]] if len(set(seeds)) > 1 else []
     for name in names:
         values = [options.get(name) for _, options in known]
         if any(value != values[0] for value in values):

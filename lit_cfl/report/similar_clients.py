@@ -46,7 +46,10 @@ def similarity(run: RunFiles, name: str, runs: int) -> Figure | None:
     rounds = ", ".join(map(str, snapshots))
     said_rounds = f"round {rounds}" if len(snapshots) == 1 else f"rounds {rounds}"
     within, between = _means(snapshots)
-    apart = "" if between is None else f" Mean cosine within clusters {within:.2f}, between them {between:.2f}."
+    apart = ""
+    if between is not None:
+        both = "" if within is None else f"within clusters {within:.2f}, "
+        apart = f" Mean cosine {both}between them {between:.2f}."
     return Figure(
         f"{name}-similarity",
         "How alike clients are",
@@ -78,7 +81,8 @@ def _means(snapshots: Mapping[int, Mapping[str, np.ndarray]]) -> tuple[float | N
     same = last["cluster"][:, None] == last["cluster"][None]
     apart, matrix = ~np.eye(len(same), dtype=bool), last["similarity"].astype(np.float32)
     parts = [matrix[where & apart & np.isfinite(matrix)] for where in (same, ~same)]
-    return (float(parts[0].mean()) if parts[0].size else 0.0), (float(parts[1].mean()) if parts[1].size else None)
+    within, between = (float(part.mean()) if part.size else None for part in parts)
+    return within, between
 
 
 def _blocks(snapshots: Mapping[int, Mapping[str, np.ndarray]]) -> Table:

@@ -8,10 +8,11 @@ from typing import Any, Literal
 
 from lit_cfl.compare.comparison import RECORD
 from lit_cfl.errors import InputError
-from lit_cfl.report.run_files import RunFiles, is_run, read_run
+from lit_cfl.report.run_files import RunFiles, attempt, is_run, read_run
 from lit_cfl.reproduce.ledger import RUNS
 from lit_cfl.runs.resume import differences
 from lit_cfl.scores import ACCURACY, Score
+from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.digests import read_sealed
 
 Kind = Literal["run", "comparison", "study", "reproduction"]
@@ -39,9 +40,14 @@ class Group:
         return next((run for run in self.runs if run.rows), self.runs[0])
 
     @property
+    def counted(self) -> Sequence[RunFiles]:
+        """The runs that figures over the seeds are of: those that are over, or all where none is."""
+        return [run for run in self.runs if run.over] or self.runs
+
+    @property
     def score(self) -> Score:
-        """The main score of its task."""
-        return self.first.score
+        """The main score of its task; a run that is over knows its direction."""
+        return next((run for run in self.runs if run.summary), self.first).score
 
     @property
     def status(self) -> str:
@@ -96,12 +102,21 @@ def read_source(path: Path) -> ReportSource:
     kind = kind_of(path)
     if kind == "comparison":
         return _comparison(path)
-    return ReportSource(path, kind, _run_and_baseline(path) if kind == "run" else ())
+    return _run(path) if kind == "run" else ReportSource(path, kind)
 
 
-def _run_and_baseline(path: Path) -> list[Group]:
-    seeds = sorted((part for part in path.glob("seed-*") if is_run(part)), key=_seed_of)
-    parts = seeds or [path]
+def _run(path: Path) -> ReportSource:
+    """Reads a run, or one of several seeds, with its baseline."""
+    parts = sorted((part for part in path.glob("seed-*") if is_run(part)), key=_seed_of)
+    problems: list[str] = []
+    if parts:
+        config = attempt(problems, path / "config.yaml", lambda: stored_config(path)) or {}
+        missing = [f"seed-{seed}" for seed in config.get("seeds", []) if path / f"seed-{seed}" not in parts]
+        problems += [f"{', '.join(missing)} did not begin yet."] if missing else []
+    return ReportSource(path, "run", _run_and_baseline(path, parts or [path]), problems)
+
+
+def _run_and_baseline(path: Path, parts: Sequence[Path]) -> list[Group]:
     mine = [read_run(part) for part in parts]
     others = [read_run(part / "baseline") for part in parts if is_run(part / "baseline")]
     groups = [Group(_common_name(mine), mine, path)]
@@ -133,8 +148,9 @@ def _comparison(path: Path) -> ReportSource:
         parts = sorted((part for part in (path / name).glob("seed-*") if is_run(part)), key=_seed_of)
         if parts:
             groups.append(Group(name, [read_run(part) for part in parts], path / name))
-        if len(parts) < len(seeds):
-            missing = sorted({f"seed-{seed}" for seed in seeds} - {part.name for part in parts})
+        folders = [path / name / f"seed-{seed}" for seed in seeds]
+        missing = [folder.name for folder in folders if folder not in parts and not (folder / "error.txt").exists()]
+        if missing:
             problems.append(f"{name}: {', '.join(missing)} did not begin yet.")
     return ReportSource(path, "comparison", groups, problems)
 
@@ -186,5 +202,5 @@ def _data_of(group: Group) -> dict[str, Any]:
 
 def main_score_of(groups: Sequence[Group]) -> Score:
     """Returns the score that all groups are measured by; a run that is over knows its direction."""
-    over = [group for group in groups if group.first.summary]
+    over = [group for group in groups if any(run.summary for run in group.runs)]
     return next((group.score for group in (*over, *groups) if group.first.rows), ACCURACY)

@@ -50,7 +50,8 @@ def read_scored(path: Path, summary: Row, score: Score = ACCURACY) -> ScoredClie
     rows = [row for row in read_table(path / "clients.csv") if row[score.name] is not None and not row["newcomer"]]
     sizes, values = ({row["client"]: row[column] for row in rows} for column in ("n_test", score.name))
     whole = summary[f"test/weighted_{score.name}"]
-    by_size = bool(rows) and isclose(fmean(values.values(), sizes.values()), whole, rel_tol=1e-6)
+    known = bool(rows) and whole is not None  # an infinite or undefined score is not
+    by_size = known and isclose(fmean(values.values(), sizes.values()), whole, rel_tol=1e-6)
     return ScoredClients(sizes, values, by_size)
 
 

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from lit_cfl.compare.results import COLUMNS, Results, common_target, cost_of, run_columns
-from lit_cfl.compare.tables import as_latex, as_markdown, cells, latex, show_table, write_tables
+from lit_cfl.compare.tables import as_latex, as_markdown, cells, latex, recorded_notes, show_table, write_tables
 from lit_cfl.scores import ACCURACY, Score
 
 
@@ -21,6 +21,8 @@ def rows(*accuracies: float | None, unplaced: dict[int, int] | None = None) -> l
             "test/weighted_accuracy": accuracy,
             "traffic/mib": 0.5 + k,
             "clusters/unobserved": (unplaced or {}).get(k, 0),
+            "clusters/assigned": 40 - (unplaced or {}).get(k, 0),
+            "clients/evaluated": 40 - (unplaced or {}).get(k, 0),
         }
         for k, accuracy in enumerate(accuracies)
     ]
@@ -35,7 +37,9 @@ def test_cost_is_of_the_first_round_that_reaches_the_target():
 
 
 def test_a_round_in_which_clients_have_no_model_does_not_count():
-    assert cost_of(rows(0.9, 0.9, 0.8, unplaced={0: 30, 1: 1}), 0.5) == (5, 2.5)
+    table = rows(0.9, 0.9, 0.8, unplaced={0: 30, 1: 1})
+    assert cost_of(table, 0.5) == (5, 2.5)
+    assert cost_of([row | {"clients/evaluated": 40} for row in table], 0.5) == (1, 0.5)  # `evaluation.clients: all`
 
 
 def test_the_common_target_is_below_every_end_by_less_than_a_thousandth():
@@ -96,6 +100,13 @@ def test_markdown_keeps_its_columns_whatever_names_hold():
     assert "- 50 % of \\| them\\_\n" in text
     assert text.endswith("(p.png)\n")
     assert "![" not in as_markdown(results("A"), "x", None)
+
+
+def test_notes_are_read_from_markdown_as_they_were(tmp_path: Path):
+    assert recorded_notes(tmp_path) == []
+    found = results("A", "B")
+    write_tables(tmp_path, found, "x", None)
+    assert recorded_notes(tmp_path) == found.notes == ["50 % of | them_"]
 
 
 def test_csv_quotes_and_leaves_blank_what_is_not_known(tmp_path: Path):

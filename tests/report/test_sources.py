@@ -6,16 +6,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from made_runs import RUN_ID, made_run, metric_row, write_table
+from made_runs import RUN_ID, config, made_run, metric_row, write_table
 
 from lit_cfl.cli.main import main
 from lit_cfl.errors import InputError
 from lit_cfl.metric_names import METRICS
+from lit_cfl.report import overview
 from lit_cfl.report.assemble import Maker
 from lit_cfl.report.blocks import Page, Table, Text
+from lit_cfl.report.over_rounds import means
 from lit_cfl.report.run_files import read_run
-from lit_cfl.report.sources import kind_of, read_source, require_comparable
-from lit_cfl.storage.digests import write_sums
+from lit_cfl.report.sources import Group, kind_of, read_source, require_comparable
+from lit_cfl.scores import ACCURACY
+from lit_cfl.storage.config_file import write_config
+from lit_cfl.storage.digests import write_sealed, write_sums
 
 
 def page_of(*paths: Path) -> Page:
@@ -93,6 +97,14 @@ def test_memberships_of_a_run_that_is_not_over_come_from_its_checkpoint(tmp_path
     assert found["rounds"].tolist() == [1, 3]
     assert found["cluster"].tolist() == [[0, 0, 0], [0, 1, -1]]
     assert found["true_cluster"].tolist() == [0, 1, 1]
+
+
+def test_a_run_that_saved_no_evaluated_round_is_not_damaged(tmp_path: Path):
+    run = made_run(tmp_path / "run", over=False)
+    torch.save({"memberships": {}}, run / "checkpoint.pt")
+    found = read_run(run)
+    assert found.memberships is None
+    assert found.problems == []
 
 
 def test_a_run_that_another_process_holds_is_shown_as_running(tmp_path: Path):
@@ -215,8 +227,6 @@ def test_seeds_and_their_baselines_are_two_groups(tmp_path: Path):
 
 
 def test_a_comparison_names_what_did_not_begin(tmp_path: Path):
-    from lit_cfl.storage.digests import write_sealed
-
     path = tmp_path / "compare"
     made_run(path / "A" / "seed-0")
     write_sealed(path / "compare.yaml", "name: x\nalgorithms: [A, B]\nseeds: [0, 1]\ntarget: null\n")
@@ -224,6 +234,57 @@ def test_a_comparison_names_what_did_not_begin(tmp_path: Path):
     assert source.kind == "comparison"
     assert [group.name for group in source.groups] == ["A"]
     assert source.problems == ["A: seed-1 did not begin yet.", "B: seed-0, seed-1 did not begin yet."]
+
+
+def test_a_run_of_a_comparison_that_failed_at_once_did_begin(tmp_path: Path):
+    made_run(tmp_path / "FedAvg" / "seed-0")
+    write_sealed(tmp_path / "compare.yaml", "algorithms: [FedAvg]\nseeds: [0, 3, 4]\n")
+    (tmp_path / "FedAvg" / "seed-3").mkdir()
+    (tmp_path / "FedAvg" / "seed-3" / "error.txt").write_text("Traceback")
+    assert read_source(tmp_path).problems == ["FedAvg: seed-4 did not begin yet."]
+
+
+def test_seeds_of_a_run_that_did_not_begin_are_named(tmp_path: Path):
+    made_run(tmp_path / "run" / "seed-0")
+    write_config(tmp_path / "run", config(seeds=[0, 1, 2]), RUN_ID)
+    source = read_source(tmp_path / "run")
+    assert source.problems == ["seed-1, seed-2 did not begin yet."]
+    assert [len(group.runs) for group in source.groups] == [1]
+
+
+def test_runs_under_other_seeds_are_told_apart(tmp_path: Path):
+    page = page_of(made_run(tmp_path / "a"), made_run(tmp_path / "b", seeds=[1]))
+    (differing,) = [b for b in page.sections[-1].blocks if isinstance(b, Table) and b.title == "Options that differ"]
+    assert list(differing.rows) == [["seeds", "0", "1"]]
+
+
+def group_of(folder: Path, *runs: tuple[list[float], bool], name: str = "A") -> Group:
+    """Runs with these test scores, a round each, and whether each is over."""
+    for seed, (scores, over) in enumerate(runs):
+        rows = [metric_row(k, **{"test/weighted_accuracy": score}) for k, score in enumerate(scores, 1)]
+        made_run(folder / name / f"seed-{seed}", rows, over=over)
+    return Group(name, [read_run(folder / name / f"seed-{seed}") for seed in range(len(runs))], folder / name)
+
+
+def test_a_run_that_failed_counts_in_no_mean_where_others_are_over(tmp_path: Path):
+    good = group_of(tmp_path, ([0.5, 0.7, 0.9], True), ([0.5, 0.7, 0.9], True), ([0.1, 0.2], False))
+    weak = group_of(tmp_path, *[([0.5, 0.6, 0.7], True)] * 3, name="B")
+    assert (
+        overview.headline([weak, good], ACCURACY)[0]
+        == "Test accuracy after the last round, best first: A 0.900, B 0.700."
+    )
+    table = overview.section([weak, good], ACCURACY).blocks[0]
+    assert [row[:4] for row in table.rows] == [
+        ["B", "finished", 3, "0.700 ± 0.000"],
+        ["A", "2 of 3 runs finished", 2, "0.900 ± 0.000"],
+    ]
+    assert "of runs that are over" in table.note
+    assert means(good, "test/weighted_accuracy").mean == [0.5, 0.7, 0.9]
+
+
+def test_groups_are_not_ranked_while_one_has_no_run_that_is_over(tmp_path: Path):
+    one, other = group_of(tmp_path, ([0.5], False)), group_of(tmp_path, ([0.4, 0.9], True), name="B")
+    assert overview.headline([one, other], ACCURACY)[0] == "Test accuracy so far: A 0.500, B 0.900."
 
 
 def test_a_stopped_run_says_why(tmp_path: Path):

@@ -72,7 +72,8 @@ def test_newcomers_and_clients_without_a_score_do_not_count(tmp_path: Path):
     (tmp_path / "clients.csv").write_text("\n".join(["client,cluster,n_test,accuracy,newcomer", *rows]) + "\n")
     expected = ScoredClients({0: 5, 4: 15}, {0: 0.5, 4: 0.1})
     assert read_scored(tmp_path, {"test/weighted_accuracy": (5 * 0.5 + 15 * 0.1) / 20}) == expected
-    assert read_scored(tmp_path, {"test/weighted_accuracy": 0.3}) == replace(expected, by_size=False)  # tokens weigh
+    for other in (0.3, None):  # tokens weigh, or the score is infinite
+        assert read_scored(tmp_path, {"test/weighted_accuracy": other}) == replace(expected, by_size=False)
 
 
 def figures_of(path: str, shared: set[int]) -> list[float]:
