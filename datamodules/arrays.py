@@ -80,7 +80,7 @@ class ArrayData(PooledDataModule):
         self.source, self.num_labels, self.scale, self.channels = source, num_labels, scale, channels
 
     def pool(self) -> Pool:
-        arrays = self.arrays if self.source is None else read_source(Path(self.source))
+        arrays = self.arrays if self.source is None else read_source(Path(self.source).expanduser())
         x = torch.from_numpy(_numbers("x", arrays["x"]))
         y = torch.from_numpy(_numbers("y", arrays["y"])) if "y" in arrays else None
         examples = examples_of(x, y, self.num_labels, self.scale, self.channels)
@@ -157,12 +157,13 @@ def _labels(y: Tensor, num_labels: int | None) -> tuple[Tensor, int]:
         if not (good := y.isfinite()).all():
             raise InputError(f"y holds NaN or infinity in row {int(good.int().argmin())}; drop such rows")
         return y.float() if y.dtype == torch.float16 else y, 0
+    y = y.long()  # 256 is no uint8
     size = int(y.max()) + 1 if num_labels is None else num_labels
     if (wrong := (y < 0) | (y >= size)).any():
         row = int(wrong.int().argmax())
         remedy = "number them anew" if y[row] < 0 else f"num_labels is {size}, so none is above {size - 1}"
         raise InputError(f"y holds the label {int(y[row])} in row {row}; labels are integers from 0: {remedy}")
-    return y.long(), size
+    return y, size
 
 
 def _images(x: Tensor, channels: str | None) -> Tensor:
@@ -275,6 +276,9 @@ def _require_of_one_client(file: Path, part: Mapping[str, np.ndarray], first: Ma
         raise InputError(f"{file}: give one cluster in each file of the folder, or in none")
     if ("y" in part) != ("y" in first):
         raise InputError(f"{file}: give y in each file of the folder, or in none")
+    if "y" in part and (part["y"].dtype.kind == "f") != (first["y"].dtype.kind == "f"):
+        kinds = [array["y"].dtype for array in (part, first)]
+        raise InputError(f"{file} holds y of {kinds[0]}, the first file of the folder {kinds[1]}; make them alike")
     shapes = [f"{array['x'].dtype} {array['x'].shape[1:]}" for array in (part, first)]
     if shapes[0] != shapes[1]:
         raise InputError(f"{file} holds x of {shapes[0]}, the first file of the folder {shapes[1]}; make them alike")

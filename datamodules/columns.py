@@ -15,13 +15,19 @@ def whole_numbers(values: Sequence[Any], column: str) -> np.ndarray:
         InputError: a label is missing, or the column holds anything else.
     """
     _require_all(values, f"label column {column!r}")
-    array = np.asarray(values)
+    try:
+        array = np.asarray(values)
+    except ValueError as error:  # lists of unequal length
+        raise InputError(f"label column {column!r} holds lists; give a column of integers or strings") from error
     if array.dtype.kind == "U":
         return np.unique(array, return_inverse=True)[1].astype(np.int64)
     if array.dtype.kind == "f":
         broken = np.flatnonzero(array != np.floor(array))
         if len(broken):
-            raise InputError(f"label column {column!r} holds {array[broken[0]]} in row {broken[0]}: no whole number")
+            raise InputError(
+                f"label column {column!r} holds {array[broken[0]]} in row {broken[0]}: no whole number; give "
+                "num_labels: 0 where the labels are numbers to predict"
+            )
     elif array.dtype.kind not in "iub" or array.ndim != 1:
         raise InputError(f"label column {column!r} holds {values[0]!r} in row 0; give a column of integers or strings")
     return array.astype(np.int64)
@@ -33,6 +39,8 @@ def in_range(labels: np.ndarray, num_labels: int, column: str) -> np.ndarray:
     if len(wrong):
         most = int(labels.max())
         wider = f", or read them by HFDataset with num_labels: {most + 1}" if most >= num_labels else ""
+        if labels[wrong[0]] < 0:
+            wider = ", or leave out a test part without labels, by HFDataset with splits: [train, validation]"
         raise InputError(
             f"label column {column!r} holds {labels[wrong[0]]} in row {wrong[0]} (from 0, test rows after the training "
             f"rows), but labels are 0 to {num_labels - 1}; mend the data{wider}"

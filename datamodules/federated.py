@@ -75,6 +75,7 @@ class FederatedDataModule(LightningDataModule, ABC):
     def examples(self) -> Examples:
         """The pool of examples, loaded once, with the views that shifts need."""
         examples = self.load()
+        _require_labels(examples)
         for shift in self.shift:
             examples = shift.widen(examples)
         return examples
@@ -121,6 +122,21 @@ class FederatedDataModule(LightningDataModule, ABC):
         held = self.data.split(split).select(self.data.population)  # newcomers are no part of a centralised baseline
         inputs, labels = self.data.examples.batch(held.entries.unique())
         return DataLoader(TensorDataset(inputs, labels), self.batch_size, shuffle=shuffle)
+
+
+def _require_labels(examples: Examples) -> None:
+    """Refuses classes that are none of the label space."""
+    if examples.label_kind != "classes":
+        return
+    labels, size = examples.labels, examples.num_labels
+    if labels.dtype != torch.int64:
+        raise InputError(f"labels have dtype {labels.dtype}; classes are int64")
+    wrong = ((labels < 0) | (labels >= size)).nonzero().flatten()
+    if len(wrong):
+        raise InputError(
+            f"example {int(wrong[0])} has label {int(labels[wrong[0]])}, but num_labels is {size}: classes are "
+            f"0 to {size - 1}; number them anew"
+        )
 
 
 def _shifts(shift: Shift | Sequence[Shift]) -> tuple[Shift, ...]:

@@ -4,6 +4,7 @@ Pennington, Socher, Manning. GloVe: Global Vectors for Word Representation. EMNL
 """
 
 import os
+import re
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
 from hashlib import blake2b, file_digest
@@ -14,6 +15,7 @@ import numpy as np
 from lit_cfl.datamodules.tokens import Vocabulary
 from lit_cfl.errors import InputError
 
+_HEADER = re.compile(r"\d+ \d+\s*")  # the first line of word2vec's and fastText's files
 _REMEDY = "give a text file with a word and its numbers on each line, such as glove.6B.300d.txt"
 
 
@@ -41,6 +43,8 @@ def read_vectors(path: Path, wanted: Container[str]) -> dict[str, np.ndarray]:
     for number, line in _lines(path):
         word, _, numbers = line.partition(" ")
         width = numbers.count(" ") + 1 if numbers else 0
+        if (number == 1 and _HEADER.fullmatch(line)) or (first and width > first and not _is_number(numbers)):
+            continue  # counts of words and columns, or words with spaces, which are no words of ours
         first = first or width
         if width != first or not width:
             expected = f", but line 1 has {first}" if first else ""
@@ -52,6 +56,15 @@ def read_vectors(path: Path, wanted: Container[str]) -> dict[str, np.ndarray]:
     if not found:
         raise InputError(f"{path} has none of the data's words; {_REMEDY}, in the language of the data")
     return found
+
+
+def _is_number(numbers: str) -> bool:
+    """Says whether the first of the fields after a line's word is a number."""
+    try:
+        float(numbers.partition(" ")[0])
+    except ValueError:
+        return False
+    return True
 
 
 def with_vectors(vocabulary: Vocabulary, path: Path) -> tuple[Vocabulary, np.ndarray]:

@@ -2,6 +2,7 @@
 
 import errno
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +23,9 @@ _NOT_WRITABLE = {
     errno.ENOTDIR,
     errno.EEXIST,
 }
+
+
+_SUBSETS = re.compile(r"(?:Config name is missing|BuilderConfig .* not found).*?(\[.*?\])", re.DOTALL)
 
 
 class ScriptError(Exception):
@@ -95,6 +99,9 @@ def how_to_fetch(source: str, revision: str | None) -> str:
 def _explained(error: BaseException, place: Path | str, fetch: str) -> str:
     causes = list(_causes(error))
     for cause in causes:
+        if subsets := _SUBSETS.search(str(cause)):
+            return f"{place} has several subsets: set data.subset to one of {subsets[1]}"
+    for cause in causes:
         of_source = isinstance(place, Path) and str(getattr(cause, "filename", "")).startswith(str(place))
         if isinstance(cause, OSError) and cause.errno in _NOT_WRITABLE and not of_source:
             return _no_cache(cause)
@@ -107,8 +114,7 @@ def _explained(error: BaseException, place: Path | str, fetch: str) -> str:
     if isinstance(error, FileNotFoundError):
         return f"the folder {place} holds no data files; put the Parquet files there, such as train-*.parquet"
     why = _first_line(causes[-1])
-    remedy = "" if "Config name" in why else "; is the copy whole? Put there what is missing, or fetch it again"
-    return f"{place} cannot be loaded ({why}){remedy}"
+    return f"{place} cannot be loaded ({why}); is the copy whole? Put there what is missing, or fetch it again"
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

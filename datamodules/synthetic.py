@@ -90,7 +90,8 @@ def around_own_mean(rows: int, size: int, deviation: float, rng: np.random.Gener
 def inputs_around(centres: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """Draws one input N(centre, diag(j^-1.2)) for each centre, j from 1: float32 `[n, dimensions]`."""
     inputs: np.ndarray = rng.standard_normal(centres.shape, dtype=np.float32)
-    inputs *= np.arange(1, centres.shape[1] + 1, dtype=np.float32) ** np.float32(-0.6)
+    deviations = np.arange(1, centres.shape[1] + 1) ** -0.6  # in float32 its last bit would depend on the processor
+    inputs *= deviations.astype(np.float32)
     inputs += centres
     return inputs
 

@@ -32,6 +32,7 @@ def test_labels_are_whole_numbers(values: list[Any], labels: list[int]):
         ([0.0, 1.0, float("nan")], "label column 'y' holds nan in row 2"),
         (["a", None], "label column 'y' holds None in row 1"),
         ([1.0, 0.5], "label column 'y' holds 0.5 in row 1: no whole number"),
+        ([[1, 2], [3]], "label column 'y' holds lists; give a column of integers or strings"),
         ([[1, 2], [3, 4]], r"label column 'y' holds \[1, 2\] in row 0; give a column of integers or strings"),
         ([date(2020, 1, 1)], "label column 'y' holds datetime.date"),
     ],
@@ -45,7 +46,11 @@ def test_label_that_is_missing_or_no_label_is_named(values: list[Any], expected:
     ("labels", "wrong", "remedy"),
     [
         ([0, 1, 3, 4], "3 in row 2", "mend the data, or read them by HFDataset with num_labels: 5"),
-        ([0, -1], "-1 in row 1", "mend the data"),
+        (
+            [0, -1],
+            "-1 in row 1",
+            "mend the data, or leave out a test part without labels, by HFDataset with splits: .*",
+        ),
     ],
 )
 def test_label_out_of_range_is_named_with_its_row(labels: list[int], wrong: str, remedy: str):

@@ -13,14 +13,14 @@ def require_share(name: str, share: float) -> None:
         raise InputError(f"{name} is {share}; it must be 0 or more and below 1")
 
 
-def require_enough(num_examples: int, num_clients: int, min_size: int = 1) -> None:
-    """Raises InputError unless so many examples give every client `min_size`."""
+def require_enough(num_examples: int, num_clients: int, min_size: int = 1, option: str = "min_size") -> None:
+    """Raises InputError unless so many examples give every client `min_size`, which an option says."""
     if num_clients < 1 or min_size < 1:
-        raise InputError(f"num_clients is {num_clients} and min_size {min_size}; give 1 or more of both")
+        raise InputError(f"num_clients is {num_clients} and {option} {min_size}; give 1 or more of both")
     if num_clients * min_size > num_examples:
         raise InputError(
             f"{num_clients} clients cannot share {num_examples} examples with {min_size} or more each; give fewer "
-            f"clients ({num_examples // min_size} at most)" + (" or a smaller min_size" if min_size > 1 else "")
+            f"clients ({num_examples // min_size} at most)" + (f" or a smaller {option}" if min_size > 1 else "")
         )
 
 

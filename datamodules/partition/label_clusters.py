@@ -116,17 +116,28 @@ def dominated(
         clusters: of each client, int64 `[clients]`, from 0; the label of a cluster has the same number.
 
     Raises:
-        InputError: there are too few examples.
+        InputError: there are too few examples, of all labels or of a cluster's.
     """
     there, members = torch.bincount(labels, minlength=num_labels), torch.bincount(clusters)
     if not 0 <= beta <= 1 or int((there > 0).sum()) < 2:
         raise InputError(f"beta is {beta}, with {int((there > 0).sum())} labels; give 0 to 1, and 2 labels or more")
+    lacking = (there[: len(members)] == 0).nonzero().flatten().tolist()
+    if beta and lacking:
+        raise InputError(
+            f"no example has label {lacking[0]}, of which cluster {lacking[0]} is to have most; number the labels from "
+            "0 without gaps, or give fewer clusters"
+        )
     most = most_for_everyone(there, members, beta)
     size = most if examples_per_client is None else examples_per_client
     if size < 1 or not fits(there, members, beta, size):
         raise InputError(
             f"{len(clusters)} clients cannot have {size} examples each, a share of {beta} of them with their cluster's "
             f"label, but {most} at most; change examples_per_client, the number of clients or beta"
+        )
+    if beta and not round(beta * size):
+        raise InputError(
+            f"a share of {beta} of {size} examples with their cluster's label is none; give more examples_per_client, "
+            "fewer clients or a larger beta"
         )
     own, others = taken_by_clusters(there, members, beta, size)
     of_label = shuffled(ClientIndex.from_owners(labels, num_labels), rng)

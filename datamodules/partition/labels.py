@@ -131,9 +131,8 @@ def cyclic_classes(
     there, wanted = torch.bincount(labels, minlength=num_labels), has.sum(0)
     if (there < wanted).any():
         label = int((there < wanted).nonzero()[0])
-        raise InputError(
-            f"label {label} has {int(there[label])} examples for {int(wanted[label])} clients; give fewer clients"
-        )
+        remedy = "give fewer clients" if there[label] else "number the labels from 0 without gaps, or divide otherwise"
+        raise InputError(f"label {label} has {int(there[label])} examples for {int(wanted[label])} clients; {remedy}")
     return in_proportion(has, labels, rng)
 
 
@@ -141,7 +140,7 @@ def shards(labels: Tensor, num_clients: int, shards_per_client: int, rng: np.ran
     """Sorts by label, cuts into shards whose sizes differ by one at most, and deals them to the clients at random."""
     if shards_per_client < 1:
         raise InputError(f"shards_per_client is {shards_per_client}; give 1 or more")
-    require_enough(len(labels), num_clients, shards_per_client)
+    require_enough(len(labels), num_clients, shards_per_client, "shards_per_client")
     number = num_clients * shards_per_client
     cut = ClientIndex.from_sizes(labels.argsort(stable=True), apportioned(torch.ones(number).double(), len(labels)))
     dealt = cut.select(torch.from_numpy(rng.permutation(number)))

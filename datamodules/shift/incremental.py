@@ -1,5 +1,6 @@
 """Training data that are released gradually over the rounds."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -12,7 +13,7 @@ from torch import Tensor
 from lit_cfl.data import ClientIndex, FederatedData
 from lit_cfl.data.shift import Shift, ShiftContext, ShiftLog
 from lit_cfl.datamodules.partition.base import shuffled
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,13 @@ class Incremental(Shift):
         number = list(self.rounds).index(at.round)
         clients, withheld = at.participants, _withheld(data)
         present = data.train.select(clients)
+        if number == 0 and not len(clients):
+            warnings.warn(
+                f"Incremental withholds nothing: before round {at.round + 1} no client has a model (participants: "
+                "warm); give participants: all, or rounds that begin later",
+                Notice,
+                stacklevel=2,
+            )
         if number == 0:
             present = shuffled(present, at.rng("order"))
         else:

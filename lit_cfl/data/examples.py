@@ -170,7 +170,7 @@ class Examples:
             if view.quarter_turns:
                 inputs[those] = inputs[those].rot90(view.quarter_turns, (-2, -1))
             if view.noise:
-                noise = keyed_normal(index[those] % len(self), inputs[0].numel()).to(inputs.dtype)
+                noise = keyed_normal(index[those] % len(self), inputs.shape[1:].numel()).to(inputs.dtype)
                 inputs[those] += view.noise * noise.view_as(inputs[those])
         return inputs.to(dtype), self._targets(index, seen, dtype)
 

@@ -136,6 +136,12 @@ def test_label_outside_its_range_is_refused(label: int, num_labels: int | None, 
     assert expected in error_of(ArrayData(**given(y=y), num_labels=num_labels))
 
 
+def test_labels_of_a_byte_may_be_all_256_or_fewer_than_the_space():
+    x, y = np.zeros((256, 2), np.float32), np.arange(256, dtype=np.uint8)
+    assert ArrayData(x, y).pool().examples.num_labels == 256
+    assert ArrayData(x, y, num_labels=300).pool().examples.num_labels == 300
+
+
 def test_labels_that_are_all_negative_are_refused():
     assert "y holds the label -1 in row 0; labels are integers from 0" in error_of(
         ArrayData(**given(y=-np.ones(12, int)))

@@ -40,6 +40,13 @@ def test_files_of_a_folder_may_name_their_cluster(tmp_path: Path):
     assert module.federated(0).true_clusters.tolist() == [1, 1, 0]
 
 
+def test_labels_of_one_file_that_are_numbers_are_refused(tmp_path: Path):
+    saved(tmp_path / "a.npz", x=np.ones((2, 2)), y=np.array([0, 1]))
+    saved(tmp_path / "b.npz", x=np.ones((2, 2)), y=np.array([0.0, 1.0]))
+    told = "b.npz holds y of float64, the first file of the folder int64; make them alike"
+    assert told in error_of(ArrayData(source=tmp_path))
+
+
 def test_files_need_no_labels(tmp_path: Path):
     one = ArrayData(source=saved(tmp_path / "own.npz", x=np.ones((4, 2)), client=np.array([0, 0, 1, 1]))).pool()
     assert (one.examples.label_kind, len(one.examples)) == ("none", 4)

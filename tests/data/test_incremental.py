@@ -12,7 +12,7 @@ from shift_cases import after, data_at, lists, made, two_clients, union, with_si
 from lit_cfl.data.shift import shifted
 from lit_cfl.datamodules.shift import Incremental, SwapAll, SwapPart
 from lit_cfl.datamodules.shift.incremental import share_of
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 
 
 @pytest.mark.parametrize("share", ["0.25", "0.5", "0.75", "1.0", "0.1", "0.7", "0.55", "0.29", "0.07", "1/3", "2/3"])
@@ -33,6 +33,13 @@ def test_releases_have_the_nominal_sizes_and_are_nested():
         there = now
     assert lists(data, "train")[0] != lists(with_sizes(*sizes), "train")[0]
     assert [sorted(one) for one in lists(data, "train")[0]] == lists(with_sizes(*sizes), "train")[0]
+
+
+def test_nobody_with_a_model_at_the_first_release_is_told_of():
+    data, nobody = with_sizes(4, 8), torch.empty(0, dtype=torch.int64)
+    with pytest.warns(Notice, match=r"withholds nothing: before round 1 no client has a model \(participants: warm\)"):
+        after, _ = shifted(data, [Incremental(participants="warm")], 0, 3, nobody)
+    assert after.num_examples.tolist() == [4, 8]
 
 
 def test_shrinking_release_takes_shares_of_what_is_there():

@@ -109,6 +109,16 @@ def test_impossible_dominance_is_refused(partition: SharedOut, message: str):
         divided(partition, pool_of(labels_of([10] * 4)))
 
 
+def test_label_of_a_cluster_that_nobody_has_is_refused():
+    with pytest.raises(InputError, match="no example has label 0, of which cluster 0 is to have most"):
+        divided(DominantClass(8, 0.0, 4), pool_of(labels_of([0, 10, 10, 10])))
+
+
+def test_share_that_is_no_example_is_refused():
+    with pytest.raises(InputError, match=r"a share of 0\.2 of 2 examples with their cluster's label is none"):
+        divided(DominantClass(8, 0.0, 4, 0.2, 2), pool_of(labels_of([10] * 4)))
+
+
 def test_one_label_cannot_dominate_others():
     with pytest.raises(InputError, match="2 labels or more"):
         divided(DominantClass(2, 0.0, 1), pool_of(labels_of([10])))

@@ -31,6 +31,12 @@ def test_vectors_are_those_of_the_wanted_words(tmp_path: Path):
     assert vectors["bad"].dtype == np.float32
 
 
+def test_header_and_words_with_spaces_are_passed_over(tmp_path: Path):
+    content = "4 3\ngood 1 2 3\n. . 7 8 9\nat name@domain.com 1 1 1\nbad -1 -2.5 -3\n"
+    vectors = read_vectors(glove(tmp_path, content), {"good", "bad", ".", "at"})
+    assert {word: vector.tolist() for word, vector in vectors.items()} == {"good": [1, 2, 3], "bad": [-1, -2.5, -3]}
+
+
 def test_words_may_hold_characters_that_elsewhere_end_a_line(tmp_path: Path):
     content = "a\u0085b 1 2\r\n\u2028 3 4 \nc 5 6"
     vectors = read_vectors(glove(tmp_path, content), {"a\u0085b", "\u2028", "c"})
@@ -41,7 +47,7 @@ def test_words_may_hold_characters_that_elsewhere_end_a_line(tmp_path: Path):
     ("content", "message"),
     [
         ("good 1 2 3\nbad 1 2\n", r"line 2 of .*vectors.txt has 2 numbers, but line 1 has 3; give a text file"),
-        ("400000 300\ngood 1 2 3\n", "line 2 of .* has 3 numbers, but line 1 has 1"),
+        ("good 1 2 3\nbad 1 2 3 4\n", "line 2 of .* has 4 numbers, but line 1 has 3"),
         ("good\n", "line 1 of .* has 0 numbers; give"),
         ("good 1 2 3\n\nbad 1 2 3\n", "line 2 of .* has 0 numbers, but line 1 has 3"),
         ("good 1 2 3\nbad 1 x 3\n", "line 2 of .* holds something that is no number"),

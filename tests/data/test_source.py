@@ -114,7 +114,7 @@ def test_subset_is_chosen_by_name(tmp_path: Path):
         "---\nconfigs:\n- config_name: small\n  data_files: small/*\n- config_name: large\n  data_files: large/*\n---\n"
     )
     assert find(str(tmp_path / "both"), subset="large").table("train", ["label"]) == {"label": [2]}
-    with pytest.raises(InputError, match=r"both cannot be loaded \(Config name is missing"):
+    with pytest.raises(InputError, match=r"both has several subsets: set data.subset to one of \["):
         find(str(tmp_path / "both")).table("train", ["label"])
 
 
