@@ -14,7 +14,7 @@ class Slow(FedAvg):
     Args:
         rate: changes nothing; from 0.4 to 0.6 it fails in round 3, above 1 it hangs in round 1.
         pause: seconds a round.
-        log: file that gets a line for each round: rate, round, process; "" = none.
+        log: file that gets a line for each round: rate, round, process; `<log>.folders` gets the folder; "" = none.
     """
 
     rate: float = 0.0
@@ -28,4 +28,6 @@ class Slow(FedAvg):
         if self.log:
             with open(self.log, "a") as file:
                 file.write(f"{self.rate} {work.round} {os.getpid()}\n")
+            with open(f"{self.log}.folders", "a") as file:
+                file.write(f"{os.getcwd()}\n")
         return super().round(state, cohort, work, rng)

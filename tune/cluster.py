@@ -22,6 +22,7 @@ _SETTINGS = {
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",  # the runs write their own files
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # ours ends Ray, too
     "RAY_TRAIN_ENABLE_V2_MIGRATION_WARNINGS": "0",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths of a setting mean the same as where they were checked
 }
 _FREE_MIB = 200
 
@@ -37,6 +38,11 @@ def connected(address: str | None, resources: Resources) -> Iterator[None]:
     os.environ.update({name: value for name, value in _SETTINGS.items() if name not in os.environ})
     if address is not None:
         os.environ["RAY_ADDRESS"] = address
+    if os.environ.get("RAY_ADDRESS", "").startswith("ray://"):
+        raise InputError(
+            f"a search cannot run through {os.environ['RAY_ADDRESS']!r}: run lit-cfl tune on a node of the cluster, "
+            "with its <host>:6379, or send it by lit-cfl launch --address http://HOST:8265"
+        )
     here = not ray_cluster.is_there()
     device = "cuda:0" if here and torch.cuda.is_available() else "cpu"
     if here:

@@ -13,6 +13,7 @@ from ray.tune.schedulers import (
     AsyncHyperBandScheduler,
     FIFOScheduler,
     HyperBandScheduler,
+    MedianStoppingRule,
     PopulationBasedTraining,
     TrialScheduler,
 )
@@ -67,7 +68,7 @@ def _one(study: Study, space: Space, rounds: int, first_clustering_round: int) -
     grace = first_clustering_round + 1
     ours: dict[str, Any] = {"time_attr": ROUNDS, "max_t": rounds, "grace_period": grace}
     ours["stop_last_trials"] = False  # HyperBand would stop its winners after some power of 3, short of their end
-    if issubclass(kind, ASHAScheduler):
+    if issubclass(kind, (ASHAScheduler, MedianStoppingRule)):
         ours["grace_period"] = min(rounds, max(grace, -(-rounds // 4)))
     if issubclass(kind, PopulationBasedTraining):
         _require_evolvable(study, space)
@@ -128,7 +129,11 @@ class SchedulerPerAlgorithm(TrialScheduler):
         over = result.get(FINISHED) or result.get(ERROR)
         if over and isinstance(self.of(trial), PopulationBasedTraining):
             return TrialScheduler.CONTINUE  # else it would go on from another's models, whose rounds are nearly over
-        return str(self._ask(tune_controller, trial, "on_trial_result", result))
+        decision = str(self._ask(tune_controller, trial, "on_trial_result", result))
+        if isinstance(one := self.of(trial), HyperBandScheduler):
+            # Ray leaves this set after the first halving: a trial that ends later would wake none of those that wait.
+            one._trial_info[trial][0].is_being_processed = False
+        return decision
 
     def on_trial_complete(self, tune_controller: Any, trial: Trial, result: dict[str, Any]) -> None:
         self._ask(tune_controller, trial, "on_trial_complete", result)

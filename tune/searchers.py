@@ -3,11 +3,12 @@
 import inspect
 from collections.abc import Mapping
 from contextlib import suppress
+from importlib.util import find_spec
 from itertools import product
 from typing import Any, Protocol
 
 import optuna
-from optuna.samplers import BaseSampler, RandomSampler, TPESampler
+from optuna.samplers import BaseSampler, CmaEsSampler, RandomSampler, TPESampler
 from optuna.trial import Trial, TrialState, create_trial
 from ray.tune.search import BasicVariantGenerator
 from ray.tune.search import Searcher as RaySearcher
@@ -25,7 +26,11 @@ from lit_cfl.tune.study import Study
 
 _SEARCHERS = {"BasicVariantGenerator": BasicVariantGenerator, "OptunaSearch": OptunaSearch}
 _SEEDS = ("seed", "random_state", "random_state_seed", "random_seed")  # names of one thing in Ray's searchers
-_OURS = ("space", "metric", "mode", "points_to_evaluate", "evaluated_rewards", "storage")  # the study says them
+_OURS = {
+    **dict.fromkeys(("space", "metric", "mode", "storage"), "the study says it"),
+    **dict.fromkeys(("points_to_evaluate", "evaluated_rewards"), "write the study's points"),
+    "max_concurrent": "limits.concurrent says it",
+}
 
 
 class NotYet(Exception):  # noqa: N818 - no error: it is asked again
@@ -70,7 +75,7 @@ def searcher(study: Study, space: Space, objective: Objective | None = None) -> 
     if issubclass(kind, RaySearcher) and not issubclass(kind, OptunaSearch):
         return OfRay(kind, given, study.search_seed, space, objective)
     if issubclass(kind, BasicVariantGenerator):
-        kind, given = RandomSampler, {k: v for k, v in given.items() if k != "max_concurrent"}
+        kind = RandomSampler
     sampler: Any = TPESampler if issubclass(kind, OptunaSearch) else kind
     return Optuna(sampler, given, study.search_seed, space, objective)
 
@@ -79,7 +84,7 @@ def _require_usable(kind: type, given: Mapping[str, Any], study: Study, space: S
     if not issubclass(kind, (BaseSampler, RaySearcher, BasicVariantGenerator)):
         raise InputError(
             f"searcher {kind.__name__} is neither a searcher of Ray Tune's nor a sampler of Optuna's; give, for "
-            "example, OptunaSearch or optuna.samplers.CmaEsSampler"
+            "example, OptunaSearch or optuna.samplers.QMCSampler"
         )
     if not issubclass(kind, BasicVariantGenerator) and (space.grid or is_population_based(study)):
         what = "a grid" if space.grid else "population based training"
@@ -88,8 +93,13 @@ def _require_usable(kind: type, given: Mapping[str, Any], study: Study, space: S
         raise InputError(f"searcher {kind.__name__} is given one objective only; take OptunaSearch for two")
     ours = next((name for name in given if name in _OURS), None)
     if ours is not None:
-        remedy = "write the study's points" if "point" in ours else "the study says it"
-        raise InputError(f"searcher {kind.__name__}: leave out {ours!r}: {remedy}")
+        raise InputError(f"searcher {kind.__name__}: leave out {ours!r}: {_OURS[ours]}")
+    if space.grid and given:
+        raise InputError(f"searcher {kind.__name__}: leave out {next(iter(given))!r}: a grid takes no options")
+    if issubclass(kind, CmaEsSampler) and find_spec("cmaes") is None:
+        raise InputError(f"searcher {kind.__name__} needs a package: pip install cmaes")
+    if issubclass(kind, CmaEsSampler) and study.second_metric is not None:
+        raise InputError(f"searcher {kind.__name__} is given one objective only; take OptunaSearch for two")
 
 
 class Grid:
@@ -161,7 +171,8 @@ class Optuna:
             return
         for rounds, figure in steps.items():
             asked.report(figure, rounds)
-        self._study.tell(asked, figures, state)
+        with suppress(RuntimeError):  # BruteForceSampler would end a study of Optuna's own when all has been tried
+            self._study.tell(asked, figures, state)
 
     def _has_early_figure(self, result: TrialRecord) -> bool:
         """Says whether an only objective has a figure of a trial that was stopped early."""

@@ -168,7 +168,7 @@ class Space:
         chosen = ["--algorithm", name] if name else []
         fixed = {f"algorithm.{option}": value for option, value in self.algorithms.get(name, {}).items()}
         given = fixed | {p.option: values[p.key] for p in self.active(values)}
-        return [*chosen, *(word for option, value in given.items() for word in (f"--{option}", as_word(value)))]
+        return [*chosen, *(f"--{option}={as_word(value)}" for option, value in given.items())]  # -5e-05 is no option
 
     def corners(self) -> list[dict[str, Any]]:
         """Returns points at the ends of all ranges and at each choice, for each algorithm."""

@@ -40,6 +40,11 @@ def typed(config: Path, *words: str) -> int:
         ({}, ["--limits.target", ".nan"], "limits.target is nan"),
         ({}, ["--limits.trial", "3"], "there is no option 'limits.trial' (did you mean limits.trials?)"),
         ({}, ["--ray.address", "127.0.0.1:1"], "no Ray cluster answers at RAY_ADDRESS='127.0.0.1:1'"),
+        (
+            {},
+            ["--ray.address", "ray://127.0.0.1:1"],
+            "a search cannot run through 'ray://127.0.0.1:1': run lit-cfl tune",
+        ),
         ({}, ["--study_dir", "/proc/study"], "/proc/study cannot be written"),
         ({"searcher": "OptunaSerch"}, [], "'OptunaSerch' is not known (did you mean OptunaSearch?)"),
         ({"scheduler": "torch.optim.SGD"}, [], "scheduler SGD is none of Ray Tune's; give one of "),

@@ -134,6 +134,16 @@ def test_trials_share_a_gpu_and_more_than_there_is_is_refused(tmp_path: Path, ca
         (ETA, {"scheduler": {"init_args": {"reduction_factor": 0.5}}}, "Reduction Factor"),
         (ETA, {"scheduler": {"init_args": {"grace_period": 3}}}, "grace_period is 3.*clusters only in round 4; give 4"),
         (GRID, {"searcher": "OptunaSearch"}, "a grid draws its own values"),
+        (
+            GRID,
+            {"searcher": {"class_path": "BasicVariantGenerator", "init_args": {"random_state": 2}}},
+            "leave out 'random_state': a grid takes no options",
+        ),
+        (
+            ETA,
+            {"searcher": {"class_path": "BasicVariantGenerator", "init_args": {"max_concurrent": 2}}},
+            "leave out 'max_concurrent': limits.concurrent says it",
+        ),
         (ETA, {"searcher": "OptunaSearch", "scheduler": "PopulationBasedTraining"}, "leave out searcher OptunaSearch"),
         (GRID, {"scheduler": "PopulationBasedTraining"}, "write choice or uniform for grid"),
         (
@@ -247,6 +257,31 @@ def test_hyperband_halves_the_trials_of_each_algorithm_alone():
     assert groups.choose_trial_to_run(controller) is slow[0]
 
 
+@pytest.mark.parametrize("ends", ["error", "complete"])
+def test_trials_that_hyperband_has_paused_go_on_when_the_last_of_them_ends_short_of_its_milestone(ends: str):
+    controller = Controller(scheduler(study(ETA, scheduler="HyperBandScheduler"), parse_space(ETA), 27, 0))
+    trials = [controller.add(number, "") for number in range(1, 21)]
+    bracket = only(controller.groups)._hyperbands[0][2]
+    mine = trials[10:]
+    assert set(bracket.current_trials()) == set(mine)
+    for figure, trial in enumerate(mine):  # all come to the first milestone: the bracket is cut to a third
+        controller.reports(trial, 3, figure / 10)
+    left = [trial for trial in mine if not trial.is_finished()]
+    assert len(left) == 4
+    for trial in left:
+        trial.status = "RUNNING"
+    bracket.trials_to_unpause.clear()
+    *others, last = left
+    for trial in others:
+        assert controller.reports(trial, int(bracket._cumul_r), 0.5) == "PAUSE"
+    last.status = "ERROR" if ends == "error" else "TERMINATED"
+    if ends == "error":
+        controller.groups.on_trial_error(controller, last)
+    else:
+        controller.groups.on_trial_complete(controller, last, {})
+    assert bracket.trials_to_unpause
+
+
 def population(size: int, **options: Any) -> tuple[Controller, list[Any]]:
     """A population beside the default setting."""
     kind = {"class_path": "PopulationBasedTraining", "init_args": {"perturbation_interval": 4, **options}}
@@ -294,7 +329,8 @@ def test_no_trial_is_stopped_before_its_algorithm_clusters():
     assert (asha._max_t, asha._time_attr) == (20, ROUNDS)
     early = only(scheduler(study(ETA), space, 20, 0))
     assert min(rounds for rounds, _ in early._brackets[0]._rungs) == 5  # a quarter of the rounds
-    assert only(scheduler(study(ETA, scheduler="MedianStoppingRule"), space, 20, 12))._grace_period == 13
+    for first, grace in ((12, 13), (0, 5)):
+        assert only(scheduler(study(ETA, scheduler="MedianStoppingRule"), space, 20, first))._grace_period == grace
 
 
 @pytest.mark.parametrize(("rounds", "factor", "first"), [(8, 3, 2), (20, 3, 2), (81, 3, 1), (20, 4, 1), (9, 9, 1)])

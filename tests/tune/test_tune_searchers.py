@@ -1,5 +1,6 @@
 """What searchers are asked and told; without Ray running."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,9 @@ class Noted(RaySearcher):
 
     def add_evaluated_point(self, parameters: dict[str, Any], value: float, *args: Any, **options: Any) -> None:
         self.calls.append((parameters, value))
+
+
+BRUTE_FORCE = "optuna.samplers.BruteForceSampler"
 
 
 def study(space: dict[str, Any], **changes: Any) -> Study:
@@ -127,6 +131,23 @@ def test_a_searcher_of_rays_that_waits_for_results_is_asked_again(monkeypatch: p
     monkeypatch.setattr(Noted, "set_search_properties", refuse)
     with pytest.raises(InputError, match="Noted: it does not support parameters of type choice; take another one"):
         searcher(asked, asked.searched())
+
+
+def test_cma_es_without_its_package_or_with_two_objectives_is_refused(monkeypatch: pytest.MonkeyPatch):
+    asked = study(ETA, searcher="optuna.samplers.CmaEsSampler")
+    for there, second, remedy in ((None, None, "pip install cmaes"), ("there", "traffic/mib", "one objective only")):
+        monkeypatch.setattr("lit_cfl.tune.searchers.find_spec", lambda name, there=there: there)
+        with pytest.raises(InputError, match=remedy):
+            searcher(replace(asked, second_metric=second), asked.searched())
+
+
+def test_a_sampler_that_has_tried_everything_ends_nothing():
+    optuna = optuna_of(study({"algorithm.measure": {"choice": ["edc", "madc"]}}, searcher=BRUTE_FORCE))
+    asked = [optuna.ask(number) for number in range(2)]
+    for number, values in enumerate(asked):
+        optuna.add(number, values, FINISHED)
+    assert {values["algorithm.measure"] for values in asked} == {"edc", "madc"}
+    assert [trial.state for trial in optuna._study.trials] == [TrialState.COMPLETE] * 2
 
 
 def test_a_grid_asks_for_every_combination():

@@ -101,10 +101,16 @@ def test_a_space_that_cannot_be_searched_is_refused(content: dict[str, Any], mes
         parse_space(content)
 
 
+def test_small_negative_values_are_no_options():
+    space = parse_space({"algorithm.tau": {"choice": [-5e-05, 0.5]}})
+    built = build(base(algorithm=STOCFL), space.words({"algorithm.tau": -5e-05}))
+    assert built.algorithm.tau == -5e-05
+
+
 def test_values_become_options_of_their_own_algorithm_alone():
     space = parse_space({"algorithm": ALGORITHMS, "local.epochs": {"randint": [1, 3]}})
     values = {"algorithm": "IFCA", "IFCA.num_clusters": 3, "FedGroup.num_clusters": 2, "local.epochs": 1}
-    assert space.words(values) == ["--algorithm", "IFCA", "--local.epochs", "1", "--algorithm.num_clusters", "3"]
+    assert space.words(values) == ["--algorithm", "IFCA", "--local.epochs=1", "--algorithm.num_clusters=3"]
     experiment = build(base(), space.words(values))
     assert (type(experiment.algorithm).__name__, experiment.algorithm.num_clusters) == ("IFCA", 3)
     other = build(base(), space.words(values | {"algorithm": "FedGroup", "FedGroup.eta_g": 0.05}))
@@ -131,7 +137,7 @@ def test_a_condition_leaves_out_what_does_not_matter():
         "algorithm.tau": 0.5,
     }
     assert space.values_of(drawn) == {"algorithm.psi": "gradient", "algorithm.tau": 0.5}
-    assert space.words(drawn) == ["--algorithm.psi", "gradient", "--algorithm.tau", "0.5"]
+    assert space.words(drawn) == ["--algorithm.psi=gradient", "--algorithm.tau=0.5"]
     update = drawn | {"algorithm.psi": "update"}
     assert space.values_of(update) == update
     experiment = build(base(algorithm=STOCFL), space.words(update))

@@ -99,6 +99,12 @@ def test_a_study_ends_with_its_table_and_leaves_no_process(whole: tuple[Path, in
     assert {"study.yaml", "trials.csv", "best.yaml"} <= {file.name for file in path.iterdir()}
 
 
+def test_trials_run_in_the_folder_of_the_command(whole: tuple[Path, int, str, list[int]]):
+    """So that a relative path in a setting names the same file as where it was checked."""
+    folder = whole[0].parent
+    assert set((folder / "log.txt.folders").read_text().splitlines()) == {str(folder)}
+
+
 def test_every_trial_has_a_row_with_its_seeds(whole: tuple[Path, int, str, list[int]]):
     path = whole[0]
     rows = rows_of(path)
