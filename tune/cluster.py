@@ -34,15 +34,16 @@ def connected(address: str | None, resources: Resources) -> Iterator[None]:
     Raises:
         InputError: the cluster does not answer, or no node has what a trial needs.
     """
+    asked = os.environ.get("RAY_ADDRESS", "") if address is None else address
+    if asked.startswith("ray://"):
+        raise InputError(
+            f"a search cannot run through {asked!r}: run lit-cfl tune on a node of the cluster, with its <host>:6379, or "
+            "send it by lit-cfl launch --address http://HOST:8265"
+        )
     before = dict(os.environ)
     os.environ.update({name: value for name, value in _SETTINGS.items() if name not in os.environ})
     if address is not None:
         os.environ["RAY_ADDRESS"] = address
-    if os.environ.get("RAY_ADDRESS", "").startswith("ray://"):
-        raise InputError(
-            f"a search cannot run through {os.environ['RAY_ADDRESS']!r}: run lit-cfl tune on a node of the cluster, "
-            "with its <host>:6379, or send it by lit-cfl launch --address http://HOST:8265"
-        )
     here = not ray_cluster.is_there()
     device = "cuda:0" if here and torch.cuda.is_available() else "cpu"
     if here:
