@@ -37,8 +37,8 @@ def connected(address: str | None, resources: Resources) -> Iterator[None]:
     asked = os.environ.get("RAY_ADDRESS", "") if address is None else address
     if asked.startswith("ray://"):
         raise InputError(
-            f"a search cannot run through {asked!r}: run lit-cfl tune on a node of the cluster, with its <host>:6379, or "
-            "send it by lit-cfl launch --address http://HOST:8265"
+            f"a search cannot run through {asked!r}: run lit-cfl tune on a node of the cluster, with its <host>:6379, "
+            "or send it by lit-cfl launch --address http://HOST:8265"
         )
     before = dict(os.environ)
     os.environ.update({name: value for name, value in _SETTINGS.items() if name not in os.environ})
