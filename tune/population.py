@@ -14,13 +14,14 @@ from lit_cfl.storage.atomic_writes import is_full_disk, write_text
 from lit_cfl.storage.checkpoint import Checkpoint
 from lit_cfl.storage.config_file import recorded_run_id, write_config
 from lit_cfl.storage.digests import SUMS
+from lit_cfl.storage.error_file import ERROR_FILE
 from lit_cfl.tune.record import RECORD, TOO_LONG
 
 Stages = list[tuple[int, dict[str, Any]]]  # the first round, from 1, and the values that hold from it on
 _STAGES = "stages.json"
 _NEXT = ".next"  # in a trial's directory: the run that it is about to take over
 # of a directory, what a run does not go on from:
-_LEFT_OUT = (RECORD, TOO_LONG, ".lock", "summary.json", SUMS, "error.txt", "wandb", "pictures", ".*.tmp", _NEXT)
+_LEFT_OUT = (RECORD, TOO_LONG, ".lock", "summary.json", SUMS, ERROR_FILE, "wandb", "pictures", ".*.tmp", _NEXT)
 _OF_ITS_OWN = ("wandb", "pictures")  # what a trial keeps that goes on from itself
 
 

@@ -2,9 +2,8 @@
 
 import faulthandler
 import os
-import traceback
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -21,6 +20,7 @@ from lit_cfl.experiment import Experiment
 from lit_cfl.runs.resume import finished_summary
 from lit_cfl.runs.run import FinishedRun, RunCallbacks, run
 from lit_cfl.storage.atomic_writes import is_full_disk
+from lit_cfl.storage.error_file import write_error
 from lit_cfl.storage.lock import wait_until_free
 from lit_cfl.tracking.service import FINISH_SECONDS
 from lit_cfl.tune.objective import TRAFFIC
@@ -127,11 +127,7 @@ class TrialReport:
 
     def failed(self, error: Exception) -> None:
         """Reports an error, and writes its traceback into `error.txt`."""
-        text = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-        with suppress(OSError):  # the disk is full
-            self.path.mkdir(parents=True, exist_ok=True)
-            (self.path / "error.txt").write_text("".join(traceback.format_exception(error)))
-        self._send(self._without_result() | {ERROR: text})
+        self._send(self._without_result() | {ERROR: write_error(self.path, error)})
 
     def full_disk(self, error: Exception) -> None:
         """Reports that the disk is full: the study ends, and goes on with this trial when it is resumed."""

@@ -1,8 +1,6 @@
 """The runs of a comparison and how one of them is run; one after the other or in Ray, the results are the same bits."""
 
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from importlib.util import find_spec
@@ -12,13 +10,12 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]  # i
 
 from lit_cfl.compare.comparison import Comparison, recorded
 from lit_cfl.engines.plan import Plan
-from lit_cfl.errors import InputError
 from lit_cfl.metric_names import Row
 from lit_cfl.progress import Display
 from lit_cfl.runs.resume import finished_summary
 from lit_cfl.runs.run import RunCallbacks, run
-from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.digests import damaged
+from lit_cfl.storage.error_file import ERROR_FILE, write_error
 from lit_cfl.storage.lock import wait_until_free
 
 _READ = ("summary.json", "metrics.csv", "clients.csv")  # by a comparison, of each run
@@ -100,15 +97,7 @@ def run_job(job: CompareJob, callbacks: RunCallbacks) -> str | None:
         callbacks = replace(callbacks, notice=lambda line: None)  # it is said once, of all runs
         with threadpool_limits(threads):  # NumPy's and scikit-learn's, too: sums depend on their number
             run(experiment.for_seed(job.seed), job.folder, callbacks, mode="resume")
-        (job.folder / "error.txt").unlink(missing_ok=True)
+        (job.folder / ERROR_FILE).unlink(missing_ok=True)
     except Exception as error:  # whatever a user's net or data raise: the other runs go on
-        text = str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
-        _write_traceback(job.folder, error)
-        return text
+        return write_error(job.folder, error)
     return None
-
-
-def _write_traceback(folder: Path, error: Exception) -> None:
-    with suppress(OSError, InputError):  # the disk may be full
-        folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / "error.txt", "".join(traceback.format_exception(error)))

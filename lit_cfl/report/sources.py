@@ -14,6 +14,7 @@ from lit_cfl.runs.resume import differences
 from lit_cfl.scores import ACCURACY, Score
 from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.digests import read_sealed
+from lit_cfl.storage.error_file import ERROR_FILE
 
 Kind = Literal["run", "comparison", "study", "reproduction"]
 _STUDY = "study.yaml"
@@ -149,7 +150,7 @@ def _comparison(path: Path) -> ReportSource:
         if parts:
             groups.append(Group(name, [read_run(part) for part in parts], path / name))
         folders = [path / name / f"seed-{seed}" for seed in seeds]
-        missing = [folder.name for folder in folders if folder not in parts and not (folder / "error.txt").exists()]
+        missing = [folder.name for folder in folders if folder not in parts and not (folder / ERROR_FILE).exists()]
         if missing:
             problems.append(f"{name}: {', '.join(missing)} did not begin yet.")
     return ReportSource(path, "comparison", groups, problems)
