@@ -43,8 +43,9 @@ each with the best of eight settings.
 """
 SUMMARY = "summary"
 TABLES, ANSWER, WORK = "docs/reproduction", "docs/which_method", "runs/reproduction"
+_OF_RUNS = ("only", "seeds", "device", "jobs", "work", "dry_run")  # options that say which runs, and how
 _NOT_TAKEN = {  # options that would be without effect
-    SUMMARY: ("only", "seeds", "device", "jobs", "work", "pages", "dry_run"),
+    SUMMARY: (*_OF_RUNS, "pages"),
     which_method.TABLE: ("seeds",),
     layer_page.TABLE: ("device", "jobs", "work"),
 }
@@ -59,9 +60,7 @@ def reproduce(arguments: Sequence[str]) -> int:
         )
     if given.jobs is not None and given.jobs < 1:
         raise InputError(f"--jobs is {given.jobs}; give 1 or more")
-    for name in _NOT_TAKEN.get(given.table, ()):
-        if getattr(given, name):
-            raise InputError(f"lit-cfl reproduce {given.table} takes no --{name.replace('_', '-')}; leave it out")
+    _refuse_without_effect(given)
     if given.table == SUMMARY:
         return _summarise(Path(given.out or TABLES), screen)
     if given.table == which_method.TABLE:
@@ -69,6 +68,17 @@ def reproduce(arguments: Sequence[str]) -> int:
     if given.table == layer_page.TABLE:
         return _layer_figures(given, screen)
     return _table(given, screen)
+
+
+def _refuse_without_effect(given: argparse.Namespace) -> None:
+    """Refuses options that the table, or `--pages`, would not use."""
+    not_taken = {given.table: _NOT_TAKEN.get(given.table, ())}
+    if given.pages:
+        not_taken[f"{given.table} --pages"] = _OF_RUNS
+    for command, names in not_taken.items():
+        for name in names:
+            if getattr(given, name):
+                raise InputError(f"lit-cfl reproduce {command} takes no --{name.replace('_', '-')}; leave it out")
 
 
 def _table(given: argparse.Namespace, screen: Screen) -> int:
@@ -195,16 +205,18 @@ def _open_runs(protocol: which_method.Protocol, ledger: Ledger, data: Sequence[s
 def _layer_figures(given: argparse.Namespace, screen: Screen) -> int:
     """Measures what LayerCFL's figures need, and judges what they say."""
     out, content = Path(given.out or TABLES), layer_gaps.plan()
-    known = layer_gaps.cells(content)
-    chosen = fitting([cell.file for cell in known], given.only, "measurement")
-    seeds = sorted({cell.seed for cell in known})
+    known = layer_gaps.measurements(content)
+    chosen = fitting([m.file for m in known], given.only, "measurement")
+    seeds = sorted({m.seed for m in known})
     _require_known(given.seeds, seeds)
     wanted = [
-        cell for cell in layer_page.missing(out, content) if cell.file in chosen and cell.seed in (given.seeds or seeds)
+        m
+        for m in layer_page.missing_measurements(out, content)
+        if m.file in chosen and m.seed in (given.seeds or seeds)
     ]
     if given.dry_run:
-        for cell in wanted:
-            screen.say(str(cell))
+        for measurement in wanted:
+            screen.say(str(measurement))
         screen.say(f"{len(wanted)} of {len(known)} measurements are missing")
         return 0
 

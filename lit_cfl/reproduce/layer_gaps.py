@@ -49,7 +49,7 @@ def plan() -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class GapCell:
+class GapMeasurement:
     """One measurement.
 
     Args:
@@ -79,25 +79,25 @@ class GapCell:
         return f"{self.measured}: {self.net}, {self.images}, {self.examples} images a client, seed {self.seed}"
 
 
-def cells(content: Mapping[str, Any]) -> list[GapCell]:
+def measurements(content: Mapping[str, Any]) -> list[GapMeasurement]:
     """Returns all measurements, those of LeNet, which are short, first."""
     found = [
-        GapCell(name, content["nets"][net], images, examples, seed)
+        GapMeasurement(name, content["nets"][net], images, examples, seed)
         for name, what in content["measured"].items()
         for net, images, examples, seed in product(
             content["nets"], content["images"].values(), what["examples"], what["seeds"]
         )
     ]
-    return sorted(found, key=lambda cell: cell.net)
+    return sorted(found, key=lambda m: m.net)
 
 
-def experiment(cell: GapCell, what: Mapping[str, Any]) -> Experiment:
+def experiment(measurement: GapMeasurement, what: Mapping[str, Any]) -> Experiment:
     """Builds the experiment of a measurement."""
     return Experiment(
-        _data(cell, what),
-        lambda: Classification(_net(cell), partial(torch.optim.Adam, lr=0.001)),
+        _data(measurement, what),
+        lambda: Classification(_net(measurement), partial(torch.optim.Adam, lr=0.001)),
         FedAvg(),
-        seeds=[cell.seed],
+        seeds=[measurement.seed],
         rounds=what["rounds"],
         cohort_size=what["clients"],
         local=LocalTraining(1, 50),
@@ -105,34 +105,34 @@ def experiment(cell: GapCell, what: Mapping[str, Any]) -> Experiment:
     )
 
 
-def _net(cell: GapCell) -> Net:
-    return _NETS[cell.net](input_shape=[3 if cell.images == "cifar10" else 1, 32, 32], num_labels=10)
+def _net(measurement: GapMeasurement) -> Net:
+    return _NETS[measurement.net](input_shape=[3 if measurement.images == "cifar10" else 1, 32, 32], num_labels=10)
 
 
-def parameters(cell: GapCell) -> dict[str, int]:
+def parameters(measurement: GapMeasurement) -> dict[str, int]:
     """Counts the parameters of each layer of a measurement's net, and of all together (`whole`)."""
-    layers = {name: sum(p.numel() for p in layer.parameters()) for name, layer in _net(cell).named_children()}
+    layers = {name: sum(p.numel() for p in layer.parameters()) for name, layer in _net(measurement).named_children()}
     return layers | {WHOLE: sum(layers.values())}
 
 
-def _data(cell: GapCell, what: Mapping[str, Any]) -> ImageSet:
-    kind, pad = _IMAGES[cell.images], 0 if cell.images == "cifar10" else 2  # the nets take 32 x 32
+def _data(measurement: GapMeasurement, what: Mapping[str, Any]) -> ImageSet:
+    kind, pad = _IMAGES[measurement.images], 0 if measurement.images == "cifar10" else 2  # the nets take 32 x 32
     if what["skew"] == "rotation":
-        size = _TOTAL[cell.images] / what["clients"]
+        size = _TOTAL[measurement.images] / what["clients"]
         angles = [0, 180] if what["clusters"] == 2 else [0, 90, 180, 270]
-        alike = IID(what["clients"], test=1 - cell.examples / size)
+        alike = IID(what["clients"], test=1 - measurement.examples / size)
         return kind(partition=alike, skew=Rotations(angles), pad=pad)
-    skewed = DominantClass(what["clients"], 0.0, what["clusters"], what["beta"], cell.examples)
+    skewed = DominantClass(what["clients"], 0.0, what["clusters"], what["beta"], measurement.examples)
     return kind(partition=skewed, pad=pad)
 
 
-def measure(cell: GapCell, what: Mapping[str, Any]) -> Iterator[tuple[Row, list[Row]]]:
+def measure(measurement: GapMeasurement, what: Mapping[str, Any]) -> Iterator[tuple[Row, list[Row]]]:
     """Trains, and yields two things a round.
 
     They are a row with its number, the loss, `auto`, and each Gap in a column such as `conv1 delta_cos`; and rows of
     `PAIRS`, in which the clients of a true cluster have numbers beside each other.
     """
-    prepared = experiment(cell, what).prepare(cell.seed)
+    prepared = experiment(measurement, what).prepare(measurement.seed)
     clients, truth = prepared.data.population, prepared.data.true_clusters
     model = prepared.engine.at(0, prepared.data).initial(0)[None]
     order = truth.argsort(stable=True)

@@ -26,7 +26,7 @@ from lit_cfl.pictures.panels import (
     Style,
     draw_panels,
 )
-from lit_cfl.reproduce.layer_gaps import PAIRS, WHOLE, GapCell, cells, measure, plan
+from lit_cfl.reproduce.layer_gaps import PAIRS, WHOLE, GapMeasurement, measure, measurements, plan
 from lit_cfl.reproduce.layer_verdicts import EARLY, GapCurves, Gaps, curves_of, judged
 from lit_cfl.reproduce.markdown import markdown_table
 from lit_cfl.storage.atomic_writes import write_text
@@ -90,20 +90,22 @@ is drawn.
 """
 
 
-def recorded_curves(out: Path, content: Mapping[str, Any]) -> dict[GapCell, list[Row]]:
+def recorded_curves(out: Path, content: Mapping[str, Any]) -> dict[GapMeasurement, list[Row]]:
     """Reads the measurements that are over."""
     folder = out / TABLE
-    return {cell: read_table(folder / cell.file) for cell in cells(content) if (folder / cell.file).exists()}
+    return {m: read_table(folder / m.file) for m in measurements(content) if (folder / m.file).exists()}
 
 
-def missing(out: Path, content: Mapping[str, Any]) -> list[GapCell]:
+def missing_measurements(out: Path, content: Mapping[str, Any]) -> list[GapMeasurement]:
     """Lists the measurements without a file, or without one of matrices that they should have."""
-    files = {cell: (cell.file, cell.matrices(content["measured"][cell.measured])) for cell in cells(content)}
+    files = {m: (m.file, m.matrices(content["measured"][m.measured])) for m in measurements(content)}
     there = {file.name for file in (out / TABLE).glob("*.csv")}
-    return [cell for cell, names in files.items() if not {name for name in names if name} <= there]
+    return [m for m, names in files.items() if not {name for name in names if name} <= there]
 
 
-def run_missing(out: Path, wanted: Sequence[GapCell], told: Callable[[str], None], check: Callable[[], None]) -> None:
+def run_missing(
+    out: Path, wanted: Sequence[GapMeasurement], told: Callable[[str], None], check: Callable[[], None]
+) -> None:
     """Makes the measurements that are missing; each is written when it is over.
 
     Args:
@@ -111,19 +113,19 @@ def run_missing(out: Path, wanted: Sequence[GapCell], told: Callable[[str], None
         check: is called between rounds; may raise to stop.
     """
     content = plan()
-    for number, cell in enumerate(wanted, 1):
-        what = content["measured"][cell.measured]
+    for number, measurement in enumerate(wanted, 1):
+        what = content["measured"][measurement.measured]
         rows: list[Row] = []
         last: list[Row] = []
-        for row, pairs in measure(cell, what):
+        for row, pairs in measure(measurement, what):
             check()
             rows.append(row)
             last = pairs
         (out / TABLE).mkdir(parents=True, exist_ok=True)
-        if name := cell.matrices(what):
+        if name := measurement.matrices(what):
             write_rows(out / TABLE / name, PAIRS, last, digits=4)
-        write_rows(out / TABLE / cell.file, list(rows[0]), rows, digits=5)
-        told(f"{number}/{len(wanted)}  {cell}")
+        write_rows(out / TABLE / measurement.file, list(rows[0]), rows, digits=5)
+        told(f"{number}/{len(wanted)}  {measurement}")
         write_page(out)
 
 
@@ -181,24 +183,24 @@ def _totals(content: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
 def _write_matrices(out: Path, content: Mapping[str, Any]) -> list[str]:
     """Draws the matrices that are recorded; returns the lines of the page."""
     lines = [_MATRICES]
-    for cell in cells(content):
-        what = content["measured"][cell.measured]
-        file = out / TABLE / (cell.matrices(what) or "")
+    for measurement in measurements(content):
+        what = content["measured"][measurement.measured]
+        file = out / TABLE / (measurement.matrices(what) or "")
         if not file.is_file():
             continue
-        figure, net, images = what["matrices"][cell.images], *_names(content, cell)
+        figure, net, images = what["matrices"][measurement.images], *_names(content, measurement)
         grid, title = _matrices(read_table(file), what["clients"]), f"Figure {figure}: {net}, {images}"
-        picture = f"layercfl-{figure}-{cell.net}"
+        picture = f"layercfl-{figure}-{measurement.net}"
         write_figure(draw_panels(grid, {}, PAGE, PAGE / len(grid[0]) + 0.1), out / "figures" / picture, ["png"], DPI)
         lines += [f"![{title}](figures/{picture}.png)", "", f"{title}.", ""]
     return lines if len(lines) > 1 else []
 
 
-def _names(content: Mapping[str, Any], cell: GapCell) -> list[str]:
+def _names(content: Mapping[str, Any], measurement: GapMeasurement) -> list[str]:
     """Returns what the page calls a measurement's net and images."""
     return [
         next(name for name, short in content[kind].items() if short == value)
-        for kind, value in (("nets", cell.net), ("images", cell.images))
+        for kind, value in (("nets", measurement.net), ("images", measurement.images))
     ]
 
 
@@ -270,9 +272,9 @@ def _shares(title: str, gaps: Gaps) -> Panel:
 
 
 def _by_images(title: str, y: str, gaps: Gaps, figure: Callable[[Gaps, str, str], float]) -> Panel:
-    known = sorted(gaps.curves, key=lambda cell: cell.examples)
-    alone = [Gaps(gaps.what, {cell: gaps.curves[cell]}) for cell in known]
-    examples = [cell.examples for cell in known]
+    known = sorted(gaps.curves, key=lambda m: m.examples)
+    alone = [Gaps(gaps.what, {m: gaps.curves[m]}) for m in known]
+    examples = [m.examples for m in known]
     lines = [
         Curve(label, examples, [figure(one, layer, distance) for one in alone])
         for label, layer, distance in _compared(gaps)

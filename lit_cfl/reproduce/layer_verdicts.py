@@ -7,9 +7,9 @@ from statistics import fmean
 from typing import Any
 
 from lit_cfl.metric_names import Row
-from lit_cfl.reproduce.layer_gaps import AUTO, WHOLE, GapCell, hand_chosen, parameters
+from lit_cfl.reproduce.layer_gaps import AUTO, WHOLE, GapMeasurement, hand_chosen, parameters
 
-GapCurves = Mapping[GapCell, Sequence[Row]]
+GapCurves = Mapping[GapMeasurement, Sequence[Row]]
 _TINY = 1e-4  # of a Gap of l2 distances, which are differences of float32 sums
 EARLY = {"cifar10": 5, "fashionmnist": 10}  # rounds of Figure 7
 
@@ -47,8 +47,8 @@ class Gaps:
 
     def early(self, layer: str, distance: str) -> list[float]:
         """Returns the Gap in Figure 7's round of each measurement, that of the fewest images first."""
-        cells = sorted(self.curves, key=lambda cell: cell.examples)
-        return [float(self.curves[cell][EARLY[cell.images] - 1][f"{layer} {distance}"]) for cell in cells]
+        measurements = sorted(self.curves, key=lambda m: m.examples)
+        return [float(self.curves[m][EARLY[m.images] - 1][f"{layer} {distance}"]) for m in measurements]
 
     @property
     def rounds(self) -> int:
@@ -281,10 +281,10 @@ RULES: dict[str, Rule] = {
 }
 
 
-def curves_of(curves: GapCurves, measured: str, net: str, images: str) -> dict[GapCell, Sequence[Row]]:
+def curves_of(curves: GapCurves, measured: str, net: str, images: str) -> dict[GapMeasurement, Sequence[Row]]:
     """Returns the measurements with these settings."""
     kind = (measured, net, images)
-    return {cell: rows for cell, rows in curves.items() if (cell.measured, cell.net, cell.images) == kind}
+    return {m: rows for m, rows in curves.items() if (m.measured, m.net, m.images) == kind}
 
 
 def judged(content: Mapping[str, Any], curves: GapCurves) -> list[Row]:

@@ -126,6 +126,6 @@ def recorded(ledger: Ledger, setting: Setting, seed: int) -> Row | None:
     return ledger.by_command.get(setting.command(seed))
 
 
-def words_of(options: Mapping[str, Any]) -> str:
+def options_told(options: Mapping[str, Any]) -> str:
     """Describes chosen options by their last names: `lr 0.03, mu 1.0`."""
     return ", ".join(f"{name.rpartition('.')[2]} {shlex.quote(str(value))}" for name, value in options.items())

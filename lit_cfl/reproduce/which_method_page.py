@@ -11,7 +11,7 @@ from lit_cfl.config import catalogue
 from lit_cfl.metric_names import Row
 from lit_cfl.reproduce.ledger import Ledger
 from lit_cfl.reproduce.markdown import markdown_table
-from lit_cfl.reproduce.which_method import BEST, NEWCOMERS, Protocol, words_of
+from lit_cfl.reproduce.which_method import BEST, NEWCOMERS, Protocol, options_told
 from lit_cfl.reproduce.which_method_results import (
     SCORE,
     Entry,
@@ -92,7 +92,7 @@ def _rows(found: Sequence[Entry]) -> Iterator[Row]:
             "seconds": entry.seconds,
             "newcomers": entry.mean("newcomers_accuracy"),
             "seeds": len(entry.rows),
-            "options": words_of(entry.options),
+            "options": options_told(entry.options),
         }
         for name, other in (("to_fedavg", base), ("to_best", best)):
             if other is not None and other is not entry:
@@ -199,7 +199,7 @@ def _cells(entry: Entry, base: Entry, best: Entry) -> list[str]:
     ari = entry.mean("ari")
     agreement = "" if ari is None else f"{ari:.2f}"
     cells = [entry.system, f"{entry.accuracy:.1f}", *gaps, f"{entry.mean('worst10_accuracy'):.1f}", agreement]
-    return [*cells, f"{entry.mean('traffic'):,.0f}", f"{entry.seconds:.0f}", words_of(entry.options)]
+    return [*cells, f"{entry.mean('traffic'):,.0f}", f"{entry.seconds:.0f}", options_told(entry.options)]
 
 
 def _across(groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:

@@ -11,8 +11,8 @@ from matplotlib import colormaps
 from PIL import Image
 
 from lit_cfl.metric_names import Row
-from lit_cfl.reproduce.layer_gaps import DRAWN, PAIRS, GapCell, cells, hand_chosen, measure, plan
-from lit_cfl.reproduce.layer_page import missing, write_page
+from lit_cfl.reproduce.layer_gaps import DRAWN, PAIRS, GapMeasurement, hand_chosen, measure, measurements, plan
+from lit_cfl.reproduce.layer_page import missing_measurements, write_page
 from lit_cfl.reproduce.layer_verdicts import RULES, Gaps, judged
 from lit_cfl.storage.csv_log import write_rows
 
@@ -38,14 +38,16 @@ def rounds(**gaps: list[float]) -> list[Row]:
 
 
 def gaps(rows: list[Row], layer: str = "conv", images: str = "cifar10") -> Gaps:
-    cell = GapCell("rotation", "lenet", images, 500, 0)
-    return Gaps({"layer": layer, "rounds": len(rows)}, {cell: rows})
+    measurement = GapMeasurement("rotation", "lenet", images, 500, 0)
+    return Gaps({"layer": layer, "rounds": len(rows)}, {measurement: rows})
 
 
 def by_images(layer: list[list[float]], whole: list[list[float]]) -> Gaps:
     """Gaps of updates for more and more images, which are not in this order."""
     curves = {
-        GapCell("rotation", "lenet", "cifar10", 100 * number, 0): rounds(conv1_delta_cos=mine, whole_delta_cos=its)
+        GapMeasurement("rotation", "lenet", "cifar10", 100 * number, 0): rounds(
+            conv1_delta_cos=mine, whole_delta_cos=its
+        )
         for number, (mine, its) in enumerate(zip(layer, whole, strict=True), 1)
     }
     return Gaps({"layer": "conv", "rounds": len(layer[0])}, dict(reversed(curves.items())))
@@ -205,7 +207,7 @@ def test_every_statement_has_a_rule_and_a_measurement():
     assert {statement["rule"] for statement in CONTENT["statements"]} == set(RULES)
     assert {statement["measured"] for statement in CONTENT["statements"]} == set(CONTENT["measured"])
     assert len({statement["id"] for statement in CONTENT["statements"]}) == len(CONTENT["statements"])
-    assert len({cell.file for cell in cells(CONTENT)}) == len(cells(CONTENT))
+    assert len({measurement.file for measurement in measurements(CONTENT)}) == len(measurements(CONTENT))
 
 
 def test_layers_chosen_by_hand_are_the_paper_s():
@@ -221,7 +223,7 @@ def test_statement_waits_for_all_of_its_measurements():
 def test_statement_is_about_its_own_images():
     content = CONTENT | {"statements": [CONTENT["statements"][0] | {"images": ["CIFAR-10"]}]}
     content["measured"] = {"rotation": CONTENT["measured"]["rotation"] | {"seeds": [0]}}
-    found = judged(content, {GapCell("rotation", "lenet", "cifar10", 500, 0): rounds(conv1_cos=[1, 1])})
+    found = judged(content, {GapMeasurement("rotation", "lenet", "cifar10", 500, 0): rounds(conv1_cos=[1, 1])})
     assert [(row["net"], row["images"], row["verdict"], row["seeds"]) for row in found] == [
         ("LeNet", "CIFAR-10", "holds", 1),
         ("VGG16 an eighth as wide", "CIFAR-10", "not run", 1),
@@ -232,7 +234,7 @@ def test_statement_is_about_its_own_images():
 def test_measuring_gives_every_gap_of_every_round(name: str, monkeypatch: pytest.MonkeyPatch):
     what: dict[str, Any] = CONTENT["measured"][name] | {"clients": 4, "rounds": 2}
     with skipped_without_data():
-        rows, pairs = zip(*measure(GapCell(name, "lenet", "fashionmnist", 50, 0), what), strict=True)
+        rows, pairs = zip(*measure(GapMeasurement(name, "lenet", "fashionmnist", 50, 0), what), strict=True)
     assert [row["round"] for row in rows] == [1, 2]
     layers = ["conv1", "conv2", "fc1", "fc2", "fc3", "whole"]
     assert list(rows[0])[3:] == [f"{layer} {distance}" for layer in layers for distance in DISTANCES]
@@ -253,13 +255,13 @@ def test_measuring_gives_every_gap_of_every_round(name: str, monkeypatch: pytest
 
 
 def test_matrices_are_drawn_and_missed_where_they_should_be(tmp_path: Path):
-    first, second = (GapCell("rotation", "lenet", "cifar10", 500, seed) for seed in (0, 1))
+    first, second = (GapMeasurement("rotation", "lenet", "cifar10", 500, seed) for seed in (0, 1))
     folder = tmp_path / "layercfl"
     folder.mkdir()
-    for cell in (first, second):
-        (folder / cell.file).write_text("")
+    for measurement in (first, second):
+        (folder / measurement.file).write_text("")
     what = CONTENT["measured"]["rotation"]
-    left = missing(tmp_path, CONTENT)
+    left = missing_measurements(tmp_path, CONTENT)
     assert first in left
     assert second not in left  # matrices are of the first seed alone
     pairs = [
@@ -270,7 +272,7 @@ def test_matrices_are_drawn_and_missed_where_they_should_be(tmp_path: Path):
     name = first.matrices(what)
     assert name is not None
     write_rows(folder / name, PAIRS, pairs)
-    assert first not in missing(tmp_path, CONTENT)
+    assert first not in missing_measurements(tmp_path, CONTENT)
     for file in folder.glob("rotation*"):
         file.unlink()
     write_page(tmp_path)

@@ -267,6 +267,7 @@ def test_runs_at_once_are_as_many_as_their_device_has_room_for(
         ("layercfl --only rotation-* typo", "no measurement fits typo; there are rotation"),
         ("layercfl --seeds 7", "--seeds 7 is none of this table's: [0, 1, 2]"),
         ("which-method --seeds 1", "lit-cfl reproduce which-method takes no --seeds; leave it out"),
+        ("layercfl --pages --only x", "lit-cfl reproduce layercfl --pages takes no --only; leave it out"),
         ("which-method --only FEMNIST typo", "no data set fits typo; there are Rotated MNIST, Label-swapped MNIST"),
     ],
 )
