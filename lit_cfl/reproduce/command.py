@@ -47,7 +47,7 @@ _OF_RUNS = ("only", "seeds", "device", "jobs", "work", "dry_run")  # options tha
 _NOT_TAKEN = {  # options that would be without effect
     SUMMARY: (*_OF_RUNS, "pages"),
     which_method.TABLE: ("seeds",),
-    layer_page.TABLE: ("device", "jobs", "work"),
+    layer_page.TABLE: ("jobs", "work"),
 }
 
 
@@ -206,22 +206,24 @@ def _layer_figures(given: argparse.Namespace, screen: Screen) -> int:
     """Measures what LayerCFL's figures need, and judges what they say."""
     out, content = Path(given.out or TABLES), layer_gaps.plan()
     known = layer_gaps.measurements(content)
-    chosen = fitting([m.file for m in known], given.only, "measurement")
     seeds = sorted({m.seed for m in known})
     _require_known(given.seeds, seeds)
-    wanted = [
-        m
-        for m in layer_page.missing_measurements(out, content)
-        if m.file in chosen and m.seed in (given.seeds or seeds)
-    ]
+    fit = fitting([m.file for m in known], given.only, "measurement")
+    chosen = [m for m in known if m.file in fit and (given.device or m.net not in content["with_device"])]
+    if not chosen:
+        hours = told_time(3600 * layer_gaps.core_hours(content, m) for m in known if m.file in fit)
+        raise InputError(f"these are measured on a GPU: give --device cuda, or --device cpu for {hours}")
+    left = layer_page.missing_measurements(out, content)
+    wanted = [m for m in left if m in chosen and m.seed in (given.seeds or seeds)]
     if given.dry_run:
         for measurement in wanted:
             screen.say(str(measurement))
-        screen.say(f"{len(wanted)} of {len(known)} measurements are missing")
+        hours = told_time(3600 * layer_gaps.core_hours(content, m) for m in wanted)
+        screen.say(f"{len(wanted)} of {len(chosen)} measurements are missing: {hours}")
         return 0
 
     def work(check: Callable[[], None]) -> int:
-        layer_page.run_missing(out, [] if given.pages else wanted, screen.say, check)
+        layer_page.run_missing(out, [] if given.pages else wanted, screen.say, check, given.device or "cpu")
         verdicts = [row["verdict"] for row in layer_page.write_page(out)]
         _show_counts(screen, "statements", verdicts, out / f"{layer_page.TABLE}.md")
         return 0

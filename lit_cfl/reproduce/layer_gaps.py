@@ -36,7 +36,11 @@ WHOLE = "whole"  # all layers: delta_cos is FMTL's distance, l2 AdaCFL's
 AUTO = "auto"  # column: the layer that `layers: auto` would choose
 _IMAGES: dict[str, Callable[..., ImageSet]] = {"cifar10": CIFAR10, "fashionmnist": FashionMNIST}
 _TOTAL = {"cifar10": 60_000, "fashionmnist": 70_000}
-_NETS: dict[str, Callable[..., Net]] = {"vgg16": partial(VGG16, [64, 64], 0.0, width=8), "lenet": LeNet}
+_NETS: dict[str, Callable[..., Net]] = {
+    "vgg16": partial(VGG16, [64, 64], 0.0, width=8),
+    "vgg16_full": VGG16,
+    "lenet": LeNet,
+}
 _LAYERCFL = LayerCFL(layers="auto")
 _FOURTH = 3  # the convolution that the paper chose for feature skew
 Similarities = dict[tuple[str, str], Tensor]  # of all pairs of clients, by layer and distance
@@ -91,7 +95,15 @@ def measurements(content: Mapping[str, Any]) -> list[GapMeasurement]:
     return sorted(found, key=lambda m: m.net)
 
 
-def experiment(measurement: GapMeasurement, what: Mapping[str, Any]) -> Experiment:
+def core_hours(content: Mapping[str, Any], measurement: GapMeasurement) -> float:
+    """Returns about how long a measurement takes one core."""
+    what = content["measured"][measurement.measured]
+    images = measurement.examples * what["clients"] * what["rounds"]
+    hours: float = images * content["core_ms"][measurement.net] / 3_600_000
+    return hours
+
+
+def experiment(measurement: GapMeasurement, what: Mapping[str, Any], device: str) -> Experiment:
     """Builds the experiment of a measurement."""
     return Experiment(
         _data(measurement, what),
@@ -101,7 +113,7 @@ def experiment(measurement: GapMeasurement, what: Mapping[str, Any]) -> Experime
         rounds=what["rounds"],
         cohort_size=what["clients"],
         local=LocalTraining(1, 50),
-        device="cpu",
+        device=device,
     )
 
 
@@ -126,13 +138,15 @@ def _data(measurement: GapMeasurement, what: Mapping[str, Any]) -> ImageSet:
     return kind(partition=skewed, pad=pad)
 
 
-def measure(measurement: GapMeasurement, what: Mapping[str, Any]) -> Iterator[tuple[Row, list[Row]]]:
+def measure(
+    measurement: GapMeasurement, what: Mapping[str, Any], device: str = "cpu"
+) -> Iterator[tuple[Row, list[Row]]]:
     """Trains, and yields two things a round.
 
     They are a row with its number, the loss, `auto`, and each Gap in a column such as `conv1 delta_cos`; and rows of
     `PAIRS`, in which the clients of a true cluster have numbers beside each other.
     """
-    prepared = experiment(measurement, what).prepare(measurement.seed)
+    prepared = experiment(measurement, what, device).prepare(measurement.seed)
     clients, truth = prepared.data.population, prepared.data.true_clusters
     model = prepared.engine.at(0, prepared.data).initial(0)[None]
     order = truth.argsort(stable=True)

@@ -26,7 +26,7 @@ from lit_cfl.pictures.panels import (
     Style,
     draw_panels,
 )
-from lit_cfl.reproduce.layer_gaps import PAIRS, WHOLE, GapMeasurement, measure, measurements, plan
+from lit_cfl.reproduce.layer_gaps import PAIRS, WHOLE, GapMeasurement, core_hours, measure, measurements, plan
 from lit_cfl.reproduce.layer_verdicts import EARLY, GapCurves, Gaps, curves_of, judged
 from lit_cfl.reproduce.markdown import markdown_table
 from lit_cfl.storage.atomic_writes import write_text
@@ -47,10 +47,11 @@ _STYLES = {
 _DISTANCES = {"cos": "weights, cosine", "l2": "weights, l2", "delta_cos": "updates, cosine"}
 _ACROSS, _FEW = 2, 6  # panels in a row; convolutions of which all are drawn
 _CAPTION = (
-    "The VGG16 here is one an eighth as wide as the paper's. Means over the seeds; Figures 5 and 8 after the last",
-    "round. The layer is the chosen one. A first round beyond the last one means never. l2 distances of a layer's",
-    "updates and of its weights are the same, as all clients of a round start alike. Gaps of cosines and of l2",
-    "distances compare by their signs alone, and those of weights by cosines are some thousandths at most.",
+    "The VGG16 here is one an eighth as wide as the paper's; LeNet stands in for it, too. Means over the seeds;",
+    "Figures 5 and 8 after the last round. The layer is the chosen one. A first round beyond the last one means never.",
+    "l2 distances of a layer's updates and of its weights are the same, as all clients of a round start alike. Gaps of",
+    "cosines and of l2 distances compare by their signs alone, and those of weights by cosines are some thousandths at",
+    "most.",
     "",
 )
 _SKEWS = {
@@ -83,10 +84,10 @@ updates coincide (Figure 10) follows from how clients start.
 _MATRICES = """\
 ## Distances of all pairs of clients
 
-Figures 4 and 9 of the paper are the upper two rows, of a VGG16 eight times as wide as the one here. After the last
-round of the first seed; the clients of a true cluster are beside each other. Bright is alike, as in the paper. Each
-matrix has a scale of its own: 1 is its least distance of two clients, 0 its largest. Of many convolutions every third
-is drawn.
+Figures 4 and 9 of the paper are the upper two rows, of a VGG16 eight times as wide as the one here; LeNet stands in
+for it. After the last round of the first seed; the clients of a true cluster are beside each other. Bright is alike, as
+in the paper. Each matrix has a scale of its own: 1 is its least distance of two clients, 0 its largest. Of many
+convolutions every third is drawn.
 """
 
 
@@ -104,7 +105,11 @@ def missing_measurements(out: Path, content: Mapping[str, Any]) -> list[GapMeasu
 
 
 def run_missing(
-    out: Path, wanted: Sequence[GapMeasurement], told: Callable[[str], None], check: Callable[[], None]
+    out: Path,
+    wanted: Sequence[GapMeasurement],
+    told: Callable[[str], None],
+    check: Callable[[], None],
+    device: str = "cpu",
 ) -> None:
     """Makes the measurements that are missing; each is written when it is over.
 
@@ -117,7 +122,7 @@ def run_missing(
         what = content["measured"][measurement.measured]
         rows: list[Row] = []
         last: list[Row] = []
-        for row, pairs in measure(measurement, what):
+        for row, pairs in measure(measurement, what, device):
             check()
             rows.append(row)
             last = pairs
@@ -141,13 +146,17 @@ def write_page(out: Path) -> list[Row]:
         places = [*panels, *[None] * (-len(panels) % _ACROSS)]
         grid = [places[start : start + _ACROSS] for start in range(0, len(places), _ACROSS)]
         write_figure(draw_panels(grid, _STYLES, PAGE, 1.9), out / "figures" / TABLE, ["png"], DPI)
-    lines = [_HEAD, *_settings(content), *_totals(content, rows)]
+    left_out = _left_out(content, curves)
+    shown = [row for row in rows if row["net"] not in left_out]
+    lines = [_HEAD, *_settings(content), *_totals(content, shown)]
+    for net in left_out:
+        lines += _not_run(content, net)
     for statement in content["statements"]:
         figure = statement["figure"]
         source = f"Figure {figure}" if figure.isdecimal() else "Beside the paper"
         source += " (afterwards)" if statement.get("later") else ""
         heads = ["net", "images", "verdict", "numbers"]
-        found = [[str(row[head]) for head in heads] for row in rows if row["id"] == statement["id"]]
+        found = [[str(row[head]) for head in heads] for row in shown if row["id"] == statement["id"]]
         lines += [f"**{source}**: {statement['words']}.", "", *markdown_table(heads, found)]
     if panels:
         lines += ["![What the figures show, from our measurements](figures/layercfl.png)", "", *_CAPTION]
@@ -180,6 +189,28 @@ def _totals(content: Mapping[str, Any], rows: Sequence[Row]) -> list[str]:
     ]
 
 
+def _left_out(content: Mapping[str, Any], curves: GapCurves) -> list[str]:
+    """Lists the nets for a GPU of which nothing has been measured."""
+    begun = {one.net for one in curves}
+    return [net for net, short in content["nets"].items() if short in content["with_device"] and short not in begun]
+
+
+def _not_run(content: Mapping[str, Any], net: str) -> list[str]:
+    """Says how long the figures of a net would take."""
+    hours: dict[str, float] = {}
+    for one in measurements(content):
+        if one.net == content["nets"][net]:
+            figures = content["measured"][one.measured]["figures"]
+            hours[figures] = hours.get(figures, 0.0) + core_hours(content, one)
+    told = [f"{number:.0f} for {figures.replace(', ', ' and ')}" for figures, number in hours.items()]
+    return [
+        f"Not run: {net} as wide as the paper's, which takes about {sum(hours.values()):.0f} core-hours without a GPU",
+        f"(figures: {', '.join(told)}).",
+        f"`lit-cfl reproduce layercfl --only '*-{content['nets'][net]}-*' --device cuda` measures it.",
+        "",
+    ]
+
+
 def _write_matrices(out: Path, content: Mapping[str, Any]) -> list[str]:
     """Draws the matrices that are recorded; returns the lines of the page."""
     lines = [_MATRICES]
@@ -189,7 +220,8 @@ def _write_matrices(out: Path, content: Mapping[str, Any]) -> list[str]:
         if not file.is_file():
             continue
         figure, net, images = what["matrices"][measurement.images], *_names(content, measurement)
-        grid, title = _matrices(read_table(file), what["clients"]), f"Figure {figure}: {net}, {images}"
+        instead = "" if "VGG16" in net else " in place of VGG16"
+        grid, title = _matrices(read_table(file), what["clients"]), f"Figure {figure}: {net}{instead}, {images}"
         picture = f"layercfl-{figure}-{measurement.net}"
         write_figure(draw_panels(grid, {}, PAGE, PAGE / len(grid[0]) + 0.1), out / "figures" / picture, ["png"], DPI)
         lines += [f"![{title}](figures/{picture}.png)", "", f"{title}.", ""]

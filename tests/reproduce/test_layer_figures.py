@@ -10,6 +10,7 @@ from hub import skipped_without_data
 from matplotlib import colormaps
 from PIL import Image
 
+from lit_cfl.cli.main import main
 from lit_cfl.metric_names import Row
 from lit_cfl.reproduce.layer_gaps import DRAWN, PAIRS, GapMeasurement, hand_chosen, measure, measurements, plan
 from lit_cfl.reproduce.layer_page import missing_measurements, write_page
@@ -227,6 +228,7 @@ def test_statement_is_about_its_own_images():
     assert [(row["net"], row["images"], row["verdict"], row["seeds"]) for row in found] == [
         ("LeNet", "CIFAR-10", "holds", 1),
         ("VGG16 an eighth as wide", "CIFAR-10", "not run", 1),
+        ("VGG16", "CIFAR-10", "not run", 1),
     ]
 
 
@@ -276,7 +278,7 @@ def test_matrices_are_drawn_and_missed_where_they_should_be(tmp_path: Path):
     for file in folder.glob("rotation*"):
         file.unlink()
     write_page(tmp_path)
-    assert "![Figure 4: LeNet, CIFAR-10](figures/layercfl-4-lenet.png)" in (tmp_path / "layercfl.md").read_text()
+    assert "![Figure 4: LeNet in place of VGG16, CIFAR-10](figures/layercfl-4-lenet.png)" in (tmp_path / "layercfl.md").read_text()
     with Image.open(tmp_path / "figures" / "layercfl-4-lenet.png") as picture:
         colours = {colour: count for count, colour in picture.convert("RGB").getcolors(2**24) or []}
     like, unlike = (tuple(map(int, viridis(share, bytes=True)[:3])) for share in (1.0, 0.0))
@@ -289,6 +291,35 @@ def test_committed_verdicts_and_page_follow_from_the_committed_gaps(tmp_path: Pa
     write_page(tmp_path)
     for name in ("layercfl.csv", "layercfl.md"):
         assert (tmp_path / name).read_text() == (COMMITTED / name).read_text()
+
+
+def test_net_for_a_gpu_has_its_time_on_the_page_until_something_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("lit_cfl.reproduce.layer_page.write_figure", lambda *_: None)
+    write_page(tmp_path)
+    page = (tmp_path / "layercfl.md").read_text()
+    assert "takes about 253 core-hours without a GPU" in page  # 25.28 million images, 36 ms each
+    assert "(figures: 9 for 4 and 5, 9 for 8 and 9, 77 for 6 and 7, 30 for 10, 128 for 11)" in page
+    assert "| VGG16 |" not in page
+    folder = tmp_path / "layercfl"
+    folder.mkdir()
+    narrow = COMMITTED / "layercfl" / "rotation-vgg16-cifar10-500-seed0.csv"
+    shutil.copy(narrow, folder / narrow.name.replace("vgg16", "vgg16_full"))
+    write_page(tmp_path)
+    page = (tmp_path / "layercfl.md").read_text()
+    assert "core-hours without a GPU" not in page
+    assert "| VGG16 | CIFAR-10 | not run | measurements so far: 1 |" in page
+
+
+def test_nets_for_a_gpu_are_measured_where_a_device_is_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    words = ["reproduce", "layercfl", "--out", str(tmp_path), "--dry-run"]
+    assert main(words) == 0
+    shown = capsys.readouterr().out
+    assert "vgg16," in shown
+    assert "vgg16_full" not in shown
+    assert main([*words, "--device", "cpu", "--only", "labels-vgg16_full-cifar10-500-seed0.csv"]) == 0
+    assert capsys.readouterr().out.endswith("1 of 1 measurements are missing: about 1.5 core-hours\n")
 
 
 def test_page_without_measurements_has_the_settings_and_no_picture(tmp_path: Path):
