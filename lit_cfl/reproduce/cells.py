@@ -51,6 +51,7 @@ class Setting:
         words: options on top of it.
         seeds: under which it runs.
         redraw: an option `--data.<name>` that takes the seed as its value, too, and draws the population; None = none.
+        core_hours: about how long a run takes one core, where that is hours; see docs/reproduction/README.md.
     """
 
     table: str
@@ -61,6 +62,7 @@ class Setting:
     words: tuple[str, ...]
     seeds: tuple[int, ...]
     redraw: str | None = None
+    core_hours: float | None = None
 
     def words_of(self, seed: int) -> list[str]:
         """The options under a seed."""
@@ -128,9 +130,12 @@ class PaperTable:
         return reason
 
     def core_hours(self, cell: Cell) -> float | None:
-        """Returns about how long a run takes one core, where that is hours; see docs/reproduction/README.md."""
+        """Returns about how long a run takes one core, where that is hours; see docs/reproduction/README.md.
+
+        The file gives it for clients that train one model in a round, and of methods whose clients train more how many.
+        """
         hours: float | None = self.experiments[cell.experiment].get("core_hours")
-        return hours
+        return None if hours is None else hours * self.methods[cell.method].get("models", 1)
 
     def why(self, cell: Cell) -> str:
         """Returns the points, such as `C1`, in which the published code's options differ from the default."""
@@ -159,6 +164,7 @@ class PaperTable:
                 tuple(shlex.split(_filled(" ".join(words), fill))),
                 self.populations if redraw else self.seeds,
                 redraw,
+                self.core_hours(cell),
             )
             for variant, words in variants.items()
         ]

@@ -8,7 +8,7 @@ from lit_cfl.config.variants import base_config, build
 from lit_cfl.errors import InputError, Interrupted, LineParser, nearest
 from lit_cfl.progress import Screen
 from lit_cfl.reproduce import layer_gaps, layer_page, which_method
-from lit_cfl.reproduce.cells import load_table, table_names
+from lit_cfl.reproduce.cells import DEFAULT, PUBLISHED, load_table, table_names
 from lit_cfl.reproduce.ledger import Ledger
 from lit_cfl.reproduce.pages import Judged, write_pages
 from lit_cfl.reproduce.plan import (
@@ -35,7 +35,7 @@ Every run that ends adds a row to DIR/runs.csv and rewrites DIR/TABLE.csv and DI
 after it was stopped, also on another machine that has DIR; finished runs are never run again.
 
   lit-cfl reproduce flexcfl-3 --dry-run
-  lit-cfl reproduce flexcfl-3 --only '*-mnist-mclr-*' --jobs 2
+  lit-cfl reproduce flexcfl-3 --only '*-mnist-mclr-*' --variants default published --jobs 2
 
 `lit-cfl reproduce summary` runs nothing: from the recorded runs it writes the papers' figures, their claims and a
 summary of all tables, in one to three minutes. `lit-cfl reproduce which-method` compares all systems on ten data sets,
@@ -43,11 +43,11 @@ each with the best of eight settings.
 """
 SUMMARY = "summary"
 TABLES, ANSWER, WORK = "docs/reproduction", "docs/which_method", "runs/reproduction"
-_OF_RUNS = ("only", "seeds", "device", "jobs", "work", "dry_run")  # options that say which runs, and how
+_OF_RUNS = ("only", "variants", "seeds", "device", "jobs", "work", "dry_run")  # options that say which runs, and how
 _NOT_TAKEN = {  # options that would be without effect
     SUMMARY: (*_OF_RUNS, "pages"),
-    which_method.TABLE: ("seeds",),
-    layer_page.TABLE: ("jobs", "work"),
+    which_method.TABLE: ("variants", "seeds"),
+    layer_page.TABLE: ("variants", "jobs", "work"),
 }
 
 
@@ -88,7 +88,9 @@ def _table(given: argparse.Namespace, screen: Screen) -> int:
     _require_known(given.seeds, known)
     out = Path(given.out or TABLES)
     everything = planned_runs(table, (*table.cells, *table.extras))
-    chosen = {setting for cell in chosen_cells(table, given.only) for setting in table.settings(cell)}
+    variants = fitting(list(dict.fromkeys(run.setting.variant for run in everything)), given.variants, "variant")
+    settings = (setting for cell in chosen_cells(table, given.only) for setting in table.settings(cell))
+    chosen = {setting for setting in settings if setting.variant in variants}
     seeds = given.seeds or known
     wanted = {run.key for run in everything if run.setting in chosen and run.seed in seeds}
     ledger = Ledger.read(out)
@@ -250,6 +252,13 @@ def _parser() -> LineParser:
         default=[],
         metavar="PATTERN",
         help="only the cells that fit one",
+    )
+    parser.add_argument(
+        "--variants",
+        nargs="+",
+        default=[],
+        metavar="PATTERN",
+        help=f"only the options of these names: {DEFAULT}, {PUBLISHED} (the published code's), or some tried later",
     )
     parser.add_argument("--seeds", nargs="+", type=int, metavar="SEED", help="only these of the table's seeds")
     parser.add_argument("--device", help="cpu, cuda or cuda:<i> (default: as the experiments say)")

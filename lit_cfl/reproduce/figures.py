@@ -64,7 +64,8 @@ _HEAD = """\
 
 Written by `lit-cfl reproduce summary` from `runs.csv` and `curves/`. [figures.csv](figures.csv) lists the runs of each
 figure. Lines are means over the seeds under our default options; bands reach from the least to the greatest seed. The
-inter-group rate eta_g of FlexCFL is 0 where none is given.
+inter-group rate eta_g of FlexCFL is 0 where none is given. LayerCFL's figures have a page of their own,
+[layercfl.md](layercfl.md).
 The vertical axes hold what the lines reach after a tenth of the rounds, but for the lowest and the highest hundredth.
 """
 _NOT_RUN = """\

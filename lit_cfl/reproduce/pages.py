@@ -213,13 +213,16 @@ def _under_every_option(title: str, about: str, cells: Sequence[Judged]) -> list
     if not cells:
         return []
     with_paper = any(judged.cell.value is not None for judged in cells)
+    with_clusters = any(found.ari is not None for judged in cells for found in judged.found.values())
     columns = ["experiment", "method", "metric", *(["paper"] if with_paper else []), "options", "ours"]
+    columns += ["clusters", "ARI"] if with_clusters else []
     rows = []
     for judged in cells:
         cell = judged.cell
         paper = ["" if cell.value is None else _paper(cell)] if with_paper else []
         first = [cell.experiment, cell.method, cell.metric.replace("_", " "), *paper]
-        rows += [[*first, variant, _with_spread(found)] for variant, found in judged.found.items()]
+        for variant, found in judged.found.items():
+            rows.append([*first, variant, _with_spread(found), *(_clusters(found) if with_clusters else [])])
     return [f"## {title}", "", about, "", *markdown_table(columns, rows)]
 
 
@@ -227,14 +230,27 @@ def _section(table: PaperTable, experiment: str, cells: Sequence[Judged]) -> lis
     missing = table.experiments[experiment].get("not_run")
     if missing:
         return [f"## {experiment}", "", f"Not run: {missing}.", ""]
+    note = table.experiments[experiment].get("note")
     columns = ["method", "metric", "paper", "ours", "published code's options", "verdict"]
     rows = [_table_row(table, judged) for judged in cells]
     if any(found.ari is not None for judged in cells for found in judged.found.values()):
         columns += ["clusters", "ARI"]
-        rows = [row + _clusters(judged) for row, judged in zip(rows, cells, strict=True)]
-    reasons = dict.fromkeys(judged.reason for judged in cells if judged.reason not in ("", NOT_YET))
-    why = [f"Not run: {'; '.join(reasons)}.", ""] if reasons else []
-    return [f"## {experiment}", "", *markdown_table(columns, rows), *_order(cells), *why]
+        rows = [row + _clusters(judged.found.get(DEFAULT)) for row, judged in zip(rows, cells, strict=True)]
+    about = [f"{note}.", ""] if note else []
+    return [f"## {experiment}", "", *about, *markdown_table(columns, rows), *_order(cells), *_not_run(cells)]
+
+
+def _not_run(cells: Sequence[Judged]) -> list[str]:
+    """Says why cells have not run; where not all for one reason, of which methods."""
+    methods: dict[str, list[str]] = {}
+    for judged in cells:
+        if judged.reason not in ("", NOT_YET):
+            methods.setdefault(judged.reason, []).append(judged.cell.method)
+    if len(methods) < 2:
+        told = list(methods)
+    else:
+        told = [f"{reason} ({', '.join(dict.fromkeys(names))})" for reason, names in methods.items()]
+    return [f"Not run: {'; '.join(told)}.", ""] if told else []
 
 
 def _table_row(table: PaperTable, judged: Judged) -> list[str]:
@@ -247,9 +263,8 @@ def _table_row(table: PaperTable, judged: Judged) -> list[str]:
     return [cell.method, cell.metric.replace("_", " "), _paper(cell), ours, code, words]
 
 
-def _clusters(judged: Judged) -> list[str]:
-    """Number of clusters after the last round under our defaults, and their ARI."""
-    found = judged.found.get(DEFAULT)
+def _clusters(found: Measured | None) -> list[str]:
+    """Number of clusters after the last round, and their ARI."""
     if found is None:
         return ["", ""]
     return [f"{found.clusters:.4g}", "" if found.ari is None else f"{found.ari:z.2f}"]

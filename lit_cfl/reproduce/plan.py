@@ -1,9 +1,11 @@
 """Finds which runs a table needs, and which of them are missing."""
 
-from collections.abc import Iterable, Sequence
+import shlex
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from functools import cached_property
+from functools import cache, cached_property
 from statistics import median
 
 from lit_cfl.errors import InputError
@@ -82,19 +84,38 @@ def missing(runs: Sequence[PlannedRun], ledger: Ledger) -> list[PlannedRun]:
 
 
 def expected_seconds(run: PlannedRun, ledger: Ledger) -> float | None:
-    """Returns how long a run takes, from recorded runs of the same file; None where there are none."""
-    per_round = seconds_per_round(run.setting.config, ledger)
-    return None if per_round is None else per_round * run.experiment.rounds
+    """Returns how long a run takes; None where nothing is known.
+
+    It is the median of the recorded runs with the same options; without them what the table's file says; and otherwise
+    the median a round of those recorded runs of the same configuration whose options differ in the fewest words.
+    """
+    setting, found = run.setting, defaultdict[int, list[float]](list)
+    for words, seconds in _recorded_rounds(setting.config, ledger):
+        found[len(words.symmetric_difference(setting.words))].append(seconds)
+    if 0 not in found and setting.core_hours is not None:
+        return 3600 * setting.core_hours
+    return median(found[min(found)]) * run.experiment.rounds if found else None
 
 
 def seconds_per_round(config: str, ledger: Ledger) -> float | None:
-    """Returns the median over the recorded runs of a file; None where there are none."""
-    found = [
-        float(row["seconds"]) / int(row["rounds"])
-        for row in ledger.rows.values()
-        if f"--config {config} " in f"{row['command']} "
-    ]
+    """Returns the median over the recorded runs of a configuration; None where there are none."""
+    found = [seconds for _, seconds in _recorded_rounds(config, ledger)]
     return median(found) if found else None
+
+
+def _recorded_rounds(config: str, ledger: Ledger) -> Iterator[tuple[frozenset[str], float]]:
+    """Yields the words of the options and the seconds a round of each recorded run of a configuration."""
+    for row in ledger.rows.values():
+        used, words = _split(row["command"])
+        if used == config:
+            yield words, float(row["seconds"]) / int(row["rounds"])
+
+
+@cache
+def _split(command: str) -> tuple[str, frozenset[str]]:
+    """Returns the configuration of a command that makes a run, and the words of its options but for the seed."""
+    words = shlex.split(command.partition(" --seed ")[0])
+    return words[3], frozenset(words[4:])
 
 
 def told_time(seconds: Iterable[float | None]) -> str:

@@ -27,7 +27,7 @@ _HEAD = """\
 
 Written by `lit-cfl reproduce summary`. [README.md](README.md) says how a cell is judged, the page of each table shows
 its cells, [figures.md](figures.md) the papers' figures from our runs, [claims.md](claims.md) the numbers of their
-sentences.
+sentences. LayerCFL has figures alone, which are not counted here: [layercfl.md](layercfl.md).
 """
 
 

@@ -278,7 +278,8 @@ def test_matrices_are_drawn_and_missed_where_they_should_be(tmp_path: Path):
     for file in folder.glob("rotation*"):
         file.unlink()
     write_page(tmp_path)
-    assert "![Figure 4: LeNet in place of VGG16, CIFAR-10](figures/layercfl-4-lenet.png)" in (tmp_path / "layercfl.md").read_text()
+    page = (tmp_path / "layercfl.md").read_text()
+    assert "![Figure 4: LeNet in place of VGG16, CIFAR-10](figures/layercfl-4-lenet.png)" in page
     with Image.open(tmp_path / "figures" / "layercfl-4-lenet.png") as picture:
         colours = {colour: count for count, colour in picture.convert("RGB").getcolors(2**24) or []}
     like, unlike = (tuple(map(int, viridis(share, bytes=True)[:3])) for share in (1.0, 0.0))

@@ -25,7 +25,15 @@ from lit_cfl.errors import InputError
 from lit_cfl.reproduce.cells import Setting, load_table, table_names
 from lit_cfl.reproduce.ledger import Ledger
 from lit_cfl.reproduce.pages import COLUMNS, judged_cells, write_pages
-from lit_cfl.reproduce.plan import chosen_cells, keys_of, missing, planned_runs
+from lit_cfl.reproduce.plan import (
+    PlannedRun,
+    chosen_cells,
+    expected_seconds,
+    keys_of,
+    missing,
+    planned_runs,
+    seconds_per_round,
+)
 from lit_cfl.reproduce.result_key import result_key
 from lit_cfl.reproduce.results import RecordedResults
 from lit_cfl.reproduce.scores import run_scores
@@ -161,6 +169,8 @@ def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def test_table_is_filled_run_by_run_and_goes_on(capsys: pytest.CaptureFixture[str]):
     assert main(["reproduce", "t", "--dry-run"]) == 0
     assert "4 of 4 runs are missing: 4 runs of unknown length" in capsys.readouterr().out
+    assert main(["reproduce", "t", "--dry-run", "--variants", "publ*"]) == 0
+    assert "2 of 2 runs are missing" in capsys.readouterr().out
     assert main(["reproduce", "t", "--seeds", "1", "--jobs", "1"]) == 0
     ledger, table = Ledger.read(Path("docs/reproduction")), load_table("t")
     assert len(ledger.rows) == 2  # the default of both cells is one run
@@ -178,6 +188,34 @@ def test_table_is_filled_run_by_run_and_goes_on(capsys: pytest.CaptureFixture[st
     results = RecordedResults.read(Path("docs/reproduction"))
     assert [[row["seed"] for row in results.rows(*known)] for known in results.cells("t-*")] == [[1, 2], [1, 2]]
     assert "2 cells: " in capsys.readouterr().out
+
+
+def test_time_of_a_run_is_that_of_the_recorded_ones_most_like_it(tmp_path: Path):
+    def run(words: str, core_hours: float | None = None) -> PlannedRun:
+        setting = Setting(
+            "t", "Digits MCLR", "FedAvg", "default", "quickstart", tuple(words.split()), (9,), None, core_hours
+        )
+        return PlannedRun(setting, 9, "")
+
+    ledger = Ledger.read(tmp_path)
+    assert expected_seconds(run("--rounds 5"), ledger) is None
+    assert expected_seconds(run("--rounds 5", 0.5), ledger) == 1800
+    recorded = {
+        "--rounds 5 --seed 1": 10,
+        "--rounds 5 --seed 2": 30,
+        "--rounds 5 --seed 3 --data.seed 3": 12,
+        "--rounds 10 --cohort_size 99 --seed 1": 1000,
+    }
+    for words, seconds in recorded.items():
+        command = f"lit-cfl run --config quickstart {words}"
+        ledger = ledger.with_run(
+            {"run": words, "command": command, "rounds": words.split()[1], "seconds": seconds}, None
+        )
+    assert expected_seconds(run("--rounds 5", 0.5), ledger) == pytest.approx(12)  # what was measured comes first
+    assert expected_seconds(run("--rounds 20 --cohort_size 99"), ledger) == pytest.approx(2000)
+    assert expected_seconds(run("--rounds 20 --cohort_size 99", 0.5), ledger) == 1800
+    assert seconds_per_round("quickstart", ledger) == pytest.approx((2.4 + 6) / 2)
+    assert seconds_per_round("femnist", ledger) is None
 
 
 @pytest.mark.usefixtures("tiny")
@@ -266,6 +304,7 @@ def test_runs_at_once_are_as_many_as_their_device_has_room_for(
         ("layercfl --jobs 2", "lit-cfl reproduce layercfl takes no --jobs; leave it out"),
         ("layercfl --only labels-vgg16_full*", "give --device cuda, or --device cpu for about 9.0 core-hours"),
         ("layercfl --only rotation-* typo", "no measurement fits typo; there are rotation"),
+        ("flexcfl-1 --variants publish", "no variant fits publish; there are default, equal sizes"),
         ("layercfl --seeds 7", "--seeds 7 is none of this table's: [0, 1, 2]"),
         ("which-method --seeds 1", "lit-cfl reproduce which-method takes no --seeds; leave it out"),
         ("layercfl --pages --only x", "lit-cfl reproduce layercfl --pages takes no --only; leave it out"),
