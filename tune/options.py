@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import docstring_parser
-import yaml
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from jsonargparse.typing import register_type
 
@@ -17,6 +16,7 @@ from lit_cfl.config.own_code import announce_classes, inside
 from lit_cfl.config.variants import base_config
 from lit_cfl.errors import InputError
 from lit_cfl.storage.digests import read_sealed
+from lit_cfl.storage.yaml_files import parse_yaml
 from lit_cfl.tune.study import STUDY, Limits, Resources, Study
 
 
@@ -36,7 +36,7 @@ def require_intact(path: Path) -> None:
     file = path / STUDY
     if not file.is_file():
         raise InputError(f"{file} is not there, so {path} holds no study to resume; give the directory of one")
-    study = yaml.safe_load(read_sealed(file)[0])
+    study = parse_yaml(read_sealed(file)[0])
     folders = [*recorded_folders(file, study["base"]), str(Path().resolve())]
     announce_classes(path, [study], [folder for folder in folders if not inside(folder, path)])
 

@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-import yaml
-
 from lit_cfl.errors import SaveError
 from lit_cfl.storage.atomic_writes import is_full_disk, write_text
 from lit_cfl.storage.checkpoint import Checkpoint
 from lit_cfl.storage.config_file import recorded_run_id, write_config
 from lit_cfl.storage.digests import SUMS
 from lit_cfl.storage.error_file import ERROR_FILE
+from lit_cfl.storage.yaml_files import parse_yaml
 from lit_cfl.tune.record import RECORD, TOO_LONG
 
 Stages = list[tuple[int, dict[str, Any]]]  # the first round, from 1, and the values that hold from it on
@@ -109,7 +108,7 @@ def _rewrite(path: Path, changed: Mapping[str, Any], new_id: str | None = None) 
     if not (path / "config.yaml").exists():
         return
     run_id = new_id or recorded_run_id(path)
-    write_config(path, yaml.safe_load((path / "config.yaml").read_text()) | changed, run_id)
+    write_config(path, parse_yaml((path / "config.yaml").read_text()) | changed, run_id)
     checkpoint = Checkpoint(path)
     saved = checkpoint.load()
     if saved is not None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import ray
-import yaml
 
 from lit_cfl.config.own_code import no_code_from
 from lit_cfl.config.variants import Config, build
@@ -18,6 +17,7 @@ from lit_cfl.metric_names import Row
 from lit_cfl.runs.run import RunCallbacks, run
 from lit_cfl.statistics import Interval, interval, paired_difference
 from lit_cfl.storage.atomic_writes import is_full_disk, write_text
+from lit_cfl.storage.yaml_files import parse_yaml
 from lit_cfl.tune.callbacks import stop_if_asked
 from lit_cfl.tune.check import PreparedStudy
 from lit_cfl.tune.objective import Objective
@@ -67,7 +67,7 @@ def repeat(prepared: PreparedStudy, best: Row, path: Path, say: Callable[[str], 
     say(f"training the best and the default setting on {len(seeds)} new seeds")
     configs = {DEFAULT: job.of_trial(build(job.base), DEFAULT).described()}
     if best["origin"] != DEFAULT:
-        configs[best["trial_id"]] = yaml.safe_load((path / "best.yaml").read_text())
+        configs[best["trial_id"]] = parse_yaml((path / "best.yaml").read_text())
     done, failed = _trained(prepared, configs, seeds, path.absolute() / REPEATS)  # workers have another current folder
     found = {BEST: done.get(best["trial_id"], done[DEFAULT]), DEFAULT: done[DEFAULT]}
     figures = {name: _figures(job.objective, own) for name, own in found.items()}

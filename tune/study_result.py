@@ -7,12 +7,11 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-import yaml
-
 from lit_cfl.metric_names import Row
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.config_file import as_yaml
 from lit_cfl.storage.csv_log import write_rows
+from lit_cfl.storage.yaml_files import parse_yaml
 from lit_cfl.tune.check import TRIALS, PreparedStudy
 from lit_cfl.tune.importance import importance
 from lit_cfl.tune.objective import TRAFFIC, Objective
@@ -94,10 +93,10 @@ def write_front(folder: Path, trials: Path, job: TrialJob, rows: Sequence[Row]) 
 
 def _write_config(path: Path, trial: Path, comment: str) -> None:
     """Writes a trial's configuration with the plan that it ran under, below a comment."""
-    content: dict[str, Any] = yaml.safe_load((trial / "config.yaml").read_text())
+    content: dict[str, Any] = parse_yaml((trial / "config.yaml").read_text())
     seeds = content["seeds"]
     if len(seeds) > 1:
-        content["plan"] = yaml.safe_load((trial / f"seed-{seeds[0]}" / "config.yaml").read_text())["plan"]
+        content["plan"] = parse_yaml((trial / f"seed-{seeds[0]}" / "config.yaml").read_text())["plan"]
     write_text(path, f"# {comment}\n" + as_yaml(content))
 
 

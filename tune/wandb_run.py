@@ -14,6 +14,7 @@ from lit_cfl.errors import Notice
 from lit_cfl.storage.config_file import recorded_run_id
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.storage.lock import wait_until_free
+from lit_cfl.storage.yaml_files import parse_yaml
 from lit_cfl.tracking import Trackers, Tracking
 from lit_cfl.tracking.offline import rounds_kept, sync_line
 from lit_cfl.tracking.options import Mode
@@ -43,7 +44,7 @@ def _complete(path: Path) -> None:
     rows, run_id = read_table(path / "metrics.csv"), recorded_run_id(path)
     if not rows or rounds_kept(path / "wandb", run_id) >= rows[-1]["round"]:
         return
-    config = yaml.safe_load((path / "config.yaml").read_text())
+    config = parse_yaml((path / "config.yaml").read_text())
     tracking = Tracking(**(config["tracking"] | {"loggers": []}))
     Trackers(tracking, config["name"], path, config, run_id, rows).finish("success")
 
@@ -92,7 +93,7 @@ def _best(path: Path, folder: str) -> Path | None:
     """A copy of `best.yaml` without the folders of the user's own code."""
     if not (path / "best.yaml").exists():
         return None
-    content = yaml.safe_load((path / "best.yaml").read_text()) | {"code": []}
+    content = parse_yaml((path / "best.yaml").read_text()) | {"code": []}
     copy = Path(folder) / "best.yaml"
     copy.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
     return copy

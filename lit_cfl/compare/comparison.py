@@ -15,6 +15,7 @@ from lit_cfl.experiment import Experiment
 from lit_cfl.storage.atomic_writes import name_write_errors
 from lit_cfl.storage.config_file import stored_config, write_config
 from lit_cfl.storage.digests import read_sealed, write_sealed
+from lit_cfl.storage.yaml_files import parse_yaml
 
 RECORD = "compare.yaml"
 
@@ -70,7 +71,7 @@ def read_comparison(path: Path) -> Comparison:
     if not file.is_file():
         raise InputError(f"{path} holds no comparison to resume (no {RECORD}); give the directory of one")
     try:
-        record = yaml.safe_load(read_sealed(file)[0])
+        record = parse_yaml(read_sealed(file)[0])
         name, names, seeds, target = (record[key] for key in ("name", "algorithms", "seeds", "target"))
         _announce(path, [str(own) for own in names])
         experiments = {str(own): recorded(path, str(own)) for own in names}

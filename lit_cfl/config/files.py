@@ -13,6 +13,7 @@ from lit_cfl.config.named_configs import config_files
 from lit_cfl.config.own_code import inside
 from lit_cfl.errors import InputError, LineParser
 from lit_cfl.storage.config_file import stored_config
+from lit_cfl.storage.yaml_files import LOADER, parse_yaml
 
 _PATHS = ("source", "partition_file", "embeddings")  # options of data modules
 _LOGGER_PATHS = ("save_dir", "root_dir", "log_dir")
@@ -79,7 +80,7 @@ def append_to_path(arguments: Sequence[str], opened: Path | None = None) -> list
 def _recorded_code(file: str) -> list[str]:
     """Reads from a file where the run that wrote it found the user's classes."""
     try:
-        content = yaml.safe_load(Path(file).read_text())
+        content = parse_yaml(Path(file).read_text())
     except (OSError, yaml.YAMLError, UnicodeDecodeError):
         return []  # what is wrong with the file is reported when it is parsed
     return recorded_folders(file, content) if isinstance(content, dict) else []
@@ -145,7 +146,7 @@ def read_config(file: str | Path) -> dict[str, Any]:
     """
     try:
         text = Path(file).read_text(encoding="utf-8")
-        node, content = yaml.compose(text, yaml.SafeLoader), yaml.safe_load(text)
+        node, content = yaml.compose(text, LOADER), parse_yaml(text)
     except UnicodeDecodeError as error:
         raise InputError(f"{file} is no UTF-8 text: {error}") from error
     except yaml.YAMLError as error:

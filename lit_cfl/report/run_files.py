@@ -20,6 +20,7 @@ from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.storage.digests import SUMS, damaged, recorded_sums
 from lit_cfl.storage.lock import is_held
+from lit_cfl.storage.yaml_files import parse_yaml
 
 _NUMBERS = ("metrics.csv", "clusters.csv")  # tables without words
 _SNAPSHOT = ("clients", "similarity", "projection", "cluster", "true_cluster", "compared")
@@ -156,7 +157,7 @@ def read_run(path: Path) -> RunFiles:
 
 def _changed_config(file: Path) -> dict[str, Any]:
     try:
-        found = yaml.safe_load(file.read_text("utf-8"))
+        found = parse_yaml(file.read_text("utf-8"))
     except (OSError, ValueError, yaml.YAMLError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -17,6 +17,7 @@ from lit_cfl.report.run_files import attempt, known
 from lit_cfl.scores import CLASSIFIER, recorded_scores
 from lit_cfl.statistics import interval, paired_difference
 from lit_cfl.storage.digests import read_sealed
+from lit_cfl.storage.yaml_files import parse_yaml
 from lit_cfl.tune.importance import METHOD, importance
 from lit_cfl.tune.objective import TRAFFIC, Objective
 from lit_cfl.tune.pictures import pareto_front
@@ -71,7 +72,7 @@ def read_study(path: Path) -> SavedStudy:
     """Reads the directory of a study, as far as it can be read."""
     problems: list[str] = []
     file = path / STUDY
-    content = attempt(problems, file, lambda: dict(yaml.safe_load(read_sealed(file)[0]))) or {}
+    content = attempt(problems, file, lambda: dict(parse_yaml(read_sealed(file)[0]))) or {}
     study_id = attempt(problems, file, lambda: recorded_id(path)) if content else None
     trials = sorted(part for part in path.glob("trials/*/") if (part / "trial.json").exists())
     rows = [_row(problems, trial, study_id) for trial in trials]

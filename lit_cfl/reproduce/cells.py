@@ -8,10 +8,9 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lit_cfl.config.variants import Config, base_config, build
 from lit_cfl.experiment import Experiment
+from lit_cfl.storage.yaml_files import parse_yaml
 
 _FOLDER = Path(__file__).parent / "tables"
 DEFAULT, PUBLISHED = "default", "published"
@@ -191,7 +190,7 @@ def table_names() -> list[str]:
 
 def load_table(name: str) -> PaperTable:
     """Reads one of the tables."""
-    content = yaml.safe_load((_FOLDER / f"{name}.yaml").read_text("utf-8"))
+    content = parse_yaml((_FOLDER / f"{name}.yaml").read_text("utf-8"))
     cells = tuple(Cell(**cell) for cell in content["cells"])
     of_extras = {"metric": EXTRA_METRIC, "value": None, "extra": True}
     extras = tuple(Cell(**(of_extras | cell)) for cell in content.get("extras", []))

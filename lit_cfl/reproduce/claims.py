@@ -7,8 +7,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
-import yaml
-
 from lit_cfl.metric_names import Row
 from lit_cfl.reproduce.cells import DEFAULT, PUBLISHED, Cell, PaperTable
 from lit_cfl.reproduce.markdown import markdown_table
@@ -16,6 +14,7 @@ from lit_cfl.reproduce.pages import why_open
 from lit_cfl.reproduce.results import RecordedResults
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.csv_log import write_rows
+from lit_cfl.storage.yaml_files import parse_yaml
 
 Unit = Literal["points", "ratio", "percent", "clusters"]
 Found = Literal["holds", "same direction", "does not hold", "not run"]
@@ -109,7 +108,7 @@ class JudgedPart:
 
 def claims() -> list[Claim]:
     """Reads the claims."""
-    content = yaml.safe_load(_FILE.read_text("utf-8"))
+    content = parse_yaml(_FILE.read_text("utf-8"))
     return [Claim(**(entry | {"parts": tuple(Part(**part) for part in entry["parts"])})) for entry in content]
 
 

@@ -6,8 +6,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import yaml
-
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures.files import write_figure
 from lit_cfl.pictures.panels import (
@@ -32,6 +30,7 @@ from lit_cfl.reproduce.results import RecordedResults
 from lit_cfl.reproduce.stocfl_figures import stocfl_figures
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.csv_log import write_rows
+from lit_cfl.storage.yaml_files import parse_yaml
 
 STYLES = {
     "FedAvg": Style(BLACK, "-", "s", 4.5),
@@ -116,7 +115,7 @@ class Drawn:
 
 def paper_figures() -> list[PaperFigure]:
     """Reads which figures there are."""
-    content = yaml.safe_load(_FILE.read_text("utf-8"))
+    content = parse_yaml(_FILE.read_text("utf-8"))
     return [PaperFigure(**(entry | {key: tuple(entry[key]) for key in ("rows", "columns")})) for entry in content]
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch import Tensor
 
 from lit_cfl.aggregation import mean_by_cluster
@@ -26,6 +25,7 @@ from lit_cfl.experiment import Experiment
 from lit_cfl.metric_names import Row
 from lit_cfl.nets import VGG16, LeNet, Net
 from lit_cfl.parameters import ParameterLayout
+from lit_cfl.storage.yaml_files import parse_yaml
 from lit_cfl.tasks import Classification
 
 _FILE = Path(__file__).with_name("layer_figures.yaml")
@@ -48,7 +48,7 @@ Similarities = dict[tuple[str, str], Tensor]  # of all pairs of clients, by laye
 
 def plan() -> dict[str, Any]:
     """Reads what is measured, and what the figures say of it."""
-    content: dict[str, Any] = yaml.safe_load(_FILE.read_text("utf-8"))
+    content: dict[str, Any] = parse_yaml(_FILE.read_text("utf-8"))
     return content
 
 

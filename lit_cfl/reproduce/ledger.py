@@ -6,11 +6,10 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from lit_cfl.metric_names import Row
 from lit_cfl.reproduce.scores import CURVE, SCORES
 from lit_cfl.storage.csv_log import read_table, write_rows
+from lit_cfl.storage.yaml_files import parse_yaml
 
 RUNS, CURVES = "runs.csv", "curves"
 FACTS = ("run", "seed", "algorithm", "rounds", "results_version", "version", "commit", "device", "seconds", "plan")
@@ -74,7 +73,7 @@ def results_version(algorithm: str) -> int:
 @cache
 def _versions() -> dict[str, Any]:
     """Reads the packaged file once: every row that is looked up is asked for its version."""
-    return yaml.safe_load(_VERSIONS.read_text("utf-8")) or {}
+    return parse_yaml(_VERSIONS.read_text("utf-8")) or {}
 
 
 def is_stale(row: Row) -> bool:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import yaml
 
 from lit_cfl.metric_names import Row
 from lit_cfl.reproduce.cells import Setting
 from lit_cfl.reproduce.ledger import Ledger
+from lit_cfl.storage.yaml_files import parse_yaml
 
 _FILE = Path(__file__).with_name("which_method.yaml")
 TABLE = "which-method"
@@ -43,7 +43,7 @@ class Protocol:
     @classmethod
     def read(cls) -> "Protocol":
         """Reads the packaged protocol."""
-        content = yaml.safe_load(_FILE.read_text("utf-8"))
+        content = parse_yaml(_FILE.read_text("utf-8"))
         return cls(**(content | {"seeds": tuple(content["seeds"])}))
 
     def drawn(self, system: str) -> list[dict[str, Any]]:

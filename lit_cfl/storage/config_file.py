@@ -11,6 +11,7 @@ import yaml
 from lit_cfl.errors import InputError
 from lit_cfl.storage.checkpoint import FORMAT, require_format
 from lit_cfl.storage.digests import read_sealed, write_sealed
+from lit_cfl.storage.yaml_files import parse_yaml
 
 
 def stored_config(path: Path) -> dict[str, Any] | None:
@@ -23,7 +24,7 @@ def stored_config(path: Path) -> dict[str, Any] | None:
     if not file.exists():
         return None
     _refuse_earlier(file)
-    config = yaml.safe_load(read_sealed(file)[0])
+    config = parse_yaml(read_sealed(file)[0])
     if not isinstance(config, dict):
         raise InputError(f"{file} holds no configuration; put the original back, or start a new run")
     require_format(file, config.pop("format", None))
@@ -33,7 +34,7 @@ def stored_config(path: Path) -> dict[str, Any] | None:
 def _refuse_earlier(file: Path) -> None:
     """Refuses a configuration that was written before there were formats and digests."""
     try:
-        config = yaml.safe_load(file.read_text())
+        config = parse_yaml(file.read_text())
     except (yaml.YAMLError, UnicodeDecodeError):
         return  # it is damaged, which is reported elsewhere
     if isinstance(config, dict) and "rounds" in config and "format" not in config:
