@@ -36,7 +36,8 @@ def build_library(name: str, sources: Sequence[Path], options: Sequence[str] = (
     command = compiler()
     if command is None:
         raise BuildError("no C++ compiler (g++) is there")
-    parts = [*(source.read_text("utf-8") for source in sources), _run([command, "--version"]), *_FLAGS, *options]
+    place_free = [word for word in options if not word.startswith(("-I", "-L"))]  # PyTorch's version is in every key
+    parts = [*(source.read_text("utf-8") for source in sources), _run([command, "--version"]), *_FLAGS, *place_free]
     return kept(name, parts, partial(_compile, [command, *_FLAGS, str(sources[0]), *options]), ".so")
 
 

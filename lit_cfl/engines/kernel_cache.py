@@ -3,16 +3,19 @@
 import hashlib
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryDirectory
 
 import torch
+from filelock import FileLock, Timeout
 
 from lit_cfl.storage.cache_folder import cache_folder
 
 _DIGITS = 16  # hexadecimal, of names
+_WAIT_SECONDS = 300.0  # for another process that compiles
 
 
 class BuildError(RuntimeError):
@@ -22,7 +25,8 @@ class BuildError(RuntimeError):
 def kept(kind: str, parts: Sequence[str], make: Callable[[Path], None], suffix: str) -> Path:
     """Returns a file of compiled code, made now where the cache has none that is whole.
 
-    The name ends with the digest of the content. Processes that make a file at the same time leave both.
+    The name ends with the digest of the content. Of processes that need a file at the same time one makes it, and the
+    others wait.
 
     Args:
         kind: begins the name.
@@ -35,10 +39,35 @@ def kept(kind: str, parts: Sequence[str], make: Callable[[Path], None], suffix: 
     """
     folder = _folder()
     key = hashlib.sha256("\n".join([*parts, processor(), torch.__version__]).encode()).hexdigest()[:_DIGITS]
+    if found := _whole(folder, kind, key, suffix):
+        return found
+    with _one_at_a_time(folder / f".{kind}-{key}.lock"):
+        return _whole(folder, kind, key, suffix) or _made(folder, kind, key, make, suffix)
+
+
+@contextmanager
+def _one_at_a_time(file: Path) -> Iterator[None]:
+    """Waits until no other process is in such a block; not for ever, and not where the file system has no locks."""
+    with ExitStack() as stack:
+        with suppress(OSError, NotImplementedError, Timeout):
+            stack.enter_context(FileLock(file, timeout=_WAIT_SECONDS, poll_interval=0.2))
+        try:
+            yield
+        finally:
+            file.unlink(missing_ok=True)
+
+
+def _whole(folder: Path, kind: str, key: str, suffix: str) -> Path | None:
+    """Finds a file whose name tells its content."""
     for file in sorted(folder.glob(f"{kind}-{key}-*{suffix}")):
         _require_own(file)
         if file.name == _name(kind, key, file, suffix):
             return file
+    return None
+
+
+def _made(folder: Path, kind: str, key: str, make: Callable[[Path], None], suffix: str) -> Path:
+    """Makes a file under another name, and gives it its own when it is whole."""
     try:
         with NamedTemporaryFile(dir=folder, prefix=".making-", suffix=suffix, delete=False) as opened:
             made = Path(opened.name)

@@ -1,6 +1,7 @@
 """The package's own matrix products: right, the same bits in any company, built once, and never another user's."""
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 
@@ -120,6 +121,23 @@ def test_library_is_compiled_once_for_each_compiler_in_a_folder_of_the_users_own
     assert library_of_products() != library
     assert (kernels.parents[1] / "asked").read_text() == "once\n" * 2
     assert len(list(kernels.iterdir())) == 2  # nothing unfinished is left
+
+
+def test_library_of_another_environment_with_the_same_pytorch_is_the_same(kernels: Path):
+    one, other = (build_library("dual", products._SOURCES, [f"-I/{place}", f"-L/{place}"]) for place in ("a", "b"))
+    assert one == other
+    assert build_library("dual", products._SOURCES, ["-fopenmp"]) != one
+    assert len(list(kernels.iterdir())) == 2
+
+
+def test_of_those_that_need_a_library_at_once_one_compiles(kernels: Path):
+    compiler = kernels.parents[1] / "g++"
+    compiler.write_text(compiler.read_text().replace("echo once", "sleep 0.5; echo once"))
+    with ThreadPoolExecutor(3) as pool:
+        found = set(pool.map(lambda _: library_of_products(), range(3)))
+    assert len(found) == 1
+    assert (kernels.parents[1] / "asked").read_text() == "once\n"
+    assert list(kernels.iterdir()) == list(found)
 
 
 def test_compiled_steps_are_kept_for_one_device_and_one_model_of_gpu(monkeypatch: pytest.MonkeyPatch):
