@@ -12,7 +12,7 @@ from pathlib import Path
 from lit_cfl.metric_names import Row
 from lit_cfl.reproduce.cells import PaperTable, load_table
 from lit_cfl.reproduce.ledger import Ledger
-from lit_cfl.reproduce.plan import keys_of, planned_runs
+from lit_cfl.reproduce.plan import keys_of, runs_of
 from lit_cfl.reproduce.results import RecordedResults
 from lit_cfl.reproduce.verdicts import ACCURACY_POINTS
 from lit_cfl.statistics import paired_difference
@@ -43,7 +43,8 @@ def differences(ledger: Ledger) -> Iterator[Row]:
 def scores(ledger: Ledger, table: PaperTable, cell_id: str, variant: str) -> dict[int, float]:
     """Returns the scores of a cell's variant by seed."""
     (cell,) = (cell for cell in table.cells if cell.id == f"{cell_id}-{SCORE}")
-    results = RecordedResults([table], ledger, keys_of(planned_runs(table, [cell])))
+    (setting,) = (setting for setting in table.settings(cell) if setting.variant == variant)
+    results = RecordedResults([table], ledger, keys_of(runs_of(setting, setting.seeds)))
     return {row["seed"]: row[SCORE] for row in results.rows(table, cell, variant)}
 
 

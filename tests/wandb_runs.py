@@ -27,8 +27,8 @@ _WHOLE, _LAST = 1, 4
 
 
 def tracked(path: Path, *options: str, rounds: int = 4, **variables: str | None) -> int:
-    """Runs the quickstart, small; returns the exit code. Variables are of W&B, without their prefix."""
-    return tracked_command(start(path, *options, rounds=rounds), **variables)
+    """Runs the quickstart, small, with PNGs; returns the exit code. Variables are of W&B, without their prefix."""
+    return tracked_command(start(path, "--pictures.formats", "[png]", *options, rounds=rounds), **variables)
 
 
 def tracked_command(arguments: list[str], **variables: str | None) -> int:

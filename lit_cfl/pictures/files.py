@@ -13,12 +13,12 @@ _DPI = 120
 _METADATA: dict[Format, dict[str, None]] = {"png": {}, "pdf": {"CreationDate": None}}  # the same bits at any time
 
 
-def write_figure(figure: Figure, path: Path, formats: Sequence[Format], dpi: int = _DPI) -> list[Path]:
+def write_figure(figure: Figure, path: Path, formats: Sequence[Format], dpi: int | None = None) -> list[Path]:
     """Writes a figure into a file of each format, and returns them.
 
     Args:
         path: without the ending; its folder is made.
-        dpi: dots per inch of a PNG.
+        dpi: dots per inch of a PNG; None = 120.
 
     Raises:
         SaveError: a file could not be written.
@@ -27,5 +27,5 @@ def write_figure(figure: Figure, path: Path, formats: Sequence[Format], dpi: int
         path.parent.mkdir(parents=True, exist_ok=True)
     files = [path.with_name(f"{path.name}.{name}") for name in formats]
     for file, name in zip(files, formats, strict=True):
-        write_atomically(file, partial(figure.savefig, dpi=dpi, format=name, metadata=_METADATA[name]))
+        write_atomically(file, partial(figure.savefig, dpi=dpi or _DPI, format=name, metadata=_METADATA[name]))
     return files

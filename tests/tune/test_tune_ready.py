@@ -29,6 +29,7 @@ from lit_cfl.tune.trials import Trials
 
 METRIC = "val/weighted_accuracy"
 READY = {name: path for name, path in catalogue.configs().items() if name.startswith("tune/")}
+DRAWN = ("tune/quickstart", "tune/stocfl")  # whose pictures by Optuna are drawn, which take a second a study
 OPEN = {  # what the papers leave open
     "tune/stocfl": {"tau", "lambda_"},
     "tune/flexcfl": {"num_clusters", "pretrain_scale", "eta_g", "pretrain"},
@@ -90,6 +91,8 @@ def test_a_ready_study_can_be_run_and_runs_with_two_tiny_trials(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     """The trials one after another in this process, in place of Ray."""
+    if name not in DRAWN:
+        monkeypatch.setattr("lit_cfl.tune.pictures._save_optuna", lambda *_: None)
     as_it_is = prepare(parse_study(["--config", name]).study, tmp_path / "as-it-is")
     assert as_it_is.first_clustering_round < as_it_is.rounds / 2
     config = shortened(name, as_it_is.first_clustering_round, tmp_path)
