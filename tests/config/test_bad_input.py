@@ -43,7 +43,7 @@ def in_a_folder_with_wrong_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     write_huge(Path("huge.npz"))
     for name, changes in {
         "nothing": {"rounds": None},
-        "null_epochs": {"local": {"epochs": None}},
+        "without_epochs": {"local": {"epochs": None}},
         "no_class": {"algorithm": {"num_clusters": 4}},
         "beside": {"algorithm": {"class_path": "FedGroup", "num_clusters": 4}},
         "rate_beside": {"task": changed_optimizer({"class_path": "torch.optim.SGD", "lr": 0.1})},
@@ -118,7 +118,7 @@ RUN = "run --config quickstart --baseline null --rounds 1 "
         (RUN + "--task.net wrong_package.Mine", "wrong_package.py, line 2: ModuleNotFoundError: No module named "),
         (RUN + "--algorithm no_such_file.Mine", "there is no module 'no_such_file': put no_such_file.py beside"),
         ("run --config nothing.yaml", "rounds is null; give a whole number, or leave it out"),
-        ("run --config null_epochs.yaml", "local.epochs is null; give a whole number, or leave it out"),
+        ("run --config without_epochs.yaml", "local.epochs is null; give a whole number, or leave it out"),
         ("run --config no_class.yaml", "algorithm names no class; write algorithm: {class_path: NAME, init_args: "),
         (
             "run --config beside.yaml",
