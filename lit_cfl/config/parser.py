@@ -1,7 +1,7 @@
 """Builds an Experiment from a YAML file and command-line options."""
 
 from argparse import SUPPRESS
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -218,7 +218,7 @@ def _read(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
     )
     try:
         read = parser.parse_args(words)
-        _require_values(parser, read, _with_null(contents.values(), words))
+        _require_values(parser, read)
     except (ArgumentError, TypeError) as error:
         if isinstance(error, TypeError) and not str(error).startswith("Parser key"):
             raise
@@ -266,32 +266,14 @@ def _require_one_choice_of_seeds(words: Sequence[str], written: Set[str]) -> Non
         raise InputError("seed gives one seed, seeds several; leave one of the two out")
 
 
-def _with_null(contents: Iterable[Mapping[str, Any]], words: Sequence[str]) -> Set[str] | None:
-    """Returns the options of files that hold a null somewhere; None where the words may hold one."""
-    if any(not word or word[-1] == "=" or "~" in word or "null" in word.lower() for word in words):
-        return None
-    return {name for content in contents for name, part in content.items() if _holds_null(part)}
-
-
-def _holds_null(part: Any) -> bool:
-    parts = part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
-    return part is None or any(map(_holds_null, parts))
-
-
-def _require_values(parser: ArgumentParser, read: Namespace, names: Set[str] | None) -> None:
-    """Refuses null for an option that takes none; in a file, the parser alone takes it for `not given`.
-
-    Args:
-        names: of the options to look at, since that takes a quarter of the time of a parse; None = all.
-    """
+def _require_values(parser: ArgumentParser, read: Namespace) -> None:
+    """Refuses null for an option that takes none; in a file, the parser alone takes it for `not given`."""
     given = read.clone()
-    for name, value in vars(read).items():
-        optional = value is None and parser.get_default(name) is None
-        if optional or (names is not None and name not in names):
-            given.pop(name)
+    for name in [name for name, value in vars(read).items() if value is None and parser.get_default(name) is None]:
+        given.pop(name)
     set_parsing_settings(unset_sentinel=True)
     try:
-        parser.validate(given, skip_required=names is not None)
+        parser.validate(given)
     finally:
         set_parsing_settings(unset_sentinel=False)
 

@@ -39,11 +39,13 @@ def in_a_folder_with_wrong_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for name, text in FILES.items():
         Path(name).write_text(text, encoding="latin-1")
     Path("twice.yaml").write_text(yaml.safe_dump(QUICK) + "rounds: 4\n")
+    Path("group.yaml").write_text("epochs: null\nbatch_size: 5\n")
     Path("within.yaml").write_text("local: {epochs: 1, batch_size: 2, epochs: 3}\n")
     write_huge(Path("huge.npz"))
     for name, changes in {
         "nothing": {"rounds": None},
         "without_epochs": {"local": {"epochs": None}},
+        "dotted": {"local.epochs": None},
         "no_class": {"algorithm": {"num_clusters": 4}},
         "beside": {"algorithm": {"class_path": "FedGroup", "num_clusters": 4}},
         "rate_beside": {"task": changed_optimizer({"class_path": "torch.optim.SGD", "lr": 0.1})},
@@ -119,6 +121,8 @@ RUN = "run --config quickstart --baseline null --rounds 1 "
         (RUN + "--algorithm no_such_file.Mine", "there is no module 'no_such_file': put no_such_file.py beside"),
         ("run --config nothing.yaml", "rounds is null; give a whole number, or leave it out"),
         ("run --config without_epochs.yaml", "local.epochs is null; give a whole number, or leave it out"),
+        ("run --config dotted.yaml", "local.epochs is null; give a whole number, or leave it out"),
+        (RUN + "--local group.yaml", "local.epochs is null; give a whole number, or leave it out"),
         ("run --config no_class.yaml", "algorithm names no class; write algorithm: {class_path: NAME, init_args: "),
         (
             "run --config beside.yaml",
