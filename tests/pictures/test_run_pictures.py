@@ -267,13 +267,14 @@ def test_formats_are_those_of_the_option(pictures: None, tmp_path: Path):
 def test_pictures_of_the_same_run_have_the_same_bits(pictures: None, tmp_path: Path, monkeypatch):
     for name, day in (("one", 1), ("two", 2)):
         monkeypatch.setenv("SOURCE_DATE_EPOCH", str(day * 86400))
-        run(digits(rounds=1, baseline=FedAvg()), tmp_path / name)
+        run(digits(rounds=1), tmp_path / name)
     for file in (tmp_path / "one" / "pictures").iterdir():
         assert file.read_bytes() == (tmp_path / "two" / "pictures" / file.name).read_bytes(), file.name
 
 
 def test_curve_shows_the_baseline_after_a_kill_between_the_two_as_well(pictures: None, tmp_path: Path):
-    experiment, curve = digits(baseline=FedAvg()), tmp_path / "run" / "pictures" / "curve.png"
+    experiment = digits(baseline=FedAvg(), pictures=Pictures(["png"]))
+    curve = tmp_path / "run" / "pictures" / "curve.png"
     run(experiment, tmp_path / "run")
     both = curve.read_bytes()
     curve.unlink()
@@ -306,11 +307,12 @@ def test_pictures_come_every_few_rounds_while_they_cost_little(pictures: None, t
 
 
 def test_pictures_that_an_earlier_process_could_not_draw_are_drawn_on_resume(pictures: None, tmp_path: Path):
-    run(digits(), tmp_path / "run")
+    experiment = digits(pictures=Pictures(["png"]))
+    run(experiment, tmp_path / "run")
     for file in (tmp_path / "run" / "pictures").iterdir():
         file.unlink()
     (tmp_path / "run" / "summary.json").unlink()  # killed between its last round and its end
-    run(digits(), tmp_path / "run", mode="resume")
+    run(experiment, tmp_path / "run", mode="resume")
     assert drawn_in(tmp_path / "run") == COMPARING
 
 

@@ -202,13 +202,6 @@ def test_run_killed_after_its_summary_is_concluded_by_a_resume(output: Path, tmp
     assert [row["round"] for row in history(folders(run)[-1])] == [1, 2]
 
 
-def test_run_that_goes_on_for_more_rounds_goes_on_in_the_same_run(output: Path, tmp_path: Path):
-    assert tracked(tmp_path / "run", "--baseline", "null", rounds=2) == 0
-    assert tracked_command(resume(tmp_path / "run", "--rounds", "4")) == 0
-    assert [[row["round"] for row in history(folder)] for folder in folders(tmp_path / "run")] == [[1, 2], [3, 4]]
-    assert len({folder.name[-8:] for folder in folders(tmp_path / "run")}) == 1
-
-
 def test_server_that_cannot_be_reached_leaves_the_run_offline_with_one_notice(output: Path, tmp_path: Path):
     assert tracked(tmp_path / "run", "--baseline", "null", API_KEY=KEY, BASE_URL=REFUSES) == 0
     first, second = notes(output)

@@ -90,11 +90,12 @@ def test_figures_that_are_no_numbers_are_left_out_and_names_arrive_as_they_are(o
     assert table["data"] == [[number, '<b>a</b>, "b"', "$x_1$"] for number in (1, 2, 3)]
 
 
-def test_folders_of_a_resumed_run_are_uploaded_as_one_run(pictures: None, output: Path, tmp_path: Path):
+def test_run_that_goes_on_for_more_rounds_is_one_run_and_uploaded_as_one(pictures: None, output: Path, tmp_path: Path):
     run = tmp_path / "run"
     assert tracked(run, "--baseline", "null", rounds=3, MODE="offline") == 0
     assert tracked_command(resume(run, "--rounds", "5"), MODE="offline") == 0
-    assert len(folders(run)) == 2
+    assert [[row["round"] for row in history(folder)] for folder in folders(run)] == [[1, 2, 3], [4, 5]]
+    assert len({folder.name[-8:] for folder in folders(run)}) == 1
     server = upload(run / "wandb")
     assert [row["_step"] for row in server.history()] == list(range(5))
     assert server.rounds() == list(range(1, 6))
