@@ -220,8 +220,8 @@ def _layer_figures(given: argparse.Namespace, screen: Screen) -> int:
     if given.dry_run:
         for measurement in wanted:
             screen.say(str(measurement))
-        hours = told_time(3600 * layer_gaps.core_hours(content, m) for m in wanted)
-        screen.say(f"{len(wanted)} of {len(chosen)} measurements are missing: {hours}")
+        times = [3600 * layer_gaps.core_hours(content, m) for m in wanted]
+        _show_missing(screen, len(chosen), "measurements", times)
         return 0
 
     def work(check: Callable[[], None]) -> int:
@@ -274,7 +274,12 @@ def _show_plan(screen: Screen, todo: Sequence[PlannedRun], total: int, ledger: L
     times = [expected_seconds(run, ledger) for run in todo]
     for run, seconds in zip(todo, times, strict=True):
         screen.say(f"{run}  {'' if seconds is None else f'{seconds:.0f} s'}")
-    screen.say(f"{len(todo)} of {total} runs are missing: {told_time(times)}")
+    _show_missing(screen, total, "runs", times)
+
+
+def _show_missing(screen: Screen, total: int, what: str, seconds: Sequence[float | None]) -> None:
+    """Prints how many are missing, and how long they take together."""
+    screen.say(f"{len(seconds)} of {total} {what} are missing{f': {told_time(seconds)}' if seconds else ''}")
 
 
 def _cells_done(judged: Sequence[Judged]) -> str:
