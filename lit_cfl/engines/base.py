@@ -6,7 +6,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import cast
 
@@ -22,6 +22,7 @@ from lit_cfl.devices import fits_on, is_out_of_memory
 from lit_cfl.engines import convolutions, dual, perceptron, products
 from lit_cfl.engines.batches import num_steps
 from lit_cfl.engines.client_work import ClientWork, PositionedRow
+from lit_cfl.engines.cohort_fit import Effort
 from lit_cfl.engines.convolutions import is_small, with_convolutions
 from lit_cfl.engines.dropout import set_key, step_keys, with_keyed_dropout
 from lit_cfl.engines.kernel_cache import BuildError
@@ -40,24 +41,6 @@ from lit_cfl.scores import Scores, scores_of
 from lit_cfl.seeds import derive
 
 _LARGE_POOL = 8  # a pool of examples is large where it takes more than one part in so many of a GPU's memory
-
-
-@dataclass
-class Effort:
-    """Counts the mini-batches that were computed, and those of them that trained a client.
-
-    Args:
-        useful: mini-batches that trained a client.
-        computed: mini-batches computed, those of idle lanes and behind a client's end counted, too.
-    """
-
-    useful: int = 0
-    computed: int = 0
-
-    @property
-    def waste(self) -> float:
-        """Share of the computed mini-batches that trained no client."""
-        return 1 - self.useful / self.computed if self.computed else 0.0
 
 
 class Engine(ABC):

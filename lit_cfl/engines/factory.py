@@ -4,6 +4,7 @@ import warnings
 from dataclasses import replace
 from math import prod
 
+import torch
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
 
@@ -76,7 +77,8 @@ def workload(
         bool(convolutions),
         any(isinstance(layer, nn.RNNBase) for layer in probe.template.modules()),
         round(client_fits * mean_steps(local, data)),
-        count_multiply_adds(probe.template, data.examples) * mean_batch(local, data),
+        count_multiply_adds(probe.template, data.examples.batch(torch.zeros(1, dtype=torch.int64), device="cpu"))
+        * mean_batch(local, data),
         max(1, client_fits // cohort),
         found,
         min(cohort, len(data.population)),

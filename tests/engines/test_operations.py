@@ -49,7 +49,8 @@ class _ByNumbers(nn.Module):
 )
 def test_multiply_adds_of_an_example_are_counted(net: nn.Module, examples: Examples, expected: int):
     before = [parameter.clone() for parameter in net.parameters()]
-    assert count_multiply_adds(Classification(net), examples) == expected
+    batch = examples.batch(torch.arange(2))
+    assert count_multiply_adds(Classification(net), batch) == expected
     assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
 
 

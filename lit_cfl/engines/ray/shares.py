@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
-from lit_cfl.engines.base import Effort, Engine
+from lit_cfl.engines.base import Engine
+from lit_cfl.engines.cohort_fit import Effort
 from lit_cfl.engines.local_training import FitRequest
 from lit_cfl.engines.scorer import ModelName, Outcomes
 from lit_cfl.errors import join_ids

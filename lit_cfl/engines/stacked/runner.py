@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from lit_cfl.devices import sent
-from lit_cfl.engines.base import Effort
 from lit_cfl.engines.client_fit import ClientFit, ExamplePool, FitResult, finite_rows
+from lit_cfl.engines.cohort_fit import Effort
 from lit_cfl.engines.optimizers import FunctionalOptimizer, Tensors
 from lit_cfl.engines.stacked.cuda_graph import CapturedSteps
 from lit_cfl.engines.stacked.schedule import LaneSlot, busy_lanes, schedule_by_cost, width_for

@@ -1,0 +1,210 @@
+"""Describes the local training of a cohort by tensors, and what a way of computing it must be able to do."""
+
+import copy
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from lightning import LightningModule
+from torch import Tensor
+
+from lit_cfl.engines.dropout import set_key
+from lit_cfl.engines.global_generators import seeded_globally
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.plan import Plan, Precision
+from lit_cfl.engines.scorer import EVALUATION_BATCH, Scorer
+from lit_cfl.engines.task_protocol import losses_of
+from lit_cfl.engines.task_traits import TaskTraits
+from lit_cfl.parameters import ParameterLayout, copy_sharing_frozen
+
+Ended = Callable[[int], None]  # is called with how many clients are through; may raise, to end the run
+
+
+@dataclass(frozen=True, eq=False)
+class CohortFit:
+    """Local training of n clients. Each has at least one example and one step.
+
+    `ClientLoop.gradients` gets one, too: without models, centres and mini-batches, with one key for each client.
+
+    Args:
+        clients: ids, int64 `[n]`, on the CPU.
+        models: the models that clients start from `[K, d]`, in the plan's dtype, on the device.
+        start: client i starts from `models[start[i]]`, int64 `[n]`, on the CPU.
+        prox: strength of the proximal term, 0 = none.
+        centers: of the proximal term `[C, d]`, on the device; None without one.
+        center: client i is drawn to `centers[center[i]]`, int64 `[n]`, on the CPU.
+        inputs, labels: the clients' examples, client by client, `[N, ...]`, on the device; inputs that are floats have
+            the plan's compute dtype.
+        sizes: examples of each client, int64 `[n]`, on the CPU; their sum is N.
+        steps: mini-batches that each client trains on, int64 `[n]`, on the CPU.
+        epoch_steps: mini-batches of one epoch of each client, int64 `[n]`, on the CPU.
+        batches: positions within the client's own examples, int64 `[sum of steps, B]`, on the CPU, client by client;
+            -1 = no example, these come last. How wide the table is depends on the other clients; results must not.
+        keys: of the dropout masks, int64 `[sum of steps]`, on the CPU; None where the module draws none.
+        seeds: of the global generators, for what a module itself draws, one for each client; None where a way has no
+            such modules (`ClientLoop.seeds_global_generators`).
+    """
+
+    clients: Tensor
+    models: Tensor
+    start: Tensor
+    prox: float
+    centers: Tensor | None
+    center: Tensor
+    inputs: Tensor
+    labels: Tensor
+    sizes: Tensor
+    steps: Tensor
+    epoch_steps: Tensor
+    batches: Tensor
+    keys: Tensor | None
+    seeds: list[int] | None = None
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    @property
+    def starts(self) -> list[int]:
+        """Number of each client's first example in `inputs` `[n]`."""
+        return (self.sizes.cumsum(0) - self.sizes).tolist()
+
+    @property
+    def first_steps(self) -> list[int]:
+        """Number of each client's first row in `batches` `[n]`."""
+        return (self.steps.cumsum(0) - self.steps).tolist()
+
+    @property
+    def num_seen(self) -> Tensor:
+        """Examples that each client sees in all its mini-batches, repeats counted, int64 `[n]`."""
+        counts = torch.cat([torch.zeros(1, dtype=torch.int64), (self.batches >= 0).sum(1).cumsum(0)])
+        ends = self.steps.cumsum(0)
+        return counts[ends] - counts[ends - self.steps]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a client costs.
+
+    Args:
+        multiply_adds: of the losses of one mini-batch, in products and convolutions.
+        num_bytes: of the device's memory that a client takes while it trains.
+    """
+
+    multiply_adds: float
+    num_bytes: int
+
+
+@dataclass
+class Effort:
+    """Counts the mini-batches that were computed, and those of them that trained a client.
+
+    Args:
+        useful: mini-batches that trained a client.
+        computed: mini-batches computed, those of idle lanes and behind a client's end counted, too.
+    """
+
+    useful: int = 0
+    computed: int = 0
+
+    @property
+    def waste(self) -> float:
+        """Share of the computed mini-batches that trained no client."""
+        return 1 - self.useful / self.computed if self.computed else 0.0
+
+
+class ClientLoop(ABC):
+    """A way to train clients locally.
+
+    Args:
+        module: as the user's task builds it; copies of it are trained.
+        layout: of its rows.
+        plan: device, precision, lanes.
+        local: what all clients' training has in common.
+    """
+
+    name: ClassVar[str]
+    is_collective: ClassVar[bool] = (
+        False  # whether several clients train at once, so that none can be named in an error
+    )
+    seeds_global_generators: ClassVar[bool] = False  # whether modules may draw random numbers of their own
+    reports_every_loss: ClassVar[bool] = True  # False = NaN may mean that a module reported none
+
+    def __init__(self, module: LightningModule, layout: ParameterLayout, plan: Plan, local: LocalTraining) -> None:
+        self.layout, self.plan, self.local = layout, plan, local
+        self.effort = Effort()
+        self._template = module
+        self._placed: dict[torch.dtype, LightningModule] = {}
+
+    @classmethod
+    @abstractmethod
+    def reason_against(cls, task: TaskTraits, device: str, precision: Precision, local: LocalTraining) -> str | None:
+        """Says in one line why clients cannot, or should not, train in this way; None = they can."""
+
+    @classmethod
+    def cost(cls, task: TaskTraits, precision: Precision, batch_size: int) -> Cost:
+        """Computes what a client costs.
+
+        Args:
+            batch_size: examples of a mini-batch.
+        """
+        return Cost(task.multiply_adds * batch_size, task.model_bytes(precision))
+
+    @abstractmethod
+    def fit(self, work: CohortFit, ended: Ended) -> tuple[Tensor, Tensor]:
+        """Trains the clients.
+
+        Returns:
+            the trained models `[n, d]` in the plan's dtype on the device, and the mean loss per example over the whole
+            fit, float64 `[n]` on the CPU. NaN and infinity are returned as they come.
+        """
+
+    @torch.no_grad()
+    def gradients(self, model: Tensor, work: CohortFit, ended: Ended) -> Tensor:
+        """Computes each client's gradient of its mean training loss, in training mode: `[n, d]`, 0 for buffers.
+
+        Args:
+            model: `[d]`, in the plan's dtype on the device.
+        """
+        rows = torch.zeros(len(work), self.layout.num_columns, dtype=self.plan.dtype, device=self.plan.device)
+        starts = work.starts
+        for client, size in enumerate(work.sizes.tolist()):
+            own = slice(starts[client], starts[client] + size)
+            key = None if work.keys is None else int(work.keys[client])
+            with seeded_globally(None if work.seeds is None else work.seeds[client], self.plan.device):
+                self._gradient(model, work.inputs[own], work.labels[own], key, rows[client])
+            ended(client + 1)
+        return rows
+
+    def _gradient(self, model: Tensor, inputs: Tensor, labels: Tensor, key: int | None, row: Tensor) -> None:
+        """Computes the gradient on these examples into a row; under BatchNorm as a mean over batches of 1,024."""
+        module = self.module_for_gradients
+        self.layout.write(model, module)
+        if key is not None:
+            set_key(module, key)
+        parameters = dict(module.named_parameters())
+        trained = [slot for slot in self.layout.slots if not slot.is_buffer]
+        for part in torch.arange(len(labels), device=labels.device).split(EVALUATION_BATCH):
+            with torch.enable_grad():
+                loss = losses_of(module, (inputs[part], labels[part])).sum() / len(labels)
+                found = torch.autograd.grad(loss, [parameters[slot.name] for slot in trained], allow_unused=True)
+            for slot, gradient in zip(trained, found, strict=True):
+                if gradient is not None:
+                    row[slot.start : slot.stop] += gradient.reshape(-1)
+
+    @cached_property
+    def module_for_gradients(self) -> LightningModule:
+        """A copy of the module in the plan's dtype, whose gradients are taken client by client."""
+        return self.copied(self.plan.dtype)
+
+    def scorer(self) -> Scorer:
+        """Returns what computes losses and scores of models."""
+        return Scorer(self.copied(self.plan.dtype).eval(), self.layout, self.plan.dtype)
+
+    def copied(self, dtype: torch.dtype) -> LightningModule:
+        """Copies the module to the plan's device; frozen parameters are there once for all copies in this dtype."""
+        if dtype not in self._placed:
+            self._placed[dtype] = copy.deepcopy(self._template).to(device=self.plan.device, dtype=dtype)
+        return copy_sharing_frozen(self._placed[dtype])

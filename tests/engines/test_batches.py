@@ -1,0 +1,76 @@
+"""The mini-batches of a cohort against a loop over clients and epochs."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from lit_cfl.engines.batches import BatchSize, LastBatch, count_steps, draw_batches, steps_of_epoch
+from lit_cfl.local_work import Budget
+from lit_cfl.seeds import derive
+
+SIZES = torch.tensor([7, 1, 23, 4, 8, 20])
+
+
+def seeds(clients: int) -> list[int]:
+    return [derive(3, "train", 5, client) for client in range(clients)]
+
+
+def one_by_one(seed: int, size: int, steps: int, batch_size: BatchSize, last: LastBatch) -> list[list[int]]:
+    """Draws as the recorded runs did: `randperm` of the client's own generator an epoch, cut into pieces."""
+    rng, found = torch.Generator().manual_seed(seed), []
+    while len(found) < steps:
+        order = torch.randperm(size, generator=rng).tolist()
+        width = size if batch_size == "full" else min(batch_size, size)
+        pieces = [order[start : start + width] for start in range(0, size, width)]
+        if len(pieces[-1]) < width and last != "keep":
+            rest = pieces.pop()
+            pieces[-1] += rest if last == "join" else []
+        found += pieces
+    return found[:steps]
+
+
+def lists_of(table: Tensor) -> list[list[int]]:
+    assert bool(((table >= 0).long().diff(dim=1) <= 0).all())  # places without an example come last
+    return [[place for place in row if place >= 0] for row in table.tolist()]
+
+
+@pytest.mark.parametrize("last", ["keep", "drop", "join"])
+@pytest.mark.parametrize("batch_size", [1, 4, 8, 100, "full"])
+def test_a_cohorts_mini_batches_are_those_of_each_clients_own_generator(batch_size: BatchSize, last: LastBatch):
+    steps = torch.tensor([5, 3, 7, 1, 2, 6])
+    table = draw_batches(seeds(6), SIZES, steps, batch_size, last)
+    clients = zip(seeds(6), SIZES.tolist(), steps.tolist(), strict=True)
+    assert lists_of(table) == [
+        batch for seed, size, count in clients for batch in one_by_one(seed, size, count, batch_size, last)
+    ]
+
+
+def test_a_clients_mini_batches_do_not_depend_on_the_others():
+    steps = torch.tensor([5, 3, 7, 1, 2, 6])
+    whole = lists_of(draw_batches(seeds(6), SIZES, steps, 4))
+    alone = lists_of(draw_batches(seeds(6)[2:3], SIZES[2:3], steps[2:3], 4))
+    assert alone == whole[8:15]
+
+
+@pytest.mark.parametrize(
+    ("last", "expected"),
+    [("keep", [2, 1, 6, 1, 2, 5]), ("drop", [1, 1, 5, 1, 2, 5]), ("join", [1, 1, 5, 1, 2, 5])],
+)
+def test_steps_of_an_epoch_by_hand(last: LastBatch, expected: list[int]):
+    assert steps_of_epoch(SIZES, 4, last).tolist() == expected
+    assert steps_of_epoch(torch.tensor([0, 9]), "full", last).tolist() == [0, 1]
+
+
+def test_a_budget_counts_epochs_or_steps_and_leaves_out_who_has_no_example():
+    sizes, lengths = torch.tensor([0, 9, 9]), torch.tensor([2, 2, 0])
+    assert count_steps(Budget(2), lengths, sizes, 4).tolist() == [0, 6, 0]
+    assert count_steps(Budget(2, "steps"), lengths, sizes, 4).tolist() == [0, 2, 0]
+    assert count_steps(Budget(2), lengths, sizes, 4, "join").tolist() == [0, 4, 0]
+
+
+def test_the_widest_mini_batch_is_as_wide_as_join_makes_it():
+    table = draw_batches(seeds(1), torch.tensor([7]), torch.tensor([2]), 4, "join")
+    assert table.shape == (2, 7)
+    assert [sorted(row) for row in table.tolist()] == [list(range(7))] * 2
+    kept = draw_batches(seeds(1), torch.tensor([7]), torch.tensor([2]), 4, "drop")
+    assert kept.shape == (2, 4)
