@@ -2,7 +2,8 @@
 
 A row holds the trainable parameters in the order of registration, then the floating-point buffers
 (such as BatchNorm's running statistics). Buffers are averaged with the parameters but never enter a
-similarity. Frozen parameters and integer buffers are not in the row: every client has them already.
+similarity. Frozen parameters, integer buffers and buffers that are not finite (such as an attention mask of -inf)
+are not in the row: every client has them already.
 """
 
 import copy
@@ -59,6 +60,12 @@ class ParameterLayout:
 
     @classmethod
     def of(cls, module: nn.Module) -> "ParameterLayout":
+        """Lays out a module.
+
+        Raises:
+            InputError: it has nothing to train, or a tensor that a row of real numbers cannot hold.
+        """
+        _require_real(module)
         named: list[tuple[str, Tensor, bool]] = [
             (name, tensor, False) for name, tensor in module.named_parameters() if tensor.requires_grad
         ]
@@ -183,6 +190,20 @@ def replace_layers(module: Module, other: Callable[[nn.Module], nn.Module | None
     return module
 
 
+def _require_real(module: nn.Module) -> None:
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if tensor.is_complex():
+            raise InputError(
+                f"{name} is complex, and a model is a row of real numbers; hold its real and its imaginary part "
+                "(torch.view_as_real), and put them together in forward (torch.view_as_complex)"
+            )
+        if tensor.layout is not torch.strided and tensor.is_floating_point():
+            raise InputError(f"{name} is sparse, and a model is a row of numbers; make it dense with .to_dense()")
+
+
 def _floating_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     kept = module.state_dict(keep_vars=True)  # buffers that are not persistent are no part of a model
-    return ((name, buffer) for name, buffer in module.named_buffers() if buffer.is_floating_point() and name in kept)
+    for name, buffer in module.named_buffers():
+        # a mean over clients says nothing of a constant such as an attention mask of -inf
+        if buffer.is_floating_point() and name in kept and bool(buffer.isfinite().all()):
+            yield name, buffer

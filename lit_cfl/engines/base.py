@@ -1,16 +1,14 @@
 """Builds nets from a seed, cuts fits into chunks, and evaluates: what engines share. They differ in `_fit_chunk`."""
 
 import copy
-import random
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import cast
 
-import numpy as np
 import torch
 from lightning import LightningModule
 from lightning.pytorch.utilities.seed import isolate_rng
@@ -21,10 +19,12 @@ from lit_cfl.data import Examples, FederatedData
 from lit_cfl.devices import fits_on, is_out_of_memory
 from lit_cfl.engines import convolutions, dual, perceptron, products
 from lit_cfl.engines.batches import num_steps
+from lit_cfl.engines.check_module import require_module
 from lit_cfl.engines.client_work import ClientWork, PositionedRow
 from lit_cfl.engines.cohort_fit import Effort
 from lit_cfl.engines.convolutions import is_small, with_convolutions
 from lit_cfl.engines.dropout import set_key, step_keys, with_keyed_dropout
+from lit_cfl.engines.initial_models import InitialModels, seed_global_generators
 from lit_cfl.engines.kernel_cache import BuildError
 from lit_cfl.engines.linear import OwnLinear, with_linear
 from lit_cfl.engines.local_training import CHECK, FitRequest, LocalTraining, TaskFactory, note_client
@@ -33,7 +33,7 @@ from lit_cfl.engines.perceptron_scorer import PerceptronScorer
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.scorer import EVALUATION_BATCH, ModelName, Outcomes, Scorer
 from lit_cfl.engines.single_examples import refuses_single, require_no_single
-from lit_cfl.engines.task_protocol import losses_of, require_losses
+from lit_cfl.engines.task_protocol import losses_of
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.local_work import Budget, Chunk, Fitted
 from lit_cfl.parameters import ParameterLayout
@@ -59,11 +59,13 @@ class Engine(ABC):
         self.between_clients: Callable[[], None] = lambda: None  # may raise, to end a run between two clients
         self.report: Report = unreported  # is called with what the engine is doing
         self._task = task
-        self.template = self._build(0)
-        require_losses(self.template)
+        self.template = self.build(0)
+        require_module(self.template)
         self.layout = ParameterLayout.of(self.template)
         self.plan = _with_own_code(plan, self.template)
         self._resident: tuple[Examples, Examples] | None = None
+        self._starts = InitialModels()
+        self.noted_not_finite = False  # whether a loss that is not finite was noted in an evaluation
         self._single: bool | None = None  # whether the net cannot train on one example, once it is known
         self._was_short = False  # of memory
 
@@ -82,27 +84,27 @@ class Engine(ABC):
         Raises:
             InputError: the task gives a net that was made outside of it: models would be alike, whatever the seed.
         """
-        module = self._build(number)
+        module = self.build(number)
         mine = {id(parameter) for parameter in self.template.parameters() if parameter.requires_grad}
         if any(id(parameter) in mine for parameter in module.parameters()):
             raise InputError(
                 "the task gives the same net at every call, so that initial models do not follow from the seed; "
                 "make the net inside of it: lambda: Classification(MCLR(...), ...)"
             )
-        return self.layout.read(module, self.plan.dtype)
+        row = self.layout.read(module, self.plan.dtype)
+        self._starts.compare(number, row[: self.layout.num_parameters])
+        return row
 
-    def _build(self, number: int) -> LightningModule:
+    def build(self, number: int) -> LightningModule:
+        """Builds the task with the initial model of that number, as the user's code makes it: no copy of another."""
         with self.own_stream("initial", number):
             return with_keyed_dropout(self._task())
 
     @contextmanager
     def own_stream(self, purpose: str, *ids: int) -> Iterator[None]:
         """Seeds the global generators, for what a module itself draws, and puts them back afterwards."""
-        seed = derive(self.seed, purpose, *ids)
         with isolate_rng(include_cuda=self.device != "cpu"):
-            torch.manual_seed(seed)
-            np.random.seed(seed % 2**32)  # the module's own draws may come from there
-            random.seed(seed)
+            seed_global_generators(self.seed, purpose, *ids)
             yield
 
     def module(self, row: Tensor) -> LightningModule:
@@ -178,7 +180,8 @@ class Engine(ABC):
         Returns:
             float64 `[K, n]`, on the CPU.
         """
-        return self._scorer.losses_of_all(models, index, self.examples(data))
+        with self.own_stream("evaluation"):
+            return self._scorer.losses_of_all(models, index, self.examples(data))
 
     def outcomes_of_each(
         self, models: Tensor, which: Tensor, index: Tensor, data: FederatedData, named: ModelName = "model {}".format
@@ -192,7 +195,8 @@ class Engine(ABC):
             named: what a model is called in a note on an error, by its row.
         """
         self.report(Activity("evaluating"))
-        return self._scorer.of_each(models, which, index, self.examples(data), named)
+        with self.own_stream("evaluation"):
+            return self._scorer.of_each(models, which, index, self.examples(data), named)
 
     def penalties(self, models: Tensor) -> Tensor:
         """Computes what the task adds to every example's loss in training: float64 `[K]`, 0 where it adds nothing."""
@@ -203,7 +207,9 @@ class Engine(ABC):
         module = self.with_products(self._module_inside(self.layout.read(self.template, self.plan.dtype)))
         if self.plan.fused and is_perceptron(self.template, self.local):
             return PerceptronScorer(module.eval(), self.layout, self.plan.dtype, layers_of(self.template, self.layout))
-        return Scorer(module.eval(), self.layout, self.plan.dtype)
+        return Scorer(
+            module.eval(), self.layout, self.plan.dtype, partial(seed_global_generators, self.seed, "evaluation")
+        )
 
     def with_products(self, module: LightningModule) -> LightningModule:
         """Puts the plan's products and convolutions into a module that nobody else has. Returns the module."""

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from lit_cfl.data import Examples, FederatedData
 from lit_cfl.engines.base import Engine
+from lit_cfl.engines.check_module import in_short
 from lit_cfl.engines.local_training import CHECK
 from lit_cfl.engines.task_protocol import outcomes_of
 from lit_cfl.errors import DivergedError, InputError
@@ -40,7 +41,7 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
         raise  # a ValueError, too
     except (RuntimeError, IndexError, ValueError) as error:  # what torch raises for shapes and labels that do not fit
         remedy = _TOKENS if data.examples.vocabulary and data.examples.embeddings is None else ""
-        raise InputError(f"the net cannot take the data: {shapes} ({_first_line(error)}){remedy}") from error
+        raise InputError(f"the net cannot take the data: {shapes} ({in_short(error)}){remedy}") from error
     local = engine.local
     engine.require_variance(data.population, local.budget, per_client(local.epochs, data.population), data)
     largest = data.population[data.num_examples[data.population].argmax()][None]
@@ -49,7 +50,7 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
     except DivergedError:
         pass  # the run itself reports it, or leaves the client out
     except (RuntimeError, MisconfigurationException, TypeError) as error:
-        raise InputError(f"client {int(largest)} cannot be trained: {_first_line(error)}") from error
+        raise InputError(f"client {int(largest)} cannot be trained: {in_short(error)}") from error
 
 
 def _require_labels(engine: Engine, examples: Examples) -> None:
@@ -75,7 +76,3 @@ def _one_of_each_label(data: FederatedData) -> Tensor:
 def _in_words(examples: Examples) -> str:
     kinds = {"classes": f"{examples.num_labels} labels", "numbers": "labels that are numbers", "none": "no labels"}
     return kinds[examples.label_kind]
-
-
-def _first_line(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"

@@ -41,10 +41,17 @@ class Scorer:
         module: in evaluation mode; its device is where it computes.
         layout: of the models' rows.
         dtype: of inputs that are floats.
+        seed: seeds what the module itself draws, by the number of the first of the examples that are scored together.
     """
 
-    def __init__(self, module: LightningModule, layout: ParameterLayout, dtype: torch.dtype) -> None:
-        self._module, self._layout, self._dtype = module, layout, dtype
+    def __init__(
+        self,
+        module: LightningModule,
+        layout: ParameterLayout,
+        dtype: torch.dtype,
+        seed: Callable[[int], None] = lambda first: None,
+    ) -> None:
+        self._module, self._layout, self._dtype, self._seed = module, layout, dtype, seed
         self._device = next(module.parameters()).device
 
     @torch.no_grad()
@@ -61,7 +68,7 @@ class Scorer:
         """Computes losses `[K, n]`; in halves, which changes the rounding, where the batch does not fit the memory."""
         try:
             batch = examples.batch(index, self._dtype, self._device)
-            return torch.stack([self._outcomes(row, batch)[0] for row in models])
+            return torch.stack([self._outcomes(row, batch, int(index[0]))[0] for row in models])
         except RuntimeError as error:
             if not is_out_of_memory(error) or len(index) < 2:
                 raise
@@ -91,7 +98,7 @@ class Scorer:
                 own = slice(part.start - start, part.stop - start)
                 with note_on_error(partial(_while_scored, named, number)):
                     row = sent(models[number], self._device)
-                    found.append(self._outcomes(row, (inputs[own], labels[own])))
+                    found.append(self._outcomes(row, (inputs[own], labels[own]), int(index[part.start])))
             return torch.cat(found, dim=1)
         except RuntimeError as error:
             if not is_out_of_memory(error) or stop - start < 2:
@@ -99,8 +106,9 @@ class Scorer:
         halves = [self._scored(models, half, index, examples, named) for half in _halves(parts)]
         return torch.cat(halves, dim=1)
 
-    def _outcomes(self, row: Tensor, batch: Batch) -> Tensor:
+    def _outcomes(self, row: Tensor, batch: Batch, first: int) -> Tensor:
         self._layout.write(row, self._module)
+        self._seed(first)
         return outcomes_of(self._module, batch)
 
     def _checked(self, found: Outcomes, numbers: Tensor) -> Outcomes:

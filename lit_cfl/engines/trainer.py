@@ -21,9 +21,10 @@ from torch.utils.data import DataLoader, TensorDataset
 from lit_cfl.data import FederatedData
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.batches import ShuffledBatches
+from lit_cfl.engines.divergence import explain_divergence
 from lit_cfl.engines.dropout import key_names, set_key, step_keys
 from lit_cfl.engines.local_training import FitRequest, note_client
-from lit_cfl.errors import InputError, diverged
+from lit_cfl.errors import InputError
 from lit_cfl.local_work import Chunk
 from lit_cfl.seeds import derive, generator
 
@@ -54,7 +55,7 @@ class TrainerEngine(Engine):
                     models[k], trained[k] = row, True
                     losses[k] = float("nan") if loss is None else loss
                 elif self.local.on_divergence == "stop":
-                    raise diverged(client, round, loss, rate)
+                    raise explain_divergence(self, models[k], client, round, loss, rate, data)
         return Chunk(part.start, models, losses, trained)
 
     def _fit_client(

@@ -22,6 +22,7 @@ from lit_cfl.engines.base import Engine
 from lit_cfl.engines.batches import ShuffledBatches, num_steps
 from lit_cfl.engines.client_fit import ClientFit, ExamplePool, FitResult
 from lit_cfl.engines.client_work import PositionedRow
+from lit_cfl.engines.divergence import explain_divergence
 from lit_cfl.engines.dropout import key_names, step_keys
 from lit_cfl.engines.dual import DualLoop
 from lit_cfl.engines.lane_memory import lane_bytes
@@ -38,7 +39,7 @@ from lit_cfl.engines.stacked.runner import Runner
 from lit_cfl.engines.stacked.schedule import pool_capacity, pool_groups, widths_of
 from lit_cfl.engines.stacked.stackable_layers import with_plain_cells
 from lit_cfl.engines.steps import Steps
-from lit_cfl.errors import InputError, Notice, diverged
+from lit_cfl.errors import InputError, Notice
 from lit_cfl.local_work import Chunk
 from lit_cfl.parameters import copy_sharing_frozen
 from lit_cfl.seeds import derive, generator
@@ -123,7 +124,8 @@ class StackedEngine(Engine):
                     if done.finite:
                         losses[k], trained[k] = done.loss, True
                     elif self.local.on_divergence == "stop":
-                        raise diverged(int(clients[k]), round, done.loss, self._optimizer.options[0]["lr"])
+                        rate = self._optimizer.options[0]["lr"]
+                        raise explain_divergence(self, starts[start[k]], int(clients[k]), round, done.loss, rate, data)
                     else:
                         models[k] = starts[start[k]]
             before += len(positions)

@@ -73,5 +73,5 @@ def stacked_gradients(
             pieces[:trained], pieces[trained:], batch, present.to(plan.device), keys.to(plan.device)
         )
     gradients = torch.zeros(len(held), layout.num_columns, dtype=plan.dtype)
-    gradients[:, : layout.num_parameters] = torch.cat([g.flatten(1) for g in found], dim=1).cpu()
+    gradients[:, : layout.num_parameters] = torch.cat([g.reshape(len(held), -1) for g in found], dim=1).cpu()
     return gradients

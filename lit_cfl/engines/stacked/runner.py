@@ -241,7 +241,8 @@ class Runner:
 
     def _save(self, lanes: Lanes, models: Tensor, change: _Change) -> None:
         """Writes the lanes of fits that end into their rows."""
-        table = torch.cat([tensor.index_select(0, change.lanes).flatten(1) for tensor in lanes.rows], dim=1)
+        count = len(change.lanes)
+        table = torch.cat([tensor.index_select(0, change.lanes).reshape(count, -1) for tensor in lanes.rows], dim=1)
         models.index_copy_(0, change.rows, table.to(models.dtype))
 
     def _results(

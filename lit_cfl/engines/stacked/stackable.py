@@ -100,7 +100,7 @@ def _stacked_step(module: LightningModule, layout: ParameterLayout, batch: Batch
     steps = Steps(with_plain_cells(module), layout, FunctionalOptimizer.of(optimizer, trained))
     parameters, buffers = (tuple(_two_lanes(tensor.detach()) for tensor in part) for part in (trained, constant))
     gradients, _, after = steps.gradients(parameters, buffers, batch, present, torch.zeros(2, dtype=torch.int64))
-    return torch.cat([tensor.flatten(1) for tensor in (*gradients, *after)], dim=1)
+    return torch.cat([tensor.reshape(2, -1) for tensor in (*gradients, *after)], dim=1)
 
 
 def _two_lanes(tensor: Tensor) -> Tensor:

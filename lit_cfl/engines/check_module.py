@@ -1,0 +1,77 @@
+"""Checks that clients can have copies of a module, and that a row can hold what they train."""
+
+import copy
+
+from lightning import LightningModule
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from lit_cfl.engines.task_protocol import require_losses
+from lit_cfl.errors import InputError
+from lit_cfl.parameters import copy_sharing_frozen
+
+_COPIES = "every client trains a copy of the module"
+
+
+def require_module(module: LightningModule) -> None:
+    """Checks that a module has `losses`, and can be copied without a loss; for every engine.
+
+    Raises:
+        InputError: it lacks `losses` or `outcomes`, has layers without weights or hooks that no copy has, or cannot be
+            copied at all.
+    """
+    require_losses(module)
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if is_lazy(tensor):
+            raise InputError(
+                f"{_owner_of(name, module)} has no weights before its first input, so that there is no model to start "
+                "from; give the layer its sizes (nn.Linear(64, 10) for nn.LazyLinear(10)), or run the net on one input "
+                "in its __init__"
+            )
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad and _has_hooks(parameter):
+            raise InputError(
+                f"the parameter {name} has a hook on its gradient (register_hook), which no copy of it has, and "
+                f"{_COPIES}; change the gradient in the LightningModule's on_before_optimizer_step, or detach in "
+                "forward what must not train"
+            )
+    _require_copy(module)
+
+
+def _require_copy(module: LightningModule) -> None:
+    try:
+        copy_sharing_frozen(module)
+    except Exception as error:  # whatever a layer of the user's raises
+        name, layer = _first_uncopied(module)
+        remedy = "hold nothing open in it, and make what follows from parameters in forward"
+        if hasattr(layer, "weight_g"):
+            remedy = "take torch.nn.utils.parametrizations.weight_norm for nn.utils.weight_norm"
+        raise InputError(
+            f"{name} ({type(layer).__name__}) cannot be copied, but {_COPIES}; {remedy} ({in_short(error)})"
+        ) from error
+
+
+def _first_uncopied(module: nn.Module) -> tuple[str, nn.Module]:
+    """Finds the innermost layer that cannot be copied: its name and itself."""
+    for name, layer in reversed(list(module.named_modules())):
+        try:
+            copy.deepcopy(layer)
+        except Exception:
+            return name or "the module", layer
+    return "the module", module
+
+
+def _owner_of(tensor: str, module: nn.Module) -> str:
+    layer = tensor.rpartition(".")[0]
+    return f"{layer or 'the module'} ({type(module.get_submodule(layer)).__name__})"
+
+
+def _has_hooks(parameter: Tensor) -> bool:
+    # PyTorch has no other way to ask
+    return bool(parameter._backward_hooks) or bool(getattr(parameter, "_post_accumulate_grad_hooks", None))
+
+
+def in_short(error: BaseException) -> str:
+    """Returns an error's class and the first sentence of its message."""
+    sentence = str(error).splitlines()[0].partition(". ")[0] if str(error) else ""
+    return f"{type(error).__name__}: {sentence}" if sentence else type(error).__name__

@@ -1,0 +1,257 @@
+"""Modules that users bring: what no copy and no row can hold is refused by name, and the rest trains alike."""
+
+import warnings
+from collections.abc import Callable
+from functools import partial
+from itertools import pairwise
+from math import inf, nan
+
+import pytest
+import torch
+from ragged import PLANS, SGD, fitted, ragged_data, rows_of, task
+from torch import Tensor, nn
+from torch.nn.functional import dropout
+from torch.testing import assert_close
+
+from lit_cfl.engines.check_module import require_module
+from lit_cfl.engines.factory import build_engine, workload
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.plan import Plan
+from lit_cfl.errors import DivergedError, InputError, Notice
+from lit_cfl.parameters import ParameterLayout
+from lit_cfl.tasks import Classification
+
+STACKS = ("plain loop", "4 lanes")
+
+
+class Linear(nn.Module):
+    """A linear net; what derives from it changes one thing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(64, 10)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.fc(inputs.flatten(1))
+
+
+def obstacles_of(make: Callable[[], nn.Module]) -> list[str]:
+    return list(workload(task(make), 0, LocalTraining(1, 10), ragged_data(), "32-true", client_fits=1).obstacles)
+
+
+class Masked(Linear):
+    """Rows of an image attend to earlier rows."""
+
+    def __init__(self, fill: float = -inf, persistent: bool = True) -> None:
+        super().__init__()
+        self.register_buffer("mask", torch.triu(torch.full((8, 8), fill), 1), persistent=persistent)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        rows = inputs.flatten(1, 2)
+        return self.fc(((rows @ rows.mT + self.mask).softmax(-1) @ rows).flatten(1))
+
+
+@pytest.mark.parametrize("plan", ["trainer", *STACKS])
+def test_constant_that_is_not_finite_is_no_divergence_and_in_no_row(plan: str):
+    kept, _ = fitted(task(Masked), PLANS[plan])
+    left, engine = fitted(task(partial(Masked, persistent=False)), PLANS[plan])
+    assert engine.layout.num_columns == 650
+    assert torch.equal(rows_of(kept), rows_of(left))
+    assert kept.trained.sum() == 5  # all that have data
+
+
+@pytest.mark.parametrize("fill", [-inf, inf, nan])
+def test_buffer_that_is_not_finite_is_no_column(fill: float):
+    layout = ParameterLayout.of(Masked(fill))
+    assert [slot.name for slot in layout.slots] == ["fc.weight", "fc.bias"]
+    assert [slot.name for slot in ParameterLayout.of(Masked(-1e9)).slots] == ["fc.weight", "fc.bias", "mask"]
+
+
+class Tempered(Linear):
+    """Divides by a temperature that is learnt, and adds a number that is not."""
+
+    def __init__(self, *shape: int) -> None:
+        super().__init__()
+        self.temperature = nn.Parameter(torch.full(shape, 1.5))
+        self.register_buffer("shift", torch.full(shape, 0.25))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return super().forward(inputs) / self.temperature + self.shift * inputs.mean((1, 2, 3))[:, None]
+
+
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        partial(torch.optim.SGD, lr=0.1, momentum=0.9, weight_decay=0.1),
+        partial(torch.optim.Adam, lr=0.01),
+    ],
+    ids=["momentum", "adam"],
+)
+@pytest.mark.parametrize("plan", STACKS)
+def test_tensors_without_axes_are_stacked_like_others(plan: str, optimizer: Callable[..., torch.optim.Optimizer]):
+    assert obstacles_of(Tempered) == []
+    local = LocalTraining(2, 10, gradient_clip=1.0)
+    double = Plan(PLANS[plan].engine, precision="64-true", lanes=PLANS[plan].lanes)
+    with_axis, without, by_trainer = (
+        rows_of(fitted(task(make, optimizer), engine, local=local, prox=0.1)[0])
+        for make, engine in (
+            (partial(Tempered, 1), double),
+            (Tempered, double),
+            (Tempered, Plan("trainer", precision="64-true")),
+        )
+    )
+    assert torch.equal(without, with_axis)
+    assert_close(without, by_trainer, rtol=0, atol=1e-12)
+
+
+def test_gradients_at_tensors_without_axes_are_the_trainers():
+    found = []
+    for plan in (Plan("trainer", precision="64-true"), Plan("stacked", precision="64-true", lanes=4)):
+        engine = build_engine(task(Tempered), plan, 5, LocalTraining())
+        found.append(engine.at(0, ragged_data()).gradients(engine.initial(0), torch.tensor([1, 2, 4])))
+    assert_close(found[1], found[0], rtol=0, atol=1e-12)
+    assert (found[0][:, 0] != 0).all()
+
+
+def hooked(name: str) -> nn.Module:
+    net = Linear()
+    getattr(net.fc.weight, name)(lambda *given: None)
+    return net
+
+
+def complex_net() -> nn.Module:
+    net = Linear()
+    net.turn = nn.Parameter(torch.ones(2, dtype=torch.complex64))
+    return net
+
+
+def complex_constant() -> nn.Module:
+    net = Linear()
+    net.register_buffer("turn", torch.ones(2, dtype=torch.complex64))
+    return net
+
+
+def sparse_net() -> nn.Module:
+    net = Linear()
+    net.register_buffer("graph", torch.eye(3).to_sparse())
+    return net
+
+
+def derived() -> nn.Module:
+    net = Linear()
+    net.twice = net.fc.weight * 2
+    return net
+
+
+def weight_normed() -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # PyTorch advises against it, too
+        return nn.Sequential(nn.Flatten(), nn.utils.weight_norm(nn.Linear(64, 10)))
+
+
+@pytest.mark.parametrize("plan", [Plan("trainer"), Plan("stacked")], ids=["trainer", "stacked"])
+@pytest.mark.parametrize(
+    ("net", "message"),
+    [
+        (lambda: hooked("register_hook"), r"net.fc.weight has a hook on its gradient .*on_before_optimizer_step"),
+        (lambda: hooked("register_post_accumulate_grad_hook"), r"net.fc.weight has a hook on its gradient"),
+        (complex_net, r"net.turn is complex, .*view_as_real"),
+        (complex_constant, r"net.turn is complex, .*view_as_real"),
+        (sparse_net, r"net.graph is sparse, .*to_dense"),
+        (lambda: nn.Sequential(nn.Flatten(), nn.LazyLinear(10)), r"net.1 \(LazyLinear\) has no weights .*sizes"),
+        (
+            lambda: nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.LazyBatchNorm1d()),
+            r"net.2 \(LazyBatchNorm1d\) has no weights",
+        ),
+        (weight_normed, r"net.1 \(Linear\) cannot be copied.*parametrizations.weight_norm"),
+        (derived, r"net \(Linear\) cannot be copied.*in forward \(RuntimeError: Only Tensors"),
+    ],
+)
+def test_what_a_copy_or_a_row_cannot_hold_is_refused_by_name(net: Callable[[], nn.Module], message: str, plan: Plan):
+    with pytest.raises(InputError, match=message) as caught:
+        build_engine(task(net), plan, 0, LocalTraining())
+    assert "\n" not in str(caught.value)
+
+
+def test_hook_on_a_frozen_parameter_is_no_matter():
+    net = hooked("register_hook")
+    net.fc.weight.requires_grad_(False)
+    require_module(Classification(net, SGD))
+
+
+class SeedsItself(Linear):
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        super().__init__()
+
+
+class Zeros(Linear):
+    def __init__(self) -> None:
+        super().__init__()
+        for parameter in self.parameters():
+            nn.init.zeros_(parameter)
+
+
+@pytest.mark.parametrize("net", [SeedsItself, Zeros])
+def test_equal_initial_models_are_noted_once(net: Callable[[], nn.Module]):
+    engine = build_engine(task(net), Plan(), 0, LocalTraining())
+    engine.initial(0)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        for number in (0, 1, 2, 1):
+            engine.initial(number)
+    assert [line.category for line in said] == [Notice]
+    assert "initial models 0 and 1 are equal" in str(said[0].message)
+
+
+def test_initial_models_that_differ_are_not_noted():
+    engine = build_engine(task(Linear), Plan(), 0, LocalTraining())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        models = [engine.initial(number) for number in (0, 1, 2, 0)]
+    assert torch.equal(models[0], models[3])
+    assert all(not torch.equal(one, other) for one, other in pairwise(models))
+
+
+class MonteCarlo(Linear):
+    """Drops inputs in evaluation, too."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.fc(dropout(inputs.flatten(1), 0.5, True))
+
+
+def test_what_a_module_draws_in_evaluation_follows_from_the_seed_alone():
+    data, index = ragged_data(), torch.arange(80)
+    found = []
+    for seed, before in ((5, 0), (5, 7), (6, 0)):
+        engine = build_engine(task(MonteCarlo), Plan(), seed, LocalTraining())
+        models = torch.stack([torch.linspace(-1, 1, 650), torch.linspace(1, -1, 650)])
+        torch.rand(before)
+        state = torch.get_rng_state()
+        losses = engine.losses_of_all(models, index, data)
+        found.append((losses, engine.outcomes(models[0], index, data).losses))
+        assert torch.equal(torch.get_rng_state(), state)  # and changes nobody else's draws
+    assert torch.equal(found[0][0], found[1][0])
+    assert torch.equal(found[0][1], found[1][1])
+    assert torch.equal(found[0][0][0], found[0][1])  # every model meets the same draws
+    assert not torch.equal(found[0][0], found[2][0])
+
+
+class Normed(Linear):
+    """Divides each input by its norm: 0/0 for a black image."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        flat = inputs.flatten(1)
+        return self.fc(flat / flat.norm(dim=1, keepdim=True))
+
+
+@pytest.mark.parametrize("plan", ["trainer", *STACKS])
+def test_loss_that_is_no_number_before_training_is_not_blamed_on_the_learning_rate(plan: str):
+    data = ragged_data()
+    data.examples.inputs[data.train[2][5]] = 0  # one of 17
+    example = int(data.train[2][5])
+    with pytest.raises(DivergedError) as caught:
+        fitted(task(Normed), PLANS[plan], data=data)
+    said = f"client 2 diverged in round 3 before it trained: the loss of its example {example} is nan (1 of its 17"
+    assert str(caught.value).startswith(said)
+    assert "lower" not in str(caught.value)
