@@ -1,1 +1,1 @@
-"""`lit-cfl report`: one page, or figures for a paper, of runs, comparisons, studies and reproductions."""
+"""`lit-cfl report`: one page, or figures for a paper, of runs, comparisons and studies."""

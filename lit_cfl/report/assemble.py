@@ -21,7 +21,7 @@ class Maker:
     """Makes the page of some directories, again and again while they grow.
 
     Args:
-        paths: of runs, comparisons, studies and reproductions.
+        paths: of runs, comparisons and studies.
         command: that makes the page again.
         with_data: whether to load the clients' data, for labels and images.
         say: is told what takes a while.
@@ -54,7 +54,7 @@ class Maker:
             sections += [overview.section(groups, score, tables), over_rounds.section(groups, score)]
             sections.append(self._clusters(groups, score, problems))
         for number, source in enumerate(sources):
-            sections += _study_or_reproduction(source, f"{slug(source.path.name)}-{number + 1}", lines, problems)
+            sections += _study(source, f"{slug(source.path.name)}-{number + 1}", lines, problems)
         sections.append(settings.section(groups, self.command))
         for group in groups:
             problems += [problem for run in group.runs for problem in [*_state(group, run), *run.problems]]
@@ -88,23 +88,16 @@ class Maker:
         return self._data[key]
 
 
-def _study_or_reproduction(source: ReportSource, name: str, lines: list[str], problems: list[str]) -> list[Section]:
-    """Makes the section of a study or a reproduction; adds to the lines that sum the page up, and to the problems."""
-    if source.kind == "study":
-        from lit_cfl.report import study  # imports Optuna
+def _study(source: ReportSource, name: str, lines: list[str], problems: list[str]) -> list[Section]:
+    """Makes the section of a study; adds to the lines that sum the page up, and to the problems."""
+    if source.kind != "study":
+        return []
+    from lit_cfl.report import study  # imports Optuna
 
-        searched = study.read_study(source.path)
-        lines.append(study.headline(searched))
-        problems += searched.problems
-        return [study.section(searched, name)]
-    if source.kind == "reproduction":
-        from lit_cfl.report import reproduction
-
-        repeated = reproduction.read_reproduction(source.path)
-        lines.append(reproduction.headline(repeated))
-        problems += repeated.problems
-        return [reproduction.section(repeated, name)]
-    return []
+    searched = study.read_study(source.path)
+    lines.append(study.headline(searched))
+    problems += searched.problems
+    return [study.section(searched, name)]
 
 
 def _is_live(source: ReportSource) -> bool:

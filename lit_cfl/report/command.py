@@ -18,7 +18,7 @@ from lit_cfl.runs.signals import interruptible
 from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically
 
 _EPILOG = """\
-DIR is the directory of a run, a comparison (lit-cfl compare), a study (lit-cfl tune) or a reproduction. Several are
+DIR is the directory of a run, a comparison (lit-cfl compare) or a study (lit-cfl tune). Several are
 shown on one page; their runs must have the same data. Labels and images of the clients come from the run's data, where
 they are on this machine; loading them loads the classes that its config.yaml names (docs/results.md).
 """
@@ -28,11 +28,11 @@ def report(arguments: Sequence[str]) -> int:
     """Writes the page of some directories. Returns 128 + the signal where one ended it."""
     parser = LineParser(
         prog="lit-cfl report",
-        description="Shows runs, comparisons, studies and reproductions on one page, a file that needs no network.",
+        description="Shows runs, comparisons and studies on one page, a file that needs no network.",
         epilog=_EPILOG,
         allow_abbrev=False,
     )
-    parser.add_argument("directories", nargs="+", metavar="DIR", help="that run, compare, tune or reproduce wrote")
+    parser.add_argument("directories", nargs="+", metavar="DIR", help="that run, compare or tune wrote")
     parser.add_argument("--out", default="report.html", metavar="FILE", help="the page (default: report.html)")
     parser.add_argument("--figures", metavar="DIR", help="also draw each figure as PNG and PDF, for a paper")
     parser.add_argument(

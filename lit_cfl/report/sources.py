@@ -1,4 +1,4 @@
-"""Finds out what a directory holds: a run, a comparison, a study or a reproduction."""
+"""Finds out what a directory holds: a run, a comparison or a study."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,6 @@ from typing import Any, Literal
 from lit_cfl.compare.comparison import RECORD
 from lit_cfl.errors import InputError
 from lit_cfl.report.run_files import RunFiles, attempt, is_run, read_run
-from lit_cfl.reproduce.ledger import RUNS
 from lit_cfl.runs.resume import differences
 from lit_cfl.scores import ACCURACY, Score
 from lit_cfl.storage.config_file import stored_config
@@ -17,7 +16,7 @@ from lit_cfl.storage.digests import read_sealed
 from lit_cfl.storage.error_file import ERROR_FILE
 from lit_cfl.storage.yaml_files import parse_yaml
 
-Kind = Literal["run", "comparison", "study", "reproduction"]
+Kind = Literal["run", "comparison", "study"]
 _STUDY = "study.yaml"
 _MAY_DIFFER = ("partition_seed", "partition_file", "batch_size")  # of data that are the same
 
@@ -67,7 +66,7 @@ class ReportSource:
     Args:
         path: of it.
         kind: what it is.
-        groups: its runs; of a study and of a reproduction none.
+        groups: its runs; of a study none.
         problems: what is missing or damaged beside the files of runs, in sentences.
     """
 
@@ -85,18 +84,16 @@ def kind_of(path: Path) -> Kind:
     """
     if not path.is_dir():
         wrong = f"{path} is a file" if path.exists() else f"there is no directory {path}"
-        raise InputError(f"{wrong}; give a directory that lit-cfl run, compare, tune or reproduce wrote")
+        raise InputError(f"{wrong}; give a directory that lit-cfl run, compare or tune wrote")
     if (path / RECORD).is_file():
         return "comparison"
     if (path / _STUDY).is_file():
         return "study"
     if is_run(path) or any(map(is_run, path.glob("seed-*"))):
         return "run"
-    if (path / RUNS).is_file() or list(path.glob("*-[0-9].csv")):
-        return "reproduction"
     inside = sorted(part.name for part in path.iterdir() if part.is_dir() and is_run(part)) if path.is_dir() else []
     hint = f"; it has {', '.join(inside[:5])}, which do: give these" if inside else ""
-    raise InputError(f"{path} holds no run, comparison, study or reproduction{hint}")
+    raise InputError(f"{path} holds no run, comparison or study{hint}")
 
 
 def read_source(path: Path) -> ReportSource:

@@ -19,7 +19,6 @@ pytestmark = [
     pytest.mark.browser,
     pytest.mark.skipif(shutil.which("chromium") is None, reason="needs chromium and chromium-driver"),
 ]
-REPRODUCTION = Path(__file__).parents[2] / "docs" / "reproduction"
 _DRAWN = "return document.querySelectorAll('figure[data-drawn]').length"
 _FIGURES = "return document.querySelectorAll('figure').length"
 
@@ -45,7 +44,7 @@ def driver() -> Iterator[Any]:
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A run whose names hold HTML, a study, and the reproduction."""
+    """A run whose names hold HTML, and a study."""
     folder = tmp_path_factory.mktemp("pages")
     run = made_run(
         folder / "run",
@@ -57,7 +56,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     )
     add_own_tables(run)
     other = made_run(folder / "other", clients=60)
-    sources = {"run": (run, other), "study": (made_study(folder / "study"),), "reproduction": (REPRODUCTION,)}
+    sources = {"run": (run, other), "study": (made_study(folder / "study"),)}
     found = {}
     for name, paths in sources.items():
         found[name] = folder / f"{name}.html"
@@ -90,7 +89,7 @@ def requests(driver: Any) -> set[str]:
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)], ids=["wide, light", "narrow, dark"])
-@pytest.mark.parametrize("name", ["run", "study", "reproduction"])
+@pytest.mark.parametrize("name", ["run", "study"])
 def test_every_figure_is_drawn_without_an_error_or_a_request(
     name: str, width: int, dark: bool, driver: Any, pages: dict[str, Path]
 ):

@@ -21,9 +21,6 @@ from lit_cfl.report.run_files import read_run
 from lit_cfl.report.sample import said, sample
 from lit_cfl.report.similar_clients import similarity
 from lit_cfl.report.sources import Group, read_source
-from lit_cfl.reproduce.verdicts import ACCURACY_POINTS
-
-REPRODUCTION = Path(__file__).parents[2] / "docs" / "reproduction"
 
 
 def figure(figures: list[Figure], name: str) -> Figure:
@@ -158,7 +155,7 @@ def test_delay_counts_from_a_shift_to_the_next_detection_before_the_next_shift(t
 def test_every_figure_has_a_caption_an_alt_text_and_values(tmp_path: Path):
     run = made_run(tmp_path / "run", over=False)
     add_own_tables(run)
-    page = page_of(run, REPRODUCTION)
+    page = page_of(run)
     assert {"cfl-layers", "cfl-shifts", "cfl-delays", "cfl-sizes", "cfl-splits"} <= {f.name for f in page.figures}
     names = [one.name for one in page.figures]
     assert len(names) == len(set(names))
@@ -168,21 +165,6 @@ def test_every_figure_has_a_caption_an_alt_text_and_values(tmp_path: Path):
         assert one.title, one.name
         assert one.table is not None, one.name
         assert one.table.rows, one.name
-
-
-def test_paper_against_ours_has_a_dot_for_each_cell_that_ran():
-    page = page_of(REPRODUCTION)
-    drawn = figure(page.figures, "reproduction-1-flexcfl-3-accuracy")
-    from lit_cfl.storage.csv_log import read_table
-
-    cells = read_table(REPRODUCTION / "flexcfl-3.csv")
-    shown = {"matches", "explained", "not reproduced"}
-    ran = [(c["paper_value"], c["ours_mean"]) for c in cells if c["verdict"] in shown]
-    dots = [pair for points in drawn.drawing.points for pair in zip(points.x, points.y, strict=True)]
-    assert sorted(dots) == sorted(ran)
-    assert drawn.drawing.diagonal == ACCURACY_POINTS
-    (section,) = [part for part in page.sections if part.title == "Paper against ours"]
-    assert "Claims of the papers" in [part.title for part in section.parts]
 
 
 def test_groups_beyond_seven_differ_by_their_lines():
