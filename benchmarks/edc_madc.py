@@ -3,7 +3,8 @@
     LITCFL_DATA=DIR python benchmarks/edc_madc.py [--out docs/reproduction/edc_madc.csv] [--data NAME ...]
 
 The clients of the group cold start (alpha = 20) are drawn and pre-trained as FedGroup does it under the experiment's
-seed. Writes a row for each pair of them, with three significant digits; `lit-cfl reproduce summary` draws them.
+seed. Writes a row for each pair of them, with three significant digits; `python -m benchmarks.reproduction summary`
+draws them.
 """
 
 import argparse

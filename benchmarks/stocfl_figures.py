@@ -12,8 +12,8 @@
   ends with.
 
 Clients, rounds and cohorts are the paper's (section A.1). The net is linear everywhere, as in its Figure 2; for the
-others it names none. Clients train one epoch: neither Psi nor the clusters depend on it. `lit-cfl reproduce summary`
-draws the files.
+others it names none. Clients train one epoch: neither Psi nor the clusters depend on it.
+`python -m benchmarks.reproduction summary` draws the files.
 """
 
 import argparse

@@ -47,7 +47,11 @@ def resume(path: Path, *more: str) -> list[str]:
     return ["run", "--resume", str(path), *more]
 
 
-def in_child(arguments: list[str], prepare: Callable[[], None] = lambda: None) -> int:
+def in_child(
+    arguments: list[str],
+    prepare: Callable[[], None] = lambda: None,
+    command: Callable[[list[str]], int] = main,
+) -> int:
     """Starts the command in a child; returns its process id. Its output goes to a file beside the run."""
     sys.stdout.flush()
     child = os.fork()
@@ -61,7 +65,7 @@ def in_child(arguments: list[str], prepare: Callable[[], None] = lambda: None) -
         target = os.environ["CHILD_OUTPUT"]
         with open(target, "w") as out, contextlib.redirect_stdout(out), contextlib.redirect_stderr(out):
             prepare()
-            code = main(arguments)
+            code = command(arguments)
     except BaseException:
         traceback.print_exc()
     finally:

@@ -127,8 +127,7 @@ def test_a_wheel_holds_each_module_once_and_nothing_beside_lit_cfl(built: Path):
     page = {"page.html", "page.css", "page.js", "plotly-cartesian.min.js", "plotly-cartesian.LICENSE"}
     assert page <= {name.removeprefix("lit_cfl/report/") for name in found}
     configs = {f"lit_cfl/configs/{file.relative_to(ROOT / 'configs')}" for file in (ROOT / "configs").rglob("*.yaml")}
-    facts = {str(file.relative_to(ROOT)) for file in (ROOT / "lit_cfl" / "reproduce").rglob("*.yaml")}
-    assert {name for name in found if name.endswith(".yaml")} == configs | facts
+    assert {name for name in found if name.endswith(".yaml")} == configs
 
 
 @pytest.mark.slow

@@ -75,9 +75,6 @@ COMMANDS = {
     ),
     "tune": Command("lit_cfl.tune.command", "search", "search an experiment's options with Ray Tune", announced=True),
     "launch": Command("lit_cfl.tune.launch", "launch", "send a run or a search to a Ray cluster"),
-    "reproduce": Command(
-        "lit_cfl.reproduce.command", "reproduce", "fill a table of a paper with our own numbers", announced=True
-    ),
     "report": Command(
         "lit_cfl.report.command", "report", "show runs, comparisons and studies on one page", announced=True
     ),
@@ -93,6 +90,12 @@ COMMANDS = {
     ),
     "list": Command("lit_cfl.cli.main", "list_catalogue", "list algorithms, data, nets, tasks or configs"),
     "doctor": Command("lit_cfl.cli.doctor", "doctor", "say what this machine has for a run, for a bug report"),
+}
+
+
+MOVED = {
+    "reproduce": "the papers' tables are made from the root of a checkout: python -m benchmarks.reproduction TABLE "
+    "(docs/reproduction/README.md)",
 }
 
 
@@ -135,6 +138,8 @@ def _one_line(
 
 
 def _command(name: str) -> Command:
+    if name in MOVED:
+        raise InputError(f"there is no command {name!r} any more: {MOVED[name]}")
     if name not in COMMANDS:
         raise InputError(f"there is no command {name!r}{nearest(name, COMMANDS)}. The commands: {', '.join(COMMANDS)}")
     return COMMANDS[name]

@@ -1,20 +1,20 @@
-"""Writes the papers' and our numbers into the README's table of algorithms, from the tables of `lit-cfl reproduce`.
+"""Writes the papers' and our numbers into the README's table of algorithms, from the tables in `docs/reproduction`.
 
-    python benchmarks/readme_table.py
+    python -m benchmarks.reproduction.readme_table
 
 Each algorithm has one cell, chosen before its runs: MNIST-MCLR in the table of its paper, or the smallest setting that
-StoCFL's paper has of it. The other columns of the table stay as they are. `tests/reproduce/test_summary.py` uses
+StoCFL's paper has of it. The other columns of the table stay as they are. `tests/reproduction/test_summary.py` uses
 the same functions.
 """
 
 import re
 from pathlib import Path
 
+from benchmarks.reproduction.cells import table_names
 from lit_cfl.metric_names import Row
-from lit_cfl.reproduce.cells import table_names
 from lit_cfl.storage.csv_log import read_table
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 README, TABLES = ROOT / "README.md", ROOT / "docs" / "reproduction"
 CELLS = {
     "FedAvg": "flexcfl-t3-mnist-mclr-fedavg-max_weighted_test_accuracy",

@@ -1,6 +1,6 @@
 """Computes the numbers that docs/reproduction/README.md states and no table shows: differences by seed, and counts.
 
-    python benchmarks/reproduction_numbers.py [--folder docs/reproduction]
+    python -m benchmarks.reproduction.numbers [--folder docs/reproduction]
 
 Writes `numbers.csv` from `runs.csv` and the tables; nothing runs. A difference has half its 95 % interval beside it.
 """
@@ -9,12 +9,12 @@ import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
+from benchmarks.reproduction.cells import PaperTable, load_table
+from benchmarks.reproduction.ledger import Ledger
+from benchmarks.reproduction.plan import keys_of, runs_of
+from benchmarks.reproduction.results import RecordedResults
+from benchmarks.reproduction.verdicts import ACCURACY_POINTS
 from lit_cfl.metric_names import Row
-from lit_cfl.reproduce.cells import PaperTable, load_table
-from lit_cfl.reproduce.ledger import Ledger
-from lit_cfl.reproduce.plan import keys_of, runs_of
-from lit_cfl.reproduce.results import RecordedResults
-from lit_cfl.reproduce.verdicts import ACCURACY_POINTS
 from lit_cfl.statistics import paired_difference
 from lit_cfl.storage.csv_log import read_table, write_rows
 

@@ -5,9 +5,9 @@ from math import inf
 
 import pytest
 
-from lit_cfl.reproduce.cells import Cell, load_table
-from lit_cfl.reproduce.pages import NOT_YET, Judged, _order, _section, why_open
-from lit_cfl.reproduce.verdicts import Measured, agrees, agrees_with_populations, verdict
+from benchmarks.reproduction.cells import Cell, load_table
+from benchmarks.reproduction.pages import NOT_YET, Judged, _order, _section, why_open
+from benchmarks.reproduction.verdicts import Measured, agrees, agrees_with_populations, verdict
 
 CELL = Cell("a", "MNIST MCLR", "IFCA", "max_weighted_test_accuracy", 94.2)
 

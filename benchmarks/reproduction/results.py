@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
+from benchmarks.reproduction.cells import DEFAULT, Cell, PaperTable, load_table, table_names
+from benchmarks.reproduction.ledger import Ledger
+from benchmarks.reproduction.pages import Judged, Keys, judged_cells
+from benchmarks.reproduction.plan import keys_of, planned_runs
 from lit_cfl.metric_names import Row
-from lit_cfl.reproduce.cells import DEFAULT, Cell, PaperTable, load_table, table_names
-from lit_cfl.reproduce.ledger import Ledger
-from lit_cfl.reproduce.pages import Judged, Keys, judged_cells
-from lit_cfl.reproduce.plan import keys_of, planned_runs
 from lit_cfl.statistics import spread
 
 

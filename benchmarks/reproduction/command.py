@@ -1,17 +1,15 @@
-"""`lit-cfl reproduce`: runs what the cells of a paper's table need, and writes the table beside ours."""
+"""`python -m benchmarks.reproduction`: runs what the cells of a paper's table need, and writes it next to ours."""
 
 import argparse
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from lit_cfl.config.variants import base_config, build
-from lit_cfl.errors import InputError, Interrupted, LineParser, nearest
-from lit_cfl.progress import Screen
-from lit_cfl.reproduce import layer_gaps, layer_page, which_method
-from lit_cfl.reproduce.cells import DEFAULT, PUBLISHED, load_table, table_names
-from lit_cfl.reproduce.ledger import Ledger
-from lit_cfl.reproduce.pages import Judged, write_pages
-from lit_cfl.reproduce.plan import (
+from benchmarks.reproduction import layer_gaps, layer_page, which_method
+from benchmarks.reproduction.cells import DEFAULT, PUBLISHED, load_table, table_names
+from benchmarks.reproduction.ledger import Ledger
+from benchmarks.reproduction.pages import Judged, write_pages
+from benchmarks.reproduction.plan import (
     PlannedRun,
     chosen_cells,
     expected_seconds,
@@ -23,10 +21,13 @@ from lit_cfl.reproduce.plan import (
     seconds_per_round,
     told_time,
 )
-from lit_cfl.reproduce.recorder import LedgerRecorder
-from lit_cfl.reproduce.results import RecordedResults
-from lit_cfl.reproduce.summary import write_summary
-from lit_cfl.reproduce.which_method_page import page_of, write_page
+from benchmarks.reproduction.recorder import LedgerRecorder
+from benchmarks.reproduction.results import RecordedResults
+from benchmarks.reproduction.summary import write_summary
+from benchmarks.reproduction.which_method_page import page_of, write_page
+from lit_cfl.config.variants import base_config, build
+from lit_cfl.errors import InputError, Interrupted, LineParser, nearest
+from lit_cfl.progress import Screen
 from lit_cfl.runs.signals import interruptible
 from lit_cfl.storage.lock import locked
 
@@ -34,12 +35,12 @@ _EPILOG = """\
 Every run that ends adds a row to DIR/runs.csv and rewrites DIR/TABLE.csv and DIR/TABLE.md. The same command goes on
 after it was stopped, also on another machine that has DIR; finished runs are never run again.
 
-  lit-cfl reproduce flexcfl-3 --dry-run
-  lit-cfl reproduce flexcfl-3 --only '*-mnist-mclr-*' --variants default published --jobs 2
+  python -m benchmarks.reproduction flexcfl-3 --dry-run
+  python -m benchmarks.reproduction flexcfl-3 --only '*-mnist-mclr-*' --variants default published --jobs 2
 
-`lit-cfl reproduce summary` runs nothing: from the recorded runs it writes the papers' figures, their claims and a
-summary of all tables, in one to three minutes. `lit-cfl reproduce which-method` compares all systems on ten data sets,
-each with the best of eight settings.
+The table `summary` runs nothing: from the recorded runs it writes the papers' figures, their claims and a summary of
+all tables, in one to three minutes. The table `which-method` compares all systems on ten data sets, each with the best
+of eight settings.
 """
 SUMMARY = "summary"
 TABLES, ANSWER, WORK = "docs/reproduction", "docs/which_method", "runs/reproduction"
@@ -51,8 +52,16 @@ _NOT_TAKEN = {  # options that would be without effect
 }
 
 
-def reproduce(arguments: Sequence[str]) -> int:
-    """Runs the command. Returns 1 where a run failed, 128 + the signal where one ended it."""
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Runs the command. Returns 1 if a run failed, 2 for input that cannot be used, 128 + the signal that ended it."""
+    try:
+        return _reproduce(sys.argv[1:] if arguments is None else arguments)
+    except InputError as error:
+        print(f"reproduction: error: {error}", file=sys.stderr)
+        return 2
+
+
+def _reproduce(arguments: Sequence[str]) -> int:
     given, screen = _parser().parse_args(list(arguments)), Screen()
     if given.table not in _names():
         raise InputError(
@@ -78,7 +87,7 @@ def _refuse_without_effect(given: argparse.Namespace) -> None:
     for command, names in not_taken.items():
         for name in names:
             if getattr(given, name):
-                raise InputError(f"lit-cfl reproduce {command} takes no --{name.replace('_', '-')}; leave it out")
+                raise InputError(f"{command} takes no --{name.replace('_', '-')}; leave it out")
 
 
 def _table(given: argparse.Namespace, screen: Screen) -> int:
@@ -239,7 +248,7 @@ def _names() -> list[str]:
 
 def _parser() -> LineParser:
     parser = LineParser(
-        prog="lit-cfl reproduce",
+        prog="python -m benchmarks.reproduction",
         description="Runs what the cells of a paper's table need, and writes the paper's numbers beside ours.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,

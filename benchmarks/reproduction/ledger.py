@@ -6,8 +6,8 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from benchmarks.reproduction.scores import CURVE, SCORES
 from lit_cfl.metric_names import Row
-from lit_cfl.reproduce.scores import CURVE, SCORES
 from lit_cfl.storage.csv_log import read_table, write_rows
 from lit_cfl.storage.yaml_files import parse_yaml
 

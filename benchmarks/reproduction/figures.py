@@ -6,6 +6,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from benchmarks.reproduction.cells import PaperTable
+from benchmarks.reproduction.edc_madc import edc_madc_figure
+from benchmarks.reproduction.measured_figure import MeasuredFigure
+from benchmarks.reproduction.results import RecordedResults
+from benchmarks.reproduction.stocfl_figures import stocfl_figures
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures.files import write_figure
 from lit_cfl.pictures.panels import (
@@ -23,11 +28,6 @@ from lit_cfl.pictures.panels import (
     Style,
     draw_panels,
 )
-from lit_cfl.reproduce.cells import PaperTable
-from lit_cfl.reproduce.edc_madc import edc_madc_figure
-from lit_cfl.reproduce.measured_figure import MeasuredFigure
-from lit_cfl.reproduce.results import RecordedResults
-from lit_cfl.reproduce.stocfl_figures import stocfl_figures
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.csv_log import write_rows
 from lit_cfl.storage.yaml_files import parse_yaml
@@ -61,11 +61,11 @@ _FILE = Path(__file__).parent / "figures.yaml"
 _HEAD = """\
 # The papers' figures, from our runs
 
-Written by `lit-cfl reproduce summary` from `runs.csv` and `curves/`. [figures.csv](figures.csv) lists the runs of each
-figure. Lines are means over the seeds under our default options; bands reach from the least to the greatest seed. The
-inter-group rate eta_g of FlexCFL is 0 where none is given. LayerCFL's figures have a page of their own,
-[layercfl.md](layercfl.md).
-The vertical axes hold what the lines reach after a tenth of the rounds, but for the lowest and the highest hundredth.
+Written by `python -m benchmarks.reproduction summary` from `runs.csv` and `curves/`. [figures.csv](figures.csv) lists
+the runs of each figure. Lines are means over the seeds under our default options; bands reach from the least to the
+greatest seed. The inter-group rate eta_g of FlexCFL is 0 where none is given. LayerCFL's figures have a page of their
+own, [layercfl.md](layercfl.md). The vertical axes hold what the lines reach after a tenth of the rounds, but for the
+lowest and the highest hundredth.
 """
 _NOT_RUN = """\
 ## StoCFL, Figure 5

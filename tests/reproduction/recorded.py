@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
 
+from benchmarks.reproduction.cells import DEFAULT, PaperTable, Setting, load_table, table_names
+from benchmarks.reproduction.ledger import Ledger
+from benchmarks.reproduction.results import RecordedResults
+from benchmarks.reproduction.scores import CURVE, SCORES
 from lit_cfl.metric_names import Row
-from lit_cfl.reproduce.cells import DEFAULT, PaperTable, Setting, load_table, table_names
-from lit_cfl.reproduce.ledger import Ledger
-from lit_cfl.reproduce.results import RecordedResults
-from lit_cfl.reproduce.scores import CURVE, SCORES
 
 Scores = Mapping[str, float | None]
 

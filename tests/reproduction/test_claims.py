@@ -6,10 +6,10 @@ import pytest
 import yaml
 from recorded import by_command, recorded, tables
 
-from lit_cfl.reproduce.cells import PUBLISHED
-from lit_cfl.reproduce.claims import Claim, claim_verdict, claims, judged_parts, worst, write_claims
-from lit_cfl.reproduce.ledger import Ledger
-from lit_cfl.reproduce.results import RecordedResults
+from benchmarks.reproduction.cells import PUBLISHED
+from benchmarks.reproduction.claims import Claim, claim_verdict, claims, judged_parts, worst, write_claims
+from benchmarks.reproduction.ledger import Ledger
+from benchmarks.reproduction.results import RecordedResults
 from lit_cfl.storage.csv_log import read_table
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "reproduction"
@@ -138,7 +138,7 @@ def test_clusters_are_counted(tmp_path: Path):
 def test_stale_runs_count_as_not_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     runs = {T3.format("mclr", "flexcfl"): scored(96.0), T3.format("mclr", "fesem"): scored(85.0)}
     results = recorded(tmp_path, runs)
-    monkeypatch.setattr("lit_cfl.reproduce.ledger.results_version", lambda algorithm: 2)
+    monkeypatch.setattr("benchmarks.reproduction.ledger.results_version", lambda algorithm: 2)
     (part,) = judged_parts(claim("flexcfl-mnist-fesem"), results)
     assert part.verdict == "not run"
 
@@ -172,4 +172,4 @@ def test_written_files_say_the_same(tmp_path: Path, nothing: RecordedResults):
 def test_committed_claims_follow_from_the_committed_runs(tmp_path: Path):
     write_claims(tmp_path, by_command(COMMITTED))
     for name in ("claims.csv", "claims.md"):
-        assert (tmp_path / name).read_text() == (COMMITTED / name).read_text(), "run `lit-cfl reproduce summary`"
+        assert (tmp_path / name).read_text() == (COMMITTED / name).read_text(), "write the summary again"

@@ -6,10 +6,10 @@ import pytest
 from PIL import Image
 from recorded import recorded, tables
 
+from benchmarks.reproduction.edc_madc import edc_madc_figure
+from benchmarks.reproduction.figures import STYLES, PaperFigure, drawn, paper_figures, write_figures
+from benchmarks.reproduction.results import RecordedResults
 from lit_cfl.pictures.panels import Curve, Panel, Points, Style, draw_panels
-from lit_cfl.reproduce.edc_madc import edc_madc_figure
-from lit_cfl.reproduce.figures import STYLES, PaperFigure, drawn, paper_figures, write_figures
-from lit_cfl.reproduce.results import RecordedResults
 from lit_cfl.storage.csv_log import read_table
 
 SCORE = "max_weighted_test_accuracy"

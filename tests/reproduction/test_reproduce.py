@@ -15,17 +15,12 @@ from hub import skipped_without_data
 from processes import in_child, wait, wait_for
 from recorded import recorded
 
-from lit_cfl.cli.main import main
-from lit_cfl.compare.comparison import Comparison
-from lit_cfl.compare.jobs import CompareJob
-from lit_cfl.config.parser import parse_run
-from lit_cfl.config.tiny import shrink
-from lit_cfl.config.variants import base_config, build
-from lit_cfl.errors import InputError
-from lit_cfl.reproduce.cells import Setting, load_table, table_names
-from lit_cfl.reproduce.ledger import Ledger
-from lit_cfl.reproduce.pages import COLUMNS, judged_cells, write_pages
-from lit_cfl.reproduce.plan import (
+from benchmarks.reproduction import numbers
+from benchmarks.reproduction.cells import Setting, load_table, table_names
+from benchmarks.reproduction.command import main
+from benchmarks.reproduction.ledger import Ledger
+from benchmarks.reproduction.pages import COLUMNS, judged_cells, write_pages
+from benchmarks.reproduction.plan import (
     PlannedRun,
     chosen_cells,
     expected_seconds,
@@ -34,10 +29,16 @@ from lit_cfl.reproduce.plan import (
     planned_runs,
     seconds_per_round,
 )
-from lit_cfl.reproduce.result_key import result_key
-from lit_cfl.reproduce.results import RecordedResults
-from lit_cfl.reproduce.scores import run_scores
-from lit_cfl.reproduce.verdicts import measured, verdict
+from benchmarks.reproduction.result_key import result_key
+from benchmarks.reproduction.results import RecordedResults
+from benchmarks.reproduction.scores import run_scores
+from benchmarks.reproduction.verdicts import measured, verdict
+from lit_cfl.compare.comparison import Comparison
+from lit_cfl.compare.jobs import CompareJob
+from lit_cfl.config.parser import parse_run
+from lit_cfl.config.tiny import shrink
+from lit_cfl.config.variants import base_config, build
+from lit_cfl.errors import InputError
 from lit_cfl.runs.run import run
 from lit_cfl.storage.csv_log import read_table, write_rows
 
@@ -161,17 +162,17 @@ def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     content = {"paper": "P", "table": "1", "seeds": [1, 2], "experiments": {"Digits MCLR": quick}, "cells": cells}
     content["methods"] = {"FedAvg": {"published": "--local.epochs 2", "why": "C1"}, "Two": {}}
     (folder / "t.yaml").write_text(yaml.safe_dump(content))
-    monkeypatch.setattr("lit_cfl.reproduce.cells._FOLDER", folder)
+    monkeypatch.setattr("benchmarks.reproduction.cells._FOLDER", folder)
     monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.usefixtures("tiny")
 def test_table_is_filled_run_by_run_and_goes_on(capsys: pytest.CaptureFixture[str]):
-    assert main(["reproduce", "t", "--dry-run"]) == 0
+    assert main(["t", "--dry-run"]) == 0
     assert "4 of 4 runs are missing: 4 runs of unknown length" in capsys.readouterr().out
-    assert main(["reproduce", "t", "--dry-run", "--variants", "publ*"]) == 0
+    assert main(["t", "--dry-run", "--variants", "publ*"]) == 0
     assert "2 of 2 runs are missing" in capsys.readouterr().out
-    assert main(["reproduce", "t", "--seeds", "1", "--jobs", "1"]) == 0
+    assert main(["t", "--seeds", "1", "--jobs", "1"]) == 0
     ledger, table = Ledger.read(Path("docs/reproduction")), load_table("t")
     assert len(ledger.rows) == 2  # the default of both cells is one run
     rows = {row["id"]: row for row in read_table(Path("docs/reproduction/t.csv"))}
@@ -179,9 +180,9 @@ def test_table_is_filled_run_by_run_and_goes_on(capsys: pytest.CaptureFixture[st
     assert rows["t-two"]["seeds"] == 1
     assert rows["t-fedavg"]["option"].startswith("published: --algorithm FedAvg")
     before = Path("docs/reproduction/runs.csv").read_bytes()
-    assert main(["reproduce", "t", "--seeds", "1"]) == 0  # nothing is left to do
+    assert main(["t", "--seeds", "1"]) == 0  # nothing is left to do
     assert Path("docs/reproduction/runs.csv").read_bytes() == before
-    assert main(["reproduce", "t", "--jobs", "1"]) == 0
+    assert main(["t", "--jobs", "1"]) == 0
     assert len(Ledger.read(Path("docs/reproduction")).rows) == 4
     runs = planned_runs(table, table.cells)
     assert missing(runs, Ledger.read(Path("docs/reproduction"))) == []
@@ -220,12 +221,12 @@ def test_time_of_a_run_is_that_of_the_recorded_ones_most_like_it(tmp_path: Path)
 
 @pytest.mark.usefixtures("tiny")
 def test_run_that_ended_before_it_was_recorded_is_recorded_without_running_again():
-    assert main(["reproduce", "t", "--seeds", "1", "--only", "t-two", "--jobs", "1"]) == 0
+    assert main(["t", "--seeds", "1", "--only", "t-two", "--jobs", "1"]) == 0
     recorded = Path("docs/reproduction/runs.csv").read_text()
     summary = next(Path("runs/reproduction").rglob("summary.json"))
     written = summary.stat().st_mtime_ns
     Path("docs/reproduction/runs.csv").unlink()  # as after a kill
-    assert main(["reproduce", "t", "--seeds", "1", "--only", "t-two", "--jobs", "1"]) == 0
+    assert main(["t", "--seeds", "1", "--only", "t-two", "--jobs", "1"]) == 0
     assert Path("docs/reproduction/runs.csv").read_text() == recorded
     assert summary.stat().st_mtime_ns == written
 
@@ -233,13 +234,13 @@ def test_run_that_ended_before_it_was_recorded_is_recorded_without_running_again
 @pytest.mark.usefixtures("tiny")
 def test_killed_command_goes_on_and_runs_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CHILD_OUTPUT", str(tmp_path / "output"))
-    child = in_child(["reproduce", "t", "--jobs", "1"])
+    child = in_child(["t", "--jobs", "1"], command=main)
     wait_for(Path("docs/reproduction/runs.csv"))
     os.kill(child, signal.SIGKILL)
     assert wait(child) == -signal.SIGKILL
     before = Ledger.read(Path("docs/reproduction")).rows
     assert 0 < len(before) < 4
-    assert main(["reproduce", "t", "--jobs", "1"]) == 0
+    assert main(["t", "--jobs", "1"]) == 0
     after = Ledger.read(Path("docs/reproduction")).rows
     assert len(after) == 4
     assert {key: after[key] for key in before} == before  # their seconds, too
@@ -247,17 +248,17 @@ def test_killed_command_goes_on_and_runs_nothing_twice(tmp_path: Path, monkeypat
 
 @pytest.mark.usefixtures("tiny")
 def test_run_of_an_algorithm_whose_results_changed_is_stale(monkeypatch: pytest.MonkeyPatch):
-    assert main(["reproduce", "t", "--seeds", "1", "--only", "t-two", "--jobs", "1"]) == 0
+    assert main(["t", "--seeds", "1", "--only", "t-two", "--jobs", "1"]) == 0
     table, ledger = load_table("t"), Ledger.read(Path("docs/reproduction"))
     runs = [run for run in planned_runs(table, table.cells[1:]) if run.seed == 1]
     assert missing(runs, ledger) == []
-    monkeypatch.setattr("lit_cfl.reproduce.ledger._versions", lambda: {"FedAvg": 2})
+    monkeypatch.setattr("benchmarks.reproduction.ledger._versions", lambda: {"FedAvg": 2})
     assert missing(runs, ledger) == runs
     everything = planned_runs(table, table.cells)
     write_pages(Path("docs/reproduction"), table, ledger, keys_of(everything))
     assert "stale" in Path("docs/reproduction/t.md").read_text()
     assert Ledger.read(Path("docs/reproduction")).by_command == {}
-    assert main(["reproduce", "t", "--seeds", "1", "--only", "t-two", "--jobs", "1"]) == 0
+    assert main(["t", "--seeds", "1", "--only", "t-two", "--jobs", "1"]) == 0
     assert len(list(Path("runs/reproduction").rglob("summary.json"))) == 2  # it ran again, and was not only read again
     assert missing(runs, Ledger.read(Path("docs/reproduction"))) == []
 
@@ -290,8 +291,8 @@ def test_runs_at_once_are_as_many_as_their_device_has_room_for(
         return {}
 
     monkeypatch.setattr("lit_cfl.engines.choose_plan.count_gpus", lambda: gpus)
-    monkeypatch.setattr("lit_cfl.reproduce.recorder.run_jobs", noted)
-    assert main(["reproduce", "t", *words]) == 0
+    monkeypatch.setattr("benchmarks.reproduction.recorder.run_jobs", noted)
+    assert main(["t", *words]) == 0
     assert found == [device]
 
 
@@ -300,21 +301,24 @@ def test_runs_at_once_are_as_many_as_their_device_has_room_for(
     [
         ("layercfll", "there is no table 'layercfll' (did you mean layercfl?); there are fedgroup-3, flexcfl-1,"),
         ("tables", "stocfl-5, layercfl, which-method, summary"),
-        ("summary --dry-run", "lit-cfl reproduce summary takes no --dry-run; leave it out"),
-        ("layercfl --jobs 2", "lit-cfl reproduce layercfl takes no --jobs; leave it out"),
+        ("summary --dry-run", "summary takes no --dry-run; leave it out"),
+        ("layercfl --jobs 2", "layercfl takes no --jobs; leave it out"),
         ("layercfl --only labels-vgg16_full*", "give --device cuda, or --device cpu for about 9.0 core-hours"),
         ("layercfl --only rotation-* typo", "no measurement fits typo; there are rotation"),
         ("flexcfl-1 --variants publish", "no variant fits publish; there are default, equal sizes"),
         ("layercfl --seeds 7", "--seeds 7 is none of this table's: [0, 1, 2]"),
-        ("which-method --seeds 1", "lit-cfl reproduce which-method takes no --seeds; leave it out"),
-        ("layercfl --pages --only x", "lit-cfl reproduce layercfl --pages takes no --only; leave it out"),
+        ("which-method --seeds 1", "which-method takes no --seeds; leave it out"),
+        (
+            "layercfl --pages --only x",
+            "layercfl --pages takes no --only; leave it out",
+        ),
         ("which-method --only FEMNIST typo", "no data set fits typo; there are Rotated MNIST, Label-swapped MNIST"),
     ],
 )
 def test_options_without_effect_and_unknown_names_are_refused(
     words: str, told: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ):
-    assert main(["reproduce", *words.split(), "--out", str(tmp_path / "out")]) == 2
+    assert main([*words.split(), "--out", str(tmp_path / "out")]) == 2
     assert told in capsys.readouterr().err.replace("\n", " ")
     assert not (tmp_path / "out").exists()
 
@@ -378,7 +382,7 @@ def test_option_that_the_experiment_has_anyway_is_not_listed_as_tried():
     content = yaml.safe_load(file.read_text())
     content["methods"]["Two"] = {"tried": {"same": "--rounds 2", "longer": "--local.epochs 7"}}
     file.write_text(yaml.safe_dump(content))
-    assert main(["reproduce", "t", "--seeds", "1", "--only", "t-two", "--jobs", "1"]) == 0
+    assert main(["t", "--seeds", "1", "--only", "t-two", "--jobs", "1"]) == 0
     table, ledger = load_table("t"), Ledger.read(Path("docs/reproduction"))
     runs = planned_runs(table, table.cells)
     (judged,) = (one for one in judged_cells(table, ledger, keys_of(runs)) if one.cell.id == "t-two")
@@ -387,7 +391,7 @@ def test_option_that_the_experiment_has_anyway_is_not_listed_as_tried():
 
 @pytest.mark.usefixtures("tiny")
 def test_seed_outside_of_the_tables_is_refused(capsys: pytest.CaptureFixture[str]):
-    assert main(["reproduce", "t", "--seeds", "7"]) == 2
+    assert main(["t", "--seeds", "7"]) == 2
     assert "--seeds 7 is none of this table's: (1, 2)" in capsys.readouterr().err
 
 
@@ -400,11 +404,8 @@ def test_scores_are_those_of_the_table_of_metrics(whole: Path):
     assert scores["rounds"] == len(rows)
 
 
-def test_committed_numbers_of_the_text_follow_from_the_committed_runs(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    import reproduction_numbers as script
-
-    write_rows(tmp_path / "numbers.csv", script.COLUMNS, script.numbers(COMMITTED), digits=3)
+def test_committed_numbers_of_the_text_follow_from_the_committed_runs(tmp_path: Path):
+    write_rows(tmp_path / "numbers.csv", numbers.COLUMNS, numbers.numbers(COMMITTED), digits=3)
     assert (tmp_path / "numbers.csv").read_text() == (COMMITTED / "numbers.csv").read_text()
     first = read_table(COMMITTED / "numbers.csv")[0]
     assert f"({first['value']:.1f} ± {first['margin']:.1f} points" in (COMMITTED / "README.md").read_text()

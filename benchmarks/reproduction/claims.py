@@ -7,11 +7,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Literal
 
+from benchmarks.reproduction.cells import DEFAULT, PUBLISHED, Cell, PaperTable
+from benchmarks.reproduction.markdown import markdown_table
+from benchmarks.reproduction.pages import why_open
+from benchmarks.reproduction.results import RecordedResults
 from lit_cfl.metric_names import Row
-from lit_cfl.reproduce.cells import DEFAULT, PUBLISHED, Cell, PaperTable
-from lit_cfl.reproduce.markdown import markdown_table
-from lit_cfl.reproduce.pages import why_open
-from lit_cfl.reproduce.results import RecordedResults
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.csv_log import write_rows
 from lit_cfl.storage.yaml_files import parse_yaml
@@ -258,12 +258,13 @@ _HEADINGS = (
 _HEAD = """\
 # What the papers say in numbers
 
-{count} claims: {told}. Written by `lit-cfl reproduce summary` from the recorded runs; every figure is in
-[claims.csv](claims.csv).
+{count} claims: {told}. Written by `python -m benchmarks.reproduction summary` from the recorded runs; every figure is
+in [claims.csv](claims.csv).
 
-A claim compares cells of a paper's tables; `lit_cfl/reproduce/claims.yaml` says which. *Its tables*: what the paper's
-own cells give. *Rows*: how many of the tables' rows ran; where some did not, the paper's number is shifted by what its
-cells say of those (*compared with*). A printed number that differs from what the cells give does not count (C35).
+A claim compares cells of a paper's tables; `benchmarks/reproduction/claims.yaml` says which. *Its tables*: what the
+paper's own cells give. *Rows*: how many of the tables' rows ran; where some did not, the paper's number is shifted by
+what its cells say of those (*compared with*). A printed number that differs from what the cells give does not count
+(C35).
 *Ours*: under our defaults, then under the published code's options.
 
 * `holds`: within 1.5 points of the paper's number, within 10 % of a ratio or percentage, or as many clusters;

@@ -9,6 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.reproduction.layer_gaps import PAIRS, WHOLE, GapMeasurement, core_hours, measure, measurements, plan
+from benchmarks.reproduction.layer_verdicts import EARLY, GapCurves, Gaps, curves_of, judged
+from benchmarks.reproduction.markdown import markdown_table
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures.files import write_figure
 from lit_cfl.pictures.panels import (
@@ -26,9 +29,6 @@ from lit_cfl.pictures.panels import (
     Style,
     draw_panels,
 )
-from lit_cfl.reproduce.layer_gaps import PAIRS, WHOLE, GapMeasurement, core_hours, measure, measurements, plan
-from lit_cfl.reproduce.layer_verdicts import EARLY, GapCurves, Gaps, curves_of, judged
-from lit_cfl.reproduce.markdown import markdown_table
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.csv_log import read_table, write_rows
 
@@ -61,13 +61,14 @@ _SKEWS = {
 _HEAD = """\
 # LayerCFL: figures
 
-Written by `lit-cfl reproduce layercfl`. The paper has no table of accuracies; its figures say in which layers clients
-differ. Each line is one thing that a figure says, written down before any measurement unless `afterwards` is said, and
-what the committed Gaps say of it (`lit_cfl/reproduce/layer_figures.yaml`; `layercfl/` has a file for each measurement
-with every layer and distance, `layer_verdicts.py` the rules). Gap: least similarity of two clients within a true
-cluster minus the greatest across; above 0 the layer tells the clusters apart. The chosen layer is the one that the
-paper chose by hand: the fourth convolution, or the last of fewer, under rotation, and the first fully connected one
-under label skew. FMTL compares whole updates by cosines, AdaCFL whole weights by l2 distances.
+Written by `python -m benchmarks.reproduction layercfl`. The paper has no table of accuracies; its figures say in which
+layers clients differ. Each line is one thing that a figure says, written down before any measurement unless
+`afterwards` is said, and what the committed Gaps say of it (`benchmarks/reproduction/layer_figures.yaml`; `layercfl/`
+has a file for each measurement with every layer and distance, `layer_verdicts.py` the rules). Gap: least similarity of
+two clients within a true cluster minus the greatest across; above 0 the layer tells the clusters apart. The chosen
+layer is the one that the paper chose by hand: the fourth convolution, or the last of fewer, under rotation, and the
+first fully connected one under label skew. FMTL compares whole updates by cosines, AdaCFL whole weights by l2
+distances.
 
 **Not the paper's setting:** VGG16 is one an eighth as wide, with a head of 64, 64 and 10, or LeNet stands in for it;
 Fashion-MNIST for EMNIST letters. Learning rate and epochs are not stated: Adam with 0.001, one epoch a round, batches
@@ -206,7 +207,7 @@ def _not_run(content: Mapping[str, Any], net: str) -> list[str]:
     return [
         f"Not run: {net} as wide as the paper's, which takes about {sum(hours.values()):.0f} core-hours without a GPU",
         f"(figures: {', '.join(told)}).",
-        f"`lit-cfl reproduce layercfl --only '*-{content['nets'][net]}-*' --device cuda` measures it.",
+        f"`python -m benchmarks.reproduction layercfl --only '*-{content['nets'][net]}-*' --device cuda` measures it.",
         "",
     ]
 

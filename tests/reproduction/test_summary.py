@@ -4,21 +4,22 @@ import re
 from pathlib import Path
 
 import pytest
-from benchmark_scripts import loaded
 from recorded import recorded
 
-from lit_cfl.cli.main import main
-from lit_cfl.reproduce.results import RecordedResults
-from lit_cfl.reproduce.summary import write_summary
+from benchmarks.reproduction import readme_table
+from benchmarks.reproduction.command import main
+from benchmarks.reproduction.results import RecordedResults
+from benchmarks.reproduction.summary import write_summary
 
 ROOT = Path(__file__).parents[2]
 SCORE = "max_weighted_test_accuracy"
-readme_table = loaded("readme_table")
 README = (ROOT / "README.md").read_text()
 
 
 def test_numbers_of_the_readme_are_those_of_the_tables():
-    assert readme_table.with_numbers(README, readme_table.TABLES) == README, "run python benchmarks/readme_table.py"
+    assert readme_table.with_numbers(README, readme_table.TABLES) == README, (
+        "run python -m benchmarks.reproduction.readme_table"
+    )
     assert README.count("docs/reproduction/flexcfl-3.md") == 5
 
 
@@ -67,7 +68,7 @@ def test_command_writes_the_summary_of_what_is_recorded(
 ):
     results = recorded(tmp_path, {f"flexcfl-t3-mnist-mclr-fedavg-{SCORE}": [{SCORE: 89.0}]})
     monkeypatch.setattr(RecordedResults, "read", lambda folder: results)  # which takes a minute
-    assert main(["reproduce", "summary", "--out", str(tmp_path)]) == 0
+    assert main(["summary", "--out", str(tmp_path)]) == 0
     assert f"Summary: {tmp_path / 'summary.md'}" in capsys.readouterr().out
     names = {"summary.md", "claims.csv", "claims.md", "figures.csv", "figures.md"}
     assert names <= {file.name for file in tmp_path.iterdir()}

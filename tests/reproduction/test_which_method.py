@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from lit_cfl.cli.main import main
+from benchmarks.reproduction.cells import Setting
+from benchmarks.reproduction.command import main
+from benchmarks.reproduction.ledger import Ledger
+from benchmarks.reproduction.recorder import LedgerRecorder
+from benchmarks.reproduction.result_key import result_key
+from benchmarks.reproduction.which_method import Protocol, recorded
+from benchmarks.reproduction.which_method_page import write_page
+from benchmarks.reproduction.which_method_results import complete_data, critical_difference, entries, mean_ranks
 from lit_cfl.config.variants import base_config, build
 from lit_cfl.experiment import Experiment
-from lit_cfl.reproduce.cells import Setting
-from lit_cfl.reproduce.ledger import Ledger
-from lit_cfl.reproduce.recorder import LedgerRecorder
-from lit_cfl.reproduce.result_key import result_key
-from lit_cfl.reproduce.which_method import Protocol, recorded
-from lit_cfl.reproduce.which_method_page import write_page
-from lit_cfl.reproduce.which_method_results import complete_data, critical_difference, entries, mean_ranks
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "which_method"
 PROTOCOL = Protocol.read()
@@ -131,15 +131,15 @@ def test_data_sets_after_one_whose_trial_fails_run_all_the_same(tmp_path: Path, 
         return {f"trial on {todo[0]}": "it diverged"}
 
     monkeypatch.setattr(Protocol, "read", lambda: SMALL)
-    monkeypatch.setattr("lit_cfl.reproduce.command._open_runs", lambda protocol, ledger, data: list(data))
+    monkeypatch.setattr("benchmarks.reproduction.command._open_runs", lambda protocol, ledger, data: list(data))
     monkeypatch.setattr(LedgerRecorder, "run", run)
-    assert main(["reproduce", "which-method", "--out", str(tmp_path / "answer-0.1")]) == 1
+    assert main(["which-method", "--out", str(tmp_path / "answer-0.1")]) == 1
     assert asked == list(SMALL.data)
     assert (tmp_path / "answer-0.1.md").exists()
 
 
 def test_folder_without_a_name_is_refused(capsys: pytest.CaptureFixture[str]):
-    assert main(["reproduce", "which-method", "--out", "."]) == 2
+    assert main(["which-method", "--out", "."]) == 2
     assert "--out .: the page is written beside the folder; name one" in capsys.readouterr().err
 
 

@@ -8,11 +8,11 @@ from fnmatch import fnmatch
 from functools import cache, cached_property
 from statistics import median
 
+from benchmarks.reproduction.cells import Cell, PaperTable, Setting
+from benchmarks.reproduction.ledger import Ledger
+from benchmarks.reproduction.result_key import result_key
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
-from lit_cfl.reproduce.cells import Cell, PaperTable, Setting
-from lit_cfl.reproduce.ledger import Ledger
-from lit_cfl.reproduce.result_key import result_key
 
 _NAMED = 12  # names that an error lists
 

@@ -10,6 +10,7 @@ from statistics import fmean
 
 import numpy as np
 
+from benchmarks.reproduction.measured_figure import Grid, MeasuredFigure
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures.panels import (
     BLACK,
@@ -26,7 +27,6 @@ from lit_cfl.pictures.panels import (
     Points,
     Style,
 )
-from lit_cfl.reproduce.measured_figure import Grid, MeasuredFigure
 from lit_cfl.storage.csv_log import read_table
 
 FOLDER = "stocfl"

@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from lit_cfl.config import catalogue
-from lit_cfl.metric_names import Row
-from lit_cfl.reproduce.ledger import Ledger
-from lit_cfl.reproduce.markdown import markdown_table
-from lit_cfl.reproduce.which_method import BEST, NEWCOMERS, Protocol, options_told
-from lit_cfl.reproduce.which_method_results import (
+from benchmarks.reproduction.ledger import Ledger
+from benchmarks.reproduction.markdown import markdown_table
+from benchmarks.reproduction.which_method import BEST, NEWCOMERS, Protocol, options_told
+from benchmarks.reproduction.which_method_results import (
     SCORE,
     Entry,
     complete_data,
@@ -21,6 +19,8 @@ from lit_cfl.reproduce.which_method_results import (
     friedman,
     mean_ranks,
 )
+from lit_cfl.config import catalogue
+from lit_cfl.metric_names import Row
 from lit_cfl.statistics import Interval
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.csv_log import write_rows
@@ -48,14 +48,14 @@ _HEADS = ("system", "accuracy %", "to FedAvg", "to the best", "worst tenth", "AR
 _PROTOCOL = """\
 100 clients (FEMNIST: the 105 writers of the local copy), 100 rounds, 20 clients a round; CFL, LayerCFL and AdaCFL train
 all clients in every round. One local epoch in batches of 10. On each data set each system tries {trials} settings, its
-default among them, drawn from the grid of `lit_cfl/reproduce/which_method.yaml`: the same five learning rates for all,
-not all of which every system's draw has, and at most three options more; both are listed below. Systems that need a
-number of clusters get the true one (4 where there is none). The best by weighted validation accuracy in the last round
-then runs under {seeds} new seeds; the tables are of these, means over clients. No trial is stopped early, and test data
-choose nothing. The protocol was committed before any run. Shifting MNIST ran twice: at first only clients with a model
-swapped their data, so that every system saw other swaps (those runs are in the repository, up to commit ef5aee7). The
-worst tenth is the mean of the tenth of the clients with the lowest accuracy. Models sent are those up and down over all
-rounds, seconds those of the fastest of the {seeds} runs on one core, for other programs ran beside."""
+default among them, drawn from the grid of `benchmarks/reproduction/which_method.yaml`: the same five learning rates for
+all, not all of which every system's draw has, and at most three options more; both are listed below. Systems that need
+a number of clusters get the true one (4 where there is none). The best by weighted validation accuracy in the last
+round then runs under {seeds} new seeds; the tables are of these, means over clients. No trial is stopped early, and
+test data choose nothing. The protocol was committed before any run. Shifting MNIST ran twice: at first only clients
+with a model swapped their data, so that every system saw other swaps (those runs are in the repository, up to commit
+ef5aee7). The worst tenth is the mean of the tenth of the clients with the lowest accuracy. Models sent are those up and
+down over all rounds, seconds those of the fastest of the {seeds} runs on one core, for other programs ran beside."""
 
 
 def page_of(out: Path) -> Path:
@@ -106,7 +106,7 @@ def _page(
 ) -> Iterator[str]:
     yield from ["# Which method when", ""]
     table = f"[{out.name}/results.csv]({out.name}/results.csv)"
-    yield from [f"Written by `lit-cfl reproduce which-method`; every number is in {table}.", ""]
+    yield from [f"Written by `python -m benchmarks.reproduction which-method`; every number is in {table}.", ""]
     if not groups:
         yield from ["No data set is complete yet.", ""]
     else:

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 
+from benchmarks.reproduction.cells import DEFAULT, PUBLISHED, Cell, PaperTable, Setting
+from benchmarks.reproduction.ledger import Ledger, is_stale
+from benchmarks.reproduction.markdown import markdown_table
+from benchmarks.reproduction.verdicts import POPULATIONS, Measured, Verdict, measured, verdict
 from lit_cfl.metric_names import Row
-from lit_cfl.reproduce.cells import DEFAULT, PUBLISHED, Cell, PaperTable, Setting
-from lit_cfl.reproduce.ledger import Ledger, is_stale
-from lit_cfl.reproduce.markdown import markdown_table
-from lit_cfl.reproduce.verdicts import POPULATIONS, Measured, Verdict, measured, verdict
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.csv_log import write_rows
 
@@ -183,7 +183,7 @@ def _page(table: PaperTable, cells: Sequence[Judged], extras: Sequence[Judged]) 
     lines = [
         f"# {table.paper}, Table {table.number}",
         "",
-        f"{len(cells)} cells: {told}. Written by `lit-cfl reproduce {table.name}`; every figure is in "
+        f"{len(cells)} cells: {told}. Written by `python -m benchmarks.reproduction {table.name}`; every figure is in "
         f"[{table.name}.csv]({table.name}.csv).",
         "",
     ]

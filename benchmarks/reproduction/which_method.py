@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.reproduction.cells import Setting
+from benchmarks.reproduction.ledger import Ledger
 from lit_cfl.metric_names import Row
-from lit_cfl.reproduce.cells import Setting
-from lit_cfl.reproduce.ledger import Ledger
 from lit_cfl.storage.yaml_files import parse_yaml
 
 _FILE = Path(__file__).with_name("which_method.yaml")

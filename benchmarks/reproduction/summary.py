@@ -4,15 +4,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import get_args
 
+from benchmarks.reproduction.cells import DEFAULT, PaperTable
+from benchmarks.reproduction.claims import Found, write_claims
+from benchmarks.reproduction.figures import write_figures
+from benchmarks.reproduction.markdown import markdown_table
+from benchmarks.reproduction.pages import Judged
+from benchmarks.reproduction.results import RecordedResults
+from benchmarks.reproduction.verdicts import ACCURACY_POINTS, Verdict
 from lit_cfl.pictures.files import write_figure
 from lit_cfl.pictures.panels import BLUE, DPI, ORANGE, PAGE, VERMILLION, Panel, Points, Style, draw_panels
-from lit_cfl.reproduce.cells import DEFAULT, PaperTable
-from lit_cfl.reproduce.claims import Found, write_claims
-from lit_cfl.reproduce.figures import write_figures
-from lit_cfl.reproduce.markdown import markdown_table
-from lit_cfl.reproduce.pages import Judged
-from lit_cfl.reproduce.results import RecordedResults
-from lit_cfl.reproduce.verdicts import ACCURACY_POINTS, Verdict
 from lit_cfl.storage.atomic_writes import write_text
 
 _STYLES = {
@@ -25,9 +25,9 @@ Tables = Sequence[tuple[PaperTable, Sequence[Judged]]]
 _HEAD = """\
 # Paper against ours
 
-Written by `lit-cfl reproduce summary`. [README.md](README.md) says how a cell is judged, the page of each table shows
-its cells, [figures.md](figures.md) the papers' figures from our runs, [claims.md](claims.md) the numbers of their
-sentences. LayerCFL has figures alone, which are not counted here: [layercfl.md](layercfl.md).
+Written by `python -m benchmarks.reproduction summary`. [README.md](README.md) says how a cell is judged, the page of
+each table shows its cells, [figures.md](figures.md) the papers' figures from our runs, [claims.md](claims.md) the
+numbers of their sentences. LayerCFL has figures alone, which are not counted here: [layercfl.md](layercfl.md).
 """
 
 

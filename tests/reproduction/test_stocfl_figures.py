@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.reproduction.stocfl_figures import FOLDER, MeasuredFigure, stocfl_figures
 from lit_cfl.datamodules import ArrayData
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures.panels import HeatMap, Panel, draw_panels
-from lit_cfl.reproduce.stocfl_figures import FOLDER, MeasuredFigure, stocfl_figures
 from lit_cfl.storage.csv_log import write_rows
 
 

@@ -10,11 +10,11 @@ from hub import skipped_without_data
 from matplotlib import colormaps
 from PIL import Image
 
-from lit_cfl.cli.main import main
+from benchmarks.reproduction.command import main
+from benchmarks.reproduction.layer_gaps import DRAWN, PAIRS, GapMeasurement, hand_chosen, measure, measurements, plan
+from benchmarks.reproduction.layer_page import missing_measurements, write_page
+from benchmarks.reproduction.layer_verdicts import RULES, Gaps, judged
 from lit_cfl.metric_names import Row
-from lit_cfl.reproduce.layer_gaps import DRAWN, PAIRS, GapMeasurement, hand_chosen, measure, measurements, plan
-from lit_cfl.reproduce.layer_page import missing_measurements, write_page
-from lit_cfl.reproduce.layer_verdicts import RULES, Gaps, judged
 from lit_cfl.storage.csv_log import write_rows
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "reproduction"
@@ -287,7 +287,9 @@ def test_matrices_are_drawn_and_missed_where_they_should_be(tmp_path: Path):
 
 
 def test_committed_verdicts_and_page_follow_from_the_committed_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("lit_cfl.reproduce.layer_page.write_figure", lambda *_: None)  # five pictures take seconds
+    monkeypatch.setattr(
+        "benchmarks.reproduction.layer_page.write_figure", lambda *_: None
+    )  # five pictures take seconds
     shutil.copytree(COMMITTED / "layercfl", tmp_path / "layercfl")
     write_page(tmp_path)
     for name in ("layercfl.csv", "layercfl.md"):
@@ -297,7 +299,7 @@ def test_committed_verdicts_and_page_follow_from_the_committed_gaps(tmp_path: Pa
 def test_net_for_a_gpu_has_its_time_on_the_page_until_something_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("lit_cfl.reproduce.layer_page.write_figure", lambda *_: None)
+    monkeypatch.setattr("benchmarks.reproduction.layer_page.write_figure", lambda *_: None)
     write_page(tmp_path)
     page = (tmp_path / "layercfl.md").read_text()
     assert "takes about 253 core-hours without a GPU" in page  # 25.28 million images, 36 ms each
@@ -314,7 +316,7 @@ def test_net_for_a_gpu_has_its_time_on_the_page_until_something_is_measured(
 
 
 def test_nets_for_a_gpu_are_measured_where_a_device_is_given(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    words = ["reproduce", "layercfl", "--out", str(tmp_path), "--dry-run"]
+    words = ["layercfl", "--out", str(tmp_path), "--dry-run"]
     assert main(words) == 0
     shown = capsys.readouterr().out
     assert "vgg16," in shown

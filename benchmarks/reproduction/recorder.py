@@ -7,6 +7,9 @@ from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 
+from benchmarks.reproduction.ledger import Ledger, results_version
+from benchmarks.reproduction.plan import PlannedRun, expected_seconds, told_time
+from benchmarks.reproduction.scores import run_curve, run_scores
 from lit_cfl.activity import Activity
 from lit_cfl.compare.command import run_jobs
 from lit_cfl.compare.comparison import Comparison
@@ -17,9 +20,6 @@ from lit_cfl.experiment import Experiment
 from lit_cfl.metric_names import Row
 from lit_cfl.progress import Screen
 from lit_cfl.progress.live import Display
-from lit_cfl.reproduce.ledger import Ledger, results_version
-from lit_cfl.reproduce.plan import PlannedRun, expected_seconds, told_time
-from lit_cfl.reproduce.scores import run_curve, run_scores
 from lit_cfl.storage.config_file import stored_config, write_config
 
 
@@ -140,4 +140,4 @@ def _commit() -> str:
     if git is None:
         return ""
     words = [git, "-C", str(Path(__file__).parent), "rev-parse", "--short=12", "HEAD"]
-    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()  # noqa: S603
+    return subprocess.run(words, capture_output=True, text=True, check=False).stdout.strip()

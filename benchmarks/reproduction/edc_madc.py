@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.reproduction.measured_figure import MeasuredFigure
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures.panels import BLUE, VERMILLION, Curve, Panel, Points, Style
-from lit_cfl.reproduce.measured_figure import MeasuredFigure
 from lit_cfl.storage.csv_log import read_table
 
 FILE = "edc_madc.csv"

@@ -1,0 +1,7 @@
+"""`python -m benchmarks.reproduction`, from the root of a checkout."""
+
+import sys
+
+from benchmarks.reproduction.command import main
+
+sys.exit(main())
