@@ -132,6 +132,10 @@ QUICK = ("run", "--config", "quickstart")
     ("arguments", "expected"),
     [
         (("runn",), "there is no command 'runn' (did you mean run?)"),
+        (
+            ("reproduce", "flexcfl-3"),
+            "the papers' tables are made from the root of a checkout: python -m benchmarks.rep",
+        ),
         (("run", "--config", "quickstrat"), "(did you mean quickstart?)"),
         (("run",), "data"),
         ((*QUICK, "--cohort_siz", "3"), "'cohort_siz' (did you mean cohort_size?)"),
