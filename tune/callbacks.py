@@ -15,7 +15,7 @@ from lit_cfl.errors import SaveError
 from lit_cfl.runs.signals import interruptible
 from lit_cfl.storage.atomic_writes import is_full_disk
 from lit_cfl.tune.objective import Objective
-from lit_cfl.tune.record import ERROR, FINISHED, FULL_DISK, ROUNDS
+from lit_cfl.tune.record import ERROR, FINISHED, FULL_DISK, NUMBER, ROUNDS, trial_id
 from lit_cfl.tune.spaces import Space, in_words
 from lit_cfl.tune.study import STUDY
 
@@ -130,7 +130,7 @@ class StudyCallback(Callback):
 
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         rounds = _rounds(trial.last_result)
-        self._say(f"{trial.trial_id}: its worker died after {rounds} rounds; it goes on from its last save")
+        self._say(f"{_name(trial)}: its worker died after {rounds} rounds; it goes on from its last save")
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         self._tell(trials, trial, failed=True)
@@ -139,7 +139,11 @@ class StudyCallback(Callback):
         over = self._before + sum(one.status in (Trial.TERMINATED, Trial.ERROR) or one is trial for one in trials)
         values = in_words(self._space.values_of(trial.config))
         how = ending(trial.last_result, self._metric, failed)
-        self._say(f"{over}/{self._total} {trial.trial_id} {how} ({values})")
+        self._say(f"{over}/{self._total} {_name(trial)} {how} ({values})")
+
+
+def _name(trial: Trial) -> str:
+    return trial_id(int(trial.config[NUMBER]))
 
 
 def _rounds(told: Mapping[str, Any]) -> int:

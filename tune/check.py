@@ -14,7 +14,7 @@ from lit_cfl.scores import Scores
 from lit_cfl.tune.cluster import threads_of
 from lit_cfl.tune.objective import Objective, require_validation
 from lit_cfl.tune.points import parse_points, settings
-from lit_cfl.tune.schedulers import is_population_based, pauses, scheduler, watches
+from lit_cfl.tune.schedulers import scheduler, stops_early
 from lit_cfl.tune.searchers import searcher
 from lit_cfl.tune.spaces import Space, in_words
 from lit_cfl.tune.study import Study
@@ -177,7 +177,7 @@ def prepare(study: Study, path: Path) -> PreparedStudy:
     scores = check_on_clients(study, default, corners)
     objective = Objective.of(study.metric, scores, study.second_metric)
     study = replace(study, metric=objective.metric)
-    evolves, space = is_population_based(study), study.searched()
+    space = study.searched()
     job = TrialJob(
         study.name,
         study.whole_base,
@@ -186,9 +186,7 @@ def prepare(study: Study, path: Path) -> PreparedStudy:
         objective,
         path.absolute() / TRIALS,
         threads_of(study.resources),
-        evolves,
-        pauses(study),
-        watches(study),
+        stops_early(study),
         study.limits.trial_minutes,
         gpus=study.resources.gpus,
     )

@@ -14,10 +14,8 @@ from lit_cfl.progress import page_line
 from lit_cfl.progress.console import new_console
 from lit_cfl.runs.run_directory import default_run_directory
 from lit_cfl.tune import dry_run
-from lit_cfl.tune.check import TRIALS
 from lit_cfl.tune.importance import METHOD
 from lit_cfl.tune.options import StudyRequest, opened_directory, parse_study
-from lit_cfl.tune.population import recorded_stages
 from lit_cfl.tune.record import DEFAULT, ERROR, FAILED_STATUS, FINISHED_STATUS
 from lit_cfl.tune.repeats import BEST
 from lit_cfl.tune.search import require_unused, run_study
@@ -45,9 +43,6 @@ def closing_table(console: Console, study: Study, result: StudyResult) -> None:
         _say(console, f"Best: {in_words(parameters)}{default}")
         metric = result.objective.metric
         _say(console, f"{metric} of its trial: {result.best[metric]:.4f}")
-        trial = result.path / TRIALS / result.best["trial_id"]
-        if len(recorded_stages(trial)) > 1:
-            _say(console, f"Its values changed in the middle, and best.yaml holds the last; its models: {trial}")
     if result.repeated is not None:
         _figures(console, result)
     if result.importance:

@@ -14,6 +14,7 @@ from lit_cfl.tune.study import STUDY
 RUNNING, FINISHED_STATUS, STOPPED_STATUS, FAILED_STATUS = "running", "finished", "stopped", "failed"
 DEFAULT, POINT, SEARCH = "default", "point", "search"  # where a setting comes from
 RECORD, TOO_LONG = "trial.json", "too_long.txt"  # in a trial's directory
+NUMBER = "trial"  # a trial's number, beside its values in what Ray Tune gets
 # Names of the figures that a trial reports, and that `told` holds:
 ROUNDS = "rounds"  # what schedulers count: rounds that were run
 FINISHED = "finished"  # whether the trial ran to its own end

@@ -18,7 +18,6 @@ from lit_cfl.tune.callbacks import stoppable
 from lit_cfl.tune.check import TRIALS, PreparedStudy, notices, prepare
 from lit_cfl.tune.cluster import connected, require_room, require_seen_by_all
 from lit_cfl.tune.repeats import REPEATS, repeat
-from lit_cfl.tune.schedulers import is_population_based
 from lit_cfl.tune.searchers import searcher
 from lit_cfl.tune.study import STUDY, Study, recorded_id
 from lit_cfl.tune.study_result import FRONT, PICTURES, StudyFiles, StudyResult
@@ -90,7 +89,6 @@ def _trials(prepared: PreparedStudy, path: Path, study_id: str) -> Trials:
         searcher(study, prepared.space, prepared.job.objective),
         prepared.limit,
         study.limits.concurrent,
-        answers=not is_population_based(study),
         study_id=study_id,
     )
 
@@ -114,7 +112,7 @@ def _search(prepared: PreparedStudy, trials: Trials, files: StudyFiles, path: Pa
     resources = prepared.study.resources
     trainable = ray_tune.with_resources(trainable, {"CPU": resources.cpus, "GPU": resources.gpus})
     shutil.rmtree(path / _RAY, ignore_errors=True)
-    os.environ[_PENDING] = "1" if trials.searcher.learns else str(trials.limit)  # HyperBand and PBT want all at once
+    os.environ[_PENDING] = "1" if trials.searcher.learns else str(trials.limit)
 
     def after_step() -> None:
         trials.seal_ended()

@@ -81,8 +81,9 @@ class Study:
         second_metric: `traffic/mib` = search for all settings that none beats in both; None = one objective.
         seeds: of every trial; None = the base's.
         search_seed: of the search itself.
-        searcher: a Ray Tune searcher: its class, or class_path and init_args; None = random search.
-        scheduler: a Ray Tune scheduler, in the same way; None = ASHA on rounds; none beside a second metric.
+        searcher: A sampler of Optuna, such as TPESampler: its class, or class_path and init_args; None = random search.
+        scheduler: ASHAScheduler, MedianStoppingRule or FIFOScheduler (stops no trial), in the same way; None = ASHA on
+            rounds; none with a second metric.
         resources: what each trial holds.
         limits: when the study ends.
         num_repeats: new seeds on which the best trial and the default setting are trained at the end, 0 or more.

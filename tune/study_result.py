@@ -16,7 +16,6 @@ from lit_cfl.tune.check import TRIALS, PreparedStudy
 from lit_cfl.tune.importance import importance
 from lit_cfl.tune.objective import TRAFFIC, Objective
 from lit_cfl.tune.pictures import draw, pareto_front
-from lit_cfl.tune.population import recorded_stages
 from lit_cfl.tune.record import (
     DEFAULT,
     ERROR,
@@ -70,11 +69,6 @@ def write_best(path: Path, trial: Path, job: TrialJob, row: Row) -> None:
     """Writes `best.yaml`."""
     metric = job.objective.metric
     note = f"expect its {metric} again: {row[metric]:.4f}"
-    if len(recorded_stages(trial)) > 1:
-        note = (
-            "the last values that it had: they changed in the middle, so a run with them from the start gives another "
-            f"result; {trial.parent.name}/{trial.name}/stages.json has all of them, and that directory its models"
-        )
     _write_config(path, trial, f"The best trial of {job.study}, {trial.name}; {note}")
 
 

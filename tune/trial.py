@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from time import monotonic
 from typing import Any
 
@@ -24,8 +23,7 @@ from lit_cfl.storage.error_file import write_error
 from lit_cfl.storage.lock import wait_until_free
 from lit_cfl.tracking.service import FINISH_SECONDS
 from lit_cfl.tune.objective import TRAFFIC
-from lit_cfl.tune.population import clear, recorded_stages, save_copy, set_values, take_over
-from lit_cfl.tune.record import ERROR, FINISHED, FULL_DISK, ROUNDS, SECONDS, TOO_LONG, ended_by_limit, trial_id
+from lit_cfl.tune.record import ERROR, FINISHED, FULL_DISK, NUMBER, ROUNDS, SECONDS, TOO_LONG, ended_by_limit, trial_id
 from lit_cfl.tune.trial_job import TrialJob
 
 
@@ -103,7 +101,7 @@ class TrialReport:
         self._last = _reported(row) | {ROUNDS: row["round"], SECONDS: row["time/elapsed_seconds"]}
         if self.job.watched or monotonic() - self._told >= _SECONDS_UNWATCHED:
             self._told = monotonic()
-            self._send(self._last | {FINISHED: False}, saved=self.job.pauses)
+            ray_tune.report(self._last | {FINISHED: False})
 
     def end(self, finished: FinishedRun) -> None:
         """Reports the result, once all seeds are over."""
@@ -119,7 +117,7 @@ class TrialReport:
             ROUNDS: max(part["round"] for part in parts),
             SECONDS: sum(part["time/elapsed_seconds"] for part in parts),
         }
-        self._send(_reported(parts[0]) | each | whole | {FINISHED: True})
+        ray_tune.report(_reported(parts[0]) | each | whole | {FINISHED: True})
 
     def _never_reported(self) -> InputError:
         metric, usual = self.job.objective.metric, self.job.objective.usual
@@ -127,27 +125,15 @@ class TrialReport:
 
     def failed(self, error: Exception) -> None:
         """Reports an error, and writes its traceback into `error.txt`."""
-        self._send(self._without_result() | {ERROR: write_error(self.path, error)})
+        ray_tune.report(self._without_result() | {ERROR: write_error(self.path, error)})
 
     def full_disk(self, error: Exception) -> None:
         """Reports that the disk is full: the study ends, and goes on with this trial when it is resumed."""
-        self._send(self._without_result() | {FULL_DISK: str(error)})
+        ray_tune.report(self._without_result() | {FULL_DISK: str(error)})
 
     def _without_result(self) -> dict[str, Any]:
         objective = self.job.objective
         return {ROUNDS: 0} | self._last | {objective.metric: objective.worst, FINISHED: False}
-
-    def _send(self, metrics: dict[str, Any], saved: bool = False) -> None:
-        """Reports; `saved`: with a checkpoint, which is a mark only where no other trial may go on from it."""
-        if not saved or (self.job.evolves and not (self.path / "checkpoint.pt").exists()):
-            ray_tune.report(metrics)
-            return
-        with TemporaryDirectory(prefix="lit-cfl-") as folder:
-            if self.job.evolves:
-                save_copy(self.path, Path(folder))
-            else:
-                (Path(folder) / "trial.txt").write_text(str(self.path))
-            ray_tune.report(metrics, checkpoint=ray_tune.Checkpoint.from_directory(folder))
 
 
 def _reported(row: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,7 +146,7 @@ _PATIENCE_SECONDS = int(FINISH_SECONDS) + 60  # for a stopped trial to end, or t
 def run_trial(config: dict[str, Any], job: TrialJob) -> None:
     """Runs a trial, as Ray Tune's trainable. An exception ends this trial alone, which then has the worst value."""
     os.environ["TUNE_FUNCTION_THREAD_TIMEOUT_S"] = str(_PATIENCE_SECONDS)
-    path = job.folder / ray_tune.get_context().get_trial_id()
+    path = job.folder / trial_id(config[NUMBER])
     report = TrialReport(job, path)
     try:
         wait_until_free(path)  # the process that ran it before may still be about to end
@@ -179,23 +165,10 @@ def _experiment(config: Mapping[str, Any], job: TrialJob, path: Path) -> Experim
     if path.name == trial_id(0):
         return job.of_trial(build(job.base), path.name)
     values = job.space.values_of(config)
-    return _evolving(job, path, values) if job.evolves else job.experiment(values, path.name)
+    return job.experiment(values, path.name)
 
 
 def _run(experiment: Experiment, path: Path, report: TrialReport) -> FinishedRun:
     report.begin(experiment)
     callbacks = RunCallbacks(started=report.started, row=report.row, notice=lambda line: None)  # the study says it once
     return run(experiment, path, callbacks, mode="resume")
-
-
-def _evolving(job: TrialJob, path: Path, values: Mapping[str, Any]) -> Experiment:
-    """Goes on from what Ray hands over, which may be another trial's, with values that may have changed."""
-    checkpoint = ray_tune.get_checkpoint()
-    if checkpoint is not None:
-        with checkpoint.as_directory() as source:
-            take_over(Path(source), path)
-    elif not recorded_stages(path):
-        clear(path)
-    experiment = job.experiment(values, path.name)
-    set_values(path, values, experiment.described())
-    return experiment

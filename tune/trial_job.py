@@ -72,8 +72,6 @@ class TrialJob:
         objective: what is reported.
         folder: of the trials' directories.
         threads: PyTorch's, in each trial, unless the base says otherwise.
-        evolves: whether values change in the middle of a trial (PBT).
-        pauses: whether the scheduler pauses trials; they then save every round, or a pause would lose many.
         watched: whether a scheduler wants to know of every round.
         minutes: that a trial may take; None = no limit.
         data: of the base, already loaded; None = each trial loads its own.
@@ -87,8 +85,6 @@ class TrialJob:
     objective: Objective
     folder: Path
     threads: int = 1
-    evolves: bool = False
-    pauses: bool = False
     watched: bool = True
     minutes: float | None = None
     data: SharedData | None = None
@@ -108,12 +104,11 @@ class TrialJob:
     def of_trial(self, experiment: Experiment, name: str) -> Experiment:
         """Gives an experiment the seeds and the threads of a trial, and the study's data."""
         plan, before = experiment.plan or PlanOptions(), experiment.described()
-        checkpoint = replace(experiment.checkpoint, every_seconds=0.0) if self.pauses else experiment.checkpoint
         plan = replace(plan, threads=plan.threads or self.threads)
         tracking = replace(experiment.tracking, group=experiment.tracking.group or self.study)
         changed: dict[str, Any] = {"name": f"{self.study}-{name}", "seeds": list(self.seeds)}
-        config = before | changed | {"plan": vars(plan), "checkpoint": vars(checkpoint)}
+        config = before | changed | {"plan": vars(plan)}
         config["tracking"] = before["tracking"] | {"group": tracking.group, "notes": tracking.notes}
         if self.data is not None:
             self.data.give_to(experiment)
-        return replace(experiment, **changed, plan=plan, checkpoint=checkpoint, tracking=tracking, config=config)
+        return replace(experiment, **changed, plan=plan, tracking=tracking, config=config)

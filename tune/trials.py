@@ -23,7 +23,7 @@ from lit_cfl.tune.record import (
     read_records,
     write_record,
 )
-from lit_cfl.tune.searchers import NotYet, Searcher
+from lit_cfl.tune.searchers import Searcher
 from lit_cfl.tune.spaces import as_word
 
 MOST_REPEATS = 20  # in a row
@@ -55,7 +55,6 @@ class Trials:
         searcher: asked for all others, and told of every result.
         limit: how many are trained.
         concurrent: how many at the same time; None = any number.
-        answers: whether settings that were begun before are answered; not where values change in the middle of a trial.
         study_id: of the study, which its records name.
     """
 
@@ -64,7 +63,6 @@ class Trials:
     searcher: Searcher
     limit: int
     concurrent: int | None = None
-    answers: bool = True
     study_id: str = ""
     records: dict[int, TrialRecord] = field(default_factory=dict)
     why_over: str | None = None
@@ -135,12 +133,7 @@ class Trials:
             return None
         record = next(iter(self._waiting()), None)
         while record is None and not self.over:
-            try:
-                record = self._begun()
-            except NotYet:
-                if self._live:
-                    return None
-                self._exhaust()  # nothing will come that it could wait for
+            record = self._begun()
         if record is not None:
             self._live[record.number] = dict(record.told)
             if record.digests:  # its files change from now on
@@ -176,7 +169,7 @@ class Trials:
 
     def _earlier(self, values: Mapping[str, Any]) -> int | None:
         same = (number for number, record in self.records.items() if self._is_answer(record, values))
-        return min(same, default=None) if self.answers else None
+        return min(same, default=None)
 
     def _key(self, values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
         return tuple(sorted((name, as_word(value)) for name, value in values.items()))
@@ -191,12 +184,11 @@ class Trials:
                 f"{self.trained} trials; a larger space, or another search_seed, has others"
             )
 
-    def told(self, number: int, told: Mapping[str, Any], **changes: Any) -> None:
-        """Takes the report of a trial; its final report is no end yet, for it may still be asked for a checkpoint."""
+    def told(self, number: int, told: Mapping[str, Any]) -> None:
+        """Takes the report of a trial that runs."""
         self._live[number] = dict(told)
-        self.records[number] = replace(self.records[number], **changes)
 
-    def ended(self, number: int, told: Mapping[str, Any], died: bool = False, **changes: Any) -> None:
+    def ended(self, number: int, told: Mapping[str, Any], died: bool = False) -> None:
         """Records that a trial is over.
 
         Args:
@@ -208,7 +200,7 @@ class Trials:
             last[ERROR] = "its worker died"
         status = FAILED_STATUS if last.get(ERROR) else FINISHED_STATUS if last.get(FINISHED) else STOPPED_STATUS
         digests = digests_of(self.folder / self.records[number].trial_id) if status == FINISHED_STATUS else {}
-        self._keep(replace(self.records[number], status=status, told=last, digests=digests, **changes))
+        self._keep(replace(self.records[number], status=status, told=last, digests=digests))
         for record in list(self.records.values()):
             if number in (record.number, record.repeats):
                 self._tell(record)

@@ -1,80 +1,62 @@
 """A study as Ray Tune gets it: the tuner, and the source of its trials."""
 
-import copy
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ray import tune as ray_tune
-from ray.tune.experiment import Experiment, Trial
-from ray.tune.experiment.config_parser import _create_trial_from_spec, _make_parser
-from ray.tune.search import SearchAlgorithm
+from ray.tune.experiment import Trial
+from ray.tune.search import Searcher
 
 from lit_cfl.tune.callbacks import EndOfStudy, StudyCallback, full_disk_ends_study
 from lit_cfl.tune.check import PreparedStudy
 from lit_cfl.tune.objective import TRAFFIC
-from lit_cfl.tune.population import recorded_stages
-from lit_cfl.tune.record import ERROR, FINISHED, FINISHED_STATUS, ROUNDS, SECONDS
+from lit_cfl.tune.record import ERROR, FINISHED, FINISHED_STATUS, NUMBER, ROUNDS, SECONDS, trial_id
 from lit_cfl.tune.schedulers import scheduler
-from lit_cfl.tune.spaces import Space
 from lit_cfl.tune.trials import Trials
 
 _KEPT = (ROUNDS, FINISHED, ERROR, SECONDS, TRAFFIC)
 _KEPT_GROUPS = ("val/", "seed ")
 
 
-class TrialSource(SearchAlgorithm):
-    """Gives Ray Tune the trials of a study, under their own names.
+class TrialSource(Searcher):
+    """Gives Ray Tune the trials of a study, each with its number beside its values.
 
     Args:
-        trials: of the study.
-        space: of their values.
+        trials: The study's trials.
     """
 
-    def __init__(self, trials: Trials, space: Space) -> None:
-        self._trials, self._space = trials, space
-        self._begun: dict[str, Trial] = {}
+    def __init__(self, trials: Trials) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]  # Ray's
+        self._trials = trials
+        self._numbers: dict[str, int] = {}  # by Ray's id
 
-    def __reduce__(self) -> tuple[type[SearchAlgorithm], tuple[()]]:
-        return SearchAlgorithm, ()  # in Ray's records, which nobody reads
+    def __reduce__(self) -> tuple[type[Searcher], tuple[()]]:
+        return Searcher, ()  # in Ray's records, which nobody reads
 
-    @property
-    def total_samples(self) -> int:
-        return self._trials.limit
+    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
+        return True
 
-    def add_configurations(self, experiments: Any) -> None:
-        experiment: Experiment = experiments[0] if isinstance(experiments, list) else experiments
-        self._spec = experiment.spec
-
-    def next_trial(self) -> Trial | None:
+    def suggest(self, trial_id: str) -> Any:
         with full_disk_ends_study():
-            record = None if self._finished else self._trials.next()
+            record = self._trials.next()
         if record is None:
-            return None
-        stages = recorded_stages(self._trials.folder / record.trial_id)  # of population based training, after a resume
-        spec = copy.deepcopy(self._spec) | {"config": dict(stages[-1][1] if stages else record.values)}
-        self._begun[record.trial_id] = _create_trial_from_spec(
-            spec,
-            _make_parser(),
-            evaluated_params=record.values,
-            experiment_tag=record.trial_id,
-            trial_id=record.trial_id,
-        )
-        return self._begun[record.trial_id]
-
-    def is_finished(self) -> bool:
-        return self._finished or self._trials.over
+            return Searcher.FINISHED if self._trials.over else None
+        self._numbers[trial_id] = record.number
+        return {NUMBER: record.number, **record.values}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        self._trials.told(int(trial_id), _figures(result), values=self._values(trial_id))
+        self._trials.told(self._numbers[trial_id], _figures(result))
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
         with full_disk_ends_study():
-            self._trials.ended(int(trial_id), _figures(result or {}), died=error, values=self._values(trial_id))
+            self._trials.ended(self._numbers[trial_id], _figures(result or {}), died=error)
 
-    def _values(self, trial_id: str) -> dict[str, Any]:
-        """Returns the values of a trial now: population based training changes them."""
-        return self._space.values_of(self._begun[trial_id].config)
+    def save(self, checkpoint_path: str) -> None:
+        pass  # the records of the trials are all that a resumed study reads
+
+    def restore(self, checkpoint_path: str) -> None:
+        pass
 
 
 def _figures(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,6 +64,7 @@ def _figures(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 _WORKER_DEATHS = 3  # of one trial, that are survived
+_NO_LIMIT = -1  # Ray's word: as many trials as the source gives
 
 
 def new_tuner(
@@ -106,7 +89,8 @@ def new_tuner(
         tune_config=ray_tune.TuneConfig(
             metric=objective.metric,
             mode=objective.mode,
-            search_alg=TrialSource(trials, space),
+            num_samples=_NO_LIMIT,
+            search_alg=TrialSource(trials),
             scheduler=scheduler(study, space, prepared.rounds, prepared.first_clustering_round),
             time_budget_s=None if limits.minutes is None else 60 * limits.minutes,
             reuse_actors=True,
@@ -116,7 +100,6 @@ def new_tuner(
             name=records.name,
             storage_path=str(records.parent),
             failure_config=ray_tune.FailureConfig(max_failures=_WORKER_DEATHS),
-            checkpoint_config=ray_tune.CheckpointConfig(num_to_keep=4),
             stop=end,
             callbacks=[StudyCallback(space, objective.metric, trials.num_over, trials.limit, say, after_step)],
             verbose=0,
@@ -125,4 +108,4 @@ def new_tuner(
 
 
 def _directory_name(trial: Trial) -> str:
-    return str(trial.trial_id)
+    return trial_id(int(trial.config[NUMBER]))

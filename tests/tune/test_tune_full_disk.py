@@ -23,7 +23,7 @@ from lit_cfl.tune.callbacks import EndOfStudy, stop_if_asked, stoppable
 from lit_cfl.tune.check import prepare
 from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.options import parse_study
-from lit_cfl.tune.population import save_copy
+from lit_cfl.tune.record import NUMBER
 from lit_cfl.tune.tuner import TrialSource
 
 ERRORS = [
@@ -65,16 +65,14 @@ def test_what_the_command_cannot_write_ends_the_study(
 ):
     (tmp_path / "study.yaml").touch()
     trials = new_trials(tmp_path / "trials", [{"x": 1}, {"x": 2}], 3)
-    source = TrialSource(trials, SimpleNamespace(values_of=dict))
-    source.add_configurations(SimpleNamespace(spec={"run": "x", "resources_per_trial": None}))
-    source._begun["0000"] = SimpleNamespace(config={"x": 0})
-    trials.next()
+    source = TrialSource(trials)
+    assert source.suggest("of Ray") == {NUMBER: 0, "x": 0}
 
     def fail(*_: object) -> None:
         raise error
 
     monkeypatch.setattr("lit_cfl.tune.trials.write_record", fail)
-    for step in (source.next_trial, lambda: source.on_trial_complete("0000", told(0.5))):
+    for step in (lambda: source.suggest("another"), lambda: source.on_trial_complete("of Ray", told(0.5))):
         said = ended_by(step, tmp_path)
         assert "rows.bin" in said
         assert f"go on with: lit-cfl tune --resume {tmp_path}" in said
@@ -92,23 +90,11 @@ def test_a_trial_that_cannot_write_ends_the_study_and_has_not_failed(
     monkeypatch.setenv("TUNE_FUNCTION_THREAD_TIMEOUT_S", "60")  # set by a trial, which mostly has its own process
     monkeypatch.setattr(trial, "run", fail)
     monkeypatch.setattr(ray_tune, "report", sent.append)
-    monkeypatch.setattr(ray_tune, "get_context", lambda: SimpleNamespace(get_trial_id=lambda: "0000"))
-    trial.run_trial({}, prepared.job)
+    trial.run_trial({NUMBER: 0}, prepared.job)
     (result,) = sent
     assert "rows.bin" in ended_by(lambda: EndOfStudy(Objective(), None, [])("0000", result), tmp_path)
     assert "error" not in result
     assert not (tmp_path / "trials" / "0000" / "error.txt").exists()
-
-
-def test_a_full_disk_is_noticed_while_a_trial_is_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    def fail(*_: object) -> None:
-        raise ERRORS[0]
-
-    (tmp_path / "trial").mkdir()
-    (tmp_path / "trial" / "checkpoint.pt").touch()
-    monkeypatch.setattr("shutil.copy2", fail)
-    with pytest.raises(SaveError, match=r"copy/checkpoint.pt could not be written \(No space left on device\)"):
-        save_copy(tmp_path / "trial", tmp_path / "copy")
 
 
 def test_a_repeat_that_cannot_write_ends_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

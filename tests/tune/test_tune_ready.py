@@ -6,7 +6,6 @@ import re
 import shlex
 from pathlib import Path
 from threading import Lock
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from lit_cfl.config import catalogue
 from lit_cfl.config.variants import build
 from lit_cfl.tune.check import prepare
 from lit_cfl.tune.options import parse_study
+from lit_cfl.tune.record import NUMBER
 from lit_cfl.tune.searchers import searcher
 from lit_cfl.tune.study_result import StudyFiles
 from lit_cfl.tune.trial import run_trial
@@ -104,10 +104,8 @@ def test_a_ready_study_can_be_run_and_runs_with_two_tiny_trials(
     monkeypatch.setenv("TUNE_FUNCTION_THREAD_TIMEOUT_S", "60")  # set by a trial, which mostly has its own process
     monkeypatch.setattr(ray_tune, "report", lambda metrics, **_: told.update(metrics))
     while (record := trials.next()) is not None:
-        context = SimpleNamespace(get_trial_id=lambda name=record.trial_id: name)
-        monkeypatch.setattr(ray_tune, "get_context", lambda context=context: context)
         told.clear()
-        run_trial(record.values, prepared.job)
+        run_trial({NUMBER: record.number, **record.values}, prepared.job)
         trials.ended(record.number, told)
     result = StudyFiles(prepared, trials, tmp_path).write()
     trained = [row for row in result.rows if not row["repeats"]]

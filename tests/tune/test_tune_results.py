@@ -3,7 +3,6 @@
 import csv
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +14,7 @@ from lit_cfl.errors import InputError
 from lit_cfl.tune import repeats, trial
 from lit_cfl.tune.callbacks import ending
 from lit_cfl.tune.objective import TRAFFIC, Objective
+from lit_cfl.tune.record import NUMBER
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.study_result import trial_rows, write_best, write_front, write_trials
 from lit_cfl.tune.trial_job import TrialJob
@@ -54,10 +54,9 @@ def test_trials_and_runs_on_new_seeds_hold_their_share_of_a_gpus_memory(
     held: list[float] = []
     monkeypatch.setenv("TUNE_FUNCTION_THREAD_TIMEOUT_S", "60")  # set by a trial, which mostly has its own process
     monkeypatch.setattr("torch.cuda.set_per_process_memory_fraction", held.append)
-    monkeypatch.setattr(trial.ray_tune, "get_context", lambda: SimpleNamespace(get_trial_id=lambda: "0001"))
     monkeypatch.setattr(trial.ray_tune, "report", lambda *_, **__: None)
     of_gpu = replace(job, gpus=gpus)
-    trial.run_trial({"no": "such option"}, of_gpu)
+    trial.run_trial({NUMBER: 1, "no": "such option"}, of_gpu)
     assert held == expected
     with pytest.raises(InputError):
         repeats._summary({"no": "such option"}, "best", 1, tmp_path, of_gpu)
@@ -147,22 +146,6 @@ def test_best_yaml_has_the_plan_that_the_seeds_ran_under(job: TrialJob, tmp_path
     text = (tmp_path / "best.yaml").read_text()
     assert text.splitlines()[0] == f"# The best trial of s, a1; expect its {METRIC} again: 0.8765"
     assert yaml.safe_load(text) == base(seeds=[4, 2], plan={"threads": 1, "lanes": 3})
-
-
-def test_best_yaml_of_a_trial_whose_values_changed_promises_no_figure(job: TrialJob, tmp_path: Path):
-    trial = tmp_path / "trials" / "0003"
-    trial.mkdir(parents=True)
-    (trial / "config.yaml").write_text(yaml.safe_dump(base()))
-    (trial / "stages.json").write_text('[[1, {"x": 1}]]')
-    write_best(tmp_path / "best.yaml", trial, job, {METRIC: 0.87654})
-    assert "expect its val/weighted_accuracy again: 0.8765" in (tmp_path / "best.yaml").read_text()
-    (trial / "stages.json").write_text('[[1, {"x": 1}], [3, {"x": 2}]]')
-    write_best(tmp_path / "best.yaml", trial, job, {METRIC: 0.87654})
-    first = (tmp_path / "best.yaml").read_text().splitlines()[0]
-    assert first.startswith("# The best trial of s, 0003; the last values that it had")
-    assert "trials/0003/stages.json" in first
-    assert "expect" not in first
-    assert yaml.safe_load((tmp_path / "best.yaml").read_text()) == base()
 
 
 def test_how_a_trial_ended_is_said_in_a_line():

@@ -6,43 +6,20 @@ from typing import Any
 
 import pytest
 from optuna.trial import TrialState
-from ray.tune.search import Searcher as RaySearcher
 from studies import ALGORITHMS, base
-from tune_trials import METRIC, told
+from tune_trials import told
 
 from lit_cfl.config.variants import build
 from lit_cfl.errors import InputError
 from lit_cfl.tune.points import settings
 from lit_cfl.tune.record import TrialRecord
-from lit_cfl.tune.searchers import NotYet, Optuna, searcher
+from lit_cfl.tune.searchers import Optuna, searcher
 from lit_cfl.tune.study import Study
 
 ETA = {"algorithm.eta_g": {"uniform": [0.0, 1.0]}}
 FINISHED = TrialRecord(3, "search", {}, status="finished", told=told(0.5))
 STOPPED = TrialRecord(4, "search", {}, status="stopped", told=told(0.9, rounds=2))
 FAILED = TrialRecord(5, "search", {}, status="failed", told=told(0.7, rounds=3))
-
-
-class Noted(RaySearcher):
-    """One of Ray Tune's searchers that notes what it is told."""
-
-    def __init__(self, seed: int = 0) -> None:
-        super().__init__()
-        self.seed = seed
-        self.calls: list[tuple[Any, ...]] = []
-
-    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any], **spec: Any) -> bool:
-        self.calls.append((metric, mode, sorted(config)))
-        return True
-
-    def suggest(self, trial_id: str) -> dict[str, Any] | None:
-        return {"algorithm.eta_g": 0.25} if trial_id != "9" else self.FINISHED
-
-    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        self.calls.append((trial_id, result, error))
-
-    def add_evaluated_point(self, parameters: dict[str, Any], value: float, *args: Any, **options: Any) -> None:
-        self.calls.append((parameters, value))
 
 
 BRUTE_FORCE = "optuna.samplers.BruteForceSampler"
@@ -78,7 +55,7 @@ def test_optuna_hears_of_settings_that_it_did_not_ask_for():
     assert optuna._study.trials[0].params == {"algorithm": "IFCA", "IFCA.num_clusters": 3}
 
 
-@pytest.mark.parametrize("name", [None, "OptunaSearch", "optuna.samplers.NSGAIISampler"])
+@pytest.mark.parametrize("name", [None, "TPESampler", "optuna.samplers.NSGAIISampler"])
 def test_a_resumed_study_asks_for_the_same_settings(name: str | None):
     asked = study({"algorithm": ALGORITHMS}, searcher=name)
     whole = optuna_of(asked)
@@ -99,38 +76,11 @@ def test_two_objectives_are_two_of_optunas_with_their_directions():
         optuna.add(number, optuna.ask(number), FINISHED)
 
 
-def test_a_searcher_of_rays_is_not_told_the_figure_of_a_trial_that_was_stopped():
-    asked = study(ETA, searcher={"class_path": "test_tune_searchers.Noted", "init_args": {}}, search_seed=7)
-    noted = searcher(asked, asked.searched())
-    for number, result in enumerate((FINISHED, STOPPED, FAILED)):
-        assert noted.ask(number) == {"algorithm.eta_g": 0.25}
-        noted.add(number, {"algorithm.eta_g": 0.25}, result)
-    noted.add(None, {"algorithm.eta_g": 0.5}, FINISHED)
-    noted.add(None, {"algorithm.eta_g": 0.5}, STOPPED)
-    assert noted.ask(9) is None
-    assert noted._searcher.seed == 7
-    assert noted._searcher.calls == [
-        (METRIC, "max", ["algorithm.eta_g"]),
-        ("0", {METRIC: 0.5}, False),
-        ("1", None, False),
-        ("2", None, True),
-        ({"algorithm.eta_g": 0.5}, 0.5),
-    ]
-
-
-def test_a_searcher_of_rays_that_waits_for_results_is_asked_again(monkeypatch: pytest.MonkeyPatch):
-    asked = study(ETA, searcher={"class_path": "test_tune_searchers.Noted", "init_args": {}})
-    noted = searcher(asked, asked.searched())
-    monkeypatch.setattr(Noted, "suggest", lambda self, trial_id: None)
-    with pytest.raises(NotYet):
-        noted.ask(0)
-
-    def refuse(self: object, *properties: object) -> bool:
-        raise ValueError("it does not support parameters of type choice")
-
-    monkeypatch.setattr(Noted, "set_search_properties", refuse)
-    with pytest.raises(InputError, match="Noted: it does not support parameters of type choice; take another one"):
-        searcher(asked, asked.searched())
+@pytest.mark.parametrize("name", ["OptunaSearch", "ray.tune.search.optuna.OptunaSearch", "TPESampler"])
+def test_names_of_ray_tune_and_of_optuna_mean_the_same_sampler(name: str):
+    space = {"algorithm": ALGORITHMS}
+    drawn = [optuna_of(study(space, searcher=name)).ask(number) for number in range(4)]
+    assert drawn == [optuna_of(study(space, searcher="optuna.samplers.TPESampler")).ask(number) for number in range(4)]
 
 
 def test_cma_es_without_its_package_or_with_two_objectives_is_refused(monkeypatch: pytest.MonkeyPatch):

@@ -254,34 +254,3 @@ def test_trials_that_fail_or_hang_are_listed_and_the_others_go_on(tmp_path: Path
     assert "Traceback" in (failed / "error.txt").read_text()
     assert rows["5.0"]["error"].startswith("it took longer than limits.trial_minutes allow (0.25)")
     assert "own_slow.py" in (hung / "too_long.txt").read_text()
-
-
-@pytest.mark.usefixtures("cluster")
-def test_the_winner_of_population_based_training_keeps_its_models_and_its_stages(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-):
-    pbt = {"perturbation_interval": 2, "quantile_fraction": 0.5, "synch": True}
-    changes = {
-        "base": base(rounds=4),
-        "space": {"algorithm.eta_g": {"uniform": [0.0, 0.9]}},
-        "limits": {"trials": 5},
-        "scheduler": {"class_path": "PopulationBasedTraining", "init_args": pbt},
-    }
-    study = tmp_path / "study"
-    assert main(["tune", "--config", str(study_file(tmp_path, **changes)), "--study_dir", str(study)]) == 0
-    stages = {path.parent.name: json.loads(path.read_text()) for path in study.glob("trials/*/stages.json")}
-    assert len(stages) == 4  # the first trial is the base's own setting, which nobody changes
-    assert any(len(own) > 1 for own in stages.values())  # one took over another's models
-    for row in rows_of(study)[1:]:
-        trial = study / "trials" / row["trial_id"]
-        config = yaml.safe_load((trial / "config.yaml").read_text())
-        last = stages[row["trial_id"]][-1][1]["algorithm.eta_g"]
-        assert config["algorithm"]["init_args"]["eta_g"] == last == float(row["algorithm.eta_g"])
-        summary = json.loads((trial / "summary.json").read_text())
-        assert summary["val/weighted_accuracy"] == float(row["val/weighted_accuracy"])
-        assert (trial / "checkpoint.pt").exists()
-    first, said = (study / "best.yaml").read_text().splitlines()[0], capsys.readouterr().out
-    (best,) = [row for row in rows_of(study) if f", {row['trial_id']};" in first]
-    assert best["val/weighted_accuracy"] == max(row["val/weighted_accuracy"] for row in rows_of(study))
-    changed = len(stages.get(best["trial_id"], [])) > 1
-    assert ("the last values that it had" in first) == ("best.yaml holds the last" in said) == changed

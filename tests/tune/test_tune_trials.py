@@ -4,7 +4,6 @@ import json
 import shutil
 from pathlib import Path
 from threading import Timer
-from typing import Any
 
 import pytest
 from filelock import FileLock
@@ -13,7 +12,6 @@ from tune_trials import METRIC, Script, new_trials, run_all, told
 from lit_cfl.errors import InputError
 from lit_cfl.storage.config_file import write_config
 from lit_cfl.storage.lock import locked
-from lit_cfl.tune.searchers import NotYet
 from lit_cfl.tune.trials import MOST_REPEATS, GivenSetting, Trials
 from lit_cfl.tune.wandb_run import complete
 
@@ -88,36 +86,6 @@ def test_a_searcher_that_begins_anew_is_asked_again_for_all_that_was_tried_befor
     resumed = new_trials(tmp_path, [*settings[:25], *settings], limit=30)  # by number: 25 are there
     resumed.load()
     assert run_all(resumed, figures) == settings[25:29]
-
-
-def test_where_values_change_on_the_way_an_equal_setting_is_another_trial(tmp_path: Path):
-    trials = new_trials(tmp_path, xs(1, 1), 3, answers=False)
-    assert run_all(trials, FIGURES) == xs(0, 1, 1)
-
-
-def test_a_searcher_that_waits_for_results_does_not_end_the_study(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    trials = new_trials(tmp_path, xs(1, 2), limit=5)
-    default, first = trials.next(), trials.next()
-    assert default is not None
-    assert first is not None
-    ask, waits = Script.ask, True
-
-    def waiting(script: Script, number: int) -> dict[str, Any] | None:
-        if waits:
-            raise NotYet
-        return ask(script, number)
-
-    monkeypatch.setattr(Script, "ask", waiting)
-    assert trials.next() is None
-    assert not trials.over
-    waits = False
-    assert trials.next() is not None
-    waits = True
-    for number in range(3):
-        trials.ended(number, {})
-    assert trials.next() is None  # no result will come that it could wait for
-    assert trials.over
-    assert trials.num_over == 3
 
 
 def test_no_more_run_at_once_than_the_study_says(tmp_path: Path):
