@@ -1,5 +1,6 @@
 """Your own data: NumPy arrays, torch tensors, a file .npz, or a folder with one such file for each client."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,13 +12,15 @@ from torch import Tensor
 
 from lit_cfl.data import Division, Examples
 from lit_cfl.data.npz import read_npz
+from lit_cfl.datamodules.columns import as_array, clients, label_space, labels_of, padded_names, scalars
 from lit_cfl.datamodules.partition import IID, Partition, Pool
 from lit_cfl.datamodules.partition.natural import Natural
 from lit_cfl.datamodules.pooled import PooledDataModule
 from lit_cfl.datamodules.skew import Skew, skew_name
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 
 KEYS = ("x", "y", "client", "cluster")
+_LARGEST = np.iinfo(np.int64).max
 
 
 class ArrayData(PooledDataModule):
@@ -29,16 +32,18 @@ class ArrayData(PooledDataModule):
     named after the client, with x and perhaps y and cluster, a single number or word. Nothing is unpickled.
 
     Args:
-        x: inputs `[N, ...]`: a NumPy array, a torch tensor or lists, not copied unless they must be. uint8 or floats;
-            `[N, channels, height, width]` are images, and so are uint8 `[N, height, width]`. Other integers are token
-            ids.
-        y: labels `[N]`, integers from 0; or numbers, floats `[N]`; None = there are none. The task must take such.
-        client: `[N]`, integers or words; client 0 is the first of them in ascending order.
+        x: inputs `[N, ...]`: a NumPy array, a torch tensor or lists, not copied unless they must be.
+            `[N, channels, height, width]` are images, and so are uint8 `[N, height, width]`. Integers other than uint8
+            are numbers, too; but token ids if the net has an embedding.
+        y: labels `[N]`, integers from 0, or words, which are numbered in ascending order; or numbers, floats `[N]`;
+            None = there are none. The task must take such.
+        client: `[N]`, numbers or words; client 0 is the first of them in ascending order.
         cluster: true clusters, for scoring only: `[N]`, or one for each client in that order; integers from 0, or
             words.
         source: a file or folder in place of x, y, client and cluster.
         num_labels: size of the label space; null = the largest label + 1.
-        scale: factor of the inputs, above 0; null = 1/255 for uint8, 1 for floats.
+        vocabulary: the inputs are token ids, 0 to `vocabulary - 1`, whatever the net; null = if it has an embedding.
+        scale: factor of the inputs, above 0; null = 1/255 for uint8, 1 for others.
         channels: the axis of four-dimensional x that holds the channels, `first` or `last`; null = the one of the two
             that has 1 or 3.
         skew_kind: what you know to make clusters of clients differ: `feature`, `label`, or `other`.
@@ -57,6 +62,7 @@ class ArrayData(PooledDataModule):
         *,
         source: str | Path | None = None,
         num_labels: int | None = None,
+        vocabulary: int | None = None,
         scale: float | None = None,
         channels: Literal["first", "last"] | None = None,
         skew_kind: Literal["feature", "label", "other"] = "other",
@@ -69,6 +75,8 @@ class ArrayData(PooledDataModule):
             raise InputError(f"partition is {partition!r}; give a Partition, such as IID(num_clients=10), or None")
         if num_labels is not None and num_labels < 1:
             raise InputError(f"num_labels is {num_labels}; give 1 or more, or null for the largest label + 1")
+        if vocabulary is not None and vocabulary < 1:
+            raise InputError(f"vocabulary is {vocabulary}; give 1 or more, or null")
         super().__init__(_AsTold(partition, test, skew_kind), skew, **options)
         arrays = dict(zip(KEYS, (x, y, client, cluster), strict=True))
         self.arrays = {name: array for name, array in arrays.items() if array is not None}
@@ -78,20 +86,20 @@ class ArrayData(PooledDataModule):
                 f"{given or 'nothing'} given; give x, and y if you have it, or a source alone: a file or folder of .npz"
             )
         self.source, self.num_labels, self.scale, self.channels = source, num_labels, scale, channels
+        self.vocabulary = vocabulary
 
     def pool(self) -> Pool:
         arrays = self.arrays if self.source is None else read_source(Path(self.source).expanduser())
-        x = torch.from_numpy(_numbers("x", arrays["x"]))
-        y = torch.from_numpy(_numbers("y", arrays["y"])) if "y" in arrays else None
-        examples = examples_of(x, y, self.num_labels, self.scale, self.channels)
+        examples = examples_of(
+            arrays["x"], arrays.get("y"), self.num_labels, self.vocabulary, self.scale, self.channels
+        )
         if "client" in arrays:
-            client = _column("client", arrays["client"], len(x))
-            names, owner = np.unique(client, return_inverse=True)
+            owner, names = clients(_column("client", arrays["client"], len(examples)), "client")
             clusters = clusters_of(arrays["cluster"], owner, names) if "cluster" in arrays else None
-            return _ToldPool(examples, len(x), torch.from_numpy(owner), tuple(names.astype(str).tolist()), clusters)
+            return _ToldPool(examples, len(examples), torch.from_numpy(owner), tuple(names.tolist()), clusters)
         if "cluster" in arrays:
             raise InputError("cluster is given without client, but it is clients that have clusters; give both")
-        return Pool(examples, len(x))
+        return Pool(examples, len(examples))
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,49 +129,73 @@ class _AsTold(Partition):
 
 
 def examples_of(
-    x: Tensor, y: Tensor | None, num_labels: int | None = None, scale: float | None = None, channels: str | None = None
+    x: Any,
+    y: Any = None,
+    num_labels: int | None = None,
+    vocabulary: int | None = None,
+    scale: float | None = None,
+    channels: str | None = None,
 ) -> Examples:
-    """Makes examples, after all checks. x is uint8, floats, int32 or int64; other arguments as of `ArrayData`."""
-    if x.ndim < 2 or not x.numel():
-        raise InputError(f"x has shape {tuple(x.shape)}; give [N, ...], at least one example and one more axis")
+    """Makes examples, after all checks. Arguments as of `ArrayData`."""
+    inputs = torch.from_numpy(_numbers("x", x))
+    if inputs.ndim < 2 or not inputs.numel():
+        raise InputError(f"x has shape {tuple(inputs.shape)}; give [N, ...], at least one example and one more axis")
+    labels, num_labels, names = _labels(y, len(inputs), num_labels)
+    if scale is not None and not 0 < scale < float("inf"):
+        raise InputError(f"scale is {scale}; give a number above 0, or null for 1/255 of uint8 and 1 of others")
+    if not (good := inputs.isfinite().flatten(1).all(1)).all():
+        raise InputError(f"x holds NaN or infinity in row {int(good.int().argmin())}; fill such rows, or drop them")
+    if vocabulary is not None:
+        if inputs.is_floating_point() or scale is not None:
+            raise InputError(
+                f"vocabulary is {vocabulary}, so x holds token ids, but it has dtype {inputs.dtype} and scale is "
+                f"{scale}; give integers without scale, or leave out vocabulary"
+            )
+        inputs = inputs.int() if inputs.dtype == torch.uint8 else inputs
+        return Examples(inputs, labels, num_labels, vocabulary=vocabulary, label_names=names)
+    if scale is None:
+        scale = 1 / 255 if inputs.dtype == torch.uint8 else 1.0
+        _say_if_unscaled(inputs)
+    elif inputs.dtype in (torch.int32, torch.int64):
+        inputs = inputs.float()  # what is scaled is no token id
+    return Examples(_images(inputs, channels), labels, num_labels, scale, label_names=names)
+
+
+def _say_if_unscaled(inputs: Tensor) -> None:
+    if inputs.ndim == 4 and inputs.dtype in (torch.int32, torch.int64) and (most := int(inputs.max())) > 255:
+        warnings.warn(
+            f"x holds images of integers up to {most}, which are not scaled; set scale: {1 / most:.3g} for 0 to 1",
+            Notice,
+            stacklevel=3,
+        )
+
+
+def _labels(y: Any, count: int, num_labels: int | None) -> tuple[Tensor, int, tuple[str, ...]]:
+    """Converts labels `[N]` to what is stored; finds the size of their space (numbers have none), and their names."""
     if y is None:
-        y, num_labels = torch.zeros(len(x), dtype=torch.int64), 0
-    elif y.shape != x.shape[:1]:
-        raise InputError(
-            f"y has shape {tuple(y.shape)} for {len(x)} examples in x; give one label for each, [{len(x)}]"
-        )
-    else:
-        y, num_labels = _labels(y, num_labels)
-    if x.dtype == torch.uint8 or x.is_floating_point():
-        usual = 1 / 255 if x.dtype == torch.uint8 else 1.0
-        if scale is not None and not 0 < scale < float("inf"):
-            raise InputError(f"scale is {scale}; give a number above 0, or null for {usual:.4g}")
-        if not (good := x.isfinite().flatten(1).all(1)).all():
-            raise InputError(f"x holds NaN or infinity in row {int(good.int().argmin())}; fill such rows, or drop them")
-        return Examples(_images(x, channels), y, num_labels, usual if scale is None else scale)
-    if x.min() < 0 or scale is not None:
-        raise InputError(
-            f"integers in x are token ids, from 0 and never scaled (least: {int(x.min())}, scale: {scale}); "
-            "give numbers as floats"
-        )
-    return Examples(x, y, num_labels, vocabulary=int(x.max()) + 1)
-
-
-def _labels(y: Tensor, num_labels: int | None) -> tuple[Tensor, int]:
-    """Converts labels `[N]` to what is stored, and finds the size of their space: numbers have none."""
-    if y.is_floating_point():
+        return torch.zeros(count, dtype=torch.int64), 0, ()
+    column = as_array(y, "y")
+    if column.shape != (count,):
+        raise InputError(f"y has shape {column.shape} for {count} examples in x; give one label for each, [{count}]")
+    column = scalars(y, "y")
+    if column.dtype.kind == "f":
+        numbers = torch.from_numpy(_numbers("y", column))
         if num_labels is not None:
-            raise InputError(f"y has dtype {y.dtype} and num_labels is {num_labels}; give classes as y.astype(int)")
-        if not (good := y.isfinite()).all():
+            raise InputError(
+                f"y has dtype {numbers.dtype} and num_labels is {num_labels}; give classes as y.astype(int)"
+            )
+        if not (good := numbers.isfinite()).all():
             raise InputError(f"y holds NaN or infinity in row {int(good.int().argmin())}; drop such rows")
-        return y.float() if y.dtype == torch.float16 else y, 0
-    y = y.long()  # 256 is no uint8
-    size = int(y.max()) + 1 if num_labels is None else num_labels
-    if (wrong := (y < 0) | (y >= size)).any():
-        row = int(wrong.int().argmax())
-        remedy = "number them anew" if y[row] < 0 else f"num_labels is {size}, so none is above {size - 1}"
-        raise InputError(f"y holds the label {int(y[row])} in row {row}; labels are integers from 0: {remedy}")
-    return y, size
+        return numbers.float() if numbers.dtype == torch.float16 else numbers, 0, ()
+    labels, names = labels_of(column, "y")
+    if (labels < 0).any() or (num_labels is not None and labels.max() >= num_labels):
+        row = int(((labels < 0) | (labels >= (num_labels or np.inf))).argmax())
+        remedy = (
+            "number them anew" if labels[row] < 0 else f"num_labels is {num_labels}, so none is above {num_labels - 1}"
+        )
+        raise InputError(f"y holds the label {labels[row]} in row {row}; labels are integers from 0: {remedy}")
+    size = (len(names) or label_space(labels, "y")) if num_labels is None else num_labels
+    return torch.from_numpy(labels), size, padded_names(names, size)
 
 
 def _images(x: Tensor, channels: str | None) -> Tensor:
@@ -184,8 +216,7 @@ def clusters_of(cluster: Any, owner: np.ndarray, names: Sequence[object] | np.nd
         owner: client of each example, int64 `[N]`.
         names: of the clients.
     """
-    column = _column("cluster", cluster, len(owner), len(names))
-    values = np.unique(column, return_inverse=True)[1] if column.dtype.kind == "U" else column.astype(np.int64)
+    values = labels_of(_column("cluster", cluster, len(owner), len(names)), "cluster")[0]
     if values.min() < 0:
         raise InputError(f"cluster holds {values.min()}; true clusters are integers from 0, or words")
     if len(values) != len(owner):
@@ -214,26 +245,17 @@ def one_each(clusters: Tensor, owners: Tensor, names: Sequence[object] | np.ndar
     return low
 
 
-def _array(name: str, values: Any) -> np.ndarray:
-    try:
-        return values.detach().cpu().numpy() if isinstance(values, Tensor) else np.asarray(values)
-    except (TypeError, ValueError) as error:  # ragged lists, or a dtype that NumPy does not have
-        raise InputError(f"{name} is no array: {error}") from error
-
-
 def _numbers(name: str, values: Any) -> np.ndarray:
-    array = _array(name, values)
-    if array.dtype.kind not in "iuf":
+    array = as_array(values, name)
+    if array.dtype.kind not in "iufb" or (array.dtype == np.uint64 and array.size and array.max() > _LARGEST):
         raise InputError(f"{name} has dtype {array.dtype}; give integers or floats")
-    usual = np.float64 if array.dtype.kind == "f" else np.int64
+    usual = {"f": np.float64, "b": np.float32}.get(array.dtype.kind, np.int64)
     kept = array.dtype.type in (np.uint8, np.int32, np.float16, np.float32)
     return np.require(array, array.dtype.type if kept else usual, ["C", "W"])  # what torch can share
 
 
 def _column(name: str, values: Any, *lengths: int) -> np.ndarray:
-    array = _array(name, values)
-    if array.ndim != 1 or array.dtype.kind not in "iuU":
-        raise InputError(f"{name} has dtype {array.dtype} and shape {array.shape}; give one axis of integers or str")
+    array = scalars(values, name)
     if len(array) not in lengths:
         raise InputError(f"{name} has {len(array)} entries; give {' or '.join(str(length) for length in lengths)}")
     return array
@@ -260,7 +282,7 @@ def read_source(source: Path) -> Mapping[str, np.ndarray]:
 
 def _read(path: Path) -> dict[str, np.ndarray]:
     try:
-        return read_npz(path, KEYS, required=("x",))
+        return read_npz(path, KEYS, required=("x",), no_others=True)
     except FileNotFoundError as error:
         raise InputError(f"there is no file or folder {path}; give a file .npz, or a folder of them") from error
     except OSError as error:

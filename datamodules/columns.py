@@ -1,36 +1,74 @@
 """Columns of a table as arrays: labels, clients, numbers."""
 
+import warnings
 from collections.abc import Sequence
+from numbers import Number
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice, join_ids
 
 
-def whole_numbers(values: Sequence[Any], column: str) -> np.ndarray:
-    """Converts labels to int64 `[N]`: whole numbers as they are, strings to their place in sorted order.
+def labels_of(values: Any, what: str, remedy: str = "number them") -> tuple[np.ndarray, tuple[str, ...]]:
+    """Converts a column to labels, int64 `[N]`: whole numbers unchanged, words to their place in ascending order.
+
+    Args:
+        values: as of `scalars`.
+        what: its name, for errors.
+        remedy: for numbers that are not whole.
+
+    Returns:
+        the labels, and the names of 0, 1, ... where they are words; empty where they are numbers.
 
     Raises:
         InputError: a label is missing, or the column holds anything else.
     """
-    _require_all(values, f"label column {column!r}")
-    try:
-        array = np.asarray(values)
-    except ValueError as error:  # lists of unequal length
-        raise InputError(f"label column {column!r} holds lists; give a column of integers or strings") from error
+    array = scalars(values, what)
     if array.dtype.kind == "U":
-        return np.unique(array, return_inverse=True)[1].astype(np.int64)
+        names, labels = numbered(array)
+        return labels, tuple(names.tolist())
+    if array.dtype.kind == "M":
+        raise InputError(f"{what} holds {array[0]} in row 0; give a column of integers or strings")
     if array.dtype.kind == "f":
         broken = np.flatnonzero(array != np.floor(array))
         if len(broken):
-            raise InputError(
-                f"label column {column!r} holds {array[broken[0]]} in row {broken[0]}: no whole number; give "
-                "num_labels: 0 where the labels are numbers to predict"
-            )
-    elif array.dtype.kind not in "iub" or array.ndim != 1:
-        raise InputError(f"label column {column!r} holds {values[0]!r} in row 0; give a column of integers or strings")
-    return array.astype(np.int64)
+            raise InputError(f"{what} holds {array[broken[0]]} in row {broken[0]}: no whole number; {remedy}")
+    return array.astype(np.int64), ()
+
+
+def label_space(labels: np.ndarray, what: str) -> int:
+    """Finds the size of the label space of labels that nobody counted, int64 `[N]`: the largest + 1.
+
+    Notes labels that never occur.
+
+    Raises:
+        InputError: so few of them occur that the labels must be ids, not numbers from 0.
+    """
+    found = np.unique(labels)
+    size = int(found[-1]) + 1
+    known = found[found >= 0]  # `in_range` names the others
+    if size > 10 * len(known):
+        raise InputError(
+            f"{what} holds {len(known)} different labels, the largest {size - 1}: these are ids, and a net has an "
+            "output for each number from 0; number them, y = np.unique(y, return_inverse=True)[1], give them as "
+            "strings, or set num_labels"
+        )
+    if len(known) < size:
+        missing = np.setdiff1d(np.arange(size), known).tolist()
+        warnings.warn(
+            f"{what}: of the labels 0 to {size - 1}, for each of which a net has an output, {join_ids(missing)} never "
+            "occur; number them from 0 without gaps, or set num_labels",
+            Notice,
+            stacklevel=3,
+        )
+    return size
+
+
+def padded_names(names: Sequence[str], size: int) -> tuple[str, ...]:
+    """Fits names of labels to a label space: labels beyond them are named by their number."""
+    return (*names, *map(str, range(len(names), size)))[:size] if names else ()
 
 
 def in_range(labels: np.ndarray, num_labels: int, column: str) -> np.ndarray:
@@ -48,19 +86,112 @@ def in_range(labels: np.ndarray, num_labels: int, column: str) -> np.ndarray:
     return labels
 
 
-def clients(values: Sequence[Any], column: str) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers the ids of clients, of whatever type.
+def clients(values: Any, what: str) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers the ids of clients: numbers, words or dates.
 
     Returns:
-        the client of each row, int64 `[N]`, 0 to n - 1 in sorted order of the ids; and their names, str `[n]`.
+        the client of each row, int64 `[N]`, 0 to n - 1 in ascending order of the ids; and their names, str `[n]`.
     """
-    _require_all(values, f"client column {column!r}")
-    names, owner = np.unique(np.asarray(values), return_inverse=True)
-    return owner.astype(np.int64), names.astype(np.str_)
+    names, owner = numbered(scalars(values, what))
+    return owner, names
+
+
+def numbered(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers the different values of a column `[N]` from 0 in ascending order; words that are numbers as numbers.
+
+    Returns:
+        the values by number, str `[n]`, and the number of each, int64 `[N]`.
+    """
+    if values.dtype.kind == "f" and (values == np.floor(values)).all():
+        values = values.astype(np.int64)  # as pandas holds integers of a column that once had blanks
+    found, index = np.unique(values, return_inverse=True)
+    if found.dtype.kind == "U":
+        try:
+            order = np.lexsort((found, found.astype(np.float64)))
+        except ValueError:  # words
+            order = np.arange(len(found))
+        found, index = found[order], order.argsort()[index]
+    return found.astype(np.str_), index.astype(np.int64)
+
+
+def scalars(values: Any, what: str) -> np.ndarray:
+    """Converts one value for each row to an array `[N]` of integers, floats, bools, words or dates.
+
+    Args:
+        values: an array or tensor, a column of pandas, or a list; bytes are words in UTF-8.
+        what: its name, for errors.
+
+    Raises:
+        InputError: a value is missing, or is none of these, or the column mixes them.
+    """
+    # NumPy would make words of ["a", 1]
+    array = np.fromiter(values, object, len(values)) if isinstance(values, list | tuple) else as_array(values, what)
+    if array.ndim != 1:
+        raise InputError(f"{what} has shape {array.shape}; give one number or word in each row")
+    if array.dtype.kind in "SO":
+        array = _of_one_kind(array.tolist(), what)
+    if array.dtype.kind not in "iufbUM":
+        raise InputError(f"{what} has dtype {array.dtype}; give integers or strings")
+    if array.dtype.kind in "fM" and (missing := np.isnat(array) if array.dtype.kind == "M" else np.isnan(array)).any():
+        raise _missing(what, array[missing.argmax()], int(missing.argmax()))
+    return array
+
+
+def as_array(values: Any, what: str) -> np.ndarray:
+    """Converts values to an array. Raises InputError where that cannot be, or where a mask would be lost."""
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        row = int(np.argwhere(np.ma.getmaskarray(values))[0][0])
+        raise InputError(f"{what} is masked in row {row}, and masks are not read; fill it, or drop such rows")
+    try:
+        if isinstance(values, Tensor):
+            return values.detach().cpu().numpy()
+        return np.asarray(values)
+    except (TypeError, ValueError) as error:  # ragged lists, or a dtype that NumPy does not have
+        raise InputError(f"{what} is no array: {error}") from error
+
+
+def _of_one_kind(values: Sequence[Any], what: str) -> np.ndarray:
+    """Converts Python objects to an array of words, numbers or dates."""
+    first: tuple[str, int] | None = None
+    for row, value in enumerate(values):
+        kind = _kind(value)
+        if kind == "nothing":
+            raise _missing(what, value, row)
+        if kind == "lists":
+            raise InputError(f"{what} holds {value!r} in row {row}; give one number or word in each row")
+        first = first or (kind, row)
+        if kind != first[0]:
+            raise InputError(
+                f"{what} holds {first[0]} in row {first[1]} and {kind} in row {row}; make them all the one or the other"
+            )
+    kind = first[0] if first else "numbers"
+    if kind == "dates":
+        return np.array([value.isoformat() for value in values])
+    if kind == "words":
+        return np.array([value.decode(errors="replace") if isinstance(value, bytes) else value for value in values])
+    return np.array(values)
+
+
+def _kind(value: Any) -> str:
+    """Says what a Python object is."""
+    if isinstance(value, str | bytes):
+        return "words"
+    if isinstance(value, list | tuple | dict | set | np.ndarray):
+        return "lists"
+    try:
+        if value is None or bool(value != value):  # NaN, NaT
+            return "nothing"
+    except TypeError:  # pandas.NA is neither true nor false
+        return "nothing"
+    return "numbers" if isinstance(value, Number) else "dates" if hasattr(value, "isoformat") else "lists"
+
+
+def _missing(what: str, value: Any, row: int) -> InputError:
+    return InputError(f"{what} holds {value} in row {row} (from 0); mend the data or drop the row")
 
 
 def matrix(parts: Sequence[Sequence[np.ndarray]], what: str) -> np.ndarray:
-    """Converts number columns to float32 `[N, ...]`.
+    """Converts number columns to one array `[N, ...]`: float32, or int32 if all of them hold integers.
 
     Args:
         parts: the splits of one column `[n, ...]`, or those of several scalar columns `[n]`, which become the columns
@@ -72,7 +203,9 @@ def matrix(parts: Sequence[Sequence[np.ndarray]], what: str) -> np.ndarray:
     """
     try:
         whole = [np.concatenate(splits) for splits in parts]
-        array = np.asarray(whole[0] if len(whole) == 1 else np.stack(whole, axis=1), dtype=np.float32)
+        array = whole[0] if len(whole) == 1 else np.stack(whole, axis=1)
+        small = array.dtype.kind in "iu" and array.size and max(abs(int(array.min())), int(array.max())) < 2**31
+        array = np.asarray(array, dtype=np.int32 if small else np.float32)
     except (TypeError, ValueError) as error:
         raise InputError(f"{what} cannot be made one array of numbers ({error}); give rows of equal length") from error
     array = array[:, None] if array.ndim == 1 else array
@@ -80,9 +213,3 @@ def matrix(parts: Sequence[Sequence[np.ndarray]], what: str) -> np.ndarray:
     if len(missing):
         raise InputError(f"{what} holds NaN, or nothing, in row {missing[0]}; mend the data or drop the row")
     return array
-
-
-def _require_all(values: Sequence[Any], what: str) -> None:
-    for row, value in enumerate(values):
-        if value is None or value != value:
-            raise InputError(f"{what} holds {value} in row {row} (from 0); mend the data or drop the row")

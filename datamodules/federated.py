@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
 from lit_cfl.data import Division, Examples, FederatedData, Split
+from lit_cfl.data.checks import require_division, require_examples, require_views
 from lit_cfl.data.partition_file import load_partition
 from lit_cfl.data.shift import Shift, with_concepts
 from lit_cfl.datamodules.partition import split_each
@@ -75,9 +76,11 @@ class FederatedDataModule(LightningDataModule, ABC):
     def examples(self) -> Examples:
         """The pool of examples, loaded once, with the views that shifts need."""
         examples = self.load()
-        _require_labels(examples)
+        require_examples(examples, type(self).__name__)
         for shift in self.shift:
             examples = shift.widen(examples)
+        if self.shift:
+            require_views(examples, type(self).__name__)
         return examples
 
     def federated(self, seed: int) -> FederatedData:
@@ -87,6 +90,7 @@ class FederatedDataModule(LightningDataModule, ABC):
             return load_partition(given / "partition.npz" if given.is_dir() else given, self.examples)
         seed = seed if self.partition_seed is None else self.partition_seed
         division = self.divide(self.examples, _rng(seed, "partition"))
+        require_division(division, self.examples, type(self).__name__)
         train, validation = split_each(division.train, self.validation, _rng(seed, "validation"))
         data = FederatedData(self.examples, train, validation, division.test, division.true_clusters, division.skew)
         data = replace(data, partition_seed=seed, names=division.names)
@@ -124,21 +128,6 @@ class FederatedDataModule(LightningDataModule, ABC):
         return DataLoader(TensorDataset(inputs, labels), self.batch_size, shuffle=shuffle)
 
 
-def _require_labels(examples: Examples) -> None:
-    """Refuses classes that are none of the label space."""
-    if examples.label_kind != "classes":
-        return
-    labels, size = examples.labels, examples.num_labels
-    if labels.dtype != torch.int64:
-        raise InputError(f"labels have dtype {labels.dtype}; classes are int64")
-    wrong = ((labels < 0) | (labels >= size)).nonzero().flatten()
-    if len(wrong):
-        raise InputError(
-            f"example {int(wrong[0])} has label {int(labels[wrong[0]])}, but num_labels is {size}: classes are "
-            f"0 to {size - 1}; number them anew"
-        )
-
-
 def _shifts(shift: Shift | Sequence[Shift]) -> tuple[Shift, ...]:
     listed = [shift] if isinstance(shift, Shift) else shift
     if not isinstance(listed, Sequence) or not all(isinstance(one, Shift) for one in listed):
@@ -156,7 +145,8 @@ def _require_seen_labels(data: FederatedData) -> None:
         unseen = labels[~torch.isin(labels, known)]
         if len(unseen):
             raise InputError(
-                f"the {name} data hold label {int(unseen[0])}, which no training client has ({len(unseen)} such); "
+                f"the {name} data hold label {data.examples.label_name(int(unseen[0]))}, which no training client has "
+                f"({len(unseen)} such); "
                 "choose another partition or seed, or set allow_unseen_labels to true"
             )
 

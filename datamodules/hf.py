@@ -1,5 +1,6 @@
 """Any data set of the Hugging Face Hub, or a local folder in the same form, by its column names."""
 
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ import torch
 
 from lit_cfl.data import Examples
 from lit_cfl.datamodules.cache import Arrays, cached
-from lit_cfl.datamodules.columns import clients, in_range, matrix, whole_numbers
+from lit_cfl.datamodules.columns import clients, in_range, label_space, labels_of, matrix, padded_names
 from lit_cfl.datamodules.image_sets import image_pool, pool_of
 from lit_cfl.datamodules.images import Mode, Pixels, decode
 from lit_cfl.datamodules.partition import IID, Partition, Pool
@@ -17,7 +18,7 @@ from lit_cfl.datamodules.partition.natural import Natural
 from lit_cfl.datamodules.pooled import PooledDataModule
 from lit_cfl.datamodules.source import Kind, Source, find
 from lit_cfl.datamodules.tokens import Padding, Vocabulary
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 
 
 @dataclass(frozen=True)
@@ -28,15 +29,19 @@ class ImageOptions:
         pixels: how 0 to 255 is scaled; as in `ImageSet`.
         mode: converts to grey (`L`) or colour (`RGB`); null: the images have to be all one or all the other.
         size: height and width to resize to; null: the images have to have one size.
-        pad: black pixels added on each side, 0 or more.
+        pad: pixels added on each side, 0 or more.
+        background: grey value of the padding, and behind transparent pixels, 0 (black) to 255 (white).
     """
 
     pixels: Pixels = "unit"
     mode: Mode | None = None
     size: Sequence[int] | None = None
     pad: int = 0
+    background: int = 0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.background <= 255:
+            raise InputError(f"data.images.background is {self.background}; give 0 to 255")
         if self.size is not None and (len(self.size) != 2 or min(self.size) < 1):
             raise InputError(
                 f"data.images.size is {list(self.size)}; give height and width, 1 or more, such as [28, 28]"
@@ -68,7 +73,7 @@ class TextOptions:
 class HFDataset(PooledDataModule):
     """Any data set of the Hub, or a local folder in the same form: columns of images, text or numbers.
 
-    Images become uint8, texts token ids, numbers float32. Not tried on the live Hub.
+    Images become uint8, texts token ids, numbers float32, or int32 where all are integers. Not tried on the live Hub.
 
     Args:
         source: a Hub id, or a local folder in the same form; LITCFL_DATA=DIR maps every id to DIR/<name>.
@@ -124,41 +129,58 @@ class HFDataset(PooledDataModule):
         source = find(self.source, self.revision, subset=self.subset)
         self.commit = source.commit
         columns = (self.inputs, self.label_column, self.client_column, self.kind, self.num_labels)
-        read = (self.images.mode, self.images.size, self.images.pad, self.text)
-        key = ["hf 3", source.fingerprint, repr((columns, self.subset, self.splits, read))]
+        images = self.images
+        read = (images.mode, images.size, images.pad, images.background, self.text)
+        key = ["hf 4", source.fingerprint, repr((columns, self.subset, self.splits, read))]
         arrays = cached(key, lambda: self._read(source))
         num_labels = int(arrays["num_labels"])
         if "images" in arrays:
             return image_pool(arrays, num_labels, self.images.pixels)
         inputs, labels = torch.from_numpy(arrays["inputs"]), torch.from_numpy(arrays["labels"])
         vocabulary, words = int(arrays["vocabulary"]), str(arrays["words"])
-        examples = Examples(inputs, labels, num_labels, vocabulary=vocabulary, words=words)
+        names = tuple(arrays["label_names"].tolist())
+        examples = Examples(inputs, labels, num_labels, vocabulary=vocabulary, words=words, label_names=names)
         return pool_of(examples, arrays)
 
     def _read(self, source: Source) -> Arrays:
         splits = self.splits or [split for split in ("train", "test") if split == "train" or source.has(split)]
         num_train = source.size(splits[0])
-        kind = self._kind(source)
+        kind = self._kind(source, splits[0])
         if kind != "numbers" and len(self.inputs) > 1:
             raise InputError(f"data.input_column is {self.inputs}; only columns of numbers can be put together")
+        self._say_what_is_not_read(source, splits)
         no_text = {"vocabulary": np.array(0), "words": np.array("")}
         arrays = self._labels(source, splits) | no_text | {"num_train": np.array(num_train)}
         if kind == "numbers":
             parts = [[source.array(split, column) for split in splits] for column in self.inputs]
             return arrays | {"inputs": matrix(parts, f"column {', '.join(self.inputs)}")}
         if kind == "image":
-            encoded, count = source.images(self.inputs[0], splits), len(arrays["labels"])
-            return arrays | {"images": decode(encoded, count, self.images.mode, self.images.size, self.images.pad)}
+            encoded, count, options = source.images(self.inputs[0], splits), len(arrays["labels"]), self.images
+            decoded = decode(encoded, count, options.mode, options.size, options.pad, options.background)
+            return arrays | {"images": decoded}
         texts = source.joined(self.inputs, splits)[self.inputs[0]]
         return arrays | token_ids(texts, num_train, self.text, f"column {self.inputs[0]}")
 
-    def _kind(self, source: Source) -> Kind:
+    def _say_what_is_not_read(self, source: Source, splits: Sequence[str]) -> None:
+        asked = {*self.inputs, self.label_column, self.client_column}
+        columns = [column for column in source.columns if column not in asked]
+        others = [split for split in source.splits if split not in splits]
+        if columns or others:
+            parts = [
+                f"{kind} {', '.join(names)}" for kind, names in (("columns", columns), ("splits", others)) if names
+            ]
+            hint = "" if self.client_column or not columns else "; data.client_column may name the clients"
+            warnings.warn(f"{self.source}: not read are the {' and the '.join(parts)}{hint}", Notice, stacklevel=3)
+
+    def _kind(self, source: Source, split: str) -> Kind:
         held = source.kind(self.inputs[0])
         if self.kind not in (None, held):
             what = {"image": "images", "text": "texts", "numbers": "numbers"}[held]
             raise InputError(
                 f"data.kind is {self.kind!r}, but column {self.inputs[0]!r} holds {what}; make it {held!r}, or null"
             )
+        if held == "text" and self.kind is None:
+            source.require_text(self.inputs[0], split)
         return held
 
     def _labels(self, source: Source, splits: Sequence[str]) -> Arrays:
@@ -167,23 +189,30 @@ class HFDataset(PooledDataModule):
         table = source.joined(columns, splits) if columns else {}
         if self.label_column is None:
             count = sum(source.size(split) for split in splits)
-            arrays = {"labels": np.zeros(count, np.int64), "num_labels": np.array(0)}
+            no_names = np.array([], np.str_)
+            arrays = {"labels": np.zeros(count, np.int64), "num_labels": np.array(0), "label_names": no_names}
         else:
             arrays = self._classes_or_numbers(table[self.label_column], source.label_names(self.label_column))
         if self.client_column is not None:
-            arrays["owner"], arrays["names"] = clients(table[self.client_column], self.client_column)
+            what = f"client column {self.client_column!r}"
+            arrays["owner"], arrays["names"] = clients(table[self.client_column], what)
         return arrays
 
     def _classes_or_numbers(self, values: Sequence[Any], names: Sequence[str] | None) -> Arrays:
         """Converts labels to int64 classes, or to float32 where `num_labels` is 0, `[N]`."""
         column = str(self.label_column)
+        what = f"label column {column!r}"
         if self.num_labels == 0:
-            numbers = matrix([[np.asarray(values)]], f"label column {column!r}")
-            return {"labels": numbers[:, 0], "num_labels": np.array(0)}
-        labels = whole_numbers(values, column)
-        known = len(names) if names is not None else int(labels.max(initial=0)) + 1
-        num_labels = known if self.num_labels is None else self.num_labels
-        return {"labels": in_range(labels, num_labels, column), "num_labels": np.array(num_labels)}
+            numbers = matrix([[np.asarray(values)]], what)[:, 0].astype(np.float32)
+            return {"labels": numbers, "num_labels": np.array(0), "label_names": np.array([], np.str_)}
+        labels, words = labels_of(values, what, "give num_labels: 0 where the labels are numbers to predict")
+        names = words if names is None else names
+        known = self.num_labels or len(names) or label_space(labels, what)
+        return {
+            "labels": in_range(labels, known, column),
+            "num_labels": np.array(known),
+            "label_names": np.array(padded_names(names, known), np.str_),
+        }
 
 
 def token_ids(texts: Sequence[str | None], num_train: int, options: TextOptions, what: str) -> Arrays:

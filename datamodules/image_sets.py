@@ -10,7 +10,7 @@ import torch
 
 from lit_cfl.data import Examples
 from lit_cfl.datamodules.cache import Arrays, cached
-from lit_cfl.datamodules.columns import clients, in_range, whole_numbers
+from lit_cfl.datamodules.columns import clients, in_range, labels_of
 from lit_cfl.datamodules.images import Pixels, decode, scaling
 from lit_cfl.datamodules.partition import IID, Partition, Pool
 from lit_cfl.datamodules.pooled import PooledDataModule
@@ -72,7 +72,7 @@ class ImageSet(PooledDataModule, ABC):
         self.commit = source.commit
         kind = type(self)
         columns = (self.image_column, self.label_column, self.client_column, self.num_labels, self.background)
-        key = ["images 2", source.fingerprint, kind.__module__, kind.__qualname__, str(self.pad), *map(str, columns)]
+        key = ["images 3", source.fingerprint, kind.__module__, kind.__qualname__, str(self.pad), *map(str, columns)]
         key += [*_own_source(kind), *self.variant]
         return image_pool(cached(key, lambda: self._read(source)), self.num_labels, self.pixels)
 
@@ -85,20 +85,23 @@ class ImageSet(PooledDataModule, ABC):
         splits = [split for split in ("train", "test") if split == "train" or source.has(split)]
         columns = [self.label_column, *([self.client_column] if self.client_column else [])]
         table = source.joined(columns, splits)
-        raw = whole_numbers(table[self.label_column], self.label_column)
-        labels = self.relabel(raw, source.label_names(self.label_column))
+        raw, words = labels_of(table[self.label_column], f"label column {self.label_column!r}")
+        names = words or source.label_names(self.label_column)
+        labels = self.relabel(raw, names)
         kept = np.flatnonzero(labels >= 0)
         if not len(kept):
             raise InputError(f"{self.source} holds no image with one of these labels; give another source")
+        unchanged = type(self).relabel is ImageSet.relabel and len(names or ()) == self.num_labels
         encoded = source.images(self.image_column, splits, kept)
         arrays = {
             "images": decode(encoded, len(kept), pad=self.pad, background=self.background),
             "labels": labels[kept],
             "num_train": np.array((kept < source.size("train")).sum()),
+            "label_names": np.array(names if unchanged and names else [], np.str_),
         }
         if self.client_column is not None:
             ids = [table[self.client_column][row] for row in kept]
-            arrays["owner"], arrays["names"] = clients(ids, self.client_column)
+            arrays["owner"], arrays["names"] = clients(ids, f"client column {self.client_column!r}")
         return arrays
 
 
@@ -112,7 +115,8 @@ def image_pool(arrays: Arrays, num_labels: int, pixels: Pixels) -> Pool:
     """
     offset, scale = scaling(arrays["images"], int(arrays["num_train"]), pixels)
     images, labels = torch.from_numpy(arrays["images"]), torch.from_numpy(arrays["labels"])
-    return pool_of(Examples(images, labels, num_labels, scale, offset=offset), arrays)
+    names = tuple(arrays["label_names"].tolist())
+    return pool_of(Examples(images, labels, num_labels, scale, offset=offset, label_names=names), arrays)
 
 
 def pool_of(examples: Examples, arrays: Arrays) -> Pool:

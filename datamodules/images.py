@@ -1,5 +1,6 @@
 """Encoded images as one uint8 array, and how pixels are scaled."""
 
+import warnings
 from collections.abc import Iterable, Sequence
 from io import BytesIO
 from itertools import chain
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 
 if TYPE_CHECKING:
     import pyarrow
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
 
 Mode = Literal["L", "RGB"]
 Pixels = Literal["unit", "centred", "standardised", "standardised_pooled"]
-_CHANNELS = {"L": 1, "RGB": 3}
 
 
 def decode(
@@ -31,39 +31,61 @@ def decode(
 ) -> np.ndarray:
     """Decodes images of one mode and size to uint8 `[N, channels, height, width]`; one file is held at a time.
 
+    Images are turned as their EXIF orientation says. Grey images of 9 to 16 bits are scaled: the largest number of as
+    many bits as the largest pixel of all needs becomes 255.
+
     Args:
         encoded: files of any format that Pillow reads, at least one.
         count: N, how many there are.
         mode: converts them to grey (`L`) or colour (`RGB`); None: they have to be one of these.
         size: height and width to resize them to (bilinear); None: they have to have one size.
         pad: pixels added on each side.
-        background: their value, 0 to 255.
+        background: grey value of the padding, and behind transparent pixels, 0 to 255.
 
     Raises:
-        InputError: an image that is missing, broken, or of another mode or size than the first.
+        InputError: an image that is missing, broken, or of another mode, depth or size than the first; floats or
+            integers beyond 16 bits; transparent pixels of which nothing shows on the background.
     """
-    opened = (_opened(row, data, mode, size) for row, data in enumerate(encoded))
+    opened = (_opened(row, data, mode, size, background) for row, data in enumerate(encoded))
     first = next(opened, None)
     if first is None:
         raise InputError("there are no images; give a source with at least one row")
-    if first.mode not in _CHANNELS:
-        raise InputError(
-            f"image 0 has the mode {first.mode}; convert it in the source, or read it by HFDataset with images.mode: L "
-            "(grey) or RGB (colour)"
-        )
-    height, width = first.height, first.width
-    images = np.full((count, _CHANNELS[first.mode], height + 2 * pad, width + 2 * pad), background, dtype=np.uint8)
+    height, width = first.shape[:2]
+    channels = 3 if mode == "RGB" or first.ndim == 3 else 1
+    images = np.full((count, channels, height + 2 * pad, width + 2 * pad), background, dtype=np.uint8)
     inner = images[:, :, pad : pad + height, pad : pad + width]
-    for row, image in enumerate(chain([first], opened)):
-        if (image.mode, image.size) != (first.mode, first.size):
-            raise InputError(
-                f"image {row} is {image.mode} {image.height} x {image.width}, image 0 is {first.mode} {height} x "
-                f"{width}; make them alike in the source, or read them by HFDataset with images.mode: {first.mode} and "
-                f"images.size: [{height}, {width}]"
-            )
-        pixels = np.asarray(image)
-        inner[row] = pixels if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+    deep = first.dtype == np.uint16
+    held = np.empty((count, 1, height, width), dtype=np.uint16) if deep else inner
+    for row, pixels in enumerate(chain([first], opened)):
+        _require_alike(row, pixels, first)
+        held[row] = pixels if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+    if deep:
+        _scale_to_bytes(held, into=inner)
     return images
+
+
+def _require_alike(row: int, pixels: np.ndarray, first: np.ndarray) -> None:
+    if pixels.dtype != first.dtype:
+        bits = [8 * array.dtype.itemsize for array in (pixels, first)]
+        raise InputError(f"image {row} has {bits[0]} bits, image 0 has {bits[1]}; make them alike in the source")
+    if pixels.shape != first.shape:
+        modes = ["L" if array.ndim == 2 else "RGB" for array in (pixels, first)]
+        sizes = [f"{array.shape[0]} x {array.shape[1]}" for array in (pixels, first)]
+        raise InputError(
+            f"image {row} is {modes[0]} {sizes[0]}, image 0 is {modes[1]} {sizes[1]}; make them alike in the source, "
+            f"or read them by HFDataset with images.mode: {modes[1]} and "
+            f"images.size: [{first.shape[0]}, {first.shape[1]}]"
+        )
+
+
+def _scale_to_bytes(images: np.ndarray, into: np.ndarray) -> None:
+    """Scales uint16 images `[N, ...]` to uint8, in blocks: the largest number of their bits becomes 255."""
+    bits = max(8, int(images.max()).bit_length())
+    for start in range(0, len(images), 1000):
+        block = images[start : start + 1000].astype(np.float32)
+        into[start : start + 1000] = np.rint(block * (255 / (2**bits - 1)))
+    if bits > 8:
+        warnings.warn(Notice(f"images of {bits} bits are scaled to 8: {2**bits - 1} becomes 255"), stacklevel=3)
 
 
 def files_in(column: "pyarrow.ChunkedArray") -> list[bytes | None]:
@@ -115,15 +137,69 @@ def _statistics(images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return mean, np.sqrt((squares / len(images) - mean**2).clip(min=0))
 
 
-def _opened(row: int, data: bytes | None, mode: Mode | None, size: Sequence[int] | None) -> "Image":
+def _opened(row: int, data: bytes | None, mode: Mode | None, size: Sequence[int] | None, background: int) -> np.ndarray:
+    """Decodes one image: uint8 `[height, width]` or `[height, width, 3]`; grey of more bits is uint16."""
     from PIL import Image
+
+    image = _loaded(row, data)
+    if image.mode[0] in "IF":  # Image.convert would clip them at 255
+        return _deep(row, image, size)
+    if mode is None and image.mode not in ("L", "RGB"):
+        raise InputError(
+            f"image {row} has the mode {image.mode}; convert it in the source, or read it by HFDataset with "
+            "images.mode: L (grey) or RGB (colour)"
+        )
+    image = _composited(row, image, background) if image.has_transparency_data else image
+    image = image if mode is None else image.convert(mode)
+    image = image if size is None else image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+    return np.asarray(image)
+
+
+def _loaded(row: int, data: bytes | None) -> "Image":
+    """Loads an image as people see it: turned by its EXIF orientation."""
+    from PIL import Image, ImageOps
 
     if data is None:
         raise InputError(f"there is no image in row {row} (from 0); mend the data or drop the row")
     try:
         image: Image.Image = Image.open(BytesIO(data))
         image.load()
+        ImageOps.exif_transpose(image, in_place=True)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise InputError(f"image {row} cannot be decoded ({error}); mend the data or drop the row") from error
-    image = image if mode is None else image.convert(mode)
-    return image if size is None else image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+    return image
+
+
+def _deep(row: int, image: "Image", size: Sequence[int] | None) -> np.ndarray:
+    """Returns a grey image of 16 bits, uint16 `[height, width]`. Raises InputError for floats and larger integers."""
+    from PIL import Image
+
+    pixels = np.asarray(image)
+    low, high = pixels.min(), pixels.max()
+    if image.mode == "F" or low < 0 or high > 0xFFFF:
+        kind = "floats" if image.mode == "F" else "32-bit integers"
+        raise InputError(
+            f"image {row} holds {kind} ({low:.6g} to {high:.6g}), which bytes cannot hold; scale it to 8 or 16 bits in "
+            "the source, or give the pixels as floats to ArrayData"
+        )
+    if size is not None:
+        resized = Image.fromarray(pixels.astype(np.float32)).resize((size[1], size[0]), Image.Resampling.BILINEAR)
+        pixels = np.rint(np.asarray(resized))
+    return pixels.astype(np.uint16)
+
+
+def _composited(row: int, image: "Image", background: int) -> "Image":
+    """Puts an image with transparent pixels on the background: grey `L` if it was grey, else `RGB`."""
+    from PIL import Image
+
+    mode = "L" if image.mode in ("L", "LA", "La") else "RGB"
+    image = image.convert("RGBA")
+    ground = Image.new("RGBA", image.size, (background, background, background, 255))
+    shown = Image.alpha_composite(ground, image).convert(mode)
+    alpha = np.asarray(image)[..., 3]
+    if alpha.min() < alpha.max() and np.ptp(np.asarray(shown)) == 0:
+        raise InputError(
+            f"image {row} is a drawing in its transparency, of which nothing shows on the background {background}; "
+            f"read it by HFDataset with images.background: {255 if background < 128 else 0}"
+        )
+    return shown

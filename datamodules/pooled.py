@@ -14,6 +14,7 @@ from torch import Tensor
 from lit_cfl.data import ClientIndex, Division, Examples
 from lit_cfl.datamodules.federated import FederatedDataModule
 from lit_cfl.datamodules.partition import Partition, Pool
+from lit_cfl.datamodules.partition.checks import labels_by_name
 from lit_cfl.datamodules.skew import Skew, all_views, dealt, skew_name, under_views
 from lit_cfl.errors import InputError, Notice
 
@@ -59,19 +60,23 @@ class PooledDataModule(FederatedDataModule, ABC):
 
     def divide(self, examples: Examples, rng: np.random.Generator) -> Division:
         if not self.skew:
-            return self.partition.divide(self._pool, rng)
+            return self._partitioned(rng)
         num_views = len(all_views(self.skew, examples.num_labels))
         if self.copies:
-            divisions = [self.partition.divide(self._pool, rng) for _ in range(num_views)]
+            divisions = [self._partitioned(rng) for _ in range(num_views)]
             division = side_by_side(divisions)
             views = torch.arange(num_views).repeat_interleave(len(divisions[0].train))
         else:
-            division = self.partition.divide(self._pool, rng)
+            division = self._partitioned(rng)
             views = dealt(division.true_clusters, num_views)
             _say_if_too_few(division.true_clusters, num_views)
         kinds = [skew.kind for skew in self.skew if len(skew.views(examples.num_labels)) > 1]
         name = skew_name(division.skew, *kinds)
         return under_views(replace(division, skew=name), views, num_views, len(examples))
+
+    def _partitioned(self, rng: np.random.Generator) -> Division:
+        with labels_by_name(self._pool.examples.label_names):
+            return self.partition.divide(self._pool, rng)
 
 
 def _skews(given: object) -> tuple[Skew, ...]:

@@ -9,7 +9,7 @@ import torch
 from lit_cfl.data import Examples
 from lit_cfl.datamodules import glove
 from lit_cfl.datamodules.cache import Arrays, cached
-from lit_cfl.datamodules.columns import clients, whole_numbers
+from lit_cfl.datamodules.columns import clients, labels_of
 from lit_cfl.datamodules.image_sets import pool_of
 from lit_cfl.datamodules.partition import Natural, Partition, Pool
 from lit_cfl.datamodules.pooled import PooledDataModule
@@ -74,13 +74,13 @@ class Sent140(PooledDataModule):
 
     def _read(self, source: Source, embeddings: Path | None) -> Arrays:
         table = source.table("train", ["text", "user", "sentiment"])
-        polarity = _polarities(whole_numbers(table["sentiment"], "sentiment"))
+        polarity = _polarities(labels_of(table["sentiment"], "label column 'sentiment'")[0])
         owned = [bool(text and user) for text, user in zip(table["text"], table["user"], strict=True)]
         kept = np.flatnonzero(owned & (polarity != NEUTRAL))
         if not len(kept):
             raise InputError(f"{self.source} holds no tweet with a text, a user and a sentiment of 0 or 4")
         texts = [table["text"][row] for row in kept]
-        owner, names = clients([table["user"][row] for row in kept], "user")
+        owner, names = clients([table["user"][row] for row in kept], "client column 'user'")
         arrays = {
             "labels": (polarity[kept] == POSITIVE).astype(np.int64),
             "num_train": np.array(len(kept)),

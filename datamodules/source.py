@@ -17,12 +17,13 @@ import numpy as np
 
 from lit_cfl.datamodules.images import files_in
 from lit_cfl.datamodules.loading import ScriptError, how_to_fetch, load
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, nearest
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
 
 Kind = Literal["image", "text", "numbers"]
+_PATH = re.compile(r"\S+\.(png|jpe?g|bmp|gif|tiff?|webp|npy|wav|mp3|flac|mp4)", re.IGNORECASE)
 _HUB_ID = re.compile(r"(\w[\w.-]*/)?\w[\w.-]*")
 
 
@@ -90,20 +91,61 @@ class Source:
     def has(self, split: str) -> bool:
         return split in self._splits
 
+    @property
+    def splits(self) -> list[str]:
+        """Their names."""
+        return list(self._splits)
+
+    @property
+    def columns(self) -> list[str]:
+        """Names of the columns."""
+        return list(self._features([]))
+
     def label_names(self, column: str) -> list[str] | None:
-        """Names the class labels 0, 1, ...; None where the column holds plain values."""
-        names = getattr(self._features([column])[column], "names", None)
-        return None if names is None else list(names)
+        """Names the class labels 0, 1, ...; None where the column holds plain values.
+
+        Raises:
+            InputError: splits, or files of a folder, have other names, or the same in another order.
+        """
+        self._features([column])
+        found = {split: _names_of(part.features.get(column)) for split, part in self._splits.items()}
+        if self.folder is not None and self.subset is None:  # `datasets` takes the names of one file for all of them
+            found |= {path.name: _names_of(features.get(column)) for path, features in _features_of_files(self.folder)}
+        (first, names), *others = found.items()
+        for place, other in others:
+            if other != names:
+                raise InputError(
+                    f"the labels of column {column!r} of {self.name} are {names} in {first}, but {other} in {place}: "
+                    "a number would stand for two labels; write all parts with the same ClassLabel, or with strings"
+                )
+        return names
 
     def kind(self, column: str) -> Kind:
-        """Finds what a column holds, by its feature type."""
+        """Finds what a column holds, by its feature type, and by its first row where it holds strings.
+
+        Raises:
+            InputError: it holds what cannot be an input, or paths of files.
+        """
         import datasets
 
         feature = self._features([column])[column]
         dtype = getattr(feature, "dtype", "")
-        if isinstance(feature, datasets.Image) or dtype in ("binary", "large_binary"):
+        encoded = isinstance(feature, dict) and "bytes" in feature  # as Image, but nobody declared it
+        if isinstance(feature, datasets.Image) or dtype in ("binary", "large_binary") or encoded:
             return "image"
+        if isinstance(feature, dict | datasets.Audio | datasets.Video):
+            held = f"structs of {', '.join(feature)}" if isinstance(feature, dict) else type(feature).__name__
+            raise InputError(f"column {column!r} of {self.name} holds {held}; give one of images, text or numbers")
         return "text" if dtype in ("string", "large_string") else "numbers"
+
+    def require_text(self, column: str, split: str) -> None:
+        """Raises InputError if the strings of a column are paths of files."""
+        texts = self._split(split).select(range(min(100, self.size(split))))[column]
+        if len(texts) and all(isinstance(text, str) and _PATH.fullmatch(text) for text in texts):
+            raise InputError(
+                f"column {column!r} of {self.name} holds paths of files, such as {texts[0]!r}; save it as images, "
+                "dataset.cast_column(NAME, datasets.Image()), or set data.kind to text if these are texts"
+            )
 
     def table(self, split: str, columns: Sequence[str]) -> dict[str, list[Any]]:
         """Reads columns of a split as Python values, class labels as numbers.
@@ -173,15 +215,37 @@ class Source:
 
     def _split(self, split: str) -> "Dataset":
         if not self.has(split):
-            raise InputError(f"{self.name} has no split {split!r}; it has {', '.join(self._splits)}")
+            hint = nearest(split, self._splits, 0.7)
+            raise InputError(f"{self.name} has no split {split!r}{hint}; it has {', '.join(self._splits)}")
         return self._splits[split]
 
     def _features(self, columns: Sequence[str]) -> dict[str, Any]:
         features: dict[str, Any] = next(iter(self._splits.values())).features
         for column in columns:
             if column not in features:
-                raise InputError(f"{self.name} has no column {column!r}; it has {', '.join(features)}")
+                hint = nearest(column, features, 0.7)
+                raise InputError(f"{self.name} has no column {column!r}{hint}; it has {', '.join(features)}")
         return features
+
+
+def _names_of(feature: Any) -> list[str] | None:
+    names = getattr(feature, "names", None)
+    return None if names is None else list(names)
+
+
+def _features_of_files(folder: Path) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yields the features that each Parquet file of a folder declares for itself; nothing for one without any."""
+    import datasets
+    from pyarrow import ArrowException, parquet
+
+    for path in sorted(folder.rglob("*.parquet")):
+        if any(part.startswith(".") for part in path.relative_to(folder).parts):
+            continue
+        try:
+            features = datasets.Features.from_arrow_schema(parquet.read_schema(path))
+        except (ArrowException, OSError, ValueError):  # loading names it, if it is read at all
+            continue
+        yield path, features
 
 
 def _hash_of_files(folder: Path) -> str:

@@ -51,16 +51,16 @@ def note_on_error(what: Callable[[], str]) -> Iterator[None]:
         raise
 
 
-def join_ids(clients: Sequence[int]) -> str:
-    """Joins the ids of at most 20 clients, for a message."""
+def join_ids(clients: Sequence[object]) -> str:
+    """Joins the ids of at most 20 clients, or other things, for a message."""
     return ", ".join(map(str, clients[:20])) + (", ..." if len(clients) > 20 else "")
 
 
-def nearest(word: str, known: Iterable[str]) -> str:
-    """Returns ` (did you mean ...?)`, or nothing where no name is close."""
+def nearest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+    """Returns ` (did you mean ...?)`, or nothing where no name is close: 1 is equal, 0 has no letter in common."""
     known = list(known)
     lower = {name.lower(): name for name in known}
-    close = get_close_matches(word.lower(), lower, n=1, cutoff=0.5)
+    close = get_close_matches(word.lower(), lower, n=1, cutoff=cutoff)
     return f" (did you mean {lower[close[0]]}?)" if close else ""
 
 

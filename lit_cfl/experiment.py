@@ -19,6 +19,7 @@ from lit_cfl.engines.choose_plan import Workload, choose_plan, count_gpus
 from lit_cfl.engines.factory import build_engine, room_of_ray, warn_of_slowness, workload
 from lit_cfl.engines.local_training import LocalTraining, TaskFactory
 from lit_cfl.engines.plan import EngineOption, Plan, PlanOptions, Precision, set_up_torch
+from lit_cfl.engines.token_inputs import with_tokens_for
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.pictures.options import Pictures
@@ -140,7 +141,7 @@ class Experiment:
         report(Activity("loading the data"))
         examples = self.data.examples
         report(Activity(f"dividing {len(examples):,} examples among clients"))
-        data = self.data.federated(seed)
+        data = with_tokens_for(self.data.federated(seed), self.task)
         report(Activity("checking that the clients can be trained"))
         _require_training_data(data)
         self.evaluation.require_clients(len(data.population))

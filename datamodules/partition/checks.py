@@ -1,10 +1,13 @@
 """Checks of the data that partitions need, and of the partitions that they give."""
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor
 
 from lit_cfl.data import ClientIndex
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, join_ids
 
 
 def require_share(name: str, share: float) -> None:
@@ -81,3 +84,15 @@ def require_labels(rule: str, labels: Tensor, num_labels: int, least: int) -> Te
             "take more data or another partition"
         )
     return counts
+
+
+@contextmanager
+def labels_by_name(names: Sequence[str]) -> Iterator[None]:
+    """Adds to an error about labels, which are numbers, what their names are, if these are others."""
+    try:
+        yield
+    except InputError as error:
+        if "label" not in str(error) or list(names) == [str(number) for number in range(len(names))]:
+            raise
+        listed = join_ids([f"{number} is {name!r}" for number, name in enumerate(names)])
+        raise InputError(f"{error} (by name, label {listed})") from error

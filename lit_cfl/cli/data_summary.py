@@ -6,10 +6,10 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from lit_cfl.data import FederatedData
+from lit_cfl.data import Examples, FederatedData
 from lit_cfl.data.partition_file import partition_hash, save_partition
 from lit_cfl.data.shift import Shift
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, join_ids
 from lit_cfl.pictures import example_images, label_distribution, size_histogram
 
 _AT_ONCE = 20_000  # clients whose labels are counted at a time
@@ -29,6 +29,7 @@ def show(console: Console, name: str, data: FederatedData, shifts: tuple[Shift, 
         ),
         "training examples": f"a client: {_quantiles(sizes)}",
         "labels": f"a client: {_quantiles(labels)}" if data.examples.num_labels else data.examples.label_kind,
+        **({"names of labels": _label_names(data.examples)} if data.examples.label_names else {}),
         "true clusters": f"{len(clusters)} of {int(clusters.min()):,} to {int(clusters.max()):,} clients"
         if len(clusters)
         else "unknown: nothing will be scored by them",
@@ -62,6 +63,10 @@ def write(folder: Path, data: FederatedData) -> list[Path]:
     except OSError as error:
         raise InputError(f"{folder} cannot be written ({error.strerror}); choose another --out") from error
     return [*written, folder / "partition.npz"]
+
+
+def _label_names(examples: Examples) -> str:
+    return join_ids([f"{number} {name}" for number, name in enumerate(examples.label_names)])
 
 
 def _labels_per_client(data: FederatedData) -> Tensor:

@@ -304,8 +304,8 @@ def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[
         net = filled.get("init_args.net")
         if isinstance(net, Namespace) and "init_args" in net:
             for name, value in _shape(examples()).items():
-                unsaid = (None, 0) if name == "vocabulary" else (None,)
-                if name in net.init_args and net.init_args[name] in unsaid:
+                unsaid = (None,) if name == "input_shape" else (None, 0)
+                if value is not None and name in net.init_args and net.init_args[name] in unsaid:
                     net.init_args[name] = value
         module: LightningModule = _instantiated(parser, Namespace(task=filled)).task
         return module
@@ -315,7 +315,7 @@ def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[
 
 def _shape(examples: Examples) -> dict[str, object]:
     """Returns what a net of ours may need to know of the data."""
-    vocabulary = examples.vocabulary if examples.embeddings is None else 0  # with embeddings, nets never see an id
+    vocabulary = examples.num_tokens if examples.embeddings is None else 0  # with embeddings, nets never see an id
     shape: dict[str, object] = {"input_shape": list(examples.input_shape), "num_labels": examples.num_outputs or None}
     return shape | {"vocabulary": vocabulary}
 

@@ -55,7 +55,8 @@ class Examples:
     An input is handed out as `(input - offset) * scale`.
 
     Args:
-        inputs: `[N, ...]`; images `[N, channels, height, width]`, kept uint8 where they are; token ids int64 or int32.
+        inputs: `[N, ...]`, floats, uint8, int32 or int64; images `[N, channels, height, width]`. Integers are handed
+            out as floats, but token ids unchanged.
         labels: classes, int64 `[N]`, 0 to `num_labels - 1`; or, where `num_labels` is 0, numbers, floats `[N]`; or
             int64 zeros `[N]` where there are none.
         num_labels: size of the label space.
@@ -63,8 +64,10 @@ class Examples:
         offset: what is taken off before, in the input's own units; a number, or one for each position of an input.
         views: the views that indices may refer to.
         embeddings: a fixed vector `[vocabulary, width]` in place of each token id, or None.
-        vocabulary: number of token ids where inputs are tokens, else 0.
+        vocabulary: number of token ids if inputs are tokens, else 0; int32 or int64 inputs with 0 become tokens if the
+            net has an embedding (`lit_cfl.engines.token_inputs`).
         words: fingerprint of the words that these ids stand for; empty = not known.
+        label_names: names of the labels 0, 1, ...; empty = they have none.
     """
 
     inputs: Tensor
@@ -76,9 +79,14 @@ class Examples:
     embeddings: Tensor | None = None
     vocabulary: int = 0
     words: str = ""
+    label_names: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         shape = self.inputs.shape
+        if self.label_names and len(self.label_names) != self.num_labels:
+            raise InputError(
+                f"label_names has {len(self.label_names)} names, but num_labels is {self.num_labels}; give one for each"
+            )
         if self.labels.is_floating_point() and self.num_labels:
             raise InputError(
                 f"labels have dtype {self.labels.dtype} and num_labels is {self.num_labels}; classes are int64, and "
@@ -104,7 +112,21 @@ class Examples:
     @property
     def num_outputs(self) -> int:
         """Counts the outputs of a net for each example: one a class, or a number; without labels one a token id."""
-        return {"classes": self.num_labels, "numbers": 1, "none": self.vocabulary}[self.label_kind]
+        return {"classes": self.num_labels, "numbers": 1, "none": self.num_tokens}[self.label_kind]
+
+    @cached_property
+    def num_tokens(self) -> int:
+        """Counts the token ids that the inputs are, or would be if the net had an embedding; 0 if they cannot be."""
+        if self.vocabulary or self.inputs.dtype not in (torch.int32, torch.int64) or not self.inputs.numel():
+            return self.vocabulary
+        low, high = self.inputs.aminmax()
+        plain = not isinstance(self.scale, Tensor) and self.scale == 1
+        return int(high) + 1 if plain and low >= 0 else 0
+
+    def label_name(self, label: int) -> str:
+        """Returns a label for a message, with its name if it has another one."""
+        name = self.label_names[label] if self.label_names else str(label)
+        return str(label) if name == str(label) else f"{label} ({name!r})"
 
     def require_classes(self, who: str) -> None:
         """Raises InputError where somebody needs classes and the labels are none."""
@@ -160,10 +182,10 @@ class Examples:
         inputs = self.inputs.index_select(0, index % len(self))  # a copy, made 20 times as fast as by inputs[...]
         if self.embeddings is not None:
             inputs = self.embeddings[inputs.long()].to(dtype)
-        elif inputs.is_floating_point() or inputs.dtype == torch.uint8:
-            inputs = inputs.to(dtype)
-        else:
+        elif self.vocabulary:
             return inputs, self._targets(index, seen, dtype)
+        else:
+            inputs = inputs.to(dtype)
         inputs = inputs.sub_(self.offset) if isinstance(self.offset, Tensor) or self.offset else inputs
         inputs = inputs.mul_(self.scale) if isinstance(self.scale, Tensor) or self.scale != 1.0 else inputs
         for view, those in seen:

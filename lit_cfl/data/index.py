@@ -57,11 +57,17 @@ class ClientIndex:
         return self.values[start : start + int(self.sizes[client])]
 
     @cached_property
+    def is_packed(self) -> bool:
+        """Says whether the lists fill `values`, one behind the other."""
+        ends = self.sizes.cumsum(0)
+        return len(self.values) == int(self.sizes.sum()) and torch.equal(ends - self.sizes, self.starts)
+
+    @cached_property
     def entries(self) -> Tensor:
         """The lists of all clients one behind the other, int64."""
-        packed = self.sizes.cumsum(0) - self.sizes
-        if len(self.values) == int(self.sizes.sum()) and torch.equal(packed, self.starts):
+        if self.is_packed:
             return self.values
+        packed = self.sizes.cumsum(0) - self.sizes
         return self.values[torch.arange(int(self.sizes.sum())) + (self.starts - packed).repeat_interleave(self.sizes)]
 
     @property

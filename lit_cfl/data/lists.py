@@ -11,6 +11,7 @@ from lit_cfl.data.index import ClientIndex
 
 _LISTS = ("train", "validation", "test", "withheld")
 _PARTS = ("values", "starts", "sizes")
+LIST_ARRAYS = (*(f"{name}_{part}" for name in _LISTS for part in _PARTS), "true_clusters")
 
 
 def lists_of(data: FederatedData) -> dict[str, Tensor]:

@@ -7,21 +7,24 @@ from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
 
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, nearest
 
 
-def read_npz(path: Path, names: Sequence[str] | None = None, required: Sequence[str] = ()) -> dict[str, np.ndarray]:
+def read_npz(
+    path: Path, names: Sequence[str] | None = None, required: Sequence[str] = (), no_others: bool = False
+) -> dict[str, np.ndarray]:
     """Reads arrays of a file .npz.
 
     Args:
         path: of the file.
         names: of the arrays to read, those that are there; None = all.
         required: names that must be there.
+        no_others: refuse arrays with other names than `names`.
 
     Raises:
         FileNotFoundError: there is no such file.
-        InputError: it is no .npz, is damaged, holds pickled objects, lacks an array, or declares one that memory cannot
-            hold.
+        InputError: it is no .npz, is damaged, holds pickled objects, lacks an array, has one too many, or declares one
+            that memory cannot hold.
     """
     try:
         if path.is_file() and not is_zipfile(path):
@@ -29,8 +32,19 @@ def read_npz(path: Path, names: Sequence[str] | None = None, required: Sequence[
         with np.load(path, allow_pickle=False) as file:
             missing = [name for name in required if name not in file.files]
             if missing:
-                raise InputError(f"{path} has no array {missing[0]!r}; it holds {', '.join(file.files) or 'none'}")
-            return {name: file[name] for name in file.files if names is None or name in names}
+                hint = nearest(missing[0], file.files, 0.7)
+                raise InputError(
+                    f"{path} has no array {missing[0]!r}{hint}; it holds {', '.join(file.files) or 'none'}"
+                )
+            read = [name for name in file.files if names is None or name in names]
+            foreign = [name for name in file.files if name not in read]
+            if no_others and names is not None and foreign:
+                hint = nearest(foreign[0], names, 0.7)
+                raise InputError(
+                    f"{path} holds the array {foreign[0]!r}{hint}, but only {', '.join(names)} are read; rename it, or "
+                    "leave it out"
+                )
+            return {name: file[name] for name in read}
     except MemoryError as error:
         raise InputError(f"{path} is damaged, or too large for the memory of this machine ({error})") from error
     except (BadZipFile, zlib.error, EOFError, ValueError, TypeError, NotImplementedError, RuntimeError) as error:

@@ -13,7 +13,7 @@ import torch
 from lit_cfl.data.examples import Examples
 from lit_cfl.data.federated import FederatedData
 from lit_cfl.data.index import ClientIndex
-from lit_cfl.data.lists import lists_of, with_lists
+from lit_cfl.data.lists import LIST_ARRAYS, lists_of, with_lists
 from lit_cfl.data.npz import read_npz
 from lit_cfl.errors import InputError
 from lit_cfl.storage.atomic_writes import write_atomically
@@ -31,7 +31,7 @@ def partition_hash(data: FederatedData) -> str:
 
 
 def save_partition(path: Path, data: FederatedData) -> None:
-    """Writes clients and their names, indices, truth, the data's fingerprint and the seed, complete or not at all."""
+    """Writes clients, names, indices, truth, the data's fingerprint and the seed, complete or not at all."""
     about = {
         "format": FORMAT,
         "hash": partition_hash(data),
@@ -40,6 +40,7 @@ def save_partition(path: Path, data: FederatedData) -> None:
         "views": _views(data.examples),
         "skew": data.skew,
         "clients": data.num_clients,
+        "labels": list(data.examples.label_names),
     }
     arrays: dict[str, Any] = {"about": np.array(json.dumps(about)), **_arrays(data)}
     write_atomically(path, lambda file: np.savez_compressed(file, **arrays))
@@ -70,7 +71,7 @@ def load_partition(path: Path, examples: Examples) -> FederatedData:
 
 def _read(path: Path) -> dict[str, np.ndarray]:
     try:
-        return read_npz(path)
+        return read_npz(path, ("about", "names", "newcomers", *LIST_ARRAYS), no_others=True)
     except InputError as error:
         raise InputError(f"{error}: no partition file, or a damaged one; give one as a run saves it") from error
 

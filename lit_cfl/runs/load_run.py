@@ -20,6 +20,7 @@ from lit_cfl.config.own_code import announce_own_code
 from lit_cfl.data import FederatedData
 from lit_cfl.data.lists import with_lists
 from lit_cfl.engines.base import Engine
+from lit_cfl.engines.token_inputs import with_tokens_for
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import SplitScores, score_clients
 from lit_cfl.experiment import Experiment, PreparedRun
@@ -154,11 +155,17 @@ class SavedRun:
         Raises:
             InputError: token ids stand for other words than in the run.
         """
+        data = with_tokens_for(data, lambda: self.prepared.engine.template)
         mine, theirs = self.prepared.data.examples, data.examples
         if mine.embeddings is None and mine.words != theirs.words:
             raise InputError(
                 "the run's token ids stand for other words than those of these data, so its models cannot take them; "
                 "give clients of the run's own source, or embeddings to the run and here"
+            )
+        if theirs.vocabulary > mine.vocabulary:
+            raise InputError(
+                f"the run's data have {mine.vocabulary} token ids, these {theirs.vocabulary}: its models cannot take "
+                "them; give clients of the run's own source"
             )
         algorithm, engine = self.experiment.algorithm, self.prepared.engine
         known = self.prepared.data.num_clients

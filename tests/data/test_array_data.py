@@ -12,6 +12,7 @@ from own_arrays import OWNERS, error_of, folder_of, given, owned
 
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.datamodules.arrays import ArrayData
+from lit_cfl.errors import Notice
 from lit_cfl.experiment import Experiment
 from lit_cfl.nets import MCLR
 from lit_cfl.tasks import Classification
@@ -70,12 +71,50 @@ def test_bytes_are_scaled_by_1_over_255_unless_told_otherwise():
     assert ArrayData(**given(), scale=0.5).load().batch(ids(1))[0].tolist() == [[1.0, 1.5]]
 
 
-@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.int16, np.uint16, np.int8])
-def test_other_integers_are_token_ids(dtype: type):
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.int16, np.uint16, np.int8, np.uint64])
+def test_other_integers_are_numbers_that_may_be_token_ids(dtype: type):
     examples = ArrayData(**given(x=np.arange(24, dtype=dtype).reshape(12, 2))).load()
-    tokens = examples.batch(ids(3))[0]
-    assert (tokens.tolist(), tokens.is_floating_point(), examples.vocabulary) == ([[6, 7]], False, 24)
+    numbers = examples.batch(ids(3))[0]
+    assert (numbers.tolist(), numbers.dtype) == ([[6.0, 7.0]], torch.float32)
+    assert (examples.vocabulary, examples.num_tokens, examples.scale) == (0, 24, 1.0)
     assert examples.inputs.dtype == (torch.int32 if dtype is np.int32 else torch.int64)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int64])
+def test_vocabulary_makes_them_token_ids(dtype: type):
+    examples = ArrayData(**given(x=np.arange(24, dtype=dtype).reshape(12, 2)), vocabulary=30).load()
+    tokens = examples.batch(ids(3))[0]
+    assert (tokens.tolist(), tokens.is_floating_point(), examples.vocabulary) == ([[6, 7]], False, 30)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"vocabulary": 0}, "vocabulary is 0; give 1 or more, or null"),
+        ({"vocabulary": 30}, "vocabulary is 30, so x holds token ids, but it has dtype torch.float64"),
+        ({"vocabulary": 9, "x": np.arange(24).reshape(12, 2)}, "inputs hold the token id 23; ids are 0 to 8"),
+        ({"vocabulary": 9, "x": np.zeros((12, 2), int) - 1}, "inputs hold the token id -1; ids are 0 to 8"),
+        ({"vocabulary": 9, "x": np.zeros((12, 2), int), "scale": 0.5}, "and scale is 0.5; give integers without scale"),
+    ],
+)
+def test_token_ids_are_integers_of_the_vocabulary(options: dict[str, Any], expected: str):
+    assert expected in error_of(lambda: ArrayData(**given() | options).federated(0))
+
+
+def test_integers_may_be_negative_scaled_or_bools():
+    negative = ArrayData(**given(x=np.array([[3, -4]] * 12))).load()
+    assert (negative.batch(ids(3))[0].tolist(), negative.num_tokens) == ([[3.0, -4.0]], 0)
+    assert ArrayData(**given(x=np.array([[3, 4]] * 12)), scale=0.5).load().batch(ids(3))[0].tolist() == [[1.5, 2.0]]
+    assert ArrayData(**given(x=np.array([[True, False]] * 12))).load().batch(ids(3))[0].tolist() == [[1.0, 0.0]]
+
+
+def test_scale_of_images_of_large_integers_is_asked_for():
+    x = np.full((12, 1, 4, 4), 4000, np.uint16)
+    with pytest.warns(
+        Notice, match=r"images of integers up to 4000, which are not scaled; set scale: 0.00025 for 0 to 1"
+    ):
+        assert ArrayData(**given(x=x)).load().batch(ids(0))[0].unique().tolist() == [4000.0]
+    assert ArrayData(**given(x=x), scale=0.00025).load().batch(ids(0))[0].unique().tolist() == [1.0]
 
 
 def test_arrays_tensors_and_lists_are_the_same():
@@ -157,8 +196,8 @@ def test_label_space_without_labels_is_refused(num_labels: int):
 def test_labels_that_are_no_integers_are_refused():
     whole = error_of(ArrayData(**given(y=np.zeros(12)), num_labels=3))
     assert "y has dtype torch.float64 and num_labels is 3; give classes as y.astype(int)" in whole
-    assert "y has dtype bool" in error_of(ArrayData(**given(y=np.zeros(12, bool))))
-    assert "y has dtype object" in error_of(ArrayData(**given(y=np.array([0, None] * 6))))
+    assert "y holds None in row 1 (from 0)" in error_of(ArrayData(**given(y=np.array([0, None] * 6))))
+    assert "y has dtype complex128" in error_of(ArrayData(**given(y=np.zeros(12, complex))))
 
 
 # What else is refused
@@ -170,24 +209,30 @@ def test_labels_that_are_no_integers_are_refused():
         ({"x": np.zeros((3, 2))}, "y has shape (12,) for 3 examples in x; give one label for each, [3]"),
         ({"y": np.zeros((12, 1), int)}, "y has shape (12, 1) for 12 examples"),
         ({"client": np.arange(5)}, "client has 5 entries; give 12"),
-        ({"client": np.zeros(12)}, "client has dtype float64 and shape (12,); give one axis of integers or str"),
-        ({"client": np.zeros((12, 1), int)}, "client has dtype int64 and shape (12, 1)"),
-        ({"client": np.array(["a", None] * 6)}, "client has dtype object"),
+        ({"client": np.zeros((12, 1), int)}, "client has shape (12, 1); give one number or word in each row"),
+        ({"client": [[1, 2]] * 12}, "client holds [1, 2] in row 0; give one number or word in each row"),
+        ({"client": np.array(["a", None] * 6)}, "client holds None in row 1 (from 0); mend the data or drop the row"),
+        (
+            {"client": ["a", 1] * 6},
+            "client holds words in row 0 and numbers in row 1; make them all the one or the other",
+        ),
+        ({"client": np.array([1.0, np.nan] * 6)}, "client holds nan in row 1 (from 0)"),
         ({"cluster": np.zeros(12, int)}, "cluster is given without client"),
         ({"client": np.array(OWNERS), "cluster": [0, 1]}, "cluster has 2 entries; give 12 or 3"),
         ({"client": np.array(OWNERS), "cluster": [0, -1, 1]}, "cluster holds -1; true clusters are integers from 0"),
-        ({"client": np.array(OWNERS), "cluster": [0.0, 1.0, 1.0]}, "cluster has dtype float64"),
+        ({"client": np.array(OWNERS), "cluster": [0.0, 1.5, 1.0]}, "cluster holds 1.5 in row 1: no whole number"),
         ({"x": np.zeros((0, 2)), "y": np.zeros(0, int)}, "x has shape (0, 2); give [N, ...]"),
         ({"x": np.zeros(12)}, "x has shape (12,); give [N, ...]"),
         ({"x": np.zeros((12, 0))}, "x has shape (12, 0)"),
         ({"x": 3.0}, "x has shape ()"),
         ({"x": np.array([[0, None]] * 12)}, "x has dtype object; give integers or floats"),
-        ({"x": np.zeros((12, 2), bool)}, "x has dtype bool; give integers or floats"),
+        ({"x": np.full((12, 2), 2**63, np.uint64)}, "x has dtype uint64; give integers or floats"),
+        ({"x": np.ma.masked_equal(np.zeros((12, 2)), 0)}, "x is masked in row 0, and masks are not read; fill it"),
+        ({"y": np.ma.masked_equal(np.arange(12), 3)}, "y is masked in row 3"),
         ({"x": np.zeros((12, 2), complex)}, "x has dtype complex128; give integers or floats"),
         ({"x": "own.npz"}, "x has dtype <U7; give integers or floats"),
         ({"x": [[1, 2], [3]] * 6}, "x is no array"),
         ({"x": torch.zeros(12, 2, dtype=torch.bfloat16)}, "x is no array"),
-        ({"x": np.array([[3, -4]] * 12)}, "token ids, from 0 and never scaled (least: -4, scale: None)"),
     ],
 )
 def test_arrays_that_cannot_be_used_are_refused(changes: dict[str, Any], expected: str):
@@ -204,10 +249,6 @@ def test_number_that_is_not_finite_is_found(value: float):
 @pytest.mark.parametrize("scale", [0, -1.0, float("nan"), float("inf")])
 def test_scale_that_is_no_factor_is_refused(scale: float):
     assert f"scale is {scale}; give a number above 0" in error_of(ArrayData(**given(), scale=scale))
-
-
-def test_tokens_are_not_scaled():
-    assert "scale: 0.5" in error_of(ArrayData(**given(x=np.zeros((12, 2), int)), scale=0.5))
 
 
 @pytest.mark.parametrize(

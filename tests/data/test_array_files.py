@@ -14,7 +14,7 @@ from lit_cfl.datamodules.partition import IID
 
 def test_file_is_the_arrays_in_it(tmp_path: Path):
     arrays = given(client=np.array(OWNERS), cluster=np.array([0, 1, 0]))
-    read = ArrayData(source=saved(tmp_path / "own.npz", **arrays, comment=np.array("ignored"))).federated(2)
+    read = ArrayData(source=saved(tmp_path / "own.npz", **arrays)).federated(2)
     direct = ArrayData(**arrays).federated(2)
     assert torch.equal(read.examples.inputs, direct.examples.inputs)
     assert torch.equal(read.train.values, direct.train.values)
@@ -62,6 +62,24 @@ def test_files_need_no_labels(tmp_path: Path):
 def test_source_that_is_not_there_is_refused(tmp_path: Path):
     assert "there is no file or folder" in error_of(ArrayData(source=tmp_path / "none.npz"))
     assert "holds no file .npz" in error_of(ArrayData(source=tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("clients", " (did you mean client?)"),
+        ("clusters", " (did you mean cluster?)"),
+        ("labels", ""),
+        ("X", " (did you mean x?)"),
+        ("user_id", ""),
+    ],
+)
+def test_array_that_nobody_asked_for_is_refused(tmp_path: Path, name: str, hint: str):
+    path = saved(tmp_path / "own.npz", **given(), **{name: np.arange(12)})
+    told = f"{path} holds the array {name!r}{hint}, but only x, y, client, cluster are read; rename it, or leave it out"
+    told += "; save it with np.savez"
+    assert error_of(ArrayData(source=path)) == told
+    assert error_of(ArrayData(source=tmp_path)) == told
 
 
 def test_missing_array_is_named_with_those_there_are(tmp_path: Path):

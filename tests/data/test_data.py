@@ -71,9 +71,25 @@ def test_batch_has_the_dtype_asked_for(dtype: torch.dtype):
 
 
 def test_token_ids_stay_integers():
-    examples = Examples(torch.tensor([[5, 7], [2, 3]]), ids(0, 1), 2)
+    examples = Examples(torch.tensor([[5, 7], [2, 3]]), ids(0, 1), 2, vocabulary=8)
     tokens, _ = examples.batch(ids(1))
     assert (tokens.tolist(), tokens.dtype) == ([[2, 3]], torch.int64)
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.int32, torch.int64])
+def test_integers_that_are_no_token_ids_are_handed_out_as_floats(dtype: torch.dtype):
+    examples = Examples(torch.tensor([[5, 7], [2, 3]], dtype=dtype), ids(0, 1), 2, scale=0.5)
+    assert examples.batch(ids(1), torch.float64)[0].tolist() == [[1.0, 1.5]]
+    assert examples.batch(ids(1), torch.float64)[0].dtype == torch.float64
+
+
+def test_integers_may_be_token_ids_unless_they_are_negative_scaled_or_bytes():
+    inputs = torch.tensor([[5, 7], [2, 3]])
+    assert Examples(inputs, ids(0, 1), 2).num_tokens == 8
+    assert Examples(inputs, ids(0, 1), 2, vocabulary=20).num_tokens == 20
+    assert Examples(inputs, ids(0, 0), 0).num_outputs == 8  # of a net that predicts them
+    others = (inputs - 3, 1.0), (inputs, 0.5), (inputs.to(torch.uint8), 1.0), (inputs.float(), 1.0)
+    assert [Examples(other, ids(0, 1), 2, scale).num_tokens for other, scale in others] == [0, 0, 0, 0]
 
 
 def test_batch_leaves_the_pool_alone():

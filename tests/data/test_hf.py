@@ -12,10 +12,10 @@ from datasets import ClassLabel, List, Value
 from hub import fresh_caches, picture, pixels, write
 
 from lit_cfl.datamodules.hf import HFDataset, ImageOptions, TextOptions
-from lit_cfl.datamodules.partition import IID
+from lit_cfl.datamodules.partition import IID, LabelGroups
 from lit_cfl.datamodules.partition.natural import Natural
 from lit_cfl.datamodules.tokens import Vocabulary
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 
 FEATURES = {
     "photo": datasets.Image(),
@@ -202,7 +202,7 @@ def test_source_without_a_test_part_has_none(tmp_path: Path):
 
 def test_missing_column_lists_those_there_are(folder: str):
     for inputs, labels, client in [("img", "rank", None), ("photo", "label", None), ("photo", "rank", "writer")]:
-        with pytest.raises(InputError, match=r"no column '(img|label|writer)'; it has photo, kind, rank, user"):
+        with pytest.raises(InputError, match=r"no column '(img|label|writer)'.*; it has photo, kind, rank, user"):
             HFDataset(folder, inputs, labels, client).pool()
 
 
@@ -230,3 +230,113 @@ def test_each_option_that_changes_the_arrays_is_another_entry(folder: str):
     pools = [HFDataset(folder, "text", "rank", **options).pool() for options in variants]
     seen = {(len(p.examples), p.examples.num_labels, p.examples.input_shape, p.owner is None) for p in pools}
     assert len(seen) == len(variants)
+
+
+# Labels and their names
+
+
+def labelled(folder: Path, feature: Any, **labels: list[Any]) -> Path:
+    """Parts with inputs 0, 1, ... and these labels."""
+    parts = {split: {"x": [float(i) for i in range(len(values))], "y": values} for split, values in labels.items()}
+    return write(folder, {"x": Value("float32"), "y": feature}, **parts)
+
+
+def test_names_of_labels_are_kept_in_the_order_of_numbers(tmp_path: Path):
+    folder = labelled(tmp_path / "named", Value("string"), train=[str(i) for i in range(12)], test=["10", "2"])
+    examples = HFDataset(str(folder), "x", "y").pool().examples
+    assert examples.label_names == tuple(str(i) for i in range(12))
+    assert examples.labels.tolist() == [*range(12), 10, 2]
+    again = HFDataset(str(folder), "x", "y").pool().examples  # from the cache
+    assert again.label_names == examples.label_names
+
+
+def test_names_of_class_labels_are_kept(folder: str):
+    assert HFDataset(folder, "photo", "rank").pool().examples.label_names == ("low", "mid", "high")
+    assert HFDataset(folder, "heat", "kind").pool().examples.label_names == ("ape", "cat", "dog")
+    assert HFDataset(folder, "heat", "rank", num_labels=4).pool().examples.label_names == ("low", "mid", "high", "3")
+
+
+def test_partition_that_refuses_labels_names_them(tmp_path: Path):
+    folder = labelled(tmp_path / "named", Value("string"), train=["cat", "dog", "owl", "cat", "dog", "owl"])
+    module = HFDataset(str(folder), "x", "y", partition=LabelGroups(groups=((0, 1),), clients_per_group=1))
+    with pytest.raises(
+        InputError, match=r"labels \[2\] of the data .*\(by name, label 0 is 'cat', 1 is 'dog', 2 is 'owl'\)"
+    ):
+        module.federated(0)
+
+
+@pytest.mark.parametrize("names", [["owl", "dog", "cat"], ["cat", "dog"], ["cat", "dog", "ape"]])
+def test_files_that_number_their_labels_otherwise_are_refused(tmp_path: Path, names: list[str]):
+    labelled(tmp_path / "two", ClassLabel(names=["cat", "dog", "owl"]), train=[0, 1, 2])
+    folder = labelled(tmp_path / "two", ClassLabel(names=names), test=[0, 1])
+    with pytest.raises(InputError, match=r"labels of column 'y' .* are \['cat', 'dog', 'owl'\] in .*, but \[.*\] in "):
+        HFDataset(str(folder), "x", "y").pool()
+
+
+def test_label_ids_are_refused_and_gaps_are_noted(tmp_path: Path):
+    ids = labelled(tmp_path / "ids", Value("int64"), train=[3, 7, 200_000])
+    with pytest.raises(InputError, match="label column 'y' holds 3 different labels, the largest 200000"):
+        HFDataset(str(ids), "x", "y").pool()
+    gaps = labelled(tmp_path / "gaps", Value("int64"), train=[1, 2, 3])
+    with pytest.warns(Notice, match="label column 'y': of the labels 0 to 3.* 0 never occur"):
+        assert HFDataset(str(gaps), "x", "y").pool().examples.num_labels == 4
+
+
+# What is not read, and what cannot be
+
+
+def test_columns_and_splits_that_are_not_read_are_said(folder: str):
+    with pytest.warns(
+        Notice, match="not read are the columns photo, kind, user, text, reading, age, grade; data.client"
+    ):
+        HFDataset(folder, "heat", "rank").pool()
+    with pytest.warns(Notice, match=r"columns photo, kind, text, reading, age, grade and the splits test$"):
+        HFDataset(folder, "heat", "rank", "user", splits=["train"]).pool()
+
+
+def test_images_in_structs_of_bytes_are_images(tmp_path: Path):
+    struct = {"bytes": Value("binary"), "path": Value("string")}
+    images = [picture(image) for image in pixels(4, 5, 5)]
+    folder = write(tmp_path / "structs", {"x": struct, "y": Value("int64")}, train={"x": images, "y": [0, 1, 0, 1]})
+    examples = HFDataset(str(folder), "x", "y").pool().examples
+    assert np.array_equal(examples.inputs[:, 0].numpy(), pixels(4, 5, 5))
+
+
+@pytest.mark.parametrize(
+    ("feature", "values", "expected"),
+    [
+        ({"a": Value("int64")}, [{"a": 1}, {"a": 2}], "column 'x' of .* holds structs of a; give one of images"),
+        (Value("string"), ["cats/1.png", "dogs/2.JPG"], "column 'x' of .* holds paths of files, such as 'cats/1.png'"),
+    ],
+)
+def test_column_that_is_no_input_is_refused_by_name(tmp_path: Path, feature: Any, values: list[Any], expected: str):
+    folder = write(tmp_path / "odd", {"x": feature, "y": Value("int64")}, train={"x": values, "y": [0, 1]})
+    with pytest.raises(InputError, match=expected):
+        HFDataset(str(folder), "x", "y").pool()
+
+
+def test_texts_that_look_like_paths_are_texts_if_that_is_said(tmp_path: Path):
+    parts = {"x": ["a.png", "b.png"], "y": [0, 1]}
+    folder = write(tmp_path / "names", {"x": Value("string"), "y": Value("int64")}, train=parts)
+    assert HFDataset(str(folder), "x", "y", kind="text").pool().examples.vocabulary > 0
+
+
+def test_lists_as_clients_are_refused(folder: str):
+    with pytest.raises(
+        InputError, match=r"client column 'reading' holds \[0.0, 0.5\] in row 0; give one number or word"
+    ):
+        HFDataset(folder, "heat", "rank", "reading").pool()
+
+
+def test_columns_of_integers_may_be_token_ids(folder: str):
+    integers = HFDataset(folder, ["age", "grade"], "rank").pool().examples
+    assert (integers.inputs.dtype, integers.num_tokens) == (torch.int32, 36)
+    assert integers.batch(torch.tensor([2]))[0].tolist() == [[32.0, 4.0]]
+    mixed = HFDataset(folder, ["age", "heat"], "rank").pool().examples
+    assert (mixed.inputs.dtype, mixed.num_tokens) == (torch.float32, 0)
+
+
+@pytest.mark.parametrize("background", [-1, 256])
+def test_background_is_a_byte(background: int):
+    with pytest.raises(InputError, match=f"data.images.background is {background}; give 0 to 255"):
+        ImageOptions(background=background)

@@ -74,7 +74,7 @@ def test_colour_images_are_found_in_cifars_column(tmp_path: Path):
     folder = write_images(tmp_path / "cifar", 12, 6, (32, 32, 3), "img")
     pool = CIFAR10(str(folder)).pool()
     assert np.array_equal(pool.examples.inputs, pixels(18, 32, 32, 3).transpose(0, 3, 1, 2))
-    with pytest.raises(InputError, match="no column 'image'; it has img, label"):
+    with pytest.raises(InputError, match=r"no column 'image' \(did you mean img\?\); it has img, label"):
         FashionMNIST(str(folder)).pool()
 
 

@@ -11,7 +11,7 @@ from PIL import Image
 
 from lit_cfl.data import Examples
 from lit_cfl.datamodules.images import decode, scaling
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 
 
 def encoded(images: np.ndarray, format: str = "PNG") -> list[bytes]:
@@ -75,6 +75,119 @@ def test_other_modes_name_the_remedy():
     ):
         decode([palette], 1)
     assert decode([palette], 1, mode="L").shape == (1, 1, 4, 4)
+
+
+# What a byte cannot hold
+
+
+def file_of(pixels: np.ndarray, format: str = "PNG") -> bytes:
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, format)
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("format", ["PNG", "TIFF", "PPM"])
+@pytest.mark.parametrize("mode", [None, "L", "RGB"])
+def test_sixteen_bits_are_scaled_and_never_clipped(format: str, mode: Any):
+    deep = np.array([[0, 257, 1000], [30_000, 60_000, 65_535]], np.uint16)
+    with pytest.warns(Notice, match="images of 16 bits are scaled to 8: 65535 becomes 255"):
+        decoded = decode([file_of(deep, format), file_of(deep[::-1].copy(), format)], 2, mode=mode, pad=1)
+    expected = np.pad([[0, 1, 4], [117, 233, 255]], 1)  # v / 257
+    assert decoded.shape == (2, 3 if mode == "RGB" else 1, 4, 5)
+    assert (decoded[0] == expected).all()
+    assert (decoded[1] == expected[::-1]).all()
+
+
+def test_bits_are_those_of_the_largest_pixel_of_all():
+    twelve = [np.full((2, 2), value, np.uint16) for value in (0, 1000, 4095)]
+    with pytest.warns(Notice, match="images of 12 bits are scaled to 8: 4095 becomes 255"):
+        decoded = decode([file_of(image) for image in twelve], 3)
+    assert decoded[:, 0, 0, 0].tolist() == [0, 62, 255]
+
+
+def test_eight_bits_in_a_file_of_sixteen_stay(recwarn: pytest.WarningsRecorder):
+    decoded = decode([file_of(np.array([[7, 255], [0, 1]], np.uint16))], 1)
+    assert decoded.tolist() == [[[[7, 255], [0, 1]]]]
+    assert not [one for one in recwarn if one.category is Notice]
+
+
+def test_sixteen_bits_are_resized_before_they_are_scaled():
+    deep = np.array([[0, 65_535]], np.uint16).repeat(2, 0)
+    with pytest.warns(Notice, match="16 bits"):
+        assert decode([file_of(deep)], 1, size=[1, 1]).tolist() == [[[[128]]]]
+
+
+@pytest.mark.parametrize(
+    ("pixels", "expected"),
+    [
+        (
+            np.array([[0.25, 1]], np.float32),
+            r"image 1 holds floats \(0.25 to 1\), which bytes cannot hold; scale it to",
+        ),
+        (np.array([[0, 70_000]], np.int32), r"image 1 holds 32-bit integers \(0 to 70000\)"),
+        (np.array([[-1, 7]], np.int32), r"image 1 holds 32-bit integers \(-1 to 7\)"),
+    ],
+)
+@pytest.mark.parametrize("mode", [None, "L"])
+def test_floats_and_large_integers_are_refused_by_name(pixels: np.ndarray, expected: str, mode: Any):
+    with pytest.raises(InputError, match=expected):
+        decode([file_of(np.zeros((1, 2), np.uint8)), file_of(pixels, "TIFF")], 2, mode=mode)
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_eight_and_sixteen_bits_are_not_mixed(first: int):
+    files = [file_of(np.zeros((2, 2), np.uint8)), file_of(np.zeros((2, 2), np.uint16))]
+    bits = (16, 8) if first == 0 else (8, 16)
+    with pytest.raises(InputError, match=f"image 1 has {bits[0]} bits, image 0 has {bits[1]}; make them alike"):
+        decode([files[first], files[1 - first]], 2, mode="L")
+
+
+def transparent(mode: str, colour: int, alpha: list[int]) -> bytes:
+    """Two pixels of one colour, with these opacities."""
+    grey = np.array([[[colour, alpha[0]], [colour, alpha[1]]]], np.uint8)
+    image = Image.fromarray(grey, "LA")
+    return saved(image if mode == "LA" else image.convert(mode))
+
+
+@pytest.mark.parametrize("mode", ["LA", "RGBA"])
+@pytest.mark.parametrize("target", ["L", "RGB"])
+def test_transparent_pixels_show_the_background(mode: str, target: Any):
+    decoded = decode([transparent(mode, 100, [255, 0])], 1, mode=target, background=255)
+    assert decoded.shape == (1, 3 if target == "RGB" else 1, 1, 2)
+    assert (decoded[0] == [[100, 255]]).all()
+    half = decode([transparent(mode, 200, [255, 51])], 1, mode=target)  # 200 * 51 / 255
+    assert (half[0] == [[200, 40]]).all()
+
+
+@pytest.mark.parametrize("mode", ["P", "L", "RGB"])
+def test_transparent_colour_of_a_file_shows_the_background(mode: str):
+    image = Image.fromarray(np.array([[3, 200]], np.uint8))
+    image = image.convert(mode) if mode != "P" else image.quantize(2)
+    index = image.getpixel((0, 0))
+    file = io.BytesIO()
+    image.save(file, "PNG", transparency=index)
+    assert decode([file.getvalue()], 1, mode="L", background=90)[0].tolist() == [[[90, 200]]]
+
+
+@pytest.mark.parametrize(("colour", "background", "other"), [(0, 0, 255), (255, 255, 0)])
+def test_drawing_that_the_background_swallows_is_refused(colour: int, background: int, other: int):
+    drawing = transparent("RGBA", colour, [255, 0])
+    expected = f"image 0 is a drawing in its transparency.* background {background};.* images.background: {other}"
+    with pytest.raises(InputError, match=expected):
+        decode([drawing], 1, mode="L", background=background)
+    assert decode([drawing], 1, mode="L", background=other)[0].tolist() == [[[colour, other]]]
+    blank = transparent("RGBA", 0, [0, 0])  # nothing is drawn in it
+    assert decode([blank], 1, mode="L")[0].tolist() == [[[0, 0]]]
+
+
+@pytest.mark.parametrize(("orientation", "turns"), [(1, 0), (3, 2), (6, 3), (8, 1)])
+def test_images_are_turned_as_their_camera_says(orientation: int, turns: int):
+    image = Image.fromarray(np.arange(6, dtype=np.uint8).reshape(2, 3))
+    exif = image.getexif()
+    exif[0x0112] = orientation
+    file = io.BytesIO()
+    image.save(file, "PNG", exif=exif)
+    assert np.array_equal(decode([file.getvalue()], 1)[0, 0], np.rot90(np.arange(6).reshape(2, 3), turns))
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,9 @@ def test_file_that_cannot_be_read_is_named(folder: Path, monkeypatch: pytest.Mon
 
 
 def test_missing_column_lists_those_there_are(folder: Path):
-    with pytest.raises(InputError, match="no column 'img'; it has image, label, text, weight, reading"):
+    with pytest.raises(
+        InputError, match=r"no column 'img' \(did you mean image\?\); it has image, label, text, weight, reading"
+    ):
         find(str(folder)).table("train", ["label", "img"])
     for ask in (find(str(folder)).label_names, find(str(folder)).kind):
         with pytest.raises(InputError, match="no column 'y'; it has image, label"):

@@ -1,0 +1,235 @@
+"""Checks what data modules return, once and for all clients together."""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from lit_cfl.data.examples import Examples
+from lit_cfl.data.federated import Division
+from lit_cfl.data.index import ClientIndex
+from lit_cfl.errors import InputError, Notice, join_ids
+
+_BLOCK = 2**24  # numbers that are looked at together
+
+
+def require_examples(examples: object, who: str) -> None:
+    """Checks a pool of examples: its inputs, labels, token ids and views.
+
+    Args:
+        examples: what `load` returned.
+        who: the data module, for errors.
+
+    Raises:
+        InputError: it is no `Examples`, or one part does not fit the others.
+    """
+    if not isinstance(examples, Examples):
+        raise InputError(
+            f"{who}: load returns a {type(examples).__name__}; return Examples(inputs, labels, num_labels)"
+        )
+    if len(examples.inputs) != len(examples.labels) or examples.labels.ndim != 1 or not len(examples):
+        shapes = tuple(examples.inputs.shape), tuple(examples.labels.shape)
+        raise InputError(
+            f"{who}: inputs have shape {shapes[0]}, labels {shapes[1]}; give [N, ...] and [N], N at least 1"
+        )
+    _require_inputs(examples, who)
+    _require_labels(examples, who)
+    require_views(examples, who)
+
+
+def require_views(examples: Examples, who: str) -> None:
+    """Raises InputError if a view maps labels to what is none, or not all of them."""
+    for view in examples.views:
+        if view.label_map is not None and not _is_map(view.label_map, examples.num_labels):
+            raise InputError(
+                f"{who}: a view has the label_map {view.label_map}; give a label of 0 to {examples.num_labels - 1} for "
+                f"each of the {examples.num_labels}"
+            )
+
+
+def _require_inputs(examples: Examples, who: str) -> None:
+    inputs = examples.inputs
+    if inputs.is_floating_point():
+        for start, block in _blocks(inputs):
+            if not (good := block.isfinite().flatten(1).all(1)).all():
+                raise InputError(
+                    f"{who}: example {start + int(good.int().argmin())} has NaN or infinite inputs; fill them, "
+                    "or drop it"
+                )
+    elif inputs.dtype not in (torch.uint8, torch.int32, torch.int64):
+        raise InputError(f"{who}: inputs have dtype {inputs.dtype}; give floats, uint8, int32 or int64")
+    elif examples.vocabulary:
+        low, high = (int(end) for end in inputs.aminmax())
+        if low < 0 or high >= examples.vocabulary:
+            wrong = low if low < 0 else high
+            raise InputError(f"{who}: inputs hold the token id {wrong}; ids are 0 to {examples.vocabulary - 1}")
+    if examples.embeddings is not None and len(examples.embeddings) != examples.vocabulary:
+        rows = len(examples.embeddings)
+        raise InputError(
+            f"{who}: embeddings has {rows} rows, vocabulary is {examples.vocabulary}; give one for each id"
+        )
+
+
+def _require_labels(examples: Examples, who: str) -> None:
+    labels, size = examples.labels, examples.num_labels
+    if examples.label_kind == "numbers":
+        if not (good := labels.isfinite()).all():
+            raise InputError(f"{who}: example {int(good.int().argmin())} has no finite label; drop it")
+        return
+    if labels.dtype != torch.int64:
+        raise InputError(f"{who}: labels have dtype {labels.dtype}; classes are int64")
+    wrong = ((labels < 0) | (labels >= max(1, size))).nonzero().flatten()
+    if len(wrong):
+        raise InputError(
+            f"{who}: example {int(wrong[0])} has label {int(labels[wrong[0]])}, but num_labels is {size}: classes are "
+            f"0 to {size - 1}; number them anew"
+        )
+
+
+def _is_map(label_map: tuple[int, ...], num_labels: int) -> bool:
+    return len(label_map) == num_labels and all(0 <= label < num_labels for label in label_map)
+
+
+def _blocks(inputs: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """Yields inputs in blocks, each with the number of its first example."""
+    rows = max(1, _BLOCK // max(1, inputs[0].numel()))
+    return ((start, inputs[start : start + rows]) for start in range(0, len(inputs), rows))
+
+
+def require_division(division: object, examples: Examples, who: str) -> None:
+    """Checks a division: its lists, true clusters and names. Notes repeats, and examples that train and test a client.
+
+    Args:
+        division: what `divide` returned.
+        examples: the pool.
+        who: the data module, for errors.
+
+    Raises:
+        InputError: it is no `Division`, one part does not fit the others, or an example is not in the pool.
+    """
+    if not isinstance(division, Division):
+        raise InputError(
+            f"{who}: divide returns a {type(division).__name__}; return Division(train, test, true_clusters)"
+        )
+    clients = len(division.train)
+    if not clients:
+        raise InputError(f"{who}: divide gives no client; give at least one")
+    if len(division.test) != clients:
+        raise InputError(
+            f"{who}: train has lists of {clients} clients, test of {len(division.test)}; give one for each"
+        )
+    truth = division.true_clusters
+    if truth.dtype != torch.int64 or truth.shape != (clients,) or bool((truth < -1).any()):
+        raise InputError(
+            f"{who}: true_clusters has dtype {truth.dtype}, shape {tuple(truth.shape)} and the minimum "
+            f"{truth.min().item() if truth.numel() else 'of none'}; give int64 [{clients}], -1 if unknown"
+        )
+    if len(division.names) not in (0, clients):
+        raise InputError(
+            f"{who}: names has {len(division.names)} names for {clients} clients; give one for each, or none"
+        )
+    if division.skew not in ("feature", "label", "other"):
+        raise InputError(f"{who}: skew is {division.skew!r}; give feature, label or other")
+    train, test = (_listed(getattr(division, name), examples, f"{who}: {name}") for name in ("train", "test"))
+    for name, lists in {"train": train, "test": test}.items():
+        _say_what_repeats(lists, len(examples) * len(examples.views), f"{who}: {name}")
+    _say_what_overlaps(division.train, test, len(examples), who)
+
+
+@dataclass(frozen=True, eq=False)
+class _Lists:
+    """The lists of all clients, each that several share once.
+
+    Args:
+        index: of the lists.
+        which: the list of each client, int64 `[clients]`.
+    """
+
+    index: ClientIndex
+    which: Tensor
+
+    @classmethod
+    def of(cls, index: ClientIndex) -> "_Lists":
+        if index.is_packed:  # nobody shares a list
+            return cls(index, torch.arange(len(index)))
+        return cls(*index.distinct())
+
+    @property
+    def entries(self) -> Tensor:
+        """Indices, int64 `[n]`."""
+        return self.index.entries
+
+    @cached_property
+    def owners(self) -> Tensor:
+        """Number of the list of each entry, int64 `[n]`."""
+        return self.index.owners
+
+    def clients_of(self, lists: Tensor) -> list[int]:
+        """Finds the clients that have one of these lists, ascending."""
+        return torch.isin(self.which, lists).nonzero().flatten().tolist()
+
+
+def _listed(index: ClientIndex, examples: Examples, what: str) -> _Lists:
+    """Collects the lists. Raises InputError if one is outside of the index, or has what is not in the pool."""
+    for part in (index.values, index.starts, index.sizes):
+        if part.dtype != torch.int64:
+            raise InputError(f"{what} is a ClientIndex of {part.dtype}; give int64")
+    ends = index.starts + index.sizes
+    if bool(((index.sizes < 0) | ((index.sizes > 0) & ((index.starts < 0) | (ends > len(index.values))))).any()):
+        raise InputError(f"{what} has lists outside of its {len(index.values)} values; use ClientIndex.from_lists")
+    most, lists = len(examples) * len(examples.views), _Lists.of(index)
+    wrong = (lists.entries < 0) | (lists.entries >= most)
+    if wrong.any():
+        place = int(wrong.int().argmax())
+        views = "" if len(examples.views) == 1 else f" ({len(examples)} examples under {len(examples.views)} views)"
+        raise InputError(
+            f"{what}: client {lists.clients_of(lists.owners[place])[0]} has the example {int(lists.entries[place])}; "
+            f"there are 0 to {most - 1}{views}"
+        )
+    return lists
+
+
+def _say_what_repeats(lists: _Lists, most: int, what: str) -> None:
+    """Notes clients that have an example more than once.
+
+    Args:
+        most: indices are below it.
+    """
+    if not len(lists.entries) or int(torch.bincount(lists.entries).max()) == 1:
+        return  # without sorting: nobody has what another has
+    keys = np.sort((lists.owners * most + lists.entries).numpy())
+    twice = torch.from_numpy(keys[1:][keys[1:] == keys[:-1]])
+    if not len(twice):
+        return
+    clients = lists.clients_of(twice // most)
+    warnings.warn(
+        f"{what}: {len(clients)} clients have an example more than once ({join_ids(clients)}; such as example "
+        f"{int(twice[0]) % most}), which counts as often",
+        Notice,
+        stacklevel=4,
+    )
+
+
+def _say_what_overlaps(train: ClientIndex, test: _Lists, num_examples: int, who: str) -> None:
+    """Notes clients that are tested on an example on which they train, under whatever view."""
+    trained, tested = train.entries % num_examples, test.entries % num_examples
+    seen = torch.zeros(num_examples, dtype=torch.bool)
+    seen[tested] = True
+    asked = seen[trained].nonzero().flatten()
+    if not len(asked):
+        return
+    owners = train.owners[asked]
+    both = torch.isin(test.which[owners] * num_examples + trained[asked], test.owners * num_examples + tested)
+    if not both.any():
+        return
+    clients = owners[both].unique().tolist()
+    warnings.warn(
+        f"{who}: {len(clients)} clients are tested on examples on which they train ({join_ids(clients)}; such as "
+        f"example {int(trained[asked[both][0]])}), so their scores are too good",
+        Notice,
+        stacklevel=4,
+    )

@@ -1,0 +1,141 @@
+"""Columns of labels, clients and clusters in every form in which tables hold them."""
+
+import datetime
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from lit_cfl.datamodules.arrays import ArrayData
+from lit_cfl.datamodules.columns import clients, label_space, labels_of, numbered, padded_names, scalars
+from lit_cfl.errors import InputError, Notice
+
+WORDS = ["b", "a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        WORDS,
+        tuple(WORDS),
+        np.array(WORDS),
+        np.array(WORDS, object),
+        np.array([word.encode() for word in WORDS]),
+        [word.encode() for word in WORDS],
+        pd.Series(WORDS),
+        pd.Series(WORDS, dtype="object"),
+        pd.Series(WORDS, dtype="category"),
+        pd.Series(WORDS, dtype="string[pyarrow]"),
+    ],
+    ids=["list", "tuple", "U", "O", "S", "bytes", "str", "object", "category", "arrow"],
+)
+def test_words_are_words_in_every_form(column: Any):
+    owner, names = clients(column, "client")
+    assert (owner.tolist(), names.tolist()) == ([1, 0, 1, 2], ["a", "b", "c"])
+    labels, found = labels_of(column, "y")
+    assert (labels.tolist(), found) == ([1, 0, 1, 2], ("a", "b", "c"))
+    data = ArrayData(np.zeros((4, 2)), column, column, column)
+    assert data.pool().names == data.examples.label_names == ("a", "b", "c")
+    assert data.federated(0).true_clusters.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        [7, 2, 7, 11],
+        np.array([7, 2, 7, 11], np.uint16),
+        np.array([7, 2, 7, 11], object),
+        np.array([7.0, 2.0, 7.0, 11.0]),
+        torch.tensor([7, 2, 7, 11]),
+        pd.Series([7, 2, 7, 11], dtype="Int64"),
+        ["7", "2", "7", "11"],
+        pd.Series(["7", "2", "7", "11"]),
+    ],
+    ids=["list", "uint16", "object", "float", "tensor", "Int64", "words", "str"],
+)
+def test_clients_that_are_numbers_are_in_the_order_of_numbers(column: Any):
+    owner, names = clients(column, "client")
+    assert (owner.tolist(), names.tolist()) == ([1, 0, 1, 2], ["2", "7", "11"])
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        ([str(i) for i in (10, 9, 8, 11)], ["8", "9", "10", "11"]),
+        (["-1.5", "10", "2", "1e1"], ["-1.5", "2", "10", "1e1"]),
+        (["10", "9", "x"], ["10", "9", "x"]),
+    ],
+)
+def test_words_are_numbers_only_if_all_of_them_are(words: list[str], names: list[str]):
+    found, index = numbered(np.array(words))
+    assert found.tolist() == names
+    assert [names[i] for i in index] == words
+
+
+def test_dates_are_in_the_order_of_time():
+    days = [datetime.date(2024, 2, 1), datetime.date(2023, 5, 1), datetime.date(2024, 2, 1)]
+    assert clients(days, "client")[1].tolist() == ["2023-05-01", "2024-02-01"]
+    assert clients(pd.Series(pd.to_datetime(days)), "client")[0].tolist() == [1, 0, 1]
+    with pytest.raises(InputError, match=r"y holds 2024-02-01.* in row 0; give a column of integers or strings"):
+        labels_of(pd.Series(pd.to_datetime(days)), "y")
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        (["a", None], "client holds None in row 1"),
+        ([1.0, float("nan")], "client holds nan in row 1"),
+        (np.array([1.0, np.nan]), "client holds nan in row 1"),
+        (pd.Series(["a", pd.NA], dtype="string"), "client holds (<NA>|nan) in row 1"),
+        (pd.Series([1, pd.NA], dtype="Int64"), "client holds (<NA>|nan) in row 1"),
+        (np.array(["2024-01-01", "NaT"], "M8[D]"), "client holds NaT in row 1"),
+        ([[1], [2, 3]], r"client holds \[1\] in row 0; give one number or word in each row"),
+        ([{"a": 1}], "client holds {'a': 1} in row 0"),
+        (np.zeros((2, 2)), r"client has shape \(2, 2\); give one number or word in each row"),
+        (["a", 1], "client holds words in row 0 and numbers in row 1"),
+        (np.array([1j]), "client has dtype complex128"),
+        (np.ma.masked_equal([1, 2], 2), "client is masked in row 1"),
+    ],
+)
+def test_what_is_no_column_is_refused_by_its_row(column: Any, expected: str):
+    with pytest.raises(InputError, match=expected):
+        scalars(column, "client")
+
+
+# The label space
+
+
+def test_labels_without_gaps_are_as_many_as_the_largest_says(recwarn: pytest.WarningsRecorder):
+    assert label_space(np.array([2, 0, 1, 2]), "y") == 3
+    assert not [one for one in recwarn if one.category is Notice]
+
+
+@pytest.mark.parametrize(
+    ("labels", "size", "missing"),
+    [(np.arange(1, 11), 11, "0"), ([0, 1, 5], 6, "2, 3, 4"), ([9], 10, "0, 1, 2, 3, 4, 5, 6, 7, 8")],
+)
+def test_labels_that_never_occur_are_named(labels: Any, size: int, missing: str):
+    with pytest.warns(Notice, match=f"y: of the labels 0 to {size - 1}.* has an output, {missing} never occur"):
+        assert label_space(np.array(labels), "y") == size
+
+
+@pytest.mark.parametrize("largest", [30, 200_000, 1_000_000_007, 2**40])
+def test_ids_are_no_labels(largest: int):
+    with pytest.raises(InputError, match=rf"y holds 3 different labels, the largest {largest}: these are ids") as error:
+        ArrayData(np.zeros((6, 2)), np.array([0, 7, largest] * 2)).pool()
+    assert "np.unique(y, return_inverse=True)[1], give them as strings, or set num_labels" in str(error.value)
+    named = ArrayData(np.zeros((6, 2)), np.array(["0", "7", str(largest)] * 2)).pool().examples
+    assert (named.labels.tolist(), named.label_names) == ([0, 1, 2] * 2, ("0", "7", str(largest)))
+
+
+def test_label_space_that_the_user_counts_may_have_gaps(recwarn: pytest.WarningsRecorder):
+    assert ArrayData(np.zeros((6, 2)), np.array([0, 7, 200] * 2), num_labels=300).pool().examples.num_labels == 300
+    assert not [one for one in recwarn if one.category is Notice]
+
+
+def test_names_reach_as_far_as_the_label_space():
+    assert padded_names(["cat", "dog"], 4) == ("cat", "dog", "2", "3")
+    assert padded_names(["cat", "dog", "owl"], 2) == ("cat", "dog")
+    assert padded_names([], 3) == ()
