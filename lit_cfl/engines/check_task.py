@@ -9,7 +9,7 @@ from lit_cfl.engines.base import Engine
 from lit_cfl.engines.check_module import in_short
 from lit_cfl.engines.local_training import CHECK
 from lit_cfl.engines.task_protocol import outcomes_of
-from lit_cfl.engines.token_inputs import has_embedding
+from lit_cfl.engines.token_inputs import takes_tokens
 from lit_cfl.errors import DivergedError, InputError
 from lit_cfl.local_work import Budget, per_client
 
@@ -41,7 +41,7 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
     except InputError:
         raise  # a ValueError, too
     except (RuntimeError, IndexError, ValueError) as error:  # what torch raises for shapes and labels that do not fit
-        tokens = data.examples.vocabulary and data.examples.embeddings is None and not has_embedding(engine.template)
+        tokens = data.examples.vocabulary and data.examples.embeddings is None and not takes_tokens(engine.template)
         remedy = _TOKENS if tokens else ""
         raise InputError(f"the net cannot take the data: {shapes} ({in_short(error)}){remedy}") from error
     local = engine.local

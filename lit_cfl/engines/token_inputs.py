@@ -9,13 +9,14 @@ from torch import nn
 from lit_cfl.data import FederatedData
 
 
-def has_embedding(module: nn.Module) -> bool:
-    """Says whether a module looks up vectors by integers."""
-    return any(isinstance(layer, nn.Embedding | nn.EmbeddingBag) for layer in module.modules())
+def takes_tokens(module: nn.Module) -> bool:
+    """Says whether a module looks up vectors by integers: it has an embedding, or an attribute `takes_tokens`."""
+    embeds = any(isinstance(layer, nn.Embedding | nn.EmbeddingBag) for layer in module.modules())
+    return embeds or bool(getattr(module, "takes_tokens", False))
 
 
 def with_tokens_for(data: FederatedData, build: Callable[[], nn.Module]) -> FederatedData:
-    """Makes integer inputs token ids if the module has an embedding; otherwise they are numbers, as floats are.
+    """Makes integer inputs token ids if the module takes such; otherwise they are numbers, as floats are.
 
     Args:
         build: returns the module; called only if the inputs may be token ids.
@@ -24,5 +25,5 @@ def with_tokens_for(data: FederatedData, build: Callable[[], nn.Module]) -> Fede
     if examples.vocabulary or not examples.num_tokens:
         return data
     with torch.random.fork_rng(devices=[]):
-        embeds = has_embedding(build())
-    return replace(data, examples=replace(examples, vocabulary=examples.num_tokens)) if embeds else data
+        taken = takes_tokens(build())
+    return replace(data, examples=replace(examples, vocabulary=examples.num_tokens)) if taken else data

@@ -28,6 +28,7 @@ class NextToken(Task):
 
     scores = (Score("perplexity", higher_is_better=False, transform="exp"), Score("token_accuracy"))
     labels = ("classes", "numbers", "none")
+    takes_tokens = True  # also with a net that looks them up without an embedding
 
     def __init__(
         self,
