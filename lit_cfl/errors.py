@@ -4,9 +4,14 @@ import argparse
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from pathlib import Path
+from sysconfig import get_path
+from traceback import FrameSummary, extract_tb
 from typing import NoReturn
 
 __all__ = ["DivergedError", "InputError", "Notice", "SaveError", "WorkersLostError"]
+
+_NOT_THEIRS = (str(Path(__file__).parent), "<frozen ", *map(get_path, ("stdlib", "purelib", "platlib")))
 
 
 class Notice(UserWarning):
@@ -49,6 +54,24 @@ def note_on_error(what: Callable[[], str]) -> Iterator[None]:
     except Exception as error:
         error.add_note(f"It was raised {what()}.")
         raise
+
+
+def in_line(error: BaseException) -> str:
+    """Returns ` (in FILE, line N)` of the user's code that raised an error, or nothing where it was none of theirs."""
+    place = users_line(error)
+    return "" if place is None else f" (in {place.filename}, line {place.lineno})"
+
+
+def users_line(error: BaseException) -> FrameSummary | None:
+    """Finds the innermost line of the user's code on the way to where an error was raised."""
+    theirs = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(_NOT_THEIRS)]
+    return theirs[-1] if theirs else None
+
+
+def in_short(error: BaseException) -> str:
+    """Returns an error's class and the first sentence of its message."""
+    sentence = str(error).splitlines()[0].partition(". ")[0] if str(error) else ""
+    return f"{type(error).__name__}: {sentence}" if sentence else type(error).__name__
 
 
 def join_ids(clients: Sequence[object]) -> str:

@@ -1,5 +1,6 @@
 """Scores of the models, for each client and over all of them."""
 
+import warnings
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -10,8 +11,8 @@ from lit_cfl.algorithms.base import Algorithm, Assignment, State
 from lit_cfl.clustering.cluster_scores import agreement, churn
 from lit_cfl.data import FederatedData, Split
 from lit_cfl.engines.base import Engine
-from lit_cfl.errors import InputError, join_ids
-from lit_cfl.scores import Scores
+from lit_cfl.errors import InputError, Notice, join_ids
+from lit_cfl.scores import CLASSIFIER, Scores
 from lit_cfl.seeds import generator
 
 
@@ -119,12 +120,35 @@ def score_clients(
         return f"model {number} of the clients {join_ids(clients[index == number].tolist())} on {split} data"
 
     found = engine.outcomes_of_each(models, asked // views, asked % views, data, named)
+    finite = found.losses.isfinite()
+    if not finite.all() and not engine.noted_not_finite:
+        engine.noted_not_finite = True
+        first = int((~finite)[where].nonzero()[0])
+        client = clients[(list_of == held.owners[first]).nonzero()[0]]
+        _note_not_finite(int(held.entries[first]) % len(data.examples), int(client), split, found.losses, where)
+    values = found.values.where(finite, 0) if engine.scores == CLASSIFIER else found.values  # the others say it
 
     def per_client(values: Tensor) -> Tensor:
         return torch.zeros(len(held), dtype=values.dtype).index_add_(0, held.owners, values[where])[list_of]
 
-    sums, weights = (torch.stack([*map(per_client, part)]) for part in (found.values * found.weights, found.weights))
+    sums, weights = (torch.stack([*map(per_client, part)]) for part in (values * found.weights, found.weights))
     return SplitScores(engine.scores, mine.sizes, per_client(found.losses), sums, weights)
+
+
+def _note_not_finite(example: int, client: int, split: Split, losses: Tensor, where: Tensor) -> None:
+    """Notes the first example whose loss is not finite, and how many there are.
+
+    Args:
+        losses: of the examples that were run.
+        where: the loss of each client's example, int64 `[entries]`.
+    """
+    wrong = losses[where][~losses[where].isfinite()]
+    warnings.warn(
+        f"the loss of example {example} of client {client}'s {split} data is {float(wrong[0])} under its model, and "
+        f"that of {len(wrong)} of {len(where)} examples is not finite; each of them counts as a wrong prediction",
+        Notice,
+        stacklevel=3,
+    )
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,11 +41,14 @@ class Score:
         name: of its columns, such as `test/weighted_<name>`: lower-case letters, digits and underscores.
         higher_is_better: its direction, for everything that chooses or compares.
         transform: of the mean; `exp` makes a perplexity of a cross-entropy.
+        worst: value of an example whose loss is not finite, such as 0 for a share; None = nan, which leaves the score
+            blank. Values that are bool are wrong then, whatever it is.
     """
 
     name: str
     higher_is_better: bool = True
     transform: Literal["none", "exp"] = "none"
+    worst: float | None = None
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or self.name in _TAKEN:

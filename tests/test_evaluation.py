@@ -10,7 +10,7 @@ from torch import Tensor
 from lit_cfl.clustering.cluster_scores import agreement, churn, silhouette
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines.scorer import ModelName, Outcomes
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 from lit_cfl.evaluation import EvaluationPlan, SplitScores, score_clients
 from lit_cfl.scores import CLASSIFIER
 
@@ -102,6 +102,7 @@ class ParityEngine:
     """Model m answers m mod 2 everywhere; example e has label e mod 2 and loss m + e / 10."""
 
     scores = CLASSIFIER
+    noted_not_finite = False
 
     def __init__(self) -> None:
         self.calls: list[tuple[list[float], list[int]]] = []
@@ -127,6 +128,25 @@ def test_clients_are_scored_with_their_models():
     assert found.sums.tolist() == [[2, 1, 0]]  # 3, 3 are odd; 2 is even; no examples
     assert found.count.tolist() == [3, 2, 0]
     assert found.loss.tolist() == pytest.approx([3 + 1.0, 0.7, 0])
+
+
+def test_example_whose_loss_is_no_number_is_wrong_and_noted_once_with_its_client():
+    class Broken(ParityEngine):  # model 1 has no loss on example 3; a fast scorer may still call its answer right
+        def outcomes_of_each(self, models, which, index, data, named):
+            found = super().outcomes_of_each(models, which, index, data, named)
+            found.losses[(models[which, 0] == 1) & (index == 3)] = torch.nan
+            return found
+
+    engine, models = Broken(), torch.tensor([[0.0], [1.0]])
+    with pytest.warns(Notice) as said:
+        found, _ = (score_clients(engine, models, ids(0, 1), ids(0, 3), shared_examples(), "test") for _ in range(2))
+    assert found.sums.tolist() == [[2, 0]]  # client 3 has example 3 twice, and 4: none is right
+    assert found.weights.tolist() == [[3, 3]]
+    (note,) = said
+    assert str(note.message) == (
+        "the loss of example 3 of client 3's test data is nan under its model, and that of 2 of 6 examples is not "
+        "finite; each of them counts as a wrong prediction"
+    )
 
 
 def test_example_that_clients_of_a_model_share_is_run_once():

@@ -13,7 +13,8 @@ from lit_cfl.engines.base import Engine
 from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.local_training import LocalTraining, TaskFactory
 from lit_cfl.engines.plan import Plan
-from lit_cfl.errors import InputError
+from lit_cfl.engines.task_protocol import outcomes_of
+from lit_cfl.errors import InputError, Notice
 from lit_cfl.evaluation import Evaluation, SplitScores, score_clients
 from lit_cfl.metric_names import (
     CLIENTS,
@@ -211,11 +212,58 @@ def test_several_scores_are_kept_apart():
     assert result.of_clients(1)[[0, 2]].tolist() == [4 / 7, 1.0]
 
 
+@pytest.mark.filterwarnings("ignore:the loss of example")
 def test_a_diverged_model_scores_nan():
     result = scored(lambda: Means(lambda errors, labels: errors), w=inf)
     assert isnan(result.metrics("test")["test/weighted_mae"]) or result.weighted()["mae"] == inf
     broken = scored(lambda: Means(lambda errors, labels: errors * 0), w=inf)
     assert isnan(broken.weighted()["mae"])
+
+
+class Dead(Means):
+    """Claims a right answer everywhere; example 1 has no loss."""
+
+    def outcomes(self, batch):
+        losses, *others = super().outcomes(batch)
+        return losses.where(batch[1] != 1, nan), *others
+
+
+@pytest.mark.parametrize(
+    ("claim", "score", "right"),
+    [
+        (lambda e, y: e >= 0, ACCURACY, 3 / 4),
+        (lambda e, y: e >= 0, Score("within"), 3 / 4),  # bool: wrong
+        (lambda e, y: 1 + 0 * e, Score("share", worst=0.0), 3 / 4),
+        (lambda e, y: 1 + 0 * e, Score("bits", worst=-7.0), (3 - 7) / 4),
+        (lambda e, y: 1 + 0 * e, Score("error", higher_is_better=False), nan),
+    ],
+)
+def test_what_has_no_loss_has_no_prediction_whatever_outcomes_says(claim, score: Score, right: float):
+    with pytest.warns(Notice, match="example 1 of client 0's test data is nan under its model, and that of 1 of 4"):
+        result = scored(lambda: Dead(claim, scores=(score,)))
+    assert result.weighted()[score.name] == pytest.approx(right, nan_ok=True)
+
+
+class Plain(LightningModule):
+    """Is asked for the argmax of its outputs; those of example 1 are NaN, and its losses hide it."""
+
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(()))
+
+    def forward(self, inputs):
+        return torch.tensor([[1.0, 0.0], [nan, 0.0], [0.0, nan], [1.0, 0.0]]) + self.w
+
+    def losses(self, batch):
+        return self(batch[0]).nan_to_num().sum(1)
+
+    def configure_optimizers(self):
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def test_output_that_is_no_number_is_no_prediction():
+    batch = torch.zeros(4, 1), torch.tensor([0, 0, 1, 0])
+    assert outcomes_of(Plain(), batch)[1].tolist() == [1, 0, 0, 1]
 
 
 @pytest.mark.parametrize(

@@ -3,20 +3,18 @@
 import difflib
 import inspect
 import re
-import sysconfig
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
-from traceback import FrameSummary, extract_tb
 from typing import Any
 
 import lightning.pytorch.loggers
 import torch
 
 from lit_cfl.config import catalogue
-from lit_cfl.errors import nearest
+from lit_cfl.errors import nearest, users_line
 
 _KIND_OF_KEY = {
     "algorithm": "algorithms",
@@ -36,12 +34,6 @@ _BASES = {
     "LightningModule": "lightning.LightningModule",
     "Module": "torch.nn.Module",
 }
-_NOT_THEIRS = (
-    str(Path(__file__).parents[1]),
-    "<frozen ",
-    *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")),
-)
-
 _OF_A_STUDY = ("base", "space")
 
 _WORDS = {
@@ -181,21 +173,10 @@ def raised_in_import(error: BaseException) -> str | None:
     """Describes what a module of the user's raised in its import, with file and line; None if none of them did."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}: {type(error).__name__}: {error.msg}"
-    place = _users_line(error)
+    place = users_line(error)
     if place is None or place.name != "<module>":
         return None
     return f"{place.filename}, line {place.lineno}: {type(error).__name__}: {error}"
-
-
-def in_line(error: BaseException) -> str:
-    """Returns ` (in FILE, line N)` of the user's code that raised an error, or nothing where it was none of theirs."""
-    place = _users_line(error)
-    return "" if place is None else f" (in {place.filename}, line {place.lineno})"
-
-
-def _users_line(error: BaseException) -> FrameSummary | None:
-    theirs = [frame for frame in extract_tb(error.__traceback__) if not frame.filename.startswith(_NOT_THEIRS)]
-    return theirs[-1] if theirs else None
 
 
 def _no_class(message: str, keys: Sequence[str]) -> str | None:

@@ -26,12 +26,12 @@ from lit_cfl.config.files import (
     require_present_path,
     with_recorded_config,
 )
-from lit_cfl.config.messages import explain, in_line, raised_in_import
+from lit_cfl.config.messages import explain, raised_in_import
 from lit_cfl.config.named_configs import config_files, with_paths
 from lit_cfl.config.own_code import announce_own_code, no_code_from
 from lit_cfl.data import Examples
 from lit_cfl.datamodules.federated import FederatedDataModule
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, in_line
 from lit_cfl.experiment import Experiment
 from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.yaml_files import parse_yaml

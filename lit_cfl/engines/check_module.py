@@ -1,13 +1,15 @@
-"""Checks that clients can have copies of a module, and that a row can hold what they train."""
+"""Checks that clients can have copies of a module, and looks what it is optimised by."""
 
 import copy
+from collections.abc import Mapping
 
 from lightning import LightningModule
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.optim.lr_scheduler import LRScheduler
 
 from lit_cfl.engines.task_protocol import require_losses
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, in_short
 from lit_cfl.parameters import copy_sharing_frozen
 
 _COPIES = "every client trains a copy of the module"
@@ -36,6 +38,14 @@ def require_module(module: LightningModule) -> None:
                 "forward what must not train"
             )
     _require_copy(module)
+
+
+def schedulers_in(configured: object) -> list[LRScheduler]:
+    """Finds the schedulers of learning rates in what `configure_optimizers` returned."""
+    if isinstance(configured, LRScheduler):
+        return [configured]
+    parts = list(configured.values()) if isinstance(configured, Mapping) else configured
+    return [found for part in parts for found in schedulers_in(part)] if isinstance(parts, (list, tuple)) else []
 
 
 def _require_copy(module: LightningModule) -> None:
@@ -69,9 +79,3 @@ def _owner_of(tensor: str, module: nn.Module) -> str:
 def _has_hooks(parameter: Tensor) -> bool:
     # PyTorch has no other way to ask
     return bool(parameter._backward_hooks) or bool(getattr(parameter, "_post_accumulate_grad_hooks", None))
-
-
-def in_short(error: BaseException) -> str:
-    """Returns an error's class and the first sentence of its message."""
-    sentence = str(error).splitlines()[0].partition(". ")[0] if str(error) else ""
-    return f"{type(error).__name__}: {sentence}" if sentence else type(error).__name__

@@ -1,16 +1,21 @@
 """Checks that a module can be trained and scored on the data, before anything is written."""
 
+import warnings
+from contextlib import suppress
+
 import torch
+from lightning import LightningModule
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
 
 from lit_cfl.data import Examples, FederatedData
 from lit_cfl.engines.base import Engine
-from lit_cfl.engines.check_module import in_short
-from lit_cfl.engines.local_training import CHECK
-from lit_cfl.engines.task_protocol import outcomes_of
+from lit_cfl.engines.check_module import schedulers_in
+from lit_cfl.engines.local_training import CHECK, LocalTraining
+from lit_cfl.engines.module_state import copied_state, same_value
+from lit_cfl.engines.task_protocol import Batch, outcomes_of
 from lit_cfl.engines.token_inputs import takes_tokens
-from lit_cfl.errors import DivergedError, InputError
+from lit_cfl.errors import DivergedError, InputError, Notice, in_line, in_short
 from lit_cfl.local_work import Budget, per_client
 
 _TOKENS = (
@@ -37,22 +42,63 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
     batch = engine.examples(data).batch(_one_of_each_label(data), engine.plan.dtype, engine.device)
     shapes = f"inputs of shape {tuple(batch[0].shape[1:])}, {_in_words(data.examples)}"
     try:
-        outcomes_of(engine.module(model).eval(), batch)
+        _require_same_scores_again(engine, engine.module(model).eval(), batch)
     except InputError:
-        raise  # a ValueError, too
-    except (RuntimeError, IndexError, ValueError) as error:  # what torch raises for shapes and labels that do not fit
+        raise
+    except Exception as error:
+        if not _is_users(error, RuntimeError, IndexError, ValueError):  # torch's own for shapes that do not fit
+            raise
         tokens = data.examples.vocabulary and data.examples.embeddings is None and not takes_tokens(engine.template)
         remedy = _TOKENS if tokens else ""
-        raise InputError(f"the net cannot take the data: {shapes} ({in_short(error)}){remedy}") from error
+        raised = f"{in_short(error)}{in_line(error)}"
+        raise InputError(f"the net cannot take the data: {shapes} ({raised}){remedy}") from error
     local = engine.local
+    _note_schedulers(engine.module(model), local)
     engine.require_variance(data.population, local.budget, per_client(local.epochs, data.population), data)
     largest = data.population[data.num_examples[data.population].argmax()][None]
     try:
         engine.at(0, data).fit(model[None], largest, purpose=CHECK, budget=Budget(1, "steps"))
     except DivergedError:
         pass  # the run itself reports it, or leaves the client out
-    except (RuntimeError, MisconfigurationException, TypeError) as error:
-        raise InputError(f"client {int(largest)} cannot be trained: {in_short(error)}") from error
+    except InputError:
+        raise
+    except Exception as error:
+        if not _is_users(error, RuntimeError, TypeError, MisconfigurationException):
+            raise
+        raise InputError(f"client {int(largest)} cannot be trained: {in_short(error)}{in_line(error)}") from error
+
+
+def _require_same_scores_again(engine: Engine, module: LightningModule, batch: Batch) -> None:
+    """Scores examples twice. Raises InputError where what the module keeps of the first time changes the second."""
+    found, states = [], []
+    for _ in range(2):
+        with engine.own_stream("evaluation"):
+            found.append(outcomes_of(module, batch))
+        states.append(copied_state(module))
+    if not torch.allclose(*found, equal_nan=True):
+        changed = next((name for name in states[1] if not same_value(states[0].get(name), states[1][name])), None)
+        raise InputError(
+            f"{type(module).__name__} scores the same examples otherwise when it is asked again"
+            f"{f', for {changed} changes' if changed else ''}: scores would depend on what was scored before; "
+            "change it in training alone (if self.training)"
+        )
+
+
+def _note_schedulers(module: LightningModule, local: LocalTraining) -> None:
+    """Notes that a scheduler in the module knows a single fit of a client; over rounds it changes nothing."""
+    with suppress(Exception):  # who fits the module says what is wrong
+        for scheduler in schedulers_in(module.configure_optimizers()):
+            warnings.warn(
+                f"the scheduler {type(scheduler).__name__} starts again in every fit of a client, which has "
+                f"{local.epochs} epoch(s): each round begins with the same learning rate",
+                Notice,
+                stacklevel=3,
+            )
+
+
+def _is_users(error: Exception, *kinds: type[Exception]) -> bool:
+    """Says whether an error is of these kinds, or was raised in the user's code, and not by a fault of ours."""
+    return isinstance(error, kinds) or bool(in_line(error))
 
 
 def _require_labels(engine: Engine, examples: Examples) -> None:

@@ -1,6 +1,7 @@
 """Asks a LightningModule for the loss and the scores of each example, and checks what it returns."""
 
 from collections.abc import Callable, Sequence
+from math import nan
 from typing import Any, cast
 
 import torch
@@ -44,7 +45,8 @@ def outcomes_of(module: LightningModule, batch: Batch) -> Tensor:
     """Evaluates a module on examples.
 
     A module's `outcomes(batch)` returns the losses `[n]` and, for each of its scores, the values `[n]` or a pair
-    (values, weights). Without it, the score is whether the argmax of the output is the label.
+    (values, weights). Without it, the score is whether the argmax of the output is the label. An example whose loss is
+    not finite has no prediction: it counts as wrong, see `Score`.
 
     Returns:
         float64 `[1 + 2 scores, n]`: the loss, then value and weight of each score.
@@ -66,7 +68,8 @@ def outcomes_of(module: LightningModule, batch: Batch) -> Tensor:
     for score, given in zip(scores, found, strict=True):
         values, weights = given if isinstance(given, tuple) and len(given) == 2 else (given, torch.ones_like(losses))
         _require_kind(name, score, values, weights, size)
-        rows += [values, weights]
+        worst = 0.0 if values.dtype == torch.bool else nan if score.worst is None else score.worst
+        rows += [values.double().where(losses.isfinite(), worst), weights]
     return torch.stack([row.double() for row in rows])
 
 
@@ -78,7 +81,13 @@ def _returned(module: LightningModule, batch: Batch) -> Sequence[Any]:
                 f"{type(module).__name__}.outcomes returned {_form(returned)}; return a tuple: losses, score"
             )
         return returned
-    return losses_of(module, batch), module(batch[0]).argmax(-1) == batch[1]
+    outputs = module(batch[0])
+    if not isinstance(outputs, Tensor):
+        raise InputError(
+            f"{type(module).__name__} returned {_form(outputs)}; let forward return a tensor, such as output.logits, "
+            "or add `outcomes(batch)` (see docs/own_model.md)"
+        )
+    return losses_of(module, batch), (outputs.argmax(-1) == batch[1]) & ~outputs.isnan().any(-1)
 
 
 def _require_kind(name: str, score: Score, values: Any, weights: Any, size: tuple[int, ...]) -> None:

@@ -1,7 +1,8 @@
 """The base class of the ready tasks: a net, an optimizer, and the mean of the losses as training loss."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import torch
 from lightning import LightningModule
@@ -30,7 +31,12 @@ class Task(LightningModule, ABC):
         self.optimizer = optimizer
 
     def forward(self, inputs: Tensor) -> Tensor:
-        outputs: Tensor = self.net(inputs)
+        """Computes the net's outputs. Raises InputError where they are no tensor."""
+        outputs = self.net(inputs)
+        if not isinstance(outputs, Tensor):
+            raise InputError(
+                f"{type(self.net).__name__} returned {_in_words(outputs)}; return a tensor{_held(outputs)}"
+            )
         return outputs
 
     @abstractmethod
@@ -45,3 +51,24 @@ class Task(LightningModule, ABC):
             return self.optimizer(self.parameters())
         except (ValueError, TypeError) as error:
             raise InputError(f"task.optimizer cannot be made: {error}; mend its options") from error
+
+
+def most_likely(outputs: Tensor) -> Tensor:
+    """Finds the largest output `[..., labels]`, int64 `[...]`; -1 where one is nan, which is no prediction."""
+    return outputs.argmax(-1).where(~outputs.isnan().any(-1), -1)
+
+
+def _in_words(outputs: Any) -> str:
+    return "None" if outputs is None else f"a {type(outputs).__name__}"
+
+
+def _held(outputs: Any) -> str:
+    """Names the tensor that is meant in what a net returned, as a remedy; nothing where there is none."""
+    if isinstance(outputs, Sequence) and outputs and isinstance(outputs[0], Tensor):
+        return ", such as output[0]"
+    held = outputs if isinstance(outputs, Mapping) else getattr(outputs, "__dict__", {})
+    names = [name for name, value in held.items() if isinstance(value, Tensor)]
+    name = "logits" if "logits" in names else names[0] if names else None
+    if name is None:
+        return ""
+    return f", such as output.{name}" if hasattr(outputs, name) else f", such as output[{name!r}]"

@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from lit_cfl.errors import InputError
 from lit_cfl.nets.base import Net
 from lit_cfl.parameters import ParameterLayout
-from lit_cfl.tasks.base import Batch, Task
+from lit_cfl.tasks.base import Batch, Task, most_likely
 
 
 class Classification(Task):
@@ -64,10 +64,8 @@ class Classification(Task):
         return cross_entropy(outputs, batch[1], reduction="none"), outputs.argmax(-1) == batch[1]
 
     def predict_step(self, batch: Batch | Tensor, batch_idx: int = 0) -> Tensor:
-        """Predicts labels int64 `[n]`."""
-        inputs = batch if isinstance(batch, Tensor) else batch[0]
-        labels: Tensor = self(inputs).argmax(-1)
-        return labels
+        """Predicts labels int64 `[n]`; -1 where an output is nan."""
+        return most_likely(self(batch if isinstance(batch, Tensor) else batch[0]))
 
 
 def _kernels(net: nn.Module, patterns: str | list[str]) -> list[str]:

@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 
 from lit_cfl.nets.base import Net
 from lit_cfl.scores import Score
-from lit_cfl.tasks.base import Batch, Task
+from lit_cfl.tasks.base import Batch, Task, most_likely
 
 
 class NextToken(Task):
@@ -26,7 +26,7 @@ class NextToken(Task):
         padding: the id that fills up short sequences and is never predicted; None = there is none.
     """
 
-    scores = (Score("perplexity", higher_is_better=False, transform="exp"), Score("token_accuracy"))
+    scores = (Score("perplexity", higher_is_better=False, transform="exp"), Score("token_accuracy", worst=0.0))
     labels = ("classes", "numbers", "none")
     takes_tokens = True  # also with a net that looks them up without an embedding
 
@@ -48,14 +48,13 @@ class NextToken(Task):
         """Computes losses `[n]`; and, with the numbers of tokens as weights, the loss and the share of right tokens."""
         logits, losses, counted = self._by_token(batch[0])
         loss, tokens = _mean(losses.double(), counted), counted.sum(1)
-        right = (logits.argmax(-1) == batch[0][:, 1:]).double()
+        right = (most_likely(logits) == batch[0][:, 1:]).double()
         return loss, (loss, tokens), (_mean(right, counted), tokens)
 
     def predict_step(self, batch: Batch | Tensor, batch_idx: int = 0) -> Tensor:
-        """Predicts the most likely next token after each token, int64 `[n, length - 1]`."""
+        """Predicts the most likely next token after each token, int64 `[n, length - 1]`; -1 where logits are nan."""
         tokens = batch if isinstance(batch, Tensor) else batch[0]
-        predicted: Tensor = self(tokens[:, :-1]).argmax(-1)
-        return predicted
+        return most_likely(self(tokens[:, :-1]))
 
     def _by_token(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Computes logits `[n, t, vocabulary]`; for each token to predict `[n, t]` its loss and whether it counts."""

@@ -1,23 +1,29 @@
 """Modules that users bring: what no copy and no row can hold is refused by name, and the rest trains alike."""
 
 import warnings
+from collections import OrderedDict, namedtuple
 from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from math import inf, nan
+from types import SimpleNamespace
 
 import pytest
 import torch
+from lightning import LightningModule
 from ragged import PLANS, SGD, fitted, ragged_data, rows_of, task
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 from torch.testing import assert_close
 
 from lit_cfl.engines.check_module import require_module
+from lit_cfl.engines.check_task import require_trainable
 from lit_cfl.engines.factory import build_engine, workload
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.trainer import TrainerEngine
 from lit_cfl.errors import DivergedError, InputError, Notice
+from lit_cfl.local_work import Budget
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.tasks import Classification
 
@@ -255,3 +261,156 @@ def test_loss_that_is_no_number_before_training_is_not_blamed_on_the_learning_ra
     said = f"client 2 diverged in round 3 before it trained: the loss of its example {example} is nan (1 of its 17"
     assert str(caught.value).startswith(said)
     assert "lower" not in str(caught.value)
+
+
+class CountsScores(Linear):
+    """Divides by the number of its calls, in evaluation, too."""
+
+    def __init__(self, weight: float = 1.0) -> None:
+        super().__init__()
+        self.calls, self.weight = 0, weight
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.calls += 1
+        return super().forward(inputs) / (1 + self.weight * self.calls)
+
+
+@pytest.mark.parametrize("plan", ["trainer", "plain loop"])
+def test_scores_that_depend_on_what_was_scored_before_are_refused(plan: str):
+    engine = build_engine(task(CountsScores), PLANS[plan], 0, LocalTraining())
+    with pytest.raises(InputError, match=r"Classification scores .* otherwise .*, for net.calls changes: .*training"):
+        require_trainable(engine, ragged_data())
+    require_trainable(build_engine(task(partial(CountsScores, 0.0)), PLANS[plan], 0, LocalTraining()), ragged_data())
+
+
+class Returns(Linear):
+    def __init__(self, form: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.form = form
+
+    def forward(self, inputs: Tensor) -> object:
+        return self.form(super().forward(inputs))
+
+
+Pair = namedtuple("Pair", ["outputs", "hidden"])
+
+
+class ModelOutput(OrderedDict):
+    """Has its values as attributes, too, as outputs of Hugging Face's nets have."""
+
+    def __getattr__(self, name: str) -> Tensor:
+        if name not in self:
+            raise AttributeError(name)
+        return self[name]
+
+
+def fail(error: Exception) -> Callable[[Tensor], object]:
+    def form(outputs: Tensor) -> object:
+        raise error
+
+    return form
+
+
+@pytest.mark.parametrize("plan", ["trainer", "plain loop"])
+@pytest.mark.parametrize(
+    ("form", "message"),
+    [
+        (lambda out: SimpleNamespace(loss=None, logits=out), "returned a SimpleNamespace; .*, such as output.logits"),
+        (lambda out: ModelOutput(hidden=out, logits=out), "returned a ModelOutput; .*, such as output.logits"),
+        (lambda out: {"scores": out}, r"returned a dict; .*, such as output\['scores'\]"),
+        (lambda out: (out, out), r"returned a tuple; .*, such as output\[0\]"),
+        (lambda out: [out], r"returned a list; .*, such as output\[0\]"),
+        (lambda out: Pair(out, out), r"returned a Pair; .*, such as output\[0\]"),
+        (lambda out: None, "returned None; return a tensor$"),
+        (lambda out: 3.5, "returned a float; return a tensor$"),
+        (fail(KeyError("x")), r"cannot take the data: .*\(KeyError: 'x' \(in .*test_own_module.py, line \d+\)\)"),
+        (fail(AttributeError("no head")), r"cannot take the data: .*\(AttributeError: no head \(in "),
+        (fail(ZeroDivisionError()), r"cannot take the data: .*\(ZeroDivisionError \(in "),
+        (fail(AssertionError("odd")), r"cannot take the data: .*\(AssertionError: odd \(in "),
+        (fail(NotImplementedError()), r"cannot take the data: .*\(NotImplementedError \(in "),
+        (fail(NameError("y")), r"cannot take the data: .*\(NameError: y \(in "),
+    ],
+)
+def test_what_a_net_returns_or_raises_is_named_in_one_line(form: Callable, message: str, plan: str):
+    engine = build_engine(task(partial(Returns, form)), PLANS[plan], 0, LocalTraining())
+    with pytest.raises(InputError, match=message) as caught:
+        require_trainable(engine, ragged_data())
+    assert "\n" not in str(caught.value)
+
+
+def test_module_of_ones_own_whose_forward_gives_no_tensor_is_told_so():
+    class Own(LightningModule):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc = nn.Linear(64, 10)
+
+        def forward(self, inputs: Tensor) -> dict[str, Tensor]:
+            return {"logits": self.fc(inputs.flatten(1))}
+
+        def losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+            return nn.functional.cross_entropy(self(batch[0])["logits"], batch[1], reduction="none")
+
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    with pytest.raises(InputError, match=r"Own returned type dict; let forward return a tensor.*outcomes"):
+        require_trainable(build_engine(Own, Plan(), 0, LocalTraining()), ragged_data())
+
+
+class Scheduled(Classification):
+    """Halves its learning rate after each epoch."""
+
+    def __init__(self, form: Callable[..., object]) -> None:
+        super().__init__(Linear())
+        self.form = form
+
+    def configure_optimizers(self) -> object:
+        optimizer = torch.optim.SGD(self.parameters(), lr=0.1)
+        return self.form(optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5))
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        lambda optimizer, scheduler: ([optimizer], [scheduler]),
+        lambda optimizer, scheduler: {"optimizer": optimizer, "lr_scheduler": scheduler},
+        lambda optimizer, scheduler: {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler}},
+    ],
+)
+def test_scheduler_is_said_to_start_again_in_every_fit(form: Callable[..., object]):
+    local = LocalTraining(3, 10)
+    make = partial(Scheduled, form)
+    load = workload(make, 0, local, ragged_data(), "32-true", client_fits=1)
+    assert load.obstacles == ["the scheduler StepLR"]
+    engine = build_engine(make, Plan(), 0, local)
+    said = "the scheduler StepLR starts again in every fit of a client, which has 3 epoch"
+    with pytest.warns(Notice, match=said):
+        require_trainable(engine, ragged_data())
+
+
+def test_scheduler_starts_again_in_every_fit():
+    local, data = LocalTraining(2, 10), ragged_data()
+    scheduled, constant = (
+        TrainerEngine(make, Plan(precision="64-true"), 0, local)
+        for make in (
+            lambda: Scheduled(lambda optimizer, scheduler: ([optimizer], [scheduler])),
+            lambda: Scheduled(lambda optimizer, scheduler: optimizer),
+        )
+    )
+    start, client = scheduled.initial(0)[None], torch.tensor([3])
+    once = Budget(1, "epochs")
+    rows = [engine.at(0, data).fit(start, client, budget=once).rows for engine in (scheduled, constant, scheduled)]
+    assert torch.equal(rows[0], rows[1])  # the first epoch of a fit has the first rate
+    assert torch.equal(rows[0], rows[2])  # in the next fit, too
+    both = [engine.at(0, data).fit(start, client).rows for engine in (scheduled, constant)]
+    assert not torch.allclose(*both)
+
+
+def test_optimizer_that_asks_for_a_trainer_needs_one():
+    class Asks(Classification):
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=1 / self.trainer.max_epochs)
+
+    make = lambda: Asks(Linear())  # noqa: E731
+    load = workload(make, 0, LocalTraining(), ragged_data(), "32-true", client_fits=1)
+    assert load.obstacles == ["configure_optimizers raises RuntimeError without a Trainer"]

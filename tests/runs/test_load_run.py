@@ -270,7 +270,7 @@ def test_what_only_the_trainer_can_fit_is_named():
     assert needs_trainer(plain(torch.optim.RMSprop)) == ["optimizer RMSprop"]
     assert needs_trainer(Hooked(MCLR([5], 3))) == [
         "hook on_train_epoch_end",
-        "configure_optimizers gives more than one plain optimizer",
+        "the scheduler StepLR",
     ]
 
 

@@ -11,6 +11,7 @@ from lightning import LightningModule
 from torch import Tensor
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
+from lit_cfl.engines.check_module import schedulers_in
 from lit_cfl.engines.task_protocol import Batch, losses_of
 from lit_cfl.errors import InputError
 from lit_cfl.tasks.base import Task
@@ -42,11 +43,12 @@ def needs_trainer(module: LightningModule) -> list[str]:
     except ValueError as error:
         if isinstance(error, InputError):
             raise
-        raise InputError(
-            f"configure_optimizers of {type(module).__name__} failed: {error}; mend its options"
-        ) from error
+        raise InputError(f"configure_optimizers of {type(module).__name__} failed: {error}; fix its options") from error
+    except Exception as error:  # such as a read of self.trainer, which is not there yet
+        return [*reasons, f"configure_optimizers raises {type(error).__name__} without a Trainer"]
     if not isinstance(configured, Optimizer):
-        reasons.append("configure_optimizers gives more than one plain optimizer")
+        others = [f"the scheduler {type(scheduler).__name__}" for scheduler in schedulers_in(configured)]
+        reasons += others or ["configure_optimizers gives more than one plain optimizer"]
     elif type(configured) not in _FAST_OPTIMIZERS:
         reasons.append(f"optimizer {type(configured).__name__}")
     return reasons
@@ -58,16 +60,28 @@ def other_training_step(module: LightningModule, batch: Batch) -> list[str]:
     Args:
         module: whose `losses` can take the batch.
     """
-    if type(module).training_step in (LightningModule.training_step, Task.training_step):
+    if not has_own_step(module):
         return []
     expected = _without_a_trace(module, lambda own: losses_of(own, batch).mean())
     try:
-        returned = _without_a_trace(module, lambda own: _step(own, batch))
+        loss = _without_a_trace(module, lambda own: loss_of_step(own, batch, 0))
     except Exception as error:  # whatever a user's own module raises
         return [f"training_step raises {type(error).__name__} without a Trainer"]
-    loss = returned.get("loss") if isinstance(returned, Mapping) else returned
-    same = isinstance(loss, Tensor) and loss.shape == () and torch.allclose(loss.double(), expected, rtol=1e-5)
+    same = loss is not None and loss.shape == () and torch.allclose(loss.double(), expected, rtol=1e-5)
     return [] if same else ["training_step gives another loss than the mean of losses"]
+
+
+def has_own_step(module: LightningModule) -> bool:
+    """Says whether a module has a `training_step` that is not ours."""
+    return type(module).training_step not in (LightningModule.training_step, Task.training_step)
+
+
+def loss_of_step(module: LightningModule, batch: Batch, number: int) -> Tensor | None:
+    """Computes the loss that `training_step` gives for the batch of that number; None where it gives none."""
+    several = len(inspect.signature(module.training_step).parameters) > 1
+    returned = module.training_step(batch, number) if several else module.training_step(batch)
+    loss = returned.get("loss") if isinstance(returned, Mapping) else returned
+    return loss if isinstance(loss, Tensor) else None
 
 
 def _without_a_trace(module: LightningModule, compute: Callable[[LightningModule], T]) -> T:
@@ -76,11 +90,6 @@ def _without_a_trace(module: LightningModule, compute: Callable[[LightningModule
         warnings.simplefilter("ignore")  # `log` warns without a Trainer
         torch.manual_seed(0)
         return compute(copy.deepcopy(module))
-
-
-def _step(module: LightningModule, batch: Batch) -> object:
-    several = len(inspect.signature(module.training_step).parameters) > 1
-    return module.training_step(batch, 0) if several else module.training_step(batch)
 
 
 def _is_training_hook(name: str) -> bool:

@@ -13,7 +13,8 @@ from torch.optim import Optimizer
 from lit_cfl.data import Examples
 from lit_cfl.engines.optimizers import FunctionalOptimizer, unsupported
 from lit_cfl.engines.plan import Precision
-from lit_cfl.engines.stacked.hooks import needs_trainer, other_training_step
+from lit_cfl.engines.stacked.hooks import has_own_step, loss_of_step, needs_trainer, other_training_step
+from lit_cfl.engines.stacked.progress import Compute, dependence_on_history, reads_of_progress
 from lit_cfl.engines.stacked.stackable_layers import why_not_stacked, with_plain_cells
 from lit_cfl.engines.steps import Steps
 from lit_cfl.engines.task_protocol import Batch, losses_of
@@ -47,12 +48,20 @@ def _compare_with_plain_loop(module: LightningModule, layout: ParameterLayout, b
     module = copy.deepcopy(module).cpu().double()  # layers in evaluation mode stay so, as with a Trainer
     inputs, labels = batch[0].double() if batch[0].is_floating_point() else batch[0], batch[1]
     parts = [(inputs, labels), (inputs[: len(labels) - 1 or 1], labels[: len(labels) - 1 or 1])]
+    losses: dict[str, Compute] = {"losses": lambda own, part, number: losses_of(own, part).mean()}
+    losses |= {"training_step": loss_of_step} if has_own_step(module) else {}
+    for what, compute in losses.items():
+        if found := reads_of_progress(module, parts[0], compute, what):
+            return found
     try:
         alone = [_after_step(module, layout, part) for part in parts]
     except Exception:  # it cannot take the data at all: `require_trainable` reports it
         return []
     if found := other_training_step(module, parts[0]):
         return found
+    for what, compute in losses.items():
+        if found := dependence_on_history(module, layout, parts, compute, what):
+            return found
     for gradients, _ in alone:
         for slot, gradient in zip(layout.slots, gradients, strict=False):  # trainable parameters come first
             if gradient is None:  # an optimizer leaves it as it is, decay and all

@@ -1,0 +1,129 @@
+"""Lists what a module holds beside its layers: tensors, numbers and containers in attributes of any of its parts."""
+
+import random
+from collections.abc import Iterator, Mapping
+from functools import partial
+from hashlib import sha256
+from math import isclose, isnan
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from lightning import LightningModule
+from torch import Tensor, nn
+
+from lit_cfl.parameters import ParameterLayout
+
+Leaf = Tensor | np.ndarray | np.generic | int | float | complex | str | bytes | None | type
+_FRAMEWORK = frozenset((*vars(nn.Module()), *vars(LightningModule())))  # attributes that every module has
+_CODE = (type, FunctionType, BuiltinFunctionType, ModuleType)
+_CLOSED = ("torch", "lightning", "numpy", "builtins", "collections", "functools", "itertools", "weakref")
+
+
+def module_state(module: nn.Module) -> dict[str, Leaf]:
+    """Collects the state of a module and of all its parts, by name: parameters, buffers, and what attributes hold.
+
+    Counts of batches that BatchNorm keeps for itself, and metrics of torchmetrics, change no training and are left out.
+    What cannot be looked into, such as a function, counts by its type.
+    """
+    return dict(_of_module("", module, set()))
+
+
+def copied_state(module: nn.Module) -> dict[str, Leaf]:
+    """Copies the state of a module, which may change then."""
+    return {name: _copied(value) for name, value in module_state(module).items()}
+
+
+def same_value(one: Leaf, other: Leaf) -> bool:
+    """Says whether two values of a state are the same up to rounding."""
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        near = partial(torch.allclose, rtol=1e-9, atol=1e-12, equal_nan=True)
+        return one.shape == other.shape and near(one.double(), other.double())
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        return np.array_equal(one, other)
+    if isinstance(one, float) and isinstance(other, float):
+        return isclose(one, other) or (isnan(one) and isnan(other))
+    return type(one) is type(other) and bool(one == other)
+
+
+def _copied(value: Leaf) -> Leaf:
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    return value.copy() if isinstance(value, np.ndarray) else value
+
+
+def digest_of_constants(module: nn.Module, layout: ParameterLayout) -> str:
+    """Computes the SHA-256 of all tensors that clients do not train and a row does not hold, such as frozen layers."""
+    in_rows = {slot.name for slot in layout.slots}
+    digest = sha256()
+    for name, value in sorted(module_state(module).items()):
+        if name not in in_rows and isinstance(value, (Tensor, np.ndarray)):
+            array = _array(value)
+            digest.update(f"{name} {array.dtype} {array.shape}\n".encode() + array.tobytes())
+    return digest.hexdigest()
+
+
+def _array(value: Tensor | np.ndarray) -> np.ndarray:
+    if isinstance(value, np.ndarray):
+        return value
+    held = value.detach().cpu().resolve_conj().to_dense() if value.layout is not torch.strided else value.detach().cpu()
+    return held.contiguous().reshape(-1).view(torch.uint8).numpy()  # NumPy has no bfloat16
+
+
+def _of_module(name: str, module: nn.Module, seen: set[int]) -> Iterator[tuple[str, Leaf]]:
+    if id(module) in seen or _counts_only(module):
+        return
+    seen.add(id(module))
+    own = {**dict(module.named_parameters(recurse=False)), **dict(module.named_buffers(recurse=False))}
+    for key, tensor in own.items():
+        if key != "num_batches_tracked":
+            yield _joined(name, key), tensor
+    for key, child in module.named_children():
+        yield from _of_module(_joined(name, key), child, seen)
+    for key, value in vars(module).items():
+        if key not in _FRAMEWORK:
+            yield from _of_value(_joined(name, key), value, seen)
+
+
+def _of_value(name: str, value: Any, seen: set[int]) -> Iterator[tuple[str, Leaf]]:
+    if isinstance(value, nn.Module):
+        yield from _of_module(name, value, seen)
+    elif isinstance(value, (Tensor, np.ndarray, np.generic, int, float, complex, str, bytes, type(None))):
+        yield name, value
+    elif isinstance(value, torch.Generator):
+        yield name, value.get_state()
+    elif isinstance(value, (random.Random, np.random.Generator, np.random.RandomState)):
+        yield name, repr(value.getstate() if isinstance(value, random.Random) else _numpys_state(value))
+    elif id(value) not in seen:
+        seen.add(id(value))
+        parts = _parts(value)
+        yield name, len(parts) if parts else type(value)
+        for key, part in parts.items():
+            yield from _of_value(f"{name}{key}", part, seen)
+
+
+def _numpys_state(rng: np.random.Generator | np.random.RandomState) -> Any:
+    return rng.bit_generator.state if isinstance(rng, np.random.Generator) else rng.get_state(legacy=False)
+
+
+def _parts(value: Any) -> dict[str, Any]:
+    """Returns what an object holds, by the end of its name; nothing for code and for objects of PyTorch and Python."""
+    if isinstance(value, MethodType):
+        return {"": value.__self__}
+    if isinstance(value, Mapping):
+        return {f"[{key!r}]": part for key, part in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return {f"[{part!r}]": None for part in sorted(value, key=repr)}
+    if hasattr(value, "__iter__") and hasattr(value, "__getitem__") and hasattr(value, "__len__"):
+        return {f"[{number}]": part for number, part in enumerate(value)}
+    closed = isinstance(value, _CODE) or type(value).__module__.partition(".")[0] in _CLOSED
+    return {} if closed else {f".{key}": part for key, part in getattr(value, "__dict__", {}).items()}
+
+
+def _counts_only(module: nn.Module) -> bool:
+    return any(kind.__module__.partition(".")[0] == "torchmetrics" for kind in type(module).__mro__)
+
+
+def _joined(name: str, key: str) -> str:
+    return f"{name}.{key}" if name else key

@@ -1,0 +1,141 @@
+"""Finds whether a module computes another thing later on: by the Trainer's progress, or by what it computed before.
+
+Fast engines know no epochs, no numbers of batches and no Trainer, and all clients share one module. Such a module needs
+`trainer`, where each fit of a client has a fresh copy and a Trainer whose progress starts at 0.
+"""
+
+import copy
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+import torch
+from lightning import LightningModule
+from lightning.pytorch.utilities.seed import isolate_rng
+from torch import Tensor
+
+from lit_cfl.engines.initial_models import seed_global_generators
+from lit_cfl.engines.module_state import Leaf, copied_state, same_value
+from lit_cfl.engines.task_protocol import Batch
+from lit_cfl.parameters import ParameterLayout
+
+Compute = Callable[[LightningModule, Batch, int], Tensor | None]  # of a module, a batch and its number: its loss
+_PROGRESS = ("current_epoch", "global_step", "trainer")
+_USED_BY_PYTHON = frozenset(
+    f"__{name}__"
+    for name in (
+        *("class", "new", "init", "init_subclass", "subclasshook", "getattribute", "getnewargs", "getstate", "dir"),
+        *("setattr", "delattr", "doc", "reduce", "reduce_ex", "sizeof"),
+    )
+)
+_LATER = 1_000  # number of a batch
+_COMPUTED = "\0"  # begins the names of what is computed, which no attribute has
+
+
+def reads_of_progress(module: LightningModule, batch: Batch, compute: Compute, what: str) -> list[str]:
+    """Says whether a loss depends on how far training is, as a list of at most one reason.
+
+    Args:
+        compute: the loss. Where it raises something, and has read no progress, nothing is said.
+        what: names it, for the reason.
+    """
+    read: dict[str, None] = {}
+    losses = []
+    for number in (_watched_number(0, read), _LATER):
+        own = copy.deepcopy(module)
+        for part in own.modules():
+            if isinstance(part, LightningModule):
+                part.__class__ = _watched_class(type(part), read)
+        with suppress(Exception):  # without a Trainer a module may raise anything
+            losses.append(_undisturbed(partial(compute, own, batch, number)))
+    if read:
+        return [f"{what} reads {next(iter(read))}"]
+    differs = len(losses) == 2 and not same_value(*losses)
+    return [f"{what} depends on batch_idx"] if differs else []
+
+
+def dependence_on_history(
+    module: LightningModule, layout: ParameterLayout, batches: Sequence[Batch], compute: Compute, what: str
+) -> list[str]:
+    """Says whether a step depends on the steps before it, as a list of at most one reason.
+
+    Steps of other models on other batches are made with one copy of the module, and again each with a fresh copy: loss,
+    gradients, and all that the module holds must be the same.
+
+    Args:
+        batches: two.
+    """
+    start = layout.read(module, torch.float64)
+    rng = torch.Generator().manual_seed(0)
+    moved = start.clone()
+    moved[: layout.num_parameters] += 0.01 * torch.randn(layout.num_parameters, generator=rng, dtype=torch.float64)
+    one, other = (start, batches[0]), (moved, batches[1])
+    try:
+        together = _steps(module, layout, [one, other, one], compute)
+        alone = _steps(module, layout, [other], compute)
+    except Exception as error:  # whatever a user's module raises at its second step
+        return [f"{what} raises {type(error).__name__} at a second step"]
+    for later, fresh in ((together[1], alone[0]), (together[2], together[0])):
+        names = [
+            name for name in {**later, **fresh} if name not in later or not same_value(later[name], fresh.get(name))
+        ]
+        if attributes := [name for name in names if not name.startswith(_COMPUTED)]:
+            return [f"{attributes[0]} changes from step to step"]
+        if names:
+            return [f"{what} gives another loss after other steps"]
+    return []
+
+
+def _steps(
+    module: LightningModule, layout: ParameterLayout, steps: Sequence[tuple[Tensor, Batch]], compute: Compute
+) -> list[dict[str, Leaf]]:
+    """Makes steps with one copy of a module. Returns loss, gradients and the module's state after each."""
+    own, found = copy.deepcopy(module), []
+    parameters = [own.get_parameter(slot.name) for slot in layout.slots if not slot.is_buffer]
+    for row, batch in steps:
+        layout.write(row, own)
+        loss = _undisturbed(partial(compute, own, batch, 0))
+        state: dict[str, Any] = {f"{_COMPUTED}loss": loss if loss is None else loss.detach()}
+        if loss is not None:
+            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+            state |= {f"{_COMPUTED}{number}": gradient for number, gradient in enumerate(gradients)}
+        found.append(state | copied_state(own))
+    return found
+
+
+def _undisturbed(compute: Callable[[], Tensor | None]) -> Tensor | None:
+    """Computes something, each time with the same random numbers, and without warnings (`log` warns)."""
+    with warnings.catch_warnings(), isolate_rng(include_cuda=False):
+        warnings.simplefilter("ignore")
+        seed_global_generators(0, "progress")
+        return compute()
+
+
+def _watched_class(kind: type[LightningModule], read: dict[str, None]) -> type[LightningModule]:
+    """Derives a class that notes which progress of a Trainer is read."""
+
+    def watched(name: str) -> property:
+        def get(self: LightningModule) -> object:
+            read[f"self.{name}"] = None
+            return getattr(super(derived, self), name)
+
+        return property(get, getattr(LightningModule, name).fset)
+
+    derived = type(kind)(kind.__name__, (kind,), {name: watched(name) for name in _PROGRESS})
+    return derived
+
+
+def _watched_number(number: int, read: dict[str, None]) -> int:
+    """Makes a number that notes when its value is used."""
+
+    def watched(name: str) -> Callable[..., object]:
+        def use(self: int, *given: Any) -> object:
+            read["batch_idx"] = None
+            return getattr(int, name)(self, *given)
+
+        return use
+
+    methods = [name for name in dir(int) if name.startswith("__") and name not in _USED_BY_PYTHON]
+    return type("int", (int,), {name: watched(name) for name in methods})(number)

@@ -1,0 +1,384 @@
+"""Modules whose loss depends on when: on the Trainer's progress, or on steps before. Only `trainer` gives them that."""
+
+import itertools
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+from lightning import LightningModule
+from ragged import ragged_data
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from lit_cfl.engines.factory import workload
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.task_protocol import Batch
+from lit_cfl.nets import MCLR
+
+
+class Plain(LightningModule):
+    """A linear model; what derives from it changes one thing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(64, 10)
+        self.seen = None
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.fc(inputs.flatten(1))
+
+    def losses(self, batch: Batch) -> Tensor:
+        return cross_entropy(self(batch[0]), batch[1], reduction="none") * self.factor(batch)
+
+    def factor(self, batch: Batch) -> float | Tensor:
+        return 1.0
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def obstacles_of(module: Callable[[], LightningModule]) -> list[str]:
+    return list(workload(module, 0, LocalTraining(1, 10), ragged_data(), "32-true", client_fits=1).obstacles)
+
+
+# Progress of a Trainer
+
+
+class ByEpoch(Plain):
+    def factor(self, batch):
+        return 1 / (1 + self.current_epoch)
+
+
+class ByStep(Plain):
+    def factor(self, batch):
+        return 1 / (1 + self.global_step)
+
+
+class ByTrainer(Plain):
+    def factor(self, batch):
+        try:
+            return 1 / (1 + self.trainer.max_epochs)
+        except RuntimeError:
+            return 1.0
+
+
+class Inner(LightningModule):
+    def forward(self, inputs):
+        return inputs / (1 + self.global_step)
+
+
+class ByPartsStep(Plain):
+    def __init__(self):
+        super().__init__()
+        self.inner = Inner()
+
+    def forward(self, inputs):
+        return self.inner(super().forward(inputs))
+
+
+class BySlots(Plain):
+    """Reads progress where it may not: training cannot begin without a Trainer."""
+
+    def factor(self, batch):
+        return 1 / self.trainer.num_training_batches
+
+    def outcomes(self, batch):
+        outputs = self(batch[0])
+        return cross_entropy(outputs, batch[1], reduction="none"), outputs.argmax(-1) == batch[1]
+
+
+class Step(Plain):
+    """Trains what `losses` gives, divided by what `by` makes of the number of the batch and the module."""
+
+    by: Callable[["Step", int], float]
+
+    def training_step(self, batch, batch_idx):
+        return self.losses(batch).mean() / type(self).by(self, batch_idx)
+
+
+def step_by(rule: Callable[[Step, int], float]) -> type[Step]:
+    return type("Own", (Step,), {"by": staticmethod(rule)})
+
+
+class Times(Plain):
+    """Hands the number to PyTorch, which asks no method of it."""
+
+    def training_step(self, batch, batch_idx):
+        return self.losses(batch).mean() * (1 + torch.ones(()).mul(batch_idx))
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (ByEpoch, "losses reads self.current_epoch"),
+        (ByStep, "losses reads self.global_step"),
+        (ByTrainer, "losses reads self.trainer"),
+        (ByPartsStep, "losses reads self.global_step"),
+        (BySlots, "losses reads self.trainer"),
+        (step_by(lambda own, number: 1 + own.current_epoch), "training_step reads self.current_epoch"),
+        (step_by(lambda own, number: 1 + number), "training_step reads batch_idx"),
+        (step_by(lambda own, number: 2 if number == 7_000 else 1), "training_step reads batch_idx"),
+        (step_by(lambda own, number: 2 if number % 3 == 5 else 1), "training_step reads batch_idx"),
+        (step_by(lambda own, number: number or 1), "training_step reads batch_idx"),
+        (step_by(lambda own, number: len(f"{number:1}") % 3 or 1), "training_step reads batch_idx"),
+        (step_by(lambda own, number: {0: 1.0}.get(number, 1.0)), "training_step reads batch_idx"),
+        (Times, "training_step depends on batch_idx"),
+    ],
+)
+def test_progress_that_is_read_is_named(module: Callable[[], LightningModule], reason: str):
+    assert obstacles_of(module) == [reason]
+
+
+# What steps before have left
+
+
+class Counts(Plain):
+    def factor(self, batch):
+        self.seen = (self.seen or 0) + 1
+        return 1 / self.seen
+
+
+class CountsForNothing(Plain):
+    """Its 100th step would be another one."""
+
+    def factor(self, batch):
+        self.seen = (self.seen or 0) + 1
+        return 1.0 if self.seen < 100 else 2.0
+
+
+class Queue(Plain):
+    def factor(self, batch):
+        self.seen = deque(self.seen or [], maxlen=2)
+        self.seen.append(batch[0].mean())
+        return torch.stack(tuple(self.seen)).mean()
+
+
+class LastBatch(Plain):
+    """Compares a batch with the one before it, which is all that it keeps."""
+
+    def factor(self, batch):
+        last, self.seen = self.seen, batch[0].mean()
+        return 1.0 if last is None else 1 + (last - self.seen).square()
+
+
+class BestSoFar(Plain):
+    def factor(self, batch):
+        mean = float(batch[0].mean())
+        self.seen = mean if self.seen is None else min(self.seen, mean)
+        return 1.0
+
+
+class WorstSoFar(Plain):
+    def factor(self, batch):
+        mean = float(batch[0].mean())
+        self.seen = mean if self.seen is None else max(self.seen, mean)
+        return 1.0
+
+
+class HiddenBuffer(Plain):
+    def __init__(self, **options):
+        super().__init__()
+        self.register_buffer("steps", torch.zeros((), **options), persistent=False)
+
+    def factor(self, batch):
+        self.steps = self.steps + 1
+        return 1.0
+
+
+class Reassigned(Plain):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("steps", torch.zeros(()))
+
+    def factor(self, batch):
+        self.steps = self.steps + 1
+        return 1.0
+
+
+class Teacher(Plain):
+    """Follows its own weights, as a mean teacher does."""
+
+    def __init__(self):
+        super().__init__()
+        self.teacher = nn.Linear(64, 10).requires_grad_(False)
+        self.teacher.load_state_dict(self.fc.state_dict())
+
+    def factor(self, batch):
+        with torch.no_grad():
+            for mine, own in zip(self.teacher.parameters(), self.fc.parameters(), strict=True):
+                mine.mul_(0.9).add_(own, alpha=0.1)
+        return 1.0
+
+
+class FirstWeights(Plain):
+    """Keeps where it started, to be drawn there."""
+
+    def factor(self, batch):
+        if self.seen is None:
+            self.seen = self.fc.weight.detach().clone()
+        return 1 + (self.fc.weight - self.seen).square().sum()
+
+
+class InitialisedByData(Plain):
+    """Sets a bias from the first batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("ready", torch.zeros((), dtype=torch.bool))
+
+    def factor(self, batch):
+        if not self.ready:
+            self.fc.bias.data.fill_(batch[0].mean())
+            self.ready = torch.ones((), dtype=torch.bool)
+        return 1.0
+
+
+class OwnGenerator(Plain):
+    def __init__(self):
+        super().__init__()
+        self.rng = torch.Generator().manual_seed(0)
+
+    def factor(self, batch):
+        return 1 + torch.rand((), generator=self.rng)
+
+
+class Iterates(Plain):
+    """Nothing shows how far the iterator is but what follows from it."""
+
+    def __init__(self):
+        super().__init__()
+        self.numbers = itertools.count(1)
+
+    def factor(self, batch):
+        return 1 / next(self.numbers)
+
+
+class Schedule:
+    def __init__(self):
+        self.step = 0
+
+    def __call__(self) -> float:
+        self.step += 1
+        return 1.0
+
+
+class Elsewhere(Plain):
+    """Keeps its number in an object of its own, in a list."""
+
+    def __init__(self):
+        super().__init__()
+        self.schedules = [Schedule()]
+
+    def factor(self, batch):
+        return self.schedules[0]()
+
+
+class CountsInNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc, self.seen = nn.Linear(64, 10), 0
+
+    def forward(self, inputs):
+        self.seen += self.training
+        return self.fc(inputs.flatten(1)) / (1 + self.seen)
+
+
+class InALayer(Plain):
+    def __init__(self):
+        super().__init__()
+        self.fc = CountsInNet()
+
+
+class StepThatCounts(Plain):
+    def training_step(self, batch, batch_idx):
+        self.seen = (self.seen or 0) + 1
+        return self.losses(batch).mean()
+
+
+@pytest.mark.parametrize(
+    ("module", "reason"),
+    [
+        (Counts, "seen changes from step to step"),
+        (CountsForNothing, "seen changes from step to step"),
+        (Queue, "seen changes from step to step"),
+        (LastBatch, "losses gives another loss after other steps"),
+        (BestSoFar, "seen changes from step to step"),
+        (WorstSoFar, "seen changes from step to step"),
+        (HiddenBuffer, "steps changes from step to step"),
+        (partial(HiddenBuffer, dtype=torch.int64), "steps changes from step to step"),
+        (Reassigned, "the buffer steps changes in training"),
+        (Teacher, "teacher.weight changes from step to step"),
+        (FirstWeights, "seen changes from step to step"),
+        (InitialisedByData, "fc.bias changes from step to step"),
+        (OwnGenerator, "rng changes from step to step"),
+        (Iterates, "losses gives another loss after other steps"),
+        (Elsewhere, "schedules[0].step changes from step to step"),
+        (InALayer, "fc.seen changes from step to step"),
+        (StepThatCounts, "seen changes from step to step"),
+    ],
+)
+def test_what_earlier_steps_have_left_is_named(module: Callable[[], LightningModule], reason: str):
+    assert obstacles_of(module) == [reason]
+
+
+# What may stay in a stack
+
+
+class Remembers(Plain):
+    """Keeps what it saw last, for a picture, and a constant that it makes when it is first needed."""
+
+    def factor(self, batch):
+        self.seen = batch[0].detach()
+        if not hasattr(self, "ones"):
+            self.ones = torch.ones(10, dtype=batch[0].dtype)
+        return self.ones[0]
+
+
+class Logs(Plain):
+    """Counts and logs, and hands its number on without a look at it."""
+
+    def __init__(self):
+        super().__init__()
+        from torchmetrics.classification import MulticlassAccuracy
+
+        self.accuracy = MulticlassAccuracy(10)
+
+    def training_step(self, batch, batch_idx):
+        self.accuracy(self(batch[0]), batch[1])
+        self.log("accuracy", self.accuracy)
+        return self.shared(batch, batch_idx)
+
+    def shared(self, batch, batch_idx):
+        return self.losses(batch).mean()
+
+
+class Normalised(Plain):
+    def __init__(self):
+        super().__init__()
+        self.fc = nn.Sequential(nn.Linear(64, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Dropout(0.5), nn.Linear(12, 10))
+
+
+@pytest.mark.parametrize("module", [Plain, Remembers, Logs, Normalised])
+def test_what_depends_on_its_batch_alone_is_stacked(module: Callable[[], LightningModule]):
+    assert obstacles_of(module) == []
+
+
+def test_the_check_leaves_the_module_and_the_generators_as_they_were():
+    state = torch.get_rng_state()
+    made = []
+
+    def make() -> LightningModule:
+        made.append(Counts())
+        return made[-1]
+
+    obstacles_of(make)
+    assert all(type(module) is Counts and module.seen is None for module in made)
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_our_nets_are_asked_as_others_are():
+    from lit_cfl.tasks import Classification
+
+    assert obstacles_of(lambda: Classification(MCLR([1, 8, 8], 10))) == []
