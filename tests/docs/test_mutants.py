@@ -16,6 +16,9 @@ ENTRY = '[{name}]\nbug = "{bug}"\nfile = "thing.py"\ntests = ["tests/test_thing.
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="git lists the files to copy")
 
 
+pytestmark = pytest.mark.full
+
+
 @pytest.fixture(autouse=True)
 def _importable(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
