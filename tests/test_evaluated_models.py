@@ -130,3 +130,7 @@ def test_assigned_clients_are_counted_in_the_whole_population_though_a_sample_is
     found = evaluation(ids(1, -1, 0, 1), clients=2)
     assert (found.metrics["clusters/assigned"], found.metrics["clusters/unobserved"]) == (3, 1)
     assert found.metrics["clients/evaluated"] <= 2
+
+
+def test_clusters_that_nobody_uses_are_not_counted():
+    assert [evaluation(index).metrics["clusters/count"] for index in (ids(1, 1, 1, 1), ids(0, 1, -1, 0))] == [1, 2]

@@ -66,6 +66,11 @@ def _parse_algorithms(content: Any) -> tuple[dict[str, Mapping[str, Any]], list[
             raise InputError(f"space: {name} stands twice in the choice of algorithms; give it one space")
         algorithms[name] = dict(one.get("init_args") or {})
         own = one.get("space") or {}
+        twice = [key for key in own if key in algorithms[name]]
+        if twice:
+            raise InputError(
+                f"space: {name}.{twice[0]} stands in init_args and in space; leave it out of init_args to search it"
+            )
         parameters += [_parameter(f"{name}.{k}", f"algorithm.{k}", what, name, own) for k, what in own.items()]
     return algorithms, parameters
 

@@ -200,8 +200,8 @@ def delays(run: RunFiles, name: str) -> Figure | None:
     never, counts = len(waits) - len(late), Counter(late)
     mean = f"{fmean(late):.2f} rounds on average" if late else "none was detected"
     rows: list[list[str | int]] = [[str(delay), counts[delay]] for delay in sorted(counts)]
-    false = len(found) - len(late)
-    alarms = f" {false} further detections followed no shift." if false > 0 else ""
+    others = len(found) - len(late)
+    more = f" {others} more detections were not the first after a shift." if others > 0 else ""
     return Figure(
         f"{name}-delays",
         "Detection delay",
@@ -213,7 +213,7 @@ def delays(run: RunFiles, name: str) -> Figure | None:
             bars=[Bars("shifts", [delay - 0.4 for delay in sorted(counts)], 0.8, [counts[d] for d in sorted(counts)])],
         ),
         f"Rounds until a client's drift was detected, before its data shifted again: {mean}; {never} of {len(waits)} "
-        f"shifts were not detected.{alarms}",
+        f"shifts were not detected.{more}",
         f"Histogram of the delay of {len(late)} detected shifts: {mean}; {never} shifts were not detected.",
         {"shifts": Style(GREEN)},
         Table("Delays: values", ["rounds", "shifts"], [*rows, ["not detected", never]], folded=True),

@@ -29,6 +29,7 @@ def test_equal_weights_keep_the_contract():
 def test_single_client_follows_its_closed_form():
     work = quadratic_clients(1)  # eta .25, E 3
     path = train(FedAvg(), work, [ids(0)] * 4)
+    assert len(path) == 5
     for t, model in enumerate(path):
         assert_close(model, work.centers[0] + 0.75 ** (3 * t) * (path[0] - work.centers[0]))
 

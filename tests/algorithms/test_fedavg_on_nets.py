@@ -60,6 +60,7 @@ def test_full_batch_step_of_everyone_is_a_step_on_all_data(plan: str):  # check 
     data, everyone = ragged_data(), torch.arange(6)
     engine = build_engine(MAKE, DOUBLE[plan], SEED, LocalTraining(1, "full"))
     model, *path = models_of(engine, data, [everyone] * 3)
+    assert len(path) == 3
     for found in path:
         model = step(engine, model, data.train.entries, data)
         assert_close(found, model, rtol=0, atol=1e-12)

@@ -189,11 +189,14 @@ def test_a_finished_comparison_is_not_run_again(capsys: pytest.CaptureFixture[st
 
 
 def test_the_number_of_clusters_is_the_files_or_has_to_be_given(capsys: pytest.CaptureFixture[str]):
-    assert main([*SMALL, "--algorithms", "IFCA", "two=IFCA", "--two.num_clusters", "2", "--compare_dir", "c"]) == 0
-    assert "Note: IFCA runs with num_clusters 4, as the file's algorithm." in capsys.readouterr().out
-    configs = [yaml.safe_load(Path("c", name, "config.yaml").read_text()) for name in ("IFCA", "two")]
-    assert [config["algorithm"]["init_args"]["num_clusters"] for config in configs] == [4, 2]
-    assert [config["name"] for config in configs] == ["quickstart-IFCA", "quickstart-two"]
+    names, own = ("IFCA", "two", "l2"), ("--two.num_clusters", "2", "--l2.assign_with_l2", "true")
+    assert main([*SMALL, "--algorithms", "IFCA", "two=IFCA", "l2=IFCA", *own, "--compare_dir", "c"]) == 0
+    out = capsys.readouterr().out
+    for name, given in zip(names, (True, False, True), strict=True):  # another option of its own changes nothing
+        assert (f"Note: {name} runs with num_clusters 4, as the file's algorithm." in out) is given
+    configs = [yaml.safe_load(Path("c", name, "config.yaml").read_text()) for name in names]
+    assert [config["algorithm"]["init_args"]["num_clusters"] for config in configs] == [4, 2, 4]
+    assert [config["name"] for config in configs] == ["quickstart-IFCA", "quickstart-two", "quickstart-l2"]
     assert {config["plan"]["threads"] for config in configs} == {1}
 
 

@@ -121,6 +121,7 @@ def test_a_client_has_whole_shards_of_the_sorted_examples(counts: list[int], cli
     least, longer = divmod(sum(counts), clients * each)
     starts = [k * least + min(k, longer) for k in range(clients * each + 1)]
     shards = {tuple(range(a, b)) for a, b in pairwise(starts)}
+    assert len(division.train) == clients
     for mine in division.train:
         places, found = place[mine].tolist(), []
         while places:

@@ -88,6 +88,7 @@ def test_every_example_goes_to_its_client():
     module = Synthetic(**SMALL)
     data = module.federated(3)
     starts = [0, *module.population.sizes.cumsum().tolist()]
+    assert data.num_clients == len(starts) - 1 > 1
     for client, (train, test) in enumerate(zip(*lists_of(data), strict=True)):
         assert torch.cat([train, test]).sort().values.tolist() == list(range(starts[client], starts[client + 1]))
 

@@ -77,7 +77,9 @@ def test_every_disputed_point_is_in_the_table():
 def test_options_of_a_disputed_point_exist_with_the_default_that_the_table_says(number: int):
     _, _, options, _, _, default, _, _ = (cell.strip() for cell in POINTS[number].split("|"))
     owners = ALL | {kind.__name__: kind for kind in (Classification, Incremental, SwapPart, FedProxFEMNIST)}
-    for owner, option in re.findall(r"`(\w+)\.(\w+)`", options):
+    named = re.findall(r"`(\w+)\.(\w+)`", options)
+    assert named
+    for owner, option in named:
         found = inspect.signature(owners[owner]).parameters[option].default
         if number == 8:  # a budget each
             assert default == "as the code"

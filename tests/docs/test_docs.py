@@ -53,6 +53,13 @@ def test_python_of_the_readme_runs(capsys: pytest.CaptureFixture[str]):
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
+LINK = re.compile(r"\]\(([^)#:\s]*)(?:#([\w-]+))?\)")
+NAMED_PATH = re.compile(
+    r"`((?:lit_cfl|tune|datamodules|tests|benchmarks|configs|docs)/"
+    r"(?:[\w/-]*/|[\w/-]+\.(?:py|md|yaml|yml|toml|csv|json|sh|png)))`"
+)
+
+
 def anchors(page: Path) -> set[str]:
     """Returns the anchors that GitHub gives to the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), flags=re.MULTILINE)
@@ -62,16 +69,20 @@ def anchors(page: Path) -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_and_paths_of_a_page_exist(page: Path):
     text = page.read_text()
-    for target, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([\w-]+))?\)", text):
+    for target, anchor in LINK.findall(text):
         linked = page.parent / target if target else page
         assert linked.exists(), target
         assert not anchor or anchor in anchors(linked), f"{target}#{anchor}"
     if page.name != "CHANGELOG.md":  # which names what has moved
-        folders = "lit_cfl|tune|datamodules|tests|benchmarks|configs|docs"
-        for path in re.findall(
-            rf"`((?:{folders})/(?:[\w/-]*/|[\w/-]+\.(?:py|md|yaml|yml|toml|csv|json|sh|png)))`", text
-        ):
+        for path in NAMED_PATH.findall(text):
             assert (ROOT / path).exists(), path
+
+
+def test_links_and_paths_of_pages_are_found():
+    """A page may have none, but hardly all of them."""
+    texts = [page.read_text() for page in PAGES]
+    assert sum(bool(LINK.search(text)) for text in texts) > len(texts) / 2
+    assert sum(bool(NAMED_PATH.search(text)) for text in texts) > len(texts) / 4
 
 
 def test_every_page_is_in_the_index():

@@ -216,6 +216,8 @@ def test_initial_models_depend_on_seed_and_number():
     engine = engine_of()
     assert torch.equal(engine.initial(0), engine_of().initial(0))
     assert not torch.equal(engine.initial(0), engine.initial(1))
+    other = TrainerEngine(lambda: Classification(MCLR([5], 3)), DOUBLE, 12, LocalTraining())  # the others have seed 11
+    assert not torch.equal(engine.initial(0), other.initial(0))
 
 
 def test_a_net_made_outside_the_task_is_refused():

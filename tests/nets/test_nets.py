@@ -151,17 +151,19 @@ def test_dropout_is_the_papers_and_off_in_evaluation(net: type[Net], rates: list
 
 @pytest.mark.parametrize("net", [MCLR, MLP, *CONVOLUTIONAL, *RECURRENT])
 def test_kernels_start_glorot_uniform_and_biases_at_zero(net: type[Net]):
-    for layer in small(net).modules():
-        if isinstance(layer, nn.Conv2d | nn.Linear):
-            fan_in, fan_out = nn.init._calculate_fan_in_and_fan_out(layer.weight)
-            bound = (6 / (fan_in + fan_out)) ** 0.5
-            assert 0.8 * bound < float(layer.weight.detach().abs().max()) <= bound
-            assert not layer.bias.any()
+    layers = [layer for layer in small(net).modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
+    assert layers
+    for layer in layers:
+        fan_in, fan_out = nn.init._calculate_fan_in_and_fan_out(layer.weight)
+        bound = (6 / (fan_in + fan_out)) ** 0.5
+        assert 0.8 * bound < float(layer.weight.detach().abs().max()) <= bound
+        assert not layer.bias.any()
 
 
 @pytest.mark.parametrize("net", [MLP, LeNet, Sent140LSTM])
 def test_pytorchs_starting_weights_are_uniform_up_to_one_over_the_root_of_a_layers_inputs(net: type[Net]):
     ours, theirs = small(net), Classification(small(net), starting_weights="pytorch").net
+    assert any(isinstance(layer, nn.Linear) for layer in theirs.modules())
     for name, layer in theirs.named_modules():
         if isinstance(layer, nn.Conv2d | nn.Linear):
             bound = layer.weight[0].numel() ** -0.5

@@ -78,13 +78,14 @@ def test_every_layer_but_the_last_is_followed_by_relu():
 
 def test_weights_start_as_he_et_al_do_and_biases_at_zero():
     net = tiny(width=16, hidden=[256, 256])
-    for layer in net.modules():
-        if isinstance(layer, nn.Conv2d | nn.Linear):
-            weight = layer.weight.detach()
-            spread = (2 / weight[0].numel()) ** 0.5
-            assert abs(float(weight.std()) / spread - 1) < 0.15
-            assert float(weight.abs().max()) > 2.2 * spread  # normal, not uniform
-            assert not layer.bias.any()
+    layers = [layer for layer in net.modules() if isinstance(layer, nn.Conv2d | nn.Linear)]
+    assert len(layers) == 16
+    for layer in layers:
+        weight = layer.weight.detach()
+        spread = (2 / weight[0].numel()) ** 0.5
+        assert abs(float(weight.std()) / spread - 1) < 0.15
+        assert float(weight.abs().max()) > 2.2 * spread  # normal, not uniform
+        assert not layer.bias.any()
 
 
 def test_signal_and_gradient_live_through_thirteen_layers():

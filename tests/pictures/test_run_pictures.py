@@ -268,6 +268,7 @@ def test_pictures_of_the_same_run_have_the_same_bits(pictures: None, tmp_path: P
     for name, day in (("one", 1), ("two", 2)):
         monkeypatch.setenv("SOURCE_DATE_EPOCH", str(day * 86400))
         run(digits(rounds=1), tmp_path / name)
+    assert drawn_in(tmp_path / "one") == drawn_in(tmp_path / "two") == COMPARING
     for file in (tmp_path / "one" / "pictures").iterdir():
         assert file.read_bytes() == (tmp_path / "two" / "pictures" / file.name).read_bytes(), file.name
 

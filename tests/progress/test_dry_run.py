@@ -136,3 +136,20 @@ def test_what_other_processes_compute_is_timed_by_the_clock(monkeypatch: pytest.
     monkeypatch.setattr(dry_run.os, "getloadavg", lambda: (7.0, 0.0, 0.0))
     short = dry_run.Timing(150, 0.015, slowdown=1.0)  # over before another process had its turn
     assert dry_run._time(prepared, short)["machine"] == "busy: a load of 7 on 2 cores; the time is without the others"
+
+
+def test_the_size_is_that_of_the_data_the_model_and_all_runs(monkeypatch: pytest.MonkeyPatch):
+    words = ("--data.newcomers", "0.25", *TEN[:1], "6", *TEN[2:])
+    lines = shown(monkeypatch, lambda steps: (0.01, 0.01), *words, "--seeds", "[0, 1]")
+    data = experiment("--data.num_clients", "8", *words).prepare(0).data
+    trained = data.num_examples[data.population]
+    assert len(trained) == 6
+    assert int(trained.sum()) < int(data.num_examples.sum())
+    assert lines["clients"] == "6 in training, 2 newcomers"
+    least, most = int(trained.min()), int(trained.max())
+    assert lines["training examples"] == f"{int(trained.sum())}, {least} to {most} a client"
+    assert lines["model"] == "650 parameters, 0.00 MiB"
+    assert lines["rounds"] == "30 with 6 clients, 2 run(s)"
+    assert lines["local steps"].startswith("about 1,800, ")  # 5 epochs of 6 clients, 30 rounds, 2 runs
+    lines = shown(monkeypatch, lambda steps: (0.01, 0.01), *words[:-1], "FedAvg")
+    assert lines["rounds"] == "30 with 6 clients, 2 run(s)"  # a run and its baseline

@@ -7,7 +7,7 @@ import pytest
 from studies import STUDY
 from test_sources import page_of
 
-from lit_cfl.report.blocks import Table
+from lit_cfl.report.blocks import Figure, Table, Text
 from lit_cfl.report.page import as_html
 from lit_cfl.report.study import read_study
 from lit_cfl.tune.record import TrialRecord, write_record
@@ -88,3 +88,136 @@ def test_the_best_on_new_seeds_stands_beside_the_default(tmp_path: Path):
     tables = [b for s in page_of(path).sections for b in s.blocks if isinstance(b, Table)]
     assert [list(row)[:2] for row in tables[0].rows] == [["best", 2], ["default", 2]]
     assert "seed by seed: 0.2500 ± 0.0000" in tables[0].note
+
+
+# A study in which the stopped trial has the best figure, and no two numbers of a trial agree
+
+TRIALS = [  # status, repeats, metric, MiB, rounds, eta_g, num_clusters
+    ("finished", None, 0.5, 3.0, 4, 0.05, 2),
+    ("stopped", None, 0.9, 0.25, 1, 0.2, 3),
+    ("finished", None, 0.75, 2.0, 5, 0.1, 3),
+    ("failed", None, None, None, 0, 0.25, 2),
+    ("finished", None, 0.625, 1.0, 6, 0.15, 2),
+    ("finished", 2, None, None, 0, 0.1, 3),
+]
+
+
+@pytest.fixture
+def uneven(tmp_path: Path) -> Path:
+    path = tmp_path / "study"
+    path.mkdir()
+    Study(**(STUDY | {"limits": {}})).write(path / "study.yaml", "89abcdef")
+    for number, (status, repeats, figure, mib, rounds, eta, clusters) in enumerate(TRIALS):
+        values = {"algorithm.eta_g": eta, "algorithm.num_clusters": clusters}
+        told = {"rounds": rounds, "seconds": 60.0 + number} | ({} if figure is None else {METRIC: figure})
+        told |= {} if mib is None else {"traffic/mib": mib}
+        record = TrialRecord(number, "search", values, repeats, status, {"error": "gone"} if figure is None else told)
+        write_record(path / "trials", record, "89abcdef")
+    return path
+
+
+def drawn(path: Path) -> dict[str, Figure]:
+    return {figure.name.removeprefix("study-1-"): figure for figure in page_of(path).figures}
+
+
+def test_the_best_so_far_is_that_of_the_trials_that_ran_to_their_end(uneven: Path):
+    history = drawn(uneven)["history"]
+    (curve,) = history.drawing.curves
+    assert list(zip(curve.x, curve.y, strict=True)) == [
+        (0, 0.5),
+        (1, 0.5),
+        (1, 0.5),
+        (2, 0.5),
+        (2, 0.75),  # not before
+        (3, 0.75),
+        (3, 0.75),
+        (4, 0.75),
+        (4, 0.75),
+    ]
+    assert history.alt == "Scatter plot of 4 trials; the best so far goes from 0.5 to 0.75."
+    shown = {dots.name: list(zip(dots.x, dots.y, strict=True)) for dots in history.drawing.points}
+    assert shown == {"finished": [(0, 0.5), (2, 0.75), (4, 0.625)], "stopped": [(1, 0.9)]}
+    (stopped,) = [dots for dots in history.drawing.points if dots.name == "stopped"]
+    assert list(stopped.notes) == [
+        f"trial 0001, 1 rounds\n{METRIC} 0.9000\nalgorithm.eta_g 0.2\nalgorithm.num_clusters 3"
+    ]
+
+
+def test_the_front_is_of_finished_trials_with_traffic_before_the_figure(uneven: Path):
+    front = drawn(uneven)["pareto"]
+    (line,) = front.drawing.curves
+    assert (list(line.x), list(line.y)) == ([1.0, 2.0], [0.625, 0.75])
+    assert {dots.name: (list(dots.x), list(dots.y)) for dots in front.drawing.points} == {
+        "finished": ([3.0], [0.5]),
+        "Pareto front": ([1.0, 2.0], [0.625, 0.75]),
+    }
+    assert [list(row) for row in front.table.rows] == [
+        ["0004", "1", "0.6250", "algorithm.eta_g = 0.15, algorithm.num_clusters = 2"],
+        ["0002", "2", "0.7500", "algorithm.eta_g = 0.1, algorithm.num_clusters = 3"],
+    ]
+    assert front.alt == f"Scatter plot of 3 trials by traffic and {METRIC}; on the front: 0004, 0002."
+
+
+def test_a_slice_places_trials_by_their_value_of_the_parameter(uneven: Path):
+    by_eta = drawn(uneven)["slice-0"]
+    assert {dots.name: list(zip(dots.x, dots.y, strict=True)) for dots in by_eta.drawing.points} == {
+        "finished": [(0.05, 0.5), (0.1, 0.75), (0.15, 0.625)],
+        "stopped": [(0.2, 0.9)],
+    }
+    assert by_eta.alt == f"Scatter plot of 4 trials by algorithm.eta_g and {METRIC}."
+
+
+def test_the_counts_and_the_table_of_the_trials_are_of_those_that_were_trained(uneven: Path):
+    page = page_of(uneven)
+    blocks = [block for section in page.sections for block in section.blocks]
+    assert next(block.text for block in blocks if isinstance(block, Text)) == (
+        f"5 trials: 3 finished, 1 stopped, 1 failed; 1 settings had been tried before. Judged by {METRIC}."
+    )
+    assert page.lines[0] == (
+        f"5 trials, 3 of them finished. The best, 0002, has {METRIC} 0.7500: "
+        "algorithm.eta_g = 0.1, algorithm.num_clusters = 3."
+    )
+    (trials,) = [block for block in blocks if isinstance(block, Table) and block.title == "Trials"]
+    (row,) = [row for row in trials.rows if row[0] == "0002"]
+    assert dict(zip(trials.head, row, strict=True)) == {
+        "trial": "0002",
+        "status": "finished",
+        "origin": "search",
+        "algorithm.eta_g": "0.1",
+        "algorithm.num_clusters": "3",
+        "rounds": "5",
+        "MiB": "2",
+        METRIC: "0.75",
+        "error": None,
+    }
+
+
+def test_figures_on_new_seeds_stand_in_their_own_columns_and_the_gain_is_of_test_data(uneven: Path):
+    (uneven / "repeats").mkdir()
+    figures = {"best": [(0.75, 0.5), (0.8125, 1.0)], "default": [(0.5, 0.375), (0.5, 0.625)]}  # validation, test
+    summaries = {
+        name: {str(seed): {METRIC: val, "test/weighted_accuracy": test} for seed, (val, test) in enumerate(found, 1)}
+        for name, found in figures.items()
+    }
+    (uneven / "repeats" / "repeats.json").write_text(json.dumps(summaries))
+    tables = [b for s in page_of(uneven).sections for b in s.blocks if isinstance(b, Table)]
+    # half of each interval: t(0.975, 1) = 12.706 times half the distance of the two figures
+    assert list(tables[0].head) == ["", "seeds", METRIC, "test/weighted_accuracy"]
+    assert [list(row) for row in tables[0].rows] == [
+        ["best", 2, "0.7812 ± 0.3971", "0.7500 ± 3.1766"],
+        ["default", 2, "0.5000 ± 0.0000", "0.5000 ± 1.5883"],
+    ]
+    assert tables[0].note.endswith("seed by seed: 0.2500 ± 1.5883.")
+
+
+def test_importance_is_drawn_and_told_by_its_share(tmp_path: Path):
+    found = drawn(made_study(tmp_path / "study"))["importance"]
+    shares = {row[0]: float(row[1]) for row in found.table.rows}
+    assert shares["algorithm.eta_g"] > shares["algorithm.num_clusters"]
+    ticks = found.drawing.y_ticks
+    for line in found.drawing.curves:
+        assert list(line.x) == [0.0, pytest.approx(shares[ticks[line.y[0]]], abs=5e-4)]
+    (dots,) = found.drawing.points
+    assert {ticks[y]: x for x, y in zip(dots.x, dots.y, strict=True)} == pytest.approx(shares, abs=5e-4)
+    told = ", ".join(f"{key} {share:.2f}" for key, share in shares.items())
+    assert found.alt == f"Dot plot of importance: {told}."

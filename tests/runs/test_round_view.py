@@ -7,6 +7,7 @@ import pytest
 
 from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.scores import ACCURACY
+from lit_cfl.storage import csv_log
 from lit_cfl.storage.csv_log import CsvLog, latest_rows, read_table
 
 
@@ -38,6 +39,14 @@ def test_of_a_long_table_the_last_whole_rows_are_read(rows: int, tmp_path: Path)
     found, whole = latest_rows(table.path, table.size), read_table(table.path)
     assert found == whole[len(whole) - len(found) :]
     assert len(found) == rows if table.size < 2**20 else len(found) > 50_000
+
+
+def test_of_the_last_bytes_of_a_table_no_half_row_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(csv_log, "_MIB", 95)  # as many bytes as are read
+    table = CsvLog(tmp_path / "odd.csv", ("round", "what"))
+    table.start()
+    table.append({"round": number, "what": number / 2} for number in range(1000, 1040))  # 11 bytes each
+    assert latest_rows(table.path, table.size) == [{"round": k, "what": k / 2} for k in range(1032, 1040)]
 
 
 def test_table_that_is_not_there_has_no_rows():

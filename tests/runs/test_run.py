@@ -59,6 +59,7 @@ def test_weighted_accuracy_is_the_one_of_the_clients_file(finished: Path):
 
 def test_cluster_rows_add_up_to_the_clients_evaluated(finished: Path):
     metrics, clusters = read_table(finished / "metrics.csv"), read_table(finished / "clusters.csv")
+    assert len(metrics) == 3
     for row in metrics:
         mine = [c for c in clusters if c["round"] == row["round"]]
         assert sum(c["size"] for c in mine) == row["clients/evaluated"]

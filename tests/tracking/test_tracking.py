@@ -6,8 +6,10 @@ import struct
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 from digits_experiment import digits
 from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
@@ -17,6 +19,7 @@ from lit_cfl.algorithms import FedAvg
 from lit_cfl.cli.main import main
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.runs.run import RunCallbacks, run
+from lit_cfl.scores import ACCURACY
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tracking import Trackers, Tracking
 from lit_cfl.tracking.offline import mark_complete, rounds_kept, set_offline_aside, sync_line
@@ -93,7 +96,9 @@ def test_tensorboard_gets_every_figure_of_metrics_csv(tmp_path: Path):
     for event in events(path.read_bytes()):
         for value in event.summary.value:
             found.setdefault(event.step, {})[value.tag] = value.simple_value
-    for row in read_table(tmp_path / "run" / "metrics.csv"):
+    rows = read_table(tmp_path / "run" / "metrics.csv")
+    assert len(rows) == len(found) == 3
+    for row in rows:
         own = {name: value for name, value in row.items() if value is not None}
         assert {name: found[row["round"]].get(name) for name in own} == pytest.approx(own, rel=1e-6)
 
@@ -201,3 +206,28 @@ def test_caller_is_told_once_of_what_waits(tmp_path: Path):
     (tmp_path / "run" / "wandb" / "offline-run-1-abc" / "run-abc.wandb").touch()
     run(digits(rounds=1), tmp_path / "run", RunCallbacks(notice=lines.append))
     assert [line.endswith(f"wandb sync {tmp_path}/run/wandb") for line in lines] == [True]
+
+
+def test_wandb_gets_the_last_thousand_rows_of_a_table():
+    from lit_cfl.tracking.media import media
+
+    rows = [{"round": number, "what": 2 * number} for number in range(1, 1003)]
+    view = SimpleNamespace(values=np.empty(0), score=ACCURACY, tables={"moves": None}, table=lambda name: rows)
+    view.clusters = [{"round": 3, "cluster": 0, "size": 7}, {"round": 3, "cluster": 1, "size": 5, "u": 0.5}]
+    found = media(view, {}, with_tables=True)
+    assert found["tables/moves"].columns == ["round", "what"]
+    assert found["tables/moves"].data == [[number, 2 * number] for number in range(3, 1003)]
+    assert found["tables/clusters"].columns == ["round", "cluster", "size", "u"]
+    assert found["tables/clusters"].data == [[3, 0, 7, None], [3, 1, 5, 0.5]]
+    assert set(found) == {"tables/moves", "tables/clusters"}
+
+
+def test_wandb_gets_the_histogram_of_the_clients_that_have_a_score():
+    from lit_cfl.tracking.media import media
+
+    values = np.array([0.02, 0.99, 0.97, np.nan, 0.5])
+    view = SimpleNamespace(values=values, score=ACCURACY, tables={}, clusters=[])
+    (histogram,) = media(view, {}, with_tables=False).values()
+    assert sum(histogram.histogram) == 4
+    assert (histogram.histogram[0], histogram.histogram[-1]) == (1, 2)
+    assert (histogram.bins[0], histogram.bins[-1]) == (0.0, 1.0)  # an accuracy, whatever its values

@@ -129,7 +129,9 @@ def test_artifact_holds_models_memberships_and_partition(offline: Path):
 
 
 def test_nothing_of_machine_user_and_folders_is_logged_but_where_files_wait(offline: Path):
-    for record in records(folders(offline / "run")[0]):
+    found = records(folders(offline / "run")[0])
+    assert {"run", "history", "summary", "artifact"} <= {record.WhichOneof("record_type") for record in found}
+    for record in found:
         kind = record.WhichOneof("record_type")
         assert kind not in ("environment", "stats", "output", "output_raw")
         if kind != "artifact":  # it names the files that wait for their upload

@@ -67,3 +67,15 @@ def test_drawing_takes_a_twentieth_of_the_time_while_trials_run(files: StudyFile
     assert drawn == [100.0, 142.5]
     files.write()
     assert len(drawn) == 3  # at the end in any case
+
+
+def test_a_trial_that_was_stopped_early_is_not_the_best_whatever_its_figure(files: StudyFiles, tmp_path: Path):
+    files.trials.ended(0, told(0.5))
+    files.trials.ended(1, told(0.9, rounds=1, finished=False))
+    files.trials.ended(2, told(0.7))
+    result = files.write()
+    assert rows_of(tmp_path) == [("finished", "0.5"), ("stopped", "0.9"), ("finished", "0.7")]
+    assert result.best is not None
+    assert (result.best["trial_id"], result.best[METRIC]) == ("0002", 0.7)
+    text = (tmp_path / "best.yaml").read_text()
+    assert text.startswith(f"# The best trial of tiny-study, 0002; expect its {METRIC} again: 0.7000")

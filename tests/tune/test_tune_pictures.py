@@ -134,11 +134,11 @@ def test_the_front_holds_what_none_beats_in_both():
 
 def test_the_history_numbers_trials_as_the_tables_do():
     """Settings that had been tried before have no mark, but their numbers stay theirs."""
-    rows = [row(0, 0.5), row(3, 0.7), row(4, None, status="failed"), row(6, 0.6, status="stopped"), row(7, 0.6)]
+    rows = [row(0, 0.5), row(3, 0.7), row(4, None, status="failed"), row(6, 0.9, status="stopped"), row(7, 0.6)]
     (axes,) = history(rows, Objective()).axes
     marks = {str(dots.get_label()): dots.get_offsets().tolist() for dots in axes.collections}
     assert marks["finished"] == [[0, 0.5], [3, 0.7], [7, 0.6]]
-    assert marks["stopped"] == [[6, 0.6]]
+    assert marks["stopped"] == [[6, 0.9]]  # the best figure, of an early round
     assert [x for x, _ in marks["failed"]] == [4]
     (best,) = axes.lines
     assert best.get_xydata().tolist() == [[0, 0.5], [3, 0.7], [4, 0.7], [6, 0.7], [7, 0.7]]

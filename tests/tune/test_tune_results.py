@@ -11,6 +11,7 @@ from studies import ALGORITHMS, base
 from tune_trials import new_trials
 
 from lit_cfl.errors import InputError
+from lit_cfl.runs.run import FinishedRun
 from lit_cfl.tune import repeats, trial
 from lit_cfl.tune.callbacks import ending
 from lit_cfl.tune.objective import TRAFFIC, Objective
@@ -61,6 +62,31 @@ def test_trials_and_runs_on_new_seeds_hold_their_share_of_a_gpus_memory(
     with pytest.raises(InputError):
         repeats._summary({"no": "such option"}, "best", 1, tmp_path, of_gpu)
     assert held == expected * 2
+
+
+def test_a_trial_of_several_seeds_reports_means_of_score_and_traffic_and_the_time_of_all(
+    job: TrialJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    sent: list[dict[str, Any]] = []
+    monkeypatch.setattr(trial.ray_tune, "report", sent.append)
+    parts = [
+        {"seed": 4, METRIC: 0.25, TRAFFIC: 2.0, "round": 5, "time/elapsed_seconds": 7.0, "train/loss": 0.5},
+        {"seed": 2, METRIC: 0.75, TRAFFIC: 4.0, "round": 3, "time/elapsed_seconds": 4.0, "train/loss": 1.5},
+    ]
+    means = {METRIC: 0.5, TRAFFIC: 3.0, "test/weighted_accuracy": 0.875}
+    seeds = [FinishedRun(tmp_path, part) for part in parts]
+    trial.TrialReport(job, tmp_path).end(FinishedRun(tmp_path, means, seeds=seeds))
+    (whole,) = sent
+    assert {key: whole[key] for key in (METRIC, TRAFFIC, "seed 4", "seed 2", "rounds", "seconds", "finished")} == {
+        METRIC: 0.5,
+        TRAFFIC: 3.0,
+        "seed 4": 0.25,
+        "seed 2": 0.75,
+        "rounds": 5,
+        "seconds": 11.0,
+        "finished": True,
+    }
+    assert not [key for key in whole if key.startswith("test/")]
 
 
 def test_each_trial_has_a_row_by_number(job: TrialJob, tmp_path: Path):

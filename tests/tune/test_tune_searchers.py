@@ -120,7 +120,11 @@ def test_a_default_in_the_space_is_told_to_the_searcher():
     (default,) = first_of(None, space)
     assert default.inside
     assert default.values == {"algorithm.eta_g": 0.0, "algorithm.num_clusters": 2}
-    optuna_of(study(space)).add(None, default.values, FINISHED)
+    optuna = optuna_of(study(space, searcher="OptunaSearch"))
+    optuna.add(None, default.values, FINISHED)
+    (known,) = optuna._study.trials
+    assert (known.state, known.value) == (TrialState.COMPLETE, 0.5)
+    assert known.params == {"algorithm.eta_g": 0.0, "algorithm.num_clusters": 2}
 
 
 @pytest.mark.parametrize(

@@ -88,6 +88,14 @@ def test_each_distribution_is_read():
             "one study per algorithm",
         ),
         ({"algorithm": {"choice": ["IFCA", "IFCA"]}}, "IFCA stands twice"),
+        (
+            {
+                "algorithm": {
+                    "choice": [{"class_path": "IFCA", "init_args": {"k": 3}, "space": {"k": {"randint": [2, 5]}}}]
+                }
+            },
+            "IFCA.k stands in init_args and in space; leave it out of init_args to search it",
+        ),
         ({"algorithm": {"choice": [{"class_path": "IFCA", "spaces": {}}]}}, "is no algorithm"),
         ({"algorithm": "IFCA"}, "write algorithm: {choice"),
         ({"algorithm": {"choice": ["IFCA"]}, "algorithm.num_clusters": {"randint": [2, 4]}}, "in its own space"),

@@ -1,0 +1,155 @@
+"""Every figure of a comparison, by hand, from runs that were made up: no two columns of them agree."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from digits_experiment import digits
+from made_runs import RUN_ID, config, write_table
+
+from lit_cfl.algorithms import IFCA, FedAvg
+from lit_cfl.compare.comparison import Comparison
+from lit_cfl.compare.jobs import CompareJob
+from lit_cfl.compare.results import Results, collect
+from lit_cfl.compare.tables import as_markdown, cells
+from lit_cfl.metric_names import METRICS
+from lit_cfl.pictures.curves import mean_curves
+from lit_cfl.storage.config_file import write_config
+
+TARGET = 0.5
+ACCURACIES = {  # by round, for each seed; one of B's runs never reaches the target, and stopped early
+    "A": ((0.5, 0.375, 0.5), (0.25, 0.5, 0.625), (0.25, 0.375, 0.75)),
+    "B": ((0.25, 0.5, 0.75), (0.25, 0.3125, 0.375), (0.125, 0.625, 0.9375)),
+}
+MIB = {"A": (0.5, 1.0, 2.5), "B": (4.0, 5.0, 9.0)}  # a round, for each seed
+OTHERS = {  # of each seed's summary: validation, ARI, seconds, clusters
+    "A": ((0.25, 0.0, 10.0, 1), (0.5, 0.25, 20.0, 1), (0.75, 0.5, 60.0, 1)),
+    "B": ((0.125, 0.625, 100.0, 2), (0.25, 0.75, 200.0, 3), (0.375, 0.875, 600.0, 2)),
+}
+T = 4.302653  # Student's t, 97.5 %, two degrees of freedom
+
+
+def made(path: Path, name: str, seed: int) -> None:
+    accuracies, mib, (validation, ari, elapsed, clusters) = (part[name][seed] for part in (ACCURACIES, MIB, OTHERS))
+    folder = path / name / f"seed-{seed}"
+    folder.mkdir(parents=True)
+    write_config(folder, config(), RUN_ID)
+    everyone: dict[str, Any] = {"clusters/unobserved": 0, "clusters/assigned": 12, "clients/evaluated": 12}
+    rows = [
+        dict.fromkeys(METRICS)
+        | everyone
+        | {"round": number, "test/weighted_accuracy": accuracy, "traffic/mib": mib * number, "traffic/round_mib": mib}
+        for number, accuracy in enumerate(accuracies, 1)
+    ]
+    rows[-1] |= {"val/weighted_accuracy": validation, "clusters/ari": ari, "clusters/count": clusters}
+    rows[-1] |= {"time/elapsed_seconds": elapsed, "time/training_seconds": 1.0, "clusters/ami": 0.5}
+    write_table(folder / "metrics.csv", METRICS, rows)
+    stopped = "enough" if (name, seed) == ("B", 1) else None
+    summary = {"algorithm": name, "seed": seed, "stopped": stopped, "test/max_weighted_accuracy": max(accuracies)}
+    (folder / "summary.json").write_text(json.dumps(rows[-1] | summary))
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Results:
+    experiments = {"A": digits(algorithm=FedAvg()), "B": digits(algorithm=IFCA(2))}
+    for name in experiments:
+        for seed in range(3):
+            made(tmp_path, name, seed)
+    return collect(Comparison("x", experiments, [0, 1, 2], TARGET), tmp_path, {})
+
+
+def test_a_run_has_its_last_figures_and_what_the_target_cost_it(results: Results):
+    columns = ("algorithm", "seed", "status", "rounds", "test_accuracy", "val_accuracy", "clusters", "ari", "unplaced")
+    columns += ("mib", "seconds", "stopped", "rounds_to_target", "mib_to_target")
+    assert [tuple(row[column] for column in columns) for row in results.runs] == [
+        ("A", 0, "finished", 3, 0.5, 0.25, 1, 0.0, 0, 1.5, 10.0, None, 1, 0.5),
+        ("A", 1, "finished", 3, 0.625, 0.5, 1, 0.25, 0, 3.0, 20.0, None, 2, 2.0),
+        ("A", 2, "finished", 3, 0.75, 0.75, 1, 0.5, 0, 7.5, 60.0, None, 3, 7.5),
+        ("B", 0, "finished", 3, 0.75, 0.125, 2, 0.625, 0, 12.0, 100.0, None, 2, 8.0),
+        ("B", 1, "finished", 3, 0.375, 0.25, 3, 0.75, 0, 15.0, 200.0, "enough", None, None),
+        ("B", 2, "finished", 3, 0.9375, 0.375, 2, 0.875, 0, 27.0, 600.0, None, 2, 18.0),
+    ]
+
+
+def test_a_row_has_means_deviations_and_the_cost_only_where_every_run_reached_the_target(results: Results):
+    first, second = results.rows
+    gain = 0.0625  # of 0.25, -0.25 and 0.1875
+    half = T * ((0.1875**2 + 0.3125**2 + 0.125**2) / 2 / 3) ** 0.5
+    shared = {"runs": 3, "failed": 0, "target": 0.5, "rounds_with_all_clients": 0}
+    a = {"algorithm": "A", "class": "FedAvg", "test_mean": 0.625, "test_sd": 0.125, "val_mean": 0.5, "val_sd": 0.25}
+    a |= {"ari_mean": 0.25, "ari_sd": 0.25, "reached": 3, "rounds_to_target": 2, "mib_to_target": 10 / 3}
+    assert {key: first[key] for key in (*shared, *a)} == pytest.approx(shared | a)
+    assert (first["mib"], first["seconds"]) == (4.0, 30.0)
+    b = {"algorithm": "B", "class": "IFCA", "test_mean": 0.6875, "test_sd": (0.1640625 / 2) ** 0.5, "val_mean": 0.25}
+    b |= {"val_sd": 0.125, "ari_mean": 0.75, "ari_sd": 0.125, "reached": 2}
+    b |= {"rounds_to_target": None, "mib_to_target": None, "mib": 18.0, "seconds": 300.0}
+    b |= {"pairs": 3, "pairs_over_shared_clients": 0, "difference": gain}
+    assert {key: second[key] for key in (*shared, *b)} == pytest.approx(shared | b)
+    assert [second["difference_low"], second["difference_high"]] == pytest.approx([gain - half, gain + half], rel=1e-6)
+
+
+def test_the_table_shows_each_of_them_in_its_column(results: Results):
+    head, first, second = cells(results)
+    assert head == [
+        "algorithm",
+        "seeds",
+        "test accuracy",
+        "val accuracy",
+        "difference to A",
+        "ARI",
+        "rounds to 0.5",
+        "MiB to 0.5",
+        "traffic MiB",
+        "time s",
+    ]
+    assert first == ["A", "3", "0.625 ± 0.125", "0.500 ± 0.250", "", "0.25 ± 0.25", "2.0", "3.3", "4.0", "30.0"]
+    difference, reached = "+0.062 [-0.614, +0.739]", "2 of 3 runs"
+    assert second == [
+        "B", "3", "0.688 ± 0.286", "0.250 ± 0.125", difference, "0.75 ± 0.12", reached, reached, "18.0", "300.0",
+    ]  # fmt: skip
+
+
+def test_notes_count_the_runs_that_stopped_early_and_the_target_as_asked(results: Results):
+    assert "B: 1 of 3 runs stopped early; their last round counts." in results.notes
+    assert not [note for note in results.notes if note.startswith("A: ")]
+    (costs,) = [note for note in results.notes if note.startswith("Rounds and MiB")]
+    assert "until the test accuracy is 0.5 (as asked)" in costs
+    assert "stopped early" in as_markdown(results, "x", None)
+
+
+def test_without_a_target_it_is_the_lowest_end_and_what_it_cost_is_of_the_same_rounds(tmp_path: Path):
+    experiments = {"A": digits(algorithm=FedAvg()), "B": digits(algorithm=IFCA(2))}
+    for name in experiments:
+        for seed in range(3):
+            made(tmp_path, name, seed)
+    found = collect(Comparison("x", experiments, [0, 1, 2]), tmp_path, {})
+    assert [row["target"] for row in found.rows] == [0.375, 0.375]
+    assert [row["reached"] for row in found.rows] == [3, 3]
+    assert [row["rounds_to_target"] for row in found.rows] == pytest.approx([5 / 3, 7 / 3])
+    assert [row["mib_to_target"] for row in found.rows] == pytest.approx([(0.5 + 2 + 5) / 3, (8 + 15 + 18) / 3])
+    assert any("is 0.375 (the lowest accuracy that a run ends with)" in note for note in found.notes)
+
+
+def test_a_failed_run_counts_as_failed_and_its_pair_in_no_difference(tmp_path: Path):
+    experiments = {"A": digits(algorithm=FedAvg()), "B": digits(algorithm=IFCA(2))}
+    for name, seed in (("A", 0), ("A", 1), ("A", 2), ("B", 0), ("B", 2)):
+        made(tmp_path, name, seed)
+    failed = CompareJob(tmp_path, "B", 1)
+    found = collect(Comparison("x", experiments, [0, 1, 2], TARGET), tmp_path, {failed: "too warm"})
+    _, row = found.rows
+    assert (row["runs"], row["failed"], row["pairs"]) == (2, 1, 2)
+    assert row["difference"] == pytest.approx((0.25 + 0.1875) / 2)
+    assert (row["reached"], row["rounds_to_target"], row["mib_to_target"]) == (2, 2, 13.0)
+    assert "B, seed 1, failed: too warm" in found.notes
+
+
+def test_the_curve_of_an_algorithm_is_the_mean_of_its_runs_in_a_band_of_one_deviation(results: Results):
+    axes = mean_curves(results.curves, TARGET).axes[0]
+    a, b, target = axes.lines
+    assert (list(a.get_xdata()), list(a.get_ydata())) == ([1, 2, 3], pytest.approx([1 / 3, 1.25 / 3, 0.625]))
+    assert list(b.get_ydata()) == pytest.approx([0.625 / 3, 1.4375 / 3, 0.6875])
+    assert list(target.get_ydata()) == [TARGET] * 2
+    band = axes.collections[0].get_paths()[0].vertices
+    at_the_end = sorted({round(y, 9) for x, y in band if x == 3})
+    assert at_the_end == pytest.approx([0.5, 0.75])  # 0.625, give or take the deviation of a sample

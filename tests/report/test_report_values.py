@@ -1,0 +1,447 @@
+"""What the figures of a run say: values, captions, descriptions and tables, on data in which no two notions agree.
+
+Found clusters are not the true ones, clients have numbers that are not their places, one moves twice, a drift is
+detected twice, and the rounds that are scored differ between groups and seeds.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from made_runs import made_run, metric_row, write_table
+from test_report_figures import figure
+
+from lit_cfl.metric_names import CLIENTS, CLUSTERS
+from lit_cfl.report import over_rounds, overview
+from lit_cfl.report.blocks import Figure
+from lit_cfl.report.clusters import histogram, memberships, sizes
+from lit_cfl.report.data_at_hand import DataAtHand
+from lit_cfl.report.events import delays, layers, timeline, tree
+from lit_cfl.report.run_files import RunFiles, read_run
+from lit_cfl.report.similar_clients import client_map, similarity
+from lit_cfl.report.sources import Group
+from lit_cfl.scores import ACCURACY, Score
+
+SIZES = {1: {0: 10}, 2: {0: 6, 1: 4}, 3: {0: 4, 1: 3, 2: 3}, 4: {0: 2, 2: 5}}  # by round; cluster 1 ends
+PARENTS = {0: 0, 1: 0, 2: 0}
+LAYERS = [  # round, cluster, layer, silhouette, gap, chosen
+    (2, 0, "conv", 0.25, 0.5, 0),
+    (2, 0, "fc", 0.75, -0.125, 1),
+    (4, 1, "conv", 0.5, 0.0625, 1),
+    (4, 1, "fc", 0.375, 0.25, 1),
+]
+SHIFTS = [(2, 0), (6, 0), (3, 1), (5, 2), (7, 3), (7, 4), (7, 5)]  # round, client
+DETECTED = [(2, 0, 0, 0), (4, 0, 0, 1), (9, 0, 1, 1), (1, 1, 0, 0), (8, 2, 1, 0)]  # round, client, from, to
+
+
+def unfinished(folder: Path, rounds: int = 4) -> Path:
+    """A run that goes on, without its usual clusters."""
+    return made_run(folder / "run", [metric_row(k) for k in range(1, rounds + 1)], snapshots=0, over=False)
+
+
+def split_run(folder: Path) -> RunFiles:
+    run = unfinished(folder)
+    rows = [
+        {"round": number, "cluster": cluster, "parent": PARENTS[cluster], "size": size}
+        for number, found in SIZES.items()
+        for cluster, size in found.items()
+    ]
+    write_table(run / "clusters.csv", CLUSTERS, rows)
+    return read_run(run)
+
+
+def table(found: Figure) -> list[list[Any]]:
+    assert found.table is not None
+    return [list(row) for row in found.table.rows]
+
+
+# What happened
+
+
+def test_a_tree_says_when_each_cluster_began_and_ended_and_with_how_many_clients(tmp_path: Path):
+    found = tree(split_run(tmp_path), "x")
+    assert {curve.name: (list(curve.x), list(curve.y)) for curve in found.drawing.curves} == {
+        "cluster 0": ([1, 4], [0, 0]),
+        "cluster 1": ([2, 2, 3], [0, 2, 2]),
+        "cluster 2": ([3, 3, 4], [0, 1, 1]),
+    }
+    assert found.drawing.y_ticks == {0.0: "0", 1.0: "2", 2.0: "1"}
+    assert {dots.name: (*dots.x, *dots.y, *dots.labels, *dots.notes) for dots in found.drawing.points} == {
+        "cluster 0": (4, 0, "2", "cluster 0\nfrom round 1 to 4\nclients 10 to 2"),
+        "cluster 1": (3, 2, "3 (ended)", "cluster 1\nfrom round 2 to 3\nclients 4 to 3"),
+        "cluster 2": (4, 1, "5", "cluster 2\nfrom round 3 to 4\nclients 3 to 5"),
+    }
+    assert table(found) == [[0, None, 1, 4, 10, 2], [1, 0, 2, 3, 4, 3], [2, 0, 3, 4, 3, 5]]
+    assert found.alt == (
+        "Tree of 3 clusters over the rounds: cluster 1 from cluster 0 in round 2; cluster 2 from cluster 0 in round 3."
+    )
+
+
+def test_sizes_of_clusters_are_stacked_and_described_by_the_last_round(tmp_path: Path):
+    found = sizes(split_run(tmp_path), "x")
+    assert [(bars.name, list(bars.height), list(bars.base)) for bars in found.drawing.bars] == [
+        ("cluster 0", [10, 6, 4, 2], [0, 0, 0, 0]),
+        ("cluster 1", [0, 4, 3, 0], [10, 6, 4, 2]),
+        ("cluster 2", [0, 0, 3, 5], [10, 10, 7, 2]),
+    ]
+    assert {(tuple(bars.x), bars.width) for bars in found.drawing.bars} == {((0.5, 1.5, 2.5, 3.5), 1)}
+    assert found.alt == "Stacked bars over 4 rounds; in round 4: cluster 0 2, cluster 1 0, cluster 2 5."
+    assert table(found) == [[1, "10", "0", "0"], [2, "6", "4", "0"], [3, "4", "3", "3"], [4, "2", "0", "5"]]
+
+
+def test_layers_have_their_silhouettes_and_only_the_chosen_ones_a_dot(tmp_path: Path):
+    run, columns = unfinished(tmp_path), ("round", "cluster", "layer", "silhouette", "gap", "chosen")
+    write_table(run / "layers.csv", columns, [dict(zip(columns, row, strict=True)) for row in LAYERS])
+    found = layers(read_run(run), "x")
+    assert {curve.name: (list(curve.x), list(curve.y)) for curve in found.drawing.curves} == {
+        "round 2, cluster 0": ([0, 1], [0.25, 0.75]),
+        "round 4, cluster 1": ([0, 1], [0.5, 0.375]),
+    }
+    assert {dots.name: (list(dots.x), list(dots.y), list(dots.notes)) for dots in found.drawing.points} == {
+        "round 2, cluster 0": ([1], [0.75], ["fc, chosen\nsilhouette 0.750"]),
+        "round 4, cluster 1": (
+            [0, 1],
+            [0.5, 0.375],
+            ["conv, chosen\nsilhouette 0.500", "fc, chosen\nsilhouette 0.375"],
+        ),
+    }
+    assert found.drawing.x_ticks == {0.0: "conv", 1.0: "fc"}
+    assert table(found) == [
+        [2, 0, "conv", "0.250", "0.500", ""],
+        [2, 0, "fc", "0.750", "-0.125", "yes"],
+        [4, 1, "conv", "0.500", "0.062", "yes"],
+        [4, 1, "fc", "0.375", "0.250", "yes"],
+    ]
+    assert found.alt.endswith("of the silhouette of 2 layers in 2 comparisons; chosen: fc 2 times, conv 1 times.")
+
+
+@pytest.fixture
+def drifting(tmp_path: Path) -> RunFiles:
+    """Twelve rounds. Client 0's first shift is detected twice, those of 1, 3, 4 and 5 never."""
+    run = unfinished(tmp_path, rounds=12)
+    write_table(run / "shift.csv", ("round", "client"), [{"round": r, "client": c} for r, c in SHIFTS])
+    columns = ("round", "client", "cluster_before", "cluster_after")
+    write_table(run / "migrations.csv", columns, [dict(zip(columns, row, strict=True)) for row in DETECTED])
+    return read_run(run)
+
+
+def test_a_shift_waits_for_its_first_detection_and_all_other_detections_are_counted(drifting: RunFiles):
+    found = delays(drifting, "x")
+    (bars,) = found.drawing.bars
+    assert (list(bars.x), bars.width, list(bars.height)) == ([-0.4, 2.6], 0.8, [1, 2])  # 0, 3 and 3 rounds
+    assert found.drawing.x_ticks == {0.0: "0", 3.0: "3"}
+    assert table(found) == [["0", 1], ["3", 2], ["not detected", 4]]
+    assert "2.00 rounds on average; 4 of 7 shifts were not detected." in found.caption
+    assert found.caption.endswith(" 2 more detections were not the first after a shift.")
+    assert found.alt == (
+        "Histogram of the delay of 3 detected shifts: 2.00 rounds on average; 4 shifts were not detected."
+    )
+
+
+def test_a_timeline_counts_shifts_detections_and_moves_by_round_up_to_the_last_one(drifting: RunFiles):
+    found = timeline(drifting, "x")
+    shifted, detected, moved = found.drawing.bars
+    assert list(shifted.height) == [1, 1, 1, 1, 3]  # rounds 2, 3, 5, 6, 7
+    assert list(shifted.x) == pytest.approx([number - 0.4 for number in (2, 3, 5, 6, 7)])
+    assert list(detected.x) == pytest.approx([number - 0.4 + 0.8 / 3 for number in (1, 2, 4, 8, 9)])
+    assert list(moved.x) == pytest.approx([number - 0.4 + 1.6 / 3 for number in (4, 8)])
+    assert [bars.width for bars in found.drawing.bars] == pytest.approx([0.8 / 3] * 3)
+    assert table(found) == [
+        [1, 0, 1, 0],
+        [2, 1, 1, 0],
+        [3, 1, 0, 0],
+        [4, 0, 1, 1],
+        [5, 1, 0, 0],
+        [6, 1, 0, 0],
+        [7, 3, 0, 0],
+        [8, 0, 1, 1],
+        [9, 0, 1, 0],
+    ]
+    assert found.alt == ("Bars over rounds 1 to 12, clients: data shifted 7, drift detected 5, cluster changed 2.")
+
+
+# Over the rounds
+
+SCORES = {  # by group and seed: test accuracy by round
+    "A": ({2: 0.25, 3: 0.5, 4: 0.25}, {1: 0.5, 2: 0.5, 3: 0.5, 4: 0.75}, {1: 0.9, 2: 0.9, 3: 0.9}),
+    "B": ({3: 0.125, 4: 0.875, 5: 0.25, 6: 0.375},),
+}
+MIB = {"A": (1.5, 3.0, 7.0), "B": (2.0,)}  # a round
+
+
+@pytest.fixture
+def groups(tmp_path: Path) -> list[Group]:
+    """Two algorithms. A's third run is not over; B has no validation data and more rounds."""
+    found = []
+    for name, seeds in SCORES.items():
+        for seed, scores in enumerate(seeds):
+            rows = []
+            for number in range(1, max(scores) + 1):
+                known = {f"{split}/weighted_accuracy": scores.get(number) for split in ("test", "val")}
+                known |= {"val/weighted_accuracy": None} if name == "B" else {}
+                mib = {"traffic/mib": MIB[name][seed] * number, "traffic/round_mib": MIB[name][seed]}
+                rows.append(metric_row(number, **known, **mib, **{"test/loss": 4.0 - number / 2 - seed}))
+            made_run(tmp_path / name / f"seed-{seed}", rows, snapshots=0, over=seed < 2, seeds=[seed])
+        runs = [read_run(tmp_path / name / f"seed-{seed}") for seed in range(len(seeds))]
+        found.append(Group(name, runs, tmp_path / name))
+    return found
+
+
+def over_the_rounds(groups: list[Group], name: str) -> Figure:
+    return figure(over_rounds.section(groups, ACCURACY).figures, name)
+
+
+def test_a_band_lies_on_both_sides_of_the_mean_of_the_runs_that_are_over(groups: list[Group]):
+    one, other = over_the_rounds(groups, "test-weighted_accuracy").drawing.curves
+    half, whole = 0.125 * 2**0.5, 0.25 * 2**0.5  # deviations of a sample of two
+    assert (list(one.x), list(one.y)) == ([2, 3, 4], [0.375, 0.5, 0.5])
+    assert one.low == pytest.approx([0.375 - half, 0.5, 0.5 - whole])
+    assert one.high == pytest.approx([0.375 + half, 0.5, 0.5 + whole])
+    assert (list(other.x), list(other.y), list(other.low)) == ([3, 4, 5, 6], [0.125, 0.875, 0.25, 0.375], [])
+
+
+def test_a_metric_is_described_by_its_first_and_last_values_and_listed_round_by_round(groups: list[Group]):
+    found = over_the_rounds(groups, "test-weighted_accuracy")
+    assert found.alt == ("Line chart. Accuracy on test data, from round 2 to 6: A 0.375 to 0.5; B 0.125 to 0.375.")
+    assert table(found) == [
+        [2, "0.375 ± 0.1768", None],
+        [3, "0.5 ± 0", "0.125"],
+        [4, "0.5 ± 0.3536", "0.875"],
+        [5, None, "0.25"],
+        [6, None, "0.375"],
+    ]
+
+
+def test_captions_say_what_is_better_and_for_whom_a_metric_is_not_known(groups: list[Group]):
+    bands = "Lines are means over the seeds, bands one standard deviation."
+    assert over_the_rounds(groups, "test-weighted_accuracy").caption == f"Over the examples of all clients. {bands}"
+    assert over_the_rounds(groups, "test-loss").caption == (
+        f"Mean over the examples of all clients. Lower is better. {bands}"
+    )
+    assert over_the_rounds(groups, "val-weighted_accuracy").caption == (
+        f"Over the validation examples of all clients. {bands} Not known for B."
+    )
+
+
+def test_a_score_stands_at_what_was_sent_until_its_own_round(groups: list[Group]):
+    found = over_the_rounds(groups, "traffic")
+    assert [(curve.name, list(curve.x), list(curve.y)) for curve in found.drawing.curves] == [
+        ("A", [4.5, 6.75, 9.0], [0.375, 0.5, 0.5]),  # 2.25 MiB a round, and round 1 has no score
+        ("B", [6.0, 8.0, 10.0, 12.0], [0.125, 0.875, 0.25, 0.375]),
+    ]
+    assert found.alt == "Line chart. Accuracy against traffic: A 0.5 after 9 MiB; B 0.375 after 12 MiB."
+    assert table(found)[:2] == [["A", "4.5", "0.375"], ["A", "6.75", "0.5"]]
+    assert table(found)[-1] == ["B", "12", "0.375"]
+
+
+# Clusters and clients
+
+
+def test_memberships_count_clients_that_moved_and_clusters_that_are_left(tmp_path: Path):
+    run = unfinished(tmp_path)
+    cluster = np.array([[0, 0, 0, 1, 1, 2], [0, 1, 0, 1, 1, -1], [1, 0, 0, 1, 1, 0]])
+    true = np.array([0, 0, 1, 1, 2, -1])
+    np.savez(run / "memberships.npz", rounds=np.array([1, 3, 7]), cluster=cluster, true_cluster=true)
+    found = memberships(read_run(run), "x", 1)
+    assert found.alt == (
+        "Coloured cells, a row a client and a column a round, 1 to 7: 6 clients in 2 clusters at the end; "
+        "2 changed cluster on the way."  # client 1 twice; 5 was lost, which is no move
+    )
+    assert table(found) == [
+        [5, None, "2 from round 1, - from round 3, 0 from round 7"],
+        [1, 0, "0 from round 1, 1 from round 3, 0 from round 7"],
+        [0, 0, "0 from round 1, 1 from round 7"],
+        [2, 1, "0 from round 1"],
+        [3, 1, "1 from round 1"],
+        [4, 2, "1 from round 1"],
+    ]
+    grid, order = found.drawing, [5, 1, 0, 2, 3, 4]
+    names = {-1: "not assigned"} | {k: f"cluster {k}" for k in range(3)}
+    assert [[grid.names[cell] for cell in row] for row in grid.cells] == [
+        [names[k] for k in cluster[:, client]] for client in order
+    ]
+    assert [grid.names[cell] for cell in grid.side] == ["unknown", *(f"true cluster {k}" for k in (0, 0, 1, 1, 2))]
+    assert (list(grid.rows), list(grid.columns)) == ([f"client {client}" for client in order], ["1", "3", "7"])
+
+
+def clients_csv(run: Path, rows: list[tuple[int, int, int, float | None]]) -> None:
+    known = ("client", "cluster", "true_cluster", "accuracy")
+    written = [dict(zip(known, row, strict=True)) | {"n_train": 10 + row[0], "newcomer": 0} for row in rows]
+    write_table(run / "clients.csv", CLIENTS, written)
+
+
+def test_a_histogram_stacks_the_clients_of_found_clusters_and_lists_their_spread(tmp_path: Path):
+    run = unfinished(tmp_path)
+    scores = [(0, 0, 1, 0.15), (1, 0, 1, 0.25), (2, 0, 0, 0.65), (3, 1, 0, 0.95), (4, 1, 0, 0.25), (5, 1, 0, None)]
+    clients_csv(run, scores)
+    found = histogram(read_run(run), "x", ACCURACY)
+    zero, one = found.drawing.bars
+    assert (zero.name, list(zero.height), list(zero.base)) == ("cluster 0", [0, 1, 1, 0, 0, 0, 1, 0, 0, 0], [0] * 10)
+    assert (one.name, list(one.height)) == ("cluster 1", [0, 0, 1, 0, 0, 0, 0, 0, 0, 1])
+    assert list(one.base) == list(zero.height)
+    assert list(one.x) == pytest.approx([0.1 * k for k in range(10)])
+    assert one.width == pytest.approx(0.1)
+    assert table(found) == [
+        ["cluster 0", 3, "0.350", "0.150", "0.250", "0.650"],
+        ["cluster 1", 2, "0.600", "0.250", "0.600", "0.950"],
+    ]
+    assert found.alt == "Histogram of the test accuracy of 5 clients: from 0.150 to 0.950, median 0.250."
+
+
+COSINES = {(0, 1): -0.25, (0, 2): 0.75, (0, 3): 0.125, (1, 2): 0.0, (1, 3): 0.375, (2, 3): -0.5}
+
+
+@pytest.fixture
+def compared(tmp_path: Path) -> RunFiles:
+    """Clients 3, 5, 8 and 9 of eight, compared in rounds 2 and 7: found clusters 1 0 1 0, true ones 1 1 0 2."""
+    run = unfinished(tmp_path)
+    last, first = np.eye(4, dtype=np.float16), np.full((4, 4), 0.9375, dtype=np.float16)
+    for (one, other), cosine in COSINES.items():
+        last[one, other] = last[other, one] = cosine
+    plane = np.array([[1.0, 0.25], [-1.0, 0.5], [0.75, -0.25], [-0.75, -0.5]], dtype=np.float16)
+    known = {"clients": np.array([3, 5, 8, 9]), "compared": np.array(8), "true_cluster": np.array([1, 1, 0, 2])}
+    for number, matrix, cluster, points in ((2, first, [0, 0, 0, 0], -plane), (7, last, [1, 0, 1, 0], plane)):
+        arrays = {"similarity": matrix, "projection": points, "cluster": np.array(cluster)}
+        np.savez(run / "snapshots" / f"{number}.npz", **known, **arrays)
+    clients_csv(run, [(3, 0, 1, 0.5), (5, 0, 1, 0.625), (8, 0, 0, None), (9, 0, 2, 0.375)])
+    return read_run(run)
+
+
+def test_similarity_within_and_between_is_that_of_the_found_clusters_in_the_last_snapshot(compared: RunFiles):
+    found = similarity(compared, "x", 1)
+    frame = found.drawing.frames[-1]
+    assert (list(frame.labels), list(frame.groups)) == (
+        ["client 5", "client 9", "client 8", "client 3"],  # by found and then by true cluster
+        ["0", "0", "1", "1"],
+    )
+    values = found.drawing.values(frame)
+    assert values[0, 1:] == pytest.approx([0.375, 0.0, -0.25], abs=0.005)
+    assert values[2, 3] == pytest.approx(0.75, abs=0.005)
+    assert found.alt == (  # (3, 8) and (5, 9) are within: (0.75 + 0.375) / 2; the other four: -0.625 / 4
+        "Matrix of similarities between 4 clients, rounds 2, 7. Mean cosine within clusters 0.56, between them -0.16."
+    )
+    assert found.table is not None
+    assert found.table.title == "Mean similarity of clusters in round 7: values"
+    assert table(found) == [["cluster 0", "0.375", "-0.156"], ["cluster 1", "-0.156", "0.750"]]
+    assert "4 of 8 clients" in found.caption
+
+
+def test_a_map_places_the_clients_of_the_last_snapshot_under_their_numbers(compared: RunFiles):
+    found = client_map(compared, "x", ACCURACY, DataAtHand())
+    assert {dots.name: (list(dots.x), list(dots.y)) for dots in found.drawing.points} == {
+        "cluster 0": ([-1.0, -0.75], [0.5, -0.5]),
+        "cluster 1": ([1.0, 0.75], [0.25, -0.25]),
+    }
+    assert [note for dots in found.drawing.points for note in dots.notes] == [
+        "client 5\ncluster 0\ntrue cluster 1\ntraining examples 15\naccuracy 0.625",
+        "client 9\ncluster 0\ntrue cluster 2\ntraining examples 19\naccuracy 0.375",
+        "client 3\ncluster 1\ntrue cluster 1\ntraining examples 13\naccuracy 0.500",
+        "client 8\ncluster 1\ntrue cluster 0\ntraining examples 18",
+    ]
+    assert table(found) == [
+        [5, 0, 1, 15, "0.625"],
+        [9, 0, 2, 19, "0.375"],
+        [3, 1, 1, 13, "0.500"],
+        [8, 1, 0, 18, None],
+    ]
+    assert found.alt == "Scatter plot of 4 clients in 2 clusters by their similarity in round 7."
+    assert "4 of 8 clients" in found.caption
+    assert "in round 7)" in found.caption
+
+
+def test_colours_of_a_matrix_leave_the_rarest_similarities_out(tmp_path: Path):
+    run = made_run(tmp_path / "run", clients=20, snapshots=1, over=False)
+    file = run / "snapshots" / "1.npz"
+    with np.load(file) as arrays:
+        kept = dict(arrays)
+    kept["similarity"][0, 1] = kept["similarity"][1, 0] = -1.0  # 2 of 380
+    np.savez(file, **kept)
+    drawn = similarity(read_run(run), "x", 1).drawing
+    assert (drawn.low, drawn.high) == (-1.0, 0.5)
+    assert drawn.shown == (-0.25, 0.5)
+
+
+# The table of results, and the first lines
+
+RESULTS = {  # of the last rounds of two seeds: all of them differ
+    "round": (4, 6),
+    "test/weighted_accuracy": (0.5, 0.75),
+    "test/mean_accuracy": (0.25, 0.35),
+    "test/worst10_accuracy": (0.1, 0.15),
+    "val/weighted_accuracy": (0.6, 0.8),
+    "test/loss": (1.5, 2.0),
+    "train/loss": (0.5, 0.6),
+    "clusters/count": (3, 5),
+    "clusters/assigned": (38, 40),
+    "clusters/unobserved": (2, 1),
+    "clusters/ari": (0.25, 0.75),
+    "clusters/ami": (0.9, 0.95),
+    "clusters/purity": (0.85, 0.95),
+    "traffic/mib": (10.0, 20.5),
+    "traffic/round_mib": (2.5, 3.5),
+    "time/training_seconds": (7.0, 8.0),
+    "time/elapsed_seconds": (100.0, 130.0),
+}
+SUMMARY = {"test/max_weighted_accuracy": (0.9, 0.95), "test/newcomers_accuracy": (0.3, 0.45)}
+
+
+def ended_group(folder: Path, name: str, *seeds: dict[str, Any], score: str = "accuracy", **summary: Any) -> Group:
+    """A group whose runs end with these rows."""
+    runs = []
+    for seed, values in enumerate(seeds):
+        run = made_run(folder / name / f"seed-{seed}", [metric_row(4) | values], snapshots=0, over=False)
+        text = (run / "metrics.csv").read_text().replace("_accuracy", f"_{score}")
+        (run / "metrics.csv").write_text(text)
+        own = {key: value[seed] for key, value in summary.items()}
+        (run / "summary.json").write_text(json.dumps({"algorithm": name, "seed": seed, "stopped": None} | own))
+        runs.append(read_run(run))
+    return Group(name, runs, folder / name)
+
+
+def results_group(folder: Path, name: str = "A") -> Group:
+    rows = [{key: value[seed] for key, value in RESULTS.items()} for seed in (0, 1)]
+    return ended_group(folder, name, *rows, **SUMMARY)
+
+
+def test_every_column_of_the_results_is_the_mean_and_the_deviation_of_its_own_metric(tmp_path: Path):
+    found = overview.section([results_group(tmp_path)], ACCURACY).blocks[0]
+    (row,) = found.rows
+    assert dict(zip(found.head, row, strict=True)) == {
+        "algorithm": "A",
+        "seeds": 2,
+        "accuracy": "0.625 ± 0.177",  # of a sample: the distance over the root of two
+        "mean": "0.300 ± 0.071",
+        "worst tenth": "0.125 ± 0.035",
+        "validation accuracy": "0.700 ± 0.141",
+        "best round": "0.925 ± 0.035",
+        "loss": "1.750 ± 0.354",
+        "newcomers": "0.375 ± 0.106",
+        "clusters": "4 ± 1.414",
+        "ARI": "0.50 ± 0.35",
+        "without a model": "1.5 ± 0.707",
+        "traffic, MiB": "15.2 ± 7.4",
+        "time, s": "115.0 ± 21.2",
+        "round": "5 ± 1.414",
+    }
+
+
+def test_the_first_lines_name_the_five_best_and_what_the_first_run_found(tmp_path: Path):
+    others = [ended_group(tmp_path, name, {"test/weighted_accuracy": k / 10}) for k, name in enumerate("BCDEFG", 1)]
+    first, second = overview.headline([results_group(tmp_path), *others], ACCURACY)
+    assert first == (
+        "Test accuracy after the last round, best first: A 0.625, G 0.600, F 0.500, E 0.400, D 0.300 and 2 more."
+    )
+    assert second == "A found 3 clusters. Their agreement with the true clusters is 0.25 (1 = equal)."
+
+
+def test_the_best_of_an_error_is_the_lowest(tmp_path: Path):
+    error = Score("mae", higher_is_better=False)
+    groups = [
+        ended_group(tmp_path, name, {"test/weighted_accuracy": value}, score="mae", **{error.best_column: (value,)})
+        for name, value in (("A", 0.5), ("B", 0.25), ("C", 0.75))
+    ]
+    assert overview.headline(groups, error)[0] == (
+        "Test mae after the last round, best first: B 0.250, A 0.500, C 0.750."
+    )

@@ -1,0 +1,84 @@
+"""Clocks and sizes of a run, with a clock of the test's: a round takes ten seconds, an evaluation one."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from digits_experiment import digits
+
+from lit_cfl.algorithms import CFL, FedAvg
+from lit_cfl.early_stopping import StopRule
+from lit_cfl.evaluation import EvaluationPlan
+from lit_cfl.runs import recorder
+from lit_cfl.runs.run import run
+from lit_cfl.storage.csv_log import read_table
+from lit_cfl.tracking import Tracking
+
+TIMES = ("training", "evaluation", "elapsed")
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [1000.0]
+
+    def taking(seconds: float, work: Callable[..., Any]) -> Callable[..., Any]:
+        def timed(*arguments: Any, **options: Any) -> Any:
+            now[0] += seconds
+            return work(*arguments, **options)
+
+        return timed
+
+    monkeypatch.setattr(recorder, "monotonic", lambda: now[0])
+    monkeypatch.setattr(recorder, "evaluate", taking(1.0, recorder.evaluate))
+    monkeypatch.setattr(FedAvg, "round", taking(10.0, FedAvg.round))
+
+
+def seconds(path: Path) -> list[tuple[float, ...]]:
+    """Of each row: the round, and the seconds of training, of the evaluation, and since the start."""
+    return [
+        (row["round"], *(row[f"time/{name}_seconds"] for name in TIMES)) for row in read_table(path / "metrics.csv")
+    ]
+
+
+def test_training_is_timed_since_the_evaluation_before_and_a_resume_goes_on_with_the_time_before(tmp_path: Path):
+    run(digits(algorithm=FedAvg(), rounds=3), tmp_path / "run")
+    assert seconds(tmp_path / "run") == [(1, 10, 1, 11), (2, 10, 1, 22), (3, 10, 1, 33)]
+    longer = run(digits(algorithm=FedAvg(), rounds=5), tmp_path / "run", mode="resume")
+    assert seconds(tmp_path / "run")[3:] == [(4, 10, 1, 44), (5, 10, 1, 55)]
+    assert longer.summary["time/elapsed_seconds"] == 55
+
+
+def test_rounds_that_are_not_evaluated_count_in_the_next_row(tmp_path: Path):
+    run(digits(algorithm=FedAvg(), rounds=5, evaluation=EvaluationPlan(every=2)), tmp_path / "run")
+    assert seconds(tmp_path / "run") == [(2, 20, 1, 21), (4, 20, 1, 42), (5, 10, 1, 53)]
+
+
+def test_the_minutes_of_a_run_are_those_of_all_its_processes(tmp_path: Path):
+    stop = StopRule(max_minutes=1)
+    run(digits(algorithm=FedAvg(), rounds=3, stop=stop), tmp_path / "run")
+    summary = run(digits(algorithm=FedAvg(), rounds=9, stop=stop), tmp_path / "run", mode="resume").summary
+    assert (summary["round"], summary["stopped"], summary["time/elapsed_seconds"]) == (6, "1 minutes are over", 66)
+
+
+def test_a_model_of_float64_is_twice_the_traffic_and_a_round_has_its_own(tmp_path: Path):
+    rows = {}
+    for precision in ("32-true", "64-true"):
+        run(digits(algorithm=FedAvg(), rounds=3, precision=precision), tmp_path / precision)
+        rows[precision] = read_table(tmp_path / precision / "metrics.csv")
+    size = (64 * 10 + 10) * 4 / 2**20  # of MCLR; five clients get it and five send theirs, each round
+    assert [row["traffic/mib"] for row in rows["32-true"]] == pytest.approx([10 * size, 20 * size, 30 * size])
+    assert [row["traffic/round_mib"] for row in rows["32-true"]] == pytest.approx([10 * size] * 3)
+    for column in ("traffic/mib", "traffic/round_mib"):
+        assert [row[column] for row in rows["64-true"]] == pytest.approx([2 * row[column] for row in rows["32-true"]])
+
+
+def test_the_summary_has_the_silhouette_of_the_last_comparison(tmp_path: Path):
+    splitting = CFL(eps1=100.0, eps2=1e-9, warmup_rounds=0)
+    experiment = digits(algorithm=splitting, rounds=4, cohort_size=12, tracking=Tracking(snapshots_every=1))
+    run(experiment, tmp_path / "run")
+    known = [row["clusters/silhouette"] for row in read_table(tmp_path / "run" / "metrics.csv")]
+    known = [value for value in known if value is not None]
+    assert len(set(known)) > 1
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["clusters/silhouette"] == known[-1] != known[0]
