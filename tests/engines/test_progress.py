@@ -9,11 +9,14 @@ import pytest
 import torch
 from lightning import LightningModule
 from ragged import ragged_data
+from studies import base
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from lit_cfl.config.variants import build
 from lit_cfl.engines.factory import workload
 from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.stacked import progress
 from lit_cfl.engines.task_protocol import Batch
 from lit_cfl.nets import MCLR
 
@@ -382,3 +385,14 @@ def test_our_nets_are_asked_as_others_are():
     from lit_cfl.tasks import Classification
 
     assert obstacles_of(lambda: Classification(MCLR([1, 8, 8], 10))) == []
+
+
+def test_a_class_that_watches_is_not_taken_for_the_one_that_it_watches(monkeypatch: pytest.MonkeyPatch):
+    """It lives until it is collected, and configurations name classes without their modules."""
+    from lit_cfl.tasks import Classification
+
+    kept, watched = [], progress._watched_class
+    monkeypatch.setattr(progress, "_watched_class", lambda *args: kept.append(watched(*args)) or kept[-1])
+    build(base()).prepare(0)
+    assert {kind.__name__ for kind in kept} == {"Classification"}
+    assert type(build(base()).prepare(0).engine.template) is Classification

@@ -123,7 +123,9 @@ def _watched_class(kind: type[LightningModule], read: dict[str, None]) -> type[L
 
         return property(get, getattr(LightningModule, name).fset)
 
-    derived = type(kind)(kind.__name__, (kind,), {name: watched(name) for name in _PROGRESS})
+    # a local class: parsers of configurations, which find classes by their names, pass it over
+    names = {"__module__": __name__, "__qualname__": f"_watched_class.<locals>.{kind.__name__}"}
+    derived = type(kind)(kind.__name__, (kind,), names | {name: watched(name) for name in _PROGRESS})
     return derived
 
 
