@@ -133,7 +133,7 @@ def _chunks(models: Tensor | Fitted) -> Iterable[Chunk] | Iterator[Chunk]:
     return [Chunk(0, models, torch.zeros(len(models)), everyone)] if len(models) else []
 
 
-def mix_clusters(models: Tensor, eta_g: float, form: Mix = "normalised") -> Tensor:
+def mix_clusters(models: Tensor, eta_g: float, form: Mix = "normalised", num_parameters: int | None = None) -> Tensor:
     """Mixes clusters' models, from those before the mix, as FedGroup and FlexCFL do (FlexCFL, Eq. 20).
 
     Args:
@@ -142,6 +142,7 @@ def mix_clusters(models: Tensor, eta_g: float, form: Mix = "normalised") -> Tens
         form: `sum` is the paper's, w_j + eta_g * sum over l != j of w_l / |w_l|; `normalised` is the published
             code's, the same divided by 1 + eta_g * sum over l != j of 1 / |w_l|, which keeps the norm bounded (C5).
             A model of norm zero is left out of the others' sums.
+        num_parameters: the first columns, which are mixed and enter the norms; the buffers after them stay. None = all.
 
     Returns:
         `[clusters, d]` in the dtype of the models.
@@ -155,22 +156,24 @@ def mix_clusters(models: Tensor, eta_g: float, form: Mix = "normalised") -> Tens
         raise InputError(f"mix '{form}' is not known; give one of {', '.join(get_args(Mix))}")
     if eta_g == 0 or len(models) < 2:
         return models
-    norms = models.double().norm(dim=1)
+    parameters = models[:, :num_parameters].double()
+    norms = parameters.norm(dim=1)
     inverse = torch.where(norms > 0, 1 / norms, 0.0)
     pull = inverse.expand(len(models), -1).clone().fill_diagonal_(0)  # [clusters, clusters]
-    mixed = models.double() + eta_g * pull @ models.double()
+    mixed = parameters + eta_g * pull @ parameters
     if form == "normalised":
         mixed = mixed / (1 + eta_g * pull.sum(1, keepdim=True))
-    return mixed.to(models.dtype)
+    return torch.cat([mixed.to(models.dtype), models[:, mixed.shape[1] :]], dim=1)
 
 
-def discrepancy(fitted: Fitted, models: Tensor, labels: Tensor) -> float:
+def discrepancy(fitted: Fitted, models: Tensor, labels: Tensor, num_parameters: int | None = None) -> float:
     """Computes the mean distance of local models from their cluster's new model (FedGroup, Section II-C).
 
     Args:
         fitted: what the clients returned; nan where its rows are not held any more.
         models: `[clusters, d]` after the aggregation and the inter-cluster mix.
         labels: cluster of each client in the fit, int64 `[n]`.
+        num_parameters: the first columns, over which distances are taken, buffers come after them; None = all.
 
     Returns:
         (1/n) * sum of |w_i - w_cluster(i)| over the clients that trained; nan if none did.
@@ -181,5 +184,6 @@ def discrepancy(fitted: Fitted, models: Tensor, labels: Tensor) -> float:
     for chunk in fitted.on_device():
         of_chunk, centers = labels[chunk.start :].tolist(), models.to(chunk.models.device)
         trained = zip(chunk.models, of_chunk, chunk.trained.tolist(), strict=False)
-        distances += [(row - centers[label]).norm(dtype=torch.float64) for row, label, able in trained if able]
+        own = slice(num_parameters)
+        distances += [(row - centers[label])[own].norm(dtype=torch.float64) for row, label, able in trained if able]
     return float(torch.stack(distances).mean())  # row by row: no second copy of all rows

@@ -3,7 +3,7 @@ import torch
 from conftest import ids, quadratic_clients
 from torch.testing import assert_close
 
-from lit_cfl.aggregation import client_weights, discrepancy, drawn_order, mean_by_cluster, mix_clusters
+from lit_cfl.aggregation import Mix, client_weights, discrepancy, drawn_order, mean_by_cluster, mix_clusters
 from lit_cfl.errors import InputError
 from lit_cfl.testing import QuadraticWork
 
@@ -145,6 +145,16 @@ def test_zero_model_pulls_nobody():
     assert_close(mix_clusters(models, 1.0, "sum"), torch.tensor([[0.6, 0.8], [3.0, 4.0]]))
 
 
+@pytest.mark.parametrize("form", ["normalised", "sum"])
+@pytest.mark.parametrize("buffer", [-1e9, 7.0, 0.0])
+def test_buffers_are_not_mixed_and_enter_no_norm(form: Mix, buffer: float):
+    parameters = torch.tensor([[3.0, 4.0], [0.0, 2.0], [1.0, 0.0]])
+    rows = torch.cat([parameters, torch.tensor([[buffer], [2 * buffer], [1.0]])], dim=1)
+    mixed = mix_clusters(rows, 0.5, form, 2)
+    assert torch.equal(mixed[:, :2], mix_clusters(parameters, 0.5, form))
+    assert torch.equal(mixed[:, 2], rows[:, 2])
+
+
 @pytest.mark.parametrize("eta_g", [-0.1, float("nan")])
 def test_rate_of_the_mix_below_zero_is_refused(eta_g: float):
     with pytest.raises(InputError, match=f"eta_g {eta_g}"):
@@ -161,6 +171,12 @@ def test_discrepancy_is_the_mean_distance_to_the_own_cluster():
     work = QuadraticWork(torch.tensor([[3.0, 4.0], [0.0, 8.0]]), ids(1, 2), 1.0)
     fitted = work.fit(torch.zeros(1, 2), ids(0, 1))  # rows are the centres
     assert discrepancy(fitted, torch.tensor([[0.0, 0.0], [0.0, 2.0]]), ids(0, 1)) == pytest.approx((5 + 6) / 2)
+
+
+def test_discrepancy_is_over_parameters_and_not_over_buffers():
+    work = QuadraticWork(torch.tensor([[3.0, 4.0, 1e9], [0.0, 8.0, -1e9]]), ids(1, 2), 1.0)
+    fitted = work.fit(torch.zeros(1, 3), ids(0, 1))
+    assert discrepancy(fitted, torch.tensor([[0.0, 0.0, 0.0], [0.0, 2.0, 0.0]]), ids(0, 1), 2) == (5 + 6) / 2
 
 
 def test_discrepancy_leaves_out_clients_that_did_not_train():

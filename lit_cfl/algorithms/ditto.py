@@ -63,7 +63,7 @@ class Ditto(Algorithm):
         fitted = work.fit(state.models, cohort)  # Alg. 1, line 5
         weights = client_weights(work.num_examples[cohort], self.weights)
         models = mean_by_cluster(fitted, everyone, weights, into=state.models)  # line 8
-        scores = {"train/discrepancy": discrepancy(fitted, models, everyone)}
+        scores = {"train/discrepancy": discrepancy(fitted, models, everyone, work.layout.num_parameters)}
         own, personal = self._personalise(state, cohort, work)  # line 6
         state = replace(state, models=models, personal=personal)
         skipped = int((~(fitted.trained & own.trained)).sum())

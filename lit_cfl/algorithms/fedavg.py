@@ -61,7 +61,7 @@ class FedAvg(Algorithm):
         fitted = work.fit(state.models, cohort, prox=prox, centers=state.models, budget=budget)  # ClientUpdate
         weights = client_weights(work.num_examples[cohort], self.weights)
         models = mean_by_cluster(fitted, everyone, weights, into=state.models)  # Alg. 1, last line of the round
-        scores = {"train/discrepancy": discrepancy(fitted, models, everyone)}
+        scores = {"train/discrepancy": discrepancy(fitted, models, everyone, work.layout.num_parameters)}
         return FedAvgState(models), Info(fitted.loss, len(cohort), int(fitted.trained.sum()), fitted.skipped, scores)
 
     def place(

@@ -191,8 +191,10 @@ class FedGroup(Algorithm):
         weights = client_weights(work.num_examples[cohort], self.weights, labels, order)
         models = mean_by_cluster(fitted, labels, weights, into=state.models)  # line 13
         used = state.index[state.index >= 0].unique()
-        models = models.index_copy(0, used, mix_clusters(models[used], self.eta_g, self.mix))  # line 10
-        scores = {"train/discrepancy": discrepancy(fitted, models, labels), "clusters/inertia": state.inertia}
+        trainable = work.layout.num_parameters
+        models = models.index_copy(0, used, mix_clusters(models[used], self.eta_g, self.mix, trainable))  # line 10
+        apart = discrepancy(fitted, models, labels, trainable)
+        scores = {"train/discrepancy": apart, "clusters/inertia": state.inertia}
         up = int(fitted.trained.sum()) + (len(used) if self.eta_g else 0)
         info = Info(fitted.loss, len(cohort), up, fitted.skipped, scores).plus(placed)
         return replace(state, models=models), info

@@ -114,7 +114,7 @@ class FeSEM(MigrationOptions, Algorithm):
         weights = client_weights(work.num_examples[cohort], self.weights, labels, order)
         models = mean_by_cluster(fitted, labels, weights, into=state.models)  # M-step
         trained = int(fitted.trained.sum())
-        scores = {"train/discrepancy": discrepancy(fitted, models, labels)}
+        scores = {"train/discrepancy": discrepancy(fitted, models, labels, work.layout.num_parameters)}
         info = Info(fitted.loss, len(cohort), trained, asked - trained, scores)
         return replace(state, models=models, last=last), info.plus(migrated)
 

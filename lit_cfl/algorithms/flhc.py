@@ -108,7 +108,7 @@ class FLHC(Algorithm):
         fitted = work.fit(state.models, cohort, labels)
         weights = client_weights(work.num_examples[cohort], self.weights)
         models = mean_by_cluster(fitted, labels, weights, into=state.models)
-        scores = {"train/discrepancy": discrepancy(fitted, models, labels)}
+        scores = {"train/discrepancy": discrepancy(fitted, models, labels, work.layout.num_parameters)}
         info = Info(fitted.loss, len(cohort), int(fitted.trained.sum()), fitted.skipped, scores).plus(placed)
         return replace(state, models=models), info
 

@@ -101,7 +101,8 @@ class IFCA(MigrationOptions, Algorithm):
         fitted = work.fit(state.models, cohort, labels)  # line 9
         models = self._average(fitted, state.models, cohort, labels, work, rng)  # line 12 or 13
         state, reassigned = self._reassign(replace(state, models=models), work)
-        trained, scores = int(fitted.trained.sum()), {"train/discrepancy": discrepancy(fitted, models, labels)}
+        trained = int(fitted.trained.sum())
+        scores = {"train/discrepancy": discrepancy(fitted, models, labels, work.layout.num_parameters)}
         info = Info(fitted.loss, up=trained, skipped=asked - trained, scores=scores)
         return state, info.plus(migrated).plus(estimated).plus(reassigned)
 

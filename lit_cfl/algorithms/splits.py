@@ -154,7 +154,8 @@ def split_round(
         compared.append((candidate, found))
         parts = divide(found.similarity)
         after = after if parts is None else divided(after, candidate, found, parts)
-    return after, _info(after, fitted, labels, torch.where(v.isnan(), v, u), v, compared), compared
+    info = _info(after, fitted, labels, torch.where(v.isnan(), v, u), v, compared, work.layout.num_parameters)
+    return after, info, compared
 
 
 def _means(
@@ -168,14 +169,16 @@ def _means(
     return means[options.weights], means[options.criterion_weights]
 
 
-def _info(after: SplitState, fitted: Fitted, labels: Tensor, u: Tensor, v: Tensor, compared: Compared) -> Info:
+def _info(
+    after: SplitState, fitted: Fitted, labels: Tensor, u: Tensor, v: Tensor, compared: Compared, num_parameters: int
+) -> Info:
     new = u.new_full((len(after.models) - len(u),), torch.nan)
     return Info(
         loss=fitted.loss,
         down=len(labels),
         up=int(fitted.trained.sum()),
         skipped=fitted.skipped,
-        scores={"train/discrepancy": discrepancy(fitted, after.models, labels)},
+        scores={"train/discrepancy": discrepancy(fitted, after.models, labels, num_parameters)},
         similarity=next((Similarity(candidate.clients, found.similarity) for candidate, found in compared), None),
         clusters={"parent": after.parent, "u": torch.cat([u, new]), "v": torch.cat([v, new])},
     )

@@ -124,7 +124,10 @@ class StoCFL(Algorithm):
             down=len(asked) + 2 * len(cohort),
             up=len(fresh) + int(thetas.trained.sum()) + int(omegas.trained.sum()),
             skipped=len(asked) - len(fresh) + int((~trained).sum()),
-            scores={"clusters/objective": objective(state), "train/discrepancy": discrepancy(thetas, models, labels)},
+            scores={
+                "clusters/objective": objective(state),
+                "train/discrepancy": discrepancy(thetas, models, labels, work.layout.num_parameters),
+            },
             similarity=self._similarity(state, cohort, fresh, psi),
             tables={"cosines": cosine_histogram(compared)},
         )

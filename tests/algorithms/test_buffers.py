@@ -1,0 +1,83 @@
+"""Buffers at the end of a row are averaged, and decide nothing: no norm, mix, discrepancy or choice knows them."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from test_contract import ALL
+from torch import Tensor
+from torch.testing import assert_close
+
+from lit_cfl.algorithms import Algorithm, FedGroup, FeSEM, FlexCFL, Info
+from lit_cfl.local_work import Fitted, Sketch
+from lit_cfl.parameters import ParameterLayout, Slot
+from lit_cfl.seeds import generator
+from lit_cfl.testing import QuadraticWork
+
+CLIENTS, COLUMNS = 9, 6
+
+
+class WithBuffers(QuadraticWork):
+    """Quadratic clients whose rows end with two buffers, in which a client notes numbers of its own.
+
+    Args:
+        noted: by each client, float64 `[clients, 2]`.
+    """
+
+    def __init__(self, noted: Tensor) -> None:
+        rng = torch.Generator().manual_seed(7)
+        centers = torch.randn(CLIENTS, COLUMNS, generator=rng, dtype=torch.float64)
+        centers[:, 0] += 8 * (1.0 - 2.0 * (torch.arange(CLIENTS) % 2).double())
+        super().__init__(centers, torch.arange(1, CLIENTS + 1), 0.2, steps=3)
+        buffer = Slot("norm.mean", "norm", "batchnorm1d", torch.Size([2]), COLUMNS, COLUMNS + 2, is_buffer=True)
+        self.layout, self.noted = ParameterLayout((*self.layout.slots, buffer)), noted
+
+    def initial(self, number: int) -> Tensor:
+        return torch.cat([super().initial(number), torch.zeros(2, dtype=torch.float64)])
+
+    def fit(
+        self, models: Tensor, clients: Tensor, *given: Any, centers: Tensor | None = None, **options: Any
+    ) -> Fitted:
+        drawn = None if centers is None else centers[:, :COLUMNS]
+        fitted = super().fit(models[:, :COLUMNS], clients, *given, centers=drawn, **options)
+        rows = (replace(c, models=torch.cat([c.models, self.noted[clients]], 1)) for c in fitted.chunks())
+        return Fitted(rows, self.num_examples[clients], held=True)
+
+    def gradients(self, model: Tensor, clients: Tensor, sketch: Sketch | None = None) -> Tensor:
+        rows = torch.cat([super().gradients(model[:COLUMNS], clients), torch.zeros(len(clients), 2).double()], 1)
+        return rows if sketch is None else sketch(rows)
+
+    def losses(self, models: Tensor, clients: Tensor, *, penalised: bool = False) -> Tensor:
+        return super().losses(models[:, :COLUMNS], clients, penalised=penalised)
+
+
+def after(algorithm: Algorithm, noted: Tensor) -> tuple[Tensor, Tensor, list[Info]]:
+    """The models and clusters after some rounds, and what they reported."""
+    work, infos = WithBuffers(noted), []
+    state, _ = algorithm.init(work.at(0), generator(3, "init"))
+    clustering = algorithm.first_clustering_round()
+    for round in (0, 1, 2, *range(clustering, clustering + 3)):
+        state, info = algorithm.round(state, work.population, work.at(round), generator(3, "round", round))
+        infos.append(info)
+    served = algorithm.serve(state, work.population)
+    return served.models, served.index, infos
+
+
+MIXED = [FedGroup(eta_g=0.5), FedGroup(eta_g=0.5, mix="sum"), FlexCFL(eta_g=0.5), FeSEM(cluster_on="all")]
+
+
+@pytest.mark.parametrize(
+    "algorithm", [*(kind() for kind in ALL), *MIXED], ids=lambda one: f"{type(one).__name__}{getattr(one, 'mix', '')}"
+)
+def test_what_buffers_hold_changes_nothing_but_themselves(algorithm: Algorithm):
+    noted = torch.linspace(-1e6, 3e6, 2 * CLIENTS, dtype=torch.float64).view(CLIENTS, 2)
+    models, index, infos = after(algorithm, noted)
+    expected, clusters, others = after(algorithm, torch.zeros_like(noted))
+    assert torch.equal(index, clusters)
+    assert_close(models[:, :COLUMNS], expected[:, :COLUMNS], rtol=0, atol=1e-12)
+    for mine, other in zip(infos, others, strict=True):
+        assert mine.scores == pytest.approx(other.scores, nan_ok=True, rel=1e-12)
+    for cluster in index.unique().tolist():  # they are means of what the clients noted, in whatever way
+        assert noted.min() <= models[cluster, COLUMNS:].min()
+        assert models[cluster, COLUMNS:].max() <= noted.max()
