@@ -18,6 +18,7 @@ from lit_cfl.engines.check_task import require_trainable
 from lit_cfl.engines.choose_plan import Workload, choose_plan, count_gpus
 from lit_cfl.engines.factory import build_engine, room_of_ray, warn_of_slowness, workload
 from lit_cfl.engines.local_training import LocalTraining, TaskFactory
+from lit_cfl.engines.module_state import CONSTANTS, digest_of_constants
 from lit_cfl.engines.plan import EngineOption, Plan, PlanOptions, Precision, set_up_torch
 from lit_cfl.engines.token_inputs import with_tokens_for
 from lit_cfl.errors import InputError
@@ -221,9 +222,10 @@ class PreparedRun:
 
     @cached_property
     def fingerprint(self) -> dict[str, str]:
-        """SHA-256 of the partition with the data, and of w_0: they identify these data and this net."""
+        """SHA-256 of the partition with the data, of w_0, and of what is in no model's row, such as frozen layers."""
         initial = sha256(self.engine.initial(0).contiguous().numpy().data)
-        return {"partition": partition_hash(self.data), "initial model": initial.hexdigest()}
+        constants = digest_of_constants(self.engine.build(0), self.engine.layout)
+        return {"partition": partition_hash(self.data), "initial model": initial.hexdigest(), CONSTANTS: constants}
 
     def config(self) -> dict[str, Any]:
         """Returns the configuration with the plan, and with the commit of data that came from the Hub."""

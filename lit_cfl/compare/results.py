@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 from math import ceil, floor
 from pathlib import Path
 
-import torch
-
 from lit_cfl.compare.comparison import Comparison
 from lit_cfl.compare.jobs import CompareJob, summary_of
 from lit_cfl.metric_names import Row, main_column
+from lit_cfl.runs.run import SAME_START
 from lit_cfl.runs.shared_clients import over_shared, read_scored, scores_everyone
 from lit_cfl.scores import CLASSIFIER, Score, Scores, recorded_scores
 from lit_cfl.statistics import paired_difference, spread
+from lit_cfl.storage.checkpoint import recorded_fingerprint, share_initial_model
 from lit_cfl.storage.csv_log import read_table
 
 _RUNS = {
@@ -194,23 +194,17 @@ def _mismatches(comparison: Comparison, done: Sequence[CompareJob]) -> list[str]
         return ["Tiny runs: good for seeing whether they run, and not paired."]
     notes = []
     for seed in comparison.seeds:
-        found = {job.name: fingerprint(job.folder) for job in done if job.seed == seed}
+        found = {job.name: recorded_fingerprint(job.folder) for job in done if job.seed == seed}
         if lost := [name for name, one in found.items() if not one]:
             notes.append(f"Under seed {seed} nothing says whether {', '.join(lost)} are paired: no checkpoint.pt.")
         prints = {name: one for name, one in found.items() if one}
         for what in sorted({key for one in prints.values() for key in one}):
-            values = {name: one.get(what) for name, one in prints.items()}
-            if len(set(values.values())) > 1:
+            values = {one[what] for one in prints.values() if what in one}
+            if len(values) > 1:
                 notes.append(f"Warning: under seed {seed} the runs do not share one {what}: nothing is paired.")
+    if share_initial_model([job.folder for job in done if job.name == comparison.names[0]]):
+        notes.append(f"{SAME_START}.")
     return notes
-
-
-def fingerprint(folder: Path) -> dict[str, str]:
-    """Reads what a run recorded of its clients and initial weights (`PreparedRun.fingerprint`); {} where it is lost."""
-    if not (folder / "checkpoint.pt").exists():
-        return {}
-    saved = torch.load(folder / "checkpoint.pt", weights_only=True, map_location="cpu", mmap=True)
-    return dict(saved["fingerprint"])
 
 
 def _notes(

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from lit_cfl.data import Examples, FederatedData
 from lit_cfl.engines.base import Engine
+from lit_cfl.engines.check_copies import require_faithful_copy, require_same_build
 from lit_cfl.engines.check_module import schedulers_in
 from lit_cfl.engines.local_training import CHECK, LocalTraining
 from lit_cfl.engines.module_state import copied_state, same_value
@@ -38,6 +39,7 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
             optimizer refuses its options.
     """
     _require_labels(engine, data.examples)
+    require_same_build(engine.template, engine.build(0))
     model = engine.initial(0)
     batch = engine.examples(data).batch(_one_of_each_label(data), engine.plan.dtype, engine.device)
     shapes = f"inputs of shape {tuple(batch[0].shape[1:])}, {_in_words(data.examples)}"
@@ -52,6 +54,7 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
         remedy = _TOKENS if tokens else ""
         raised = f"{in_short(error)}{in_line(error)}"
         raise InputError(f"the net cannot take the data: {shapes} ({raised}){remedy}") from error
+    require_faithful_copy(engine, data.examples.batch(_one_of_each_label(data), torch.float32, "cpu"))
     local = engine.local
     _note_schedulers(engine.module(model), local)
     engine.require_variance(data.population, local.budget, per_client(local.epochs, data.population), data)

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from lit_cfl.parameters import ParameterLayout
 
+CONSTANTS = "frozen part of the module"  # name of its digest in a run's fingerprint
 Leaf = Tensor | np.ndarray | np.generic | int | float | complex | str | bytes | None | type
 _FRAMEWORK = frozenset((*vars(nn.Module()), *vars(LightningModule())))  # attributes that every module has
 _CODE = (type, FunctionType, BuiltinFunctionType, ModuleType)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lit_cfl.engines.module_state import CONSTANTS
 from lit_cfl.engines.plan import PlanOptions
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment, PreparedRun
@@ -139,14 +140,19 @@ def require_same_run(path: Path, saved: Mapping[str, Any]) -> None:
 
 
 def require_same_data(path: Path, saved: Mapping[str, Any], prepared: PreparedRun) -> None:
-    """Checks that data and initial model are the checkpoint's; a configuration need not show that they differ.
+    """Checks that data, initial model and frozen weights are the checkpoint's; a configuration need not show it.
 
     Raises:
-        InputError: naming what differs.
+        InputError: naming what differs, with both digests.
     """
+    recorded = saved["fingerprint"]
     for what, now in prepared.fingerprint.items():
-        if saved["fingerprint"].get(what) != now:
-            raise InputError(f"{path} was made with another {what}; give the same data and model as then")
+        then = recorded.get(what)
+        if then != now and not (then is None and what == CONSTANTS):  # before 0.3 nothing was recorded of these
+            raise InputError(
+                f"{path} was made with another {what} (SHA-256 {str(then)[:12]}, now {now[:12]}); "
+                "give the same data and model as then, with the same files of weights"
+            )
 
 
 def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

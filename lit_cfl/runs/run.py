@@ -24,7 +24,7 @@ from lit_cfl.runs.resume import (
 )
 from lit_cfl.runs.run_directory import RunDirectory, default_run_directory
 from lit_cfl.storage.atomic_writes import write_json
-from lit_cfl.storage.checkpoint import Checkpoint
+from lit_cfl.storage.checkpoint import Checkpoint, share_initial_model
 from lit_cfl.storage.config_file import require_unused, stored_config, write_config
 from lit_cfl.storage.digests import renew_sums
 from lit_cfl.storage.lock import locked
@@ -32,6 +32,10 @@ from lit_cfl.tracking import Trackers
 from lit_cfl.tracking.background import Guard
 from lit_cfl.tracking.offline import sync_line
 
+SAME_START = (
+    "The runs of all seeds started from one initial model: the module sets a seed itself, or starts from constants or "
+    "from a file, so that the spread over seeds is that of clients, cohorts and mini-batches alone"
+)
 ResumeMode = Literal["new", "resume", "new_plan"]
 
 
@@ -123,6 +127,8 @@ def _run_seeds(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode
             if stored is None and not list(path.glob("seed-*")):  # nothing was trained
                 (path / "config.yaml").unlink(missing_ok=True)
             raise
+        if share_initial_model([part.path for part in parts]):
+            warnings.warn(SAME_START, Notice, stacklevel=2)
         finished = FinishedRun(path, mean_summary([part.summary for part in parts]), seeds=parts)
         baselines = [part.baseline for part in parts if part.baseline is not None]
         if baselines:

@@ -8,7 +8,7 @@ a bit that is not as it was written is refused.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from hashlib import sha256
@@ -63,6 +63,20 @@ def state_from_dict(state_type: type, values: dict[str, Any]) -> State:
             "the algorithm was changed since; put it back, or start a new run"
         )
     return state_type(**values)
+
+
+def recorded_fingerprint(directory: Path) -> dict[str, str]:
+    """Reads `PreparedRun.fingerprint` as a run recorded it; {} if there is no checkpoint."""
+    if not (directory / "checkpoint.pt").exists():
+        return {}
+    saved = torch.load(directory / "checkpoint.pt", weights_only=True, map_location="cpu", mmap=True)
+    return dict(saved["fingerprint"])
+
+
+def share_initial_model(directories: Sequence[Path]) -> bool:
+    """Says whether several runs, of different seeds, started from one initial model."""
+    found = [recorded_fingerprint(directory).get("initial model") for directory in directories]
+    return len(found) > 1 and None not in found and len(set(found)) == 1
 
 
 @dataclass(frozen=True, eq=False)

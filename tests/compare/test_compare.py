@@ -14,10 +14,11 @@ from small_comparison import SMALL
 from lit_cfl.algorithms import FLHC, IFCA, Algorithm, FedAvg
 from lit_cfl.cli.main import main
 from lit_cfl.compare.jobs import CompareJob, processes
-from lit_cfl.compare.results import _difference, fingerprint
+from lit_cfl.compare.results import _difference
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray import cluster
 from lit_cfl.scores import Score
+from lit_cfl.storage.checkpoint import recorded_fingerprint
 from lit_cfl.storage.csv_log import read_table, write_rows
 
 COLUMNS = {
@@ -83,7 +84,7 @@ def test_all_algorithms_have_the_same_clients_cohorts_and_initial_weights(monkey
     assert len({tuple(cohort) for cohort, _ in seen["FedAvg"]}) == 6
     assert len({initial for _, initial in seen["FedAvg"]}) == 2
     prints = {
-        (name, seed): fingerprint(CompareJob(Path("c"), name, seed).folder)
+        (name, seed): recorded_fingerprint(CompareJob(Path("c"), name, seed).folder)
         for name in ("FedAvg", "IFCA")
         for seed in (3, 5)
     }
@@ -229,6 +230,16 @@ def test_other_clients_under_one_seed_are_said(capsys: pytest.CaptureFixture[str
     capsys.readouterr()
     assert main(["compare", "--resume", "c"]) == 0
     assert "Warning: under seed 0 the runs do not share one partition: nothing is paired." in capsys.readouterr().out
+
+
+def test_runs_from_before_frozen_parts_were_recorded_are_paired_with_later_ones(capsys: pytest.CaptureFixture[str]):
+    assert main([*SMALL, "--algorithms", "FedAvg", "Ditto", "--compare_dir", "c"]) == 0
+    saved = torch.load("c/Ditto/seed-0/checkpoint.pt", weights_only=True)
+    del saved["fingerprint"]["frozen part of the module"]
+    torch.save(saved, "c/Ditto/seed-0/checkpoint.pt")
+    capsys.readouterr()
+    assert main(["compare", "--resume", "c"]) == 0
+    assert "nothing is paired" not in capsys.readouterr().out
 
 
 def test_lost_files_of_a_finished_run_are_said_or_made_again(capsys: pytest.CaptureFixture[str]):

@@ -8,6 +8,7 @@ from itertools import pairwise
 from math import inf, nan
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from lightning import LightningModule
@@ -20,6 +21,7 @@ from lit_cfl.engines.check_module import require_module
 from lit_cfl.engines.check_task import require_trainable
 from lit_cfl.engines.factory import build_engine, workload
 from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.module_state import digest_of_constants
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.trainer import TrainerEngine
 from lit_cfl.errors import DivergedError, InputError, Notice
@@ -414,3 +416,97 @@ def test_optimizer_that_asks_for_a_trainer_needs_one():
     make = lambda: Asks(Linear())  # noqa: E731
     load = workload(make, 0, LocalTraining(), ragged_data(), "32-true", client_fits=1)
     assert load.obstacles == ["configure_optimizers raises RuntimeError without a Trainer"]
+
+
+class ByLambda(Linear):
+    """Its function keeps the layer of the module that it was made in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = lambda features: self.fc(features)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(inputs.flatten(1))
+
+
+class ByHook(Linear):
+    """Its hook scales by a parameter of the module that it was made in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(10))
+        self.fc.register_forward_hook(lambda layer, given, outputs: outputs * self.scale)
+
+
+class ByMethod(Linear):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(10))
+        self.head = self.scaled
+        self.fc.register_forward_hook(lambda layer, given, outputs: outputs + layer.bias)
+
+    def scaled(self, features: Tensor) -> Tensor:
+        return self.fc(features) * self.scale
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(inputs.flatten(1))
+
+
+@pytest.mark.parametrize("plan", ["trainer", "plain loop"])
+@pytest.mark.parametrize("net", [ByLambda, ByHook])
+def test_copy_that_computes_with_the_originals_layers_is_refused(net: Callable[[], nn.Module], plan: str):
+    engine = build_engine(task(net), PLANS[plan], 0, LocalTraining())
+    with pytest.raises(InputError, match=r"a copy of Classification computes something else .* \(a lambda, a hook\)"):
+        require_trainable(engine, ragged_data())
+    require_trainable(build_engine(task(ByMethod), PLANS[plan], 0, LocalTraining()), ragged_data())
+
+
+class Unseeded(Linear):
+    """Has fixed features that nobody could make again."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("shift", torch.from_numpy(np.random.default_rng().normal(size=10)).float())
+
+
+def test_module_that_cannot_be_made_again_is_refused():
+    engine = build_engine(task(Unseeded), Plan(), 0, LocalTraining())
+    with pytest.raises(InputError, match=r"net.shift of Classification differs .*default_rng"):
+        require_trainable(engine, ragged_data())
+
+
+def test_what_is_in_no_row_is_in_the_digest_of_constants():
+    class Holder(Linear):
+        def __init__(self, **changes: object) -> None:
+            super().__init__()
+            self.frozen = nn.Parameter(torch.zeros(2), requires_grad=False)
+            self.register_buffer("count", torch.zeros(2, dtype=torch.int64))
+            self.register_buffer("hidden", torch.zeros(2), persistent=False)
+            self.register_buffer("mask", torch.tensor([0.0, -inf]))
+            self.register_buffer("mean", torch.zeros(2))
+            self.table, self.kept, self.numbers = torch.zeros(2), {"a": [torch.zeros(2)]}, np.zeros(2)
+            self.brief = nn.Parameter(torch.zeros(2, dtype=torch.bfloat16), requires_grad=False)
+            with torch.no_grad():
+                self.fc.weight.zero_()
+                self.fc.bias.zero_()
+            for name, value in changes.items():
+                setattr(self, name, value)
+
+    def digest(net: nn.Module) -> str:
+        return digest_of_constants(net, ParameterLayout.of(net))
+
+    changes = {
+        "frozen": nn.Parameter(torch.tensor([0.0, 1.0]), requires_grad=False),
+        "count": torch.tensor([0, 1]),
+        "hidden": torch.tensor([0.0, 1.0]),
+        "mask": torch.tensor([-inf, 0.0]),
+        "table": torch.tensor([0.0, 1.0]),
+        "kept": {"a": [torch.tensor([0.0, 1.0])]},
+        "numbers": np.array([0.0, 1.0]),
+        "brief": nn.Parameter(torch.tensor([0, 1], dtype=torch.bfloat16), requires_grad=False),
+    }
+    digests = {digest(Holder(**{name: value})) for name, value in changes.items()}
+    assert len(digests | {digest(Holder())}) == len(changes) + 1
+    in_row = Holder(mean=torch.tensor([5.0, 6.0]))
+    nn.init.ones_(in_row.fc.weight)
+    assert digest(in_row) == digest(Holder())  # what a row holds is recorded with the model

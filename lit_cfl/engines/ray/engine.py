@@ -24,6 +24,7 @@ from lit_cfl.engines.base import Engine
 from lit_cfl.engines.batches import num_steps
 from lit_cfl.engines.client_work import PositionedRow
 from lit_cfl.engines.local_training import FitRequest, LocalTraining, TaskFactory
+from lit_cfl.engines.module_state import digest_of_constants
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray.pool import ShareTask, WorkerPool
 from lit_cfl.engines.ray.shares import FitShare, GradientShare, HeldClients, LossShare, ScoreShare, runs_of
@@ -129,7 +130,8 @@ class RayEngine(Engine):
     def _started(self, data: FederatedData) -> WorkerPool:
         if self._pool is None:
             deterministic = torch.are_deterministic_algorithms_enabled()
-            spec = EngineSpec(self._task, self._plan_of_one(data), self.seed, self.local, deterministic)
+            constants = digest_of_constants(self.template, self.layout)
+            spec = EngineSpec(self._task, self._plan_of_one(data), self.seed, self.local, deterministic, constants)
             self._pool = WorkerPool(spec, self.plan)
             self._close_pool = weakref.finalize(self, self._pool.close)  # also where `close` was never called
         return self._pool

@@ -1,5 +1,6 @@
 """Does shares of an engine's work in a Ray worker."""
 
+import platform
 import sys
 import warnings
 from collections.abc import Sequence
@@ -16,9 +17,11 @@ from lit_cfl.data import Examples
 from lit_cfl.devices import is_out_of_memory
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.local_training import LocalTraining, TaskFactory
+from lit_cfl.engines.module_state import CONSTANTS, digest_of_constants
 from lit_cfl.engines.plan import Plan, set_up_torch
 from lit_cfl.engines.stacked.engine import StackedEngine
 from lit_cfl.engines.trainer import TrainerEngine
+from lit_cfl.errors import InputError
 
 Ref = ObjectRef[Any]  # to what is in Ray's object store
 Parts = dict[str, Any]  # of Examples, each tensor as an array: those Ray hands out without a copy
@@ -32,6 +35,7 @@ class EngineSpec:
         task, seed, local: the run's, see `Engine`.
         plan: of the worker's own engine, `stacked` or `trainer`.
         deterministic: only deterministic operations on a GPU, as in the driver.
+        constants: digest of what is in no model's row, such as frozen layers, in the driver.
     """
 
     task: TaskFactory
@@ -39,6 +43,7 @@ class EngineSpec:
     seed: int
     local: LocalTraining
     deterministic: bool = False
+    constants: str = ""
 
 
 class Share(Protocol):
@@ -97,6 +102,12 @@ class Worker:
             set_up_torch(spec.plan, spec.deterministic)
             kind = StackedEngine if spec.plan.engine == "stacked" else TrainerEngine
             self._engine = kind(spec.task, spec.plan, spec.seed, spec.local)
+            found = digest_of_constants(self._engine.template, self._engine.layout)
+            if found != spec.constants:
+                raise InputError(
+                    f"a Ray worker on {platform.node()} has another {CONSTANTS} (SHA-256 {found[:12]}) than where the "
+                    f"run was started ({spec.constants[:12]}); put the same files of weights on every machine"
+                )
         return self._engine
 
     def _examples(self, reference: Ref) -> Examples:

@@ -18,6 +18,7 @@ from lit_cfl.engines.stacked.progress import Compute, dependence_on_history, rea
 from lit_cfl.engines.stacked.stackable_layers import why_not_stacked, with_plain_cells
 from lit_cfl.engines.steps import Steps
 from lit_cfl.engines.task_protocol import Batch, losses_of
+from lit_cfl.errors import in_short
 from lit_cfl.parameters import ParameterLayout
 
 
@@ -77,11 +78,22 @@ def _compare_with_plain_loop(module: LightningModule, layout: ParameterLayout, b
             warnings.simplefilter("ignore")  # an operation without a rule for stacks is slow, and warns
             together = _stacked_step(copy.deepcopy(module), layout, (_two_lanes(inputs), _two_lanes(labels)), present)
     except Exception as error:  # whatever a user's own module raises when it is stacked
-        return [f"{type(error).__name__} in a stack: {str(error).splitlines()[0] if str(error) else ''}"]
+        return [_in_words(error)]
     lanes = [[*gradients, *after.values()] for gradients, after in alone]
     expected = torch.stack([torch.cat([part.flatten() for part in lane if part is not None]) for lane in lanes])
     same = torch.allclose(together, expected, rtol=1e-6, atol=1e-9, equal_nan=True)
     return [] if same else ["its gradients in a stack are others than alone"]
+
+
+def _in_words(error: Exception) -> str:
+    """Says why a module cannot be stacked, where PyTorch says it in words of its own."""
+    reasons = {
+        "called random operation": "it draws random numbers, other than by nn.Dropout",
+        "data-dependent control flow": "it branches on the numbers in a tensor",
+        ".item()": "it reads a number out of a tensor (.item())",
+    }
+    found = [reason for words, reason in reasons.items() if words in str(error)]
+    return found[0] if found else f"in a stack it raises {in_short(error)}"
 
 
 def _after_step(

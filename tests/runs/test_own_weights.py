@@ -1,0 +1,137 @@
+"""Weights that are in no model's row, such as a frozen base from a file: recorded with a run, and compared later."""
+
+import re
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from digits_experiment import digits
+from torch import Tensor, nn
+
+from lit_cfl import Experiment, load_run, run
+from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.module_state import digest_of_constants
+from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.ray import worker
+from lit_cfl.errors import InputError, Notice
+from lit_cfl.storage.checkpoint import recorded_fingerprint
+from lit_cfl.tasks import Classification
+
+
+class OnBase(nn.Module):
+    """A trained layer on a frozen one from a file."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__()
+        self.base, self.head = nn.Linear(64, 16), nn.Linear(16, 10)
+        self.base.load_state_dict(torch.load(file, weights_only=True))
+        self.base.requires_grad_(False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.head(self.base(inputs.flatten(1)).relu())
+
+
+def make_base(file: Path, seed: int) -> None:
+    torch.manual_seed(seed)
+    torch.save(nn.Linear(64, 16).state_dict(), file)
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Experiment:
+    make_base(tmp_path / "base.pt", 0)
+    return digits(task=lambda: Classification(OnBase(tmp_path / "base.pt")), rounds=2)
+
+
+def test_frozen_base_that_changed_is_refused_with_both_digests(experiment: Experiment, tmp_path: Path):
+    run(experiment, tmp_path / "run")
+    recorded = recorded_fingerprint(tmp_path / "run")["frozen part of the module"]
+    assert load_run(tmp_path / "run", experiment).round == 2
+    make_base(tmp_path / "base.pt", 5)
+    now = experiment.prepare(3).fingerprint["frozen part of the module"]
+    assert recorded != now
+    said = re.escape(f"another frozen part of the module (SHA-256 {recorded[:12]}, now {now[:12]})")
+    with pytest.raises(InputError, match=said):
+        load_run(tmp_path / "run", experiment)
+    with pytest.raises(InputError, match=said):
+        run(digits(task=experiment.task, rounds=4), tmp_path / "run", mode="resume")
+    make_base(tmp_path / "base.pt", 0)
+    assert run(digits(task=experiment.task, rounds=4), tmp_path / "run", mode="resume").summary["round"] == 4
+
+
+def test_run_from_before_digests_were_recorded_still_opens(experiment: Experiment, tmp_path: Path):
+    run(experiment, tmp_path / "run")
+    saved = torch.load(tmp_path / "run" / "checkpoint.pt", weights_only=True)
+    del saved["fingerprint"]["frozen part of the module"]
+    torch.save(saved, tmp_path / "run" / "checkpoint.pt")
+    make_base(tmp_path / "base.pt", 5)
+    assert load_run(tmp_path / "run", experiment).round == 2
+    del saved["fingerprint"]["initial model"]
+    torch.save(saved, tmp_path / "run" / "checkpoint.pt")
+    with pytest.raises(InputError, match="another initial model"):
+        load_run(tmp_path / "run", experiment)
+
+
+def test_worker_with_another_frozen_base_does_no_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    make_base(tmp_path / "base.pt", 0)
+
+    def task() -> Classification:
+        return Classification(OnBase(tmp_path / "base.pt"))
+
+    engine = build_engine(task, Plan(), 0, LocalTraining())
+    constants = digest_of_constants(engine.template, engine.layout)
+    spec = worker.EngineSpec(task, Plan(), 0, LocalTraining(), constants=constants)
+    monkeypatch.setattr(worker.ray, "get", lambda reference: reference)
+    assert worker.Worker([spec], [])._get_engine().layout == engine.layout
+    make_base(tmp_path / "base.pt", 5)
+    with pytest.raises(InputError, match=f"a Ray worker .* another frozen part .* was started .{constants[:12]}"):
+        worker.Worker([spec], [])._get_engine()
+
+
+class Fixed(nn.Module):
+    """Starts from the same weights under every seed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.fc = nn.Linear(64, 10)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.fc(inputs.flatten(1))
+
+
+def test_seeds_that_start_from_one_model_are_noted_once(tmp_path: Path):
+    with pytest.warns(Notice, match="all seeds started from one initial model") as said:
+        run(digits(task=lambda: Classification(Fixed()), rounds=1, seeds=[1, 2, 3]), tmp_path / "run")
+    assert len([note for note in said if "all seeds" in str(note.message)]) == 1
+
+
+def test_seeds_that_start_apart_are_not_noted(tmp_path: Path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", Notice)
+        run(digits(rounds=1, seeds=[1, 2]), tmp_path / "run")
+        run(digits(task=lambda: Classification(Fixed()), rounds=1, seeds=[1]), tmp_path / "alone")
+
+
+class Drawn(nn.Module):
+    """Drops inputs in evaluation, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(64, 10)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.fc(nn.functional.dropout(inputs.flatten(1), 0.5, training=True))
+
+
+def test_resumed_run_draws_the_same_in_evaluation(tmp_path: Path):
+    def started(rounds: int) -> Experiment:
+        return digits(task=lambda: Classification(Drawn()), rounds=rounds)
+
+    whole = run(started(3), tmp_path / "whole").summary
+    run(started(1), tmp_path / "cut")
+    torch.rand(17)
+    resumed = run(started(3), tmp_path / "cut", mode="resume").summary
+    clocks = {key for key in whole if key.startswith("time/")}
+    assert {k: v for k, v in resumed.items() if k not in clocks} == {k: v for k, v in whole.items() if k not in clocks}
