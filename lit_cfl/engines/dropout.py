@@ -4,6 +4,9 @@ A random generator gives one stream for a whole stack of clients. Here the mask 
 key, the step, the layer and the position, so every engine drops the same units.
 """
 
+from collections.abc import Sequence
+from math import prod
+
 import torch
 from lightning import LightningModule
 from torch import Tensor, nn
@@ -31,14 +34,27 @@ class KeyedDropout(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return inputs
-        row = hashed(self.key + 0x9E3779B9 * (self.layer + 1))
-        positions = torch.arange(inputs.numel(), device=inputs.device) * 0x9E3779B9
-        kept = hashed(row + positions).view(inputs.shape) >= int(self.p * 2**32)
-        scale = 0.0 if self.p == 1 else 1 / (1 - self.p)
-        return inputs * (kept.to(inputs.dtype) * scale)
+        return inputs * kept_share(self.key, self.p, self.layer, inputs.shape, inputs.dtype)
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
+
+
+def kept_share(keys: Tensor, p: float, layer: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Computes the factors of a dropout's units: 0 where a unit is dropped, else 1 / (1 - p).
+
+    Args:
+        keys: of the masks, int64 `[...]`.
+        p, layer: see `KeyedDropout`.
+        shape: of the units under one key. A mask is the beginning of that of more units.
+
+    Returns:
+        `[..., *shape]`.
+    """
+    rows = hashed(keys + 0x9E3779B9 * (layer + 1))
+    positions = torch.arange(prod(shape), device=keys.device) * 0x9E3779B9
+    kept = hashed(rows[..., None] + positions).view(*keys.shape, *shape) >= int(p * 2**32)
+    return kept.to(dtype) * (0.0 if p == 1 else 1 / (1 - p))
 
 
 def with_keyed_dropout(module: LightningModule) -> LightningModule:

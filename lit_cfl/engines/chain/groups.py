@@ -1,0 +1,113 @@
+"""Groups the clients of a cohort into stacks, by what each has alone: so nobody's numbers depend on the others.
+
+A client's mini-batches are padded to the next rung of a fixed ladder, and so are its examples in dual form: rungs are
+powers of two with equal distances between them. Clients of the same rungs train in one stack, the longest first.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lit_cfl.engines.cohort_fit import CohortFit
+
+LEAST = 2  # rows of a matrix: a product over one row takes another way where it stands alone in its stack
+
+
+@dataclass(frozen=True, eq=False)
+class Shapes:
+    """What decides how each client trains, int64 `[n]` each.
+
+    Args:
+        width: examples of a mini-batch, padded.
+        size: examples of the client, padded; 0 = not in dual form.
+    """
+
+    width: Tensor
+    size: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Clients that train in one stack.
+
+    Args:
+        clients: their positions in the cohort, int64 `[c]`, those with the most steps first.
+        steps: of each, `[c]`.
+        width, size: see `Shapes`; size 0 = the first layer is not in dual form.
+    """
+
+    clients: Tensor
+    steps: list[int]
+    width: int
+    size: int
+
+    def spans(self) -> Iterator[tuple[range, int, int]]:
+        """Yields spans of steps, how many of the first clients train in them, and how many of these go on behind."""
+        start, busy = 0, len(self.steps)
+        while busy:
+            stop, following = self.steps[busy - 1], busy - 1
+            while following and self.steps[following - 1] == stop:
+                following -= 1
+            yield range(start, stop), busy, following
+            start, busy = stop, following
+
+
+def pad(sizes: Tensor, rungs: int) -> Tensor:
+    """Pads sizes `[n]` to the next rung of the ladder, at least 2.
+
+    Args:
+        rungs: from one power of two to the next, itself a power of two.
+    """
+    exponents = torch.frexp(sizes.double()).exponent - 1  # exact
+    distance = 2 ** (exponents - (rungs.bit_length() - 1)).clamp(min=0)
+    return (-(-sizes // distance) * distance).clamp(min=LEAST)
+
+
+def pad_widths(work: CohortFit, batch_size: int | str) -> Tensor:
+    """Pads the widest mini-batch of each client, int64 `[n]`: not beyond the run's batch size where it is no wider."""
+    counts, owners = (work.batches >= 0).sum(1), torch.arange(len(work)).repeat_interleave(work.steps)
+    widths = torch.zeros(len(work), dtype=torch.int64).scatter_reduce_(0, owners, counts, "amax")
+    fine = pad(widths, 8)
+    if not isinstance(batch_size, int):
+        return fine
+    return torch.where(widths <= batch_size, pad(widths, 2).clamp(max=max(LEAST, batch_size)), fine)
+
+
+def make_groups(work: CohortFit, shapes: Shapes, most: "Most") -> Iterator[Group]:
+    """Yields the groups.
+
+    Args:
+        most: says how many clients of a shape train in one stack.
+    """
+    keys = torch.stack([shapes.size, shapes.width, -work.steps], 1)
+    order = torch.arange(len(work))
+    for column in (2, 1, 0):
+        order = order[keys[order, column].argsort(stable=True)]
+    found, counts = keys[order, :2].unique_consecutive(dim=0, return_counts=True)
+    start = 0
+    for (size, width), count in zip(found.tolist(), counts.tolist(), strict=True):
+        for part in order[start : start + count].split(most(width, size)):
+            yield Group(part, work.steps[part].tolist(), width, size)
+        start += count
+
+
+class Most:
+    """Counts the clients of a stack, so that what they hold stays within some MiB.
+
+    Args:
+        weights: numbers of a client's parameters and optimizer state.
+        inputs: of an example.
+        hidden: outputs of the first layer.
+        num_bytes: that a stack may take.
+        itemsize: of a number.
+    """
+
+    def __init__(self, weights: int, inputs: int, hidden: int, num_bytes: int, itemsize: int) -> None:
+        self._weights, self._inputs, self._hidden = weights, inputs, hidden
+        self._numbers = num_bytes // itemsize
+
+    def __call__(self, width: int, size: int) -> int:
+        held = size * (self._inputs + size + 2 * self._hidden) if size else width * self._inputs
+        return max(1, self._numbers // (self._weights + held))

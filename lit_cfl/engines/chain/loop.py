@@ -1,0 +1,148 @@
+"""Trains chains of fully connected layers, all clients of a cohort in few stacks: the way `chain`."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from lightning import LightningModule
+from torch import Tensor
+
+from lit_cfl.engines.chain.groups import Most, Shapes, make_groups, pad, pad_widths
+from lit_cfl.engines.chain.inputs import dual_pays
+from lit_cfl.engines.chain.losses import targets_of
+from lit_cfl.engines.chain.parts import Chain
+from lit_cfl.engines.chain.passes import Arithmetic
+from lit_cfl.engines.chain.recognise import NotAChain, recognise_chain
+from lit_cfl.engines.chain.stack import Stack, least_lanes
+from lit_cfl.engines.chain.updates import Training
+from lit_cfl.engines.cohort_fit import ClientLoop, CohortFit, Ended
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.optimizers import FunctionalOptimizer
+from lit_cfl.engines.plan import Plan, Precision
+from lit_cfl.engines.task_traits import TaskTraits
+from lit_cfl.errors import InputError
+from lit_cfl.parameters import ParameterLayout
+
+_PRECISIONS = ("32-true", "64-true", "tf32", "bf16-mixed")
+_CPU_STACK, _GPU_STACK = 8 * 2**20, 2**30  # bytes: on a CPU a stack should not leave the caches
+_CHECKED = 8  # examples that a chain is checked with
+
+
+class ChainLoop(ClientLoop):
+    """Trains the clients in stacks of those with the same shapes.
+
+    The first layer is in dual form where `dual_pays`, under plain SGD. A client's bits depend on neither the other
+    clients nor their order.
+    """
+
+    name = "chain"
+    is_collective = True
+
+    def __init__(self, module: LightningModule, layout: ParameterLayout, plan: Plan, local: LocalTraining) -> None:
+        super().__init__(module, layout, plan, local)
+        self._module = module
+        named = dict(module.named_parameters())
+        self._fixed = {
+            name: p.detach().to(plan.device, plan.dtype).view(1, -1, p.shape[-1])
+            for name, p in named.items()
+            if not p.requires_grad
+        }
+        trained = [named[slot.name] for slot in layout.slots if not slot.is_buffer]
+        self._optimizer = FunctionalOptimizer.configured(module, trained)
+        self._training: Training | None = None
+
+    @classmethod
+    def reason_against(cls, task: TaskTraits, device: str, precision: Precision, local: LocalTraining) -> str | None:
+        if precision not in _PRECISIONS:
+            return f"precision {precision} is none of {', '.join(_PRECISIONS)}"
+        if task.trainer_reasons:
+            return "; ".join(task.trainer_reasons)
+        try:
+            recognise_chain(task.module, task.layout, task.batch)
+        except NotAChain as error:
+            return f"{type(task.module).__name__} is no chain of fully connected layers: {error}"
+        return None
+
+    @torch.no_grad()
+    def fit(self, work: CohortFit, ended: Ended) -> tuple[Tensor, Tensor]:
+        training = self._training_of(work)
+        inputs = work.inputs.flatten(1)
+        targets = targets_of(training.chain.loss, work.labels, self.plan.dtype)
+        self._require_fitting(training.chain, inputs, targets)
+        rows = work.models.new_empty(len(work), self.layout.num_columns)
+        losses, done = torch.empty(len(work), dtype=torch.float64), 0
+
+        def count(more: int) -> None:
+            nonlocal done
+            done += more
+            ended(done)
+
+        with one_thread(self.plan.device):
+            for group in make_groups(work, self._shapes(training, work), self._most(training)):
+                stack = Stack(training, self.layout.slots, self._fixed, work, inputs, targets, group)
+                stack.train(rows, losses, count)
+        return rows, losses / work.num_seen
+
+    def _training_of(self, work: CohortFit) -> Training:
+        """Returns what is trained; the chain is recognised when the first examples are there."""
+        if self._training is None:
+            batch = work.inputs[:_CHECKED].float().cpu(), work.labels[:_CHECKED].cpu()
+            try:
+                chain = recognise_chain(self._module, self.layout, batch)
+            except NotAChain as error:
+                task = type(self._module).__name__
+                raise InputError(
+                    f"engine is chain, but {task} is no chain of fully connected layers: {error}; use engine auto"
+                ) from error
+            names = tuple(slot.name for slot in self.layout.slots)
+            arithmetic = Arithmetic(mixed=self.plan.precision == "bf16-mixed")
+            self._training = Training(chain, names, self._optimizer, self.local.gradient_clip, arithmetic)
+        return self._training
+
+    def _shapes(self, training: Training, work: CohortFit) -> Shapes:
+        """Says how each client trains, by what it has alone."""
+        width, size, chain = pad_widths(work, self.local.batch_size), pad(work.sizes, 4), training.chain
+        layer = chain.layers[0]
+        can_be_dual = (
+            training.is_plain
+            and not training.arithmetic.mixed
+            and chain.parts[0] is layer
+            and layer.weight in training.names
+            and not layer.penalty
+            and least_lanes(chain.layers) == 1
+        )
+        if not can_be_dual:
+            return Shapes(width, torch.zeros_like(size))
+        return Shapes(width, torch.where(dual_pays(size, work.steps, width, layer.inputs, layer.outputs), size, 0))
+
+    def _most(self, training: Training) -> Most:
+        weights = self.layout.num_columns * (1 + training.optimizer.slots + (not training.is_plain))
+        first = training.chain.layers[0]
+        num_bytes = _CPU_STACK if self.plan.device == "cpu" else _GPU_STACK
+        return Most(weights, first.inputs, first.outputs, num_bytes, self.plan.dtype.itemsize)
+
+    @staticmethod
+    def _require_fitting(chain: Chain, inputs: Tensor, targets: Tensor) -> None:
+        """Raises InputError where the net cannot take the examples."""
+        layers = chain.layers
+        if inputs.shape[1] != layers[0].inputs:
+            raise InputError(f"examples have {inputs.shape[1]} numbers each, but the net takes {layers[0].inputs}")
+        if chain.loss.kind != "cross-entropy":
+            return
+        least, most = (int(label) for label in targets.aminmax())
+        if least < 0 or most >= layers[-1].outputs:
+            wrong = least if least < 0 else most
+            raise InputError(f"an example has the label {wrong}, but the net has {layers[-1].outputs} outputs")
+
+
+@contextmanager
+def one_thread(device: str) -> Iterator[None]:
+    """Computes on a CPU in one thread: with several, bits depend on how a product is divided among them."""
+    before = torch.get_num_threads()
+    if device == "cpu" and before != 1:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if torch.get_num_threads() != before:
+            torch.set_num_threads(before)

@@ -1,0 +1,132 @@
+"""The parts of a chain of fully connected layers, with their derivatives in closed form.
+
+Values are stacks `[clients, B, width]`. No number of one client enters another one, nor does a number's place in the
+stack: functions that PyTorch computes in another way in the last places of a tensor (sigmoid, GELU) are made of others.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import pi, sqrt
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+ActivationName = Literal["relu", "tanh", "sigmoid", "gelu", "gelu_tanh"]
+LossKind = Literal["cross-entropy", "squared error", "binary cross-entropy"]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A fully connected layer.
+
+    Args:
+        weight, bias: full names of its parameters; bias None = it has none.
+        inputs, outputs: its widths.
+        penalty: `kernel_l2` of its weight.
+    """
+
+    weight: str
+    bias: str | None
+    inputs: int
+    outputs: int
+    penalty: float = 0.0
+
+
+@dataclass(frozen=True)
+class Activation:
+    """An activation function."""
+
+    name: ActivationName
+
+    def compute(self, inputs: Tensor) -> Tensor:
+        """Computes the outputs."""
+        return _COMPUTE[self.name](inputs)
+
+    def slope(self, inputs: Tensor, outputs: Tensor) -> Tensor:
+        """Computes the derivative."""
+        return _SLOPES[self.name](inputs, outputs)
+
+
+@dataclass(frozen=True)
+class Drop:
+    """A `KeyedDropout`.
+
+    Args:
+        p: probability that a unit is dropped.
+        layer: number of the dropout in the module, which its masks depend on.
+    """
+
+    p: float
+    layer: int
+
+
+@dataclass(frozen=True)
+class Loss:
+    """The loss of an example.
+
+    Args:
+        kind: of labels that are classes: `cross-entropy`; of labels that are numbers, one for each output: the other
+            two. `binary cross-entropy` takes logits.
+        factor: of the sum over an example's outputs.
+    """
+
+    kind: LossKind
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class Chain:
+    """A chain of fully connected layers.
+
+    Args:
+        parts: in the order of the forward pass; the first layer may have a dropout or an activation before it.
+        loss: of an example, beside the penalties.
+    """
+
+    parts: tuple[Layer | Activation | Drop, ...]
+    loss: Loss
+
+    @property
+    def layers(self) -> list[Layer]:
+        return [part for part in self.parts if isinstance(part, Layer)]
+
+    @property
+    def draws_masks(self) -> bool:
+        return any(isinstance(part, Drop) for part in self.parts)
+
+
+def sigmoid(x: Tensor) -> Tensor:
+    """Computes 1 / (1 + exp(-x))."""
+    return 1 / (1 + torch.exp(-x))
+
+
+def _gelu_slope(x: Tensor, _: Tensor) -> Tensor:
+    normal = torch.exp(x.square() * -0.5) / sqrt(2 * pi)
+    return torch.special.ndtr(x) + x * normal
+
+
+def _inner(x: Tensor) -> Tensor:
+    return torch.tanh(sqrt(2 / pi) * (x + _CUBIC * x * x * x))
+
+
+def _gelu_tanh_slope(x: Tensor, _: Tensor) -> Tensor:
+    inner = _inner(x)
+    return 0.5 * (1 + inner) + 0.5 * x * (1 - inner.square()) * sqrt(2 / pi) * (1 + 3 * _CUBIC * x.square())
+
+
+_CUBIC = 0.044715  # of the approximation of GELU
+_COMPUTE: dict[ActivationName, Callable[[Tensor], Tensor]] = {
+    "relu": torch.relu,
+    "tanh": torch.tanh,
+    "sigmoid": sigmoid,
+    "gelu": lambda x: x * torch.special.ndtr(x),
+    "gelu_tanh": lambda x: 0.5 * x * (1 + _inner(x)),
+}
+_SLOPES: dict[ActivationName, Callable[[Tensor, Tensor], Tensor]] = {
+    "relu": lambda _, y: y > 0,
+    "tanh": lambda _, y: 1 - y.square(),
+    "sigmoid": lambda _, y: y * (1 - y),
+    "gelu": _gelu_slope,
+    "gelu_tanh": _gelu_tanh_slope,
+}

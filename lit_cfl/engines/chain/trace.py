@@ -1,0 +1,136 @@
+"""Finds the chain in a module: traces its forward pass symbolically and follows one value from input to output."""
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import fx, nn
+from torch.nn import functional
+
+from lit_cfl.engines.chain.parts import Activation, Drop, Layer
+from lit_cfl.engines.dropout import KeyedDropout
+
+Parts = tuple[Layer | Activation | Drop, ...]
+
+_ACTIVATIONS: dict[Any, Activation] = {
+    key: activation
+    for activation, keys in {
+        Activation("relu"): (torch.relu, torch.relu_, functional.relu, functional.relu_, "relu", "relu_"),
+        Activation("tanh"): (torch.tanh, functional.tanh, "tanh"),
+        Activation("sigmoid"): (torch.sigmoid, functional.sigmoid, "sigmoid"),
+    }.items()
+    for key in keys
+}
+_RESHAPING = {torch.flatten, torch.reshape, "flatten", "reshape", "view", "contiguous"}  # the numbers say if it matters
+_SHAPES = {getattr, operator.getitem, operator.mul, operator.floordiv, "size", "dim", "numel"}
+
+
+class NotAChain(ValueError):
+    """A module is not a chain of fully connected layers; the message says why in one line."""
+
+
+class _Tracer(fx.Tracer):
+    """Enters all modules but PyTorch's own layers and the keyed dropout."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, KeyedDropout) or super().is_leaf_module(m, module_qualified_name)
+
+
+def find_parts(module: nn.Module) -> Parts:
+    """Finds the parts of the chain that a module's `forward` computes, in their order.
+
+    What only changes the shape is left out: `verify.py` checks by numbers that it changes nothing else.
+
+    Raises:
+        NotAChain: the forward pass has something else in it.
+    """
+    try:
+        graph = _Tracer().trace(module)
+    except Exception as error:  # whatever a user's forward raises when it is given no numbers
+        line = (str(error).splitlines() or [""])[0]
+        raise NotAChain(f"its forward cannot be traced ({type(error).__name__}: {line})") from error
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    if len(inputs) != 1:
+        raise NotAChain(f"its forward takes {len(inputs)} arguments; a chain takes one")
+    found, value, modules = [], inputs[0], dict(module.named_modules())
+    for node in graph.nodes:
+        if node.op in ("placeholder", "get_attr") or _is_shape(node, value):
+            continue
+        tensors = [one for one in node.all_input_nodes if not _is_shape(one, value) and one.op != "get_attr"]
+        if tensors != [value]:
+            raise NotAChain(f"{_name(node, modules)} in its forward joins or repeats values; a chain has one path")
+        if node.op == "output":
+            break
+        if not _only_reshapes(node, modules):
+            found.append(_part(node, module, modules))
+        value = node
+    return tuple(found)
+
+
+def _is_shape(node: fx.Node, value: fx.Node) -> bool:
+    """Says whether a node computes a shape, not a tensor: `x.shape[0]`, `x.size(0)`."""
+    if node is value or node.target not in _SHAPES:
+        return False
+    if node.target is getattr:
+        return node.args[1] == "shape"
+    return node.target in ("size", "dim", "numel") or all(_is_shape(one, value) for one in node.all_input_nodes)
+
+
+def _only_reshapes(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
+    if node.op == "call_module":
+        return type(modules[str(node.target)]) in (nn.Flatten, nn.Identity)
+    return node.target in _RESHAPING
+
+
+def _part(node: fx.Node, module: nn.Module, modules: dict[str, nn.Module]) -> Layer | Activation | Drop:
+    if node.op == "call_module":
+        found = _part_of_module(str(node.target), modules[str(node.target)])
+    elif node.target is functional.linear:
+        found = _layer_of_call(node, module)
+    elif node.target is functional.gelu:
+        found = _gelu(str(node.kwargs.get("approximate", "none")))
+    else:
+        found = _ACTIVATIONS.get(node.target)
+    if found is None:
+        raise NotAChain(f"{_name(node, modules)} in its forward is not a part of a chain of fully connected layers")
+    return found
+
+
+def _part_of_module(name: str, module: nn.Module) -> Layer | Activation | Drop | None:
+    if type(module) is nn.Linear:
+        bias = None if module.bias is None else f"{name}.bias"
+        return Layer(f"{name}.weight", bias, module.in_features, module.out_features)
+    if isinstance(module, KeyedDropout):
+        return Drop(module.p, module.layer)
+    if type(module) is nn.GELU:
+        return _gelu(module.approximate)
+    simple: dict[type[nn.Module], Activation] = {
+        nn.ReLU: Activation("relu"),
+        nn.Tanh: Activation("tanh"),
+        nn.Sigmoid: Activation("sigmoid"),
+    }
+    return simple.get(type(module))
+
+
+def _gelu(approximate: str) -> Activation:
+    return Activation("gelu" if approximate == "none" else "gelu_tanh")
+
+
+def _layer_of_call(node: fx.Node, module: nn.Module) -> Layer | None:
+    """Reads `linear(x, self.weight, self.bias)`."""
+    given = dict(zip(("input", "weight", "bias"), node.args, strict=False)) | node.kwargs
+    weight, bias = given.get("weight"), given.get("bias")
+    if not isinstance(weight, fx.Node) or not (bias is None or isinstance(bias, fx.Node)):
+        return None
+    if weight.op != "get_attr" or (bias is not None and bias.op != "get_attr"):
+        return None
+    outputs, inputs = module.get_parameter(str(weight.target)).shape
+    return Layer(str(weight.target), None if bias is None else str(bias.target), inputs, outputs)
+
+
+def _name(node: fx.Node, modules: dict[str, nn.Module]) -> str:
+    if node.op == "call_module":
+        return f"{type(modules[str(node.target)]).__name__} ({node.target})"
+    target: str | Callable[..., Any] = node.target
+    return target if isinstance(target, str) else target.__name__

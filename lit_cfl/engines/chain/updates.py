@@ -1,0 +1,165 @@
+"""Updates the parameters of a stack of clients after each step.
+
+Plain SGD changes a layer's weights by one product in place. All else makes the gradients, and leaves the step to the
+one `FunctionalOptimizer`.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lit_cfl.engines.chain.parts import Chain, Layer
+from lit_cfl.engines.chain.passes import Arithmetic
+from lit_cfl.engines.optimizers import FunctionalOptimizer
+from lit_cfl.engines.steps import clipped
+
+Tensors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """How a parameter changes in plain SGD: `w <- shrink * w + pull * center - rate * gradient of the losses`.
+
+    Args:
+        rate: the learning rate.
+        shrink: what a step leaves of the parameter under its weight decay, its penalty and the proximal term.
+        pull: the rate times the strength of the proximal term.
+    """
+
+    rate: float
+    shrink: float
+    pull: float
+
+    @classmethod
+    def of(cls, option: Mapping[str, float], prox: float, penalty: float) -> "Rule":
+        rate = option["lr"]
+        return cls(rate, 1 - rate * (option["weight_decay"] + prox + 2 * penalty), rate * prox)
+
+
+@dataclass(frozen=True, eq=False)
+class Training:
+    """What the training of all clients has in common.
+
+    Args:
+        chain: that they train.
+        names: of the trained parameters, in the order of the layout.
+        optimizer: its options are of the parameters in this order.
+        clip: largest norm of a client's gradient; None = any.
+        arithmetic: how matrices are multiplied.
+    """
+
+    chain: Chain
+    names: tuple[str, ...]
+    optimizer: FunctionalOptimizer
+    clip: float | None
+    arithmetic: Arithmetic
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a step changes parameters by their gradients alone: SGD without momentum and clipping."""
+        return self.optimizer.kind == "sgd" and not self.optimizer.slots and self.clip is None
+
+    def rules(self, prox: float) -> dict[str, Rule]:
+        """Returns the rule of each trained parameter in plain SGD."""
+        penalties = {layer.weight: layer.penalty for layer in self.chain.layers}
+        return {
+            name: Rule.of(option, prox, penalties.get(name, 0.0))
+            for name, option in zip(self.names, self.optimizer.options, strict=True)
+        }
+
+
+class Update(ABC):
+    """Updates the trained parameters.
+
+    Args:
+        training: see `Training`.
+        trained: the trained parameters by name, `[clients, ...]`; they change in place.
+        centers: of the proximal term, by name, `[clients, ...]` or `[1, ...]`; None without one.
+        prox: its strength.
+    """
+
+    def __init__(self, training: Training, trained: Tensors, centers: Tensors | None, prox: float) -> None:
+        self.training, self.trained, self.centers, self.prox = training, trained, centers, prox
+
+    @abstractmethod
+    def take(self, layer: Layer, slopes: Tensor, inputs: Tensor) -> None:
+        """Takes the gradient of a layer: by its outputs `[clients, B, h]`; and its inputs `[clients, B, d]`."""
+
+    def finish(self, step: int) -> None:  # noqa: B027
+        """Ends a step, counted from 0; all layers have their gradients."""
+
+
+class PlainUpdate(Update):
+    """Plain SGD: each layer changes as soon as its gradient is there."""
+
+    def __init__(self, training: Training, trained: Tensors, centers: Tensors | None, prox: float) -> None:
+        super().__init__(training, trained, centers, prox)
+        self._rules = training.rules(prox if centers is not None else 0.0)
+
+    def take(self, layer: Layer, slopes: Tensor, inputs: Tensor) -> None:
+        weight, rule = self.trained.get(layer.weight), self._rules.get(layer.weight)
+        if weight is not None and rule is not None:
+            self.training.arithmetic.add_product_(weight, slopes.mT, inputs, rule.shrink, -rule.rate)
+            self.pull_(layer.weight, rule)
+        self.take_bias(layer, slopes)
+
+    def take_bias(self, layer: Layer, slopes: Tensor) -> None:
+        bias, rule = self.trained.get(layer.bias or ""), self._rules.get(layer.bias or "")
+        if bias is not None and rule is not None and layer.bias is not None:
+            if rule.shrink != 1:
+                bias.mul_(rule.shrink)
+            bias.sub_(slopes.sum(1, keepdim=True), alpha=rule.rate)
+            self.pull_(layer.bias, rule)
+
+    def pull_(self, name: str, rule: Rule) -> None:
+        if self.centers is not None:
+            self.trained[name].add_(self.centers[name], alpha=rule.pull)
+
+
+class OptimizerUpdate(Update):
+    """Any optimizer, with clipping: all gradients first, then one step for all parameters.
+
+    Args:
+        state: of the optimizer, see `FunctionalOptimizer.start`.
+        corrections: of all steps, see `FunctionalOptimizer.corrections`, `[2, steps]`.
+    """
+
+    def __init__(
+        self,
+        training: Training,
+        trained: Tensors,
+        centers: Tensors | None,
+        prox: float,
+        state: tuple[tuple[Tensor, ...], ...],
+        corrections: Tensor,
+    ) -> None:
+        super().__init__(training, trained, centers, prox)
+        self._state, self._corrections = state, corrections
+        self._gradients: dict[str, Tensor] = {}
+
+    def take(self, layer: Layer, slopes: Tensor, inputs: Tensor) -> None:
+        weight = self.trained.get(layer.weight)
+        if weight is not None:
+            gradient = self.training.arithmetic.multiply(slopes.mT, inputs)
+            self._gradients[layer.weight] = (
+                gradient.add_(weight, alpha=2 * layer.penalty) if layer.penalty else gradient
+            )
+        if layer.bias is not None and layer.bias in self.trained:
+            self._gradients[layer.bias] = slopes.sum(1, keepdim=True)
+
+    def finish(self, step: int) -> None:
+        names, trained = self.training.names, self.trained
+        if self.centers is not None:
+            for name in names:
+                self._gradients[name].add_(trained[name] - self.centers[name], alpha=self.prox)
+        gradients = tuple(self._gradients[name] for name in names)
+        if self.training.clip is not None:
+            gradients = clipped(gradients, self.training.clip)
+        parameters = tuple(trained[name] for name in names)
+        lanes, device = len(parameters[0]), parameters[0].device
+        corrections = self._corrections[:, step, None].expand(2, lanes)
+        first = torch.full((lanes,), step == 0, device=device)
+        self.training.optimizer.step_(parameters, gradients, self._state, corrections, first)
