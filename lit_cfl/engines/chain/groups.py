@@ -29,7 +29,7 @@ class Shapes:
 
 
 @dataclass(frozen=True, eq=False)
-class Group:
+class ClientGroup:
     """Clients that train in one stack.
 
     Args:
@@ -75,7 +75,7 @@ def pad_widths(work: CohortFit, batch_size: int | str) -> Tensor:
     return torch.where(widths <= batch_size, pad(widths, 2).clamp(max=max(LEAST, batch_size)), fine)
 
 
-def make_groups(work: CohortFit, shapes: Shapes, most: "Most") -> Iterator[Group]:
+def make_groups(work: CohortFit, shapes: Shapes, most: "Most") -> Iterator[ClientGroup]:
     """Yields the groups.
 
     Args:
@@ -89,7 +89,7 @@ def make_groups(work: CohortFit, shapes: Shapes, most: "Most") -> Iterator[Group
     start = 0
     for (size, width), count in zip(found.tolist(), counts.tolist(), strict=True):
         for part in order[start : start + count].split(most(width, size)):
-            yield Group(part, work.steps[part].tolist(), width, size)
+            yield ClientGroup(part, work.steps[part].tolist(), width, size)
         start += count
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lit_cfl.engines.chain.parts import Layer
+from lit_cfl.engines.chain.parts import ChainLayer
 from lit_cfl.engines.chain.updates import Rule
 
 _PASS = 8  # multiply-adds that take as long as what a step does with a weight beside products: an estimate
@@ -68,7 +68,7 @@ class DualLayer:
     """
 
     def __init__(
-        self, layer: Layer, rule: Rule, examples: Tensor, weight: Tensor, center: Tensor | None, rows: Tensor
+        self, layer: ChainLayer, rule: Rule, examples: Tensor, weight: Tensor, center: Tensor | None, rows: Tensor
     ) -> None:
         self.layer, self._rule, self._rows = layer, rule, rows
         self._examples, self._weight, self._center = examples, weight, center

@@ -2,17 +2,19 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
 
 import torch
 from lightning import LightningModule
 from torch import Tensor
+from torch.optim import Optimizer
 
 from lit_cfl.engines.chain.groups import Most, Shapes, make_groups, pad, pad_widths
 from lit_cfl.engines.chain.inputs import dual_pays
 from lit_cfl.engines.chain.losses import targets_of
 from lit_cfl.engines.chain.parts import Chain
 from lit_cfl.engines.chain.passes import Arithmetic
-from lit_cfl.engines.chain.recognise import NotAChain, recognise_chain
+from lit_cfl.engines.chain.recognise import NotAChainError, recognise_chain, tensors_of
 from lit_cfl.engines.chain.stack import Stack, least_lanes
 from lit_cfl.engines.chain.updates import Training
 from lit_cfl.engines.cohort_fit import ClientLoop, CohortFit, Ended
@@ -41,14 +43,9 @@ class ChainLoop(ClientLoop):
     def __init__(self, module: LightningModule, layout: ParameterLayout, plan: Plan, local: LocalTraining) -> None:
         super().__init__(module, layout, plan, local)
         self._module = module
-        named = dict(module.named_parameters())
-        self._fixed = {
-            name: p.detach().to(plan.device, plan.dtype).view(1, -1, p.shape[-1])
-            for name, p in named.items()
-            if not p.requires_grad
-        }
-        trained = [named[slot.name] for slot in layout.slots if not slot.is_buffer]
-        self._optimizer = FunctionalOptimizer.configured(module, trained)
+        trained = [module.get_parameter(slot.name) for slot in layout.slots if not slot.is_buffer]
+        self._optimizer = FunctionalOptimizer.of(cast(Optimizer, module.configure_optimizers()), trained)
+        self._fixed: dict[str, Tensor] = {}
         self._training: Training | None = None
 
     @classmethod
@@ -59,7 +56,7 @@ class ChainLoop(ClientLoop):
             return "; ".join(task.trainer_reasons)
         try:
             recognise_chain(task.module, task.layout, task.batch)
-        except NotAChain as error:
+        except NotAChainError as error:
             return f"{type(task.module).__name__} is no chain of fully connected layers: {error}"
         return None
 
@@ -89,13 +86,18 @@ class ChainLoop(ClientLoop):
             batch = work.inputs[:_CHECKED].float().cpu(), work.labels[:_CHECKED].cpu()
             try:
                 chain = recognise_chain(self._module, self.layout, batch)
-            except NotAChain as error:
+            except NotAChainError as error:
                 task = type(self._module).__name__
                 raise InputError(
                     f"engine is chain, but {task} is no chain of fully connected layers: {error}; use engine auto"
                 ) from error
             names = tuple(slot.name for slot in self.layout.slots)
             arithmetic = Arithmetic(mixed=self.plan.precision == "bf16-mixed")
+            self._fixed = {
+                name: tensor.to(self.plan.device, self.plan.dtype)
+                for name, tensor in tensors_of(self._module, chain.parts).items()
+                if name not in names
+            }
             self._training = Training(chain, names, self._optimizer, self.local.gradient_clip, arithmetic)
         return self._training
 

@@ -8,7 +8,7 @@ from lit_cfl.engines.chain.parts import Loss, sigmoid
 
 
 def targets_of(loss: Loss, labels: Tensor, dtype: torch.dtype) -> Tensor:
-    """Brings labels into the form in which `losses_and_slopes` reads them: int64 `[N, 1]`, or numbers `[N, outputs]`."""
+    """Brings labels into the form that `losses_and_slopes` reads: int64 `[N, 1]`, or numbers `[N, outputs]`."""
     flat = labels.reshape(len(labels), -1)
     return flat if loss.kind == "cross-entropy" else flat.to(dtype)
 

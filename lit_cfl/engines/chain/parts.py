@@ -17,7 +17,7 @@ LossKind = Literal["cross-entropy", "squared error", "binary cross-entropy"]
 
 
 @dataclass(frozen=True)
-class Layer:
+class ChainLayer:
     """A fully connected layer.
 
     Args:
@@ -84,12 +84,12 @@ class Chain:
         loss: of an example, beside the penalties.
     """
 
-    parts: tuple[Layer | Activation | Drop, ...]
+    parts: tuple[ChainLayer | Activation | Drop, ...]
     loss: Loss
 
     @property
-    def layers(self) -> list[Layer]:
-        return [part for part in self.parts if isinstance(part, Layer)]
+    def layers(self) -> list[ChainLayer]:
+        return [part for part in self.parts if isinstance(part, ChainLayer)]
 
     @property
     def draws_masks(self) -> bool:

@@ -5,19 +5,19 @@ from collections.abc import Callable, Mapping, Sequence
 import torch
 from torch import Tensor
 
-from lit_cfl.engines.chain.parts import Activation, Drop, Layer
+from lit_cfl.engines.chain.parts import Activation, ChainLayer, Drop
 from lit_cfl.engines.dropout import kept_share
 
 Kept = list[tuple[Tensor, Tensor]]  # of each part: what its derivative needs
-TakeGradient = Callable[[Layer, Tensor, Tensor], None]  # a layer, the gradient by its outputs, and its inputs
+TakeGradient = Callable[[ChainLayer, Tensor, Tensor], None]  # a layer, the gradient by its outputs, and its inputs
 
 
 class Arithmetic:
     """Multiplies stacks of matrices.
 
     Args:
-        mixed: take factors and results in bfloat16, as autocast does. On a CPU the factors are rounded and multiplied in
-            float32, whose bits depend on the shapes of one client's matrices alone.
+        mixed: take factors and results in bfloat16, as autocast does. On a CPU the factors are rounded and multiplied
+            in float32, whose bits depend on the shapes of one client's matrices alone.
     """
 
     def __init__(self, mixed: bool = False) -> None:
@@ -33,7 +33,7 @@ class Arithmetic:
         return torch.bmm(a, b).float()
 
     def transform(self, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """Computes a fully connected layer: inputs `[clients, B, d]`, weight `[clients, h, d]`, bias `[clients, 1, h]`."""
+        """Computes a layer: inputs `[clients, B, d]`, weight `[clients, h, d]`, bias `[clients, 1, h]` or None."""
         if bias is None:
             return self.multiply(inputs, weight.mT)
         if not self.mixed:
@@ -49,7 +49,7 @@ class Arithmetic:
 
 
 def run_forward(
-    parts: Sequence[Layer | Activation | Drop],
+    parts: Sequence[ChainLayer | Activation | Drop],
     tensors: Mapping[str, Tensor],
     values: Tensor,
     keys: Tensor | None,
@@ -65,7 +65,7 @@ def run_forward(
     kept: Kept = []
     for part in parts:
         before = values
-        if isinstance(part, Layer):
+        if isinstance(part, ChainLayer):
             values = arithmetic.transform(values, tensors[part.weight], tensors.get(part.bias or ""))
             kept.append((before, values))
         elif isinstance(part, Activation):
@@ -79,7 +79,7 @@ def run_forward(
 
 
 def run_backward(
-    parts: Sequence[Layer | Activation | Drop],
+    parts: Sequence[ChainLayer | Activation | Drop],
     tensors: Mapping[str, Tensor],
     kept: Kept,
     slopes: Tensor,
@@ -97,10 +97,10 @@ def run_backward(
     Returns:
         the gradient by the inputs, or None.
     """
-    first = next((number for number, part in enumerate(parts) if isinstance(part, Layer)), 0)
+    first = next((number for number, part in enumerate(parts) if isinstance(part, ChainLayer)), 0)
     for number in range(len(parts) - 1, -1, -1):
         part, (before, after) = parts[number], kept[number]
-        if isinstance(part, Layer):
+        if isinstance(part, ChainLayer):
             needed = below or number > first
             passed = arithmetic.multiply(slopes, tensors[part.weight]) if needed else None
             take(part, slopes, before)

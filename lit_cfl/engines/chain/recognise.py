@@ -14,15 +14,15 @@ from lightning import LightningModule
 from torch import Tensor
 
 from lit_cfl.engines.chain.losses import losses_and_slopes, targets_of
-from lit_cfl.engines.chain.parts import Chain, Layer, Loss
+from lit_cfl.engines.chain.parts import Chain, ChainLayer, Loss
 from lit_cfl.engines.chain.passes import Arithmetic, run_backward, run_forward
-from lit_cfl.engines.chain.trace import NotAChain, Parts, find_parts
+from lit_cfl.engines.chain.trace import NotAChainError, Parts, find_parts
 from lit_cfl.engines.dropout import set_key
 from lit_cfl.engines.task_protocol import Batch, losses_of
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.tasks import Classification
 
-__all__ = ["NotAChain", "recognise_chain"]
+__all__ = ["NotAChainError", "recognise_chain"]
 
 _CLOSE = 1e-9  # of the largest number, in float64
 _MOST_LABELS = 1_024  # that the check goes through
@@ -39,10 +39,10 @@ def recognise_chain(module: LightningModule, layout: ParameterLayout, batch: Bat
         batch: some of its examples, on the CPU, at least one.
 
     Raises:
-        NotAChain: the module is another net, or trains another loss.
+        NotAChainError: the module is another net, or trains another loss.
     """
     if not batch[0].is_floating_point():
-        raise NotAChain("its inputs are integers")
+        raise NotAChainError("its inputs are integers")
     if module not in _KNOWN:
         _KNOWN[module] = _recognised(module, layout, batch)
     return _KNOWN[module]
@@ -65,20 +65,29 @@ def _with_penalties(parts: Parts, module: LightningModule) -> Parts:
         return parts
     penalised = {f"net.{layer}.weight" for layer in module.penalised_layers}
     return tuple(
-        replace(part, penalty=module.kernel_l2) if isinstance(part, Layer) and part.weight in penalised else part
+        replace(part, penalty=module.kernel_l2) if isinstance(part, ChainLayer) and part.weight in penalised else part
         for part in parts
     )
 
 
 def _require_parameters(parts: Parts, module: LightningModule, layout: ParameterLayout) -> None:
-    layers = [part for part in parts if isinstance(part, Layer)]
+    layers = [part for part in parts if isinstance(part, ChainLayer)]
     used = [name for layer in layers for name in (layer.weight, layer.bias) if name is not None]
     if not layers:
-        raise NotAChain("its forward has no fully connected layer")
+        raise NotAChainError("its forward has no fully connected layer")
     if len(set(used)) < len(used) or not set(used) <= set(dict(module.named_parameters())):
-        raise NotAChain("two of its layers share parameters")
+        raise NotAChainError("two of its layers share parameters")
     if others := [slot.name for slot in layout.slots if slot.name not in used]:
-        raise NotAChain(f"its forward does not use {others[0]} as a layer's parameter")
+        raise NotAChainError(f"its forward does not use {others[0]} as a layer's parameter")
+
+
+def tensors_of(module: LightningModule, parts: Parts) -> dict[str, Tensor]:
+    """Returns views of the layers' parameters by name: weights `[1, h, d]`, biases `[1, 1, h]`."""
+    names = [
+        name for part in parts if isinstance(part, ChainLayer) for name in (part.weight, part.bias) if name is not None
+    ]
+    found = {name: module.get_parameter(name).detach() for name in names}
+    return {name: p.view(1, -1, p.shape[-1]) for name, p in found.items()}
 
 
 class _Check:
@@ -99,22 +108,27 @@ class _Check:
         """Finds the loss, and checks losses and gradients.
 
         Raises:
-            NotAChain: they are others.
+            NotAChainError: they are others.
         """
         loss = self._find_loss(batch)
         for number, (inputs, labels) in enumerate(_trials(batch, loss, self._num_outputs)):
             row = self._layout.read(self._module, torch.float64)
             rng = torch.Generator().manual_seed(number)
-            self._layout.write(row * 1.5 + 0.1 * torch.randn(len(row), dtype=torch.float64, generator=rng), self._module)
+            self._layout.write(
+                row * 1.5 + 0.1 * torch.randn(len(row), dtype=torch.float64, generator=rng), self._module
+            )
             self._require_same(loss, (inputs, labels), key=number)
             self._layout.write(row, self._module)
         self._module.eval()
         self._require_same(loss, batch, key=None)
         return Chain(self._parts, loss)
 
+    def _tensors(self) -> dict[str, Tensor]:
+        return tensors_of(self._module, self._parts)
+
     @property
     def _num_outputs(self) -> int:
-        return [part.outputs for part in self._parts if isinstance(part, Layer)][-1]
+        return [part.outputs for part in self._parts if isinstance(part, ChainLayer)][-1]
 
     def _find_loss(self, batch: Batch) -> Loss:
         expected = self._losses(batch, 0)
@@ -122,31 +136,29 @@ class _Check:
         for loss in _candidates(batch[1], outputs.shape[-1]):
             if _close(self._chain_losses(loss, outputs, batch[1])[0], expected):
                 return loss
-        raise NotAChain("its losses are not the cross-entropy, squared errors or binary cross-entropy of its outputs")
+        raise NotAChainError(
+            "its losses are not the cross-entropy, squared errors or binary cross-entropy of its outputs"
+        )
 
     def _losses(self, batch: Batch, key: int | None) -> Tensor:
         set_key(self._module, 0 if key is None else key)
         try:
             return losses_of(self._module, batch)
         except Exception as error:  # whatever a user's own module raises; what trains it says it again
-            raise NotAChain(f"its losses cannot be computed ({type(error).__name__})") from error
+            raise NotAChainError(f"its losses cannot be computed ({type(error).__name__})") from error
 
     def _outputs(self, inputs: Tensor, key: int | None) -> tuple[Tensor, list[tuple[Tensor, Tensor]]]:
-        width = next(part.inputs for part in self._parts if isinstance(part, Layer))
+        width = next(part.inputs for part in self._parts if isinstance(part, ChainLayer))
         flat = inputs.flatten(1)
         if flat.shape[1] != width:
-            raise NotAChain(f"its first layer takes {width} numbers, an example has {flat.shape[1]}")
+            raise NotAChainError(f"its first layer takes {width} numbers, an example has {flat.shape[1]}")
         keys = None if key is None else torch.tensor([key])
-        return run_forward(self._parts, self._tensors, flat[None], keys, Arithmetic())
-
-    @property
-    def _tensors(self) -> dict[str, Tensor]:
-        return {name: p.detach().view(1, -1, p.shape[-1]) for name, p in self._module.named_parameters()}
+        return run_forward(self._parts, self._tensors(), flat[None], keys, Arithmetic())
 
     def _chain_losses(self, loss: Loss, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         losses, slopes = losses_and_slopes(loss, outputs, targets_of(loss, labels, torch.float64)[None])
-        tensors = self._tensors
-        layers = [part for part in self._parts if isinstance(part, Layer)]
+        tensors = self._tensors()
+        layers = [part for part in self._parts if isinstance(part, ChainLayer)]
         return losses[0] + sum(part.penalty * tensors[part.weight].square().sum() for part in layers), slopes
 
     def _require_same(self, loss: Loss, batch: Batch, key: int | None) -> None:
@@ -157,19 +169,19 @@ class _Check:
         losses, slopes = self._chain_losses(loss, outputs, batch[1])
         found: dict[str, Tensor] = {}
 
-        def take(layer: Layer, slopes: Tensor, inputs: Tensor) -> None:
-            weight = self._tensors[layer.weight]
+        def take(layer: ChainLayer, slopes: Tensor, inputs: Tensor) -> None:
+            weight = self._tensors()[layer.weight]
             found[layer.weight] = (slopes.mT @ inputs + 2 * layer.penalty * weight)[0]
             found[layer.bias or ""] = slopes.sum((0, 1))
 
         keys = None if key is None else torch.tensor([key])
         slopes = slopes / len(expected)
-        run_backward(self._parts, self._tensors, kept, slopes, keys, Arithmetic(), take, below=False)
+        run_backward(self._parts, self._tensors(), kept, slopes, keys, Arithmetic(), take, below=False)
         same = _close(losses, expected) and all(
             g is not None and _close(found[name], g) for name, g in zip(self._names, wanted, strict=True)
         )
         if not same:
-            raise NotAChain("its losses or gradients differ from those of the layers in its forward")
+            raise NotAChainError("its losses or gradients differ from those of the layers in its forward")
 
 
 def _candidates(labels: Tensor, outputs: int) -> Iterator[Loss]:

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lit_cfl.engines.chain.groups import LEAST, Group
+from lit_cfl.engines.chain.groups import LEAST, ClientGroup
 from lit_cfl.engines.chain.inputs import DualLayer, GatheredInputs
 from lit_cfl.engines.chain.losses import losses_and_slopes
-from lit_cfl.engines.chain.parts import Layer
+from lit_cfl.engines.chain.parts import ChainLayer
 from lit_cfl.engines.chain.passes import run_backward, run_forward
 from lit_cfl.engines.chain.updates import OptimizerUpdate, PlainUpdate, Training, Update
 from lit_cfl.engines.cohort_fit import CohortFit
@@ -32,7 +32,7 @@ class Tables:
     keys: Tensor | None
 
     @classmethod
-    def of(cls, work: CohortFit, group: Group) -> "Tables":
+    def of(cls, work: CohortFit, group: ClientGroup) -> "Tables":
         firsts, steps = (work.steps.cumsum(0) - work.steps)[group.clients], work.steps[group.clients]
         at = firsts + torch.arange(max(group.steps))[:, None].minimum(steps - 1)
         own = work.batches[:, : group.width][at]
@@ -64,13 +64,13 @@ class Stack:
         work: CohortFit,
         inputs: Tensor,
         targets: Tensor,
-        group: Group,
+        group: ClientGroup,
     ) -> None:
         self._training, self._slots, self._group = training, slots, group
         self._least = least_lanes(training.chain.layers)
         if len(group.steps) < self._least:
             repeated = group.clients.repeat(self._least)
-            group = Group(repeated, group.steps * self._least, group.width, group.size)
+            group = ClientGroup(repeated, group.steps * self._least, group.width, group.size)
         clients = group.clients
         self._trained = self._pieces(work.models, work.start[clients])
         self._centers = None if work.centers is None else self._pieces(work.centers, work.center[clients], alike=True)
@@ -183,7 +183,7 @@ class Stack:
             rows[:, slot.start : slot.stop].index_copy_(0, clients, self._trained[slot.name][ending].flatten(1))
 
 
-def least_lanes(layers: list[Layer]) -> int:
+def least_lanes(layers: list[ChainLayer]) -> int:
     """Returns how many clients a stack has at least.
 
     A product with a single row or column is computed in another way where it is alone in its stack than in company.

@@ -2,16 +2,18 @@
 
 import operator
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import fx, nn
 from torch.nn import functional
 
-from lit_cfl.engines.chain.parts import Activation, Drop, Layer
+from lit_cfl.engines.chain.parts import Activation, ChainLayer, Drop
 from lit_cfl.engines.dropout import KeyedDropout
+from lit_cfl.tasks.base import Task
 
-Parts = tuple[Layer | Activation | Drop, ...]
+Parts = tuple[ChainLayer | Activation | Drop, ...]
 
 _ACTIVATIONS: dict[Any, Activation] = {
     key: activation
@@ -26,7 +28,7 @@ _RESHAPING = {torch.flatten, torch.reshape, "flatten", "reshape", "view", "conti
 _SHAPES = {getattr, operator.getitem, operator.mul, operator.floordiv, "size", "dim", "numel"}
 
 
-class NotAChain(ValueError):
+class NotAChainError(ValueError):
     """A module is not a chain of fully connected layers; the message says why in one line."""
 
 
@@ -40,32 +42,42 @@ class _Tracer(fx.Tracer):
 def find_parts(module: nn.Module) -> Parts:
     """Finds the parts of the chain that a module's `forward` computes, in their order.
 
-    What only changes the shape is left out: `verify.py` checks by numbers that it changes nothing else.
+    What only changes the shape is left out: `recognise.py` checks by numbers that it changes nothing else.
+
+    Args:
+        module: a task of ours, whose net is traced, or any other module.
 
     Raises:
-        NotAChain: the forward pass has something else in it.
+        NotAChainError: the forward pass has something else in it.
     """
+    root, prefix = (module.net, "net.") if isinstance(module, Task) else (module, "")
     try:
-        graph = _Tracer().trace(module)
+        graph = _Tracer().trace(root)
     except Exception as error:  # whatever a user's forward raises when it is given no numbers
         line = (str(error).splitlines() or [""])[0]
-        raise NotAChain(f"its forward cannot be traced ({type(error).__name__}: {line})") from error
+        raise NotAChainError(f"its forward cannot be traced ({type(error).__name__}: {line})") from error
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     if len(inputs) != 1:
-        raise NotAChain(f"its forward takes {len(inputs)} arguments; a chain takes one")
-    found, value, modules = [], inputs[0], dict(module.named_modules())
+        raise NotAChainError(f"its forward takes {len(inputs)} arguments; a chain takes one")
+    found, value, modules = [], inputs[0], dict(root.named_modules())
     for node in graph.nodes:
         if node.op in ("placeholder", "get_attr") or _is_shape(node, value):
             continue
         tensors = [one for one in node.all_input_nodes if not _is_shape(one, value) and one.op != "get_attr"]
         if tensors != [value]:
-            raise NotAChain(f"{_name(node, modules)} in its forward joins or repeats values; a chain has one path")
+            raise NotAChainError(f"{_name(node, modules)} in its forward joins or repeats values; a chain has one path")
         if node.op == "output":
             break
         if not _only_reshapes(node, modules):
-            found.append(_part(node, module, modules))
+            found.append(_part(node, root, modules))
         value = node
-    return tuple(found)
+    return tuple(_renamed(part, prefix) for part in found)
+
+
+def _renamed(part: ChainLayer | Activation | Drop, prefix: str) -> ChainLayer | Activation | Drop:
+    if not isinstance(part, ChainLayer):
+        return part
+    return replace(part, weight=prefix + part.weight, bias=None if part.bias is None else prefix + part.bias)
 
 
 def _is_shape(node: fx.Node, value: fx.Node) -> bool:
@@ -83,7 +95,7 @@ def _only_reshapes(node: fx.Node, modules: dict[str, nn.Module]) -> bool:
     return node.target in _RESHAPING
 
 
-def _part(node: fx.Node, module: nn.Module, modules: dict[str, nn.Module]) -> Layer | Activation | Drop:
+def _part(node: fx.Node, module: nn.Module, modules: dict[str, nn.Module]) -> ChainLayer | Activation | Drop:
     if node.op == "call_module":
         found = _part_of_module(str(node.target), modules[str(node.target)])
     elif node.target is functional.linear:
@@ -93,14 +105,16 @@ def _part(node: fx.Node, module: nn.Module, modules: dict[str, nn.Module]) -> La
     else:
         found = _ACTIVATIONS.get(node.target)
     if found is None:
-        raise NotAChain(f"{_name(node, modules)} in its forward is not a part of a chain of fully connected layers")
+        raise NotAChainError(
+            f"{_name(node, modules)} in its forward is not a part of a chain of fully connected layers"
+        )
     return found
 
 
-def _part_of_module(name: str, module: nn.Module) -> Layer | Activation | Drop | None:
+def _part_of_module(name: str, module: nn.Module) -> ChainLayer | Activation | Drop | None:
     if type(module) is nn.Linear:
         bias = None if module.bias is None else f"{name}.bias"
-        return Layer(f"{name}.weight", bias, module.in_features, module.out_features)
+        return ChainLayer(f"{name}.weight", bias, module.in_features, module.out_features)
     if isinstance(module, KeyedDropout):
         return Drop(module.p, module.layer)
     if type(module) is nn.GELU:
@@ -117,7 +131,7 @@ def _gelu(approximate: str) -> Activation:
     return Activation("gelu" if approximate == "none" else "gelu_tanh")
 
 
-def _layer_of_call(node: fx.Node, module: nn.Module) -> Layer | None:
+def _layer_of_call(node: fx.Node, module: nn.Module) -> ChainLayer | None:
     """Reads `linear(x, self.weight, self.bias)`."""
     given = dict(zip(("input", "weight", "bias"), node.args, strict=False)) | node.kwargs
     weight, bias = given.get("weight"), given.get("bias")
@@ -126,7 +140,7 @@ def _layer_of_call(node: fx.Node, module: nn.Module) -> Layer | None:
     if weight.op != "get_attr" or (bias is not None and bias.op != "get_attr"):
         return None
     outputs, inputs = module.get_parameter(str(weight.target)).shape
-    return Layer(str(weight.target), None if bias is None else str(bias.target), inputs, outputs)
+    return ChainLayer(str(weight.target), None if bias is None else str(bias.target), inputs, outputs)
 
 
 def _name(node: fx.Node, modules: dict[str, nn.Module]) -> str:

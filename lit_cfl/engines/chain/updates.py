@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from lit_cfl.engines.chain.parts import Chain, Layer
+from lit_cfl.engines.chain.parts import Chain, ChainLayer
 from lit_cfl.engines.chain.passes import Arithmetic
 from lit_cfl.engines.optimizers import FunctionalOptimizer
 from lit_cfl.engines.steps import clipped
@@ -85,7 +85,7 @@ class Update(ABC):
         self.training, self.trained, self.centers, self.prox = training, trained, centers, prox
 
     @abstractmethod
-    def take(self, layer: Layer, slopes: Tensor, inputs: Tensor) -> None:
+    def take(self, layer: ChainLayer, slopes: Tensor, inputs: Tensor) -> None:
         """Takes the gradient of a layer: by its outputs `[clients, B, h]`; and its inputs `[clients, B, d]`."""
 
     def finish(self, step: int) -> None:  # noqa: B027
@@ -99,14 +99,14 @@ class PlainUpdate(Update):
         super().__init__(training, trained, centers, prox)
         self._rules = training.rules(prox if centers is not None else 0.0)
 
-    def take(self, layer: Layer, slopes: Tensor, inputs: Tensor) -> None:
+    def take(self, layer: ChainLayer, slopes: Tensor, inputs: Tensor) -> None:
         weight, rule = self.trained.get(layer.weight), self._rules.get(layer.weight)
         if weight is not None and rule is not None:
             self.training.arithmetic.add_product_(weight, slopes.mT, inputs, rule.shrink, -rule.rate)
             self.pull_(layer.weight, rule)
         self.take_bias(layer, slopes)
 
-    def take_bias(self, layer: Layer, slopes: Tensor) -> None:
+    def take_bias(self, layer: ChainLayer, slopes: Tensor) -> None:
         bias, rule = self.trained.get(layer.bias or ""), self._rules.get(layer.bias or "")
         if bias is not None and rule is not None and layer.bias is not None:
             if rule.shrink != 1:
@@ -140,7 +140,7 @@ class OptimizerUpdate(Update):
         self._state, self._corrections = state, corrections
         self._gradients: dict[str, Tensor] = {}
 
-    def take(self, layer: Layer, slopes: Tensor, inputs: Tensor) -> None:
+    def take(self, layer: ChainLayer, slopes: Tensor, inputs: Tensor) -> None:
         weight = self.trained.get(layer.weight)
         if weight is not None:
             gradient = self.training.arithmetic.multiply(slopes.mT, inputs)

@@ -1,0 +1,166 @@
+"""Chains of fully connected layers train as autograd and PyTorch's optimizers do, with the same bits in any company."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import pytest
+import torch
+from cohorts import chosen, cohort, made, plain_fit
+from lightning import LightningModule
+from ragged import in_groups
+from torch import Tensor, nn
+from torch.testing import assert_close
+
+from lit_cfl.engines.chain import loop as chain_loop
+from lit_cfl.engines.chain.loop import ChainLoop
+from lit_cfl.engines.cohort_fit import CohortFit
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.plan import Plan
+from lit_cfl.local_work import Budget
+from lit_cfl.nets import MCLR, MLP
+from lit_cfl.tasks import Classification, Regression
+
+SHAPE = [1, 4, 4]
+SIZES = (1, 3, 17, 36, 9, 20, 60, 2, 10)
+SGD = partial(torch.optim.SGD, lr=0.1)
+LOCAL = LocalTraining(3, 10)
+FORMS = {"held": 0, "dual": 1}
+
+
+class Binary(Classification):
+    """A user's task: a logit for each of two labels that may both be right, and their binary cross-entropy."""
+
+    def losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        outputs = self(batch[0])
+        return nn.functional.binary_cross_entropy_with_logits(outputs, batch[1], reduction="none").mean(1)
+
+
+def deep() -> nn.Module:
+    return nn.Sequential(
+        nn.Flatten(), nn.Linear(16, 12), nn.Tanh(), nn.Dropout(0.3), nn.Linear(12, 8, bias=False), nn.GELU(),
+        nn.Linear(8, 7), nn.Sigmoid(), nn.Linear(7, 6), nn.GELU("tanh"), nn.Linear(6, 3),
+    )  # fmt: skip
+
+
+def frozen(*names: str) -> nn.Module:
+    net = MLP(12, SHAPE, 3)
+    for name in names:
+        net.get_parameter(name).requires_grad_(False)
+    return net
+
+
+TASKS: dict[str, Callable[[], LightningModule]] = {
+    "linear": lambda: Classification(MCLR(SHAPE, 3), SGD),
+    "mlp": lambda: Classification(MLP(12, SHAPE, 3), SGD),
+    "groups": lambda: Classification(MLP(12, SHAPE, 3), in_groups),
+    "penalty": lambda: Classification(MLP(12, SHAPE, 3), SGD, kernel_l2=0.01),
+    "penalty of the last layer": lambda: Classification(MLP(12, SHAPE, 3), in_groups, 0.01, "fc2"),
+    "deep": lambda: Classification(deep(), SGD),
+    "dropout first": lambda: Classification(nn.Sequential(nn.Dropout(0.3), nn.Flatten(), nn.Linear(16, 3)), SGD),
+    "regression": lambda: Regression(MLP(12, SHAPE, 1), SGD),
+    "linear regression": lambda: Regression(MCLR(SHAPE, 1), SGD),
+    "two binary labels": lambda: Binary(MLP(12, SHAPE, 2), SGD),
+    "frozen first weight": lambda: Classification(frozen("fc1.weight"), SGD),
+    "frozen biases": lambda: Classification(frozen("fc1.bias", "fc2.bias"), SGD),
+    "frozen last layer": lambda: Classification(frozen("fc2.weight", "fc2.bias"), in_groups),
+}
+LABELS: dict[str, Callable[[Tensor], Tensor]] = {
+    "regression": lambda classes: classes.double() + 0.1,
+    "linear regression": lambda classes: classes.double() + 0.1,
+    "two binary labels": lambda classes: torch.stack([classes > 0, classes == 1], 1).double(),
+}
+
+
+def fit(
+    name: str, work: CohortFit, local: LocalTraining = LOCAL, plan: Plan = Plan(precision="64-true")
+) -> tuple[Tensor, Tensor]:
+    module, layout = made(TASKS[name])
+    return ChainLoop(module, layout, plan, local).fit(work, lambda ended: None)
+
+
+def work_of(name: str, sizes: tuple[int, ...] = SIZES, local: LocalTraining = LOCAL, **options: object) -> CohortFit:
+    _, layout = made(TASKS[name])
+    return cohort(layout, sizes, local, labels=LABELS.get(name), **options)  # type: ignore[arg-type]
+
+
+def require_same_as_plain(name: str, work: CohortFit, local: LocalTraining = LOCAL) -> None:
+    module, layout = made(TASKS[name])
+    expected, losses = plain_fit(module, layout, work, local.gradient_clip)
+    found, mine = fit(name, work, local)
+    assert_close(found, expected, rtol=0, atol=1e-12)
+    assert_close(mine, losses, rtol=0, atol=1e-12)
+    assert (expected - work.models[work.start]).abs().max() > 1e-3
+
+
+@pytest.fixture(params=FORMS)
+def form(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All clients that can, or none, have the first layer in dual form."""
+    chosen_form = FORMS[request.param]
+    monkeypatch.setattr(chain_loop, "dual_pays", lambda size, *rest: torch.full_like(size, chosen_form).bool())
+
+
+@pytest.mark.parametrize("prox", [0.0, 0.3])
+@pytest.mark.parametrize("name", TASKS)
+@pytest.mark.usefixtures("form")
+def test_every_chain_trains_as_autograd_does(name: str, prox: float):
+    require_same_as_plain(name, work_of(name, prox=prox))
+
+
+BUDGETS = {
+    "steps": Budget(7, "steps"),
+    "full batches": Budget(2, "epochs", "full"),
+    "another batch size": Budget(4, "steps", 7),
+    "a number each": Budget(torch.tensor([1, 2, 1, 3, 1, 2, 4, 1, 2])),
+}
+
+
+@pytest.mark.parametrize("budget", BUDGETS)
+@pytest.mark.usefixtures("form")
+def test_every_budget_trains_as_autograd_does(budget: str):
+    require_same_as_plain("groups", work_of("groups", budget=BUDGETS[budget], prox=0.1))
+
+
+@pytest.mark.parametrize("name", ["linear", "groups", "deep", "regression", "linear regression"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.usefixtures("form")
+def test_company_and_order_change_no_bit(name: str, dtype: torch.dtype):
+    plan = Plan(precision="64-true" if dtype == torch.float64 else "32-true")
+    work = work_of(name, prox=0.3, dtype=dtype)
+    rows, losses = fit(name, work, plan=plan)
+    for cohort_of in ([4], [0], [7, 0], [6, 2], [8, 7, 6, 5, 4, 3, 2, 1, 0], [5, 5, 3]):
+        alone, own = fit(name, chosen(work, cohort_of), plan=plan)
+        assert torch.equal(alone, rows[cohort_of])
+        assert torch.equal(own, losses[cohort_of])
+
+
+def test_one_step_of_a_linear_client_is_the_closed_form():
+    """Squared error, full batch: w - lr 2/n X^T (X w + b - y)."""
+    module, layout = made(TASKS["linear regression"])
+    work = cohort(layout, (5, 40), labels=LABELS["regression"], budget=Budget(1, "steps", "full"))
+    rows, losses = ChainLoop(module, layout, Plan(precision="64-true"), LOCAL).fit(work, lambda ended: None)
+    for k, own in enumerate((slice(0, 5), slice(5, 45))):
+        x, y, start = work.inputs[own].flatten(1), work.labels[own], work.models[work.start[k]]
+        errors = x @ start[:16] + start[16] - y
+        step = torch.cat([x.T @ errors, errors.sum()[None]]) * 2 / len(y)
+        assert_close(rows[k], start - 0.1 * step, rtol=0, atol=1e-13)
+        assert_close(losses[k], errors.square().mean(), rtol=0, atol=1e-13)
+
+
+def test_single_precision_stays_close():
+    work = work_of("mlp", prox=0.3)
+    exact, losses = fit("mlp", work)
+    single = replace(work, models=work.models.float(), centers=work.models[3:].float(), inputs=work.inputs.float())
+    single = replace(single, centers=None if work.centers is None else work.centers.float())
+    found, mine = fit("mlp", single, plan=Plan())
+    assert found.dtype == torch.float32
+    assert_close(found.double(), exact, rtol=0, atol=1e-6)
+    assert_close(mine, losses, rtol=0, atol=1e-6)
+
+
+def test_clients_are_counted_as_they_end():
+    module, layout = made(TASKS["mlp"])
+    ended: list[int] = []
+    ChainLoop(module, layout, Plan(precision="64-true"), LOCAL).fit(work_of("mlp"), ended.append)
+    assert ended == sorted(ended)
+    assert ended[-1] == len(SIZES)
