@@ -186,11 +186,13 @@ def evaluate(
         before: the cluster of each client at the evaluation before, int64 `[clients]`, for the churn.
     """
     candidates = plan.candidates(data.population, engine.seed)
-    scored = algorithm.serve(state, data.population)  # once: a model for each client may be much of the memory
-    assigned = int((scored.index >= 0).sum())
-    scored = replace(scored, index=scored.index[torch.isin(data.population, candidates)])
-    if plan.clients == "all" and (scored.index < 0).any():
-        scored = place_for_scoring(algorithm, state, engine, data, candidates, round)
+    served = algorithm.serve(state, data.population)  # once: a model for each client may be much of the memory
+    unassigned = data.population[served.index < 0]
+    assigned = len(data.population) - len(unassigned)
+    if plan.clients == "all" and len(unassigned):
+        del served
+        served = place_for_scoring(algorithm, state, engine, data, data.population, round, unassigned)
+    scored = replace(served, index=served.index[torch.isin(data.population, candidates)])
     known = scored.index >= 0
     clients, index = candidates[known], scored.index[known]
     metrics: dict[str, float] = {}
@@ -207,7 +209,7 @@ def evaluate(
     metrics |= {
         "clusters/count": len(index.unique()),
         "clusters/assigned": assigned,
-        "clusters/unobserved": len(data.population) - assigned,
+        "clusters/unobserved": len(unassigned),
         "clients/evaluated": len(clients),
     }
     truth = data.true_clusters[clients]
@@ -222,10 +224,22 @@ NAMES: dict[Split, str] = {"validation": "val", "test": "test"}
 
 
 def place_for_scoring(
-    algorithm: Algorithm, state: State, engine: Engine, data: FederatedData, clients: Tensor, round: int
+    algorithm: Algorithm,
+    state: State,
+    engine: Engine,
+    data: FederatedData,
+    clients: Tensor,
+    round: int,
+    unassigned: Tensor | None = None,
 ) -> Assignment:
-    """Assigns the unassigned clients as `place` would now; the placed state is dropped."""
-    unassigned = clients[algorithm.serve(state, clients).index < 0]
+    """Assigns the unassigned clients as `place` would now; the placed state is dropped.
+
+    Args:
+        clients: ids int64 `[n]`.
+        unassigned: those of them without a model, in the same order; None = looked up.
+    """
+    if unassigned is None:
+        unassigned = clients[algorithm.serve(state, clients).index < 0]
     rng = generator(engine.seed, "place for scoring", round)
     placed, _ = algorithm.place(state, unassigned, engine.at(round, data), rng)
     return algorithm.serve(placed, clients)

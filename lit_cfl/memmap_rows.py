@@ -24,12 +24,12 @@ def kept(row: Tensor, of: int) -> Tensor:
         InputError: there is no room for it.
     """
     size = of * row.numel() * row.element_size()
-    if size <= _IN_MEMORY or size <= _memory() / 2:
+    if size <= _IN_MEMORY or size <= machine_memory() / 2:
         return row.clone()
     return stored(iter([row[None]]), 1)[0]
 
 
-def _memory() -> int:
+def machine_memory() -> int:
     """Bytes that the machine has."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 

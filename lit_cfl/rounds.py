@@ -117,11 +117,17 @@ def rounds(
         cohort = data.population if algorithm.needs_all(index) else cohorts.at(index, data.population, seed)
         moves: tuple[ShiftLog, ...] = ()
         if shifts:
-            warm = data.population[algorithm.serve(state, data.population).index >= 0]
-            data, moves = shifted(data, shifts, index, seed, warm)
+            data, moves = shifted(data, shifts, index, seed, _warm(algorithm, state, data, shifts))
         work = clients.at(index, data)
         state, info = algorithm.round(state, cohort, work, generator(seed, "round", index))
         if index == 0:
             info = info.plus(begun)
         traffic = traffic.plus(info)
         yield Round(index, state, info, data, traffic, moves)
+
+
+def _warm(algorithm: Algorithm, state: State, data: FederatedData, shifts: Sequence[Shift]) -> Tensor:
+    """Finds the clients in training that have a model; everyone where no shift asks, for who has may be much work."""
+    if all(shift.participants == "all" for shift in shifts):
+        return data.population
+    return data.population[algorithm.serve(state, data.population).index >= 0]

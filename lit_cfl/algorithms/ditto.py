@@ -73,16 +73,18 @@ class Ditto(Algorithm):
         self, state: DittoState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[DittoState, Info]:
         """Trains a personal model for clients without one, from the global model and towards it."""
-        new = clients[[int(client) not in state.personal for client in clients]]
+        new = clients[torch.tensor([client not in state.personal for client in clients.tolist()], dtype=torch.bool)]
         own, personal = self._personalise(replace(state, initial=state.models[0]), new, work)
         return replace(state, personal=personal), Info(own.loss, down=len(new), skipped=own.skipped)
 
     def _personalise(self, state: DittoState, clients: Tensor, work: LocalWork) -> tuple[Fitted, dict[int, Tensor]]:
-        starts = [state.personal.get(client, state.initial) for client in clients.tolist()]
+        ids = clients.tolist()
+        own = [state.personal[client] for client in ids if client in state.personal]
+        trained_before = torch.tensor([client in state.personal for client in ids], dtype=torch.bool)
         fitted = work.fit(
-            torch.stack(starts) if starts else state.models,
+            torch.stack([state.initial, *own]),
             clients,
-            torch.arange(len(clients)),
+            trained_before * trained_before.cumsum(0),
             purpose="personal",
             prox=self.lambda_,
             centers=state.models,

@@ -1,9 +1,14 @@
 """Scores of found clusters: against the true ones, those before, and the clients' similarity."""
 
+from dataclasses import dataclass
 from functools import lru_cache
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+
+_DENSE = 2**20  # cells of a matrix of clusters that are matched as a whole
 
 
 def agreement(found: Tensor, truth: Tensor) -> dict[str, float]:
@@ -28,12 +33,12 @@ def _agreement(found_bytes: bytes, truth_bytes: bytes) -> dict[str, float]:
     from sklearn.metrics import adjusted_mutual_info_score, adjusted_rand_score
 
     found, truth = (torch.frombuffer(bytearray(labels), dtype=torch.int64) for labels in (found_bytes, truth_bytes))
-    table = _contingency(found, truth)
+    overlaps = _Overlaps.of(found, truth)
     return {
         "clusters/ari": float(adjusted_rand_score(truth.numpy(), found.numpy())),
         "clusters/ami": float(adjusted_mutual_info_score(truth.numpy(), found.numpy())),
-        "clusters/purity": int(table.max(1).values.sum()) / len(found),
-        "clusters/matched_accuracy": _matched(table) / len(found),
+        "clusters/purity": _in_majority(overlaps) / len(found),
+        "clusters/matched_accuracy": _matched(overlaps) / len(found),
     }
 
 
@@ -46,7 +51,7 @@ def churn(before: Tensor, now: Tensor) -> float:
     both = (before >= 0) & (now >= 0)
     if not both.any():
         return float("nan")
-    return 1 - _matched(_contingency(before[both], now[both])) / int(both.sum())
+    return 1 - _matched(_Overlaps.of(before[both], now[both])) / int(both.sum())
 
 
 def silhouette(similarity: Tensor, labels: Tensor) -> float:
@@ -66,14 +71,96 @@ def silhouette(similarity: Tensor, labels: Tensor) -> float:
     return float(silhouette_score(distances.numpy(), labels.numpy(), metric="precomputed"))
 
 
-def _contingency(rows: Tensor, columns: Tensor) -> Tensor:
-    row, column = rows.unique(return_inverse=True), columns.unique(return_inverse=True)
-    shape = len(row[0]), len(column[0])
-    return torch.bincount(row[1] * shape[1] + column[1], minlength=shape[0] * shape[1]).view(shape)
+@dataclass(frozen=True, eq=False)
+class _Overlaps:
+    """How many clients the clusters of two clusterings share, for the pairs that share any: at most one for a client.
+
+    Args:
+        rows, columns: the clusters of each pair `[pairs]`, numbered from 0 without gaps.
+        shared: clients of each pair `[pairs]`.
+    """
+
+    rows: np.ndarray
+    columns: np.ndarray
+    shared: np.ndarray
+
+    @classmethod
+    def of(cls, rows: Tensor, columns: Tensor) -> "_Overlaps":
+        row, column = (labels.unique(return_inverse=True)[1] for labels in (rows, columns))
+        width = int(column.max()) + 1 if len(column) else 1
+        pairs, shared = (row * width + column).unique(return_counts=True)
+        return cls((pairs // width).numpy(), (pairs % width).numpy(), shared.numpy())
+
+    def part(self, pairs: np.ndarray) -> "_Overlaps":
+        """Selects some of the pairs, and numbers their clusters again from 0."""
+        row, column = (np.unique(ids[pairs], return_inverse=True)[1] for ids in (self.rows, self.columns))
+        return _Overlaps(row, column, self.shared[pairs])
+
+    def matrix(self) -> Any:
+        from scipy.sparse import csr_array
+
+        return csr_array((self.shared, (self.rows, self.columns)))
 
 
-def _matched(table: Tensor) -> int:
+def _in_majority(overlaps: _Overlaps) -> int:
+    """Counts the clients in the majority of their row's cluster."""
+    return int(_largest(overlaps.rows, overlaps.shared).sum())
+
+
+def _largest(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Finds the largest value of each group, numbered from 0 without gaps."""
+    largest = np.zeros(int(groups.max(initial=-1)) + 1, dtype=values.dtype)
+    np.maximum.at(largest, groups, values)
+    return largest
+
+
+def _matched(overlaps: _Overlaps) -> int:
+    """Counts the clients that agree under the best one-to-one matching of the clusters.
+
+    Clusters that are connected by no pairs are matched apart: where each client is a cluster of its own, a matrix of
+    all clusters would have the square of the clients.
+    """
+    connected = _connected(overlaps)
+    tall, wide = (_group_sizes(ids, connected) for ids in (overlaps.rows, overlaps.columns))
+    simple = (tall == 1) | (wide == 1)
+    total = int(_largest(connected, overlaps.shared)[simple].sum())  # one pair of each can be matched
+    rest = np.flatnonzero(~simple[connected])
+    rest = rest[connected[rest].argsort(kind="stable")]
+    ends = np.flatnonzero(np.diff(connected[rest])) + 1
+    return total + sum(_best_matching(overlaps.part(pairs)) for pairs in np.split(rest, ends) if len(pairs))
+
+
+def _connected(overlaps: _Overlaps) -> np.ndarray:
+    """Numbers the connected parts of the clusters: the part of each pair, from 0 without gaps."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.csgraph import connected_components
+
+    if not len(overlaps.rows):
+        return overlaps.rows
+    first = int(overlaps.rows.max()) + 1
+    nodes = first + int(overlaps.columns.max()) + 1
+    graph = coo_array((overlaps.shared, (overlaps.rows, first + overlaps.columns)), shape=(nodes, nodes))
+    return connected_components(graph, directed=False)[1][overlaps.rows]
+
+
+def _group_sizes(ids: np.ndarray, groups: np.ndarray) -> np.ndarray:
+    """Counts the different ids of each group; an id is in one group only."""
+    _, first = np.unique(ids, return_index=True)
+    return np.bincount(groups[first])
+
+
+def _best_matching(overlaps: _Overlaps) -> int:
+    """Counts the clients of the best matching of connected clusters, some of which may stay unmatched."""
     from scipy.optimize import linear_sum_assignment
+    from scipy.sparse import eye_array, hstack
+    from scipy.sparse.csgraph import min_weight_full_bipartite_matching
 
-    rows, columns = linear_sum_assignment(table.numpy(), maximize=True)
-    return int(table[rows, columns].sum())
+    shared = overlaps.matrix()
+    if shared.shape[0] * shared.shape[1] <= _DENSE:
+        whole = shared.toarray()
+        return int(whole[linear_sum_assignment(whole, maximize=True)].sum())
+    # Each row may also take a column of its own, and each choice counts one more: a sparse matrix drops zeros.
+    shared.data += 1
+    choices = hstack([shared, eye_array(len(shared.indptr) - 1, dtype=np.int64)], format="csr")
+    rows, columns = min_weight_full_bipartite_matching(choices, maximize=True)
+    return int(choices[rows, columns].sum()) - len(rows)

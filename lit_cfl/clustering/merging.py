@@ -6,12 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lit_cfl.clustering.products import Rows, gram, require_finite
-from lit_cfl.clustering.similarity import cosines
+from lit_cfl.clustering.products import ROWS_AT_ONCE, TILE, Rows, chunks_of, gram, require_finite, squared_norms
+from lit_cfl.clustering.similarity import cosines, divided
 from lit_cfl.errors import InputError
 
 Linkage = Literal["single", "complete", "average", "ward"]
 """How the distance of two clusters follows from those of their members."""
+
+_ALL_PAIRS = 4096  # representations of which all pairs are compared at once
 
 
 def agglomerate(
@@ -80,11 +82,34 @@ def merge_by_threshold(representations: Rows, tau: float) -> Tensor:
     """
     if not -1 <= tau <= 1:
         raise InputError(f"tau {tau} is no cosine; give a number in [-1, 1]")
+    number = sum(map(len, chunks_of(representations)))
+    if number > _ALL_PAIRS:
+        return _merged_in_tiles(torch.cat(chunks_of(representations)), tau)
     products = gram(representations)
     require_finite(products.diagonal(), "representation")
     if tau >= 1:
-        return torch.arange(len(products))
+        return torch.arange(number)
     return components((cosines(products) >= tau).numpy())
+
+
+def _merged_in_tiles(rows: Tensor, tau: float) -> Tensor:
+    """Finds the same clusters of many rows `[n, d]`: some are compared with all after them, then the next ones."""
+    from scipy.sparse import coo_array
+
+    n, norms = len(rows), squared_norms(rows).sqrt()
+    require_finite(norms, "representation")
+    labels = torch.arange(n)
+    for start in range(0, n if tau < 1 else 0, ROWS_AT_ONCE):
+        tile = slice(start, start + ROWS_AT_ONCE)
+        left, some = torch.arange(start, n), rows[tile].double()
+        near = []
+        for part in left.split(TILE):
+            lengths = norms[tile, None] * norms[part]
+            near.append(divided(some @ rows[part].double().T, lengths) >= tau)
+        one, other = torch.cat(near, dim=1).nonzero().T
+        pairs = labels[tile][one].numpy(), labels[left][other].numpy()
+        labels = components(coo_array((np.ones(len(one), dtype=np.int8), pairs), shape=(n, n)))[labels]
+    return labels
 
 
 def merge_tree(distances: Tensor, linkage: Linkage) -> np.ndarray:

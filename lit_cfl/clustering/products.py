@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.errors import InputError
+from lit_cfl.memmap_rows import machine_memory
 
 Rows = Tensor | Sequence[Tensor]
 """Rows `[n, d]`, or their chunks `[c, d]` in order."""
@@ -47,11 +48,31 @@ def gram(rows: Rows) -> Tensor:
 
     Rows on a map larger than the free memory are slow where the disk reads far ahead: sketch them first.
     """
-    n = sum(map(len, chunks_of(rows)))
-    products = torch.zeros(n, n, dtype=torch.float64)
+    products = zeros_of_pairs(sum(map(len, chunks_of(rows))))
     for block in column_blocks(rows):
         add_gram(products, block)
     return mirrored(products)
+
+
+def squared_norms(rows: Tensor) -> Tensor:
+    """Computes the squared norm of each row: float64 `[n]`, some rows at a time."""
+    return torch.cat([tile.double().square().sum(1) for tile in row_tiles(rows)])
+
+
+def zeros_of_pairs(n: int) -> Tensor:
+    """Makes a matrix for a number of each pair: float64 `[n, n]`, of zeros.
+
+    Raises:
+        InputError: it would not fit the machine's memory.
+    """
+    needed, there = 8 * n * n, machine_memory()
+    if needed > there:
+        raise InputError(
+            f"to compare {n:,} clients with each other takes {needed / 2**30:,.0f} GiB or more, and this machine has "
+            f"{there / 2**30:,.0f}; use fewer clients, or an algorithm that compares only a cohort or with cluster "
+            "models (FedGroup, IFCA, FeSEM, StoCFL)"
+        )
+    return torch.zeros(n, n, dtype=torch.float64)
 
 
 def add_gram(products: Tensor, block: Tensor) -> None:

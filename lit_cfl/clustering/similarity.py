@@ -15,6 +15,7 @@ from lit_cfl.clustering.products import (
     mirrored,
     require_finite,
     row_tiles,
+    zeros_of_pairs,
 )
 from lit_cfl.errors import InputError
 
@@ -132,17 +133,15 @@ def _cross_distances(rows: Tensor, others: Tensor, power: int) -> Tensor:
 
 
 def _manhattan(rows: Rows) -> Tensor:
-    n = sum(map(len, chunks_of(rows)))
-    total = torch.zeros(n, n, dtype=torch.float64)
+    total = zeros_of_pairs(sum(map(len, chunks_of(rows))))
     for block in column_blocks(rows):
-        for start in range(0, n, TILE):
+        for start in range(0, len(total), TILE):
             total[start : start + TILE, start:] += _pairwise(block[start : start + TILE], block[start:], 1)
     return mirrored(total)
 
 
 def _euclidean(rows: Rows) -> Tensor:
-    n = sum(map(len, chunks_of(rows)))
-    products = torch.zeros(n, n, dtype=torch.float64)
+    products = zeros_of_pairs(sum(map(len, chunks_of(rows))))
     for block in column_blocks(rows):
         add_gram(products, block - block.mean(0))  # centred: models that lie close together keep their digits
     squares = products.diagonal()

@@ -10,6 +10,7 @@ import torch
 
 from lit_cfl.algorithms.base import Info, State
 from lit_cfl.clustering.cluster_scores import silhouette
+from lit_cfl.data import FederatedData
 from lit_cfl.data.lists import lists_of, with_lists
 from lit_cfl.errors import Interrupted, note_on_error
 from lit_cfl.evaluation import Evaluation, evaluate
@@ -45,8 +46,9 @@ class Recorder:
         self._seconds_before = 0.0  # of the earlier processes of this run
         self._after: Round | None = None  # the round of the checkpoint that was restored
         self._latest: tuple[Round, Evaluation] | None = None
+        self._clusters: list[Row] = []  # of clusters.csv, of the latest round
         self._over = False  # whether the latest round is the last
-        self._unsaved: tuple[dict[str, Any], State] | None = None
+        self._unsaved: tuple[dict[str, Any], State, FederatedData] | None = None
         self._totals = RunTotals()
 
     @property
@@ -91,7 +93,7 @@ class Recorder:
                     for watcher in watchers:
                         watcher(row)
                     since = monotonic()
-                self._unsaved = self._content(r), r.state
+                self._unsaved = self._content(r), r.state, r.data
                 if last or reason or monotonic() - self._saved >= self.experiment.checkpoint.every_seconds:
                     self._save()
                 if reason:
@@ -120,12 +122,16 @@ class Recorder:
     def _evaluate(self, r: Round) -> Row:
         """Evaluates a round; returns its row but for the clocks."""
         evaluation = self._evaluation_of(r)
-        self._latest = r, evaluation
+        self._set_latest(r, evaluation)
         self._totals.take(r, evaluation, self.experiment.tracking.snapshots_every)
-        self.directory.clusters.append(cluster_rows(r.number, evaluation, r.info.clusters))
+        self.directory.clusters.append(self._clusters)
         mib = self.engine.layout.num_columns * self.engine.plan.dtype.itemsize / 2**20
         row: Row = {"round": r.number, "train/loss": r.info.loss} | evaluation.metrics | r.info.scores
         return row | traffic_row(r, mib) | self._totals.row(self.shifting)
+
+    def _set_latest(self, r: Round, evaluation: Evaluation) -> None:
+        self._latest = r, evaluation
+        self._clusters = list(cluster_rows(r.number, evaluation, r.info.clusters))
 
     def _evaluation_of(self, r: Round) -> Evaluation:
         with note_on_error(lambda: f"in the evaluation of round {r.number}"):
@@ -157,14 +163,13 @@ class Recorder:
         self.directory.write_snapshot(r.number, snapshot(r, found, clusters))
 
     def _content(self, r: Round) -> dict[str, Any]:
-        """Collects what a checkpoint holds beside the state: all that the rest of the run depends on."""
+        """Collects what a checkpoint holds beside state and lists: all that the rest of the run depends on."""
         return {
             "version": version("lit-cfl"),
             "config": json.dumps(self.prepared.config()),
             "round": r.number,
             "traffic": [r.traffic.down, r.traffic.up],
             "fingerprint": self.prepared.fingerprint,
-            "lists": lists_of(r.data) if self.shifting else None,
             "run_id": self.directory.run_id,
             "environment": self.directory.environment,
             "digests": dict(self.directory.digests),
@@ -176,26 +181,28 @@ class Recorder:
     def save_again(self) -> None:
         """Saves the restored checkpoint again, with the present plan."""
         if self._after is not None:
-            self._unsaved = self._content(self._after), self._after.state
+            self._unsaved = self._content(self._after), self._after.state, self._after.data
             self._save()
 
     def _save(self) -> None:
         if self._unsaved is not None:
-            content, state = self._unsaved
+            content, state, data = self._unsaved
             if self.engine.plan != self._recorded_plan:  # it ran out of memory
                 write_config(self.directory.path, self.prepared.config(), self.directory.run_id)
                 self._recorded_plan = self.engine.plan
             self.directory.sync()
-            self.checkpoint.save(content, state_to_dict(state))
+            lists = lists_of(data) if self.shifting else None  # made once a save: it sorts all lists
+            self.checkpoint.save(content | {"lists": lists}, state_to_dict(state))
             self._unsaved = None
         self._saved = monotonic()
 
     def finish(self, stopped: str | None) -> Row:
         """Writes the files that are made at the end. Returns the summary."""
-        if self._latest is None:  # the process before this one ended between its last round and here
-            if self._after is None:
-                raise RuntimeError("finish() comes after run()")
-            self._latest = self._after, self._evaluation_of(self._after)
+        if self._latest is None and self._after is not None:
+            # the process before this one ended between its last round and here
+            self._set_latest(self._after, self._evaluation_of(self._after))
+        if self._latest is None:
+            raise RuntimeError("finish() comes after run()")
         self._over = True
         r, evaluation = self._latest
         memberships = self._totals.memberships_with(r, evaluation)
@@ -219,7 +226,7 @@ class Recorder:
             cluster=evaluation.index.numpy(),
             true_cluster=r.data.true_clusters[evaluation.clients].numpy(),
             values=values.numpy(),
-            clusters=list(cluster_rows(r.number, evaluation, r.info.clusters)),
+            clusters=self._clusters,
             metrics=(self.directory.metrics.path, self.directory.metrics.size),
             snapshots=self.directory.path / "snapshots",
             compared=self._totals.compared,

@@ -62,17 +62,20 @@ def _plane(similarity: Tensor) -> Tensor:
 def cluster_rows(round: int, evaluation: Evaluation, known: Mapping[str, Tensor]) -> Iterator[Row]:
     """Builds one row for each cluster; `known` holds the algorithm's own columns `[K]`."""
     test = evaluation.scores.get("test")
-    for cluster in evaluation.index.unique().tolist():
-        mine = evaluation.index == cluster
-        row: Row = {"round": round, "cluster": cluster, "size": int(mine.sum())}
-        if test is not None and int(test.count[mine].sum()):
-            row |= {
-                "n_test": int(test.count[mine].sum()),
-                **test.weighted(mine),
-                "loss": float(test.loss[mine].sum() / test.count[mine].sum()),
-            }
-        more = {name: values[cluster].item() for name, values in known.items() if cluster < len(values)}
+    own = {name: values.tolist() for name, values in known.items()}
+    for cluster, mine in _members_by_cluster(evaluation.index):
+        row: Row = {"round": round, "cluster": cluster, "size": len(mine)}
+        if test is not None and (examples := int(test.count[mine].sum())):
+            row |= {"n_test": examples, **test.weighted(mine), "loss": float(test.loss[mine].sum()) / examples}
+        more = {name: values[cluster] for name, values in own.items() if cluster < len(values)}
         yield row | {name: value for name, value in more.items() if value != _NONE}
+
+
+def _members_by_cluster(index: Tensor) -> Iterator[tuple[int, Tensor]]:
+    """Yields each cluster, ascending, with the positions of its members, ascending; reads `index` `[n]` once."""
+    clusters, sizes = index.unique(return_counts=True)
+    members = index.argsort(stable=True).split(sizes.tolist())
+    yield from zip(clusters.tolist(), members, strict=True)
 
 
 def traffic_row(r: Round, mib: float) -> Row:
@@ -118,10 +121,19 @@ def client_rows(data: FederatedData, evaluations: Sequence[Evaluation], num_scor
             of_each = [*map(test.of_clients, range(num_scores)), test.loss / test.count]
             figures[evaluation.clients] = torch.stack(of_each, dim=1)
     newcomers = torch.zeros_like(cluster) if data.newcomers is None else data.newcomers.long()
-    whole = torch.stack([cluster, data.true_clusters, data.train.sizes, data.validation.sizes, data.test.sizes], 1)
+    sizes = [data.train.sizes, data.validation.sizes, data.test.sizes]
     for start in range(0, data.num_clients, _ROWS_AT_ONCE):
         block = slice(start, start + _ROWS_AT_ONCE)
-        columns = (whole[block].tolist(), figures[block].tolist(), newcomers[block].tolist())
-        for k, (counts, known, newcomer) in enumerate(zip(*columns, strict=True)):
-            found, true = (None if number < 0 else number for number in counts[:2])
-            yield [start + k, found, true, *counts[2:], *known, newcomer]
+        clusters = [_known(numbers[block], numbers[block] >= 0) for numbers in (cluster, data.true_clusters)]
+        known = [_known(values, ~values.isnan()) for values in figures[block].T]
+        counts = [numbers[block].tolist() for numbers in (*sizes, newcomers)]
+        ids = range(start, start + len(counts[0]))
+        yield from map(list, zip(ids, *clusters, *counts[:3], *known, counts[3], strict=True))
+
+
+def _known(values: Tensor, which: Tensor) -> list[Any]:
+    """Lists the values `[n]`; None where one is not known."""
+    listed: list[Any] = values.tolist()
+    for position in (~which).nonzero().flatten().tolist():
+        listed[position] = None
+    return listed

@@ -254,13 +254,13 @@ class RunDirectory:
         return whole
 
     def write_clients(self, rows: Iterable[Sequence[Any]]) -> None:
-        """Writes `clients.csv` whole, row by row."""
+        """Writes `clients.csv` whole, row by row; None is left blank."""
 
         def write(file: IO[bytes]) -> None:
             text = TextIOWrapper(file, newline="")
             writer = csv.writer(text, lineterminator="\n")
             writer.writerow(client_columns(self.scores))
-            writer.writerows([blank_nan(value) for value in row] for row in rows)
+            writer.writerows(rows)
             text.detach()
 
         write_atomically(self.path / "clients.csv", write)

@@ -2,13 +2,15 @@
 
 A file appears under its name only when it is complete on the disk. A state is saved as `{field: value}`; tensors
 that are views are cloned, for a view would save all of its storage. Fields that map clients to models
-(`dict[int, Tensor]`) are saved incrementally: a file a model in `rows/`, written only where the model is another
-tensor than at the save before. `checkpoint.pt` names these files with their digests and is renamed last. A file with
-a bit that is not as it was written is refused.
+(`dict[int, Tensor]`) are saved incrementally, in `rows/`: a save writes the models that are other tensors than at the
+save before, many in a file. A file of which less than half is still needed is replaced: its other models are written
+again, so that the files take at most twice what the models do. `checkpoint.pt` names the files with their digests and
+is renamed last. A file with a bit that is not as it was written is refused.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from hashlib import sha256
@@ -26,9 +28,13 @@ from lit_cfl.errors import InputError
 from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically
 from lit_cfl.storage.digests import digest_of
 
-FORMAT = 3  # of a run directory; noted in config.yaml and checkpoint.pt
+FORMAT = 4  # of a run directory; noted in config.yaml and checkpoint.pt
+_ONE_ROW_A_FILE = 3  # the format of Lit-CFL 0.2, which is read, too
 _READS = 3  # of a checkpoint that another process goes on saving
-_ROW = re.compile(r"\w+-\d+-\d+\.pt")  # field, client and round
+_ROWS = re.compile(r"\w+-\d+-\d+\.pt")  # field, round and number; in format 3 field, client and round
+_ALONE = -1  # the position of a row whose file holds it as it is, as in format 3
+_NOBODY = object()
+_FILE_BYTES = 2**26  # of the models in a file of rows/, unless one alone is more
 
 
 def require_format(path: Path, found: object) -> None:
@@ -41,8 +47,8 @@ def require_format(path: Path, found: object) -> None:
     Raises:
         InputError: naming the version that reads it.
     """
-    if found != FORMAT:
-        earlier = found is None or (isinstance(found, int) and found < FORMAT)
+    if found not in (FORMAT, _ONE_ROW_A_FILE):
+        earlier = found is None or (isinstance(found, int) and found < _ONE_ROW_A_FILE)
         raise InputError(
             f"{path} is of a run of {'Lit-CFL 0.1.0' if earlier else 'a later version'}, whose files this version "
             f"does not read (its format is {FORMAT}); use {'0.1.0' if earlier else 'that version'}"
@@ -79,13 +85,22 @@ def share_initial_model(directories: Sequence[Path]) -> bool:
     return len(found) > 1 and None not in found and len(set(found)) == 1
 
 
-@dataclass(frozen=True, eq=False)
-class _SavedRow:
-    """A client's model and its file in `rows/`. The model is not kept alive: all of them may be much of the memory."""
+@dataclass(frozen=True)
+class _RowFile:
+    """A file in `rows/`, and how many models it holds."""
 
-    row: "ReferenceType[Tensor]"
     name: str
     digest: str
+    size: int
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _SavedRow:
+    """A client's model and where it is saved. It is not kept alive: all models may be much of the memory."""
+
+    row: "ReferenceType[Tensor]"
+    file: _RowFile
+    position: int
 
 
 class Checkpoint:
@@ -98,44 +113,46 @@ class Checkpoint:
     @property
     def row_files(self) -> list[str]:
         """Names of the files in `rows/` that belong to the checkpoint, in no order."""
-        return [saved.name for rows in self._written.values() for saved in rows.values()]
+        return [*{saved.file.name for rows in self._written.values() for saved in rows.values()}]
 
     def save(self, content: Mapping[str, Any], state: Mapping[str, Any]) -> None:
         """Saves plain values and a state's fields. Raises SaveError; the checkpoint before is intact then."""
         by_client = {name: value for name, value in state.items() if _is_per_client(value)}
         written = {name: self._save_rows(name, rows, int(content["round"])) for name, rows in by_client.items()}
         plain = {name: value for name, value in state.items() if name not in by_client}
-        files = {
-            name: {client: [saved.name, saved.digest] for client, saved in rows.items()}
-            for name, rows in written.items()
-        }
-        whole = {**content, "format": FORMAT, "state": plain, "rows": files}
+        places = {name: _places(rows) for name, rows in written.items()}
+        whole = {**content, "format": FORMAT, "state": plain, "rows": places}
         write_atomically(self.path, lambda file: torch.save(whole, file))
         self._written = written
         self.remove_superseded()
 
     def _save_rows(self, field: str, rows: Mapping[int, Tensor], round: int) -> dict[int, _SavedRow]:
-        before, now = self._written.get(field, {}), {}
+        before = self._written.get(field, {})
+        same = {client: saved for client, saved in before.items() if saved.row() is rows.get(client, _NOBODY)}
+        needed = Counter(saved.file for saved in same.values())
+        now = {client: saved for client, saved in same.items() if 2 * needed[saved.file] >= saved.file.size}
         with name_write_errors(self.rows):
             self.rows.mkdir(exist_ok=True)
-        for client, row in rows.items():
-            saved = before.get(client)
-            if saved is None or saved.row() is not row:
-                saved = self._save_row(row, f"{field}-{client}-{round}.pt")
-            now[client] = saved
-        return now
+        taken, number = {saved.file.name for saved in before.values()}, 0
+        for clients in _parts({client: row for client, row in rows.items() if client not in now}):
+            while (name := f"{field}-{round}-{number}.pt") in taken:
+                number += 1
+            taken.add(name)
+            file = self._save_file(name, [rows[client] for client in clients])
+            now |= {client: _SavedRow(ref(rows[client]), file, k) for k, client in enumerate(clients)}
+        return {client: now[client] for client in rows}
 
-    def _save_row(self, row: Tensor, name: str) -> _SavedRow:
+    def _save_file(self, name: str, rows: Sequence[Tensor]) -> _RowFile:
         file = BytesIO()
-        torch.save(_compact(row), file)
+        torch.save(torch.stack([*rows]), file)
         write_atomically(self.rows / name, lambda opened: opened.write(file.getbuffer()))
-        return _SavedRow(ref(row), name, sha256(file.getbuffer()).hexdigest())
+        return _RowFile(name, sha256(file.getbuffer()).hexdigest(), len(rows))
 
     def remove_superseded(self) -> None:
         """Removes rows that the checkpoint does not name, such as a killed process leaves behind."""
         named = set(self.row_files)
         for file in self.rows.glob("*.pt"):
-            if _ROW.fullmatch(file.name) and file.name not in named:
+            if _ROWS.fullmatch(file.name) and file.name not in named:
                 with name_write_errors(file):
                     file.unlink(missing_ok=True)
 
@@ -165,11 +182,19 @@ class Checkpoint:
         if not isinstance(content, dict) or not content.keys() >= {"format", "state", "rows"}:
             raise InputError(f"{self.path} is no checkpoint of Lit-CFL; remove it to start again at round 1")
         require_format(self.path, content["format"])
-        for field, files in content["rows"].items():
-            rows = {client: self._load_row(*named) for client, named in files.items()}
-            self._written[field] = {client: _SavedRow(ref(rows[client]), *named) for client, named in files.items()}
-            content["state"][field] = rows
+        for field, saved in content["rows"].items():
+            places = _one_row_a_file(saved) if content["format"] == _ONE_ROW_A_FILE else saved
+            content["state"][field] = self._load_rows(field, places)
         return content
+
+    def _load_rows(self, field: str, places: Mapping[str, Any]) -> dict[int, Tensor]:
+        files = [_RowFile(*named) for named in places["files"]]
+        wholes = [self._load_file(file.name, file.digest) for file in files]
+        self._written[field], rows = {}, {}
+        for client, number, position in torch.as_tensor(places["rows"]).tolist():
+            rows[client] = wholes[number] if position == _ALONE else wholes[number][position]
+            self._written[field][client] = _SavedRow(ref(rows[client]), files[number], position)
+        return rows
 
     def _read(self) -> Any:
         try:
@@ -181,8 +206,8 @@ class Checkpoint:
             raise InputError(_unreadable(self.path)) from error
         raise InputError(_unreadable(self.path))
 
-    def _load_row(self, name: str, digest: str) -> Tensor:
-        if not _ROW.fullmatch(name):
+    def _load_file(self, name: str, digest: str) -> Tensor:
+        if not _ROWS.fullmatch(name):
             raise InputError(f"{self.path} names {name!r}, which is no file of rows/: it is no checkpoint of Lit-CFL")
         path, found = self.rows / name, None
         with suppress(OSError):
@@ -203,6 +228,31 @@ def _unreadable(path: Path) -> str:
         f"{path} cannot be read: it is truncated, damaged, or no file of Lit-CFL; "
         "put a copy back, or remove checkpoint.pt to start again at round 1"
     )
+
+
+def _places(rows: Mapping[int, _SavedRow]) -> dict[str, Any]:
+    """Describes where rows are: the files with their digests, and `[rows, 3]` of client, file and position."""
+    files = {file: number for number, file in enumerate(dict.fromkeys(saved.file for saved in rows.values()))}
+    found = [[client, files[saved.file], saved.position] for client, saved in rows.items()]
+    return {"files": [[file.name, file.digest, file.size] for file in files], "rows": torch.tensor(found)}
+
+
+def _one_row_a_file(files: Mapping[int, list[str]]) -> dict[str, Any]:
+    """Describes the rows of a checkpoint of format 3 in the same way."""
+    rows = [[client, number, _ALONE] for number, client in enumerate(files)]
+    return {"files": [[*named, 1] for named in files.values()], "rows": rows}
+
+
+def _parts(rows: Mapping[int, Tensor]) -> Iterator[list[int]]:
+    """Divides clients among files: rows of one shape and dtype, of at most `_FILE_BYTES` unless one alone is more."""
+    alike: dict[tuple[Any, ...], list[int]] = {}
+    for client, row in rows.items():
+        alike.setdefault((row.shape, row.dtype), []).append(client)
+    for clients in alike.values():
+        size = rows[clients[0]].nbytes
+        most = max(1, _FILE_BYTES // max(size, 1))
+        for start in range(0, len(clients), most):
+            yield clients[start : start + most]
 
 
 def _is_per_client(value: Any) -> bool:

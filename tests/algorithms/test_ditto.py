@@ -99,7 +99,7 @@ def test_personal_models_that_take_most_of_the_memory_are_the_same_in_files(monk
     work = quadratic_clients(5)
     expected = states(Ditto(0.5), work, COHORTS)[-1]
     monkeypatch.setattr(memmap_rows, "_IN_MEMORY", 0)
-    monkeypatch.setattr(memmap_rows, "_memory", lambda: 0)
+    monkeypatch.setattr(memmap_rows, "machine_memory", lambda: 0)
     found = states(Ditto(0.5), work, COHORTS)[-1]
     assert found.personal.keys() == expected.personal.keys()
     for client, row in found.personal.items():

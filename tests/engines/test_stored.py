@@ -45,7 +45,7 @@ def test_a_row_is_kept_in_a_file_where_all_would_take_more_than_half_of_the_memo
     folder: Path, monkeypatch: pytest.MonkeyPatch, memory: int, in_a_file: bool
 ):
     monkeypatch.setattr(memmap_rows, "_IN_MEMORY", 23)
-    monkeypatch.setattr(memmap_rows, "_memory", lambda: memory)
+    monkeypatch.setattr(memmap_rows, "machine_memory", lambda: memory)
     rows = torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])
     found = kept(rows[1], of=2)
     rows.zero_()

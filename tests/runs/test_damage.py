@@ -92,7 +92,7 @@ def test_second_real_process_is_refused_and_the_first_goes_on(tmp_path: Path, ca
         (lambda p: torch.save({"weights": torch.ones(3)}, p / "checkpoint.pt"), "is no checkpoint of Lit-CFL"),
         (
             lambda p: edit_checkpoint(p, format=99, version="7.0"),
-            "of a run of a later version, whose files this version does not read (its format is 3)",
+            "of a run of a later version, whose files this version does not read (its format is 4)",
         ),
         (lambda p: edit_config_in_checkpoint(p, epochs=9), "local.epochs: 9 -> 3"),
         (lambda p: replace_text(p / "metrics.csv", "\n1,0.", "\n1,1."), "metrics.csv was changed since its checkpoint"),
@@ -331,7 +331,7 @@ def test_row_outside_of_its_folder_is_refused(name: str, tmp_path: Path):
     writer = Checkpoint(tmp_path)
     writer.save({"round": 0}, state)
     content = torch.load(tmp_path / "checkpoint.pt", weights_only=True)
-    content["rows"]["models"][0][0] = name
+    content["rows"]["models"]["files"][0][0] = name
     torch.save(content, tmp_path / "checkpoint.pt")
     with pytest.raises(InputError, match=rf"names '{name}', which is no file of rows/"):
         Checkpoint(tmp_path).load()
@@ -339,7 +339,9 @@ def test_row_outside_of_its_folder_is_refused(name: str, tmp_path: Path):
 
 @pytest.mark.parametrize("damage", ["flip", "delete", "empty", "swap"])
 def test_damaged_row_is_named(damage: str, tmp_path: Path):
-    Checkpoint(tmp_path).save({"round": 0}, {"models": {client: torch.full((9,), client + 0.5) for client in range(2)}})
+    writer, models = Checkpoint(tmp_path), {client: torch.full((9,), client + 0.5) for client in range(3)}
+    writer.save({"round": 0}, {"models": models})
+    writer.save({"round": 1}, {"models": models | {0: torch.zeros(9)}})
     row = tmp_path / "rows" / "models-1-0.pt"
     shutil.copy(tmp_path / "rows" / "models-0-0.pt", row) if damage == "swap" else hurt(row, damage)
     with pytest.raises(InputError, match=rf"rows/models-1-0\.pt cannot be read: .*{tmp_path}/checkpoint\.pt names"):
@@ -353,7 +355,7 @@ def test_a_checkpoint_of_another_run_whose_rows_do_not_fit_is_named(rounds: int,
         content = {"round": rounds if name == "other" else 0}
         Checkpoint(tmp_path / name).save(content, {"models": {1: torch.tensor([value])}})
     shutil.copy(tmp_path / "other" / "checkpoint.pt", tmp_path / "mine")
-    with pytest.raises(InputError, match=rf"rows/models-1-{rounds}\.pt .*{tmp_path}/mine/checkpoint\.pt names"):
+    with pytest.raises(InputError, match=rf"rows/models-{rounds}-0\.pt .*{tmp_path}/mine/checkpoint\.pt names"):
         Checkpoint(tmp_path / "mine").load()
 
 

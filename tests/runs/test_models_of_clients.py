@@ -17,7 +17,9 @@ from lit_cfl.errors import InputError, SaveError
 from lit_cfl.experiment import CheckpointPlan, Experiment
 from lit_cfl.nets import MCLR
 from lit_cfl.runs.run import run
+from lit_cfl.storage import checkpoint
 from lit_cfl.storage.checkpoint import Checkpoint
+from lit_cfl.storage.digests import digest_of
 from lit_cfl.tasks import Classification
 
 
@@ -55,16 +57,16 @@ def test_checkpoint_that_is_saved_while_it_is_read_is_read_again(tmp_path: Path,
     rows = {client: torch.full((100,), float(client)) for client in range(3)}
     writer, reader = Checkpoint(tmp_path), Checkpoint(tmp_path)
     writer.save({"round": 0}, {"models": rows})
-    load_row, saved_rounds, last = Checkpoint._load_row, 0, 1
+    load_file, saved_rounds, last = Checkpoint._load_file, 0, 1
 
     def meanwhile(checkpoint: Checkpoint, name: str, digest: str) -> Tensor:
         nonlocal saved_rounds
         if saved_rounds < last:
             saved_rounds += 1
             writer.save({"round": saved_rounds}, {"models": {client: row + 1 for client, row in rows.items()}})
-        return load_row(checkpoint, name, digest)
+        return load_file(checkpoint, name, digest)
 
-    monkeypatch.setattr(Checkpoint, "_load_row", meanwhile)
+    monkeypatch.setattr(Checkpoint, "_load_file", meanwhile)
     saved = reader.load()
     assert saved is not None
     assert (saved["round"], saved["state"]["models"][2][0]) == (1, 3.0)
@@ -73,21 +75,85 @@ def test_checkpoint_that_is_saved_while_it_is_read_is_read_again(tmp_path: Path,
         reader.load()
 
 
-def test_only_changed_models_are_written_and_old_files_go(tmp_path: Path):
-    rows = {client: torch.full((100,), float(client)) for client in range(5)}
+def test_only_changed_models_are_written_many_in_a_file(tmp_path: Path):
+    rows = {client: torch.full((100,), float(client)) for client in (3, 0, 4, 1, 2)}
     writer = Checkpoint(tmp_path)
     writer.save({"round": 0}, {"models": rows, "count": 3})
-    first = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "rows").iterdir()}
+    first = files(tmp_path)
+    assert {name: len(models) for name, (_, models) in first.items()} == {"models-0-0.pt": 5}
     changed = rows | {1: torch.ones(100), 4: torch.zeros(100)}
     writer.save({"round": 1}, {"models": changed, "count": 4})
-    second = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "rows").iterdir()}
-    assert len(second) == 5
-    assert second.keys() - first.keys() == {"models-1-1.pt", "models-4-1.pt"}
-    assert all(second[name] == first[name] for name in second.keys() & first.keys())
-    loaded = Checkpoint(tmp_path).load()
+    second = files(tmp_path)
+    assert second["models-0-0.pt"][0] == first["models-0-0.pt"][0]  # three of five are still those of clients
+    assert {name: len(models) for name, (_, models) in second.items()} == {"models-0-0.pt": 5, "models-1-0.pt": 2}
+    assert_saved(tmp_path, changed, count=4)
+
+
+def test_a_file_that_is_mostly_superseded_is_replaced(tmp_path: Path):
+    rows = {client: torch.full((100,), float(client)) for client in range(5)}
+    writer = Checkpoint(tmp_path)
+    writer.save({"round": 0}, {"models": rows})
+    rows |= {client: rows[client] + 10 for client in (0, 2, 3)}
+    writer.save({"round": 1}, {"models": rows})  # two of five are left: written again, with the three that changed
+    assert {name: len(models) for name, (_, models) in files(tmp_path).items()} == {"models-1-0.pt": 5}
+    assert_saved(tmp_path, rows)
+    again = Checkpoint(tmp_path)
+    loaded = again.load()
     assert loaded is not None
-    assert loaded["state"]["count"] == 4
-    assert all(torch.equal(loaded["state"]["models"][client], changed[client]) for client in changed)
+    again.save({"round": 1}, loaded["state"])  # nothing changed since
+    assert list(files(tmp_path)) == ["models-1-0.pt"]
+    half = loaded["state"]["models"] | {client: torch.zeros(100) for client in (0, 1, 2)}
+    again.save({"round": 1}, {"models": half})  # another file of the same round: the checkpoint before names the first
+    assert list(files(tmp_path)) == ["models-1-1.pt"]
+    assert_saved(tmp_path, half)
+
+
+def test_files_grow_with_the_saves_and_not_with_the_clients(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(checkpoint, "_FILE_BYTES", 400 * 4)
+    rng, clients = torch.Generator().manual_seed(0), 1000
+    rows, writer = {client: torch.rand(4, generator=rng) for client in range(clients)}, Checkpoint(tmp_path)
+    for number in range(60):
+        writer.save({"round": number}, {"models": rows})
+        found = files(tmp_path)
+        assert len(found) <= 40
+        assert sum(len(models) for _, models in found.values()) <= 2 * clients
+        for client in torch.randperm(clients, generator=rng)[:100].tolist():
+            rows[client] = torch.rand(4, generator=rng)
+
+
+def test_a_checkpoint_of_0_2_with_a_file_for_each_model_is_read_and_continued(tmp_path: Path):
+    rows = {client: torch.full((100,), client + 0.5) for client in (4, 1)}
+    (tmp_path / "rows").mkdir()
+    for client, row in rows.items():
+        torch.save(row, tmp_path / "rows" / f"models-{client}-7.pt")
+    named = {client: f"models-{client}-7.pt" for client in rows}
+    digests = {client: [name, digest_of(tmp_path / "rows" / name)] for client, name in named.items()}
+    old = {"round": 8, "format": 3, "state": {"count": 1}, "rows": {"models": digests}}
+    torch.save(old, tmp_path / "checkpoint.pt")
+    again = Checkpoint(tmp_path)
+    loaded = again.load()
+    assert loaded is not None
+    assert (loaded["round"], loaded["state"]["count"], list(loaded["state"]["models"])) == (8, 1, [4, 1])
+    changed = loaded["state"]["models"] | {1: torch.zeros(100)}
+    again.save({"round": 9}, {"models": changed, "count": 1})
+    assert sorted(file.name for file in (tmp_path / "rows").iterdir()) == ["models-4-7.pt", "models-9-0.pt"]
+    assert_saved(tmp_path, {4: rows[4], 1: torch.zeros(100)}, count=1)
+
+
+def files(folder: Path) -> dict[str, tuple[int, Tensor]]:
+    """When each file of rows was written, and the rows in it."""
+    return {
+        file.name: (file.stat().st_mtime_ns, torch.load(file, weights_only=True))
+        for file in sorted((folder / "rows").iterdir())
+    }
+
+
+def assert_saved(folder: Path, rows: dict[int, Tensor], **others: object) -> None:
+    loaded = Checkpoint(folder).load()
+    assert loaded is not None
+    assert list(loaded["state"]["models"]) == list(rows)
+    assert all(torch.equal(loaded["state"]["models"][client], row) for client, row in rows.items())
+    assert {name: value for name, value in loaded["state"].items() if name != "models"} == others
 
 
 def test_loaded_models_stay_in_their_files(tmp_path: Path):
@@ -119,13 +185,13 @@ def test_failed_save_leaves_the_models_of_the_save_before(tmp_path: Path, monkey
     sync = os.fsync
 
     def full(descriptor: int) -> None:
-        if "models-3" in os.readlink(f"/proc/self/fd/{descriptor}"):
+        if "models-1-0" in os.readlink(f"/proc/self/fd/{descriptor}"):
             raise OSError(28, "No space left on device")
         sync(descriptor)
 
     monkeypatch.setattr(os, "fsync", full)
     changed = loaded["state"]["models"] | {2: torch.ones(100), 3: torch.ones(100)}
-    with pytest.raises(SaveError, match=r"models-3-1\.pt could not be written"):
+    with pytest.raises(SaveError, match=r"models-1-0\.pt could not be written"):
         writer.save({"round": 1}, {"models": changed})
     again = Checkpoint(tmp_path).load()
     assert again is not None

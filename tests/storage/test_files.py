@@ -188,7 +188,7 @@ def test_clusters_are_appended(tmp_path: Path):
 def test_clients_are_written_whole_each_time(tmp_path: Path):
     directory = new_directory(tmp_path)
     directory.write_clients([[0, 1, 1, 5, 0, 2, 0.5, 0.1, 0], [1, 0, 0, 5, 0, 2, 1.0, 0.2, 0]])
-    directory.write_clients([[4, None, 2, 9, 0, 0, float("nan"), None, 1]])
+    directory.write_clients([[4, None, 2, 9, 0, 0, None, None, 1]])
     expected = dict(zip(CLIENTS, [4, None, 2, 9, 0, 0, None, None, 1], strict=True))
     assert read_table(tmp_path / "clients.csv") == [expected]
     assert not [name for name in names(tmp_path) if name.endswith(".tmp")]

@@ -1,0 +1,151 @@
+"""Whole runs of every algorithm against the number of clients: what a round, an evaluation and the memory grow with.
+
+    python benchmarks/scale_runs.py [--algorithms FedAvg Ditto ...] [--clients 10000 100000] [--evaluate all]
+                                    [--cohort 100] [--largest 1000000] [--out FILE.json]
+
+Every row is a fresh process with one thread that makes a run directory: two rounds of 100 clients, both evaluated.
+Clients are synthetic, with 2 to some tens of examples of 20 numbers, and train a linear net of 210 parameters for one
+epoch; there are four true clusters. `--evaluate all` places every client without a model in each evaluation, which
+for many algorithms is to train it: FlexCFL's pre-training is one epoch and StoCFL's one step here, so that none is the
+longest by its options. CFL, AdaCFL and LayerCFL train everyone in each round.
+
+Round and evaluation are those of the second round, in seconds of the process's CPU time, as the whole run is; wall
+seconds of the run are a column of their own. `growth` is the CPU time of the whole run over that of the row before, of
+the same algorithm. `--largest` adds a run of FedAvg with so many clients; 0 = none.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from time import perf_counter, process_time
+from typing import Any
+
+from data import peak
+from scale import shown
+
+from lit_cfl.metric_names import Row
+
+COLUMNS = ("algorithm", "clients", "round s", "evaluation s", "run s", "wall s", "growth", "peak MiB", "files")
+
+
+def whole_run(algorithm: str, clients: int, cohort: int, evaluated: str) -> Row:
+    import torch
+
+    from lit_cfl import algorithms
+    from lit_cfl.datamodules import Synthetic
+    from lit_cfl.engines.local_training import LocalTraining
+    from lit_cfl.experiment import EvaluationPlan, Experiment
+    from lit_cfl.local_work import Budget
+    from lit_cfl.nets import MCLR
+    from lit_cfl.runs.run import run
+    from lit_cfl.tasks import Classification
+    from lit_cfl.tracking import Tracking
+
+    torch.set_num_threads(1)
+    options = {"FlexCFL": {"pretrain": Budget(1)}, "StoCFL": {"psi_budget": Budget(1, "steps", "full")}}
+    data = Synthetic(
+        num_clients=clients,
+        num_clusters=4,
+        dimensions=20,
+        mean_log_size=0.5,
+        log_size_deviation=1.0,
+        min_size=2,
+        test=0.1,
+        allow_unseen_labels=True,
+    )
+    experiment = Experiment(
+        data,
+        lambda: Classification(MCLR([20], 10), partial(torch.optim.SGD, lr=0.03)),
+        getattr(algorithms, algorithm)(**options.get(algorithm, {})),
+        rounds=2,
+        cohort_size=cohort,
+        evaluation=EvaluationPlan(clients=evaluated if evaluated in ("all", "assigned") else int(evaluated)),  # type: ignore[arg-type]
+        local=LocalTraining(1, 10),
+        tracking=Tracking(wandb="disabled"),
+    )
+    times = evaluation_times()
+    begun, begun_wall = process_time(), perf_counter()
+    with tempfile.TemporaryDirectory() as folder:
+        run(experiment, Path(folder) / "run")
+        files = sum(file.is_file() for file in Path(folder).rglob("*"))
+    (_, first), (trained, second) = times
+    return {
+        "algorithm": algorithm,
+        "clients": clients,
+        "round s": trained - first,
+        "evaluation s": second - trained,
+        "run s": process_time() - begun,
+        "wall s": perf_counter() - begun_wall,
+        "peak MiB": peak(),
+        "files": files,
+    }
+
+
+def evaluation_times() -> list[tuple[float, float]]:
+    """Notes the CPU time before and after each evaluation of a run, its rows included."""
+    from lit_cfl.runs.recorder import Recorder
+
+    times: list[tuple[float, float]] = []
+    add_row = Recorder._add_row
+
+    def timed(recorder: Recorder, *arguments: Any) -> Row:
+        begun = process_time()
+        row = add_row(recorder, *arguments)
+        times.append((begun, process_time()))
+        return row
+
+    Recorder._add_row = timed  # type: ignore[method-assign]
+    return times
+
+
+def rows(algorithms: list[str], sizes: list[int], cohort: int, evaluated: str, largest: int) -> Iterator[Row]:
+    for algorithm in algorithms:
+        before: Row | None = None
+        for clients in [*sizes, *([largest] if largest and algorithm == "FedAvg" else [])]:
+            row = fresh(algorithm, clients, cohort, evaluated)
+            yield row | ({} if before is None else {"growth": float(row["run s"]) / float(before["run s"])})
+            before = row
+
+
+def fresh(*case: object) -> Row:
+    """A run in a process of its own."""
+    command = [sys.executable, __file__, "--case", *map(str, case)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
+    row: Row = json.loads(done.stdout.splitlines()[-1])
+    return row
+
+
+def main() -> None:
+    from lit_cfl.config import catalogue
+
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--algorithms", nargs="+", default=catalogue.names("algorithms"))
+    parser.add_argument("--clients", type=int, nargs="+", default=[10_000, 100_000])
+    parser.add_argument("--cohort", type=int, default=100)
+    parser.add_argument("--evaluate", default="all", help="all, assigned, or a number of clients")
+    parser.add_argument("--largest", type=int, default=1_000_000)
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--case", nargs=4, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.case:
+        algorithm, clients, cohort, evaluated = options.case
+        print(json.dumps(whole_run(algorithm, int(clients), int(cohort), evaluated)))
+        return
+    found = []
+    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
+    for row in rows(options.algorithms, options.clients, options.cohort, options.evaluate, options.largest):
+        found.append(row)
+        print(f"| {' | '.join(shown(row.get(column, '')) for column in COLUMNS)} |", flush=True)
+        if options.out:
+            options.out.write_text(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

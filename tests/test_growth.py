@@ -1,0 +1,252 @@
+"""What a round, an evaluation and its scores grow with, in counts: calls, and the sizes of what is computed on."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+import torch
+from conftest import ids, quadratic_clients, rng
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from lit_cfl.algorithms import Assignment, Ditto, FedAvg, Info
+from lit_cfl.clustering import cluster_scores, merge_by_threshold, merging, products
+from lit_cfl.clustering.cluster_scores import churn
+from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.datamodules import Digits
+from lit_cfl.datamodules.shift import SwapAll
+from lit_cfl.errors import InputError
+from lit_cfl.evaluation import Evaluation, EvaluationPlan, SplitScores, evaluate
+from lit_cfl.rounds import Cohorts, rounds
+from lit_cfl.runs.rows import client_rows, cluster_rows
+from lit_cfl.scores import CLASSIFIER
+from lit_cfl.testing import QuadraticWork
+
+
+class Computed(TorchDispatchMode):
+    """Counts the numbers that operations make, and finds the largest tensor that one of them makes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.numbers = self.largest = 0
+
+    def __torch_dispatch__(
+        self, func: Callable[..., Any], types: object, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        made = func(*args, **(kwargs or {}))
+        sizes = [leaf.numel() for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]
+        self.numbers += sum(sizes)
+        self.largest = max([self.largest, *sizes])
+        return made
+
+
+# Scores of clusters
+
+
+@pytest.fixture
+def cells(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The cells of each matrix of clusters that is matched as a whole."""
+    from scipy import optimize
+
+    found: list[int] = []
+    assignment = optimize.linear_sum_assignment
+
+    def counted(matrix: Any, maximize: bool = False) -> Any:
+        found.append(matrix.size)
+        return assignment(matrix, maximize)
+
+    monkeypatch.setattr(optimize, "linear_sum_assignment", counted)
+    return found
+
+
+def test_clients_that_are_clusters_of_their_own_are_matched_without_a_matrix(cells: list[int]):
+    clients = torch.arange(3000)
+    assert churn(clients, clients.roll(7)) == 0  # the same clusters under other numbers
+    assert churn(clients, clients // 3) == pytest.approx(2 / 3)
+    assert churn(torch.zeros_like(clients), clients) == pytest.approx(2999 / 3000)
+    assert cells == []
+
+
+def test_clusters_without_a_client_in_common_are_matched_apart(cells: list[int]):
+    clients = torch.arange(4000)
+    before, now = clients // 2, clients // 4 * 2 + clients % 2  # of every four, two stay together in no matching
+    assert churn(before, now) == 0.5
+    assert cells == [4] * 1000
+
+
+@pytest.mark.parametrize("clusters", [4, 2000])
+def test_a_ring_of_clusters_is_matched_by_half_of_its_clients(clusters: int, cells: list[int]):
+    clients = torch.arange(2 * clusters)
+    assert churn(clients // 2, (clients + 1) // 2 % clusters) == 0.5
+    assert cells == ([16] if clusters == 4 else [])  # all others are matched in a sparse matrix
+
+
+def test_a_sparse_matching_is_as_good_as_one_of_the_whole_matrix(monkeypatch: pytest.MonkeyPatch):
+    draws = torch.Generator().manual_seed(0)
+    for trial in range(50):
+        size, before, now = (int(torch.randint(1, 25, (), generator=draws)) for _ in range(3))
+        one = torch.randint(before, (3 * size,), generator=draws)
+        other = torch.randint(now, (3 * size,), generator=draws)
+        found = []
+        for dense in (0, 2**20):
+            monkeypatch.setattr(cluster_scores, "_DENSE", dense)
+            found.append(churn(one, other))
+        assert found[0] == found[1], trial
+
+
+def own_clusters(index: Tensor) -> Evaluation:
+    clients = torch.arange(len(index))
+    right = (clients % 4).double()[None]
+    test = SplitScores(CLASSIFIER, torch.full_like(clients, 4), clients / 2, right, torch.full_like(right, 4.0))
+    return Evaluation(clients, index, {"test": test}, {}, full_coverage=True)
+
+
+def test_rows_of_clusters_take_the_same_work_for_each_client_however_many_clusters_there_are():
+    work = []
+    for clients in (100, 800):
+        with Computed() as computed:
+            rows = list(cluster_rows(1, own_clusters(torch.arange(clients)), {"u": torch.arange(clients) / 2}))
+        assert [row["size"] for row in rows] == [1] * clients
+        assert [rows[5][name] for name in ("cluster", "accuracy", "loss", "n_test", "u")] == [5, 0.25, 0.625, 4, 2.5]
+        work.append(computed.numbers)
+    assert work[1] < 9 * work[0]
+
+
+def test_rows_of_clusters_are_those_of_their_members():
+    rows = list(cluster_rows(2, own_clusters(ids(7, 0, 7, 3, 0, 7)), {"parent": ids(-1, 0)}))
+    assert [(row["cluster"], row["size"], row["n_test"]) for row in rows] == [(0, 2, 8), (3, 1, 4), (7, 3, 12)]
+    assert [row["accuracy"] for row in rows] == [1 / 8, 3 / 4, 3 / 12]  # clients 1 and 4; 3; 0, 2 and 5
+    assert [row["loss"] for row in rows] == [2.5 / 8, 1.5 / 4, 3.5 / 12]
+    assert "parent" not in rows[0]  # -1 = none
+
+
+def test_rows_of_clients_leave_out_what_is_not_known():
+    sizes = ClientIndex.from_sizes(torch.arange(6), ids(1, 2, 3))
+    pool = Examples(torch.zeros(6, 1), torch.zeros(6, dtype=torch.int64), 2)
+    data = FederatedData(pool, sizes, ClientIndex.empty(3), sizes, ids(-1, 1, 0))
+    right = torch.tensor([[1.0, 0.0]], dtype=torch.float64)
+    test = SplitScores(CLASSIFIER, ids(2, 0), torch.tensor([0.5, 0.0]).double(), right, torch.tensor([[2.0, 0.0]]))
+    found = Evaluation(ids(0, 2), ids(4, 0), {"test": test}, {}, full_coverage=False)
+    assert list(client_rows(data, [found])) == [
+        [0, 4, None, 1, 0, 1, 0.5, 0.25, 0],
+        [1, None, 1, 2, 0, 2, None, None, 0],
+        [2, 0, 0, 3, 0, 3, None, None, 0],  # no test examples
+    ]
+
+
+# Comparisons of clients
+
+
+def test_many_clients_are_merged_without_a_matrix_of_all_pairs(monkeypatch: pytest.MonkeyPatch):
+    draws = torch.Generator().manual_seed(1)
+    centres = torch.randn(40, 6, generator=draws)
+    rows = centres[torch.randint(40, (500,), generator=draws)] + 0.2 * torch.randn(500, 6, generator=draws)
+    rows[[3, 77]] = 0
+    expected = {tau: merge_by_threshold(rows, tau) for tau in (-1.0, 0.0, 0.9, 0.97, 1.0)}
+    assert [len(labels.unique()) for labels in expected.values()][-2] not in (1, 500)
+    monkeypatch.setattr(merging, "_ALL_PAIRS", 100)
+    for tau, labels in expected.items():
+        with Computed() as computed:
+            found = merge_by_threshold([rows[:200], rows[200:]], tau)
+        assert torch.equal(found, labels), tau
+        assert computed.largest <= 2 * products.ROWS_AT_ONCE * len(rows)  # positions of pairs: two numbers each
+    rows[9, 0] = torch.nan
+    with pytest.raises(InputError, match="representation 9 is not finite"):
+        merge_by_threshold(rows, 0.5)
+
+
+def test_more_pairs_than_the_memory_holds_are_refused(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(products, "machine_memory", lambda: 8 * 20**2)
+    assert products.gram(torch.eye(20)).shape == (20, 20)
+    with pytest.raises(InputError, match=r"to compare 21 clients with each other takes .*; use fewer clients, or an"):
+        products.gram(torch.eye(21))
+
+
+# Rounds and evaluations
+
+
+@dataclass(frozen=True)
+class Counted(FedAvg):
+    """Counts its look-ups and the clients that it places; those below `known` have a model."""
+
+    known: int = 0
+    served: list[int] = field(default_factory=list)
+    placed: list[int] = field(default_factory=list)
+
+    def place(self, state, clients, work, rng):
+        self.placed.extend(clients.tolist())
+        return replace(state, models=torch.cat([state.models] * 2)), Info()
+
+    def serve(self, state, clients):
+        self.served.append(len(clients))
+        index = torch.zeros(len(clients), dtype=torch.int64)
+        return Assignment(state.models, index.masked_fill((clients >= self.known) & (len(state.models) < 2), -1))
+
+
+class Placing:
+    """An engine with models that are right everywhere; it counts the examples that it scores."""
+
+    seed, scores = 3, CLASSIFIER
+
+    def __init__(self) -> None:
+        self.scored = 0
+
+    def at(self, round, data):
+        return None
+
+    def outcomes_of_each(self, models, which, index, data, named):
+        from lit_cfl.engines.scorer import Outcomes
+
+        self.scored += len(index)
+        ones = torch.ones(1, len(index), dtype=torch.float64)
+        return Outcomes(ones[0], ones, ones)
+
+
+def test_an_evaluation_places_who_has_no_model_and_scores_everyone_once():
+    clients, none = 30, ClientIndex.empty(30)
+    pool = Examples(torch.zeros(3 * clients, 1), torch.zeros(3 * clients, dtype=torch.int64), 2)
+    test = ClientIndex.from_sizes(torch.arange(3 * clients), torch.full((clients,), 3))
+    data = FederatedData(pool, none, none, test, torch.full((clients,), -1))
+    algorithm, engine = Counted(known=20), Placing()
+    state = FedAvg.state_type(torch.zeros(1, 2))
+    found = evaluate(algorithm, state, engine, data, EvaluationPlan(clients="all"), round=0)
+    assert algorithm.placed == list(range(20, 30))
+    assert algorithm.served == [30, 30]  # before and after
+    assert engine.scored == 90
+    assert (found.metrics["clusters/assigned"], found.metrics["clusters/unobserved"]) == (20, 10)
+    algorithm.served.clear()
+    evaluate(algorithm, state, engine, data, EvaluationPlan(clients=5), round=0)
+    assert (algorithm.served, engine.scored <= 90 + 15) == ([30], True)
+
+
+def test_rounds_look_up_all_clients_only_where_a_shift_asks_who_is_warm():
+    class Clients:
+        def at(self, round, data):
+            return quadratic_clients(10).at(round)
+
+    data = Digits(num_clients=10).federated(0)
+    for participants, served in (("all", []), ("warm", [10, 10, 10])):
+        algorithm = Counted(known=10)
+        shift = SwapAll(probability=0.5, participants=participants)
+        list(rounds(algorithm, Clients(), data, Cohorts(3), seed=0, num_rounds=3, shifts=[shift]))
+        assert algorithm.served == served
+
+
+def test_clients_without_a_model_of_their_own_start_from_one_row(monkeypatch: pytest.MonkeyPatch):
+    work, asked = quadratic_clients(40), []
+    fit = QuadraticWork.fit
+
+    def noted(self: QuadraticWork, models: Tensor, clients: Tensor, *arguments: Any, **options: Any) -> Any:
+        if options.get("purpose") == "personal":
+            asked.append((len(models), len(clients)))
+        return fit(self, models, clients, *arguments, **options)
+
+    monkeypatch.setattr(QuadraticWork, "fit", noted)
+    algorithm = Ditto(0.5)
+    state, _ = algorithm.init(work, rng())
+    state, _ = algorithm.round(state, ids(4, 9), work, rng())
+    state, _ = algorithm.place(state, torch.arange(40), work, rng())
+    state, _ = algorithm.round(state, ids(1, 2, 3), work, rng())
+    assert asked == [(1, 2), (1, 38), (4, 3)]
