@@ -2,6 +2,7 @@
 
 import warnings
 from dataclasses import dataclass, replace
+from math import nan
 from typing import Literal
 
 import torch
@@ -80,7 +81,10 @@ class SplitScores:
         return {s.name: float(s.of(sums[k], weights[k])) for k, s in enumerate(self.scores)}
 
     def metrics(self, split: str) -> dict[str, float]:
-        """Computes means and spread over the clients that have examples, named `split/...`; empty if none has."""
+        """Computes means and spread over the clients that have examples, named `split/...`; empty if none has.
+
+        The spread is nan if a loss is not finite: models that predict nothing would be the most alike.
+        """
         if not self.count.any():
             return {}
         found = {f"{split}/weighted_{name}": value for name, value in self.weighted().items()}
@@ -92,7 +96,7 @@ class SplitScores:
             worst = known[badness.argsort(descending=True)[: max(1, len(known) // 10)]]  # nan is the worst
             found |= {
                 f"{split}/mean_{score.name}": float(known.mean()),
-                f"{split}/std_{score.name}": float(known.std(correction=0)),
+                f"{split}/std_{score.name}": float(known.std(correction=0)) if self.loss.isfinite().all() else nan,
                 f"{split}/worst10_{score.name}": float(worst.mean()),
             }
         return found | {f"{split}/loss": float(self.loss.sum() / self.count.sum())}

@@ -1,6 +1,6 @@
 """Accuracy over clients, and how well found clusters agree with true ones (docs/ground_truth.md, check 25)."""
 
-from math import isnan
+from math import isnan, nan
 
 import pytest
 import torch
@@ -120,6 +120,13 @@ def shared_examples() -> FederatedData:
     held = ClientIndex.from_lists([ids(0, 1, 2), ids(), ids(2, 5), ids(3, 3, 4)])
     none = ClientIndex.from_lists([ids()] * 4)
     return FederatedData(Examples(torch.zeros(6, 1), torch.arange(6) % 2, 2), none, none, held, torch.zeros(4))
+
+
+def test_models_that_predict_nothing_have_no_spread_that_could_win():
+    dead, alike = (scores([0, 0], [2, 2], losses).metrics("val") for losses in ([nan, 1.0], [1.0, 1.0]))
+    assert isnan(dead["val/std_accuracy"])
+    assert dead["val/weighted_accuracy"] == 0
+    assert alike["val/std_accuracy"] == 0
 
 
 def test_clients_are_scored_with_their_models():

@@ -27,7 +27,7 @@ def require_same_build(first: LightningModule, second: LightningModule) -> None:
             raise InputError(
                 f"{name} of {type(first).__name__} differs when it is made again from the same seed, so that no other "
                 "process could make this module; draw from the generators of torch, numpy or random, which are seeded, "
-                "and not from one without a seed, such as numpy.random.default_rng()"
+                "and not from one without a seed (numpy.random.default_rng()), and fill what torch.empty leaves unset"
             )
 
 

@@ -16,9 +16,12 @@ from torch.nn.functional import cross_entropy
 from lit_cfl.config.variants import build
 from lit_cfl.engines.factory import workload
 from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked import progress
 from lit_cfl.engines.task_protocol import Batch
+from lit_cfl.engines.trainer import TrainerEngine
 from lit_cfl.nets import MCLR
+from lit_cfl.tasks import Classification
 
 
 class Plain(LightningModule):
@@ -382,8 +385,6 @@ def test_the_check_leaves_the_module_and_the_generators_as_they_were():
 
 
 def test_our_nets_are_asked_as_others_are():
-    from lit_cfl.tasks import Classification
-
     assert obstacles_of(lambda: Classification(MCLR([1, 8, 8], 10))) == []
 
 
@@ -396,3 +397,20 @@ def test_a_class_that_watches_is_not_taken_for_the_one_that_it_watches(monkeypat
     build(base()).prepare(0)
     assert {kind.__name__ for kind in kept} == {"Classification"}
     assert type(build(base()).prepare(0).engine.template) is Classification
+
+
+def test_progress_of_a_trainer_starts_at_0_in_every_fit():
+    seen: list[tuple[int, int, int, int | None]] = []
+
+    class Sees(Plain):
+        def training_step(self, batch, batch_idx):
+            seen.append((self.current_epoch, self.global_step, batch_idx, self.seen))
+            self.seen = (self.seen or 0) + 1
+            return self.losses(batch).mean()
+
+    engine = TrainerEngine(Sees, Plan(), 0, LocalTraining(2, 10))
+    one_fit = [(epoch, 2 * epoch + batch, batch, 2 * epoch + batch or None) for epoch in (0, 1) for batch in (0, 1)]
+    for round in (0, 7):  # client 2 has 17 examples, client 5 has 20
+        seen.clear()
+        engine.at(round, ragged_data()).fit(engine.initial(0)[None], torch.tensor([2, 5]))
+        assert seen == one_fit + one_fit
