@@ -12,19 +12,15 @@ from jsonargparse.typing import register_type
 from lit_cfl.config.files import read_config, recorded_folders
 from lit_cfl.config.messages import explain
 from lit_cfl.config.named_configs import config_files, config_path, with_paths
+from lit_cfl.config.option_tree import study_tree
 from lit_cfl.config.own_code import announce_classes, inside
+from lit_cfl.config.typed_words import with_lists
 from lit_cfl.config.variants import base_config
 from lit_cfl.errors import InputError
 from lit_cfl.storage.digests import read_sealed
 from lit_cfl.storage.yaml_files import parse_yaml
-from lit_cfl.tune.study import STUDY, Limits, Resources, Study
-
-
-def opened_directory(arguments: Sequence[str]) -> Path | None:
-    """Finds the directory after `--resume`; None where a new study is begun."""
-    words = list(arguments)
-    at = next((i for i, word in enumerate(words) if word.partition("=")[0] == "--resume"), None)
-    return None if at is None else Path(words[at].partition("=")[2] or "".join(words[at + 1 : at + 2]))
+from lit_cfl.tune.study import Limits, Resources, Study
+from lit_cfl.tune.study_directory import STUDY, opened_directory, require_study_file
 
 
 def require_intact(path: Path) -> None:
@@ -33,9 +29,7 @@ def require_intact(path: Path) -> None:
     Raises:
         InputError: there is no such file, it was changed, or it names code that lies in the directory itself.
     """
-    file = path / STUDY
-    if not file.is_file():
-        raise InputError(f"{file} is not there, so {path} holds no study to resume; give the directory of one")
+    file = require_study_file(path)
     study = parse_yaml(read_sealed(file)[0])
     folders = [*recorded_folders(file, study["base"]), str(Path().resolve())]
     announce_classes(path, [study], [folder for folder in folders if not inside(folder, path)])
@@ -174,10 +168,11 @@ def _with_recorded_study(arguments: Sequence[str]) -> list[str]:
 
 
 def _read(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
+    tree = study_tree()
     try:
-        return parser.parse_args(list(words))
+        return parser.parse_args(with_lists(words, tree.look_up))
     except ArgumentError as error:
-        message = explain(str(error), list(parser._option_string_actions))
+        message = explain(str(error), tree)
         message = message.replace("--config quickstart", "--config tune/quickstart").replace(
             "lit-cfl run", "lit-cfl tune"
         )

@@ -17,10 +17,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, NullFormatter
 from optuna.distributions import CategoricalDistribution
-from optuna.trial import create_trial
+from optuna.trial import TrialState, create_trial
 from optuna.visualization import matplotlib as optuna_pictures
 
 from lit_cfl.metric_names import Row
+from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.storage.atomic_writes import write_atomically
 from lit_cfl.tune.importance import EVALUATOR, finished_study
 from lit_cfl.tune.objective import TRAFFIC, Objective
@@ -32,37 +33,58 @@ _LONGEST_LABEL = 18
 _INCHES = 2.6  # of a parameter's axis
 
 
-def draw(path: Path, rows: Sequence[Row], space: Space, objective: Objective, shares: Mapping[str, float]) -> None:
-    """Writes the pictures of a study into a folder; one that there is nothing to show in is left out.
+def draw(
+    path: Path,
+    rows: Sequence[Row],
+    space: Space,
+    objective: Objective,
+    shares: Mapping[str, float],
+    guard: DrawingGuard,
+) -> None:
+    """Writes the study's pictures into a folder; skips those that would be empty or that cannot be drawn.
 
     Args:
         rows: of the trials that were trained, by number.
         shares: each parameter's importance.
+        guard: receives what cannot be drawn.
     """
     known = [row for row in rows if _figure_of(row, objective) is not None]
-    if not known:
+    if not known or guard("pictures", lambda: _empty_folder(path)) is None:
         return
+    guard("pictures/history", lambda: _save(path / "history.png", history(rows, objective)))
+    for name, drawn in (guard("pictures", lambda: _of_optuna(known, space, objective, shares)) or {}).items():
+        guard(f"pictures/{name}", partial(_save_optuna, path / f"{name}.png", drawn))
+
+
+def _empty_folder(path: Path) -> Path:
+    """Makes the folder, or empties it: a study that was resumed may have drawn into it before."""
     path.mkdir(exist_ok=True)
     for file in path.glob("*.png"):
-        file.unlink()  # a study that was resumed may have drawn it before
-    _save(path / "history.png", history(rows, objective))
+        file.unlink()
+    return path
+
+
+def _of_optuna(
+    known: Sequence[Row], space: Space, objective: Objective, shares: Mapping[str, float]
+) -> dict[str, Callable[[], Figure]]:
+    """Lists the pictures that Optuna draws, by name. Each algorithm has one of its own finished trials."""
     if matplotlib.get_backend(auto_select=False) is None:
         matplotlib.use("agg")  # Optuna draws with pyplot, which would look for a display
-    study = finished_study(known, space, objective)
-    metric = objective.metric
+    study, metric = finished_study(known, space, objective), objective.metric
+    found: dict[str, Callable[[], Figure]] = {}
     if study.trials:
-        short = with_short_choices(study)
-        _save_optuna(path / "slices.png", partial(_slices, short, metric))
-        for name in space.algorithms or [""]:
-            own = [p.key for p in space.of(name) if any(p.key in trial.params for trial in short.trials)]
-            if own:
-                file = path / (f"parallel-{name}.png" if name else "parallel.png")
-                _save_optuna(file, partial(_parallel, short, own, name, metric))
+        found["slices"] = lambda: _slices(with_short_choices(study), metric)
+    for name in space.algorithms or [""]:
+        own = of_algorithm(study, name)
+        keys = [p.key for p in space.of(name) if any(p.key in trial.params for trial in own.trials)]
+        if keys:
+            found[f"parallel-{name}" if name else "parallel"] = partial(_parallel, own, keys, name, metric)
     if shares:
-        _save_optuna(path / "importance.png", partial(_importance, study, metric))
+        found["importance"] = lambda: _importance(study, metric)
     finished = [row for row in known if row["status"] == FINISHED_STATUS and row[TRAFFIC] is not None]
     if len({row[TRAFFIC] for row in finished}) > 1:
-        _save_optuna(path / "pareto.png", partial(_pareto, finished, objective))
+        found["pareto"] = lambda: _pareto(finished, objective)
+    return found
 
 
 def _save(path: Path, figure: Figure) -> None:
@@ -71,11 +93,14 @@ def _save(path: Path, figure: Figure) -> None:
 
 def _save_optuna(path: Path, drawn: Callable[[], Figure]) -> None:
     """Saves a picture of Optuna's, which changes pyplot's style and keeps its figure open."""
+    open_before = pyplot.get_fignums()
     with pyplot.rc_context(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of few trials, and of values that are all equal
-        figure = drawn()
-        _save(path, figure)
-        pyplot.close(figure)
+        try:
+            _save(path, drawn())
+        finally:
+            for number in set(pyplot.get_fignums()) - set(open_before):
+                pyplot.close(number)
 
 
 def _figure_of(row: Row, objective: Objective) -> float | None:
@@ -111,6 +136,14 @@ def history(rows: Sequence[Row], objective: Objective) -> Figure:
     axes.set(xlabel="trial", ylabel=objective.metric, title="History of the search")
     axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(1, 1))
     return figure
+
+
+def of_algorithm(study: optuna.Study, name: str) -> optuna.Study:
+    """Copies the finished trials of one algorithm; all of them in a study of one algorithm, whose name is empty."""
+    own = optuna.create_study(directions=study.directions)
+    done = study.get_trials(states=(TrialState.COMPLETE,))
+    own.add_trials([trial for trial in done if trial.params.get("algorithm", "") == name])
+    return own
 
 
 def with_short_choices(study: optuna.Study) -> optuna.Study:
@@ -163,9 +196,7 @@ def _slices(study: optuna.Study, metric: str) -> Figure:
 
 
 def _parallel(study: optuna.Study, parameters: list[str], algorithm: str, metric: str) -> Figure:
-    own = optuna.create_study(directions=study.directions)
-    own.add_trials([t for t in study.trials if t.params.get("algorithm", "") == algorithm])
-    axes = optuna_pictures.plot_parallel_coordinate(own, parameters, target_name=metric)
+    axes = optuna_pictures.plot_parallel_coordinate(with_short_choices(study), parameters, target_name=metric)
     figure = pyplot.gcf()
     for lines in axes.collections:
         if lines.colorbar is not None:

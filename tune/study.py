@@ -11,8 +11,8 @@ from lit_cfl.storage.digests import read_sealed, write_sealed
 from lit_cfl.tune.objective import Objective, refuse_test
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.spaces import Space
+from lit_cfl.tune.study_directory import STUDY
 
-STUDY = "study.yaml"  # in the directory of a study
 _DEFAULT_TRIALS = 20
 
 

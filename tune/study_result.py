@@ -1,13 +1,14 @@
 """The result of a study, and its files: `trials.csv`, a row a trial, `best.yaml`, `front/`, the pictures."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 from lit_cfl.metric_names import Row
+from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.config_file import as_yaml
 from lit_cfl.storage.csv_log import write_rows
@@ -137,6 +138,7 @@ class StudyFiles:
     _ended: int = 0
     _drawn: float = -inf  # when the pictures were drawn last
     _took: float = 0.0  # seconds that this took
+    _guard: DrawingGuard = field(default_factory=DrawingGuard)
 
     def refresh(self) -> None:
         """Writes the files where a trial has finished since the last time; pictures only so often."""
@@ -163,13 +165,13 @@ class StudyFiles:
         if objective.second:
             write_front(self.path / FRONT, self.path / TRIALS, job, front)
         inside = [row for row in trained if row["origin"] != DEFAULT or self.prepared.first[0].inside]
-        shares = importance(inside, self.prepared.space, objective)
+        shares = self._guard("importance", lambda: importance(inside, self.prepared.space, objective)) or {}
         if pictures:
             self._draw(trained, shares)
         return StudyResult(self.path, rows, best, shares, None, objective=objective)
 
     def _draw(self, rows: Sequence[Row], shares: dict[str, float]) -> None:
         begun = monotonic()
-        draw(self.path / PICTURES, rows, self.prepared.space, self.prepared.job.objective, shares)
+        draw(self.path / PICTURES, rows, self.prepared.space, self.prepared.job.objective, shares, self._guard)
         self._drawn = monotonic()
         self._took = self._drawn - begun

@@ -1,6 +1,9 @@
 """Summarises a configuration's data as a table and as pictures, for `lit-cfl data`."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from rich.console import Console
@@ -11,6 +14,7 @@ from lit_cfl.data.partition_file import partition_hash, save_partition
 from lit_cfl.data.shift import Shift
 from lit_cfl.errors import InputError, join_ids
 from lit_cfl.pictures import example_images, label_distribution, size_histogram
+from lit_cfl.pictures.guard import DrawingGuard
 
 _AT_ONCE = 20_000  # clients whose labels are counted at a time
 
@@ -42,27 +46,28 @@ def show(console: Console, name: str, data: FederatedData, shifts: tuple[Shift, 
 
 
 def write(folder: Path, data: FederatedData) -> list[Path]:
-    """Writes the pictures and the partition file. Returns their paths.
+    """Writes the pictures and the partition file, last. Returns their paths.
 
     Raises:
         InputError: the folder cannot be written.
     """
-    figures = {
-        "labels.png": label_distribution(data),
-        "sizes.png": size_histogram(data),
-        "clusters.png": example_images(data),
-    }
-    written = []
+    makers = {"labels.png": label_distribution, "sizes.png": size_histogram, "clusters.png": example_images}
+    guard = DrawingGuard(passed=(OSError,))
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for file, figure in figures.items():
-            if figure is not None:
-                figure.savefig(folder / file, dpi=120)
-                written.append(folder / file)
+        drawn = [guard(name, partial(_draw, folder / name, make, data)) for name, make in makers.items()]
         save_partition(folder / "partition.npz", data)
     except OSError as error:
         raise InputError(f"{folder} cannot be written ({error.strerror}); choose another --out") from error
-    return [*written, folder / "partition.npz"]
+    return [*filter(None, drawn), folder / "partition.npz"]
+
+
+def _draw(path: Path, make: Callable[[FederatedData], Any], data: FederatedData) -> Path | None:
+    figure = make(data)
+    if figure is None:
+        return None
+    figure.savefig(path, dpi=120)
+    return path
 
 
 def _label_names(examples: Examples) -> str:

@@ -11,6 +11,7 @@ from importlib import import_module
 from importlib.metadata import version
 from typing import NamedTuple
 
+from lit_cfl.cli import early_checks
 from lit_cfl.config import catalogue
 from lit_cfl.config.named_configs import config_files, config_path
 from lit_cfl.errors import InputError, LineParser, Notice, nearest
@@ -49,44 +50,60 @@ class Command(NamedTuple):
         function: takes the words after the command, and returns the exit code.
         help: what it does.
         announced: whether to say that the import takes a while; see `loading`.
+        check: a function of `lit_cfl.cli.early_checks` that is called before the import; None = nothing.
     """
 
     module: str
     function: str
     help: str
     announced: bool = False
+    check: str | None = None
 
     def run(self, words: Sequence[str]) -> int:
-        """Runs the command. Returns its exit code. A misspelt configuration is refused before PyTorch is loaded."""
+        """Runs the command. Returns its exit code. What is misspelt is refused before PyTorch is loaded."""
         for name in config_files(words):
             config_path(name)
+        if self.check is not None:
+            refuse: Callable[[Sequence[str]], None] = getattr(early_checks, self.check)
+            refuse(words)
         with loading(words) if self.announced else nullcontext():
             function: Callable[[Sequence[str]], int] = getattr(import_module(self.module), self.function)
         return function(words)
 
 
 COMMANDS = {
-    "run": Command("lit_cfl.cli.commands", "run_experiment", "run an experiment and its baseline", announced=True),
+    "run": Command("lit_cfl.cli.commands", "run_experiment", "run an experiment and its baseline", True, "check_run"),
     "compare": Command(
         "lit_cfl.compare.command",
         "compare",
         "run several algorithms on the same clients over several seeds, into one table",
-        announced=True,
+        True,
+        "check_compare",
     ),
-    "tune": Command("lit_cfl.tune.command", "search", "search an experiment's options with Ray Tune", announced=True),
+    "tune": Command(
+        "lit_cfl.tune.command", "search", "search an experiment's options with Ray Tune", True, "check_tune"
+    ),
     "launch": Command("lit_cfl.tune.launch", "launch", "send a run or a search to a Ray cluster"),
     "report": Command(
-        "lit_cfl.report.command", "report", "show runs, comparisons and studies on one page", announced=True
+        "lit_cfl.report.command", "report", "show runs, comparisons and studies on one page", True, "check_report"
     ),
     "dashboard": Command(
         "lit_cfl.tracking.dashboard", "dashboard", "make a W&B workspace with a panel for every metric"
     ),
     "evaluate": Command(
-        "lit_cfl.cli.commands", "evaluate_run", "score a run's models on its own clients, or on others"
+        "lit_cfl.cli.commands",
+        "evaluate_run",
+        "score a run's models on its own clients, or on others",
+        check="check_saved_run",
     ),
-    "assign": Command("lit_cfl.cli.commands", "assign_newcomers", "find a cluster for new clients"),
+    "assign": Command(
+        "lit_cfl.cli.commands", "assign_newcomers", "find a cluster for new clients", check="check_saved_run"
+    ),
     "data": Command(
-        "lit_cfl.cli.commands", "show_data", "show how a configuration divides its data: a table and pictures"
+        "lit_cfl.cli.commands",
+        "show_data",
+        "show how a configuration divides its data: a table and pictures",
+        check="check_data",
     ),
     "list": Command("lit_cfl.cli.main", "list_catalogue", "list algorithms, data, nets, tasks or configs"),
     "doctor": Command("lit_cfl.cli.doctor", "doctor", "say what this machine has for a run, for a bug report"),

@@ -131,8 +131,8 @@ def _write(comparison: Comparison, path: Path, results: Results) -> SaveError | 
     formats = comparison.first.pictures.formats if any(results.curves.values()) else []
     try:
         write_tables(path, results, title, f"{PICTURE}.png" if "png" in formats else None)
-        if formats:
-            write_picture(path, results, formats)
+        if formats and not write_picture(path, results, formats):
+            write_tables(path, results, title, None)  # without a link to it
     except SaveError as error:
         return error
     return None
@@ -142,13 +142,21 @@ def _plan(comparison: Comparison) -> Plan:
     return Plan(**{key: value for key, value in vars(comparison.first.plan).items() if value is not None})
 
 
-def write_picture(path: Path, results: Results, formats: Sequence[Format]) -> None:
-    """Draws `pictures/curve.png` and `.pdf`."""
+def write_picture(path: Path, results: Results, formats: Sequence[Format]) -> bool:
+    """Draws `pictures/curve.png` and `.pdf`. Returns whether they could be drawn.
+
+    Raises:
+        SaveError: they could not be written.
+    """
     from lit_cfl.pictures.curves import mean_curves  # matplotlib takes a second to import
     from lit_cfl.pictures.files import write_figure
+    from lit_cfl.pictures.guard import DrawingGuard
 
-    figure = mean_curves(results.curves, results.rows[0]["target"], results.score)
-    write_figure(figure, path / PICTURE, formats)
+    def draw() -> list[Path]:
+        figure = mean_curves(results.curves, results.rows[0]["target"], results.score)
+        return write_figure(figure, path / PICTURE, formats)
+
+    return DrawingGuard(passed=(SaveError,))(PICTURE, draw) is not None
 
 
 def _show(screen: Screen, results: Results, path: Path) -> None:

@@ -7,6 +7,7 @@ from shlex import quote
 
 import yaml
 
+from lit_cfl.compare.options import RECORD, require_comparison
 from lit_cfl.config.files import code_folders
 from lit_cfl.config.own_code import announce_own_code
 from lit_cfl.config.parser import parse_run
@@ -16,8 +17,6 @@ from lit_cfl.storage.atomic_writes import name_write_errors
 from lit_cfl.storage.config_file import stored_config, write_config
 from lit_cfl.storage.digests import read_sealed, write_sealed
 from lit_cfl.storage.yaml_files import parse_yaml
-
-RECORD = "compare.yaml"
 
 
 @dataclass(frozen=True)
@@ -67,9 +66,8 @@ class Comparison:
 
 def read_comparison(path: Path) -> Comparison:
     """Reads the comparison in a directory. Raises InputError where there is none, or its record is damaged."""
+    require_comparison(path)
     file = path / RECORD
-    if not file.is_file():
-        raise InputError(f"{path} holds no comparison to resume (no {RECORD}); give the directory of one")
     try:
         record = parse_yaml(read_sealed(file)[0])
         name, names, seeds, target = (record[key] for key in ("name", "algorithms", "seeds", "target"))

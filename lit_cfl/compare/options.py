@@ -2,15 +2,15 @@
 
 import argparse
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
 
-from lit_cfl.cores import count_cores
+from lit_cfl.config.typed_words import split_list
 from lit_cfl.errors import InputError, LineParser
 
+RECORD = "compare.yaml"  # in the directory of a comparison
 _EPILOG = """\
 WHAT is a class (FedAvg; the file's own algorithm keeps the arguments it has there), a packaged configuration
 (ifca/digits) or a YAML file, whose algorithm: is taken. Options of one algorithm begin with its name, all others are
@@ -85,7 +85,7 @@ def read_arguments(arguments: Sequence[str]) -> CompareArguments:
         _require_cores(given.num_cpus)
     return CompareArguments(
         given.config or "",
-        given.algorithms or [],
+        [entry for word in given.algorithms or [] for entry in _entries(word)],
         _whole_numbers(given.seeds or []),
         given.compare_dir,
         given.resume,
@@ -123,9 +123,14 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _entries(word: str) -> list[str]:
+    """Splits `FedAvg,IFCA`; a file may have a comma in its name."""
+    return [word] if Path(word).is_file() or Path(word.partition("=")[2]).is_file() else split_list([word])
+
+
 def _whole_numbers(words: Sequence[str]) -> list[int]:
     """Reads numbers, also in brackets and with commas: `--seeds [0, 1]`."""
-    texts = [text for text in re.split(r"[\s,\[\]]+", " ".join(words)) if text]
+    texts = split_list(words)
     for text in texts:
         if not text.isdecimal():
             raise InputError(f"--seeds: {text!r} is no seed; give whole numbers from 0 on, such as --seeds 0 1 2")
@@ -135,6 +140,8 @@ def _whole_numbers(words: Sequence[str]) -> list[int]:
 def _require_cores(asked: int) -> None:
     if asked < 1:
         raise InputError(f"--num_cpus is {asked}; give 1 or more")
+    from lit_cfl.cores import count_cores  # takes a second to import
+
     cores = count_cores()
     if asked > cores and "RAY_ADDRESS" not in os.environ:
         raise InputError(f"--num_cpus is {asked}, but {cores} cores may be used here; give {cores} or less")
@@ -148,6 +155,12 @@ def _require_free(arguments: Sequence[str], rest: Sequence[str]) -> None:
                 f"--resume goes on with the comparison as it was begun; leave out {name} "
                 f"(free are {', '.join(_FREE[1:])}), or start another one with --compare_dir"
             )
+
+
+def require_comparison(path: str | Path) -> None:
+    """Checks that a directory holds a comparison. Raises InputError."""
+    if not (Path(path).expanduser() / RECORD).is_file():
+        raise InputError(f"{path} holds no comparison to resume (no {RECORD}); give the directory of one")
 
 
 def directory(given: str) -> Path:

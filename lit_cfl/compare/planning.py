@@ -2,47 +2,21 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from pathlib import Path
+from dataclasses import asdict, replace
 from typing import Any
 
 from lit_cfl.compare.comparison import Comparison
+from lit_cfl.compare.entries import ComparedAlgorithm, read_entries, require_names, section, with_options
 from lit_cfl.compare.options import CompareArguments
-from lit_cfl.config import catalogue
-from lit_cfl.config.files import append_to_path, read_config, valid_anywhere
-from lit_cfl.config.named_configs import config_path
+from lit_cfl.config.files import valid_anywhere
 from lit_cfl.config.parser import experiment_parser
 from lit_cfl.config.variants import base_config, build
 from lit_cfl.engines.plan import PlanOptions
-from lit_cfl.errors import InputError, nearest
+from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
 from lit_cfl.scores import ACCURACY, Score
 
 _CLUSTERS = "num_clusters"
-Section = Mapping[str, Any]  # class_path, init_args
-RESERVED = ("pictures", "compare.yaml", "results.md", "results.csv", "results.tex", "runs.csv")
-
-
-@dataclass(frozen=True)
-class ComparedAlgorithm:
-    """Describes one algorithm of a comparison.
-
-    Args:
-        name: of its folder, its options and its row of the table.
-        section: class and arguments, as under `algorithm:` in a configuration.
-        words: further options, as `--algorithm.<option> VALUE`.
-        code: folders of the user's own classes.
-    """
-
-    name: str
-    section: Section
-    words: tuple[str, ...] = ()
-    code: tuple[str, ...] = ()
-
-    def given(self, option: str) -> bool:
-        """Tells whether the user has set this option."""
-        flag = f"--algorithm.{option}"
-        return option in self.section.get("init_args", {}) or any(w.partition("=")[0] == flag for w in self.words)
 
 
 def plan_comparison(given: CompareArguments) -> tuple[Comparison, list[str]]:
@@ -71,16 +45,8 @@ def _plain(base: Mapping[str, Any], rest: Sequence[str], name: str) -> Experimen
 
 
 def _require_known(entries: Sequence[ComparedAlgorithm], rest: Sequence[str]) -> None:
-    names = [entry.name for entry in entries]
-    options = [option for option in experiment_parser("lit-cfl compare")._option_string_actions if option[:2] == "--"]
-    heads = {option.removeprefix("--").partition(".")[0] for option in options}
-    taken = [name for name in names if name in heads]
-    if taken:
-        raise InputError(f"{taken[0]!r} is an option of experiments; give the algorithm another name, NAME=...")
-    for word in rest:
-        unknown = unknown_owner(word, names, options) if word.startswith("--") else None
-        if unknown:
-            raise InputError(unknown)
+    options = experiment_parser("lit-cfl compare")._option_string_actions
+    require_names(entries, rest, [option.removeprefix("--") for option in options if option[:2] == "--"])
 
 
 def _experiment(
@@ -151,91 +117,3 @@ def require_target(target: float | None, score: Score) -> None:
 
 def _under(experiment: Experiment, plan: Mapping[str, Any]) -> Experiment:
     return replace(experiment, plan=PlanOptions(**plan), config=dict(experiment.described()) | {"plan": dict(plan)})
-
-
-def read_entries(words: Sequence[str], own: Section | None) -> list[ComparedAlgorithm]:
-    """Reads the entries of `--algorithms`.
-
-    Args:
-        words: each `[NAME=]WHAT`: a class, a packaged configuration, or a file that has an `algorithm:`, or is one.
-        own: the experiment's own algorithm; its class alone stands for it with its arguments.
-
-    Raises:
-        InputError: an unknown file, a name twice, or one that names no folder.
-    """
-    entries = [_entry(word, own) for word in words]
-    for number, entry in enumerate(entries):
-        _require_name(entry.name)
-        if entry.name.lower() in [other.name.lower() for other in entries[:number]]:
-            raise InputError(
-                f"--algorithms has {entry.name} twice; give each a name of its own: A={words[number]} B={words[number]}"
-            )
-    return entries
-
-
-def with_options(
-    entries: Sequence[ComparedAlgorithm], words: Sequence[str]
-) -> tuple[list[ComparedAlgorithm], list[str]]:
-    """Gives each entry its options `--NAME.option VALUE`.
-
-    Returns:
-        the entries with their options, and the words that are left.
-    """
-    own: dict[str, list[str]] = {entry.name: [] for entry in entries}
-    left: list[str] = []
-    target = left
-    for word in words:
-        if word.startswith("--"):
-            name = max((name for name in own if word.startswith(f"--{name}.")), key=len, default=None)
-            target = left if name is None else own[name]
-            word = word if name is None else f"--algorithm.{word.removeprefix(f'--{name}.')}"
-        target.append(word)
-    return [replace(entry, words=tuple(own[entry.name])) for entry in entries], left
-
-
-def section(written: Any, where: str) -> Section:
-    """Reads an algorithm of a configuration: its class alone, or with arguments."""
-    if isinstance(written, str):
-        return {"class_path": written}
-    if not isinstance(written, dict) or not isinstance(written.get("class_path"), str):
-        raise InputError(f"{where} names no algorithm; it needs algorithm: with class_path: (and init_args:)")
-    return written
-
-
-def _entry(word: str, own: Section | None) -> ComparedAlgorithm:
-    name, what = "", word
-    if "=" in word and not Path(word).is_file():
-        name, _, what = word.partition("=")
-    if "," in what and not Path(what).is_file():
-        raise InputError(f"--algorithms: {what!r} is one word; put blanks between: {what.replace(',', ' ')}")
-    if Path(what).is_file() or what in catalogue.configs() or "/" in what or what.endswith(".yaml"):
-        file = config_path(what)
-        found, code = _section_of_file(file), tuple(append_to_path(["--config", file]))
-    else:
-        mine = own is not None and what in (own["class_path"], _short(own["class_path"]))
-        found, code = own if mine and own is not None else {"class_path": what}, ()
-    return ComparedAlgorithm(name or _short(found["class_path"]), found, code=code)
-
-
-def _section_of_file(file: str) -> Section:
-    whole = read_config(file)
-    return section(whole.get("algorithm", whole), file)
-
-
-def _short(class_path: str) -> str:
-    return class_path.rpartition(".")[2]
-
-
-def _require_name(name: str) -> None:
-    plain = name and Path(name).name == name and name[0] not in ".-" and name.isprintable()
-    if not plain or name.lower() in RESERVED:
-        raise InputError(f"{name!r} cannot be a name of an algorithm here: it is to be a folder; choose another NAME=")
-
-
-def unknown_owner(option: str, names: Sequence[str], options: Sequence[str]) -> str | None:
-    """Says why `--Foo.bar` is no option of any algorithm; None if it may be one of the experiment."""
-    head, dot, _ = option.removeprefix("--").partition(".")
-    heads = {name.removeprefix("--").partition(".")[0] for name in options}
-    if not dot or head in heads:
-        return None
-    return f"{option}: no algorithm here is called {head!r}{nearest(head, names)}; there are {', '.join(names)}"

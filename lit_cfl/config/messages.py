@@ -1,32 +1,20 @@
 """Turns the configuration parser's messages into one that quotes the value and names the remedy."""
 
-import difflib
 import inspect
 import re
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import lightning.pytorch.loggers
 import torch
 
 from lit_cfl.config import catalogue
+from lit_cfl.config.option_tree import KIND_OF_KEY, OptionTree, UnknownOption, describe, unknown_class
+from lit_cfl.config.typed_words import describe_lone_word
 from lit_cfl.errors import nearest, users_line
-
-_KIND_OF_KEY = {
-    "algorithm": "algorithms",
-    "baseline": "algorithms",
-    "data": "data",
-    "parts": "data",
-    "partition": "partitions",
-    "skew": "skews",
-    "shift": "shifts",
-    "net": "nets",
-    "task": "tasks",
-}
 
 _BASES = {
     "Algorithm": "lit_cfl.algorithms.Algorithm",
@@ -46,12 +34,12 @@ _WORDS = {
 }
 
 
-def explain(message: str, options: Sequence[str]) -> str:
+def explain(message: str, tree: OptionTree) -> str:
     """Turns a message of the parser into one for the user.
 
     Args:
         message: of the parser; causes are nested, the innermost says what is wrong.
-        options: the option strings of the command, such as `--rounds`.
+        tree: the options of the command.
     """
     keys = re.findall(r'Parser key "([^"]+)"', message)
     classes = re.findall(r"class_path '([^']+)'", message)
@@ -60,7 +48,7 @@ def explain(message: str, options: Sequence[str]) -> str:
         or _unknown_member(message, classes)
         or _unknown_module(message)
         or _lone_word(message)
-        or _unknown_option(message, classes, options)
+        or _unknown_option(message, classes, tree)
         or _not_in_file(message)
         or _refused_class(message, keys)
         or _no_class(message, keys)
@@ -83,7 +71,7 @@ def _missing(message: str, classes: Sequence[str]) -> str | None:
     return f"nothing says what to run (no {missing}); start from a file, such as --config quickstart"
 
 
-def _unknown_option(message: str, classes: Sequence[str], options: Sequence[str]) -> str | None:
+def _unknown_option(message: str, classes: Sequence[str], tree: OptionTree) -> str | None:
     refused = re.search(r"Option '([^']+)' is not accepted", message)
     if refused and "expects a function" in message:
         words = re.search(r"class_path='([^']+)'", message)
@@ -97,12 +85,12 @@ def _unknown_option(message: str, classes: Sequence[str], options: Sequence[str]
         known = _arguments_of(classes[-1])
         owner = classes[-1].rpartition(".")[2]
         return f"{owner} has no option {option!r}{nearest(option, known)}. Its options: {', '.join(known)}"
-    names = [name.removeprefix("--") for name in options if name.startswith("--")]
-    group = option.partition(".")[0]
-    if group in _OF_A_STUDY and group not in names:
+    unknown = tree.look_up(option)
+    if not isinstance(unknown, UnknownOption):
+        return f"there is no option {option!r}. See lit-cfl run --help"
+    if option.partition(".")[0] in _OF_A_STUDY:
         return f"{option!r} is an option of a study: a study's file goes to lit-cfl tune, or to lit-cfl launch"
-    siblings = [name for name in names if name.startswith(f"{group}.")] or names
-    return f"there is no option {option!r}{nearest(option, siblings)}. See lit-cfl run --help"
+    return describe(tree, unknown, "lit-cfl run")
 
 
 def _unknown_member(message: str, classes: Sequence[str]) -> str | None:
@@ -196,13 +184,7 @@ def _lone_word(message: str) -> str | None:
     word = _first(message, r"unrecognized arguments: (?!-)(\S+)")
     if word is None:
         return None
-    if Path(word).is_file():
-        return f"{word!r} has no option before it; write --config {word}"
-    options = {"--algorithm": "algorithms", "--config": "configs", "--data": "data"}
-    meant = {name.lower(): f"{option} {name}" for option, kind in options.items() for name in catalogue.names(kind)}
-    close = difflib.get_close_matches(word.lower(), meant, n=1, cutoff=0.7)
-    written = meant[close[0]] if close else "its option in front of it, such as --data MNIST or --config quickstart"
-    return f"{word!r} has no option before it; write {written}"
+    return describe_lone_word(word)
 
 
 def _unknown_class(message: str, keys: Sequence[str]) -> str | None:
@@ -222,12 +204,10 @@ def _unknown_class(message: str, keys: Sequence[str]) -> str | None:
     if key == "loggers":
         known = [name for name in lightning.pytorch.loggers.__all__ if name.endswith("Logger")]
         return f"{name!r} is no logger{nearest(name, known)}. There are: {', '.join(known)}"
-    kind = _KIND_OF_KEY.get(key)
+    kind = KIND_OF_KEY.get(key)
     if kind is None:
         return None
-    known = catalogue.names(kind)
-    own = "name a class of your own by its full path, such as my_file.MyClass"
-    return f"{key}: {name!r} is not known{nearest(name, known)}. Known: {', '.join(known)}; {own}"
+    return unknown_class(key, name, kind)
 
 
 def _wrong_value(message: str, keys: Sequence[str]) -> str | None:
@@ -250,7 +230,7 @@ def _wrong_value(message: str, keys: Sequence[str]) -> str | None:
         kinds = ["a list of loggers, such as [CSVLogger]"]
     if value.strip() == "None":
         last = _dotted(keys).rpartition(".")[2]
-        kinds = [f"one of {', '.join(catalogue.names(_KIND_OF_KEY[last]))}"] if last in _KIND_OF_KEY else kinds
+        kinds = [f"one of {', '.join(catalogue.names(KIND_OF_KEY[last]))}"] if last in KIND_OF_KEY else kinds
         return f"{_dotted(keys)} is null; give {' or '.join(kinds)}, or leave it out"
     return f"{_dotted(keys)}: {value.strip()!r} is not {' or '.join(kinds)}"
 

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Sequence
+from difflib import get_close_matches
 from pathlib import Path
 
 from lit_cfl.config import catalogue
@@ -59,4 +60,14 @@ def config_path(name: str) -> str:
     plain = name.removeprefix("configs/").removesuffix(".yaml")
     if plain in packaged:
         return os.fspath(packaged[plain])
+    beside = _neighbour(Path(name))
+    if beside is not None:
+        raise InputError(f"there is no file {name!r} (did you mean {beside}?)")
     raise InputError(f"there is no file {name!r}, and no packaged configuration of that name{nearest(plain, packaged)}")
+
+
+def _neighbour(file: Path) -> Path | None:
+    """Finds a YAML file of nearly the same name in the folder of one that is not there."""
+    names = [part.name for part in file.parent.glob("*.y*ml")] if file.parent.is_dir() else []
+    close = get_close_matches(file.name, names, n=1, cutoff=0.75)
+    return file.with_name(close[0]) if close else None

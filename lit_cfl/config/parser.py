@@ -28,7 +28,9 @@ from lit_cfl.config.files import (
 )
 from lit_cfl.config.messages import explain, raised_in_import
 from lit_cfl.config.named_configs import config_files, with_paths
+from lit_cfl.config.option_tree import experiment_tree
 from lit_cfl.config.own_code import announce_own_code, no_code_from
+from lit_cfl.config.typed_words import with_lists
 from lit_cfl.data import Examples
 from lit_cfl.datamodules.federated import FederatedDataModule
 from lit_cfl.errors import InputError, in_line
@@ -209,6 +211,8 @@ def parse_data(arguments: Sequence[str]) -> DataRequest:
 def _read(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
     words = with_paths(arguments)
     contents = {file: read_config(file) for file in config_files(words)}
+    tree = experiment_tree(list(contents.values()), words)
+    words = with_lists(words, tree.look_up)
     for file, content in contents.items():
         require_class_entries(file, {name: part for name, part in content.items() if name != "space"})  # of a study
     for word in words:
@@ -222,7 +226,7 @@ def _read(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
     except (ArgumentError, TypeError) as error:
         if isinstance(error, TypeError) and not str(error).startswith("Parser key"):
             raise
-        raise InputError(explain(str(error), list(parser._option_string_actions))) from error
+        raise InputError(explain(str(error), tree)) from error
     except Exception as error:
         found = raised_in_import(error)
         if found is None:

@@ -1,6 +1,7 @@
 """The folder of a run's pictures, which are drawn anew where they changed."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -8,6 +9,7 @@ from matplotlib.figure import Figure
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures.curves import learning_curve
 from lit_cfl.pictures.files import write_figure
+from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.layers import layer_scores
 from lit_cfl.pictures.options import Format
 from lit_cfl.pictures.round_view import RoundView
@@ -29,34 +31,40 @@ class PictureFolder:
 
     def __init__(self, path: Path, formats: Sequence[Format]) -> None:
         self.path, self.formats = path, formats
+        self.ended = not formats  # whether the pictures of the run's end are drawn
+        self._guard = DrawingGuard()
         self._compared: int | None = None  # the snapshot that was drawn
         self._layers = 0  # rows that were drawn
-        self._ended = False
 
     def draw(self, view: RoundView) -> dict[str, Path]:
-        """Draws the pictures that changed; those of the end are drawn once. Returns their PNGs by name."""
-        if self._ended or not self.formats:
+        """Draws the pictures that changed, and those that failed before; those of the end are drawn once.
+
+        Returns:
+            their PNGs by name, without a picture that cannot be drawn.
+        """
+        if self.ended:
             return {}
-        try:
-            drawn: dict[str, Path] = {}
-            for name, figure in self._due(view).items():
-                for file in write_figure(figure(), self.path / name, self.formats):
-                    if file.suffix == ".png":
-                        drawn[name] = file
-        except Exception:
+        due = self._guard("pictures", lambda: self._due(view))
+        drawn = {
+            name: self._guard(f"pictures/{name}", partial(self._write, name, f)) for name, f in (due or {}).items()
+        }
+        whole = due is not None and None not in drawn.values()
+        if not whole:
             self._compared, self._layers = None, 0  # all of them are due again
-            raise
-        self._ended = view.last
-        return drawn
+        self.ended = whole and view.last
+        return {name: file for name, files in drawn.items() for file in files or () if file.suffix == ".png"}
+
+    def _write(self, name: str, figure: Callable[[], Figure]) -> list[Path]:
+        return write_figure(figure(), self.path / name, self.formats)
 
     def _due(self, view: RoundView) -> dict[str, Callable[[], Figure]]:
         due: dict[str, Callable[[], Figure]] = {
             "curve": lambda: learning_curve({view.algorithm: view.rows()}, view.score)
         }
         if view.compared is not None and view.compared != self._compared:
-            self._compared, snapshot = view.compared, view.snapshot()
-            due["similarity"] = lambda: similarity(snapshot, view.compared or 0)
-            due["clients"] = lambda: client_map(snapshot, view.compared or 0)
+            self._compared = view.compared
+            due["similarity"] = lambda: similarity(view.snapshot(), view.compared or 0)
+            due["clients"] = lambda: client_map(view.snapshot(), view.compared or 0)
         due["memberships"] = lambda: memberships(**view.memberships())
         rows, size = _layer_rows(view), view.tables["layers"][1] if "layers" in view.tables else 0
         if rows and size > self._layers:  # in bytes: only the end of a long table is drawn
@@ -68,7 +76,7 @@ class PictureFolder:
 
 
 def draw_both(path: Path, baseline_path: Path, summary: Row, baseline: Row, formats: Sequence[Format]) -> list[str]:
-    """Draws the learning curve of a run anew, with its baseline's, from the files of both.
+    """Draws the learning curve of a run again, with its baseline's, from the files of both.
 
     Args:
         path, baseline_path: the directories of the run and of its baseline.

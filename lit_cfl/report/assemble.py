@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.report import clusters, events, over_rounds, overview, settings, similar_clients
 from lit_cfl.report.blocks import Block, Page, Section
 from lit_cfl.report.comparison import read_comparison
@@ -46,15 +47,16 @@ class Maker:
         require_comparable(groups)
         score = main_score_of(groups)
         problems = [problem for source in sources for problem in source.problems]
+        guard = DrawingGuard(lambda line: problems.append(f"{line}."))
         sections, lines = [], overview.headline(groups, score)
         if groups:
             compared = [read_comparison(s.path, score) for s in sources if s.kind == "comparison"]
             tables = [table for found, _ in compared for table in found]
             problems += [problem for _, found in compared for problem in found]
-            sections += [overview.section(groups, score, tables), over_rounds.section(groups, score)]
+            sections += [overview.section(groups, score, tables), over_rounds.section(groups, score, guard)]
             sections.append(self._clusters(groups, score, problems))
         for number, source in enumerate(sources):
-            sections += _study(source, f"{slug(source.path.name)}-{number + 1}", lines, problems)
+            sections += _study(source, f"{slug(source.path.name)}-{number + 1}", lines, problems, guard)
         sections.append(settings.section(groups, self.command))
         for group in groups:
             problems += [problem for run in group.runs for problem in [*_state(group, run), *run.problems]]
@@ -88,7 +90,9 @@ class Maker:
         return self._data[key]
 
 
-def _study(source: ReportSource, name: str, lines: list[str], problems: list[str]) -> list[Section]:
+def _study(
+    source: ReportSource, name: str, lines: list[str], problems: list[str], guard: DrawingGuard
+) -> list[Section]:
     """Makes the section of a study; adds to the lines that sum the page up, and to the problems."""
     if source.kind != "study":
         return []
@@ -97,7 +101,7 @@ def _study(source: ReportSource, name: str, lines: list[str], problems: list[str
     searched = study.read_study(source.path)
     lines.append(study.headline(searched))
     problems += searched.problems
-    return [study.section(searched, name)]
+    return [study.section(searched, name, guard)]
 
 
 def _is_live(source: ReportSource) -> bool:
@@ -133,12 +137,6 @@ def _of_group(group: Group, name: str, score: Score, runs: int, data: DataAtHand
         "delays": lambda: events.delays(run, name),
         "images": lambda: data.images(run),
     }
-    blocks = []
-    for what, make in makers.items():
-        try:
-            block = make()
-        except Exception as error:  # tables may hold anything
-            run.problems.append(f"{run.path}: {what} cannot be shown ({type(error).__name__}: {error}).")
-        else:
-            blocks += [block] if block is not None else []
-    return blocks
+    guard = DrawingGuard(lambda line: run.problems.append(f"{run.path}: {line}."))  # tables may hold anything
+    blocks = [guard(what, make) for what, make in makers.items()]
+    return [block for block in blocks if block is not None]

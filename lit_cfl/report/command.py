@@ -7,44 +7,22 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.text import Text
 
-from lit_cfl.errors import InputError, Interrupted, LineParser
+from lit_cfl.errors import Interrupted
 from lit_cfl.progress.console import new_console
 from lit_cfl.report.assemble import Maker
 from lit_cfl.report.blocks import Page
+from lit_cfl.report.options import read_arguments
 from lit_cfl.report.page import as_html
 from lit_cfl.report.paper import write_figures
-from lit_cfl.report.watch import SECONDS, watch
+from lit_cfl.report.watch import watch
 from lit_cfl.runs.signals import interruptible
 from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically
-
-_EPILOG = """\
-DIR is the directory of a run, a comparison (lit-cfl compare) or a study (lit-cfl tune). Several are
-shown on one page; their runs must have the same data. Labels and images of the clients come from the run's data, where
-they are on this machine; loading them loads the classes that its config.yaml names (docs/results.md).
-"""
 
 
 def report(arguments: Sequence[str]) -> int:
     """Writes the page of some directories. Returns 128 + the signal where one ended it."""
-    parser = LineParser(
-        prog="lit-cfl report",
-        description="Shows runs, comparisons and studies on one page, a file that needs no network.",
-        epilog=_EPILOG,
-        allow_abbrev=False,
-    )
-    parser.add_argument("directories", nargs="+", metavar="DIR", help="that run, compare or tune wrote")
-    parser.add_argument("--out", default="report.html", metavar="FILE", help="the page (default: report.html)")
-    parser.add_argument("--figures", metavar="DIR", help="also draw each figure as PNG and PDF, for a paper")
-    parser.add_argument(
-        "--watch", action="store_true", help=f"write the page anew every {SECONDS} seconds while a run goes on"
-    )
-    parser.add_argument("--no-data", action="store_true", help="do not load the clients' data (labels and images)")
-    given = parser.parse_args(list(arguments))
-    out, console = Path(given.out), new_console()
-    if out.is_dir():
-        raise InputError(f"--out {out} is a directory; name a file, such as {out / 'report.html'}")
-    if given.watch and given.figures is not None:
-        raise InputError("--watch writes the page alone; leave out --figures, and draw them when the run is over")
+    given, console = read_arguments(arguments), new_console()
+    out = Path(given.out)
     paths = [Path(path) for path in given.directories]
     maker = Maker(paths, ["lit-cfl", "report", *arguments], not given.no_data)
     try:

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import fmean, stdev
 
 import numpy as np
 
 from lit_cfl.metric_names import higher_is_better
+from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.panels import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION, YELLOW, Curve, Panel, Style
 from lit_cfl.report.blocks import Block, Figure, Section, Table, Text
 from lit_cfl.report.run_files import known
@@ -65,7 +67,7 @@ def thin(count: int, most: int = MOST_POINTS) -> list[int]:
     return sorted(set(np.linspace(0, count - 1, min(count, most)).round().astype(int).tolist())) if count else []
 
 
-def section(groups: Sequence[Group], score: Score) -> Section:
+def section(groups: Sequence[Group], score: Score, guard: DrawingGuard) -> Section:
     """Makes the section of metrics over the rounds."""
     title = score.title
     shown = [
@@ -91,10 +93,10 @@ def section(groups: Sequence[Group], score: Score) -> Section:
     ]
     figures: list[Block] = []
     for column, heading, axis, meaning in shown:
-        figure = _over_rounds(groups, column, heading, axis, meaning, score)
+        figure = guard(heading, partial(_over_rounds, groups, column, heading, axis, meaning, score))
         if figure is not None:
             figures.append(figure)
-    traffic = _over_traffic(groups, score)
+    traffic = guard("traffic", lambda: _over_traffic(groups, score))
     figures += [traffic] if traffic is not None else []
     scored = sorted({int(row["round"]) for group in groups for run in group.runs for row in run.rows})
     if not figures and len(scored) == 1:

@@ -3,6 +3,8 @@
 import json
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from importlib.resources import files
 from itertools import groupby
 from typing import Any
@@ -10,8 +12,9 @@ from typing import Any
 from jinja2 import Environment
 
 from lit_cfl.pictures.cells import CellGrid
+from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.panels import Curve, Panel, Points, Style
-from lit_cfl.report.blocks import Block, Figure, Page, Table
+from lit_cfl.report.blocks import Block, Figure, Page, Section, Table
 from lit_cfl.report.interactive import described
 
 MOST_BYTES = 8 * 2**20
@@ -28,6 +31,7 @@ def as_html(page: Page, reload_seconds: int | None = None) -> bytes:
         page: of sections.
         reload_seconds: after which it loads itself again; None = never.
     """
+    page = _without_broken(page)
     environment = Environment(autoescape=True, trim_blocks=True, lstrip_blocks=True)
     environment.filters["legend"] = legend
     environment.filters["values"] = values_of
@@ -44,6 +48,27 @@ def as_html(page: Page, reload_seconds: int | None = None) -> bytes:
         data=in_script([described(figure) for figure in figures]),
     )
     return text.encode()
+
+
+def _without_broken(page: Page) -> Page:
+    """Leaves out the figures that cannot be described, and names them among the problems."""
+    problems: list[str] = []
+    guard = DrawingGuard(lambda line: problems.append(f"{line}."))
+
+    def shown(section: Section) -> Section:
+        blocks = [
+            block
+            for block in section.blocks
+            if not isinstance(block, Figure) or guard(block.title, partial(_described, block)) is not None
+        ]
+        return replace(section, blocks=blocks, parts=[shown(part) for part in section.parts])
+
+    sections = [shown(section) for section in page.sections]
+    return replace(page, sections=sections, problems=[*page.problems, *problems])
+
+
+def _described(figure: Figure) -> tuple[object, ...]:
+    return in_script(described(figure)), legend(figure), values_of(figure)
 
 
 def in_script(content: Any) -> str:

@@ -2,12 +2,15 @@
 
 import re
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from matplotlib.figure import Figure as Drawn
 
+from lit_cfl.errors import SaveError
 from lit_cfl.pictures.cells import Matrix, draw_grid, draw_matrix
 from lit_cfl.pictures.files import write_figure
+from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.options import Format
 from lit_cfl.pictures.panels import COLUMN, Panel, draw_panels
 from lit_cfl.report.blocks import Figure, Page
@@ -32,7 +35,21 @@ def draw(figure: Figure) -> Drawn:
 
 
 def write_figures(page: Page, folder: Path, drawn: Callable[[], object]) -> None:
-    """Writes all figures of a page into a folder; `drawn` is called after each."""
+    """Writes the figures of a page into a folder, except those that cannot be drawn.
+
+    Args:
+        page: with figures.
+        folder: for their files.
+        drawn: called after each.
+
+    Raises:
+        SaveError: a file could not be written.
+    """
+    guard = DrawingGuard(passed=(SaveError,))
     for figure in page.figures:
-        write_figure(draw(figure), folder / figure.name, FORMATS, _DPI)
+        guard(f"figure {figure.name}", partial(_write, figure, folder))
         drawn()
+
+
+def _write(figure: Figure, folder: Path) -> None:
+    write_figure(draw(figure), folder / figure.name, FORMATS, _DPI)

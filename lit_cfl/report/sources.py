@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from lit_cfl.compare.comparison import RECORD
+from lit_cfl.compare.options import RECORD
 from lit_cfl.errors import InputError
+from lit_cfl.report.options import require_directory
 from lit_cfl.report.run_files import RunFiles, attempt, is_run, read_run
 from lit_cfl.runs.resume import differences
 from lit_cfl.scores import ACCURACY, Score
@@ -82,9 +83,7 @@ def kind_of(path: Path) -> Kind:
     Raises:
         InputError: there is no such directory, or it holds nothing of ours.
     """
-    if not path.is_dir():
-        wrong = f"{path} is a file" if path.exists() else f"there is no directory {path}"
-        raise InputError(f"{wrong}; give a directory that lit-cfl run, compare or tune wrote")
+    require_directory(path)
     if (path / RECORD).is_file():
         return "comparison"
     if (path / _STUDY).is_file():

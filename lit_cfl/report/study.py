@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 
 from lit_cfl.metric_names import Row
+from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.panels import BLUE, ORANGE, SKY, VERMILLION, Curve, Panel, Points, Style
 from lit_cfl.report.blocks import Block, Code, Figure, Section, Table, Text
 from lit_cfl.report.over_rounds import thin
@@ -106,10 +107,15 @@ def _scores(trial: Path) -> Any:
         return None
 
 
-def section(study: SavedStudy, name: str) -> Section:
+def section(study: SavedStudy, name: str, guard: DrawingGuard) -> Section:
     """Makes the section of a study."""
     trained, objective = study.trained, study.objective
-    figures = [_history(study, name), _importance(study, name), _pareto(study, name), *_slices(study, name)]
+    figures: list[Figure | None] = [
+        guard("history", lambda: _history(study, name)),
+        guard("importance", lambda: _importance(study, name)),
+        guard("Pareto front", lambda: _pareto(study, name)),
+        *(guard("values of the parameters", lambda: _slices(study, name)) or []),
+    ]
     blocks: list[Block] = [*_summary(study), *(figure for figure in figures if figure is not None)]
     repeated = _repeated(study)
     if repeated is not None:

@@ -9,9 +9,9 @@ from rich.console import Console
 from lit_cfl.errors import InputError, Interrupted
 from lit_cfl.report.assemble import Maker
 from lit_cfl.report.blocks import Page
+from lit_cfl.report.options import SECONDS
 from lit_cfl.storage.lock import is_held
 
-SECONDS = 5  # between two looks
 _POLL = 0.5
 
 

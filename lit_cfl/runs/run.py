@@ -14,6 +14,7 @@ from lit_cfl.errors import InputError, Notice, SaveError
 from lit_cfl.experiment import Experiment
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures.folder import draw_both
+from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.runs.recorder import Recorder
 from lit_cfl.runs.resume import (
     require_agreement,
@@ -29,7 +30,6 @@ from lit_cfl.storage.config_file import require_unused, stored_config, write_con
 from lit_cfl.storage.digests import renew_sums
 from lit_cfl.storage.lock import locked
 from lit_cfl.tracking import Trackers
-from lit_cfl.tracking.background import Guard
 from lit_cfl.tracking.offline import sync_line
 
 SAME_START = (
@@ -143,7 +143,7 @@ def _run_seed(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode:
     if experiment.baseline is not None:
         beside, baseline = path / "baseline", with_own_partition(experiment.for_baseline(), path, None)
         finished.baseline = FinishedRun(beside, _run_one(baseline, beside, callbacks, mode))
-        Guard("The drawing of the learning curve")(partial(_draw_with_baseline, experiment, finished))
+        DrawingGuard()("pictures/curve with the baseline", partial(_draw_with_baseline, experiment, finished))
     return finished
 
 

@@ -27,32 +27,13 @@ from lit_cfl.algorithms.base import State
 from lit_cfl.errors import InputError
 from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically
 from lit_cfl.storage.digests import digest_of
+from lit_cfl.storage.run_format import FORMAT, ONE_ROW_A_FILE, require_format
 
-FORMAT = 4  # of a run directory; noted in config.yaml and checkpoint.pt
-_ONE_ROW_A_FILE = 3  # the format of Lit-CFL 0.2, which is read, too
 _READS = 3  # of a checkpoint that another process goes on saving
 _ROWS = re.compile(r"\w+-\d+-\d+\.pt")  # field, round and number; in format 3 field, client and round
 _ALONE = -1  # the position of a row whose file holds it as it is, as in format 3
 _NOBODY = object()
 _FILE_BYTES = 2**26  # of the models in a file of rows/, unless one alone is more
-
-
-def require_format(path: Path, found: object) -> None:
-    """Checks that a run has the format of this version.
-
-    Args:
-        path: of the file that holds the number.
-        found: the number in it; None = none, as in `config.yaml` before 0.2.0.
-
-    Raises:
-        InputError: naming the version that reads it.
-    """
-    if found not in (FORMAT, _ONE_ROW_A_FILE):
-        earlier = found is None or (isinstance(found, int) and found < _ONE_ROW_A_FILE)
-        raise InputError(
-            f"{path} is of a run of {'Lit-CFL 0.1.0' if earlier else 'a later version'}, whose files this version "
-            f"does not read (its format is {FORMAT}); use {'0.1.0' if earlier else 'that version'}"
-        )
 
 
 def state_to_dict(state: State) -> dict[str, Any]:
@@ -183,7 +164,7 @@ class Checkpoint:
             raise InputError(f"{self.path} is no checkpoint of Lit-CFL; remove it to start again at round 1")
         require_format(self.path, content["format"])
         for field, saved in content["rows"].items():
-            places = _one_row_a_file(saved) if content["format"] == _ONE_ROW_A_FILE else saved
+            places = _one_row_a_file(saved) if content["format"] == ONE_ROW_A_FILE else saved
             content["state"][field] = self._load_rows(field, places)
         return content
 

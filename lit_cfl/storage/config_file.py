@@ -9,8 +9,8 @@ from typing import Any
 import yaml
 
 from lit_cfl.errors import InputError
-from lit_cfl.storage.checkpoint import FORMAT, require_format
 from lit_cfl.storage.digests import read_sealed, write_sealed
+from lit_cfl.storage.run_format import FORMAT, require_format
 from lit_cfl.storage.yaml_files import parse_yaml
 
 
@@ -28,6 +28,14 @@ def stored_config(path: Path) -> dict[str, Any] | None:
     if not isinstance(config, dict):
         raise InputError(f"{file} holds no configuration; put the original back, or start a new run")
     require_format(file, config.pop("format", None))
+    return config
+
+
+def required_config(path: Path) -> dict[str, Any]:
+    """Reads `config.yaml` of a run directory. Raises InputError where there is none, and as `stored_config`."""
+    config = stored_config(path)
+    if config is None:
+        raise InputError(f"{path} holds no run (no config.yaml)")
     return config
 
 

@@ -74,8 +74,7 @@ class BackgroundTrackers:
     def __init__(self, folder: PictureFolder, begin_wandb: Callable[[], WandbRun] | None, rows: Sequence[Row]) -> None:
         self._folder, self._budget = folder, PictureTime()
         self._run: WandbRun | None = None
-        self._drawn = False  # at the end
-        self._drawing, self._wandb = Guard("The drawing of pictures"), Guard("W&B")
+        self._wandb = Guard("W&B")
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="tracking")
         if begin_wandb is not None:
             self._thread.submit(self._begin, begin_wandb, list(rows))
@@ -96,7 +95,7 @@ class BackgroundTrackers:
         """
         self._thread.submit(self._finish, status)
         self._thread.shutdown()
-        return self._drawn
+        return self._folder.ended
 
     def _begin(self, begin_wandb: Callable[[], WandbRun], rows: Sequence[Row]) -> None:
         self._run = self._wandb(begin_wandb)
@@ -106,12 +105,9 @@ class BackgroundTrackers:
     def _log(self, row: Row, view: RoundView | None) -> None:
         if view is not None and (view.last or self._budget.left()):
             with self._budget.used():
-                self._feed(row, view, self._draw(view))
+                self._feed(row, view, self._folder.draw(view))
         else:
             self._feed(row, None, {})
-
-    def _draw(self, view: RoundView) -> dict[str, Path]:
-        return self._drawing(lambda: self._folder.draw(view)) or {}
 
     def _feed(self, row: Row, view: RoundView | None, drawn: Mapping[str, Path]) -> None:
         run = self._run
@@ -119,8 +115,8 @@ class BackgroundTrackers:
             self._wandb(lambda: run.log(row, view, drawn))
 
     def _conclude(self, summary: Row, view: RoundView | None, models: Callable[[], Models]) -> None:
-        if view is not None:  # also what failed before: the disk may have room again
-            self._drawn = self._drawing.at_last(lambda: self._folder.draw(view)) is not None
+        if view is not None:
+            self._folder.draw(view)  # also what failed before: the disk may have room again
         run = self._run
         if run is not None:
             self._wandb(lambda: run.conclude(summary, models))

@@ -146,4 +146,4 @@ def test_what_a_worker_has_to_say_comes_with_its_outcome(
     (folder / "summary.json").unlink()  # as if it had been killed just before its end
     error, notices = in_worker(CompareJob(Path("c"), "FedAvg", 1), tmp_path / "note.json")
     assert error is None
-    assert [notice.startswith("The drawing of pictures failed") for notice in notices] == [True]
+    assert [" cannot be drawn and is left out (SaveError" in notice for notice in notices] == [True]

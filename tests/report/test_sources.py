@@ -159,7 +159,7 @@ def test_a_table_of_somebody_elses_with_the_same_name_is_left_out_alone(tmp_path
     run = made_run(tmp_path / "run", over=False)
     write_table(run / "migrations.csv", ("round", "client", "why"), [{"round": 1, "client": 0, "why": "x"}])
     page = page_of(run)
-    assert f"{run}: shifts cannot be shown (KeyError: 'cluster_before')." in page.problems
+    assert f"{run}: shifts cannot be drawn and is left out (KeyError: 'cluster_before')." in page.problems
     assert "cfl-splits" in names(page)
 
 

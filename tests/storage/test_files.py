@@ -22,6 +22,7 @@ from lit_cfl.storage import checkpoint
 from lit_cfl.storage.atomic_writes import write_json
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.storage.lock import locked
+from lit_cfl.storage.run_format import FORMAT
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,7 +133,7 @@ def test_new_directory_says_what_the_run_is(tmp_path: Path):
     new_directory(path, {"name": "mine", "seeds": [1, 2]})
     assert names(path) == ["clusters.csv", "config.yaml", "environment.json", "metrics.csv"]
     assert yaml.safe_load((path / "config.yaml").read_text()) == {
-        "format": checkpoint.FORMAT,
+        "format": FORMAT,
         "name": "mine",
         "seeds": [1, 2],
     }

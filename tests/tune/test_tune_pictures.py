@@ -11,11 +11,12 @@ from matplotlib import pyplot
 from rich.console import Console
 from studies import ALGORITHMS, STUDY
 
+from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.statistics import interval
 from lit_cfl.tune.command import closing_table
 from lit_cfl.tune.importance import FEWEST_TRIALS, finished_study, importance
 from lit_cfl.tune.objective import Objective
-from lit_cfl.tune.pictures import draw, history, pareto_front, short_labels, with_short_choices
+from lit_cfl.tune.pictures import draw, history, of_algorithm, pareto_front, short_labels, with_short_choices
 from lit_cfl.tune.repeats import Repeated
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.spaces import Space
@@ -31,6 +32,7 @@ PLAIN = parse_space(
     }
 )
 SEVERAL = parse_space({"algorithm": ALGORITHMS})
+STRICT = DrawingGuard(passed=(Exception,))  # whatever cannot be drawn fails the test
 
 
 def row(number: int, figure: float | None, mib: float = 1.0, status: str = "finished", **values: Any) -> dict[str, Any]:
@@ -112,16 +114,73 @@ def test_nothing_is_said_of_importance_with_few_trials_or_equal_figures():
 )
 def test_pictures_are_drawn_of_what_there_is(space: Space, rows: list[dict[str, Any]], drawn: str, tmp_path: Path):
     path = tmp_path / "pictures"
-    draw(path, rows, space, Objective(), importance(rows, space, Objective()))
+    draw(path, rows, space, Objective(), importance(rows, space, Objective()), STRICT)
     files = sorted(path.glob("*.png"))
     assert [file.stem for file in files] == drawn.split()
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
 
 
+SHARED = parse_space(
+    {
+        "algorithm": {
+            "choice": [
+                {"class_path": "IFCA", "space": {"num_clusters": {"randint": [2, 7]}}},
+                {"class_path": "own_arrays.AnAlgorithmWithALongName", "space": {"rate": {"uniform": [0, 1]}}},
+            ]
+        },
+        "task.optimizer.lr": {"loguniform": [0.01, 0.5]},
+    }
+)
+
+
+def test_each_algorithm_has_a_picture_of_its_own_finished_trials_and_of_the_options_of_all(tmp_path: Path):
+    """An option of all algorithms is in the trials of each; one of them has none that finished at first."""
+    long = "own_arrays.AnAlgorithmWithALongName"
+    assert short_labels([long]) != [long]  # longer than a label: trials are found by their whole names
+    rows = [
+        row(k, 0.1 * k, algorithm=long, **{f"{long}.rate": 0.2 + 0.1 * k, "task.optimizer.lr": 0.1}) for k in (1, 2)
+    ]
+    draw(tmp_path, rows, SHARED, Objective(), {}, STRICT)
+    assert [file.stem for file in sorted(tmp_path.glob("parallel*"))] == [f"parallel-{long}"]
+    rows.append(row(3, 0.5, algorithm="IFCA", **{"IFCA.num_clusters": 3, "task.optimizer.lr": 0.2}))
+    study = finished_study(rows, SHARED, Objective())
+    assert [t.params["task.optimizer.lr"] for t in of_algorithm(study, "IFCA").trials] == [0.2]
+    assert [t.values for t in of_algorithm(study, long).trials] == [[0.1], [0.2]]
+    draw(tmp_path, rows, SHARED, Objective(), {}, STRICT)
+    assert len(list(tmp_path.glob("parallel*"))) == 2
+
+
+@pytest.mark.parametrize("broken", ["history", "_slices", "_parallel", "_importance", "_pareto"])
+def test_a_picture_that_cannot_be_drawn_leaves_the_others(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    def fails(*_: object) -> None:
+        pyplot.figure()
+        raise ZeroDivisionError("planted\nmore")
+
+    monkeypatch.setattr(f"lit_cfl.tune.pictures.{broken}", fails)
+    rows, said, figures = plain_rows(9), list[str](), pyplot.get_fignums()
+    guard, shares = DrawingGuard(said.append), importance(rows, PLAIN, Objective())
+    for _ in range(2):  # a study draws again and again
+        draw(tmp_path, rows, PLAIN, Objective(), shares, guard)
+    name = broken.strip("_")
+    assert said == [f"pictures/{name} cannot be drawn and is left out (ZeroDivisionError: planted)"]
+    assert {file.stem for file in tmp_path.glob("*.png")} == {
+        "history", "slices", "parallel", "importance", "pareto"
+    } - {name}  # fmt: skip
+    assert pyplot.get_fignums() == figures or broken == "history"
+
+
+def test_a_folder_that_cannot_be_made_is_said_once(tmp_path: Path):
+    (tmp_path / "file").write_text("in the way")
+    said: list[str] = []
+    draw(tmp_path / "file", plain_rows(2), PLAIN, Objective(), {}, DrawingGuard(said.append))
+    assert len(said) == 1
+    assert said[0].startswith("pictures cannot be drawn and is left out (FileExistsError")
+
+
 def test_a_picture_of_before_does_not_stay(tmp_path: Path):
     for count in (12, 3):
         rows = plain_rows(count)
-        draw(tmp_path, rows, PLAIN, Objective(), importance(rows, PLAIN, Objective()))
+        draw(tmp_path, rows, PLAIN, Objective(), importance(rows, PLAIN, Objective()), STRICT)
         assert (tmp_path / "importance.png").exists() == (count == 12)
 
 
@@ -167,7 +226,7 @@ def test_labels_of_choices_are_short_and_distinct():
 def test_drawing_leaves_the_users_style_and_figures_as_they_are(tmp_path: Path):
     style, figures = pyplot.rcParams.copy(), pyplot.get_fignums()
     rows = plain_rows(9)
-    draw(tmp_path, rows, PLAIN, Objective(), importance(rows, PLAIN, Objective()))
+    draw(tmp_path, rows, PLAIN, Objective(), importance(rows, PLAIN, Objective()), STRICT)
     assert pyplot.rcParams == style
     assert pyplot.get_fignums() == figures
 

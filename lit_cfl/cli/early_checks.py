@@ -1,0 +1,159 @@
+"""Checks a command line before PyTorch is loaded: folders, options, classes of ours, words without an option.
+
+Each check refuses only what the command itself would refuse: where the source files do not say, it says nothing.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from lit_cfl.config.files import read_config, with_recorded_config
+from lit_cfl.config.named_configs import config_files, config_path
+from lit_cfl.config.option_tree import (
+    FLAGS,
+    OF_DATA,
+    OF_RUN,
+    OptionTree,
+    UnknownOption,
+    describe,
+    experiment_tree,
+    given_options,
+    option_names,
+    require_known_classes,
+    require_known_options,
+    study_tree,
+)
+from lit_cfl.config.typed_words import describe_lone_word, lone_words, with_lists
+from lit_cfl.errors import InputError
+from lit_cfl.storage.config_file import required_config
+
+_HELP = ("-h", "--help", "--print_config")
+
+
+def check_run(words: Sequence[str]) -> None:
+    """Checks the words of `lit-cfl run`. Raises InputError."""
+    if not _asks_for_help(words):
+        arguments, resumed = with_recorded_config(words)
+        _check_experiment(words, _contents(arguments), "lit-cfl run", OF_RUN, [] if resumed else _contents(words))
+
+
+def check_data(words: Sequence[str]) -> None:
+    """Checks the words of `lit-cfl data`. Raises InputError."""
+    if not _asks_for_help(words):
+        contents = _contents(words)
+        _check_experiment(words, contents, "lit-cfl data", (*OF_RUN, *OF_DATA), contents)
+
+
+def check_tune(words: Sequence[str]) -> None:
+    """Checks the words of `lit-cfl tune`, and the options of a base that stands in the study's file."""
+    from lit_cfl.tune.study_directory import opened_directory, require_study_file
+
+    if _asks_for_help(words):
+        return
+    opened = opened_directory(words)
+    if opened is not None:
+        require_study_file(opened)
+    contents, tree = _contents(words), study_tree()
+    for content in contents:
+        base = content.get("base")
+        if isinstance(base, dict):
+            own = experiment_tree([base], [])
+            require_known_options(own, list(option_names(base)), "lit-cfl run", "base: ")
+            require_known_classes(own, "base: ")
+        if "task" not in content:  # an experiment has a message of its own
+            _require_options_of_a_study(tree, list(content))
+    _require_options_of_a_study(tree, [option for option, _ in given_options(words)])
+    _require_no_lone_word(words, tree)
+
+
+def check_compare(words: Sequence[str]) -> None:
+    """Checks the words of `lit-cfl compare`. Raises InputError."""
+    from lit_cfl.compare.entries import read_entries, require_names, section, with_options
+    from lit_cfl.compare.options import read_arguments, require_comparison
+
+    if _asks_for_help(words):
+        return
+    given = read_arguments(words)
+    if given.resume is not None:
+        require_comparison(given.resume)
+        return
+    content = read_config(config_path(given.config))
+    own = section(content["algorithm"], given.config) if content.get("algorithm") else None
+    entries, rest = with_options(read_entries(given.algorithms, own), given.rest)
+    plain = experiment_tree([content | {"algorithm": "FedAvg", "baseline": None}], rest)
+    require_names(entries, rest, list(plain.names()))
+    trees = {}
+    for entry in entries:
+        tree = experiment_tree([content | {"algorithm": dict(entry.section), "baseline": None}], [*rest, *entry.words])
+        require_known_classes(tree)
+        trees[entry.name] = tree
+        for option, _ in given_options(entry.words):
+            found = tree.look_up(option)
+            if isinstance(found, UnknownOption):
+                raise InputError(f"{entry.name}: {describe(tree, found, 'lit-cfl compare')}")
+    for option, _ in given_options(rest):
+        found = plain.look_up(option)
+        if isinstance(found, UnknownOption):
+            raise InputError(_not_of_a_comparison(found, trees))
+
+
+def check_report(words: Sequence[str]) -> None:
+    """Checks the words of `lit-cfl report`. Raises InputError."""
+    from lit_cfl.report.options import read_arguments
+
+    if not _asks_for_help(words):
+        read_arguments(words)
+
+
+def check_saved_run(words: Sequence[str]) -> None:
+    """Checks the words of `lit-cfl evaluate` and `lit-cfl assign`: the run is there. Raises InputError."""
+    if words and not words[0].startswith("-"):
+        required_config(Path(words[0]))
+
+
+def _check_experiment(
+    words: Sequence[str], chosen_in: Sequence[Any], command: str, own: Sequence[str], checked: Sequence[Any]
+) -> None:
+    """Checks options, classes and lone words, under the classes that files and words choose."""
+    tree = experiment_tree(chosen_in, words, own)
+    for content in checked:
+        if "space" not in content:  # a study has a message of its own
+            require_known_options(tree, list(option_names(content)), command)
+    require_known_options(tree, [option for option, _ in given_options(words)], command)
+    require_known_classes(tree)
+    _require_no_lone_word(words, tree)
+
+
+def _require_no_lone_word(words: Sequence[str], tree: OptionTree) -> None:
+    for word in lone_words(with_lists(words, tree.look_up), FLAGS):
+        raise InputError(describe_lone_word(word))
+
+
+def _require_options_of_a_study(tree: OptionTree, options: Sequence[str]) -> None:
+    experiments = experiment_tree([], [])
+    for option in options:
+        found = tree.look_up(option)
+        if not isinstance(found, UnknownOption):
+            continue
+        if not found.owner and not isinstance(experiments.look_up(option), UnknownOption):
+            raise InputError(
+                f"{option!r} is an option of experiments: write it into the study's base, or search it in its space"
+            )
+        raise InputError(describe(tree, found, "lit-cfl tune"))
+
+
+def _not_of_a_comparison(unknown: UnknownOption, trees: Mapping[str, OptionTree]) -> str:
+    """Says that an option is not there, and which was meant, perhaps of one of the algorithms."""
+    name = next((name for name, tree in trees.items() if tree.meant(unknown.option)), list(trees)[-1])
+    own = f"Those of an algorithm begin with its name (--{name}.OPTION), all others are in lit-cfl run --help"
+    said = describe(trees[name], unknown, "lit-cfl run").replace("--algorithm.", f"--{name}.")
+    return said.replace("See lit-cfl run --help", own)
+
+
+def _contents(words: Sequence[str]) -> list[dict[str, Any]]:
+    return [read_config(config_path(name)) for name in config_files(words)]
+
+
+def _asks_for_help(words: Sequence[str]) -> bool:
+    heads = [word.partition("=")[0] for word in words]
+    return any(head in _HELP or head.endswith(".help") for head in heads)

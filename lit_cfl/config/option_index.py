@@ -1,0 +1,196 @@
+"""Indexes classes and their options from source files, which are parsed and never imported: that takes milliseconds.
+
+What a source file cannot say (options of a class that is not ours, nor PyTorch's) is unknown here, and no mistake.
+"""
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib.util import find_spec
+from pathlib import Path
+
+_INDEXED = ("lit_cfl", "torch")  # packages whose source is read
+
+
+@dataclass(frozen=True)
+class IndexedOption:
+    """An option as its class declares it.
+
+    Args:
+        annotation: its type, as written in the source; empty = none is.
+        module: whose names the annotation uses.
+    """
+
+    annotation: str
+    module: str
+
+    @property
+    def names(self) -> list[str]:
+        """The plain names in the annotation, such as `StopRule` in `StopRule | None`."""
+        return re.findall(r"(?<![.\w'\"])[A-Za-z_]\w*", self.annotation)
+
+    @property
+    def literals(self) -> list[str]:
+        """The texts in it, such as those of a `Literal`."""
+        constants = [node.value for node in ast.walk(self._tree) if isinstance(node, ast.Constant)]
+        return [value for value in constants if isinstance(value, str)]
+
+    @property
+    def members(self) -> list[str]:
+        """The types that it is a union of, as written."""
+        return [ast.unparse(part) for part in _union(self._tree)]
+
+    @property
+    def _tree(self) -> ast.expr:
+        return ast.parse(self.annotation or "None", mode="eval").body
+
+
+@dataclass(frozen=True)
+class IndexedClass:
+    """A class in a source file.
+
+    Args:
+        module: that defines it.
+        name: of the class.
+    """
+
+    module: str
+    name: str
+
+    @property
+    def is_dataclass(self) -> bool:
+        """Whether it is decorated as one."""
+        return any("dataclass" in ast.unparse(mark) for mark in self._node.decorator_list)
+
+    @property
+    def options(self) -> dict[str, IndexedOption]:
+        """Its options by name: the arguments of `__init__`, or the fields of a dataclass, with those of its bases."""
+        return dict(_options_of(self))
+
+    def _listed(self) -> dict[str, IndexedOption]:
+        function = next((part for part in self._node.body if getattr(part, "name", "") == "__init__"), None)
+        if isinstance(function, ast.FunctionDef):
+            return (self._inherited if function.args.kwarg else {}) | self._arguments(function.args)
+        return self._inherited | dict(self._fields()) if self.is_dataclass else self._inherited
+
+    @property
+    def bases(self) -> list["IndexedClass"]:
+        """Its bases, as far as their source is read."""
+        found = [find_class(self.module, base.id) for base in self._node.bases if isinstance(base, ast.Name)]
+        return [base for base in found if base is not None]
+
+    @property
+    def _node(self) -> ast.ClassDef:
+        return _module(self.module).classes[self.name]
+
+    @property
+    def _inherited(self) -> dict[str, IndexedOption]:
+        found: dict[str, IndexedOption] = {}
+        for base in reversed(self.bases):
+            found |= base.options
+        return found
+
+    def _arguments(self, arguments: ast.arguments) -> dict[str, IndexedOption]:
+        listed = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs][1:]
+        return {one.arg: IndexedOption(_written(one.annotation), self.module) for one in listed}
+
+    def _fields(self) -> Iterator[tuple[str, IndexedOption]]:
+        for part in self._node.body:
+            if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name) and part.target.id[0] != "_":
+                kept = "ClassVar" not in ast.unparse(part.annotation)
+                if kept and not (part.value is not None and "init=False" in ast.unparse(part.value)):
+                    yield part.target.id, IndexedOption(ast.unparse(part.annotation), self.module)
+
+
+@dataclass(frozen=True)
+class _Module:
+    classes: Mapping[str, ast.ClassDef]
+    imported: Mapping[str, tuple[str, str]]  # by name here: the module and the name there
+    assigned: Mapping[str, str]  # such as `Format = Literal["png", "pdf"]`
+
+
+@cache
+def _options_of(found: IndexedClass) -> Mapping[str, IndexedOption]:
+    return found._listed()
+
+
+@cache
+def find_class(module: str, name: str) -> IndexedClass | None:
+    """Finds a class by a name that a module defines or imports; None if its source is not read."""
+    found = _module(module)
+    if name in found.classes:
+        return IndexedClass(module, name)
+    if name in found.imported:
+        other, there = found.imported[name]
+        return find_class(other, there) if other != module else None
+    return None
+
+
+def find_path(path: str) -> IndexedClass | None:
+    """Finds a class by its whole path, such as `torch.optim.SGD`; None if its source is not read."""
+    module, _, name = path.rpartition(".")
+    return find_class(module, name) if module else None
+
+
+def whole_annotation(option: IndexedOption) -> IndexedOption:
+    """Replaces an annotation that is a name of another one, such as `SelectionRule`, by what it stands for."""
+    module, name = option.module, option.annotation
+    while name.isidentifier():
+        found = _module(module)
+        if name in found.assigned:
+            return IndexedOption(found.assigned[name], module)
+        if name not in found.imported or found.imported[name][0] == module:
+            return option
+        module, name = found.imported[name]
+    return option
+
+
+@cache
+def _module(name: str) -> _Module:
+    file = _file_of(name)
+    if file is None:
+        return _Module({}, {}, {})
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    package = name if file.name == "__init__.py" else name.rpartition(".")[0]
+    imported = {
+        alias.asname or alias.name: (_absolute(node, package), alias.name)
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assigned = {
+        node.targets[0].id: ast.unparse(node.value)
+        for node in tree.body
+        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name)
+    }
+    return _Module({node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}, imported, assigned)
+
+
+def _file_of(module: str) -> Path | None:
+    top, *rest = module.split(".")
+    found = find_spec(top) if top in _INDEXED else None
+    if found is None or not found.origin:
+        return None
+    place = Path(found.origin).parent.joinpath(*rest)
+    files = (place / "__init__.py", place.with_name(f"{place.name}.py"))
+    return next((file for file in files if file.is_file()), None)
+
+
+def _absolute(node: ast.ImportFrom, package: str) -> str:
+    """Returns the module that is imported from, also where the source names it by leading dots."""
+    if not node.level:
+        return node.module or ""
+    above = package.split(".")[: len(package.split(".")) - node.level + 1]
+    return ".".join([*above, *([node.module] if node.module else [])])
+
+
+def _written(annotation: ast.expr | None) -> str:
+    return "" if annotation is None else ast.unparse(annotation)
+
+
+def _union(tree: ast.expr) -> list[ast.expr]:
+    if isinstance(tree, ast.BinOp) and isinstance(tree.op, ast.BitOr):
+        return [*_union(tree.left), *_union(tree.right)]
+    return [tree]

@@ -1,0 +1,328 @@
+"""The options of a command as a tree of names: which there are, which was meant, and which take lists.
+
+All of it is read from source files ([option_index](option_index.py)), so that a misspelt option is refused at once.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Any
+
+from lit_cfl.config import catalogue
+from lit_cfl.config.option_index import IndexedClass, IndexedOption, find_class, find_path, whole_annotation
+from lit_cfl.errors import InputError, nearest
+
+OF_RUN = (
+    "config",
+    "seed",
+    "run_dir",
+    "resume",
+    "new_plan",
+    "tiny",
+    "dry-run",
+    "dry_run",
+    "quiet",
+    "json",
+    "code",
+    "data_commit",
+    "format",
+    "made_in_python",
+)  # options of the command, not of the experiment
+OF_DATA = ("out", "check-hub", "check_hub")
+OF_TUNE = ("config", "study_dir", "resume", "ray", "dry-run", "dry_run")
+FLAGS = ("new_plan", "tiny", "dry-run", "quiet", "json", "check-hub")  # options without a value
+KIND_OF_KEY = {
+    "algorithm": "algorithms",
+    "baseline": "algorithms",
+    "data": "data",
+    "parts": "data",
+    "partition": "partitions",
+    "skew": "skews",
+    "shift": "shifts",
+    "net": "nets",
+    "task": "tasks",
+}
+_KIND_OF_BASE = {
+    "Algorithm": "algorithms",
+    "FederatedDataModule": "data",
+    "Partition": "partitions",
+    "Skew": "skews",
+    "Shift": "shifts",
+    "Net": "nets",
+    "LightningModule": "tasks",
+}
+_MODULES = {
+    "algorithms": "lit_cfl.algorithms",
+    "data": "lit_cfl.datamodules",
+    "partitions": "lit_cfl.datamodules.partition",
+    "skews": "lit_cfl.datamodules.skew",
+    "shifts": "lit_cfl.datamodules.shift",
+    "nets": "lit_cfl.nets",
+    "tasks": "lit_cfl.tasks",
+}  # where classes are found by their names alone
+_ELSEWHERE = {
+    "clients_per_round": "cohort_size",
+    "participation": "cohort_size",
+    "fraction": "cohort_size",
+    "num_rounds": "rounds",
+    "communication_rounds": "rounds",
+    "global_rounds": "rounds",
+    "global_epochs": "rounds",
+    "local_epochs": "local.epochs",
+    "local_steps": "local.epochs",
+    "learning_rate": "task.optimizer.lr",
+    "local_lr": "task.optimizer.lr",
+    "model": "task.net",
+    "dataset": "data",
+    "gpu": "device",
+    "gpus": "device",
+    "random_seed": "seed",
+    "output_dir": "run_dir",
+    "out_dir": "run_dir",
+    "save_dir": "run_dir",
+}  # what other programs call it
+_FIRST = ("algorithm", "task", "local", "data")  # where an option is looked for that several parts have
+_HIDDEN = ("params",)  # arguments that no configuration gives
+_PARTS = re.compile(r"[^.]+")
+
+
+@dataclass(frozen=True)
+class UnknownOption:
+    """An option that is not there.
+
+    Args:
+        option: as given.
+        part: of its dotted name, the one that is unknown.
+        owner: the class or the group that lacks it; empty = the command.
+        known: what the owner has.
+    """
+
+    option: str
+    part: str
+    owner: str
+    known: Sequence[str]
+
+
+class OptionTree:
+    """The options of an experiment or a study, with those of the classes that are chosen.
+
+    Args:
+        root: the class of the experiment or of the study.
+        own: further options, of the command alone.
+        chosen: classes by the option that names them, such as `algorithm`; short names or whole paths.
+    """
+
+    def __init__(self, root: IndexedClass, own: Sequence[str], chosen: Mapping[str, str]) -> None:
+        self._own, self.chosen = own, chosen
+        self._root = {name: option for name, option in root.options.items() if name != "config"}
+
+    def look_up(self, option: str) -> IndexedOption | UnknownOption | None:
+        """Finds an option by its dotted name; None where the source does not say what there is."""
+        known, owner, path = dict(self._root), "", ""
+        found: IndexedOption | None = None
+        parts = [part for part in _PARTS.findall(option.removesuffix("+")) if part != "init_args"]
+        if parts and parts[0] in self._own:
+            return None
+        for part in parts:
+            if part in ("help", "class_path", "dict_kwargs"):
+                return None
+            if part not in known:
+                return UnknownOption(option, part, owner, [*known, *([] if owner else self._own)])
+            found, path = known[part], f"{path}.{part}" if path else part
+            below = self._below(path, found)
+            if below is None:
+                return found if part == parts[-1] and path == ".".join(parts) else None
+            owner, known = below
+        return None if found is None else found
+
+    def kind_of(self, path: str) -> str | None:
+        """Returns which kind of class an option names, such as `algorithms`; None if it names none of ours."""
+        option = self.look_up(path)
+        return self._kind(path, option) if isinstance(option, IndexedOption) else None
+
+    def names(self) -> Iterator[str]:
+        """Yields the dotted names of all options that are known, those of the usual parts first."""
+        first = [name for name in _FIRST if name in self._root]
+        for name in [*first, *(name for name in self._root if name not in first)]:
+            yield from self._names(name, self._root[name])
+        yield from (name for name in self._own if name not in ("code", "data_commit", "format", "made_in_python"))
+
+    def meant(self, option: str) -> str | None:
+        """Guesses which option was meant by one that is not there; None if no name is near."""
+        last, names = option.rpartition(".")[2], list(self.names())
+        if _ELSEWHERE.get(last) in names:
+            return _ELSEWHERE[last]
+        by_last: dict[str, str] = {}
+        for name in sorted(names, key=lambda name: name.count(".")):  # batch_size is that of local
+            by_last.setdefault(name.rpartition(".")[2], name)
+        if last in by_last:
+            return by_last[last]
+        near = get_close_matches(option.lower(), names, n=1, cutoff=0.75)
+        near = near or [by_last[word] for word in get_close_matches(last.lower(), by_last, n=1, cutoff=0.75)]
+        return near[0] if near else None
+
+    def _below(self, path: str, option: IndexedOption) -> tuple[str, dict[str, IndexedOption]] | None:
+        """Returns the name and the options of the class or group that an option is; None if that is not known."""
+        kind = self._kind(path, option)
+        if kind is not None or path in self.chosen:
+            name = self.chosen.get(path)
+            found = None if name is None else class_of(name, kind)
+            if found is None:
+                return None
+            return found.name, {k: v for k, v in found.options.items() if k not in _HIDDEN}
+        for name in option.names:
+            group = find_class(option.module, name)
+            if group is not None and group.is_dataclass:
+                return path, group.options
+        return None
+
+    def _kind(self, path: str, option: IndexedOption) -> str | None:
+        if path == "task":
+            return "tasks"
+        return next((_KIND_OF_BASE[name] for name in option.names if name in _KIND_OF_BASE), None)
+
+    def _names(self, path: str, option: IndexedOption) -> Iterator[str]:
+        yield path
+        below = self._below(path, option)
+        for name, part in (below[1] if below is not None else {}).items():
+            yield from self._names(f"{path}.{name}", part)
+
+
+def class_of(name: str, kind: str | None) -> IndexedClass | None:
+    """Finds a class by its name alone, among those of a kind, or by its whole path."""
+    if "." in name:
+        return find_path(name)
+    return None if kind is None else find_class(_MODULES[kind], name)
+
+
+def experiment_tree(contents: Sequence[Any], words: Sequence[str], own: Sequence[str] = OF_RUN) -> OptionTree:
+    """Makes the tree of `lit-cfl run`.
+
+    Args:
+        contents: of its files, in order.
+        words: of its command line, which count more.
+        own: options of the command.
+    """
+    return OptionTree(IndexedClass("lit_cfl.experiment", "Experiment"), own, _chosen(contents, words))
+
+
+def study_tree() -> OptionTree:
+    """Makes the tree of `lit-cfl tune`."""
+    return OptionTree(IndexedClass("lit_cfl.tune.study", "Study"), OF_TUNE, {})
+
+
+def _chosen(contents: Sequence[Any], words: Sequence[str]) -> dict[str, str]:
+    """Finds the classes that files and words name, by the option that names them."""
+    found: dict[str, str] = {}
+    for content in contents:
+        found |= dict(_named(content))
+    for option, value in given_options(words):
+        key = option.replace(".init_args", "").removesuffix(".class_path")
+        if _names_class(key) and re.fullmatch(r"[A-Za-z_][\w.]*", value) and value not in ("null", "None"):
+            found[key] = value
+    return found
+
+
+def _named(content: Any, path: str = "") -> Iterator[tuple[str, str]]:
+    if not isinstance(content, dict):
+        return
+    for key, value in content.items():
+        inner = path if key == "init_args" else f"{path}.{key}" if path else str(key)
+        if key == "class_path" and isinstance(value, str):
+            yield path, value
+        elif isinstance(value, str) and _names_class(inner):
+            yield inner, value
+        yield from _named(value, inner)
+
+
+def _names_class(option: str) -> bool:
+    return option.rpartition(".")[2] in (*KIND_OF_KEY, "optimizer")
+
+
+def given_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yields each option of a command line, without dashes, with its first value; empty = none follows."""
+    for number, word in enumerate(words):
+        if word.startswith("--"):
+            option, joined, value = word.removeprefix("--").partition("=")
+            following = words[number + 1] if number + 1 < len(words) else "--"
+            yield option, value if joined or following.startswith("--") else following
+
+
+def require_known_options(tree: OptionTree, options: Sequence[str], command: str, where: str = "") -> None:
+    """Refuses options that are not there. Raises InputError that names the one that was meant."""
+    for option in options:
+        found = tree.look_up(option)
+        if isinstance(found, UnknownOption):
+            raise InputError(f"{where}{describe(tree, found, command)}")
+
+
+def describe(tree: OptionTree, unknown: UnknownOption, command: str) -> str:
+    """Says in one line that an option is not there, and which may have been meant."""
+    if unknown.owner:
+        near = nearest(unknown.part, unknown.known)
+        return f"{unknown.owner} has no option {unknown.part!r}{near}. Its options: {', '.join(unknown.known)}"
+    meant = tree.meant(unknown.option)
+    guess = f" (did you mean --{meant}?)" if meant else ""
+    return f"there is no option {unknown.option!r}{guess}. See {command} --help"
+
+
+def require_known_classes(tree: OptionTree, where: str = "") -> None:
+    """Refuses names of classes of ours that are not there; a class of the user's own has a dotted path.
+
+    Raises:
+        InputError: it names the nearest class.
+    """
+    if any("." in name and not name.startswith(("lit_cfl.", "torch.", "lightning.")) for name in tree.chosen.values()):
+        return  # code of the user's own may add names
+    for path, name in tree.chosen.items():
+        kind = KIND_OF_KEY.get(path.rpartition(".")[2])
+        if kind is not None and "." not in name and class_of(name, kind) is None:
+            raise InputError(f"{where}{unknown_class(path.rpartition('.')[2], name, kind)}")
+
+
+def unknown_class(key: str, name: str, kind: str) -> str:
+    """Says in one line that a class is not known, and which are."""
+    known = catalogue.names(kind)
+    own = "name a class of your own by its full path, such as my_file.MyClass"
+    return f"{key}: {name!r} is not known{nearest(name, known)}. Known: {', '.join(known)}; {own}"
+
+
+def option_names(content: Any, path: str = "") -> Iterator[str]:
+    """Yields the dotted names of all options that a file gives."""
+    if not isinstance(content, dict):
+        return
+    for key, value in content.items():
+        name = path if key == "init_args" else f"{path}.{key}" if path else str(key)
+        if key not in ("init_args", "class_path", "dict_kwargs"):
+            yield name
+        if key != "dict_kwargs":
+            yield from option_names(value, name)
+
+
+def is_list(option: IndexedOption) -> bool:
+    """Says whether an option takes a list."""
+    return any(re.match(r"(list|List|Sequence|tuple|Tuple|Iterable)\[", member) for member in _members(option))
+
+
+def is_nested_list(option: IndexedOption) -> bool:
+    """Says whether an option takes a list of lists."""
+    return any(re.match(r"(list|Sequence|tuple)\[(list|Sequence|tuple)\[", member) for member in _members(option))
+
+
+def takes_text(option: IndexedOption, value: str) -> bool:
+    """Says whether an option takes a value as it is, beside a list."""
+    whole = whole_annotation(option)
+    if value in ("null", "None") or value in whole.literals:
+        return True
+    single = [member for member in _members(option) if "[" not in member and member != "None"]
+    return bool(single)
+
+
+def holds_texts(option: IndexedOption) -> bool:
+    """Says whether the entries of a list are texts, which YAML must not read as numbers."""
+    return any(re.match(r"\w+\[str", member) for member in _members(option))
+
+
+def _members(option: IndexedOption) -> list[str]:
+    return whole_annotation(option).members

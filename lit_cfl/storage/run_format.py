@@ -1,0 +1,26 @@
+"""The format of a run directory, a number in config.yaml and checkpoint.pt. Imports nothing heavy."""
+
+from pathlib import Path
+
+from lit_cfl.errors import InputError
+
+FORMAT = 4
+ONE_ROW_A_FILE = 3  # the format of Lit-CFL 0.2, which is read, too
+
+
+def require_format(path: Path, found: object) -> None:
+    """Checks that a run has the format of this version.
+
+    Args:
+        path: of the file that holds the number.
+        found: the number in it; None = none, as in `config.yaml` before 0.2.0.
+
+    Raises:
+        InputError: naming the version that reads it.
+    """
+    if found not in (FORMAT, ONE_ROW_A_FILE):
+        earlier = found is None or (isinstance(found, int) and found < ONE_ROW_A_FILE)
+        raise InputError(
+            f"{path} is of a run of {'Lit-CFL 0.1.0' if earlier else 'a later version'}, whose files this version "
+            f"does not read (its format is {FORMAT}); use {'0.1.0' if earlier else 'that version'}"
+        )

@@ -1,0 +1,246 @@
+"""The index of options against the parsers of the commands, lists on a command line, and what is refused early."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from lit_cfl.cli import early_checks
+from lit_cfl.config import catalogue
+from lit_cfl.config.option_index import IndexedOption, find_path
+from lit_cfl.config.option_tree import (
+    KIND_OF_KEY,
+    OF_DATA,
+    OF_RUN,
+    OptionTree,
+    UnknownOption,
+    class_of,
+    experiment_tree,
+    is_list,
+    option_names,
+    require_known_classes,
+    study_tree,
+)
+from lit_cfl.config.parser import _new_parser, experiment_parser, parse_run
+from lit_cfl.config.typed_words import with_lists
+from lit_cfl.errors import InputError
+from lit_cfl.tune.options import study_parser
+
+QUICK = yaml.safe_load(catalogue.configs()["quickstart"].read_text())
+
+
+def tree(*words: str) -> OptionTree:
+    return experiment_tree([QUICK], words)
+
+
+def options_of(parser: object) -> set[str]:
+    strings = parser._option_string_actions  # type: ignore[attr-defined]
+    return {name.removeprefix("--").removesuffix("+") for name in strings if name.startswith("--")}
+
+
+def test_the_index_knows_each_option_of_the_parsers_and_no_other():
+    for known, parser in (
+        (tree(), experiment_parser("lit-cfl run")),
+        (experiment_tree([QUICK], [], (*OF_RUN, *OF_DATA)), _new_parser("lit-cfl data")),
+        (study_tree(), study_parser()),
+    ):
+        asked = options_of(parser) - {"print_config", "print_shtab"}
+        assert len(asked) > 20
+        assert [name for name in asked if isinstance(known.look_up(name), UnknownOption)] == []
+    plain = {name for name in experiment_tree([], []).names() if "." not in name}
+    assert plain <= {name.replace("-", "_") for name in options_of(experiment_parser("lit-cfl run"))} | {"dry-run"}
+
+
+def test_the_options_of_each_class_are_those_that_the_parser_takes():
+    from jsonargparse import ArgumentParser
+
+    kinds = {kind: key for key, kind in KIND_OF_KEY.items()}
+    checked = 0
+    for kind, key in kinds.items():
+        for name in catalogue.names(kind):
+            found = class_of(name, kind)
+            assert found is not None, name
+            parser = ArgumentParser(exit_on_error=False)
+            module = __import__(found.module, fromlist=[name])
+            parser.add_class_arguments(getattr(module, name), "x")
+            expected = {option.removeprefix("x.").partition(".")[0] for option in options_of(parser) if "." in option}
+            assert found.options.keys() == expected - {"help"}, (name, key)
+            checked += 1
+    assert checked > 50
+
+
+def test_each_packaged_configuration_has_known_options_and_classes():
+    for name, file in catalogue.configs().items():
+        content = yaml.safe_load(file.read_text())
+        known = study_tree() if "space" in content else experiment_tree([content], [])
+        names = list(content) if "space" in content else list(option_names(content))
+        assert [one for one in names if isinstance(known.look_up(one), UnknownOption)] == [], name
+        require_known_classes(known)
+
+
+def test_an_optimizer_of_pytorch_is_read_from_its_source():
+    found = find_path("torch.optim.SGD")
+    assert found is not None
+    assert {"lr", "momentum", "nesterov"} <= found.options.keys()
+    assert find_path("somewhere.Else") is None
+    assert tree("--task", "own.Task").look_up("task.anything") is None  # a class of the user's own is not read
+
+
+@pytest.mark.parametrize(
+    ("option", "meant"),
+    [
+        ("num_clusters", "algorithm.num_clusters"),
+        ("lr", "task.optimizer.lr"),
+        ("momentum", "task.optimizer.momentum"),
+        ("clients_per_round", "cohort_size"),
+        ("epochs", "local.epochs"),
+        ("batch_size", "local.batch_size"),  # and not that of a pre-training, or of the data
+        ("num_clients", "data.num_clients"),
+        ("wandb", "tracking.wandb"),
+        ("rouds", "rounds"),
+        ("learning_rate", "task.optimizer.lr"),
+        ("zzz", None),
+    ],
+)
+def test_the_option_that_was_meant_is_named(option: str, meant: str | None):
+    known = tree()
+    assert known.meant(option) == meant
+    assert meant is None or not isinstance(known.look_up(meant), UnknownOption)
+
+
+LISTS = [
+    (["--seeds", "0", "1", "2"], ["--seeds=[0, 1, 2]"]),
+    (["--seeds", "0,1,2"], ["--seeds=[0, 1, 2]"]),
+    (["--seeds=0,1"], ["--seeds=[0, 1]"]),
+    (["--seeds", "[0, 1]"], ["--seeds", "[0, 1]"]),
+    (["--seeds", "[0,", "1]"], ["--seeds=[0, 1]"]),
+    (["--seeds", "4"], ["--seeds=[4]"]),
+    (["--data.rotations", "0", "90", "--tiny"], ["--data.rotations=[0, 90]", "--tiny"]),
+    (["--data.rotations", "null"], ["--data.rotations", "null"]),
+    (["--pictures.formats", "png"], ["--pictures.formats=[png]"]),
+    (["--tracking.tags", "on", "1"], ['--tracking.tags=["on", "1"]']),  # texts stay texts
+    (["--task.kernel_l2_layers", "a*", "b"], ['--task.kernel_l2_layers=["a*", "b"]']),
+    (["--task.kernel_l2_layers", "a*"], ["--task.kernel_l2_layers", "a*"]),  # a text alone is one, too
+    (
+        ["--data.partition", "LabelClusters", "--data.partition.groups", "0,1", "2,3"],
+        ["--data.partition", "LabelClusters", "--data.partition.groups=[[0, 1], [2, 3]]"],
+    ),
+    (
+        ["--task.optimizer", "torch.optim.Adam", "--task.optimizer.betas", "0.9", "0.99"],
+        ["--task.optimizer", "torch.optim.Adam", "--task.optimizer.betas=[0.9, 0.99]"],
+    ),
+    (["--algorithm", "own.Mine", "--algorithm.x", "1,2"], ["--algorithm", "own.Mine", "--algorithm.x=[1, 2]"]),
+    (["--algorithm.eta_g", "-1e-3"], ["--algorithm.eta_g=-1e-3"]),
+    (["--algorithm.eta_g", "-.inf", "--tiny"], ["--algorithm.eta_g=-.inf", "--tiny"]),
+    (["--rounds", "-3"], ["--rounds=-3"]),
+    (["--rounds", "3", "quickstart"], ["--rounds", "3", "quickstart"]),  # no list: a word too much
+    (["--name", "a,b"], ["--name", "a,b"]),
+]
+
+
+@pytest.mark.parametrize(("words", "written"), LISTS)
+def test_a_list_may_be_typed_in_three_ways_and_a_number_may_be_negative(words: list[str], written: list[str]):
+    assert with_lists(words, tree(*words).look_up) == written
+
+
+def test_every_option_of_ours_that_takes_a_list_reads_the_three_ways_alike():
+    known, checked = tree("--data.partition", "LabelClusters", "--data.skew", "Rotations"), 0
+    for name in known.names():
+        option = known.look_up(name)
+        if isinstance(option, IndexedOption) and is_list(option) and "[Sequence" not in option.annotation:
+            typed = [[f"--{name}", "7", "8"], [f"--{name}", "7,8"], [f"--{name}=7,8"], [f"--{name}=[7, 8]"]]
+            read = [yaml.safe_load(with_lists(words, known.look_up)[0].partition("=")[2]) for words in typed]
+            assert [list(map(int, entries)) for entries in read] == [[7, 8]] * 4, name
+            checked += 1
+    assert checked >= 8
+
+
+def test_the_command_takes_lists_and_negative_numbers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    words = ["--config", "quickstart", "--baseline", "null", "--data.rotations", "0,180", "--algorithm.eta_g", "-1e-3"]
+    with pytest.raises(InputError, match=r"eta_g is -0\.001"):
+        parse_run(words)
+    experiment = parse_run([*words[:-2], "--seeds", "3", "1"]).experiment
+    assert experiment.seeds == [3, 1]
+    assert experiment.described()["data"]["init_args"]["rotations"] == [0, 180]
+
+
+EARLY = [
+    ("run quickstart", "'quickstart' has no option before it; write --config quickstart"),
+    ("run --config quickstart --rounds 3 4", "'4' has no option before it"),
+    ("data MNIST", "'MNIST' has no option before it; write --data MNIST"),
+    ("run --config quickstart --num_clusters 4", "no option 'num_clusters' (did you mean --algorithm.num_clusters?)"),
+    ("run --config quickstart --lr 0.1", "there is no option 'lr' (did you mean --task.optimizer.lr?)"),
+    ("run --config quickstart --task.optimizer.lrr 1", "SGD has no option 'lrr' (did you mean lr?)"),
+    ("run --config quickstart --local.epoch 1", "local has no option 'epoch' (did you mean epochs?)"),
+    ("run --config old.yaml", "there is no option 'clients_per_round' (did you mean --cohort_size?)"),
+    ("data --config old.yaml", "there is no option 'clients_per_round' (did you mean --cohort_size?)"),
+    ("run --config quickstart --algorithm FedGrup", "'FedGrup' is not known (did you mean FedGroup?)"),
+    ("run --config quickstart --task.net MPL", "net: 'MPL' is not known (did you mean MLP?)"),
+    ("run --config odd.yaml", "data: 'Digit' is not known (did you mean Digits?)"),
+    ("run --config patient.yaml", "there is no file 'patient.yaml' (did you mean patients.yaml?)"),
+    ("run --resume nothere", "nothere holds no run to resume"),
+    ("evaluate nothere", "nothere holds no run (no config.yaml)"),
+    ("assign nothere --data Digits", "nothere holds no run (no config.yaml)"),
+    ("report nothere", "there is no directory nothere"),
+    ("compare --resume nothere", "nothere holds no comparison to resume"),
+    ("compare --config quickstart --algorithms FedAvg,FedGrup", "'FedGrup' is not known (did you mean FedGroup?)"),
+    ("compare --config quickstart --algorithms FedAvg local=Ditto", "'local' is an option of experiments; give the"),
+    (
+        "compare --config quickstart --algorithms FedAvg IFCA --num_clusters 3",
+        "there is no option 'num_clusters' (did you mean --IFCA.num_clusters?)",
+    ),
+    ("compare --config quickstart --algorithms FedAvg IFCA --IFCA.num 3", "IFCA: IFCA has no option 'num'"),
+    ("tune --resume nothere", "nothere/study.yaml is not there"),
+    ("tune --config tune/quickstart --rounds 12", "'rounds' is an option of experiments: write it into the study's"),
+    ("tune --config tune/quickstart --limits.trial 3", "limits has no option 'trial' (did you mean trials?)"),
+    ("tune --config study.yaml", "base: there is no option 'lr' (did you mean --task.optimizer.lr?)"),
+]
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("old.yaml").write_text(yaml.safe_dump(QUICK | {"clients_per_round": 3}))
+    Path("odd.yaml").write_text(yaml.safe_dump(QUICK | {"data": {"class_path": "Digit"}}))
+    Path("study.yaml").write_text(yaml.safe_dump({"base": QUICK | {"lr": 1}, "space": {"rounds": {"choice": [1]}}}))
+    Path("patients.yaml").write_text(yaml.safe_dump(QUICK))
+
+
+IN_A_PROCESS = """
+import sys
+from lit_cfl.cli.main import main
+for line in sys.stdin.read().splitlines():
+    assert main(line.split()) == 2, line
+    print("torch" in sys.modules or "ray" in sys.modules)
+"""
+
+
+@pytest.mark.usefixtures("files")
+def test_what_needs_no_pytorch_is_refused_before_it_is_loaded():
+    lines = "\n".join(words for words, _ in EARLY)
+    ended = subprocess.run(
+        [sys.executable, "-c", IN_A_PROCESS], input=lines, capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.split() == ["False"] * len(EARLY)
+    said = ended.stderr.splitlines()
+    assert len(said) == len(EARLY)
+    for line, (words, expected) in zip(said, EARLY, strict=True):
+        assert expected in line, words
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "run --config quickstart --algorithm.help FedGroup",
+        "run --config quickstart --print_config",
+        "run --config quickstart --task.init_args.net.init_args.hidden 3 --task.net MLP",
+        "run --config quickstart --algorithm own.Mine --algorithm.anything 3 --task.net own",
+        "run --config quickstart --data.skew+ Rotations --seeds+ 1",
+        "run --config quickstart --stop.target 0.9 --plan.threads 2 --tracking.loggers CSVLogger",
+    ],
+)
+def test_what_a_parser_may_take_is_not_refused_early(words: str):
+    early_checks.check_run(words.split()[1:])

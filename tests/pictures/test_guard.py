@@ -1,0 +1,164 @@
+"""No picture that cannot be drawn ends what it shows: each is made to fail, and the rest goes on."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from digits_experiment import digits
+from made_runs import made_run
+from matplotlib.figure import Figure as Drawn
+
+from lit_cfl.algorithms import FedAvg
+from lit_cfl.cli.main import main
+from lit_cfl.errors import Notice, SaveError
+from lit_cfl.pictures.folder import PictureFolder
+from lit_cfl.pictures.options import Pictures
+from lit_cfl.report import clusters, over_rounds, page, paper, similar_clients
+from lit_cfl.report.assemble import Maker
+from lit_cfl.report.blocks import Page
+from lit_cfl.report.page import as_html
+from lit_cfl.runs.run import run
+from lit_cfl.scores import ACCURACY
+from lit_cfl.storage.csv_log import read_table
+
+MAKERS = {
+    "curve": "learning_curve",
+    "similarity": "similarity",
+    "clients": "client_map",
+    "memberships": "memberships",
+    "layers": "layer_scores",
+    "histogram": "histogram",
+}  # of the pictures of a run: the function that draws each
+LAYER = {"layer": "a", "cluster": 0, "silhouette": 0.5, "gap": 0.1, "chosen": 1}
+
+
+def page_of(path: Path) -> Page:
+    return Maker([path], ["lit-cfl", "report"], with_data=False).make()
+
+
+def fails(*_: object, **__: object) -> Any:
+    raise ZeroDivisionError("planted")
+
+
+def last_view(folder: Path) -> Any:
+    """A view at the end of a run of which all pictures are due."""
+    return SimpleNamespace(
+        algorithm="FedAvg", score=ACCURACY, round=3, last=True, compared=3, rows=list, snapshot=dict, memberships=dict,
+        tables={"layers": (folder, 10)}, table=lambda name: [LAYER], values=np.ones(2), cluster=None, true_cluster=None,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("broken", MAKERS)
+def test_each_picture_of_a_run_may_fail_and_is_drawn_once_it_can_be(
+    broken: str, pictures: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name, function in MAKERS.items():
+        maker = fails if name == broken else lambda *_, **__: Drawn(figsize=(1, 1))
+        monkeypatch.setattr(f"lit_cfl.pictures.folder.{function}", maker)
+    folder, view = PictureFolder(tmp_path / "p", ["png"]), last_view(tmp_path)
+    with pytest.warns(Notice) as said:
+        first, again = folder.draw(view), folder.draw(view)
+    assert [str(one.message) for one in said] == [
+        f"pictures/{broken} cannot be drawn and is left out (ZeroDivisionError: planted)"
+    ]
+    assert first.keys() == again.keys() == MAKERS.keys() - {broken}
+    assert not folder.ended
+    monkeypatch.setattr(f"lit_cfl.pictures.folder.{MAKERS[broken]}", lambda *_, **__: Drawn(figsize=(1, 1)))
+    assert folder.draw(view).keys() == MAKERS.keys()
+    assert folder.ended
+    assert folder.draw(view) == {}
+
+
+def test_files_that_cannot_be_read_for_a_picture_end_nothing(pictures: None, tmp_path: Path):
+    view = last_view(tmp_path)
+    view.table = fails
+    folder = PictureFolder(tmp_path / "p", ["png"])
+    with pytest.warns(Notice, match="pictures cannot be drawn"):
+        assert folder.draw(view) == {}
+    assert not folder.ended
+
+
+def test_a_run_and_its_baseline_end_without_their_curve(
+    pictures: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("lit_cfl.pictures.folder.learning_curve", fails)
+    with pytest.warns(Notice, match="pictures/curve"):
+        finished = run(digits(baseline=FedAvg(), pictures=Pictures(["png"])), tmp_path / "run")
+    assert finished.baseline is not None
+    drawn = {file.name for file in (tmp_path / "run" / "pictures").iterdir()}
+    assert "memberships.png" in drawn
+    assert "curve.png" not in drawn
+
+
+def test_a_comparison_ends_without_its_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("lit_cfl.pictures.curves.mean_curves", fails)
+    words = ["compare", "--config", "fedavg/digits", "--algorithms", "FedAvg", "Ditto", "--rounds", "2", "--seeds", "1"]
+    with pytest.warns(Notice, match=r"^pictures/curve cannot be drawn and is left out \(ZeroDivisionError: planted\)$"):
+        assert main([*words, "--num_cpus", "1", "--compare_dir", "c"]) == 0
+    assert [row["algorithm"] for row in read_table(Path("c/results.csv"))] == ["FedAvg", "Ditto"]
+    assert "curve.png" not in Path("c/results.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("broken", "file"),
+    [("label_distribution", "labels"), ("size_histogram", "sizes"), ("example_images", "clusters")],
+)
+def test_data_are_shown_without_a_picture(broken: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(f"lit_cfl.cli.data_summary.{broken}", fails)
+    with pytest.warns(Notice, match=rf"{file}\.png cannot be drawn"):
+        assert main(["data", "--config", "quickstart", "--out", str(tmp_path)]) == 0
+    drawn = {"labels.png", "sizes.png", "clusters.png"} - {f"{file}.png"}
+    assert {path.name for path in tmp_path.iterdir()} == {*drawn, "partition.npz"}
+
+
+def test_each_figure_of_a_page_may_fail(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    whole = page_of(made_run(tmp_path / "run"))
+    figures, described = whole.figures, page.described
+    assert len(figures) > 5
+    for broken in figures:
+        monkeypatch.setattr(page, "described", lambda f, b=broken: fails() if f is b else described(f))
+        text = as_html(whole).decode()
+        assert f"{broken.title} cannot be drawn and is left out (ZeroDivisionError: planted)." in text
+        data = text.split('id="figures">')[1]
+        assert [f'"name":"{figure.name}"' in data for figure in figures] == [f is not broken for f in figures]
+
+
+@pytest.mark.parametrize(
+    ("module", "maker"),
+    [
+        (over_rounds, "_over_rounds"),
+        (over_rounds, "_over_traffic"),
+        *((clusters, name) for name in ("memberships", "histogram", "sizes")),
+        *((similar_clients, name) for name in ("similarity", "client_map")),
+    ],
+)
+def test_what_makes_the_figures_of_a_page_may_fail(
+    module: Any, maker: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    path = made_run(tmp_path / "run")
+    whole = page_of(path)
+    monkeypatch.setattr(module, maker, fails)
+    broken = page_of(path)
+    assert any("cannot be drawn and is left out (ZeroDivisionError: planted)." in line for line in broken.problems)
+    assert 0 < len(broken.figures) < len(whole.figures)
+    assert [section.title for section in broken.sections][-1] == whole.sections[-1].title
+
+
+def test_figures_for_a_paper_are_drawn_without_one_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    made = page_of(made_run(tmp_path / "run"))
+    broken, draw = made.figures[1], paper.draw
+    monkeypatch.setattr(paper, "draw", lambda figure: fails() if figure is broken else draw(figure))
+    seen: list[int] = []
+    with pytest.warns(Notice, match=f"figure {broken.name} cannot be drawn"):
+        paper.write_figures(made, tmp_path / "out", lambda: seen.append(1))
+    assert len(seen) == len(made.figures)
+    assert {file.stem for file in (tmp_path / "out").glob("*.pdf")} == {f.name for f in made.figures} - {broken.name}
+
+
+def test_a_figure_that_was_asked_for_and_cannot_be_written_is_an_error(tmp_path: Path):
+    (tmp_path / "out").write_text("in the way")
+    with pytest.raises(SaveError):
+        paper.write_figures(page_of(made_run(tmp_path / "run")), tmp_path / "out", list)

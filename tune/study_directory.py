@@ -1,0 +1,25 @@
+"""Finds the directory of a study that is resumed. Imports nothing heavy."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from lit_cfl.errors import InputError
+
+STUDY = "study.yaml"  # in the directory of a study
+
+
+def opened_directory(arguments: Sequence[str]) -> Path | None:
+    """Finds the directory after `--resume`; None where a new study is begun."""
+    words = list(arguments)
+    at = next((i for i, word in enumerate(words) if word.partition("=")[0] == "--resume"), None)
+    if at is None:
+        return None
+    return Path(words[at].partition("=")[2] or "".join(words[at + 1 : at + 2])).expanduser()
+
+
+def require_study_file(path: Path) -> Path:
+    """Returns the file of the study in a directory. Raises InputError where there is none."""
+    file = path / STUDY
+    if not file.is_file():
+        raise InputError(f"{file} is not there, so {path} holds no study to resume; give the directory of one")
+    return file
