@@ -18,6 +18,7 @@ from lit_cfl.datamodules.partition.natural import Natural
 from lit_cfl.datamodules.pooled import PooledDataModule
 from lit_cfl.datamodules.skew import Skew, skew_name
 from lit_cfl.errors import InputError, Notice
+from lit_cfl.storage.given_paths import expanded
 
 KEYS = ("x", "y", "client", "cluster")
 _LARGEST = np.iinfo(np.int64).max
@@ -89,7 +90,7 @@ class ArrayData(PooledDataModule):
         self.vocabulary = vocabulary
 
     def pool(self) -> Pool:
-        arrays = self.arrays if self.source is None else read_source(Path(self.source).expanduser())
+        arrays = self.arrays if self.source is None else read_source(expanded(self.source))
         examples = examples_of(
             arrays["x"], arrays.get("y"), self.num_labels, self.vocabulary, self.scale, self.channels
         )

@@ -100,7 +100,7 @@ def _write(new: Path, entry: Path, arrays: Arrays) -> None:
     new.mkdir()
     for name, array in arrays.items():
         np.save(new / f"{name}.npy", array, allow_pickle=False)
-    (new / "digest").write_text(_digest(new))
+    (new / "digest").write_text(_digest(new), "utf-8")
     try:
         new.rename(entry)
     except OSError:

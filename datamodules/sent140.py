@@ -16,6 +16,7 @@ from lit_cfl.datamodules.pooled import PooledDataModule
 from lit_cfl.datamodules.source import Source, find
 from lit_cfl.datamodules.tokens import Padding, Vocabulary
 from lit_cfl.errors import InputError
+from lit_cfl.storage.given_paths import expanded
 
 NEGATIVE, NEUTRAL, POSITIVE = 0, 2, 4  # polarity, in the column `sentiment`
 
@@ -58,7 +59,7 @@ class Sent140(PooledDataModule):
             if value < 1:
                 raise InputError(f"data.{name} is {value}; it must be 1 or more")
         self.source, self.revision, self.length, self.padding = source, revision, length, padding
-        self.embeddings, self.max_words = None if embeddings is None else Path(embeddings).expanduser(), max_words
+        self.embeddings, self.max_words = None if embeddings is None else expanded(embeddings), max_words
 
     def pool(self) -> Pool:
         source = find(self.source, self.revision, script_revision="refs/convert/parquet")

@@ -26,6 +26,7 @@ from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.pictures.options import Pictures
 from lit_cfl.rounds import Cohorts, Round, rounds
 from lit_cfl.selection import SelectionRule
+from lit_cfl.storage.given_paths import require_folder_name
 from lit_cfl.tracking import Tracking
 
 __all__ = [
@@ -124,8 +125,9 @@ class Experiment:
             raise InputError(f"seeds is {self.seeds}; give numbers of 0 or more")
         if self.rounds < 1:
             raise InputError(f"rounds is {self.rounds}; give 1 or more")
-        if not self.name or Path(self.name).name != self.name:
-            raise InputError(f"name is {self.name!r}; it names a folder in runs/, so give a word without slashes")
+        if self.cohort_size < 1:
+            raise InputError(f"cohort_size is {self.cohort_size}; give 1 or more, up to the number of clients")
+        require_folder_name(self.name, "name")
 
     def __iter__(self) -> Iterator[Round]:
         return self.prepare(self.seeds[0]).rounds()

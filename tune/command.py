@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from shlex import quote
 
 from rich.console import Console
@@ -13,6 +12,7 @@ from lit_cfl.errors import Interrupted
 from lit_cfl.progress import page_line
 from lit_cfl.progress.console import new_console
 from lit_cfl.runs.run_directory import default_run_directory
+from lit_cfl.storage.given_paths import given_directory
 from lit_cfl.tune import dry_run
 from lit_cfl.tune.importance import METHOD
 from lit_cfl.tune.options import StudyRequest, opened_directory, parse_study
@@ -91,8 +91,8 @@ def search(arguments: Sequence[str]) -> int:
 
 def _search(request: StudyRequest) -> int:
     console = new_console()
-    where = request.resume or request.study_dir
-    path = default_run_directory(request.study.name) if where is None else Path(where)
+    where = request.study_dir if request.resume is None else request.resume
+    path = default_run_directory(request.study.name) if where is None else given_directory(where, "--study_dir")
     if request.dry_run:
         require_unused(path)
         dry_run.show(console, request.study, path, request.address)

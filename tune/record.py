@@ -64,7 +64,7 @@ def ended_by_limit(path: Path) -> float | None:
         path: that `too_long.txt` is in.
     """
     file = path / TOO_LONG
-    limit, *where = file.read_text().splitlines() if file.exists() else [""]
+    limit, *where = file.read_text("utf-8").splitlines() if file.exists() else [""]
     return float(limit.split()[0]) if where else None
 
 

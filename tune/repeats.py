@@ -67,7 +67,7 @@ def repeat(prepared: PreparedStudy, best: Row, path: Path, say: Callable[[str], 
     say(f"training the best and the default setting on {len(seeds)} new seeds")
     configs = {DEFAULT: job.of_trial(build(job.base), DEFAULT).described()}
     if best["origin"] != DEFAULT:
-        configs[best["trial_id"]] = parse_yaml((path / "best.yaml").read_text())
+        configs[best["trial_id"]] = parse_yaml((path / "best.yaml").read_text("utf-8"))
     done, failed = _trained(prepared, configs, seeds, path.absolute() / REPEATS)  # workers have another current folder
     found = {BEST: done.get(best["trial_id"], done[DEFAULT]), DEFAULT: done[DEFAULT]}
     figures = {name: _figures(job.objective, own) for name, own in found.items()}

@@ -8,6 +8,7 @@ from typing import Any
 from lit_cfl.errors import InputError
 from lit_cfl.storage.config_file import as_yaml
 from lit_cfl.storage.digests import read_sealed, write_sealed
+from lit_cfl.storage.given_paths import require_folder_name
 from lit_cfl.tune.objective import Objective, refuse_test
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.spaces import Space
@@ -104,8 +105,7 @@ class Study:
     num_repeats: int = 5
 
     def __post_init__(self) -> None:
-        if not self.name or Path(self.name).name != self.name:
-            raise InputError(f"name is {self.name!r}; it names a folder in runs/, so give a word without slashes")
+        require_folder_name(self.name, "name")
         if self.num_repeats < 0:
             raise InputError(f"num_repeats is {self.num_repeats}; give 0 or more")
         if self.seeds is not None and (not self.seeds or len(set(self.seeds)) < len(self.seeds)):

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lit_cfl.errors import InputError
+from lit_cfl.storage.given_paths import given_directory
 
 STUDY = "study.yaml"  # in the directory of a study
 
@@ -14,7 +15,7 @@ def opened_directory(arguments: Sequence[str]) -> Path | None:
     at = next((i for i, word in enumerate(words) if word.partition("=")[0] == "--resume"), None)
     if at is None:
         return None
-    return Path(words[at].partition("=")[2] or "".join(words[at + 1 : at + 2])).expanduser()
+    return given_directory(words[at].partition("=")[2] or "".join(words[at + 1 : at + 2]), "--resume")
 
 
 def require_study_file(path: Path) -> Path:

@@ -88,10 +88,10 @@ def write_front(folder: Path, trials: Path, job: TrialJob, rows: Sequence[Row]) 
 
 def _write_config(path: Path, trial: Path, comment: str) -> None:
     """Writes a trial's configuration with the plan that it ran under, below a comment."""
-    content: dict[str, Any] = parse_yaml((trial / "config.yaml").read_text())
+    content: dict[str, Any] = parse_yaml((trial / "config.yaml").read_text("utf-8"))
     seeds = content["seeds"]
     if len(seeds) > 1:
-        content["plan"] = parse_yaml((trial / f"seed-{seeds[0]}" / "config.yaml").read_text())["plan"]
+        content["plan"] = parse_yaml((trial / f"seed-{seeds[0]}" / "config.yaml").read_text("utf-8"))["plan"]
     write_text(path, f"# {comment}\n" + as_yaml(content))
 
 

@@ -51,7 +51,7 @@ def limited(path: Path, minutes: float | None) -> Iterator[None]:
             f"it took longer than limits.trial_minutes allow ({minutes:g}), and {file} says where it was; a larger "
             "limit lets it go on"
         )
-    with file.open("w") as told:
+    with file.open("w", encoding="utf-8") as told:
         told.write(f"{minutes:g} minutes were over:\n")
         told.flush()
         faulthandler.dump_traceback_later(60 * minutes, exit=True, file=told)

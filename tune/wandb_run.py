@@ -44,7 +44,7 @@ def _complete(path: Path) -> None:
     rows, run_id = read_table(path / "metrics.csv"), recorded_run_id(path)
     if not rows or rounds_kept(path / "wandb", run_id) >= rows[-1]["round"]:
         return
-    config = parse_yaml((path / "config.yaml").read_text())
+    config = parse_yaml((path / "config.yaml").read_text("utf-8"))
     tracking = Tracking(**(config["tracking"] | {"loggers": []}))
     Trackers(tracking, config["name"], path, config, run_id, rows).finish("success")
 
@@ -93,9 +93,9 @@ def _best(path: Path, folder: str) -> Path | None:
     """A copy of `best.yaml` without the folders of the user's own code."""
     if not (path / "best.yaml").exists():
         return None
-    content = parse_yaml((path / "best.yaml").read_text()) | {"code": []}
+    content = parse_yaml((path / "best.yaml").read_text("utf-8")) | {"code": []}
     copy = Path(folder) / "best.yaml"
-    copy.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
+    copy.write_text(yaml.safe_dump(content, sort_keys=False, allow_unicode=True), "utf-8")
     return copy
 
 

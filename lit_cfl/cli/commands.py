@@ -20,6 +20,7 @@ from lit_cfl.runs.load_run import SavedRun, load_run
 from lit_cfl.runs.run import ResumeMode, run
 from lit_cfl.runs.run_directory import default_run_directory
 from lit_cfl.runs.signals import interruptible
+from lit_cfl.storage.given_paths import given_directory
 
 
 def run_experiment(arguments: Sequence[str]) -> int:
@@ -57,8 +58,10 @@ def _found_from_anywhere(experiment: Experiment) -> Experiment:
 def _where(request: RunRequest) -> tuple[Path, ResumeMode]:
     options = request.options
     if options.resume is None:
-        return Path(options.run_dir) if options.run_dir else default_run_directory(request.experiment.name), "new"
-    return Path(options.resume), "new_plan" if options.new_plan else "resume"
+        if options.run_dir is None:
+            return default_run_directory(request.experiment.name), "new"
+        return given_directory(options.run_dir, "--run_dir"), "new"
+    return given_directory(options.resume, "--resume"), "new_plan" if options.new_plan else "resume"
 
 
 def show_data(arguments: Sequence[str]) -> int:
@@ -68,7 +71,7 @@ def show_data(arguments: Sequence[str]) -> int:
 
         return check_hub()
     given, console = parse_data(arguments), new_console()
-    folder = Path(given.out) if given.out else Path("runs") / f"{given.name}-data"
+    folder = Path("runs") / f"{given.name}-data" if given.out is None else given_directory(given.out, "--out")
     data = given.module.federated(given.seed)
     data_summary.show(console, type(given.module).__name__, data, given.module.shift)
     for path in data_summary.write(folder, data):

@@ -91,7 +91,7 @@ def _wandb() -> str:
 def _cache() -> str:
     folder = cache_folder()
     if folder is None:
-        return "off (LITCFL_CACHE)"
+        return "off (LITCFL_CACHE)" if os.environ.get("LITCFL_CACHE") == "off" else "off (no home folder)"
     above = next(part for part in (folder, *folder.parents) if part.exists())
     state = "writable" if os.access(above, os.W_OK) and above.is_dir() else "NOT writable"
     return f"{folder}, {state}, {shutil.disk_usage(above).free / _GIB:.1f} GiB free"

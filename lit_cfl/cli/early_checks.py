@@ -33,15 +33,14 @@ _HELP = ("-h", "--help", "--print_config")
 def check_run(words: Sequence[str]) -> None:
     """Checks the words of `lit-cfl run`. Raises InputError."""
     if not _asks_for_help(words):
-        arguments, resumed = with_recorded_config(words)
-        _check_experiment(words, _contents(arguments), "lit-cfl run", OF_RUN, [] if resumed else _contents(words))
+        arguments, _ = with_recorded_config(words)
+        _check_experiment(words, _contents(arguments), "lit-cfl run", OF_RUN)
 
 
 def check_data(words: Sequence[str]) -> None:
     """Checks the words of `lit-cfl data`. Raises InputError."""
     if not _asks_for_help(words):
-        contents = _contents(words)
-        _check_experiment(words, contents, "lit-cfl data", (*OF_RUN, *OF_DATA), contents)
+        _check_experiment(words, _contents(words), "lit-cfl data", (*OF_RUN, *OF_DATA))
 
 
 def check_tune(words: Sequence[str]) -> None:
@@ -59,7 +58,7 @@ def check_tune(words: Sequence[str]) -> None:
         if isinstance(base, dict):
             own = experiment_tree([base], [])
             require_known_options(own, list(option_names(base)), "lit-cfl run", "base: ")
-            require_known_classes(own, "base: ")
+            require_known_classes(own)
         if "task" not in content:  # an experiment has a message of its own
             _require_options_of_a_study(tree, list(content))
     _require_options_of_a_study(tree, [option for option, _ in given_options(words)])
@@ -85,7 +84,7 @@ def check_compare(words: Sequence[str]) -> None:
     trees = {}
     for entry in entries:
         tree = experiment_tree([content | {"algorithm": dict(entry.section), "baseline": None}], [*rest, *entry.words])
-        require_known_classes(tree)
+        require_known_classes(tree, {"algorithm": entry.name})
         trees[entry.name] = tree
         for option, _ in given_options(entry.words):
             found = tree.look_up(option)
@@ -111,14 +110,13 @@ def check_saved_run(words: Sequence[str]) -> None:
         required_config(Path(words[0]))
 
 
-def _check_experiment(
-    words: Sequence[str], chosen_in: Sequence[Any], command: str, own: Sequence[str], checked: Sequence[Any]
-) -> None:
-    """Checks options, classes and lone words, under the classes that files and words choose."""
-    tree = experiment_tree(chosen_in, words, own)
-    for content in checked:
+def _check_experiment(words: Sequence[str], contents: Sequence[Any], command: str, own: Sequence[str]) -> None:
+    """Checks options, classes and lone words: of a file under the classes that it chooses itself."""
+    for number, content in enumerate(contents):
         if "space" not in content:  # a study has a message of its own
-            require_known_options(tree, list(option_names(content)), command)
+            by_file = experiment_tree(contents[: number + 1], [], own)
+            require_known_options(by_file, list(option_names(content)), command)
+    tree = experiment_tree(contents, words, own)
     require_known_options(tree, [option for option, _ in given_options(words)], command)
     require_known_classes(tree)
     _require_no_lone_word(words, tree)

@@ -1,6 +1,8 @@
 """Finds the command in a command line, and runs it. Heavy imports wait: help and lists answer at once."""
 
 import argparse
+import errno
+import locale
 import os
 import signal
 import sys
@@ -13,9 +15,20 @@ from typing import NamedTuple
 
 from lit_cfl.cli import early_checks
 from lit_cfl.config import catalogue
-from lit_cfl.config.named_configs import config_files, config_path
+from lit_cfl.config.named_configs import config_files, config_path, with_piped_configs
 from lit_cfl.errors import InputError, LineParser, Notice, nearest
+from lit_cfl.storage.given_paths import expanded
 
+_OF_A_PATH = (  # errors of the system that a path of the user's causes
+    errno.EACCES,
+    errno.EPERM,
+    errno.EEXIST,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+    errno.EROFS,
+)
 _PYTHONS_FORMAT = warnings.formatwarning
 _EPILOG = """\
 start here:
@@ -61,6 +74,7 @@ class Command(NamedTuple):
 
     def run(self, words: Sequence[str]) -> int:
         """Runs the command. Returns its exit code. What is misspelt is refused before PyTorch is loaded."""
+        words = with_piped_configs(words)
         for name in config_files(words):
             config_path(name)
         if self.check is not None:
@@ -118,6 +132,8 @@ MOVED = {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command; returns the exit code: 0, 1 where some runs failed, 2 for input that cannot be used."""
+    if arguments is None:
+        _read_and_write_utf8()
     words = list(sys.argv[1:] if arguments is None else arguments)
     parser = LineParser(
         prog="lit-cfl",
@@ -135,16 +151,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not words or words[0].startswith("-"):
             parser.parse_args(words or ["--help"])
             return 0
-        return _command(words[0]).run(words[1:])
+        return _command(words[0]).run([_with_home(word) for word in words[1:]])
     except InputError as error:
         print(f"lit-cfl: error: {error}", file=sys.stderr)
-        return 2
-    except PermissionError as error:
-        print(f"lit-cfl: error: {error.filename} cannot be read or written ({error.strerror})", file=sys.stderr)
         return 2
     except BrokenPipeError:  # the reader of our output has closed it, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        if error.errno not in _OF_A_PATH or error.filename is None:
+            raise
+        print(f"lit-cfl: error: {error.filename} cannot be read or written ({error.strerror})", file=sys.stderr)
+        return 2
+
+
+def _with_home(word: str) -> str:
+    """Replaces `~/` in `--option=~/x`, which a shell leaves as it is; a `~` alone is YAML's null."""
+    option, joined, value = word.partition("=")
+    return f"{option}={expanded(value)}" if option.startswith("--") and joined and value.startswith("~/") else word
+
+
+def _read_and_write_utf8() -> None:
+    """Starts this command again in UTF-8 where the locale has another encoding: files of configurations are UTF-8.
+
+    Libraries that read them, and the processes of Ray, use the locale's otherwise.
+    """
+    if locale.getencoding().lower().replace("-", "") != "utf8" and not sys.flags.utf8_mode:
+        os.execve(sys.executable, sys.orig_argv, os.environ | {"PYTHONUTF8": "1"})  # noqa: S606  # this very command
 
 
 def _one_line(

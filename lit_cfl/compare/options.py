@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lit_cfl.config.typed_words import split_list
 from lit_cfl.errors import InputError, LineParser
+from lit_cfl.storage.given_paths import expanded, given_directory
 
 RECORD = "compare.yaml"  # in the directory of a comparison
 _EPILOG = """\
@@ -159,10 +160,10 @@ def _require_free(arguments: Sequence[str], rest: Sequence[str]) -> None:
 
 def require_comparison(path: str | Path) -> None:
     """Checks that a directory holds a comparison. Raises InputError."""
-    if not (Path(path).expanduser() / RECORD).is_file():
+    if not (expanded(path) / RECORD).is_file():
         raise InputError(f"{path} holds no comparison to resume (no {RECORD}); give the directory of one")
 
 
 def directory(given: str) -> Path:
     """Makes a path absolute: workers may run elsewhere."""
-    return Path(given).expanduser().absolute()
+    return given_directory(given, "--compare_dir").absolute()

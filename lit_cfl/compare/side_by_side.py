@@ -95,7 +95,7 @@ class ActivityFile:
             return
         self.last, self.written = activity.what, monotonic()
         with suppress(OSError):  # on another machine there is no such folder
-            self.path.write_text(json.dumps(asdict(activity)))
+            self.path.write_text(json.dumps(asdict(activity)), "utf-8")
 
 
 def in_worker(job: CompareJob, note: Path) -> JobResult:
@@ -124,7 +124,7 @@ def _show(job: CompareJob, note: Path, display: Display) -> None:
     if row is not None:
         display.row(str(job), row)
     with suppress(OSError, ValueError):  # none yet, or half of one
-        display.activity(str(job), Activity(**json.loads(note.read_text())))
+        display.activity(str(job), Activity(**json.loads(note.read_text("utf-8"))))
 
 
 def last_row(path: Path) -> Row | None:

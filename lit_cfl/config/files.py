@@ -9,10 +9,11 @@ from typing import Any
 
 import yaml
 
-from lit_cfl.config.named_configs import config_files
+from lit_cfl.config.named_configs import config_files, is_piped
 from lit_cfl.config.own_code import inside
 from lit_cfl.errors import InputError, LineParser
 from lit_cfl.storage.config_file import stored_config
+from lit_cfl.storage.given_paths import expanded, given_directory
 from lit_cfl.storage.yaml_files import LOADER, parse_yaml
 
 _PATHS = ("source", "partition_file", "embeddings")  # options of data modules
@@ -35,7 +36,7 @@ def with_recorded_config(arguments: Sequence[str]) -> tuple[Sequence[str], Path 
         return arguments, None
     if given.run_dir is not None:
         raise InputError(f"--resume {given.resume} says where the run is; leave out --run_dir {given.run_dir}")
-    resumed = Path(given.resume)
+    resumed = given_directory(given.resume, "--resume")
     recorded = resumed / "config.yaml"
     if given.config is None and not recorded.exists():
         raise InputError(
@@ -65,7 +66,7 @@ def code_folders(arguments: Sequence[str], opened: Path | None = None) -> list[s
     """
     files = config_files(arguments)
     recorded = [folder for file in files for folder in _recorded_code(file)]
-    beside = [str(Path(file).parent.resolve()) for file in files if Path(file).is_file()]
+    beside = [str(Path(file).parent.resolve()) for file in files if Path(file).is_file() and not is_piped(file)]
     folders = dict.fromkeys([*recorded, *beside, str(Path().resolve())])
     return [folder for folder in folders if opened is None or not inside(folder, opened)]
 
@@ -80,7 +81,7 @@ def append_to_path(arguments: Sequence[str], opened: Path | None = None) -> list
 def _recorded_code(file: str) -> list[str]:
     """Reads from a file where the run that wrote it found the user's classes."""
     try:
-        content = parse_yaml(Path(file).read_text())
+        content = parse_yaml(Path(file).read_text("utf-8"))
     except (OSError, yaml.YAMLError, UnicodeDecodeError):
         return []  # what is wrong with the file is reported when it is parsed
     return recorded_folders(file, content) if isinstance(content, dict) else []
@@ -132,7 +133,7 @@ def with_absolute_paths(options: Any, names: Sequence[str] = _PATHS) -> Any:
 
 
 def _absolute(name: str, value: str) -> str:
-    path = Path(value).expanduser()
+    path = expanded(value)
     stays = not value or "://" in value or (name in ("source", "embeddings") and not path.exists())
     return value if stays else str(path.absolute())
 
@@ -146,7 +147,9 @@ def read_config(file: str | Path) -> dict[str, Any]:
     """
     try:
         text = Path(file).read_text(encoding="utf-8")
-        node, content = yaml.compose(text, LOADER), parse_yaml(text)
+        node = yaml.compose(text, LOADER)
+        _require_no_circle(file, node)
+        content = parse_yaml(text)
     except UnicodeDecodeError as error:
         raise InputError(f"{file} is no UTF-8 text: {error}") from error
     except yaml.YAMLError as error:
@@ -158,6 +161,17 @@ def read_config(file: str | Path) -> dict[str, Any]:
     for value in _texts(content):
         require_present_path(value, f"{file}: ")
     return content
+
+
+def _require_no_circle(file: str | Path, node: yaml.Node | None, around: tuple[int, ...] = ()) -> None:
+    """Refuses an alias of what it stands in, as in `a: &x {b: *x}`: such content never ends."""
+    if not isinstance(node, yaml.CollectionNode):
+        return
+    if id(node) in around:
+        raise InputError(f"{file}, line {node.start_mark.line + 1}: an alias stands in what it names; write it out")
+    for part in node.value:
+        for inner in part if isinstance(part, tuple) else (part,):
+            _require_no_circle(file, inner, (*around, id(node)))
 
 
 def _require_single_keys(file: str | Path, node: yaml.Node | None) -> None:

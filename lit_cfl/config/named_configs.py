@@ -3,10 +3,14 @@
 import os
 from collections.abc import Sequence
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from lit_cfl.config import catalogue
 from lit_cfl.errors import InputError, nearest
+
+_PIPED = "lit-cfl-piped-"  # begins the name of a folder
 
 
 def with_paths(arguments: Sequence[str]) -> list[str]:
@@ -56,6 +60,8 @@ def config_path(name: str) -> str:
     """
     if Path(name).is_file():
         return name
+    if Path(name).is_dir():
+        raise InputError(f"{name!r} is a folder; name a file in it, such as {Path(name) / 'experiment.yaml'}")
     packaged = catalogue.configs()
     plain = name.removeprefix("configs/").removesuffix(".yaml")
     if plain in packaged:
@@ -64,6 +70,36 @@ def config_path(name: str) -> str:
     if beside is not None:
         raise InputError(f"there is no file {name!r} (did you mean {beside}?)")
     raise InputError(f"there is no file {name!r}, and no packaged configuration of that name{nearest(plain, packaged)}")
+
+
+def with_piped_configs(words: Sequence[str]) -> list[str]:
+    """Puts a file in place of a configuration that can be read once only: a pipe, as of `--config <(...)`, or a device.
+
+    The file is in a folder of this process, and goes with it.
+    """
+    pairs = zip(["", *words], words, strict=False)
+    return [_from_pipe(before, word) for before, word in pairs]
+
+
+def is_piped(file: str | Path) -> bool:
+    """Says whether a configuration came from a pipe, so that no folder is beside it."""
+    return _PIPED in Path(file).parent.name
+
+
+def _from_pipe(before: str, word: str) -> str:
+    head = "--config=" if word.startswith("--config=") else ""
+    name = word.removeprefix(head) if head else word
+    path = Path(name)
+    if not (head or before == "--config") or not path.exists() or path.is_file() or path.is_dir():
+        return word
+    copy = Path(_folder_of_pipes().name) / f"{path.name}.yaml"
+    copy.write_bytes(path.read_bytes())
+    return f"{head}{copy}"
+
+
+@cache
+def _folder_of_pipes() -> TemporaryDirectory[str]:
+    return TemporaryDirectory(prefix=_PIPED)
 
 
 def _neighbour(file: Path) -> Path | None:

@@ -5,7 +5,7 @@ What a source file cannot say (options of a class that is not ours, nor PyTorch'
 
 import ast
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.util import find_spec
@@ -72,8 +72,12 @@ class IndexedClass:
     def _listed(self) -> dict[str, IndexedOption]:
         function = next((part for part in self._node.body if getattr(part, "name", "") == "__init__"), None)
         if isinstance(function, ast.FunctionDef):
-            return (self._inherited if function.args.kwarg else {}) | self._arguments(function.args)
-        return self._inherited | dict(self._fields()) if self.is_dataclass else self._inherited
+            passed_on = self._passed_on(function) if function.args.kwarg else {}
+            return passed_on | self._arguments(function.args)
+        if not self.is_dataclass:
+            return self._inherited
+        fields, set_later = self._fields()
+        return {name: option for name, option in (self._inherited | fields).items() if name not in set_later}
 
     @property
     def bases(self) -> list["IndexedClass"]:
@@ -92,16 +96,40 @@ class IndexedClass:
             found |= base.options
         return found
 
+    def _passed_on(self, function: ast.FunctionDef) -> dict[str, IndexedOption]:
+        """Returns the options of the bases that `**options` takes: those that the class does not give itself."""
+        found = self._inherited
+        calls = [node for node in ast.walk(function) if isinstance(node, ast.Call)]
+        for call in calls:
+            if ast.unparse(call.func) == "super().__init__":
+                by_place = [name for base in self.bases for name in base._placed()][: len(call.args)]
+                given = {*by_place, *(keyword.arg for keyword in call.keywords)}
+                found = {name: option for name, option in found.items() if name not in given}
+        return found
+
+    def _placed(self) -> list[str]:
+        """Lists the arguments of the nearest `__init__`, in its order."""
+        function = next((part for part in self._node.body if getattr(part, "name", "") == "__init__"), None)
+        if isinstance(function, ast.FunctionDef):
+            return list(self._arguments(function.args))
+        return [name for base in self.bases for name in base._placed()]
+
     def _arguments(self, arguments: ast.arguments) -> dict[str, IndexedOption]:
         listed = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs][1:]
         return {one.arg: IndexedOption(_written(one.annotation), self.module) for one in listed}
 
-    def _fields(self) -> Iterator[tuple[str, IndexedOption]]:
+    def _fields(self) -> tuple[dict[str, IndexedOption], set[str]]:
+        """Returns the fields that are options, and the names of those that are set later (`init=False`)."""
+        found: dict[str, IndexedOption] = {}
+        set_later: set[str] = set()
         for part in self._node.body:
             if isinstance(part, ast.AnnAssign) and isinstance(part.target, ast.Name) and part.target.id[0] != "_":
-                kept = "ClassVar" not in ast.unparse(part.annotation)
-                if kept and not (part.value is not None and "init=False" in ast.unparse(part.value)):
-                    yield part.target.id, IndexedOption(ast.unparse(part.annotation), self.module)
+                name, annotation = part.target.id, ast.unparse(part.annotation)
+                if part.value is not None and "init=False" in ast.unparse(part.value):
+                    set_later.add(name)
+                elif "ClassVar" not in annotation:
+                    found[name] = IndexedOption(annotation, self.module)
+        return found, set_later
 
 
 @dataclass(frozen=True)

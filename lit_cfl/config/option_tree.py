@@ -267,8 +267,12 @@ def describe(tree: OptionTree, unknown: UnknownOption, command: str) -> str:
     return f"there is no option {unknown.option!r}{guess}. See {command} --help"
 
 
-def require_known_classes(tree: OptionTree, where: str = "") -> None:
+def require_known_classes(tree: OptionTree, called: Mapping[str, str] | None = None) -> None:
     """Refuses names of classes of ours that are not there; a class of the user's own has a dotted path.
+
+    Args:
+        tree: with the classes that are chosen.
+        called: what the message calls an option, where that is not its own name.
 
     Raises:
         InputError: it names the nearest class.
@@ -276,9 +280,10 @@ def require_known_classes(tree: OptionTree, where: str = "") -> None:
     if any("." in name and not name.startswith(("lit_cfl.", "torch.", "lightning.")) for name in tree.chosen.values()):
         return  # code of the user's own may add names
     for path, name in tree.chosen.items():
-        kind = KIND_OF_KEY.get(path.rpartition(".")[2])
+        key = path.rpartition(".")[2]
+        kind = KIND_OF_KEY.get(key)
         if kind is not None and "." not in name and class_of(name, kind) is None:
-            raise InputError(f"{where}{unknown_class(path.rpartition('.')[2], name, kind)}")
+            raise InputError(unknown_class((called or {}).get(path, key), name, kind))
 
 
 def unknown_class(key: str, name: str, kind: str) -> str:

@@ -1,11 +1,13 @@
 """Finds classes of the user's own, and loads none from a directory that is opened."""
 
+import ast
 import re
 import sys
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +48,47 @@ def no_code_from(directory: Path | None) -> Iterator[None]:
         yield
     finally:
         sys.meta_path.remove(guard)
+
+
+def require_own_modules(names: Iterable[str], folders: Sequence[str]) -> None:
+    """Refuses a class whose file Python does not import, for an installed package has the file's name.
+
+    Args:
+        names: whole paths of classes, such as `datasets.Mine`.
+        folders: where the user's own files are looked for, after all that is installed.
+
+    Raises:
+        InputError: a file in one of the folders defines the class, and another module is imported in its place.
+    """
+    for name in names:
+        path, _, wanted = name.rpartition(".")
+        for folder in folders if path else ():
+            file = Path(folder).joinpath(*path.split(".")).with_suffix(".py")
+            installed = _installed(path.partition(".")[0], folder)
+            if installed is not None and file.is_file() and _defines(file, wanted):
+                raise InputError(
+                    f"{name} names the installed module {path.partition('.')[0]!r} ({installed}), which hides {file}: "
+                    "give your file another name"
+                )
+
+
+def _installed(module: str, folder: str) -> str | None:
+    """Returns where Python finds a module, if that is not in this folder."""
+    try:
+        found = find_spec(module)
+    except (ImportError, ValueError):
+        return None
+    if found is None or any(inside(place, Path(folder)) for place in _places(found)):
+        return None
+    return found.origin or "a namespace"
+
+
+def _defines(file: Path, name: str) -> bool:
+    try:
+        tree = ast.parse(file.read_text("utf-8"))
+    except (OSError, SyntaxError, ValueError):
+        return False  # what is wrong with it is said when it is imported
+    return any(getattr(node, "name", "") == name for node in tree.body)
 
 
 def announce_own_code(directory: Path, parts: Iterable[Path], folders: Sequence[str]) -> None:

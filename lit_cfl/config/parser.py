@@ -29,13 +29,14 @@ from lit_cfl.config.files import (
 from lit_cfl.config.messages import explain, raised_in_import
 from lit_cfl.config.named_configs import config_files, with_paths
 from lit_cfl.config.option_tree import experiment_tree
-from lit_cfl.config.own_code import announce_own_code, no_code_from
+from lit_cfl.config.own_code import announce_own_code, no_code_from, require_own_modules
 from lit_cfl.config.typed_words import with_lists
 from lit_cfl.data import Examples
 from lit_cfl.datamodules.federated import FederatedDataModule
 from lit_cfl.errors import InputError, in_line
 from lit_cfl.experiment import Experiment
 from lit_cfl.storage.config_file import stored_config
+from lit_cfl.storage.given_paths import given_directory
 from lit_cfl.storage.yaml_files import parse_yaml
 
 SHORT_NAMES = (
@@ -213,6 +214,8 @@ def _read(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
     contents = {file: read_config(file) for file in config_files(words)}
     tree = experiment_tree(list(contents.values()), words)
     words = with_lists(words, tree.look_up)
+    recorded = [folder for content in contents.values() for folder in content.get("code") or []]
+    require_own_modules(tree.chosen.values(), [*recorded, *code_folders(words)])
     for file, content in contents.items():
         require_class_entries(file, {name: part for name, part in content.items() if name != "space"})  # of a study
     for word in words:
@@ -240,7 +243,7 @@ def _require_recorded_plan(read: Namespace, words: Sequence[str]) -> None:
     if read.resume is None or read.new_plan:
         return
     asked = _asked_of_the_plan(words)
-    path = Path(read.resume)
+    path = given_directory(read.resume, "--resume")
     plans = [(stored_config(part) or {}).get("plan") for part in (path, *sorted(path.glob("seed-*")))]
     recorded: dict[str, Any] = next(filter(None, plans), {})
     if read.plan is None and asked.keys() & recorded.keys():
@@ -354,7 +357,7 @@ def _dropped_arguments(read: Namespace) -> list[str]:
     """Lists the options that the parser silently drops when the command line names another class than the file."""
     notices = []
     for path in read.config or []:
-        written: dict[str, Any] = parse_yaml(Path(str(path)).read_text()) or {}
+        written: dict[str, Any] = parse_yaml(Path(str(path)).read_text("utf-8")) or {}
         for part in ("algorithm", "baseline", "data", "task"):
             before, now = written.get(part), read.get(part)
             if not isinstance(before, dict) or now is None:

@@ -90,7 +90,7 @@ def _written(option: str, values: list[str], joined: bool, known: IndexedOption 
 
 def _is_typed_list(values: Sequence[str], known: IndexedOption | UnknownOption | None) -> bool:
     """Says whether values are a list that is not written as YAML does."""
-    if not values or values[0].lstrip().startswith(("[", "{")):
+    if not values or values[0].lstrip().startswith("{") or (len(values) == 1 and values[0].lstrip().startswith("[")):
         return False
     entries = split_list(values)
     if isinstance(known, IndexedOption) and known.annotation:

@@ -13,6 +13,7 @@ from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.storage.config_file import recorded_run_id, stored_config
 from lit_cfl.storage.digests import damaged, digest_of
+from lit_cfl.storage.given_paths import expanded
 
 _PLAN_OPTIONS = ("engine", "device", "precision", "deterministic", "plan")
 _ADDED_PARTS = dict.fromkeys(("fused", "dual"), False)  # of plans, since 0.2: earlier runs trained without them
@@ -29,7 +30,7 @@ def finished_summary(path: Path, rounds: int) -> dict[str, Any] | None:
     if not file.exists() or stored_config(path) is None or damaged(path, [file.name]):
         return None
     try:
-        summary: dict[str, Any] = json.loads(file.read_text())
+        summary: dict[str, Any] = json.loads(file.read_text("utf-8"))
         over = summary["round"] >= rounds or summary["stopped"]
     except (ValueError, KeyError, TypeError):  # damaged: it can be made again
         return None
@@ -55,7 +56,7 @@ def with_own_partition(experiment: Experiment, path: Path, saved: Mapping[str, A
     if given is None:
         return experiment
     if saved is None:
-        intact = own.exists() and not Path(given).expanduser().exists()
+        intact = own.exists() and not expanded(given).exists()
     else:
         intact = digest_of(own) == saved["digests"]["partition.npz"]
     if not intact:

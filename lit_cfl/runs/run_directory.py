@@ -162,7 +162,7 @@ class RunDirectory:
         """Raises InputError where `config.yaml` and `environment.json` are of two runs; only without a checkpoint."""
         file = self.path / "environment.json"
         try:
-            found = json.loads(file.read_text())["run_id"]
+            found = json.loads(file.read_text("utf-8"))["run_id"]
         except (OSError, ValueError, KeyError, TypeError):
             return  # it is made again
         if found != self.run_id:

@@ -1,10 +1,31 @@
 """Finds the folder in which a user's machine keeps what took long to make."""
 
 import os
+import warnings
 from pathlib import Path
+
+from lit_cfl.errors import Notice
+from lit_cfl.storage.given_paths import expanded
+
+_NO_HOME = "this user has no home folder, so nothing is kept for later runs; set LITCFL_CACHE to a folder for it"
 
 
 def cache_folder() -> Path | None:
-    """Returns the folder LITCFL_CACHE, or `~/.cache/lit-cfl` where it is not set; None where it is `off`."""
-    place = os.environ.get("LITCFL_CACHE") or "~/.cache/lit-cfl"
-    return None if place == "off" else Path(place).expanduser()
+    """Returns the folder LITCFL_CACHE, or `~/.cache/lit-cfl` where it is not set.
+
+    Returns:
+        None where it is `off`, or where it is not set and the user has no home folder, which is said in a notice.
+
+    Raises:
+        InputError: LITCFL_CACHE begins with `~`, and the user has no home folder.
+    """
+    place = os.environ.get("LITCFL_CACHE")
+    if place == "off":
+        return None
+    if place:
+        return expanded(place)
+    try:
+        return Path("~/.cache/lit-cfl").expanduser()
+    except RuntimeError:
+        warnings.warn(Notice(_NO_HOME), stacklevel=2)
+        return None

@@ -42,7 +42,7 @@ def required_config(path: Path) -> dict[str, Any]:
 def _refuse_earlier(file: Path) -> None:
     """Refuses a configuration that was written before there were formats and digests."""
     try:
-        config = parse_yaml(file.read_text())
+        config = parse_yaml(file.read_text("utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError):
         return  # it is damaged, which is reported elsewhere
     if isinstance(config, dict) and "rounds" in config and "format" not in config:

@@ -32,13 +32,13 @@ def locked(path: Path, option: str = "--run_dir") -> Iterator[None]:
         lock = FileLock(file).acquire(timeout=_LOOK_SECONDS, poll_interval=0.02)
     except Timeout as error:
         raise InputError(
-            f"{path} is in use by process {file.read_text().strip()}; wait for it, or choose another {option}"
+            f"{path} is in use by process {file.read_text('utf-8').strip()}; wait for it, or choose another {option}"
         ) from error
     except OSError as error:
         raise InputError(f"{path} cannot be written ({error.strerror}); choose another {option}") from error
     with lock:
         with name_write_errors(file):
-            file.write_text(str(os.getpid()))
+            file.write_text(str(os.getpid()), "utf-8")
         for folder in (path, *(path / name for name in _FOLDERS)):
             remove_unfinished(folder)
         try:

@@ -56,7 +56,7 @@ def dashboard(arguments: Sequence[str]) -> int:
 
 def _scores_of(path: Path) -> Scores:
     try:
-        return recorded_scores(json.loads((path / "summary.json").read_text()))
+        return recorded_scores(json.loads((path / "summary.json").read_text("utf-8")))
     except (OSError, ValueError) as error:
         raise InputError(f"--run {path} is no finished run: its summary.json cannot be read ({error})") from error
 

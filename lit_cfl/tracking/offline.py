@@ -43,7 +43,7 @@ def rounds_kept(wandb: Path, run_id: str | None) -> int:
     folders = folders_of(wandb, run_id)
     _set_aside(folder for folder in folders if not (folder / _COMPLETE).exists())
     file = wandb / f"{_LAST_ROUND}{run_id}"
-    return int(file.read_text()) if file.exists() else 0
+    return int(file.read_text("utf-8")) if file.exists() else 0
 
 
 def set_offline_aside(wandb: Path, run_id: str | None) -> None:

@@ -138,7 +138,7 @@ QUICK = ("run", "--config", "quickstart")
         ),
         (("run", "--config", "quickstrat"), "(did you mean quickstart?)"),
         (("run",), "data"),
-        ((*QUICK, "--cohort_siz", "3"), "'cohort_siz' (did you mean cohort_size?)"),
+        ((*QUICK, "--cohort_siz", "3"), "'cohort_siz' (did you mean --cohort_size?)"),
         ((*QUICK, "--algorithm", "FedGruop"), "'FedGruop' is not known (did you mean FedGroup?)"),
         ((*QUICK, "--baseline", "FedAvgg"), "baseline: 'FedAvgg' is not known (did you mean FedAvg?)"),
         ((*QUICK, "--data", "Digit"), "data: 'Digit' is not known (did you mean Digits?)"),
@@ -146,7 +146,7 @@ QUICK = ("run", "--config", "quickstart")
         ((*QUICK, "--task.optimizer", "torch.optim.SDG"), "'torch.optim.SDG' is no optimizer (did you mean SGD?)"),
         ((*QUICK, "--algorithm.num_cluster", "3"), "FedGroup has no option 'num_cluster' (did you mean num_clusters?)"),
         ((*QUICK, "--task.optimizer.lrr", "3"), "SGD has no option 'lrr' (did you mean lr?)"),
-        ((*QUICK, "--evaluation.evry", "3"), "(did you mean evaluation.every?)"),
+        ((*QUICK, "--evaluation.evry", "3"), "evaluation has no option 'evry' (did you mean every?)"),
         ((*QUICK, "--rounds", "many"), "rounds: 'many' is not a whole number"),
         ((*QUICK, "--algorithm.num_clusters", "four"), "num_clusters: 'four' is not a whole number"),
         ((*QUICK, "--task.optimizer.lr", "abc"), "'abc' is not a number"),
@@ -188,7 +188,7 @@ def test_used_and_unwritable_directories_are_refused(capsys: pytest.CaptureFixtu
 def test_mistakes_in_a_file_are_quoted(capsys: pytest.CaptureFixture[str]):
     good = yaml.safe_load(Path(__file__).parents[2].joinpath("configs/quickstart.yaml").read_text())
     Path("a.yaml").write_text(yaml.safe_dump(good | {"round": 3}))
-    assert "'round' (did you mean rounds?)" in error_of(capsys, "run", "--config", "a.yaml")
+    assert "'round' (did you mean --rounds?)" in error_of(capsys, "run", "--config", "a.yaml")
     good["algorithm"]["init_args"]["num_clustrs"] = 3
     Path("b.yaml").write_text(yaml.safe_dump(good))
     assert "'num_clustrs' (did you mean num_clusters?)" in error_of(capsys, "run", "--config", "b.yaml")

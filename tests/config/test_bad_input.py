@@ -93,7 +93,7 @@ RUN = "run --config quickstart --baseline null --rounds 1 "
         (RUN + "--seed -1", "seeds is [-1]; give numbers of 0 or more"),
         (RUN + "--evaluation.clients 100", "evaluation.clients is 100, but only 40 clients take part"),
         (RUN + "--rounds null", "rounds is null; give a whole number, or leave it out"),
-        (RUN + "--tracking.loggers my.Logger", "tracking.loggers: 'my.Logger' is not a list of loggers, such as ["),
+        (RUN + "--tracking.loggers my.Logger", "there is no module 'my': put my.py beside the YAML"),
         (RUN + "--tracking.wandb on", "tracking.wandb: 'on' is not one of online, offline, disabled"),
         (RUN + "--data.num_clients 0", "num_clients is 0 and min_size 1; give 1 or more of both"),
         (RUN + "--data.partition_file text.npz", "text.npz is damaged, no .npz, or holds objects (no zip archive)"),

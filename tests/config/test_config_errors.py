@@ -99,7 +99,7 @@ def test_shift_may_be_one_or_a_list(words: tuple[str, ...], expected: tuple[obje
         (("--data.skew", "SwapAll"), "skew: 'SwapAll' is not known. Known: LabelPermutations, LabelShifts"),
         (("--data.skew", "LabelShifts", "--data.skew.shits", "[0]"), "has no option 'shits' (did you mean shifts?)"),
         (("--data.skew", "LabelShifts", "--data.skew.shifts", "[0, x]"), "data.skew.shifts: 'x' is not a whole number"),
-        (("--data.skew", "LabelShifts", "--data.skew.shifts", "3"), "data.skew.shifts: '3' is not a list such as"),
+        (("--data.skew", "LabelShifts", "--data.skew.shifts", "3.5"), "data.skew.shifts: '3.5' is not a whole number"),
         (("--data.shift", "SwapAl"), "shift: 'SwapAl' is not known (did you mean SwapAll?)"),
         (("--data.shift", "[SwapAl]"), "shift: 'SwapAl' is not known (did you mean SwapAll?)"),
         (("--data.shift", "SwapAll", "--data.shift.probabilty", "1"), "(did you mean probability?)"),

@@ -1,5 +1,6 @@
 """The index of options against the parsers of the commands, lists on a command line, and what is refused early."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -28,6 +29,7 @@ from lit_cfl.config.typed_words import with_lists
 from lit_cfl.errors import InputError
 from lit_cfl.tune.options import study_parser
 
+ROOT = Path(__file__).parents[2]
 QUICK = yaml.safe_load(catalogue.configs()["quickstart"].read_text())
 
 
@@ -124,8 +126,8 @@ LISTS = [
     (["--task.kernel_l2_layers", "a*", "b"], ['--task.kernel_l2_layers=["a*", "b"]']),
     (["--task.kernel_l2_layers", "a*"], ["--task.kernel_l2_layers", "a*"]),  # a text alone is one, too
     (
-        ["--data.partition", "LabelClusters", "--data.partition.groups", "0,1", "2,3"],
-        ["--data.partition", "LabelClusters", "--data.partition.groups=[[0, 1], [2, 3]]"],
+        ["--data.partition", "LabelGroups", "--data.partition.groups", "0,1", "2,3"],
+        ["--data.partition", "LabelGroups", "--data.partition.groups=[[0, 1], [2, 3]]"],
     ),
     (
         ["--task.optimizer", "torch.optim.Adam", "--task.optimizer.betas", "0.9", "0.99"],
@@ -146,7 +148,7 @@ def test_a_list_may_be_typed_in_three_ways_and_a_number_may_be_negative(words: l
 
 
 def test_every_option_of_ours_that_takes_a_list_reads_the_three_ways_alike():
-    known, checked = tree("--data.partition", "LabelClusters", "--data.skew", "Rotations"), 0
+    known, checked = tree("--data.partition", "LabelGroups", "--data.skew", "Rotations"), 0
     for name in known.names():
         option = known.look_up(name)
         if isinstance(option, IndexedOption) and is_list(option) and "[Sequence" not in option.annotation:
@@ -222,8 +224,14 @@ for line in sys.stdin.read().splitlines():
 def test_what_needs_no_pytorch_is_refused_before_it_is_loaded():
     lines = "\n".join(words for words, _ in EARLY)
     ended = subprocess.run(
-        [sys.executable, "-c", IN_A_PROCESS], input=lines, capture_output=True, text=True, check=True
+        [sys.executable, "-c", IN_A_PROCESS],
+        input=lines,
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
+    assert ended.returncode == 0, ended.stderr
     assert ended.stdout.split() == ["False"] * len(EARLY)
     said = ended.stderr.splitlines()
     assert len(said) == len(EARLY)

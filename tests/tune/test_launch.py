@@ -163,7 +163,7 @@ def test_the_job_is_told_what_to_do(project: Path):
         (["--config", "mine.yml"], "there is no file 'mine.yml'"),
         (["--config", "mine.yaml", "--resume", "runs/x"], r"leave out --config|--resume is for this machine"),
         (["--config", "mine.yaml", "--dry-run"], "--dry_run is for this machine"),
-        (["--config", "mine.yaml", "--round", "3"], "did you mean rounds"),
+        (["--config", "mine.yaml", "--round", "3"], "did you mean --rounds"),
         (["--config", "study.yaml", "--ray.address", "auto"], "--ray.address is for this machine"),
         (["--config", "study.yaml", "--dry-run"], "--dry_run is for this machine"),
         (["--config", "study.yaml", "--limits.trials", "0"], "limits.trials is 0"),

@@ -10,6 +10,7 @@ from lit_cfl.config.files import read_config, with_absolute_paths
 from lit_cfl.config.named_configs import config_files, config_path
 from lit_cfl.config.parser import parse_run
 from lit_cfl.errors import InputError
+from lit_cfl.storage.given_paths import expanded
 from lit_cfl.tune.check import check_study
 from lit_cfl.tune.options import parse_study
 
@@ -44,7 +45,7 @@ def included(paths: Sequence[str]) -> SentFiles:
     """
     found: SentFiles = {}
     for given in paths:
-        path = Path(given).expanduser().resolve()
+        path = expanded(given).resolve()
         if not path.exists():
             raise InputError(f"--include {given}: there is no such file or folder")
         found |= {file.relative_to(path.parent).as_posix(): file for file in _files(path)}

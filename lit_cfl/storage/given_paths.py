@@ -1,0 +1,60 @@
+"""Checks paths and names of folders as a user gives them; `~` means the home folder."""
+
+from pathlib import Path
+
+from lit_cfl.errors import InputError
+
+_MOST_BYTES = 180  # of a name: the time of a run and endings of files follow, and file systems take 255
+
+
+def expanded(path: str | Path) -> Path:
+    """Replaces `~` by the home folder. Raises InputError where this user has none."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise InputError(f"{str(path)!r} begins with ~, but this user has no home folder; give a whole path") from error
+
+
+def given_directory(path: str, option: str) -> Path:
+    """Makes a path of what an option says.
+
+    Args:
+        path: as given.
+        option: its name, for the message.
+
+    Raises:
+        InputError: it is empty, or no file system can have it.
+    """
+    if not path.strip() or "\0" in path:
+        raise InputError(f"{option} is {path!r}; give a folder, or leave it out")
+    found = expanded(path)
+    for part in found.parts:
+        if len(_bytes(part)) > 255:
+            raise InputError(f"{option} has a name of {len(_bytes(part))} bytes ({part[:20]}...); give 255 or fewer")
+    return found
+
+
+def require_folder_name(name: str, what: str) -> None:
+    """Checks that a folder can have a name, with the time of a run behind it.
+
+    Args:
+        name: to check.
+        what: whose name it is, for the message.
+
+    Raises:
+        InputError: it is empty, too long, or holds slashes or characters that cannot be printed.
+    """
+    wrong = None
+    if not name or name in (".", "..") or Path(name).name != name:
+        wrong = "give a word without slashes"
+    elif not name.isprintable():
+        wrong = "leave out what cannot be printed, such as line breaks"
+    elif len(_bytes(name)) > _MOST_BYTES:
+        wrong = f"give {_MOST_BYTES} bytes or fewer, not {len(_bytes(name))}"
+    if wrong is not None:
+        shown = name if len(name) <= 40 else f"{name[:40]}..."
+        raise InputError(f"{what} is {shown!r}; it names a folder in runs/, so {wrong}")
+
+
+def _bytes(name: str) -> bytes:
+    return name.encode("utf-8", errors="surrogatepass")
