@@ -12,7 +12,7 @@ from lit_cfl.local_work import Chunk, Fitted
 __all__ = ["client_weights", "discrepancy", "drawn_order", "mean_by_cluster", "mix_clusters"]
 
 Weights = Literal["examples", "equal"]
-ClusterWeights = Literal[Weights, "first"]
+ClusterWeights = Literal[Weights, "drawn_first"]
 Mix = Literal["normalised", "sum"]
 
 
@@ -23,18 +23,19 @@ def client_weights(
 
     Args:
         num_examples: n_i of the clients `[n]`.
-        kind: `examples` = n_i; `equal` = one; `first` = one for the client of each cluster that has data and comes
-            first in `order`, and zero for all others. That is a mistake of FlexCFL's published IFCA and FeSEM: its
+        kind: `examples` = n_i; `equal` = one; `drawn_first` = one for the client of each cluster that has data and
+            comes first in `order`, and zero for all others. That is a mistake of FlexCFL's published IFCA and FeSEM: its
             list of weights has one element, so that a cluster takes the model of the first of its clients in an
             unsorted draw (times K / (K + 1e-5), left out here) (C1).
-        labels: cluster of each client, int64 `[n]`; wanted for `first`.
-        order: a drawn number of each client, different from all others `[n]`; wanted for `first`; see `drawn_order`.
+        labels: cluster of each client, int64 `[n]`; wanted for `drawn_first`.
+        order: a drawn number of each client, different from all others `[n]`; wanted for `drawn_first`; see
+            `drawn_order`.
 
     Returns:
         float64 `[n]`.
 
     Raises:
-        InputError: unknown kind, or `first` without labels or an order.
+        InputError: unknown kind, or `drawn_first` without labels or an order.
     """
     if kind not in get_args(ClusterWeights):
         raise InputError(f"weights '{kind}' are not known; give one of {', '.join(get_args(ClusterWeights))}")
@@ -43,7 +44,9 @@ def client_weights(
     if kind == "equal":
         return torch.ones(len(num_examples), dtype=torch.float64)
     if labels is None or order is None:
-        raise InputError("weights 'first' need clusters and a drawn order; pass both, or use 'equal' or 'examples'")
+        raise InputError(
+            "weights 'drawn_first' need clusters and a drawn order; pass both, or use 'equal' or 'examples'"
+        )
     able, (found, cluster) = num_examples > 0, labels.unique(return_inverse=True)
     nobody = order.new_full((len(found),), torch.inf)
     earliest = nobody.scatter_reduce(0, cluster[able], order[able], "amin")

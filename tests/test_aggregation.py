@@ -95,7 +95,7 @@ def test_bad_weights_are_refused():
     with pytest.raises(InputError, match="weights 'last' are not known; give one of examples, equal, first"):
         client_weights(ids(1, 2), "last")
     for incomplete in ((None, None), (ids(0, 0), None), (None, torch.rand(2))):
-        with pytest.raises(InputError, match="weights 'first' need clusters and a drawn order"):
+        with pytest.raises(InputError, match="weights 'drawn_first' need clusters and a drawn order"):
             client_weights(ids(1, 2), "first", *incomplete)
     with pytest.raises(InputError, match=r"a weight of -1\.0"):
         mean_by_cluster(ROWS, ids(0, 0, 0), torch.tensor([1.0, -1.0, 3.0]))

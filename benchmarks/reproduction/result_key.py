@@ -20,6 +20,10 @@ _DECIDES = (
     "seeds",
 )
 _ADDED = {"starting_weights": "net"}  # defaults of options that recorded runs do not know: they leave a key as it was
+_RECORDED_AS = {
+    ("weights", "drawn_first"): "first",
+    ("global_update", "sequential_by_draw"): "sequential",
+}  # before 0.3.0
 _LENGTH = 12  # hexadecimal digits: 48 bits for some thousand runs
 
 
@@ -35,8 +39,13 @@ def result_key(config: Mapping[str, Any]) -> str:
 
 def _by_names(value: Any) -> Any:
     if isinstance(value, Mapping):
-        named = {key: _by_names(part) for key, part in value.items() if not (key in _ADDED and part == _ADDED[key])}
+        kept = {key: part for key, part in value.items() if not (key in _ADDED and part == _ADDED[key])}
+        named = {key: _by_names(_as_recorded(key, part)) for key, part in kept.items()}
         if isinstance(named.get("class_path"), str):
             named["class_path"] = named["class_path"].rpartition(".")[2]
         return named
     return [_by_names(part) for part in value] if isinstance(value, list | tuple) else value
+
+
+def _as_recorded(option: str, value: Any) -> Any:
+    return _RECORDED_AS.get((option, value), value) if isinstance(value, str) else value

@@ -83,7 +83,7 @@ class FedGroup(Algorithm):
         pretrain: budget of the pre-training.
         eta_g: rate of the inter-cluster mix, 0 or more; 0 = none, as in the paper's tables.
         mix: `normalised` (code) or `sum` (paper).
-        weights: of clients in a cluster's mean: `examples` (paper), `equal`, or `first` (one client only, to test C1).
+        weights: of clients in a cluster's mean: `examples` (paper), `equal`, or `drawn_first` (one client only, for C1).
     """
 
     paper: ClassVar[str] = (
@@ -186,7 +186,7 @@ class FedGroup(Algorithm):
         labels = clusters_of(state.index, cohort)
         cohort, labels = cohort[labels >= 0], labels[labels >= 0]  # a client without data stays cold
         fitted = work.fit(state.models, cohort, labels, prox=self.prox, centers=state.models, center=labels)  # line 7
-        first = self.weights == "first"
+        first = self.weights == "drawn_first"
         order = drawn_order(cohort, len(work.num_examples), rng) if first else None
         weights = client_weights(work.num_examples[cohort], self.weights, labels, order)
         models = mean_by_cluster(fitted, labels, weights, into=state.models)  # line 13

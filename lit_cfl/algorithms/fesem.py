@@ -61,7 +61,7 @@ class FeSEM(MigrationOptions, Algorithm):
         cluster_on: distances over `all` trainable parameters (paper), or over the kernel of the `last_layer` (FeSEM's
             code) (C15): the first tensor of the last layer that has parameters.
         weights: of the clients in a cluster's mean: `equal` (paper), their number of `examples` (FeSEM's code), or
-            `first`: only one drawn member counts (FlexCFL's code, a mistake; only to test C1).
+            `drawn_first`: only one drawn member counts (FlexCFL's code, a mistake; only to test C1).
         migrate: before training, clients whose labels drifted join their nearest cluster again (FeSEM-MIG).
         shift_threshold: share of the data that may change before a client migrates, 0 or more.
         shift_metric: how the change is measured: `total_variation`, `sorted_counts` (FlexCFL's code), `l1_counts`
@@ -109,7 +109,7 @@ class FeSEM(MigrationOptions, Algorithm):
         labels = clusters_of(state.index, cohort)
         last = dict(state.last)
         fitted = self._noted(work.fit(state.models, cohort, labels), cohort, last, work)  # W_i from C_k
-        first = self.weights == "first"
+        first = self.weights == "drawn_first"
         order = drawn_order(cohort, len(work.num_examples), rng) if first else None
         weights = client_weights(work.num_examples[cohort], self.weights, labels, order)
         models = mean_by_cluster(fitted, labels, weights, into=state.models)  # M-step

@@ -50,7 +50,7 @@ class IFCA(MigrationOptions, Algorithm):
     Args:
         num_clusters: k, 1 or more.
         weights: of the clients in a cluster's mean: `equal` (paper), their number of `examples` (FedGroup's code), or
-            `first`: only one drawn member counts (FlexCFL's code, a mistake; only to test C1).
+            `drawn_first`: only one drawn member counts (FlexCFL's code, a mistake; only to test C1).
         averaging: of `models` within each cluster (paper, option II), or of `gradients` (option I): a cluster moves by
             the sum of its members' weighted updates over the weight of everyone who trained in the round.
         reassign_at_evaluation: at the end of each round every client in training chooses again, so that evaluation
@@ -79,9 +79,9 @@ class IFCA(MigrationOptions, Algorithm):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_positive(num_clusters=self.num_clusters)
-        if self.averaging == "gradients" and self.weights == "first":
+        if self.averaging == "gradients" and self.weights == "drawn_first":
             raise InputError(
-                "weights 'first' repeats a mistake in averaging models; with gradients give equal or examples"
+                "weights 'drawn_first' repeats a mistake in averaging models; with gradients give equal or examples"
             )
 
     def check(self, work: LocalWork) -> None:
@@ -115,7 +115,7 @@ class IFCA(MigrationOptions, Algorithm):
         work: LocalWork,
         rng: torch.Generator,
     ) -> Tensor:
-        first = self.weights == "first"
+        first = self.weights == "drawn_first"
         order = drawn_order(clients, len(work.num_examples), rng) if first else None
         weights = client_weights(work.num_examples[clients], self.weights, labels, order)
         means = mean_by_cluster(fitted, labels, weights, into=models)

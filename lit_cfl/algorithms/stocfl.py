@@ -40,6 +40,8 @@ from lit_cfl.clustering import clusters_of, cosine_similarity, merge_by_threshol
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget, Chunk, Fitted, LocalWork, Sketch
 
+GlobalUpdate = Literal["parallel", "sequential_by_draw", "sequential_by_id"]
+
 
 @dataclass(frozen=True)
 class StoCFL(Algorithm):
@@ -59,7 +61,7 @@ class StoCFL(Algorithm):
         sketch_dim: compare random projections of Psi to so many columns, the same for everyone; None = Psi itself.
         global_update: clients train omega in `parallel` (paper), or one after another, each going on where the one
             before ended, before the mean is taken: `sequential_by_id`, in the order of their ids (a mistake in the
-            published code), or `sequential`, in the order of a draw. Both only test C2.
+            published code), or `sequential_by_draw`. Both only test C2.
     """
 
     paper: ClassVar[str] = (
@@ -73,7 +75,7 @@ class StoCFL(Algorithm):
     merged_model: MergedModel = "larger"
     weights: Weights = "equal"
     sketch_dim: int | None = None
-    global_update: Literal["parallel", "sequential", "sequential_by_id"] = field(default="parallel", kw_only=True)
+    global_update: GlobalUpdate = field(default="parallel", kw_only=True)
     state_type = StoCFLState
     closeness = "cosine of the client's representation with the cluster's"
     score_columns = ("clusters/objective",)
@@ -194,7 +196,7 @@ class StoCFL(Algorithm):
 
     def _turns(self, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> Tensor:
         """Computes the order in which clients train omega: positions in the sorted cohort, int64 `[n]`."""
-        if self.global_update == "sequential":
+        if self.global_update == "sequential_by_draw":
             return drawn_order(cohort, len(work.num_examples), rng).argsort()
         return torch.arange(len(cohort))
 

@@ -82,6 +82,12 @@ _ELSEWHERE = {
     "out_dir": "run_dir",
     "save_dir": "run_dir",
 }  # what other programs call it
+_CHANGED_VALUES = {
+    ("global_update", "sequential"): "up to 0.1.0 it was the order of the clients' ids, and later that of a draw; "
+    "give sequential_by_id or sequential_by_draw",
+    ("weights", "first"): "up to 0.1.0 the client with the lowest id counted, and later one that is drawn; "
+    "give drawn_first for that",
+}  # values that meant something else in an earlier version
 _FIRST = ("algorithm", "task", "local", "data")  # where an option is looked for that several parts have
 _HIDDEN = ("params",)  # arguments that no configuration gives
 _PARTS = re.compile(r"[^.]+")
@@ -293,16 +299,35 @@ def unknown_class(key: str, name: str, kind: str) -> str:
     return f"{key}: {name!r} is not known{nearest(name, known)}. Known: {', '.join(known)}; {own}"
 
 
-def option_names(content: Any, path: str = "") -> Iterator[str]:
+def require_unchanged_values(contents: Sequence[Any], words: Sequence[str]) -> None:
+    """Refuses values that meant something else in an earlier version, for a file does not say how old it is.
+
+    Raises:
+        InputError: it names both meanings.
+    """
+    options = [pair for content in contents for pair in option_values(content)]
+    for option, value in [*options, *given_options(words)]:
+        why = _CHANGED_VALUES.get((option.rpartition(".")[2], value)) if isinstance(value, str) else None
+        if why is not None:
+            raise InputError(f"{option} is {value!r}, whose meaning has changed: {why}")
+
+
+def option_names(content: Any) -> Iterator[str]:
     """Yields the dotted names of all options that a file gives."""
+    for name, _ in option_values(content):
+        yield name
+
+
+def option_values(content: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the dotted names of all options that a file gives, with their values."""
     if not isinstance(content, dict):
         return
     for key, value in content.items():
         name = path if key == "init_args" else f"{path}.{key}" if path else str(key)
         if key not in ("init_args", "class_path", "dict_kwargs"):
-            yield name
+            yield name, value
         if key != "dict_kwargs":
-            yield from option_names(value, name)
+            yield from option_values(value, name)
 
 
 def is_list(option: IndexedOption) -> bool:

@@ -28,7 +28,7 @@ from lit_cfl.config.files import (
 )
 from lit_cfl.config.messages import explain, raised_in_import
 from lit_cfl.config.named_configs import config_files, with_paths
-from lit_cfl.config.option_tree import experiment_tree
+from lit_cfl.config.option_tree import experiment_tree, require_unchanged_values
 from lit_cfl.config.own_code import announce_own_code, no_code_from, require_own_modules
 from lit_cfl.config.typed_words import with_lists
 from lit_cfl.data import Examples
@@ -214,6 +214,7 @@ def _read(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
     contents = {file: read_config(file) for file in config_files(words)}
     tree = experiment_tree(list(contents.values()), words)
     words = with_lists(words, tree.look_up)
+    require_unchanged_values(list(contents.values()), words)
     recorded = [folder for content in contents.values() for folder in content.get("code") or []]
     require_own_modules(tree.chosen.values(), [*recorded, *code_folders(words)])
     for file, content in contents.items():

@@ -23,7 +23,7 @@ TWO = FedGroup(num_clusters=2, pretrain_scale=2)  # four of eight clients found 
         FedGroup(centers="random"),
         FedGroup(cold_start="random_once", pretrain_scale=1),
         FedGroup(cold_start="random_each_round", pretrain_scale=1),
-        replace(TWO, eta_g=0.5, weights="first"),
+        replace(TWO, eta_g=0.5, weights="drawn_first"),
         replace(TWO, eta_g=0.5, mix="sum", weights="equal", group_start="w0"),
     ],
     ids=repr,

@@ -20,7 +20,7 @@ OPTIONS = [
     FeSEM(start_partition="same"),
     FeSEM(cluster_on="last_layer"),
     FeSEM(weights="examples"),
-    FeSEM(weights="first"),
+    FeSEM(weights="drawn_first"),
     FeSEM(migrate=True),
 ]
 
@@ -92,7 +92,7 @@ def test_first_weights_take_one_drawn_member_of_each_cluster():  # check 8, C1
         for cohort in (ids(0, 1, 2), ids(2, 1, 0)):
             state = start(work, 1.0, 9.0, index=(0, 1, 1))
             drawing = torch.Generator().manual_seed(seed)
-            after, _ = replace(TWO, weights="first").round(state, cohort, work, drawing)
+            after, _ = replace(TWO, weights="drawn_first").round(state, cohort, work, drawing)
             found.append(after.models[:, 0].tolist())
         assert found[0] == found[1]  # whatever the order of the cohort
         seen.add(tuple(found[0]))

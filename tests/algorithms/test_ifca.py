@@ -16,7 +16,7 @@ TWO = IFCA(num_clusters=2)
 OPTIONS = [
     IFCA(),
     IFCA(weights="examples"),
-    IFCA(weights="first"),
+    IFCA(weights="drawn_first"),
     IFCA(averaging="gradients"),
     IFCA(averaging="gradients", weights="examples"),
     IFCA(assign_with_l2=True),
@@ -138,7 +138,7 @@ def test_first_weights_take_one_drawn_member_of_each_cluster():  # check 8, C1
         found = []
         for cohort in (ids(0, 1, 2, 3), ids(3, 2, 1, 0)):
             drawing = torch.Generator().manual_seed(seed)
-            after, _ = replace(TWO, weights="first").round(state, cohort, work, drawing)
+            after, _ = replace(TWO, weights="drawn_first").round(state, cohort, work, drawing)
             found.append(after.models[:, 0].tolist())
         assert found[0] == found[1]  # whatever the order of the cohort
         seen.add(tuple(round(value, 9) for value in found[0]))
@@ -219,8 +219,8 @@ def test_bad_hyper_parameters_are_refused():
         IFCA(num_clusters=0)
     with pytest.raises(InputError, match="shift_threshold is"):
         IFCA(shift_threshold=-0.1)
-    with pytest.raises(InputError, match="weights 'first' repeats a mistake"):
-        IFCA(averaging="gradients", weights="first")
+    with pytest.raises(InputError, match="weights 'drawn_first' repeats a mistake"):
+        IFCA(averaging="gradients", weights="drawn_first")
 
 
 def test_more_clusters_than_clients_with_data_are_refused():

@@ -58,7 +58,7 @@ def partition(state: StoCFLState) -> set[frozenset[int]]:
     "algorithm",
     [
         StoCFL(psi="gradient", representation="sampled", sketch_dim=3, tau=0.9),
-        StoCFL(global_update="sequential", merged_model="average", tau=-1.0, lambda_=0.0),
+        StoCFL(global_update="sequential_by_draw", merged_model="average", tau=-1.0, lambda_=0.0),
         StoCFL(global_update="sequential_by_id", representation="sampled"),
         StoCFL(tau=1.0, weights="examples"),
     ],
@@ -221,7 +221,7 @@ def test_fixed_point_lies_between_the_cluster_and_everyone():  # check 20
 
 
 def test_omega_handed_on_differs_once_there_are_two_clients(two_sides: QuadraticWork):  # check 22, C2
-    in_turn = replace(GRADIENT, global_update="sequential")
+    in_turn = replace(GRADIENT, global_update="sequential_by_draw")
     by_id = replace(GRADIENT, global_update="sequential_by_id")
     alone = [ran(one, two_sides, ids(3)).omega for one in (GRADIENT, in_turn, by_id)]
     assert torch.equal(alone[0], alone[1])
