@@ -24,7 +24,7 @@ def client_weights(
     Args:
         num_examples: n_i of the clients `[n]`.
         kind: `examples` = n_i; `equal` = one; `drawn_first` = one for the client of each cluster that has data and
-            comes first in `order`, and zero for all others. That is a mistake of FlexCFL's published IFCA and FeSEM: its
+            comes first in `order`, and zero for all others. A mistake of FlexCFL's published IFCA and FeSEM: its
             list of weights has one element, so that a cluster takes the model of the first of its clients in an
             unsorted draw (times K / (K + 1e-5), left out here) (C1).
         labels: cluster of each client, int64 `[n]`; wanted for `drawn_first`.

@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from lit_cfl.config.variants import Config, build
-from lit_cfl.engines.choose_plan import found_device
+from lit_cfl.devices import release_gpu_memory
+from lit_cfl.engines.choose_plan import found_device, require_first_gpu
 from lit_cfl.engines.plan import PlanOptions
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment, PreparedRun
@@ -46,9 +47,12 @@ def check_study(study: Study) -> tuple[Study, list[Experiment]]:
 
 
 def _require_reserved_gpus(study: Study, default: Experiment) -> None:
-    """Raises InputError where trials would train on a GPU that Ray does not divide among them."""
+    """Raises InputError where trials would train on a GPU that Ray does not divide among them, or on one by number."""
     plan = default.plan or PlanOptions()
-    if study.resources.gpus or default.engine == "ray" or plan.engine == "ray":
+    if default.engine == "ray" or plan.engine == "ray":
+        return
+    require_first_gpu(plan.device or default.device, "a trial")
+    if study.resources.gpus:
         return
     device = plan.device or found_device(default.device)
     if device != "cpu":
@@ -94,7 +98,10 @@ def check_on_clients(study: Study, default: Experiment, corners: Sequence[Experi
         except InputError as error:
             raise _about(point, error) from error
     base.engine.close()
-    return base.engine.scores
+    scores = base.engine.scores
+    del base
+    release_gpu_memory()
+    return scores
 
 
 def _points(study: Study, space: Space) -> list[dict[str, Any]]:

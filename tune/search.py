@@ -4,6 +4,7 @@ import os
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from secrets import token_hex
@@ -17,6 +18,8 @@ from lit_cfl.storage.lock import locked
 from lit_cfl.tune.callbacks import stoppable
 from lit_cfl.tune.check import TRIALS, PreparedStudy, notices, prepare
 from lit_cfl.tune.cluster import connected, require_room, require_seen_by_all
+from lit_cfl.tune.progress_lines import ProgressLines
+from lit_cfl.tune.record import ROUNDS
 from lit_cfl.tune.repeats import REPEATS, repeat
 from lit_cfl.tune.searchers import searcher
 from lit_cfl.tune.study import STUDY, Study, recorded_id
@@ -47,7 +50,8 @@ def run_study(
     """
     if not resume:
         require_unused(path)
-    with locked(path, "--study_dir"):
+    lines = ProgressLines(say)
+    with locked(path, "--study_dir"), lines.breaking_silence():
         require_room(str(path))
         if resume:
             for config in islice((path / TRIALS).glob("*/config.yaml"), 1):
@@ -60,14 +64,15 @@ def run_study(
         with stoppable(path):
             try:
                 with connected(address, study.resources):
-                    result = _run(prepared, trials, path, say)
+                    result = _run(prepared, trials, path, lines)
             finally:
                 trials.seal()
         return replace(result, to_upload=track_study(prepared, result))
 
 
-def _run(prepared: PreparedStudy, trials: Trials, path: Path, say: Callable[[str], None]) -> StudyResult:
+def _run(prepared: PreparedStudy, trials: Trials, path: Path, say: ProgressLines) -> StudyResult:
     """Runs what is left of a study once Ray is there."""
+    say.how_far = partial(how_far, trials, prepared.rounds)
     require_seen_by_all(str(path.absolute()))
     say("\n".join([f"{prepared.size}; their files: {path / TRIALS}", *notices(prepared.space, prepared.default)]))
     prepared.study.write(path / STUDY, trials.study_id)
@@ -78,7 +83,20 @@ def _run(prepared: PreparedStudy, trials: Trials, path: Path, say: Callable[[str
     if result.best is None:
         return result
     say(f"best trial: {result.best['trial_id']}; see {path / 'best.yaml'}")
+    say.how_far = lambda: "training on new seeds"
     return replace(result, repeated=repeat(prepared, result.best, path, say))
+
+
+def how_far(trials: Trials, rounds: int) -> str:
+    """Says in a line how many trials are over, and which round those that run have told of.
+
+    Args:
+        trials: of the study.
+        rounds: of a whole trial.
+    """
+    live = dict(trials.live)  # another thread may change it
+    running = [f"{number:04} round {int(told.get(ROUNDS, 0))} of {rounds}" for number, told in sorted(live.items())]
+    return f"{trials.num_over} of {trials.limit} trials are over; running: {', '.join(running) or 'none yet'}"
 
 
 def _trials(prepared: PreparedStudy, path: Path, study_id: str) -> Trials:

@@ -95,6 +95,14 @@ class TrialJob:
         if 0 < self.gpus < 1:
             torch.cuda.set_per_process_memory_fraction(self.gpus)
 
+    def _device(self, experiment: Experiment, plan: PlanOptions) -> str | None:
+        """Returns the CPU for a trial that has no share of a GPU; None = as the experiment says.
+
+        Ray hides no GPU from a worker that asked for none: all trials of a node would train on its first one.
+        """
+        by_ray = experiment.engine == "ray" or plan.engine == "ray"
+        return "cpu" if not self.gpus and not by_ray and experiment.device == "auto" else None
+
     def experiment(self, values: Mapping[str, Any], name: str) -> Experiment:
         """Builds the experiment at one point of the space; trackers know it by the study and this name."""
         experiment = build(self.base, self.space.words(values))
@@ -104,7 +112,7 @@ class TrialJob:
     def of_trial(self, experiment: Experiment, name: str) -> Experiment:
         """Gives an experiment the seeds and the threads of a trial, and the study's data."""
         plan, before = experiment.plan or PlanOptions(), experiment.described()
-        plan = replace(plan, threads=plan.threads or self.threads)
+        plan = replace(plan, threads=plan.threads or self.threads, device=plan.device or self._device(experiment, plan))
         tracking = replace(experiment.tracking, group=experiment.tracking.group or self.study)
         changed: dict[str, Any] = {"name": f"{self.study}-{name}", "seeds": list(self.seeds)}
         config = before | changed | {"plan": vars(plan)}

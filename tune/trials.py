@@ -114,9 +114,14 @@ class Trials:
         return sum(record.repeats is None for record in self.records.values())
 
     @property
+    def live(self) -> Mapping[int, Mapping[str, Any]]:
+        """What each trial that runs reported last, by its number."""
+        return self._live
+
+    @property
     def num_over(self) -> int:
         """How many of them are over."""
-        return sum(record.repeats is None and record.status != RUNNING for record in self.records.values())
+        return sum(record.repeats is None and record.status != RUNNING for record in list(self.records.values()))
 
     @property
     def over(self) -> bool:

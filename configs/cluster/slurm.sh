@@ -15,13 +15,25 @@ set -euo pipefail
 # shellcheck source=/dev/null
 [ -z "${LITCFL_VENV:-}" ] || . "$LITCFL_VENV/bin/activate"
 
-port=$((20000 + SLURM_JOB_ID % 10000))
+cpus=${SLURM_CPUS_PER_TASK:-}
+[ -n "$cpus" ] || { echo "SLURM_CPUS_PER_TASK is not set: give sbatch --cpus-per-task N" >&2; exit 2; }
+port=${LITCFL_HEAD_PORT:-$((20000 + $(printf %s "$SLURM_JOB_ID" | cksum | cut -d " " -f 1) % 12000))} # of the whole id
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN RAY_TMPDIR="/tmp/ray-$SLURM_JOB_ID"
 RAY_AUTH_TOKEN=$(python3 -c "import secrets; print(secrets.token_hex(32))")
 
 mapfile -t nodes < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
-head_ip=$(srun --nodes=1 --ntasks=1 --nodelist="${nodes[0]}" hostname --ip-address | awk '{print $1}')
-export RAY_ADDRESS="$head_ip:$port"
+head_ip=${LITCFL_HEAD_IP:-}
+if [ -z "$head_ip" ]; then # the first IPv4 address that other nodes reach: no loopback, unless there is one node only
+    listed=$(srun --nodes=1 --ntasks=1 --nodelist="${nodes[0]}" hostname --ip-address)
+    found=$(tr -s '[:space:]' '\n' <<<"$listed" | grep -E '^[0-9]+(\.[0-9]+){3}$' || true)
+    [ "${#nodes[@]}" -eq 1 ] || found=$(grep -v '^127\.' <<<"$found" || true)
+    head_ip=$(head -n 1 <<<"$found")
+fi
+[ -n "$head_ip" ] || {
+    echo "${nodes[0]} names no IPv4 address that other nodes reach ('${listed:-}'); set LITCFL_HEAD_IP to its address" >&2
+    exit 1
+}
+case $head_ip in *:*) export RAY_ADDRESS="[$head_ip]:$port" ;; *) export RAY_ADDRESS="$head_ip:$port" ;; esac
 
 pids=()
 trap 'kill "${pids[@]}" 2>/dev/null || true; wait "${pids[@]}" 2>/dev/null || true' EXIT
@@ -29,8 +41,8 @@ trap 'kill "${pids[@]}" 2>/dev/null || true; wait "${pids[@]}" 2>/dev/null || tr
 on_node() { # NAME ARGUMENTS...: a part of the cluster on one node, until this script ends
     local node=$1
     shift
-    srun --nodes=1 --ntasks=1 --cpus-per-task="$SLURM_CPUS_PER_TASK" --overlap --nodelist="$node" --export=ALL \
-        env -u RAY_ADDRESS ray start --block --disable-usage-stats --num-cpus="$SLURM_CPUS_PER_TASK" "$@" &
+    srun --nodes=1 --ntasks=1 --cpus-per-task="$cpus" --overlap --nodelist="$node" --export=ALL \
+        env -u RAY_ADDRESS ray start --block --disable-usage-stats --num-cpus="$cpus" "$@" &
     pids+=("$!")
 }
 

@@ -11,6 +11,8 @@ from lit_cfl.compare.options import CompareArguments
 from lit_cfl.config.files import valid_anywhere
 from lit_cfl.config.parser import experiment_parser
 from lit_cfl.config.variants import base_config, build
+from lit_cfl.devices import release_gpu_memory
+from lit_cfl.engines.choose_plan import require_first_gpu
 from lit_cfl.engines.plan import PlanOptions
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
@@ -31,6 +33,9 @@ def plan_comparison(given: CompareArguments) -> tuple[Comparison, list[str]]:
     plain = _plain(base, rest, entries[-1].name)
     notices: list[str] = []
     built = {entry.name: _experiment(entry, base, rest, own, notices) for entry in entries}
+    for name, experiment in built.items():
+        if given.num_cpus != 1:
+            _require_first_gpu(name, experiment)
     seeds = list(plain.described()["seeds"])
     return _checked(Comparison(plain.name, built, seeds, given.target)), notices
 
@@ -91,6 +96,13 @@ def _of_comparison(experiment: Experiment, name: str) -> Experiment:
     return replace(experiment, name=str(config["name"]), plan=plan, config=config)
 
 
+def _require_first_gpu(name: str, experiment: Experiment) -> None:
+    """Raises InputError where runs in processes of Ray's, with a GPU each, ask for one by number."""
+    plan = experiment.plan or PlanOptions()
+    if "ray" not in (experiment.engine, plan.engine):
+        require_first_gpu(plan.device or experiment.device, f"each run of a comparison ({name}; but for --num_cpus 1)")
+
+
 def _checked(comparison: Comparison) -> Comparison:
     """Prepares all runs and fills in their plan. Raises InputError if one of them could not begin."""
     plan = None
@@ -106,6 +118,8 @@ def _checked(comparison: Comparison) -> Comparison:
             except InputError as error:
                 raise InputError(f"{name}, seed {seed}: {error}") from error
         prepared.engine.close()
+        del prepared
+        release_gpu_memory()  # the runs are in other processes
     return replace(comparison, experiments={k: _under(e, plan or {}) for k, e in comparison.experiments.items()})
 
 

@@ -200,6 +200,24 @@ def found_device(asked: str) -> str:
     return asked
 
 
+def require_first_gpu(asked: str, what: str) -> None:
+    """Refuses a GPU by its number where Ray gives a process one GPU, which is the first one there.
+
+    Args:
+        asked: the device.
+        what: runs in such a process, for the message.
+
+    Raises:
+        InputError: it names another one than the first.
+    """
+    number = asked.partition(":")[2]
+    if asked.startswith("cuda") and number not in ("", "0"):
+        raise InputError(
+            f"device is {asked!r}, but {what} sees one GPU, which is cuda:0 there: give cuda, and choose GPU {number} "
+            f"by CUDA_VISIBLE_DEVICES={number}"
+        )
+
+
 def _device_of_ray(asked: str, found: int) -> str:
     """Returns the device of each worker: Ray shows it its own GPU alone."""
     if asked == "auto":

@@ -1,0 +1,46 @@
+"""Prints what happens in a study, and how far it is where nothing has happened for a while."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import Event, Thread
+from time import monotonic
+
+_SILENT_SECONDS = 20.0  # after which a line says how far the study is
+_POLL_SECONDS = 0.5
+
+
+class ProgressLines:
+    """Prints lines, and a line of its own after each stretch of silence: a pipe or a log shows nothing else.
+
+    Args:
+        say: prints a line.
+        seconds: of silence.
+    """
+
+    def __init__(self, say: Callable[[str], None], seconds: float = _SILENT_SECONDS) -> None:
+        self._say, self._seconds = say, seconds
+        self._started = self._spoken = monotonic()
+        self.how_far: Callable[[], str] = lambda: "checking the study"
+
+    def __call__(self, line: str) -> None:
+        """Prints a line."""
+        self._spoken = monotonic()
+        self._say(line)
+
+    @contextmanager
+    def breaking_silence(self) -> Iterator[None]:
+        """Says how far the study is, within the block, after each stretch of silence."""
+        over = Event()
+        thread = Thread(target=self._watch, args=(over,), name="progress-lines", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def _watch(self, over: Event) -> None:
+        while not over.wait(min(_POLL_SECONDS, self._seconds)):
+            if monotonic() - self._spoken >= self._seconds:
+                minutes, seconds = divmod(int(monotonic() - self._started), 60)
+                self(f"{minutes}:{seconds:02} {self.how_far()}")
