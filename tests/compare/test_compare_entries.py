@@ -68,6 +68,10 @@ def test_options_go_to_the_algorithm_that_they_name():
         ("--config quickstart --algorithms IFCA --seeds 0 x", "'x' is no seed"),
         ("--config quickstart --algorithms IFCA --seed 3", "give --seeds"),
         ("--config quickstart --algorithms IFCA --algorithm.num_clusters 3", "options by its name"),
+        (
+            "--config quickstart --algorithms IFCA --device cuda:1",
+            "sees one GPU, which is cuda:0 there: give cuda, and",
+        ),
         ("--config quickstart --algorithms IFCA --round 3", "(did you mean --rounds?)"),
         ("--config quickstart --algorithms IFCA --cohort_size 41", "cohort_size is 41, but there are 40 clients"),
         ("--config quickstart --algorithms IFCA --target 80", "--target is 80"),

@@ -394,6 +394,7 @@ def test_the_slurm_script_starts_a_cluster_runs_its_command_and_leaves_nothing(t
         "SLURM_JOB_ID": number,
         "SLURM_JOB_NODELIST": "n[1-2]",
         "SLURM_CPUS_PER_TASK": "1",
+        "LITCFL_HEAD_IP": "127.0.0.1",  # both nodes are this machine
     }
     try:
         done = subprocess.run(
@@ -413,3 +414,64 @@ def test_the_slurm_script_starts_a_cluster_runs_its_command_and_leaves_nothing(t
     finally:
         end(mark)
         shutil.rmtree(f"/tmp/ray-{number}", ignore_errors=True)  # noqa: S108  # the script's own
+
+
+STAND_INS = {
+    "scontrol": 'printf "%s\\n" $NODES\n',
+    "srun": 'for word in "$@"; do [ "$word" = --ip-address ] && { echo "$PRINTED"; exit; }; done\nsleep 1\n',
+    "ray": "exit 0\n",
+    "python3": f'[ "$1" = -c ] && exec {sys.executable} "$@"\ncat > /dev/null\n',
+    "lit-cfl": 'echo "RAY_ADDRESS=$RAY_ADDRESS"\n',
+}
+
+
+def slurm(folder: Path, printed: str = "10.0.0.5", nodes: str = "n1 n2", **variables: str) -> tuple[int, str, str]:
+    """Runs the script with stand-ins for SLURM and Ray. Returns its exit code, the address, and its last error."""
+    for name, text in STAND_INS.items():
+        (folder / name).write_text(f"#!/bin/bash\n{text}")
+        (folder / name).chmod(0o755)
+    environment = {"PATH": f"{folder}:/usr/bin:/bin", "PRINTED": printed, "NODES": nodes, "SLURM_JOB_ID": "77"}
+    environment |= {"SLURM_JOB_NODELIST": "n[1-2]", "SLURM_CPUS_PER_TASK": "2"} | variables
+    command = ["bash", str(FOLDER / "slurm.sh"), "run", "--config", "x"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+    said = [line.partition("=")[2] for line in done.stdout.splitlines() if line.startswith("RAY_ADDRESS=")]
+    return done.returncode, "".join(said), (done.stderr.splitlines() or [""])[-1]
+
+
+@pytest.mark.parametrize(
+    ("printed", "nodes", "variables", "address"),
+    [
+        ("fe80::1 10.0.0.5", "n1 n2", {}, "10.0.0.5"),
+        ("127.0.1.1 10.0.0.5", "n1 n2", {}, "10.0.0.5"),
+        ("127.0.1.1", "n1", {}, "127.0.1.1"),  # one node needs no other address
+        ("172.17.0.1 10.0.0.5", "n1 n2", {"LITCFL_HEAD_IP": "10.0.0.5"}, "10.0.0.5"),
+        ("", "n1 n2", {"LITCFL_HEAD_IP": "2001:db8::7"}, "[2001:db8::7]"),
+    ],
+)
+def test_the_head_of_a_slurm_job_has_an_address_that_other_nodes_reach(
+    printed: str, nodes: str, variables: dict[str, str], address: str, tmp_path: Path
+):
+    code, found, _ = slurm(tmp_path, printed, nodes, **variables)
+    assert (code, found.rpartition(":")[0]) == (0, address)
+
+
+@pytest.mark.parametrize("printed", ["", "127.0.1.1", "2001:db8::7", "fe80::1 127.0.0.1"])
+def test_a_slurm_job_whose_head_has_no_such_address_is_refused_with_the_remedy(printed: str, tmp_path: Path):
+    code, found, error = slurm(tmp_path, printed)
+    assert (code, found) == (1, "")
+    assert f"n1 names no IPv4 address that other nodes reach ('{printed}'); set LITCFL_HEAD_IP" in error
+
+
+def test_the_port_of_a_slurm_job_follows_from_its_whole_id(tmp_path: Path):
+    ports = [
+        int(slurm(tmp_path, SLURM_JOB_ID=number)[1].rpartition(":")[2]) for number in ("77", "10077", "20077", "77")
+    ]
+    assert ports[0] == ports[3]
+    assert len(set(ports)) == 3
+    assert all(20000 <= port < 32000 for port in ports)
+    assert slurm(tmp_path, LITCFL_HEAD_PORT="6379")[1] == "10.0.0.5:6379"
+
+
+def test_a_slurm_job_needs_its_number_of_cores(tmp_path: Path):
+    code, _, error = slurm(tmp_path, SLURM_CPUS_PER_TASK="")
+    assert (code, error) == (2, "SLURM_CPUS_PER_TASK is not set: give sbatch --cpus-per-task N")

@@ -48,6 +48,25 @@ def test_rounds_that_no_scheduler_judges_by_are_told_once_a_second(
     assert sent[-1] == 5  # the last round counts, told or not
 
 
+@pytest.mark.parametrize(
+    ("gpus", "changes", "device"),
+    [
+        (0.0, {}, "cpu"),  # Ray hides no GPU from a worker that asked for none
+        (0.25, {}, None),
+        (0.0, {"engine": "ray"}, None),
+        (0.0, {"plan": {"device": "cuda:0"}}, "cuda:0"),
+        (0.0, {"device": "cuda"}, None),  # as was asked for; a study is checked before
+    ],
+)
+def test_a_trial_without_a_share_of_a_gpu_trains_on_the_cpu(
+    gpus: float, changes: dict[str, Any], device: str | None, job: TrialJob
+):
+    experiment = replace(job, gpus=gpus).of_trial(build(base(**changes)), "0001")
+    assert experiment.plan is not None
+    assert experiment.plan.device == device
+    assert experiment.described()["plan"]["device"] == device
+
+
 @pytest.mark.parametrize(("gpus", "expected"), [(0.25, [0.25]), (1.0, []), (2.0, []), (0.0, [])])
 def test_trials_and_runs_on_new_seeds_hold_their_share_of_a_gpus_memory(
     gpus: float, expected: list[float], job: TrialJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
