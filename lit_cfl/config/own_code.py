@@ -64,7 +64,7 @@ def require_own_modules(names: Iterable[str], folders: Sequence[str]) -> None:
         path, _, wanted = name.rpartition(".")
         for folder in folders if path else ():
             file = Path(folder).joinpath(*path.split(".")).with_suffix(".py")
-            installed = _installed(path.partition(".")[0], folder)
+            installed = _installed(path.partition(".")[0])
             if installed is not None and file.is_file() and _defines(file, wanted):
                 raise InputError(
                     f"{name} names the installed module {path.partition('.')[0]!r} ({installed}), which hides {file}: "
@@ -72,15 +72,16 @@ def require_own_modules(names: Iterable[str], folders: Sequence[str]) -> None:
                 )
 
 
-def _installed(module: str, folder: str) -> str | None:
-    """Returns where Python finds a module, if that is not in this folder."""
+def _installed(module: str) -> str | None:
+    """Returns where an installed package, or a module of Python itself, lies; None for any other module."""
     try:
         found = find_spec(module)
     except (ImportError, ValueError):
         return None
-    if found is None or any(inside(place, Path(folder)) for place in _places(found)):
+    if found is None or not found.origin:
         return None
-    return found.origin or "a namespace"
+    is_pythons = not found.has_location or any(inside(found.origin, Path(r)) for r in (sys.prefix, sys.base_prefix))
+    return found.origin if is_pythons else None
 
 
 def _defines(file: Path, name: str) -> bool:

@@ -14,6 +14,7 @@ import yaml
 
 from lit_cfl import load_run
 from lit_cfl.cli.main import main
+from lit_cfl.config.own_code import require_own_modules
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.scores import ACCURACY, recorded_scores
 from lit_cfl.storage.config_file import recorded_run_id, write_config
@@ -254,3 +255,22 @@ def test_opening_a_run_names_the_code_that_it_loads(empty_folder: Path, capsys: 
         load_run("run")
     notices = [str(one.message) for one in told if one.category is Notice and "opening" in str(one.message)]
     assert notices == [f"opening run loads code that is not Lit-CFL's: sensors.Sensors from {empty_folder}"]
+
+
+def test_an_own_file_that_an_installed_package_hides_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("random", "datasets"):
+        Path(f"{name}.py").write_text("from lit_cfl.datamodules import Digits\n\nclass Mine(Digits):\n    pass\n")
+    folders = [str(tmp_path)]
+    for name in ("random.Mine", "datasets.Mine"):
+        with pytest.raises(
+            InputError, match=f"{name} names the installed module .*, which hides .*; give your file an"
+        ):
+            require_own_modules([name], folders)
+    require_own_modules(
+        ["datasets.Dataset", "torch.optim.SGD", "FedAvg", "nowhere.Mine"], folders
+    )  # none of them is here
+    Path("mine.py").write_text("class Mine:\n    pass\n")
+    require_own_modules(["mine.Mine"], folders)
+    words = ["run", "--config", "quickstart", "--algorithm", "random.Mine"]
+    assert main(words) == 2

@@ -10,6 +10,7 @@ import yaml
 from studies import ALGORITHMS, base
 from tune_trials import new_trials
 
+from lit_cfl.config.variants import build
 from lit_cfl.errors import InputError
 from lit_cfl.runs.run import FinishedRun
 from lit_cfl.tune import repeats, trial
