@@ -1,0 +1,137 @@
+"""Runs a folder of cases as a user would, and prints a line for each: what the user sees now.
+
+    python benchmarks/border_cases.py FOLDER [--only NAME ...] [--seconds 600] [--jobs 1]
+
+FOLDER holds a folder for each case, which is copied and left as it is. A case has an experiment's file (*.yaml), which
+`lit-cfl run --config` gets, or a script `run.sh`, which finds this checkout as `lit-cfl` on its path; if its comment
+says `bash run.sh LIT_CFL` or `bash run.sh .../slurm.sh`, it is given that file. A script `make.py` is run before, for
+data that the case needs. Files for a person, such as a README, are not looked at.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+_LONGEST = 220  # of what is shown
+_SCORES = re.compile(r"^(\S.*?) +(-?\d+\.\d{3}|-) ")  # a row of the closing table
+
+
+class CaseOutcome(NamedTuple):
+    """What became of a case.
+
+    Args:
+        name: of its folder.
+        code: exit code; None = it took too long.
+        seen: what a user sees.
+    """
+
+    name: str
+    code: int | None
+    seen: str
+
+    def __str__(self) -> str:
+        return f"{self.name:<40} {'-' if self.code is None else self.code:>3}  {self.seen}"
+
+
+def run_case(folder: Path, seconds: float = 600.0) -> CaseOutcome:
+    """Runs the copy of a case.
+
+    Args:
+        folder: of the case.
+        seconds: that it may take.
+    """
+    with TemporaryDirectory(prefix="border-case-") as temporary:
+        case = Path(temporary) / folder.name
+        shutil.copytree(folder, case)
+        environment = os.environ | {"PATH": f"{_with_command(Path(temporary))}:{os.environ['PATH']}"}
+        environment |= {"PYTHONPATH": str(ROOT), "WANDB_MODE": "disabled", "HOME": temporary}
+        try:
+            if (case / "make.py").is_file():
+                _run([sys.executable, "make.py"], case, environment, seconds)
+            done = _run(_command_of(case), case, environment, seconds)
+        except subprocess.TimeoutExpired:
+            return CaseOutcome(folder.name, None, f"it took more than {seconds:g} s")
+        return CaseOutcome(folder.name, done.returncode, what_is_seen(done.stdout))
+
+
+def _run(
+    words: Sequence[str], case: Path, environment: dict[str, str], seconds: float
+) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(  # what the case holds
+        words,
+        cwd=case,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=seconds,
+        check=False,
+    )
+
+
+def _with_command(folder: Path) -> Path:
+    """Makes a folder with the command `lit-cfl` of this checkout."""
+    command = folder / "bin" / "lit-cfl"
+    command.parent.mkdir()
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -P -m lit_cfl "$@"\n', "utf-8")
+    command.chmod(0o755)
+    return command.parent
+
+
+def _command_of(case: Path) -> list[str]:
+    script = case / "run.sh"
+    if script.is_file():
+        wanted = re.search(r"bash run\.sh (\S+)", script.read_text("utf-8"))
+        given = {"LIT_CFL": case.parent / "bin" / "lit-cfl", "slurm.sh": ROOT / "configs" / "cluster" / "slurm.sh"}
+        found = [str(path) for name, path in given.items() if wanted and wanted[1].endswith(name)]
+        return ["bash", script.name, *found]
+    (config, *_) = sorted(case.glob("*.yaml"))
+    return ["lit-cfl", "run", "--config", config.name, "--run_dir", "run-of-the-case"]
+
+
+def what_is_seen(output: str) -> str:
+    """Picks what matters of an output: the error, or the notices and the scores, or else the last lines."""
+    lines = [line.strip() for line in output.splitlines() if line.strip()]
+    errors = [line for line in lines if line.startswith("lit-cfl: error: ")]
+    if errors:
+        return _cut(errors[-1])
+    if any(line.startswith("Traceback ") for line in lines):
+        return _cut(f"TRACEBACK: {lines[-1]}")
+    notes = [line for line in lines if line.startswith("Note: ")]
+    scores = [f"{row[1]} {row[2]}" for line in lines if (row := _SCORES.match(line))]
+    return _cut(" | ".join([*notes, *scores] or lines))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="of the cases")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="cases whose names begin so")
+    parser.add_argument("--seconds", type=float, default=600.0, help="that a case may take (%(default)s)")
+    parser.add_argument("--jobs", type=int, default=1, help="cases at a time (%(default)s)")
+    given = parser.parse_args()
+    cases = [path for path in sorted(given.folder.iterdir()) if path.is_dir()]
+    chosen = [case for case in cases if given.only is None or case.name.startswith(tuple(given.only))]
+    if not chosen:
+        sys.exit(f"{given.folder} holds no folder of a case" + (" of these names" if given.only else ""))
+    with ThreadPoolExecutor(given.jobs) as pool:
+        for outcome in pool.map(partial(run_case, seconds=given.seconds), chosen):
+            print(outcome, flush=True)
+
+
+if __name__ == "__main__":
+    main()
