@@ -31,6 +31,7 @@ from lit_cfl.config.named_configs import config_files, with_paths
 from lit_cfl.config.option_tree import experiment_tree, require_unchanged_values
 from lit_cfl.config.own_code import announce_own_code, no_code_from, require_own_modules
 from lit_cfl.config.typed_words import with_lists
+from lit_cfl.config.untyped import read_untyped
 from lit_cfl.data import Examples
 from lit_cfl.datamodules.federated import FederatedDataModule
 from lit_cfl.errors import InputError, in_line
@@ -226,6 +227,7 @@ def _read(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
     )
     try:
         read = parser.parse_args(words)
+        read_untyped(read, words)
         _require_values(parser, read)
     except (ArgumentError, TypeError) as error:
         if isinstance(error, TypeError) and not str(error).startswith("Parser key"):

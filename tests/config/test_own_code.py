@@ -15,6 +15,7 @@ import yaml
 from lit_cfl import load_run
 from lit_cfl.cli.main import main
 from lit_cfl.config.own_code import require_own_modules
+from lit_cfl.config.parser import parse_run
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.scores import ACCURACY, recorded_scores
 from lit_cfl.storage.config_file import recorded_run_id, write_config
@@ -274,3 +275,32 @@ def test_an_own_file_that_an_installed_package_hides_is_named(tmp_path: Path, mo
     require_own_modules(["mine.Mine"], folders)
     words = ["run", "--config", "quickstart", "--algorithm", "random.Mine"]
     assert main(words) == 2
+
+
+UNTYPED = """
+from torch import nn
+
+class Flat(nn.Module):
+    def __init__(self, norm="layer", size: int = 64, name: str = "x", **rest):
+        super().__init__()
+        self.got = [norm, size, name]
+        self.last = nn.Linear(size, 10)
+
+    def forward(self, x):
+        return self.last(x.flatten(1))
+"""
+
+
+@pytest.mark.parametrize(
+    ("value", "read"), [("null", None), ("3", 3), ("true", True), ("batch", "batch"), ("[1, 2]", [1, 2])]
+)
+def test_an_option_without_a_type_is_read_as_in_a_file(
+    value: str, read: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("untyped_net.py").write_text(UNTYPED)
+    words = ["--config", "quickstart", "--baseline", "null", "--task.net", "untyped_net.Flat", "--task.net.norm", value]
+    experiment = parse_run([*words, "--task.net.name", "3"]).experiment
+    assert experiment.task().net.got == [read, 64, "3"]  # a text stays one
+    assert experiment.described()["task"]["init_args"]["net"]["init_args"]["norm"] == read

@@ -1,0 +1,56 @@
+"""Reads the values of options without a type as YAML does, also those of a command line.
+
+The parser takes them for texts there: `null` would be the word 'None', and `3` the word '3'.
+"""
+
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from importlib import import_module
+from typing import Any
+
+import yaml
+from jsonargparse import Namespace
+
+from lit_cfl.config.option_tree import given_options
+from lit_cfl.storage.yaml_files import parse_yaml
+
+
+def read_untyped(read: Namespace, words: Sequence[str]) -> None:
+    """Replaces, in what the parser has read, the values of options of a command line that have no type.
+
+    Args:
+        read: by the parser; it is changed.
+        words: of the command line.
+    """
+    for option, value in given_options(words):
+        found = _owner(read, option.replace(".init_args", ""))
+        if found is not None and isinstance(found[1].get(found[2]), str) and _is_untyped(found[0], found[2]):
+            with suppress(yaml.YAMLError):
+                found[1][found[2]] = parse_yaml(value)
+
+
+def _owner(read: Namespace, option: str) -> tuple[str, Namespace, str] | None:
+    """Finds the class that has an option: its path, its arguments, and the option's name there."""
+    place: Any = read
+    *path, name = option.split(".")
+    for part in path:
+        place = place.get("init_args", place) if isinstance(place, Namespace) else None
+        place = place.get(part) if isinstance(place, Namespace) else None
+    if not isinstance(place, Namespace) or not isinstance(place.get("init_args"), Namespace):
+        return None
+    return (str(place.class_path), place.init_args, name) if name in place.init_args else None
+
+
+def _is_untyped(class_path: str, option: str) -> bool:
+    module, _, name = class_path.rpartition(".")
+    kind = getattr(import_module(module), name)  # the parser has imported it
+    found = next((parameter for parameter in _parameters(kind) if parameter.name == option), None)
+    return found is not None and found.annotation is inspect.Parameter.empty
+
+
+def _parameters(kind: Any) -> Iterator[inspect.Parameter]:
+    """Yields the arguments of a class or a function, then those of its bases."""
+    for one in kind.__mro__ if inspect.isclass(kind) else [kind]:
+        with suppress(TypeError, ValueError):
+            yield from inspect.signature(one).parameters.values()
