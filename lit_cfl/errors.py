@@ -79,6 +79,11 @@ def join_ids(clients: Sequence[object]) -> str:
     return ", ".join(map(str, clients[:20])) + (", ..." if len(clients) > 20 else "")
 
 
+def counted(number: int, noun: str) -> str:
+    """Returns a number with its noun: `1 round`, `2 rounds`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def nearest(word: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     """Returns ` (did you mean ...?)`, or nothing where no name is close: 1 is equal, 0 has no letter in common."""
     known = list(known)

@@ -9,7 +9,7 @@ from lit_cfl.config.variants import Config, build
 from lit_cfl.devices import release_gpu_memory
 from lit_cfl.engines.choose_plan import found_device, require_first_gpu
 from lit_cfl.engines.plan import PlanOptions
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, counted
 from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.scores import Scores
 from lit_cfl.tune.cluster import threads_of
@@ -175,7 +175,7 @@ class PreparedStudy:
         """Says how many trials there are and how long each is."""
         seeds = self.job.seeds
         under = f"seed {seeds[0]}" if len(seeds) == 1 else f"the seeds {', '.join(map(str, seeds))} each"
-        return f"{self.limit} trials of {self.rounds} rounds under {under}"
+        return f"{counted(self.limit, 'trial')} of {counted(self.rounds, 'round')} under {under}"
 
 
 def prepare(study: Study, path: Path) -> PreparedStudy:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
-from lit_cfl.pictures.panels import COLUMN, LOOK
+from lit_cfl.pictures.panels import COLUMN, LOOK, add_legend
 
 LEVELS = 254  # of a matrix in 8 bits; 255 = not known
 _T = TypeVar("_T")
@@ -157,7 +157,7 @@ def draw_grid(grid: CellGrid, width: float = COLUMN) -> Figure:
             )
         handles = [Patch(facecolor=own, label=name.replace("$", r"\$")) for name, own in grid.looks.items()]
         if len(handles) <= _MOST_NAMED:
-            figure.legend(handles=handles, loc="outside lower center", ncols=_NAMES, frameon=False)
+            add_legend(figure, handles, _NAMES)
     return figure
 
 

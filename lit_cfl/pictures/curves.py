@@ -3,14 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from lit_cfl.pictures.panels import BLUE, LINE_COLOURS
 from lit_cfl.scores import ACCURACY, Score
 
-_COLOURS = ("#1f77b4", "#7f7f7f")  # of the run, of its baseline
+_COLOURS = (BLUE, "#7f7f7f")  # of the run, of its baseline
 _LINES = {  # column before the score's name: style, title
     "test/weighted": ("-", "test"),
     "test/worst10": (":", "test, worst tenth of the clients"),
@@ -62,18 +62,19 @@ def mean_curves(
     """
     figure = Figure(figsize=(8, 4.8), layout="constrained")
     axes = figure.subplots()
-    colours = matplotlib.colormaps["tab10"].colors  # type: ignore[attr-defined]  # of listed maps
     for number, (name, curve) in enumerate(curves.items()):
         if not curve:
             continue
         rounds, values = np.array(list(curve)), np.array(list(curve.values()))
-        mean, colour = values.mean(1), colours[number % len(colours)]
+        mean, colour = values.mean(1), LINE_COLOURS[number % len(LINE_COLOURS)]
         mark = "o" if len(rounds) == 1 else None
-        style = _STYLES[number // len(colours) % len(_STYLES)]
+        style = _STYLES[number // len(LINE_COLOURS) % len(_STYLES)]
         axes.plot(rounds, mean, style, color=colour, marker=mark, label=name.replace("$", r"\$"))
         if values.shape[1] > 1:
             deviation = values.std(1, ddof=1)
-            axes.fill_between(rounds, mean - deviation, mean + deviation, color=colour, alpha=0.15, linewidth=0)
+            low, high = (0.0, 1.0) if score == ACCURACY else (-np.inf, np.inf)
+            band = (mean - deviation).clip(min=low), (mean + deviation).clip(max=high)
+            axes.fill_between(rounds, *band, color=colour, alpha=0.15, linewidth=0)
     if target is not None:
         axes.axhline(target, color="grey", linewidth=0.8, linestyle=":", zorder=0, label=f"target {target:g}")
     axes.set_title("Mean over seeds, band: one standard deviation")

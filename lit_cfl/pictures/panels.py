@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib import rc_context
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
@@ -41,6 +42,7 @@ LOOK: Any = {
     "lines.linewidth": 0.9,
 }
 _HEIGHT = 1.55  # of a panel
+LINE_COLOURS = (BLUE, ORANGE, GREEN, VERMILLION, SKY, PURPLE, YELLOW)  # of lines, in this order: everywhere the same
 _LEGEND = 0.22  # of a line of the legend
 _LETTER, _HANDLE = 4.0, 45  # of the legend, in points
 
@@ -208,8 +210,14 @@ def draw_panels(
         figure.align_ylabels()
         if known and len(styles) > 1:
             handles = [_handle(panels, name, styles[name]) for name in known]
-            figure.legend(handles=handles, loc="outside lower center", ncols=min(per_line, len(known)), frameon=False)
+            add_legend(figure, handles, min(per_line, len(known)))
     return figure
+
+
+def add_legend(figure: Figure, handles: Sequence[Artist], per_line: int) -> None:
+    """Adds a legend below a figure that reads line by line; matplotlib's own reads column by column."""
+    by_column = [handle for column in range(per_line) for handle in handles[column::per_line]]
+    figure.legend(handles=by_column, loc="outside lower center", ncols=per_line, frameon=False)
 
 
 def _draw(axes: Axes, panel: Panel, styles: Mapping[str, Style]) -> None:

@@ -30,12 +30,17 @@ def assignment_table(console: Console, path: Path, placed: PlacedNewcomers, meas
     """Prints the cluster of each newcomer; `measure` says what their closeness is."""
     table = new_table("newcomer", "cluster", "closeness", "next best")
     for client, (cluster, new) in enumerate(zip(placed.assignment.index.tolist(), placed.new.tolist(), strict=True)):
+        name = f"{client} ({placed.names[client]})" if placed.names else str(client)
         if cluster < 0:
-            table.add_row(str(client), "none: no training data", "", "")
+            table.add_row(name, "none: no training data", "", "")
         else:
             near, next_best = _closeness(placed, client, cluster, new)
-            table.add_row(str(client), f"{cluster} (new)" if new else str(cluster), near, next_best)
+            table.add_row(name, f"{cluster} (new)" if new else str(cluster), near, next_best)
     console.print(table)
+    if placed.test is not None:
+        score_table(console, {"test": placed.test})
+    if "clusters/ari" in placed.agreement:
+        console.print(f"ARI with their true clusters: {placed.agreement['clusters/ari']:.2f} (1 = equal)")
     if placed.closeness is not None:
         console.print(f"(closeness: {measure}; larger is closer)", style="dim")
     loaded = f"lit_cfl.load_run({str(path)!r})"

@@ -3,21 +3,21 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import inf
 from statistics import fmean, stdev
 
 import numpy as np
 
 from lit_cfl.metric_names import higher_is_better
 from lit_cfl.pictures.guard import DrawingGuard
-from lit_cfl.pictures.panels import BLUE, GREEN, ORANGE, PURPLE, SKY, VERMILLION, YELLOW, Curve, Panel, Style
+from lit_cfl.pictures.panels import LINE_COLOURS, Curve, Panel, Style
 from lit_cfl.report.blocks import Block, Figure, Section, Table, Text
 from lit_cfl.report.run_files import known
 from lit_cfl.report.sources import Group
-from lit_cfl.scores import Score
+from lit_cfl.scores import ACCURACY, Score
 
 MOST_POINTS = 500  # of a curve
 _MOST_ROWS = 60  # of the table of a figure
-_COLOURS = (BLUE, ORANGE, GREEN, VERMILLION, SKY, PURPLE, YELLOW)
 _LINES: tuple[object, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
 _MARKERS = ("o", "^", "s", "D", "v", "P", "X")
 
@@ -39,10 +39,10 @@ class Means:
 
 def styles_of(groups: Sequence[Group]) -> dict[str, Style]:
     """Chooses a colour, a line and a marker for each group; the first seven differ in colour, all in one of them."""
-    size = len(_COLOURS)
+    size = len(LINE_COLOURS)
     return {
         group.name: Style(
-            _COLOURS[k % size], _LINES[k // size % len(_LINES)], _MARKERS[k % len(_MARKERS)], label=group.name
+            LINE_COLOURS[k % size], _LINES[k // size % len(_LINES)], _MARKERS[k % len(_MARKERS)], label=group.name
         )
         for k, group in enumerate(groups)
     }
@@ -113,7 +113,7 @@ def _over_rounds(
         return None  # the table of the results has it
     if column.startswith("clusters/") and not _varies(drawn):
         return None
-    curves = [_curve(name, one) for name, one in drawn.items()]
+    curves = [_curve(name, one, limits_of(column, score)) for name, one in drawn.items()]
     banded = any(one.deviation for one in drawn.values())
     better = "" if column.startswith("clusters/") else _direction(column, score)
     caption = f"{meaning} {better}{_band(banded)}{_left_out(groups, drawn)}".strip()
@@ -135,13 +135,23 @@ def _varies(drawn: Mapping[str, Means]) -> bool:
     return len({value for one in drawn.values() for value in one.mean}) > 1
 
 
-def _curve(name: str, one: Means) -> Curve:
+def _curve(name: str, one: Means, limits: tuple[float, float]) -> Curve:
     kept = thin(len(one.rounds))
     rounds, mean = [one.rounds[k] for k in kept], [one.mean[k] for k in kept]
     if not one.deviation:
         return Curve(name, rounds, mean)
-    low = [one.mean[k] - one.deviation[k] for k in kept]
-    return Curve(name, rounds, mean, low, [one.mean[k] + one.deviation[k] for k in kept])
+    least, most = limits
+    low = [max(least, one.mean[k] - one.deviation[k]) for k in kept]
+    return Curve(name, rounds, mean, low, [min(most, one.mean[k] + one.deviation[k]) for k in kept])
+
+
+def limits_of(column: str, score: Score) -> tuple[float, float]:
+    """Returns the least and the greatest value that a metric can have: a band ends there."""
+    if column.startswith(("clusters/ari", "clusters/churn")):
+        return (-0.5, 1.0) if column.endswith("ari") else (0.0, 1.0)
+    if score == ACCURACY and column.endswith(ACCURACY.name):
+        return 0.0, 1.0
+    return (0.0, inf) if column in ("clusters/count", "train/discrepancy") else (-inf, inf)
 
 
 def _over_traffic(groups: Sequence[Group], score: Score) -> Figure | None:

@@ -49,12 +49,12 @@ def _columns(score: Score) -> dict[str, Callable[[Group], str | None]]:
         "best round": lambda group: _of_summary(group, score.best_column),
         "loss": lambda group: _last(group, "test/loss", 3),
         "newcomers": lambda group: _of_summary(group, f"test/newcomers_{name}"),
-        "clusters": lambda group: _last(group, "clusters/count", 3, plain=True),
+        "clusters": lambda group: _last(group, "clusters/count", 2, plain=True),
         "ARI": lambda group: _last(group, "clusters/ari", 2),
-        "without a model": lambda group: _last(group, "clusters/unobserved", 3, plain=True, zero=False),
+        "without a model": lambda group: _last(group, "clusters/unobserved", 2, plain=True, zero=False),
         "traffic, MiB": lambda group: _last(group, "traffic/mib", 1),
         "time, s": lambda group: _last(group, "time/elapsed_seconds", 1),
-        "round": lambda group: _last(group, "round", 3, plain=True),
+        "round": lambda group: _last(group, "round", 1, plain=True),
     }
 
 
@@ -77,8 +77,9 @@ def _spread(values: Sequence[float | None], digits: int, plain: bool = False) ->
     found = [value for value in values if value is not None]
     if not found or len(found) < len(values):
         return None
-    mean = f"{fmean(found):g}" if plain else f"{fmean(found):.{digits}f}"
-    return mean + (f" ± {stdev(found):.{digits}f}" if len(found) > 1 and (not plain or len(set(found)) > 1) else "")
+    if plain and len(set(found)) == 1:
+        return f"{found[0]:g}"
+    return f"{fmean(found):.{digits}f}" + (f" ± {stdev(found):.{digits}f}" if len(found) > 1 else "")
 
 
 def headline(groups: Sequence[Group], score: Score) -> list[str]:

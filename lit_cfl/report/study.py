@@ -18,6 +18,7 @@ from lit_cfl.report.run_files import attempt, known
 from lit_cfl.scores import CLASSIFIER, recorded_scores
 from lit_cfl.statistics import interval, paired_difference
 from lit_cfl.storage.digests import read_sealed
+from lit_cfl.storage.lock import is_held
 from lit_cfl.storage.yaml_files import parse_yaml
 from lit_cfl.tune.importance import METHOD, importance
 from lit_cfl.tune.objective import TRAFFIC, Objective
@@ -28,10 +29,12 @@ from lit_cfl.tune.spaces import Space, in_words
 from lit_cfl.tune.study import STUDY, recorded_id
 
 _MOST_TRIALS, _MOST_SLICES = 500, 12
+_INTERRUPTED = "interrupted"  # a trial that began, in a study that no process works on
 _STYLES = {
     FINISHED_STATUS: Style(BLUE, marker="o", size=4),
     STOPPED_STATUS: Style(SKY, marker="v", size=4),
     RUNNING: Style("#999999", marker="D", size=4),
+    _INTERRUPTED: Style("#999999", marker="D", size=4),
     FAILED_STATUS: Style(VERMILLION, marker="X", size=4),
     "best so far": Style(ORANGE),
     "Pareto front": Style(ORANGE, marker="s", size=5),
@@ -76,7 +79,8 @@ def read_study(path: Path) -> SavedStudy:
     content = attempt(problems, file, lambda: dict(parse_yaml(read_sealed(file)[0]))) or {}
     study_id = attempt(problems, file, lambda: recorded_id(path)) if content else None
     trials = sorted(part for part in path.glob("trials/*/") if (part / "trial.json").exists())
-    rows = [_row(problems, trial, study_id) for trial in trials]
+    running = RUNNING if is_held(path) else _INTERRUPTED
+    rows = [_row(problems, trial, study_id, running) for trial in trials]
     scores = next(filter(None, (_scores(trial) for trial in trials)), CLASSIFIER)
     objective = attempt(
         problems, file, lambda: Objective.of(content.get("metric"), scores, content.get("second_metric"))
@@ -88,13 +92,14 @@ def read_study(path: Path) -> SavedStudy:
     return SavedStudy(path, content, space, objective or Objective(), found, list(dict.fromkeys(problems)))
 
 
-def _row(problems: list[str], trial: Path, study_id: str | None) -> Row | None:
+def _row(problems: list[str], trial: Path, study_id: str | None, running: str) -> Row | None:
     if study_id is None:
         return None
     record = attempt(problems, trial / "trial.json", lambda: read_record(trial, study_id))
     if record is None:
         return None
-    row: Row = {"trial_id": record.trial_id, "status": record.status, "origin": record.origin}
+    status = running if record.status == RUNNING else record.status
+    row: Row = {"trial_id": record.trial_id, "status": status, "origin": record.origin}
     row |= {"repeats": record.repeats, "values": record.values, "error": record.told.get("error")}
     numbers = {key: number for key, value in record.told.items() if (number := known(value)) is not None}
     return row | record.values | numbers

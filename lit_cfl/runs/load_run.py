@@ -1,8 +1,8 @@
 """Opens a run that is over, or was cut off, in a notebook: its files as tables, its models ready to predict."""
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
@@ -15,6 +15,7 @@ from lightning import LightningModule
 from torch import Tensor
 
 from lit_cfl.algorithms.base import Assignment, State
+from lit_cfl.clustering.cluster_scores import agreement
 from lit_cfl.config.files import code_folders
 from lit_cfl.config.own_code import announce_own_code
 from lit_cfl.data import FederatedData
@@ -51,6 +52,8 @@ class PlacedNewcomers:
         new: whether that cluster's model was made for newcomers, bool `[n]`; the run has none of that number then.
         closeness: with the run's clusters `[n, clusters]`, larger is closer; None if the algorithm compares nothing.
         test: scores on the newcomers' test data, those that were placed; None if there are none.
+        agreement: of their clusters with the true ones, by metric; empty where these are not known.
+        names: of the newcomers as their source has them; empty = it has none.
         engine: makes modules of models.
     """
 
@@ -59,6 +62,8 @@ class PlacedNewcomers:
     closeness: Tensor | None
     test: SplitScores | None
     engine: Engine
+    agreement: Mapping[str, float] = field(default_factory=dict)
+    names: Sequence[str] = ()
 
     def module(self, newcomer: int) -> LightningModule:
         """Builds a newcomer's LightningModule in evaluation mode.
@@ -168,7 +173,7 @@ class SavedRun:
                 "them; give clients of the run's own source"
             )
         algorithm, engine = self.experiment.algorithm, self.prepared.engine
-        known = self.prepared.data.num_clients
+        known, names, truth = self.prepared.data.num_clients, data.names, data.true_clusters
         data = data.behind(known)  # ids that the run does not know
         clients = torch.arange(known, data.num_clients)
         index = self.round - 1  # see `Round`
@@ -179,7 +184,9 @@ class SavedRun:
         test = None
         if placed.any() and data.test.sizes.any():
             test = score_clients(engine, found.models, found.index[placed], clients[placed], data, "test")
-        return PlacedNewcomers(found, self._unknown(found), info.closeness, test, engine)
+        told = placed & (truth >= 0)
+        agreed = agreement(found.index[told], truth[told]) if told.sum() > 1 else {}
+        return PlacedNewcomers(found, self._unknown(found), info.closeness, test, engine, agreed, names)
 
     def _unknown(self, found: Assignment) -> Tensor:
         """Finds the clients that were assigned a model that the run does not have, bool `[n]`."""

@@ -199,8 +199,14 @@ def _serves(algorithm: Algorithm) -> None:
         served = algorithm.serve(state, torch.arange(_CLIENTS))
         some = torch.tensor([7, 2, 9])
         with _in_words(algorithm, f"serve for the clients {some.tolist()}"):
-            in_order = _difference(algorithm.serve(state, some).index, served.index[some]) == 0
-        assert in_order, _say(algorithm, "serve does not answer for each client it is asked for, in their order")
+            alone = algorithm.serve(state, some).index
+            in_order = _difference(alone, served.index[some]) == 0
+        assert in_order, _say(
+            algorithm,
+            f"serve gives the clients {some.tolist()} the models {alone.tolist()} where they alone are asked for, and "
+            f"{served.index[some].tolist()} among all: give each client its model, in their order, and number models "
+            "alike in every call",
+        )
         assert served.index.dtype == torch.int64, _say(algorithm, f"serve gives an index of {served.index.dtype}")
         inside = (served.index >= -1) & (served.index < len(served.models))
         assert inside.all(), _say(algorithm, "serve names a model that it does not give")
