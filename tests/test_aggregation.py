@@ -69,10 +69,10 @@ def test_weights_by_examples_or_equal():
 def test_first_counts_the_first_drawn_with_data_of_each_cluster_whatever_the_order():  # C1
     drawn, sizes, labels = torch.tensor([0.8, 0.7, 0.6, 0.2, 0.9, 0.1]), ids(0, 5, 9, 2, 4, 0), ids(1, 0, 1, 1, 0, 4)
     expected = ids(0, 1, 0, 1, 0, 0)
-    assert client_weights(sizes, "first", labels, drawn).tolist() == expected.tolist()
+    assert client_weights(sizes, "drawn_first", labels, drawn).tolist() == expected.tolist()
     order = ids(3, 5, 0, 4, 2, 1)
-    assert client_weights(sizes[order], "first", labels[order], drawn[order]).tolist() == expected[order].tolist()
-    assert client_weights(ids(), "first", ids(), torch.empty(0)).tolist() == []
+    assert client_weights(sizes[order], "drawn_first", labels[order], drawn[order]).tolist() == expected[order].tolist()
+    assert client_weights(ids(), "drawn_first", ids(), torch.empty(0)).tolist() == []
 
 
 def test_drawn_order_is_a_clients_own_and_anyone_may_come_first():
@@ -85,18 +85,18 @@ def test_drawn_order_is_a_clients_own_and_anyone_may_come_first():
 
 def test_mean_with_first_is_the_first_clients_model():  # check 8
     sizes, labels = ids(3, 1, 7), ids(1, 0, 1)
-    first = mean_by_cluster(ROWS, labels, client_weights(sizes, "first", labels, torch.tensor([0.1, 0.2, 0.3])))
+    first = mean_by_cluster(ROWS, labels, client_weights(sizes, "drawn_first", labels, torch.tensor([0.1, 0.2, 0.3])))
     assert torch.equal(first, ROWS[[1, 0]])
     equal = mean_by_cluster(ROWS, labels, client_weights(sizes, "equal", labels))
     assert_close(equal, torch.stack([ROWS[1], (ROWS[0] + ROWS[2]) / 2]))
 
 
 def test_bad_weights_are_refused():
-    with pytest.raises(InputError, match="weights 'last' are not known; give one of examples, equal, first"):
+    with pytest.raises(InputError, match="weights 'last' are not known; give one of examples, equal, drawn_first"):
         client_weights(ids(1, 2), "last")
     for incomplete in ((None, None), (ids(0, 0), None), (None, torch.rand(2))):
         with pytest.raises(InputError, match="weights 'drawn_first' need clusters and a drawn order"):
-            client_weights(ids(1, 2), "first", *incomplete)
+            client_weights(ids(1, 2), "drawn_first", *incomplete)
     with pytest.raises(InputError, match=r"a weight of -1\.0"):
         mean_by_cluster(ROWS, ids(0, 0, 0), torch.tensor([1.0, -1.0, 3.0]))
     with pytest.raises(InputError, match="2 weights do not fit 3 labels"):

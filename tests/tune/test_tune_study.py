@@ -254,3 +254,35 @@ def test_trials_that_fail_or_hang_are_listed_and_the_others_go_on(tmp_path: Path
     assert "Traceback" in (failed / "error.txt").read_text()
     assert rows["5.0"]["error"].startswith("it took longer than limits.trial_minutes allow (0.25)")
     assert "own_slow.py" in (hung / "too_long.txt").read_text()
+
+
+@pytest.mark.usefixtures("cluster", "summary_pictures")
+def test_a_study_over_several_algorithms_and_a_common_option_ends_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    """The learning rate is an option of all: the first finished trial has it, the other algorithm has no trial yet."""
+    monkeypatch.chdir(tmp_path)
+    space = {
+        "algorithm": {
+            "choice": [
+                {"class_path": "IFCA", "space": {"num_clusters": {"randint": [2, 4]}}},
+                {
+                    "class_path": "FedGroup",
+                    "init_args": {"pretrain_scale": 3},
+                    "space": {"num_clusters": {"choice": [2]}},
+                },
+            ]
+        },
+        "task.optimizer.lr": {"loguniform": [0.01, 0.5]},
+    }
+    file = study_file(tmp_path, space=space, searcher="OptunaSearch", limits={"trials": 3, "concurrent": 1})
+    assert main(["tune", "--config", str(file), "--study_dir", "s"]) == 0
+    assert main(["tune", "--resume", "s", "--limits.trials", "5"]) == 0
+    said = capsys.readouterr()
+    assert "5 trials: " in said.out
+    assert "cannot be drawn" not in said.err
+    with open("s/trials.csv") as table:
+        rows = [row for row in csv.DictReader(table) if row["status"] == "finished" and not row["repeats"]]
+    tried = {row["algorithm"] for row in rows}
+    drawn = {path.stem.removeprefix("parallel-") for path in Path("s/pictures").glob("parallel-*.png")}
+    assert drawn == tried
