@@ -265,7 +265,7 @@ def test_an_own_file_that_an_installed_package_hides_is_named(tmp_path: Path, mo
     folders = [str(tmp_path)]
     for name in ("random.Mine", "datasets.Mine"):
         with pytest.raises(
-            InputError, match=f"{name} names the installed module .*, which hides .*; give your file an"
+            InputError, match=f"{name} names the installed module .*, which hides .*: give your file an"
         ):
             require_own_modules([name], folders)
     require_own_modules(

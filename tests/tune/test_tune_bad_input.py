@@ -38,7 +38,7 @@ def typed(config: Path, *words: str) -> int:
         ({}, ["--resources.gpus", "64"], "resources.gpus is 64, but no node of this machine has more than"),
         ({}, ["--metric", "test/weighted_accuracy"], "use val/weighted_accuracy: the test figures of the best trial"),
         ({}, ["--limits.target", ".nan"], "limits.target is nan"),
-        ({}, ["--limits.trial", "3"], "there is no option 'limits.trial' (did you mean limits.trials?)"),
+        ({}, ["--limits.trial", "3"], "limits has no option 'trial' (did you mean trials?)"),
         ({}, ["--ray.address", "127.0.0.1:1"], "no Ray cluster answers at RAY_ADDRESS='127.0.0.1:1'"),
         (
             {},
