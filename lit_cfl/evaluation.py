@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.algorithms.base import Algorithm, Assignment, State
+from lit_cfl.algorithms.check_answers import checked_assignment
 from lit_cfl.clustering.cluster_scores import agreement, churn
 from lit_cfl.data import FederatedData, Split
 from lit_cfl.engines.base import Engine
@@ -191,6 +192,7 @@ def evaluate(
     """
     candidates = plan.candidates(data.population, engine.seed)
     served = algorithm.serve(state, data.population)  # once: a model for each client may be much of the memory
+    served = checked_assignment(algorithm, served, data.population, engine.layout.num_columns)
     unassigned = data.population[served.index < 0]
     assigned = len(data.population) - len(unassigned)
     if plan.clients == "all" and len(unassigned):
@@ -245,5 +247,5 @@ def place_for_scoring(
     if unassigned is None:
         unassigned = clients[algorithm.serve(state, clients).index < 0]
     rng = generator(engine.seed, "place for scoring", round)
-    placed, _ = algorithm.place(state, unassigned, engine.at(round, data), rng)
-    return algorithm.serve(placed, clients)
+    placed = algorithm.place(state, unassigned, engine.at(round, data), rng)[0]
+    return checked_assignment(algorithm, algorithm.serve(placed, clients), clients, engine.layout.num_columns)

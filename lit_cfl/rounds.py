@@ -7,6 +7,7 @@ from typing import Protocol
 from torch import Tensor
 
 from lit_cfl.algorithms.base import Algorithm, Info, State
+from lit_cfl.algorithms.check_answers import checked_answer, require_savable
 from lit_cfl.data import FederatedData
 from lit_cfl.data.shift import Shift, ShiftLog, shifted
 from lit_cfl.errors import InputError
@@ -107,9 +108,16 @@ def rounds(
     """
     if num_rounds < 1:
         raise InputError(f"rounds is {num_rounds}; give 1 or more")
+
+    def num_models(state: State) -> int:
+        return len(algorithm.serve(state, data.population).models)
+
     if after is None:
-        state, begun = algorithm.init(clients.at(0, data), generator(seed, "init", 0))
+        answer = algorithm.init(clients.at(0, data), generator(seed, "init", 0))
+        state, begun = checked_answer(algorithm, "init", answer, num_models)
+        require_savable(algorithm, state)
         traffic, first = Traffic(), 0
+        del answer  # the next round frees its state, which may be much of the memory
     else:
         state, begun, traffic, first = after.state, Info(), after.traffic, after.number
         data, after = after.data, None  # the next round frees its state, which may be much of the memory
@@ -119,7 +127,11 @@ def rounds(
         if shifts:
             data, moves = shifted(data, shifts, index, seed, _warm(algorithm, state, data, shifts))
         work = clients.at(index, data)
-        state, info = algorithm.round(state, cohort, work, generator(seed, "round", index))
+        answer = algorithm.round(state, cohort, work, generator(seed, "round", index))
+        state, info = checked_answer(algorithm, "round", answer, num_models)
+        del answer  # the next round frees its state
+        if index == first:
+            require_savable(algorithm, state)
         if index == 0:
             info = info.plus(begun)
         traffic = traffic.plus(info)

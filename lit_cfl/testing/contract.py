@@ -4,13 +4,16 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import MISSING, fields, is_dataclass, replace
+from functools import partial
 from io import BytesIO
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from lit_cfl.algorithms.base import Algorithm, Info, State
+from lit_cfl.algorithms.base import Algorithm, State
+from lit_cfl.algorithms.check_answers import checked_answer, checked_assignment, require_savable
+from lit_cfl.errors import InputError
 from lit_cfl.seeds import generator
 from lit_cfl.storage.checkpoint import state_from_dict, state_to_dict
 from lit_cfl.testing.quadratic import QuadraticWork
@@ -81,33 +84,35 @@ def _states(
     """Yields the state after `init` and after each round."""
     algorithm = replace(algorithm)  # what an instance remembers is no state
     with _in_words(algorithm, "init"):
-        state, _ = algorithm.init(work.at(0), generator(3, "init"))
+        answer = algorithm.init(work.at(0), generator(3, "init"))
+    with _as_broken_rule():
+        state, _ = checked_answer(algorithm, "init", answer, partial(_num_models, algorithm))
     yield state
     for round in range(_ROUNDS):
         algorithm = replace(algorithm)
         cohort = reorder(_cohort(round, algorithm))
         before = between(state)
         with _in_words(algorithm, f"round {round} with the cohort {cohort.tolist()}"):
-            state, info = algorithm.round(before, cohort, work.at(round), generator(3, "round", round))
-        unknown = info.scores.keys() - {"train/discrepancy", *algorithm.score_columns}
-        assert not unknown, _say(
-            algorithm, f"round gives the scores {sorted(unknown)}, which score_columns does not name"
-        )
-        assert min(info.down, info.up, info.skipped) >= 0, _say(algorithm, "round counts negative traffic")
-        _names_its_tables(algorithm, info)
+            answer = algorithm.round(before, cohort, work.at(round), generator(3, "round", round))
+        with _as_broken_rule():
+            state, _ = checked_answer(algorithm, "round", answer, partial(_num_models, algorithm))
         with _in_words(algorithm, "serve"):
-            served = len(algorithm.serve(state, torch.arange(_CLIENTS)).models)
-        for name, values in info.clusters.items():
-            fits = name in ("parent", "u", "v") and values.shape == (served,)
-            assert fits, _say(algorithm, f"Info.clusters[{name!r}] is no column of clusters.csv with a value a model")
+            algorithm.serve(state, torch.arange(_CLIENTS))
         yield state
 
 
-def _names_its_tables(algorithm: Algorithm, info: Info) -> None:
-    for name, rows in info.tables.items():
-        columns = set(algorithm.tables.get(name, ()))
-        named = all(row.keys() <= columns for row in rows) and columns
-        assert named, _say(algorithm, f"Info.tables[{name!r}] has columns that `tables` does not name")
+def _num_models(algorithm: Algorithm, state: State) -> int:
+    with _in_words(algorithm, "serve"):
+        return len(algorithm.serve(state, torch.arange(_CLIENTS)).models)
+
+
+@contextmanager
+def _as_broken_rule() -> Iterator[None]:
+    """Turns the error of a check that runs make, too, into that of a broken rule."""
+    try:
+        yield
+    except InputError as error:
+        raise AssertionError(str(error)) from error
 
 
 def _is_plain(algorithm: Algorithm) -> None:
@@ -119,22 +124,12 @@ def _is_plain(algorithm: Algorithm) -> None:
     named = is_dataclass(getattr(kind, "state_type", None))
     assert named, _say(algorithm, "names no state_type, or one that is no dataclass")
     for state in _states(algorithm, _work()):
-        assert isinstance(state, kind.state_type), _say(algorithm, f"its state is a {type(state).__name__}")
-        for f in fields(kind.state_type):
-            value = getattr(state, f.name)
-            assert _may_be_saved(value), _say(algorithm, f"state.{f.name} holds a {type(value).__name__}")
+        with _as_broken_rule():
+            require_savable(algorithm, state)
 
 
 def _tensors(work: QuadraticWork) -> dict[str, Any]:
     return {name: value for name, value in vars(work).items() if isinstance(value, Tensor)}
-
-
-def _may_be_saved(value: Any) -> bool:
-    if isinstance(value, dict):
-        return all(isinstance(key, (int, str)) and _may_be_saved(item) for key, item in value.items())
-    if isinstance(value, list):
-        return all(_may_be_saved(item) for item in value)
-    return value is None or type(value) in (Tensor, int, float, bool, str)
 
 
 def _keeps_arguments(algorithm: Algorithm) -> None:
@@ -207,11 +202,9 @@ def _serves(algorithm: Algorithm) -> None:
             f"{served.index[some].tolist()} among all: give each client its model, in their order, and number models "
             "alike in every call",
         )
-        assert served.index.dtype == torch.int64, _say(algorithm, f"serve gives an index of {served.index.dtype}")
-        inside = (served.index >= -1) & (served.index < len(served.models))
-        assert inside.all(), _say(algorithm, "serve names a model that it does not give")
+        with _as_broken_rule():
+            checked_assignment(algorithm, served, torch.arange(_CLIENTS), _COLUMNS)
         for row in (*served.models, *served.extra.values()):
-            assert row.shape == (_COLUMNS,), _say(algorithm, f"serve gives a model of shape {tuple(row.shape)}")
             assert row.isfinite().all(), _say(algorithm, "serve gives a model that is not finite")
 
 
@@ -225,7 +218,9 @@ def _places(algorithm: Algorithm) -> None:
             who = "clients never seen" if unseen else "its clients"
             ids = f"{clients.tolist()}{f', of which init knew only 0 to {_CLIENTS - 1}' if unseen else ''}"
             with _in_words(algorithm, f"place of {who}, the ids {ids},"):
-                placed, info = algorithm.place(state, clients, more.at(_ROUNDS), generator(3, "place"))
+                answer = algorithm.place(state, clients, more.at(_ROUNDS), generator(3, "place"))
+            with _as_broken_rule():
+                placed, _ = checked_answer(algorithm, "place", answer, partial(_num_models, algorithm))
             with _in_words(algorithm, f"serve for {who}, the ids {ids},"):
                 index = algorithm.serve(placed, clients).index
             assert (index >= 0).all(), _say(algorithm, f"after place, serve gives {who} no model")
@@ -234,7 +229,6 @@ def _places(algorithm: Algorithm) -> None:
             again, _ = algorithm.place(state, clients.flip(0), work, generator(3, "place"))
             alike = _difference(index, algorithm.serve(again, clients).index) == 0
             assert alike, _say(algorithm, f"place gives {who} another model the second time, in another order")
-            assert min(info.down, info.up) >= 0, _say(algorithm, "place counts negative traffic")
 
 
 def _bears_emptiness(algorithm: Algorithm) -> None:

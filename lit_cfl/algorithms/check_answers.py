@@ -1,0 +1,122 @@
+"""Checks what an algorithm answers: state and Info of its calls, and the models that it serves.
+
+A run checks every answer, and so does the test kit (`lit_cfl.testing`), in the same words.
+"""
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from numbers import Integral, Real
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from lit_cfl.algorithms.base import Algorithm, Assignment, Info, State
+from lit_cfl.errors import InputError
+
+_CLUSTER_COLUMNS = ("parent", "u", "v")
+
+
+def checked_answer(
+    algorithm: Algorithm, call: str, answer: object, served: Callable[[State], int]
+) -> tuple[State, Info]:
+    """Returns state and Info as `init`, `round` or `place` gave them.
+
+    Args:
+        call: name of the method.
+        answer: what it returned.
+        served: counts the models that `serve` gives for a state; called only for an Info with `clusters`.
+
+    Raises:
+        InputError: it is no pair of a state and an Info, or a value of the Info is of the wrong kind.
+    """
+    if not isinstance(answer, tuple) or len(answer) != 2 or not isinstance(answer[1], Info):
+        kinds = (
+            ", ".join(type(part).__name__ for part in answer) if isinstance(answer, tuple) else type(answer).__name__
+        )
+        raise _broken(algorithm, f"{call} returns {kinds}; return a state and an Info")
+    state, info = answer
+    kind = getattr(algorithm, "state_type", None)
+    if not is_dataclass(kind):
+        raise _broken(algorithm, "names no state_type, or one that is no dataclass")
+    if type(state) is not kind:
+        raise _broken(algorithm, f"its state is a {type(state).__name__}, but state_type is another")
+    _require_numbers(algorithm, call, info)
+    for name, rows in info.tables.items():
+        columns = set(algorithm.tables.get(name, ()))
+        if not columns or not all(row.keys() <= columns for row in rows):
+            raise _broken(algorithm, f"Info.tables[{name!r}] has columns that `tables` does not name")
+    if info.similarity is not None:
+        size, matrix = len(info.similarity.clients), info.similarity.matrix
+        if matrix.shape != (size, size):
+            raise _broken(
+                algorithm, f"Info.similarity compares {size} clients in a matrix of shape {tuple(matrix.shape)}"
+            )
+    for name, values in info.clusters.items():
+        if name not in _CLUSTER_COLUMNS or values.shape != (served(state),):
+            raise _broken(algorithm, f"Info.clusters[{name!r}] is no column of clusters.csv with a value a model")
+    return state, info
+
+
+def _require_numbers(algorithm: Algorithm, call: str, info: Info) -> None:
+    counts = {"down": info.down, "up": info.up, "skipped": info.skipped}
+    for name, value in counts.items():
+        if not isinstance(value, Integral):
+            raise _broken(algorithm, f"{call} gives Info.{name} as a {type(value).__name__}; give int(...)")
+        if value < 0:
+            raise _broken(algorithm, f"{call} counts negative traffic: Info.{name} is {value}")
+    unknown = info.scores.keys() - {"train/discrepancy", *algorithm.score_columns}
+    if unknown:
+        raise _broken(algorithm, f"{call} gives the scores {sorted(unknown)}, which score_columns does not name")
+    for name, value in {"loss": info.loss, **info.scores}.items():
+        if not isinstance(value, Real):
+            raise _broken(algorithm, f"{call} gives {name} as a {type(value).__name__}; give float(...)")
+
+
+def require_savable(algorithm: Algorithm, state: State) -> None:
+    """Raises InputError unless a state is a flat dataclass of what a checkpoint can hold."""
+    for f in fields(algorithm.state_type):
+        value = getattr(state, f.name)
+        if not _may_be_saved(value):
+            raise _broken(algorithm, f"state.{f.name} holds a {type(value).__name__}")
+
+
+def _may_be_saved(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(key, (int, str)) and _may_be_saved(item) for key, item in value.items())
+    if isinstance(value, list):
+        return all(_may_be_saved(item) for item in value)
+    return value is None or type(value) in (Tensor, int, float, bool, str)
+
+
+def checked_assignment(algorithm: Algorithm, served: object, clients: Tensor, columns: int) -> Assignment:
+    """Returns what `serve` gave for these clients.
+
+    Args:
+        served: what it returned.
+        clients: ids int64 `[n]`.
+        columns: length d of a model.
+
+    Raises:
+        InputError: models, index or further rows have another shape or dtype, or a model is named that is not there.
+    """
+    if not isinstance(served, Assignment):
+        raise _broken(algorithm, f"serve returns a {type(served).__name__}; return Assignment(models, index)")
+    models, index = served.models, served.index
+    if index.dtype != torch.int64 or index.shape != clients.shape:
+        raise _broken(
+            algorithm,
+            f"serve gives an index of {index.dtype} and shape {tuple(index.shape)} for {len(clients)} clients; give "
+            f"int64 [{len(clients)}]",
+        )
+    for rows in (models, *(row[None] for row in served.extra.values())):
+        if rows.ndim != 2 or (len(rows) and rows.shape[1] != columns):
+            shape = tuple(rows.shape[1:])
+            raise _broken(algorithm, f"serve gives a model of shape {shape}; give ({columns},)")
+    if len(index) and not -1 <= int(index.min()) <= int(index.max()) < len(models):
+        raise _broken(algorithm, "serve names a model that it does not give")
+    return served
+
+
+def _broken(algorithm: Algorithm, what: str) -> InputError:
+    return InputError(f"{type(algorithm).__name__}: {what}")
