@@ -92,7 +92,7 @@ class FederatedDataModule(LightningDataModule, ABC):
         seed = seed if self.partition_seed is None else self.partition_seed
         division = self.divide(self.examples, _rng(seed, "partition"))
         require_division(division, self.examples, type(self).__name__)
-        train, validation = split_each(division.train, self.validation, _rng(seed, "validation"))
+        train, validation = split_each(division.train, self.validation, _rng(seed, "validation"), "validation")
         data = FederatedData(self.examples, train, validation, division.test, division.true_clusters, division.skew)
         data = replace(data, partition_seed=seed, names=division.names)
         data = replace(data, newcomers=self._held_out(data.num_clients, seed)) if self.newcomers else data

@@ -12,6 +12,7 @@ from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.data import FederatedData
 from lit_cfl.data.partition_file import partition_hash
 from lit_cfl.datamodules.federated import FederatedDataModule
+from lit_cfl.datamodules.partition.base import rounds_to_none
 from lit_cfl.early_stopping import StopRule
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.check_task import require_trainable
@@ -24,7 +25,7 @@ from lit_cfl.engines.token_inputs import with_tokens_for
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.pictures.options import Pictures
-from lit_cfl.rounds import Cohorts, Round, rounds
+from lit_cfl.rounds import Cohorts, Round, rounds, say_what_is_unheeded
 from lit_cfl.selection import SelectionRule
 from lit_cfl.storage.given_paths import require_folder_name
 from lit_cfl.tracking import Tracking
@@ -157,13 +158,16 @@ class Experiment:
         for algorithm in (self.algorithm, self.baseline):
             if algorithm is not None:
                 algorithm.check(engine.at(0, data))
+                say_what_is_unheeded(algorithm, self.data.shift, cohorts, num_rounds=self.rounds)
         require_trainable(engine, data)
         if self.stop is not None:
             metric = self.stop.metric_of(engine.scores)
             if metric.startswith("val/") and not data.validation.sizes.any():
-                raise InputError(
-                    f"stop.metric is {metric!r}, but the data have no validation part; set data.validation to 0.1"
-                )
+                own = self.data.validation if self.data.partition_file is None else 0
+                why = "set data.validation to 0.1"
+                if own:
+                    why = f"data.validation is {own}, {rounds_to_none(data.train.sizes)}"
+                raise InputError(f"stop.metric is {metric!r}, but the data have no validation part; {why}")
         return PreparedRun(self, seed, data, engine, cohorts)
 
     def chosen_plan(self, data: FederatedData | None = None) -> Plan:

@@ -1,5 +1,6 @@
 """The round loop: a generator, so that the command line, a search, a notebook and a test use the same one."""
 
+import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,7 +11,7 @@ from lit_cfl.algorithms.base import Algorithm, Info, State
 from lit_cfl.algorithms.check_answers import checked_answer, require_savable
 from lit_cfl.data import FederatedData
 from lit_cfl.data.shift import Shift, ShiftLog, shifted
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice, join_ids
 from lit_cfl.local_work import LocalWork
 from lit_cfl.seeds import generator
 from lit_cfl.selection import SelectionRule, drop_out, select, selection_seed
@@ -81,6 +82,35 @@ class Round:
     def number(self) -> int:
         """1 to T: how many rounds are completed with it. Every file, log, message and picture shows this number."""
         return self.index + 1
+
+
+def say_what_is_unheeded(algorithm: Algorithm, shifts: Sequence[Shift], cohorts: Cohorts, *, num_rounds: int) -> None:
+    """Notes what options ask for that no round of so few, or of this algorithm, will do.
+
+    Args:
+        num_rounds: T.
+    """
+    name, first = type(algorithm).__name__, algorithm.first_clustering_round()
+    if first >= num_rounds:
+        _note(
+            f"{name} clusters nobody before round {first + 1}, but rounds is {num_rounds}: there will be one cluster; "
+            "raise rounds, or shorten the algorithm's warm-up"
+        )
+    for shift in shifts:
+        late = [completed for completed in shift.change_rounds if completed >= num_rounds]
+        if late:
+            _note(
+                f"{type(shift).__name__} changes the data after {', '.join(map(str, late))} completed rounds, but "
+                f"rounds is {num_rounds}: that never happens"
+            )
+    whole = [index + 1 for index in range(num_rounds) if algorithm.needs_all(index)] if cohorts.dropout else []
+    if whole:
+        when = "every round" if len(whole) == num_rounds else f"round {join_ids(whole)}"
+        _note(f"dropout is {cohorts.dropout}, but {name} asks all clients in {when}, and there nobody drops out")
+
+
+def _note(text: str) -> None:
+    warnings.warn(text, Notice, stacklevel=3)
 
 
 def rounds(

@@ -1,5 +1,6 @@
 """The base classes of partitions, and the rules for clients' test data."""
 
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from lit_cfl.data import ClientIndex, Division, Examples
 from lit_cfl.datamodules.partition.checks import require_partition, require_share, require_trained
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 
 TestRule = float | Literal["alike", "shared", "everything"] | None
 
@@ -132,12 +133,15 @@ def _from_test_part(
     return ClientIndex(torch.arange(len(labels)), starts, torch.full_like(starts, len(labels)))
 
 
-def split_each(index: ClientIndex, share: float, rng: np.random.Generator) -> tuple[ClientIndex, ClientIndex]:
-    """Parts a share of each client's examples, at random.
+def split_each(
+    index: ClientIndex, share: float, rng: np.random.Generator, name: str = "test"
+) -> tuple[ClientIndex, ClientIndex]:
+    """Parts a share of each client's examples, at random. Notes a share that rounds to no example of any client.
 
     Args:
         index: of each client.
         share: 0 to below 1; the part has round(share * n) of n examples, but never all of them.
+        name: of the option that sets the share.
 
     Returns:
         what stays, and the part taken, for each client.
@@ -147,7 +151,16 @@ def split_each(index: ClientIndex, share: float, rng: np.random.Generator) -> tu
         return index, ClientIndex.empty(len(index))
     mixed = shuffled(index, rng)
     taken = (share * mixed.sizes.double()).round().long().minimum(mixed.sizes - 1).clamp(min=0)
+    if not taken.any():
+        warnings.warn(f"{name} is {share}, {rounds_to_none(mixed.sizes)}", Notice, stacklevel=3)
     return mixed.after(taken).packed(), mixed.first(taken).packed()
+
+
+def rounds_to_none(sizes: Tensor) -> str:
+    """Says why a share of each client's examples is none, and which share is some; sizes int64 `[clients]`."""
+    most = int(sizes.max()) if len(sizes) else 0
+    remedy = f"give more than {0.5 / most:.3g}" if most > 1 else "a client keeps at least one to train on"
+    return f"which rounds to no example of any client, as the largest has {most}; {remedy}"
 
 
 def shuffled(index: ClientIndex, rng: np.random.Generator) -> ClientIndex:

@@ -1,5 +1,7 @@
 """Label drift: from some round on, some clients see other labels for the same inputs."""
 
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -10,7 +12,7 @@ from torch import Tensor
 from lit_cfl.data import ClientIndex, Examples, FederatedData, View
 from lit_cfl.data.shift import Shift, ShiftContext, ShiftLog
 from lit_cfl.datamodules.skew import shifted_labels
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 from lit_cfl.keyed_random import keyed_uniform
 
 
@@ -74,6 +76,13 @@ class LabelDrift(Shift):
         if at.round < self.start:
             return data, None
         drifts = drifting(data.num_clients, self.share, at.rng("who", round=0))
+        if self.share and not drifts.any():
+            warnings.warn(
+                f"LabelDrift: a share of {self.share} of {data.num_clients} clients rounds to nobody; give more than "
+                f"{0.5 / data.num_clients:.3g}",
+                Notice,
+                stacklevel=2,
+            )
         clients, degree = (drifts & self.reached(data, at)).nonzero().flatten(), self.degree(at.round)
         lists: dict[str, Any] = {}
         changed = torch.zeros_like(clients)
@@ -90,6 +99,10 @@ class LabelDrift(Shift):
         columns = (column[rows] for column in (clients, partners, changed, before, after))
         clusters = data.true_clusters.index_copy(0, clients, after)
         return replace(data, true_clusters=clusters, **lists), ShiftLog("label_drift", *columns)
+
+    @property
+    def change_rounds(self) -> Sequence[int]:
+        return [self.start]
 
     def reached(self, data: FederatedData, at: ShiftContext) -> Tensor:
         """Finds the clients that can drift in this round: bool `[clients]`."""

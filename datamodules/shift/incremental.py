@@ -45,6 +45,10 @@ class Incremental(Shift):
         if not all(less < more <= 1 for less, more in steps):
             raise InputError(f"the shares of releases are {self.shares}; give them in ascending order, above 0 to 1")
 
+    @property
+    def change_rounds(self) -> Sequence[int]:
+        return self.rounds
+
     def step(self, data: FederatedData, at: ShiftContext) -> tuple[FederatedData, ShiftLog | None]:
         if at.round not in self.rounds:
             return data, None

@@ -51,6 +51,7 @@ from lit_cfl.clustering import (
     edc_embedding,
     kmeans,
     madc,
+    say_if_equal,
 )
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget, LocalWork
@@ -144,6 +145,8 @@ class FedGroup(Algorithm):
         founders = founders[fitted.trained]
         require_clients(self.num_clusters, len(founders))
         updates = (models - w0)[:, : work.layout.num_parameters]  # line 6
+        if self.centers == "clustered":
+            say_if_equal(updates)
         similarity, embedding = cosine_similarity(updates), edc_embedding(updates, self.num_clusters)  # lines 8, 12-13
         labels = self._clusters(similarity, embedding, rng)
         means = mean_by_cluster(models, labels)

@@ -32,7 +32,15 @@ from lit_cfl.algorithms.base import (
 )
 from lit_cfl.algorithms.closest_cluster import closest_by_update
 from lit_cfl.algorithms.splits import into_updates
-from lit_cfl.clustering import agglomerate, assign, clusters_of, cosine_similarity, cross_distances, distances
+from lit_cfl.clustering import (
+    agglomerate,
+    assign,
+    clusters_of,
+    cosine_similarity,
+    cross_distances,
+    distances,
+    say_if_equal,
+)
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import LocalWork
 
@@ -119,6 +127,7 @@ class FLHC(Algorithm):
         rows, clients = fitted.collect(), cohort[fitted.trained]
         updates = into_updates(rows, state.models, torch.zeros_like(clients))[:, : work.layout.num_parameters]
         require_clients(self.num_clusters or 1, len(clients))
+        say_if_equal(updates)
         labels = agglomerate(
             distances(updates, self.distance),
             linkage=self.linkage,

@@ -16,7 +16,7 @@ from torch import Tensor
 from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info, Similarity, require_not_negative
 from lit_cfl.algorithms.closest_cluster import closest_by_update
-from lit_cfl.clustering import assign, clusters_of
+from lit_cfl.clustering import assign, clusters_of, say_if_equal
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Fitted, LocalWork
 
@@ -153,6 +153,8 @@ def split_round(
             continue
         compared.append((candidate, found))
         parts = divide(found.similarity)
+        if parts is not None:
+            say_if_equal(candidate.updates)
         after = after if parts is None else divided(after, candidate, found, parts)
     info = _info(after, fitted, labels, torch.where(v.isnan(), v, u), v, compared, work.layout.num_parameters)
     return after, info, compared

@@ -36,7 +36,7 @@ from lit_cfl.algorithms.stocfl_clusters import (
     objective,
     united,
 )
-from lit_cfl.clustering import clusters_of, cosine_similarity, merge_by_threshold, random_projection
+from lit_cfl.clustering import clusters_of, cosine_similarity, merge_by_threshold, random_projection, say_if_equal
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget, Chunk, Fitted, LocalWork, Sketch
 
@@ -173,6 +173,8 @@ class StoCFL(Algorithm):
             return clients, work.gradients(state.anchor, clients, sketch)
         fitted = work.fit(state.anchor[None], clients, purpose="psi", budget=self.psi_budget)
         rows = torch.cat([sketch(state.anchor - chunk.models[chunk.trained]) for chunk in fitted.chunks()])
+        if not rows.any():
+            say_if_equal(rows)  # equal ones that are not zero are rightly merged
         return clients[fitted.trained], rows
 
     def _merged(

@@ -123,11 +123,13 @@ def require_division(division: object, examples: Examples, who: str) -> None:
             f"{who}: train has lists of {clients} clients, test of {len(division.test)}; give one for each"
         )
     truth = division.true_clusters
-    if truth.dtype != torch.int64 or truth.shape != (clients,) or bool((truth < -1).any()):
+    if truth.dtype != torch.int64 or truth.shape != (clients,):
         raise InputError(
-            f"{who}: true_clusters has dtype {truth.dtype}, shape {tuple(truth.shape)} and the minimum "
-            f"{truth.min().item() if truth.numel() else 'of none'}; give int64 [{clients}], -1 if unknown"
+            f"{who}: true_clusters has dtype {truth.dtype} and shape {tuple(truth.shape)}; give int64 [{clients}], one "
+            "for each client"
         )
+    if (truth < -1).any():
+        raise InputError(f"{who}: true_clusters holds {int(truth.min())}; give numbers from 0, and -1 if unknown")
     if len(division.names) not in (0, clients):
         raise InputError(
             f"{who}: names has {len(division.names)} names for {clients} clients; give one for each, or none"

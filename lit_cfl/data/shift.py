@@ -77,6 +77,11 @@ class Shift(ABC):
         """Adds the views that this shift will use to the examples: `concepts` times as many."""
         return examples
 
+    @property
+    def change_rounds(self) -> Sequence[int]:
+        """Completed rounds before each change that its options name; empty if any round may bring one."""
+        return []
+
     @abstractmethod
     def step(self, data: FederatedData, at: ShiftContext) -> tuple[FederatedData, ShiftLog | None]:
         """Makes the data of a round from those of the round before; the log is None where nothing shifted."""

@@ -1,6 +1,7 @@
 """Runs the rounds of one run: evaluates, writes its files, saves, and stops early."""
 
 import json
+import warnings
 from collections.abc import Callable
 from importlib.metadata import version
 from time import monotonic
@@ -12,7 +13,7 @@ from lit_cfl.algorithms.base import Info, State
 from lit_cfl.clustering.cluster_scores import silhouette
 from lit_cfl.data import FederatedData
 from lit_cfl.data.lists import lists_of, with_lists
-from lit_cfl.errors import Interrupted, note_on_error
+from lit_cfl.errors import Interrupted, Notice, note_on_error
 from lit_cfl.evaluation import Evaluation, evaluate
 from lit_cfl.experiment import PreparedRun
 from lit_cfl.metric_names import Row
@@ -205,8 +206,19 @@ class Recorder:
             raise RuntimeError("finish() comes after run()")
         self._over = True
         r, evaluation = self._latest
+        if not self._totals.trained:
+            self._say_that_nobody_trained(r.number)
         memberships = self._totals.memberships_with(r, evaluation)
         return write_end(self.prepared, self.directory, r, evaluation, memberships, self._totals.best, stopped)
+
+    def _say_that_nobody_trained(self, rounds: int) -> None:
+        dropout = self.experiment.dropout
+        why = f"dropout is {dropout}; lower it" if dropout else "clients/skipped in metrics.csv counts those left out"
+        warnings.warn(
+            f"nobody trained in any of the {rounds} rounds: the models are those of the start ({why})",
+            Notice,
+            stacklevel=2,
+        )
 
     def round_view(self) -> RoundView | None:
         """Returns a view of the run after the latest evaluation; None where nothing is due."""

@@ -24,6 +24,7 @@ class RunTotals:
         best: test figure of each score by its name, among evaluations that cover every client.
         silhouette, skipped, shifted: not in a row yet; `shifted` are clients and examples.
         compared: number of the round of the last snapshot.
+        trained: whether anybody trained in a round.
     """
 
     members: Tensor | None = None
@@ -33,11 +34,12 @@ class RunTotals:
     skipped: int = 0
     compared: int | None = None
     shifted: list[int] = field(default_factory=lambda: [0, 0])
+    trained: bool = False
 
     @classmethod
     def restored(cls, saved: Mapping[str, Any]) -> "RunTotals":
         """Restores the totals from a checkpoint."""
-        return cls(**{part.name: saved[part.name] for part in fields(cls)})
+        return cls(**{part.name: saved[part.name] for part in fields(cls) if part.name in saved})
 
     def content(self) -> dict[str, Any]:
         """Returns a copy for a checkpoint, which the next rounds do not change."""
@@ -46,6 +48,7 @@ class RunTotals:
     def count(self, r: Round) -> None:
         """Counts the clients that were skipped in a round, and the clients and examples that shifted."""
         self.skipped += r.info.skipped
+        self.trained |= not isnan(r.info.loss)
         for moved in r.moves:
             self.shifted = [self.shifted[0] + len(moved.clients), self.shifted[1] + int(moved.examples.sum())]
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from lit_cfl.data import ClientIndex, Examples, FederatedData, View
 from lit_cfl.datamodules import Digits
 from lit_cfl.datamodules.partition.base import apportioned, in_proportion, split_each, with_same_labels
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 
 NUM_DIGITS = 1797
 
@@ -68,6 +68,22 @@ def test_bytes_stay_bytes_in_the_pool_and_are_scaled_when_handed_out():
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
 def test_batch_has_the_dtype_asked_for(dtype: torch.dtype):
     assert pool(dtype=dtype).batch(ids(0), torch.float64)[0].dtype == torch.float64
+
+
+def test_share_that_rounds_to_nothing_is_noted():
+    sizes = torch.tensor([2, 10])
+    expected = "test is 0.04, which rounds to no example of any client, as the largest has 10; give more than 0.05"
+    with pytest.warns(Notice, match=expected):
+        _, taken = split_each(ClientIndex.from_sizes(ids(*range(12)), sizes), 0.04, np.random.default_rng(0))
+    assert taken.sizes.tolist() == [0, 0]
+    with pytest.warns(Notice, match="the largest has 1; a client keeps at least one to train on"):
+        split_each(owned([1], [2]), 0.9, np.random.default_rng(0), "validation")
+
+
+def test_share_that_is_something_for_one_client_is_not_noted(recwarn: pytest.WarningsRecorder):
+    assert split_each(owned([1, 2], list(range(20))), 0.04, np.random.default_rng(0))[1].sizes.tolist() == [0, 1]
+    assert split_each(owned([1, 2]), 0.0, np.random.default_rng(0))[1].sizes.tolist() == [0]
+    assert not recwarn.list
 
 
 def test_token_ids_stay_integers():

@@ -15,7 +15,8 @@ from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
 from lit_cfl.algorithms import FedAvg, FedGroup
 from lit_cfl.datamodules import Digits
 from lit_cfl.early_stopping import StopRule
-from lit_cfl.errors import InputError
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.errors import InputError, Notice
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.nets import MCLR
 from lit_cfl.runs.run import RunCallbacks, mean_summary, run
@@ -172,6 +173,32 @@ def test_run_stops_when_validation_no_longer_improves(tmp_path: Path):
 def test_stopping_by_validation_without_validation_data_is_refused(tmp_path: Path):
     with pytest.raises(InputError, match="no validation part"):
         run(digits(data=Digits(12, validation=0.0), stop=StopRule()), tmp_path / "run")
+
+
+def test_validation_share_that_rounds_to_nothing_is_not_recommended(tmp_path: Path):
+    few = Digits(12, partition=None, validation=0.003)  # of 120 examples each
+    expected = (
+        "no validation part; data.validation is 0.003, which rounds to no example of any client, as the largest has"
+    )
+    with pytest.warns(Notice, match="validation is 0.003"), pytest.raises(InputError, match=expected):
+        run(digits(data=few, stop=StopRule()), tmp_path / "run")
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.999])
+def test_run_in_which_nobody_trained_says_so(tmp_path: Path, dropout: float):
+    skipping = LocalTraining(1, 20, on_divergence="skip")
+    nan = lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=3e38))  # noqa: E731
+    part = {"dropout": dropout, "cohort_size": 1} if dropout else {"local": skipping, "task": nan}
+    told = "dropout is 0.999; lower it" if dropout else "clients/skipped in metrics.csv counts those left out"
+    with pytest.warns(Notice, match=rf"nobody trained in any of the 3 rounds: the models .* start \({told}\)"):
+        run(digits(algorithm=FedAvg(), **part), tmp_path / "run")
+
+
+def test_run_in_which_somebody_trained_does_not_say_that_nobody_did(tmp_path: Path, recwarn: pytest.WarningsRecorder):
+    run(digits(algorithm=FedAvg(), dropout=0.9, cohort_size=2, rounds=8), tmp_path / "run")
+    losses = [row["train/loss"] for row in read_table(tmp_path / "run" / "metrics.csv")]
+    assert "" in losses or None in losses  # in some rounds nobody did
+    assert not [one for one in recwarn if "nobody trained" in str(one.message)]
 
 
 def test_used_directory_is_refused_and_left_as_it_is(finished: Path):

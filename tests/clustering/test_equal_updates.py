@@ -1,0 +1,76 @@
+"""Clients that cannot be told apart: whoever clusters them says so."""
+
+import warnings
+from typing import Any
+
+import pytest
+import torch
+
+from lit_cfl.algorithms import FLHC, FedGroup, StoCFL
+from lit_cfl.clustering import say_if_equal
+from lit_cfl.errors import Notice
+from lit_cfl.seeds import generator
+from lit_cfl.testing import QuadraticWork
+
+
+def notes(call: Any) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        call()
+    return [str(one.message) for one in caught if one.category is Notice]
+
+
+def test_equal_updates_are_noted_and_those_of_zero_are_called_so():
+    assert notes(lambda: say_if_equal(torch.ones(4, 3)))[0].startswith(
+        "the updates of all 4 clients are equal: clusters"
+    )
+    assert notes(lambda: say_if_equal(torch.zeros(4, 3)))[0].startswith(
+        "the updates of all 4 clients are equal to zero:"
+    )
+
+
+@pytest.mark.parametrize(
+    "rows", [torch.eye(3), torch.tensor([[0.0], [0.0], [1e-30]]), torch.zeros(1, 3), torch.zeros(0, 3)]
+)
+def test_other_updates_are_not(rows: torch.Tensor):
+    assert notes(lambda: say_if_equal(rows)) == []
+
+
+def clustered(algorithm: Any, work: QuadraticWork) -> list[str]:
+    def run() -> None:
+        state, _ = algorithm.init(work.at(0), generator(0, "init"))
+        algorithm.round(state, work.population, work.at(0), generator(0, "round"))
+
+    return notes(run)
+
+
+class FromZero(QuadraticWork):
+    """Clients whose w_0 is 0, so that a step of size 0 moves them by exactly 0."""
+
+    def initial(self, number: int) -> torch.Tensor:
+        return torch.zeros(2, dtype=torch.float64)
+
+
+SIDES = torch.tensor([[3.0, 0.0], [-3.0, 1.0]], dtype=torch.float64)
+ALGORITHMS = [
+    FLHC(warmup_rounds=0, num_clusters=2),
+    FLHC(warmup_rounds=0, num_clusters=None, threshold=1.0),
+    FedGroup(num_clusters=2, pretrain_scale=8, measure="madc"),
+    StoCFL(psi="update"),
+]
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS, ids=lambda a: type(a).__name__)
+@pytest.mark.parametrize("learning_rate", [0.0, 0.2])
+def test_a_learning_rate_of_0_makes_no_clusters_in_silence(algorithm: Any, learning_rate: float):
+    work = FromZero(SIDES.repeat(4, 1), torch.arange(1, 9), learning_rate, steps=2)
+    found = clustered(algorithm, work)
+    assert len(found) == (learning_rate == 0)
+    assert all("the updates of all 8 clients are equal to zero" in note for note in found)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS[:3], ids=lambda a: type(a).__name__)
+def test_clients_with_the_same_data_make_none_either(algorithm: Any):
+    work = QuadraticWork(SIDES[:1].repeat(8, 1), torch.arange(1, 9), 0.2, steps=2)
+    (note,) = clustered(algorithm, work)
+    assert note.startswith("the updates of all 8 clients are equal: ")

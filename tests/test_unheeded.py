@@ -1,0 +1,55 @@
+"""What options ask for, and no round of so few, or of this algorithm, will do: it is said before the run."""
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from digits_experiment import digits
+
+from lit_cfl.algorithms import CFL, FLHC, AdaCFL, FedAvg, LayerCFL
+from lit_cfl.data.shift import Shift
+from lit_cfl.datamodules.shift import Incremental, LabelDrift, SwapAll
+from lit_cfl.errors import Notice
+from lit_cfl.rounds import Cohorts, say_what_is_unheeded
+
+
+def notes(algorithm: Any, num_rounds: int, shifts: Sequence[Shift] = (), dropout: float = 0.0) -> list[str]:
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        say_what_is_unheeded(algorithm, shifts, Cohorts(5, dropout=dropout), num_rounds=num_rounds)
+    assert all(one.category is Notice for one in caught)
+    return [str(one.message) for one in caught]
+
+
+@pytest.mark.parametrize("kind", [FLHC, CFL, AdaCFL, LayerCFL])
+def test_warm_up_that_is_longer_than_the_run_is_noted(kind: type[Any]):
+    assert notes(kind(warmup_rounds=2), 3) == []  # round 3 clusters
+    (note,) = notes(kind(warmup_rounds=3), 3)
+    assert note.startswith(
+        f"{kind.__name__} clusters nobody before round 4, but rounds is 3: there will be one cluster"
+    )
+
+
+def test_shift_after_the_end_is_noted():
+    shifts = [SwapAll(), LabelDrift(start=9), LabelDrift(start=10), Incremental(rounds=(0, 5, 10, 12))]
+    assert notes(FedAvg(), 10, shifts) == [
+        "LabelDrift changes the data after 10 completed rounds, but rounds is 10: that never happens",
+        "Incremental changes the data after 10, 12 completed rounds, but rounds is 10: that never happens",
+    ]
+
+
+def test_dropout_that_a_round_of_all_clients_does_not_heed_is_noted():
+    assert notes(FedAvg(), 5, dropout=0.3) == []
+    assert notes(CFL(warmup_rounds=0), 5) == []
+    every, once = "every round", "round 3"
+    for algorithm, when in ((CFL(warmup_rounds=0), every), (FLHC(warmup_rounds=2), once)):
+        told = f"dropout is 0.3, but {type(algorithm).__name__} asks all clients in {when}, and there nobody drops out"
+        assert notes(algorithm, 5, dropout=0.3) == [told]
+
+
+def test_it_is_said_of_the_baseline_too_when_an_experiment_is_prepared():
+    with pytest.warns(Notice) as told:
+        digits(algorithm=FLHC(warmup_rounds=10), baseline=CFL(), dropout=0.1).prepare(0)
+    names = [str(one.message).split()[0] for one in told if "round" in str(one.message)]
+    assert names == ["FLHC", "CFL", "dropout"]
