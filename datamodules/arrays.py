@@ -189,11 +189,11 @@ def _labels(y: Any, count: int, num_labels: int | None) -> tuple[Tensor, int, tu
             raise InputError(f"y holds NaN or infinity in row {int(good.int().argmin())}; drop such rows")
         return numbers.float() if numbers.dtype == torch.float16 else numbers, 0, ()
     labels, names = labels_of(column, "y")
-    if (labels < 0).any() or (num_labels is not None and labels.max() >= num_labels):
-        row = int(((labels < 0) | (labels >= (num_labels or np.inf))).argmax())
-        remedy = (
-            "number them anew" if labels[row] < 0 else f"num_labels is {num_labels}, so none is above {num_labels - 1}"
-        )
+    most = np.iinfo(np.int64).max if num_labels is None else num_labels
+    wrong = (labels < 0) | (labels >= most)
+    if wrong.any():
+        row = int(wrong.argmax())
+        remedy = "number them anew" if labels[row] < 0 else f"num_labels is {most}, so none is above {most - 1}"
         raise InputError(f"y holds the label {labels[row]} in row {row}; labels are integers from 0: {remedy}")
     size = (len(names) or label_space(labels, "y")) if num_labels is None else num_labels
     return torch.from_numpy(labels), size, padded_names(names, size)

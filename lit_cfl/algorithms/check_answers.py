@@ -59,16 +59,17 @@ def checked_answer(
 
 
 def _require_numbers(algorithm: Algorithm, call: str, info: Info) -> None:
-    counts = {"down": info.down, "up": info.up, "skipped": info.skipped}
-    for name, value in counts.items():
-        if not isinstance(value, Integral):
-            raise _broken(algorithm, f"{call} gives Info.{name} as a {type(value).__name__}; give int(...)")
-        if value < 0:
-            raise _broken(algorithm, f"{call} counts negative traffic: Info.{name} is {value}")
+    counts: dict[str, Any] = {"down": info.down, "up": info.up, "skipped": info.skipped}
+    for name, count in counts.items():
+        if not isinstance(count, Integral):
+            raise _broken(algorithm, f"{call} gives Info.{name} as a {type(count).__name__}; give int(...)")
+        if int(count) < 0:
+            raise _broken(algorithm, f"{call} counts negative traffic: Info.{name} is {count}")
     unknown = info.scores.keys() - {"train/discrepancy", *algorithm.score_columns}
     if unknown:
         raise _broken(algorithm, f"{call} gives the scores {sorted(unknown)}, which score_columns does not name")
-    for name, value in {"loss": info.loss, **info.scores}.items():
+    numbers: dict[str, Any] = {"loss": info.loss, **info.scores}
+    for name, value in numbers.items():
         if not isinstance(value, Real):
             raise _broken(algorithm, f"{call} gives {name} as a {type(value).__name__}; give float(...)")
 

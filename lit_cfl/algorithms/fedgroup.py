@@ -51,8 +51,8 @@ from lit_cfl.clustering import (
     edc_embedding,
     kmeans,
     madc,
-    say_if_equal,
 )
+from lit_cfl.clustering.equal_updates import say_if_equal
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget, LocalWork
 

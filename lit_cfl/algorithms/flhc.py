@@ -39,8 +39,8 @@ from lit_cfl.clustering import (
     cosine_similarity,
     cross_distances,
     distances,
-    say_if_equal,
 )
+from lit_cfl.clustering.equal_updates import say_if_equal
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import LocalWork
 

@@ -16,7 +16,8 @@ from torch import Tensor
 from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info, Similarity, require_not_negative
 from lit_cfl.algorithms.closest_cluster import closest_by_update
-from lit_cfl.clustering import assign, clusters_of, say_if_equal
+from lit_cfl.clustering import assign, clusters_of
+from lit_cfl.clustering.equal_updates import say_if_equal
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Fitted, LocalWork
 

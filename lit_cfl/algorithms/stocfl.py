@@ -36,7 +36,8 @@ from lit_cfl.algorithms.stocfl_clusters import (
     objective,
     united,
 )
-from lit_cfl.clustering import clusters_of, cosine_similarity, merge_by_threshold, random_projection, say_if_equal
+from lit_cfl.clustering import clusters_of, cosine_similarity, merge_by_threshold, random_projection
+from lit_cfl.clustering.equal_updates import say_if_equal
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget, Chunk, Fitted, LocalWork, Sketch
 

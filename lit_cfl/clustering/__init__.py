@@ -8,7 +8,6 @@ blocks of columns and never copied as a whole. Labels are int64, numbered by eac
 from lit_cfl.clustering.client_map import assign, clusters_of
 from lit_cfl.clustering.decomposed import edc, edc_embedding, kmeans, madc
 from lit_cfl.clustering.drift import ShiftMetric, drifted, label_shift_distance
-from lit_cfl.clustering.equal_updates import say_if_equal
 from lit_cfl.clustering.merging import Linkage, agglomerate, merge_by_threshold, merge_distances
 from lit_cfl.clustering.products import Rows
 from lit_cfl.clustering.similarity import (
@@ -43,7 +42,6 @@ __all__ = [
     "merge_by_threshold",
     "merge_distances",
     "random_projection",
-    "say_if_equal",
     "separation_gap",
     "separation_threshold",
 ]

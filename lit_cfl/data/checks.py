@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.data.examples import Examples
-from lit_cfl.data.federated import Division
+from lit_cfl.data.federated import Division, FederatedData
 from lit_cfl.data.index import ClientIndex
 from lit_cfl.errors import InputError, Notice, join_ids
 
@@ -175,8 +175,31 @@ class _Lists:
         return torch.isin(self.which, lists).nonzero().flatten().tolist()
 
 
-def _listed(index: ClientIndex, examples: Examples, what: str) -> _Lists:
-    """Collects the lists. Raises InputError if one is outside of the index, or has what is not in the pool."""
+def require_shifted(before: FederatedData, data: FederatedData, clients: Tensor, who: str) -> None:
+    """Checks what a shift made of the data.
+
+    Args:
+        before, data: without and with the shift.
+        clients: ids of those that it touched, int64 `[n]`.
+        who: the shift, for errors.
+
+    Raises:
+        InputError: there are other clients than before, or one that shifted has what is not in the pool.
+    """
+    if len(data.true_clusters) != before.num_clients:
+        raise InputError(f"{who}: step returns {len(data.true_clusters)} true clusters of {before.num_clients} clients")
+    for name, lists in {"train": data.train, "validation": data.validation, "test": data.test}.items():
+        if len(lists) != before.num_clients:
+            raise InputError(f"{who}: step returns {name} of {len(lists)} clients, but there are {before.num_clients}")
+        _listed(lists.select(clients), data.examples, f"{who}: {name}", clients)
+
+
+def _listed(index: ClientIndex, examples: Examples, what: str, ids: Tensor | None = None) -> _Lists:
+    """Collects the lists. Raises InputError if one is outside of the index, or has what is not in the pool.
+
+    Args:
+        ids: of the clients; None = 0, 1, ...
+    """
     for part in (index.values, index.starts, index.sizes):
         if part.dtype != torch.int64:
             raise InputError(f"{what} is a ClientIndex of {part.dtype}; give int64")
@@ -188,9 +211,10 @@ def _listed(index: ClientIndex, examples: Examples, what: str) -> _Lists:
     if wrong.any():
         place = int(wrong.int().argmax())
         views = "" if len(examples.views) == 1 else f" ({len(examples)} examples under {len(examples.views)} views)"
+        client = lists.clients_of(lists.owners[place])[0]
+        client = client if ids is None else int(ids[client])
         raise InputError(
-            f"{what}: client {lists.clients_of(lists.owners[place])[0]} has the example {int(lists.entries[place])}; "
-            f"there are 0 to {most - 1}{views}"
+            f"{what}: client {client} has the example {int(lists.entries[place])}; there are 0 to {most - 1}{views}"
         )
     return lists
 

@@ -15,6 +15,7 @@ import numpy as np
 from torch import Tensor
 
 from lit_cfl.data import Examples, FederatedData
+from lit_cfl.data.checks import require_shifted
 from lit_cfl.seeds import derive
 
 
@@ -111,6 +112,9 @@ def shifted(
         stride = len(data.examples.views) // (later * shift.concepts)
         who = data.population if shift.participants == "all" else warm
         at = ShiftContext(round, derive(seed, "shift", number), who, stride, later)
+        before = data
         data, moved = shift.step(data, at)
+        if moved is not None:
+            require_shifted(before, data, moved.clients, type(shift).__name__)
         moves += [] if moved is None or not len(moved.clients) else [moved]
     return data, tuple(moves)

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lit_cfl.algorithms import FLHC, FedGroup, StoCFL
-from lit_cfl.clustering import say_if_equal
+from lit_cfl.clustering.equal_updates import say_if_equal
 from lit_cfl.errors import Notice
 from lit_cfl.seeds import generator
 from lit_cfl.testing import QuadraticWork

@@ -10,7 +10,8 @@ import pytest
 import torch
 from conftest import ids
 
-from lit_cfl.data import ClientIndex, Division, Examples, View
+from lit_cfl.data import ClientIndex, Division, Examples, FederatedData, View
+from lit_cfl.data.shift import Shift, ShiftContext, ShiftLog, shifted
 from lit_cfl.datamodules import FederatedDataModule
 from lit_cfl.errors import InputError, Notice
 
@@ -183,3 +184,40 @@ def test_unseen_label_is_named_in_words():
     named.allow_unseen_labels = False
     with pytest.raises(InputError, match=r"the test data hold label 1 \('dog'\), which no training client has"):
         named.federated(0)
+
+
+# Shifts of one's own
+
+
+class Moving(Shift):
+    """Gives client 4 other examples, or another client away."""
+
+    def __init__(self, entries: list[int], kept: int = 6) -> None:
+        object.__setattr__(self, "entries", entries)
+        object.__setattr__(self, "kept", kept)
+        object.__setattr__(self, "participants", "all")
+
+    def step(self, data: FederatedData, at: ShiftContext) -> tuple[FederatedData, ShiftLog]:
+        train = data.train.replaced(ids(4), ClientIndex.from_lists([ids(*self.entries)])).select(
+            torch.arange(self.kept)
+        )
+        log = ShiftLog("moving", ids(4), ids(-1), ids(1), ids(0), ids(0))
+        return replace(data, train=train), log
+
+
+def test_shift_that_fits_is_taken():
+    data, _ = shifted(Own().federated(0), [Moving([59, 0])], 0, 0, torch.arange(6))
+    assert data.train[4].tolist() == [59, 0]
+
+
+@pytest.mark.parametrize(
+    ("shift", "expected"),
+    [
+        (Moving([60]), "Moving: train: client 4 has the example 60; there are 0 to 59"),
+        (Moving([-2]), "Moving: train: client 4 has the example -2"),
+        (Moving([1], kept=5), "Moving: step returns train of 5 clients, but there are 6"),
+    ],
+)
+def test_shift_that_does_not_fit_is_refused(shift: Shift, expected: str):
+    with pytest.raises(InputError, match=expected):
+        shifted(Own().federated(0), [shift], 0, 0, torch.arange(6))
