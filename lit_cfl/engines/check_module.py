@@ -5,6 +5,7 @@ from collections.abc import Mapping
 
 from lightning import LightningModule
 from torch import Tensor, nn
+from torch.jit import ScriptModule
 from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import LRScheduler
 
@@ -23,13 +24,7 @@ def require_module(module: LightningModule) -> None:
             copied at all.
     """
     require_losses(module)
-    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-        if is_lazy(tensor):
-            raise InputError(
-                f"{_owner_of(name, module)} has no weights before its first input, so that there is no model to start "
-                "from; give the layer its sizes (nn.Linear(64, 10) for nn.LazyLinear(10)), or run the net on one input "
-                "in its __init__"
-            )
+    _require_plain_layers(module)
     for name, parameter in module.named_parameters():
         if parameter.requires_grad and _has_hooks(parameter):
             raise InputError(
@@ -38,6 +33,23 @@ def require_module(module: LightningModule) -> None:
                 "forward what must not train"
             )
     _require_copy(module)
+
+
+def _require_plain_layers(module: LightningModule) -> None:
+    """Refuses layers of which a copy cannot be converted, or that have no weights yet."""
+    for name, layer in module.named_modules():
+        if isinstance(layer, ScriptModule):
+            raise InputError(
+                f"{name} ({type(layer).__name__}) is compiled by torch.jit, so that copies of it cannot be converted, "
+                f"and {_COPIES}; give the net as it is before torch.jit.script or torch.jit.trace"
+            )
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if is_lazy(tensor):
+            raise InputError(
+                f"{_owner_of(name, module)} has no weights before its first input, so that there is no model to start "
+                "from; give the layer its sizes (nn.Linear(64, 10) for nn.LazyLinear(10)), or run the net on one input "
+                "in its __init__"
+            )
 
 
 def schedulers_in(configured: object) -> list[LRScheduler]:

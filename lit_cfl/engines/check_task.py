@@ -14,7 +14,7 @@ from lit_cfl.engines.check_copies import require_faithful_copy, require_same_bui
 from lit_cfl.engines.check_module import schedulers_in
 from lit_cfl.engines.local_training import CHECK, LocalTraining
 from lit_cfl.engines.module_state import copied_state, same_value
-from lit_cfl.engines.task_protocol import Batch, outcomes_of
+from lit_cfl.engines.task_protocol import Batch, losses_of, outcomes_of
 from lit_cfl.engines.token_inputs import takes_tokens
 from lit_cfl.errors import DivergedError, InputError, Notice, in_line, in_short
 from lit_cfl.local_work import Budget, per_client
@@ -55,6 +55,7 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
         raised = f"{in_short(error)}{in_line(error)}"
         raise InputError(f"the net cannot take the data: {shapes} ({raised}){remedy}") from error
     require_faithful_copy(engine, data.examples.batch(_one_of_each_label(data), torch.float32, "cpu"))
+    _require_fixed_constants(engine, engine.module(model), batch)
     local = engine.local
     _note_schedulers(engine.module(model), local)
     engine.require_variance(data.population, local.budget, per_client(local.epochs, data.population), data)
@@ -85,6 +86,23 @@ def _require_same_scores_again(engine: Engine, module: LightningModule, batch: B
             f"{f', for {changed} changes' if changed else ''}: scores would depend on what was scored before; "
             "change it in training alone (if self.training)"
         )
+
+
+def _require_fixed_constants(engine: Engine, module: LightningModule, batch: Batch) -> None:
+    """Checks that training leaves buffers alone that are in no row since they are not finite. Raises InputError."""
+    in_row = {slot.name for slot in engine.layout.slots}
+    outside = {name: b.clone() for name, b in module.named_buffers() if b.is_floating_point() and name not in in_row}
+    unset = [name for name, buffer in outside.items() if not buffer.isfinite().all()]
+    if not unset:
+        return
+    with suppress(Exception), engine.own_stream("constants"), torch.no_grad():  # who trains it says what is wrong
+        losses_of(module.train(), batch)
+    for name in unset:
+        if not same_value(module.get_buffer(name), outside[name]):
+            raise InputError(
+                f"the buffer {name} starts with a value that is not finite, and training changes it; no mean over "
+                "clients can start from that: give it a finite value, such as 0, in __init__"
+            )
 
 
 def _note_schedulers(module: LightningModule, local: LocalTraining) -> None:

@@ -68,6 +68,28 @@ def test_constant_that_is_not_finite_is_no_divergence_and_in_no_row(plan: str):
     assert kept.trained.sum() == 5  # all that have data
 
 
+class Observer(Linear):
+    """Keeps the lowest input that it has seen."""
+
+    def __init__(self, start: float) -> None:
+        super().__init__()
+        self.register_buffer("lowest", torch.tensor(start))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        if self.training:
+            self.lowest = torch.minimum(self.lowest, inputs.min())
+        return super().forward(inputs)
+
+
+@pytest.mark.parametrize("plan", ["trainer", "plain loop"])
+def test_buffer_that_is_unset_until_training_sets_it_is_refused(plan: str):
+    engine = build_engine(task(partial(Observer, inf)), PLANS[plan], 0, LocalTraining())
+    with pytest.raises(InputError, match=r"the buffer net.lowest starts with a value that is not finite"):
+        require_trainable(engine, ragged_data())
+    for net in (partial(Observer, 1.0), Masked):
+        require_trainable(build_engine(task(net), PLANS[plan], 0, LocalTraining()), ragged_data())
+
+
 @pytest.mark.parametrize("fill", [-inf, inf, nan])
 def test_buffer_that_is_not_finite_is_no_column(fill: float):
     layout = ParameterLayout.of(Masked(fill))
@@ -157,6 +179,7 @@ def weight_normed() -> nn.Module:
         return nn.Sequential(nn.Flatten(), nn.utils.weight_norm(nn.Linear(64, 10)))
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning", "ignore:`torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("plan", [Plan("trainer"), Plan("stacked")], ids=["trainer", "stacked"])
 @pytest.mark.parametrize(
     ("net", "message"),
@@ -172,6 +195,11 @@ def weight_normed() -> nn.Module:
             r"net.2 \(LazyBatchNorm1d\) has no weights",
         ),
         (weight_normed, r"net.1 \(Linear\) cannot be copied.*parametrizations.weight_norm"),
+        (lambda: torch.jit.script(Linear()), r"net \(RecursiveScriptModule\) is compiled .*before torch.jit.script"),
+        (
+            lambda: nn.Sequential(nn.Flatten(), torch.jit.trace(nn.Linear(64, 10), torch.zeros(2, 64))),
+            r"net.1 \(TopLevelTracedModule\) is compiled by torch.jit",
+        ),
         (derived, r"net \(Linear\) cannot be copied.*in forward \(RuntimeError: Only Tensors"),
     ],
 )
