@@ -1,6 +1,7 @@
 """Lit-CFL: clustered federated learning on PyTorch Lightning.
 
-`Experiment` describes one and iterates over its rounds, `run` makes a run directory, `load_run` opens one.
+`Experiment` describes one and iterates over its rounds, `load_experiment` reads one from a configuration, `run` makes
+a run directory, `load_run` opens one, `run_many` makes many side by side.
 `docs/api.md` lists all that is public.
 """
 
@@ -9,14 +10,22 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lit_cfl.compare.run_many import run_many as run_many
+    from lit_cfl.config.variants import load_experiment as load_experiment
     from lit_cfl.experiment import Experiment as Experiment
     from lit_cfl.runs.load_run import load_run as load_run
     from lit_cfl.runs.run import run as run
 
     __version__: str
 
-_HOMES = {"Experiment": "lit_cfl.experiment", "load_run": "lit_cfl.runs.load_run", "run": "lit_cfl.runs.run"}
-__all__ = ["Experiment", "__version__", "load_run", "run"]
+_HOMES = {
+    "Experiment": "lit_cfl.experiment",
+    "load_experiment": "lit_cfl.config.variants",
+    "load_run": "lit_cfl.runs.load_run",
+    "run": "lit_cfl.runs.run",
+    "run_many": "lit_cfl.compare.run_many",
+}
+__all__ = ["Experiment", "__version__", "load_experiment", "load_run", "run", "run_many"]
 
 
 def __getattr__(name: str) -> Any:  # PyTorch loads with the first name that needs it: `lit-cfl --help` is instant

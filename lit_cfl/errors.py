@@ -9,7 +9,7 @@ from sysconfig import get_path
 from traceback import FrameSummary, extract_tb
 from typing import NoReturn
 
-__all__ = ["DivergedError", "InputError", "Notice", "SaveError", "WorkersLostError"]
+__all__ = ["DivergedError", "InputError", "Interrupted", "Notice", "SaveError", "WorkersLostError"]
 
 _NOT_THEIRS = (str(Path(__file__).parent), "<frozen ", *map(get_path, ("stdlib", "purelib", "platlib")))
 

@@ -7,6 +7,8 @@ from statistics import fmean, stdev
 
 from scipy.stats import t as student
 
+__all__ = ["Interval", "Spread", "interval", "paired_difference", "spread"]
+
 LEVEL = 0.95
 
 

@@ -8,9 +8,9 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from lit_cfl.config.variants import Config, base_config, build
+from benchmarks.reproduction.files import read_yaml
+from lit_cfl import load_experiment
 from lit_cfl.experiment import Experiment
-from lit_cfl.storage.yaml_files import parse_yaml
 
 _FOLDER = Path(__file__).parent / "tables"
 DEFAULT, PUBLISHED = "default", "published"
@@ -71,18 +71,25 @@ class Setting:
         """The command that makes one run of it."""
         return shlex.join(["lit-cfl", "run", "--config", self.config, *self.words_of(seed)])
 
-    def build(self, seed: int) -> Experiment:
-        """Builds the experiment under a seed. Raises InputError where the parser does."""
-        return build(base_config(self.config), self.words_of(seed))
+    def build(self, seed: int, more: Sequence[str] = ()) -> Experiment:
+        """Builds the experiment under a seed.
 
-    def configs(self, seeds: Sequence[int]) -> dict[int, Config]:
+        Args:
+            more: Further options, which the setting's own may override.
+
+        Raises:
+            InputError: as the parser does.
+        """
+        return load_experiment(self.config, [*more, *self.words_of(seed)])
+
+    def configs(self, seeds: Sequence[int]) -> dict[int, Mapping[str, Any]]:
         """Returns the configuration under each seed; the words are parsed once, for that takes a tenth of a second."""
         if not seeds:
             return {}
         first = self.build(seeds[0]).described()
         return {seed: self._under(first, seed) for seed in seeds}
 
-    def _under(self, config: Config, seed: int) -> Config:
+    def _under(self, config: Mapping[str, Any], seed: int) -> Mapping[str, Any]:
         changed = {**config, "seeds": [seed]}
         if self.redraw:
             data, option = config["data"], self.redraw.removeprefix("--data.")
@@ -190,7 +197,7 @@ def table_names() -> list[str]:
 
 def load_table(name: str) -> PaperTable:
     """Reads one of the tables."""
-    content = parse_yaml((_FOLDER / f"{name}.yaml").read_text("utf-8"))
+    content = read_yaml(_FOLDER / f"{name}.yaml")
     cells = tuple(Cell(**cell) for cell in content["cells"])
     of_extras = {"metric": EXTRA_METRIC, "value": None, "extra": True}
     extras = tuple(Cell(**(of_extras | cell)) for cell in content.get("extras", []))

@@ -8,13 +8,11 @@ from statistics import fmean
 from typing import Literal
 
 from benchmarks.reproduction.cells import DEFAULT, PUBLISHED, Cell, PaperTable
+from benchmarks.reproduction.files import Row, read_yaml
 from benchmarks.reproduction.markdown import markdown_table
 from benchmarks.reproduction.pages import why_open
 from benchmarks.reproduction.results import RecordedResults
-from lit_cfl.metric_names import Row
-from lit_cfl.storage.atomic_writes import write_text
-from lit_cfl.storage.csv_log import write_rows
-from lit_cfl.storage.yaml_files import parse_yaml
+from lit_cfl.storage import write_rows, write_text
 
 Unit = Literal["points", "ratio", "percent", "clusters"]
 Found = Literal["holds", "same direction", "does not hold", "not run"]
@@ -108,7 +106,7 @@ class JudgedPart:
 
 def claims() -> list[Claim]:
     """Reads the claims."""
-    content = parse_yaml(_FILE.read_text("utf-8"))
+    content = read_yaml(_FILE)
     return [Claim(**(entry | {"parts": tuple(Part(**part) for part in entry["parts"])})) for entry in content]
 
 

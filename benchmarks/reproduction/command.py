@@ -2,13 +2,16 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
 from pathlib import Path
 
 from benchmarks.reproduction import layer_gaps, layer_page, which_method
-from benchmarks.reproduction.cells import DEFAULT, PUBLISHED, load_table, table_names
+from benchmarks.reproduction.cells import DEFAULT, PUBLISHED, Setting, load_table, table_names
+from benchmarks.reproduction.files import held
 from benchmarks.reproduction.ledger import Ledger
-from benchmarks.reproduction.pages import Judged, write_pages
+from benchmarks.reproduction.pages import write_pages
 from benchmarks.reproduction.plan import (
     PlannedRun,
     chosen_cells,
@@ -18,25 +21,21 @@ from benchmarks.reproduction.plan import (
     missing,
     planned_runs,
     runs_of,
-    seconds_per_round,
     told_time,
 )
 from benchmarks.reproduction.recorder import LedgerRecorder
 from benchmarks.reproduction.results import RecordedResults
 from benchmarks.reproduction.summary import write_summary
 from benchmarks.reproduction.which_method_page import page_of, write_page
-from lit_cfl.config.variants import base_config, build
-from lit_cfl.errors import InputError, Interrupted, LineParser, nearest
-from lit_cfl.progress import Screen
-from lit_cfl.runs.signals import interruptible
-from lit_cfl.storage.lock import locked
+from lit_cfl.errors import InputError, Interrupted
 
 _EPILOG = """\
-Every run that ends adds a row to DIR/runs.csv and rewrites DIR/TABLE.csv and DIR/TABLE.md. The same command goes on
+Every run that ends adds a row to DIR/runs.csv and rewrites DIR/TABLE.csv and DIR/TABLE.md. The same command resumes
 after it was stopped, also on another machine that has DIR; finished runs are never run again.
 
   python -m benchmarks.reproduction flexcfl-3 --dry-run
   python -m benchmarks.reproduction flexcfl-3 --only '*-mnist-mclr-*' --variants default published --jobs 2
+  python -m benchmarks.reproduction which-method --only FEMNIST/FedProx --variants 'trial 3' --out /tmp/one
 
 The table `summary` runs nothing: from the recorded runs it writes the papers' figures, their claims and a summary of
 all tables, in one to three minutes. The table `which-method` compares all systems on ten data sets, each with the best
@@ -45,38 +44,58 @@ of eight settings.
 SUMMARY = "summary"
 TABLES, ANSWER, WORK = "docs/reproduction", "docs/which_method", "runs/reproduction"
 _OF_RUNS = ("only", "variants", "seeds", "device", "jobs", "work", "dry_run")  # options that say which runs, and how
-_NOT_TAKEN = {  # options that would be without effect
-    SUMMARY: (*_OF_RUNS, "pages"),
-    which_method.TABLE: ("variants", "seeds"),
-    layer_page.TABLE: ("variants", "jobs", "work"),
-}
+_NOT_TAKEN = {SUMMARY: (*_OF_RUNS, "pages"), layer_page.TABLE: ("variants", "jobs", "work")}  # would have no effect
+
+
+@dataclass(frozen=True)
+class TableOfRuns:
+    """What a command needs to know of a table.
+
+    Args:
+        name: Name of the table.
+        out: Folder of its ledger and pages.
+        open_runs: Yields the runs that are missing, wanted and can start, by the ledger, in groups of which one is
+            to be complete before the next one starts. Further runs may follow.
+        write: Writes the pages from the ledger; returns how much is done.
+        summary: Returns lines for the end of the command.
+        curves: Whether curves of runs are kept.
+    """
+
+    name: str
+    out: Path
+    open_runs: Callable[[Ledger], Iterable[list[PlannedRun]]]
+    write: Callable[[Ledger], str]
+    summary: Callable[[], str]
+    curves: bool
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the command. Returns 1 if a run failed, 2 for input that cannot be used, 128 + the signal that ended it."""
     try:
-        return _reproduce(sys.argv[1:] if arguments is None else arguments)
+        return _reproduce(_parser().parse_args(arguments))
     except InputError as error:
         print(f"reproduction: error: {error}", file=sys.stderr)
         return 2
+    except Interrupted as stop:
+        print("Interrupted; what has finished is recorded. The same command resumes.")
+        return 128 + stop.signum
 
 
-def _reproduce(arguments: Sequence[str]) -> int:
-    given, screen = _parser().parse_args(list(arguments)), Screen()
-    if given.table not in _names():
-        raise InputError(
-            f"there is no table {given.table!r}{nearest(given.table, _names())}; there are {', '.join(_names())}"
-        )
+def _reproduce(given: argparse.Namespace) -> int:
+    names = [*table_names(), layer_page.TABLE, which_method.TABLE, SUMMARY]
+    if given.table not in names:
+        raise InputError(f"there is no table {given.table!r}; there are {', '.join(names)}")
     if given.jobs is not None and given.jobs < 1:
         raise InputError(f"--jobs is {given.jobs}; give 1 or more")
     _refuse_without_effect(given)
     if given.table == SUMMARY:
-        return _summarise(Path(given.out or TABLES), screen)
-    if given.table == which_method.TABLE:
-        return _which_method(given, screen)
+        out = Path(given.out or TABLES)
+        write_summary(out, RecordedResults.read(out))
+        print(f"Summary: {out / 'summary.md'}")
+        return 0
     if given.table == layer_page.TABLE:
-        return _layer_figures(given, screen)
-    return _table(given, screen)
+        return _layer_figures(given)
+    return _run(given, _which_method(given) if given.table == which_method.TABLE else _paper_table(given))
 
 
 def _refuse_without_effect(given: argparse.Namespace) -> None:
@@ -90,185 +109,142 @@ def _refuse_without_effect(given: argparse.Namespace) -> None:
                 raise InputError(f"{command} takes no --{name.replace('_', '-')}; leave it out")
 
 
-def _table(given: argparse.Namespace, screen: Screen) -> int:
-    """Runs what a table's cells need, and judges them."""
-    table = load_table(given.table)
+def _run(given: argparse.Namespace, table: TableOfRuns) -> int:
+    """Runs what is missing, and what can start then, until nothing is left; writes the pages after every run."""
+    ledger = Ledger.read(table.out)
+    if given.dry_run:
+        _show_plan([run for group in table.open_runs(ledger) for run in group], ledger)
+        return 0
+    failed: dict[str, tuple[str, str]] = {}
+
+    def todo(ledger: Ledger) -> list[PlannedRun]:
+        groups = ([run for run in group if run.key not in failed] for group in table.open_runs(ledger))
+        return [] if given.pages else next(filter(None, groups), [])
+
+    with held(table.out):
+        recorder = LedgerRecorder(table.name, ledger, Path(given.work or WORK), table.write, table.curves)
+        table.write(ledger)
+        while runs := todo(recorder.ledger):
+            errors = recorder.run(runs, given.device, given.jobs)
+            failed |= {run.key: (str(run), error) for run, error in errors.items()}
+    print(table.summary())
+    for name, error in failed.values():
+        print(f"{name} failed: {error}")
+    return 1 if failed else 0
+
+
+def _paper_table(given: argparse.Namespace) -> TableOfRuns:
+    """Finds what a table's cells need, and judges them."""
+    table, out = load_table(given.table), Path(given.out or TABLES)
     known = tuple(dict.fromkeys(table.seeds + table.populations))
     _require_known(given.seeds, known)
-    out = Path(given.out or TABLES)
     everything = planned_runs(table, (*table.cells, *table.extras))
     variants = fitting(list(dict.fromkeys(run.setting.variant for run in everything)), given.variants, "variant")
-    settings = (setting for cell in chosen_cells(table, given.only) for setting in table.settings(cell))
-    chosen = {setting for setting in settings if setting.variant in variants}
+    settings = {setting for cell in chosen_cells(table, given.only) for setting in table.settings(cell)}
     seeds = given.seeds or known
-    wanted = {run.key for run in everything if run.setting in chosen and run.seed in seeds}
-    ledger = Ledger.read(out)
-    todo = missing([run for run in everything if run.key in wanted], ledger)
-    if given.dry_run:
-        _show_plan(screen, todo, len(wanted), ledger)
-        return 0
-    keys = keys_of(everything)
+    wanted = {run.key for run in everything if run.setting in settings and run.setting.variant in variants
+              and run.seed in seeds}  # fmt: skip
+    keys, verdicts = keys_of(everything), list[str]()
 
     def write(ledger: Ledger) -> str:
-        return _cells_done(write_pages(out, table, ledger, keys))
+        verdicts[:] = [judged.verdict for judged in write_pages(out, table, ledger, keys)]
+        done = sum(verdict not in ("not run", "no value") for verdict in verdicts)
+        return f"{done} of {len(verdicts)} cells"
 
-    recorder = LedgerRecorder(table.name, ledger, Path(given.work or WORK), screen, write)
-
-    def work(check: Callable[[], None]) -> int:
-        write(ledger)
-        errors = {} if given.pages else recorder.run(todo, given.device, given.jobs, check)
-        verdicts = [judged.verdict for judged in write_pages(out, table, recorder.ledger, keys)]
-        _show_counts(screen, "cells", verdicts, out / f"{table.name}.md")
-        return _show_errors(screen, errors)
-
-    return _run_until_signal(out, screen, work)
+    return TableOfRuns(
+        table.name,
+        out,
+        lambda ledger: [missing([run for run in everything if run.key in wanted], ledger)],
+        write,
+        lambda: _counted("cells", verdicts, out / f"{table.name}.md"),
+        curves=True,
+    )
 
 
-def _require_known(seeds: Sequence[int] | None, known: Sequence[int]) -> None:
-    """Refuses seeds that are none of a table's."""
+def _which_method(given: argparse.Namespace) -> TableOfRuns:
+    """Searches and compares all systems, data set by data set; see `which_method`."""
+    protocol, out = which_method.Protocol.read(), Path(given.out or ANSWER)
+    if not out.name:
+        raise InputError(f"--out {out}: the page is written next to the folder; name one, such as {ANSWER}")
+    names = [f"{data}/{system}" for data in protocol.data for system in protocol.systems]
+    of_data = [*protocol.data, *names]
+    chosen = fitting(of_data, given.only, "data set, or data set/system,")
+    known = (protocol.search_seed, *protocol.seeds)
+    _require_known(given.seeds, known)
+    variants, seeds = given.variants or ["*"], given.seeds or known
+    has_trials = any(fnmatch(f"trial {number}", pattern) for pattern in variants for number in range(protocol.trials))
+    before = {} if has_trials else Ledger.read(Path(ANSWER)).rows  # whose trials have chosen
+
+    def is_wanted(setting: Setting) -> bool:
+        names = {setting.experiment, f"{setting.experiment}/{setting.method}"}
+        return not names.isdisjoint(chosen) and any(fnmatch(setting.variant, pattern) for pattern in variants)
+
+    def open_runs(ledger: Ledger) -> Iterator[list[PlannedRun]]:
+        choices = Ledger(out, {**before, **ledger.rows})
+        for data in protocol.data:
+            yield [
+                run
+                for setting in filter(is_wanted, protocol.settings(choices, [data]))
+                for run in runs_of(setting, which_method.open_seeds(ledger, setting, seeds))
+            ]
+
+    return TableOfRuns(
+        which_method.TABLE,
+        out,
+        open_runs,
+        lambda ledger: write_page(out, protocol, ledger),
+        lambda: f"Answer: {page_of(out)}",
+        curves=False,
+    )
+
+
+def _require_known(seeds: Sequence[int] | None, known: Collection[int]) -> None:
+    """Refuses seeds that are not the table's."""
     if unknown := sorted(set(seeds or ()) - set(known)):
         raise InputError(f"--seeds {unknown[0]} is none of this table's: {known}")
 
 
-def _run_until_signal(out: Path, screen: Screen, work: Callable[[Callable[[], None]], int]) -> int:
-    """Runs `work`, which is handed a check for signals, in a folder that no other command may write to meanwhile."""
-    try:
-        with locked(out, "--out"), interruptible() as check:
-            return work(check)
-    except Interrupted as stop:
-        screen.say(f"Interrupted; what is finished is in {out}. The same command goes on.")
-        return 128 + stop.signum
-
-
-def _show_errors(screen: Screen, errors: Mapping[str, str]) -> int:
-    """Names the runs that failed; returns the exit code."""
-    for name, error in errors.items():
-        screen.say(f"{name} failed: {error}")
-    return 1 if errors else 0
-
-
-def _summarise(out: Path, screen: Screen) -> int:
-    """Writes what follows from the recorded runs of all tables. Runs may go on meanwhile."""
-    write_summary(out, RecordedResults.read(out))
-    screen.say(f"Summary: {out / 'summary.md'}")
-    return 0
-
-
-def _which_method(given: argparse.Namespace, screen: Screen) -> int:
-    """Searches and compares all systems, data set by data set; see `which_method`."""
-    protocol, out = which_method.Protocol.read(), Path(given.out or ANSWER)
-    if not out.name:
-        raise InputError(f"--out {out}: the page is written beside the folder; name one, such as {ANSWER}")
-    data = fitting(list(protocol.data), given.only, "data set")
-    ledger = Ledger.read(out)
-    if given.dry_run:
-        _show_work(screen, protocol, ledger, data)
-        return 0
-    recorder = LedgerRecorder(
-        which_method.TABLE,
-        ledger,
-        Path(given.work or WORK),
-        screen,
-        lambda ledger: write_page(out, protocol, ledger),
-        curves=False,
-    )
-
-    def work(check: Callable[[], None]) -> int:
-        errors: dict[str, str] = {}
-        write_page(out, protocol, ledger)
-        wanted = [] if given.pages else data
-        if wanted:
-            _show_work(screen, protocol, ledger, wanted)
-        for name in wanted:
-            failed: dict[str, str] = {}
-            while (todo := _open_runs(protocol, recorder.ledger, [name])) and not failed:
-                failed = recorder.run(todo, given.device, given.jobs, check)  # trials, then the best of them
-            errors |= failed
-        screen.say(f"Answer: {page_of(out)}")
-        return _show_errors(screen, errors)
-
-    return _run_until_signal(out, screen, work)
-
-
-def _show_work(screen: Screen, protocol: which_method.Protocol, ledger: Ledger, data: Sequence[str]) -> None:
-    """Prints how many runs of each data set are missing, and how long they take."""
-    times: list[float | None] = []
-    for name in data:
-        config, total = protocol.data[name]["config"], protocol.num_runs(name)
-        per_round = seconds_per_round(config, ledger)
-        seconds = None if per_round is None else per_round * build(base_config(config), []).rounds
-        left = total - protocol.num_recorded(name, ledger)
-        times += [seconds] * left
-        each = "" if seconds is None else f", {seconds:.0f} s each"
-        screen.say(f"{name}: {left} of {total} runs are missing{each}")
-    screen.say(told_time(times))
-
-
-def _open_runs(protocol: which_method.Protocol, ledger: Ledger, data: Sequence[str]) -> list[PlannedRun]:
-    """Returns the runs that are missing and can start by now."""
-    return [
-        run
-        for setting in protocol.settings(ledger, data)
-        for run in runs_of(setting, [s for s in setting.seeds if which_method.recorded(ledger, setting, s) is None])
-    ]
-
-
-def _layer_figures(given: argparse.Namespace, screen: Screen) -> int:
+def _layer_figures(given: argparse.Namespace) -> int:
     """Measures what LayerCFL's figures need, and judges what they say."""
     out, content = Path(given.out or TABLES), layer_gaps.plan()
     known = layer_gaps.measurements(content)
     seeds = sorted({m.seed for m in known})
     _require_known(given.seeds, seeds)
-    fit = fitting([m.file for m in known], given.only, "measurement")
-    chosen = [m for m in known if m.file in fit and (given.device or m.net not in content["with_device"])]
+    fit = fitting([m.key for m in known], given.only, "measurement")
+    chosen = [m for m in known if m.key in fit and (given.device or m.net not in content["with_device"])]
     if not chosen:
-        hours = told_time(3600 * layer_gaps.core_hours(content, m) for m in known if m.file in fit)
+        hours = told_time(3600 * layer_gaps.core_hours(content, m) for m in known if m.key in fit)
         raise InputError(f"these are measured on a GPU: give --device cuda, or --device cpu for {hours}")
     left = layer_page.missing_measurements(out, content)
     wanted = [m for m in left if m in chosen and m.seed in (given.seeds or seeds)]
     if given.dry_run:
-        for measurement in wanted:
-            screen.say(str(measurement))
-        times = [3600 * layer_gaps.core_hours(content, m) for m in wanted]
-        _show_missing(screen, len(chosen), "measurements", times)
+        hours = {str(m): layer_gaps.core_hours(content, m) for m in wanted}
+        _show_missing("measurements", {name: 3600 * number for name, number in hours.items()})
         return 0
-
-    def work(check: Callable[[], None]) -> int:
-        layer_page.run_missing(out, [] if given.pages else wanted, screen.say, check, given.device or "cpu")
+    with held(out):
+        layer_page.run_missing(out, [] if given.pages else wanted, given.device or "cpu")
         verdicts = [row["verdict"] for row in layer_page.write_page(out)]
-        _show_counts(screen, "statements", verdicts, out / f"{layer_page.TABLE}.md")
-        return 0
-
-    return _run_until_signal(out, screen, work)
+    print(_counted("statements", verdicts, out / f"{layer_page.TABLE}.md"))
+    return 0
 
 
-def _names() -> list[str]:
-    return [*table_names(), layer_page.TABLE, which_method.TABLE, SUMMARY]
-
-
-def _parser() -> LineParser:
-    parser = LineParser(
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
         prog="python -m benchmarks.reproduction",
-        description="Runs what the cells of a paper's table need, and writes the paper's numbers beside ours.",
+        description="Runs what the cells of a paper's table need, and writes the paper's numbers next to ours.",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.add_argument("table", metavar="TABLE", help=", ".join(_names()))
-    parser.add_argument(
-        "--only",
-        nargs="+",
-        default=[],
-        metavar="PATTERN",
-        help="only the cells that fit one",
+    names = [*table_names(), layer_page.TABLE, which_method.TABLE, SUMMARY]
+    parser.add_argument("table", metavar="TABLE", help=", ".join(names))
+    only = f"only the cells that fit one ({which_method.TABLE}: data sets, or DATA/SYSTEM)"
+    parser.add_argument("--only", nargs="+", default=[], metavar="PATTERN", help=only)
+    variants = (
+        f"only the options of these names: {DEFAULT}, {PUBLISHED} (the published code's), or some tried later; "
+        f"{which_method.TABLE}: trial 0 to trial 7, best, newcomers, clusters 2"
     )
-    parser.add_argument(
-        "--variants",
-        nargs="+",
-        default=[],
-        metavar="PATTERN",
-        help=f"only the options of these names: {DEFAULT}, {PUBLISHED} (the published code's), or some tried later",
-    )
+    parser.add_argument("--variants", nargs="+", default=[], metavar="PATTERN", help=variants)
     parser.add_argument("--seeds", nargs="+", type=int, metavar="SEED", help="only these of the table's seeds")
     parser.add_argument("--device", help="cpu, cuda or cuda:<i> (default: as the experiments say)")
     parser.add_argument("--jobs", type=int, metavar="N", help="cores to use, a run each (default: all)")
@@ -279,24 +255,17 @@ def _parser() -> LineParser:
     return parser
 
 
-def _show_plan(screen: Screen, todo: Sequence[PlannedRun], total: int, ledger: Ledger) -> None:
-    times = [expected_seconds(run, ledger) for run in todo]
-    for run, seconds in zip(todo, times, strict=True):
-        screen.say(f"{run}  {'' if seconds is None else f'{seconds:.0f} s'}")
-    _show_missing(screen, total, "runs", times)
+def _show_plan(todo: Sequence[PlannedRun], ledger: Ledger) -> None:
+    _show_missing("runs", {str(run): expected_seconds(run, ledger) for run in todo})
 
 
-def _show_missing(screen: Screen, total: int, what: str, seconds: Sequence[float | None]) -> None:
-    """Prints how many are missing, and how long they take together."""
-    screen.say(f"{len(seconds)} of {total} {what} are missing{f': {told_time(seconds)}' if seconds else ''}")
+def _show_missing(what: str, seconds: Mapping[str, float | None]) -> None:
+    """Prints what is missing and can start, and how long it takes."""
+    for name, known in seconds.items():
+        print(f"{name}  {'' if known is None else f'{known:.0f} s'}".rstrip())
+    print(f"{len(seconds)} {what} are missing{f': {told_time(seconds.values())}' if seconds else ''}")
 
 
-def _cells_done(judged: Sequence[Judged]) -> str:
-    done = sum(cell.verdict not in ("not run", "no value") for cell in judged)
-    return f"{done} of {len(judged)} cells"
-
-
-def _show_counts(screen: Screen, what: str, verdicts: Sequence[str], page: Path) -> None:
+def _counted(what: str, verdicts: Sequence[str], page: Path) -> str:
     told = ", ".join(f"{verdicts.count(name)} {name}" for name in dict.fromkeys(verdicts))
-    screen.say(f"{len(verdicts)} {what}: {told}")
-    screen.say(f"Table: {page}")
+    return f"{len(verdicts)} {what}: {told}\nTable: {page}"

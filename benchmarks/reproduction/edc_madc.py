@@ -5,10 +5,10 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.reproduction.files import Row
 from benchmarks.reproduction.measured_figure import MeasuredFigure
-from lit_cfl.metric_names import Row
 from lit_cfl.pictures.panels import BLUE, VERMILLION, Curve, Panel, Points, Style
-from lit_cfl.storage.csv_log import read_table
+from lit_cfl.storage import read_table
 
 FILE = "edc_madc.csv"
 _STYLES = {"a pair of clients": Style(BLUE, marker=".", size=1.5, alpha=0.35), "least squares": Style(VERMILLION)}

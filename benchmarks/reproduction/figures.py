@@ -8,15 +8,13 @@ from typing import Any
 
 from benchmarks.reproduction.cells import PaperTable
 from benchmarks.reproduction.edc_madc import edc_madc_figure
+from benchmarks.reproduction.files import Row, read_yaml, write_picture
 from benchmarks.reproduction.measured_figure import MeasuredFigure
 from benchmarks.reproduction.results import RecordedResults
 from benchmarks.reproduction.stocfl_figures import stocfl_figures
-from lit_cfl.metric_names import Row
-from lit_cfl.pictures.files import write_figure
 from lit_cfl.pictures.panels import (
     BLACK,
     BLUE,
-    DPI,
     GREEN,
     ORANGE,
     PURPLE,
@@ -28,9 +26,7 @@ from lit_cfl.pictures.panels import (
     Style,
     draw_panels,
 )
-from lit_cfl.storage.atomic_writes import write_text
-from lit_cfl.storage.csv_log import write_rows
-from lit_cfl.storage.yaml_files import parse_yaml
+from lit_cfl.storage import write_rows, write_text
 
 STYLES = {
     "FedAvg": Style(BLACK, "-", "s", 4.5),
@@ -115,7 +111,7 @@ class Drawn:
 
 def paper_figures() -> list[PaperFigure]:
     """Reads which figures there are."""
-    content = parse_yaml(_FILE.read_text("utf-8"))
+    content = read_yaml(_FILE)
     return [PaperFigure(**(entry | {key: tuple(entry[key]) for key in ("rows", "columns")})) for entry in content]
 
 
@@ -246,7 +242,7 @@ def write_figures(folder: Path, results: RecordedResults) -> list[str]:
 
 def _write(path: Path, grid: Sequence[Sequence[Panel | None]], styles: Mapping[str, Style]) -> None:
     """Draws as wide as a page, however few columns there are: letters have the same size in all figures."""
-    write_figure(draw_panels(grid, styles), path, ["png"], DPI)
+    write_picture(draw_panels(grid, styles), path)
 
 
 def _section(figure: PaperFigure, found: Drawn) -> list[str]:

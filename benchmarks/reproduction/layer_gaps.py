@@ -14,18 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from benchmarks.reproduction.files import Row, read_yaml
 from lit_cfl.aggregation import mean_by_cluster
 from lit_cfl.algorithms import FedAvg, LayerCFL
 from lit_cfl.clustering import cosine_similarity, distances, separation_gap
-from lit_cfl.datamodules import CIFAR10, IID, FashionMNIST, Rotations
-from lit_cfl.datamodules.image_sets import ImageSet
-from lit_cfl.datamodules.partition import DominantClass
-from lit_cfl.engines.local_training import LocalTraining
-from lit_cfl.experiment import Experiment
-from lit_cfl.metric_names import Row
+from lit_cfl.datamodules import CIFAR10, IID, DominantClass, FashionMNIST, ImageSet, Rotations
+from lit_cfl.experiment import Experiment, LocalTraining
+from lit_cfl.local_work import LocalWork
 from lit_cfl.nets import VGG16, LeNet, Net
-from lit_cfl.parameters import ParameterLayout
-from lit_cfl.storage.yaml_files import parse_yaml
 from lit_cfl.tasks import Classification
 
 _FILE = Path(__file__).with_name("layer_figures.yaml")
@@ -48,7 +44,7 @@ Similarities = dict[tuple[str, str], Tensor]  # of all pairs of clients, by laye
 
 def plan() -> dict[str, Any]:
     """Reads what is measured, and what the figures say of it."""
-    content: dict[str, Any] = parse_yaml(_FILE.read_text("utf-8"))
+    content: dict[str, Any] = read_yaml(_FILE)
     return content
 
 
@@ -70,14 +66,13 @@ class GapMeasurement:
     seed: int
 
     @property
-    def file(self) -> str:
-        """Name of its file."""
-        return f"{self.measured.replace(' ', '_')}-{self.net}-{self.images}-{self.examples}-seed{self.seed}.csv"
+    def key(self) -> str:
+        """Its name in the files of measurements."""
+        return f"{self.measured.replace(' ', '_')}-{self.net}-{self.images}-{self.examples}-seed{self.seed}"
 
-    def matrices(self, what: Mapping[str, Any]) -> str | None:
-        """Name of its file of matrices; None = it has none."""
-        own = self.images in what.get("matrices", {}) and self.seed == what["seeds"][0]
-        return f"matrices-{self.file}" if own else None
+    def has_matrices(self, what: Mapping[str, Any]) -> bool:
+        """Tells whether the matrices of its last round are kept."""
+        return self.images in what.get("matrices", {}) and self.seed == what["seeds"][0]
 
     def __str__(self) -> str:
         return f"{self.measured}: {self.net}, {self.images}, {self.examples} images a client, seed {self.seed}"
@@ -155,8 +150,8 @@ def measure(
             work = prepared.engine.at(number, prepared.data)
             fitted = work.fit(model, clients)
             updates = fitted.collect() - model
-            row: Row = {"round": number + 1, "loss": fitted.loss, AUTO: _auto(updates, work.layout)}
-            found = _similarities(updates, model[0], work.layout)
+            row: Row = {"round": number + 1, "loss": fitted.loss, AUTO: _auto(updates, work)}
+            found = _similarities(updates, model[0], work)
             row |= {f"{layer} {distance}": separation_gap(rows, truth) for (layer, distance), rows in found.items()}
             yield row, [pair for key, rows in found.items() for pair in _pairs(*key, rows[order][:, order])]
             model = model + mean_by_cluster(updates, torch.zeros_like(clients))  # clients of equal sizes
@@ -164,10 +159,10 @@ def measure(
         prepared.engine.close()
 
 
-def _similarities(updates: Tensor, start: Tensor, layout: ParameterLayout) -> Similarities:
+def _similarities(updates: Tensor, start: Tensor, work: LocalWork) -> Similarities:
     found: Similarities = {}
-    for layer in (*layout.layers, "*"):
-        columns = layout.columns(layer)
+    for layer in (*work.layout.layers, "*"):
+        columns = work.layout.columns(layer)
         name = WHOLE if layer == "*" else layer.removeprefix("net.")
         for distance in DISTANCES:
             rows = updates[:, columns] + (0 if distance.startswith("delta") else start[columns])
@@ -184,9 +179,9 @@ def _pairs(layer: str, distance: str, similarity: Tensor) -> Iterator[Row]:
         yield {"layer": layer, "distance": distance, "i": i, "j": j, "value": values[i][j]}
 
 
-def _auto(updates: Tensor, layout: ParameterLayout) -> str:
+def _auto(updates: Tensor, work: LocalWork) -> str:
     """Finds the layer that `LayerCFL(layers="auto")` would choose, which does not see the true clusters."""
-    layer = _LAYERCFL.choose_layers(layout, "none", _LAYERCFL.score_layers(updates, layout))[0]
+    layer = _LAYERCFL.choose_layers(work.layout, "none", _LAYERCFL.score_layers(updates, work.layout))[0]
     return layer.removeprefix("net.")
 
 

@@ -9,15 +9,13 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.reproduction.files import Row, append_compressed, rounded, write_picture
 from benchmarks.reproduction.layer_gaps import PAIRS, WHOLE, GapMeasurement, core_hours, measure, measurements, plan
 from benchmarks.reproduction.layer_verdicts import EARLY, GapCurves, Gaps, curves_of, judged
 from benchmarks.reproduction.markdown import markdown_table
-from lit_cfl.metric_names import Row
-from lit_cfl.pictures.files import write_figure
 from lit_cfl.pictures.panels import (
     BLACK,
     BLUE,
-    DPI,
     ORANGE,
     PAGE,
     SKY,
@@ -29,10 +27,11 @@ from lit_cfl.pictures.panels import (
     Style,
     draw_panels,
 )
-from lit_cfl.storage.atomic_writes import write_text
-from lit_cfl.storage.csv_log import read_table, write_rows
+from lit_cfl.storage import read_table, write_rows, write_text
 
 TABLE = "layercfl"
+GAPS, MATRICES = "gaps/layercfl.csv.xz", "gaps/matrices.csv.xz"
+GAP_COLUMNS = ("measurement", "round", "column", "value")
 COLUMNS = ("id", "figure", "net", "images", "seeds", "words", "verdict", "numbers")
 _UPDATES, _WEIGHTS = "the layer's updates, cosine", "the layer's weights, cosine"
 _L2 = "the layer's updates or weights, l2"
@@ -63,8 +62,8 @@ _HEAD = """\
 
 Written by `python -m benchmarks.reproduction layercfl`. The paper has no table of accuracies; its figures say in which
 layers clients differ. Each line is one thing that a figure says, written down before any measurement unless
-`afterwards` is said, and what the committed Gaps say of it (`benchmarks/reproduction/layer_figures.yaml`; `layercfl/`
-has a file for each measurement with every layer and distance, `layer_verdicts.py` the rules). Gap: least similarity of
+`afterwards` is said, and what the committed Gaps say of it (`benchmarks/reproduction/layer_figures.yaml`;
+`gaps/layercfl.csv.xz` has every layer and distance, `layer_verdicts.py` the rules). Gap: least similarity of
 two clients within a true cluster minus the greatest across; above 0 the layer tells the clusters apart. The chosen
 layer is the one that the paper chose by hand: the fourth convolution, or the last of fewer, under rotation, and the
 first fully connected one under label skew. FMTL compares whole updates by cosines, AdaCFL whole weights by l2
@@ -94,45 +93,68 @@ convolutions every third is drawn.
 
 def recorded_curves(out: Path, content: Mapping[str, Any]) -> dict[GapMeasurement, list[Row]]:
     """Reads the measurements that are over."""
-    folder = out / TABLE
-    return {m: read_table(folder / m.file) for m in measurements(content) if (folder / m.file).exists()}
+    found = _by_key(out / GAPS)
+    return {m: _rounds(found[m.key]) for m in measurements(content) if m.key in found}
+
+
+def _rounds(cells: Sequence[Row]) -> list[Row]:
+    """Puts the cells of a measurement together, a row for each round; of one that was recorded twice the later ones."""
+    rows: dict[int, Row] = {}
+    for cell in cells:
+        rows.setdefault(cell["round"], {"round": cell["round"]})[cell["column"]] = cell["value"]
+    return list(rows.values())
+
+
+def _by_key(file: Path) -> dict[str, list[Row]]:
+    """Reads the rows of each measurement."""
+    found: dict[str, list[Row]] = {}
+    for row in read_table(file) if file.exists() else ():
+        found.setdefault(row["measurement"], []).append(row)
+    return found
 
 
 def missing_measurements(out: Path, content: Mapping[str, Any]) -> list[GapMeasurement]:
-    """Lists the measurements without a file, or without one of matrices that they should have."""
-    files = {m: (m.file, m.matrices(content["measured"][m.measured])) for m in measurements(content)}
-    there = {file.name for file in (out / TABLE).glob("*.csv")}
-    return [m for m, names in files.items() if not {name for name in names if name} <= there]
+    """Lists the measurements that are not recorded, or without the matrices that they should have."""
+    gaps, matrices = _by_key(out / GAPS), _by_key(out / MATRICES)
+    return [
+        m
+        for m in measurements(content)
+        if m.key not in gaps or (m.has_matrices(content["measured"][m.measured]) and m.key not in matrices)
+    ]
 
 
 def run_missing(
     out: Path,
     wanted: Sequence[GapMeasurement],
-    told: Callable[[str], None],
-    check: Callable[[], None],
     device: str = "cpu",
 ) -> None:
-    """Makes the measurements that are missing; each is written when it is over.
-
-    Args:
-        told: is called with a line for each.
-        check: is called between rounds; may raise to stop.
-    """
+    """Makes the measurements that are missing; each is recorded when it has ended."""
     content = plan()
     for number, measurement in enumerate(wanted, 1):
         what = content["measured"][measurement.measured]
-        rows: list[Row] = []
-        last: list[Row] = []
-        for row, pairs in measure(measurement, what, device):
-            check()
-            rows.append(row)
-            last = pairs
-        (out / TABLE).mkdir(parents=True, exist_ok=True)
-        if name := measurement.matrices(what):
-            write_rows(out / TABLE / name, PAIRS, last, digits=4)
-        write_rows(out / TABLE / measurement.file, list(rows[0]), rows, digits=5)
-        told(f"{number}/{len(wanted)}  {measurement}")
+        rows, pairs = zip(*measure(measurement, what, device), strict=True)
+        if measurement.has_matrices(what):
+            record_matrices(out, measurement, pairs[-1])
+        record_gaps(out, measurement, rows)
+        print(f"{number}/{len(wanted)}  {measurement}", flush=True)
         write_page(out)
+
+
+def record_gaps(out: Path, measurement: GapMeasurement, rows: Sequence[Row]) -> None:
+    """Records the rows of the rounds of a measurement."""
+    cells = (
+        {"measurement": measurement.key, "round": row["round"], "column": column, "value": value}
+        for row in rows
+        for column, value in row.items()
+        if column != "round"
+    )
+    append_compressed(out / GAPS, GAP_COLUMNS, (rounded(cell, 5) for cell in cells))
+
+
+def record_matrices(out: Path, measurement: GapMeasurement, pairs: Sequence[Row]) -> None:
+    """Records the distances of all pairs of clients in the last round of a measurement."""
+    rows = ({"measurement": measurement.key} | pair for pair in pairs)
+    append_compressed(out / MATRICES, ("measurement", *PAIRS), (rounded(row, 4) for row in rows))
 
 
 def write_page(out: Path) -> list[Row]:
@@ -146,7 +168,7 @@ def write_page(out: Path) -> list[Row]:
     if panels:
         places = [*panels, *[None] * (-len(panels) % _ACROSS)]
         grid = [places[start : start + _ACROSS] for start in range(0, len(places), _ACROSS)]
-        write_figure(draw_panels(grid, _STYLES, PAGE, 1.9), out / "figures" / TABLE, ["png"], DPI)
+        write_picture(draw_panels(grid, _STYLES, PAGE, 1.9), out / "figures" / TABLE)
     left_out = _left_out(content, curves)
     shown = [row for row in rows if row["net"] not in left_out]
     lines = [_HEAD, *_settings(content), *_totals(content, shown)]
@@ -214,17 +236,16 @@ def _not_run(content: Mapping[str, Any], net: str) -> list[str]:
 
 def _write_matrices(out: Path, content: Mapping[str, Any]) -> list[str]:
     """Draws the matrices that are recorded; returns the lines of the page."""
-    lines = [_MATRICES]
+    lines, found = [_MATRICES], _by_key(out / MATRICES)
     for measurement in measurements(content):
         what = content["measured"][measurement.measured]
-        file = out / TABLE / (measurement.matrices(what) or "")
-        if not file.is_file():
+        if not (measurement.has_matrices(what) and measurement.key in found):
             continue
         figure, net, images = what["matrices"][measurement.images], *_names(content, measurement)
         instead = "" if "VGG16" in net else " in place of VGG16"
-        grid, title = _matrices(read_table(file), what["clients"]), f"Figure {figure}: {net}{instead}, {images}"
+        grid, title = _matrices(found[measurement.key], what["clients"]), f"Figure {figure}: {net}{instead}, {images}"
         picture = f"layercfl-{figure}-{measurement.net}"
-        write_figure(draw_panels(grid, {}, PAGE, PAGE / len(grid[0]) + 0.1), out / "figures" / picture, ["png"], DPI)
+        write_picture(draw_panels(grid, {}, PAGE, PAGE / len(grid[0]) + 0.1), out / "figures" / picture)
         lines += [f"![{title}](figures/{picture}.png)", "", f"{title}.", ""]
     return lines if len(lines) > 1 else []
 

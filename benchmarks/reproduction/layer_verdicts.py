@@ -6,8 +6,8 @@ from itertools import product
 from statistics import fmean
 from typing import Any
 
+from benchmarks.reproduction.files import Row
 from benchmarks.reproduction.layer_gaps import AUTO, WHOLE, GapMeasurement, hand_chosen, parameters
-from lit_cfl.metric_names import Row
 
 GapCurves = Mapping[GapMeasurement, Sequence[Row]]
 _TINY = 1e-4  # of a Gap of l2 distances, which are differences of float32 sums

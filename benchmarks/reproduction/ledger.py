@@ -1,18 +1,20 @@
-"""Keeps what each finished run came to: a row of `runs.csv` and a small file of its curve, both to be committed."""
+"""Keeps what each finished run came to: a row of `runs.csv`, and its curve in its table's file. Both are committed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
+from benchmarks.reproduction.files import Row, append_compressed, read_yaml
 from benchmarks.reproduction.scores import CURVE, SCORES
-from lit_cfl.metric_names import Row
-from lit_cfl.storage.csv_log import read_table, write_rows
-from lit_cfl.storage.yaml_files import parse_yaml
+from lit_cfl.storage import read_table, write_rows
 
 RUNS, CURVES = "runs.csv", "curves"
-FACTS = ("run", "seed", "algorithm", "rounds", "results_version", "version", "commit", "device", "seconds", "plan")
+FACTS = (
+    *("run", "seed", "algorithm", "rounds", "results_version", "version", "commit", "device", "processor", "torch"),
+    *("seconds", "plan"),
+)
 COLUMNS = (*FACTS, *SCORES, "command")
 _TEXT = ("commit",)  # some look like numbers: 123456e00012
 _VERSIONS = Path(__file__).parent / "results_versions.yaml"
@@ -23,7 +25,7 @@ class Ledger:
     """The runs that have ended, by key; see `result_key`.
 
     Args:
-        folder: that holds `runs.csv` and `curves/`.
+        folder: that holds `runs.csv` and `curves/`, a file for each table.
         rows: of `runs.csv`, by key.
     """
 
@@ -37,15 +39,20 @@ class Ledger:
         rows = read_table(file, text=_TEXT) if file.exists() else []
         return cls(folder, {row["run"]: row for row in rows})
 
-    def with_run(self, row: Row, curve: list[Row] | None) -> "Ledger":
-        """Writes a run that has ended, its curve first, if it is to be kept; a row with the same key is replaced.
+    def with_run(self, row: Row, table: str = "", curve: Sequence[Row] | None = None) -> "Ledger":
+        """Writes a run that has ended, its curve first; a row with the same key is replaced.
 
         Rows that others have written into the file since it was read are kept.
+
+        Args:
+            row: Of `runs.csv`.
+            table: In whose file of curves the curve is kept.
+            curve: Rows with the columns `CURVE`; None = it is not kept.
         """
         self.folder.mkdir(parents=True, exist_ok=True)
         if curve is not None:
-            self.folder.joinpath(CURVES).mkdir(exist_ok=True)
-            write_rows(self.folder / CURVES / f"{row['run']}.csv", CURVE, curve)
+            file = self.folder / CURVES / f"{table}.csv.xz"
+            append_compressed(file, ("run", *CURVE), ({"run": row["run"]} | point for point in curve))
         rows = {**Ledger.read(self.folder).rows, row["run"]: row}
         write_rows(self.folder / RUNS, COLUMNS, [rows[key] for key in sorted(rows)])
         return Ledger.read(self.folder)
@@ -60,9 +67,17 @@ class Ledger:
         row = self.rows.get(key)
         return row if row is not None and not is_stale(row) else None
 
-    def curve(self, key: str) -> list[Row]:
-        """Returns the curve of a run."""
-        return read_table(self.folder / CURVES / f"{key}.csv")
+    @cached_property
+    def curves(self) -> dict[str, list[Row]]:
+        """The curves of all runs, by key; of a run that was recorded twice the later one."""
+        found: dict[str, list[Row]] = {}
+        for file in sorted((self.folder / CURVES).glob("*.csv.xz")):
+            for key, point in ((row.pop("run"), row) for row in read_table(file)):
+                curve = found.setdefault(key, [])
+                if curve and point["round"] <= curve[-1]["round"]:
+                    curve.clear()
+                curve.append(point)
+        return found
 
 
 def results_version(algorithm: str) -> int:
@@ -73,7 +88,7 @@ def results_version(algorithm: str) -> int:
 @cache
 def _versions() -> dict[str, Any]:
     """Reads the packaged file once: every row that is looked up is asked for its version."""
-    return parse_yaml(_VERSIONS.read_text("utf-8")) or {}
+    return read_yaml(_VERSIONS) or {}
 
 
 def is_stale(row: Row) -> bool:

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from benchmarks.reproduction.cells import PaperTable, load_table
+from benchmarks.reproduction.files import Row
 from benchmarks.reproduction.ledger import Ledger
 from benchmarks.reproduction.plan import keys_of, runs_of
 from benchmarks.reproduction.results import RecordedResults
 from benchmarks.reproduction.verdicts import ACCURACY_POINTS
-from lit_cfl.metric_names import Row
 from lit_cfl.statistics import paired_difference
-from lit_cfl.storage.csv_log import read_table, write_rows
+from lit_cfl.storage import read_table, write_rows
 
 SCORE = "max_weighted_test_accuracy"
 COLUMNS = ("what", "value", "margin", "of")

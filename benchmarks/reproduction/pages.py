@@ -6,12 +6,11 @@ from itertools import combinations
 from pathlib import Path
 
 from benchmarks.reproduction.cells import DEFAULT, PUBLISHED, Cell, PaperTable, Setting
+from benchmarks.reproduction.files import Row
 from benchmarks.reproduction.ledger import Ledger, is_stale
 from benchmarks.reproduction.markdown import markdown_table
 from benchmarks.reproduction.verdicts import POPULATIONS, Measured, Verdict, measured, verdict
-from lit_cfl.metric_names import Row
-from lit_cfl.storage.atomic_writes import write_text
-from lit_cfl.storage.csv_log import write_rows
+from lit_cfl.storage import write_rows, write_text
 
 COLUMNS = (
     "id",

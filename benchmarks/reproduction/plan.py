@@ -5,14 +5,13 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from functools import cache, cached_property
+from functools import cache
 from statistics import median
 
 from benchmarks.reproduction.cells import Cell, PaperTable, Setting
 from benchmarks.reproduction.ledger import Ledger
-from benchmarks.reproduction.result_key import result_key
+from benchmarks.reproduction.result_key import class_name, result_key
 from lit_cfl.errors import InputError
-from lit_cfl.experiment import Experiment
 
 _NAMED = 12  # names that an error lists
 
@@ -24,16 +23,15 @@ class PlannedRun:
     Args:
         setting, seed: what runs.
         key: see `result_key`.
+        algorithm: name of its class.
+        rounds: of the run.
     """
 
     setting: Setting
     seed: int
     key: str
-
-    @cached_property
-    def experiment(self) -> Experiment:
-        """The experiment, built when it is first needed."""
-        return self.setting.build(self.seed)
+    algorithm: str
+    rounds: int
 
     def __str__(self) -> str:
         return f"{self.setting}, seed {self.seed}"
@@ -70,7 +68,10 @@ def planned_runs(table: PaperTable, cells: Sequence[Cell]) -> list[PlannedRun]:
 
 def runs_of(setting: Setting, seeds: Sequence[int]) -> list[PlannedRun]:
     """Returns the runs of a setting under some seeds."""
-    return [PlannedRun(setting, seed, result_key(config)) for seed, config in setting.configs(seeds).items()]
+    return [
+        PlannedRun(setting, seed, result_key(config), class_name(config["algorithm"]), int(config["rounds"]))
+        for seed, config in setting.configs(seeds).items()
+    ]
 
 
 def keys_of(runs: Sequence[PlannedRun]) -> dict[tuple[Setting, int], str]:
@@ -94,13 +95,7 @@ def expected_seconds(run: PlannedRun, ledger: Ledger) -> float | None:
         found[len(words.symmetric_difference(setting.words))].append(seconds)
     if 0 not in found and setting.core_hours is not None:
         return 3600 * setting.core_hours
-    return median(found[min(found)]) * run.experiment.rounds if found else None
-
-
-def seconds_per_round(config: str, ledger: Ledger) -> float | None:
-    """Returns the median over the recorded runs of a configuration; None where there are none."""
-    found = [seconds for _, seconds in _recorded_rounds(config, ledger)]
-    return median(found) if found else None
+    return median(found[min(found)]) * run.rounds if found else None
 
 
 def _recorded_rounds(config: str, ledger: Ledger) -> Iterator[tuple[frozenset[str], float]]:

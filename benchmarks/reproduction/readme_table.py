@@ -11,8 +11,8 @@ import re
 from pathlib import Path
 
 from benchmarks.reproduction.cells import table_names
-from lit_cfl.metric_names import Row
-from lit_cfl.storage.csv_log import read_table
+from benchmarks.reproduction.files import Row
+from lit_cfl.storage import read_table
 
 ROOT = Path(__file__).resolve().parents[2]
 README, TABLES = ROOT / "README.md", ROOT / "docs" / "reproduction"

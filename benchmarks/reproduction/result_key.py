@@ -31,10 +31,16 @@ def result_key(config: Mapping[str, Any]) -> str:
     """Returns a hash of what decides the result of a configuration of one seed: the letter r and 12 hexadecimal digits.
 
     Classes count by their names, not by their modules, so that a module may move. Plan, engine, device, tracking, code
-    and folders do not count: they change a result by rounding at most.
+    and folders do not count: they change single sums by rounding. Training that is chaotic, as with a large learning
+    rate, can make points of it (docs/reproduction/README.md, "What another machine gives").
     """
     decides = {name: _by_names(config.get(name)) for name in _DECIDES}
     return "r" + hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:_LENGTH]
+
+
+def class_name(section: Mapping[str, Any]) -> str:
+    """Returns the name of the class of a section of a configuration, without its module."""
+    return str(section["class_path"]).rpartition(".")[2]
 
 
 def _by_names(value: Any) -> Any:
@@ -42,7 +48,7 @@ def _by_names(value: Any) -> Any:
         kept = {key: part for key, part in value.items() if not (key in _ADDED and part == _ADDED[key])}
         named = {key: _by_names(_as_recorded(key, part)) for key, part in kept.items()}
         if isinstance(named.get("class_path"), str):
-            named["class_path"] = named["class_path"].rpartition(".")[2]
+            named["class_path"] = class_name(named)
         return named
     return [_by_names(part) for part in value] if isinstance(value, list | tuple) else value
 

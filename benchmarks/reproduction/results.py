@@ -6,10 +6,10 @@ from fnmatch import fnmatch
 from pathlib import Path
 
 from benchmarks.reproduction.cells import DEFAULT, Cell, PaperTable, load_table, table_names
+from benchmarks.reproduction.files import Row
 from benchmarks.reproduction.ledger import Ledger
 from benchmarks.reproduction.pages import Judged, Keys, judged_cells
 from benchmarks.reproduction.plan import keys_of, planned_runs
-from lit_cfl.metric_names import Row
 from lit_cfl.statistics import spread
 
 
@@ -53,7 +53,7 @@ class RecordedResults:
 
     def curves(self, table: PaperTable, cell: Cell) -> dict[str, list[Row]]:
         """Returns the curves of the default's runs, by key."""
-        return {key: self.ledger.curve(key) for key in self._recorded(table, cell, DEFAULT)}
+        return {key: self.ledger.curves[key] for key in self._recorded(table, cell, DEFAULT)}
 
     def _recorded(self, table: PaperTable, cell: Cell, variant: str) -> Iterator[str]:
         for setting in table.settings(cell):

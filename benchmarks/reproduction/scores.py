@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean, median, pvariance
 
-from lit_cfl.metric_names import Row
-from lit_cfl.storage.csv_log import read_table
+from benchmarks.reproduction.files import Row
+from lit_cfl.storage import read_table
 
 SCORES = (
     "max_weighted_test_accuracy",

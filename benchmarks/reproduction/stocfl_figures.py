@@ -10,8 +10,8 @@ from statistics import fmean
 
 import numpy as np
 
+from benchmarks.reproduction.files import Row
 from benchmarks.reproduction.measured_figure import Grid, MeasuredFigure
-from lit_cfl.metric_names import Row
 from lit_cfl.pictures.panels import (
     BLACK,
     BLUE,
@@ -27,7 +27,7 @@ from lit_cfl.pictures.panels import (
     Points,
     Style,
 )
-from lit_cfl.storage.csv_log import read_table
+from lit_cfl.storage import read_table
 
 FOLDER = "stocfl"
 _MEASURE = "python benchmarks/stocfl_figures.py"

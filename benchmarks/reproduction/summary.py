@@ -7,13 +7,13 @@ from typing import get_args
 from benchmarks.reproduction.cells import DEFAULT, PaperTable
 from benchmarks.reproduction.claims import Found, write_claims
 from benchmarks.reproduction.figures import write_figures
+from benchmarks.reproduction.files import write_picture
 from benchmarks.reproduction.markdown import markdown_table
 from benchmarks.reproduction.pages import Judged
 from benchmarks.reproduction.results import RecordedResults
 from benchmarks.reproduction.verdicts import ACCURACY_POINTS, Verdict
-from lit_cfl.pictures.files import write_figure
-from lit_cfl.pictures.panels import BLUE, DPI, ORANGE, PAGE, VERMILLION, Panel, Points, Style, draw_panels
-from lit_cfl.storage.atomic_writes import write_text
+from lit_cfl.pictures.panels import BLUE, ORANGE, PAGE, VERMILLION, Panel, Points, Style, draw_panels
+from lit_cfl.storage import write_text
 
 _STYLES = {
     "matches": Style(BLUE, marker="o"),
@@ -37,7 +37,7 @@ def write_summary(folder: Path, results: RecordedResults) -> None:
     names, found = write_figures(folder, results), write_claims(folder, results)
     grid = _grid(judged)
     if grid:
-        write_figure(draw_panels(grid, _STYLES, PAGE, 1.95), folder / "figures" / "summary", ["png"], DPI)
+        write_picture(draw_panels(grid, _STYLES, PAGE, 1.95), folder / "figures" / "summary")
     write_text(folder / "summary.md", "\n".join(_page(judged, names, found, drawn=bool(grid))))
 
 

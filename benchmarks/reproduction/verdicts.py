@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import Literal
 
 from benchmarks.reproduction.cells import Cell
-from lit_cfl.metric_names import Row
+from benchmarks.reproduction.files import Row
 from lit_cfl.statistics import interval, spread
 
 Verdict = Literal["matches", "explained", "not reproduced", "not run", "no value"]

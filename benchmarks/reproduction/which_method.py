@@ -1,7 +1,7 @@
 """Searches each system's options on each data set under one protocol, and runs the best under new seeds."""
 
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.reproduction.cells import Setting
+from benchmarks.reproduction.files import Row, read_yaml
 from benchmarks.reproduction.ledger import Ledger
-from lit_cfl.metric_names import Row
-from lit_cfl.storage.yaml_files import parse_yaml
 
 _FILE = Path(__file__).with_name("which_method.yaml")
 TABLE = "which-method"
@@ -43,7 +42,7 @@ class Protocol:
     @classmethod
     def read(cls) -> "Protocol":
         """Reads the packaged protocol."""
-        content = parse_yaml(_FILE.read_text("utf-8"))
+        content = read_yaml(_FILE)
         return cls(**(content | {"seeds": tuple(content["seeds"])}))
 
     def drawn(self, system: str) -> list[dict[str, Any]]:
@@ -115,15 +114,15 @@ class Protocol:
             len(self.drawn(system)) + len(self._variants(data, system)) * len(self.seeds) for system in self.systems
         )
 
-    def num_recorded(self, data: str, ledger: Ledger) -> int:
-        """Counts the runs on a data set that are over."""
-        settings = self.settings(ledger, [data])
-        return sum(recorded(ledger, setting, seed) is not None for setting in settings for seed in setting.seeds)
-
 
 def recorded(ledger: Ledger, setting: Setting, seed: int) -> Row | None:
     """Returns the fresh row of a run, which is known by its command; None where it has not run."""
     return ledger.by_command.get(setting.command(seed))
+
+
+def open_seeds(ledger: Ledger, setting: Setting, seeds: Collection[int]) -> list[int]:
+    """Returns those of some seeds under which a setting is to run and has not."""
+    return [seed for seed in setting.seeds if seed in seeds and recorded(ledger, setting, seed) is None]
 
 
 def options_told(options: Mapping[str, Any]) -> str:

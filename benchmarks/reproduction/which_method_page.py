@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.reproduction.files import Row, write_picture
+from benchmarks.reproduction.heat_table import heat_table
 from benchmarks.reproduction.ledger import Ledger
 from benchmarks.reproduction.markdown import markdown_table
 from benchmarks.reproduction.which_method import BEST, NEWCOMERS, Protocol, options_told
@@ -19,12 +21,10 @@ from benchmarks.reproduction.which_method_results import (
     friedman,
     mean_ranks,
 )
-from lit_cfl.config import catalogue
-from lit_cfl.metric_names import Row
 from lit_cfl.statistics import Interval
-from lit_cfl.storage.atomic_writes import write_text
-from lit_cfl.storage.csv_log import write_rows
+from lit_cfl.storage import write_rows, write_text
 
+_CONFIGS = Path(__file__).parents[2] / "configs"
 BASELINE = "FedAvg"
 RATE = "task.optimizer.lr"
 COLUMNS = (
@@ -177,10 +177,10 @@ def _protocol(protocol: Protocol, ledger: Ledger, groups: Mapping[str, Sequence[
 
 def _data_sets(protocol: Protocol) -> Iterator[list[str]]:
     """Yields a row for each data set: its name, what the first comment of its configuration says, and a link."""
-    lines = {entry.name: entry.line.partition(" (expect")[0] for entry in catalogue.entries("configs")}
     for data, what in protocol.data.items():
         config = what["config"]
-        yield [data, lines[config], f"[{config}](../configs/{config}.yaml)"]
+        first, _, _ = (_CONFIGS / f"{config}.yaml").read_text("utf-8").partition("\n")
+        yield [data, first.removeprefix("# ").partition(" (expect")[0], f"[{config}](../configs/{config}.yaml)"]
 
 
 def _choice(option: tuple[str, Sequence[Any]]) -> str:
@@ -259,9 +259,6 @@ def _matrix(
 
 def _draw(out: Path, groups: Mapping[str, Sequence[Entry]]) -> None:
     """Draws `systems.png`: accuracies on the colour of their difference to FedAvg."""
-    from lit_cfl.pictures.files import write_figure
-    from lit_cfl.pictures.heat_table import heat_table
-
     systems, data_sets = list(mean_ranks(groups)), list(groups)
     means = {(data, entry.system): entry.accuracy for data, group in groups.items() for entry in group}
     accuracy = np.array([[means[data, system] for data in data_sets] for system in systems])
@@ -269,7 +266,7 @@ def _draw(out: Path, groups: Mapping[str, Sequence[Entry]]) -> None:
     like = [_like_baseline(group) for group in groups.values()]
     alike = np.array([[system in names for names in like] for system in systems])
     figure = heat_table(accuracy, np.where(alike, 0, gain), systems, data_sets, "points above FedAvg", linear=5.0)
-    write_figure(figure, out / "systems", ["png"])
+    write_picture(figure, out / "systems", dpi=120)
 
 
 def _base(group: Sequence[Entry]) -> Entry:

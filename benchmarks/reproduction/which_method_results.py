@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
+from benchmarks.reproduction.files import Row
 from benchmarks.reproduction.ledger import Ledger
 from benchmarks.reproduction.which_method import BEST, Protocol, recorded
-from lit_cfl.metric_names import Row
 from lit_cfl.statistics import Interval, paired_difference, spread
 
 SCORE = "test_accuracy"

@@ -1,22 +1,23 @@
 """`lit-cfl compare`: runs a comparison, and shows and writes its results."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from shlex import quote
 
 from rich.console import Console
 
 from lit_cfl.compare.comparison import Comparison, read_comparison, require_unused
-from lit_cfl.compare.jobs import CompareJob, jobs_of, one_by_one, processes, summary_of, unfinished
+from lit_cfl.compare.jobs import CompareJob, jobs_of, processes, summary_of, unfinished
 from lit_cfl.compare.options import CompareArguments, directory, read_arguments
 from lit_cfl.compare.planning import plan_comparison, require_target
 from lit_cfl.compare.results import Results, collect
+from lit_cfl.compare.run_many import run_jobs
 from lit_cfl.compare.tables import show_table, write_tables
 from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import Interrupted, SaveError
-from lit_cfl.metric_names import Row
 from lit_cfl.pictures.options import Format
-from lit_cfl.progress import Display, Screen, describe, dry_run, page_line
+from lit_cfl.progress import Screen, describe, dry_run, page_line
 from lit_cfl.runs.run_directory import default_run_directory
 from lit_cfl.runs.signals import interruptible
 from lit_cfl.scores import recorded_scores
@@ -79,49 +80,14 @@ def _run(
     jobs = unfinished(comparison, path)
     total = len(comparison.names) * len(comparison.seeds)
     with screen.display(total, total - len(jobs)) as display:
-        errors = run_jobs(jobs, comparison, given.num_cpus, display, check) if jobs else {}
+        rounds = {name: experiment.rounds for name, experiment in comparison.experiments.items()}
+        outcome = partial(_outcome, comparison)
+        errors = run_jobs(jobs, rounds, _plan(comparison), given.num_cpus, display, check, outcome)
     return collect(comparison, path, errors)
 
 
-def run_jobs(
-    jobs: Sequence[CompareJob],
-    comparison: Comparison,
-    num_cpus: int | None,
-    display: Display,
-    check: Callable[[], None],
-) -> dict[CompareJob, str]:
-    """Runs all jobs, also after one that fails.
-
-    Args:
-        jobs: to run, one or more.
-        comparison: whose jobs they are.
-        num_cpus: cores to use; None = all.
-        display: shows their progress.
-        check: called between jobs and while they run; may raise to end the comparison.
-
-    Returns:
-        the error of each job that failed.
-    """
-    plan = _plan(comparison)
-    at_once = processes(plan, num_cpus, len(jobs))
-    rounds = {name: experiment.rounds for name, experiment in comparison.experiments.items()}
-    if at_once > 1:
-        from lit_cfl.compare.side_by_side import side_by_side  # imports Ray
-
-        ends = side_by_side(jobs, rounds, display, check, plan, at_once)
-    else:
-        ends = one_by_one(jobs, rounds, display, check)
-    failed = {}
-    for job, error in ends:
-        if error is None:
-            display.ended(str(job), _described(summary_of(job, comparison)))
-        else:
-            display.ended(str(job), f"failed: {error}", failed=True)
-            failed[job] = error
-    return failed
-
-
-def _described(summary: Row | None) -> str:
+def _outcome(comparison: Comparison, job: CompareJob) -> str:
+    summary = summary_of(job, comparison)
     return "" if summary is None else f"{describe(summary)}  {summary['time/elapsed_seconds']:.1f} s"
 
 

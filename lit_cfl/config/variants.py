@@ -17,6 +17,19 @@ from lit_cfl.storage.config_file import as_yaml
 Config = Mapping[str, Any]  # content of an experiment's file
 
 
+def load_experiment(config: str | Config, words: Sequence[str] = ()) -> Experiment:
+    """Builds the experiment of `lit-cfl run --config CONFIG WORDS`, without a baseline.
+
+    Args:
+        config: A file, the name of a packaged configuration, or its content, such as `Experiment.described()`.
+        words: Options on top of it, such as `["--rounds", "5"]`.
+
+    Raises:
+        InputError: there is no such file, or an option cannot be used.
+    """
+    return build(base_config(config), words)
+
+
 def base_config(base: str | Mapping[str, Any], beside: Path | None = None) -> dict[str, Any]:
     """Reads an experiment's configuration as plain values that are valid in any folder, without its baseline.
 

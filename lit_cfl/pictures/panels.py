@@ -13,6 +13,25 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import MaxNLocator
 
+__all__ = [
+    "BLACK",
+    "BLUE",
+    "GREEN",
+    "ORANGE",
+    "PAGE",
+    "PURPLE",
+    "SKY",
+    "VERMILLION",
+    "YELLOW",
+    "Bars",
+    "Curve",
+    "HeatMap",
+    "Panel",
+    "Points",
+    "Style",
+    "draw_panels",
+]
+
 # Okabe and Ito's colours, which colour-blind people can tell apart.
 BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILLION, PURPLE = (
     "#000000",

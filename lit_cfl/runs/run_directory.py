@@ -8,6 +8,7 @@ import re
 import secrets
 import sys
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from io import TextIOWrapper
@@ -279,6 +280,15 @@ class RunDirectory:
         write_atomically(target, lambda file: np.savez_compressed(file, **arrays))  # type: ignore[arg-type]  # numpy's stub takes every keyword for allow_pickle
 
 
+def _processor() -> str:
+    """Returns the name of the processor: another one may round sums in another way."""
+    with suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor()
+
+
 def environment() -> dict[str, Any]:
     """Collects versions and hardware, nothing personal."""
     found: dict[str, str | None] = {}
@@ -292,6 +302,7 @@ def environment() -> dict[str, Any]:
         "python": sys.version.split()[0],
         "system": platform.system(),
         "machine": platform.machine(),
+        "processor": _processor(),
         "gpus": gpus,
         "packages": found,
     }

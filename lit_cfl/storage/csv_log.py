@@ -3,6 +3,7 @@
 import csv
 import hashlib
 import json
+import lzma
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from io import StringIO
 from math import isnan
@@ -108,10 +109,12 @@ def read_table(path: Path, size: int | None = None, text: Collection[str] = ()) 
     """Reads the rows of one of our CSV files: numbers as numbers, blanks as None.
 
     Args:
+        path: of the file; one that ends in `.xz` is compressed.
         size: bytes that count of a table that may still grow, up to the end of a row; None = all.
         text: columns that hold text, even where it looks like a number.
     """
-    return _rows(path.read_bytes()[:size], text)
+    data = path.read_bytes()
+    return _rows(lzma.decompress(data) if path.suffix == ".xz" else data[:size], text)
 
 
 def latest_rows(path: Path, size: int) -> list[dict[str, Any]]:

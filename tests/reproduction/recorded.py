@@ -46,7 +46,9 @@ def recorded(
             row |= {"run": key, "seed": seed, "algorithm": "FedAvg", "rounds": 300, "results_version": 1}
             row |= {"seconds": 1.0, "device": "cpu", "command": setting.command(seed)}
             curve = (curves or {}).get(cell_id, [[0.5]] * len(runs))[number]
-            ledger = ledger.with_run(row, [curve_row(index + 1, value) for index, value in enumerate(curve)])
+            ledger = ledger.with_run(
+                row, table.name, [curve_row(index + 1, value) for index, value in enumerate(curve)]
+            )
     return RecordedResults(tables(), ledger, keys)
 
 

@@ -7,7 +7,7 @@ import yaml
 from recorded import by_command, recorded, tables
 
 from benchmarks.reproduction.cells import PUBLISHED
-from benchmarks.reproduction.claims import Claim, claim_verdict, claims, judged_parts, worst, write_claims
+from benchmarks.reproduction.claims import Claim, Part, claim_verdict, claims, judged_parts, worst, write_claims
 from benchmarks.reproduction.ledger import Ledger
 from benchmarks.reproduction.results import RecordedResults
 from lit_cfl.storage.csv_log import read_table
@@ -118,6 +118,17 @@ def test_traffic_is_a_ratio_or_a_percentage_of_models(tmp_path: Path):
     assert "NIST" in accuracy.reason
     assert extra.ours == pytest.approx(100 * 1500 / 13200)
     assert worst([accuracy, extra]) == "holds"
+
+
+def test_ratio_over_rows_of_unequal_size_is_that_of_the_means(tmp_path: Path):
+    runs = {T4.format("mclr", "fedavg", "swap_all"): sent(100, 300), T4.format("mlp", "fedavg", "swap_all"): sent(1800)}
+    runs |= {T4.format("mclr", "flexcfl", "swap_all"): sent(400), T4.format("mlp", "flexcfl", "swap_all"): sent(2000)}
+    both = {"plus": T4.format("*", "flexcfl", "swap_all"), "minus": T4.format("*", "fedavg", "swap_all")}
+    parts = tuple(Part("traffic", 1.2, unit, **both, metric="traffic") for unit in ("ratio", "percent"))
+    ratio, percent = judged_parts(Claim("own", "P", "sends more", parts), recorded(tmp_path, runs))
+    assert (ratio.rows_run, ratio.seeds) == (2, 1)
+    assert ratio.ours == pytest.approx((400 + 2000) / (200 + 1800))  # the mean of the ratios 2 and 1.11 is 1.56
+    assert percent.ours == pytest.approx(20.0)
 
 
 def test_sum_is_over_the_rows_that_ran(tmp_path: Path):

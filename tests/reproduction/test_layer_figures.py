@@ -1,6 +1,7 @@
 """LayerCFL's figures: what is measured, the rules by which statements are judged, and the committed verdicts."""
 
 import shutil
+from dataclasses import replace
 from itertools import combinations, product
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,17 @@ from matplotlib import colormaps
 from PIL import Image
 
 from benchmarks.reproduction.command import main
-from benchmarks.reproduction.layer_gaps import DRAWN, PAIRS, GapMeasurement, hand_chosen, measure, measurements, plan
-from benchmarks.reproduction.layer_page import missing_measurements, write_page
+from benchmarks.reproduction.layer_gaps import DRAWN, GapMeasurement, hand_chosen, measure, measurements, plan
+from benchmarks.reproduction.layer_page import (
+    GAPS,
+    missing_measurements,
+    record_gaps,
+    record_matrices,
+    recorded_curves,
+    write_page,
+)
 from benchmarks.reproduction.layer_verdicts import RULES, Gaps, judged
 from lit_cfl.metric_names import Row
-from lit_cfl.storage.csv_log import write_rows
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "reproduction"
 CONTENT = plan()
@@ -208,7 +215,7 @@ def test_every_statement_has_a_rule_and_a_measurement():
     assert {statement["rule"] for statement in CONTENT["statements"]} == set(RULES)
     assert {statement["measured"] for statement in CONTENT["statements"]} == set(CONTENT["measured"])
     assert len({statement["id"] for statement in CONTENT["statements"]}) == len(CONTENT["statements"])
-    assert len({measurement.file for measurement in measurements(CONTENT)}) == len(measurements(CONTENT))
+    assert len({measurement.key for measurement in measurements(CONTENT)}) == len(measurements(CONTENT))
 
 
 def test_layers_chosen_by_hand_are_the_paper_s():
@@ -258,10 +265,8 @@ def test_measuring_gives_every_gap_of_every_round(name: str, monkeypatch: pytest
 
 def test_matrices_are_drawn_and_missed_where_they_should_be(tmp_path: Path):
     first, second = (GapMeasurement("rotation", "lenet", "cifar10", 500, seed) for seed in (0, 1))
-    folder = tmp_path / "layercfl"
-    folder.mkdir()
     for measurement in (first, second):
-        (folder / measurement.file).write_text("")
+        record_gaps(tmp_path, measurement, rounds(conv1_cos=[1.0, -0.123456789]))
     what = CONTENT["measured"]["rotation"]
     left = missing_measurements(tmp_path, CONTENT)
     assert first in left
@@ -271,12 +276,15 @@ def test_matrices_are_drawn_and_missed_where_they_should_be(tmp_path: Path):
         for layer, distance in product(["conv1", "whole"], DRAWN)
         for i, j in combinations(range(what["clients"]), 2)
     ]
-    name = first.matrices(what)
-    assert name is not None
-    write_rows(folder / name, PAIRS, pairs)
+    record_matrices(tmp_path, first, pairs)
     assert first not in missing_measurements(tmp_path, CONTENT)
-    for file in folder.glob("rotation*"):
-        file.unlink()
+    known = recorded_curves(tmp_path, CONTENT)
+    assert list(known) == [first, second]
+    assert [row["round"] for row in known[second]] == [1, 2]
+    assert [row["conv1 cos"] for row in known[second]] == [1.0, -0.12346]  # five digits
+    record_gaps(tmp_path, second, rounds(conv1_cos=[0.5, 0.25]))
+    assert [row["conv1 cos"] for row in recorded_curves(tmp_path, CONTENT)[second]] == [0.5, 0.25]  # the later one
+    (tmp_path / GAPS).unlink()
     write_page(tmp_path)
     page = (tmp_path / "layercfl.md").read_text()
     assert "![Figure 4: LeNet in place of VGG16, CIFAR-10](figures/layercfl-4-lenet.png)" in page
@@ -287,10 +295,8 @@ def test_matrices_are_drawn_and_missed_where_they_should_be(tmp_path: Path):
 
 
 def test_committed_verdicts_and_page_follow_from_the_committed_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(
-        "benchmarks.reproduction.layer_page.write_figure", lambda *_: None
-    )  # five pictures take seconds
-    shutil.copytree(COMMITTED / "layercfl", tmp_path / "layercfl")
+    monkeypatch.setattr("benchmarks.reproduction.layer_page.write_picture", lambda *_: None)  # they take seconds
+    shutil.copytree(COMMITTED / "gaps", tmp_path / "gaps")
     write_page(tmp_path)
     for name in ("layercfl.csv", "layercfl.md"):
         assert (tmp_path / name).read_text() == (COMMITTED / name).read_text()
@@ -299,16 +305,14 @@ def test_committed_verdicts_and_page_follow_from_the_committed_gaps(tmp_path: Pa
 def test_net_for_a_gpu_has_its_time_on_the_page_until_something_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("benchmarks.reproduction.layer_page.write_figure", lambda *_: None)
+    monkeypatch.setattr("benchmarks.reproduction.layer_page.write_picture", lambda *_: None)  # they take seconds
     write_page(tmp_path)
     page = (tmp_path / "layercfl.md").read_text()
     assert "takes about 253 core-hours without a GPU" in page  # 25.28 million images, 36 ms each
     assert "(figures: 9 for 4 and 5, 9 for 8 and 9, 77 for 6 and 7, 30 for 10, 128 for 11)" in page
     assert "| VGG16 |" not in page
-    folder = tmp_path / "layercfl"
-    folder.mkdir()
-    narrow = COMMITTED / "layercfl" / "rotation-vgg16-cifar10-500-seed0.csv"
-    shutil.copy(narrow, folder / narrow.name.replace("vgg16", "vgg16_full"))
+    narrow = GapMeasurement("rotation", "vgg16", "cifar10", 500, 0)
+    record_gaps(tmp_path, replace(narrow, net="vgg16_full"), recorded_curves(COMMITTED, CONTENT)[narrow])
     write_page(tmp_path)
     page = (tmp_path / "layercfl.md").read_text()
     assert "core-hours without a GPU" not in page
@@ -321,8 +325,8 @@ def test_nets_for_a_gpu_are_measured_where_a_device_is_given(tmp_path: Path, cap
     shown = capsys.readouterr().out
     assert "vgg16," in shown
     assert "vgg16_full" not in shown
-    assert main([*words, "--device", "cpu", "--only", "labels-vgg16_full-cifar10-500-seed0.csv"]) == 0
-    assert capsys.readouterr().out.endswith("1 of 1 measurements are missing: about 1.5 core-hours\n")
+    assert main([*words, "--device", "cpu", "--only", "labels-vgg16_full-cifar10-500-seed0"]) == 0
+    assert capsys.readouterr().out.endswith("1 measurements are missing: about 1.5 core-hours\n")
 
 
 def test_page_without_measurements_has_the_settings_and_no_picture(tmp_path: Path):

@@ -27,17 +27,16 @@ from benchmarks.reproduction.plan import (
     keys_of,
     missing,
     planned_runs,
-    seconds_per_round,
 )
 from benchmarks.reproduction.result_key import result_key
 from benchmarks.reproduction.results import RecordedResults
 from benchmarks.reproduction.scores import run_scores
 from benchmarks.reproduction.verdicts import measured, verdict
-from lit_cfl.compare.comparison import Comparison
 from lit_cfl.compare.jobs import CompareJob
 from lit_cfl.config.parser import parse_run
 from lit_cfl.config.tiny import shrink
 from lit_cfl.config.variants import base_config, build
+from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError
 from lit_cfl.runs.run import run
 from lit_cfl.storage.csv_log import read_table, write_rows
@@ -144,7 +143,7 @@ def test_population_of_synthetic_is_drawn_anew_for_each_seed():
     runs = planned_runs(table, [cell])
     assert [run.seed for run in runs] == [2077, 2078, 2079, 2080, 2081]
     for planned in runs:
-        config = planned.experiment.described()
+        config = planned.setting.build(planned.seed).described()
         assert (config["data"]["init_args"]["population_seed"], config["seeds"]) == (planned.seed, [planned.seed])
         assert planned.key == result_key(config)  # though the command was parsed for the first seed alone
 
@@ -169,9 +168,9 @@ def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 @pytest.mark.usefixtures("tiny")
 def test_table_is_filled_run_by_run_and_goes_on(capsys: pytest.CaptureFixture[str]):
     assert main(["t", "--dry-run"]) == 0
-    assert "4 of 4 runs are missing: 4 runs of unknown length" in capsys.readouterr().out
+    assert "4 runs are missing: 4 runs of unknown length" in capsys.readouterr().out
     assert main(["t", "--dry-run", "--variants", "publ*"]) == 0
-    assert "2 of 2 runs are missing" in capsys.readouterr().out
+    assert "2 runs are missing" in capsys.readouterr().out
     assert main(["t", "--seeds", "1", "--jobs", "1"]) == 0
     ledger, table = Ledger.read(Path("docs/reproduction")), load_table("t")
     assert len(ledger.rows) == 2  # the default of both cells is one run
@@ -196,7 +195,7 @@ def test_time_of_a_run_is_that_of_the_recorded_ones_most_like_it(tmp_path: Path)
         setting = Setting(
             "t", "Digits MCLR", "FedAvg", "default", "quickstart", tuple(words.split()), (9,), None, core_hours
         )
-        return PlannedRun(setting, 9, "")
+        return PlannedRun(setting, 9, "", "FedAvg", int(words.split()[1]))
 
     ledger = Ledger.read(tmp_path)
     assert expected_seconds(run("--rounds 5"), ledger) is None
@@ -209,14 +208,10 @@ def test_time_of_a_run_is_that_of_the_recorded_ones_most_like_it(tmp_path: Path)
     }
     for words, seconds in recorded.items():
         command = f"lit-cfl run --config quickstart {words}"
-        ledger = ledger.with_run(
-            {"run": words, "command": command, "rounds": words.split()[1], "seconds": seconds}, None
-        )
+        ledger = ledger.with_run({"run": words, "command": command, "rounds": words.split()[1], "seconds": seconds})
     assert expected_seconds(run("--rounds 5", 0.5), ledger) == pytest.approx(12)  # what was measured comes first
     assert expected_seconds(run("--rounds 20 --cohort_size 99"), ledger) == pytest.approx(2000)
     assert expected_seconds(run("--rounds 20 --cohort_size 99", 0.5), ledger) == 1800
-    assert seconds_per_round("quickstart", ledger) == pytest.approx((2.4 + 6) / 2)
-    assert seconds_per_round("femnist", ledger) is None
 
 
 @pytest.mark.usefixtures("tiny")
@@ -265,14 +260,14 @@ def test_run_of_an_algorithm_whose_results_changed_is_stale(monkeypatch: pytest.
 
 def test_rows_that_another_command_has_recorded_meanwhile_are_kept(tmp_path: Path):
     mine = Ledger.read(tmp_path)
-    Ledger.read(tmp_path).with_run({"run": "theirs", "algorithm": "IFCA"}, None)
-    assert set(mine.with_run({"run": "mine", "algorithm": "IFCA"}, None).rows) == {"mine", "theirs"}
+    Ledger.read(tmp_path).with_run({"run": "theirs", "algorithm": "IFCA"})
+    assert set(mine.with_run({"run": "mine", "algorithm": "IFCA"}).rows) == {"mine", "theirs"}
     assert set(Ledger.read(tmp_path).rows) == {"mine", "theirs"}
 
 
 def test_ledger_after_a_run_is_what_its_file_holds(tmp_path: Path):
     row = {"run": "a", "algorithm": "IFCA", "plan": {"compile": True}, "commit": "123456e00012"}
-    ledger = Ledger.read(tmp_path).with_run(row, None).with_run({"run": "b", "algorithm": "IFCA"}, None)
+    ledger = Ledger.read(tmp_path).with_run(row).with_run({"run": "b", "algorithm": "IFCA"})
     assert ledger.rows == Ledger.read(tmp_path).rows
     assert (ledger.rows["a"]["plan"], ledger.rows["a"]["commit"]) == ('{"compile": true}', "123456e00012")
 
@@ -286,20 +281,20 @@ def test_runs_at_once_are_as_many_as_their_device_has_room_for(
 ):
     found: list[str | None] = []
 
-    def noted(jobs: Sequence[CompareJob], comparison: Comparison, *others: Any) -> dict[CompareJob, str]:
-        found.append(comparison.first.plan.device)  # `run_jobs` counts cores for a CPU, else GPUs
-        return {}
+    def noted(jobs: Sequence[CompareJob], rounds: dict[str, int], plan: Plan, *others: Any) -> dict[CompareJob, str]:
+        found.append(plan.device)  # cores are counted for a CPU, else GPUs
+        return dict.fromkeys(jobs, "not tried")
 
     monkeypatch.setattr("lit_cfl.engines.choose_plan.count_gpus", lambda: gpus)
-    monkeypatch.setattr("benchmarks.reproduction.recorder.run_jobs", noted)
-    assert main(["t", *words]) == 0
+    monkeypatch.setattr("lit_cfl.compare.run_many.run_jobs", noted)
+    assert main(["t", *words]) == 1
     assert found == [device]
 
 
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("layercfll", "there is no table 'layercfll' (did you mean layercfl?); there are fedgroup-3, flexcfl-1,"),
+        ("layercfll", "there is no table 'layercfll'; there are fedgroup-3, flexcfl-1,"),
         ("tables", "stocfl-5, layercfl, which-method, summary"),
         ("summary --dry-run", "summary takes no --dry-run; leave it out"),
         ("layercfl --jobs 2", "layercfl takes no --jobs; leave it out"),
@@ -307,12 +302,16 @@ def test_runs_at_once_are_as_many_as_their_device_has_room_for(
         ("layercfl --only rotation-* typo", "no measurement fits typo; there are rotation"),
         ("flexcfl-1 --variants publish", "no variant fits publish; there are default, equal sizes"),
         ("layercfl --seeds 7", "--seeds 7 is none of this table's: [0, 1, 2]"),
-        ("which-method --seeds 1", "which-method takes no --seeds; leave it out"),
+        ("which-method --seeds 7", "--seeds 7 is none of this table's: (0, 1, 2, 3, 4, 5)"),
+        ("which-method --pages --seeds 1", "which-method --pages takes no --seeds; leave it out"),
         (
             "layercfl --pages --only x",
             "layercfl --pages takes no --only; leave it out",
         ),
-        ("which-method --only FEMNIST typo", "no data set fits typo; there are Rotated MNIST, Label-swapped MNIST"),
+        (
+            "which-method --only FEMNIST typo",
+            "no data set, or data set/system, fits typo; there are Rotated MNIST, Label-swapped MNIST",
+        ),
     ],
 )
 def test_options_without_effect_and_unknown_names_are_refused(
@@ -393,15 +392,6 @@ def test_option_that_the_experiment_has_anyway_is_not_listed_as_tried():
 def test_seed_outside_of_the_tables_is_refused(capsys: pytest.CaptureFixture[str]):
     assert main(["t", "--seeds", "7"]) == 2
     assert "--seeds 7 is none of this table's: (1, 2)" in capsys.readouterr().err
-
-
-def test_scores_are_those_of_the_table_of_metrics(whole: Path):
-    scores, rows = run_scores(whole), read_table(whole / "metrics.csv")
-    accuracies = [100 * row["test/weighted_accuracy"] for row in rows]
-    assert scores["accuracy_max"] == max(accuracies)
-    assert scores["last_weighted_test_accuracy"] == pytest.approx(accuracies[-1])
-    assert scores["discrepancy_mean"] == pytest.approx(sum(row["train/discrepancy"] for row in rows) / len(rows))
-    assert scores["rounds"] == len(rows)
 
 
 def test_committed_numbers_of_the_text_follow_from_the_committed_runs(tmp_path: Path):

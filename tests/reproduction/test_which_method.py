@@ -12,6 +12,7 @@ from matplotlib.figure import Figure
 from benchmarks.reproduction.cells import Setting
 from benchmarks.reproduction.command import main
 from benchmarks.reproduction.ledger import Ledger
+from benchmarks.reproduction.plan import PlannedRun
 from benchmarks.reproduction.recorder import LedgerRecorder
 from benchmarks.reproduction.result_key import result_key
 from benchmarks.reproduction.which_method import Protocol, recorded
@@ -123,24 +124,55 @@ def test_nothing_is_reported_before_all_trials_are_over():
     assert list(complete_data(SMALL, entries(SMALL, ledger))) == ["Hybrid MNIST"]
 
 
-def test_data_sets_after_one_whose_trial_fails_run_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    asked: list[str] = []
+@pytest.fixture
+def attempts(monkeypatch: pytest.MonkeyPatch) -> list[PlannedRun]:
+    """Lists the runs that a command starts; all of them fail."""
+    asked: list[PlannedRun] = []
 
-    def run(recorder: LedgerRecorder, todo: list[str], *_: object) -> dict[str, str]:
+    def run(recorder: LedgerRecorder, todo: list[PlannedRun], *_: object) -> dict[PlannedRun, str]:
         asked.extend(todo)
-        return {f"trial on {todo[0]}": "it diverged"}
+        return dict.fromkeys(todo, "it diverged")
 
     monkeypatch.setattr(Protocol, "read", lambda: SMALL)
-    monkeypatch.setattr("benchmarks.reproduction.command._open_runs", lambda protocol, ledger, data: list(data))
     monkeypatch.setattr(LedgerRecorder, "run", run)
-    assert main(["which-method", "--out", str(tmp_path / "answer-0.1")]) == 1
-    assert asked == list(SMALL.data)
+    return asked
+
+
+def test_data_sets_after_one_whose_trials_fail_run_all_the_same(
+    tmp_path: Path, attempts: list[PlannedRun], capsys: pytest.CaptureFixture[str]
+):
+    words = ["which-method", "--out", str(tmp_path / "answer-0.1"), "--only", "*/FedAvg", "--variants", "trial *"]
+    assert main(words) == 1
+    assert [str(run) for run in attempts] == [
+        f"{data}, FedAvg (trial {number}), seed 0" for data in SMALL.data for number in range(3)
+    ]
+    assert capsys.readouterr().out.count(" failed: it diverged\n") == 6
     assert (tmp_path / "answer-0.1.md").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (["--variants", "trial 1", "--seeds", "0"], "--task.optimizer.lr 0.03 --algorithm.weights equal --seed 0"),
+        (["--variants", "best", "--seeds", "2"], "--config which_method/hybrid_mnist --algorithm FedAvg"),
+    ],
+)
+def test_one_run_can_be_trained_alone(
+    words: list[str], command: str, tmp_path: Path, attempts: list[PlannedRun], monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(COMMITTED.parents[1])  # the committed trials have chosen, though the runs go elsewhere
+    monkeypatch.setattr(Protocol, "read", lambda: replace(PROTOCOL, data=SMALL.data))
+    assert main(["which-method", "--out", str(tmp_path / "one"), "--only", "Hybrid MNIST/FedAvg", *words]) == 1
+    (run,) = attempts
+    assert (run.setting.variant, run.seed) == (words[1], int(words[3]))
+    recorded_row = Ledger.read(COMMITTED).by_command[run.setting.command(run.seed)]
+    assert recorded_row["run"] == run.key
+    assert command in recorded_row["command"]
 
 
 def test_folder_without_a_name_is_refused(capsys: pytest.CaptureFixture[str]):
     assert main(["which-method", "--out", "."]) == 2
-    assert "--out .: the page is written beside the folder; name one" in capsys.readouterr().err
+    assert "--out .: the page is written next to the folder; name one" in capsys.readouterr().err
 
 
 def test_runs_are_counted():
@@ -148,7 +180,6 @@ def test_runs_are_counted():
     # trials of three systems; under two seeds the best of each, newcomers on rotated MNIST, and there IFCA's 2 and 8
     counts = {"Rotated MNIST": 3 * 3 + (3 + 3 + 2) * 2, "Hybrid MNIST": 3 * 3 + 3 * 2}
     assert {data: SMALL.num_runs(data) for data in SMALL.data} == counts
-    assert {data: SMALL.num_recorded(data, ledger) for data in SMALL.data} == counts
     assert len(ledger.rows) == sum(counts.values())
 
 
@@ -178,7 +209,7 @@ def test_picture_colours_only_what_is_told_apart_from_the_baseline(tmp_path: Pat
         drawn.append(dict(zip(rows, values.tolist(), strict=True)))
         return Figure()
 
-    monkeypatch.setattr("lit_cfl.pictures.heat_table.heat_table", draw)
+    monkeypatch.setattr("benchmarks.reproduction.which_method_page.heat_table", draw)
     write_page(tmp_path / "which_method", SMALL, ledger_of(ACCURACY, VALIDATION))
     # hybrid: IFCA's differences are -1 and 0, +- 6.4; StoCFL's are -5 and -6, +- 6.4
     assert drawn == [{"FedAvg": [0, 0], "IFCA": [19.5, 0], "StoCFL": [20, 0]}]
