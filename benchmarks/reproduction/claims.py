@@ -8,19 +8,19 @@ from statistics import fmean
 from typing import Literal
 
 from benchmarks.reproduction.cells import DEFAULT, PUBLISHED, Cell, PaperTable
-from benchmarks.reproduction.files import Row, read_yaml
+from benchmarks.reproduction.files import Row, read_yaml, text
 from benchmarks.reproduction.markdown import markdown_table
 from benchmarks.reproduction.pages import why_open
 from benchmarks.reproduction.results import RecordedResults
 from lit_cfl.storage import write_rows, write_text
 
 Unit = Literal["points", "ratio", "percent", "clusters"]
-Found = Literal["holds", "same direction", "does not hold", "not run"]
+Found = Literal["holds", "holds for its cells", "same direction", "does not hold", "not run"]
 Known = tuple[PaperTable, Cell]
 POINTS, SHARE, PRINTED = 1.5, 0.1, 0.1
 _ROUNDING = 1e-9
 _FILE = Path(__file__).parent / "claims.yaml"
-_WORST_FIRST: tuple[Found, ...] = ("does not hold", "same direction", "holds", "not run")
+_WORST_FIRST: tuple[Found, ...] = ("does not hold", "same direction", "holds for its cells", "holds", "not run")
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,9 @@ class JudgedPart:
 
     @cached_property
     def verdict(self) -> Found:
-        """What our number says; see `claim_verdict`."""
-        return claim_verdict(self.part.unit, self.compared_with, self.ours)
+        """What our number says; see `claim_verdict`. A number that the paper's own cells contradict cannot hold."""
+        found = claim_verdict(self.part.unit, self.compared_with, self.ours)
+        return "holds for its cells" if found == "holds" and self.follows is False else found
 
 
 def claims() -> list[Claim]:
@@ -253,29 +254,12 @@ _HEADINGS = (
     "published code's options",
     "verdict",
 )
-_HEAD = """\
-# What the papers say in numbers
-
-{count} claims: {told}. Written by `python -m benchmarks.reproduction summary` from the recorded runs; every figure is
-in [claims.csv](claims.csv).
-
-A claim compares cells of a paper's tables; `benchmarks/reproduction/claims.yaml` says which. *Its tables*: what the
-paper's own cells give. *Rows*: how many of the tables' rows ran; where some did not, the paper's number is shifted by
-what its cells say of those (*compared with*). A printed number that differs from what the cells give does not count
-(C35).
-*Ours*: under our defaults, then under the published code's options.
-
-* `holds`: within 1.5 points of the paper's number, within 10 % of a ratio or percentage, or as many clusters;
-* `same direction`: on the same side of 0 (of 1 for a ratio), but not that near;
-* `does not hold`: neither. A claim of several numbers has the worst verdict of those that ran;
-* `not run`: the reason is given.
-"""
 
 
 def _page(judged: dict[Claim, list[JudgedPart]]) -> list[str]:
     verdicts = [worst(parts) for parts in judged.values()]
     told = ", ".join(f"{verdicts.count(name)} {name}" for name in reversed(_WORST_FIRST) if name in verdicts)
-    lines = [_HEAD.format(count=len(judged), told=told)]
+    lines = [text("claims").format(count=len(judged), told=told), ""]
     for paper in dict.fromkeys(claim.paper for claim in judged):
         rows = [_cells(claim, part) for claim, parts in judged.items() if claim.paper == paper for part in parts]
         lines += [f"## {paper}", "", *markdown_table(_HEADINGS, rows)]

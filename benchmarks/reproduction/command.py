@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from pathlib import Path
 
-from benchmarks.reproduction import layer_gaps, layer_page, which_method
+from benchmarks.reproduction import layercfl, which_method
 from benchmarks.reproduction.cells import DEFAULT, PUBLISHED, Setting, load_table, table_names
 from benchmarks.reproduction.files import held
 from benchmarks.reproduction.ledger import Ledger
@@ -44,7 +44,7 @@ of eight settings.
 SUMMARY = "summary"
 TABLES, ANSWER, WORK = "docs/reproduction", "docs/which_method", "runs/reproduction"
 _OF_RUNS = ("only", "variants", "seeds", "device", "jobs", "work", "dry_run")  # options that say which runs, and how
-_NOT_TAKEN = {SUMMARY: (*_OF_RUNS, "pages"), layer_page.TABLE: ("variants", "jobs", "work")}  # would have no effect
+_NOT_TAKEN = {SUMMARY: (*_OF_RUNS, "pages"), layercfl.TABLE: ("variants", "jobs", "work")}  # would have no effect
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _reproduce(given: argparse.Namespace) -> int:
-    names = [*table_names(), layer_page.TABLE, which_method.TABLE, SUMMARY]
+    names = [*table_names(), layercfl.TABLE, which_method.TABLE, SUMMARY]
     if given.table not in names:
         raise InputError(f"there is no table {given.table!r}; there are {', '.join(names)}")
     if given.jobs is not None and given.jobs < 1:
@@ -93,7 +93,7 @@ def _reproduce(given: argparse.Namespace) -> int:
         write_summary(out, RecordedResults.read(out))
         print(f"Summary: {out / 'summary.md'}")
         return 0
-    if given.table == layer_page.TABLE:
+    if given.table == layercfl.TABLE:
         return _layer_figures(given)
     return _run(given, _which_method(given) if given.table == which_method.TABLE else _paper_table(given))
 
@@ -206,25 +206,24 @@ def _require_known(seeds: Sequence[int] | None, known: Collection[int]) -> None:
 
 def _layer_figures(given: argparse.Namespace) -> int:
     """Measures what LayerCFL's figures need, and judges what they say."""
-    out, content = Path(given.out or TABLES), layer_gaps.plan()
-    known = layer_gaps.measurements(content)
+    out, content = Path(given.out or TABLES), layercfl.plan()
+    known = layercfl.measurements(content)
     seeds = sorted({m.seed for m in known})
     _require_known(given.seeds, seeds)
     fit = fitting([m.key for m in known], given.only, "measurement")
     chosen = [m for m in known if m.key in fit and (given.device or m.net not in content["with_device"])]
     if not chosen:
-        hours = told_time(3600 * layer_gaps.core_hours(content, m) for m in known if m.key in fit)
+        hours = told_time(3600 * layercfl.core_hours(content, m) for m in known if m.key in fit)
         raise InputError(f"these are measured on a GPU: give --device cuda, or --device cpu for {hours}")
-    left = layer_page.missing_measurements(out, content)
+    left = layercfl.missing_measurements(out, content)
     wanted = [m for m in left if m in chosen and m.seed in (given.seeds or seeds)]
     if given.dry_run:
-        hours = {str(m): layer_gaps.core_hours(content, m) for m in wanted}
-        _show_missing("measurements", {name: 3600 * number for name, number in hours.items()})
+        _show_missing("measurements", {str(m): 3600 * layercfl.core_hours(content, m) for m in wanted})
         return 0
     with held(out):
-        layer_page.run_missing(out, [] if given.pages else wanted, given.device or "cpu")
-        verdicts = [row["verdict"] for row in layer_page.write_page(out)]
-    print(_counted("statements", verdicts, out / f"{layer_page.TABLE}.md"))
+        layercfl.run_missing(out, [] if given.pages else wanted, given.device or "cpu")
+        verdicts = [row["verdict"] for row in layercfl.write_page(out)]
+    print(_counted("statements", verdicts, out / f"{layercfl.TABLE}.md"))
     return 0
 
 
@@ -236,7 +235,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    names = [*table_names(), layer_page.TABLE, which_method.TABLE, SUMMARY]
+    names = [*table_names(), layercfl.TABLE, which_method.TABLE, SUMMARY]
     parser.add_argument("table", metavar="TABLE", help=", ".join(names))
     only = f"only the cells that fit one ({which_method.TABLE}: data sets, or DATA/SYSTEM)"
     parser.add_argument("--only", nargs="+", default=[], metavar="PATTERN", help=only)

@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.reproduction.cells import PaperTable
 from benchmarks.reproduction.edc_madc import edc_madc_figure
-from benchmarks.reproduction.files import Row, read_yaml, write_picture
+from benchmarks.reproduction.files import Row, read_yaml, text, write_picture
 from benchmarks.reproduction.measured_figure import MeasuredFigure
 from benchmarks.reproduction.results import RecordedResults
 from benchmarks.reproduction.stocfl_figures import stocfl_figures
@@ -54,20 +54,6 @@ _CURVES = {  # column of a curve, factor, name of the axis
 Curves = Mapping[str, Sequence[Row]]  # of the runs of one method, by their keys
 COLUMNS = ("figure", "panel", "experiment", "method", "seed", "run")
 _FILE = Path(__file__).parent / "figures.yaml"
-_HEAD = """\
-# The papers' figures, from our runs
-
-Written by `python -m benchmarks.reproduction summary` from `runs.csv` and `curves/`. [figures.csv](figures.csv) lists
-the runs of each figure. Lines are means over the seeds under our default options; bands reach from the least to the
-greatest seed. The inter-group rate eta_g of FlexCFL is 0 where none is given. LayerCFL's figures have a page of their
-own, [layercfl.md](layercfl.md). The vertical axes hold what the lines reach after a tenth of the rounds, but for the
-lowest and the highest hundredth.
-"""
-_NOT_RUN = """\
-## StoCFL, Figure 5
-
-Not run: it is of LEAF's 3,597 writers, which the Hub has and which were not at hand.
-"""
 
 
 @dataclass(frozen=True)
@@ -218,7 +204,7 @@ def write_figures(folder: Path, results: RecordedResults) -> list[str]:
     Returns:
         The figures that were drawn.
     """
-    pages, runs, names = [_HEAD], [], []
+    pages, runs, names = [text("figures"), ""], [], []
     for figure in paper_figures():
         found = drawn(figure, results)
         picture = folder / "figures" / figure.name
@@ -234,7 +220,7 @@ def write_figures(folder: Path, results: RecordedResults) -> list[str]:
         if measured.grid:
             names.append(measured.name)
             _write(folder / "figures" / measured.name, measured.grid, measured.styles)
-    pages += [_NOT_RUN]
+    pages += [text("figures_not_run"), ""]
     write_rows(folder / "figures.csv", COLUMNS, runs)
     write_text(folder / "figures.md", "\n".join(pages))
     return names

@@ -24,6 +24,11 @@ def read_yaml(path: Path) -> Any:
     return yaml.load(path.read_text("utf-8"), _LOADER)  # noqa: S506  # either loader builds plain values alone
 
 
+def text(name: str) -> str:
+    """Reads a part of a page that is written by hand, without the last line break."""
+    return (Path(__file__).parent / "texts" / f"{name}.md").read_text("utf-8").rstrip("\n")
+
+
 def rounded(row: Mapping[str, Any], digits: int) -> Row:
     """Returns a row whose floats have so many significant digits."""
     return {name: f"{value:.{digits}g}" if isinstance(value, float) else value for name, value in row.items()}

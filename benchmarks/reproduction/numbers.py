@@ -61,6 +61,13 @@ def counts(folder: Path) -> Iterator[Row]:
     yield {"what": "points from the best round to the last, greatest", "value": max(drops), "of": len(drops)}
     more = sum(drop > 2 for drop in drops)
     yield {"what": "cells with more than 2 points from the best round to the last", "value": more, "of": len(drops)}
+    best = [row for found in rows.values() for row in found if row["verdict"] == "matches" and row["metric"] == SCORE]
+    last = [row for row in best if abs(row["last_round_mean"] - row["paper_value"]) <= ACCURACY_POINTS]
+    yield {
+        "what": "cells that match by the best round, within 1.5 points by the last",
+        "value": len(last),
+        "of": len(best),
+    }
     baselines = [
         row
         for name in ("flexcfl-3", "flexcfl-4")

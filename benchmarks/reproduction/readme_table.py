@@ -2,9 +2,9 @@
 
     python -m benchmarks.reproduction.readme_table
 
-Each algorithm has one cell, chosen before its runs: MNIST-MCLR in the table of its paper, or the smallest setting that
-StoCFL's paper has of it. The other columns of the table stay as they are. `tests/reproduction/test_summary.py` uses
-the same functions.
+Each algorithm has one cell: the first row of its paper's table (MNIST-MCLR), or the smallest setting that StoCFL's
+paper has of it. The rule looks at no result, but was made when FlexCFL's first row had run. The other columns of the
+table stay unchanged. `tests/reproduction/test_summary.py` uses the same functions.
 """
 
 import re

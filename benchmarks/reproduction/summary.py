@@ -7,7 +7,7 @@ from typing import get_args
 from benchmarks.reproduction.cells import DEFAULT, PaperTable
 from benchmarks.reproduction.claims import Found, write_claims
 from benchmarks.reproduction.figures import write_figures
-from benchmarks.reproduction.files import write_picture
+from benchmarks.reproduction.files import text, write_picture
 from benchmarks.reproduction.markdown import markdown_table
 from benchmarks.reproduction.pages import Judged
 from benchmarks.reproduction.results import RecordedResults
@@ -22,13 +22,6 @@ _STYLES = {
 }
 _ACROSS = 4  # panels in a row
 Tables = Sequence[tuple[PaperTable, Sequence[Judged]]]
-_HEAD = """\
-# Paper against ours
-
-Written by `python -m benchmarks.reproduction summary`. [README.md](README.md) says how a cell is judged, the page of
-each table shows its cells, [figures.md](figures.md) the papers' figures from our runs, [claims.md](claims.md) the
-numbers of their sentences. LayerCFL has figures alone, which are not counted here: [layercfl.md](layercfl.md).
-"""
 
 
 def write_summary(folder: Path, results: RecordedResults) -> None:
@@ -73,7 +66,7 @@ def _points(cells: Sequence[Judged]) -> list[Points]:
 
 
 def _page(judged: Tables, figures: Sequence[str], claims: Sequence[Found], drawn: bool) -> Iterator[str]:
-    yield _HEAD
+    yield f"{text('summary')}\n"
     if drawn:
         yield "![The papers' numbers against ours, a dot a cell](figures/summary.png)\n"
         yield f"A dot is a cell, under our default options; the grey band is {ACCURACY_POINTS} points to either side."

@@ -74,7 +74,7 @@ class Protocol:
         """Returns the settings that run under the new seeds once the trials are over: none before.
 
         The first is the best setting. On data sets that ask for it there follow the same with clients held out
-        (`newcomers`), and with other numbers of clusters (`clusters 2`).
+        (`newcomers`), with other numbers of clusters (`clusters 2`), and with options tried afterwards.
         """
         options = self.chosen(data, system, ledger)
         if options is None:
@@ -90,7 +90,7 @@ class Protocol:
         if self.systems[system].get("needs_clusters"):
             others = self.data[data].get("other_clusters", [])
             found |= {f"clusters {number}": {"algorithm.num_clusters": number} for number in others}
-        return found
+        return found | self.data[data].get("tried", {}).get(system, {})
 
     def _setting(
         self, data: str, system: str, variant: str, options: Mapping[str, Any], seeds: tuple[int, ...]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.reproduction.files import Row, write_picture
+from benchmarks.reproduction.files import Row, text, write_picture
 from benchmarks.reproduction.heat_table import heat_table
 from benchmarks.reproduction.ledger import Ledger
 from benchmarks.reproduction.markdown import markdown_table
@@ -45,17 +45,6 @@ COLUMNS = (
     "options",
 )
 _HEADS = ("system", "accuracy %", "to FedAvg", "to the best", "worst tenth", "ARI", "models sent", "seconds", "chosen")
-_PROTOCOL = """\
-100 clients (FEMNIST: the 105 writers of the local copy), 100 rounds, 20 clients a round; CFL, LayerCFL and AdaCFL train
-all clients in every round. One local epoch in batches of 10. On each data set each system tries {trials} settings, its
-default among them, drawn from the grid of `benchmarks/reproduction/which_method.yaml`: the same five learning rates for
-all, not all of which every system's draw has, and at most three options more; both are listed below. Systems that need
-a number of clusters get the true one (4 where there is none). The best by weighted validation accuracy in the last
-round then runs under {seeds} new seeds; the tables are of these, means over clients. No trial is stopped early, and
-test data choose nothing. The protocol was committed before any run. Shifting MNIST ran twice: at first only clients
-with a model swapped their data, so that every system saw other swaps (those runs are in the repository, up to commit
-ef5aee7). The worst tenth is the mean of the tenth of the clients with the lowest accuracy. Models sent are those up and
-down over all rounds, seconds those of the fastest of the {seeds} runs on one core, for other programs ran beside."""
 
 
 def page_of(out: Path) -> Path:
@@ -152,7 +141,7 @@ def _answer(out: Path, groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
 
 def _protocol(protocol: Protocol, ledger: Ledger, groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
     yield from ["## Protocol", ""]
-    yield _PROTOCOL.format(trials=protocol.trials, seeds=len(protocol.seeds))
+    yield text("which_method").format(trials=protocol.trials, seeds=len(protocol.seeds))
     hours = sum(float(row["seconds"]) for row in ledger.rows.values()) / 3600
     yield f"The {len(ledger.rows):,} runs took {hours:.1f} core-hours."
     if slower := [data for data, group in groups.items() if any(entry.compiled for entry in group)]:

@@ -12,16 +12,23 @@ from matplotlib import colormaps
 from PIL import Image
 
 from benchmarks.reproduction.command import main
-from benchmarks.reproduction.layer_gaps import DRAWN, GapMeasurement, hand_chosen, measure, measurements, plan
-from benchmarks.reproduction.layer_page import (
+from benchmarks.reproduction.layercfl import (
+    DRAWN,
     GAPS,
+    RULES,
+    GapMeasurement,
+    Gaps,
+    hand_chosen,
+    judged,
+    measure,
+    measurements,
     missing_measurements,
+    plan,
     record_gaps,
     record_matrices,
     recorded_curves,
     write_page,
 )
-from benchmarks.reproduction.layer_verdicts import RULES, Gaps, judged
 from lit_cfl.metric_names import Row
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "reproduction"
@@ -295,7 +302,7 @@ def test_matrices_are_drawn_and_missed_where_they_should_be(tmp_path: Path):
 
 
 def test_committed_verdicts_and_page_follow_from_the_committed_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("benchmarks.reproduction.layer_page.write_picture", lambda *_: None)  # they take seconds
+    monkeypatch.setattr("benchmarks.reproduction.layercfl.write_picture", lambda *_: None)  # they take seconds
     shutil.copytree(COMMITTED / "gaps", tmp_path / "gaps")
     write_page(tmp_path)
     for name in ("layercfl.csv", "layercfl.md"):
@@ -305,7 +312,7 @@ def test_committed_verdicts_and_page_follow_from_the_committed_gaps(tmp_path: Pa
 def test_net_for_a_gpu_has_its_time_on_the_page_until_something_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr("benchmarks.reproduction.layer_page.write_picture", lambda *_: None)  # they take seconds
+    monkeypatch.setattr("benchmarks.reproduction.layercfl.write_picture", lambda *_: None)  # they take seconds
     write_page(tmp_path)
     page = (tmp_path / "layercfl.md").read_text()
     assert "takes about 253 core-hours without a GPU" in page  # 25.28 million images, 36 ms each

@@ -22,9 +22,8 @@ def faults(source: str) -> Iterator[str]:
         elif isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "lit_cfl":
             public = importlib.import_module(node.module or "").__all__ if node.module in MODULES else ()
             yield from (f"{node.module}.{alias.name}" for alias in node.names if alias.name not in public)
-        elif isinstance(node, ast.Attribute) and node.attr.startswith("_") and node.attr != "__name__":
-            if ast.unparse(node.value) != "self":
-                yield f".{node.attr}"
+        elif isinstance(node, ast.Attribute) and re.match("_[^_]", node.attr) and ast.unparse(node.value) != "self":
+            yield f".{node.attr}"
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.name)

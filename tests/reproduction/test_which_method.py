@@ -20,6 +20,7 @@ from benchmarks.reproduction.which_method_page import write_page
 from benchmarks.reproduction.which_method_results import complete_data, critical_difference, entries, mean_ranks
 from lit_cfl.config.variants import base_config, build
 from lit_cfl.experiment import Experiment
+from lit_cfl.statistics import interval
 
 COMMITTED = Path(__file__).parents[2] / "docs" / "which_method"
 PROTOCOL = Protocol.read()
@@ -114,6 +115,14 @@ def test_committed_page_and_results_follow_from_the_committed_runs(tmp_path: Pat
     write_page(out, PROTOCOL, Ledger.read(COMMITTED))
     assert (out / "results.csv").read_text() == (COMMITTED / "results.csv").read_text()
     assert out.with_suffix(".md").read_text() == COMMITTED.with_suffix(".md").read_text()
+
+
+def test_what_the_page_says_of_choosing_anew_is_that_of_its_runs():
+    found = {(e.data, e.system, e.variant): e for e in entries(PROTOCOL, Ledger.read(COMMITTED))}
+    means = [found["Shifting MNIST", "IFCA", variant] for variant in ("choose anew", "best")]
+    accuracies = [interval([row["test_accuracy"] for row in entry.rows.values()]) for entry in means]
+    told = [f"{one.mean:.1f} ± {one.margin:.1f}" for one in accuracies]
+    assert f"{told[0]} (95 % interval) in place of {told[1]}" in COMMITTED.with_suffix(".md").read_text()
 
 
 def test_nothing_is_reported_before_all_trials_are_over():
