@@ -79,7 +79,7 @@ def _require_same_scores_again(engine: Engine, module: LightningModule, batch: B
         with engine.own_stream("evaluation"):
             found.append(outcomes_of(module, batch))
         states.append(copied_state(module))
-    if not torch.allclose(*found, equal_nan=True):
+    if not torch.allclose(found[0], found[1], equal_nan=True):
         changed = next((name for name in states[1] if not same_value(states[0].get(name), states[1][name])), None)
         raise InputError(
             f"{type(module).__name__} scores the same examples otherwise when it is asked again"

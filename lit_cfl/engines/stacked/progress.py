@@ -125,7 +125,10 @@ def _watched_class(kind: type[LightningModule], read: dict[str, None]) -> type[L
 
     # a local class: parsers of configurations, which find classes by their names, pass it over
     names = {"__module__": __name__, "__qualname__": f"_watched_class.<locals>.{kind.__name__}"}
-    derived = type(kind)(kind.__name__, (kind,), names | {name: watched(name) for name in _PROGRESS})
+    metaclass: Any = type(kind)
+    derived: type[LightningModule] = metaclass(
+        kind.__name__, (kind,), names | {name: watched(name) for name in _PROGRESS}
+    )
     return derived
 
 
@@ -140,4 +143,6 @@ def _watched_number(number: int, read: dict[str, None]) -> int:
         return use
 
     methods = [name for name in dir(int) if name.startswith("__") and name not in _USED_BY_PYTHON]
-    return type("int", (int,), {name: watched(name) for name in methods})(number)
+    kind: Any = type("int", (int,), {name: watched(name) for name in methods})
+    made: int = kind(number)
+    return made
