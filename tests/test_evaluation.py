@@ -189,6 +189,11 @@ def test_agreement_by_hand():
     assert found["clusters/ari"] == pytest.approx((2 - 4 * 7 / 15) / ((4 + 7) / 2 - 4 * 7 / 15))
 
 
+def test_mutual_information_is_what_is_beyond_chance():
+    """Of the 6 ways to choose 2 of 4, two agree (ln 2) and four share nothing: a third of ln 2 is to be expected."""
+    assert agreement(ids(0, 0, 1, 1), ids(0, 1, 0, 1))["clusters/ami"] == pytest.approx((0 - 1 / 3) / (1 - 1 / 3))
+
+
 def test_own_cluster_for_everyone_is_pure_but_not_matched():
     found = agreement(ids(0, 1, 2, 3, 4), ids(0, 0, 0, 1, 1))
     assert (found["clusters/purity"], found["clusters/matched_accuracy"]) == (1, 2 / 5)

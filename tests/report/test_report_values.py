@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from made_runs import made_run, metric_row, write_table
 from test_report_figures import figure
 
+from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.metric_names import CLIENTS, CLUSTERS
 from lit_cfl.report import over_rounds, overview
 from lit_cfl.report.blocks import Figure
@@ -445,3 +447,14 @@ def test_the_best_of_an_error_is_the_lowest(tmp_path: Path):
     assert overview.headline(groups, error)[0] == (
         "Test mae after the last round, best first: B 0.250, A 0.500, C 0.750."
     )
+
+
+def test_labels_of_a_client_are_its_six_most_and_how_many_more_there_are():
+    counts = (2, 0, 5, 1, 1, 3, 4, 6, 1)  # of the labels 0 to 8
+    train = ClientIndex.from_lists([torch.repeat_interleave(torch.arange(9), torch.tensor(counts)), torch.tensor([4])])
+    none = ClientIndex.from_lists([torch.empty(0, dtype=torch.int64)] * 2)
+    pool = Examples(torch.zeros(9, 1), torch.arange(9), 9)
+    at_hand = DataAtHand(FederatedData(pool, train, none, none, torch.tensor([0, 0])))
+    assert at_hand.labels_of(0) == "7: 6, 2: 5, 6: 4, 5: 3, 0: 2, 3: 1, 2 more"
+    assert at_hand.labels_of(1) == "4: 1"
+    assert at_hand.labels_of(2) is None

@@ -61,5 +61,8 @@ def test_no_more_runs_go_on_than_trials_may_and_their_files_are_in_the_study(
     assert found.seeds == [1, 2, 3]
     assert found.figures["best"]["test/weighted_accuracy"].mean == pytest.approx(0.3)
     assert found.figures["default"]["test/weighted_accuracy"].mean == pytest.approx(0.2)
+    assert [figures["val/weighted_accuracy"].mean for figures in found.figures.values()] == pytest.approx([0.6, 0.5])
+    assert [figures["val/weighted_accuracy"].count for figures in found.figures.values()] == [3, 2]
+    assert found.figures["best"]["test/weighted_accuracy"].margin == pytest.approx(4.302653 * 0.1 / 3**0.5)
     assert found.gain is not None
     assert (found.gain.count, found.gain.mean) == (2, pytest.approx(0.1))
