@@ -10,7 +10,7 @@ from lit_cfl.pictures.cells import CellGrid
 from lit_cfl.pictures.colours import MAX_COLOURS, colours_of, matched
 from lit_cfl.pictures.panels import Bars, Panel, Style
 from lit_cfl.report.blocks import Cell, Figure, Table
-from lit_cfl.report.over_rounds import thin
+from lit_cfl.report.over_rounds import cut_note, thin
 from lit_cfl.report.run_files import RunFiles, known
 from lit_cfl.report.sample import said, sample
 from lit_cfl.scores import Score
@@ -158,7 +158,13 @@ def histogram(run: RunFiles, name: str, score: Score) -> Figure | None:
         f"Histogram of the test {score.title} of {len(values)} clients: from {values.min():.3f} to "
         f"{values.max():.3f}, median {np.median(values):.3f}.",
         styles,
-        Table("Scores by cluster: values", ["", "clients", "mean", "least", "median", "greatest"], rows, folded=True),
+        Table(
+            "Scores by cluster: values",
+            ["", "clients", "mean", "least", "median", "greatest"],
+            rows,
+            folded=True,
+            note=cut_note(len(rows), len(np.unique(cluster)), "clusters"),
+        ),
     )
 
 
@@ -196,5 +202,11 @@ def sizes(run: RunFiles, name: str) -> Figure | None:
         "How many clients were scored in each cluster.",
         f"Stacked bars over {len(kept)} rounds; in round {kept[-1]}: {last}.",
         cluster_styles(match),
-        Table("Sizes: values", ["round", *map(name_of, clusters)], table_rows, folded=True),
+        Table(
+            "Sizes: values",
+            ["round", *map(name_of, clusters)],
+            table_rows,
+            folded=True,
+            note=cut_note(len(table_rows), len(rounds), "rounds"),
+        ),
     )

@@ -11,7 +11,7 @@ from lit_cfl.metric_names import Row
 from lit_cfl.pictures.panels import BLUE, GREEN, ORANGE, SKY, Bars, Curve, Panel, Points, Style
 from lit_cfl.report.blocks import Figure, Table
 from lit_cfl.report.clusters import cluster_styles, match_of, name_of
-from lit_cfl.report.over_rounds import thin
+from lit_cfl.report.over_rounds import cut_note, thin
 from lit_cfl.report.run_files import RunFiles, known
 
 _MOST_BRANCHES = 60
@@ -119,7 +119,7 @@ def layers(run: RunFiles, name: str) -> Figure | None:
             ["round", "cluster", "layer", "silhouette", "gap", "chosen"],
             table,
             folded=True,
-            note="" if len(rows) <= 500 else f"500 of {len(rows)} rows.",
+            note=cut_note(len(table), len(rows), "rows"),
         ),
     )
 
@@ -169,7 +169,7 @@ def timeline(run: RunFiles, name: str) -> Figure | None:
         f"Clients whose data shifted, whose drift was detected, and which then changed their cluster.{pooled}",
         f"Bars over rounds 1 to {last}, clients: {told}.",
         {"data shifted": Style(SKY), "drift detected": Style(ORANGE), "cluster changed": Style(BLUE)},
-        Table("Shifts: values", ["round", *counts], rows, folded=True),
+        Table("Shifts: values", ["round", *counts], rows, folded=True, note=cut_note(len(rows), len(rounds), "rounds")),
     )
 
 

@@ -67,6 +67,11 @@ def thin(count: int, most: int = MOST_POINTS) -> list[int]:
     return sorted(set(np.linspace(0, count - 1, min(count, most)).round().astype(int).tolist())) if count else []
 
 
+def cut_note(shown: int, total: int, what: str) -> str:
+    """Says how many rows a table has, if those are not all."""
+    return "" if shown == total else f"{shown:,} of {total:,} {what}."
+
+
 def section(groups: Sequence[Group], score: Score, guard: DrawingGuard) -> Section:
     """Makes the section of metrics over the rounds."""
     title = score.title
@@ -155,7 +160,7 @@ def limits_of(column: str, score: Score) -> tuple[float, float]:
 
 
 def _over_traffic(groups: Sequence[Group], score: Score) -> Figure | None:
-    curves, column = [], f"test/weighted_{score.name}"
+    curves, column, total = [], f"test/weighted_{score.name}", 0
     for group in groups:
         mine, traffic = means(group, column), means(group, "traffic/mib")
         sent = dict(zip(traffic.rounds, traffic.mean, strict=True))
@@ -163,6 +168,7 @@ def _over_traffic(groups: Sequence[Group], score: Score) -> Figure | None:
         if pairs:
             x, y = zip(*(pairs[k] for k in thin(len(pairs))), strict=True)
             curves.append(Curve(group.name, x, y))
+            total += len(pairs)
     if max((len(curve.x) for curve in curves), default=0) < 2 or not any(curve.x[-1] > 0 for curve in curves):
         return None
     title = f"{score.title.capitalize()} against traffic"
@@ -176,7 +182,7 @@ def _over_traffic(groups: Sequence[Group], score: Score) -> Figure | None:
         f"Weighted test {score.title} against all that was sent until then; means over the seeds.",
         f"Line chart. {title}: {ends}.",
         styles_of(groups),
-        Table(f"{title}: values", head, rows, folded=True),
+        Table(f"{title}: values", head, rows, folded=True, note=cut_note(len(rows), total, "rounds")),
     )
 
 
@@ -188,7 +194,7 @@ def _table(heading: str, drawn: Mapping[str, Means], first: str) -> Table:
     for number in (rounds[k] for k in thin(len(rounds), _MOST_ROWS)):
         cells = [_cell(one, by_name[name].get(number)) for name, one in drawn.items()]
         rows.append([number, *cells])
-    note = "" if len(rounds) <= _MOST_ROWS else f"{_MOST_ROWS} of {len(rounds)} rounds."
+    note = cut_note(len(rows), len(rounds), "rounds")
     return Table(f"{heading}: values", [first, *drawn], rows, folded=True, note=note)
 
 

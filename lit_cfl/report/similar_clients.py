@@ -9,12 +9,14 @@ from lit_cfl.pictures.panels import Panel, Points
 from lit_cfl.report.blocks import Cell, Figure, Table
 from lit_cfl.report.clusters import cluster_styles, match_of, name_of
 from lit_cfl.report.data_at_hand import DataAtHand
-from lit_cfl.report.over_rounds import thin
+from lit_cfl.report.over_rounds import cut_note, thin
 from lit_cfl.report.run_files import RunFiles, known
 from lit_cfl.report.sample import said, sample
 from lit_cfl.scores import Score
 
 _MOST_FRAMES = 20  # matrices, all runs of a page together; one at least of each
+
+_MOST_BLOCKS = 30  # clusters in the table of their mean similarity
 
 
 def similarity(run: RunFiles, name: str, runs: int) -> Figure | None:
@@ -88,7 +90,8 @@ def _means(snapshots: Mapping[int, Mapping[str, np.ndarray]]) -> tuple[float | N
 def _blocks(snapshots: Mapping[int, Mapping[str, np.ndarray]]) -> Table:
     """Lists the mean similarity of each pair of clusters in the last snapshot."""
     number, last = list(snapshots.items())[-1]
-    clusters = np.unique(last["cluster"])[:30]
+    everyone = np.unique(last["cluster"])
+    clusters = everyone[:_MOST_BLOCKS]
     matrix = last["similarity"].astype(np.float32)
     matrix[np.eye(len(matrix), dtype=bool)] = np.nan
     rows = []
@@ -97,7 +100,11 @@ def _blocks(snapshots: Mapping[int, Mapping[str, np.ndarray]]) -> Table:
         means = [float(np.nanmean(cell)) if np.isfinite(cell).any() else None for cell in cells]
         rows.append([name_of(one), *(None if mean is None else f"{mean:.3f}" for mean in means)])
     head = ["", *map(name_of, clusters)]
-    return Table(f"Mean similarity of clusters in round {number}: values", head, rows, folded=True)
+    title, note = (
+        f"Mean similarity of clusters in round {number}: values",
+        cut_note(len(rows), len(everyone), "clusters"),
+    )
+    return Table(title, head, rows, folded=True, note=note)
 
 
 def client_map(run: RunFiles, name: str, score: Score, data: DataAtHand) -> Figure | None:

@@ -13,7 +13,7 @@ from lit_cfl.metric_names import Row
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.panels import BLUE, ORANGE, SKY, VERMILLION, Curve, Panel, Points, Style
 from lit_cfl.report.blocks import Block, Code, Figure, Section, Table, Text
-from lit_cfl.report.over_rounds import thin
+from lit_cfl.report.over_rounds import cut_note, thin
 from lit_cfl.report.run_files import attempt, known
 from lit_cfl.scores import CLASSIFIER, recorded_scores
 from lit_cfl.statistics import interval, paired_difference
@@ -307,7 +307,8 @@ def _trials(study: SavedStudy, title: str = "Trials") -> Table:
     head = ["trial", "status", "origin", *keys, "rounds", "MiB", metric, "error"]
     kept = [k for k in range(len(head)) if k < 3 or any(row[k] is not None for row in rows)]
     shown = [[rows[n][k] for k in kept] for n in thin(len(rows), _MOST_TRIALS)]
-    return Table(title, [head[k] for k in kept], shown, folded=True)
+    note = cut_note(len(shown), len(rows), "trials")
+    return Table(title, [head[k] for k in kept], shown, folded=True, note=note)
 
 
 def _cell(value: object) -> str | None:

@@ -14,7 +14,7 @@ from lit_cfl.compare.comparison import Comparison
 from lit_cfl.compare.jobs import CompareJob
 from lit_cfl.compare.results import Results, collect
 from lit_cfl.compare.tables import as_markdown, cells
-from lit_cfl.metric_names import METRICS
+from lit_cfl.metric_names import CLIENTS, METRICS
 from lit_cfl.pictures.curves import mean_curves
 from lit_cfl.storage.config_file import write_config
 
@@ -149,6 +149,26 @@ def test_a_failed_run_counts_as_failed_and_its_pair_in_no_difference(tmp_path: P
     assert row["difference"] == pytest.approx((0.25 + 0.1875) / 2)
     assert (row["reached"], row["rounds_to_target"], row["mib_to_target"]) == (2, 2, 13.0)
     assert "B, seed 1, failed: too warm" in found.notes
+
+
+def test_notes_count_the_seeds_under_which_the_two_score_different_clients(tmp_path: Path):
+    experiments = {"A": digits(algorithm=FedAvg()), "B": digits(algorithm=IFCA(2))}
+    for name in experiments:
+        for seed in range(3):
+            made(tmp_path, name, seed)
+    scores = {"A": ((0, 2, 0.5), (1, 2, 0.0), (2, 4, 0.75)), "B": ((0, 2, 1.0), (1, 2, 0.5))}  # client, examples, score
+    for name, found in scores.items():
+        rows = [{"client": client, "n_test": size, "accuracy": score, "newcomer": 0} for client, size, score in found]
+        write_table(tmp_path / name / "seed-0" / "clients.csv", CLIENTS, rows)
+    file = tmp_path / "B" / "seed-0" / "summary.json"
+    counts = {"clusters/unobserved": 2, "clusters/assigned": 10, "clients/evaluated": 10}
+    file.write_text(json.dumps(json.loads(file.read_text()) | counts))
+    found = collect(Comparison("x", experiments, [0, 1, 2], TARGET), tmp_path, {})
+    _, row = found.rows
+    assert (row["pairs"], row["pairs_over_shared_clients"]) == (3, 1)
+    assert row["difference"] == pytest.approx(((0.75 - 0.25) - 0.25 + 0.1875) / 3)  # clients 0 and 1 under seed 0
+    assert "B: its runs and those of A score different clients under 1 of 3 seeds; " in " ".join(found.notes)
+    assert "B: in 1 of 3 runs some clients have no model at the end and are not scored" in " ".join(found.notes)
 
 
 def test_the_curve_of_an_algorithm_is_the_mean_of_its_runs_in_a_band_of_one_deviation(results: Results):

@@ -65,6 +65,24 @@ def test_the_rounds_left_are_timed_by_those_that_were_run():
     assert lines([3.0], rounds=5) == ["FedAvg  round 1/5  test accuracy 0.50  clusters 2  12 s left"]
 
 
+def test_a_resumed_run_is_timed_by_its_own_rounds_alone():
+    clock, out = Clock(), StringIO()
+    display = LogDisplay(Console(file=out, width=200), clock=clock)
+    display.started("FedAvg", 4, 10)
+    clock.now += 3.0
+    display.row("FedAvg", row(6))  # two rounds in three seconds, four are left
+    assert out.getvalue() == "FedAvg  round 6/10  test accuracy 0.50  clusters 2  6 s left\n"
+
+
+def test_runs_of_a_comparison_are_counted_with_those_that_were_over_before():
+    out = StringIO()
+    display = LogDisplay(Console(file=out, width=200), 6, 3, clock=Clock())
+    for seed, failed in enumerate((False, True, False)):
+        display.started(f"A seed {seed}", 0, 3)
+        display.ended(f"A seed {seed}", "gone" if failed else "over", failed)
+    assert out.getvalue().splitlines() == ["4/6  A seed 0  over", "5/6  A seed 1  gone", "6/6  A seed 2  over"]
+
+
 def test_the_last_round_of_a_run_that_stops_early_is_shown():
     found = lines([0.1, 0.2, 0.3], rounds=90, reason="Stopped early.")
     assert [line.split()[2] for line in found[:2]] == ["1/90", "3/90"]

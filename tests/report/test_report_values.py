@@ -122,7 +122,7 @@ def test_layers_have_their_silhouettes_and_only_the_chosen_ones_a_dot(tmp_path: 
 @pytest.fixture
 def drifting(tmp_path: Path) -> RunFiles:
     """Twelve rounds. Client 0's first shift is detected twice, those of 1, 3, 4 and 5 never."""
-    run = unfinished(tmp_path, rounds=12)
+    run = unfinished(tmp_path / "drifting", rounds=12)
     write_table(run / "shift.csv", ("round", "client"), [{"round": r, "client": c} for r, c in SHIFTS])
     columns = ("round", "client", "cluster_before", "cluster_after")
     write_table(run / "migrations.csv", columns, [dict(zip(columns, row, strict=True)) for row in DETECTED])
@@ -458,3 +458,41 @@ def test_labels_of_a_client_are_its_six_most_and_how_many_more_there_are():
     assert at_hand.labels_of(0) == "7: 6, 2: 5, 6: 4, 5: 3, 0: 2, 3: 1, 2 more"
     assert at_hand.labels_of(1) == "4: 1"
     assert at_hand.labels_of(2) is None
+
+
+# Tables that are cut say so
+
+
+def note(found: Figure) -> str:
+    assert found.table is not None
+    return found.table.note
+
+
+def test_a_table_with_fewer_rows_than_there_are_says_how_many(tmp_path: Path):
+    rounds = range(1, 701)
+    rows = [metric_row(number, **{"test/weighted_accuracy": number / 700}) for number in rounds]
+    run = made_run(tmp_path / "run", rows, snapshots=0, over=False)
+    write_table(run / "shift.csv", ("round", "client"), [{"round": number, "client": 0} for number in rounds])
+    clients_csv(run, [(client, client, 0, 0.5) for client in range(520)])
+    files = read_run(run)
+    figures = over_rounds.section([Group("A", [files], run)], ACCURACY).figures
+    assert note(figure(figures, "test-weighted_accuracy")) == "60 of 700 rounds."
+    assert note(figure(figures, "traffic")) == "60 of 700 rounds."
+    assert note(sizes(files, "x")) == "60 of 700 rounds."
+    assert note(timeline(files, "x")) == "500 of 700 rounds."
+    assert note(histogram(files, "x", ACCURACY)) == "500 of 520 clusters."
+
+
+def test_a_table_of_all_rows_has_no_such_note(groups: list[Group], compared: RunFiles, drifting: RunFiles):
+    shown = [*over_rounds.section(groups, ACCURACY).figures, similarity(compared, "x", 1), timeline(drifting, "x")]
+    assert [note(found) for found in shown] == [""] * len(shown)
+
+
+def test_similarity_of_more_than_thirty_clusters_says_so(tmp_path: Path):
+    run = made_run(tmp_path / "run", clients=40, snapshots=1, over=False)
+    file = run / "snapshots" / "1.npz"
+    with np.load(file) as arrays:
+        kept = dict(arrays) | {"cluster": np.arange(40)}
+    np.savez(file, **kept)
+    found = similarity(read_run(run), "x", 1)
+    assert (note(found), len(table(found))) == ("30 of 40 clusters.", 30)

@@ -3,10 +3,12 @@
 import csv
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import yaml
+from ray.tune.experiment import Trial
 from studies import ALGORITHMS, base
 from tune_trials import new_trials
 
@@ -14,7 +16,7 @@ from lit_cfl.config.variants import build
 from lit_cfl.errors import InputError
 from lit_cfl.runs.run import FinishedRun
 from lit_cfl.tune import repeats, trial
-from lit_cfl.tune.callbacks import ending
+from lit_cfl.tune.callbacks import StudyCallback, ending
 from lit_cfl.tune.objective import TRAFFIC, Objective
 from lit_cfl.tune.record import NUMBER
 from lit_cfl.tune.space_file import parse_space
@@ -200,3 +202,23 @@ def test_how_a_trial_ended_is_said_in_a_line():
     assert ending(told(3, error="too warm\nand"), METRIC, failed=False) == "failed after 3 rounds: too warm"
     assert ending(told(3), METRIC, failed=True) == "failed after 3 rounds: its worker died"
     assert ending({}, METRIC, failed=True) == "failed after 0 rounds: its worker died"
+
+
+def test_trials_that_end_are_counted_with_those_of_before_the_resume():
+    lines: list[str] = []
+    space = parse_space({"algorithm.eta_g": {"uniform": [0, 1]}})
+    callback = StudyCallback(space, METRIC, 4, 9, lines.append, lambda: None)
+    ended, failed, running = (
+        SimpleNamespace(status=status, config={NUMBER: number, "algorithm.eta_g": 0.25}, last_result=result)
+        for number, status, result in (
+            (4, Trial.TERMINATED, told(6, finished=True)),
+            (5, Trial.RUNNING, told(3, error="too warm")),
+            (6, Trial.RUNNING, told(2)),
+        )
+    )
+    callback.on_trial_complete(1, [ended, failed, running], ended)
+    callback.on_trial_error(2, [ended, failed, running], failed)
+    assert lines == [
+        f"5/9 0004 finished: {METRIC} 0.5000 (algorithm.eta_g = 0.25)",
+        "6/9 0005 failed after 3 rounds: too warm (algorithm.eta_g = 0.25)",
+    ]
