@@ -5,6 +5,7 @@ detected twice, and the rounds that are scored differ between groups and seeds.
 """
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from test_report_figures import figure
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.metric_names import CLIENTS, CLUSTERS
+from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.report import over_rounds, overview
 from lit_cfl.report.blocks import Figure
 from lit_cfl.report.clusters import histogram, memberships, sizes
@@ -192,7 +194,7 @@ def groups(tmp_path: Path) -> list[Group]:
 
 
 def over_the_rounds(groups: list[Group], name: str) -> Figure:
-    return figure(over_rounds.section(groups, ACCURACY).figures, name)
+    return figure(over_rounds.section(groups, ACCURACY, DrawingGuard(pytest.fail)).figures, name)
 
 
 def test_a_band_lies_on_both_sides_of_the_mean_of_the_runs_that_are_over(groups: list[Group]):
@@ -420,12 +422,12 @@ def test_every_column_of_the_results_is_the_mean_and_the_deviation_of_its_own_me
         "best round": "0.925 ± 0.035",
         "loss": "1.750 ± 0.354",
         "newcomers": "0.375 ± 0.106",
-        "clusters": "4 ± 1.414",
+        "clusters": "4.00 ± 1.41",
         "ARI": "0.50 ± 0.35",
-        "without a model": "1.5 ± 0.707",
+        "without a model": "1.50 ± 0.71",
         "traffic, MiB": "15.2 ± 7.4",
         "time, s": "115.0 ± 21.2",
-        "round": "5 ± 1.414",
+        "round": "5.0 ± 1.4",
     }
 
 
@@ -475,7 +477,7 @@ def test_a_table_with_fewer_rows_than_there_are_says_how_many(tmp_path: Path):
     write_table(run / "shift.csv", ("round", "client"), [{"round": number, "client": 0} for number in rounds])
     clients_csv(run, [(client, client, 0, 0.5) for client in range(520)])
     files = read_run(run)
-    figures = over_rounds.section([Group("A", [files], run)], ACCURACY).figures
+    figures = over_rounds.section([Group("A", [files], run)], ACCURACY, DrawingGuard(pytest.fail)).figures
     assert note(figure(figures, "test-weighted_accuracy")) == "60 of 700 rounds."
     assert note(figure(figures, "traffic")) == "60 of 700 rounds."
     assert note(sizes(files, "x")) == "60 of 700 rounds."
@@ -484,7 +486,11 @@ def test_a_table_with_fewer_rows_than_there_are_says_how_many(tmp_path: Path):
 
 
 def test_a_table_of_all_rows_has_no_such_note(groups: list[Group], compared: RunFiles, drifting: RunFiles):
-    shown = [*over_rounds.section(groups, ACCURACY).figures, similarity(compared, "x", 1), timeline(drifting, "x")]
+    shown = [
+        *over_rounds.section(groups, ACCURACY, DrawingGuard(pytest.fail)).figures,
+        similarity(compared, "x", 1),
+        timeline(drifting, "x"),
+    ]
     assert [note(found) for found in shown] == [""] * len(shown)
 
 
@@ -496,3 +502,17 @@ def test_similarity_of_more_than_thirty_clusters_says_so(tmp_path: Path):
     np.savez(file, **kept)
     found = similarity(read_run(run), "x", 1)
     assert (note(found), len(table(found))) == ("30 of 40 clusters.", 30)
+
+
+def test_a_band_ends_with_the_scale_and_the_line_and_the_table_are_as_they_were(tmp_path: Path):
+    column, values = "test/weighted_accuracy", ((0.5, 0.75), (1.0, 1.0))
+    for seed, own in enumerate(values):
+        made_run(tmp_path / f"seed-{seed}", [metric_row(k, **{column: v}) for k, v in enumerate(own, 1)], seeds=[seed])
+    group = Group("A", [read_run(tmp_path / f"seed-{seed}") for seed in (0, 1)], tmp_path)
+    found = over_the_rounds([group], "test-weighted_accuracy")
+    (curve,) = found.drawing.curves
+    assert (list(curve.y), list(curve.high)) == ([0.75, 0.875], [1.0, 1.0])  # 1.10 and 1.05
+    assert curve.low == pytest.approx([0.75 - 0.25 * 2**0.5, 0.875 - 0.125 * 2**0.5])
+    assert table(found) == [[1, "0.75 ± 0.3536"], [2, "0.875 ± 0.1768"]]
+    assert over_rounds.limits_of("clusters/ari", ACCURACY) == (-0.5, 1.0)
+    assert over_rounds.limits_of("test/weighted_mae", Score("mae", higher_is_better=False)) == (-math.inf, math.inf)
