@@ -168,7 +168,9 @@ def _of_one_kind(values: Sequence[Any], what: str) -> np.ndarray:
     if kind == "dates":
         return np.array([value.isoformat() for value in values])
     if kind == "words":
-        return np.array([value.decode(errors="replace") if isinstance(value, bytes) else value for value in values])
+        return np.array(
+            [value.decode(errors="backslashreplace") if isinstance(value, bytes) else value for value in values]
+        )
     return np.array(values)
 
 

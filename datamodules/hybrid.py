@@ -48,7 +48,8 @@ class Hybrid(FederatedDataModule):
             _require_alike(pools[0], pool, f"parts[{place}] ({type(self.parts[place]).__name__})")
         self.commit = ", ".join(part.commit for part in self.parts if part.commit) or None
         inputs, labels = torch.cat([pool.inputs for pool in pools]), torch.cat([pool.labels for pool in pools])
-        return replace(pools[0], inputs=inputs, labels=labels, views=_union(pools))
+        names = pools[0].label_names if len({pool.label_names for pool in pools}) == 1 else ()
+        return replace(pools[0], inputs=inputs, labels=labels, views=_union(pools), label_names=names)
 
     def divide(self, examples: Examples, rng: np.random.Generator) -> Division:
         pools = [part.examples for part in self.parts]
@@ -116,6 +117,7 @@ def _require_alike(first: Examples, other: Examples, where: str) -> None:
         raise InputError(
             f"token ids of {where} stand for other words than those of parts[0]; read the texts as one source"
         )
+    first.require_same_labels(other, where)
     for name in _ALIKE:
         one, another = getattr(first, name), getattr(other, name)
         if not _equal(one, another):

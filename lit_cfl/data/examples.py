@@ -134,6 +134,16 @@ class Examples:
             held = "are numbers" if self.label_kind == "numbers" else "are not there"
             raise InputError(f"{who} goes by the labels' classes, but the labels of these data {held}; leave it out")
 
+    def require_same_labels(self, other: "Examples", where: str) -> None:
+        """Raises InputError if a name stands for another label in other examples; `where` those are, for the error."""
+        numbers = {name: number for number, name in enumerate(self.label_names)}
+        for number, name in enumerate(other.label_names):
+            if numbers.get(name, number) != number:
+                raise InputError(
+                    f"the label named {name!r} is {numbers[name]} here and {number} in {where}; number the labels "
+                    "alike, such as by a ClassLabel with the same names"
+                )
+
     @property
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one input as it is handed out, without the batch dimension."""

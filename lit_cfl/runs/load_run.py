@@ -167,6 +167,7 @@ class SavedRun:
                 "the run's token ids stand for other words than those of these data, so its models cannot take them; "
                 "give clients of the run's own source, or embeddings to the run and here"
             )
+        mine.require_same_labels(theirs, "these data")
         if theirs.vocabulary > mine.vocabulary:
             raise InputError(
                 f"the run's data have {mine.vocabulary} token ids, these {theirs.vocabulary}: its models cannot take "

@@ -74,6 +74,11 @@ def test_words_are_numbers_only_if_all_of_them_are(words: list[str], names: list
     assert [names[i] for i in index] == words
 
 
+def test_bytes_that_are_no_text_stay_apart():
+    owner, names = clients([b"\xff", b"\xfe", b"\xff"], "client")
+    assert (owner.tolist(), names.tolist()) == ([1, 0, 1], ["\\xfe", "\\xff"])
+
+
 def test_dates_are_in_the_order_of_time():
     days = [datetime.date(2024, 2, 1), datetime.date(2023, 5, 1), datetime.date(2024, 2, 1)]
     assert clients(days, "client")[1].tolist() == ["2023-05-01", "2024-02-01"]

@@ -100,6 +100,25 @@ def test_parts_with_equal_tensors_fit():
     assert Hybrid([Given(**embedded), Given(**embedded)]).load().input_shape == (3, 5)
 
 
+@pytest.mark.parametrize(
+    ("names", "kept"),
+    [(("cat", "dog", "owl"), ("cat", "dog", "owl")), (("0", "1", "2"), ()), (("cat", "ape", "owl"), ()), ((), ())],
+)
+def test_names_of_labels_are_kept_if_all_parts_have_the_same(names: tuple[str, ...], kept: tuple[str, ...]):
+    whole = Hybrid(
+        [Given(num_labels=3, label_names=("cat", "dog", "owl")), Given(num_labels=3, label_names=names)]
+    ).load()
+    assert whole.label_names == kept
+
+
+def test_name_that_stands_for_two_labels_is_refused():
+    words = ("cat", "dog", "owl"), ("dog", "owl", "ape")
+    parts = [Given(num_labels=3, label_names=names) for names in words]
+    expected = r"the label named 'dog' is 1 here and 0 in parts\[1\] \(Given\); number the labels alike"
+    with pytest.raises(InputError, match=expected):
+        Hybrid(parts).load()
+
+
 def prepared(tmp_path: Path, parts: list[Any]) -> FederatedData:
     config = yaml.safe_load(catalogue.configs()["quickstart"].read_text())
     config |= {"data": {"class_path": "Hybrid", "init_args": {"parts": parts}}, "cohort_size": 2}
