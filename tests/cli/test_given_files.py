@@ -84,6 +84,22 @@ def test_files_go_into_the_home_folder_and_not_into_one_named_so(tmp_path: Path,
     assert given_directory("~/r", "--run_dir") == tmp_path / "home" / "r" == expanded("~/r")
 
 
+def test_home_is_put_into_the_folders_of_loggers(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    words = [
+        "--config",
+        "quickstart",
+        "--baseline",
+        "null",
+        "--tracking.loggers",
+        "[{class_path: CSVLogger, init_args: ",
+    ]
+    experiment = parse_run([*words[:-1], words[-1] + "{save_dir: ~/logs, name: '~'}}]"]).experiment
+    (logger,) = experiment.described()["tracking"]["loggers"]
+    assert logger["init_args"]["save_dir"] == "/home/me/logs"
+    assert logger["init_args"]["name"] == "~"
+
+
 @pytest.mark.parametrize(
     ("path", "said"),
     [
