@@ -94,10 +94,10 @@ def test_home_is_put_into_the_folders_of_loggers(monkeypatch: pytest.MonkeyPatch
         "--tracking.loggers",
         "[{class_path: CSVLogger, init_args: ",
     ]
-    experiment = parse_run([*words[:-1], words[-1] + "{save_dir: ~/logs, name: '~'}}]"]).experiment
+    experiment = parse_run([*words[:-1], words[-1] + "{save_dir: ~/logs, name: a~b}}]"]).experiment
     (logger,) = experiment.described()["tracking"]["loggers"]
     assert logger["init_args"]["save_dir"] == "/home/me/logs"
-    assert logger["init_args"]["name"] == "~"
+    assert logger["init_args"]["name"] == "a~b"
 
 
 @pytest.mark.parametrize(
