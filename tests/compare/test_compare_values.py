@@ -9,7 +9,7 @@ from digits_experiment import digits
 from made_runs import RUN_ID, config, write_table
 
 from lit_cfl.algorithms import IFCA, FedAvg
-from lit_cfl.compare.command import _described
+from lit_cfl.compare.command import _outcome
 from lit_cfl.compare.comparison import Comparison
 from lit_cfl.compare.jobs import CompareJob
 from lit_cfl.compare.results import Results, collect
@@ -121,8 +121,8 @@ def test_notes_count_the_runs_that_stopped_early_and_the_target_as_asked(results
 
 def test_the_line_of_a_run_that_ended_has_its_last_figures_and_the_time_of_all_of_it(tmp_path: Path):
     made(tmp_path, "A", 1)
-    summary = json.loads((tmp_path / "A" / "seed-1" / "summary.json").read_text())
-    assert _described(summary) == "val accuracy 0.50  clusters 1  ARI 0.25  20.0 s"
+    job, comparison = CompareJob(tmp_path, "A", 1), Comparison("x", {"A": digits(algorithm=FedAvg())}, [1])
+    assert _outcome(comparison, job) == "val accuracy 0.50  clusters 1  ARI 0.25  20.0 s"
 
 
 def test_without_a_target_it_is_the_lowest_end_and_what_it_cost_is_of_the_same_rounds(tmp_path: Path):
