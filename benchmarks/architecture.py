@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "architecture.md"
 PICTURE = ROOT / "docs" / "architecture.png"
 SOURCES = {"lit_cfl": ROOT / "lit_cfl", "lit_cfl.tune": ROOT / "tune", "lit_cfl.datamodules": ROOT / "datamodules"}
-APART = ("engines.stacked", "engines.ray", "engines.factory")  # parts of a folder that count by themselves
+APART = ("engines.ray", "engines.factory")  # parts of a folder that count by themselves
 ENTRIES = ("", "__main__")  # `lit_cfl/__init__.py` and `python -m lit_cfl` import by name, when a name is needed
 Imports = dict[str, set[str]]
 

@@ -9,11 +9,10 @@ Cohorts, trained in batches of 10, 10 epochs a round, with SGD:
 * MNIST-1000: 20 of the 1,000 clients of Li et al. (FedProx, 2020), other ones each round, most of them with a few tens
   of digits and some with many hundreds; where DIR holds `mnist`.
 
-Engines: `trainer`, one Lightning fit a client; `plain loop`; `stacked`, compiled, on one core; `stacked, MKL`, the same
-with PyTorch's products of matrices in place of our own; `two threads`, the stack on two cores; `fused`, one C++ call a
-client (not for the CNN); `..., 2 processes`, on one core each, side by side; `..., bf16`, precision `bf16-mixed` (only
-where --bf16 is given); `1 worker` and `2 workers`, the plain loop in Ray actors with a core each (only where --workers
-is given). The first round, which compiles and starts Ray, is stated apart.
+Engines: `trainer`, one Lightning fit a client; `plain loop`; `by rule`, as `choose_plan` has it; `..., 2 processes`, on
+one core each, side by side; `plain loop, bf16`, precision `bf16-mixed` (only where --bf16 is given); `1 worker` and `2
+workers`, the plain loop in Ray actors with a core each (only where --workers is given). The first round, which starts
+Ray, is stated apart.
 
 * of the core's rate: of the fastest of four large computations on this machine and one core, see `core_rates` (2 x 3 x
   parameters x examples operations a step; convolutions counted as such);
@@ -27,7 +26,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -38,11 +36,13 @@ import torch
 from torch import Tensor, nn
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
-from lit_cfl.engines.base import Effort, Engine
+from lit_cfl.engines.base import Engine
+from lit_cfl.engines.choose_plan import choose_plan
+from lit_cfl.engines.cohort_fit import Effort
 from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.local_training import LocalTraining
-from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.products import load
+from lit_cfl.engines.plan import Plan, PlanOptions
+from lit_cfl.engines.workload import measure_workload
 from lit_cfl.metric_names import Row
 from lit_cfl.nets import MCLR, MLP
 from lit_cfl.rounds import Cohorts
@@ -61,10 +61,8 @@ COLUMNS = (
     "waste",
 )
 _TWICE = ", 2 processes"
-FUSED = ("fused", "fused" + _TWICE)
-STACKED = ("stacked, MKL", "stacked", "two threads", "stacked" + _TWICE)
-KINDS = ("trainer", "plain loop", "plain loop" + _TWICE, *STACKED, *FUSED)
-BF16 = ("plain loop, bf16", "stacked, bf16")
+KINDS = ("trainer", "plain loop", "plain loop" + _TWICE, "by rule", "by rule" + _TWICE)
+BF16 = ("plain loop, bf16",)
 WORKERS = ("1 worker", "2 workers")
 
 
@@ -102,23 +100,18 @@ def data(cohort: str = "even") -> FederatedData:
 
 
 def engine(model: str, kind: str) -> Engine:
-    small = model != "cnn"
-    steps = 5 if small else 1
-    stacked = Plan("stacked", lanes=4, narrow=1 if small else 2, steps_per_call=steps, compile=True, products="own")
+    task = lambda: Classification(NETS[model](), partial(torch.optim.SGD, lr=0.03))  # noqa: E731
+    local = LocalTraining(EPOCHS, BATCH)
+    work = measure_workload(task, 0, local, data(), 1, CLIENTS)
     plans = {
         "trainer": Plan("trainer"),
-        "plain loop": Plan("stacked"),
-        "fused": Plan("stacked", products="own", fused=True),
-        "stacked": stacked,
-        "stacked, MKL": replace(stacked, products="torch"),
-        "stacked, bf16": replace(stacked, precision="bf16-mixed"),
-        "plain loop, bf16": Plan("stacked", precision="bf16-mixed"),
-        "two threads": replace(stacked, narrow=2, threads=2),
-        "1 worker": Plan("ray", workers=1),
-        "2 workers": Plan("ray", workers=2),
+        "plain loop": Plan("loop"),
+        "by rule": choose_plan("auto", "cpu", "32-true", work, PlanOptions(threads=1)),
+        "plain loop, bf16": Plan("loop", precision="bf16-mixed"),
+        "1 worker": Plan("loop", workers=1),
+        "2 workers": Plan("loop", workers=2),
     }
-    task = lambda: Classification(NETS[model](), partial(torch.optim.SGD, lr=0.03))  # noqa: E731
-    return build_engine(task, plans[kind], 0, LocalTraining(EPOCHS, BATCH))
+    return build_engine(task, plans[kind], 0, local)
 
 
 def steps_of(clients: Tensor, held: FederatedData) -> Tensor:
@@ -141,7 +134,7 @@ def measured(model: str, kind: str, cohort: str, repeats: int) -> Row:
         padded.computed += len(steps) * int(steps.max())
     later = median(seconds / steps for seconds, steps in times[1:])
     row: Row = {"first round s": times[0][0], "ms a client-step": 1000 * later}
-    if kind in ("stacked", "two threads"):
+    if made.effort.computed:
         row |= {"waste": made.effort.waste, "waste if padded": padded.waste}
     made.close()
     return row
@@ -157,16 +150,14 @@ def side_by_side(model: str, kind: str, cohort: str, repeats: int) -> Row:
 
 
 def core_rates() -> dict[str, float]:
-    """Floating-point operations a second on one core: products by MKL, oneDNN and us, and a convolution by oneDNN."""
+    """Floating-point operations a second on one core: products by MKL and oneDNN, and a convolution by oneDNN."""
     torch.set_num_threads(1)
-    load()
     a, b = torch.randn(256, 784), torch.randn(512, 784)
     images, kernels = torch.randn(10, 32, 14, 14), torch.randn(64, 32, 5, 5)
     product_work, convolution_work = 2 * 256 * 784 * 512, 2 * 10 * 14 * 14 * 25 * 32 * 64
     computations: dict[str, tuple[Callable[[], object], int]] = {
         "MKL": (lambda: a @ b.T, product_work),
         "oneDNN": (lambda: torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], ""), product_work),
-        "own": (lambda: torch.ops.lit_cfl.bmm(a[None], b.T[None]), product_work),
         "convolution": (lambda: torch.conv2d(images, kernels, padding=2), convolution_work),
     }
     found = {}
@@ -195,8 +186,6 @@ def rows(models: list[str], cohorts: list[str], kinds: Sequence[str], repeats: i
     for model, cohort in product(models, cohorts):
         found: dict[str, float] = {}
         for kind in kinds:
-            if model == "cnn" and kind in FUSED:
-                continue
             if kind.endswith(_TWICE):
                 row = side_by_side(model, kind.removesuffix(_TWICE), cohort, repeats)
             else:

@@ -3,9 +3,9 @@
     python benchmarks/evaluation.py [--clients 1000] [--models 1 5 50 1000] [--repeats 15] [--out FILE.json]
 
 So many clients with 60 test images of 28 x 28 each are scored with the models of their clusters; beside it the same
-images as one client with one model. By the module, and by our own C++ function (`plan.fused`). Clients and union in
-turn, in one thread; times are of the processor, which others on the machine do not lengthen as much as those of the
-clock. `ratio` is the median of the repeats.
+images as one client with one model, by each way of training that has a scorer of its own. Clients and union in turn,
+in one thread; times are of the processor, which others on the machine do not lengthen as much as those of the clock.
+`ratio` is the median of the repeats.
 """
 
 import argparse
@@ -21,9 +21,10 @@ from engines import NETS
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines.base import Engine
+from lit_cfl.engines.cohort_fit import ClientLoop
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.stacked.engine import StackedEngine
+from lit_cfl.engines.ways import WAYS
 from lit_cfl.evaluation import score_clients
 from lit_cfl.metric_names import Row
 from lit_cfl.tasks import Classification
@@ -56,16 +57,16 @@ def rows(clients: int, models: list[int], repeats: int) -> Iterator[Row]:
     rng, total = torch.Generator().manual_seed(0), clients * IMAGES
     images = torch.randint(0, 255, (total, 1, 28, 28), generator=rng, dtype=torch.uint8)
     examples = Examples(images, torch.randint(0, 10, (total,), generator=rng), 10, 1 / 255)
-    for net, fused in product(("linear", "mlp"), (False, True)):
-        plan = Plan("stacked", products="own", fused=fused)
-        engine = StackedEngine(lambda net=net: Classification(NETS[net]()), plan, 0, LocalTraining())
+    ways = [way for way in WAYS if way.name == "loop" or way.scorer is not ClientLoop.scorer]
+    for net, way in product(("linear", "mlp"), ways):
+        engine = Engine(lambda net=net: Classification(NETS[net]()), Plan(way.name), 0, LocalTraining())
         union = scored(engine, 1, divided(1, examples))
         for number in models:
             each = scored(engine, number, divided(clients, examples))
             times = [(each(), union()) for _ in range(repeats)]
             yield {
                 "net": net,
-                "scored by": "fused" if fused else "module",
+                "scored by": way.name,
                 "clients": clients,
                 "models": number,
                 "clients ms": 1000 * median(mine for mine, _ in times),

@@ -1,187 +1,349 @@
-"""Local training on a GPU: one fit a client, a plain loop, and stacks of every width, eager and as CUDA graphs.
+"""First minutes on a GPU: whether local training is right there, and what it costs.
 
-    python benchmarks/gpu.py [--device auto] [--minutes 7] [--models linear mlp cnn vgg16 pfl-cifar10]
-                             [--data FOLDER] [--out FILE.json]
+    python benchmarks/gpu.py [--device auto] [--minutes 5] [--only PART ...] [--out FILE.json]
 
-It ends within `--minutes` and half a minute, needs nothing but torch, lightning, numpy and scikit-learn, and writes
-every row at once, to FILE.json or to $OUT/gpu.json. Without a GPU a small form runs on one core, in under a minute.
-The measuring is in `gpu_rows.py`, the models are in `gpu_cases.py` and `engines.py`.
+It ends within `--minutes` and half a minute, in one process, and needs nothing but torch, lightning, numpy and
+scikit-learn. Every row is printed at once, and written to FILE.json or to $OUT/gpu.json. Without a GPU a small form
+runs on one core. The parts, the most important first:
 
-Work: random images, batches of 10, SGD in float32. The three small models of `engines.py` with 60 images a client and
-10 epochs; VGG16 (14.7 M parameters) and the CIFAR-10 preset of pfl-research, with its dropout, with 50 images and 1
-epoch (5 steps). A row is the median of up to five rounds after a first one, which captures. Its columns:
+* parity: models, losses and gradients against a loop on the CPU: the largest difference, as a share of the change;
+* graphs: steps of a cohort in CUDA graphs, float32 and TF32; eager: without graphs, and one client after the other;
+* evaluation: losses of four models; memory: of a client, and how many times what `lane_memory.py` says;
+* refused: a loss that no graph can hold, and a capture after it; deterministic: whether two fits have the same bits;
+* host: what the CPU takes beside the steps, which do nothing here;
+* convolutions: a layer forward and backward, as one grouped convolution for all clients, as one product of unfolded
+  images, and for one client alone;
+* short: whether a run that has too little memory continues with fewer lanes.
 
-* way: `trainer` and `plain loop` fit a few clients one after the other; `eager`, `graph` and `compiled` (by Inductor,
-  then captured as a graph) in a stack of that width;
-* TF32: whether products and convolutions may round their inputs to TF32; all other rows, those that `x trainer` and
-  `x plain loop` divide by among them, may not;
-* in steps: share of a round that its steps take; the rest cuts batches and moves models to and from the GPU;
-* of GEMM: operations of the round, as PyTorch counts them, over those of a product of large matrices in that time;
-* MiB: largest memory that a round takes on the GPU, its examples included, and the same divided by the width of the
-  stack; x estimate: how many times what `lane_memory.py` says of a lane;
-* waste: share of the computed mini-batches that trained nobody.
-
-`as planned` is the engine as the rule of `choose_plan` builds it. Every model has a process and a share of the time of
-its own: what does not fit the memory or the time says so. Then models of four clients are compared with those of a
-plain loop on the CPU, and runs that change their device after two of four rounds with one on the CPU. At last two
-processes train the same clients with deterministic operations alone, and compare the bits of their results.
-
-With --data, a folder that `gpu_real.py` has written, FedAvg trains on MNIST and CIFAR-10 for a minute: seconds a round,
-the minutes that the whole training would take, and the accuracy so far. CIFAR-10 is trained as by pfl-research.
+Work: random images, batches of 10, SGD in float32, medians of up to five rounds after a first one, which captures.
 """
 
 import argparse
+import gc
 import json
 import os
-import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from statistics import median
 from threading import Timer
-from time import time
+from time import perf_counter, time
 from typing import Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))  # Lit-CFL need not be installed
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import conv2d, cross_entropy, unfold
+
+from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.engines.base import Engine
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.plan import Plan, Precision, set_up_torch
+from lit_cfl.engines.stacked.stack import StackLoop
+from lit_cfl.engines.task_traits import TaskTraits
+from lit_cfl.nets import MCLR, MLP, VGG16, Sent140LSTM
+from lit_cfl.tasks import Classification
+
+COLUMNS = ("part", "net", "what", "result", "unit", "note")
+WAYS, GREY, COLOUR, BATCH = ("stack", "loop", "trainer"), [1, 28, 28], [3, 32, 32], 10
 Row = dict[str, Any]
-MODELS = ("linear", "mlp", "cnn", "vgg16", "pfl-cifar10")
-COLUMNS = (
-    "model",
-    "way",
-    "TF32",
-    "width",
-    "clients",
-    "client-steps/s",
-    "x trainer",
-    "x plain loop",
-    "in steps",
-    "of GEMM",
-    "MiB",
-    "MiB a client",
-    "x estimate",
-    "waste",
-    "note",
-)
-CELLS = {
-    "checks": ("model", "check", "difference", "note"),
-    "deterministic": ("model", "way", "rerun"),
-    "real": (
-        "data",
-        "precision",
-        "clients",
-        "cohort",
-        "lanes",
-        "rounds",
-        "s a round",
-        "whole, min",
-        "accuracy",
-        "note",
-    ),
+
+
+def cnn() -> nn.Module:
+    """1,663,370 parameters, as in the benchmarks of FedJAX and pfl-research."""
+    first = [nn.Conv2d(1, 32, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
+    second = [nn.Conv2d(32, 64, 5, padding=2), nn.ReLU(), nn.MaxPool2d(2)]
+    return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, 10))
+
+
+class OfANumber(Classification):
+    """Makes a tensor from a number in its loss, which waits for the GPU: no graph can hold it."""
+
+    def losses(self, batch: tuple[Tensor, Tensor]) -> Tensor:
+        scale = torch.tensor(1.0, device=batch[0].device)
+        return cross_entropy(self(batch[0]), batch[1], reduction="none") * scale
+
+
+@dataclass(frozen=True)
+class Case:
+    """A net, and what its clients train on."""
+
+    net: Callable[[], nn.Module]
+    clients: int = 256
+    images: int = 60
+    epochs: int = 10
+    shape: tuple[int, ...] = (1, 28, 28)
+    kind: type[Classification] = Classification
+
+    def task(self) -> Classification:
+        return self.kind(self.net(), partial(torch.optim.SGD, lr=0.03))
+
+    def data(self, clients: int) -> FederatedData:
+        rng, total = torch.Generator().manual_seed(0), clients * self.images
+        images = torch.randint(0, 255, (total, *self.shape), generator=rng, dtype=torch.uint8)
+        examples = Examples(images, torch.randint(0, 10, (total,), generator=rng), 10, 1 / 255)
+        train = ClientIndex.from_sizes(torch.arange(total), torch.full((clients,), self.images))
+        return FederatedData(
+            examples, train, ClientIndex.empty(clients), train, torch.zeros(clients, dtype=torch.int64)
+        )
+
+    @property
+    def steps(self) -> int:
+        return self.epochs * -(-self.images // BATCH)
+
+    def engine(self, way: str, device: str, precision: Precision = "32-true", lanes: int | None = None) -> Engine:
+        plan = Plan(way, device, precision, rows_mib=8192, lanes=lanes or self.clients)  # type: ignore[arg-type]
+        return Engine(self.task, plan, 0, LocalTraining(self.epochs, BATCH, on_divergence="skip"))
+
+
+CASES = {
+    "MCLR": Case(partial(MCLR, GREY, 10), 1024),
+    "MLP": Case(partial(MLP, 128, GREY, 10)),
+    "MLP 2,048": Case(partial(MLP, 2048, GREY, 10), 128, epochs=2),
+    "CNN": Case(cnn, 128, epochs=1),
+    "VGG16": Case(partial(VGG16, batch_norm=True, input_shape=COLOUR, num_labels=10), 24, 50, 1, (3, 32, 32)),
+    "LSTM": Case(partial(Sent140LSTM, [28, 28], 10), 128, epochs=1, shape=(28, 28)),
 }
-REAL_SECONDS = 60.0
 
 
-class Child:
-    """A process that measures until its time is up, or is ended soon after."""
+class Bench:
+    """Measures on one device, until the time is up."""
 
-    def __init__(self, kind: str, device: str, seconds: float, models: Sequence[str]) -> None:
-        script = Path(__file__).with_name("gpu_rows.py")
-        command = [sys.executable, str(script), kind, device, str(time() + seconds), *models]
-        paths = [str(script.parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]  # Lit-CFL need not be installed
-        environment = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment)
-        self.timer = Timer(seconds + 10, self.process.kill)
-        self.timer.daemon = True
-        self.timer.start()
+    def __init__(self, device: str, until: float) -> None:
+        self.device, self.until, self.on_gpu = device, until, device != "cpu"
+        small = {} if self.on_gpu else {"clients": 4, "images": 20, "epochs": 1}
+        self.cases = {name: replace(case, **small) for name, case in CASES.items()}  # type: ignore[arg-type]
+        if not self.on_gpu:
+            self.cases = {name: self.cases[name] for name in ("MCLR", "LSTM")}
 
-    def rows(self) -> Iterator[Row]:
-        yield from (json.loads(line) for line in self.process.stdout or () if line.startswith("{"))
-        self.timer.cancel()
-        if code := self.process.wait():
-            yield {"note": f"the process ended with {code}, or had no time left"}
+    @property
+    def is_late(self) -> bool:
+        return time() > self.until
+
+    def seconds(self, work: Callable[[], object], most: float = 8.0) -> float:
+        """Returns the median of up to five times, after a first one that does not count."""
+        found, begun = [], perf_counter()
+        for number in range(6):
+            start = perf_counter()
+            work()
+            if self.on_gpu:
+                torch.cuda.synchronize()
+            found += [perf_counter() - start] if number else []
+            if found and (perf_counter() - begun > most or self.is_late):
+                break
+        return median(found)
+
+    def fit(self, case: Case, engine: Engine, clients: int) -> Callable[[], object]:
+        data, start, everyone = case.data(clients), engine.initial(0)[None], torch.arange(clients)
+        return lambda: engine.at(1, data).fit(start, everyone)
+
+    def parity(self) -> Iterator[Row]:
+        for name, case in self.cases.items():
+            few = replace(case, clients=6, epochs=1)
+            data, clients = few.data(6), torch.tensor([4, 0, 5, 2, 1])
+            expected = few.engine("loop", "cpu")
+            start = expected.initial(0)
+            wanted = expected.at(1, data).fit(start[None], clients).rows
+            for way in WAYS:
+                engine = few.engine(way, self.device, lanes=4)
+                rows = engine.at(1, data).fit(start[None], clients).rows
+                yield {"net": name, "what": way, "result": differ(rows, wanted, start), "unit": "of the change"}
+            losses = [one.losses_of_all(start[None], data.train[0], data) for one in (engine, expected)]
+            yield {"net": name, "what": "losses", "result": float((losses[0] - losses[1]).abs().max()), "unit": "nats"}
+            slopes = [one.at(1, data).gradients(start, clients) for one in (few.engine("stack", self.device), expected)]
+            yield {
+                "net": name,
+                "what": "gradients",
+                "result": differ(*slopes, torch.zeros_like(start)),
+                "unit": "of all",
+            }
+
+    def graphs(self) -> Iterator[Row]:
+        for precision in ("32-true", "tf32"):
+            set_up_torch(Plan("stack", self.device, precision), False)  # type: ignore[arg-type]
+            for name, case in self.cases.items():
+                yield self.figure(name, case, "stack", precision)
+        set_up_torch(Plan("stack", self.device), False)
+
+    def eager(self) -> Iterator[Row]:
+        for name, case in self.cases.items():
+            yield self.figure(name, case, "stack", captured=False)
+            yield self.figure(name, case, "loop", clients=min(8, case.clients))
+
+    def figure(
+        self, name: str, case: Case, way: str, precision: str = "32-true", clients: int = 0, captured: bool = True
+    ) -> Row:
+        engine, clients = case.engine(way, self.device, precision), clients or case.clients  # type: ignore[arg-type]
+        if not captured and isinstance(engine.loop, StackLoop):
+            engine.loop._captured = None
+        seconds = self.seconds(self.fit(case, engine, clients))
+        what = f"{way}{'' if captured else ', eager'}, {precision}, {clients} clients"
+        return {"net": name, "what": what, "result": 1e6 * seconds / (clients * case.steps), "unit": "us a client-step"}
+
+    def evaluation(self) -> Iterator[Row]:
+        for name, case in self.cases.items():
+            engine, data = case.engine("loop", self.device), case.data(case.clients)
+            models, index = torch.stack([engine.initial(number) for number in range(4)]), data.train.entries
+            seconds = self.seconds(partial(engine.losses_of_all, models, index, data))
+            yield {
+                "net": name,
+                "what": "losses of 4",
+                "result": 1e6 * seconds / len(index) / 4,
+                "unit": "us an example",
+            }
+
+    def memory(self) -> Iterator[Row]:
+        for name, case in self.cases.items() if self.on_gpu else ():
+            engine = case.engine("stack", self.device)
+            torch.cuda.empty_cache()
+            before = torch.cuda.memory_allocated()
+            torch.cuda.reset_peak_memory_stats()
+            self.fit(case, engine, case.clients)()
+            each = (torch.cuda.max_memory_allocated() - before) / case.clients
+            estimate = StackLoop.cost(TaskTraits.of(engine.template, case.data(8)), "32-true", BATCH).num_bytes
+            note = f"{each / estimate:.2f} times the estimate"
+            yield {"net": name, "what": "stack", "result": each / 2**20, "unit": "MiB a client", "note": note}
+
+    def refused(self) -> Iterator[Row]:
+        case = replace(self.cases["MCLR"], kind=OfANumber, clients=4, epochs=1)
+        for net, one in (("MCLR, a number in its loss", case), ("MCLR", replace(case, kind=Classification))):
+            with warnings.catch_warnings(record=True) as said:
+                warnings.simplefilter("always")
+                self.fit(one, one.engine("stack", self.device), 4)()
+            yield {"net": net, "what": "stack", "note": str(said[0].message)[:120] if said else "captured"}
+
+    def deterministic(self) -> Iterator[Row]:
+        set_up_torch(Plan("stack", self.device), True)
+        for name, case in self.cases.items():
+            few, found = replace(case, clients=4, epochs=1), []
+            for _ in range(2):
+                engine = few.engine("stack", self.device)
+                found.append(engine.at(1, few.data(4)).fit(engine.initial(0)[None], torch.arange(4)).rows)
+            yield {"net": name, "what": "stack", "note": "the same bits" if torch.equal(*found) else "OTHER bits"}
+        set_up_torch(Plan("stack", self.device), False)
+
+    def host(self) -> Iterator[Row]:
+        for epochs in (1, 10):
+            case = replace(self.cases["MCLR"], epochs=epochs)
+            engine = case.engine("stack", self.device)
+            fit = self.fit(case, engine, case.clients)
+            fit()
+            engine.loop._captured = lambda lanes, work: None  # steps that do nothing
+            each = 1e6 * self.seconds(fit) / case.clients
+            yield {"net": "MCLR", "what": f"{epochs} epoch(s)", "result": each, "unit": "us a client"}
+
+    def convolutions(self) -> Iterator[Row]:
+        layers = {"CNN, first": (1, 32, 5, 28), "CNN, second": (32, 64, 5, 14), "VGG16, ninth": (512, 512, 3, 4)}
+        for name, (before, after, size, side) in layers.items():
+            lanes = 64 if self.on_gpu else 2
+            images = torch.randn(lanes, BATCH, before, side, side, device=self.device, requires_grad=True)
+            kernels = torch.randn(lanes, after, before, size, size, device=self.device, requires_grad=True)
+            for way, count in ((grouped, lanes), (unfolded, lanes), (alone, 1)):
+                work = partial(both_ways, way, images, kernels, size // 2)
+                yield {
+                    "net": name,
+                    "what": way.__name__,
+                    "result": 1e6 * self.seconds(work) / count,
+                    "unit": "us a client",
+                }
+
+    def short(self) -> Iterator[Row]:
+        whole = torch.cuda.get_device_properties(self.device).total_memory if self.on_gpu else 0
+        for gib in (8, 3) if self.on_gpu else ():
+            torch.cuda.empty_cache()
+            torch.cuda.set_per_process_memory_fraction(gib * 2**30 / whole)
+            case = replace(self.cases["VGG16"], clients=48)
+            engine = case.engine("stack", self.device)
+            self.fit(case, engine, 8)()
+            yield {"net": "VGG16", "what": f"48 lanes in {gib} GiB", "note": f"{engine.plan.lanes} lanes trained"}
+        if self.on_gpu:
+            torch.cuda.set_per_process_memory_fraction(1.0)
 
 
-class Report:
-    """Prints rows, and keeps them in a file."""
-
-    def __init__(self, path: Path | None) -> None:
-        self.path, self.held = path, {"machines": [], "rows": [], "real": [], "checks": [], "deterministic": []}
-
-    def add(self, kind: str, row: Row) -> None:
-        self.held[kind].append(row)
-        if self.path:
-            self.path.write_text(json.dumps(self.held, indent=1) + "\n")
-        if kind == "machines":
-            rates = (row["GEMM operations/s"], row["GEMM operations/s in TF32"])
-            named = [f"{name} {rate / 1e12:.2f}" for name, rate in zip(("float32", "TF32"), rates, strict=True) if rate]
-            print(f"\n{row['model']}: {row['machine']}; GEMM, TFLOP/s: {', '.join(named)}")
-            print(f"\n| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
-        elif kind == "rows":
-            print(f"| {' | '.join(_shown(row.get(column)) for column in COLUMNS)} |", flush=True)
-        else:
-            print(f"| {' | '.join(_shown(row.get(cell)) for cell in CELLS[kind])} |", flush=True)
+PARTS = (
+    "parity",
+    "graphs",
+    "eager",
+    "evaluation",
+    "memory",
+    "refused",
+    "deterministic",
+    "host",
+    "convolutions",
+    "short",
+)
 
 
-def _shown(cell: Any) -> str:
-    if isinstance(cell, bool):
-        return "yes" if cell else "no"
-    if isinstance(cell, float):
-        return f"{cell:,.0f}" if cell >= 100 else f"{cell:.3g}"
-    return "" if cell is None else str(cell)
+def differ(found: Tensor, wanted: Tensor, start: Tensor) -> float:
+    """Returns the largest difference, as a share of the largest change."""
+    return float((found - wanted).abs().max() / (wanted - start).abs().max())
 
 
-def same_bits(first: Row, second: Row) -> Row:
-    """What two processes that trained the same clients say to each other."""
-    notes = [row["note"] for row in (first, second) if "note" in row]
-    same = "the same bits" if first.get("digest") == second.get("digest") else "OTHER bits"
-    return first | {"rerun": notes[0] if notes else same, "way": first.get("way"), "model": first.get("model")}
+def grouped(images: Tensor, kernels: Tensor, padding: int) -> Tensor:
+    lanes, batch, channels, side, _ = images.shape
+    together = images.transpose(0, 1).reshape(batch, lanes * channels, side, side)
+    return conv2d(together, kernels.flatten(0, 1), padding=padding, groups=lanes)
 
 
-def run_all(names: Sequence[str], device: str, seconds: float, data: Path | None, report: Report) -> None:
-    end, on_gpu = time() + seconds, device != "cpu"
-    last = min(75.0, seconds / 4)  # for the two processes at the end; as much for the checks before
-    real = min(REAL_SECONDS, seconds / 4) if data is not None else 0.0
-    groups = [[name] for name in names] if on_gpu else [list(names)]
-    for number, group in enumerate(groups):
-        share = (end - 2 * last - real - time()) / (
-            len(groups) - number
-        ) - 10 * on_gpu  # ten seconds until it is killed
-        for row in Child("rows", device, share, group).rows():
-            report.add("machines" if "machine" in row else "rows", {"model": group[0]} | row)
-    if data is not None:
-        print(f"\n| {' | '.join(CELLS['real'])} |\n|{'---|' * len(CELLS['real'])}", flush=True)
-        for row in Child("real", device, real - 10, [str(data)]).rows():
-            report.add("real", row)
-    print("\n| model | check | difference, share of what training changed | note |\n|---|---|---|---|", flush=True)
-    for row in Child("checks", device, last - 10, names).rows():
-        report.add("checks", row)
-    print("\n| model | deterministic | rerun in another process |\n|---|---|---|", flush=True)
-    both = [Child("digests", device, last - 10, names) for _ in range(2)]
-    for first, second in zip(*[list(child.rows()) for child in both], strict=False):
-        report.add("deterministic", same_bits(first, second))
+def unfolded(images: Tensor, kernels: Tensor, padding: int) -> Tensor:
+    lanes, batch, _, side, _ = images.shape
+    columns = unfold(images.flatten(0, 1), kernels.shape[-1], padding=padding).view(lanes, batch, -1, side * side)
+    return kernels.flatten(2) @ columns.transpose(1, 2).flatten(2)
 
 
-def found(device: str) -> str:
-    """The device asked for; `auto` is a GPU where there is one."""
-    if device not in ("auto", "cuda"):
-        return device
-    import torch  # takes seconds, and only here needed
+def alone(images: Tensor, kernels: Tensor, padding: int) -> Tensor:
+    return conv2d(images[0], kernels[0], padding=padding)
 
-    if torch.cuda.is_available():
-        return "cuda:0"
-    print("no GPU is here: a small form runs on the CPU, and GPU figures are missing", flush=True)
-    return "cpu"
+
+def both_ways(way: Callable[[Tensor, Tensor, int], Tensor], images: Tensor, kernels: Tensor, padding: int) -> None:
+    outputs = way(images, kernels, padding)
+    torch.autograd.grad(outputs, (images, kernels), torch.ones_like(outputs))
+
+
+def measured(bench: Bench, parts: tuple[str, ...]) -> Iterator[Row]:
+    """Yields the rows of these parts; what fails says so, and what comes too late."""
+    for part in parts:
+        try:
+            for row in getattr(bench, part)() if not bench.is_late else [{"note": "no time left"}]:
+                yield {"part": part} | row
+                if bench.is_late:
+                    break
+        except Exception as error:
+            yield {"part": part, "note": f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"}
+        gc.collect()
+
+
+def shown(cell: Any) -> str:
+    return f"{cell:.3g}" if isinstance(cell, float) else "" if cell is None else str(cell)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda:<number>")
-    parser.add_argument("--models", nargs="+", default=MODELS, choices=MODELS)
-    parser.add_argument("--minutes", type=float, default=7.0)
-    parser.add_argument("--data", type=Path, help="folder with mnist.npz and cifar10.npz")
+    parser.add_argument("--minutes", type=float, default=5.0)
+    parser.add_argument("--only", nargs="+", choices=PARTS, default=PARTS)
     parser.add_argument(
         "--out", type=Path, default=Path(os.environ["OUT"], "gpu.json") if "OUT" in os.environ else None
     )
-    options = parser.parse_args()
-    run_all(options.models, found(options.device), 60 * options.minutes, options.data, Report(options.out))
+    given = parser.parse_args()
+    device = given.device if given.device != "auto" else "cuda:0" if torch.cuda.is_available() else "cpu"
+    killer = Timer(60 * given.minutes + 30, os._exit, (1,))
+    killer.daemon = True
+    killer.start()
+    warnings.filterwarnings("ignore")
+    set_up_torch(Plan("stack", device), False)
+    held: list[Row] = []
+    name = torch.cuda.get_device_name(device) if device != "cpu" else "CPU, a small form: GPU figures are missing"
+    print(f"{name}, torch {torch.__version__}\n\n| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
+    for row in measured(Bench(device, time() + 60 * given.minutes), tuple(given.only)):
+        print(f"| {' | '.join(shown(row.get(column)) for column in COLUMNS)} |", flush=True)
+        held.append(row)
+        if given.out:
+            given.out.write_text(json.dumps({"device": name, "rows": held}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

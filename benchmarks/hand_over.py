@@ -29,13 +29,15 @@ from engines import BATCH, CLIENTS, EPOCHS, NETS, SHAPE, data
 from torch import Tensor
 
 from lit_cfl.data import Examples
-from lit_cfl.engines.base import Effort, Engine
+from lit_cfl.engines.base import Engine
+from lit_cfl.engines.choose_plan import choose_plan
+from lit_cfl.engines.cohort_fit import Effort
 from lit_cfl.engines.local_training import LocalTraining
-from lit_cfl.engines.plan import Plan, set_up_torch
+from lit_cfl.engines.plan import Plan, PlanOptions, set_up_torch
 from lit_cfl.engines.ray.engine import RayEngine
 from lit_cfl.engines.ray.pool import ShareTask
 from lit_cfl.engines.ray.shares import FitShare, TrainedShare
-from lit_cfl.engines.stacked.engine import StackedEngine
+from lit_cfl.engines.workload import measure_workload
 from lit_cfl.metric_names import Row
 from lit_cfl.nets import MNISTCNN
 from lit_cfl.tasks import Classification
@@ -60,7 +62,7 @@ class WaitingShare:
         models = rows[self.share.request.start].numpy()
         sleep(self.seconds)
         count = len(models)
-        return TrainedShare(models, np.zeros(count), np.ones(count, dtype=bool), Effort(), engine.plan.compile)
+        return TrainedShare(models, np.zeros(count), np.ones(count, dtype=bool), Effort())
 
 
 class WaitingEngine(RayEngine):
@@ -72,7 +74,7 @@ class WaitingEngine(RayEngine):
     """
 
     def __init__(self, model: str, workers: int) -> None:
-        plan = Plan("ray", workers=workers)
+        plan = Plan("loop", workers=workers)
         super().__init__(task_of(model), plan, 0, LocalTraining(EPOCHS, BATCH))
         self.model, self.waited = model, list[float]()
 
@@ -94,17 +96,16 @@ def _task(model: str) -> Classification:
 
 
 @cache
-def _trained_here(model: str) -> StackedEngine:
-    small = "cnn" not in model
-    steps = 5 if small else 1
-    plan = Plan("stacked", lanes=4, narrow=1 if small else 2, steps_per_call=steps, compile=True, products="own")
+def _trained_here(model: str) -> Engine:
+    work = measure_workload(task_of(model), 0, LocalTraining(EPOCHS, BATCH), data(), 1, CLIENTS)
+    plan = choose_plan("auto", "cpu", "32-true", work, PlanOptions(threads=1))
     set_up_torch(plan, False)
-    return StackedEngine(task_of(model), plan, 0, LocalTraining(EPOCHS, BATCH))
+    return Engine(task_of(model), plan, 0, LocalTraining(EPOCHS, BATCH))
 
 
 @cache
 def seconds_of(model: str, clients: int) -> float:
-    """Measures how long one core trains so many clients; the first fit, which compiles, does not count."""
+    """Measures how long one core trains so many clients; the first fit does not count."""
     engine, held, times = _trained_here(model), data(), []
     for _ in range(3):
         begun = process_time()
@@ -116,7 +117,7 @@ def seconds_of(model: str, clients: int) -> float:
 def rows(models: list[str], workers: list[int], repeats: int) -> Iterator[Row]:
     ray.init(num_cpus=max(workers), include_dashboard=False, log_to_driver=False)
     first, held = WaitingEngine(models[0], max(workers)), data()
-    pool = first._started(held)  # one for all models: to start a worker takes seconds
+    pool = first._started()  # one for all models: to start a worker takes seconds
     while pool._starting or not pool._idle:
         first.at(0, held).fit(first.initial(0)[None], torch.arange(CLIENTS))
     for model in models:

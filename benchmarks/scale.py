@@ -34,9 +34,9 @@ def cohort(clients: int, rows_mib: int) -> Row:
 
     from lit_cfl.aggregation import mean_by_cluster
     from lit_cfl.data import ClientIndex, Examples, FederatedData
+    from lit_cfl.engines.base import Engine
     from lit_cfl.engines.local_training import LocalTraining
     from lit_cfl.engines.plan import Plan
-    from lit_cfl.engines.stacked.engine import StackedEngine
     from lit_cfl.local_work import Budget
     from lit_cfl.nets import MLP
     from lit_cfl.tasks import Classification
@@ -51,8 +51,8 @@ def cohort(clients: int, rows_mib: int) -> Row:
         train = ClientIndex.from_sizes(torch.arange(total), torch.full((clients,), BATCH))
         none = ClientIndex.empty(clients)
         data = FederatedData(examples, train, none, none, torch.zeros(clients, dtype=torch.int64))
-        plan = Plan("stacked", rows_mib=rows_mib)
-        engine = StackedEngine(lambda: Classification(MLP(2048, [1, 28, 28], 10)), plan, 0, LocalTraining(1, BATCH))
+        plan = Plan("loop", rows_mib=rows_mib)
+        engine = Engine(lambda: Classification(MLP(2048, [1, 28, 28], 10)), plan, 0, LocalTraining(1, BATCH))
         models, everyone = engine.initial(0).repeat(CLUSTERS, 1), torch.arange(clients)
         step = Budget(1, "steps")
         engine.at(0, data).fit(models, everyone[:1], budget=step)  # what is slow once
@@ -77,9 +77,9 @@ def population(clients: int, rows_mib: int) -> Row:
 
     from lit_cfl.aggregation import mean_by_cluster
     from lit_cfl.datamodules import Synthetic
+    from lit_cfl.engines.base import Engine
     from lit_cfl.engines.local_training import LocalTraining
     from lit_cfl.engines.plan import Plan
-    from lit_cfl.engines.stacked.engine import StackedEngine
     from lit_cfl.nets import MCLR
     from lit_cfl.rounds import Cohorts
     from lit_cfl.tasks import Classification
@@ -97,8 +97,8 @@ def population(clients: int, rows_mib: int) -> Row:
             test=0.1,
             allow_unseen_labels=True,
         ).federated(0)
-        plan = Plan("stacked", rows_mib=rows_mib)
-        engine = StackedEngine(lambda: Classification(MCLR([20], 10)), plan, 0, LocalTraining(1, BATCH))
+        plan = Plan("loop", rows_mib=rows_mib)
+        engine = Engine(lambda: Classification(MCLR([20], 10)), plan, 0, LocalTraining(1, BATCH))
         model, times = engine.initial(0)[None], []
         made = perf_counter()
         for number in range(6):

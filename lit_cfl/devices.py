@@ -8,6 +8,17 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
+_UNKNOWN_GPU = 16  # GiB
+_NO_MEMORY = (
+    "out of memory",  # CUDA
+    "ALLOC_FAILED",  # cuBLAS
+    "CUBLAS_STATUS_NOT_INITIALIZED",  # its handle found no memory
+    "CUDNN_STATUS_INTERNAL_ERROR",
+    "unable to find an engine to execute this computation",  # cuDNN, which swallows why each of its plans failed
+    "can't allocate memory",  # PyTorch
+    "bad_alloc",  # C++
+)
+
 Item = TypeVar("Item")
 Prepared = TypeVar("Prepared")
 
@@ -50,14 +61,35 @@ def is_out_of_memory(error: BaseException | None) -> bool:
     if error is None or isinstance(error, torch.OutOfMemoryError):
         return error is not None
     message = str(error)
-    said = ("out of memory", "ALLOC_FAILED", "can't allocate memory", "bad_alloc")  # of CUDA, cuBLAS, PyTorch, C++
-    return any(words in message for words in said) or is_out_of_memory(error.__context__)
+    return any(words in message for words in _NO_MEMORY) or is_out_of_memory(error.__context__)
 
 
 def fits_on(device: torch.device | str, size: int, share: int = 2) -> bool:
-    """Says whether so many bytes take no more than one part in `share` of a device's memory, used or not."""
+    """Says whether so many bytes take no more than one part in `share` of a device's memory, used or not.
+
+    The memory of a trial of a search is its share of the GPU's.
+    """
     device = torch.device(device)
-    return device.type == "cpu" or size <= torch.cuda.get_device_properties(device).total_memory // share
+    return device.type == "cpu" or size <= _bytes_of_gpu(device) // share
+
+
+def count_gpus() -> int:
+    """Counts the GPUs of this machine."""
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def gib_of_gpu(device: str) -> int:
+    """Returns the memory of a GPU, used or not, in whole GiB: what is left of it differs between drivers.
+
+    A trial of a search that has a share of a GPU has that share of the memory. A GPU that only Ray's workers see
+    counts as 16 GiB.
+    """
+    return max(1, round(_bytes_of_gpu(device) / 2**30)) if count_gpus() else _UNKNOWN_GPU
+
+
+def _bytes_of_gpu(device: torch.device | str) -> float:
+    share = torch.cuda.get_per_process_memory_fraction(device) if torch.cuda.is_initialized() else 1.0
+    return share * torch.cuda.get_device_properties(device).total_memory
 
 
 def prepared_ahead(prepare: Callable[[Item], Prepared], items: Iterable[Item]) -> Iterator[Prepared]:

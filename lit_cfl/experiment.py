@@ -16,12 +16,13 @@ from lit_cfl.datamodules.partition.base import rounds_to_none
 from lit_cfl.early_stopping import StopRule
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.check_task import require_trainable
-from lit_cfl.engines.choose_plan import Workload, choose_plan, count_gpus
-from lit_cfl.engines.factory import build_engine, room_of_ray, warn_of_slowness, workload
+from lit_cfl.engines.choose_plan import choose_plan
+from lit_cfl.engines.factory import build_engine, room_of_ray, warn_of_slowness
 from lit_cfl.engines.local_training import LocalTraining, TaskFactory
 from lit_cfl.engines.module_state import CONSTANTS, digest_of_constants
 from lit_cfl.engines.plan import EngineOption, Plan, PlanOptions, Precision, set_up_torch
 from lit_cfl.engines.token_inputs import with_tokens_for
+from lit_cfl.engines.workload import Workload, measure_workload
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan
 from lit_cfl.pictures.options import Pictures
@@ -86,8 +87,7 @@ class Experiment:
         checkpoint: how often to save.
         engine: `auto` chooses by the rule of `lit_cfl.engines.choose_plan`.
         device: `auto`, `cpu`, `cuda` or `cuda:<i>`; with the engine `ray` those of the cluster, which need not be here.
-        precision: a `lightning.Trainer` precision, or `tf32`: float32 with shorter factors in products where that is
-            faster, ten bits on a GPU, sixteen of an MLP on a CPU with AMX.
+        precision: a `lightning.Trainer` precision, or `tf32`: float32, on a GPU with ten bits of a factor in products.
         deterministic: only operations that give the same bits in every run; a GPU needs it for that, a CPU does not.
         tracking: where the metrics go.
         pictures: which files its pictures are.
@@ -149,9 +149,10 @@ class Experiment:
         report(Activity("checking that the clients can be trained"))
         _require_training_data(data)
         self.evaluation.require_clients(len(data.population))
-        plan = self.chosen_plan(data)
+        work = measure_workload(self.task, seed, self.local, data, self.rounds, self.cohort_size)
+        plan = self.chosen_plan(work)
         set_up_torch(plan, self.deterministic)
-        engine = build_engine(self.task, plan, seed, self.local)
+        engine = build_engine(self.task, plan, seed, self.local, work.task and work.task.module)
         engine.report = report
         cohorts = Cohorts(self.cohort_size, self.selection, self.dropout, self.selection_seed)
         cohorts.at(0, data.population, seed)  # refuses a cohort that cannot be drawn
@@ -170,14 +171,11 @@ class Experiment:
                 raise InputError(f"stop.metric is {metric!r}, but the data have no validation part; {why}")
         return PreparedRun(self, seed, data, engine, cohorts)
 
-    def chosen_plan(self, data: FederatedData | None = None) -> Plan:
-        """Chooses the plan on this machine: what is set by hand, the rest by rule, which looks at the data."""
-        load, room = Workload(), room_of_ray(self.engine, self.device, self.plan)
-        if data is not None:
-            fits, on_gpu = self.rounds * self.cohort_size, self.device != "cpu" and (room.gpus or count_gpus()) > 0
-            load = workload(self.task, self.seeds[0], self.local, data, self.precision, fits, self.cohort_size, on_gpu)
-        plan = choose_plan(self.engine, self.device, self.precision, load, self.plan, room)
-        warn_of_slowness(self.engine, plan, load)
+    def chosen_plan(self, work: Workload = Workload()) -> Plan:
+        """Chooses the plan on this machine: what is set by hand, the rest by rule, which looks at the work."""
+        room = room_of_ray(self.engine, self.device, self.plan)
+        plan = choose_plan(self.engine, self.device, self.precision, work, self.plan, room)
+        warn_of_slowness(self.engine, plan, work)
         return plan
 
     def for_baseline(self) -> "Experiment":

@@ -9,9 +9,11 @@ from torch import Tensor, nn
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines.base import Engine
+from lit_cfl.engines.build_module import build_module
 from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.task_traits import TaskTraits
 from lit_cfl.local_work import Budget, Fitted
 from lit_cfl.tasks import Classification
 
@@ -22,11 +24,11 @@ SGD = partial(torch.optim.SGD, lr=0.1)
 
 PLANS = {
     "trainer": Plan("trainer"),
-    "plain loop": Plan("stacked"),
-    "4 lanes": Plan("stacked", lanes=4, narrow=4),
-    "8 lanes": Plan("stacked", lanes=8, narrow=8),
-    "2 lanes, 5 steps a call": Plan("stacked", lanes=2, narrow=2, steps_per_call=5),
-    "3 lanes": Plan("stacked", lanes=3, narrow=3),
+    "plain loop": Plan("loop"),
+    "4 lanes": Plan("stack", lanes=4),
+    "8 lanes": Plan("stack", lanes=8),
+    "2 lanes": Plan("stack", lanes=2),
+    "3 lanes": Plan("stack", lanes=3),
 }
 
 
@@ -72,6 +74,12 @@ def fitted(
     work = engine.at(2, data)
     fit = work.fit(models, clients, clients % 2, prox=prox, centers=models, center=2, budget=budget)
     return fit, engine
+
+
+def reasons_against(make: Callable[[], LightningModule], data: FederatedData | None = None) -> list[str]:
+    """Why clients cannot train in a loop, or else why not in a stack; empty if they can."""
+    traits = TaskTraits.of(build_module(make, 0), data or ragged_data())
+    return traits.trainer_reasons or traits.stack_reasons
 
 
 def rows_of(fit: Fitted) -> Tensor:

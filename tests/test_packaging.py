@@ -14,15 +14,6 @@ import pytest
 from lit_cfl.tune.launching.job_package import _packages
 
 ROOT = Path(__file__).parents[1]
-CPP = {
-    "lit_cfl/engines/convolutions.cpp",
-    "lit_cfl/engines/dual.cpp",
-    "lit_cfl/engines/factors.h",
-    "lit_cfl/engines/perceptron.cpp",
-    "lit_cfl/engines/perceptron.h",
-    "lit_cfl/engines/products.cpp",
-    "lit_cfl/engines/tiles.h",
-}
 LINKED = ("datamodules", "tune")  # at the top of the repository, links to them in lit_cfl/
 TINY = ["run", "--config", "quickstart", "--tiny", "--pictures.formats", "[]", "--run_dir"]
 USE = """
@@ -112,7 +103,7 @@ def modules() -> set[str]:
 
 def test_what_is_launched_holds_each_module_once():
     found = _packages()
-    assert found.keys() == modules() | CPP
+    assert found.keys() == modules()
     assert len({file.resolve() for file in found.values()}) == len(found)
 
 
@@ -122,7 +113,6 @@ def test_a_wheel_holds_each_module_once_and_nothing_beside_lit_cfl(built: Path):
     assert set(found.values()) == {1}
     assert {name.split("/")[0].partition("-")[0] for name in found} == {"lit_cfl"}
     assert {name for name in found if name.endswith(".py")} == modules()
-    assert {name for name in found if name.endswith((".cpp", ".h"))} == CPP
     assert "lit_cfl/py.typed" in found  # or a user's type checker takes all of it for Any; see tests/typed
     page = {"page.html", "page.css", "page.js", "plotly-cartesian.min.js", "plotly-cartesian.LICENSE"}
     assert page <= {name.removeprefix("lit_cfl/report/") for name in found}

@@ -132,11 +132,11 @@ def test_perplexity_and_token_accuracy_are_over_all_tokens_of_all_clients():
 
 
 @pytest.mark.parametrize(("task", "module"), [(regression, numbers), (language, sentences)])
-@pytest.mark.parametrize("plan", [{"lanes": 1}, {"lanes": 4, "narrow": 2}], ids=["plain loop", "stack"])
-def test_every_engine_trains_and_scores_alike(task: Any, module: Any, plan: dict[str, int]):
+@pytest.mark.parametrize("plan", [{"name": "loop"}, {"name": "stack", "lanes": 4}], ids=["loop", "stack"])
+def test_every_engine_trains_and_scores_alike(task: Any, module: Any, plan: dict[str, Any]):
     data = module().federated(0)
     found = []
-    for one in (engine(task), engine(task, "stacked", **plan)):
+    for one in (engine(task), engine(task, **plan)):
         require_trainable(one, data)
         fitted = one.at(1, data).fit(one.initial(0)[None], ids(0, 1))
         scores = score_clients(one, fitted.rows, ids(0, 1), ids(0, 1), data, "test")

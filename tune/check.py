@@ -7,7 +7,7 @@ from typing import Any
 
 from lit_cfl.config.variants import Config, build
 from lit_cfl.devices import release_gpu_memory
-from lit_cfl.engines.choose_plan import found_device, require_first_gpu
+from lit_cfl.engines.choose_device import found_device, require_first_gpu
 from lit_cfl.engines.plan import PlanOptions
 from lit_cfl.errors import InputError, counted
 from lit_cfl.experiment import Experiment, PreparedRun
@@ -49,7 +49,7 @@ def check_study(study: Study) -> tuple[Study, list[Experiment]]:
 def _require_reserved_gpus(study: Study, default: Experiment) -> None:
     """Raises InputError where trials would train on a GPU that Ray does not divide among them, or on one by number."""
     plan = default.plan or PlanOptions()
-    if default.engine == "ray" or plan.engine == "ray":
+    if default.engine == "ray" or plan.workers:
         return
     require_first_gpu(plan.device or default.device, "a trial")
     if study.resources.gpus:

@@ -49,7 +49,7 @@ def connected(address: str | None, resources: Resources) -> Iterator[None]:
     if here:
         _require(resources, [_this_machine()], "this machine")
     try:
-        ray_cluster.connect(Plan("ray", device=device, workers=count_cores() if here else 1))
+        ray_cluster.connect(Plan(device=device, workers=count_cores() if here else 1))
         try:
             if not here:
                 nodes = ray.nodes()  # type: ignore[no-untyped-call]  # Ray's

@@ -100,7 +100,7 @@ class TrialJob:
 
         Ray hides no GPU from a worker that asked for none: all trials of a node would train on its first one.
         """
-        by_ray = experiment.engine == "ray" or plan.engine == "ray"
+        by_ray = experiment.engine == "ray" or bool(plan.workers)
         return "cpu" if not self.gpus and not by_ray and experiment.device == "auto" else None
 
     def experiment(self, values: Mapping[str, Any], name: str) -> Experiment:

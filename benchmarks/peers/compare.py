@@ -54,8 +54,7 @@ def of_peer(name: str, python: str, model: str, rounds: int) -> float:
 
 def of_ours(model: str, rounds: int) -> float:
     """Milliseconds a client-step."""
-    kind = "two threads" if model == "cnn" else "fused"
-    case = [str(HERE.parent / "engines.py"), "--case", model, kind, "even", "--repeats", str(rounds)]
+    case = [str(HERE.parent / "engines.py"), "--case", model, "by rule", "even", "--repeats", str(rounds)]
     return float(json.loads(output([sys.executable, *case]).splitlines()[-1])["ms a client-step"])
 
 

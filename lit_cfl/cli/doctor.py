@@ -3,7 +3,6 @@
 import os
 import platform
 import shutil
-import subprocess
 from collections.abc import Callable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -25,7 +24,6 @@ def doctor(arguments: Sequence[str]) -> int:
         "torch": _torch,
         "device": _device,
         "kernels": _kernels,
-        "compiler": _compiler,
         "lightning": lambda: version("lightning"),
         "ray": lambda: f"{version('ray')}, RAY_ADDRESS {os.environ.get('RAY_ADDRESS', 'not set')}",
         "wandb": _wandb,
@@ -69,16 +67,6 @@ def _kernels() -> str:
     libraries = {"MKL": torch.backends.mkl.is_available(), "oneDNN": torch.backends.mkldnn.is_available()}
     found = ", ".join(name for name, there in libraries.items() if there) or "neither MKL nor oneDNN"
     return f"{torch.backends.cpu.get_cpu_capability()}, {found}"
-
-
-def _compiler() -> str:
-    from lit_cfl.engines.compiler import compiler
-
-    command = compiler()
-    if command is None:
-        return "none (g++): clients train in a plain loop"
-    done = subprocess.run([command, "--version"], capture_output=True, text=True, timeout=10, check=True)  # noqa: S603
-    return done.stdout.splitlines()[0]
 
 
 def _wandb() -> str:

@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lit_cfl.config.current_plans import current_plans
 from lit_cfl.config.files import read_config, with_recorded_config
-from lit_cfl.config.named_configs import config_files, config_path
+from lit_cfl.config.named_configs import config_files, config_path, with_paths
 from lit_cfl.config.option_tree import (
     FLAGS,
     OF_DATA,
@@ -33,8 +34,10 @@ _HELP = ("-h", "--help", "--print_config")
 def check_run(words: Sequence[str]) -> None:
     """Checks the words of `lit-cfl run`. Raises InputError."""
     if not _asks_for_help(words):
-        arguments, _ = with_recorded_config(words)
-        _check_experiment(words, _contents(arguments), "lit-cfl run", OF_RUN)
+        arguments, resumed = with_recorded_config(words)
+        contents = {file: read_config(file) for file in config_files(with_paths(arguments))}
+        found, _ = current_plans(contents, words, resumed, "--new_plan" not in words)
+        _check_experiment(words, list(found.values()), "lit-cfl run", OF_RUN)
 
 
 def check_data(words: Sequence[str]) -> None:

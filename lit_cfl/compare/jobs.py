@@ -55,7 +55,7 @@ def summary_of(job: CompareJob, comparison: Comparison) -> Row | None:
 
 def processes(plan: Plan, num_cpus: int | None, jobs: int) -> int:
     """Says how many runs go on at once: as many as Ray has cores for their threads, or GPUs; 1 without Ray."""
-    if find_spec("ray") is None or plan.engine == "ray" or num_cpus == 1 or jobs < 2:
+    if find_spec("ray") is None or plan.workers or num_cpus == 1 or jobs < 2:
         return 1
     from lit_cfl.engines.ray import cluster  # imports Ray
 

@@ -12,7 +12,7 @@ from lit_cfl.config.files import valid_anywhere
 from lit_cfl.config.parser import experiment_parser
 from lit_cfl.config.variants import base_config, build
 from lit_cfl.devices import release_gpu_memory
-from lit_cfl.engines.choose_plan import require_first_gpu
+from lit_cfl.engines.choose_device import require_first_gpu
 from lit_cfl.engines.plan import PlanOptions
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment

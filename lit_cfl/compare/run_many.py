@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lit_cfl.compare.jobs import CompareJob, one_by_one, processes
-from lit_cfl.engines.choose_plan import found_device
+from lit_cfl.engines.choose_device import found_device
 from lit_cfl.engines.plan import Plan, PlanOptions
 from lit_cfl.experiment import Experiment
 from lit_cfl.progress import Display, Screen

@@ -45,7 +45,7 @@ def side_by_side(
         plan: of every run.
         at_once: how many run at the same time.
     """
-    share = _connected(jobs[0].path, Plan("ray", device=plan.device, threads=plan.threads, workers=at_once))
+    share = _connected(jobs[0].path, Plan(device=plan.device, threads=plan.threads, workers=at_once))
     notes = TemporaryDirectory(prefix="lit-cfl-compare-", ignore_cleanup_errors=True)
     note_of = {job: Path(notes.name) / f"{number}.json" for number, job in enumerate(jobs)}
     try:

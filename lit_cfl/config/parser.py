@@ -18,8 +18,8 @@ import lit_cfl.datamodules.skew
 import lit_cfl.nets
 import lit_cfl.tasks
 from lit_cfl.config import tiny
+from lit_cfl.config.current_plans import current_plans
 from lit_cfl.config.files import (
-    LOGGER_PATHS,
     append_to_path,
     code_folders,
     read_config,
@@ -38,7 +38,7 @@ from lit_cfl.datamodules.federated import FederatedDataModule
 from lit_cfl.errors import InputError, in_line
 from lit_cfl.experiment import Experiment
 from lit_cfl.storage.config_file import stored_config
-from lit_cfl.storage.given_paths import expanded, given_directory
+from lit_cfl.storage.given_paths import given_directory
 from lit_cfl.storage.yaml_files import parse_yaml
 
 SHORT_NAMES = (
@@ -175,12 +175,19 @@ def parse_run(arguments: Sequence[str], prog: str = "lit-cfl run", opened: Path 
     if resumed is not None and (resumed / "config.yaml").is_file():
         announce_own_code(resumed, [resumed], code_folders(arguments, resumed))
     with no_code_from(opened or resumed):
-        return _request(prog, arguments, append_to_path(arguments, opened or resumed))
+        code, own_plan = append_to_path(arguments, opened or resumed), opened is None and "--new_plan" not in arguments
+        return _request(prog, arguments, code, resumed if own_plan else opened or resumed, own_plan)
 
 
-def _request(prog: str, arguments: Sequence[str], code: list[str]) -> RunRequest:
+def _request(prog: str, arguments: Sequence[str], code: list[str], recorded: Path | None, own_plan: bool) -> RunRequest:
+    """Reads a command line.
+
+    Args:
+        recorded: the run directory that is opened or resumed.
+        own_plan: whether the plan that it recorded counts.
+    """
     parser = experiment_parser(prog)
-    read = _read(parser, arguments)
+    read = _read(parser, arguments, recorded, own_plan)
     _require_recorded_plan(read, with_paths(arguments))
     empty = [name for name in _GROUPS if not isinstance(read.get(name), Namespace)]
     if empty:
@@ -211,14 +218,17 @@ def parse_data(arguments: Sequence[str]) -> DataRequest:
     return DataRequest(module, read.name, read.seeds[0] if read.seed is None else read.seed, read.out)
 
 
-def _read(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
+def _read(
+    parser: ArgumentParser, arguments: Sequence[str], recorded: Path | None = None, own_plan: bool = True
+) -> Namespace:
     words = with_paths(arguments)
     contents = {file: read_config(file) for file in config_files(words)}
+    contents, texts = current_plans(contents, words, recorded, own_plan)
     tree = experiment_tree(list(contents.values()), words)
     words = with_lists(words, tree.look_up)
     require_unchanged_values(list(contents.values()), words)
-    recorded = [folder for content in contents.values() for folder in content.get("code") or []]
-    require_own_modules(tree.chosen.values(), [*recorded, *code_folders(words)])
+    own = [folder for content in contents.values() for folder in content.get("code") or []]
+    require_own_modules(tree.chosen.values(), [*own, *code_folders(words)])
     for file, content in contents.items():
         require_class_entries(file, {name: part for name, part in content.items() if name != "space"})  # of a study
     for word in words:
@@ -227,9 +237,8 @@ def _read(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
         words, {k for content in contents.values() for k, v in content.items() if v is not None}
     )
     try:
-        read = parser.parse_args(words)
+        read = parser.parse_args([texts.get(word, word) for word in words])
         read_untyped(read, words)
-        _put_home_into_loggers(read)
         _require_values(parser, read)
     except (ArgumentError, TypeError) as error:
         if isinstance(error, TypeError) and not str(error).startswith("Parser key"):
@@ -241,16 +250,6 @@ def _read(parser: ArgumentParser, arguments: Sequence[str]) -> Namespace:
             raise
         raise InputError(found) from error
     return read
-
-
-def _put_home_into_loggers(read: Namespace) -> None:
-    """Replaces `~` in the folders of loggers, most of which would make a folder of that name."""
-    tracking = read.get("tracking")
-    for logger in (tracking.get("loggers") if isinstance(tracking, Namespace) else None) or []:
-        given = logger.get("init_args") if isinstance(logger, Namespace) else None
-        for name in LOGGER_PATHS:
-            if isinstance(given, Namespace) and str(given.get(name)).startswith("~"):
-                given[name] = str(expanded(given[name]))
 
 
 def _require_recorded_plan(read: Namespace, words: Sequence[str]) -> None:
@@ -371,7 +370,7 @@ def _instantiated(parser: ArgumentParser, read: Namespace) -> Namespace:
 def _dropped_arguments(read: Namespace) -> list[str]:
     """Lists the options that the parser silently drops when the command line names another class than the file."""
     notices = []
-    for path in read.config or []:
+    for path in filter(None, read.config or []):  # None = a text in place of a file
         written: dict[str, Any] = parse_yaml(Path(str(path)).read_text("utf-8")) or {}
         for part in ("algorithm", "baseline", "data", "task"):
             before, now = written.get(part), read.get(part)

@@ -10,12 +10,11 @@ from torch import Tensor
 from lit_cfl.activity import Activity, Report
 from lit_cfl.data import FederatedData
 from lit_cfl.engines.local_training import FitRequest, LocalTraining
-from lit_cfl.engines.scorer import EVALUATION_BATCH
 from lit_cfl.errors import join_ids, note_on_error
 from lit_cfl.local_work import Budget, Fitted, Sketch, per_client
 from lit_cfl.parameters import ParameterLayout
 
-PositionedRow = tuple[int, Tensor]  # a row [d], and the position of the client that it is of
+PositionedRows = tuple[Tensor, Tensor]  # positions of clients int64 [m], and a row of each [m, d], on the CPU
 
 
 class ClientEngine(Protocol):
@@ -31,7 +30,9 @@ class ClientEngine(Protocol):
 
     def require_variance(self, clients: Tensor, budget: Budget, lengths: Tensor, data: FederatedData) -> None: ...
 
-    def gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[PositionedRow]: ...
+    def gradients(
+        self, model: Tensor, clients: Tensor, round: int, data: FederatedData
+    ) -> Iterator[PositionedRows]: ...
 
     def losses_of_all(self, models: Tensor, index: Tensor, data: FederatedData) -> Tensor: ...
 
@@ -100,16 +101,19 @@ class ClientWork:
         return self.engine.fit(request, self.round, self.data)
 
     def gradients(self, model: Tensor, clients: Tensor, sketch: Sketch | None = None) -> Tensor:
-        whole = Budget(1, "epochs", EVALUATION_BATCH)
+        whole = Budget(1, "epochs", "full")
         self.engine.require_variance(clients, whole, torch.ones_like(clients), self.data)
-        rows: dict[int, Tensor] = {}
-        for position, row in self.engine.gradients(model, clients, self.round, self.data):
-            rows[position] = row if sketch is None else sketch(row[None])[0]
-            self.engine.report(Activity("gradients of", self.round, len(rows), len(clients)))
-        if not rows:
+        found, done = model.new_empty(0), 0
+        for positions, rows in self.engine.gradients(model, clients, self.round, self.data):
+            rows = rows if sketch is None else torch.cat([sketch(row[None]) for row in rows])
+            found = found if done else rows.new_empty(len(clients), rows.shape[1])
+            found[positions] = rows
+            done += len(positions)
+            self.engine.report(Activity("gradients of", self.round, done, len(clients)))
+        if not done:
             empty = model.new_empty(0, self.layout.num_columns)
             return empty if sketch is None else sketch(empty)
-        return torch.stack([rows[position] for position in range(len(clients))])
+        return found
 
     def losses(self, models: Tensor, clients: Tensor, *, penalised: bool = False) -> Tensor:
         self.engine.report(Activity(f"losses of {len(models)} models on {len(clients)} clients", self.round))

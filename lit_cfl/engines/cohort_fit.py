@@ -3,8 +3,9 @@
 import copy
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from math import ceil
 from typing import ClassVar
 
 import torch
@@ -65,6 +66,22 @@ class CohortFit:
 
     def __len__(self) -> int:
         return len(self.clients)
+
+    def select(self, clients: Tensor) -> "CohortFit":
+        """Returns the work of `ClientLoop.gradients` for some of the clients, given by their positions."""
+        starts = self.sizes.cumsum(0) - self.sizes
+        sizes = self.sizes[clients]
+        first = (starts[clients] - (sizes.cumsum(0) - sizes)).repeat_interleave(sizes)
+        examples = (first + torch.arange(len(first))).to(self.inputs.device)
+        return replace(
+            self,
+            clients=self.clients[clients],
+            inputs=self.inputs[examples],
+            labels=self.labels[examples],
+            sizes=sizes,
+            keys=None if self.keys is None else self.keys[clients],
+            seeds=None if self.seeds is None else [self.seeds[k] for k in clients.tolist()],
+        )
 
     @property
     def starts(self) -> list[int]:
@@ -179,32 +196,50 @@ class ClientLoop(ABC):
         return rows
 
     def _gradient(self, model: Tensor, inputs: Tensor, labels: Tensor, key: int | None, row: Tensor) -> None:
-        """Computes the gradient on these examples into a row; under BatchNorm as a mean over batches of 1,024."""
+        """Computes the gradient on these examples into a row, in batches of at most 1,024 of about one size."""
         module = self.module_for_gradients
         self.layout.write(model, module)
         if key is not None:
             set_key(module, key)
         parameters = dict(module.named_parameters())
         trained = [slot for slot in self.layout.slots if not slot.is_buffer]
-        for part in torch.arange(len(labels), device=labels.device).split(EVALUATION_BATCH):
+        count = ceil(len(labels) / EVALUATION_BATCH)
+        for batch in zip(inputs.tensor_split(count), labels.tensor_split(count), strict=True):
             with torch.enable_grad():
-                loss = losses_of(module, (inputs[part], labels[part])).sum() / len(labels)
+                loss = losses_of(module, batch).sum() / len(labels)
                 found = torch.autograd.grad(loss, [parameters[slot.name] for slot in trained], allow_unused=True)
             for slot, gradient in zip(trained, found, strict=True):
                 if gradient is not None:
                     row[slot.start : slot.stop] += gradient.reshape(-1)
+
+    def gradient_units(self, sizes: Tensor, clients: Tensor) -> list[Tensor]:
+        """Groups positions of clients whose gradients must be taken in one process, for the same bits.
+
+        Args:
+            sizes: examples of each client, int64 `[n]`.
+            clients: ids, int64 `[n]`.
+        """
+        return list(clients.argsort(stable=True).split(1))  # alike in whatever order they are asked for
 
     @cached_property
     def module_for_gradients(self) -> LightningModule:
         """A copy of the module in the plan's dtype, whose gradients are taken client by client."""
         return self.copied(self.plan.dtype)
 
-    def scorer(self) -> Scorer:
-        """Returns what computes losses and scores of models."""
-        return Scorer(self.copied(self.plan.dtype).eval(), self.layout, self.plan.dtype)
+    def scorer(self, seed: Callable[[int], None]) -> Scorer:
+        """Returns what computes losses and scores of models.
+
+        Args:
+            seed: see `Scorer`.
+        """
+        return Scorer(self.copied(self.plan.dtype).eval(), self.layout, self.plan.dtype, seed)
 
     def copied(self, dtype: torch.dtype) -> LightningModule:
         """Copies the module to the plan's device; frozen parameters are there once for all copies in this dtype."""
+        return copy_sharing_frozen(self.placed(dtype))
+
+    def placed(self, dtype: torch.dtype) -> LightningModule:
+        """Returns the one copy of the module on the plan's device in this dtype, which must not be changed."""
         if dtype not in self._placed:
             self._placed[dtype] = copy.deepcopy(self._template).to(device=self.plan.device, dtype=dtype)
-        return copy_sharing_frozen(self._placed[dtype])
+        return self._placed[dtype]

@@ -80,6 +80,12 @@ def set_key(module: nn.Module, key: int) -> None:
             child.key.fill_(key)
 
 
-def step_keys(client_key: int, first: int, num_steps: int) -> Tensor:
-    """Derives the keys of a client's steps from `first` (from 0) on, int64 `[num_steps]`, each below 2^32."""
-    return hashed(hashed(torch.tensor(client_key)) + torch.arange(first, first + num_steps) * 0x85EBCA6B)
+def keys_of_steps(client_keys: Tensor, steps: Tensor) -> Tensor:
+    """Derives the keys of all steps of each client, int64 `[sum of steps]`, each below 2^32.
+
+    Args:
+        client_keys: int64 `[n]`.
+        steps: of each client, int64 `[n]`.
+    """
+    numbers = torch.arange(int(steps.sum())) - (steps.cumsum(0) - steps).repeat_interleave(steps)
+    return hashed(hashed(client_keys).repeat_interleave(steps) + numbers * 0x85EBCA6B)

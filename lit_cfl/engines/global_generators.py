@@ -8,20 +8,33 @@ import numpy as np
 import torch
 from lightning.pytorch.utilities.seed import isolate_rng
 
+from lit_cfl.seeds import derive
+
+
+def seed_global_generators(seed: int, purpose: str, *ids: int) -> None:
+    """Seeds the generators of PyTorch, NumPy and Python, from which a module may draw."""
+    _seed(derive(seed, purpose, *ids))
+
+
+def _seed(derived: int) -> None:
+    torch.default_generator.manual_seed(derived)  # `torch.manual_seed` takes 0.2 ms where CUDA is not in use
+    if torch.cuda.is_initialized():
+        torch.cuda.manual_seed_all(derived)
+    np.random.seed(derived % 2**32)
+    random.seed(derived)
+
 
 @contextmanager
-def seeded_globally(seed: int | None, device: str) -> Iterator[None]:
-    """Seeds the generators of torch, NumPy and Python in the block, and restores them afterwards.
+def seeded_globally(derived: int | None, device: str) -> Iterator[None]:
+    """Seeds these generators in the block, and restores them afterwards.
 
     Args:
-        seed: None = leave them alone.
+        derived: a seed of `derive`; None = leave them alone.
         device: of the modules that draw.
     """
-    if seed is None:
+    if derived is None:
         yield
         return
     with isolate_rng(include_cuda=device != "cpu"):
-        torch.manual_seed(seed)
-        np.random.seed(seed % 2**32)
-        random.seed(seed)
+        _seed(derived)
         yield

@@ -1,25 +1,11 @@
-"""Seeds what a module draws itself, and notices where initial models do not follow from their seeds."""
+"""Notices where initial models do not follow from their seeds."""
 
-import random
 import warnings
 from hashlib import sha256
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from lit_cfl.errors import Notice
-from lit_cfl.seeds import derive
-
-
-def seed_global_generators(seed: int, purpose: str, *ids: int) -> None:
-    """Seeds the generators of PyTorch, NumPy and Python, from which a module may draw."""
-    derived = derive(seed, purpose, *ids)
-    torch.default_generator.manual_seed(derived)  # `torch.manual_seed` takes 0.2 ms where CUDA is not in use
-    if torch.cuda.is_initialized():
-        torch.cuda.manual_seed_all(derived)
-    np.random.seed(derived % 2**32)
-    random.seed(derived)
 
 
 class InitialModels:

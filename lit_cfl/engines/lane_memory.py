@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from lit_cfl.engines.optimizers import FunctionalOptimizer
-from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.plan import Precision, compute_dtype, row_dtype
 from lit_cfl.engines.steps import Lanes, LaneWork, Steps
 from lit_cfl.engines.task_protocol import Batch
 from lit_cfl.parameters import ParameterLayout
@@ -23,23 +23,27 @@ _LANES = 2  # of the step: each takes the same
 
 
 def lane_bytes(
-    steps: Steps, layout: ParameterLayout, update: FunctionalOptimizer, plan: Plan, example: Batch, batch_size: int
+    steps: Steps,
+    layout: ParameterLayout,
+    update: FunctionalOptimizer,
+    precision: Precision,
+    example: Batch,
+    batch_size: int,
 ) -> int:
     """Computes the bytes that a lane takes while a step of it is captured.
 
     These are its model and optimizer state, the copies of them that a capture makes, its proximal centre, its trained
-    model, and what a step with a proximal term holds at most beside them: batch, activations, gradients, and the model
-    and state after it.
+    model, and what a step with a proximal term holds at most beside them: batch, activations, gradients.
 
     Args:
         steps: of the stack.
         layout: of its rows.
         update: the optimizer's rule.
-        plan: with the precision.
+        precision: of the plan.
         example: one, as the stack gets it.
         batch_size: examples of a batch.
     """
-    dtype = plan.compute_dtype
+    dtype = compute_dtype(precision)
     with FakeTensorMode(allow_non_fake_inputs=True), torch.no_grad():
         rows = tuple(torch.zeros(_LANES, *slot.shape, dtype=dtype) for slot in layout.slots)
         lanes = Lanes(rows, update.start(rows[: sum(not slot.is_buffer for slot in layout.slots)]))
@@ -47,7 +51,7 @@ def lane_bytes(
         with _Living() as living:
             steps(lanes, work)
     held = sum(tensor.nbytes for tensor in lanes.tensors)
-    return int(living.most + 2 * held) // _LANES + layout.num_columns * (dtype.itemsize + plan.dtype.itemsize)
+    return int(living.most + 2 * held) // _LANES + layout.num_columns * (dtype.itemsize + row_dtype(precision).itemsize)
 
 
 def make_work(lanes: Lanes, example: Batch, batch_size: int) -> LaneWork:
@@ -61,6 +65,8 @@ def make_work(lanes: Lanes, example: Batch, batch_size: int) -> LaneWork:
         keys=torch.zeros(1, count, dtype=torch.int64),
         corrections=torch.ones(1, 2, count, dtype=torch.float64),
         first=torch.zeros(1, count, dtype=torch.bool),
+        at=torch.zeros(1, dtype=torch.int64),
+        losses=torch.zeros(1, count),
         prox=torch.zeros((), dtype=lanes.rows[0].dtype),
         centers=lanes.rows,
     )

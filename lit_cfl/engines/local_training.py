@@ -8,6 +8,7 @@ from typing import Literal
 from lightning import LightningModule
 from torch import Tensor
 
+from lit_cfl.engines.batches import LastBatch
 from lit_cfl.errors import InputError, join_ids, note_on_error
 from lit_cfl.local_work import Budget
 
@@ -21,13 +22,17 @@ class LocalTraining:
 
     Args:
         epochs: E, full passes over the client's training examples, 1 or more.
-        batch_size: B, examples a mini-batch (a last short one is kept), or `full`.
+        batch_size: B, examples a mini-batch, or `full`.
+        last_batch: what becomes of the examples that do not fill the last mini-batch of an epoch: `keep` makes a short
+            one of them, `drop` leaves them out until the next epoch, `join` puts them into the mini-batch before. A
+            client of fewer than B examples has one mini-batch all the same.
         gradient_clip: clip each client's gradient to this norm; None = never.
         on_divergence: what a NaN or infinite loss does: `stop` the run, or `skip` the client and count it.
     """
 
     epochs: int = 1
     batch_size: int | Literal["full"] = 10
+    last_batch: LastBatch = "keep"
     gradient_clip: float | None = None
     on_divergence: Literal["stop", "skip"] = "stop"
 
@@ -42,17 +47,18 @@ class LocalTraining:
 
 
 @contextmanager
-def note_client(round: int, waiting: Sequence[int], together: bool = False) -> Iterator[None]:
+def note_client(round: int, waiting: Callable[[], Sequence[int]], together: bool = False) -> Iterator[None]:
     """Notes on an error, such as one of the user's module, which client was trained, and in which round.
 
     Args:
-        waiting: clients that are still to be trained when the error comes, the present one first.
+        waiting: returns the clients that are still to be trained, the present one first.
         together: several train at once, and it is unknown which of them it was.
     """
 
     def what() -> str:
-        who = f"one of the clients {join_ids(waiting)}" if together else f"client {waiting[0]}"
-        return f"in round {round + 1}, while {who} was trained" if waiting else f"in round {round + 1}"
+        clients = waiting()
+        who = f"one of the clients {join_ids(clients)}" if together else f"client {clients[0]}" if clients else ""
+        return f"in round {round + 1}, while {who} was trained" if clients else f"in round {round + 1}"
 
     with note_on_error(what):
         yield

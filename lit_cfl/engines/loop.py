@@ -1,90 +1,113 @@
-"""Trains clients in a plain loop over clients and steps, which is fastest on a CPU without a compiler."""
+"""Trains clients one after the other, each in a loop over its mini-batches: the way `loop`."""
 
-from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from math import ceil, isfinite
+from math import ceil
 
 import torch
 from lightning import LightningModule
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from lit_cfl.engines.client_fit import ClientFit, ExamplePool, FitResult, finite_rows
+from lit_cfl.engines.cohort_fit import ClientLoop, CohortFit, Ended
 from lit_cfl.engines.dropout import key_names, set_key
-from lit_cfl.engines.optimizers import FunctionalOptimizer
-from lit_cfl.engines.steps import clipped
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.optimizers import FunctionalOptimizer, Tensors
+from lit_cfl.engines.plan import Plan, Precision
+from lit_cfl.engines.stacked.stackable_layers import with_plain_cells
+from lit_cfl.engines.steps import clipped, pulled_to
 from lit_cfl.engines.task_protocol import Batch, losses_of
+from lit_cfl.engines.task_traits import TaskTraits
 from lit_cfl.parameters import ParameterLayout
 
 _PART = 1_024  # examples, at most
 
 
-class PlainLoop:
-    """Trains one client after the other with the module's own parameters.
+class PlainLoop(ClientLoop):
+    """Trains one client after the other with the parameters of one module, which change in place.
 
     On a CPU the gradients of a larger batch than 1,024 examples are summed up over parts of it, whose activations take
     less memory and leave the caches less often; not under BatchNorm and dropout, which depend on the whole batch.
-
-    Args:
-        module: the LightningModule, in training mode; it is overwritten.
-        layout: of its rows.
-        update: the optimizer's rule.
-        clip: largest norm of a client's gradient; None = any.
-        autocast: compute losses in this dtype; None = in the rows' own.
     """
 
-    def __init__(
-        self,
-        module: LightningModule,
-        layout: ParameterLayout,
-        update: FunctionalOptimizer,
-        clip: float | None = None,
-        autocast: torch.dtype | None = None,
-    ) -> None:
-        self._module, self._layout, self._optimizer, self._clip = module, layout, update, clip
-        self._autocast, self._keyed = autocast, bool(key_names(module))
+    name = "loop"
+
+    def __init__(self, module: LightningModule, layout: ParameterLayout, plan: Plan, local: LocalTraining) -> None:
+        super().__init__(module, layout, plan, local)
+        # PyTorch's own GRU is slower than a plain one on a CPU, its LSTM is faster
+        kinds = {nn.GRU} if plan.device == "cpu" else set()
+        self._module = with_plain_cells(self.copied(plan.compute_dtype), kinds)
+        self._keyed = bool(key_names(module))
         self._whole = self._keyed or any(isinstance(layer, _BatchNorm) for layer in module.modules())
-        named = dict(module.named_parameters())
-        self._parameters = [named[slot.name] for slot in layout.slots if not slot.is_buffer]
+        self._on_cpu = plan.device == "cpu"
+        named = dict(self._module.named_parameters())
+        self._trained = [slot for slot in layout.slots if not slot.is_buffer]
+        self._parameters = [named[slot.name] for slot in self._trained]
+        self._optimizer = FunctionalOptimizer.configured(self._module, self._parameters)
 
-    def run(self, fits: Sequence[ClientFit], pool: ExamplePool, prox: float) -> Iterator[FitResult]:
-        """Trains the fits in their order."""
-        for fit in fits:
-            loss = self._train(fit, pool, prox)
-            fit.row.copy_(self._layout.read(self._module, fit.row.dtype, fit.row.device))
-            yield FitResult(fit.position, loss, isfinite(loss) and all(finite_rows(fit.row[None])))
+    @classmethod
+    def reason_against(cls, task: TaskTraits, device: str, precision: Precision, local: LocalTraining) -> str | None:
+        if precision == "16-mixed":
+            return "precision 16-mixed needs a gradient scaler"
+        return "; ".join(task.trainer_reasons) or None
 
-    def _train(self, fit: ClientFit, pool: ExamplePool, prox: float) -> float:
-        """Trains a client; its model is in the module afterwards. Returns the mean loss."""
-        self._layout.write(fit.row, self._module)
-        center = None if fit.center is None or not prox else self._pieces(fit.center)
+    @torch.no_grad()
+    def fit(self, work: CohortFit, ended: Ended) -> tuple[Tensor, Tensor]:
+        rows = work.models.new_empty(len(work), self.layout.num_columns)
+        losses = torch.empty(len(work), dtype=torch.float64)
+        batches = work.batches.to(self.plan.device)
+        counts = (work.batches >= 0).sum(1).tolist()
+        for client, (start, first, steps) in enumerate(
+            zip(work.starts, work.first_steps, work.steps.tolist(), strict=True)
+        ):
+            own = slice(start, start + int(work.sizes[client]))
+            self.layout.write(work.models[work.start[client]], self._module)
+            center = None if work.centers is None else work.centers[work.center[client]]
+            mine = slice(first, first + steps)
+            keys = None if work.keys is None else work.keys[mine].tolist()
+            loss = self._train(
+                (work.inputs[own], work.labels[own]), batches[mine], counts[mine], keys, work.prox, center
+            )
+            losses[client] = float(loss) / sum(counts[mine])
+            rows[client] = self.layout.read(self._module, rows.dtype, rows.device)
+            ended(client + 1)
+        return rows, losses
+
+    def _train(
+        self,
+        examples: Batch,
+        batches: Tensor,
+        counts: list[int],
+        keys: list[int] | None,
+        prox: float,
+        center: Tensor | None,
+    ) -> Tensor:
+        """Trains one client, whose model is in the module before and after. Returns the sum of its losses."""
         stacked = tuple(p.detach()[None] for p in self._parameters)  # views: what is written there, the module has
+        centers = None if center is None else self._pieces(center)
         state = self._optimizer.start(stacked)
-        device = stacked[0].device
-        corrections = self._optimizer.corrections(torch.arange(1, fit.num_steps + 1)[:, None]).to(device).unbind(1)
-        table = fit.table.to(device)
-        sums = torch.zeros((), dtype=torch.float64, device=device)
-        counts = (fit.table >= 0).sum(1).tolist()
+        device = batches.device
+        corrections = self._optimizer.corrections(torch.arange(1, len(counts) + 1)[:, None]).to(device).unbind(1)
+        first = torch.ones(1, dtype=torch.bool, device=device)
+        total = torch.zeros((), dtype=torch.float64, device=device)
         for step, count in enumerate(counts):
-            chosen = table[step, :count]
-            gradients, loss = self._gradients(pool[0][chosen], pool[1][chosen], int(fit.keys[step]))
-            if center is not None:
-                gradients = tuple(g + prox * (p - c) for g, p, c in zip(gradients, stacked, center, strict=True))
-            if self._clip is not None:
-                gradients = clipped(gradients, self._clip)
-            first = torch.full((1,), step == 0, device=device)
-            new, state = self._optimizer.step(stacked, gradients, state, corrections[step], first)
-            for p, n in zip(stacked, new, strict=True):
-                p.copy_(n)
-            sums += loss.double() * count
-        return float(sums) / fit.num_examples
+            chosen = batches[step, :count]
+            if keys is not None:
+                set_key(self._module, keys[step])
+            gradients, loss = self._gradients(examples[0][chosen], examples[1][chosen])
+            if centers is not None:
+                gradients = pulled_to(centers, prox, gradients, stacked)
+            if self.local.gradient_clip is not None:
+                gradients = clipped(gradients, self.local.gradient_clip)
+            self._optimizer.step_(stacked, gradients, state, corrections[step], first)
+            if step == 0:
+                first = torch.zeros_like(first)
+            total += loss.double() * count
+        return total
 
-    def _gradients(self, inputs: Tensor, labels: Tensor, key: int) -> tuple[tuple[Tensor, ...], Tensor]:
+    def _gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Tensors, Tensor]:
         """Computes the gradients of the mean loss, each with a leading axis of 1, and the mean loss."""
-        if self._keyed:
-            set_key(self._module, key)
         total, parts = len(labels), [(inputs, labels)]
-        if total > _PART and inputs.device.type == "cpu" and not self._whole:
+        if total > _PART and self._on_cpu and not self._whole:
             count = ceil(total / _PART)
             parts = list(zip(inputs.tensor_split(count), labels.tensor_split(count), strict=True))
         gradients, loss = self._share(parts[0], total)
@@ -95,18 +118,16 @@ class PlainLoop:
 
     def _share(self, part: Batch, total: int) -> tuple[list[Tensor], Tensor]:
         """Computes what a part adds to the gradients of the mean loss of so many examples, and to this loss."""
+        dtype = self.plan.autocast
         with torch.enable_grad():
-            cast = nullcontext() if self._autocast is None else torch.autocast(part[1].device.type, self._autocast)
-            with cast:
+            with nullcontext() if dtype is None else torch.autocast(part[1].device.type, dtype):
                 loss = losses_of(self._module, part).mean()
                 loss = loss if len(part[1]) == total else loss * (len(part[1]) / total)
-            found = torch.autograd.grad(loss, self._parameters, allow_unused=True)
-        pairs = zip(found, self._parameters, strict=True)
-        return [torch.zeros_like(p) if g is None else g for g, p in pairs], loss.detach()
+            found = torch.autograd.grad(loss, self._parameters)
+        return list(found), loss.detach()
 
-    def _pieces(self, row: Tensor) -> tuple[Tensor, ...]:
-        slots = self._layout.slots[: len(self._parameters)]
+    def _pieces(self, row: Tensor) -> Tensors:
         return tuple(
-            row[slot.start : slot.stop].view(1, *slot.shape).to(p.device)
-            for slot, p in zip(slots, self._parameters, strict=True)
+            row[slot.start : slot.stop].view(1, *slot.shape).to(p.dtype)
+            for slot, p in zip(self._trained, self._parameters, strict=True)
         )

@@ -1,7 +1,7 @@
-"""Computes a step of SGD, Adam or AdamW as a function of tensors, so that a stack of clients can take it together.
+"""Takes a step of SGD, Adam or AdamW with tensors, so that a stack of clients can take it together.
 
 The rule is read off the optimizer that the module configures: its class, and per parameter group the rates and
-decays. It is torch's own, computed out of place.
+decays. It is torch's own. Parameters and state change in place, which reads and writes each of them once.
 """
 
 from collections.abc import Sequence
@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from lightning import LightningModule
 from torch import Tensor, nn
 from torch.optim import SGD, Adam, AdamW, Optimizer
 
@@ -35,20 +36,20 @@ class FunctionalOptimizer:
         options = tuple({k: v for k, v in group_of[id(p)].items() if k != "params"} for p in parameters)
         return cls(kind, options)
 
+    @classmethod
+    def configured(cls, module: LightningModule, parameters: Sequence[nn.Parameter]) -> "FunctionalOptimizer":
+        """Reads the one plain optimizer that a module configures for these parameters."""
+        optimizer = module.configure_optimizers()
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError("a module that `needs_trainer` refuses")
+        return cls.of(optimizer, parameters)
+
     @property
     def slots(self) -> int:
         """State tensors of each parameter's shape."""
         if self.kind == "sgd":
             return int(any(option["momentum"] for option in self.options))
         return 2
-
-    @property
-    def rates(self) -> frozenset[float]:
-        """Learning rates and weight decays, as `step` multiplies by them."""
-        found = set[float]()
-        for option in self.options:
-            found |= {option["lr"], option["weight_decay"], 1 - option["lr"] * option["weight_decay"]}
-        return frozenset(found)
 
     def start(self, parameters: Tensors) -> tuple[Tensors, ...]:
         """Returns the state before the first step: `slots` tuples of zeros."""
@@ -62,27 +63,23 @@ class FunctionalOptimizer:
         powers = steps.double()
         return torch.stack([1 - first**powers, (1 - second**powers).sqrt()])
 
-    def step(
+    def step_(
         self, parameters: Tensors, gradients: Tensors, state: tuple[Tensors, ...], corrections: Tensor, first: Tensor
-    ) -> tuple[Tensors, tuple[Tensors, ...]]:
-        """Computes the parameters and the state after a step.
+    ) -> None:
+        """Takes a step: changes the parameters and the state in place. Gradients stay: two may be one tensor.
 
         Args:
             parameters, gradients: `[lanes, ...]` each.
-            state: as `start` gives it.
+            state: as `start` gives it; zero at a client's first step.
             corrections: of this step `[2, lanes]`.
             first: whether this is a client's first step, bool `[lanes]`.
         """
-        new, slots = [], []
         for number, (p, g) in enumerate(zip(parameters, gradients, strict=True)):
             mine = [slot[number] for slot in state]
             if self.kind == "sgd":
-                p, mine = _sgd(p, g, mine, self.options[number], first)
+                _sgd_(p, g, mine, self.options[number], first)
             else:
-                p, mine = _adam(p, g, mine, self.options[number], corrections)
-            new.append(p)
-            slots.append(mine)
-        return tuple(new), tuple(zip(*slots, strict=True)) if self.slots else ()
+                _adam_(p, g, mine, self.options[number], corrections)
 
 
 def unsupported(optimizer: Optimizer) -> list[str]:
@@ -95,32 +92,32 @@ def unsupported(optimizer: Optimizer) -> list[str]:
     return [*dict.fromkeys(found), *(["several pairs of betas"] if len(betas) > 1 else [])]
 
 
-def _sgd(
-    p: Tensor, g: Tensor, state: list[Tensor], option: dict[str, Any], first: Tensor
-) -> tuple[Tensor, list[Tensor]]:
-    g = g + option["weight_decay"] * p if option["weight_decay"] else g
-    momentum = option["momentum"]
-    if momentum:
-        damped = (1 - option["dampening"]) * g
-        start = first.view(-1, *[1] * (g.dim() - 1))
-        buffer = torch.where(start, g, momentum * state[0] + damped)  # torch's buffer begins as the gradient
-        g = g + momentum * buffer if option["nesterov"] else buffer
-        state = [buffer]
-    return p - option["lr"] * g, state
+def _sgd_(p: Tensor, g: Tensor, state: list[Tensor], option: dict[str, Any], first: Tensor) -> None:
+    if option["weight_decay"]:
+        g = g.add(p, alpha=option["weight_decay"])
+    if momentum := option["momentum"]:
+        (buffer,) = state
+        if option["dampening"]:  # torch's buffer begins as the gradient
+            damped = torch.where(first.view(-1, *[1] * (g.dim() - 1)), g, (1 - option["dampening"]) * g)
+            buffer.mul_(momentum).add_(damped)
+        else:
+            buffer.mul_(momentum).add_(g)
+        g = g.add(buffer, alpha=momentum) if option["nesterov"] else buffer
+    p.add_(g, alpha=-option["lr"])
 
 
-def _adam(
-    p: Tensor, g: Tensor, state: list[Tensor], option: dict[str, Any], corrections: Tensor
-) -> tuple[Tensor, list[Tensor]]:
+def _adam_(p: Tensor, g: Tensor, state: list[Tensor], option: dict[str, Any], corrections: Tensor) -> None:
     rate, decay = option["lr"], option["weight_decay"]
     if decay and option["decoupled_weight_decay"]:  # of AdamW, and of Adam where it is asked for
-        p = p * (1 - rate * decay)
+        p.mul_(1 - rate * decay)
     elif decay:
-        g = g + decay * p
+        g = g.add(p, alpha=decay)
     beta1, beta2 = option["betas"]
-    mean, square = state[0] + (1 - beta1) * (g - state[0]), beta2 * state[1] + (1 - beta2) * g * g
+    mean, square = state
+    mean.lerp_(g, 1 - beta1)
+    square.mul_(beta2).addcmul_(g, g, value=1 - beta2)
     shape = (-1, *[1] * (p.dim() - 1))
     # the corrections are kept in float64 until here: in float32 they cost 5e-4 after a few steps
     size = (rate / corrections[0]).to(p.dtype).view(shape)
-    root = (square.sqrt() / corrections[1].to(p.dtype).view(shape)) + option["eps"]
-    return p - size * mean / root, [mean, square]
+    root = square.sqrt().div_(corrections[1].to(p.dtype).view(shape)).add_(option["eps"])
+    p.sub_((size * mean).div_(root))

@@ -5,16 +5,19 @@ single example may do.
 """
 
 import copy
-from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from lightning import LightningModule
+from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from lit_cfl.data import Examples
+from lit_cfl.engines.batches import BatchSize, LastBatch, steps_of_epoch
 from lit_cfl.engines.task_protocol import losses_of
 from lit_cfl.errors import InputError
+
+_SIZES = range(2, 129)  # of mini-batches that a message may name
+_NAMED = 5
 
 
 def refuses_single(module: LightningModule, examples: Examples) -> bool:
@@ -30,29 +33,44 @@ def refuses_single(module: LightningModule, examples: Examples) -> bool:
     return False
 
 
-def meets_single(num_steps: int, num_examples: int, batch_size: int | Literal["full"]) -> bool:
-    """Says whether one of the first so many mini-batches of a client has a single example."""
-    size = min(batch_size, num_examples) if isinstance(batch_size, int) else num_examples
-    if not size or not num_steps:
-        return False
-    return size == 1 or (num_examples % size == 1 and num_steps >= -(-num_examples // size))
+def meet_single(sizes: Tensor, steps: Tensor, batch_size: BatchSize, last: LastBatch) -> Tensor:
+    """Says which clients have a mini-batch of a single example among their first steps, bool `[n]`.
+
+    Args:
+        sizes: examples of each client, int64 `[n]`.
+        steps: mini-batches that each trains on, int64 `[n]`.
+        batch_size, last: see `steps_of_epoch`.
+    """
+    full = sizes if batch_size == "full" else sizes.clamp(max=batch_size)
+    rest = (sizes % full.clamp(min=1) == 1) & (steps >= steps_of_epoch(sizes, batch_size, last))
+    return (steps > 0) & ((full == 1) | (rest if last == "keep" else torch.zeros_like(rest)))
 
 
-def require_no_single(
-    clients: Sequence[int], steps: Sequence[int], sizes: Sequence[int], batch_size: int | Literal["full"]
-) -> None:
+def require_no_single(clients: Tensor, steps: Tensor, sizes: Tensor, batch_size: BatchSize, last: LastBatch) -> None:
     """Raises InputError for the first client that meets a mini-batch of one example.
 
     Args:
-        clients: ids.
-        steps: mini-batches that each trains on.
-        sizes: examples of each.
-        batch_size: B, or `full`.
+        clients: ids, int64 `[n]`.
+        steps, sizes, batch_size, last: see `meet_single`.
     """
-    for client, count, size in zip(clients, steps, sizes, strict=True):
-        if meets_single(count, size, batch_size):
-            raise InputError(
-                f"client {client} cannot be trained: with batch size {batch_size}, one of its {size} example(s) is "
-                "alone in a mini-batch, where BatchNorm has no variance; choose another batch size or larger clients, "
-                "or take GroupNorm"
-            )
+    alone = meet_single(sizes, steps, batch_size, last)
+    if not alone.any():
+        return
+    first = int(alone.nonzero()[0])
+    raise InputError(
+        f"client {int(clients[first])} cannot be trained: with batch size {batch_size}, one of its {int(sizes[first])} "
+        f"example(s) is alone in a mini-batch, where BatchNorm has no variance; {_remedies(sizes, batch_size, last)}"
+    )
+
+
+def _remedies(sizes: Tensor, batch_size: BatchSize, last: LastBatch) -> str:
+    sizes, found = sizes[sizes > 0].unique(), []
+    if not meet_single(sizes, sizes, batch_size, "join").any():
+        found.append("set local.last_batch to join")
+    good = [size for size in _SIZES if not meet_single(sizes, sizes, size, last).any()]
+    if good:
+        near = sorted(good, key=lambda size: abs(size - batch_size) if isinstance(batch_size, int) else size)
+        found.append(f"set local.batch_size to {', '.join(map(str, sorted(near[:_NAMED])))}")
+    if not found:
+        found.append("give each client two examples or more")
+    return f"{', or '.join(found)}, or take GroupNorm"

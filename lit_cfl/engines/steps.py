@@ -1,7 +1,8 @@
-"""Computes training steps of several clients as one function of tensors, which the stacked engine runs or compiles.
+"""Computes training steps of several clients at once, as functions of tensors: the core of the way `stack`.
 
 The clients of a stack are its lanes. Each lane has its own parameters, optimizer state, batch and proximal centre; no
-number of one lane enters another one. Shapes are fixed, so that a compiled function serves a whole run.
+number of one lane enters another one. Shapes are fixed, and a step changes the lanes in place, so that it can be
+captured as a CUDA graph. A lane without a batch computes numbers that nobody reads: the next client overwrites them.
 """
 
 from dataclasses import dataclass, replace
@@ -37,21 +38,25 @@ class Lanes:
         """All tensors: the rows, then the state."""
         return [*self.rows, *(tensor for slot in self.state for tensor in slot)]
 
+    def first(self, width: int) -> "Lanes":
+        """Returns views of the first lanes."""
+        return Lanes(first_lanes(self.rows, width), tuple(first_lanes(slot, width) for slot in self.state))
+
 
 @dataclass(frozen=True)
 class LaneWork:
-    """The batches, keys and optimizer inputs of the lanes in some steps.
+    """The batches, keys and optimizer inputs of the lanes in all steps of a fit.
 
     Args:
         inputs, labels: the pool of examples, `[N, ...]` and `[N]`.
-        index: positions in the pool `[steps, lanes, B]`, -1 = no example; a batch without any changes nothing.
+        index: positions in the pool `[steps, lanes, B]`, -1 = no example.
         keys: of the dropout masks, int64 `[steps, lanes]`.
         corrections: see `FunctionalOptimizer.corrections`, `[steps, 2, lanes]`.
         first: whether it is a client's first step, bool `[steps, lanes]`.
+        at: number of the next step, int64 `[1]`; a step counts it up.
+        losses: where the sums of the losses over each batch are kept `[steps, lanes]`.
         prox: 0-d tensor; None = no proximal term.
         centers: of the proximal term, each tensor of a model `[lanes, *shape]`.
-        at: number of the next step, int64 `[1]`, where the tables are those of many calls; see `CapturedSteps`.
-        losses: where the losses of all steps are kept `[steps, lanes]`, if `at` is given.
     """
 
     inputs: Tensor
@@ -60,20 +65,28 @@ class LaneWork:
     keys: Tensor
     corrections: Tensor
     first: Tensor
+    at: Tensor
+    losses: Tensor
     prox: Tensor | None = None
     centers: Tensors | None = None
-    at: Tensor | None = None
-    losses: Tensor | None = None
 
     @property
     def tables(self) -> Tensors:
         """What differs from step to step."""
         return self.index, self.keys, self.corrections, self.first
 
-    def with_tables(self, tables: Tensors, centers: Tensors | None) -> "LaneWork":
-        """Returns the work with other tables and centres."""
-        index, keys, corrections, first = tables
-        return replace(self, index=index, keys=keys, corrections=corrections, first=first, centers=centers)
+    def of_lanes(self, width: int) -> "LaneWork":
+        """Returns views of the work of the first lanes."""
+        index, keys, corrections, first = self.tables
+        return replace(
+            self,
+            index=index[:, :width],
+            keys=keys[:, :width],
+            corrections=corrections[:, :, :width],
+            first=first[:, :width],
+            losses=self.losses[:, :width],
+            centers=None if self.centers is None else first_lanes(self.centers, width),
+        )
 
 
 class Steps:
@@ -102,44 +115,25 @@ class Steps:
         self._norms = stacked_norms(self._losses)
         self._optimizer, self._clip, self._autocast = update, clip, autocast
 
-    @property
-    def rates(self) -> frozenset[float]:
-        """Of the optimizer."""
-        return self._optimizer.rates
-
-    def __call__(self, lanes: Lanes, work: LaneWork) -> tuple[Lanes, Tensor]:
-        """Computes the lanes after these steps, and the sum of the losses over each batch `[steps, lanes]`."""
-        losses = []
-        for step in range(len(work.index)):
-            lanes, loss = self._step(lanes, work, step)
-            losses.append(loss)
-        return lanes, torch.stack(losses)
-
-    def _step(self, lanes: Lanes, work: LaneWork, step: int) -> tuple[Lanes, Tensor]:
-        index = work.index[step]
+    def __call__(self, lanes: Lanes, work: LaneWork) -> None:
+        """Takes the step number `work.at`: changes the lanes, keeps the losses, and counts up."""
+        index, keys, corrections, first = (table.index_select(0, work.at)[0] for table in work.tables)
         present = index != _NO_EXAMPLE
-        counts = present.sum(1)
         own = index[:, :1]  # a short batch is filled up with its own example: another client's may be infinite
         chosen = torch.where(present, index, own).clamp(min=0)
-        batch = work.inputs[chosen], work.labels[chosen]
         parameters, buffers = lanes.rows[: self._trained], lanes.rows[self._trained :]
-        gradients, sums, updated = self.gradients(parameters, buffers, batch, present, work.keys[step])
+        batch = work.inputs[chosen], work.labels[chosen]
+        gradients, sums, updated = self.gradients(parameters, buffers, batch, present, keys)
         if work.prox is not None and work.centers is not None:
-            gradients = tuple(
-                g + work.prox * (p - c) for g, p, c in zip(gradients, parameters, work.centers, strict=False)
-            )
+            gradients = pulled_to(work.centers, work.prox, gradients, parameters)
         if self._clip is not None:
             gradients = clipped(gradients, self._clip)
-        new, state = self._optimizer.step(parameters, gradients, lanes.state, work.corrections[step], work.first[step])
-        active = counts > 0
+        self._optimizer.step_(parameters, gradients, lanes.state, corrections, first)
         if self._norms:
-            buffers = tuple(_where(active, n, o) for n, o in zip(updated, buffers, strict=True))
-        rows = tuple(_where(active, n, p) for n, p in zip(new, parameters, strict=True))
-        slots = tuple(
-            tuple(_where(active, n, o) for n, o in zip(mine, old, strict=True))
-            for mine, old in zip(state, lanes.state, strict=True)
-        )
-        return Lanes((*rows, *buffers), slots), sums
+            for mine, new in zip(buffers, updated, strict=True):
+                mine.copy_(new)
+        work.losses.index_copy_(0, work.at, sums[None].to(work.losses.dtype))
+        work.at.add_(1)
 
     def gradients(
         self, parameters: Tensors, buffers: Tensors, batch: Batch, present: Tensor, keys: Tensor
@@ -182,6 +176,11 @@ class _Losses(nn.Module):
         return losses
 
 
+def pulled_to(centers: Tensors, prox: Tensor | float, gradients: Tensors, parameters: Tensors) -> Tensors:
+    """Adds the gradient of prox/2 * |w - center|^2; centres may have buffers behind the parameters."""
+    return tuple(g + prox * (p - c) for g, p, c in zip(gradients, parameters, centers, strict=False))
+
+
 def clipped(gradients: Tensors, norm: float) -> Tensors:
     """Scales each lane's gradient to at most this norm, as `torch.nn.utils.clip_grad_norm_` does it."""
     squares = torch.stack([vmap(torch.sum)(g * g) for g in gradients]).sum(0)
@@ -189,5 +188,6 @@ def clipped(gradients: Tensors, norm: float) -> Tensors:
     return tuple(g * scale.view(-1, *[1] * (g.dim() - 1)) for g in gradients)
 
 
-def _where(lanes: Tensor, new: Tensor, old: Tensor) -> Tensor:
-    return torch.where(lanes.view(-1, *[1] * (new.dim() - 1)), new, old)
+def first_lanes(tensors: Tensors, width: int) -> Tensors:
+    """Returns views of the first lanes of these tensors."""
+    return tuple(tensor[:width] for tensor in tensors)

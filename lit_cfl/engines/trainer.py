@@ -1,13 +1,14 @@
-"""Fits each client by one `lightning.Trainer.fit` of a LightningModule: the engine `trainer`.
+"""Trains each client by one `lightning.Trainer.fit` of a LightningModule: the way `trainer`.
 
-The plain reference for the other engines, and the one that takes any LightningModule.
+The plain reference for the other ways, and the one that takes any LightningModule.
 """
 
+import copy
 import logging
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from math import isfinite
+from math import inf, isnan, nan
 from typing import Any
 
 import torch
@@ -18,84 +19,76 @@ from lightning.pytorch.utilities.exceptions import SIGTERMException
 from torch import Tensor
 from torch.utils.data import DataLoader, TensorDataset
 
-from lit_cfl.data import FederatedData
-from lit_cfl.engines.base import Engine
-from lit_cfl.engines.batches import ShuffledBatches
-from lit_cfl.engines.divergence import explain_divergence
-from lit_cfl.engines.dropout import key_names, set_key, step_keys
-from lit_cfl.engines.local_training import FitRequest, note_client
-from lit_cfl.errors import InputError
-from lit_cfl.local_work import Chunk
-from lit_cfl.seeds import derive, generator
+from lit_cfl.engines.cohort_fit import ClientLoop, CohortFit, Ended
+from lit_cfl.engines.dropout import set_key
+from lit_cfl.engines.global_generators import seeded_globally
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.plan import Precision
+from lit_cfl.engines.task_traits import TaskTraits
 
 
-class TrainerEngine(Engine):
-    """Fits one client after the other with `lightning.Trainer`."""
+class TrainerLoop(ClientLoop):
+    """Trains one client after the other with `lightning.Trainer`, each with a module of its own."""
 
-    def _fit_chunk(self, request: FitRequest, part: slice, round: int, data: FederatedData) -> Chunk:
-        clients = request.clients[part]
-        models = request.models[request.start[part]].to(self.plan.dtype)
-        losses = torch.full((len(clients),), float("nan"), dtype=torch.float64)
-        trained = torch.zeros(len(clients), dtype=torch.bool)
+    name, seeds_global_generators, reports_every_loss = "trainer", True, False
+
+    @classmethod
+    def reason_against(cls, task: TaskTraits, device: str, precision: Precision, local: LocalTraining) -> str | None:
+        return None
+
+    def fit(self, work: CohortFit, ended: Ended) -> tuple[Tensor, Tensor]:
+        rows = work.models.new_empty(len(work), self.layout.num_columns)
+        losses = torch.empty(len(work), dtype=torch.float64)
         with _quiet():
-            for k, client in enumerate(clients.tolist()):
-                if data.num_examples[client] == 0 or request.lengths[part][k] == 0:
-                    continue
-                self.between_clients()
-                center = None
-                if request.prox:
-                    if request.centers is None:
-                        raise TypeError("prox needs centers")
-                    center = request.centers[request.center[part][k]]
-                options = self._options(request, int(request.lengths[part][k]))
-                with note_client(round, [client]):
-                    row, loss, rate = self._fit_client(models[k], client, center, request, options, round, data)
-                self.report_fit(request, round, part.start, k + 1)
-                if row.isfinite().all() and (loss is None or isfinite(loss)):
-                    models[k], trained[k] = row, True
-                    losses[k] = float("nan") if loss is None else loss
-                elif self.local.on_divergence == "stop":
-                    raise explain_divergence(self, models[k], client, round, loss, rate, data)
-        return Chunk(part.start, models, losses, trained)
+            for client in range(len(work)):
+                try:
+                    rows[client], loss = self._fit_client(work, client)
+                except SIGTERMException:
+                    ended(client)  # raises where the run handles the signal
+                    raise
+                except MisconfigurationException as error:
+                    raise ValueError(str(error)) from error
+                losses[client] = nan if loss is None else inf if isnan(loss) else loss  # NaN = none was reported
+                ended(client + 1)
+        return rows, losses
 
-    def _fit_client(
-        self,
-        start: Tensor,
-        client: int,
-        center: Tensor | None,
-        request: FitRequest,
-        options: dict[str, Any],
-        round: int,
-        data: FederatedData,
-    ) -> tuple[Tensor, float | None, float]:
-        """Returns the trained row `[d]`, the mean loss per example (None = not reported), and the learning rate."""
-        module, record = self.module(start), _LossRecord()
+    def _fit_client(self, work: CohortFit, client: int) -> tuple[Tensor, float | None]:
+        """Returns the trained row `[d]`, and the mean loss per example (None = not reported)."""
+        first, steps, start = work.first_steps[client], int(work.steps[client]), work.starts[client]
+        module, record = self._module(work.models[work.start[client]]), _LossRecord()
         callbacks: list[Callback] = [record]
-        if key_names(module):
-            callbacks.append(_Keys(derive(self.seed, f"{request.purpose}/dropout", round, client)))
-        if center is not None:
-            callbacks.append(_Proximal(request.prox, self.module(center)))
-        trainer = Trainer(**options, callbacks=callbacks)
-        rng = generator(self.seed, request.purpose, round, client)
-        inputs, labels = self.examples(data).batch(data.train[client], self.plan.dtype)
-        batches = ShuffledBatches(len(labels), request.budget.batch_size or self.local.batch_size, rng)
-        loader = DataLoader(TensorDataset(inputs, labels), sampler=batches, batch_size=None)
-        try:
-            with self.own_stream(f"{request.purpose}/module", round, client):
-                trainer.fit(module, loader)
-        except SIGTERMException:
-            self.between_clients()  # raises where the run handles the signal
-            raise
-        except (ValueError, MisconfigurationException) as error:
-            raise InputError(f"client {client} cannot be trained in round {round + 1}: {error}") from error
-        rate = trainer.optimizers[0].param_groups[0]["lr"] if trainer.optimizers else float("nan")
-        return self.layout.read(module, self.plan.dtype), record.mean, rate
+        if work.keys is not None:
+            callbacks.append(_Keys(work.keys[first : first + steps].tolist()))
+        if work.centers is not None:
+            callbacks.append(_Proximal(work.prox, self._module(work.centers[work.center[client]])))
+        own = slice(start, start + int(work.sizes[client]))
+        batches = _Epochs(work.batches[first : first + steps], int(work.epoch_steps[client]))
+        loader = DataLoader(TensorDataset(work.inputs[own], work.labels[own]), sampler=batches, batch_size=None)
+        trainer = Trainer(
+            **self._options, max_epochs=batches.num_epochs, max_steps=batches.max_steps, callbacks=callbacks
+        )
+        with seeded_globally(None if work.seeds is None else work.seeds[client], self.plan.device):
+            trainer.fit(module, loader)
+        return self.layout.read(module, self.plan.dtype, self.plan.device), record.mean
 
-    def _options(self, request: FitRequest, length: int) -> dict[str, Any]:
-        device, in_epochs = torch.device(self.plan.device), request.budget.unit == "epochs"
+    def _module(self, row: Tensor) -> LightningModule:
+        module = self.copied(self.plan.dtype)
+        self.layout.write(row, module)
+        return module
+
+    def copied(self, dtype: torch.dtype) -> LightningModule:
+        """Copies all of the module: what is frozen now may be trained by and by."""
+        return copy.deepcopy(self.placed(dtype))
+
+    @property
+    def module_for_gradients(self) -> LightningModule:
+        """A copy for each client: a module may keep what it was trained on."""
+        return self.copied(self.plan.dtype)
+
+    @property
+    def _options(self) -> dict[str, Any]:
+        device = torch.device(self.plan.device)
         return {
-            "max_epochs": length if in_epochs else -1,
-            "max_steps": -1 if in_epochs else length,
             "accelerator": "cpu" if device.type == "cpu" else "gpu",
             "devices": 1 if device.type == "cpu" else [device.index or 0],
             "precision": "32-true" if self.plan.precision == "tf32" else self.plan.precision,
@@ -106,6 +99,37 @@ class TrainerEngine(Engine):
             "enable_model_summary": False,
             "plugins": LightningEnvironment(),  # a fit is ours alone, inside a SLURM job, too
         }
+
+
+class _Epochs:
+    """Mini-batches of a client, epoch by epoch; the last epoch may end early.
+
+    Args:
+        table: of all its mini-batches, int64 `[steps, B]`, -1 = no example.
+        epoch_steps: mini-batches of an epoch.
+    """
+
+    def __init__(self, table: Tensor, epoch_steps: int) -> None:
+        counts = (table >= 0).sum(1).tolist()
+        self._batches = [row[:count] for row, count in zip(table, counts, strict=True)]
+        self._epoch_steps, self._taken = epoch_steps, 0
+
+    def __len__(self) -> int:
+        return self._epoch_steps
+
+    def __iter__(self) -> Iterator[Tensor]:
+        for batch in self._batches[self._taken : self._taken + self._epoch_steps]:
+            self._taken += 1
+            yield batch
+
+    @property
+    def num_epochs(self) -> int:
+        return -(-len(self._batches) // self._epoch_steps)
+
+    @property
+    def max_steps(self) -> int:
+        """Steps after which training ends within an epoch; -1 = it ends with one."""
+        return len(self._batches) if len(self._batches) % self._epoch_steps else -1
 
 
 class _LossRecord(Callback):
@@ -131,11 +155,11 @@ class _LossRecord(Callback):
 class _Keys(Callback):
     """Sets the key of every keyed dropout before each step."""
 
-    def __init__(self, client_key: int) -> None:
-        self.client_key = client_key
+    def __init__(self, keys: list[int]) -> None:
+        self._keys = iter(keys)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
-        set_key(pl_module, int(step_keys(self.client_key, trainer.global_step, 1)))
+        set_key(pl_module, next(self._keys))
 
 
 class _Proximal(Callback):

@@ -10,10 +10,10 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
-from lit_cfl.engines.batches import num_steps
-from lit_cfl.engines.factory import mean_steps
+from lit_cfl.engines.batches import count_steps
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.stacked.stackable import obstacles
+from lit_cfl.engines.task_traits import TaskTraits
+from lit_cfl.engines.workload import mean_steps
 from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.local_work import Budget
 
@@ -55,8 +55,7 @@ def _size(prepared: PreparedRun) -> dict[str, str]:
         "rounds": f"{experiment.rounds} with {experiment.cohort_size} clients, {_runs(experiment)} run(s)",
         "local steps": f"about {client_steps(prepared) * _runs(experiment):,}, pre-training and evaluation not counted",
         "plan": f"engine {plan.engine}, {plan.device}, {plan.precision}, {plan.threads} thread(s), {_stack(plan)}",
-        "module": "; ".join(obstacles(engine.template, engine.layout, data.examples, plan.precision))
-        or "losses and one plain optimizer: fit for every engine",
+        "module": "; ".join(TaskTraits.of(engine.template, data).trainer_reasons) or "losses and one plain optimizer",
         "memory": f"about {(cohort + inputs.nbytes) / 2**20:.1f} MiB for data and local models, beside PyTorch itself",
     }
 
@@ -93,12 +92,12 @@ def time_cohort(prepared: PreparedRun) -> Timing:
     CPU time counts: other processes do not add to it.
     """
     plan = prepared.engine.plan
-    computes = plan.device == "cpu" and plan.engine != "ray"
+    computes = plan.device == "cpu" and not plan.workers
     cohort = replace(prepared.cohorts, dropout=0.0).at(0, prepared.data.population, prepared.seed)
     lengths = _lengths(prepared, cohort)
-    _seconds(prepared, cohort, lengths.clamp(max=plan.steps_per_call))  # the first fit also loads and compiles
+    _seconds(prepared, cohort, lengths.clamp(max=1))  # the first fit also loads
     trials = []
-    for taken in _growing(lengths, plan.steps_per_call):
+    for taken in _growing(lengths):
         wall, own = _seconds(prepared, cohort, taken)
         trials.append((int(taken.sum()), own if computes else wall))
         if wall >= _ENOUGH and len(trials) > 1:
@@ -108,13 +107,13 @@ def time_cohort(prepared: PreparedRun) -> Timing:
 
 def _lengths(prepared: PreparedRun, cohort: Tensor) -> Tensor:
     """Counts the mini-batches of each client in a round, int64 `[n]`."""
-    local, sizes = prepared.experiment.local, prepared.data.num_examples[cohort].tolist()
-    return torch.tensor([num_steps(local.budget, local.epochs, size, local.batch_size) for size in sizes])
+    local, sizes = prepared.experiment.local, prepared.data.num_examples[cohort]
+    return count_steps(local.budget, torch.full_like(sizes, local.epochs), sizes, local.batch_size, local.last_batch)
 
 
-def _growing(lengths: Tensor, first: int) -> Iterator[Tensor]:
+def _growing(lengths: Tensor) -> Iterator[Tensor]:
     """Yields numbers of steps of each client: twice as many each time, and at last all of them."""
-    most = first
+    most = 1
     while most < int(lengths.max()):
         yield lengths.clamp(max=most)
         most *= 2
@@ -164,10 +163,7 @@ def _time(prepared: PreparedRun, timing: Timing) -> dict[str, str]:
 
 
 def _stack(plan: Plan) -> str:
-    if plan.engine == "trainer" or plan.lanes == 1:
-        how = ", in C++" if plan.fused else ", first layer in dual form" if plan.dual else ""
-        return f"one client after the other{how}"
-    return f"{plan.lanes} clients together, {'compiled' if plan.compile else 'not compiled'}"
+    return "one client after the other" if plan.lanes == 1 else f"up to {plan.lanes} clients together"
 
 
 def duration(seconds: float) -> str:

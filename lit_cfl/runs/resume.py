@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lit_cfl.engines.earlier_plans import refuse_earlier_run
 from lit_cfl.engines.module_state import CONSTANTS
 from lit_cfl.engines.plan import PlanOptions
 from lit_cfl.errors import InputError
@@ -16,7 +17,7 @@ from lit_cfl.storage.digests import damaged, digest_of
 from lit_cfl.storage.given_paths import expanded
 
 _PLAN_OPTIONS = ("engine", "device", "precision", "deterministic", "plan")
-_ADDED_PARTS = dict.fromkeys(("fused", "dual"), False)  # of plans, since 0.2: earlier runs trained without them
+_ADDED_OPTIONS = {"local.last_batch": "keep"}  # since 0.3, and how earlier runs trained
 _CHANGES_NOTHING = "plan.rows_mib:"  # it only says how much is computed at once
 
 
@@ -73,16 +74,21 @@ def with_stored_code(experiment: Experiment, stored: Mapping[str, Any]) -> Exper
     return replace(experiment, config=experiment.described() | {"code": stored["code"]})
 
 
-def with_stored_plan(experiment: Experiment, stored: Mapping[str, Any]) -> Experiment:
-    """Replaces the plan by the recorded one.
+def with_stored_plan(experiment: Experiment, path: Path, stored: Mapping[str, Any]) -> Experiment:
+    """Replaces the plan by the one that a run recorded.
+
+    Args:
+        path: of the run.
+        stored: its configuration.
 
     Raises:
-        InputError: this machine cannot run the recorded plan, or it is none.
+        InputError: this machine or this version cannot run the recorded plan, or it is none.
     """
     if not stored.get("plan"):
         return experiment
+    refuse_earlier_run(path, stored)
     try:
-        recorded = replace(experiment, plan=PlanOptions(**_with_added_parts(stored)["plan"]))
+        recorded = replace(experiment, plan=PlanOptions(**stored["plan"]))
         recorded.chosen_plan()
     except (InputError, TypeError) as error:
         raise InputError(
@@ -120,14 +126,9 @@ def disagreements(stored: Mapping[str, Any], now: Mapping[str, Any], ignored: Se
     free = {*ignored, "code", "data_commit", *(_PLAN_OPTIONS if new_plan else ())}
     return [
         line
-        for line in differences(_with_added_parts(stored), _with_added_parts(now))
+        for line in differences(stored, now)
         if line.partition(".")[0].partition(":")[0] not in free and not line.startswith(_CHANGES_NOTHING)
     ]
-
-
-def _with_added_parts(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    plan = config.get("plan")
-    return {**config, "plan": {**_ADDED_PARTS, **plan}} if plan and isinstance(plan, Mapping) else config
 
 
 def require_same_run(path: Path, saved: Mapping[str, Any]) -> None:
@@ -158,7 +159,7 @@ def require_same_data(path: Path, saved: Mapping[str, Any], prepared: PreparedRu
 
 def differences(stored: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Lists `option: stored -> now` for each option that differs, by dotted name."""
-    before, after = flat_options(stored), flat_options(now)
+    before, after = _ADDED_OPTIONS | flat_options(stored), _ADDED_OPTIONS | flat_options(now)
     names = [name for name in dict.fromkeys([*before, *after]) if before.get(name) != after.get(name)]
     return [f"{name}: {_shown(before, name)} -> {_shown(after, name)}" for name in names]
 

@@ -201,7 +201,7 @@ def _restored(
     checkpoint = Checkpoint(path)
     saved = checkpoint.load()
     if mode == "resume":  # a kill between both files leaves a new plan in config.yaml beside a checkpoint under the old
-        experiment = with_stored_plan(experiment, stored if saved is None else json.loads(saved["config"]))
+        experiment = with_stored_plan(experiment, path, stored if saved is None else json.loads(saved["config"]))
     recorder = _recorder(with_own_partition(experiment, path, saved), path, callbacks, checkpoint)
     if saved is not None:
         recorder.restore(saved, new_plan=mode == "new_plan")

@@ -137,7 +137,7 @@ def test_layers_that_are_not_there_are_refused_with_those_that_are():
 
 
 def test_every_table_says_that_its_rule_is_ours(capsys: pytest.CaptureFixture[str], tmp_path: Path):
-    words = ["--config", "adacfl/digits", "--tiny", "--engine", "stacked"]
+    words = ["--config", "adacfl/digits", "--tiny", "--engine", "loop"]
     assert main(["run", *words, "--run_dir", str(tmp_path / "run")]) == 0
     assert "its rule for the number of clusters is not known; this one is ours" in capsys.readouterr().out
     words = ["--config", "adacfl/digits", "--rounds", "1", "--algorithms", "FedAvg", "AdaCFL", "--seeds", "0"]

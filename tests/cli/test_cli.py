@@ -151,7 +151,7 @@ QUICK = ("run", "--config", "quickstart")
         ((*QUICK, "--algorithm.num_clusters", "four"), "num_clusters: 'four' is not a whole number"),
         ((*QUICK, "--task.optimizer.lr", "abc"), "'abc' is not a number"),
         ((*QUICK, "--algorithm.measure", "cosine"), "'cosine' is not one of edc, madc"),
-        ((*QUICK, "--engine", "fast"), "'fast' is not one of auto, trainer, stacked, ray"),
+        ((*QUICK, "--engine", "fast"), "'fast' is not one of auto, trainer, loop, chain, stack, ray"),
         ((*QUICK, "--evaluation.clients", "some"), "'some' is not one of assigned, all or a whole number"),
         ((*QUICK, "--algorithm.num_clusters", "0"), "num_clusters is 0; it must be 1 or more"),
         ((*QUICK, "--algorithm.num_clusters", "41"), "num_clusters is 41, but only 40 clients"),
@@ -200,7 +200,7 @@ OTHER_PLAN = {"plan": {"rows_mib": 7}}
 
 
 def test_plan_beside_resume_is_honoured_with_new_plan_and_else_refused(capsys: pytest.CaptureFixture[str]):
-    begin = "run --config quickstart --baseline null --rounds 1 --plan.lanes 3 --plan.narrow 3 --run_dir run"
+    begin = "run --config quickstart --baseline null --rounds 1 --plan.lanes 3 --run_dir run"
     assert main(begin.split()) == 0
     begun = yaml.safe_load(Path("run/config.yaml").read_text())["plan"]
     assert begun["lanes"] == 3

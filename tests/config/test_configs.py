@@ -27,7 +27,7 @@ def test_first_line_says_what_to_expect(name: str):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_configuration_builds_and_runs_tiny(name: str, tmp_path: Path):
-    request = parse_run(["--config", name, "--plan.compile", "false"])  # tests/engines/test_compiled.py compiles
+    request = parse_run(["--config", name])
     with skipped_without_data():
         prepared = request.experiment.prepare(request.experiment.seeds[0])
     assert prepared.engine.layout.num_parameters > 0

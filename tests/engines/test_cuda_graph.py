@@ -16,15 +16,14 @@ from lit_cfl.engines.base import Engine
 from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.stacked import engine as stacked
 from lit_cfl.engines.stacked.cuda_graph import CapturedSteps
-from lit_cfl.engines.stacked.engine import StackedEngine
+from lit_cfl.engines.stacked.stack import StackLoop
 from lit_cfl.engines.steps import Steps
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.nets import MLP
 
 ADAM = partial(torch.optim.Adam, lr=0.01)
-WIDE = Plan("stacked", lanes=4, narrow=2, steps_per_call=2)
+WIDE = Plan("stack", lanes=4)
 
 
 @pytest.fixture
@@ -37,22 +36,29 @@ def mlp() -> nn.Module:
     return nn.Sequential(MLP(12, SHAPE, 16), nn.Dropout(0.4), nn.Linear(16, 10))
 
 
-def engine_of(plan: Plan, monkeypatch: pytest.MonkeyPatch, captures: bool = True) -> StackedEngine:
-    """A stack on the CPU, captured as on the GPU `cuda:1`, or the same without captures."""
-    monkeypatch.setattr(
-        stacked,
-        "CompiledSteps",
-        lambda steps, *_: CapturedSteps(steps, "cuda:1", plan.steps_per_call) if captures else steps,
-    )
-    engine = StackedEngine(task(mlp, ADAM), replace(plan, compile=True), 5, LocalTraining(1, 10))
-    engine._stack(plan.lanes, 10)
+@pytest.fixture
+def captures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stacks on the CPU are captured as on the GPU `cuda:1`."""
+    make = StackLoop.__init__
+
+    def made(loop: StackLoop, *given: object) -> None:
+        make(loop, *given)
+        loop._captured = CapturedSteps(loop._steps, "cuda:1")
+
+    monkeypatch.setattr(StackLoop, "__init__", made)
+
+
+def engine_of(plan: Plan, captured: bool = True) -> Engine:
+    """An engine whose stacks are captured as the fixture has it, or not."""
+    engine = build_engine(task(mlp, ADAM), plan, 5, LocalTraining(1, 10))
+    if not captured:
+        engine.loop._captured = None
     return engine
 
 
-def test_replayed_steps_give_the_bits_of_steps_that_are_not_captured(
-    devices: list[torch.device], monkeypatch: pytest.MonkeyPatch
-):
-    engines = [engine_of(WIDE, monkeypatch), engine_of(WIDE, monkeypatch, captures=False)]
+@pytest.mark.usefixtures("captures")
+def test_replayed_steps_give_the_bits_of_steps_that_are_not_captured(devices: list[torch.device]):
+    engines = [engine_of(WIDE), engine_of(WIDE, captured=False)]
     data = ragged_data()
     models = torch.stack([engines[0].initial(number) for number in range(3)])
     for prox, clients in ((0.0, range(6)), (0.3, range(6)), (0.0, [5, 3]), (0.7, [2, 4, 1]), (0.0, [4, 2])):
@@ -63,63 +69,66 @@ def test_replayed_steps_give_the_bits_of_steps_that_are_not_captured(
         assert torch.equal(found.rows, expected.rows)
         assert torch.equal(found.losses.nan_to_num(-1), expected.losses.nan_to_num(-1))
         assert not torch.equal(found.rows, models[asked % 2])
-    assert Graph.made == 4  # two widths, with and without a proximal term
+    assert Graph.made == 3  # with and without a proximal term; the first one with it made room for centres
     assert set(devices) == {torch.device("cuda:1")}
 
 
-@pytest.mark.usefixtures("devices")
+@pytest.mark.usefixtures("devices", "captures")
 @pytest.mark.parametrize("deterministic", [False, True])
 def test_cudnn_tries_its_algorithms_while_steps_are_captured_and_at_no_other_time(
     deterministic: bool, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(torch, "are_deterministic_algorithms_enabled", lambda: deterministic)
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", False)
-    engine, tried, step = engine_of(WIDE, monkeypatch), [], Steps._step
+    engine, tried, step = engine_of(WIDE), [], Steps.gradients
 
     def seen(steps: Steps, *given: object) -> object:
         tried.append(torch.backends.cudnn.benchmark)
         return step(steps, *given)
 
-    monkeypatch.setattr(Steps, "_step", seen)
+    monkeypatch.setattr(Steps, "gradients", seen)
     fit(engine, 1)
     assert set(tried) == {not deterministic}
     assert not torch.backends.cudnn.benchmark
 
 
-def test_larger_pool_drops_the_graphs_that_read_the_old_one(
-    devices: list[torch.device], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(stacked, "pool_capacity", lambda sizes, bytes_each, lanes: int(sizes.max()))
-    engine, plain = engine_of(WIDE, monkeypatch), engine_of(WIDE, monkeypatch, captures=False)
+@pytest.mark.usefixtures("devices", "captures")
+def test_larger_pool_drops_the_graphs_that_read_the_old_one():
+    engine, plain = engine_of(WIDE), engine_of(WIDE, captured=False)
     models = engine.initial(0)[None]
     for sizes in (SIZES, (0, 3, 90, 40)):
         data, clients = ragged_data(sizes), torch.arange(len(sizes))
         assert torch.equal(engine.at(1, data).fit(models, clients).rows, plain.at(1, data).fit(models, clients).rows)
-    assert len(engine._runner._advance._captured) <= 2  # those of the old pool are gone
+    assert len(engine.loop._captured._captured) == 1  # that of the old pool is gone
 
 
-def test_capture_that_breaks_off_for_want_of_memory_says_just_that(
-    devices: list[torch.device], monkeypatch: pytest.MonkeyPatch
-):
+@pytest.mark.usefixtures("devices", "captures")
+def test_capture_that_breaks_off_for_want_of_memory_halves_the_lanes(monkeypatch: pytest.MonkeyPatch):
     @contextmanager
     def broken(graph: Graph, **options: object) -> Iterator[None]:
-        try:
-            raise torch.OutOfMemoryError("no memory")
-        except torch.OutOfMemoryError as error:
-            raise RuntimeError("operation failed due to a previous error during capture") from error
-        yield
+        if engine.plan.lanes > 1:
+            try:
+                raise torch.OutOfMemoryError("no memory")
+            except torch.OutOfMemoryError as error:
+                raise RuntimeError("operation failed due to a previous error during capture") from error
+        with graph:
+            yield
 
     monkeypatch.setattr(torch.cuda, "graph", broken)
-    engine = engine_of(WIDE, monkeypatch)
+    engine = engine_of(WIDE)
     with pytest.warns(Notice, match="out of memory: .* and 2 client"):
         rows = fit(engine, 1)
-    assert engine.plan.lanes == 1  # a plain loop
-    assert torch.equal(rows, fit(engine_of(Plan("stacked"), monkeypatch, captures=False), 1))
+    assert engine.plan.lanes == 1
+    assert torch.equal(rows, fit(engine_of(replace(WIDE, lanes=1), captured=False), 1))
 
 
 def test_other_errors_are_not_taken_for_a_want_of_memory():
     assert is_out_of_memory(RuntimeError("CUDA out of memory"))
     assert is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"))
+    tried = "FIND was unable to find an engine to execute this computation after trying 9 plans."
+    assert is_out_of_memory(RuntimeError(tried))
+    assert is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(h)`"))
+    assert is_out_of_memory(RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED"))
     assert not is_out_of_memory(RuntimeError("illegal memory access"))
     assert not is_out_of_memory(None)
 
@@ -129,58 +138,55 @@ def fit(engine: Engine, round: int) -> Tensor:
     return engine.at(round, data).fit(engine.initial(0)[None], torch.arange(data.num_clients)).rows
 
 
-def short_of_memory(engine: Engine, lanes: int) -> list[int]:
-    """Stacks of so many lanes and more find no memory. Gives the lanes of the stacks that are made."""
-    made, tried = engine._stack, []
+def short_of_memory(monkeypatch: pytest.MonkeyPatch, lanes: int) -> list[int]:
+    """Stacks of so many lanes and more find no memory. Gives the lanes of the stacks that are tried."""
+    whole, tried = StackLoop._fit, []
 
-    def runner(width: int, batch_size: int) -> object:
-        tried.append(width)
-        if width >= lanes:
+    def fit(loop: StackLoop, *given: object) -> object:
+        tried.append(loop.plan.lanes)
+        if tried[-1] >= lanes:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return made(width, batch_size)
+        return whole(loop, *given)
 
-    engine._stack = runner
+    monkeypatch.setattr(StackLoop, "_fit", fit)
     return tried
 
 
 @pytest.mark.parametrize("lanes", [2, 3, 8])
-def test_running_out_of_memory_halves_the_lanes_and_says_so_once(lanes: int):
-    plan = Plan("stacked", lanes=16, narrow=4)
-    engine = build_engine(task(mlp, ADAM), plan, 5, LocalTraining(1, 10))
-    tried = short_of_memory(engine, lanes)
+def test_running_out_of_memory_halves_the_lanes_and_says_so_once(lanes: int, monkeypatch: pytest.MonkeyPatch):
+    engine = build_engine(task(mlp, ADAM), Plan("stack", lanes=16), 5, LocalTraining(1, 10))
+    tried = short_of_memory(monkeypatch, lanes)
     with pytest.warns(Notice, match="out of memory: local models now take 1 MiB at once, and 8 client") as said:
         rows, _ = (fit(engine, round) for round in (2, 3))
     left = {2: 1, 3: 2, 8: 4}[lanes]
     assert len(said) == 1
-    assert tried[: len(tried) - (0 if left == 1 else 2)] == [width for width in (16, 8, 4, 2) if width >= lanes]
-    assert (engine.plan.lanes, engine.plan.narrow) == (left, min(left, 4))
+    assert tried == [*(width for width in (16, 8, 4, 2) if width >= lanes), left, left]
+    assert engine.plan.lanes == left
     alone = build_engine(task(mlp, ADAM), engine.plan, 5, LocalTraining(1, 10))
     assert torch.equal(rows, fit(alone, 2))
 
 
-def test_stack_that_ran_out_of_memory_is_given_up_with_its_graphs(
-    devices: list[torch.device], monkeypatch: pytest.MonkeyPatch
-):
-    engine, narrower = engine_of(WIDE, monkeypatch), engine_of(replace(WIDE, lanes=2), monkeypatch, captures=False)
-    monkeypatch.setattr(stacked, "CompiledSteps", lambda steps, *_: CapturedSteps(steps, "cuda:1", 2))
+@pytest.mark.usefixtures("devices", "captures")
+def test_stack_that_ran_out_of_memory_is_given_up_with_its_graphs(monkeypatch: pytest.MonkeyPatch):
+    engine, narrower = engine_of(WIDE), engine_of(replace(WIDE, lanes=2), captured=False)
     fit(engine, 1)
-    old, replay = engine._runner, Graph.replay
+    old, replay = engine.loop, Graph.replay
 
     def without_memory(graph: Graph) -> None:
-        if engine._runner is old:
+        if engine.loop is old:
             raise torch.OutOfMemoryError("CUDA out of memory")
         replay(graph)
 
     monkeypatch.setattr(Graph, "replay", without_memory)
     with pytest.warns(Notice, match="out of memory"):
         rows = fit(engine, 2)
-    assert engine._runner.lanes == 2
+    assert engine.loop.plan.lanes == 2
     assert torch.equal(rows, fit(narrower, 2))
-    assert engine.effort.computed > narrower.effort.computed  # the effort of the run goes on
+    assert engine.effort.computed > narrower.effort.computed  # the effort of the run is counted on
 
 
 def test_memory_that_does_not_do_for_one_client_is_an_error():
-    engine = build_engine(task(mlp), Plan("stacked"), 5, LocalTraining(1, 10))
+    engine = build_engine(task(mlp), Plan("loop"), 5, LocalTraining(1, 10))
 
     def nothing_fits(*_: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
@@ -191,8 +197,8 @@ def test_memory_that_does_not_do_for_one_client_is_an_error():
 
 
 def test_chunk_of_a_gpu_fills_its_stack():
-    engine = build_engine(task(mlp), Plan("stacked", rows_mib=1, lanes=4), 5, LocalTraining(1, 10))
+    engine = build_engine(task(mlp), Plan("stack", rows_mib=1, lanes=4), 5, LocalTraining(1, 10))
     fitting = 2**20 // (4 * engine.layout.num_columns)
     for device, lanes, clients in (("cpu", 512, fitting), ("cuda:0", 512, 512), ("cuda:0", 8, fitting // 8 * 8)):
-        engine.plan = Plan("stacked", device, rows_mib=1, lanes=lanes)
+        engine.plan = Plan("stack", device, rows_mib=1, lanes=lanes)
         assert engine._chunk_size == clients

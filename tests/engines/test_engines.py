@@ -13,19 +13,17 @@ from torch.testing import assert_close
 
 from lit_cfl.clustering import random_projection
 from lit_cfl.data import Examples
-from lit_cfl.engines import choose_plan as rule
 from lit_cfl.engines import scorer
-from lit_cfl.engines.choose_plan import Workload
-from lit_cfl.engines.factory import build_engine, warn_of_slowness, workload
+from lit_cfl.engines.cohort_fit import CohortFit
+from lit_cfl.engines.factory import build_engine, warn_of_slowness
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan, Precision
-from lit_cfl.engines.stacked import engine as stacked
-from lit_cfl.engines.stacked import gradients
-from lit_cfl.engines.stacked.compiled import CompiledSteps, CompilingError
+from lit_cfl.engines.stacked import gradients, stack
+from lit_cfl.engines.ways import way_named
+from lit_cfl.engines.workload import measure_workload
 from lit_cfl.errors import DivergedError, InputError, Notice
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR, MLP, MNISTCNN
-from lit_cfl.nets.cnn import Conv2dPooled
 from lit_cfl.tasks import Classification
 from lit_cfl.tasks.classification import Batch
 
@@ -78,7 +76,7 @@ def test_every_plan_gives_the_trainers_result(net: str, plan: str):
     same_as_trainer(net, "sgd", PLANS[plan], "64-true", 1e-12)
 
 
-@pytest.mark.parametrize("plan", ["plain loop", "2 lanes, 5 steps a call"])
+@pytest.mark.parametrize("plan", ["plain loop", "2 lanes"])
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_every_optimizer_gives_the_trainers_result(optimizer: str, plan: str):
     local = LocalTraining(3, 10, gradient_clip=0.5)
@@ -126,7 +124,7 @@ def test_order_and_company_of_clients_change_no_bit(net: str, plan: str):
 
 @pytest.mark.parametrize("net", ["linear", "mlp with dropout"])
 def test_chunks_change_no_bit(net: str):
-    plan = Plan("stacked", lanes=3, narrow=3, steps_per_call=2)
+    plan = Plan("stack", lanes=3)
     whole, _ = fitted(task(NETS[net]), plan)
     for size in (1, 2, 4):
         parts = [fitted(task(NETS[net]), plan, clients=part)[0] for part in torch.arange(len(SIZES)).split(size)]
@@ -190,9 +188,9 @@ def test_gradients_of_a_stack_stay_within_memory_and_in_any_order_the_same(
 ):
     engine = build_engine(task(NETS["mlp"]), PLANS["4 lanes"], 5, LocalTraining(1, 10))
     work, model = engine.at(2, ragged_data()), engine.initial(0)
-    clients, seen, whole = torch.tensor([3, 1, 5, 2, 4]), [], engine._steps.gradients
+    clients, seen, whole = torch.tensor([3, 1, 5, 2, 4]), [], engine.loop._steps.gradients
     monkeypatch.setattr(gradients, "STACK_EXAMPLES", examples)
-    monkeypatch.setattr(engine._steps, "gradients", lambda p, *rest: seen.append(len(p[0])) or whole(p, *rest))
+    monkeypatch.setattr(engine.loop._steps, "gradients", lambda p, *rest: seen.append(len(p[0])) or whole(p, *rest))
     rows = work.gradients(model, clients)
     assert seen == calls
     order = torch.tensor([4, 2, 0, 1, 3])
@@ -208,8 +206,8 @@ def test_large_clients_take_their_gradients_alone(monkeypatch: pytest.MonkeyPatc
     work, model, clients = engine.at(2, ragged_data()), engine.initial(0), torch.tensor([4, 3, 1, 5, 2])
     expected = work.gradients(model, clients)
     monkeypatch.setattr(gradients, "LARGEST", 18)  # clients 3 and 5 have more
-    seen, whole = [], engine._steps.gradients
-    monkeypatch.setattr(engine._steps, "gradients", lambda p, *rest: seen.append(len(p[0])) or whole(p, *rest))
+    seen, whole = [], engine.loop._steps.gradients
+    monkeypatch.setattr(engine.loop._steps, "gradients", lambda p, *rest: seen.append(len(p[0])) or whole(p, *rest))
     assert_close(work.gradients(model, clients), expected, rtol=0, atol=1e-12)
     assert seen == [3]
 
@@ -217,15 +215,15 @@ def test_large_clients_take_their_gradients_alone(monkeypatch: pytest.MonkeyPatc
 def test_gradients_that_run_out_of_memory_are_taken_in_half_the_lanes(monkeypatch: pytest.MonkeyPatch):
     engine = build_engine(task(NETS["mlp"]), replace(PLANS["4 lanes"], precision="64-true"), 5, LocalTraining(1, 10))
     work, model, clients = engine.at(2, ragged_data()), engine.initial(0), torch.tensor([4, 3, 1, 5, 2])
-    expected, seen, whole = work.gradients(model, clients), [], stacked.StackedEngine._stacked_gradients
+    expected, seen, whole = work.gradients(model, clients), [], stack.stacked_gradients
 
-    def short_of_memory(self, model, clients, round, data):
-        seen.append(len(clients))
-        if len(clients) > 2:
+    def short_of_memory(steps: object, layout: object, plan: Plan, model: Tensor, work: CohortFit) -> Tensor:
+        seen.append(len(work))
+        if len(work) > 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return whole(self, model, clients, round, data)
+        return whole(steps, layout, plan, model, work)
 
-    monkeypatch.setattr(stacked.StackedEngine, "_stacked_gradients", short_of_memory)
+    monkeypatch.setattr(stack, "stacked_gradients", short_of_memory)
     with pytest.warns(Notice, match="2 client.s. train together"):
         found = work.gradients(model, clients)
     assert (seen, engine.plan.lanes) == ([4, 2, 2, 1], 2)
@@ -244,14 +242,14 @@ def test_nobodys_gradients_are_no_rows(plan: Plan):
 
 def test_running_out_of_memory_halves_the_chunks_and_says_so_once():
     make = task(lambda: MLP(2000, SHAPE, 10))  # 0.57 MiB
-    engine = build_engine(make, Plan("stacked"), 5, LocalTraining(1, 10))
+    engine = build_engine(make, Plan("loop"), 5, LocalTraining(1, 10))
     sizes, whole = [], engine._fit_chunk
 
-    def short_of_memory(request, part, round, data):
+    def short_of_memory(request, part, *rest):
         sizes.append(part.stop - part.start)
         if sizes[-1] > 4:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return whole(request, part, round, data)
+        return whole(request, part, *rest)
 
     engine._fit_chunk = short_of_memory
     data, models = ragged_data((3,) * 12), engine.initial(0)[None]
@@ -259,7 +257,7 @@ def test_running_out_of_memory_halves_the_chunks_and_says_so_once():
         rows = engine.at(0, data).fit(models, torch.arange(12)).rows
     assert sizes == [12, 5, *[1] * 12]  # 3 MiB hold five, 1 MiB holds one
     assert (len(said), engine.plan.rows_mib) == (1, 1)
-    alone = build_engine(make, Plan("stacked"), 5, LocalTraining(1, 10))
+    alone = build_engine(make, Plan("loop"), 5, LocalTraining(1, 10))
     assert torch.equal(rows, alone.at(0, data).fit(models, torch.arange(12)).rows)
 
 
@@ -340,46 +338,6 @@ def test_examples_under_models_of_their_own_are_scored_as_by_each_model_alone(mo
     assert (none.losses.shape, none.values.shape, none.weights.shape) == ((0,), (1, 0), (1, 0))
 
 
-def test_compiling_that_fails_ends_in_a_plain_loop(monkeypatch: pytest.MonkeyPatch):
-    def broken(*_: object) -> object:
-        raise OSError("g++: command not found")
-
-    monkeypatch.setattr(CompiledSteps, "_compile", broken)
-    engine = build_engine(task(NETS["mlp"]), Plan("stacked", lanes=4, compile=True), 5, LocalTraining(3, 10))
-    models, data = engine.initial(0)[None], ragged_data()
-    with pytest.warns(Notice, match="compiling failed .*: clients train in a plain loop"):
-        rows = engine.at(2, data).fit(models, torch.arange(6)).rows
-    plain = build_engine(task(NETS["mlp"]), Plan("stacked"), 5, LocalTraining(3, 10))
-    assert torch.equal(rows, plain.at(2, data).fit(models, torch.arange(6)).rows)
-    assert engine.plan == plain.plan
-
-
-@pytest.mark.parametrize(("calls", "kept"), [(4, 0), (8, 3)], ids=["in the first group", "in the second group"])
-def test_compiling_that_fails_later_on_trains_that_group_anew_and_no_other(
-    calls: int, kept: int, monkeypatch: pytest.MonkeyPatch
-):
-    made = []
-
-    def call(steps: CompiledSteps, *given: object) -> object:
-        made.append(given)
-        if len(made) > calls:
-            raise CompilingError("no more")
-        return steps._steps(*given)
-
-    monkeypatch.setattr(CompiledSteps, "__call__", call)
-    monkeypatch.setattr(stacked, "pool_capacity", lambda *_: 40)  # clients 0 to 2, client 3, clients 4 and 5
-    with pytest.warns(Notice, match="compiling failed .*: clients train in a plain loop"):
-        found, engine = fitted(task(NETS["mlp"]), Plan("stacked", lanes=2, narrow=2, compile=True))
-    rows, plain = rows_of(found), rows_of(fitted(task(NETS["mlp"]), Plan("stacked"))[0])
-    monkeypatch.setattr(CompiledSteps, "__call__", lambda steps, *given: steps._steps(*given))
-    stack = rows_of(fitted(task(NETS["mlp"]), Plan("stacked", lanes=2, narrow=2, compile=True))[0])
-    assert torch.equal(rows[:kept], stack[:kept])
-    assert torch.equal(rows[kept:], plain[kept:])
-    assert not torch.equal(stack[:3], plain[:3])  # so that the bits tell which of them trained a client
-    assert engine.effort.useful == (9 if kept else 0)  # client 1 takes 3 steps and client 2 takes 6
-    assert found.trained.tolist() == [size > 0 for size in SIZES]
-
-
 class Picky(Classification):
     def losses(self, batch: Batch) -> Tensor:
         if len(batch[1]) == 7:  # the second batch of client 2
@@ -391,14 +349,6 @@ class Picky(Classification):
 def test_error_of_the_users_module_names_client_and_round(plan: str):
     with pytest.raises(InputError, match="client 2 cannot be trained in round 3: seven is a crowd"):
         rows_of(fitted(lambda: Picky(MLP(12, SHAPE, 10), SGD), PLANS[plan])[0])
-
-
-def test_missing_compiler_is_said_where_it_costs(monkeypatch: pytest.MonkeyPatch, recwarn: pytest.WarningsRecorder):
-    monkeypatch.setattr(rule, "has_compiler", lambda: False)
-    warn_of_slowness("auto", Plan("stacked"), Workload(7_850, client_steps=49_999))
-    assert not recwarn
-    with pytest.warns(Notice, match=r"no C\+\+ compiler"):
-        warn_of_slowness("auto", Plan("stacked"), Workload(7_850, client_steps=50_000))
 
 
 class Coupled(Classification):
@@ -448,37 +398,27 @@ class WithSpare(MLP):
     [
         (lambda: Classification(WithAverage(), SGD), "the buffer net.seen changes in training"),
         (lambda: Classification(WithSpare(), SGD), "the parameter net.spare.weight takes no part in the losses"),
-        (lambda: Coupled(MLP(12, SHAPE, 10), SGD), "its gradients in a stack are others than alone"),
+        (lambda: Coupled(MLP(12, SHAPE, 10), SGD), "the loss of an example depends on the others of its mini-batch"),
         (lambda: Noisy(MLP(12, SHAPE, 10), SGD), "it draws random numbers, other than by nn.Dropout"),
         (lambda: Classification(WithBatchNorm(), SGD), r"BatchNorm1d with momentum None, .* \(net.bn1\)"),
         (task(NETS["mlp"], partial(torch.optim.Adam, amsgrad=True)), "the optimizer's option amsgrad"),
         (task(NETS["mlp"], torch.optim.RMSprop), "optimizer RMSprop"),
     ],
 )
-def test_what_cannot_be_stacked_is_named(module: Callable, reason: str):
-    load = workload(module, 0, LocalTraining(1, 10), ragged_data(), "32-true", client_fits=1)
-    assert len(load.obstacles) == 1
-    assert re.match(reason, load.obstacles[0])
-    with pytest.warns(Notice, match=f"fitted by the engine trainer, which is slower: {reason}"):
+def test_what_only_a_trainer_can_train_is_named(module: Callable, reason: str):
+    load = measure_workload(module, 0, LocalTraining(1, 10), ragged_data(), rounds=1, cohort=1)
+    assert load.task is not None
+    assert len(load.task.trainer_reasons) == 1
+    assert re.match(reason, load.task.trainer_reasons[0])
+    for way in ("loop", "stack"):
+        against = way_named(way).reason_against(load.task, "cuda:0", "32-true", load.local)
+        assert against == load.task.trainer_reasons[0]
+    with pytest.warns(Notice, match=f"trained by lightning.Trainer, which is slower: {reason}"):
         warn_of_slowness("auto", Plan("trainer"), load)
 
 
 @pytest.mark.parametrize("net", NETS)
-def test_nets_of_ours_can_be_stacked(net: str):
-    load = workload(task(NETS[net]), 0, LocalTraining(1, 10), ragged_data(), "32-true", client_fits=10)
-    assert load.obstacles == []
-    assert load.has_convolutions == net.startswith("cnn")
-
-
-@pytest.mark.parametrize(
-    ("layers", "all_small"),
-    [
-        (lambda: [Conv2dPooled(1, 1, 3)], True),
-        (lambda: [Conv2dPooled(1, 2, 3), nn.Conv2d(2, 1, 1)], False),
-        (lambda: [nn.MaxPool2d(2)], False),
-    ],
-)
-def test_a_net_has_small_convolutions_where_all_of_them_are(layers: Callable[[], list[nn.Module]], all_small: bool):
-    make = task(lambda: nn.Sequential(*layers(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(1, 10)))
-    load = workload(make, 0, LocalTraining(1, 10), ragged_data(), "32-true", client_fits=10)
-    assert load.small_convolutions == all_small
+def test_nets_of_ours_can_be_looped_and_stacked(net: str):
+    load = measure_workload(task(NETS[net]), 0, LocalTraining(1, 10), ragged_data(), rounds=1, cohort=10)
+    assert load.task is not None
+    assert load.task.trainer_reasons == load.task.stack_reasons == []

@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from ragged import PLANS, SGD, fitted, ragged_data, rows_of, task
+from ragged import PLANS, SGD, fitted, ragged_data, reasons_against, rows_of, task
 from torch import Tensor, nn
 from torch.testing import assert_close
 
-from lit_cfl.engines.factory import build_engine, workload
+from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.stacked.engine import StackedEngine
+from lit_cfl.engines.stacked.stack import StackLoop
 
 WIDTH, RANK = 12, 4
 
@@ -56,8 +56,7 @@ class ViT(nn.Module):
 @pytest.mark.parametrize("plan", ["plain loop", "4 lanes"])
 def test_adapters_train_in_a_stack_as_with_a_trainer(plan: str):
     local = LocalTraining(2, 10)
-    load = workload(task(ViT), 0, local, ragged_data(), "32-true", client_fits=1)
-    assert load.obstacles == []
+    assert reasons_against(task(ViT)) == []
     rows = [
         rows_of(fitted(task(ViT, SGD), Plan(one.engine, precision="64-true", lanes=one.lanes), local=local)[0])
         for one in (PLANS["trainer"], PLANS[plan])
@@ -67,18 +66,19 @@ def test_adapters_train_in_a_stack_as_with_a_trainer(plan: str):
 
 
 def test_lanes_hold_adapters_alone_and_all_nets_of_an_engine_share_what_is_frozen():
-    engine = build_engine(task(ViT), Plan("stacked", lanes=4), 5, LocalTraining(1, 10))
-    assert isinstance(engine, StackedEngine)
+    _, engine = fitted(task(ViT), Plan("stack", lanes=4), local=LocalTraining(1, 10))
+    stack = engine.loop
+    assert isinstance(stack, StackLoop)
     adapters = 2 * RANK * WIDTH * ((1 + 3) + (1 + 1) + (1 + 2) + (2 + 1))  # of two blocks
     assert engine.layout.num_columns == adapters + (WIDTH + 1) * 10  # and the head
-    assert sum(tensor.numel() for tensor in engine._stack(4, 10)._empty(4).tensors) == 4 * engine.layout.num_columns
-    nets = [engine._loop._module, engine._steps._losses.module, engine._scorer._module]
+    assert sum(tensor.numel() for tensor in stack._lanes.tensors) == 4 * engine.layout.num_columns
+    nets = [stack._steps.module, stack.module_for_gradients, engine._scorer._module]
     for name, parameter in nets[0].named_parameters():
         same = len({net.get_parameter(name).data_ptr() for net in nets}) == 1
         assert same == (not parameter.requires_grad), name
 
 
-@pytest.mark.parametrize("plan", [Plan("trainer"), Plan("stacked"), Plan("stacked", lanes=4)])
+@pytest.mark.parametrize("plan", [Plan("trainer"), Plan("loop"), Plan("stack", lanes=4)])
 def test_modules_that_are_handed_out_share_nothing_with_the_engine(plan: Plan):
     engine, data = build_engine(task(ViT), plan, 5, LocalTraining(1, 10)), ragged_data()
     model, clients = engine.initial(0), torch.tensor([1, 2])

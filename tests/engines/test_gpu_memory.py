@@ -16,9 +16,10 @@ from torch.testing import assert_close
 
 from lit_cfl.data import Examples
 from lit_cfl.engines import base
-from lit_cfl.engines.stacked import engine as stacked
-from lit_cfl.engines.stacked.engine import StackedEngine
-from lit_cfl.engines.stacked.runner import Runner
+from lit_cfl.engines.base import Engine
+from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.stacked import stack
+from lit_cfl.engines.stacked.stack import StackLoop
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.local_work import Budget
 
@@ -29,26 +30,26 @@ def out_of_memory(*given: object) -> None:
     raise torch.OutOfMemoryError("CUDA out of memory")
 
 
-def trained(engine: StackedEngine) -> Tensor:
+def trained(engine: Engine) -> Tensor:
     return engine.at(2, ragged_data()).fit(engine.initial(0)[None], torch.arange(len(SIZES))).rows
 
 
 def test_examples_on_the_cpu_are_gathered_while_those_before_train(gpu: PretendedGPU, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(stacked, "pool_capacity", lambda *_: 40)  # three groups
+    monkeypatch.setattr(Engine, "_examples_at_once", lambda *_: 40.0)  # three groups
     monkeypatch.setattr(base, "fits_on", lambda *_: False)
     expected, gathered, threads = trained(engine_of("mlp", CPU_PLAN)), Semaphore(0), set()
-    wanted, run, batch = [0, 1, 2], Runner.run, Examples.batch  # while the first group trains, the second one comes
+    wanted, run, batch = [0, 1, 2], StackLoop.fit, Examples.batch  # while the first group trains, the second one comes
 
-    def running(runner: Runner, *given: object) -> object:
+    def running(loop: StackLoop, *given: object) -> object:
         assert all(gathered.acquire(timeout=60) for _ in range(wanted.pop()))
-        return run(runner, *given)
+        return run(loop, *given)
 
     def gathering(examples: Examples, *given: object) -> object:
         threads.add(current_thread())
         gathered.release()
         return batch(examples, *given)
 
-    monkeypatch.setattr(Runner, "run", running)
+    monkeypatch.setattr(StackLoop, "fit", running)
     monkeypatch.setattr(Examples, "batch", gathering)
     assert torch.equal(trained(engine_of("mlp", GPU_PLAN)), expected)
     assert (wanted, len(threads), current_thread() in threads) == ([], 1, False)
@@ -100,12 +101,12 @@ def test_large_data_leave_the_gpu_before_lanes_are_halved(
     engine, data = engine_of("mlp", GPU_PLAN), ragged_data()
     card = SimpleNamespace(total_memory=memory * data.examples.num_bytes)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: card)
-    expected, whole, calls = trained(engine_of("mlp", CPU_PLAN)), StackedEngine._train, count()
+    expected, whole, calls = trained(engine_of("mlp", CPU_PLAN)), Engine._train, count()
 
-    def train(self: StackedEngine, *given: object) -> object:
+    def train(self: Engine, *given: object) -> object:
         return whole(self, *given) if next(calls) else out_of_memory()
 
-    monkeypatch.setattr(StackedEngine, "_train", train)
+    monkeypatch.setattr(Engine, "_train", train)
     message = "examples stay on the CPU" if memory < 8 else "local models now take .* and 3 client"
     with pytest.warns(Notice, match=f"out of memory: .*{message}"):
         rows = engine.at(2, data).fit(engine.initial(0)[None], torch.arange(6)).rows
@@ -127,17 +128,15 @@ def test_data_that_do_not_fit_after_all_stay_on_the_cpu(gpu: PretendedGPU, monke
 
 @pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize("net", ["mlp", "residual"])
-def test_full_batches_are_stacked_on_a_gpu_alone(net: str, monkeypatch: pytest.MonkeyPatch):
-    on_cpu, on_gpu = (engine_of(net, plan, "full") for plan in (CPU_PLAN, GPU_PLAN))
-    expected = trained(on_cpu)
-    assert_close(trained(on_gpu), expected, rtol=0, atol=1e-5)
-    assert on_cpu._runner is None
-    assert (on_gpu._runner.lanes, on_gpu._runner.batch_size) == (6, max(SIZES))
-    for most, lanes in ((2 * max(SIZES) + 1, 2), (max(SIZES), 1)):
-        monkeypatch.setattr(stacked, "STACK_EXAMPLES", most)
-        on_gpu = engine_of(net, GPU_PLAN, "full")
-        assert_close(trained(on_gpu), expected, rtol=0, atol=1e-5)
-        assert (1 if on_gpu._runner is None else on_gpu._runner.lanes) == lanes
+def test_full_batches_have_few_lanes(net: str, monkeypatch: pytest.MonkeyPatch):
+    expected = trained(engine_of(net, Plan("loop"), "full"))
+    room = 64  # the next power of two from the largest client on
+    assert max(SIZES) == 36
+    for most, lanes in ((10**6, 6), (2 * room + 1, 2), (room, 1)):
+        monkeypatch.setattr(stack, "STACK_EXAMPLES", most)
+        engine = engine_of(net, GPU_PLAN, "full")
+        assert_close(trained(engine), expected, rtol=0, atol=1e-5)
+        assert engine.loop._held.index.shape[1:] == (lanes, room)
 
 
 @pytest.mark.usefixtures("gpu")
@@ -156,7 +155,7 @@ def test_fit_with_batches_of_its_own_has_a_stack_and_gives_it_back():
 
 @pytest.mark.usefixtures("gpu")
 def test_gpu_without_room_for_one_client_is_refused(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(StackedEngine, "_train", out_of_memory)
+    monkeypatch.setattr(Engine, "_train", out_of_memory)
     with (
         pytest.raises(
             InputError, match=r"too little memory for one client .*; choose a smaller net or batch_size, or use --dev"

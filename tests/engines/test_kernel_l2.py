@@ -7,13 +7,13 @@ from functools import partial
 import pytest
 import torch
 from conftest import ids
-from ragged import PLANS, SGD, SHAPE, SIZES, fitted, ragged_data, rows_of
+from ragged import PLANS, SGD, SHAPE, SIZES, fitted, ragged_data, reasons_against, rows_of
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
 from lit_cfl.engines.base import Engine
-from lit_cfl.engines.factory import build_engine, workload
+from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError
@@ -117,13 +117,12 @@ def test_stack_gives_the_trainers_result(layers: str, plan: str):
 def test_adam_has_the_penalty_in_its_moments_on_every_engine():
     make = mlp(0.1, optimizer=partial(torch.optim.Adam, lr=0.01))
     expected, _ = fitted(make, Plan("trainer", precision="64-true"))
-    found, _ = fitted(make, Plan("stacked", lanes=4, narrow=4, precision="64-true"))
+    found, _ = fitted(make, Plan("stack", lanes=4, precision="64-true"))
     assert_close(rows_of(found), rows_of(expected), rtol=0, atol=1e-12)
 
 
 def test_it_can_be_stacked():
-    load = workload(mlp(0.1), 0, LocalTraining(1, 10), ragged_data(), "32-true", client_fits=1)
-    assert load.obstacles == []
+    assert reasons_against(mlp(0.1)) == []
 
 
 @pytest.mark.parametrize("plan", ["trainer", "plain loop", "4 lanes"])

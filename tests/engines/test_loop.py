@@ -1,5 +1,7 @@
 """The plain loop: large batches in parts."""
 
+from functools import partial
+
 import pytest
 import torch
 from ragged import fitted, ragged_data, rows_of, task
@@ -35,7 +37,7 @@ def computed(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_gradients_of_large_batches_are_summed_up_over_parts(net: str, computed: list[int]):
     make = task(NETS[net])
     rows, losses = [], []
-    for engine in ("trainer", "stacked"):
+    for engine in ("trainer", "loop"):
         found, _ = fitted(make, Plan(engine, precision="64-true"), local=FULL, data=DATA, prox=0.3)
         rows.append(rows_of(found))
         losses.append(found.losses)
@@ -47,7 +49,7 @@ def test_gradients_of_large_batches_are_summed_up_over_parts(net: str, computed:
 
 @pytest.mark.parametrize("net", ["mlp with dropout", "batch norm"])
 def test_batches_stay_whole_where_a_layer_depends_on_all_of_one(net: str, computed: list[int]):
-    fitted(task({**NETS, "batch norm": Residual}[net]), Plan("stacked"), local=FULL, data=DATA)
+    fitted(task({**NETS, "batch norm": Residual}[net]), Plan("loop"), local=FULL, data=DATA)
     assert computed == [size for size in (3, 8, 16, 17, 9, 20) for _ in range(3)]
 
 
@@ -61,6 +63,7 @@ def test_gradients_that_share_their_memory_are_not_added_to_each_other():
         def forward(self, inputs: Tensor) -> Tensor:
             return (self.one + self.other).expand(len(inputs), 10)
 
-    found, _ = fitted(task(Sum), Plan("stacked", precision="64-true"), local=FULL, data=DATA)
-    whole, _ = fitted(task(Sum), Plan("trainer", precision="64-true"), local=FULL, data=DATA)
+    decayed = partial(torch.optim.SGD, lr=0.1, weight_decay=0.5)
+    found, _ = fitted(task(Sum, decayed), Plan("loop", precision="64-true"), local=FULL, data=DATA)
+    whole, _ = fitted(task(Sum, decayed), Plan("trainer", precision="64-true"), local=FULL, data=DATA)
     assert_close(rows_of(found), rows_of(whole), rtol=0, atol=1e-12)

@@ -22,11 +22,7 @@ from lit_cfl.engines import base
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.stacked import engine as stacked
-from lit_cfl.engines.stacked.compiled import CompilingError
-from lit_cfl.engines.stacked.engine import StackedEngine
-from lit_cfl.engines.stacked.runner import Runner
-from lit_cfl.errors import Notice
+from lit_cfl.engines.stacked import stack
 from lit_cfl.nets import MCLR, MLP, MNISTCNN, VGG16
 from lit_cfl.tasks import Classification
 
@@ -51,17 +47,23 @@ NETS: dict[str, Callable[[], nn.Module]] = {
     "adapters": ViT,
 }
 # operations of an eager step without a proximal term, at most
-KERNELS = {"linear": 56, "mlp": 119, "cnn": 124, "recurrent": 317, "residual": 444, "adapters": 257}
+KERNELS = {"linear": 46, "mlp": 97, "cnn": 102, "recurrent": 295, "residual": 373, "adapters": 199}
 TENSORS = {"linear": 2, "mlp": 6, "cnn": 6, "recurrent": 6, "residual": 19, "adapters": 18}  # trained
-CPU_PLAN, GPU_PLAN = Plan("stacked", lanes=6, narrow=6), Plan("stacked", "cuda:0", lanes=6, narrow=6)
+CPU_PLAN, GPU_PLAN = Plan("stack", lanes=6), Plan("stack", "cuda:0", lanes=6)
 
 
 gpu = pytest.fixture(pretended)
 
 
-def engine_of(net: str, plan: Plan, batch_size: int | Literal["full"] = 10, **optimizer: float) -> StackedEngine:
+@pytest.fixture(autouse=True)
+def _one_width(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bits of a product may follow from how many lanes are busy: a GPU's stack is as wide as a CPU's."""
+    monkeypatch.setattr(stack, "widths_of", lambda lanes, narrow: [lanes])
+
+
+def engine_of(net: str, plan: Plan, batch_size: int | Literal["full"] = 10, **optimizer: float) -> Engine:
     make = task(NETS[net], partial(torch.optim.SGD, lr=0.1, **optimizer))
-    return StackedEngine(make, plan, 5, LocalTraining(2, batch_size))
+    return Engine(make, plan, 5, LocalTraining(2, batch_size))
 
 
 def round_of(engine: Engine, data: FederatedData, prox: float = 0.0) -> tuple[Tensor, float, Tensor, Tensor, Tensor]:
@@ -114,7 +116,7 @@ def test_every_other_net_gives_the_bits_of_the_cpu(net: str, gpu: PretendedGPU):
     examples = Examples(torch.rand(8, *shape, generator=rng), labels, 2 if len(shape) == 2 else 10)
     data = FederatedData(examples, index, ClientIndex.empty(3), index, torch.zeros(3, dtype=torch.int64))
     engines = [
-        StackedEngine(task(make, partial(torch.optim.SGD, lr=0.1)), plan, 5, LocalTraining(1, 2))
+        Engine(task(make, partial(torch.optim.SGD, lr=0.1)), plan, 5, LocalTraining(1, 2))
         for plan in (CPU_PLAN, GPU_PLAN)
     ]
     expected, found = (round_of(engine, data) for engine in engines)
@@ -189,29 +191,7 @@ class InFloat32(Classification):
 def test_losses_are_held_in_single_precision_where_models_are_in_half(gpu: PretendedGPU):
     found, make = [], lambda: InFloat32(MLP(12, SHAPE, 10), partial(torch.optim.SGD, lr=0.1))
     for plan in (CPU_PLAN, GPU_PLAN):
-        engine = StackedEngine(make, replace(plan, precision="bf16-true"), 5, LocalTraining(2, 10))
+        engine = Engine(make, replace(plan, precision="bf16-true"), 5, LocalTraining(2, 10))
         model = engine.layout.read(engine.template)
         found.append(engine.at(2, ragged_data()).fit(model[None], torch.arange(6)).losses)
     assert torch.equal(found[1].nan_to_num(), found[0].nan_to_num())
-
-
-def test_compiling_that_fails_leaves_the_stack_and_counts_no_step_twice(
-    gpu: PretendedGPU, monkeypatch: pytest.MonkeyPatch
-):
-    runs, whole = [], Runner.run
-
-    def run(runner: Runner, *given: object) -> object:
-        runs.append(runner)
-        if len(runs) == 2:
-            raise CompilingError("no more")
-        return whole(runner, *given)
-
-    monkeypatch.setattr(stacked, "CompiledSteps", lambda steps, *_: steps)
-    monkeypatch.setattr(stacked, "pool_capacity", lambda *_: 40)  # three groups
-    expected, engine = engine_of("mlp", GPU_PLAN), engine_of("mlp", replace(GPU_PLAN, compile=True))
-    data, models = ragged_data(), expected.initial(0)[None]
-    rows = expected.at(2, data).fit(models, torch.arange(6)).rows
-    monkeypatch.setattr(Runner, "run", run)
-    with pytest.warns(Notice, match="clients train in a stack that is not compiled"):
-        assert torch.equal(engine.at(2, data).fit(models, torch.arange(6)).rows, rows)
-    assert (len(runs), engine.plan, engine.effort) == (4, GPU_PLAN, expected.effort)

@@ -23,7 +23,7 @@ from lit_cfl.storage.checkpoint import state_to_dict
 
 TRAINER = Plan("trainer", precision="64-true")
 ALL = [getattr(lit_cfl.algorithms, name) for name in catalogue.names("algorithms")]
-STACK = Plan("stacked", precision="64-true", lanes=4, narrow=4)
+STACK = Plan("stack", precision="64-true", lanes=4)
 SPLITS = {"eps1": 10.0, "eps2": 1e-6, "warmup_rounds": 1}  # in every round that may
 SETTINGS: dict[type[Algorithm], Algorithm] = {
     CFL: CFL(**SPLITS),

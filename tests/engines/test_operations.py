@@ -6,9 +6,9 @@ from ragged import ragged_data
 from torch import nn
 
 from lit_cfl.data import Examples
-from lit_cfl.engines.factory import mean_batch, workload
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.operations import count_multiply_adds
+from lit_cfl.engines.workload import measure_workload
 from lit_cfl.nets import MCLR, MLP
 from lit_cfl.tasks import Classification
 
@@ -54,14 +54,15 @@ def test_multiply_adds_of_an_example_are_counted(net: nn.Module, examples: Examp
     assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
 
 
-def test_workload_counts_a_mini_batch_and_the_rounds():
+def test_workload_counts_mini_batches_and_rounds():
     data = ragged_data()
     sizes = data.num_examples[data.population].double()
-    local = LocalTraining(1, 3)
     shape = list(data.examples.input_shape)
     net = MCLR(shape, data.examples.num_labels)
-    load = workload(lambda: Classification(net), 0, local, data, "32-true", client_fits=60, cohort=20)
+    load = measure_workload(lambda: Classification(net), 0, LocalTraining(1, 3), data, rounds=3, cohort=20)
     one = torch.Size(shape).numel() * data.examples.num_labels
-    assert (load.rounds, load.multiply_adds) == (3, 3 * one)
-    assert mean_batch(LocalTraining(1, "full"), data) == pytest.approx(float(sizes.mean()))
-    assert mean_batch(LocalTraining(1, 10**6), data) == pytest.approx(float(sizes.mean()))
+    assert (load.rounds, load.cohort, load.multiply_adds) == (3, len(sizes), load.client_steps * 3 * one)
+    assert load.client_steps == pytest.approx(60 * float((sizes / 3).ceil().mean()), abs=1)
+    mean = round(float(sizes.mean()))
+    assert load.task is not None
+    assert [load.task.batch_size(LocalTraining(1, size)) for size in ("full", 10**6)] == [mean, mean]

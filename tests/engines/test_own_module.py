@@ -12,18 +12,18 @@ import numpy as np
 import pytest
 import torch
 from lightning import LightningModule
-from ragged import PLANS, SGD, fitted, ragged_data, rows_of, task
+from ragged import PLANS, SGD, fitted, ragged_data, reasons_against, rows_of, task
 from torch import Tensor, nn
 from torch.nn.functional import dropout
 from torch.testing import assert_close
 
+from lit_cfl.engines.base import Engine
 from lit_cfl.engines.check_module import require_module
 from lit_cfl.engines.check_task import require_trainable
-from lit_cfl.engines.factory import build_engine, workload
+from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.module_state import digest_of_constants
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.trainer import TrainerEngine
 from lit_cfl.errors import DivergedError, InputError, Notice
 from lit_cfl.local_work import Budget
 from lit_cfl.parameters import ParameterLayout
@@ -44,7 +44,7 @@ class Linear(nn.Module):
 
 
 def obstacles_of(make: Callable[[], nn.Module]) -> list[str]:
-    return list(workload(task(make), 0, LocalTraining(1, 10), ragged_data(), "32-true", client_fits=1).obstacles)
+    return reasons_against(task(make))
 
 
 class Masked(Linear):
@@ -136,7 +136,7 @@ def test_tensors_without_axes_are_stacked_like_others(plan: str, optimizer: Call
 
 def test_gradients_at_tensors_without_axes_are_the_trainers():
     found = []
-    for plan in (Plan("trainer", precision="64-true"), Plan("stacked", precision="64-true", lanes=4)):
+    for plan in (Plan("trainer", precision="64-true"), Plan("stack", precision="64-true", lanes=4)):
         engine = build_engine(task(Tempered), plan, 5, LocalTraining())
         found.append(engine.at(0, ragged_data()).gradients(engine.initial(0), torch.tensor([1, 2, 4])))
     assert_close(found[1], found[0], rtol=0, atol=1e-12)
@@ -180,7 +180,7 @@ def weight_normed() -> nn.Module:
 
 
 @pytest.mark.filterwarnings("ignore:`torch.jit:FutureWarning", "ignore:`torch.jit:DeprecationWarning")
-@pytest.mark.parametrize("plan", [Plan("trainer"), Plan("stacked")], ids=["trainer", "stacked"])
+@pytest.mark.parametrize("plan", [Plan("trainer"), Plan("loop")], ids=["trainer", "loop"])
 @pytest.mark.parametrize(
     ("net", "message"),
     [
@@ -410,8 +410,7 @@ class Scheduled(Classification):
 def test_scheduler_is_said_to_start_again_in_every_fit(form: Callable[..., object]):
     local = LocalTraining(3, 10)
     make = partial(Scheduled, form)
-    load = workload(make, 0, local, ragged_data(), "32-true", client_fits=1)
-    assert load.obstacles == ["the scheduler StepLR"]
+    assert reasons_against(make) == ["the scheduler StepLR"]
     engine = build_engine(make, Plan(), 0, local)
     said = "the scheduler StepLR starts again in every fit of a client, which has 3 epoch"
     with pytest.warns(Notice, match=said):
@@ -421,7 +420,7 @@ def test_scheduler_is_said_to_start_again_in_every_fit(form: Callable[..., objec
 def test_scheduler_starts_again_in_every_fit():
     local, data = LocalTraining(2, 10), ragged_data()
     scheduled, constant = (
-        TrainerEngine(make, Plan(precision="64-true"), 0, local)
+        Engine(make, Plan(precision="64-true"), 0, local)
         for make in (
             lambda: Scheduled(lambda optimizer, scheduler: ([optimizer], [scheduler])),
             lambda: Scheduled(lambda optimizer, scheduler: optimizer),
@@ -442,8 +441,7 @@ def test_optimizer_that_asks_for_a_trainer_needs_one():
             return torch.optim.SGD(self.parameters(), lr=1 / self.trainer.max_epochs)
 
     make = lambda: Asks(Linear())  # noqa: E731
-    load = workload(make, 0, LocalTraining(), ragged_data(), "32-true", client_fits=1)
-    assert load.obstacles == ["configure_optimizers raises RuntimeError without a Trainer"]
+    assert reasons_against(make) == ["configure_optimizers raises RuntimeError without a Trainer"]
 
 
 class ByLambda(Linear):

@@ -8,18 +8,17 @@ from functools import partial
 import pytest
 import torch
 from lightning import LightningModule
-from ragged import ragged_data
+from ragged import ragged_data, reasons_against
 from studies import base
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from lit_cfl.config.variants import build
-from lit_cfl.engines.factory import workload
+from lit_cfl.engines.base import Engine
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked import progress
 from lit_cfl.engines.task_protocol import Batch
-from lit_cfl.engines.trainer import TrainerEngine
 from lit_cfl.nets import MCLR
 from lit_cfl.tasks import Classification
 
@@ -46,7 +45,7 @@ class Plain(LightningModule):
 
 
 def obstacles_of(module: Callable[[], LightningModule]) -> list[str]:
-    return list(workload(module, 0, LocalTraining(1, 10), ragged_data(), "32-true", client_fits=1).obstacles)
+    return reasons_against(module)
 
 
 # Progress of a Trainer
@@ -408,7 +407,7 @@ def test_progress_of_a_trainer_starts_at_0_in_every_fit():
             self.seen = (self.seen or 0) + 1
             return self.losses(batch).mean()
 
-    engine = TrainerEngine(Sees, Plan(), 0, LocalTraining(2, 10))
+    engine = Engine(Sees, Plan(), 0, LocalTraining(2, 10))
     one_fit = [(epoch, 2 * epoch + batch, batch, 2 * epoch + batch or None) for epoch in (0, 1) for batch in (0, 1)]
     for round in (0, 7):  # client 2 has 17 examples, client 5 has 20
         seen.clear()

@@ -13,7 +13,6 @@ from pathlib import Path
 from threading import Thread
 from time import sleep
 
-import numpy as np
 import pytest
 import torch
 from conftest import ids
@@ -26,14 +25,13 @@ from torch.testing import assert_close
 
 from lit_cfl.cores import count_cores
 from lit_cfl.data import ClientIndex, Examples, FederatedData
-from lit_cfl.engines.base import Effort, Engine
+from lit_cfl.engines.base import Engine
 from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.local_training import LocalTraining, TaskFactory
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray import cluster as ray_cluster
 from lit_cfl.engines.ray import engine as ray_engine
 from lit_cfl.engines.ray import pool as ray_pool
-from lit_cfl.engines.ray.engine import RayEngine
 from lit_cfl.engines.ray.shares import runs_of
 from lit_cfl.errors import DivergedError, InputError, Interrupted, Notice, WorkersLostError
 from lit_cfl.evaluation import score_clients
@@ -127,7 +125,7 @@ def made_data(sizes: Sequence[int] = SIZES) -> FederatedData:
     return FederatedData(examples, train, none, none, torch.full((len(sizes),), -1))
 
 
-def engine_of(task: TaskFactory, engine: str = "ray", workers: int = 1) -> Engine:
+def engine_of(task: TaskFactory, engine: str = "loop", workers: int = 1) -> Engine:
     plan = replace(DOUBLE, engine=engine, workers=workers)
     return build_engine(task, plan, 11, LocalTraining(epochs=2, batch_size=4))
 
@@ -154,7 +152,7 @@ def test_ray_that_is_started_for_a_run_gives_the_trainers_result_and_ends_with_t
     others = descendants(os.getpid())
     before = signal.signal(signal.SIGTERM, own := lambda signum, frame: None)
     try:
-        found, engine = fitted(mlp(0.1), replace(DOUBLE, engine="ray"))
+        found, engine = fitted(mlp(0.1), replace(DOUBLE, engine="loop", workers=1))
         assert ray.is_initialized()
         assert signal.getsignal(signal.SIGTERM) is own
     finally:
@@ -171,7 +169,7 @@ def test_ray_that_is_started_for_a_run_gives_the_trainers_result_and_ends_with_t
 @pytest.mark.ray
 @pytest.mark.parametrize("workers", ["one_worker", "two_workers"])
 def test_result_is_bit_for_bit_that_of_one_engine_alone(workers: str, task: TaskFactory, request):
-    alone, data = engine_of(task, "stacked"), made_data()
+    alone, data = engine_of(task, workers=0), made_data()
     models = torch.stack([alone.initial(number) for number in range(3)])
     centers = models.flip(0)
     work = request.getfixturevalue(workers).at(4, data)
@@ -191,7 +189,7 @@ def test_result_is_bit_for_bit_that_of_one_engine_alone(workers: str, task: Task
 @pytest.mark.parametrize(("task", "module"), [(regression, numbers), (language, sentences)])
 def test_tasks_with_other_labels_and_scores_have_the_result_of_one_engine_alone(cluster: None, task, module):
     data, found = module().federated(0), []
-    for plan in (replace(DOUBLE, engine="stacked"), replace(DOUBLE, engine="ray")):
+    for plan in (replace(DOUBLE, engine="loop"), replace(DOUBLE, engine="loop", workers=1)):
         engine = build_engine(task, plan, 11, LocalTraining(2, 4))
         rows = engine.at(1, data).fit(engine.initial(0)[None], ids(0, 1)).rows
         scores = score_clients(engine, rows, ids(0, 1), ids(0, 1), data, "test")
@@ -227,13 +225,13 @@ def test_examples_are_stored_once_a_run_and_a_model_once_a_fit(two_workers: Engi
 
 
 @pytest.mark.ray
-def test_what_cannot_be_stacked_is_trained_by_the_trainer_in_a_worker(cluster: None):
+def test_a_worker_may_train_by_lightnings_trainer(cluster: None):
     def task() -> Classification:
         return Classification(
             nn.Sequential(nn.BatchNorm1d(5, momentum=None), MCLR([5], 3)), partial(torch.optim.SGD, lr=0.1)
         )
 
-    spread, alone, data = engine_of(task), engine_of(task, "trainer"), made_data()
+    spread, alone, data = engine_of(task, "trainer"), engine_of(task, "trainer", 0), made_data()
     try:
         start = alone.initial(0)[None]
         rows = spread.at(0, data).fit(start, ids(1, 3, 4)).rows
@@ -299,13 +297,13 @@ def test_chunks_become_smaller_for_all_when_a_worker_runs_out_of_memory(
 def test_workers_train_in_fewer_lanes_after_one_ran_out_of_memory(
     cluster: None, task: TaskFactory, order: Callable[[str], None]
 ):
-    plan = replace(DOUBLE, engine="ray", lanes=4, narrow=4)
+    plan = replace(DOUBLE, engine="stack", lanes=4, workers=1)
     spread, data = build_engine(task, plan, 11, LocalTraining(epochs=2, batch_size=4)), made_data()
     order("no memory")
     with pytest.warns(Notice, match="and 2 client"):
         rows = spread.at(4, data).fit(spread.initial(0)[None], ids(3, 4, 2)).collect()
     spread.close()
-    narrower = replace(spread.plan, engine="stacked", rows_mib=1024)
+    narrower = replace(spread.plan, workers=0, rows_mib=1024)
     alone = build_engine(task, narrower, 11, LocalTraining(epochs=2, batch_size=4))
     assert torch.equal(rows, alone.at(4, data).fit(alone.initial(0)[None], ids(3, 4, 2)).rows)
     assert spread.effort.computed == 2 * spread.effort.useful == 2 * 2 * (9 + 2 + 5)  # a client a chunk, in two lanes
@@ -315,9 +313,9 @@ def test_gradients_are_those_of_the_stack():
     def make() -> Classification:
         return Classification(MCLR([5], 3))
 
-    plan, clients = replace(DOUBLE, engine="ray", lanes=4, narrow=4, workers=2), ids(3, 0, 1, 4)
+    plan, clients = replace(DOUBLE, engine="stack", lanes=4, workers=2), ids(3, 0, 1, 4)
     rows = []
-    for one in (plan, replace(plan, engine="stacked", workers=1)):
+    for one in (plan, replace(plan, workers=0)):
         engine = build_engine(make, one, 11, LocalTraining(1, 4))
         rows.append(engine.at(4, made_data()).gradients(engine.initial(0), clients))
     assert torch.equal(*rows)
@@ -334,8 +332,9 @@ class Careful(Classification):
 
 
 @pytest.mark.ray
+@pytest.mark.parametrize("way", ["loop", "stack"])
 def test_losses_gradients_and_scores_from_two_workers_have_the_bits_of_one_engine(
-    cluster: None, monkeypatch: pytest.MonkeyPatch
+    way: str, cluster: None, monkeypatch: pytest.MonkeyPatch
 ):
     def make() -> Classification:
         net = nn.Sequential(nn.Linear(5, 40), nn.Dropout(0.3), nn.ReLU(), nn.Linear(40, 3))
@@ -349,10 +348,10 @@ def test_losses_gradients_and_scores_from_two_workers_have_the_bits_of_one_engin
         return run(pool, tasks, between)
 
     monkeypatch.setattr(ray_pool.WorkerPool, "run", counting)
-    plan, found = Plan("ray", lanes=4, narrow=4, workers=2), []
+    plan, found = Plan(way, lanes=4, workers=2), []
     clients, index = ids(7, 3, 2, 0, 5, 4, 1, 6), torch.randperm(5267, generator=torch.Generator().manual_seed(1))
     which = torch.arange(5).repeat_interleave(ids(10, 2500, 3, 700, 2054))
-    for one in (plan, replace(plan, engine="stacked", workers=1)):
+    for one in (plan, replace(plan, workers=0)):
         engine = build_engine(make, one, 11, LocalTraining(1, 4))
         models = torch.stack([engine.initial(number) for number in range(5)])
         scores, work = engine.outcomes_of_each(models, which, index, data), engine.at(2, data)
@@ -393,25 +392,6 @@ def test_work_is_cut_into_runs_of_about_the_same_size(sizes: list[int], parts: i
     assert [(run.start, run.stop) for run in runs_of(sizes, parts)] == runs
 
 
-@pytest.mark.parametrize(("device", "lanes"), [("cpu", 1), ("cuda:0", 4)])
-def test_worker_that_cannot_compile_is_told_of_and_recorded(device: str, lanes: int, monkeypatch: pytest.MonkeyPatch):
-    from lit_cfl.engines.ray.shares import TrainedShare
-
-    class Workers:
-        def run(self, parcels: list, check: Callable[[], None]) -> Iterator[tuple[int, TrainedShare]]:
-            for number, parcel in enumerate(parcels):
-                n = len(parcel.share.request.clients)
-                yield number, TrainedShare(np.zeros((n, 18)), np.zeros(n), np.ones(n, bool), Effort(), compiles=False)
-
-    monkeypatch.setattr(RayEngine, "_started", lambda self, data: Workers())
-    monkeypatch.setattr("ray.put", lambda value: value)
-    plan = replace(DOUBLE, engine="ray", device=device, lanes=4, compile=True, workers=2)
-    engine = build_engine(lambda: Classification(MCLR([5], 3)), plan, 11, LocalTraining(1, 4))
-    with pytest.warns(Notice, match="compiling failed in a worker") as said:
-        engine.at(4, made_data()).fit(engine.initial(0)[None], ids(1, 2, 3, 4)).collect()
-    assert (len(said), engine.plan.compile, engine.plan.lanes) == (1, False, lanes)
-
-
 @pytest.mark.parametrize("deterministic", [True, False])
 def test_workers_are_as_deterministic_as_the_driver(deterministic: bool, monkeypatch: pytest.MonkeyPatch):
     from lit_cfl.engines.ray import engine as engines
@@ -423,10 +403,10 @@ def test_workers_are_as_deterministic_as_the_driver(deterministic: bool, monkeyp
     monkeypatch.setattr(ray_worker, "set_up_torch", lambda *told: said.append(told))
     monkeypatch.setattr("ray.get", lambda reference: drawn[0])
     engine = engine_of(lambda: Classification(MCLR([5], 3)), workers=2)
-    engine._started(made_data())
+    engine._started()
     built = ray_worker.Worker([None], [])._get_engine()
     assert said == [(built.plan, deterministic)]
-    assert (built.plan.engine, built.plan.workers) == ("stacked", 1)
+    assert (built.plan.engine, built.plan.workers) == ("loop", 0)
 
 
 class WorkerPool:

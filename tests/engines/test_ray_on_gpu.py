@@ -8,20 +8,17 @@ import torch
 from conftest import ids
 from ragged import SHAPE, ragged_data
 
-from lit_cfl.data import FederatedData
-from lit_cfl.engines import base
-from lit_cfl.engines.base import Engine
-from lit_cfl.engines.choose_plan import RayRoom, Workload, choose_plan
+from lit_cfl.engines.choose_plan import choose_plan
 from lit_cfl.engines.factory import build_engine, room_of_ray
-from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.local_training import LocalTraining, TaskFactory
 from lit_cfl.engines.plan import Plan, PlanOptions
 from lit_cfl.engines.ray import cluster as ray_cluster
-from lit_cfl.engines.ray.engine import RayEngine
+from lit_cfl.engines.ray import engine as ray_engine
+from lit_cfl.engines.stacked.stack import StackLoop
+from lit_cfl.engines.workload import RayRoom, Workload, measure_workload
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.nets import MLP
 from lit_cfl.tasks import Classification
-
-LOAD = Workload(1_000, client_steps=100, cohort=4)
 
 
 class OnGPU(Classification):
@@ -39,6 +36,10 @@ def make() -> Classification:
     return OnGPU(MLP(12, SHAPE, 10), partial(torch.optim.SGD, lr=0.1))
 
 
+def load() -> Workload:
+    return measure_workload(make, 5, LocalTraining(2, 10), ragged_data(), rounds=10, cohort=4)
+
+
 def forbidden(*given: object) -> None:
     raise AssertionError("the driver computes")
 
@@ -48,23 +49,21 @@ def test_driver_without_a_gpu_trains_and_scores_on_that_of_the_cluster(cluster: 
     assert not torch.cuda.is_available()
     with pytest.warns(Notice, match=r"Ray's cluster has 1 GPU\(s\): clients train on them"):
         room = room_of_ray("ray", "auto", None)
-    plan = choose_plan("ray", "auto", "32-true", LOAD, room=room)
+    plan = choose_plan("ray", "auto", "32-true", load(), PlanOptions(engine="stack"), room)
     assert (plan.device, plan.workers, plan.lanes) == ("cuda:0", 1, 8)
-    own = RayEngine._plan_of_one
+    spec = ray_engine.EngineSpec
 
-    def on_cpu(engine: RayEngine, data: FederatedData) -> Plan:
-        worker = own(engine, data)
-        assert worker.device == "cuda:0"
-        return replace(worker, device="cpu")  # there is no GPU
+    def on_cpu(task: TaskFactory, plan: Plan, *others: object) -> object:
+        assert (plan.device, plan.workers) == ("cuda:0", 0)
+        return spec(task, replace(plan, device="cpu"), *others)  # there is no GPU
 
-    monkeypatch.setattr(RayEngine, "_plan_of_one", on_cpu)
+    monkeypatch.setattr(ray_engine, "EngineSpec", on_cpu)
     spread, data = build_engine(make, plan, 5, LocalTraining(2, 10)), ragged_data()
     models, clients = torch.stack([spread.initial(number) for number in range(2)]), ids(4, 1, 5, 2)
-    alone = build_engine(make, replace(plan, engine="stacked", device="cpu"), 5, LocalTraining(2, 10))
+    alone = build_engine(make, replace(plan, workers=0, device="cpu"), 5, LocalTraining(2, 10))
     expected = [alone.at(1, data).fit(models, clients).rows, alone.at(1, data).gradients(models[0], clients)]
-    monkeypatch.setattr(base, "Scorer", forbidden)
-    monkeypatch.setattr(Engine, "gradient", forbidden)
-    monkeypatch.setattr(type(alone), "_gradients", forbidden)
+    for name in ("scorer", "gradients", "fit"):
+        monkeypatch.setattr(StackLoop, name, forbidden)
     work = spread.at(1, data)
     found = [work.fit(models, clients).rows, work.gradients(models[0], clients)]
     assert all(torch.equal(mine, theirs) for mine, theirs in zip(found, expected, strict=True))
@@ -82,16 +81,16 @@ def test_cluster_without_a_gpu_is_said_or_refused(monkeypatch: pytest.MonkeyPatc
     with pytest.warns(Notice, match="Ray's cluster has no GPU: clients train on CPUs"):
         assert room_of_ray("ray", "auto", PlanOptions()) == RayRoom(12, 0)
     with pytest.raises(InputError, match="Ray has no GPU; use --device cpu or a cluster of GPUs"):
-        choose_plan("ray", "cuda", "32-true", LOAD, room=room_of_ray("ray", "cuda", None))
+        choose_plan("ray", "cuda", "32-true", load(), room=room_of_ray("ray", "cuda", None))
     monkeypatch.setattr(ray_cluster, "_room", lambda: [{"CPU": 4.0, "GPU": 0.5}, {"CPU": 8.0, "GPU": 2.0}])
     assert room_of_ray("ray", "cuda", None) == RayRoom(12, 3)  # half a GPU is one worker's, too
     monkeypatch.setattr(ray_cluster, "_room", lambda: [{"CPU": 3.0}, {"CPU": 8.5}, {"memory": 1.0}])
     assert room_of_ray("ray", "cpu", PlanOptions(threads=2)) == RayRoom(5, 0)
-    assert choose_plan("ray", "cpu", "32-true", LOAD, room=RayRoom(3)).workers == 3
+    assert choose_plan("ray", "cpu", "32-true", load(), room=RayRoom(3)).workers == 3
 
 
 def test_nobody_asks_ray_who_does_not_need_it(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(ray_cluster, "count_room", forbidden)
     assert room_of_ray("auto", "auto", None) == RayRoom()
     assert room_of_ray("ray", "cpu", PlanOptions(workers=2)) == RayRoom()
-    assert room_of_ray("auto", "auto", PlanOptions(engine="ray", device="cpu", workers=2)) == RayRoom()
+    assert room_of_ray("auto", "auto", PlanOptions(device="cpu", workers=2)) == RayRoom()

@@ -8,26 +8,20 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ragged import LOCAL, SHAPE, SIZES, fitted, ragged_data, task
+from ragged import LOCAL, SHAPE, SIZES, fitted, task
 from torch.testing import assert_close
 
 from lit_cfl.cli.main import main
-from lit_cfl.engines.base import Effort
-from lit_cfl.engines.batches import ShuffledBatches, num_steps
-from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.batches import count_steps
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.stacked.engine import StackedEngine
-from lit_cfl.engines.stacked.runner import Runner
+from lit_cfl.engines.stacked import stack
 from lit_cfl.engines.stacked.schedule import (
     busy_lanes,
-    pool_capacity,
-    pool_groups,
     schedule_by_cost,
     schedule_lanes,
     width_for,
     widths_of,
 )
-from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR
 
 JOBS = st.lists(st.integers(1, 40), min_size=1, max_size=30)
@@ -110,101 +104,26 @@ def test_clients_of_equal_steps_all_train_at_once():
     assert {lane_slot.start for lane_slot in lane_slots} == {0}
 
 
-def test_stack_of_many_widths_gives_the_same_rows():
-    make, data = task(lambda: MCLR(SHAPE, 10)), ragged_data()
-    for prox in (0.0, 0.3):
-        expected, _ = fitted(make, Plan("stacked"), prox=prox)
-        engine = build_engine(make, Plan("stacked", lanes=8, narrow=1), 5, LOCAL)
-        effort = Effort()
-        engine._runner = Runner(
-            engine._steps,
-            engine.layout,
-            engine._optimizer,
-            widths=[8, 4, 2, 1],
-            call_cost=0.0,
-            steps=1,
-            batch_size=10,
-            device="cpu",
-            dtype=torch.float32,
-            effort=effort,
-        )
-        models, clients = torch.stack([engine.initial(number) for number in range(3)]), torch.arange(6)
-        found = engine.at(2, data).fit(models, clients, clients % 2, prox=prox, centers=models, center=2)
-        assert_close(found.rows, expected.rows, rtol=0, atol=1e-6)
-        assert_close(found.losses, expected.losses, rtol=0, atol=1e-6, equal_nan=True)
-        assert 0 <= effort.waste < 0.2
+@pytest.mark.parametrize("prox", [0.0, 0.3])
+def test_stack_of_many_widths_gives_the_same_rows(prox: float, monkeypatch: pytest.MonkeyPatch):
+    make = task(lambda: MCLR(SHAPE, 10))
+    expected, _ = fitted(make, Plan("loop"), prox=prox)
+    monkeypatch.setattr(stack, "width_for", lambda busy, _: width_for(busy, [8, 4, 2, 1]))
+    found, engine = fitted(make, Plan("stack", lanes=8), prox=prox)
+    assert_close(found.rows, expected.rows, rtol=0, atol=1e-6)
+    assert_close(found.losses, expected.losses, rtol=0, atol=1e-6, equal_nan=True)
+    assert 0 <= engine.effort.waste < 0.5
 
 
 def test_engine_says_how_much_of_its_work_was_of_use():
-    _, engine = fitted(task(lambda: MCLR(SHAPE, 10)), Plan("stacked", lanes=2, narrow=1, steps_per_call=5))
-    assert isinstance(engine, StackedEngine)
-    useful = sum(num_steps(LOCAL.budget, 3, size, 10) for size in SIZES)
-    assert (engine.effort.useful, engine.effort.computed % 5) == (useful, 0)
+    _, engine = fitted(task(lambda: MCLR(SHAPE, 10)), Plan("stack", lanes=4))
+    sizes = torch.tensor(SIZES)
+    useful = int(count_steps(LOCAL.budget, torch.full_like(sizes, 3), sizes, 10).sum())
+    assert (engine.effort.useful, engine.effort.computed % 4) == (useful, 0)
     assert 0 < engine.effort.waste < 0.5
 
 
-@pytest.mark.parametrize("lanes", [1, 2])
-def test_summary_says_how_much_was_wasted(lanes: int, tmp_path: Path):
-    words = [
-        "--engine",
-        "stacked",
-        "--plan.lanes",
-        str(lanes),
-        "--plan.compile",
-        "false",
-        "--run_dir",
-        str(tmp_path / "run"),
-    ]
+def test_summary_says_nothing_of_waste_where_clients_do_not_stack(tmp_path: Path):
+    words = ["--engine", "loop", "--run_dir", str(tmp_path / "run")]
     assert main(["run", "--config", "quickstart", "--tiny", "--quiet", *words]) == 0
-    wasted = json.loads((tmp_path / "run" / "summary.json").read_text())["time/wasted_share"]
-    assert wasted is None if lanes == 1 else 0 < wasted < 0.5
-
-
-@settings(deadline=None, derandomize=True)
-@given(st.lists(st.integers(0, 9), max_size=12), st.integers(9, 20), st.integers(1, 4))
-def test_groups_fit_the_pool_and_keep_the_order(sizes: list[int], capacity: int, lanes: int):
-    groups = pool_groups(torch.tensor(sizes, dtype=torch.int64), capacity, lanes)
-    assert [size for group in groups for size in sizes[group]] == sizes
-    assert all(sizes[group] and sum(sizes[group]) <= capacity for group in groups)
-
-
-def test_groups_leave_no_lane_idle_where_enough_clients_fit():
-    sizes = torch.full((20,), 10)
-    assert [group.stop for group in pool_groups(sizes, 60, 4)] == [4, 8, 12, 16, 20]  # six fit, four have lanes
-    assert [group.stop for group in pool_groups(sizes, 110, 4)] == [8, 16, 20]
-    assert [group.stop for group in pool_groups(sizes, 30, 4)] == [3, 6, 9, 12, 15, 18, 20]
-    assert [group.stop for group in pool_groups(sizes, 60, 1)] == [6, 12, 18, 20]
-    large = torch.full((20,), 9_600)
-    assert pool_capacity(large, 784 * 4, 4) == 4 * 9_600
-    assert [group.stop for group in pool_groups(large, 4 * 9_600, 4)] == [4, 8, 12, 16, 20]
-
-
-def test_pool_has_room_for_the_largest_client_and_grows_with_the_lanes():
-    image, mib = 3 * 32 * 32 * 4, 2**20
-    many, few = torch.full((100,), 500), torch.full((100,), 40)
-    assert [pool_capacity(many, image, lanes) * image // mib for lanes in (1, 4, 16, 256)] == [63, 63, 255, 768]
-    assert pool_capacity(few, image, 256) == pool_capacity(few, image, 4)  # all of them fit
-    assert pool_capacity(torch.tensor([3, 70_000]), image, 1) == 70_000
-    assert pool_capacity(torch.tensor([3, 70_000]), image, 4) == 70_003  # no more than there are
-    assert pool_capacity(torch.full((9,), 200_000), image, 256) == 4 * 200_000
-    assert pool_capacity(many, image, 64) // 500 >= 64  # so that no lane of 64 is idle
-
-
-@settings(deadline=None, derandomize=True)
-@given(st.integers(1, 25), st.integers(1, 30), st.integers(1, 12))
-def test_table_holds_the_batches_of_the_loop(size: int, batch_size: int, steps: int):
-    def rng() -> torch.Generator:
-        return torch.Generator().manual_seed(4)
-
-    table = ShuffledBatches(size, batch_size, rng()).all(steps)
-    batches, loop = [], ShuffledBatches(size, batch_size, rng())
-    while len(batches) < steps:
-        batches += list(loop)
-    assert [row[row >= 0].tolist() for row in table] == [batch.tolist() for batch in batches[:steps]]
-
-
-def test_steps_of_a_budget():
-    assert num_steps(Budget(3), 3, 21, 10) == 9
-    assert num_steps(Budget(3, "epochs", "full"), 3, 21, "full") == 3
-    assert num_steps(Budget(4, "steps"), 4, 21, 10) == 4
-    assert num_steps(Budget(4, "steps"), 4, 0, 10) == 0
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["time/wasted_share"] is None

@@ -6,6 +6,7 @@ from functools import partial
 import pytest
 import torch
 from conftest import ids, rng
+from ragged import reasons_against
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 from torch.nn.utils.rnn import pack_sequence
@@ -16,10 +17,7 @@ from lit_cfl.engines.base import Engine
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked import hooks
-from lit_cfl.engines.stacked.engine import StackedEngine
-from lit_cfl.engines.stacked.stackable import obstacles
 from lit_cfl.engines.stacked.stackable_layers import PlainEmbedding, PlainGRU, PlainLSTM, with_plain_cells
-from lit_cfl.engines.trainer import TrainerEngine
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Fitted
 from lit_cfl.nets import FedGroupLSTM, Sent140GRU, Sent140LSTM
@@ -189,17 +187,17 @@ def text_data(tokens: bool) -> FederatedData:
 def test_clients_of_the_papers_recurrent_nets_end_alike_in_every_engine(name: str):
     data = text_data(name.endswith("tokens"))
 
-    def fitted(kind: type[Engine], **plan: object) -> Fitted:
+    def fitted(way: str, lanes: int = 1) -> Fitted:
         local = LocalTraining(epochs=1, batch_size=10, gradient_clip=0.5)
-        engine = kind(lambda: task(NETS[name]()), Plan(precision="64-true", **plan), 3, local)
+        engine = Engine(lambda: task(NETS[name]()), Plan(way, precision="64-true", lanes=lanes), 3, local)
         start = engine.initial(0)[None]
         found = engine.at(2, data).fit(start, ids(3, 0, 1, 2), prox=0.1, centers=start + 0.01)
         assert (found.rows - start).norm(dim=1).gt(0.05).tolist() == [True, False, True, True]
         return found
 
-    expected = fitted(TrainerEngine)
-    for plan in ({"lanes": 1}, {"lanes": 4}):
-        found = fitted(StackedEngine, engine="stacked", **plan)
+    expected = fitted("trainer")
+    for plan in (("loop", 1), ("stack", 4)):
+        found = fitted(*plan)
         exactly(found.rows, expected.rows)
         exactly(found.losses, expected.losses, equal_nan=True)
 
@@ -235,8 +233,7 @@ def with_hook(layer: nn.RNNBase) -> nn.RNNBase:
 
 
 def found_against(net: nn.Module) -> list[str]:
-    module = task(net)
-    return obstacles(module, ParameterLayout.of(module), text_data(tokens=False).examples, "32-true")
+    return reasons_against(lambda: task(net), text_data(tokens=False))
 
 
 @pytest.mark.parametrize(
@@ -299,19 +296,18 @@ class AsksTrainer(Classification):
 )
 def test_training_step_that_fast_engines_would_pass_over_is_named(kind: type[Classification], reasons: list[str]):
     module = kind(Reader(nn.GRU(4, 3, batch_first=True)))
-    assert obstacles(module, ParameterLayout.of(module), text_data(tokens=False).examples, "32-true") == reasons
+    assert reasons_against(lambda: module, text_data(tokens=False)) == reasons
 
 
 def test_training_step_of_our_own_tasks_is_not_tried(monkeypatch: pytest.MonkeyPatch):
     module = Classification(Reader(nn.GRU(4, 3, batch_first=True)))
     monkeypatch.setattr(hooks, "_without_a_trace", lambda *_: 1 / 0)
-    assert obstacles(module, ParameterLayout.of(module), text_data(tokens=False).examples, "32-true") == []
+    assert reasons_against(lambda: module, text_data(tokens=False)) == []
 
 
 def test_dropout_is_the_same_in_losses_and_in_a_training_step():
     net = nn.Sequential(nn.Flatten(), nn.Linear(20, 8), nn.Dropout(0.5), nn.Linear(8, 2))
-    template = StackedEngine(lambda: Logging(net), Plan(), 0, LocalTraining()).template
-    assert obstacles(template, ParameterLayout.of(template), text_data(tokens=False).examples, "32-true") == []
+    assert reasons_against(lambda: Logging(net), text_data(tokens=False)) == []
 
 
 def test_net_that_packs_its_sequences_is_not_stacked():

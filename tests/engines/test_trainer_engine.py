@@ -12,9 +12,9 @@ from torch.nn.functional import cross_entropy
 from torch.testing import assert_close
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
+from lit_cfl.engines.base import Engine
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.trainer import TrainerEngine
 from lit_cfl.errors import DivergedError, InputError
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR, MLP
@@ -41,11 +41,11 @@ def engine_of(
     net: Callable[[], nn.Module] = lambda: MCLR([5], 3),
     optimizer: partial[torch.optim.Optimizer] = partial(torch.optim.SGD, lr=0.1),
     **local: object,
-) -> TrainerEngine:
-    return TrainerEngine(lambda: Classification(net(), optimizer), plan, 11, LocalTraining(**local))
+) -> Engine:
+    return Engine(lambda: Classification(net(), optimizer), plan, 11, LocalTraining(**local))
 
 
-def by_hand(engine: TrainerEngine, client: int, epochs: int, batch: int, prox: float = 0.0) -> Tensor:
+def by_hand(engine: Engine, client: int, epochs: int, batch: int, prox: float = 0.0) -> Tensor:
     """The same training in a plain loop."""
     data, module = made_data(), engine.module(engine.initial(0))
     optimizer = module.configure_optimizers()
@@ -161,7 +161,7 @@ def test_diverging_client_is_left_out_where_asked_and_touches_nobody_else():
             return super().losses(batch) + torch.where(bad, float("nan"), 0.0)
 
     settings = LocalTraining(epochs=1, batch_size=4, on_divergence="skip")
-    trap = TrainerEngine(lambda: Trap(MCLR([5], 3), partial(torch.optim.SGD, lr=0.1)), DOUBLE, 11, settings)
+    trap = Engine(lambda: Trap(MCLR([5], 3), partial(torch.optim.SGD, lr=0.1)), DOUBLE, 11, settings)
     start = trap.initial(0)[None]
     fitted = trap.at(4, made_data()).fit(start, ids(0, 2, 3))
     assert fitted.trained.tolist() == [True, False, True]
@@ -216,12 +216,12 @@ def test_initial_models_depend_on_seed_and_number():
     engine = engine_of()
     assert torch.equal(engine.initial(0), engine_of().initial(0))
     assert not torch.equal(engine.initial(0), engine.initial(1))
-    other = TrainerEngine(lambda: Classification(MCLR([5], 3)), DOUBLE, 12, LocalTraining())  # the others have seed 11
+    other = Engine(lambda: Classification(MCLR([5], 3)), DOUBLE, 12, LocalTraining())  # the others have seed 11
     assert not torch.equal(engine.initial(0), other.initial(0))
 
 
 def test_a_net_made_outside_the_task_is_refused():
-    engine = TrainerEngine(partial(Classification, MCLR([5], 3)), Plan(), seed=0)
+    engine = Engine(partial(Classification, MCLR([5], 3)), Plan(), seed=0)
     with pytest.raises(InputError, match=r"same net at every call.*make the net inside"):
         engine.initial(0)
 
@@ -245,7 +245,7 @@ def test_any_training_hook_of_a_module_is_called():
             optimizer = torch.optim.SGD(self.parameters(), lr=1.0)
             return [optimizer], [torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.0)]
 
-    engine = TrainerEngine(lambda: Hooked(MCLR([5], 3)), DOUBLE, 11, LocalTraining(3, "full"))
+    engine = Engine(lambda: Hooked(MCLR([5], 3)), DOUBLE, 11, LocalTraining(3, "full"))
     start = engine.initial(0)
     row = engine.at(0, made_data()).fit(start[None], ids(0)).rows[0]
     assert calls == [0, 1, 2]
@@ -257,4 +257,4 @@ def test_module_without_losses_is_refused():
         pass
 
     with pytest.raises(InputError, match=r"Bare has no `losses\(batch\)"):
-        TrainerEngine(Bare, DOUBLE, 0)
+        Engine(Bare, DOUBLE, 0)

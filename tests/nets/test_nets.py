@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from lit_cfl.config import catalogue
 from lit_cfl.config.parser import task_factory
 from lit_cfl.data import Examples
+from lit_cfl.engines.base import Engine
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.trainer import TrainerEngine
 from lit_cfl.errors import InputError
 from lit_cfl.nets import (
     FEMNISTCNN,
@@ -177,7 +177,7 @@ def test_pytorchs_starting_weights_are_uniform_up_to_one_over_the_root_of_a_laye
 @pytest.mark.parametrize("net", [MCLR, MLP, VGG16, *CONVOLUTIONAL, *RECURRENT])
 def test_initial_model_is_a_matter_of_the_seed_and_its_number_alone(net: type[Net]):
     def initial(seed: int, number: int) -> Tensor:
-        return TrainerEngine(lambda: Classification(small(net)), Plan(), seed, LocalTraining()).initial(number)
+        return Engine(lambda: Classification(small(net)), Plan(), seed, LocalTraining()).initial(number)
 
     before = torch.get_rng_state()
     first = initial(3, 1)

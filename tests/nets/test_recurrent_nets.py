@@ -9,9 +9,9 @@ from conftest import ids
 from paper_nets import RECURRENT, TWEET, inputs_of
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
+from lit_cfl.engines.base import Engine
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.trainer import TrainerEngine
 from lit_cfl.errors import InputError
 from lit_cfl.nets import FedGroupLSTM, Net, Sent140GRU, Sent140LSTM
 from lit_cfl.parameters import ParameterLayout
@@ -137,7 +137,7 @@ def test_one_logit_cannot_tell_three_labels_apart():
 
 
 def test_copy_of_a_recurrent_net_holds_the_row_it_is_given():
-    engine = TrainerEngine(lambda: Classification(Sent140LSTM([4, 3], 2)), Plan(), 0, LocalTraining())
+    engine = Engine(lambda: Classification(Sent140LSTM([4, 3], 2)), Plan(), 0, LocalTraining())
     row = engine.initial(0) + 0.25
     module = engine.module(row)
     assert torch.equal(engine.layout.read(module), row)

@@ -1,19 +1,19 @@
 """VGG16: its layers, its starting weights, its options, and one result over engines."""
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 import torch
 from conftest import rng
 from paper_nets import inputs_of
-from ragged import fitted, ragged_data, rows_of
+from ragged import fitted, ragged_data, reasons_against, rows_of
 from torch import nn
 from torch.nn.functional import cross_entropy, interpolate
 from torch.testing import assert_close
 
 from lit_cfl.data import FederatedData
 from lit_cfl.engines.dropout import KeyedDropout, with_keyed_dropout
-from lit_cfl.engines.factory import workload
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.errors import InputError
@@ -149,7 +149,7 @@ def large_images(sizes: tuple[int, ...]) -> FederatedData:
     )
 
 
-@pytest.mark.parametrize("plan", [Plan("stacked"), Plan("stacked", lanes=2, narrow=2)], ids=["plain loop", "2 lanes"])
+@pytest.mark.parametrize("plan", [Plan("loop"), Plan("stack", lanes=2)], ids=["plain loop", "2 lanes"])
 @pytest.mark.parametrize("batch_norm", [False, True])
 def test_stack_gives_the_trainers_result(batch_norm: bool, plan: Plan):
     def make() -> Classification:
@@ -157,9 +157,9 @@ def test_stack_gives_the_trainers_result(batch_norm: bool, plan: Plan):
 
     data, budget = large_images((0, 3, 12, 5)), Budget(2, "steps", 5)
     local = LocalTraining(1, 5)
-    assert workload(make, 0, local, data, "32-true", client_fits=1).obstacles == []
+    assert reasons_against(make, data) == []
     expected, _ = fitted(make, Plan("trainer", precision="64-true"), data=data, budget=budget, local=local)
-    double = Plan("stacked", lanes=plan.lanes, narrow=plan.narrow, precision="64-true")
+    double = replace(plan, precision="64-true")
     found, engine = fitted(make, double, data=data, budget=budget, local=local)
     assert_close(rows_of(found), rows_of(expected), rtol=1e-9, atol=1e-9 if batch_norm else 1e-12)
     assert_close(found.losses, expected.losses, rtol=1e-9, atol=1e-12, equal_nan=True)

@@ -99,7 +99,7 @@ def test_every_option_of_a_table_parses_with_each_of_its_files(name: str):
 def test_longest_command_of_a_table_runs_tiny(name: str, tmp_path: Path):
     longest = max(settings_of(name), key=lambda setting: len(setting.command(0)))
     words = shlex.split(longest.command(longest.seeds[0]))[2:]
-    experiment = parse_run([*words, "--plan.compile", "false"]).experiment
+    experiment = parse_run(words).experiment
     with skipped_without_data():
         experiment.data.federated(longest.seeds[0])
     run(shrink(experiment), tmp_path / "run")

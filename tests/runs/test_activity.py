@@ -15,7 +15,6 @@ from lit_cfl.datamodules import Digits
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.factory import build_engine
 from lit_cfl.engines.plan import Plan
-from lit_cfl.engines.stacked.compiled import CompiledSteps
 from lit_cfl.experiment import Experiment
 from lit_cfl.nets import MCLR
 from lit_cfl.runs.run import RunCallbacks, run
@@ -45,31 +44,17 @@ def test_every_engine_counts_the_clients_of_a_fit_up_to_the_last(name: str, held
 
 
 def test_gradients_are_counted_client_by_client():
-    engine, told = reporting(Plan("stacked"))
+    engine, told = reporting(Plan("loop"))
     engine.at(1, ragged_data()).gradients(engine.initial(0), torch.arange(1, 4))
     assert list(map(str, told)) == [f"gradients of {done} of 3 clients" for done in (1, 2, 3)]
 
 
 def test_losses_and_scores_are_announced_before_they_are_computed():
-    engine, told = reporting(Plan("stacked"))
+    engine, told = reporting(Plan("loop"))
     models, data = torch.stack([engine.initial(0), engine.initial(1)]), ragged_data()
     engine.at(1, data).losses(models, torch.arange(1, 4))
     engine.outcomes_of_each(models, torch.tensor([0, 1]), torch.tensor([3, 4]), data)
     assert list(map(str, told)) == ["losses of 2 models on 3 clients", "evaluating"]
-
-
-def test_compiling_is_announced(monkeypatch: pytest.MonkeyPatch):
-    engine, told = reporting(Plan("stacked", lanes=4, compile=True))
-    before: list[Activity] = []
-
-    def uncompiled(steps: CompiledSteps, *_: object) -> object:
-        before.append(told[-1])
-        raise OSError("there is no compiler")
-
-    monkeypatch.setattr(CompiledSteps, "_compile", uncompiled)
-    with pytest.warns(UserWarning, match="compiling failed"):
-        engine.at(0, ragged_data()).fit(engine.initial(0)[None], torch.arange(1, 4))
-    assert before == [Activity("compiling")]
 
 
 def test_run_tells_from_the_first_moment_on_what_it_does(tmp_path: Path):

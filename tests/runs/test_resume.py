@@ -170,16 +170,16 @@ def test_resume_goes_together_with_the_same_configuration_only(whole: Path, tmp_
     assert f"begun with {ROUNDS} rounds, 2 are fewer" in capsys.readouterr().err
 
 
-def test_run_recorded_before_plans_had_a_part_goes_on_without_it(tmp_path: Path):
-    recorded = vars(Plan("stacked"))
-    stored = {"rounds": 5, "plan": {name: part for name, part in recorded.items() if name not in ("fused", "dual")}}
-    require_agreement(tmp_path, stored, {"rounds": 5, "plan": recorded}, new_plan=False)
-    require_agreement(tmp_path, stored, stored, new_plan=False)
-    require_agreement(tmp_path, {"rounds": 5, "plan": recorded}, stored, new_plan=False)
+def test_run_recorded_before_an_option_was_there_agrees_with_its_default(tmp_path: Path):
+    recorded = {"rounds": 5, "local": {"epochs": 2, "last_batch": "keep"}, "plan": vars(Plan("loop"))}
+    stored = recorded | {"local": {"epochs": 2}}
+    for one, other in ((stored, recorded), (stored, stored), (recorded, stored)):
+        require_agreement(tmp_path, one, other, new_plan=False)
     with pytest.raises(InputError, match="plan: 3 ->"):  # a damaged file
         require_agreement(tmp_path, stored | {"plan": 3}, stored, new_plan=False)
-    with pytest.raises(InputError, match=r"plan\.fused: False -> True"):
-        require_agreement(tmp_path, stored, {"rounds": 5, "plan": recorded | {"fused": True}}, new_plan=False)
+    joined = recorded | {"local": {"epochs": 2, "last_batch": "join"}}
+    with pytest.raises(InputError, match=r"local\.last_batch: keep -> join"):
+        require_agreement(tmp_path, stored, joined, new_plan=False)
 
 
 def test_finished_run_prints_its_table_and_changes_nothing(whole: Path, tmp_path: Path, capsys):

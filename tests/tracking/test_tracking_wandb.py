@@ -86,7 +86,7 @@ def test_configuration_and_summary_are_logged_and_round_is_the_step(offline: Pat
     begun = next(record.run for record in found if record.WhichOneof("record_type") == "run")
     config = {item.key: json.loads(item.value_json) for item in begun.config.update}
     assert config["algorithm"]["init_args"]["num_clusters"] == 4
-    assert config["plan"]["engine"] == "stacked"
+    assert config["plan"]["engine"] in ("chain", "loop")
     steps = [record.metric for record in found if record.WhichOneof("record_type") == "metric"]
     assert [(step.glob_name, step.step_metric) for step in steps] == [("*", "round")]
     summary = concluded(folders(offline / "run")[0])

@@ -16,8 +16,9 @@ import torch
 from ray.util import get_current_placement_group
 
 from lit_cfl.cores import count_cores
-from lit_cfl.engines.choose_plan import RayRoom, count_gpus
+from lit_cfl.devices import count_gpus
 from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.workload import RayRoom
 from lit_cfl.errors import InputError
 
 Resources = Mapping[str, float]  # "CPU", "GPU" -> how many
@@ -55,7 +56,7 @@ def count_room(threads: int = 1) -> RayRoom:
     """
     if not is_there():
         return RayRoom(count_cores() // threads, count_gpus())
-    _join(Plan("ray"))
+    _join(Plan(workers=1))
     try:
         nodes = _room()
         places = sum(_fit_into(node, {"CPU": threads}) for node in nodes)

@@ -1,4 +1,4 @@
-"""Distributes the work among Ray actors, each with an engine of its own: the engine `ray`.
+"""Distributes the work among Ray actors, each with an engine of its own.
 
 An actor holds a core of its own, or a share of a GPU, on this machine or on any node of a cluster. Examples and models
 go through Ray's object store, where each is held once a node, and actors read them without a copy.
@@ -7,7 +7,6 @@ Clients are always trained by actors. Where the actors have GPUs, they compute a
 and this process needs no GPU. On CPUs they do where the hand-over pays (`_HAND_OVER_PAYS`); the bits are the same.
 """
 
-import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -16,13 +15,12 @@ from typing import Any
 import numpy as np
 import ray
 import torch
+from lightning import LightningModule
 from torch import Tensor
 
 from lit_cfl.activity import Activity
 from lit_cfl.data import Examples, FederatedData
 from lit_cfl.engines.base import Engine
-from lit_cfl.engines.batches import num_steps
-from lit_cfl.engines.client_work import PositionedRow
 from lit_cfl.engines.local_training import FitRequest, LocalTraining, TaskFactory
 from lit_cfl.engines.module_state import digest_of_constants
 from lit_cfl.engines.plan import Plan
@@ -30,12 +28,7 @@ from lit_cfl.engines.ray.pool import ShareTask, WorkerPool
 from lit_cfl.engines.ray.shares import FitShare, GradientShare, HeldClients, LossShare, ScoreShare, runs_of
 from lit_cfl.engines.ray.worker import EngineSpec, Ref, Share, parts_of
 from lit_cfl.engines.scorer import EVALUATION_BATCH, ModelName, Outcomes, batches_by_model
-from lit_cfl.engines.stacked.engine import StackedEngine
-from lit_cfl.engines.stacked.gradients import next_stack, order_for_stacks
 from lit_cfl.engines.stacked.schedule import schedule_lanes
-from lit_cfl.engines.stacked.stackable import obstacles
-from lit_cfl.engines.trainer import TrainerEngine
-from lit_cfl.errors import Notice
 from lit_cfl.local_work import Chunk
 
 # Work that is worth the 5 ms of a hand-over on CPUs: 5,000 examples, fewer where the model has over 200,000 parameters.
@@ -46,12 +39,17 @@ _GRADIENT_ROW = 20  # examples whose gradient takes as long as to hand over its 
 class RayEngine(Engine):
     """Works with `plan.workers` actors; `close` ends them."""
 
-    def __init__(self, task: TaskFactory, plan: Plan, seed: int, local: LocalTraining = LocalTraining()) -> None:
-        super().__init__(task, plan, seed, local)
+    def __init__(
+        self,
+        task: TaskFactory,
+        plan: Plan,
+        seed: int,
+        local: LocalTraining = LocalTraining(),
+        template: LightningModule | None = None,
+    ) -> None:
+        super().__init__(task, plan, seed, local, template)
         self._pool: WorkerPool | None = None
-        self._here: Engine | None = None  # for a few gradients
         self._stored: tuple[Examples, Ref] | None = None
-        self._stacks: bool | None = None  # whether actors can stack clients, once it is known
         self._close_pool: Callable[[], object] = lambda: None
 
     @property
@@ -68,12 +66,19 @@ class RayEngine(Engine):
             self.close()  # workers have those they were started with
         super().adopt(plan)
 
-    def _fit_chunk(self, request: FitRequest, part: slice, round: int, data: FederatedData) -> Chunk:
+    def fit_chunks(
+        self, request: FitRequest, chunks: Sequence[slice], round: int, data: FederatedData
+    ) -> Iterator[Chunk]:
+        for chunk in chunks:
+            self.report_fit(request, round, chunk.start)
+            yield self._fit_chunk_in_workers(request, chunk, round, data)
+
+    def _fit_chunk_in_workers(self, request: FitRequest, part: slice, round: int, data: FederatedData) -> Chunk:
         start = request.start[part]
         models = torch.empty(len(start), self.layout.num_columns, dtype=self.plan.dtype)
         losses = torch.full((len(start),), float("nan"), dtype=torch.float64)
         trained, idle = torch.zeros(len(start), dtype=torch.bool), torch.ones(len(start), dtype=torch.bool)
-        pool = self._started(data)  # before anything is put into the store
+        pool = self._started()  # before anything is put into the store
         rows, examples = _StoredRows(request, self.plan.dtype), self._examples_stored(data)
         shares = self._shares(request, part, data)
         tasks = [self._fit_task(request, share + part.start, rows, examples, round, data) for share in shares]
@@ -85,19 +90,13 @@ class RayEngine(Engine):
             self.report_fit(request, round, part.start, int((~idle).sum()))
             self.effort.useful += done.effort.useful
             self.effort.computed += done.effort.computed
-            if self.plan.compile and not done.compiles:
-                self.plan = self.plan.without_compiling()
-                instead = self.plan.kind_of_loop
-                warnings.warn(f"compiling failed in a worker: clients train in {instead}", Notice, stacklevel=2)
         models[idle] = request.models[start[idle]].to(self.plan.dtype)
         return Chunk(part.start, models, losses, trained)
 
     def _shares(self, request: FitRequest, part: slice, data: FederatedData) -> list[Tensor]:
         """Divides the positions that train among workers, longest first, each to the worker with the least."""
-        batch_size = request.budget.batch_size or self.local.batch_size
-        sizes, lengths = data.num_examples[request.clients[part]].tolist(), request.lengths[part].tolist()
-        pairs = zip(lengths, sizes, strict=True)
-        steps = torch.tensor([num_steps(request.budget, length, size, batch_size) for length, size in pairs])
+        sizes = data.num_examples[request.clients[part]]
+        steps = self._describer.steps(request.budget, request.lengths[part], sizes)
         training = steps.nonzero().flatten()
         held: list[list[int]] = [[] for _ in range(self.plan.workers)]
         for lane_slot in schedule_lanes(steps[training], self.plan.workers):
@@ -127,20 +126,15 @@ class RayEngine(Engine):
         )
         return ShareTask(FitShare(mine, round, HeldClients.of(mine.clients, data)), examples, refs)
 
-    def _started(self, data: FederatedData) -> WorkerPool:
+    def _started(self) -> WorkerPool:
         if self._pool is None:
             deterministic = torch.are_deterministic_algorithms_enabled()
+            plan = replace(self.plan, workers=0)  # an actor's GPU is number 0: Ray shows it no other one
             constants = digest_of_constants(self.template, self.layout)
-            spec = EngineSpec(self._task, self._plan_of_one(data), self.seed, self.local, deterministic, constants)
+            spec = EngineSpec(self._task, plan, self.seed, self.local, deterministic, constants)
             self._pool = WorkerPool(spec, self.plan)
             self._close_pool = weakref.finalize(self, self._pool.close)  # also where `close` was never called
         return self._pool
-
-    def _plan_of_one(self, data: FederatedData) -> Plan:
-        """Returns the plan of an actor's engine. Its GPU is number 0: Ray shows it no other one."""
-        if self._stacks is None:
-            self._stacks = not obstacles(self.template, self.layout, data.examples, self.plan.precision)
-        return replace(self.plan, engine="stacked" if self._stacks else "trainer", workers=1)
 
     def outcomes_of_each(
         self, models: Tensor, which: Tensor, index: Tensor, data: FederatedData, named: ModelName = "model {}".format
@@ -170,31 +164,21 @@ class RayEngine(Engine):
             losses[:, parts[number]] = torch.from_numpy(np.array(found))
         return losses
 
-    def _gradients(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Iterator[PositionedRow]:
+    def gradient_rows(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Tensor:
         sizes = data.num_examples[clients]
         if not self._pays(int(sizes.sum()) - _GRADIENT_ROW * len(clients)):
-            yield from self._engine_here(data).gradients(model, clients, round, data)
-            return
-        lanes = self.plan.lanes if self._plan_of_one(data).engine == "stacked" else 1
-        large, others = order_for_stacks(sizes, clients, lanes, self.template)
-        order, stacks, start = torch.cat([large, others]), [slice(k, k + 1) for k in range(len(large))], 0
-        while start < len(others):  # a stack is not divided: its clients would be rounded in another way
-            stack = next_stack(sizes[others], start, min(lanes, self.rows_that_fit))
-            stacks.append(slice(len(large) + stack.start, len(large) + stack.stop))
-            start = stack.stop
-        rounds = -(-len(clients) // self.rows_that_fit)
-        parts = self._parts(stacks, [int(sizes[order[stack]].sum()) + 1 for stack in stacks], rounds)
-        shares = [GradientShare(own := clients[order[part]], round, HeldClients.of(own, data)) for part in parts]
-        for number, rows in self._done(shares, [model[None]], data):
-            yield from zip(order[parts[number]].tolist(), torch.from_numpy(np.array(rows)), strict=True)
+            return super().gradient_rows(model, clients, round, data)
+        units = self.loop.gradient_units(sizes, clients)
+        runs = runs_of([int(sizes[unit].sum()) + 1 for unit in units], self.plan.workers)
+        parts = [torch.cat(units[run]) for run in runs]
+        shares = [GradientShare(own := clients[part], round, HeldClients.of(own, data)) for part in parts]
+        rows = torch.empty(len(clients), self.layout.num_columns, dtype=self.plan.dtype)
+        for number, found in self._done(shares, [model[None]], data):
+            rows[parts[number]] = torch.from_numpy(np.array(found))
+        return rows
 
-    def _engine_here(self, data: FederatedData) -> Engine:
-        """Returns an engine in this process, for gradients that do not pay a hand-over."""
-        if self._here is None:
-            plan = self._plan_of_one(data)
-            kind = StackedEngine if plan.engine == "stacked" else TrainerEngine
-            self._here = kind(self._task, plan, self.seed, self.local)
-        return self._here
+    def _examples_at_once(self, data: FederatedData) -> float:
+        return float("inf")  # the actors cut their shares
 
     def _pays(self, examples: int) -> bool:
         """Says whether actors compute losses, scores or gradients of so many examples, each under one model."""
@@ -202,14 +186,9 @@ class RayEngine(Engine):
             return True
         return self.plan.workers > 1 and examples * max(_SMALL_MODEL, self.layout.num_parameters) >= _HAND_OVER_PAYS
 
-    def _parts(self, units: Sequence[slice], sizes: Sequence[int] | None = None, rounds: int = 1) -> list[slice]:
-        """Joins slices that follow each other, into so many for each actor.
-
-        Args:
-            sizes: work of each slice; None = its length.
-        """
-        sizes = [unit.stop - unit.start for unit in units] if sizes is None else sizes
-        runs = runs_of(sizes, rounds * self.plan.workers)
+    def _parts(self, units: Sequence[slice]) -> list[slice]:
+        """Joins slices that follow each other, into one for each actor."""
+        runs = runs_of([unit.stop - unit.start for unit in units], self.plan.workers)
         return [slice(units[run.start].start, units[run.stop - 1].stop) for run in runs]
 
     def _done(
@@ -220,7 +199,7 @@ class RayEngine(Engine):
         Args:
             tables: the rows `[n, d]` that go with each share; one alone goes with all of them.
         """
-        pool, examples = self._started(data), self._examples_stored(data)  # Ray is there before anything is put into it
+        pool, examples = self._started(), self._examples_stored(data)  # Ray is there before anything is put into it
         refs = [ray.put(table.to(self.plan.dtype).cpu().numpy()) for table in tables]
         refs = refs * len(shares) if len(tables) == 1 else refs
         tasks = [ShareTask(share, examples, [ref]) for share, ref in zip(shares, refs, strict=True)]

@@ -55,7 +55,7 @@ class WorkerPool:
         try:
             share = ray_cluster.connect(plan)
         except InputError as error:
-            raise InputError(f"{error}. --engine stacked needs no Ray") from error
+            raise InputError(f"{error}. --engine auto needs no Ray") from error
         self._open = True
         self._workers: list[Any] = [None] * plan.workers  # None = to be started
         self._starting: dict[Ref, int] = {}
@@ -67,7 +67,7 @@ class WorkerPool:
             self.close()
             raise InputError(
                 f"the task cannot be sent to Ray's workers: {str(error).splitlines()[0]}; let it build what it needs "
-                "itself, or use --engine stacked"
+                "itself, or use --engine auto"
             ) from error
         group = get_current_placement_group()
         self._actor: Any = ray.remote(Worker).options(
@@ -137,7 +137,7 @@ class WorkerPool:
         if not running and not self._idle and monotonic() - self._asked > _START_SECONDS:
             raise InputError(
                 f"none of {len(self._workers)} Ray workers started in {_START_SECONDS:.0f} s: others hold the "
-                "cluster's cores or GPUs; wait for them, or use --engine stacked"
+                "cluster's cores or GPUs; wait for them, or use --engine auto"
             )
         return [ref for ref in ended if ref in running]
 

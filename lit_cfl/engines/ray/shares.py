@@ -47,13 +47,12 @@ class HeldClients:
 
 @dataclass(frozen=True, eq=False)
 class TrainedShare:
-    """The result of a share of a fit: as in `Chunk`, as arrays, the effort it took, and whether the worker compiles."""
+    """The result of a share of a fit: as in `Chunk`, as arrays, and the effort it took."""
 
     models: np.ndarray
     losses: np.ndarray
     trained: np.ndarray
     effort: Effort
-    compiles: bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,10 +76,11 @@ class FitShare:
     def run(self, engine: Engine, examples: Examples, rows: Tensor) -> TrainedShare:
         request = replace(self.request, models=rows, centers=rows if self.request.prox else None)
         before, data = replace(engine.effort), self.held.data(examples)
-        chunk = engine._fit_chunk(request, slice(0, len(request.clients)), self.round, data)  # cut is the driver's
+        whole = [slice(0, len(request.clients))]  # cut is the driver's
+        (chunk,) = engine.fit_chunks(request, whole, self.round, data)
         effort = Effort(engine.effort.useful - before.useful, engine.effort.computed - before.computed)
         models = chunk.on_cpu().models.numpy()
-        return TrainedShare(models, chunk.losses.numpy(), chunk.trained.numpy(), effort, engine.plan.compile)
+        return TrainedShare(models, chunk.losses.numpy(), chunk.trained.numpy(), effort)
 
 
 @dataclass(frozen=True, eq=False)
@@ -103,9 +103,10 @@ class GradientShare:
 
     def run(self, engine: Engine, examples: Examples, rows: Tensor) -> np.ndarray:
         """Returns the gradients `[n, d]`."""
-        found = engine._gradients(rows[0], self.clients, self.round, self.held.data(examples))  # the driver halves
-        by_position = dict(found)
-        return np.stack([by_position[position].numpy() for position in range(len(self.clients))])
+        data, found = self.held.data(examples), []
+        for part in engine.gradient_parts(self.clients, data):
+            found.append(engine.gradient_rows(rows[0], self.clients[part], self.round, data).cpu().numpy())
+        return np.concatenate(found)
 
 
 @dataclass(frozen=True, eq=False)

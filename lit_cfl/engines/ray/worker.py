@@ -19,8 +19,6 @@ from lit_cfl.engines.base import Engine
 from lit_cfl.engines.local_training import LocalTraining, TaskFactory
 from lit_cfl.engines.module_state import CONSTANTS, digest_of_constants
 from lit_cfl.engines.plan import Plan, set_up_torch
-from lit_cfl.engines.stacked.engine import StackedEngine
-from lit_cfl.engines.trainer import TrainerEngine
 from lit_cfl.errors import InputError
 
 Ref = ObjectRef[Any]  # to what is in Ray's object store
@@ -33,7 +31,7 @@ class EngineSpec:
 
     Args:
         task, seed, local: the run's, see `Engine`.
-        plan: of the worker's own engine, `stacked` or `trainer`.
+        plan: of the worker's own engine, which has no workers.
         deterministic: only deterministic operations on a GPU, as in the driver.
         constants: digest of what is in no model's row, such as frozen layers, in the driver.
     """
@@ -100,8 +98,7 @@ class Worker:
         if self._engine is None:
             spec: EngineSpec = ray.get(self._spec)
             set_up_torch(spec.plan, spec.deterministic)
-            kind = StackedEngine if spec.plan.engine == "stacked" else TrainerEngine
-            self._engine = kind(spec.task, spec.plan, spec.seed, spec.local)
+            self._engine = Engine(spec.task, spec.plan, spec.seed, spec.local)
             found = digest_of_constants(self._engine.template, self._engine.layout)
             if found != spec.constants:
                 raise InputError(

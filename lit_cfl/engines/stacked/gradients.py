@@ -4,7 +4,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from lit_cfl.data import ClientIndex, Examples
+from lit_cfl.devices import sent
+from lit_cfl.engines.cohort_fit import CohortFit
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.scorer import EVALUATION_BATCH
 from lit_cfl.engines.steps import Steps
@@ -43,35 +44,25 @@ def next_stack(sizes: Tensor, start: int, most: int) -> slice:
     return slice(start, min(len(sizes), start + max(1, min(most, STACK_EXAMPLES // max(1, int(sizes[start]))))))
 
 
-def stacked_gradients(
-    steps: Steps,
-    layout: ParameterLayout,
-    plan: Plan,
-    model: Tensor,
-    held: ClientIndex,
-    examples: Examples,
-    keys: Tensor,
-) -> Tensor:
-    """Computes gradients `[n, d]` of a few clients' mean losses, each over all its examples at once, on the CPU.
+def stacked_gradients(steps: Steps, layout: ParameterLayout, plan: Plan, model: Tensor, work: CohortFit) -> Tensor:
+    """Computes gradients `[n, parameters]` of a few clients' mean losses, each over all its examples at once.
 
     Args:
-        model: `[d]`.
-        held: the examples of each client.
-        keys: of the dropout masks, int64 `[n]`.
+        model: `[d]`, on the device.
+        work: see `ClientLoop.gradients`.
     """
-    places = torch.arange(max(1, int(held.sizes.max()))).expand(len(held), -1)
-    present = places < held.sizes[:, None]
-    first = held.entries[(held.sizes.cumsum(0) - held.sizes).clamp(max=max(0, len(held.entries) - 1))]
-    index = first[:, None].expand_as(places).masked_scatter(present, held.entries)  # filled up with its own example
-    inputs, labels = examples.batch(index.flatten(), plan.compute_dtype, plan.device)
-    batch = inputs.view(*index.shape, *inputs.shape[1:]), labels.view(index.shape)
-    rows = model.to(plan.device, plan.compute_dtype).expand(len(held), -1)
+    device = model.device
+    places = torch.arange(max(1, int(work.sizes.max()))).expand(len(work), -1)
+    starts = (work.sizes.cumsum(0) - work.sizes)[:, None]
+    present = places < work.sizes[:, None]
+    index = sent(torch.where(present, starts + places, starts), device)  # filled up with its own example
+    batch = work.inputs[index], work.labels[index]
+    rows = model.to(plan.compute_dtype).expand(len(work), -1)
     pieces = tuple(rows[:, slot.start : slot.stop].reshape(-1, *slot.shape) for slot in layout.slots)
     trained = sum(not slot.is_buffer for slot in layout.slots)
+    keys = torch.zeros(len(work), dtype=torch.int64) if work.keys is None else work.keys
     with torch.no_grad():
         found, _, _ = steps.gradients(
-            pieces[:trained], pieces[trained:], batch, present.to(plan.device), keys.to(plan.device)
+            pieces[:trained], pieces[trained:], batch, sent(present, device), sent(keys, device)
         )
-    gradients = torch.zeros(len(held), layout.num_columns, dtype=plan.dtype)
-    gradients[:, : layout.num_parameters] = torch.cat([g.reshape(len(held), -1) for g in found], dim=1).cpu()
-    return gradients
+    return torch.cat([gradient.reshape(len(work), -1) for gradient in found], dim=1).to(plan.dtype)

@@ -16,7 +16,7 @@ from lightning import LightningModule
 from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 
-from lit_cfl.engines.initial_models import seed_global_generators
+from lit_cfl.engines.global_generators import seed_global_generators
 from lit_cfl.engines.module_state import Leaf, copied_state, same_value
 from lit_cfl.engines.task_protocol import Batch
 from lit_cfl.parameters import ParameterLayout

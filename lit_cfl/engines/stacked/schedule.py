@@ -12,9 +12,6 @@ from heapq import heapify, heapreplace
 import torch
 from torch import Tensor
 
-_POOL_MIB_A_LANE = 16
-_FEW_LANES = 4  # of a stack on a CPU
-
 
 @dataclass(frozen=True)
 class LaneSlot:
@@ -84,40 +81,3 @@ def busy_lanes(lane_slots: Sequence[LaneSlot]) -> list[int]:
     ended = torch.bincount(torch.tensor(list(ends.values()), dtype=torch.int64)).cumsum(0)
     busy: list[int] = (len(ends) - ended[:-1]).tolist()
     return busy
-
-
-def pool_capacity(sizes: Tensor, bytes_each: int, lanes: int) -> int:
-    """Computes how many examples the pool holds from which the clients of a stack train.
-
-    It has room for the largest client of each lane, up to four of them, so that a stack on a CPU has no idle lanes,
-    and 16 MiB a lane, so that wide stacks find enough clients; beyond the 64 MiB of four lanes no more than there are
-    examples, rounded up to a power of two, so that it seldom changes.
-
-    Args:
-        sizes: examples of each client that there is, int64 `[clients]`.
-        bytes_each: of one example.
-        lanes: L.
-    """
-    total, largest = int(sizes.sum()), int(sizes.max())
-    whole = 1 << (max(1, total) - 1).bit_length()
-    few, many = (_POOL_MIB_A_LANE * 2**20 * number // bytes_each for number in (_FEW_LANES, max(_FEW_LANES, lanes)))
-    return max(min(total, largest * min(lanes, _FEW_LANES)), few, min(many, whole))
-
-
-def pool_groups(sizes: Tensor, capacity: int, lanes: int) -> list[slice]:
-    """Cuts clients into runs whose examples fit the pool together, in multiples of the lanes where more clients fit.
-
-    Args:
-        sizes: examples of each client, int64 `[n]`.
-        capacity: of the pool, no smaller than the largest client.
-        lanes: L.
-    """
-    before = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)])  # examples in front of each client
-    groups, start = [], 0
-    while start < len(sizes):
-        stop = int(torch.searchsorted(before, before[start] + capacity, right=True)) - 1
-        if stop < len(sizes) and stop - start > lanes:
-            stop -= (stop - start) % lanes
-        groups.append(slice(start, stop))
-        start = stop
-    return groups

@@ -1,4 +1,4 @@
-"""Checks on a throw-away copy whether a module's clients can train in a stack."""
+"""Checks on throw-away copies what else than `trainer` can train a module: a loop of its losses, and a stack."""
 
 import copy
 import warnings
@@ -10,35 +10,95 @@ from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
-from lit_cfl.data import Examples
+from lit_cfl.engines.dropout import set_key
 from lit_cfl.engines.optimizers import FunctionalOptimizer, unsupported
-from lit_cfl.engines.plan import Precision
 from lit_cfl.engines.stacked.hooks import has_own_step, loss_of_step, needs_trainer, other_training_step
 from lit_cfl.engines.stacked.progress import Compute, dependence_on_history, reads_of_progress
-from lit_cfl.engines.stacked.stackable_layers import why_not_stacked, with_plain_cells
+from lit_cfl.engines.stacked.stackable_layers import keeps_count, why_not_stacked, with_plain_cells
 from lit_cfl.engines.steps import Steps
 from lit_cfl.engines.task_protocol import Batch, losses_of
 from lit_cfl.errors import in_short
 from lit_cfl.parameters import ParameterLayout
 
 
-def obstacles(module: LightningModule, layout: ParameterLayout, examples: Examples, precision: Precision) -> list[str]:
-    """Lists why this module can only be fitted by `trainer`; empty if it can be stacked."""
+def reasons_for_trainer(module: LightningModule, layout: ParameterLayout, batch: Batch) -> list[str]:
+    """Lists why only `trainer` can fit this module; empty if its losses and one plain optimizer say all.
+
+    Args:
+        batch: a few examples on the CPU.
+    """
     found = needs_trainer(module)
     if found:
         return found
     optimizer = module.configure_optimizers()
-    if isinstance(optimizer, Optimizer):
-        found = [f"the optimizer's option {name}" for name in unsupported(optimizer)]
-    found += [f"{why} ({name})" for name, layer in module.named_modules() if (why := why_not_stacked(layer))]
-    if precision == "16-mixed":
-        found.append("precision 16-mixed, which needs a gradient scaler")
+    if isinstance(optimizer, Optimizer) and (options := unsupported(optimizer)):
+        return [f"the optimizer's option {name}" for name in options]
+    found = [f"{why} ({name})" for name, layer in module.named_modules() if (why := keeps_count(layer))]
+    if found:
+        return found
+    with torch.random.fork_rng(devices=[]):  # a module may draw numbers of its own
+        return _compare_with_trainer(*_in_double(module, batch), layout)
+
+
+def _compare_with_trainer(module: LightningModule, batch: Batch, layout: ParameterLayout) -> list[str]:
+    """Finds on steps of copies what a loop of `losses` would leave out, or do otherwise than a Trainer."""
+    inputs, labels = batch
+    parts = [batch, (inputs[: len(labels) - 1 or 1], labels[: len(labels) - 1 or 1])]
+    losses: dict[str, Compute] = {"losses": lambda own, part, number: losses_of(own, part).mean()}
+    losses |= {"training_step": loss_of_step} if has_own_step(module) else {}
+    for what, compute in losses.items():
+        if found := reads_of_progress(module, batch, compute, what):
+            return found
+    try:
+        gradients, after = _after_step(module, layout, batch)
+        torch.manual_seed(1)
+        others, _ = _after_step(module, layout, batch)
+    except Exception:  # it cannot take the data at all: `require_trainable` reports it
+        return []
+    if found := other_training_step(module, batch):
+        return found
+    for what, compute in losses.items():
+        if found := dependence_on_history(module, layout, parts, compute, what):
+            return found
+    for slot, gradient, other in zip(layout.slots, gradients, others, strict=False):  # parameters come first
+        if gradient is None or other is None:  # an optimizer leaves it as it is, decay and all
+            return [f"the parameter {slot.name} takes no part in the losses"]
+        if not torch.equal(gradient.nan_to_num(), other.nan_to_num()):
+            return ["it draws random numbers, other than by nn.Dropout"]
+    normalised = tuple(f"{name}." for name, layer in module.named_modules() if isinstance(layer, _BatchNorm))
+    changed = [name for name, tensor in after.items() if not torch.equal(tensor, module.get_buffer(name))]
+    found = [name for name in changed if not name.startswith(normalised)]
+    return [f"the buffer {name} changes in training" for name in found[:1]] or _coupled(module, batch)
+
+
+def reasons_for_no_stack(module: LightningModule, layout: ParameterLayout, batch: Batch) -> list[str]:
+    """Lists why a module that `reasons_for_trainer` finds nothing against cannot be stacked; empty if it can."""
+    found = [f"{why} ({name})" for name, layer in module.named_modules() if (why := why_not_stacked(layer))]
     if found:
         return found
     normalised = any(isinstance(layer, _BatchNorm) for layer in module.modules())
     count = 8 if normalised else 2  # the gradients of a normalised batch of two are nearly 0, and mostly rounding
-    with torch.random.fork_rng(devices=[]):  # a module may draw numbers of its own
-        return _compare_with_plain_loop(module, layout, examples.batch(torch.arange(min(count, len(examples)))))
+    with torch.random.fork_rng(devices=[]):
+        return _compare_with_plain_loop(module, layout, (batch[0][:count], batch[1][:count]))
+
+
+def _in_double(module: LightningModule, batch: Batch) -> tuple[LightningModule, Batch]:
+    """Copies a module, layers in evaluation mode stay so, as with a Trainer; its examples are in double precision."""
+    inputs = batch[0].double() if batch[0].is_floating_point() else batch[0]
+    return copy.deepcopy(module).cpu().double(), (inputs, batch[1])
+
+
+def _coupled(module: LightningModule, batch: Batch) -> list[str]:
+    """Says whether the loss of an example depends on the others of its mini-batch, other than by BatchNorm."""
+    if len(batch[1]) < 2 or any(isinstance(layer, _BatchNorm) for layer in module.modules()):
+        return []
+    module = copy.deepcopy(module)
+    set_key(module, 0)
+    with torch.no_grad():
+        alone = losses_of(module, (batch[0][:1], batch[1][:1]))
+        together = losses_of(module, batch)[:1]
+    same = torch.allclose(alone, together, rtol=1e-6, atol=1e-9, equal_nan=True)
+    return [] if same else ["the loss of an example depends on the others of its mini-batch"]
 
 
 def _compare_with_plain_loop(module: LightningModule, layout: ParameterLayout, batch: Batch) -> list[str]:
@@ -46,31 +106,12 @@ def _compare_with_plain_loop(module: LightningModule, layout: ParameterLayout, b
 
     The second lane has an example less than the first, and a place that is filled up.
     """
-    module = copy.deepcopy(module).cpu().double()  # layers in evaluation mode stay so, as with a Trainer
-    inputs, labels = batch[0].double() if batch[0].is_floating_point() else batch[0], batch[1]
+    module, (inputs, labels) = _in_double(module, batch)
     parts = [(inputs, labels), (inputs[: len(labels) - 1 or 1], labels[: len(labels) - 1 or 1])]
-    losses: dict[str, Compute] = {"losses": lambda own, part, number: losses_of(own, part).mean()}
-    losses |= {"training_step": loss_of_step} if has_own_step(module) else {}
-    for what, compute in losses.items():
-        if found := reads_of_progress(module, parts[0], compute, what):
-            return found
     try:
         alone = [_after_step(module, layout, part) for part in parts]
     except Exception:  # it cannot take the data at all: `require_trainable` reports it
         return []
-    if found := other_training_step(module, parts[0]):
-        return found
-    for what, compute in losses.items():
-        if found := dependence_on_history(module, layout, parts, compute, what):
-            return found
-    for gradients, _ in alone:
-        for slot, gradient in zip(layout.slots, gradients, strict=False):  # trainable parameters come first
-            if gradient is None:  # an optimizer leaves it as it is, decay and all
-                return [f"the parameter {slot.name} takes no part in the losses"]
-    normalised = tuple(f"{name}." for name, layer in module.named_modules() if isinstance(layer, _BatchNorm))
-    changed = [name for name, tensor in alone[0][1].items() if not torch.equal(tensor, module.get_buffer(name))]
-    if others := [name for name in changed if not name.startswith(normalised)]:
-        return [f"the buffer {others[0]} changes in training"]
     present = torch.ones(2, len(labels), dtype=torch.bool)
     present[1, 1:] = torch.arange(1, len(labels)) < len(labels) - 1
     try:
@@ -88,7 +129,6 @@ def _compare_with_plain_loop(module: LightningModule, layout: ParameterLayout, b
 def _in_words(error: Exception) -> str:
     """Says why a module cannot be stacked, where PyTorch says it in words of its own."""
     reasons = {
-        "called random operation": "it draws random numbers, other than by nn.Dropout",
         "data-dependent control flow": "it branches on the numbers in a tensor",
         ".item()": "it reads a number out of a tensor (.item())",
     }

@@ -190,12 +190,17 @@ def why_not_stacked(layer: nn.Module) -> str:
         return f"{kind}, which has no form for a stack"
     if layer._forward_hooks or layer._forward_pre_hooks:
         return f"{kind} with hooks"
-    if isinstance(layer, _BatchNorm) and layer.momentum is None:
-        return f"{kind} with momentum None, which counts batches"
     if isinstance(layer, nn.RNNBase) and layer.proj_size:
         return f"{kind} with proj_size {layer.proj_size}"
     if isinstance(layer, nn.RNNBase) and layer.num_layers > 1 and layer.dropout:
         return f"{kind} with dropout {layer.dropout} between its layers"
+    return ""
+
+
+def keeps_count(layer: nn.Module) -> str:
+    """Says what a layer carries from client to client where one module trains them all; empty if nothing."""
+    if isinstance(layer, _BatchNorm) and layer.momentum is None:
+        return f"{type(layer).__name__} with momentum None, which counts batches"
     return ""
 
 

@@ -1,0 +1,70 @@
+"""Chooses the device on which clients train: the one place that says what `device: auto` is.
+
+The first GPU where there is one, unless the whole run is small: below 100 billion multiply-adds, some ten seconds of
+one core, it is over before a GPU has started. Of Ray's workers each has a GPU where their cluster has any.
+"""
+
+from lit_cfl.devices import count_gpus
+from lit_cfl.errors import InputError
+
+_GPU_PAYS = 100_000_000_000  # multiply-adds: an estimate
+
+
+def found_device(asked: str, multiply_adds: float = 0) -> str:
+    """Returns the device of one process: the first GPU for `cuda`, and for `auto` where it pays.
+
+    Args:
+        asked: `auto`, `cpu`, `cuda` or `cuda:<i>`.
+        multiply_adds: of the run, 0 = unknown.
+
+    Raises:
+        InputError: a device that is not there.
+    """
+    found = count_gpus()
+    if asked == "auto":
+        return "cpu" if not found or 0 < multiply_adds < _GPU_PAYS else "cuda:0"
+    asked = "cuda:0" if asked == "cuda" else asked
+    number = number_of_gpu(asked)
+    if number is not None and number >= found:
+        has = f"has {found} CUDA device(s)" if found else "has no CUDA device"
+        raise InputError(f"device {asked!r} was asked for, but this machine {has}; use --device cpu or auto")
+    return asked
+
+
+def device_of_ray(asked: str, found: int) -> str:
+    """Returns the device of each worker: Ray shows it its own GPU alone."""
+    if asked == "auto":
+        return "cuda:0" if found else "cpu"
+    if number := number_of_gpu(asked):
+        raise InputError(f"device is {asked!r}, but with engine ray there is no GPU {number}: use --device cuda")
+    if asked != "cpu" and not found:
+        raise InputError(f"device {asked!r} was asked for, but Ray has no GPU; use --device cpu or a cluster of GPUs")
+    return asked
+
+
+def number_of_gpu(device: str) -> int | None:
+    """Returns the number of a GPU, None for the CPU. Raises InputError for another word."""
+    kind, _, number = device.partition(":")
+    if device == "cpu":
+        return None
+    if kind != "cuda" or not number.isdigit():
+        raise InputError(f"device {device!r} is not known; choose auto, cpu, cuda or cuda:<number>")
+    return int(number)
+
+
+def require_first_gpu(asked: str, what: str) -> None:
+    """Refuses a GPU by its number where Ray gives a process one GPU, which is the first one there.
+
+    Args:
+        asked: the device.
+        what: runs in such a process, for the message.
+
+    Raises:
+        InputError: it names another one than the first.
+    """
+    number = asked.partition(":")[2]
+    if asked.startswith("cuda") and number not in ("", "0"):
+        raise InputError(
+            f"device is {asked!r}, but {what} sees one GPU, which is cuda:0 there: give cuda, and choose GPU {number} "
+            f"by CUDA_VISIBLE_DEVICES={number}"
+        )

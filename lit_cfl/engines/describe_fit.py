@@ -1,0 +1,100 @@
+"""Describes the local training that an algorithm asks for by tensors, for all clients at once."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from lit_cfl.data import FederatedData
+from lit_cfl.engines.batches import BatchSize, count_steps, draw_batches, steps_of_epoch
+from lit_cfl.engines.cohort_fit import CohortFit
+from lit_cfl.engines.dropout import keys_of_steps
+from lit_cfl.engines.local_training import FitRequest, LocalTraining
+from lit_cfl.local_work import Budget
+from lit_cfl.seeds import derive_each
+
+_NONE = torch.empty(0, dtype=torch.int64)
+
+
+@dataclass(frozen=True)
+class FitDescriber:
+    """Describes fits of a run, all on the CPU: it may work in a thread while a GPU trains.
+
+    Args:
+        seed: of the run.
+        local: the run's.
+        draws_masks: whether the module drops units by keys.
+        seeds_generators: whether the module may draw from the global generators.
+    """
+
+    seed: int
+    local: LocalTraining
+    draws_masks: bool
+    seeds_generators: bool
+
+    def batch_size(self, budget: Budget) -> BatchSize:
+        """Returns the batch size of a fit."""
+        return budget.batch_size or self.local.batch_size
+
+    def steps(self, budget: Budget, lengths: Tensor, sizes: Tensor) -> Tensor:
+        """Counts the mini-batches that each client trains on, int64 `[n]`; 0 where it has no data.
+
+        Args:
+            lengths: of the budget, for each client, int64 `[n]`.
+            sizes: examples of each client, int64 `[n]`.
+        """
+        return count_steps(budget, lengths, sizes, self.batch_size(budget), self.local.last_batch)
+
+    def fit(self, request: FitRequest, positions: Tensor, round: int, data: FederatedData) -> CohortFit:
+        """Describes the training of the clients at these positions of a request; models and examples are left out."""
+        clients = request.clients[positions]
+        sizes, batch_size = data.num_examples[clients], self.batch_size(request.budget)
+        steps = self.steps(request.budget, request.lengths[positions], sizes)
+        ids, last = clients.tolist(), self.local.last_batch
+        keys = None
+        if self.draws_masks:
+            of_clients = derive_each(self.seed, f"{request.purpose}/dropout", round, ids=ids)
+            keys = keys_of_steps(torch.tensor(of_clients), steps)
+        return CohortFit(
+            clients,
+            request.models,
+            request.start[positions],
+            request.prox,
+            request.centers if request.prox else None,
+            request.center[positions],
+            _NONE,
+            _NONE,
+            sizes,
+            steps,
+            steps_of_epoch(sizes, batch_size, last),
+            draw_batches(derive_each(self.seed, request.purpose, round, ids=ids), sizes, steps, batch_size, last),
+            keys,
+            derive_each(self.seed, f"{request.purpose}/module", round, ids=ids) if self.seeds_generators else None,
+        )
+
+    def gradients(self, clients: Tensor, round: int, data: FederatedData) -> CohortFit:
+        """Describes the gradients of these clients; examples are left out."""
+        ids, keys, sizes = clients.tolist(), None, data.num_examples[clients]
+        if self.draws_masks:
+            of_clients = derive_each(self.seed, "gradient/dropout", round, ids=ids)
+            keys = keys_of_steps(torch.tensor(of_clients), torch.ones_like(clients))
+        seeds = derive_each(self.seed, "gradient", round, ids=ids) if self.seeds_generators else None
+        none = torch.zeros_like(clients)
+        return CohortFit(
+            clients, _NONE, none, 0.0, None, none, _NONE, _NONE, sizes, none, none, _NONE.view(0, 0), keys, seeds
+        )
+
+
+def parts_of(sizes: Tensor, most: float) -> Iterator[slice]:
+    """Cuts clients into runs of at most so many examples, or of one client.
+
+    Args:
+        sizes: examples of each client, int64 `[n]`.
+        most: examples of a part.
+    """
+    before, start = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)]), 0
+    while start < len(sizes):
+        stop = int(torch.searchsorted(before, before[start] + most, right=True)) - 1
+        yield slice(start, stop := max(stop, start + 1))
+        start = stop

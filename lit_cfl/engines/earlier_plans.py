@@ -1,0 +1,69 @@
+"""Knows the plans of versions before 0.3, which trained clients in ways that no longer exist."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from lit_cfl.errors import InputError
+
+_PARTS = ("narrow", "steps_per_call", "compile", "products", "fused", "dual")
+_ENGINES = {"stacked": "stack (on a GPU), chain or loop (on a CPU)"}  # and what took its place
+
+
+def refuse_earlier(where: str, config: Mapping[str, Any]) -> None:
+    """Raises InputError where a configuration asks for a way to train that no longer exists.
+
+    Args:
+        where: words before the option's name, such as `run.yaml: `.
+    """
+    for name, asked in (("engine", config.get("engine")), ("plan.engine", _plan(config).get("engine"))):
+        if asked in _ENGINES:
+            raise InputError(
+                f"{where}{name} {asked} went with version 0.3, in which it is {_ENGINES[asked]}; leave it out, or "
+                "write auto"
+            )
+    for part in _PARTS:
+        if _plan(config).get(part) is not None:
+            raise InputError(
+                f"{where}plan.{part} went with version 0.3: clients train without compiled code; leave it out"
+            )
+
+
+def is_earlier(config: Mapping[str, Any]) -> bool:
+    """Says whether a configuration was written by a version before 0.3, with the plan of its run."""
+    return any(part in _plan(config) for part in _PARTS) or _plan(config).get("engine") in _ENGINES
+
+
+def without_earlier_plan(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the configuration of an earlier run with its plan left to the rule."""
+    engine = config.get("engine", "auto")
+    return {**config, "engine": "auto" if engine in _ENGINES else engine, "plan": None}
+
+
+def refuse_earlier_run(path: Path, config: Mapping[str, Any]) -> None:
+    """Raises InputError where a run was trained by a version before 0.3: it cannot continue to the bit.
+
+    Args:
+        path: of the run.
+        config: that it recorded.
+    """
+    if is_earlier(config):
+        file = path / "environment.json"
+        packages = json.loads(file.read_text()).get("packages", {}) if file.exists() else {}
+        version = packages.get("lit-cfl") or "of a version before 0.3"
+        raise InputError(
+            f"{path} was trained by Lit-CFL {version}, under a plan that this version no longer has "
+            f"({_in_words(_plan(config))}): resume it with that version, or add --new_plan to continue under a plan of "
+            "this one (results may differ by rounding)"
+        )
+
+
+def _plan(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    plan = config.get("plan")
+    return plan if isinstance(plan, Mapping) else {}
+
+
+def _in_words(plan: Mapping[str, Any]) -> str:
+    ways = [part for part in ("fused", "dual", "compile") if plan.get(part)]
+    return f"engine {plan.get('engine')}{''.join(f', {way}' for way in ways)}"

@@ -1,0 +1,222 @@
+"""Trains many clients at once, each in a lane of one stack, by `torch.func.vmap`: the way `stack`, for GPUs."""
+
+import warnings
+from dataclasses import replace
+from math import ceil
+
+import torch
+from lightning import LightningModule
+from torch import Tensor
+
+from lit_cfl.devices import sent
+from lit_cfl.engines.cohort_fit import ClientLoop, CohortFit, Cost, Ended
+from lit_cfl.engines.lane_memory import lane_bytes
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.optimizers import FunctionalOptimizer, Tensors
+from lit_cfl.engines.plan import Plan, Precision, compute_dtype
+from lit_cfl.engines.stacked.cuda_graph import CapturedSteps, CapturingError
+from lit_cfl.engines.stacked.gradients import STACK_EXAMPLES, next_stack, order_for_stacks, stacked_gradients
+from lit_cfl.engines.stacked.lane_tables import LaneTables, make_tables
+from lit_cfl.engines.stacked.schedule import busy_lanes, width_for, widths_of
+from lit_cfl.engines.stacked.stackable_layers import with_plain_cells
+from lit_cfl.engines.steps import Lanes, LaneWork, Steps
+from lit_cfl.engines.task_traits import TaskTraits
+from lit_cfl.errors import Notice
+from lit_cfl.parameters import ParameterLayout
+
+_CALL_PARAMETERS = 8e6  # of a model; a GPU takes about as long to launch a step as to update one: an estimate
+_FILLS_A_GPU = 1e9  # multiply-adds of a mini-batch's losses: an estimate
+
+
+class StackLoop(ClientLoop):
+    """Trains the clients of a cohort in `plan.lanes` lanes. A lane that is free loads the next client.
+
+    Lanes, tables and examples lie in tensors that stay the same from fit to fit, so that the steps can be captured as
+    CUDA graphs: one for each width of the stack, with and without a proximal term.
+    """
+
+    name, is_collective = "stack", True
+
+    def __init__(self, module: LightningModule, layout: ParameterLayout, plan: Plan, local: LocalTraining) -> None:
+        super().__init__(module, layout, plan, local)
+        self._optimizer, self._steps = _steps_of(self.copied(plan.compute_dtype), layout, local, plan.autocast)
+        self._captured = CapturedSteps(self._steps, plan.device) if plan.device != "cpu" else None
+        self._num_trained = sum(not slot.is_buffer for slot in layout.slots)
+        self._lanes = Lanes((), ())  # made with the first fit
+        self._held: LaneWork | None = None
+
+    @classmethod
+    def reason_against(cls, task: TaskTraits, device: str, precision: Precision, local: LocalTraining) -> str | None:
+        if device == "cpu":
+            return "a stack is slower than a loop on a CPU"
+        if precision == "16-mixed":
+            return "precision 16-mixed needs a gradient scaler"
+        if reasons := task.trainer_reasons or task.stack_reasons:
+            return "; ".join(reasons)
+        if task.multiply_adds * task.batch_size(local) >= _FILLS_A_GPU:
+            return "a mini-batch of one client fills the GPU"
+        return None
+
+    @classmethod
+    def cost(cls, task: TaskTraits, precision: Precision, batch_size: int) -> Cost:
+        multiply_adds, dtype = task.multiply_adds * batch_size, compute_dtype(precision)
+        module = task.copied().to(dtype)
+        try:
+            update, steps = _steps_of(module, task.layout, LocalTraining())
+            inputs, labels = task.batch
+            example = inputs.to(dtype) if inputs.is_floating_point() else inputs, labels
+            return Cost(multiply_adds, lane_bytes(steps, task.layout, update, precision, example, batch_size))
+        except Exception:  # such as an operation of the user's own, which fake tensors do not know
+            return super().cost(task, precision, batch_size)
+
+    @torch.no_grad()
+    def fit(self, work: CohortFit, ended: Ended) -> tuple[Tensor, Tensor]:
+        try:
+            return self._fit(work, ended)
+        except CapturingError as error:
+            self._captured = None
+            reason = str(error).splitlines()[0]
+            warnings.warn(
+                f"a CUDA graph cannot be captured ({reason}): a step's operations are launched one by one, slower",
+                Notice,
+                stacklevel=2,
+            )
+        return self._fit(work, ended)  # from the start: some clients may have trained already
+
+    def _fit(self, work: CohortFit, ended: Ended) -> tuple[Tensor, Tensor]:
+        lanes, width = self._shape_for(work)
+        on_gpu = self.plan.device != "cpu"
+        widths = widths_of(lanes, ceil(lanes / 27)) if on_gpu else [lanes]
+        call_cost = _CALL_PARAMETERS / self.layout.num_parameters if on_gpu else float("inf")
+        tables = make_tables(work, widths, call_cost, width)
+        held = self._filled(work, tables)
+        rows = work.models.new_empty(len(work), self.layout.num_columns)
+        self._run(work, tables, widths, held, rows, ended)
+        sums = tables.sum_losses(held.losses[: tables.num_steps].double().cpu())
+        self.effort.useful += int(work.steps.sum())
+        return rows, sums / work.num_seen
+
+    def _shape_for(self, work: CohortFit) -> tuple[int, int]:
+        """Returns the lanes of the stack, and how many examples a mini-batch has room for.
+
+        Both follow from the run's batch size, whatever the clients of this fit have. Larger mini-batches, such as full
+        ones, have room for the next power of two, and few lanes: a step has no more examples than a stack of gradients.
+        """
+        size, widest = self.local.batch_size, work.batches.shape[1]
+        usual = 0 if size == "full" else 2 * size - 1 if self.local.last_batch == "join" else size
+        if widest <= usual:
+            return self.plan.lanes, usual
+        width = _power_of_two(widest)
+        return max(1, min(self.plan.lanes, STACK_EXAMPLES // width)), width
+
+    def _run(
+        self, work: CohortFit, tables: LaneTables, widths: list[int], held: LaneWork, rows: Tensor, ended: Ended
+    ) -> None:
+        """Takes all steps in order. Clients are loaded into their lanes, and saved into their rows, as they come."""
+        device, through = self.plan.device, 0
+        begins, ends = tables.begins(work, device), tables.ends(device)
+        now = [width_for(busy, widths) for busy in busy_lanes(tables.slots)]  # the busy lanes are the first ones
+        for step, width in enumerate(now):
+            lanes, of_lanes = self._lanes.first(width), held.of_lanes(width)
+            if step in begins:
+                where, start, center = begins[step]
+                self._fill(lanes.rows, where, work.models, start)
+                for tensor in (tensor for slot in lanes.state for tensor in slot):
+                    tensor.index_fill_(0, where, 0)
+                if work.centers is not None and held.centers is not None:
+                    self._fill(held.centers, where, work.centers, center)
+            (self._captured or self._steps)(lanes, of_lanes)
+            if step + 1 in ends:
+                where, clients = ends[step + 1]
+                parts = [tensor.index_select(0, where).reshape(len(where), -1) for tensor in lanes.rows]
+                rows.index_copy_(0, clients, torch.cat(parts, 1).to(rows.dtype))
+                through += len(clients)
+                ended(through)
+            self.effort.computed += width
+
+    def _fill(self, tensors: Tensors, where: Tensor, models: Tensor, which: Tensor) -> None:
+        """Writes these models into lanes."""
+        table = models.index_select(0, which).to(self.plan.compute_dtype)
+        for slot, tensor in zip(self.layout.slots, tensors, strict=True):
+            tensor.index_copy_(0, where, table[:, slot.start : slot.stop].reshape(-1, *slot.shape))
+
+    def _filled(self, work: CohortFit, tables: LaneTables) -> LaneWork:
+        """Copies what a fit needs into tensors that stay the same from fit to fit, and returns these."""
+        steps, held = tables.num_steps, self._held
+        if held is None or not _has_room(held, work, tables):
+            held = self._held = self._with_room(work, tables)
+        held.inputs[: len(work.inputs)] = work.inputs
+        held.labels[: len(work.labels)] = work.labels
+        corrections = self._optimizer.corrections(tables.numbers).transpose(0, 1).contiguous()
+        given = tables.index, tables.keys, corrections, tables.numbers == 1
+        for mine, new in zip(held.tables, given, strict=True):
+            mine[:steps].copy_(sent(new, self.plan.device))
+        held.at.zero_()
+        if held.prox is not None:
+            held.prox.fill_(work.prox)
+        return held if work.prox else replace(held, prox=None, centers=None)
+
+    def _with_room(self, work: CohortFit, tables: LaneTables) -> LaneWork:
+        """Makes lanes, and tensors for this fit and for somewhat larger ones, so that they seldom change."""
+        plan, device, (steps, lanes, width) = self.plan, self.plan.device, tables.index.shape
+        rows = tuple(
+            torch.zeros(lanes, *slot.shape, dtype=plan.compute_dtype, device=device) for slot in self.layout.slots
+        )
+        self._lanes = Lanes(rows, self._optimizer.start(rows[: self._num_trained]))
+        examples, steps = _power_of_two(len(work.inputs)), _power_of_two(steps)
+        wide = torch.promote_types(plan.compute_dtype, torch.float32)  # a module in bfloat16 may compute losses in it
+        return LaneWork(
+            work.inputs.new_zeros(examples, *work.inputs.shape[1:]),
+            work.labels.new_zeros(examples, *work.labels.shape[1:]),
+            torch.zeros(steps, lanes, width, dtype=torch.int64, device=device),
+            torch.zeros(steps, lanes, dtype=torch.int64, device=device),
+            torch.ones(steps, 2, lanes, dtype=torch.float64, device=device),
+            torch.zeros(steps, lanes, dtype=torch.bool, device=device),
+            torch.zeros(1, dtype=torch.int64, device=device),
+            torch.zeros(steps, lanes, dtype=wide, device=device),
+            torch.zeros((), dtype=plan.compute_dtype, device=device),
+            tuple(torch.zeros_like(row) for row in rows) if work.prox else None,
+        )
+
+    def gradient_units(self, sizes: Tensor, clients: Tensor) -> list[Tensor]:
+        large, others = order_for_stacks(sizes, clients, self.plan.lanes, self._template)
+        units, start = [large[k : k + 1] for k in range(len(large))], 0
+        while start < len(others):
+            part = next_stack(sizes[others], start, self.plan.lanes)
+            units.append(others[part])
+            start = part.stop
+        return units
+
+    def gradients(self, model: Tensor, work: CohortFit, ended: Ended) -> Tensor:
+        """Computes gradients of small clients in stacks, and those of large ones one after the other."""
+        large, _ = order_for_stacks(work.sizes, work.clients, self.plan.lanes, self._template)
+        units = self.gradient_units(work.sizes, work.clients)[len(large) :]
+        rows = torch.zeros(len(work), self.layout.num_columns, dtype=self.plan.dtype, device=self.plan.device)
+        if len(large):
+            rows[sent(large, rows.device)] = super().gradients(model, work.select(large), ended)
+        through = len(large)
+        for own in units:
+            found = stacked_gradients(self._steps, self.layout, self.plan, model, work.select(own))
+            rows[sent(own, rows.device), : self.layout.num_parameters] = found
+            through += len(own)
+            ended(through)
+        return rows
+
+
+def _steps_of(
+    module: LightningModule, layout: ParameterLayout, local: LocalTraining, autocast: torch.dtype | None = None
+) -> tuple[FunctionalOptimizer, Steps]:
+    """Makes the steps of a module that nobody else has."""
+    named = dict(module.named_parameters())
+    update = FunctionalOptimizer.configured(module, [named[slot.name] for slot in layout.slots if not slot.is_buffer])
+    return update, Steps(with_plain_cells(module), layout, update, local.gradient_clip, autocast)
+
+
+def _has_room(held: LaneWork, work: CohortFit, tables: LaneTables) -> bool:
+    fits = len(held.inputs) >= len(work.inputs) and len(held.index) >= tables.num_steps
+    pulled = held.centers is not None or not work.prox
+    return fits and pulled and held.index.shape[1:] == tables.index.shape[1:]
+
+
+def _power_of_two(count: int) -> int:
+    return 1 << (max(1, count) - 1).bit_length()

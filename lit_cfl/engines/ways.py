@@ -1,0 +1,14 @@
+"""Lists the ways to train clients locally: the one place that names them."""
+
+from lit_cfl.engines.chain.loop import ChainLoop
+from lit_cfl.engines.cohort_fit import ClientLoop
+from lit_cfl.engines.loop import PlainLoop
+from lit_cfl.engines.stacked.stack import StackLoop
+from lit_cfl.engines.trainer import TrainerLoop
+
+WAYS: tuple[type[ClientLoop], ...] = (ChainLoop, StackLoop, PlainLoop, TrainerLoop)  # the rule takes the first that can
+
+
+def way_named(name: str) -> type[ClientLoop]:
+    """Returns the way of that name."""
+    return next(way for way in WAYS if way.name == name)
