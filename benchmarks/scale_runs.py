@@ -3,7 +3,8 @@
     python benchmarks/scale_runs.py [--algorithms FedAvg Ditto ...] [--clients 10000 100000] [--evaluate all]
                                     [--cohort 100] [--largest 1000000] [--out FILE.json]
 
-Every row is a fresh process with one thread that makes a run directory: two rounds of 100 clients, both evaluated.
+Every row is a process of its own with one thread, forked after the imports, and makes a run directory:
+two rounds of 100 clients, both evaluated.
 Clients are synthetic, with 2 to some tens of examples of 20 numbers, and train a linear net of 210 parameters for one
 epoch; there are four true clusters. `--evaluate all` places every client without a model in each evaluation, which
 for many algorithms is to train it: FlexCFL's pre-training is one epoch and StoCFL's one step here, so that none is the
@@ -16,38 +17,36 @@ the same algorithm. `--largest` adds a run of FedAvg with so many clients; 0 = n
 
 import argparse
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
+import torch
 from data import peak
 from scale import shown
 
+from lit_cfl import algorithms
+from lit_cfl.config import catalogue
+from lit_cfl.datamodules import Synthetic
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.experiment import EvaluationPlan, Experiment
+from lit_cfl.local_work import Budget
 from lit_cfl.metric_names import Row
+from lit_cfl.nets import MCLR
+from lit_cfl.runs.recorder import Recorder
+from lit_cfl.runs.run import run
+from lit_cfl.tasks import Classification
+from lit_cfl.tracking import Tracking
 
 COLUMNS = ("algorithm", "clients", "round s", "evaluation s", "run s", "wall s", "growth", "peak MiB", "files")
 
 
 def whole_run(algorithm: str, clients: int, cohort: int, evaluated: str) -> Row:
-    import torch
-
-    from lit_cfl import algorithms
-    from lit_cfl.datamodules import Synthetic
-    from lit_cfl.engines.local_training import LocalTraining
-    from lit_cfl.experiment import EvaluationPlan, Experiment
-    from lit_cfl.local_work import Budget
-    from lit_cfl.nets import MCLR
-    from lit_cfl.runs.run import run
-    from lit_cfl.tasks import Classification
-    from lit_cfl.tracking import Tracking
-
-    torch.set_num_threads(1)
     options = {"FlexCFL": {"pretrain": Budget(1)}, "StoCFL": {"psi_budget": Budget(1, "steps", "full")}}
     data = Synthetic(
         num_clients=clients,
@@ -65,7 +64,7 @@ def whole_run(algorithm: str, clients: int, cohort: int, evaluated: str) -> Row:
         getattr(algorithms, algorithm)(**options.get(algorithm, {})),
         rounds=2,
         cohort_size=cohort,
-        evaluation=EvaluationPlan(clients=evaluated if evaluated in ("all", "assigned") else int(evaluated)),  # type: ignore[arg-type]
+        evaluation=EvaluationPlan(clients=evaluated if not evaluated.isdigit() else int(evaluated)),  # type: ignore[arg-type]
         local=LocalTraining(1, 10),
         tracking=Tracking(wandb="disabled"),
     )
@@ -89,8 +88,6 @@ def whole_run(algorithm: str, clients: int, cohort: int, evaluated: str) -> Row:
 
 def evaluation_times() -> list[tuple[float, float]]:
     """Notes the CPU time before and after each evaluation of a run, its rows included."""
-    from lit_cfl.runs.recorder import Recorder
-
     times: list[tuple[float, float]] = []
     add_row = Recorder._add_row
 
@@ -104,8 +101,8 @@ def evaluation_times() -> list[tuple[float, float]]:
     return times
 
 
-def rows(algorithms: list[str], sizes: list[int], cohort: int, evaluated: str, largest: int) -> Iterator[Row]:
-    for algorithm in algorithms:
+def rows(names: list[str], sizes: list[int], cohort: int, evaluated: str, largest: int) -> Iterator[Row]:
+    for algorithm in names:
         before: Row | None = None
         for clients in [*sizes, *([largest] if largest and algorithm == "FedAvg" else [])]:
             row = fresh(algorithm, clients, cohort, evaluated)
@@ -113,18 +110,14 @@ def rows(algorithms: list[str], sizes: list[int], cohort: int, evaluated: str, l
             before = row
 
 
-def fresh(*case: object) -> Row:
+def fresh(algorithm: str, clients: int, cohort: int, evaluated: str) -> Row:
     """A run in a process of its own."""
-    command = [sys.executable, __file__, "--case", *map(str, case)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, env=environment)
-    row: Row = json.loads(done.stdout.splitlines()[-1])
-    return row
+    with ProcessPoolExecutor(1, get_context("fork")) as pool:
+        return pool.submit(whole_run, algorithm, clients, cohort, evaluated).result()
 
 
 def main() -> None:
-    from lit_cfl.config import catalogue
-
+    torch.set_num_threads(1)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--algorithms", nargs="+", default=catalogue.names("algorithms"))
     parser.add_argument("--clients", type=int, nargs="+", default=[10_000, 100_000])
@@ -132,12 +125,7 @@ def main() -> None:
     parser.add_argument("--evaluate", default="all", help="all, assigned, or a number of clients")
     parser.add_argument("--largest", type=int, default=1_000_000)
     parser.add_argument("--out", type=Path)
-    parser.add_argument("--case", nargs=4, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.case:
-        algorithm, clients, cohort, evaluated = options.case
-        print(json.dumps(whole_run(algorithm, int(clients), int(cohort), evaluated)))
-        return
     found = []
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
     for row in rows(options.algorithms, options.clients, options.cohort, options.evaluate, options.largest):

@@ -185,8 +185,9 @@ def discrepancy(fitted: Fitted, models: Tensor, labels: Tensor, num_parameters: 
         return float("nan")
     distances: list[Tensor] = []
     for chunk in fitted.on_device():
-        of_chunk, centers = labels[chunk.start :].tolist(), models.to(chunk.models.device)
-        trained = zip(chunk.models, of_chunk, chunk.trained.tolist(), strict=False)
+        of_chunk = labels[chunk.start : chunk.start + len(chunk.models)].tolist()
+        centers = models.to(chunk.models.device)
+        trained = zip(chunk.models, of_chunk, chunk.trained.tolist(), strict=True)
         own = slice(num_parameters)
         distances += [(row - centers[label])[own].norm(dtype=torch.float64) for row, label, able in trained if able]
     return float(torch.stack(distances).mean())  # row by row: no second copy of all rows

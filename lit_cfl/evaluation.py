@@ -12,6 +12,7 @@ from lit_cfl.algorithms.base import Algorithm, Assignment, State
 from lit_cfl.algorithms.check_answers import checked_assignment
 from lit_cfl.clustering.cluster_scores import agreement, churn
 from lit_cfl.data import FederatedData, Split
+from lit_cfl.data.index import distinct_values
 from lit_cfl.engines.base import Engine
 from lit_cfl.errors import InputError, Notice, join_ids
 from lit_cfl.scores import CLASSIFIER, Scores
@@ -115,11 +116,11 @@ def score_clients(
     """
     mine = data.split(split).select(clients)
     stretches, stretch_of = mine.distinct()  # clients of one model may share a list, too
-    pairs, list_of = (index * len(stretches) + stretch_of).unique(return_inverse=True)
+    pairs, list_of = distinct_values(index * len(stretches) + stretch_of)
     held = stretches.select(pairs % len(stretches))
     views = len(data.examples) * len(data.examples.views)
     asked = (pairs // len(stretches))[held.owners] * views + held.entries
-    asked, where = asked.unique(return_inverse=True)
+    asked, where = distinct_values(asked)
 
     def named(number: int) -> str:
         return f"model {number} of the clients {join_ids(clients[index == number].tolist())} on {split} data"
@@ -198,18 +199,19 @@ def evaluate(
     if plan.clients == "all" and len(unassigned):
         del served
         served = place_for_scoring(algorithm, state, engine, data, data.population, round, unassigned)
-    scored = replace(served, index=served.index[torch.isin(data.population, candidates)])
-    known = scored.index >= 0
-    clients, index = candidates[known], scored.index[known]
+    if candidates is not data.population:
+        served = replace(served, index=served.index[torch.isin(data.population, candidates)])
+    known = served.index >= 0
+    clients, index = candidates[known], served.index[known]
     metrics: dict[str, float] = {}
     scores: dict[Split, SplitScores] = {}
     for split, name in NAMES.items():
         if not len(clients) or not data.split(split).sizes.any():
             continue
-        scores[split] = score_clients(engine, scored.models, index, clients, data, split)
+        scores[split] = score_clients(engine, served.models, index, clients, data, split)
         metrics |= scores[split].metrics(name)
-        if "global" in scored.extra:
-            row, everyone = scored.extra["global"][None], torch.zeros_like(index)
+        if "global" in served.extra:
+            row, everyone = served.extra["global"][None], torch.zeros_like(index)
             shared = score_clients(engine, row, everyone, clients, data, split)
             metrics |= {f"{name}/global_{score}": value for score, value in shared.weighted().items()}
     metrics |= {

@@ -11,6 +11,7 @@ from test_evaluation import ParityEngine
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.evaluation import Evaluation, EvaluationPlan, SplitScores, evaluate
+from lit_cfl.parameters import ParameterLayout
 from lit_cfl.scores import CLASSIFIER
 
 LISTS = [ids(0, 1, 2), ids(1, 3), ids(4), ids(3, 5)]  # label of an example: its number mod 2
@@ -35,7 +36,7 @@ class Served(Algorithm):
 class Engine(ParityEngine):
     """Model m answers m mod 2 everywhere."""
 
-    seed = 3
+    seed, layout = 3, ParameterLayout.of_layers({"fc1": 1})
 
     def at(self, round: int, data: FederatedData) -> None:
         return None

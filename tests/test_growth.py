@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,6 +20,8 @@ from lit_cfl.datamodules import Digits
 from lit_cfl.datamodules.shift import SwapAll
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import Evaluation, EvaluationPlan, SplitScores, evaluate
+from lit_cfl.parameters import ParameterLayout
+from lit_cfl.progress import summary_table
 from lit_cfl.rounds import Cohorts, rounds
 from lit_cfl.runs.rows import client_rows, cluster_rows
 from lit_cfl.scores import CLASSIFIER
@@ -136,6 +139,13 @@ def test_rows_of_clients_leave_out_what_is_not_known():
     ]
 
 
+def test_sizes_of_clusters_are_counted_in_one_pass_and_the_first_fifty_are_listed(tmp_path: Path):
+    clusters = [*[3] * 4, None, *range(100, 160)]
+    lines = [f"{client},{'' if cluster is None else cluster},0" for client, cluster in enumerate(clusters)]
+    (tmp_path / "clients.csv").write_text("\n".join(["client,cluster,newcomer", *lines, "65,3,1"]) + "\n")
+    assert summary_table._cluster_sizes(tmp_path) == f"4{', 1' * 49} and 11 clusters more"
+
+
 # Comparisons of clients
 
 
@@ -188,7 +198,7 @@ class Counted(FedAvg):
 class Placing:
     """An engine with models that are right everywhere; it counts the examples that it scores."""
 
-    seed, scores = 3, CLASSIFIER
+    seed, scores, layout = 3, CLASSIFIER, ParameterLayout.of_layers({"fc1": 2})
 
     def __init__(self) -> None:
         self.scored = 0

@@ -17,7 +17,7 @@ from lit_cfl.storage.atomic_writes import is_full_disk
 from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.record import ERROR, FINISHED, FULL_DISK, NUMBER, ROUNDS, trial_id
 from lit_cfl.tune.spaces import Space, in_words
-from lit_cfl.tune.study import STUDY
+from lit_cfl.tune.study_directory import STUDY
 
 _checks: list[Callable[[], None]] = []  # of the studies that this process runs, the innermost last
 _LEAST_MIB = 20

@@ -15,12 +15,13 @@ from lit_cfl.runs.run_directory import default_run_directory
 from lit_cfl.storage.given_paths import given_directory
 from lit_cfl.tune import dry_run
 from lit_cfl.tune.importance import METHOD
-from lit_cfl.tune.options import StudyRequest, opened_directory, parse_study
+from lit_cfl.tune.options import StudyRequest, parse_study
 from lit_cfl.tune.record import DEFAULT, ERROR, FAILED_STATUS, FINISHED_STATUS
 from lit_cfl.tune.repeats import BEST
 from lit_cfl.tune.search import require_unused, run_study
 from lit_cfl.tune.spaces import in_words
 from lit_cfl.tune.study import Study
+from lit_cfl.tune.study_directory import opened_directory
 from lit_cfl.tune.study_result import StudyResult
 
 

@@ -9,7 +9,7 @@ from typing import Any
 from lit_cfl.errors import InputError
 from lit_cfl.storage.atomic_writes import write_text
 from lit_cfl.storage.digests import read_sealed
-from lit_cfl.tune.study import STUDY
+from lit_cfl.tune.study_directory import STUDY
 
 RUNNING, FINISHED_STATUS, STOPPED_STATUS, FAILED_STATUS = "running", "finished", "stopped", "failed"
 DEFAULT, POINT, SEARCH = "default", "point", "search"  # where a setting comes from

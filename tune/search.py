@@ -22,7 +22,8 @@ from lit_cfl.tune.progress_lines import ProgressLines
 from lit_cfl.tune.record import ROUNDS
 from lit_cfl.tune.repeats import REPEATS, repeat
 from lit_cfl.tune.searchers import searcher
-from lit_cfl.tune.study import STUDY, Study, recorded_id
+from lit_cfl.tune.study import Study, recorded_id
+from lit_cfl.tune.study_directory import STUDY
 from lit_cfl.tune.study_result import FRONT, PICTURES, StudyFiles, StudyResult
 from lit_cfl.tune.trial import run_trial
 from lit_cfl.tune.trial_job import share

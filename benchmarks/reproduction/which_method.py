@@ -90,7 +90,8 @@ class Protocol:
         if self.systems[system].get("needs_clusters"):
             others = self.data[data].get("other_clusters", [])
             found |= {f"clusters {number}": {"algorithm.num_clusters": number} for number in others}
-        return found | self.data[data].get("tried", {}).get(system, {})
+        tried: dict[str, dict[str, Any]] = self.data[data].get("tried", {}).get(system, {})
+        return found | tried
 
     def _setting(
         self, data: str, system: str, variant: str, options: Mapping[str, Any], seeds: tuple[int, ...]

@@ -17,7 +17,7 @@ from lit_cfl.storage.given_paths import expanded, given_directory
 from lit_cfl.storage.yaml_files import LOADER, parse_yaml
 
 _PATHS = ("source", "partition_file", "embeddings")  # options of data modules
-_LOGGER_PATHS = ("save_dir", "root_dir", "log_dir")
+LOGGER_PATHS = ("save_dir", "root_dir", "log_dir")
 
 
 def with_recorded_config(arguments: Sequence[str]) -> tuple[Sequence[str], Path | None]:
@@ -107,7 +107,7 @@ def recorded_folders(file: str | Path, content: Mapping[str, Any]) -> list[str]:
 
 def valid_anywhere(config: Mapping[str, Any]) -> dict[str, Any]:
     """Makes the paths of an experiment's configuration absolute, those of its loggers, too: workers run elsewhere."""
-    tracking = with_absolute_paths(config["tracking"], _LOGGER_PATHS) if "tracking" in config else None
+    tracking = with_absolute_paths(config["tracking"], LOGGER_PATHS) if "tracking" in config else None
     changed = {"data": with_absolute_paths(config.get("data")), "tracking": tracking}
     return {**config, **{name: value for name, value in changed.items() if name in config}}
 

@@ -5,13 +5,17 @@ All of it is read from source files ([option_index](option_index.py)), so that a
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import Any
 
+import yaml
+
 from lit_cfl.config import catalogue
 from lit_cfl.config.option_index import IndexedClass, IndexedOption, find_class, find_path, whole_annotation
 from lit_cfl.errors import InputError, nearest
+from lit_cfl.storage.yaml_files import parse_yaml
 
 OF_RUN = (
     "config",
@@ -225,9 +229,19 @@ def _chosen(contents: Sequence[Any], words: Sequence[str]) -> dict[str, str]:
         found |= dict(_named(content))
     for option, value in given_options(words):
         key = option.replace(".init_args", "").removesuffix(".class_path")
-        if _names_class(key) and re.fullmatch(r"[A-Za-z_][\w.]*", value) and value not in ("null", "None"):
-            found[key] = value
+        if _names_class(key):
+            found.pop(key, None)
+            found |= _typed_class(key, value)
     return found
+
+
+def _typed_class(key: str, value: str) -> dict[str, str]:
+    """Reads which class a word of a command line names; nothing for null, or for a file."""
+    if value.lstrip().startswith("{"):
+        with suppress(yaml.YAMLError):
+            return dict(_named(parse_yaml(value), key))
+    is_name = re.fullmatch(r"[A-Za-z_][\w.]*", value) and value not in ("null", "None")
+    return {key: value} if is_name else {}
 
 
 def _named(content: Any, path: str = "") -> Iterator[tuple[str, str]]:

@@ -20,6 +20,7 @@ import lit_cfl.tasks
 from lit_cfl.config import tiny
 from lit_cfl.config.current_plans import current_plans
 from lit_cfl.config.files import (
+    LOGGER_PATHS,
     append_to_path,
     code_folders,
     read_config,
@@ -38,7 +39,7 @@ from lit_cfl.datamodules.federated import FederatedDataModule
 from lit_cfl.errors import InputError, in_line
 from lit_cfl.experiment import Experiment
 from lit_cfl.storage.config_file import stored_config
-from lit_cfl.storage.given_paths import given_directory
+from lit_cfl.storage.given_paths import expanded, given_directory
 from lit_cfl.storage.yaml_files import parse_yaml
 
 SHORT_NAMES = (
@@ -239,6 +240,7 @@ def _read(
     try:
         read = parser.parse_args([texts.get(word, word) for word in words])
         read_untyped(read, words)
+        _put_home_into_loggers(read)
         _require_values(parser, read)
     except (ArgumentError, TypeError) as error:
         if isinstance(error, TypeError) and not str(error).startswith("Parser key"):
@@ -250,6 +252,16 @@ def _read(
             raise
         raise InputError(found) from error
     return read
+
+
+def _put_home_into_loggers(read: Namespace) -> None:
+    """Replaces `~` in the folders of loggers, most of which would make a folder of that name."""
+    tracking = read.get("tracking")
+    for logger in (tracking.get("loggers") if isinstance(tracking, Namespace) else None) or []:
+        given = logger.get("init_args") if isinstance(logger, Namespace) else None
+        for name in LOGGER_PATHS:
+            if isinstance(given, Namespace) and str(given.get(name)).startswith("~"):
+                given[name] = str(expanded(given[name]))
 
 
 def _require_recorded_plan(read: Namespace, words: Sequence[str]) -> None:

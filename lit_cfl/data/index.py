@@ -96,7 +96,7 @@ class ClientIndex:
     def distinct(self) -> tuple["ClientIndex", Tensor]:
         """Finds the different stretches, in the order in which clients have them, and the stretch of each client."""
         width = int(self.sizes.max()) + 1 if len(self) else 1
-        keys, which = (self.starts * width + self.sizes).unique(return_inverse=True)
+        keys, which = distinct_values(self.starts * width + self.sizes)
         first = torch.full_like(keys, len(self)).scatter_reduce(0, which, torch.arange(len(self)), "amin")
         order = first.argsort()
         keys, place = keys[order], torch.empty_like(order).index_copy_(0, order, torch.arange(len(order)))
@@ -132,3 +132,11 @@ class ClientIndex:
         entries = torch.cat([self.entries, other.entries])
         order = torch.cat([self.owners, other.owners]).argsort(stable=True)
         return ClientIndex.from_sizes(entries[order], self.sizes + other.sizes)
+
+
+def distinct_values(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Finds the different values `[m]`, ascending, and the place of each among them `[n]`; sorts only if needed."""
+    if bool((values[1:] > values[:-1]).all()):
+        return values, torch.arange(len(values))
+    different: tuple[Tensor, Tensor] = values.unique(return_inverse=True)
+    return different

@@ -1,5 +1,6 @@
 """The table at the end of a run, with notes and advice."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
@@ -13,8 +14,9 @@ from lit_cfl.progress.tables import new_table, number
 from lit_cfl.runs.run import FinishedRun
 from lit_cfl.runs.shared_clients import ScoredClients, SharedClients, over_shared, read_scored, scores_everyone
 from lit_cfl.scores import Score, recorded_scores
-from lit_cfl.storage.csv_log import read_table
+from lit_cfl.storage.csv_log import read_columns
 
+_MOST_SIZES = 50  # of clusters that are listed
 _MANY = 0.25  # share of clients that lose, from which clustering is in doubt
 
 
@@ -91,10 +93,8 @@ def _without_truth(finished: FinishedRun, score: Score) -> list[str]:
     silhouette = finished.summary["clusters/silhouette"]
     separated = "not known" if silhouette is None else f"{silhouette:.2f} (1 = well apart, 0 = none)"
     for part in finished.seeds or [finished]:
-        found = [row["cluster"] for row in _trained_clients(part) if row["cluster"] is not None]
-        sizes = ", ".join(str(found.count(cluster)) for cluster in sorted(set(found)))
         for_seed = f" of seed {part.summary['seed']}" if finished.seeds else ""
-        lines.append(f"Cluster sizes{for_seed}: {sizes}.")
+        lines.append(f"Cluster sizes{for_seed}: {_cluster_sizes(part.path)}.")
     lines.append(f"Silhouette of the updates: {separated}.")
     if finished.baseline is None:
         return [*lines, "To see what clustering gains, set baseline: FedAvg."]
@@ -102,8 +102,13 @@ def _without_truth(finished: FinishedRun, score: Score) -> list[str]:
     return lines + _advice(gains, finished.baseline.summary["algorithm"], score)
 
 
-def _trained_clients(part: FinishedRun) -> list[Row]:
-    return [row for row in read_table(part.path / "clients.csv") if not row["newcomer"]]
+def _cluster_sizes(path: Path) -> str:
+    """Lists how many clients in training each cluster of a run has, of many clusters the first ones."""
+    rows = read_columns(path / "clients.csv", ["cluster", "newcomer"])
+    found = Counter(cluster for cluster, newcomer in rows if cluster is not None and not newcomer)
+    sizes = [str(found[cluster]) for cluster in sorted(found)]
+    more = f" and {len(sizes) - _MOST_SIZES:,} clusters more" if len(sizes) > _MOST_SIZES else ""
+    return ", ".join(sizes[:_MOST_SIZES]) + more
 
 
 def _gains(mine: ScoredClients, others: ScoredClients, score: Score) -> list[float]:

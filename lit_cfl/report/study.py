@@ -26,7 +26,8 @@ from lit_cfl.tune.pictures import pareto_front
 from lit_cfl.tune.record import FAILED_STATUS, FINISHED_STATUS, ROUNDS, RUNNING, STOPPED_STATUS, read_record
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.spaces import Space, in_words
-from lit_cfl.tune.study import STUDY, recorded_id
+from lit_cfl.tune.study import recorded_id
+from lit_cfl.tune.study_directory import STUDY
 
 _MOST_TRIALS, _MOST_SLICES = 500, 12
 _INTERRUPTED = "interrupted"  # a trial that began, in a study that no process works on

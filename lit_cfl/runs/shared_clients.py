@@ -8,7 +8,7 @@ from statistics import fmean
 
 from lit_cfl.metric_names import Row
 from lit_cfl.scores import ACCURACY, Score
-from lit_cfl.storage.csv_log import read_table
+from lit_cfl.storage.csv_log import read_columns
 
 
 @dataclass(frozen=True)
@@ -47,10 +47,14 @@ def scores_everyone(summary: Row) -> bool:
 
 def read_scored(path: Path, summary: Row, score: Score = ACCURACY) -> ScoredClients:
     """Reads the scored clients from `clients.csv` of a run directory with this summary."""
-    rows = [row for row in read_table(path / "clients.csv") if row[score.name] is not None and not row["newcomer"]]
-    sizes, values = ({row["client"]: row[column] for row in rows} for column in ("n_test", score.name))
+    sizes, values = {}, {}
+    for client, examples, value, newcomer in read_columns(
+        path / "clients.csv", ["client", "n_test", score.name, "newcomer"]
+    ):
+        if value is not None and not newcomer:
+            sizes[client], values[client] = examples, value
     whole = summary[f"test/weighted_{score.name}"]
-    known = bool(rows) and whole is not None  # an infinite or undefined score is not
+    known = bool(values) and whole is not None  # an infinite or undefined score is not
     by_size = known and isclose(fmean(values.values(), sizes.values()), whole, rel_tol=1e-6)
     return ScoredClients(sizes, values, by_size)
 

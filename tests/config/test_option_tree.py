@@ -240,6 +240,23 @@ def test_what_needs_no_pytorch_is_refused_before_it_is_loaded():
 
 
 @pytest.mark.parametrize(
+    ("value", "option", "known"),
+    [
+        ("IFCA", "reassign_at_evaluation", True),
+        ("IFCA", "pretrain_scale", False),  # one of the file's FedGroup
+        ("{class_path: IFCA, init_args: {num_clusters: 3}}", "reassign_at_evaluation", True),
+        ("{class_path: IFCA}", "pretrain_scale", False),
+        ("mine/algorithm.yaml", "anything", True),  # what a file names is not read here
+        ("own.Mine", "anything", True),
+        ("null", "anything", True),
+    ],
+)
+def test_options_are_those_of_the_class_that_the_command_line_names(value: str, option: str, known: bool):
+    found = tree("--algorithm", value).look_up(f"algorithm.{option}")
+    assert isinstance(found, UnknownOption) == (not known)
+
+
+@pytest.mark.parametrize(
     "words",
     [
         "run --config quickstart --algorithm.help FedGroup",

@@ -21,7 +21,7 @@ from lit_cfl.scores import ACCURACY, recorded_scores
 from lit_cfl.storage.config_file import recorded_run_id, write_config
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tune.options import parse_study
-from lit_cfl.tune.study import STUDY
+from lit_cfl.tune.study_directory import STUDY
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGES = ("own_algorithm", "own_model", "own_data")

@@ -132,11 +132,11 @@ def test_image_under_another_view_overlaps_but_does_not_repeat():
 def test_shared_test_lists_are_looked_at_once_and_name_their_clients():
     def shared(division: Division) -> Division:
         few = ClientIndex(ids(2, 59, 59), torch.tensor([0, 0, 0, 0, 1, 1]), torch.tensor([2, 2, 2, 2, 2, 0]))
-        return replace(division, test=few)
+        return replace(lists(train3=[30, 2])(division), test=few)  # client 3 has the list of client 0
 
     first, second = notes(Own(change=shared))
     assert first.startswith("Own: test: 1 clients have an example more than once (4; such as example 59)")
-    assert second.startswith("Own: 1 clients are tested on examples on which they train (0; such as example 2)")
+    assert second.startswith("Own: 2 clients are tested on examples on which they train (0, 3; such as example 2)")
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,17 @@ import numpy as np
 import pytest
 import torch
 from digits_experiment import digits
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
 
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.algorithms.base import Similarity
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.pictures import client_map, histogram, layer_scores, learning_curve, memberships, similarity
 from lit_cfl.pictures.colours import MAX_COLOURS, colours_of, matched, matched_colours
-from lit_cfl.pictures.curves import round_ticks
+from lit_cfl.pictures.curves import mean_curves, round_ticks
 from lit_cfl.pictures.options import Pictures
+from lit_cfl.pictures.panels import add_legend
 from lit_cfl.runs.rows import snapshot
 from lit_cfl.runs.run import run
 from lit_cfl.scores import ACCURACY, Score
@@ -324,3 +327,23 @@ def test_failing_to_draw_stops_nothing(pictures: None, tmp_path: Path):
         run(digits(), tmp_path / "run")
     assert len(said) == 1  # one for the folder, not one for each picture
     assert (tmp_path / "run" / "summary.json").exists()
+
+
+def test_a_legend_below_a_figure_reads_line_by_line():
+    figure = Figure(layout="constrained")
+    figure.subplots()
+    names = ["not assigned", "cluster 0", "cluster 1", "cluster 2", "cluster 3"]
+    add_legend(figure, [Patch(label=name) for name in names], 3)
+    (drawn,) = figure.legends
+    figure.draw_without_rendering()
+    found = [(text.get_window_extent(), text.get_text()) for text in drawn.get_texts()]
+    middle = np.mean([(place.y0 + place.y1) / 2 for place, _ in found])  # between both lines
+    by_line = sorted((bool(place.y0 < middle), place.x0, name) for place, name in found)
+    assert [name for _, _, name in by_line] == names
+
+
+def test_bands_of_an_accuracy_end_with_the_scale():
+    figure = mean_curves({"A": {1: [0.0, 0.9], 2: [0.9, 1.0]}}, None)
+    (band,) = figure.axes[0].collections
+    heights = band.get_paths()[0].vertices[:, 1]
+    assert (heights.min(), heights.max()) == (0.0, 1.0)  # 0.45 - 0.64 and 0.95 + 0.07

@@ -10,6 +10,7 @@ from test_sources import page_of
 from lit_cfl.report.blocks import Figure, Table, Text
 from lit_cfl.report.page import as_html
 from lit_cfl.report.study import read_study
+from lit_cfl.storage.lock import locked
 from lit_cfl.tune.record import TrialRecord, write_record
 from lit_cfl.tune.study import Study
 
@@ -47,6 +48,18 @@ def test_history_importance_and_front_of_a_study(tmp_path: Path):
     front = figures["pareto"].table.rows
     assert [row[0] for row in front] == [f"{number:04d}" for number in range(9, -1, -1)]  # each costs less
     assert page.lines[0].startswith(f"12 trials, 10 of them finished. The best, 0000, has {METRIC} 0.9000: ")
+
+
+def test_a_trial_that_began_runs_only_while_a_process_works_on_its_study(tmp_path: Path):
+    path = made_study(tmp_path / "study")
+    began = TrialRecord(13, "search", {"algorithm.eta_g": 0.1, "algorithm.num_clusters": 2}, None, "running", {})
+    write_record(path / "trials", began, "89abcdef")
+    assert read_study(path).rows[-1]["status"] == "interrupted"
+    texts = [block.text for section in page_of(path).sections for block in section.blocks if isinstance(block, Text)]
+    (text,) = [text for text in texts if "trials: " in text]
+    assert "13 trials: 10 finished, 1 stopped, 1 interrupted, 1 failed" in text
+    with locked(path):
+        assert read_study(path).rows[-1]["status"] == "running"
 
 
 def test_trials_are_listed_with_their_errors_escaped(tmp_path: Path):

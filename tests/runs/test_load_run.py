@@ -14,7 +14,7 @@ from rich.console import Console
 from torch.utils.data import DataLoader, TensorDataset
 
 from lit_cfl import Experiment, load_run, run
-from lit_cfl.algorithms import Assignment, Ditto, FedAvg, FedGroup, FedProx, StoCFL
+from lit_cfl.algorithms import IFCA, Assignment, Ditto, FedAvg, FedGroup, FedProx, StoCFL
 from lit_cfl.cli.main import main
 from lit_cfl.datamodules import Digits
 from lit_cfl.engines.stacked.hooks import needs_trainer
@@ -145,6 +145,33 @@ def test_founded_clusters_are_marked_as_new_in_the_table_and_free_numbers_are_no
     assert lines[7] == ["New", "ones:", "lit_cfl.load_run('runs/mine').assign(<data>).module(<newcomer>)"]
     with pytest.raises(InputError, match="newcomer 3 has no model: it could not be placed; give it training data"):
         placed.module(3)
+
+
+def test_newcomers_are_shown_with_their_names_and_how_well_they_were_placed(capsys):
+    placed = PlacedNewcomers(
+        Assignment(torch.zeros(2, 1), torch.tensor([1, -1])),
+        new=torch.tensor([False, False]),
+        closeness=None,
+        test=None,
+        engine=None,
+        agreement={"clusters/ari": 0.456},
+        names=("site-a", "site-b"),
+    )
+    assignment_table(Console(width=100), Path("runs/mine"), placed, "")
+    lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+    assert lines[1:3] == ["0 (site-a) 1", "1 (site-b) none: no training data"]
+    assert lines[3] == "ARI with their true clusters: 0.46 (1 = equal)"
+
+
+def test_newcomers_of_known_clusters_are_compared_with_them(tmp_path: Path):
+    experiment = Experiment(Digits(8, rotations=[0, 180]), small_task, IFCA(num_clusters=2), rounds=2, cohort_size=8)
+    run(experiment, tmp_path / "run")
+    data = Digits(6, rotations=[0, 180], partition_seed=9).federated(0)
+    placed = load_run(tmp_path / "run", experiment).assign(data)
+    found = placed.assignment.index
+    same = sum(int((found[a] == found[b]) == (a % 2 == b % 2)) for a in range(6) for b in range(a))
+    assert (placed.agreement["clusters/ari"] == pytest.approx(1.0)) == (same == 15)  # all pairs
+    assert placed.names == data.names
 
 
 def test_evaluate_prints_the_figures_of_the_run(path: Path, capsys: pytest.CaptureFixture[str]):

@@ -1,0 +1,246 @@
+"""What a command is given: paths with `~`, names, pipes, no home folder, files in UTF-8 under any locale."""
+
+import ast
+import os
+import pwd
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pytest
+import yaml
+
+from lit_cfl.cli.doctor import _cache
+from lit_cfl.cli.main import _with_home, main
+from lit_cfl.config import catalogue
+from lit_cfl.config.files import code_folders, read_config
+from lit_cfl.config.named_configs import with_piped_configs
+from lit_cfl.config.option_tree import require_unchanged_values
+from lit_cfl.config.parser import parse_run
+from lit_cfl.errors import InputError, Notice
+from lit_cfl.storage.cache_folder import cache_folder
+from lit_cfl.storage.given_paths import expanded, given_directory, require_folder_name
+
+ROOT = Path(__file__).parents[2]
+QUICK = yaml.safe_load(catalogue.configs()["quickstart"].read_text("utf-8"))
+DATA = ["data", "--config", "quickstart", "--data.num_clients", "4"]
+
+
+@pytest.fixture
+def no_home(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A user whom no table knows, as in a container with a foreign user id."""
+
+    def unknown(_: int) -> Any:
+        raise KeyError("getpwuid(): uid not found")
+
+    for name in ("HOME", "LITCFL_CACHE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+
+
+@pytest.mark.usefixtures("no_home")
+def test_a_user_without_a_home_folder_has_no_cache_and_a_note_says_so(monkeypatch: pytest.MonkeyPatch):
+    with pytest.warns(Notice, match="no home folder, so nothing is kept for later runs; set LITCFL_CACHE"):
+        assert cache_folder() is None
+    with pytest.warns(Notice):
+        assert _cache() == "off (no home folder)"
+    monkeypatch.setenv("LITCFL_CACHE", "/somewhere")
+    assert cache_folder() == Path("/somewhere")
+    monkeypatch.setenv("LITCFL_CACHE", "~/x")
+    with pytest.raises(InputError, match="'~/x' begins with ~, but this user has no home folder; give a whole path"):
+        cache_folder()
+
+
+@pytest.mark.usefixtures("no_home")
+def test_a_run_needs_no_home_folder(tmp_path: Path):
+    assert main(["run", "--config", "quickstart", "--tiny", "--run_dir", str(tmp_path / "run")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("word", "expected"),
+    [
+        ("--out=~/d", "--out=/home/me/d"),
+        ("--stop=~", "--stop=~"),  # YAML's null
+        ("--out=~x/d", "--out=~x/d"),
+        ("--name=a~/b", "--name=a~/b"),
+        ("~/d", "~/d"),  # a shell has replaced it, or it was quoted
+        ("--out", "--out"),
+    ],
+)
+def test_home_is_put_in_behind_an_option(word: str, expected: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    assert _with_home(word) == expected
+
+
+def test_files_go_into_the_home_folder_and_not_into_one_named_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert main([*DATA, "--out=~/d"]) == 0
+    assert (tmp_path / "home" / "d" / "partition.npz").exists()
+    assert not Path("~").exists()
+    assert given_directory("~/r", "--run_dir") == tmp_path / "home" / "r" == expanded("~/r")
+
+
+def test_home_is_put_into_the_folders_of_loggers(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HOME", "/home/me")
+    words = [
+        "--config",
+        "quickstart",
+        "--baseline",
+        "null",
+        "--tracking.loggers",
+        "[{class_path: CSVLogger, init_args: ",
+    ]
+    experiment = parse_run([*words[:-1], words[-1] + "{save_dir: ~/logs, name: a~b}}]"]).experiment
+    (logger,) = experiment.described()["tracking"]["loggers"]
+    assert logger["init_args"]["save_dir"] == "/home/me/logs"
+    assert logger["init_args"]["name"] == "a~b"
+
+
+@pytest.mark.parametrize(
+    ("path", "said"),
+    [
+        ("", "--run_dir is ''; give a folder"),
+        (" ", "give a folder"),
+        ("a\0b", "give a folder"),
+        ("x" * 256, "256 bytes"),
+    ],
+)
+def test_a_directory_that_cannot_be_is_refused(path: str, said: str):
+    with pytest.raises(InputError, match=said):
+        given_directory(path, "--run_dir")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("", "without slashes"),
+        ("a/b", "without slashes"),
+        ("..", "without slashes"),
+        ("a\nb", "cannot be printed"),
+        ("a\0b", "cannot be printed"),
+        ("\ud800", "cannot be printed"),
+        ("ö" * 91, "give 180 bytes or fewer, not 182"),
+    ],
+)
+def test_a_name_that_no_folder_can_have_is_refused(name: str, said: str, tmp_path: Path):
+    with pytest.raises(InputError, match=f"^name is .*it names a folder in runs/, so .*{said}"):
+        require_folder_name(name, "name")
+    file = tmp_path / "named.yaml"
+    file.write_text(yaml.safe_dump(QUICK | {"name": name}))
+    if name != "\ud800":  # which YAML itself refuses
+        with pytest.raises(InputError, match="it names a folder in runs/"):
+            parse_run(["--config", str(file)])
+
+
+def test_a_name_that_a_folder_can_have_is_taken(tmp_path: Path):
+    for name in ("ö" * 90, "a b", "x*?[1]"):
+        require_folder_name(name, "name")
+        (tmp_path / f"{name}-20260101-120000").mkdir()
+
+
+def piped(write: Callable[[Path], None], path: Path) -> list[str]:
+    os.mkfifo(path)
+    thread = Thread(target=write, args=(path,))
+    thread.start()
+    words = with_piped_configs(["--config", str(path), "--rounds", "3"])
+    thread.join()
+    return words
+
+
+def test_a_configuration_may_come_from_a_pipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    words = piped(lambda path: path.write_text(yaml.safe_dump(QUICK | {"name": "pröbe"}), "utf-8"), tmp_path / "fifo")
+    assert words[0::2] == ["--config", "--rounds"]
+    request = parse_run(words)
+    assert (request.experiment.name, request.experiment.rounds) == ("pröbe", 3)
+    assert parse_run(words).experiment.name == "pröbe"  # it can be read again
+    assert code_folders(words) == [str(tmp_path)]  # nothing lies beside a pipe
+    (tmp_path / "plain.yaml").write_text("rounds: 3\n")
+    assert with_piped_configs(["--config=plain.yaml"]) == ["--config=plain.yaml"]
+    read, write = os.pipe()
+    os.write(write, b"rounds: 5\n")
+    os.close(write)
+    (word,) = with_piped_configs([f"--config=/dev/fd/{read}"])
+    assert read_config(word.partition("=")[2]) == {"rounds": 5}
+
+
+def test_a_folder_is_no_configuration(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    assert main(["run", "--config", str(tmp_path)]) == 2
+    assert "is a folder; name a file in it, such as" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("text", ["a: &x {b: *x}\n", "a: &x [1, *x]\n", "a: &x {b: {c: [*x]}}\n"])
+def test_an_alias_of_what_it_stands_in_is_refused(text: str, tmp_path: Path):
+    (tmp_path / "round.yaml").write_text(text)
+    with pytest.raises(InputError, match=r"round\.yaml, line 1: an alias stands in what it names; write it out"):
+        read_config(tmp_path / "round.yaml")
+    (tmp_path / "twice.yaml").write_text("a: &x {b: 1}\nc: *x\nd: [*x, *x]\n")
+    assert read_config(tmp_path / "twice.yaml")["d"] == [{"b": 1}, {"b": 1}]
+
+
+def test_an_experiment_without_clients_in_a_round_is_refused(capsys: pytest.CaptureFixture[str]):
+    for size in ("0", "-1"):
+        assert main(["run", "--config", "quickstart", "--cohort_size", size]) == 2
+        assert f"cohort_size is {size}; give 1 or more" in capsys.readouterr().err
+
+
+def test_the_command_reads_and_writes_utf8_under_an_ascii_locale(tmp_path: Path):
+    (tmp_path / "probe.yaml").write_text(yaml.safe_dump(QUICK | {"name": "pröbe"}, allow_unicode=True), "utf-8")
+    environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-m", "lit_cfl", "data", "--config", "probe.yaml", "--data.num_clients", "4"],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "runs/pröbe-data/partition.npz" in done.stdout.decode("utf-8")
+    assert (tmp_path / "runs" / "pröbe-data" / "partition.npz").exists()
+
+
+def test_each_text_file_is_opened_in_utf8():
+    """`read_text()` would use the locale's encoding, another one on each machine."""
+    wrong, seen = [], 0
+    for folder in ("lit_cfl", "tune", "datamodules"):
+        for file in (ROOT / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(file.read_text("utf-8"))):
+                if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute | ast.Name):
+                    continue
+                name = node.func.attr if isinstance(node.func, ast.Attribute) else node.func.id
+                given = [ast.unparse(part) for part in (*node.args, *(word.value for word in node.keywords))]
+                if name in ("read_text", "write_text") and isinstance(node.func, ast.Attribute):
+                    seen += 1
+                    wrong += [] if any("utf-8" in part for part in given) else [f"{file}:{node.lineno}"]
+                if name == "open" and any(part in ("'w'", "'r'", "'a'") for part in given):
+                    wrong += [] if any("utf-8" in part for part in given) else [f"{file}:{node.lineno}"]
+    assert wrong == []
+    assert seen > 30
+
+
+CHANGED = [
+    ("global_update", "sequential", "sequential_by_draw"),
+    ("weights", "first", "drawn_first"),
+]
+
+
+@pytest.mark.parametrize(("option", "old", "new"), CHANGED)
+def test_a_value_whose_meaning_changed_is_refused_in_files_and_on_the_command_line(option: str, old: str, new: str):
+    written = {"algorithm": {"class_path": "X", "init_args": {option: old}}}
+    for contents, words in (
+        ([written], []),
+        ([], [f"--algorithm.{option}", old]),
+        ([], [f"--algorithm.{option}={old}"]),
+    ):
+        with pytest.raises(InputError, match=rf"algorithm\.{option} is '{old}', whose meaning has changed: .*{new}"):
+            require_unchanged_values(contents, words)
+    require_unchanged_values([{"algorithm": {"init_args": {option: new}}}], ["--algorithm.weights", "equal"])
+    algorithm = {"global_update": "StoCFL", "weights": "IFCA"}[option]
+    words = ["--config", "quickstart", "--baseline", "null", "--algorithm", algorithm, f"--algorithm.{option}"]
+    with pytest.raises(InputError, match="whose meaning has changed"):
+        parse_run([*words, old])
+    assert getattr(parse_run([*words, new]).experiment.algorithm, option) == new
