@@ -78,9 +78,9 @@ class Ditto(Algorithm):
         return replace(state, personal=personal), Info(own.loss, down=len(new), skipped=own.skipped)
 
     def _personalise(self, state: DittoState, clients: Tensor, work: LocalWork) -> tuple[Fitted, dict[int, Tensor]]:
-        ids = clients.tolist()
-        own = [state.personal[client] for client in ids if client in state.personal]
-        trained_before = torch.tensor([client in state.personal for client in ids], dtype=torch.bool)
+        asked = clients.tolist()
+        own = [state.personal[client] for client in asked if client in state.personal]
+        trained_before = torch.tensor([client in state.personal for client in asked], dtype=torch.bool)
         fitted = work.fit(
             torch.stack([state.initial, *own]),
             clients,

@@ -140,7 +140,8 @@ def _connected(overlaps: _Overlaps) -> np.ndarray:
     first = int(overlaps.rows.max()) + 1
     nodes = first + int(overlaps.columns.max()) + 1
     graph = coo_array((overlaps.shared, (overlaps.rows, first + overlaps.columns)), shape=(nodes, nodes))
-    return connected_components(graph, directed=False)[1][overlaps.rows]
+    parts: np.ndarray = connected_components(graph, directed=False)[1][overlaps.rows]
+    return parts
 
 
 def _group_sizes(ids: np.ndarray, groups: np.ndarray) -> np.ndarray:
