@@ -33,17 +33,25 @@ __all__ = [
 ]
 
 # Okabe and Ito's colours, which colour-blind people can tell apart.
-BLACK, ORANGE, SKY, GREEN, YELLOW, BLUE, VERMILLION, PURPLE = (
-    "#000000",
-    "#E69F00",
-    "#56B4E9",
-    "#009E73",
-    "#F0E442",
-    "#0072B2",
-    "#D55E00",
-    "#CC79A7",
-)
-COLUMN, PAGE = 3.5, 7.16  # inches
+BLACK = "#000000"
+"""Black of Okabe and Ito's palette."""
+ORANGE = "#E69F00"
+"""Orange of Okabe and Ito's palette."""
+SKY = "#56B4E9"
+"""Sky of Okabe and Ito's palette."""
+GREEN = "#009E73"
+"""Green of Okabe and Ito's palette."""
+YELLOW = "#F0E442"
+"""Yellow of Okabe and Ito's palette."""
+BLUE = "#0072B2"
+"""Blue of Okabe and Ito's palette."""
+VERMILLION = "#D55E00"
+"""Vermillion of Okabe and Ito's palette."""
+PURPLE = "#CC79A7"
+"""Purple of Okabe and Ito's palette."""
+COLUMN = 3.5  # inches
+PAGE = 7.16
+"""Width of a page of a paper, in inches."""
 DPI = 180
 LOOK: Any = {
     "font.size": 8,
