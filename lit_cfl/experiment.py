@@ -152,7 +152,7 @@ class Experiment:
         work = measure_workload(self.task, seed, self.local, data, self.rounds, self.cohort_size)
         plan = self.chosen_plan(work)
         set_up_torch(plan, self.deterministic)
-        engine = build_engine(self.task, plan, seed, self.local, work.task and work.task.module)
+        engine = build_engine(self.task, plan, seed, self.local, work.task.module if work.task else None)
         engine.report = report
         cohorts = Cohorts(self.cohort_size, self.selection, self.dropout, self.selection_seed)
         cohorts.at(0, data.population, seed)  # refuses a cohort that cannot be drawn

@@ -223,8 +223,8 @@ def _read(
     parser: ArgumentParser, arguments: Sequence[str], recorded: Path | None = None, own_plan: bool = True
 ) -> Namespace:
     words = with_paths(arguments)
-    contents = {file: read_config(file) for file in config_files(words)}
-    contents, texts = current_plans(contents, words, recorded, own_plan)
+    files = {file: read_config(file) for file in config_files(words)}
+    contents, texts = current_plans(files, words, recorded, own_plan)
     tree = experiment_tree(list(contents.values()), words)
     words = with_lists(words, tree.look_up)
     require_unchanged_values(list(contents.values()), words)
