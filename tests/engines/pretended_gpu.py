@@ -269,6 +269,8 @@ def stand_in_for_cuda(monkeypatch: pytest.MonkeyPatch, gpu: PretendedGPU | None 
         "device": current,
         "current_stream": Stream,
         "stream": lambda stream: nullcontext(),
+        "get_sync_debug_mode": lambda: 0,
+        "set_sync_debug_mode": lambda mode: None,
         "get_device_properties": lambda device: SimpleNamespace(total_memory=2**20),
     }
     for name, part in parts.items():

@@ -1,7 +1,7 @@
 """Captures training steps as CUDA graphs: launching a small model's operations takes longer than the operations."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -74,9 +74,10 @@ class CapturedSteps:
             _fastest_convolutions(),
             torch.cuda.stream(stream),
         ):  # and back to this one where a capture breaks off, which torch 2.11 forgets
-            for _ in range(_WARM_UPS):
+            for number in range(_WARM_UPS):
                 work.at.copy_(before[-1])  # the losses of other steps are known already
-                self._steps(lanes, work)
+                with _refused_waits() if number else nullcontext():
+                    self._steps(lanes, work)
             shared = next((held.graph.pool() for held in self._captured.values()), None)  # they never run at once
             work.at.copy_(before[-1])
             # Another thread may pin memory for the next examples meanwhile (`prepared_ahead`).
@@ -91,6 +92,21 @@ class CapturedSteps:
                 tensor.copy_(held)
         torch.cuda.current_stream().wait_stream(stream)
         return _Captured(graph, lanes, work)
+
+
+@contextmanager
+def _refused_waits() -> Iterator[None]:
+    """Refuses what waits for the GPU before a capture does: one that fails leaves torch 2.11's memory in a capture."""
+    before = torch.cuda.get_sync_debug_mode()
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    except RuntimeError as error:
+        if "synchronizing" not in str(error):
+            raise
+        raise CapturingError(str(error)) from error
+    finally:
+        torch.cuda.set_sync_debug_mode(before)
 
 
 @contextmanager
