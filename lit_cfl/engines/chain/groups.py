@@ -12,6 +12,7 @@ from torch import Tensor
 
 from lit_cfl.engines.cohort_fit import CohortFit
 
+_FEWEST = 4  # clients of a full stack: a step's calls take as long as some multiplications
 LEAST = 2  # rows of a matrix: a product over one row takes another way where it stands alone in its stack
 
 
@@ -94,20 +95,19 @@ def make_groups(work: CohortFit, shapes: Shapes, most: "Most") -> Iterator[Clien
 
 
 class Most:
-    """Counts the clients of a stack, so that what they hold stays within some MiB.
+    """Counts the clients of a stack, so that what their steps read and write stays within some bytes.
 
     Args:
-        weights: numbers of a client's parameters and optimizer state.
+        upper: numbers of a client's parameters and optimizer state, those of the first weight apart.
+        first: numbers of the first weight and its state.
         inputs: of an example.
         hidden: outputs of the first layer.
-        num_bytes: that a stack may take.
-        itemsize: of a number.
+        numbers: that a stack may have.
     """
 
-    def __init__(self, weights: int, inputs: int, hidden: int, num_bytes: int, itemsize: int) -> None:
-        self._weights, self._inputs, self._hidden = weights, inputs, hidden
-        self._numbers = num_bytes // itemsize
+    def __init__(self, upper: int, first: int, inputs: int, hidden: int, numbers: int) -> None:
+        self._upper, self._first, self._inputs, self._hidden, self._numbers = upper, first, inputs, hidden, numbers
 
     def __call__(self, width: int, size: int) -> int:
-        held = size * (self._inputs + size + 2 * self._hidden) if size else width * self._inputs
-        return max(1, self._numbers // (self._weights + held))
+        own = size * (size + 2 * self._hidden) if size else self._first + width * self._inputs
+        return max(_FEWEST, self._numbers // (self._upper + own))

@@ -1,4 +1,4 @@
-"""Gives a stack of clients the values that its upper layers start from: examples, or the first layer's dual form.
+"""Gives a stack of clients the values that its layers start from: examples, or the first layer's outputs in dual form.
 
 Dual form: whatever mini-batches a client takes its steps on, the weights W `[h, d]` of the first layer change by
 combinations of its examples X `[n, d]` alone. A step adds -lr dU^T X, where dU `[n, h]` is the gradient of the layer's
@@ -13,7 +13,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from lit_cfl.engines.chain.parts import ChainLayer
 from lit_cfl.engines.chain.updates import Rule
 
 _PASS = 8  # multiply-adds that take as long as what a step does with a weight beside products: an estimate
@@ -38,79 +37,57 @@ def dual_pays(size: Tensor, steps: Tensor, width: Tensor, inputs: int, hidden: i
     return dual < held
 
 
-class GatheredInputs:
-    """Gives the examples of each mini-batch.
-
-    Args:
-        examples: of all clients `[N, d]`.
-        rows: their positions, int64 `[steps, clients, B]`.
-    """
-
-    def __init__(self, examples: Tensor, rows: Tensor) -> None:
-        self._examples, self._rows = examples, rows
-
-    def values(self, step: int, count: int) -> Tensor:
-        """Returns the inputs of the first clients `[count, B, d]`."""
-        rows = self._rows[step, :count]
-        return self._examples.index_select(0, rows.flatten()).view(*rows.shape, -1)
-
-
 class DualLayer:
-    """Gives the outputs of the first layer, whose weights are in dual form.
+    """The first layer of the clients of a stack, whose weights are in dual form.
 
     Args:
-        layer: the first layer.
         rule: of its weight.
         examples: X of each client, padded, `[clients, n, d]`.
-        weight: W_0 of each client `[clients, h, d]`; `weights_after` changes it in place.
-        center: of the proximal term `[clients, h, d]` or `[1, h, d]`; None without one.
-        rows: of the examples of each mini-batch, int64 `[steps, clients, B]`, counted over the clients' n each.
+        weight: W_0 of each client `[clients, h, d]`.
+        center: of the proximal term `[clients, h, d]`; None without one.
+        steps: mini-batches, of the client with the most.
     """
 
-    def __init__(
-        self, layer: ChainLayer, rule: Rule, examples: Tensor, weight: Tensor, center: Tensor | None, rows: Tensor
-    ) -> None:
-        self.layer, self._rule, self._rows = layer, rule, rows
-        self._examples, self._weight, self._center = examples, weight, center
+    def __init__(self, rule: Rule, examples: Tensor, weight: Tensor, center: Tensor | None, steps: int) -> None:
+        self._rule, self._examples, self._weight, self._center = rule, examples, weight, center
         clients, size, _ = examples.shape
         self._gram = torch.bmm(examples, examples.mT).flatten(0, 1)
         self._products = torch.bmm(examples, weight.mT).flatten(0, 1)
-        self._pulls = None
-        if center is not None:
-            self._pulls = torch.bmm(examples, center.mT.expand(clients, -1, -1)).flatten(0, 1)
-        self._sums = examples.new_zeros(clients, size, layer.outputs)
-        self._left, self._pulled = _shares(rule, len(rows))
+        self._pulls = None if center is None else torch.bmm(examples, center.mT).flatten(0, 1)
+        self._sums = examples.new_zeros(clients, size, weight.shape[1])
+        self._flat_sums = self._sums.flatten(0, 1)
+        self._left, self._pulled = _shares(rule, steps)
 
-    def values(self, step: int, count: int, bias: Tensor | None) -> Tensor:
-        """Computes the layer's outputs for the first clients `[count, B, h]`."""
-        shape = self._rows.shape[2]
-        rows = self._rows[step, :count].flatten()
-        gram = self._gram.index_select(0, rows).view(count, shape, -1)
+    def outputs(self, step: int, rows: Tensor, bias: Tensor | None, count: int) -> Tensor:
+        """Computes the layer's outputs for the mini-batches of the first clients `[count, B, h]`.
+
+        Args:
+            rows: of the mini-batches' examples, int64 `[count * B]`, counted over the clients' n each.
+            bias: `[count, 1, h]`.
+        """
+        gram = self._gram.index_select(0, rows).view(count, -1, self._gram.shape[1])
         products = self._products.index_select(0, rows)
         if self._left[step] != 1:
             products.mul_(self._left[step])
         if self._pulls is not None:
             products.add_(self._pulls.index_select(0, rows), alpha=self._pulled[step])
-        products = products.view(count, shape, -1).baddbmm_(gram, self._sums[:count], alpha=-1)
-        return products if bias is None else products.add_(bias)
+        outputs = products.view(count, -1, products.shape[1]).baddbmm_(gram, self._sums[:count], alpha=-1)
+        return outputs if bias is None else outputs.add_(bias)
 
-    def take(self, step: int, slopes: Tensor) -> None:
+    def take(self, rows: Tensor, slopes: Tensor) -> None:
         """Takes the gradient by the layer's outputs `[count, B, h]`."""
-        count = len(slopes)
         if self._rule.shrink != 1:
-            self._sums[:count].mul_(self._rule.shrink)
-        rows = self._rows[step, :count].flatten()
-        self._sums.flatten(0, 1).index_add_(0, rows, slopes.flatten(0, 1), alpha=self._rule.rate)
+            self._sums[: len(slopes)].mul_(self._rule.shrink)
+        self._flat_sums.index_add_(0, rows, slopes.flatten(0, 1), alpha=self._rule.rate)
 
-    def weights_after(self, steps: int, clients: slice) -> None:
-        """Computes the weights of these clients, who end after so many steps, in place."""
-        weight = self._weight[clients]
+    def weights_after(self, steps: int, clients: slice, found: Tensor) -> None:
+        """Computes the weights of these clients, which end after so many steps, into a tensor `[., h, d]`."""
+        found.copy_(self._weight[clients])
         if self._left[steps] != 1:
-            weight.mul_(self._left[steps])
+            found.mul_(self._left[steps])
         if self._center is not None:
-            center = self._center if len(self._center) == 1 else self._center[clients]
-            weight.add_(center, alpha=self._pulled[steps])
-        weight.baddbmm_(self._sums[clients].mT, self._examples[clients], alpha=-1)
+            found.add_(self._center[clients], alpha=self._pulled[steps])
+        found.baddbmm_(self._sums[clients].mT, self._examples[clients], alpha=-1)
 
 
 def _shares(rule: Rule, steps: int) -> tuple[Sequence[float], Sequence[float]]:

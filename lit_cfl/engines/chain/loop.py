@@ -15,7 +15,7 @@ from lit_cfl.engines.chain.losses import targets_of
 from lit_cfl.engines.chain.parts import Chain
 from lit_cfl.engines.chain.passes import Arithmetic
 from lit_cfl.engines.chain.recognise import NotAChainError, recognise_chain, tensors_of
-from lit_cfl.engines.chain.stack import Stack, least_lanes
+from lit_cfl.engines.chain.stack import CohortExamples, Stack, least_lanes
 from lit_cfl.engines.chain.updates import Training
 from lit_cfl.engines.cohort_fit import ClientLoop, CohortFit, Ended
 from lit_cfl.engines.local_training import LocalTraining
@@ -26,7 +26,7 @@ from lit_cfl.errors import InputError
 from lit_cfl.parameters import ParameterLayout
 
 _PRECISIONS = ("32-true", "64-true", "tf32", "bf16-mixed")
-_CPU_STACK, _GPU_STACK = 8 * 2**20, 2**30  # bytes: on a CPU a stack should not leave the caches
+_CPU_STACK, _GPU_STACK = 2 * 2**20, 2**30  # bytes: on a CPU a stack should not leave the caches
 _CHECKED = 8  # examples that a chain is checked with
 
 
@@ -66,6 +66,7 @@ class ChainLoop(ClientLoop):
         inputs = work.inputs.flatten(1)
         targets = targets_of(training.chain.loss, work.labels, self.plan.dtype)
         self._require_fitting(training.chain, inputs, targets)
+        examples = CohortExamples(inputs, targets, self._fixed)
         rows = work.models.new_empty(len(work), self.layout.num_columns)
         losses, done = torch.empty(len(work), dtype=torch.float64), 0
 
@@ -76,8 +77,7 @@ class ChainLoop(ClientLoop):
 
         with one_thread(self.plan.device):
             for group in make_groups(work, self._shapes(training, work), self._most(training)):
-                stack = Stack(training, self.layout.slots, self._fixed, work, inputs, targets, group)
-                stack.train(rows, losses, count)
+                Stack(training, self.layout.slots, work, examples, group).train(rows, losses, count)
         return rows, losses / work.num_seen
 
     def _training_of(self, work: CohortFit) -> Training:
@@ -118,10 +118,11 @@ class ChainLoop(ClientLoop):
         return Shapes(width, torch.where(dual_pays(size, work.steps, width, layer.inputs, layer.outputs), size, 0))
 
     def _most(self, training: Training) -> Most:
-        weights = self.layout.num_columns * (1 + training.optimizer.slots + (not training.is_plain))
-        first = training.chain.layers[0]
+        copies, layer = 1 + training.optimizer.slots + (not training.is_plain), training.chain.layers[0]
+        first = copies * layer.inputs * layer.outputs
+        upper = copies * self.layout.num_columns - first
         num_bytes = _CPU_STACK if self.plan.device == "cpu" else _GPU_STACK
-        return Most(weights, first.inputs, first.outputs, num_bytes, self.plan.dtype.itemsize)
+        return Most(upper, first, layer.inputs, layer.outputs, num_bytes // self.plan.dtype.itemsize)
 
     @staticmethod
     def _require_fitting(chain: Chain, inputs: Tensor, targets: Tensor) -> None:

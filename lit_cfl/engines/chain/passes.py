@@ -91,7 +91,7 @@ def run_backward(
     """Passes gradients back through the parts, and hands each layer its own.
 
     Args:
-        slopes: gradient by the outputs.
+        slopes: gradient by the outputs; it is overwritten.
         below: whether the gradient by the inputs is needed; where not, it ends at the first layer.
 
     Returns:
@@ -108,7 +108,7 @@ def run_backward(
                 return None
             slopes = passed
         elif isinstance(part, Activation):
-            slopes = slopes * part.slope(before, after)
+            slopes = slopes.mul_(part.slope(before, after))
         elif keys is not None:
-            slopes = slopes * after
+            slopes = slopes.mul_(after)
     return slopes

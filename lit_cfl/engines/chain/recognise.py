@@ -156,10 +156,13 @@ class _Check:
         return run_forward(self._parts, self._tensors(), flat[None], keys, Arithmetic())
 
     def _chain_losses(self, loss: Loss, outputs: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-        losses, slopes = losses_and_slopes(loss, outputs, targets_of(loss, labels, torch.float64)[None])
+        """Computes the losses `[n]`, and the gradient of their mean by the outputs `[1, n, outputs]`."""
+        shares = torch.full((1, len(labels), 1), 1 / len(labels), dtype=torch.float64)
+        targets = targets_of(loss, labels, torch.float64)[None]
+        losses, slopes = losses_and_slopes(loss, outputs.clone(), targets, shares)
         tensors = self._tensors()
         layers = [part for part in self._parts if isinstance(part, ChainLayer)]
-        return losses[0] + sum(part.penalty * tensors[part.weight].square().sum() for part in layers), slopes
+        return losses[0, :, 0] + sum(part.penalty * tensors[part.weight].square().sum() for part in layers), slopes
 
     def _require_same(self, loss: Loss, batch: Batch, key: int | None) -> None:
         expected = self._losses(batch, key)
@@ -175,7 +178,6 @@ class _Check:
             found[layer.bias or ""] = slopes.sum((0, 1))
 
         keys = None if key is None else torch.tensor([key])
-        slopes = slopes / len(expected)
         run_backward(self._parts, self._tensors(), kept, slopes, keys, Arithmetic(), take, below=False)
         same = _close(losses, expected) and all(
             g is not None and _close(found[name], g) for name, g in zip(self._names, wanted, strict=True)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.engines.chain.groups import LEAST, ClientGroup
-from lit_cfl.engines.chain.inputs import DualLayer, GatheredInputs
+from lit_cfl.engines.chain.inputs import DualLayer
 from lit_cfl.engines.chain.losses import losses_and_slopes
 from lit_cfl.engines.chain.parts import ChainLayer
 from lit_cfl.engines.chain.passes import run_backward, run_forward
@@ -17,13 +17,28 @@ from lit_cfl.parameters import Slot
 
 
 @dataclass(frozen=True, eq=False)
-class Tables:
+class CohortExamples:
+    """What the clients of a cohort train on, in the form that stacks read.
+
+    Args:
+        inputs: `[N, d]`.
+        targets: see `targets_of`, `[N, k]`.
+        fixed: the frozen parameters by name, `[1, ...]`.
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    fixed: Mapping[str, Tensor]
+
+
+@dataclass(frozen=True, eq=False)
+class StepTables:
     """What differs from step to step, on the device.
 
     Args:
-        rows: positions of the mini-batches' examples within each client's own, int64 `[steps, clients, B]`; where there
-            is no example, the first one of the mini-batch.
-        shares: what each example counts in the mean over its mini-batch `[steps, clients, B]`; 0 = there is none.
+        rows: positions of the mini-batches' examples within each client's own, int64 `[steps, clients, B]`; if there is
+            no example, the first one of the mini-batch.
+        shares: weight of each example in the mean over its mini-batch `[steps, clients, B, 1]`; 0 = there is none.
         keys: of the dropout masks, int64 `[steps, clients]`; None without dropout.
     """
 
@@ -32,27 +47,26 @@ class Tables:
     keys: Tensor | None
 
     @classmethod
-    def of(cls, work: CohortFit, group: ClientGroup) -> "Tables":
+    def of(cls, work: CohortFit, group: ClientGroup, masked: bool) -> "StepTables":
         firsts, steps = (work.steps.cumsum(0) - work.steps)[group.clients], work.steps[group.clients]
         at = firsts + torch.arange(max(group.steps))[:, None].minimum(steps - 1)
         own = work.batches[:, : group.width][at]
-        own = torch.nn.functional.pad(own, (0, group.width - own.shape[2]), value=-1)
+        if own.shape[2] < group.width:
+            own = torch.nn.functional.pad(own, (0, group.width - own.shape[2]), value=-1)
         present, device = own >= 0, work.inputs.device
         shares = present.to(work.models.dtype) / present.sum(-1, keepdim=True)
-        keys = None if work.keys is None else work.keys[at].to(device)
-        return cls(torch.where(present, own, own[..., :1]).to(device), shares.to(device), keys)
+        keys = work.keys[at].to(device) if masked and work.keys is not None else None
+        return cls(torch.where(present, own, own[..., :1]).to(device), shares.to(device)[..., None], keys)
 
 
 class Stack:
-    """The clients of a group, their parameters and what they train on.
+    """The clients of a group, their parameters and their mini-batches.
 
     Args:
         training: what all clients' training has in common.
         slots: of the trained parameters.
-        fixed: the frozen parameters by name, `[1, ...]`.
-        work: the cohort's.
-        inputs: `[N, d]`.
-        targets: see `targets_of`, `[N, k]`.
+        work: of the cohort.
+        examples: of the cohort.
         group: the clients.
     """
 
@@ -60,56 +74,49 @@ class Stack:
         self,
         training: Training,
         slots: tuple[Slot, ...],
-        fixed: Mapping[str, Tensor],
         work: CohortFit,
-        inputs: Tensor,
-        targets: Tensor,
+        examples: CohortExamples,
         group: ClientGroup,
     ) -> None:
         self._training, self._slots, self._group = training, slots, group
         self._least = least_lanes(training.chain.layers)
         if len(group.steps) < self._least:
-            repeated = group.clients.repeat(self._least)
-            group = ClientGroup(repeated, group.steps * self._least, group.width, group.size)
-        clients = group.clients
-        self._trained = self._pieces(work.models, work.start[clients])
-        self._centers = None if work.centers is None else self._pieces(work.centers, work.center[clients], alike=True)
-        self._tensors = self._trained | {name: t.expand(len(clients), -1, -1) for name, t in fixed.items()}
-        self._prox, self._tables = work.prox, Tables.of(work, group)
-        starts = (work.sizes.cumsum(0) - work.sizes)[clients].to(inputs.device)
+            group = ClientGroup(group.clients.repeat(self._least), group.steps * self._least, group.width, group.size)
+        clients, device = group.clients, examples.inputs.device
+        first = training.chain.layers[0].weight if group.size else None
+        self._starts = self._pieces(work.models, work.start[clients])
+        self._trained = {name: t.contiguous() for name, t in self._starts.items() if name != first}
+        self._centers = None if work.centers is None else self._pieces(work.centers, work.center[clients])
+        fixed = {name: tensor.expand(len(clients), -1, -1) for name, tensor in examples.fixed.items()}
+        self._tensors, self._prox = self._trained | fixed, work.prox
+        self._tables = StepTables.of(work, group, training.chain.draws_masks)
+        starts = (work.sizes.cumsum(0) - work.sizes)[clients].to(device)
         positions = self._tables.rows + starts[:, None]
-        self._targets = targets[positions]
-        self._losses = torch.zeros_like(self._tables.shares)
-        self._penalties = torch.zeros(len(clients), dtype=torch.float64, device=inputs.device)
-        self._gathered, self._dual = GatheredInputs(inputs, positions), None
-        if group.size:
-            self._dual = self._in_dual_form(inputs, starts, work.sizes[clients].to(inputs.device))
-        parameters = tuple(self._trained[name] for name in training.names)
+        self._rows, self._inputs = positions.flatten(1), examples.inputs
+        self._targets = examples.targets.index_select(0, positions.flatten()).view(*positions.shape, -1)
+        self._sums = torch.zeros(len(clients), dtype=torch.float64, device=device)
+        self._dual = None
+        if first is not None:
+            self._dual = self._in_dual_form(first, starts, work.sizes[clients].to(device))
+        parameters = tuple(self._trained[name] for name in training.names if name != first)
         self._state = () if training.is_plain else training.optimizer.start(parameters)
-        numbers = torch.arange(1, len(self._tables.rows) + 1)
-        self._corrections = training.optimizer.corrections(numbers).to(inputs.device)
+        self._corrections = training.optimizer.corrections(torch.arange(1, len(positions) + 1)).to(device)
 
-    def _pieces(self, table: Tensor, which: Tensor, alike: bool = False) -> dict[str, Tensor]:
-        """Cuts the models `[K, d]` that the clients have into tensors; biases are `[clients, 1, h]`.
+    def _pieces(self, table: Tensor, which: Tensor) -> dict[str, Tensor]:
+        """Cuts the models of a table `[K, d]` that the clients have into tensors; biases are `[clients, 1, h]`."""
+        count = len(which)
+        rows = table.expand(count, -1) if len(table) == 1 else table.index_select(0, which.to(table.device))
+        return {slot.name: rows[:, slot.start : slot.stop].unflatten(1, _two(slot.shape)) for slot in self._slots}
 
-        Args:
-            alike: one for all where the table has one row.
-        """
-        which = which[:1] if alike and len(table) == 1 else which
-        which = which.to(table.device)
-        return {
-            slot.name: table[:, slot.start : slot.stop].index_select(0, which).view(len(which), *_two(slot.shape))
-            for slot in self._slots
-        }
-
-    def _in_dual_form(self, inputs: Tensor, starts: Tensor, sizes: Tensor) -> DualLayer:
-        layer, padded = self._training.chain.layers[0], self._group.size
-        own = torch.arange(padded, device=inputs.device).minimum(sizes[:, None] - 1) + starts[:, None]
-        examples = inputs.index_select(0, own.flatten()).view(len(starts), padded, -1)
-        offsets = torch.arange(len(starts), device=inputs.device)[:, None] * padded
-        center = None if self._centers is None else self._centers[layer.weight]
-        rule = self._training.rules(self._prox if self._centers is not None else 0.0)[layer.weight]
-        return DualLayer(layer, rule, examples, self._trained[layer.weight], center, self._tables.rows + offsets)
+    def _in_dual_form(self, weight: str, starts: Tensor, sizes: Tensor) -> DualLayer:
+        """Puts the first layer into dual form, and counts the mini-batches' examples over the padded clients."""
+        padded, device = self._group.size, starts.device
+        own = torch.arange(padded, device=device).minimum(sizes[:, None] - 1) + starts[:, None]
+        examples = self._inputs.index_select(0, own.flatten()).view(len(starts), padded, -1)
+        self._rows = (self._tables.rows + torch.arange(len(starts), device=device)[:, None] * padded).flatten(1)
+        center = None if self._centers is None else self._centers[weight]
+        rule = self._training.rules(self._prox if self._centers is not None else 0.0)[weight]
+        return DualLayer(rule, examples, self._starts[weight], center, len(self._rows))
 
     def train(self, rows: Tensor, losses: Tensor, ended: Callable[[int], None]) -> None:
         """Trains the clients.
@@ -120,14 +127,32 @@ class Stack:
             ended: called with how many of them have ended, whenever some have.
         """
         for steps, busy, following in self._group.spans():
-            lanes = max(busy, self._least)
-            update = self._update(lanes)
-            tensors = {name: tensor[:lanes] for name, tensor in self._tensors.items()}
-            for step in steps:
-                self._step(step, lanes, busy, tensors, update)
+            self._train_span(steps, busy)
             self._save(rows, steps.stop, slice(following, busy))
             ended(busy - following)
-        losses.index_copy_(0, self._group.clients, self._sums()[: len(self._group.clients)])
+        losses.index_copy_(0, self._group.clients, self._sums[: len(self._group.clients)].cpu())
+
+    def _train_span(self, steps: range, busy: int) -> None:
+        """Takes steps of the first clients.
+
+        Args:
+            busy: how many clients have these steps. Lanes beyond have ended, and nobody reads their numbers.
+        """
+        lanes, span, width = max(busy, self._least), slice(steps.start, steps.stop), self._group.width
+        tensors = {name: tensor[:lanes] for name, tensor in self._tensors.items()}
+        update, shares = self._update(lanes), self._tables.shares[span, :lanes]
+        keys = self._tables.keys
+        per_step = zip(
+            steps,
+            self._rows[span, : lanes * width].unbind(0),
+            self._targets[span, :lanes].unbind(0),
+            shares.unbind(0),
+            [None] * len(steps) if keys is None else keys[span, :lanes].unbind(0),
+            strict=True,
+        )
+        found = torch.stack([self._step(*one, lanes, tensors, update) for one in per_step])
+        each = torch.where(shares[:, :busy] > 0, found[:, :busy], 0.0).squeeze(-1).double().sum(-1)
+        self._sums[:busy] = torch.cat([self._sums[None, :busy], each]).cumsum(0)[-1]  # in the order of the steps
 
     def _update(self, lanes: int) -> Update:
         trained = {name: tensor[:lanes] for name, tensor in self._trained.items()}
@@ -137,50 +162,52 @@ class Stack:
         state = tuple(tuple(tensor[:lanes] for tensor in slot) for slot in self._state)
         return OptimizerUpdate(self._training, trained, centers, self._prox, state, self._corrections)
 
-    def _step(self, step: int, lanes: int, busy: int, tensors: Mapping[str, Tensor], update: Update) -> None:
-        """Takes a step of the first clients; those beyond the busy ones have ended, and nobody reads their numbers."""
+    def _step(
+        self,
+        step: int,
+        rows: Tensor,
+        targets: Tensor,
+        shares: Tensor,
+        keys: Tensor | None,
+        lanes: int,
+        tensors: Mapping[str, Tensor],
+        update: Update,
+    ) -> Tensor:
+        """Takes a step. Returns the losses before it `[lanes, B, 1]`."""
         chain, arithmetic, dual = self._training.chain, self._training.arithmetic, self._dual
-        shares = self._tables.shares[step, :lanes]
-        keys = None if self._tables.keys is None else self._tables.keys[step, :lanes]
-        parts = chain.parts if dual is None else chain.parts[1:]
+        first = chain.layers[0]
         if dual is None:
-            values = self._gathered.values(step, lanes)
+            parts, values = chain.parts, self._inputs.index_select(0, rows).view(lanes, -1, self._inputs.shape[1])
         else:
-            values = dual.values(step, lanes, tensors.get(dual.layer.bias or ""))
+            parts, values = chain.parts[1:], dual.outputs(step, rows, tensors.get(first.bias or ""), lanes)
         outputs, kept = run_forward(parts, tensors, values, keys, arithmetic)
-        found, slopes = losses_and_slopes(chain.loss, outputs, self._targets[step, :lanes])
-        self._losses[step, :lanes] = found
-        self._add_penalties(step, busy, tensors)
-        slopes.mul_(shares[..., None])
-        below = run_backward(parts, tensors, kept, slopes, keys, arithmetic, update.take, dual is not None)
-        if dual is not None and below is not None and isinstance(update, PlainUpdate):
-            dual.take(step, below)
-            update.take_bias(dual.layer, below)
-        update.finish(step)
-
-    def _add_penalties(self, step: int, busy: int, tensors: Mapping[str, Tensor]) -> None:
-        for layer in self._training.chain.layers:
+        losses, slopes = losses_and_slopes(chain.loss, outputs, targets, shares)
+        for layer in chain.layers:
             if layer.penalty:
-                flat = tensors[layer.weight][:busy].flatten(1)
-                counts = (self._tables.shares[step, :busy] > 0).sum(1)
-                self._penalties[:busy] += torch.linalg.vecdot(flat, flat).double() * (layer.penalty * counts.double())
-
-    def _sums(self) -> Tensor:
-        """Sums up each client's losses in the order of its steps, float64 `[clients]`, on the CPU."""
-        steps = torch.arange(len(self._losses), device=self._losses.device)[:, None]
-        own = torch.tensor(self._group.steps, device=self._losses.device)
-        own = own.expand(self._losses.shape[1]) if len(own) < self._losses.shape[1] else own
-        counted = (self._tables.shares > 0) & (steps < own)[..., None]
-        each = torch.where(counted, self._losses, 0.0).double().sum(-1)
-        return (each.cumsum(0)[-1] + self._penalties).cpu()
+                flat = tensors[layer.weight].flatten(1)
+                losses = losses + (layer.penalty * torch.linalg.vecdot(flat, flat))[:, None, None]
+        below = run_backward(parts, tensors, kept, slopes, keys, arithmetic, update.take, below=dual is not None)
+        if dual is not None and below is not None and isinstance(update, PlainUpdate):
+            dual.take(rows, below)
+            update.take_bias(first, below)
+        update.finish(step)
+        return losses
 
     def _save(self, rows: Tensor, steps: int, ending: slice) -> None:
         """Writes the models of clients that end into their rows."""
-        if self._dual is not None:
-            self._dual.weights_after(steps, ending)
-        clients = self._group.clients[ending].to(rows.device)
+        clients = self._group.clients[ending]
+        first, count = int(clients[0]), len(clients)
+        in_order = bool((clients == torch.arange(first, first + count)).all())
         for slot in self._slots:
-            rows[:, slot.start : slot.stop].index_copy_(0, clients, self._trained[slot.name][ending].flatten(1))
+            columns = rows[:, slot.start : slot.stop]
+            whole = columns[first : first + count] if in_order else columns.new_empty(count, columns.shape[1])
+            found = whole.unflatten(1, _two(slot.shape))
+            if slot.name in self._trained:
+                found.copy_(self._trained[slot.name][ending])
+            elif self._dual is not None:
+                self._dual.weights_after(steps, ending, found)
+            if not in_order:
+                columns.index_copy_(0, clients.to(rows.device), whole)
 
 
 def least_lanes(layers: list[ChainLayer]) -> int:
