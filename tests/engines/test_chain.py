@@ -1,5 +1,6 @@
 """Chains of fully connected layers train as autograd and PyTorch's optimizers do, with the same bits in any company."""
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -12,11 +13,14 @@ from ragged import in_groups
 from torch import Tensor, nn
 from torch.testing import assert_close
 
+from lit_cfl.data import Examples
 from lit_cfl.engines.chain import loop as chain_loop
 from lit_cfl.engines.chain.loop import ChainLoop
+from lit_cfl.engines.chain.scorer import ChainScorer
 from lit_cfl.engines.cohort_fit import CohortFit
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
+from lit_cfl.engines.scorer import Scorer
 from lit_cfl.local_work import Budget
 from lit_cfl.nets import MCLR, MLP
 from lit_cfl.tasks import Classification, Regression
@@ -72,11 +76,15 @@ LABELS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+def nobody(ended: int) -> None:
+    """Is told how many clients have ended."""
+
+
 def fit(
     name: str, work: CohortFit, local: LocalTraining = LOCAL, plan: Plan = Plan(precision="64-true")
 ) -> tuple[Tensor, Tensor]:
     module, layout = made(TASKS[name])
-    return ChainLoop(module, layout, plan, local).fit(work, lambda ended: None)
+    return ChainLoop(module, layout, plan, local).fit(work, nobody)
 
 
 def work_of(name: str, sizes: tuple[int, ...] = SIZES, local: LocalTraining = LOCAL, **options: object) -> CohortFit:
@@ -138,7 +146,7 @@ def test_one_step_of_a_linear_client_is_the_closed_form():
     """Squared error, full batch: w - lr 2/n X^T (X w + b - y)."""
     module, layout = made(TASKS["linear regression"])
     work = cohort(layout, (5, 40), labels=LABELS["regression"], budget=Budget(1, "steps", "full"))
-    rows, losses = ChainLoop(module, layout, Plan(precision="64-true"), LOCAL).fit(work, lambda ended: None)
+    rows, losses = ChainLoop(module, layout, Plan(precision="64-true"), LOCAL).fit(work, nobody)
     for k, own in enumerate((slice(0, 5), slice(5, 45))):
         x, y, start = work.inputs[own].flatten(1), work.labels[own], work.models[work.start[k]]
         errors = x @ start[:16] + start[16] - y
@@ -164,3 +172,51 @@ def test_clients_are_counted_as_they_end():
     ChainLoop(module, layout, Plan(precision="64-true"), LOCAL).fit(work_of("mlp"), ended.append)
     assert ended == sorted(ended)
     assert ended[-1] == len(SIZES)
+
+
+@pytest.mark.parametrize("name", TASKS)
+def test_gradients_are_those_of_autograd_in_any_company(name: str):
+    module, layout = made(TASKS[name])
+    work = work_of(name, (1, 3, 1100, 36, 9, 2))
+    keys = torch.arange(6)  # one a client
+    keyed = replace(work, keys=keys)
+    plan = Plan(precision="64-true")
+    expected = super(ChainLoop, ChainLoop(module, layout, plan, LOCAL)).gradients(work.models[0], keyed, nobody)
+    loop = ChainLoop(module, layout, plan, LOCAL)
+    found = loop.gradients(work.models[0], keyed, nobody)
+    assert_close(found, expected, rtol=0, atol=1e-13)
+    assert (found.norm(dim=1) > 0).all()
+    for clients in ([0], [3], [5, 4, 3, 2, 1, 0]):
+        own = replace(chosen(work, clients), keys=keys[clients])
+        assert torch.equal(loop.gradients(work.models[0], own, nobody), found[clients])
+
+
+class Lenient(Classification):
+    """A user's task: the second largest output is right, too."""
+
+    def outcomes(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        outputs = self(batch[0])
+        right = (outputs.topk(2).indices == batch[1][:, None]).any(1)
+        return nn.functional.cross_entropy(outputs, batch[1], reduction="none"), right
+
+
+SCORED = {name: TASKS[name] for name in ("linear", "mlp", "penalty", "deep", "regression", "frozen first weight")}
+SCORED |= {"lenient": lambda: Lenient(MLP(12, SHAPE, 3), SGD)}
+
+
+@pytest.mark.parametrize("name", SCORED)
+def test_scores_are_those_of_the_module(name: str):
+    module, layout = made(SCORED[name])
+    classes = torch.randint(3, (1500,), generator=torch.Generator().manual_seed(1))
+    numbers = name == "regression"
+    inputs = torch.randint(0, 256, (1500, 1, 4, 4), generator=torch.Generator().manual_seed(2), dtype=torch.uint8)
+    examples = Examples(inputs, classes.float() if numbers else classes, 0 if numbers else 3, 1 / 255)
+    models = torch.randn(3, layout.num_columns, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    exact = copy.deepcopy(module).double().eval()
+    scorers = (ChainScorer(module, exact, layout, torch.float64), Scorer(copy.deepcopy(exact), layout, torch.float64))
+    index, which = torch.arange(1499, -1, -1), torch.arange(1500) // 500
+    found, expected = (scorer.of_each(models, which, index, examples) for scorer in scorers)
+    for part in ("losses", "values", "weights"):
+        assert_close(getattr(found, part), getattr(expected, part), rtol=0, atol=1e-12)
+    found, expected = (scorer.losses_of_all(models, index, examples) for scorer in scorers)
+    assert_close(found, expected, rtol=0, atol=1e-12)

@@ -1,6 +1,6 @@
 """Trains chains of fully connected layers, all clients of a cohort in few stacks: the way `chain`."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import cast
 
@@ -9,18 +9,21 @@ from lightning import LightningModule
 from torch import Tensor
 from torch.optim import Optimizer
 
+from lit_cfl.engines.chain.gradients import compute_gradients
 from lit_cfl.engines.chain.groups import Most, Shapes, make_groups, pad, pad_widths
 from lit_cfl.engines.chain.inputs import dual_pays
 from lit_cfl.engines.chain.losses import targets_of
 from lit_cfl.engines.chain.parts import Chain
 from lit_cfl.engines.chain.passes import Arithmetic
 from lit_cfl.engines.chain.recognise import NotAChainError, recognise_chain, tensors_of
+from lit_cfl.engines.chain.scorer import ChainScorer
 from lit_cfl.engines.chain.stack import CohortExamples, Stack, least_lanes
 from lit_cfl.engines.chain.updates import Training
 from lit_cfl.engines.cohort_fit import ClientLoop, CohortFit, Ended
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.optimizers import FunctionalOptimizer
 from lit_cfl.engines.plan import Plan, Precision
+from lit_cfl.engines.scorer import Scorer
 from lit_cfl.engines.task_traits import TaskTraits
 from lit_cfl.errors import InputError
 from lit_cfl.parameters import ParameterLayout
@@ -63,10 +66,7 @@ class ChainLoop(ClientLoop):
     @torch.no_grad()
     def fit(self, work: CohortFit, ended: Ended) -> tuple[Tensor, Tensor]:
         training = self._training_of(work)
-        inputs = work.inputs.flatten(1)
-        targets = targets_of(training.chain.loss, work.labels, self.plan.dtype)
-        self._require_fitting(training.chain, inputs, targets)
-        examples = CohortExamples(inputs, targets, self._fixed)
+        examples = self._examples(training, work)
         rows = work.models.new_empty(len(work), self.layout.num_columns)
         losses, done = torch.empty(len(work), dtype=torch.float64), 0
 
@@ -79,6 +79,27 @@ class ChainLoop(ClientLoop):
             for group in make_groups(work, self._shapes(training, work), self._most(training)):
                 Stack(training, self.layout.slots, work, examples, group).train(rows, losses, count)
         return rows, losses / work.num_seen
+
+    @torch.no_grad()
+    def gradients(self, model: Tensor, work: CohortFit, ended: Ended) -> Tensor:
+        training = self._training_of(work)
+        if training.chain.draws_masks:  # a mask goes through each 1,024 examples of a client
+            return super().gradients(model, work, ended)
+        examples = self._examples(training, work)
+        rows = torch.zeros(len(work), self.layout.num_columns, dtype=self.plan.dtype, device=self.plan.device)
+        with one_thread(self.plan.device):
+            compute_gradients(training, self.layout.slots, model, work, examples, rows, ended)
+        return rows
+
+    def scorer(self, seed: Callable[[int], None]) -> Scorer:
+        module = self.copied(self.plan.dtype).eval()
+        return ChainScorer(self._module, module, self.layout, self.plan.dtype, seed)
+
+    def _examples(self, training: Training, work: CohortFit) -> CohortExamples:
+        inputs, loss = work.inputs.flatten(1), training.chain.loss
+        examples = CohortExamples(inputs, targets_of(loss, work.labels, self.plan.dtype), self._fixed)
+        self._require_fitting(training.chain, examples)
+        return examples
 
     def _training_of(self, work: CohortFit) -> Training:
         """Returns what is trained; the chain is recognised when the first examples are there."""
@@ -125,14 +146,14 @@ class ChainLoop(ClientLoop):
         return Most(upper, first, layer.inputs, layer.outputs, num_bytes // self.plan.dtype.itemsize)
 
     @staticmethod
-    def _require_fitting(chain: Chain, inputs: Tensor, targets: Tensor) -> None:
+    def _require_fitting(chain: Chain, examples: CohortExamples) -> None:
         """Raises InputError where the net cannot take the examples."""
         layers = chain.layers
-        if inputs.shape[1] != layers[0].inputs:
-            raise InputError(f"examples have {inputs.shape[1]} numbers each, but the net takes {layers[0].inputs}")
+        if (width := examples.inputs.shape[1]) != layers[0].inputs:
+            raise InputError(f"examples have {width} numbers each, but the net takes {layers[0].inputs}")
         if chain.loss.kind != "cross-entropy":
             return
-        least, most = (int(label) for label in targets.aminmax())
+        least, most = (int(label) for label in examples.targets.aminmax())
         if least < 0 or most >= layers[-1].outputs:
             wrong = least if least < 0 else most
             raise InputError(f"an example has the label {wrong}, but the net has {layers[-1].outputs} outputs")

@@ -111,7 +111,7 @@ class _Check:
             NotAChainError: they are others.
         """
         loss = self._find_loss(batch)
-        for number, (inputs, labels) in enumerate(_trials(batch, loss, self._num_outputs)):
+        for number, (inputs, labels) in enumerate(trials(batch, Chain(self._parts, loss))):
             row = self._layout.read(self._module, torch.float64)
             rng = torch.Generator().manual_seed(number)
             self._layout.write(
@@ -126,15 +126,11 @@ class _Check:
     def _tensors(self) -> dict[str, Tensor]:
         return tensors_of(self._module, self._parts)
 
-    @property
-    def _num_outputs(self) -> int:
-        return [part.outputs for part in self._parts if isinstance(part, ChainLayer)][-1]
-
     def _find_loss(self, batch: Batch) -> Loss:
         expected = self._losses(batch, 0)
         outputs, _ = self._outputs(batch[0], 0)
         for loss in _candidates(batch[1], outputs.shape[-1]):
-            if _close(self._chain_losses(loss, outputs, batch[1])[0], expected):
+            if is_close(self._chain_losses(loss, outputs, batch[1])[0], expected):
                 return loss
         raise NotAChainError(
             "its losses are not the cross-entropy, squared errors or binary cross-entropy of its outputs"
@@ -179,8 +175,8 @@ class _Check:
 
         keys = None if key is None else torch.tensor([key])
         run_backward(self._parts, self._tensors(), kept, slopes, keys, Arithmetic(), take, below=False)
-        same = _close(losses, expected) and all(
-            g is not None and _close(found[name], g) for name, g in zip(self._names, wanted, strict=True)
+        same = is_close(losses, expected) and all(
+            g is not None and is_close(found[name], g) for name, g in zip(self._names, wanted, strict=True)
         )
         if not same:
             raise NotAChainError("its losses or gradients differ from those of the layers in its forward")
@@ -195,24 +191,25 @@ def _candidates(labels: Tensor, outputs: int) -> Iterator[Loss]:
             yield Loss("binary cross-entropy", factor)
 
 
-def _trials(batch: Batch, loss: Loss, outputs: int) -> Iterator[Batch]:
-    """Yields the batch, one example of it, and random batches; their labels are all there may be."""
-    inputs, labels = batch
+def trials(batch: Batch, chain: Chain) -> Iterator[Batch]:
+    """Yields the batch, one example of it, and random batches, in float64; their labels are all there may be."""
+    inputs, labels = batch[0].double(), _precise(batch[1])
     yield inputs, labels
     yield inputs[:1], labels[:1]
-    rng = torch.Generator().manual_seed(0)
+    rng, outputs = torch.Generator().manual_seed(0), chain.layers[-1].outputs
     for scale in (1.0, 10.0):
         count = max(16, min(outputs, _MOST_LABELS))
         others = scale * torch.randn(count, *inputs.shape[1:], dtype=torch.float64, generator=rng)
-        if loss.kind == "cross-entropy":
+        if chain.loss.kind == "cross-entropy":
             yield others, torch.arange(count) % outputs
-        elif labels.is_floating_point() and loss.kind == "squared error":
+        elif labels.is_floating_point() and chain.loss.kind == "squared error":
             yield others, scale * torch.randn(count, *labels.shape[1:], dtype=torch.float64, generator=rng)
         else:
             yield others, torch.randint(2, (count, *labels.shape[1:]), generator=rng).to(labels.dtype)
 
 
-def _close(found: Tensor, expected: Tensor) -> bool:
+def is_close(found: Tensor, expected: Tensor) -> bool:
+    """Says whether numbers in float64 agree but for rounding."""
     if found.shape != expected.shape:
         return False
     size = max(1.0, float(expected.detach().abs().max()))

@@ -106,7 +106,7 @@ class Stack:
         """Cuts the models of a table `[K, d]` that the clients have into tensors; biases are `[clients, 1, h]`."""
         count = len(which)
         rows = table.expand(count, -1) if len(table) == 1 else table.index_select(0, which.to(table.device))
-        return {slot.name: rows[:, slot.start : slot.stop].unflatten(1, _two(slot.shape)) for slot in self._slots}
+        return {slot.name: as_matrix(rows[:, slot.start : slot.stop], slot) for slot in self._slots}
 
     def _in_dual_form(self, weight: str, starts: Tensor, sizes: Tensor) -> DualLayer:
         """Puts the first layer into dual form, and counts the mini-batches' examples over the padded clients."""
@@ -201,7 +201,7 @@ class Stack:
         for slot in self._slots:
             columns = rows[:, slot.start : slot.stop]
             whole = columns[first : first + count] if in_order else columns.new_empty(count, columns.shape[1])
-            found = whole.unflatten(1, _two(slot.shape))
+            found = as_matrix(whole, slot)
             if slot.name in self._trained:
                 found.copy_(self._trained[slot.name][ending])
             elif self._dual is not None:
@@ -218,5 +218,6 @@ def least_lanes(layers: list[ChainLayer]) -> int:
     return LEAST if any(min(layer.inputs, layer.outputs) == 1 for layer in layers) else 1
 
 
-def _two(shape: torch.Size) -> tuple[int, int]:
-    return (1, shape[0]) if len(shape) == 1 else (shape[0], shape[1])
+def as_matrix(rows: Tensor, slot: Slot) -> Tensor:
+    """Views a tensor's columns of models `[n, .]` as weights `[n, h, d]`, or biases `[n, 1, h]`."""
+    return rows.unsqueeze(1) if len(slot.shape) == 1 else rows.unflatten(1, slot.shape)

@@ -1,0 +1,128 @@
+"""Scores the models of a chain: one product a layer for all examples of a model, without writing it into a module."""
+
+import copy
+from collections.abc import Callable, Mapping
+from math import nan
+
+import torch
+from lightning import LightningModule
+from torch import Tensor
+
+from lit_cfl.data import Examples
+from lit_cfl.engines.chain.losses import losses_and_slopes, targets_of
+from lit_cfl.engines.chain.parts import Chain
+from lit_cfl.engines.chain.passes import Arithmetic, run_forward
+from lit_cfl.engines.chain.recognise import NotAChainError, is_close, recognise_chain, tensors_of, trials
+from lit_cfl.engines.scorer import Scorer
+from lit_cfl.engines.task_protocol import Batch, outcomes_of
+from lit_cfl.parameters import ParameterLayout
+from lit_cfl.scores import CLASSIFIER, scores_of
+
+_CHECKED = 8  # examples that a chain is checked with
+
+
+class ChainScorer(Scorer):
+    """Scores the models of a chain; the numbers are the module's but for rounding.
+
+    A module whose `outcomes` are not the losses of the chain, and whether the largest output is the label or the
+    absolute error, is scored as any other. That is checked by numbers when the first examples are there.
+
+    Args:
+        template: the module as the user's task builds it, on the CPU.
+        module, layout, dtype, seed: see `Scorer`.
+    """
+
+    def __init__(
+        self,
+        template: LightningModule,
+        module: LightningModule,
+        layout: ParameterLayout,
+        dtype: torch.dtype,
+        seed: Callable[[int], None] = lambda first: None,
+    ) -> None:
+        super().__init__(module, layout, dtype, seed)
+        self._template = template
+        self._found: tuple[Chain | None] | None = None  # once it is known
+        self._fixed: dict[str, Tensor] = {}
+
+    def _losses(self, models: Tensor, index: Tensor, examples: Examples) -> Tensor:
+        batch = examples.batch(index[:_CHECKED], torch.float32)
+        chain = self._chain(batch)
+        if chain is None:
+            return super()._losses(models, index, examples)
+        inputs, labels = examples.batch(index, self._dtype, self._device)
+        outputs = self._outputs(chain, models, inputs.flatten(1))
+        targets = targets_of(chain.loss, labels, self._dtype).expand(len(models), -1, -1)
+        shares = torch.ones((), dtype=self._dtype, device=self._device).expand(len(models), len(labels), 1)
+        return losses_and_slopes(chain.loss, outputs, targets, shares)[0].squeeze(-1).double()
+
+    def _outcomes(self, row: Tensor, batch: Batch, first: int) -> Tensor:
+        chain = self._chain(batch)
+        if chain is None:
+            return super()._outcomes(row, batch, first)
+        return _outcomes_of_outputs(chain, self._outputs(chain, row[None], batch[0].flatten(1)), batch[1], self._module)
+
+    def _outputs(self, chain: Chain, models: Tensor, inputs: Tensor) -> Tensor:
+        """Computes the outputs of all models on all examples `[K, n, outputs]`: the first layer's in one product."""
+        tensors = self._tensors(models)
+        first = chain.layers[0]
+        if chain.parts[0] is not first or len(models) == 1:
+            return run_forward(chain.parts, tensors, inputs.expand(len(models), -1, -1), None, Arithmetic())[0]
+        weights = tensors[first.weight].flatten(0, 1)
+        hidden = (inputs @ weights.T).view(len(inputs), len(models), first.outputs).transpose(0, 1)
+        if first.bias is not None:
+            hidden = hidden + tensors[first.bias]
+        return run_forward(chain.parts[1:], tensors, hidden, None, Arithmetic())[0]
+
+    def _tensors(self, models: Tensor) -> Mapping[str, Tensor]:
+        found = {name: tensor.expand(len(models), -1, -1) for name, tensor in self._fixed.items()}
+        for slot in self._layout.slots:
+            piece = models[:, slot.start : slot.stop]
+            found[slot.name] = piece.unflatten(1, slot.shape) if len(slot.shape) == 2 else piece.unsqueeze(1)
+        return found
+
+    def _chain(self, batch: Batch) -> Chain | None:
+        """Returns the chain; None where the module's outcomes are others. It is found at the first batch."""
+        if self._found is None:
+            batch = batch[0][:_CHECKED].float().cpu(), batch[1][:_CHECKED].cpu()
+            self._found = (_scored_chain(self._template, self._layout, batch),)
+            if (chain := self._found[0]) is not None:
+                trained = {slot.name for slot in self._layout.slots}
+                tensors = tensors_of(self._template, chain.parts).items()
+                self._fixed = {n: t.to(self._device, self._dtype) for n, t in tensors if n not in trained}
+        return self._found[0]
+
+
+def _scored_chain(module: LightningModule, layout: ParameterLayout, batch: Batch) -> Chain | None:
+    """Returns the chain of a module if its outcomes are those of the chain."""
+    try:
+        chain = recognise_chain(module, layout, batch)
+    except NotAChainError:
+        return None
+    if len(scores_of(module)) != 1:
+        return None
+    exact = copy.deepcopy(module).double().eval()
+    for inputs, labels in trials(batch, chain):
+        outputs, _ = run_forward(
+            chain.parts, tensors_of(exact, chain.parts), inputs.flatten(1)[None], None, Arithmetic()
+        )
+        try:
+            expected = outcomes_of(exact, (inputs, labels))
+        except Exception:  # whatever a user's own module raises: the generic scorer says it again
+            return None
+        if not is_close(_outcomes_of_outputs(chain, outputs, labels, exact), expected):
+            return None
+    return chain
+
+
+def _outcomes_of_outputs(chain: Chain, outputs: Tensor, labels: Tensor, module: LightningModule) -> Tensor:
+    """Computes what `outcomes_of` does, float64 `[3, n]`, from the outputs of one model `[1, n, outputs]`."""
+    (score,) = scores_of(module)
+    values = outputs[0].argmax(-1) == labels if scores_of(module) == CLASSIFIER else None
+    targets = targets_of(chain.loss, labels, outputs.dtype)[None]
+    if values is None:
+        values = (outputs - targets).abs()[0].mean(-1)
+    shares = torch.ones_like(outputs[..., :1])
+    losses = losses_and_slopes(chain.loss, outputs, targets, shares)[0][0, :, 0].double()
+    worst = 0.0 if values.dtype == torch.bool else nan if score.worst is None else score.worst
+    return torch.stack([losses, values.double().where(losses.isfinite(), worst), torch.ones_like(losses)])
