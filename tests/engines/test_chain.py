@@ -1,7 +1,7 @@
 """Chains of fully connected layers train as autograd and PyTorch's optimizers do, with the same bits in any company."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 
@@ -15,6 +15,8 @@ from torch.testing import assert_close
 
 from lit_cfl.data import Examples
 from lit_cfl.engines.chain import loop as chain_loop
+from lit_cfl.engines.chain.groups import pad
+from lit_cfl.engines.chain.inputs import dual_pays
 from lit_cfl.engines.chain.loop import ChainLoop
 from lit_cfl.engines.chain.scorer import ChainScorer
 from lit_cfl.engines.cohort_fit import CohortFit
@@ -220,3 +222,82 @@ def test_scores_are_those_of_the_module(name: str):
         assert_close(getattr(found, part), getattr(expected, part), rtol=0, atol=1e-12)
     found, expected = (scorer.losses_of_all(models, index, examples) for scorer in scorers)
     assert_close(found, expected, rtol=0, atol=1e-12)
+
+
+def _by_kind(parameters: Iterable[nn.Parameter]) -> torch.optim.AdamW:
+    found = list(parameters)
+    kernels, biases = [p for p in found if p.dim() > 1], [p for p in found if p.dim() == 1]
+    return torch.optim.AdamW([{"params": kernels, "weight_decay": 0.1}, {"params": biases, "lr": 0.02}], lr=0.01)
+
+
+OPTIMIZERS = {
+    "sgd": partial(torch.optim.SGD, lr=0.1, weight_decay=0.02),
+    "momentum": partial(torch.optim.SGD, lr=0.05, momentum=0.9, weight_decay=0.01),
+    "nesterov": partial(torch.optim.SGD, lr=0.05, momentum=0.9, nesterov=True),
+    "dampening": partial(torch.optim.SGD, lr=0.05, momentum=0.9, dampening=0.5),
+    "adam": partial(torch.optim.Adam, lr=0.01, weight_decay=0.01),
+    "adamw": partial(torch.optim.AdamW, lr=0.01, weight_decay=0.1),
+    "adamw by kind": _by_kind,
+}
+
+
+@pytest.mark.parametrize("clip", [None, 0.5])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_optimizer_trains_as_pytorchs(optimizer: str, clip: float | None):
+    local = replace(LOCAL, gradient_clip=clip)
+
+    def make() -> LightningModule:
+        net = nn.Sequential(nn.Flatten(), nn.Linear(16, 12), nn.ReLU(), nn.Dropout(0.3), nn.Linear(12, 3))
+        return Classification(net, OPTIMIZERS[optimizer], kernel_l2=0.01)
+
+    module, layout = made(make)
+    work = cohort(layout, SIZES, local, prox=0.3)
+    expected, losses = plain_fit(module, layout, work, clip)
+    module, _ = made(make)
+    loop = ChainLoop(module, layout, Plan(precision="64-true"), local)
+    found, mine = loop.fit(work, nobody)
+    assert_close(found, expected, rtol=0, atol=1e-12)
+    assert_close(mine, losses, rtol=0, atol=1e-12)
+    for clients in ([4], [7, 0], [8, 7, 6, 5, 4, 3, 2, 1, 0]):
+        assert torch.equal(loop.fit(chosen(work, clients), nobody)[0], found[clients])
+
+
+def test_mixed_precision_stays_close_to_single_in_any_company():
+    work = work_of("mlp", prox=0.3, dtype=torch.float32)
+    single, _ = fit("mlp", work, plan=Plan())
+    mixed, _ = fit("mlp", work, plan=Plan(precision="bf16-mixed"))
+    assert 1e-5 < (mixed - single).abs().max() < 2e-2  # bfloat16 has eight bits
+    for clients in ([4], [7, 0]):
+        assert torch.equal(fit("mlp", chosen(work, clients), plan=Plan(precision="bf16-mixed"))[0], mixed[clients])
+
+
+def test_threads_change_no_bit():
+    module, layout = made(TASKS["linear"])
+    work, before = work_of("linear", (400, 3, 350)), torch.get_num_threads()
+    one, _ = fit("linear", work)
+    torch.set_num_threads(2)
+    try:
+        two, _ = ChainLoop(module, layout, Plan(precision="64-true", threads=2), LOCAL).fit(work, nobody)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+    assert torch.equal(one, two)
+
+
+def test_the_dual_form_pays_for_few_examples_and_many_steps():
+    """An example: 64 examples, batches of 10, 784 to 128: a step takes 2.8 M one way, 0.09 M the other."""
+    sizes, steps = torch.tensor([64, 64, 64, 1024]), torch.tensor([60, 6, 1, 200])
+    assert dual_pays(sizes, steps, torch.full((4,), 10), 784, 128).tolist() == [True, True, False, False]
+    held, dual = 28 * 784 * 128, 10 * 64 * 136  # of a step
+    at_once = 64 * 64 * 784 + 2 * 64 * 784 * 128
+    assert (5 * held > at_once + 5 * dual) == bool(
+        dual_pays(sizes[:1], torch.tensor([5]), torch.tensor([10]), 784, 128)
+    )
+    assert not dual_pays(sizes[:1], torch.tensor([6]), torch.tensor([10]), 784, 10)  # a linear net's single epoch
+
+
+def test_shapes_are_rungs_of_a_fixed_ladder():
+    assert pad(torch.tensor([1, 2, 3, 4, 5, 8, 9, 15, 17, 60, 65, 600]), 4).tolist() == [
+        2, 2, 3, 4, 5, 8, 10, 16, 20, 64, 80, 640,
+    ]  # fmt: skip
+    assert pad(torch.tensor([3, 5, 7, 9, 13, 17]), 2).tolist() == [3, 6, 8, 12, 16, 24]
