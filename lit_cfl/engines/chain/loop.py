@@ -2,12 +2,10 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import cast
 
 import torch
 from lightning import LightningModule
 from torch import Tensor
-from torch.optim import Optimizer
 
 from lit_cfl.engines.chain.gradients import compute_gradients
 from lit_cfl.engines.chain.groups import Most, Shapes, make_groups, pad, pad_widths
@@ -47,7 +45,7 @@ class ChainLoop(ClientLoop):
         super().__init__(module, layout, plan, local)
         self._module = module
         trained = [module.get_parameter(slot.name) for slot in layout.slots if not slot.is_buffer]
-        self._optimizer = FunctionalOptimizer.of(cast(Optimizer, module.configure_optimizers()), trained)
+        self._optimizer = FunctionalOptimizer.configured(module, trained)
         self._fixed: dict[str, Tensor] = {}
         self._training: Training | None = None
 
