@@ -45,7 +45,8 @@ class Binary(Classification):
 def deep() -> nn.Module:
     return nn.Sequential(
         nn.Flatten(), nn.Linear(16, 12), nn.Tanh(), nn.Dropout(0.3), nn.Linear(12, 8, bias=False), nn.GELU(),
-        nn.Linear(8, 7), nn.Sigmoid(), nn.Linear(7, 6), nn.GELU("tanh"), nn.Linear(6, 3),
+        nn.Linear(8, 7), nn.Sigmoid(), nn.Linear(7, 6), nn.GELU("tanh"),
+        nn.Dropout(0.2), nn.Linear(6, 3),
     )  # fmt: skip
 
 
@@ -142,6 +143,16 @@ def test_company_and_order_change_no_bit(name: str, dtype: torch.dtype):
         alone, own = fit(name, chosen(work, cohort_of), plan=plan)
         assert torch.equal(alone, rows[cohort_of])
         assert torch.equal(own, losses[cohort_of])
+
+
+def test_a_single_output_has_the_same_bits_alone():
+    """A product with one row takes another way where it is alone: seen from about 400 multiply-adds on."""
+    module, layout = made(lambda: Regression(MCLR([1, 28, 28], 1), SGD))
+    work = cohort(layout, (60, 20, 33), labels=LABELS["regression"], shape=(1, 28, 28))
+    loop = ChainLoop(module, layout, Plan(precision="64-true"), LOCAL)
+    rows, _ = loop.fit(work, nobody)
+    for client in range(3):
+        assert torch.equal(loop.fit(chosen(work, [client]), nobody)[0][0], rows[client])
 
 
 def test_one_step_of_a_linear_client_is_the_closed_form():

@@ -103,11 +103,16 @@ class Most:
         inputs: of an example.
         hidden: outputs of the first layer.
         numbers: that a stack may have.
+        lanes: clients that it may have at most; None = any number.
     """
 
-    def __init__(self, upper: int, first: int, inputs: int, hidden: int, numbers: int) -> None:
-        self._upper, self._first, self._inputs, self._hidden, self._numbers = upper, first, inputs, hidden, numbers
+    def __init__(
+        self, upper: int, first: int, inputs: int, hidden: int, numbers: int, lanes: int | None = None
+    ) -> None:
+        self._upper, self._first, self._inputs, self._hidden = upper, first, inputs, hidden
+        self._numbers, self._lanes = numbers, lanes
 
     def __call__(self, width: int, size: int) -> int:
         own = size * (size + 2 * self._hidden) if size else self._first + width * self._inputs
-        return max(_FEWEST, self._numbers // (self._upper + own))
+        fitting = max(_FEWEST, self._numbers // (self._upper + own))
+        return fitting if self._lanes is None else min(fitting, self._lanes)

@@ -140,8 +140,10 @@ class ChainLoop(ClientLoop):
         copies, layer = 1 + training.optimizer.slots + (not training.is_plain), training.chain.layers[0]
         first = copies * layer.inputs * layer.outputs
         upper = copies * self.layout.num_columns - first
-        num_bytes = _CPU_STACK if self.plan.device == "cpu" else _GPU_STACK
-        return Most(upper, first, layer.inputs, layer.outputs, num_bytes // self.plan.dtype.itemsize)
+        size = self.plan.dtype.itemsize
+        if self.plan.device == "cpu":
+            return Most(upper, first, layer.inputs, layer.outputs, _CPU_STACK // size)
+        return Most(upper, first, layer.inputs, layer.outputs, _GPU_STACK // size, self.plan.lanes)
 
     @staticmethod
     def _require_fitting(chain: Chain, examples: CohortExamples) -> None:
