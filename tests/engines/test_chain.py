@@ -288,8 +288,10 @@ def test_threads_change_no_bit():
     one, _ = fit("linear", work)
     torch.set_num_threads(2)
     try:
-        two, _ = ChainLoop(module, layout, Plan(precision="64-true", threads=2), LOCAL).fit(work, nobody)
+        ended: list[int] = []
+        two, _ = ChainLoop(module, layout, Plan(precision="64-true", threads=2), LOCAL).fit(work, ended.append)
         assert torch.get_num_threads() == 2
+        assert ended[-1] == 3
     finally:
         torch.set_num_threads(before)
     assert torch.equal(one, two)

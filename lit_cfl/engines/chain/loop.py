@@ -1,14 +1,16 @@
 """Trains chains of fully connected layers, all clients of a cohort in few stacks: the way `chain`."""
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
+from functools import partial
 
 import torch
 from lightning import LightningModule
 from torch import Tensor
 
 from lit_cfl.engines.chain.gradients import compute_gradients
-from lit_cfl.engines.chain.groups import Most, Shapes, make_groups, pad, pad_widths
+from lit_cfl.engines.chain.groups import ClientGroup, Most, Shapes, make_groups, pad, pad_widths
 from lit_cfl.engines.chain.inputs import dual_pays
 from lit_cfl.engines.chain.losses import targets_of
 from lit_cfl.engines.chain.parts import Chain
@@ -73,10 +75,23 @@ class ChainLoop(ClientLoop):
             done += more
             ended(done)
 
+        @torch.no_grad()
+        def train(group: ClientGroup, ended: Ended = lambda more: None) -> None:
+            Stack(training, self.layout.slots, work, examples, group).train(rows, losses, ended)
+
+        groups = list(make_groups(work, self._shapes(training, work), self._most(training, len(work))))
         with one_thread(self.plan.device):
-            for group in make_groups(work, self._shapes(training, work), self._most(training)):
-                Stack(training, self.layout.slots, work, examples, group).train(rows, losses, count)
+            if self._threads == 1 or len(groups) == 1:
+                for group in groups:
+                    train(group, count)
+            else:
+                _train_side_by_side(groups, train, self._threads, count)
         return rows, losses / work.num_seen
+
+    @property
+    def _threads(self) -> int:
+        """Stacks that train at the same time, each in one thread, so that threads change no bit."""
+        return self.plan.threads if self.plan.device == "cpu" else 1
 
     @torch.no_grad()
     def gradients(self, model: Tensor, work: CohortFit, ended: Ended) -> Tensor:
@@ -136,13 +151,13 @@ class ChainLoop(ClientLoop):
             return Shapes(width, torch.zeros_like(size))
         return Shapes(width, torch.where(dual_pays(size, work.steps, width, layer.inputs, layer.outputs), size, 0))
 
-    def _most(self, training: Training) -> Most:
+    def _most(self, training: Training, clients: int) -> Most:
         copies, layer = 1 + training.optimizer.slots + (not training.is_plain), training.chain.layers[0]
         first = copies * layer.inputs * layer.outputs
         upper = copies * self.layout.num_columns - first
         size = self.plan.dtype.itemsize
         if self.plan.device == "cpu":
-            return Most(upper, first, layer.inputs, layer.outputs, _CPU_STACK // size)
+            return Most(upper, first, layer.inputs, layer.outputs, _CPU_STACK // size, -(-clients // self._threads))
         return Most(upper, first, layer.inputs, layer.outputs, _GPU_STACK // size, self.plan.lanes)
 
     @staticmethod
@@ -157,6 +172,21 @@ class ChainLoop(ClientLoop):
         if least < 0 or most >= layers[-1].outputs:
             wrong = least if least < 0 else most
             raise InputError(f"an example has the label {wrong}, but the net has {layers[-1].outputs} outputs")
+
+
+def _train_side_by_side(
+    groups: list[ClientGroup], train: Callable[[ClientGroup], None], threads: int, count: Ended
+) -> None:
+    """Trains the groups in threads; `count` is called in this one."""
+    with ThreadPoolExecutor(threads, initializer=partial(torch.set_num_threads, 1)) as pool:
+        waiting = {pool.submit(train, group): len(group.clients) for group in groups}
+        try:
+            for future in as_completed(waiting):
+                future.result()
+                count(waiting[future])
+        except BaseException:  # of a thread, or one that ends the run
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
 
 
 @contextmanager

@@ -98,7 +98,7 @@ class Chain:
 
 def sigmoid(x: Tensor) -> Tensor:
     """Computes 1 / (1 + exp(-x))."""
-    return 1 / (1 + torch.exp(-x))
+    return torch.exp(-x).add_(1).reciprocal_()
 
 
 def _gelu_slope(x: Tensor, _: Tensor) -> Tensor:

@@ -85,7 +85,7 @@ def _is_shape(node: fx.Node, value: fx.Node) -> bool:
     if node is value or node.target not in _SHAPES:
         return False
     if node.target is getattr:
-        return node.args[1] == "shape"
+        return str(node.args[1]) == "shape"
     return node.target in ("size", "dim", "numel") or all(_is_shape(one, value) for one in node.all_input_nodes)
 
 
