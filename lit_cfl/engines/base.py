@@ -39,7 +39,8 @@ from lit_cfl.scores import Scores, scores_of
 from lit_cfl.seeds import derive
 
 _LARGE_POOL = 8  # a pool of examples is large where it takes more than one part in so many of a GPU's memory
-_PART_MIB = {"cpu": 256, "cuda": 1024}  # of the examples of clients that a way gets at once
+# Examples of the clients that a way gets at once: on a CPU less than what the C library keeps (`keep_freed_memory`).
+_PART_MIB = {"cpu": 64, "cuda": 1024}
 Planned = tuple[Tensor, CohortFit, Batch | None]  # positions, what is computed there, and the examples if gathered
 
 
