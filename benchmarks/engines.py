@@ -25,7 +25,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import median, quantiles
@@ -135,9 +135,10 @@ def parsed(case: str) -> tuple[int, str, str, int]:
     return int(found[1] or CLIENTS), found[2], found[3], int(found[4])
 
 
-def measure(case: str, against: Path | None, turns: int, threads: int) -> list[Row]:
+def measure(case: str, against: Path | None, turns: int, threads: int, asked: Sequence[str]) -> list[Row]:
     """Times of all ways of a case; the first turn, which builds what is needed, does not count."""
     ways = ways_of(parsed(case)[1], against is not None)
+    ways = {way: old for way, old in ways.items() if not asked or way in asked}
     processes = {way: started(case, way, against if old else None, threads) for way, old in ways.items()}
     times: dict[str, list[Row]] = {way: [] for way in ways}
     for _ in range(turns + 1):
@@ -186,6 +187,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--against", type=Path, help="a checkout of an earlier commit")
     parser.add_argument("--cases", nargs="*", default=[case for case in CASES if can_run(case)])
+    parser.add_argument("--ways", nargs="*", default=[], help="these alone")
     parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--out", type=Path)
@@ -200,7 +202,8 @@ def main() -> None:
     )
     rows = []
     for case in options.cases:
-        for row in measure(case, options.against and options.against.resolve(), options.turns, options.threads):
+        against = options.against and options.against.resolve()
+        for row in measure(case, against, options.turns, options.threads, options.ways):
             rows.append(row)
             print(f"| {' | '.join(shown(row))} |", flush=True)
     if options.out:
