@@ -9,12 +9,14 @@ perceptron.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from lit_cfl.engines.chain.updates import Rule
 
+_NARROW = 64  # outputs: up to here `index_put_` takes a third of the time of `index_add_` on a CPU
 _PASS = 8  # multiply-adds that take as long as what a step does with a weight beside products: an estimate
 
 
@@ -37,6 +39,21 @@ def dual_pays(size: Tensor, steps: Tensor, width: Tensor, inputs: int, hidden: i
     return dual < held
 
 
+@dataclass(frozen=True, eq=False)
+class DualBias:
+    """A bias that decays as its weight, and so is one more column of it, for one more number in all examples.
+
+    Args:
+        start: of each client `[clients, 1, h]`.
+        center: of the proximal term, the same; None without one.
+        ratio: of its learning rate to the weight's, which that number stands for in the Gram matrix.
+    """
+
+    start: Tensor
+    center: Tensor | None
+    ratio: float
+
+
 class DualLayer:
     """The first layer of the clients of a stack, whose weights are in dual form.
 
@@ -46,14 +63,28 @@ class DualLayer:
         weight: W_0 of each client `[clients, h, d]`.
         center: of the proximal term `[clients, h, d]`; None without one.
         steps: mini-batches, of the client with the most.
+        bias: see `DualBias`; None = the layer has none, or it is trained apart.
     """
 
-    def __init__(self, rule: Rule, examples: Tensor, weight: Tensor, center: Tensor | None, steps: int) -> None:
-        self._rule, self._examples, self._weight, self._center = rule, examples, weight, center
+    def __init__(
+        self,
+        rule: Rule,
+        examples: Tensor,
+        weight: Tensor,
+        center: Tensor | None,
+        steps: int,
+        bias: DualBias | None = None,
+    ) -> None:
+        self._rule, self._examples, self._weight, self._center, self._bias = rule, examples, weight, center, bias
         clients, size, _ = examples.shape
         self._gram = torch.bmm(examples, examples.mT).flatten(0, 1)
-        self._products = torch.bmm(examples, weight.mT).flatten(0, 1)
-        self._pulls = None if center is None else torch.bmm(examples, center.mT).flatten(0, 1)
+        products, pulls = torch.bmm(examples, weight.mT), None if center is None else torch.bmm(examples, center.mT)
+        if bias is not None:
+            self._gram.add_(bias.ratio)
+            products.add_(bias.start)
+            if pulls is not None and bias.center is not None:
+                pulls.add_(bias.center)
+        self._products, self._pulls = products.flatten(0, 1), None if pulls is None else pulls.flatten(0, 1)
         self._sums = examples.new_zeros(clients, size, weight.shape[1])
         self._flat_sums = self._sums.flatten(0, 1)
         self._left, self._pulled = _shares(rule, steps)
@@ -75,10 +106,14 @@ class DualLayer:
         return outputs if bias is None else outputs.add_(bias)
 
     def take(self, rows: Tensor, slopes: Tensor) -> None:
-        """Takes the gradient by the layer's outputs `[count, B, h]`."""
+        """Takes the gradient by the layer's outputs `[count, B, h]`, which is overwritten."""
         if self._rule.shrink != 1:
             self._sums[: len(slopes)].mul_(self._rule.shrink)
-        self._flat_sums.index_add_(0, rows, slopes.flatten(0, 1), alpha=self._rule.rate)
+        found = slopes.flatten(0, 1)
+        if found.shape[1] < _NARROW and found.device.type == "cpu":
+            self._flat_sums.index_put_((rows,), found.mul_(self._rule.rate), accumulate=True)
+        else:
+            self._flat_sums.index_add_(0, rows, found, alpha=self._rule.rate)
 
     def weights_after(self, steps: int, clients: slice, found: Tensor) -> None:
         """Computes the weights of these clients, which end after so many steps, into a tensor `[., h, d]`."""
@@ -88,6 +123,14 @@ class DualLayer:
         if self._center is not None:
             found.add_(self._center[clients], alpha=self._pulled[steps])
         found.baddbmm_(self._sums[clients].mT, self._examples[clients], alpha=-1)
+
+    def bias_after(self, steps: int, clients: slice, found: Tensor) -> None:
+        """Computes the biases of these clients in the same way, `[., 1, h]`."""
+        if self._bias is not None:
+            found.copy_(self._bias.start[clients]).mul_(self._left[steps])
+            if self._bias.center is not None:
+                found.add_(self._bias.center[clients], alpha=self._pulled[steps])
+            found.sub_(self._sums[clients].sum(1, keepdim=True), alpha=self._bias.ratio)
 
 
 def _shares(rule: Rule, steps: int) -> tuple[Sequence[float], Sequence[float]]:

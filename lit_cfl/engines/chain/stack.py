@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.engines.chain.groups import LEAST, ClientGroup
-from lit_cfl.engines.chain.inputs import DualLayer
+from lit_cfl.engines.chain.inputs import DualBias, DualLayer
 from lit_cfl.engines.chain.losses import losses_and_slopes
 from lit_cfl.engines.chain.parts import ChainLayer
 from lit_cfl.engines.chain.passes import run_backward, run_forward
@@ -83,9 +83,10 @@ class Stack:
         if len(group.steps) < self._least:
             group = ClientGroup(group.clients.repeat(self._least), group.steps * self._least, group.width, group.size)
         clients, device = group.clients, examples.inputs.device
-        first = training.chain.layers[0].weight if group.size else None
+        self._rules = training.rules(work.prox if work.centers is not None else 0.0)
+        in_dual = self._names_in_dual_form() if group.size else []
         self._starts = self._pieces(work.models, work.start[clients])
-        self._trained = {name: t.contiguous() for name, t in self._starts.items() if name != first}
+        self._trained = {name: t.contiguous() for name, t in self._starts.items() if name not in in_dual}
         self._centers = None if work.centers is None else self._pieces(work.centers, work.center[clients])
         fixed = {name: tensor.expand(len(clients), -1, -1) for name, tensor in examples.fixed.items()}
         self._tensors, self._prox = self._trained | fixed, work.prox
@@ -96,9 +97,9 @@ class Stack:
         self._targets = examples.targets.index_select(0, positions.flatten()).view(*positions.shape, -1)
         self._sums = torch.zeros(len(clients), dtype=torch.float64, device=device)
         self._dual = None
-        if first is not None:
-            self._dual = self._in_dual_form(first, starts, work.sizes[clients].to(device))
-        parameters = tuple(self._trained[name] for name in training.names if name != first)
+        if in_dual:
+            self._dual = self._in_dual_form(in_dual, starts, work.sizes[clients].to(device))
+        parameters = tuple(self._trained[name] for name in training.names if name not in in_dual)
         self._state = () if training.is_plain else training.optimizer.start(parameters)
         self._corrections = training.optimizer.corrections(torch.arange(1, len(positions) + 1)).to(device)
 
@@ -108,15 +109,25 @@ class Stack:
         rows = table.expand(count, -1) if len(table) == 1 else table.index_select(0, which.to(table.device))
         return {slot.name: as_matrix(rows[:, slot.start : slot.stop], slot) for slot in self._slots}
 
-    def _in_dual_form(self, weight: str, starts: Tensor, sizes: Tensor) -> DualLayer:
+    def _names_in_dual_form(self) -> list[str]:
+        """Names the first layer's weight, and its bias where that decays alike."""
+        layer = self._training.chain.layers[0]
+        weight, bias = self._rules[layer.weight], self._rules.get(layer.bias or "")
+        alike = bias is not None and weight.rate > 0 and (bias.shrink, bias.pull) == (weight.shrink, weight.pull)
+        return [layer.weight, layer.bias] if alike and layer.bias is not None else [layer.weight]
+
+    def _in_dual_form(self, names: list[str], starts: Tensor, sizes: Tensor) -> DualLayer:
         """Puts the first layer into dual form, and counts the mini-batches' examples over the padded clients."""
         padded, device = self._group.size, starts.device
         own = torch.arange(padded, device=device).minimum(sizes[:, None] - 1) + starts[:, None]
         examples = self._inputs.index_select(0, own.flatten()).view(len(starts), padded, -1)
         self._rows = (self._tables.rows + torch.arange(len(starts), device=device)[:, None] * padded).flatten(1)
-        center = None if self._centers is None else self._centers[weight]
-        rule = self._training.rules(self._prox if self._centers is not None else 0.0)[weight]
-        return DualLayer(rule, examples, self._starts[weight], center, len(self._rows))
+        rules, centers = [self._rules[name] for name in names], self._centers or {}
+        bias = None
+        if len(names) == 2:
+            bias = DualBias(self._starts[names[1]], centers.get(names[1]), rules[1].rate / rules[0].rate)
+        weight, steps = names[0], len(self._rows)
+        return DualLayer(rules[0], examples, self._starts[weight], centers.get(weight), steps, bias)
 
     def train(self, rows: Tensor, losses: Tensor, ended: Callable[[int], None]) -> None:
         """Trains the clients.
@@ -188,8 +199,8 @@ class Stack:
                 losses = losses + (layer.penalty * torch.linalg.vecdot(flat, flat))[:, None, None]
         below = run_backward(parts, tensors, kept, slopes, keys, arithmetic, update.take, below=dual is not None)
         if dual is not None and below is not None and isinstance(update, PlainUpdate):
-            dual.take(rows, below)
             update.take_bias(first, below)
+            dual.take(rows, below)
         update.finish(step)
         return losses
 
@@ -205,7 +216,8 @@ class Stack:
             if slot.name in self._trained:
                 found.copy_(self._trained[slot.name][ending])
             elif self._dual is not None:
-                self._dual.weights_after(steps, ending, found)
+                after = self._dual.weights_after if len(slot.shape) == 2 else self._dual.bias_after
+                after(steps, ending, found)
             if not in_order:
                 columns.index_copy_(0, clients.to(rows.device), whole)
 
