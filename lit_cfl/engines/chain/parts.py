@@ -102,8 +102,8 @@ def sigmoid(x: Tensor) -> Tensor:
 
 
 def _gelu_slope(x: Tensor, _: Tensor) -> Tensor:
-    normal = torch.exp(x.square() * -0.5) / sqrt(2 * pi)
-    return torch.special.ndtr(x) + x * normal
+    slope: Tensor = torch.special.ndtr(x) + x * torch.exp(x.square() * -0.5) / sqrt(2 * pi)
+    return slope
 
 
 def _inner(x: Tensor) -> Tensor:
