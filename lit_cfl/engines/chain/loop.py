@@ -31,6 +31,7 @@ from lit_cfl.parameters import ParameterLayout
 _PRECISIONS = ("32-true", "64-true", "tf32", "bf16-mixed")
 _CPU_STACK, _GPU_STACK = 2 * 2**20, 2**30  # bytes: on a CPU a stack should not leave the caches
 _CHECKED = 8  # examples that a chain is checked with
+_RUNGS = 1  # of sizes in dual form, an octave: with more, clients of many sizes would train in many small stacks
 
 
 class ChainLoop(ClientLoop):
@@ -137,7 +138,7 @@ class ChainLoop(ClientLoop):
 
     def _shapes(self, training: Training, work: CohortFit) -> Shapes:
         """Says how each client trains, by what it has alone."""
-        width, size, chain = pad_widths(work, self.local.batch_size), pad(work.sizes, 4), training.chain
+        width, size, chain = pad_widths(work, self.local.batch_size), pad(work.sizes, _RUNGS), training.chain
         layer = chain.layers[0]
         can_be_dual = (
             training.is_plain
