@@ -179,6 +179,23 @@ def test_single_precision_stays_close():
     assert_close(mine, losses, rtol=0, atol=1e-6)
 
 
+@pytest.mark.parametrize("sizes", [(7,), (23,), SIZES])
+@pytest.mark.parametrize("prox", [0.0, 0.3])
+@pytest.mark.parametrize("name", ["linear", "mlp"])
+@pytest.mark.usefixtures("form")
+def test_models_and_centres_that_clients_share_stay_as_they_are(name: str, prox: float, sizes: tuple[int, ...]):
+    """One client that starts from the only model there is: its weights are that model's, unless they are copied."""
+    work = work_of(name, sizes, prox=prox)
+    centers = None if work.centers is None else work.centers[:1]
+    zeros = torch.zeros_like(work.start)
+    work = replace(work, models=work.models[:1], start=zeros, centers=centers, center=zeros)
+    before = copy.deepcopy(work)
+    require_same_as_plain(name, work)
+    assert torch.equal(work.models, before.models)
+    assert torch.equal(work.inputs, before.inputs)
+    assert prox == 0 or torch.equal(work.centers, before.centers)
+
+
 def test_clients_are_counted_as_they_end():
     module, layout = made(TASKS["mlp"])
     ended: list[int] = []

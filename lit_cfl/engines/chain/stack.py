@@ -86,7 +86,9 @@ class Stack:
         self._rules = training.rules(work.prox if work.centers is not None else 0.0)
         in_dual = self._names_in_dual_form() if group.size else []
         self._starts = self._pieces(work.models, work.start[clients])
-        self._trained = {name: t.contiguous() for name, t in self._starts.items() if name not in in_dual}
+        kept = torch.contiguous_format  # a copy always: one client of one model would otherwise train that model itself
+        trained = {name: t for name, t in self._starts.items() if name not in in_dual}
+        self._trained = {name: t.clone(memory_format=kept) for name, t in trained.items()}
         self._centers = None if work.centers is None else self._pieces(work.centers, work.center[clients])
         fixed = {name: tensor.expand(len(clients), -1, -1) for name, tensor in examples.fixed.items()}
         self._tensors, self._prox = self._trained | fixed, work.prox
