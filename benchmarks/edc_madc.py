@@ -30,7 +30,7 @@ COLUMNS = ("data", "seed", "client", "other", "madc", "edc")
 
 def pairs(data: str) -> Iterator[Row]:
     """Measures every pair of the clients that found the clusters of an experiment."""
-    experiment = build(base_config(CONFIGS[data]), ["--plan.compile", "false"])  # a few steps do not pay for it
+    experiment = build(base_config(CONFIGS[data]))
     algorithm, seed = experiment.algorithm, experiment.seeds[0]
     assert isinstance(algorithm, FedGroup)
     prepared = experiment.prepare(seed)

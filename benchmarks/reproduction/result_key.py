@@ -19,7 +19,8 @@ _DECIDES = (
     "dropout",
     "seeds",
 )
-_ADDED = {"starting_weights": "net"}  # defaults of options that recorded runs do not know: they leave a key as it was
+# Defaults of options that recorded runs do not know, and how these trained: they leave a key as it was.
+_ADDED = {"starting_weights": "net", "last_batch": "keep"}
 _RECORDED_AS = {
     ("weights", "drawn_first"): "first",
     ("global_update", "sequential_by_draw"): "sequential",

@@ -146,7 +146,8 @@ def _protocol(protocol: Protocol, ledger: Ledger, groups: Mapping[str, Sequence[
     yield f"The {len(ledger.rows):,} runs took {hours:.1f} core-hours."
     if slower := [data for data, group in groups.items() if any(entry.compiled for entry in group)]:
         yield f"Some runs on {_listed(slower)}"
-        yield "trained in compiled stacks: their seconds are several times those of one C++ call a client."
+        yield "trained in the compiled stacks of version 0.2: their seconds are several times those of one C++ call a"
+        yield "client, which that version had, too."
     if missing := [data for data in protocol.data if data not in groups]:
         yield from ["", f"Not complete yet: {_listed(missing)}."]
     yield from ["", "### Data", ""]

@@ -77,7 +77,7 @@ class Timing:
     Args:
         steps: mini-batches of all its clients together.
         seconds: that they take while nobody else uses the machine, as far as that can be told.
-        slowdown: how many times as long they took now; None where other processes or a GPU do the work.
+        slowdown: how many times as long they took now; None where other processes or threads or a GPU do the work.
     """
 
     steps: int
@@ -89,10 +89,10 @@ def time_cohort(prepared: PreparedRun) -> Timing:
     """Trains the clients of the first round, with ever more of their steps until a second is over or all are done.
 
     What is left is inferred from the steps by which the last two trials differ. Where this thread computes, its own
-    CPU time counts: other processes do not add to it.
+    CPU time counts: other processes do not add to it. Chains in several threads leave this one idle.
     """
     plan = prepared.engine.plan
-    computes = plan.device == "cpu" and not plan.workers
+    computes = plan.device == "cpu" and not plan.workers and not (plan.engine == "chain" and plan.threads > 1)
     cohort = replace(prepared.cohorts, dropout=0.0).at(0, prepared.data.population, prepared.seed)
     lengths = _lengths(prepared, cohort)
     _seconds(prepared, cohort, lengths.clamp(max=1))  # the first fit also loads

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from io import StringIO
-from typing import Any
 
 import pytest
 import torch
@@ -10,6 +9,7 @@ from rich.console import Console
 from torch import Tensor
 
 from lit_cfl.config.parser import parse_run
+from lit_cfl.engines.plan import Plan
 from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.progress import dry_run
 from lit_cfl.progress.dry_run import inferred, time_cohort
@@ -123,10 +123,10 @@ def test_a_busy_machine_is_told_and_not_counted(monkeypatch: pytest.MonkeyPatch)
     assert lines["machine"].endswith("about 4 min 0 s")
 
 
-def test_what_other_processes_compute_is_timed_by_the_clock(monkeypatch: pytest.MonkeyPatch, prepared: PreparedRun):
-    plan: Any = prepared.engine.plan
+@pytest.mark.parametrize("plan", [Plan(workers=2), Plan("chain", threads=2), Plan(device="cuda:0")])
+def test_what_others_compute_is_timed_by_the_clock(plan: Plan, monkeypatch: pytest.MonkeyPatch, prepared: PreparedRun):
     costing(monkeypatch, lambda steps: (float(steps.sum()), 0.001))
-    monkeypatch.setattr(prepared.engine, "plan", type(plan)("ray"))
+    monkeypatch.setattr(prepared.engine, "plan", plan)
     timing = time_cohort(prepared)
     assert (timing.seconds, timing.slowdown) == (150, None)
     monkeypatch.setattr(dry_run.os, "cpu_count", lambda: 2)

@@ -126,15 +126,17 @@ def test_key_follows_what_decides_the_result_and_nothing_else():
         ["--seed", "1", "--data.validation", "0.2"],
         ["--seed", "1", "--selection", "uniform", "--cohort_size", "7"],
         ["--seed", "1", "--task.starting_weights", "pytorch"],
+        ["--seed", "1", "--local.last_batch", "drop"],
     ):
         assert result_key(build(base, words).described()) != key, words
 
 
-def test_default_of_an_option_that_came_later_leaves_a_key_as_it_was():
+def test_defaults_of_options_that_came_later_leave_a_key_as_it_was():
     config = build(base_config("fedgroup/digits"), ["--seed", "1"]).described()
-    task = dict(config["task"]["init_args"])
-    assert task.pop("starting_weights") == "net"
-    assert result_key(config | {"task": config["task"] | {"init_args": task}}) == result_key(config)
+    task, local = dict(config["task"]["init_args"]), dict(config["local"])
+    assert (task.pop("starting_weights"), local.pop("last_batch")) == ("net", "keep")
+    earlier = config | {"task": config["task"] | {"init_args": task}, "local": local}
+    assert result_key(earlier) == result_key(config)
 
 
 def test_population_of_synthetic_is_drawn_anew_for_each_seed():
@@ -285,7 +287,7 @@ def test_runs_at_once_are_as_many_as_their_device_has_room_for(
         found.append(plan.device)  # cores are counted for a CPU, else GPUs
         return dict.fromkeys(jobs, "not tried")
 
-    monkeypatch.setattr("lit_cfl.engines.choose_plan.count_gpus", lambda: gpus)
+    monkeypatch.setattr("lit_cfl.engines.choose_device.count_gpus", lambda: gpus)
     monkeypatch.setattr("lit_cfl.compare.run_many.run_jobs", noted)
     assert main(["t", *words]) == 1
     assert found == [device]
