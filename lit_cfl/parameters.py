@@ -204,6 +204,6 @@ def _require_real(module: nn.Module) -> None:
 def _floating_buffers(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     kept = module.state_dict(keep_vars=True)  # buffers that are not persistent are no part of a model
     for name, buffer in module.named_buffers():
-        # a mean over clients says nothing of a constant such as an attention mask of -inf
-        if buffer.is_floating_point() and name in kept and bool(buffer.isfinite().all()):
+        # a mean over clients says nothing of a constant such as an attention mask of -inf; shapes alone have no numbers
+        if buffer.is_floating_point() and name in kept and (buffer.is_meta or bool(buffer.isfinite().all())):
             yield name, buffer

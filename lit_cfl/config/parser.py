@@ -4,6 +4,8 @@ from argparse import SUPPRESS
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
 from functools import cache
+from importlib import import_module
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
@@ -337,13 +339,21 @@ def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[
         net = filled.get("init_args.net")
         if isinstance(net, Namespace) and "init_args" in net:
             for name, value in _shape(examples()).items():
-                unsaid = (None,) if name == "input_shape" else (None, 0)
+                zero_is_unsaid = name == "vocabulary" or _default_of(net.class_path, name) == 0
+                unsaid = (None, 0) if zero_is_unsaid else (None,)
                 if value is not None and name in net.init_args and net.init_args[name] in unsaid:
                     net.init_args[name] = value
         module: LightningModule = _instantiated(parser, Namespace(task=filled)).task
         return module
 
     return build
+
+
+def _default_of(class_path: str, name: str) -> Any:
+    """Returns the default of an argument of a class that the parser has imported; None where there is none."""
+    module, _, kind = class_path.rpartition(".")
+    argument = signature(getattr(import_module(module), kind)).parameters.get(name)
+    return None if argument is None or argument.default is Parameter.empty else argument.default
 
 
 def _shape(examples: Examples) -> dict[str, object]:

@@ -20,7 +20,7 @@ from lit_cfl.devices import fits_on, is_out_of_memory, prepared_ahead, rows_on, 
 from lit_cfl.engines.build_module import build_module
 from lit_cfl.engines.check_module import require_module
 from lit_cfl.engines.client_work import ClientWork, PositionedRows
-from lit_cfl.engines.cohort_fit import ClientLoop, CohortFit, Effort
+from lit_cfl.engines.cohort_fit import ClientLoop, CohortFit, Effort, Ended
 from lit_cfl.engines.describe_fit import FitDescriber, parts_of
 from lit_cfl.engines.divergence import explain_divergence
 from lit_cfl.engines.dropout import key_names
@@ -213,12 +213,13 @@ class Engine:
 
         Where memory runs out, it continues with fewer clients at once.
         """
-        start = 0
-        while start < len(clients):
+        start, total = 0, len(clients)
+        while start < total:
             part = next(self.gradient_parts(clients[start:], data))
             part = slice(start, start + part.stop)
             try:
-                rows = self.gradient_rows(model, clients[part], round, data)
+                report = partial(self._report_gradients, round, start, total)
+                rows = self.gradient_rows(model, clients[part], round, data, report)
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
@@ -234,8 +235,17 @@ class Engine:
             for start in range(part.start, part.stop, self.rows_that_fit):
                 yield slice(start, min(start + self.rows_that_fit, part.stop))
 
-    def gradient_rows(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Tensor:
-        """Computes the gradients `[n, d]` of a few clients at once; 0 for a client without data."""
+    def _report_gradients(self, round: int, before: int, total: int, ended: int) -> None:
+        self.report(Activity("gradients of", round, before + ended, total))
+
+    def gradient_rows(
+        self, model: Tensor, clients: Tensor, round: int, data: FederatedData, report: Ended = lambda count: None
+    ) -> Tensor:
+        """Computes the gradients `[n, d]` of a few clients at once; 0 for a client without data.
+
+        Args:
+            report: is called with how many of those that have data are through.
+        """
         device, dtype = self.device, self.plan.dtype
         held = (data.num_examples[clients] > 0).nonzero().flatten()
         rows = torch.zeros(len(clients), self.layout.num_columns, dtype=dtype, device=device)
@@ -248,6 +258,7 @@ class Engine:
         def ended(count: int) -> None:
             nonlocal through
             through = count
+            report(count)
 
         with note_client(round, lambda: own[through:].tolist(), self.loop.is_collective):
             found = self.loop.gradients(model.to(device, dtype), work, ended)

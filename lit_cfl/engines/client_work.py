@@ -109,7 +109,6 @@ class ClientWork:
             found = found if done else rows.new_empty(len(clients), rows.shape[1])
             found[positions] = rows
             done += len(positions)
-            self.engine.report(Activity("gradients of", self.round, done, len(clients)))
         if not done:
             empty = model.new_empty(0, self.layout.num_columns)
             return empty if sketch is None else sketch(empty)

@@ -29,8 +29,10 @@ def require_losses(module: LightningModule) -> None:
 
 
 def losses_of(module: LightningModule, batch: Batch) -> Tensor:
-    """Computes the loss of each example `[n]`."""
-    return cast(Callable[[Batch], Tensor], module.losses)(batch)
+    """Computes the loss of each example `[n]`. Raises InputError where the module returns something else."""
+    losses = cast(Callable[[Batch], Tensor], module.losses)(batch)
+    _require_one_each(module, losses, len(batch[1]))
+    return losses
 
 
 def penalty_of(module: LightningModule) -> float:
@@ -57,11 +59,7 @@ def outcomes_of(module: LightningModule, batch: Batch) -> Tensor:
     losses, *found = _returned(module, batch)
     scores, name = scores_of(module), type(module).__name__
     size = (len(batch[1]),)
-    if not isinstance(losses, Tensor) or losses.shape != size:
-        raise InputError(
-            f"{name} returned losses of {_form(losses)} for {size[0]} examples; "
-            "return one number per example (reduction='none')"
-        )
+    _require_one_each(module, losses, size[0])
     if len(found) != len(scores):
         raise InputError(f"{name}.outcomes returned {len(found)} scores beside the losses; it names {len(scores)}")
     rows = [losses]
@@ -88,6 +86,14 @@ def _returned(module: LightningModule, batch: Batch) -> Sequence[Any]:
             "or add `outcomes(batch)` (see docs/own_model.md)"
         )
     return losses_of(module, batch), (outputs.argmax(-1) == batch[1]) & ~outputs.isnan().any(-1)
+
+
+def _require_one_each(module: LightningModule, losses: Any, count: int) -> None:
+    if not isinstance(losses, Tensor) or losses.shape != (count,):
+        raise InputError(
+            f"{type(module).__name__} returned losses of {_form(losses)} for {count} examples; "
+            "return one number per example (reduction='none')"
+        )
 
 
 def _require_kind(name: str, score: Score, values: Any, weights: Any, size: tuple[int, ...]) -> None:

@@ -9,7 +9,16 @@ import pytest
 import torch
 
 from lit_cfl.datamodules.arrays import ArrayData
-from lit_cfl.datamodules.columns import clients, label_space, labels_of, numbered, padded_names, scalars
+from lit_cfl.datamodules.columns import (
+    clients,
+    in_range,
+    label_space,
+    labels_of,
+    matrix,
+    numbered,
+    padded_names,
+    scalars,
+)
 from lit_cfl.errors import InputError, Notice
 
 WORDS = ["b", "a", "b", "c"]
@@ -144,3 +153,73 @@ def test_names_reach_as_far_as_the_label_space():
     assert padded_names(["cat", "dog"], 4) == ("cat", "dog", "2", "3")
     assert padded_names(["cat", "dog", "owl"], 2) == ("cat", "dog")
     assert padded_names([], 3) == ()
+
+
+# Labels
+
+
+@pytest.mark.parametrize(
+    ("values", "labels", "names"),
+    [
+        ([3, 0, 2], [3, 0, 2], ()),
+        (["dog", "cat", "dog", "ape"], [2, 1, 2, 0], ("ape", "cat", "dog")),
+        (["10", "9"], [1, 0], ("9", "10")),
+        ([True, False], [1, 0], ()),
+        ([1.0, 0.0], [1, 0], ()),
+    ],
+)
+def test_labels_are_whole_numbers(values: list[Any], labels: list[int], names: tuple[str, ...]):
+    numbers, found = labels_of(values, "y")
+    assert (numbers.tolist(), numbers.dtype, found) == (labels, np.int64, names)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([0, None, 1], r"y holds None in row 1 \(from 0\); mend the data or drop the row"),
+        ([1.0, 0.5], "y holds 0.5 in row 1: no whole number; number them"),
+        ([[1, 2], [3, 4]], r"y holds \[1, 2\] in row 0; give one number or word in each row"),
+    ],
+)
+def test_label_that_is_missing_or_no_label_is_named(values: list[Any], expected: str):
+    with pytest.raises(InputError, match=expected):
+        labels_of(values, "y")
+
+
+@pytest.mark.parametrize(
+    ("labels", "wrong", "remedy"),
+    [
+        ([0, 1, 3, 4], "3 in row 2", "mend the data, or read them by HFDataset with num_labels: 5"),
+        (
+            [0, -1],
+            "-1 in row 1",
+            "mend the data, or leave out a test part without labels, by HFDataset with splits: .*",
+        ),
+    ],
+)
+def test_label_out_of_range_is_named_with_its_row(labels: list[int], wrong: str, remedy: str):
+    with pytest.raises(InputError, match=f"label column 'y' holds {wrong} .*labels are 0 to 2; {remedy}$"):
+        in_range(np.array(labels), 3, "y")
+
+
+# Numbers
+
+
+def test_number_columns_become_one_matrix():
+    whole = matrix([[np.array([[1, 2], [3, 4]]), np.array([[5, 6]])]], "x")
+    assert (whole.tolist(), whole.dtype) == ([[1, 2], [3, 4], [5, 6]], np.int32)
+    assert matrix([[np.array([1.5, 2.5])]], "x").tolist() == [[1.5], [2.5]]
+    both = matrix([[np.array([1, 2]), np.array([3])], [np.array([4.0, 5.0]), np.array([6.0])]], "x")
+    assert (both.tolist(), both.dtype) == ([[1, 4], [2, 5], [3, 6]], np.float32)
+
+
+def test_ragged_rows_words_and_missing_numbers_are_named():
+    ragged = np.empty(2, dtype=object)
+    ragged[:] = [[1.0, 2.0], [3.0]]
+    for broken in ([ragged], [np.array(["a", "b"])], [np.array([[1.0]]), np.array([1.0])]):
+        with pytest.raises(InputError, match="column x cannot be made one array of numbers"):
+            matrix([broken], "column x")
+    with pytest.raises(InputError, match="column x holds NaN, or nothing, in row 1"):
+        matrix([[np.array([[1.0, 2.0], [3.0, np.nan]])]], "column x")
+    with pytest.raises(InputError, match="column x holds NaN, or nothing, in row 2"):
+        matrix([[np.array([1.0, 2.0, None], dtype=object)]], "column x")

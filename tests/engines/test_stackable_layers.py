@@ -178,7 +178,8 @@ def test_layer_of_two_names_stays_one_and_only_the_kinds_asked_for_change():
 def text_data(tokens: bool) -> FederatedData:
     total = sum(SIZES)
     inputs = torch.randint(0, 7, (total, 5), generator=rng(0)) if tokens else normal(0, total, 5, 4)
-    examples = Examples(inputs, torch.randint(0, 2, (total,), generator=rng(1)), 2)
+    labels = torch.randint(0, 2, (total,), generator=rng(1))
+    examples = Examples(inputs, labels, 2, vocabulary=7 if tokens else 0)
     train, none = ClientIndex.from_sizes(torch.arange(total), torch.tensor(SIZES)), ClientIndex.empty(len(SIZES))
     return FederatedData(examples, train, none, none, torch.zeros(len(SIZES), dtype=torch.int64))
 

@@ -67,6 +67,7 @@ def test_run_tells_from_the_first_moment_on_what_it_does(tmp_path: Path):
         cohort_size=3,
         local=replace(LOCAL, epochs=1),
         baseline=FedAvg(),
+        engine="loop",  # one client after the other; in a chain those of a stack end together
     )
     callbacks = RunCallbacks(activity=told.append, started=lambda title, first, rounds, seed: told.append(title))
     run(experiment, tmp_path / "run", callbacks)

@@ -255,6 +255,18 @@ def test_losses_that_are_a_mean_are_refused(tmp_path: Path):
         run(digits(task=lambda: Mean(MCLR([1, 8, 8], 10))), tmp_path / "run")
 
 
+def test_losses_that_are_a_mean_are_refused_where_the_outcomes_are_not(tmp_path: Path):
+    class Mean(Classification):
+        def losses(self, batch):
+            return super().losses(batch).mean()
+
+        def outcomes(self, batch):
+            return super().losses(batch), super().outcomes(batch)[1]
+
+    with pytest.raises(InputError, match=r"Mean returned losses of shape \(\) .*; return one number per example"):
+        run(digits(task=lambda: Mean(MCLR([1, 8, 8], 10))), tmp_path / "run")
+
+
 def test_client_without_training_data_is_refused(tmp_path: Path):
     with pytest.raises(InputError, match="has no training data"):
         run(digits(data=_WithEmptyClient(12)), tmp_path / "run")

@@ -21,6 +21,7 @@ from torch import Tensor
 from lit_cfl.activity import Activity
 from lit_cfl.data import Examples, FederatedData
 from lit_cfl.engines.base import Engine
+from lit_cfl.engines.cohort_fit import Ended
 from lit_cfl.engines.local_training import FitRequest, LocalTraining, TaskFactory
 from lit_cfl.engines.module_state import digest_of_constants
 from lit_cfl.engines.plan import Plan
@@ -164,17 +165,22 @@ class RayEngine(Engine):
             losses[:, parts[number]] = torch.from_numpy(np.array(found))
         return losses
 
-    def gradient_rows(self, model: Tensor, clients: Tensor, round: int, data: FederatedData) -> Tensor:
+    def gradient_rows(
+        self, model: Tensor, clients: Tensor, round: int, data: FederatedData, report: Ended = lambda count: None
+    ) -> Tensor:
         sizes = data.num_examples[clients]
         if not self._pays(int(sizes.sum()) - _GRADIENT_ROW * len(clients)):
-            return super().gradient_rows(model, clients, round, data)
+            return super().gradient_rows(model, clients, round, data, report)
         units = self.loop.gradient_units(sizes, clients)
         runs = runs_of([int(sizes[unit].sum()) + 1 for unit in units], self.plan.workers)
         parts = [torch.cat(units[run]) for run in runs]
         shares = [GradientShare(own := clients[part], round, HeldClients.of(own, data)) for part in parts]
         rows = torch.empty(len(clients), self.layout.num_columns, dtype=self.plan.dtype)
+        done = 0
         for number, found in self._done(shares, [model[None]], data):
             rows[parts[number]] = torch.from_numpy(np.array(found))
+            done += len(parts[number])
+            report(done)
         return rows
 
     def _examples_at_once(self, data: FederatedData) -> float:
