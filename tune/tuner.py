@@ -27,7 +27,7 @@ class TrialSource(Searcher):
     """
 
     def __init__(self, trials: Trials) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # Ray's
+        super().__init__()
         self._trials = trials
         self._numbers: dict[str, int] = {}  # by Ray's id
 

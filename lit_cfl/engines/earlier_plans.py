@@ -50,7 +50,7 @@ def refuse_earlier_run(path: Path, config: Mapping[str, Any]) -> None:
     """
     if is_earlier(config):
         file = path / "environment.json"
-        packages = json.loads(file.read_text()).get("packages", {}) if file.exists() else {}
+        packages = json.loads(file.read_text("utf-8")).get("packages", {}) if file.exists() else {}
         version = packages.get("lit-cfl") or "of a version before 0.3"
         raise InputError(
             f"{path} was trained by Lit-CFL {version}, under a plan that this version no longer has "

@@ -283,7 +283,7 @@ class RunDirectory:
 def _processor() -> str:
     """Returns the name of the processor: another one may round sums in another way."""
     with suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text(errors="replace").splitlines():
+        for line in Path("/proc/cpuinfo").read_text("utf-8", errors="replace").splitlines():
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor()

@@ -286,7 +286,7 @@ def test_as_many_runs_at_once_as_there_are_cores_for_their_threads(monkeypatch: 
     assert processes(Plan(threads=3), None, 30) == 2
     assert processes(Plan(threads=16), None, 30) == 1
     assert processes(Plan(threads=1), None, 5) == 5
-    assert processes(Plan("ray", threads=1), None, 30) == 1
+    assert processes(Plan(workers=2, threads=1), None, 30) == 1
     assert processes(Plan(device="cuda:0"), None, 30) == 1  # no GPU is here
     room = [{"CPU": 5.0, "GPU": 2.0}, {"CPU": 6.0, "GPU": 1.0}]
     monkeypatch.setattr(cluster, "is_there", lambda: True)

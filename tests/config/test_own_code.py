@@ -153,7 +153,7 @@ def test_missing_own_module_is_named(capsys: pytest.CaptureFixture[str]):
 
 def test_pages_fit_a_screen():
     for page in PAGES:
-        assert len((DOCS / f"{page}.md").read_text().splitlines()) <= (240 if page == "own_model" else 100)
+        assert len((DOCS / f"{page}.md").read_text().splitlines()) <= (290 if page == "own_model" else 100)
 
 
 EVIL = """

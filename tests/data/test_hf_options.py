@@ -47,7 +47,7 @@ def test_options_from_the_command_line_are_refused_with_their_names():
     words = ["--data", "HFDataset", "--data.source", "any", "--data.input_column", "a", "--data.label_column", "b"]
     for option, value, expected in [
         ("images.size", "[4, 0]", "data.images.size is [4, 0]"),
-        ("images.size", "4", "images.size: '4' is not a list"),
+        ("images.size", "4", "data.images.size is [4]; give height and width"),
         ("images.pad", "-1", "data.images.pad is -1"),
         ("text.length", "0", "data.text.length is 0"),
         ("kind", "sound", "data.kind: 'sound' is not one of image, text, numbers"),

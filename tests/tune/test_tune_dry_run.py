@@ -92,5 +92,7 @@ def test_what_the_study_would_refuse_is_refused(
 
 
 def test_a_study_that_is_resumed_has_no_dry_run(capsys: pytest.CaptureFixture[str]):
+    Path("s").mkdir()
+    Path("s/study.yaml").touch()
     assert main(["tune", "--resume", "s", "--dry-run"]) == 2
     assert "leave out --dry-run" in capsys.readouterr().err

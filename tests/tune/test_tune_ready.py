@@ -218,7 +218,7 @@ def test_a_bad_trial_is_stopped_early_and_wandb_keeps_each_trial_and_the_study(
     assert bad["trial_id"] not in (path / "best.yaml").read_text().splitlines()[0]
     said = capsys.readouterr().out
     assert f"2/3 {good['trial_id']} finished: val/weighted_accuracy {float(good[METRIC]):.4f}" in said
-    assert f"3/3 {bad['trial_id']} stopped after 1 rounds: val/weighted_accuracy {float(bad[METRIC]):.4f}" in said
+    assert f"3/3 {bad['trial_id']} stopped after 1 round: val/weighted_accuracy {float(bad[METRIC]):.4f}" in said
     assert said.count("wandb sync") == 1
     tracked = {row["trial_id"]: kept(path / "trials" / row["trial_id"] / "wandb") for row in (good, bad)}
     assert [run["name"] for run in tracked.values()] == [f"tiny-study-{row['trial_id']}" for row in (good, bad)]

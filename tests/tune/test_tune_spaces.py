@@ -303,7 +303,7 @@ def test_every_choice_is_a_corner_even_where_there_are_many():
     ("space", "message"),
     [
         ({"algorithm.eta_gg": {"uniform": [0, 1]}}, r"no option 'eta_gg' \(did you mean eta_g\?\)"),
-        ({"local.epoch": {"randint": [1, 3]}}, r"did you mean local.epochs\?"),
+        ({"local.epoch": {"randint": [1, 3]}}, r"local has no option 'epoch' \(did you mean epochs\?\)"),
         ({"algorithm.eta_g": {"uniform": [-1, 1]}}, "algorithm.eta_g = -1: eta_g is -1"),
         ({"algorithm.measure": {"choice": ["edc", "cosine"]}}, "measure = cosine: .*'cosine' is not one of edc, madc"),
         ({"algorithm.num_clusters": {"randint": [2, 14]}}, "num_clusters = 13: .*only"),
@@ -385,7 +385,7 @@ def test_a_base_is_found_beside_the_study_by_name_and_as_it_is(tmp_path: Path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"metrics": "val/loss"}, r"'metrics' \(did you mean metric\?\)"),
+        ({"metrics": "val/loss"}, r"'metrics' \(did you mean --metric\?\)"),
         ({"base": "no/such"}, "no file 'no/such'"),
         ({"num_repeats": -1}, "num_repeats is -1"),
         ({"seeds": [1, 1]}, r"seeds is \[1, 1\]"),
