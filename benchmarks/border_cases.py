@@ -30,9 +30,9 @@ class CaseOutcome(NamedTuple):
     """What became of a case.
 
     Args:
-        name: of its folder.
+        name: Name of the case's folder.
         code: exit code; None = it took too long.
-        seen: what a user sees.
+        seen: What a user sees.
     """
 
     name: str
@@ -47,8 +47,8 @@ def run_case(folder: Path, seconds: float = 600.0) -> CaseOutcome:
     """Runs the copy of a case.
 
     Args:
-        folder: of the case.
-        seconds: that it may take.
+        folder: The case's folder.
+        seconds: Time limit of the case.
     """
     with TemporaryDirectory(prefix="border-case-") as temporary:
         case = Path(temporary) / folder.name

@@ -17,9 +17,19 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from statistics import median
 from time import perf_counter
+from typing import Any
 
 from lit_cfl.metric_names import Row
 
+# Synthetic clients with a few small examples each, of which a million fit the memory.
+SMALL_CLIENTS: dict[str, Any] = {
+    "dimensions": 20,
+    "mean_log_size": 0.5,
+    "log_size_deviation": 1.0,
+    "min_size": 2,
+    "test": 0.1,
+    "allow_unseen_labels": True,
+}
 FASHION, CIFAR = "Fashion-MNIST, 100 clients", "CIFAR-10, 200 clients, 2 rotations"
 
 
@@ -69,15 +79,7 @@ def population(clients: int) -> Row:
     from lit_cfl.runs.run_directory import RunDirectory
 
     def work() -> Row:
-        module = Synthetic(
-            num_clients=clients,
-            dimensions=20,
-            mean_log_size=0.5,
-            log_size_deviation=1.0,
-            min_size=2,
-            test=0.1,
-            allow_unseen_labels=True,
-        )
+        module = Synthetic(num_clients=clients, **SMALL_CLIENTS)
         begun = perf_counter()
         examples = module.examples
         made = perf_counter()

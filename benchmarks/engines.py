@@ -115,7 +115,10 @@ def serve(case: str, way: str, threads: int) -> None:
     count, net, cohort, epochs = parsed(case)
     keep_freed_memory()
     held = data(cohort, count)
-    task = lambda: Classification(NETS[net](), partial(torch.optim.SGD, lr=0.03))  # noqa: E731
+
+    def task() -> Classification:
+        return Classification(NETS[net](), partial(torch.optim.SGD, lr=0.03))
+
     engine = build_engine(task, plan_of(way), 0, LocalTraining(epochs, BATCH))
     torch.set_num_threads(threads)
     start = engine.initial(0)[None]

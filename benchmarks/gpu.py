@@ -96,7 +96,7 @@ class Case:
         return self.epochs * -(-self.images // BATCH)
 
     def engine(self, way: str, device: str, precision: Precision = "32-true", lanes: int | None = None) -> Engine:
-        plan = Plan(way, device, precision, rows_mib=8192, lanes=lanes or self.clients)  # type: ignore[arg-type]
+        plan = Plan(way, device, precision, rows_mib=8192, lanes=lanes or self.clients)  # type: ignore[arg-type]  # ways and precisions are plain words here
         return Engine(self.task, plan, 0, LocalTraining(self.epochs, BATCH, on_divergence="skip"))
 
 
@@ -116,7 +116,7 @@ class Bench:
     def __init__(self, device: str, until: float) -> None:
         self.device, self.until, self.on_gpu = device, until, device != "cpu"
         small = {} if self.on_gpu else {"clients": 4, "images": 20, "epochs": 1}
-        self.cases = {name: replace(case, **small) for name, case in CASES.items()}  # type: ignore[arg-type]
+        self.cases = {name: replace(case, **small) for name, case in CASES.items()}  # type: ignore[arg-type]  # numbers by name
         if not self.on_gpu:
             self.cases = {name: self.cases[name] for name in ("MCLR", "LSTM")}
 
@@ -164,7 +164,7 @@ class Bench:
 
     def graphs(self) -> Iterator[Row]:
         for precision in ("32-true", "tf32"):
-            set_up_torch(Plan("stack", self.device, precision), False)  # type: ignore[arg-type]
+            set_up_torch(Plan("stack", self.device, precision), False)  # type: ignore[arg-type]  # as above
             for name, case in self.cases.items():
                 yield self.figure(name, case, "stack", precision)
         set_up_torch(Plan("stack", self.device), False)
@@ -177,7 +177,7 @@ class Bench:
     def figure(
         self, name: str, case: Case, way: str, precision: str = "32-true", clients: int = 0, captured: bool = True
     ) -> Row:
-        engine, clients = case.engine(way, self.device, precision), clients or case.clients  # type: ignore[arg-type]
+        engine, clients = case.engine(way, self.device, precision), clients or case.clients  # type: ignore[arg-type]  # as above
         if not captured and isinstance(engine.loop, StackLoop):
             engine.loop._captured = None
         seconds = self.seconds(self.fit(case, engine, clients))
@@ -312,7 +312,7 @@ def measured(bench: Bench, parts: tuple[str, ...]) -> Iterator[Row]:
                 yield {"part": part} | row
                 if bench.is_late:
                     break
-        except Exception as error:
+        except Exception as error:  # one part that fails must not cost the minutes of the others
             yield {"part": part, "note": f"{type(error).__name__}: {str(error).splitlines()[0][:120]}"}
         gc.collect()
 

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from data import measured
+from data import SMALL_CLIENTS, measured
 
 from lit_cfl.metric_names import Row
 
@@ -88,15 +88,7 @@ def population(clients: int, rows_mib: int) -> Row:
 
     def work() -> Row:
         begun = perf_counter()
-        data = Synthetic(
-            num_clients=clients,
-            dimensions=20,
-            mean_log_size=0.5,
-            log_size_deviation=1.0,
-            min_size=2,
-            test=0.1,
-            allow_unseen_labels=True,
-        ).federated(0)
+        data = Synthetic(num_clients=clients, **SMALL_CLIENTS).federated(0)
         plan = Plan("loop", rows_mib=rows_mib)
         engine = Engine(lambda: Classification(MCLR([20], 10)), plan, 0, LocalTraining(1, BATCH))
         model, times = engine.initial(0)[None], []

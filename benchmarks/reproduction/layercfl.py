@@ -76,7 +76,7 @@ class GapMeasurement:
         measured: key in the file's `measured`, whose settings these are.
         net, images: values of the file's `nets` and `images`.
         examples: training images of each client.
-        seed: of everything.
+        seed: Seed of the whole measurement.
     """
 
     measured: str
@@ -466,7 +466,7 @@ def judged(content: Mapping[str, Any], curves: GapCurves) -> list[Row]:
     """Judges each statement for each net and each set of images that it is about.
 
     Args:
-        content: of `layer_figures.yaml`.
+        content: Content of `layer_figures.yaml`.
         curves: rows of the measurements that are over; a statement needs all of its own.
 
     Returns:

@@ -17,22 +17,21 @@ from lit_cfl.config.option_index import IndexedClass, IndexedOption, find_class,
 from lit_cfl.errors import InputError, nearest
 from lit_cfl.storage.yaml_files import parse_yaml
 
-OF_RUN = (
+COMMAND_ONLY = (
     "config",
     "seed",
     "run_dir",
     "resume",
     "new_plan",
     "tiny",
-    "dry-run",
     "dry_run",
     "quiet",
     "json",
     "code",
     "data_commit",
     "format",
-    "made_in_python",
-)  # options of the command, not of the experiment
+)  # options of the command, not of the experiment, as the parser names them
+OF_RUN = (*COMMAND_ONLY, "dry-run", "made_in_python")  # as they are typed, and what a recorded configuration adds
 OF_DATA = ("out", "check-hub", "check_hub")
 OF_TUNE = ("config", "study_dir", "resume", "ray", "dry-run", "dry_run")
 FLAGS = ("new_plan", "tiny", "dry-run", "quiet", "json", "check-hub")  # options without a value

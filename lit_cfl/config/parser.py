@@ -32,7 +32,7 @@ from lit_cfl.config.files import (
 )
 from lit_cfl.config.messages import explain, raised_in_import
 from lit_cfl.config.named_configs import config_files, with_paths
-from lit_cfl.config.option_tree import experiment_tree, require_unchanged_values
+from lit_cfl.config.option_tree import COMMAND_ONLY, experiment_tree, require_unchanged_values
 from lit_cfl.config.own_code import announce_own_code, no_code_from, require_own_modules
 from lit_cfl.config.typed_words import with_lists
 from lit_cfl.config.untyped import read_untyped
@@ -53,20 +53,6 @@ SHORT_NAMES = (
     lit_cfl.nets,
     lit_cfl.tasks,
 )  # imported, so that their classes are found by name
-_COMMAND_ONLY = (
-    "config",
-    "seed",
-    "run_dir",
-    "resume",
-    "new_plan",
-    "tiny",
-    "dry_run",
-    "quiet",
-    "json",
-    "code",
-    "data_commit",
-    "format",
-)  # options of the command, not of the experiment
 _GROUPS = ("local", "evaluation", "checkpoint", "tracking", "pictures")  # options that are groups of options
 
 
@@ -315,14 +301,14 @@ def _require_values(parser: ArgumentParser, read: Namespace) -> None:
 
 def _build(parser: ArgumentParser, read: Namespace, code: list[str]) -> Experiment:
     config = parse_yaml(parser.dump(read, skip_unset=False, skip_validation=True))  # `_read` has validated it
-    for name in _COMMAND_ONLY:
+    for name in COMMAND_ONLY:
         config.pop(name, None)
     if read.tiny:
         config["tiny"] = True  # a resumed run has to be as tiny
     config["code"] = code  # and to find the same files
     parts = read.clone()
     task = parts.pop("task")
-    for name in _COMMAND_ONLY:
+    for name in COMMAND_ONLY:
         parts.pop(name, None)
     built = _instantiated(parser, parts)
     given = {name: getattr(built, name) for name in vars(built)}

@@ -78,7 +78,7 @@ def _first_uncopied(module: nn.Module) -> tuple[str, nn.Module]:
     for name, layer in reversed(list(module.named_modules())):
         try:
             copy.deepcopy(layer)
-        except Exception:
+        except Exception:  # the same error, looked for layer by layer
             return name or "the module", layer
     return "the module", module
 

@@ -47,7 +47,7 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
         _require_same_scores_again(engine, engine.module(model).eval(), batch)
     except InputError:
         raise
-    except Exception as error:
+    except Exception as error:  # a user's module may raise anything; ours goes on
         if not _is_users(error, RuntimeError, IndexError, ValueError):  # torch's own for shapes that do not fit
             raise
         tokens = data.examples.vocabulary and data.examples.embeddings is None and not takes_tokens(engine.template)
@@ -66,7 +66,7 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
         pass  # the run itself reports it, or leaves the client out
     except InputError:
         raise
-    except Exception as error:
+    except Exception as error:  # as above, in training
         if not _is_users(error, RuntimeError, TypeError, MisconfigurationException):
             raise
         raise InputError(f"client {int(largest)} cannot be trained: {in_short(error)}{in_line(error)}") from error

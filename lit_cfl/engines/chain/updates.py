@@ -88,7 +88,7 @@ class Update(ABC):
     def take(self, layer: ChainLayer, slopes: Tensor, inputs: Tensor) -> None:
         """Takes the gradient of a layer: by its outputs `[clients, B, h]`; and its inputs `[clients, B, d]`."""
 
-    def finish(self, step: int) -> None:  # noqa: B027
+    def finish(self, step: int) -> None:  # noqa: B027  # plain SGD has nothing left to do
         """Ends a step, counted from 0; all layers have their gradients."""
 
 
