@@ -7,10 +7,11 @@ scikit-learn. Every row is printed at once, and written to FILE.json or to $OUT/
 runs on one core. The parts, the most important first:
 
 * parity: models, losses and gradients against a loop on the CPU: the largest difference, as a share of the change;
+* chain: cohorts of nets of fully connected layers, float32 and TF32;
 * graphs: steps of a cohort in CUDA graphs, float32 and TF32; eager: without graphs, and one client after the other;
 * evaluation: losses of four models; memory: of a client, and how many times what `lane_memory.py` says;
 * refused: a loss that no graph can hold, and a capture after it; deterministic: whether two fits have the same bits;
-* host: what the CPU takes beside the steps, which do nothing here;
+* host: what the CPU takes to draw mini-batches, and beside the steps of a stack, which do nothing here;
 * convolutions: a layer forward and backward, as one grouped convolution for all clients, as one product of unfolded
   images, and for one client alone;
 * short: whether a run that has too little memory continues with fewer lanes.
@@ -27,6 +28,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import median
 from threading import Timer
@@ -41,7 +43,7 @@ from torch.nn.functional import conv2d, cross_entropy, unfold
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines.base import Engine
-from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.local_training import FitRequest, LocalTraining
 from lit_cfl.engines.plan import Plan, Precision, set_up_torch
 from lit_cfl.engines.stacked.stack import StackLoop
 from lit_cfl.engines.task_traits import TaskTraits
@@ -49,8 +51,12 @@ from lit_cfl.nets import MCLR, MLP, VGG16, Sent140LSTM
 from lit_cfl.tasks import Classification
 
 COLUMNS = ("part", "net", "what", "result", "unit", "note")
-WAYS, GREY, COLOUR, BATCH = ("stack", "loop", "trainer"), [1, 28, 28], [3, 32, 32], 10
+GREY, COLOUR, BATCH = [1, 28, 28], [3, 32, 32], 10
 Row = dict[str, Any]
+
+
+def row(net: str, what: str, result: float, unit: str) -> Row:
+    return {"net": net, "what": what, "result": result, "unit": unit}
 
 
 def cnn() -> nn.Module:
@@ -78,6 +84,11 @@ class Case:
     epochs: int = 10
     shape: tuple[int, ...] = (1, 28, 28)
     kind: type[Classification] = Classification
+    is_chain: bool = False
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        return ("chain",) * self.is_chain + ("stack", "loop", "trainer")
 
     def task(self) -> Classification:
         return self.kind(self.net(), partial(torch.optim.SGD, lr=0.03))
@@ -101,9 +112,9 @@ class Case:
 
 
 CASES = {
-    "MCLR": Case(partial(MCLR, GREY, 10), 1024),
-    "MLP": Case(partial(MLP, 128, GREY, 10)),
-    "MLP 2,048": Case(partial(MLP, 2048, GREY, 10), 128, epochs=2),
+    "MCLR": Case(partial(MCLR, GREY, 10), 1024, is_chain=True),
+    "MLP": Case(partial(MLP, 128, GREY, 10), is_chain=True),
+    "MLP 2,048": Case(partial(MLP, 2048, GREY, 10), 128, epochs=2, is_chain=True),
     "CNN": Case(cnn, 128, epochs=1),
     "VGG16": Case(partial(VGG16, batch_norm=True, input_shape=COLOUR, num_labels=10), 24, 50, 1, (3, 32, 32)),
     "LSTM": Case(partial(Sent140LSTM, [28, 28], 10), 128, epochs=1, shape=(28, 28)),
@@ -148,19 +159,25 @@ class Bench:
             expected = few.engine("loop", "cpu")
             start = expected.initial(0)
             wanted = expected.at(1, data).fit(start[None], clients).rows
-            for way in WAYS:
+            for way in case.ways:
                 engine = few.engine(way, self.device, lanes=4)
                 rows = engine.at(1, data).fit(start[None], clients).rows
-                yield {"net": name, "what": way, "result": differ(rows, wanted, start), "unit": "of the change"}
+                yield row(name, way, differ(rows, wanted, start), "of the change")
             losses = [one.losses_of_all(start[None], data.train[0], data) for one in (engine, expected)]
-            yield {"net": name, "what": "losses", "result": float((losses[0] - losses[1]).abs().max()), "unit": "nats"}
-            slopes = [one.at(1, data).gradients(start, clients) for one in (few.engine("stack", self.device), expected)]
-            yield {
-                "net": name,
-                "what": "gradients",
-                "result": differ(*slopes, torch.zeros_like(start)),
-                "unit": "of all",
-            }
+            yield row(name, "losses", float((losses[0] - losses[1]).abs().max()), "nats")
+            for way in case.ways[:-2]:
+                both = few.engine(way, self.device), expected
+                slopes = differ(*(one.at(1, data).gradients(start, clients) for one in both), torch.zeros_like(start))
+                yield row(name, f"gradients, {way}", slopes, "of all")
+
+    def chain(self) -> Iterator[Row]:
+        for precision in ("32-true", "tf32"):
+            set_up_torch(Plan("chain", self.device, precision), False)  # type: ignore[arg-type]  # as above
+            for name, case in self.cases.items():
+                for clients in (case.clients, 4 * case.clients) if case.is_chain else ():
+                    for epochs in (case.epochs, 1):
+                        yield self.figure(name, replace(case, clients=clients, epochs=epochs), "chain", precision)
+        set_up_torch(Plan("chain", self.device), False)
 
     def graphs(self) -> Iterator[Row]:
         for precision in ("32-true", "tf32"):
@@ -181,20 +198,15 @@ class Bench:
         if not captured and isinstance(engine.loop, StackLoop):
             engine.loop._captured = None
         seconds = self.seconds(self.fit(case, engine, clients))
-        what = f"{way}{'' if captured else ', eager'}, {precision}, {clients} clients"
-        return {"net": name, "what": what, "result": 1e6 * seconds / (clients * case.steps), "unit": "us a client-step"}
+        what = f"{way}{'' if captured else ', eager'}, {precision}, {clients} clients, {case.epochs} epoch(s)"
+        return row(name, what, 1e6 * seconds / (clients * case.steps), "us a client-step")
 
     def evaluation(self) -> Iterator[Row]:
         for name, case in self.cases.items():
             engine, data = case.engine("loop", self.device), case.data(case.clients)
             models, index = torch.stack([engine.initial(number) for number in range(4)]), data.train.entries
             seconds = self.seconds(partial(engine.losses_of_all, models, index, data))
-            yield {
-                "net": name,
-                "what": "losses of 4",
-                "result": 1e6 * seconds / len(index) / 4,
-                "unit": "us an example",
-            }
+            yield row(name, "losses of 4", 1e6 * seconds / len(index) / 4, "us an example")
 
     def memory(self) -> Iterator[Row]:
         for name, case in self.cases.items() if self.on_gpu else ():
@@ -206,7 +218,7 @@ class Bench:
             each = (torch.cuda.max_memory_allocated() - before) / case.clients
             estimate = StackLoop.cost(TaskTraits.of(engine.template, case.data(8)), "32-true", BATCH).num_bytes
             note = f"{each / estimate:.2f} times the estimate"
-            yield {"net": name, "what": "stack", "result": each / 2**20, "unit": "MiB a client", "note": note}
+            yield row(name, "stack", each / 2**20, "unit": "MiB a client", "note": note}
 
     def refused(self) -> Iterator[Row]:
         case = replace(self.cases["MCLR"], kind=OfANumber, clients=4, epochs=1)
@@ -232,24 +244,29 @@ class Bench:
             engine = case.engine("stack", self.device)
             fit = self.fit(case, engine, case.clients)
             fit()
+            yield row("MCLR", f"draws, {epochs} epoch(s)", self.draws(case, engine), "us a client")
             engine.loop._captured = lambda lanes, work: None  # steps that do nothing
             each = 1e6 * self.seconds(fit) / case.clients
-            yield {"net": "MCLR", "what": f"{epochs} epoch(s)", "result": each, "unit": "us a client"}
+            yield row("MCLR", f"{epochs} epoch(s)", each, "us a client")
+
+    def draws(self, case: Case, engine: Engine) -> float:
+        everyone, data = torch.arange(case.clients), case.data(case.clients)
+        zeros, start = torch.zeros_like(everyone), engine.initial(0)[None]
+        request = FitRequest(
+            start, everyone, zeros, "train", 0.0, None, zeros, engine.local.budget, zeros + case.epochs
+        )
+        return 1e6 * self.seconds(lambda: engine._describer.fit(request, everyone, 1, data)) / case.clients
 
     def convolutions(self) -> Iterator[Row]:
         layers = {"CNN, first": (1, 32, 5, 28), "CNN, second": (32, 64, 5, 14), "VGG16, ninth": (512, 512, 3, 4)}
-        for name, (before, after, size, side) in layers.items():
+        for precision, (name, (before, after, size, side)) in product(("32-true", "tf32"), layers.items()):
+            set_up_torch(Plan("stack", self.device, precision), False)  # type: ignore[arg-type]  # as above
             lanes = 64 if self.on_gpu else 2
             images = torch.randn(lanes, BATCH, before, side, side, device=self.device, requires_grad=True)
             kernels = torch.randn(lanes, after, before, size, size, device=self.device, requires_grad=True)
             for way, count in ((grouped, lanes), (unfolded, lanes), (alone, 1)):
                 work = partial(both_ways, way, images, kernels, size // 2)
-                yield {
-                    "net": name,
-                    "what": way.__name__,
-                    "result": 1e6 * self.seconds(work) / count,
-                    "unit": "us a client",
-                }
+                yield row(name, f"{way.__name__}, {precision}", 1e6 * self.seconds(work) / count, "us a client")
 
     def short(self) -> Iterator[Row]:
         whole = torch.cuda.get_device_properties(self.device).total_memory if self.on_gpu else 0
@@ -266,6 +283,7 @@ class Bench:
 
 PARTS = (
     "parity",
+    "chain",
     "graphs",
     "eager",
     "evaluation",
