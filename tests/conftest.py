@@ -12,11 +12,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from studies import cluster  # noqa: F401  # a fixture
+from small_comparison import drawn_comparisons, plain_comparisons  # noqa: F401  # fixtures
+from studies import cluster, drawn_studies, plain_studies  # noqa: F401  # fixtures
 
 if TYPE_CHECKING:
-    from torch import Generator, Tensor
-
     from lit_cfl.testing import QuadraticWork
 
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
@@ -46,26 +45,11 @@ def pictures() -> Iterator[None]:
     let_runs_draw(False)
 
 
-@pytest.fixture(autouse=True)
-def _no_summary_pictures(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Studies and comparisons draw theirs where a test asks for `summary_pictures`: each takes a second or two.
-
-    It is here, for two folders, because a second file of this name would hide this one from `from conftest import`.
-    """
-    drawing = {"tune": "lit_cfl.tune.study_result.draw", "compare": "lit_cfl.compare.command.write_picture"}
-    folder = request.path.parent.name
-    if folder in drawing and "summary_pictures" not in request.fixturenames:
-        monkeypatch.setattr(drawing[folder], lambda *_: True)
-
-
-@pytest.fixture
-def summary_pictures() -> None:
-    """Lets studies and comparisons draw their pictures."""
-
-
 @pytest.fixture
 def two_sides() -> QuadraticWork:
     """Eight clients around (+3, 0, 0, 0) and (-3, 0, 0, 0) in turn, of unequal sizes, spread a little."""
+    from quadratic import quadratic_clients
+
     return quadratic_clients(8)
 
 
@@ -88,28 +72,3 @@ def output(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("CHILD_OUTPUT", str(tmp_path / "output.txt"))
     monkeypatch.chdir(tmp_path)
     return tmp_path / "output.txt"
-
-
-def quadratic_clients(clients: int, **options: object) -> QuadraticWork:
-    import torch
-
-    from lit_cfl.testing import QuadraticWork
-
-    rng = torch.Generator().manual_seed(1)
-    sides = torch.where(torch.arange(clients) % 2 == 0, 3.0, -3.0)
-    spread = 0.1 * torch.randn(clients, 4, generator=rng, dtype=torch.float64)
-    centers = spread + torch.stack([sides, *[torch.zeros(clients)] * 3], dim=1).double()
-    settings = {"learning_rate": 0.25, "steps": 3} | options
-    return QuadraticWork(centers, torch.arange(1, clients + 1), **settings)
-
-
-def ids(*clients: int) -> Tensor:
-    import torch
-
-    return torch.tensor(clients, dtype=torch.int64)
-
-
-def rng(seed: int = 0) -> Generator:
-    import torch
-
-    return torch.Generator().manual_seed(seed)

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from conftest import ids, quadratic_clients
+from quadratic import ids, quadratic_clients
 from torch.testing import assert_close
 
 from lit_cfl.aggregation import Mix, client_weights, discrepancy, drawn_order, mean_by_cluster, mix_clusters

@@ -5,7 +5,7 @@ from math import isnan
 
 import pytest
 import torch
-from conftest import ids
+from quadratic import ids
 from test_evaluation import ParityEngine
 
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info

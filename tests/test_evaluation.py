@@ -4,7 +4,7 @@ from math import isnan, nan
 
 import pytest
 import torch
-from conftest import ids
+from quadratic import ids
 from torch import Tensor
 
 from lit_cfl.clustering.cluster_scores import agreement, churn, silhouette

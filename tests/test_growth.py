@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ids, quadratic_clients, rng
+from quadratic import ids, quadratic_clients, rng
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves

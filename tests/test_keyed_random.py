@@ -5,9 +5,9 @@ from math import sqrt
 
 import pytest
 import torch
-from conftest import ids
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quadratic import ids
 from torch import Tensor
 
 from lit_cfl.data import Examples

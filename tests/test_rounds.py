@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ids, quadratic_clients
+from quadratic import ids, quadratic_clients
 from torch import Tensor
 
 from lit_cfl.algorithms import Algorithm, FedAvg, FedGroup

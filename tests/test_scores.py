@@ -4,8 +4,8 @@ from math import exp, inf, isnan, log, nan
 
 import pytest
 import torch
-from conftest import ids
 from lightning import LightningModule
+from quadratic import ids
 from torch import Tensor, nn
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData

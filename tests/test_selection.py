@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 import torch
-from conftest import ids
+from quadratic import ids
 
 from lit_cfl.errors import InputError
 from lit_cfl.rounds import Cohorts

@@ -4,7 +4,7 @@
 
 Each algorithm has one cell: the first row of its paper's table (MNIST-MCLR), or the smallest setting that StoCFL's
 paper has of it. The rule looks at no result, but was made when FlexCFL's first row had run. The other columns of the
-table stay unchanged. `tests/reproduction/test_summary.py` uses the same functions.
+table stay unchanged. `tests/benchmarks/reproduction/test_summary.py` uses the same functions.
 """
 
 import re

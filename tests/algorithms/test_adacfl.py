@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ids, rng
+from quadratic import ids, rng
 from test_cfl import begun, work_of
 from test_layercfl import split
 from torch.testing import assert_close

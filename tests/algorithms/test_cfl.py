@@ -9,7 +9,7 @@ from dataclasses import fields, replace
 
 import pytest
 import torch
-from conftest import ids, rng
+from quadratic import ids, rng
 from torch import Tensor
 from torch.testing import assert_close
 

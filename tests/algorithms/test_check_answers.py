@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import quadratic_clients
+from quadratic import quadratic_clients
 from torch import Tensor
 
 from lit_cfl.algorithms import FedAvg

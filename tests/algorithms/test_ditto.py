@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ids, quadratic_clients, rng
+from quadratic import ids, quadratic_clients, rng
 from torch import Tensor
 from torch.testing import assert_close
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import ids, quadratic_clients, rng
+from quadratic import ids, quadratic_clients, rng
 from sklearn.metrics import adjusted_rand_score
 from torch.testing import assert_close
 

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import ids, quadratic_clients, rng
+from quadratic import ids, quadratic_clients, rng
 from test_fedavg import train
 from torch.testing import assert_close
 

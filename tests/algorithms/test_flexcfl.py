@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ids, rng
+from quadratic import ids, rng
 from torch import Tensor
 from torch.testing import assert_close
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import ids, rng
+from quadratic import ids, rng
 from test_flexcfl import TWO, line, swapped, two_groups
 
 from lit_cfl.data.shift import Shift

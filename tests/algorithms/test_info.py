@@ -1,7 +1,7 @@
 """Info.plus: what a round and an earlier step of it cost and found, together."""
 
 import torch
-from conftest import ids
+from quadratic import ids
 
 from lit_cfl.algorithms import Info, Similarity
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ids, rng
 from digits_experiment import digits
+from quadratic import ids, rng
 from test_cfl import BY_HAND, CORNERS, EVERYONE, begun, opposite, rounds, work_of
 from torch import Tensor
 from torch.testing import assert_close

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import ids, rng
+from quadratic import ids, rng
 from test_cfl import begun
 
 from lit_cfl.algorithms import CFL, AdaCFL, LayerCFL

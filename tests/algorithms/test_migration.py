@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
-from conftest import ids, rng
+from quadratic import ids, rng
 from torch import Tensor
 
 from lit_cfl.algorithms.base import Info, State

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from conftest import ids, rng
+from quadratic import ids, rng
 
 from lit_cfl.local_work import Budget
 from lit_cfl.testing import QuadraticWork

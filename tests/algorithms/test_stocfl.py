@@ -5,9 +5,9 @@ from math import cos, radians, sin
 
 import pytest
 import torch
-from conftest import ids, quadratic_clients, rng
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quadratic import ids, quadratic_clients, rng
 from torch import Tensor
 from torch.testing import assert_close
 

@@ -1,7 +1,7 @@
 """StoCFL's representation of a cluster, and a longer run in small cohorts (docs/ground_truth.md, check 21)."""
 
 import torch
-from conftest import ids, quadratic_clients, rng
+from quadratic import ids, quadratic_clients, rng
 from torch.testing import assert_close
 
 from lit_cfl.algorithms import StoCFL

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import rng
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quadratic import rng
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
 

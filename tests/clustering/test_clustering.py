@@ -1,6 +1,6 @@
 import pytest
 import torch
-from conftest import ids, rng
+from quadratic import ids, rng
 from sklearn.metrics import adjusted_rand_score
 from torch.testing import assert_close
 

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from conftest import rng
+from quadratic import rng
 from torch.testing import assert_close
 
 from lit_cfl.clustering import cosine_similarity, cross_distances, distances

@@ -1,8 +1,8 @@
 import pytest
 import torch
-from conftest import ids, rng
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quadratic import ids, rng
 
 from lit_cfl.clustering import drifted, label_shift_distance
 from lit_cfl.errors import InputError

@@ -2,9 +2,9 @@ import math
 
 import pytest
 import torch
-from conftest import rng
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quadratic import rng
 from sklearn.metrics import adjusted_rand_score
 
 from lit_cfl.clustering import (

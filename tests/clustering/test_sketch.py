@@ -2,7 +2,7 @@ import pickle
 
 import pytest
 import torch
-from conftest import rng
+from quadratic import rng
 from torch.testing import assert_close
 
 from lit_cfl.clustering import cosine_similarity, random_projection

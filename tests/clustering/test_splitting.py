@@ -3,9 +3,9 @@ from itertools import product
 
 import pytest
 import torch
-from conftest import ids, rng
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quadratic import ids, rng
 from sklearn.metrics import adjusted_rand_score
 
 from lit_cfl.clustering import (

@@ -21,6 +21,8 @@ from lit_cfl.scores import Score
 from lit_cfl.storage.checkpoint import recorded_fingerprint
 from lit_cfl.storage.csv_log import read_table, write_rows
 
+pytestmark = pytest.mark.usefixtures("plain_comparisons")
+
 COLUMNS = {
     "test_accuracy": "test/weighted_accuracy",
     "val_accuracy": "val/weighted_accuracy",
@@ -100,7 +102,7 @@ def test_data_shift_in_the_same_way_for_all_algorithms():
     assert moved["FedAvg"][0] != moved["FedAvg"][1]
 
 
-@pytest.mark.usefixtures("summary_pictures")
+@pytest.mark.usefixtures("drawn_comparisons")
 def test_the_tables_hold_what_the_runs_left(capsys: pytest.CaptureFixture[str]):
     words = ("--algorithms", "FedAvg", "IFCA", "--IFCA.num_clusters", "2", "--seeds", "0", "1", "--target", "0.12")
     assert main([*SMALL, *words, "--compare_dir", "c"]) == 0
@@ -305,7 +307,7 @@ def test_a_tiny_comparison_says_that_it_is_not_paired():
     assert "not paired" in Path("c/results.md").read_text()
 
 
-@pytest.mark.usefixtures("summary_pictures")
+@pytest.mark.usefixtures("drawn_comparisons")
 def test_full_disk_at_the_end_leaves_what_is_known_on_the_screen(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -14,6 +14,8 @@ from lit_cfl.cli.main import main
 from lit_cfl.compare.jobs import CompareJob
 from lit_cfl.progress.live import Display, LogDisplay, TerminalDisplay
 
+pytestmark = pytest.mark.usefixtures("plain_comparisons")
+
 TINY = (
     "--config",
     "quickstart",

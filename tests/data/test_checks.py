@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import ids
+from quadratic import ids
 
 from lit_cfl.data import ClientIndex, Division, Examples, FederatedData, View
 from lit_cfl.data.shift import Shift, ShiftContext, ShiftLog, shifted

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 import torch
-from conftest import ids
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from quadratic import ids
 from torch import Tensor
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData, View

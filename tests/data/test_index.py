@@ -1,9 +1,9 @@
 """Index lists that are replaced, and stretches that clients share."""
 
 import torch
-from conftest import ids
 from hypothesis import given
 from hypothesis import strategies as st
+from quadratic import ids
 from shift_cases import VISIBLE, data_at, few, made
 
 from lit_cfl.data import ClientIndex

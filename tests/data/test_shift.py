@@ -6,7 +6,7 @@ from itertools import permutations
 
 import pytest
 import torch
-from conftest import ids
+from quadratic import ids
 from shift_cases import ALL, SHIFTS, VISIBLE, after, data_at, everything, held, lists, made, rows, seen
 
 from lit_cfl.data import ClientIndex

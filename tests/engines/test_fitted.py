@@ -5,7 +5,7 @@ from math import isnan, nan
 
 import pytest
 import torch
-from conftest import ids
+from quadratic import ids
 
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget, Chunk, Fitted

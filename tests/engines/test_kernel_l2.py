@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import ids
+from quadratic import ids
 from ragged import PLANS, SGD, SHAPE, SIZES, fitted, ragged_data, reasons_against, rows_of
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy

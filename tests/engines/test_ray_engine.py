@@ -15,11 +15,11 @@ from time import sleep
 
 import pytest
 import torch
-from conftest import ids
 from processes import descendants
+from quadratic import ids
 from ragged import fitted, rows_of
+from small_tasks import language, numbers, regression, sentences
 from test_kernel_l2 import mlp
-from test_tasks import language, numbers, regression, sentences
 from torch import Tensor, nn
 from torch.testing import assert_close
 

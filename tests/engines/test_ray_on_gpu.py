@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import ids
+from quadratic import ids
 from ragged import SHAPE, ragged_data
 
 from lit_cfl.engines.choose_plan import choose_plan

@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import ids, rng
+from quadratic import ids, rng
 from ragged import reasons_against
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ids, quadratic_clients
+from quadratic import ids, quadratic_clients
 
 from lit_cfl import memmap_rows
 from lit_cfl.errors import InputError

@@ -5,8 +5,8 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import ids
 from lightning import LightningModule
+from quadratic import ids
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.testing import assert_close

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import ids
 from jsonargparse import Namespace
 from paper_nets import CONVOLUTIONAL, COUNTS, GREY, RECURRENT, TWEET, inputs_of, small
+from quadratic import ids
 from torch import Tensor, nn
 
 from lit_cfl.config import catalogue

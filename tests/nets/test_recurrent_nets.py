@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from conftest import ids
 from paper_nets import RECURRENT, TWEET, inputs_of
+from quadratic import ids
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
 
 from lit_cfl.engines.base import Engine

@@ -5,8 +5,8 @@ from functools import partial
 
 import pytest
 import torch
-from conftest import rng
 from paper_nets import inputs_of
+from quadratic import rng
 from ragged import fitted, ragged_data, reasons_against, rows_of
 from torch import nn
 from torch.nn.functional import cross_entropy, interpolate

@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from conftest import ids
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
+from quadratic import ids
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.pictures import example_images, histogram, label_distribution, layer_scores, learning_curve, size_histogram

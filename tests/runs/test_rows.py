@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ids
+from quadratic import ids
 
 from lit_cfl.algorithms.base import Info, Similarity
 from lit_cfl.data import ClientIndex, Examples, FederatedData

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import ids
+from quadratic import ids
 
 from lit_cfl.algorithms.base import Info
 from lit_cfl.data.shift import ShiftLog

@@ -228,7 +228,7 @@ def token_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]
 
 
 def experiment_file(folder: Path, **changes: object) -> str:
-    shutil.copy(Path(__file__).parents[1].joinpath("own_slow.py"), folder)
+    shutil.copy(Path(__file__).parents[1].joinpath("helpers", "own_slow.py"), folder)
     path = folder / "mine.yaml"
     path.write_text(yaml.safe_dump(base(name="mine", algorithm=SLOW) | changes))
     return str(path)

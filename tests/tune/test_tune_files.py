@@ -15,6 +15,8 @@ from lit_cfl.tune.options import parse_study
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.study_result import StudyFiles
 
+pytestmark = pytest.mark.usefixtures("plain_studies")
+
 SETTINGS = [{"algorithm.eta_g": 0.1 * k, "algorithm.num_clusters": 2} for k in (1, 2)]
 
 
@@ -33,7 +35,7 @@ def rows_of(path: Path) -> list[tuple[str, str]]:
         return [(row["status"], row[METRIC]) for row in csv.DictReader(file)]
 
 
-@pytest.mark.usefixtures("summary_pictures")
+@pytest.mark.usefixtures("drawn_studies")
 def test_table_best_and_pictures_are_there_from_the_first_finished_trial_on(files: StudyFiles, tmp_path: Path):
     space = parse_space({"algorithm.eta_g": {"uniform": [0, 1]}})
     step = StudyCallback(space, METRIC, 0, 3, print, files.refresh)

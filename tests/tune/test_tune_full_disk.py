@@ -26,6 +26,8 @@ from lit_cfl.tune.options import parse_study
 from lit_cfl.tune.record import NUMBER
 from lit_cfl.tune.tuner import TrialSource
 
+pytestmark = pytest.mark.usefixtures("plain_studies")
+
 ERRORS = [
     OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "rows.bin"),
     OSError(errno.EDQUOT, os.strerror(errno.EDQUOT), "rows.bin"),
@@ -129,7 +131,7 @@ def test_a_study_whose_disk_was_full_goes_on_with_the_trial_that_noticed_it(
 ):
     log, path = tmp_path / "log.txt", tmp_path / "study"
     log.symlink_to("/dev/full")
-    (tmp_path / "own_slow.py").write_bytes(Path(__file__).parents[1].joinpath("own_slow.py").read_bytes())
+    (tmp_path / "own_slow.py").write_bytes(Path(__file__).parents[1].joinpath("helpers", "own_slow.py").read_bytes())
     config = study_file(
         tmp_path,
         base=base(algorithm=SLOW | {"init_args": {"log": str(log)}}),

@@ -27,6 +27,8 @@ from lit_cfl.tune.trial import run_trial
 from lit_cfl.tune.trial_job import share
 from lit_cfl.tune.trials import Trials
 
+pytestmark = pytest.mark.usefixtures("plain_studies")
+
 METRIC = "val/weighted_accuracy"
 READY = {name: path for name, path in catalogue.configs().items() if name.startswith("tune/")}
 DRAWN = ("tune/quickstart", "tune/stocfl")  # whose pictures by Optuna are drawn, which take a second a study
@@ -85,7 +87,7 @@ def shortened(name: str, first_clustering_round: int, folder: Path) -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("summary_pictures")
+@pytest.mark.usefixtures("drawn_studies")
 @pytest.mark.parametrize("name", READY)
 def test_a_ready_study_can_be_run_and_runs_with_two_tiny_trials(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -118,7 +120,7 @@ def test_a_ready_study_can_be_run_and_runs_with_two_tiny_trials(
 
 
 def slow_study(folder: Path, pause: float, rounds: int = 4, **changes: Any) -> Path:
-    (folder / "own_slow.py").write_bytes(Path(__file__).parents[1].joinpath("own_slow.py").read_bytes())
+    (folder / "own_slow.py").write_bytes(Path(__file__).parents[1].joinpath("helpers", "own_slow.py").read_bytes())
     algorithm = SLOW | {"init_args": {"rate": 0.0, "pause": pause}}
     own = {"scheduler": "FIFOScheduler", "space": {"algorithm.rate": {"uniform": [0.7, 0.9]}}}
     return study_file(folder, base=base(algorithm=algorithm, rounds=rounds), **(own | changes))
@@ -198,7 +200,7 @@ def kept(wandb: Path) -> dict[str, Any]:
 
 
 @pytest.mark.ray
-@pytest.mark.usefixtures("cluster", "summary_pictures")
+@pytest.mark.usefixtures("cluster", "drawn_studies")
 def test_a_bad_trial_is_stopped_early_and_wandb_keeps_each_trial_and_the_study(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ):
@@ -234,7 +236,7 @@ def test_a_bad_trial_is_stopped_early_and_wandb_keeps_each_trial_and_the_study(
 
 
 @pytest.mark.ray
-@pytest.mark.usefixtures("cluster", "summary_pictures")
+@pytest.mark.usefixtures("cluster", "drawn_studies")
 def test_each_experiment_of_the_front_of_two_objectives_can_be_run_again(tmp_path: Path):
     config = study_file(
         tmp_path,

@@ -14,6 +14,8 @@ from lit_cfl.tune.check import prepare
 from lit_cfl.tune.options import parse_study
 from lit_cfl.tune.record import DEFAULT
 
+pytestmark = pytest.mark.usefixtures("plain_studies")
+
 
 class Runs:
     """Ray, whose runs end one by one, the last begun first; seed 2 of the default setting fails."""

@@ -21,7 +21,7 @@ from studies import SLOW, base, study_file, tune_command
 
 from lit_cfl.cli.main import main
 
-pytestmark = pytest.mark.ray
+pytestmark = [pytest.mark.ray, pytest.mark.usefixtures("plain_studies")]
 SPACE_OF_SLOW = {"rate": {"uniform": [0.7, 0.9]}}
 SPACE = {"algorithm.rate": {"uniform": [0.7, 1.0]}}  # rates that do not fail, nor the default, which is 0
 
@@ -70,7 +70,7 @@ def rounds_in(folder: Path) -> list[list[str]]:
 
 def prepared_folder(tmp: Path, pause: float, **changes: Any) -> Path:
     """A folder with a study over the slow algorithm, and the algorithm's file beside it."""
-    shutil.copy(Path(__file__).parents[1].joinpath("own_slow.py"), tmp)
+    shutil.copy(Path(__file__).parents[1].joinpath("helpers", "own_slow.py"), tmp)
     algorithm = SLOW | {"init_args": {"rate": 0.0, "pause": pause, "log": str(tmp / "log.txt")}}
     own = {"scheduler": "FIFOScheduler", "space": SPACE, "seeds": [3, 1], "limits": {"trials": 4}}
     study_file(tmp, base=base(algorithm=algorithm, checkpoint={"every_seconds": 0}), **(own | changes))
@@ -256,7 +256,7 @@ def test_trials_that_fail_or_hang_are_listed_and_the_others_go_on(tmp_path: Path
     assert "own_slow.py" in (hung / "too_long.txt").read_text()
 
 
-@pytest.mark.usefixtures("cluster", "summary_pictures")
+@pytest.mark.usefixtures("cluster", "drawn_studies")
 def test_a_study_over_several_algorithms_and_a_common_option_ends_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):

@@ -1,0 +1,133 @@
+"""Figures from hand-made ledgers: which lines they have, and that they are drawn."""
+
+from pathlib import Path
+
+import pytest
+from PIL import Image
+from recorded import recorded, tables
+
+from benchmarks.reproduction.edc_madc import edc_madc_figure
+from benchmarks.reproduction.figures import STYLES, PaperFigure, drawn, paper_figures, write_figures
+from benchmarks.reproduction.results import RecordedResults
+from lit_cfl.pictures.panels import Curve, Panel, Points, Style, draw_panels
+from lit_cfl.storage.csv_log import read_table
+
+SCORE = "max_weighted_test_accuracy"
+FEDAVG, FLEXCFL = (f"flexcfl-t3-mnist-mclr-{name}-{SCORE}" for name in ("fedavg", "flexcfl"))
+
+
+def figure(name: str) -> PaperFigure:
+    (found,) = (each for each in paper_figures() if each.name == name)
+    return found
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> RecordedResults:
+    runs = {FEDAVG: [{SCORE: 89.0}, {SCORE: 91.0}], FLEXCFL: [{SCORE: 95.0}]}
+    return recorded(tmp_path, runs, {FEDAVG: [[0.2, 0.8, 0.9], [0.4, 0.6, 0.7]], FLEXCFL: [[0.5, 0.9, 1.0]]})
+
+
+def test_every_panel_names_an_experiment_and_methods_of_its_table():
+    for each in paper_figures():
+        (table,) = (table for table in tables() if table.name == each.table)
+        known = {(cell.experiment, cell.method) for cell in (*table.cells, *table.extras)}
+        for row in each.rows:
+            for column in each.columns:
+                experiment = column["experiment"] + row.get("suffix", "")
+                assert experiment in table.experiments
+                for method in column["methods"]:
+                    assert method in STYLES
+                    sent = row["shows"] == "traffic" and method.endswith("-MIG")
+                    assert (experiment, method) in known or sent, (experiment, method)
+
+
+def test_lines_are_means_over_seeds_between_the_least_and_the_greatest(results: RecordedResults):
+    found = drawn(figure("flexcfl-3"), results)
+    assert [len(row) for row in found.grid] == [1, 1, 1]  # MLP and CNN have no run
+    panel = found.grid[0][0]
+    assert panel is not None
+    assert (panel.title, panel.y) == ("(a) MCLR", "test accuracy, %")
+    assert [curve.name for curve in panel.curves] == ["FedAvg", "FlexCFL"]
+    fedavg, flexcfl = panel.curves
+    assert fedavg.x == [1, 2, 3]
+    assert fedavg.y == pytest.approx([30, 70, 80])
+    assert (list(fedavg.low), list(fedavg.high)) == (pytest.approx([20, 60, 70]), pytest.approx([40, 80, 90]))
+    assert (list(flexcfl.y), list(flexcfl.low)) == (pytest.approx([50, 90, 100]), [])
+    assert {(row["method"], row["seed"]) for row in found.runs} == {
+        ("FedAvg", 2077),
+        ("FedAvg", 2078),
+        ("FlexCFL", 2077),
+    }
+    assert "(b) MLP (all)" in found.missing
+    assert "(a) MCLR (FedProx, IFCA, FeSEM, FlexCFL-eta_g0.1)" in found.missing
+
+
+def test_traffic_is_a_multiple_of_fedavgs(tmp_path: Path):
+    cell = f"flexcfl-t4-mnist-mclr-{{}}-{SCORE}-sswap_all"
+    mig = "flexcfl-f6-mnist-mclr-ifca_mig-sswap_all"
+    runs = {cell.format("fedavg"): [{SCORE: 89.0, "traffic": 12000}], mig: [{SCORE: 92.0, "traffic": 66000}]}
+    ((panel,),) = drawn(figure("flexcfl-6"), recorded(tmp_path, runs)).grid
+    assert panel is not None
+    assert [(points.name, points.x, points.y) for points in panel.points] == [
+        ("FedAvg", [1.0], [89.0]),
+        ("IFCA-MIG", [5.5], [92.0]),
+    ]
+
+
+def test_only_figures_with_a_run_are_drawn_and_the_page_says_which_are_missing(
+    tmp_path: Path, results: RecordedResults
+):
+    assert write_figures(tmp_path, results) == ["flexcfl-3"]
+    assert [file.name for file in (tmp_path / "figures").iterdir()] == ["flexcfl-3.png"]
+    with Image.open(tmp_path / "figures" / "flexcfl-3.png") as picture:
+        assert picture.width == pytest.approx(7.16 * 180, abs=2)  # a page of a paper, though it has one panel
+    page = (tmp_path / "figures.md").read_text()
+    assert page.count("![") == 1
+    assert page.count("\nNot run yet.\n") == len(paper_figures()) - 1
+    assert "(b) MLP (all); (c) CNN (all); (d) MLP, rates (all)." in page
+    assert "Not measured yet: `python benchmarks/edc_madc.py`" in page
+    assert {row["run"] for row in read_table(tmp_path / "figures.csv")} == set(results.ledger.rows)
+
+
+def test_drawn_axes_have_the_lines_the_points_and_one_legend():
+    styles = {"a": Style("#000000"), "b": Style("#0072B2", marker="x"), "unused": Style("#0072B2")}
+    one = Panel("t", "x", "y", curves=[Curve("a", [1, 2], [3, 4], [2, 3], [4, 5])])
+    two = Panel("u", "x", "y", points=[Points("b", [1.0, 2.0], [1.0, 3.0])], diagonal=1.0)
+    shown = draw_panels([[one, two], [one, None]], styles)
+    first, second, third, empty = shown.axes
+    assert [list(line.get_ydata()) for line in first.lines] == [[3, 4]]
+    assert len(first.collections) == 1  # the band
+    assert list(second.lines[0].get_xdata()) == [1.0, 2.0]
+    assert second.get_xlim() == second.get_ylim()
+    assert (first.get_title(), third.get_title()) == ("t", "")
+    assert (first.get_xlabel(), third.get_xlabel(), second.get_ylabel()) == ("", "x", "")
+    assert not empty.axison
+    (legend,) = shown.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["a", "b"]
+
+
+def test_edc_against_madc_has_a_line_of_least_squares(tmp_path: Path):
+    pairs = [f"MNIST-MCLR,233,0,{other},{madc},{0.5 * madc + 0.1}" for other, madc in enumerate((0.1, 0.2, 0.4), 1)]
+    (tmp_path / "edc_madc.csv").write_text("\n".join(["data,seed,client,other,madc,edc", *pairs]) + "\n")
+    figure = edc_madc_figure(tmp_path)
+    ((panel,),) = figure.grid
+    assert panel is not None
+    assert list(panel.curves[0].y) == pytest.approx([0.15, 0.3])
+    assert list(panel.points[0].x) == [0.1, 0.2, 0.4]
+    assert "MNIST-MCLR 1.000" in figure.notes
+
+
+def test_pairs_are_those_of_the_clients_that_found_the_clusters(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[3] / "benchmarks")
+    import edc_madc
+
+    monkeypatch.setitem(edc_madc.CONFIGS, "digits", "fedgroup/digits")
+    rows = list(edc_madc.pairs("digits"))
+    clients = {row["client"] for row in rows} | {row["other"] for row in rows}
+    assert clients <= set(range(40))
+    assert len(rows) == len({(row["client"], row["other"]) for row in rows}) == len(clients) * (len(clients) - 1) // 2
+    alike = min(rows, key=lambda row: float(row["madc"]))
+    apart = max(rows, key=lambda row: float(row["madc"]))
+    assert alike["client"] % 4 == alike["other"] % 4  # one rotation
+    assert apart["client"] % 4 != apart["other"] % 4
+    assert float(alike["edc"]) < float(apart["edc"])

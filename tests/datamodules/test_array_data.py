@@ -1,0 +1,275 @@
+"""ArrayData: arrays and tensors in all their forms, their labels; what is refused."""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from own_arrays import OWNERS, error_of, folder_of, given, owned
+from quadratic import ids
+
+from lit_cfl.algorithms import FedAvg
+from lit_cfl.datamodules.arrays import ArrayData
+from lit_cfl.errors import Notice
+from lit_cfl.experiment import Experiment
+from lit_cfl.nets import MCLR
+from lit_cfl.tasks import Classification
+
+# Inputs
+
+
+@pytest.mark.parametrize(
+    ("shape", "expected"),
+    [
+        ((12, 1, 4, 4), (1, 4, 4)),
+        ((12, 3, 4, 4), (3, 4, 4)),
+        ((12, 4, 5, 3), (3, 4, 5)),
+        ((12, 4, 5, 1), (1, 4, 5)),
+        ((12, 4, 5), (1, 4, 5)),
+        ((12, 6), (6,)),
+        ((12, 2, 3, 4, 5), (2, 3, 4, 5)),
+    ],
+)
+def test_bytes_are_images_with_channels_first(shape: tuple[int, ...], expected: tuple[int, ...]):
+    examples = ArrayData(np.zeros(shape, np.uint8), np.zeros(12, int)).load()
+    assert (examples.input_shape, examples.inputs.dtype) == (expected, torch.uint8)
+
+
+def test_channels_that_come_last_are_moved_and_not_mixed():
+    x = np.random.default_rng(0).integers(0, 256, (12, 4, 5, 3), np.uint8)
+    examples = ArrayData(x, np.zeros(12, int)).load()
+    assert examples.inputs[7, 2, 1, 3] == x[7, 1, 3, 2]
+    assert torch.equal(examples.batch(ids(7))[0][0, 2, 1, 3], torch.tensor(x[7, 1, 3, 2]) * torch.tensor(1 / 255))
+
+
+@pytest.mark.parametrize(("channels", "expected"), [("first", (3, 5, 3)), ("last", (3, 3, 5))])
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_axis_of_the_channels_can_be_named(channels: str, expected: tuple[int, ...], dtype: type):
+    x = np.zeros((12, 3, 5, 3), dtype)
+    assert ArrayData(x, np.zeros(12, int), channels=channels).load().input_shape == expected
+
+
+@pytest.mark.parametrize("shape", [(12, 3, 5, 3), (12, 4, 5, 6), (12, 1, 8, 1)])
+def test_channels_that_could_be_anywhere_are_refused(shape: tuple[int, ...]):
+    message = error_of(ArrayData(np.zeros(shape, np.uint8), np.zeros(12, int)))
+    assert message == f"x has shape {shape}: which axis holds the channels? Set channels to first or last"
+
+
+def test_floats_stay_as_they_are():
+    examples = ArrayData(**given()).load()
+    assert (examples.inputs.dtype, examples.scale, examples.vocabulary) == (torch.float64, 1.0, 0)
+    assert examples.batch(ids(3))[0].tolist() == [[6.0, 7.0]]
+    assert ArrayData(**given(x=np.zeros((12, 5, 4), np.float32))).load().input_shape == (5, 4)
+
+
+def test_bytes_are_scaled_by_1_over_255_unless_told_otherwise():
+    x = np.full((12, 2, 2), 51, np.uint8)
+    assert ArrayData(x, np.zeros(12, int)).load().batch(ids(0))[0].unique().tolist() == pytest.approx([0.2])
+    assert ArrayData(x, np.zeros(12, int), scale=0.5).load().batch(ids(0))[0].unique().tolist() == [25.5]
+    assert ArrayData(**given(), scale=0.5).load().batch(ids(1))[0].tolist() == [[1.0, 1.5]]
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.int32, np.int16, np.uint16, np.int8, np.uint64])
+def test_other_integers_are_numbers_that_may_be_token_ids(dtype: type):
+    examples = ArrayData(**given(x=np.arange(24, dtype=dtype).reshape(12, 2))).load()
+    numbers = examples.batch(ids(3))[0]
+    assert (numbers.tolist(), numbers.dtype) == ([[6.0, 7.0]], torch.float32)
+    assert (examples.vocabulary, examples.num_tokens, examples.scale) == (0, 24, 1.0)
+    assert examples.inputs.dtype == (torch.int32 if dtype is np.int32 else torch.int64)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int64])
+def test_vocabulary_makes_them_token_ids(dtype: type):
+    examples = ArrayData(**given(x=np.arange(24, dtype=dtype).reshape(12, 2)), vocabulary=30).load()
+    tokens = examples.batch(ids(3))[0]
+    assert (tokens.tolist(), tokens.is_floating_point(), examples.vocabulary) == ([[6, 7]], False, 30)
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"vocabulary": 0}, "vocabulary is 0; give 1 or more, or null"),
+        ({"vocabulary": 30}, "vocabulary is 30, so x holds token ids, but it has dtype torch.float64"),
+        ({"vocabulary": 9, "x": np.arange(24).reshape(12, 2)}, "inputs hold the token id 23; ids are 0 to 8"),
+        ({"vocabulary": 9, "x": np.zeros((12, 2), int) - 1}, "inputs hold the token id -1; ids are 0 to 8"),
+        ({"vocabulary": 9, "x": np.zeros((12, 2), int), "scale": 0.5}, "and scale is 0.5; give integers without scale"),
+    ],
+)
+def test_token_ids_are_integers_of_the_vocabulary(options: dict[str, Any], expected: str):
+    assert expected in error_of(lambda: ArrayData(**given() | options).federated(0))
+
+
+def test_integers_may_be_negative_scaled_or_bools():
+    negative = ArrayData(**given(x=np.array([[3, -4]] * 12))).load()
+    assert (negative.batch(ids(3))[0].tolist(), negative.num_tokens) == ([[3.0, -4.0]], 0)
+    assert ArrayData(**given(x=np.array([[3, 4]] * 12)), scale=0.5).load().batch(ids(3))[0].tolist() == [[1.5, 2.0]]
+    assert ArrayData(**given(x=np.array([[True, False]] * 12))).load().batch(ids(3))[0].tolist() == [[1.0, 0.0]]
+
+
+def test_scale_of_images_of_large_integers_is_asked_for():
+    x = np.full((12, 1, 4, 4), 4000, np.uint16)
+    with pytest.warns(
+        Notice, match=r"images of integers up to 4000, which are not scaled; set scale: 0.00025 for 0 to 1"
+    ):
+        assert ArrayData(**given(x=x)).load().batch(ids(0))[0].unique().tolist() == [4000.0]
+    assert ArrayData(**given(x=x), scale=0.00025).load().batch(ids(0))[0].unique().tolist() == [1.0]
+
+
+def test_arrays_tensors_and_lists_are_the_same():
+    arrays = given(client=np.array(OWNERS), cluster=np.array([0, 1, 0]))
+    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+    lists = {name: array.tolist() for name, array in arrays.items()}
+    one, other, third = (ArrayData(**form).federated(4) for form in (arrays, tensors, lists))
+    for data in (other, third):
+        assert torch.equal(data.examples.inputs, one.examples.inputs)
+        assert torch.equal(data.examples.labels, one.examples.labels)
+        assert torch.equal(data.train.values, one.train.values)
+        assert torch.equal(data.true_clusters, one.true_clusters)
+
+
+def test_arrays_that_torch_cannot_share_are_copied():
+    x = given()["x"]
+    locked = x.copy()
+    locked.flags.writeable = False
+    for form in (
+        x.astype(">f4"),
+        x.astype(np.longdouble),
+        np.asfortranarray(x),
+        x[::-1][::-1],
+        locked,
+        torch.from_numpy(x).requires_grad_(),
+    ):
+        assert ArrayData(**given(x=form)).load().inputs.tolist() == x.tolist()
+
+
+def test_other_arrays_are_not_copied():
+    arrays = given()
+    arrays["x"][0, 0] = -5
+    module = ArrayData(**arrays)
+    assert module.load().inputs.data_ptr() == arrays["x"].ctypes.data
+
+
+# Labels
+
+
+def test_label_space_is_as_large_as_the_labels_say():
+    assert ArrayData(**given()).load().num_labels == 3
+    assert ArrayData(**given(), num_labels=5).load().num_labels == 5
+    assert ArrayData(**given(y=(np.arange(12) % 3).astype(np.uint8))).load().labels.dtype == torch.int64
+
+
+@pytest.mark.parametrize(
+    ("label", "num_labels", "expected"),
+    [
+        (-2, None, "y holds the label -2 in row 8; labels are integers from 0: number them anew"),
+        (-1, 3, "y holds the label -1 in row 8; labels are integers from 0: number them anew"),
+        (7, 3, "y holds the label 7 in row 8; labels are integers from 0: num_labels is 3, so none is above 2"),
+        (3, 3, "y holds the label 3 in row 8"),
+    ],
+)
+def test_label_outside_its_range_is_refused(label: int, num_labels: int | None, expected: str):
+    y = np.arange(12) % 3
+    y[8] = y[10] = label
+    assert expected in error_of(ArrayData(**given(y=y), num_labels=num_labels))
+
+
+def test_labels_of_a_byte_may_be_all_256_or_fewer_than_the_space():
+    x, y = np.zeros((256, 2), np.float32), np.arange(256, dtype=np.uint8)
+    assert ArrayData(x, y).pool().examples.num_labels == 256
+    assert ArrayData(x, y, num_labels=300).pool().examples.num_labels == 300
+
+
+def test_labels_that_are_all_negative_are_refused():
+    assert "y holds the label -1 in row 0; labels are integers from 0" in error_of(
+        ArrayData(**given(y=-np.ones(12, int)))
+    )
+
+
+@pytest.mark.parametrize("num_labels", [0, -3])
+def test_label_space_without_labels_is_refused(num_labels: int):
+    expected = f"num_labels is {num_labels}; give 1 or more, or null for the largest label + 1"
+    assert error_of(lambda: ArrayData(**given(), num_labels=num_labels)) == expected
+
+
+def test_labels_that_are_no_integers_are_refused():
+    whole = error_of(ArrayData(**given(y=np.zeros(12)), num_labels=3))
+    assert "y has dtype torch.float64 and num_labels is 3; give classes as y.astype(int)" in whole
+    assert "y holds None in row 1 (from 0)" in error_of(ArrayData(**given(y=np.array([0, None] * 6))))
+    assert "y has dtype complex128" in error_of(ArrayData(**given(y=np.zeros(12, complex))))
+
+
+# What else is refused
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"x": np.zeros((3, 2))}, "y has shape (12,) for 3 examples in x; give one label for each, [3]"),
+        ({"y": np.zeros((12, 1), int)}, "y has shape (12, 1) for 12 examples"),
+        ({"client": np.arange(5)}, "client has 5 entries; give 12"),
+        ({"client": np.zeros((12, 1), int)}, "client has shape (12, 1); give one number or word in each row"),
+        ({"client": [[1, 2]] * 12}, "client holds [1, 2] in row 0; give one number or word in each row"),
+        ({"client": np.array(["a", None] * 6)}, "client holds None in row 1 (from 0); mend the data or drop the row"),
+        (
+            {"client": ["a", 1] * 6},
+            "client holds words in row 0 and numbers in row 1; make them all the one or the other",
+        ),
+        ({"client": np.array([1.0, np.nan] * 6)}, "client holds nan in row 1 (from 0)"),
+        ({"cluster": np.zeros(12, int)}, "cluster is given without client"),
+        ({"client": np.array(OWNERS), "cluster": [0, 1]}, "cluster has 2 entries; give 12 or 3"),
+        ({"client": np.array(OWNERS), "cluster": [0, -1, 1]}, "cluster holds -1; true clusters are integers from 0"),
+        ({"client": np.array(OWNERS), "cluster": [0.0, 1.5, 1.0]}, "cluster holds 1.5 in row 1: no whole number"),
+        ({"x": np.zeros((0, 2)), "y": np.zeros(0, int)}, "x has shape (0, 2); give [N, ...]"),
+        ({"x": np.zeros(12)}, "x has shape (12,); give [N, ...]"),
+        ({"x": np.zeros((12, 0))}, "x has shape (12, 0)"),
+        ({"x": 3.0}, "x has shape ()"),
+        ({"x": np.array([[0, None]] * 12)}, "x has dtype object; give integers or floats"),
+        ({"x": np.full((12, 2), 2**63, np.uint64)}, "x has dtype uint64; give integers or floats"),
+        ({"x": np.ma.masked_equal(np.zeros((12, 2)), 0)}, "x is masked in row 0, and masks are not read; fill it"),
+        ({"y": np.ma.masked_equal(np.arange(12), 3)}, "y is masked in row 3"),
+        ({"x": np.zeros((12, 2), complex)}, "x has dtype complex128; give integers or floats"),
+        ({"x": "own.npz"}, "x has dtype <U7; give integers or floats"),
+        ({"x": [[1, 2], [3]] * 6}, "x is no array"),
+        ({"x": torch.zeros(12, 2, dtype=torch.bfloat16)}, "x is no array"),
+    ],
+)
+def test_arrays_that_cannot_be_used_are_refused(changes: dict[str, Any], expected: str):
+    assert expected in error_of(ArrayData(**given(**changes)))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_number_that_is_not_finite_is_found(value: float):
+    x = np.zeros((12, 2, 3, 4), np.float32)
+    x[5, 1, 2, 3] = x[9, 0, 0, 0] = value
+    assert "x holds NaN or infinity in row 5;" in error_of(ArrayData(**given(x=x), channels="first"))
+
+
+@pytest.mark.parametrize("scale", [0, -1.0, float("nan"), float("inf")])
+def test_scale_that_is_no_factor_is_refused(scale: float):
+    assert f"scale is {scale}; give a number above 0" in error_of(ArrayData(**given(), scale=scale))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({}, "nothing given; give x, and y if you have it, or a source alone"),
+        ({"y": [1]}, "y given; give x, and y"),
+        (given(source="own.npz"), "x, y, source given; give x, and y if you have it, or a source alone"),
+        ({"client": [1], "source": "own.npz"}, "client, source given"),
+    ],
+)
+def test_arrays_or_a_source_are_needed_and_not_both(arguments: dict[str, Any], expected: str):
+    assert expected in error_of(lambda: ArrayData(**arguments))
+
+
+# A run
+
+
+@pytest.mark.parametrize("form", ["arrays", "folder"])
+def test_fedavg_trains_on_it(tmp_path: Path, form: str):
+    module = owned() if form == "arrays" else ArrayData(source=folder_of(tmp_path), test=0.0)
+    task = lambda: Classification(MCLR([2], 3), partial(torch.optim.SGD, lr=0.1))  # noqa: E731
+    experiment = Experiment(module, task, FedAvg(), rounds=1, cohort_size=2)
+    assert [np.isfinite(r.info.loss) for r in experiment] == [True]

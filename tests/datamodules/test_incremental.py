@@ -1,0 +1,132 @@
+"""Training data that arrive by and by."""
+
+from dataclasses import replace
+from fractions import Fraction
+from math import ceil
+
+import pytest
+import torch
+from quadratic import ids
+from shift_cases import after, data_at, lists, made, two_clients, union, with_sizes
+
+from lit_cfl.data.shift import shifted
+from lit_cfl.datamodules.shift import Incremental, SwapAll, SwapPart
+from lit_cfl.datamodules.shift.incremental import share_of
+from lit_cfl.errors import InputError, Notice
+
+
+@pytest.mark.parametrize("share", ["0.25", "0.5", "0.75", "1.0", "0.1", "0.7", "0.55", "0.29", "0.07", "1/3", "2/3"])
+def test_share_is_rounded_up_exactly(share: str):
+    sizes = torch.arange(0, 201)
+    expected = [ceil(Fraction(share) * n) for n in sizes.tolist()]
+    assert share_of(float(Fraction(share)), sizes).tolist() == expected
+
+
+def test_releases_have_the_nominal_sizes_and_are_nested():
+    sizes = (1, 2, 3, 7, 10, 99, 100, 101)
+    data, there = with_sizes(*sizes), [set[int]() for _ in sizes]
+    for r, share in ((0, 0.25), (50, 0.5), (100, 0.75), (150, 1.0)):
+        data, _ = shifted(data, [Incremental()], r, 3, data.population)
+        assert data.num_examples.tolist() == [ceil(share * n) for n in sizes]
+        now = [set(one.tolist()) for one in data.train]
+        assert all(before <= later for before, later in zip(there, now, strict=True))
+        there = now
+    assert lists(data, "train")[0] != lists(with_sizes(*sizes), "train")[0]
+    assert [sorted(one) for one in lists(data, "train")[0]] == lists(with_sizes(*sizes), "train")[0]
+
+
+def test_nobody_with_a_model_at_the_first_release_is_told_of():
+    data, nobody = with_sizes(4, 8), torch.empty(0, dtype=torch.int64)
+    with pytest.warns(Notice, match=r"withholds nothing: before round 1 no client has a model \(participants: warm\)"):
+        after, _ = shifted(data, [Incremental(participants="warm")], 0, 3, nobody)
+    assert after.num_examples.tolist() == [4, 8]
+
+
+def test_shrinking_release_takes_shares_of_what_is_there():
+    sizes = (1, 3, 7, 99, 1600)
+    data, expected = with_sizes(*sizes), list(sizes)
+    for r, share in ((0, 0.25), (50, 0.5), (100, 0.75), (150, 1.0)):
+        data, _ = shifted(data, [Incremental(release="shrinking")], r, 0, data.population)
+        expected = [ceil(Fraction(share) * n) for n in expected]
+        assert data.num_examples.tolist() == expected
+        assert (data.train.sizes + data.withheld.sizes).tolist() == list(sizes)
+    assert data.num_examples[-1] / 1600 == 0.09375  # C3
+
+
+def test_release_changes_nothing_between_its_rounds():
+    data, shift = with_sizes(8, 9), Incremental((2, 4), (0.5, 1.0))
+    assert [data_at(data, [shift], r, 0).num_examples.tolist() for r in range(6)] == [
+        [8, 9],
+        [8, 9],
+        [4, 5],
+        [4, 5],
+        [8, 9],
+        [8, 9],
+    ]
+
+
+def test_test_and_validation_data_are_never_withheld():
+    data = with_sizes(8, 9)
+    for r in range(3):
+        now = data_at(data, [Incremental((0, 1, 2), (0.2, 0.4, 1.0))], r, 0)
+        assert lists(now, "validation", "test") == lists(data, "validation", "test")
+
+
+def test_release_is_at_random():
+    data = after(with_sizes(1000), Incremental())
+    assert 80 < (data.train.entries < 500).sum() < 170  # 125, 4 standard deviations
+
+
+def test_quarter_of_60_examples_is_what_the_trigger_is_tested_with():  # docs/ground_truth.md, check 16
+    data = with_sizes(60)
+    data = replace(data, examples=replace(data.examples, labels=torch.arange(60) % 2, num_labels=10))
+    now = after(data, Incremental()).label_counts[0]
+    assert data.label_counts[0].tolist() == [30, 30] + [0] * 8
+    assert int(now.sum()) == 15
+    assert float((data.label_counts[0] - now).abs().sum()) / 10 == 4.5
+
+
+def test_release_goes_on_after_swaps():
+    shifts = (SwapAll(0.5), SwapPart(0.5), Incremental((0, 4, 8), (0.25, 0.5, 1.0)))
+    data = made(shifts=shifts)
+    before = [union(data, "train"), union(data, "test")]
+    last = data_at(data, shifts, 8, 0)
+    assert [union(last, "train"), union(last, "test")] == before
+    assert int(last.withheld.sizes.sum()) == 0
+
+
+def test_nothing_released_is_taken_back_after_swaps():
+    data = after(two_clients(), Incremental((0, 1), (0.25, 0.3)))  # one of four examples each
+    rich = replace(data, train=data.train.plus(data.withheld.first(2)), withheld=data.withheld.after(ids(2, 2)))
+    assert after(rich, Incremental((0, 1), (0.25, 0.3)), round=1).num_examples.tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("release", ["nominal", "shrinking"])
+def test_client_cold_at_the_first_release_keeps_all(release: str):
+    data, shift = with_sizes(8, 8, 8), Incremental((0, 1), (0.25, 0.5), release, participants="warm")
+    first = after(data, shift, warm=ids(0, 2))
+    assert first.num_examples.tolist() == [2, 8, 2]
+    assert first.train[1].tolist() == data.train[1].tolist()
+    then = after(first, shift, round=1, warm=ids(0, 1))
+    assert then.num_examples.tolist() == [4 if release == "nominal" else 1, 8, 2]
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"rounds": (0, 1)}, r"rounds \(0, 1\) and shares \(0.25, 0.5, 0.75, 1.0\) must be as many"),
+        ({"rounds": (), "shares": ()}, "at least one"),
+        ({"rounds": (0, 5, 5, 6)}, r"rounds of releases are \(0, 5, 5, 6\); give them in ascending order"),
+        ({"rounds": (-1, 5, 6, 7)}, "ascending order, from 0"),
+        ({"shares": (0.25, 0.5, 0.4, 1.0)}, r"shares of releases are \(0.25, 0.5, 0.4, 1.0\)"),
+        ({"shares": (0.0, 0.5, 0.8, 1.0)}, "above 0 to 1"),
+        ({"shares": (0.25, 0.5, 0.8, 1.1)}, "above 0 to 1"),
+        ({"shares": (0.25, float("nan"), 0.8, 1.0)}, "above 0 to 1"),
+    ],
+)
+def test_releases_that_cannot_be_are_refused(options: dict[str, object], message: str):
+    with pytest.raises(InputError, match=message):
+        Incremental(**options)

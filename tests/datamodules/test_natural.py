@@ -1,0 +1,111 @@
+"""The clients that the data came with."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from partition_cases import divided, few, held, lists, pool_of, seeds
+from quadratic import ids
+from torch import Tensor
+
+from lit_cfl.data import Division
+from lit_cfl.datamodules.partition import Natural, Pool
+from lit_cfl.errors import InputError
+
+OWNER = ids(2, 0, 2, 4, 0, 2, -1, 2, 4, 2)  # owners 1 and 3 have nothing
+
+
+def owned_pool(owner: Tensor = OWNER, num_train: int | None = None) -> Pool:
+    labels = torch.arange(len(owner)) % 2
+    num_train = len(owner) if num_train is None else num_train
+    return pool_of(labels[:num_train], labels[num_train:], owner, 2)
+
+
+def owners(division: Division, owner: Tensor = OWNER) -> list[set[int]]:
+    """Owners of what each client has."""
+    both = zip(division.train, division.test, strict=True)
+    return [set(owner[torch.cat([train, test])].tolist()) for train, test in both]
+
+
+def test_each_owner_is_a_client():
+    division = divided(Natural(test=0.0), owned_pool())
+    assert [one.tolist() for one in division.train] == [[1, 4], [0, 2, 5, 7, 9], [3, 8]]
+    assert (division.true_clusters.tolist(), division.skew) == ([-1, -1, -1], "other")
+    assert division.test.sizes.tolist() == [0, 0, 0]
+
+
+@few
+@given(st.lists(st.integers(-1, 6), min_size=2, max_size=60), st.floats(0, 0.9), st.integers(0, 60), seeds)
+def test_owners_keep_their_examples_whatever_the_test_share(owner: list[int], share: float, cut: int, seed: int):
+    held_by = torch.tensor([*owner, 3])
+    pool = owned_pool(held_by, min(cut, len(held_by)))
+    division = divided(Natural(test=share), pool, seed)
+    assert owners(division, held_by) == [{number} for number in sorted(set(held_by.tolist()) - {-1})]
+    assert held(division) == (held_by >= 0).nonzero().flatten().tolist()
+    assert division.train.sizes.min() > 0
+
+
+def test_own_test_part_goes_to_its_owners():
+    division = divided(Natural(test="own"), owned_pool(num_train=5))
+    assert [one.tolist() for one in division.train] == [[1, 4], [0, 2], [3]]
+    assert [one.tolist() for one in division.test] == [[], [5, 7, 9], [8]]
+    assert lists(divided(Natural(), owned_pool(num_train=5))) == lists(division)  # null
+
+
+def test_owners_of_test_examples_alone_are_no_clients():
+    owner = ids(0, 0, 1, 2, 1, 3)
+    division = divided(Natural(test="own"), owned_pool(owner, 3))
+    assert owners(division, owner) == [{0}, {1}]
+
+
+def test_tests_are_a_tenth_where_nobody_who_trains_owns_any():
+    owner = torch.cat([torch.arange(4).repeat(20), torch.full((7,), -1)])  # as in Sent140
+    division = divided(Natural(), owned_pool(owner, 80))
+    assert (division.train.sizes.tolist(), division.test.sizes.tolist()) == ([18] * 4, [2] * 4)
+
+
+def test_small_owners_are_left_out():
+    assert owners(divided(Natural(3, test=0.0), owned_pool())) == [{2}]
+    assert owners(divided(Natural(2, test=0.0), owned_pool())) == [{0}, {2}, {4}]
+    assert owners(divided(Natural(2, test="own"), owned_pool(num_train=5))) == [{0}, {2}, {4}]  # 1 + 1 count as 2
+
+
+def test_clients_are_drawn_at_random_in_their_order():
+    owner = torch.arange(10).repeat(3)
+    drawn = [owners(divided(Natural(max_clients=4), owned_pool(owner), seed), owner) for seed in range(30)]
+    assert all(len(one) == 4 and [max(o) for o in one] == sorted(max(o) for o in one) for one in drawn)
+    assert {number for one in drawn for o in one for number in o} == set(range(10))
+    assert len(divided(Natural(max_clients=99), owned_pool(owner)).train) == 10
+
+
+def test_clients_keep_the_names_of_their_owners():
+    named = replace(owned_pool(), names=("ann", "bob", "cy", "di", "eve"))
+    assert divided(Natural(test=0.0), named).names == ("ann", "cy", "eve")  # bob and di have nothing
+    assert divided(Natural(3, test=0.0), named).names == ("cy",)
+    assert divided(Natural(test=0.0), owned_pool()).names == ()
+
+
+def test_natural_clients_follow_the_seed():
+    pool = owned_pool(torch.arange(5).repeat(20))
+    one, again, other = (lists(divided(Natural(max_clients=3, test=0.3), pool, seed)) for seed in (1, 1, 2))
+    assert (one == again, one == other) == (True, False)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: divided(Natural(), pool_of(ids(0, 1))), "names no owners .* name its client column, or use IID"),
+        (lambda: divided(Natural(6), owned_pool()), "no client has 6 examples, the largest has 5; lower min_examples"),
+        (lambda: divided(Natural(), owned_pool(ids(-1, -1))), "no client has 1 examples, the largest has 0"),
+        (lambda: divided(Natural(test="own"), owned_pool()), "test is 'own', but no client that trains owns a test"),
+        (lambda: Natural(test=1.0), "test is 1.0; it must be 0 or more and below 1"),
+        (lambda: Natural(test="owner"), "test is 'owner'; give a share, 'own' or null"),
+        (lambda: Natural(0), "min_examples is 0; give 1 or more"),
+        (lambda: Natural(max_clients=0), "max_clients is 0; give 1 or more, or null for all"),
+    ],
+)
+def test_impossible_natural_clients_are_refused(make: object, message: str):
+    with pytest.raises(InputError, match=message):
+        make()

@@ -1,0 +1,118 @@
+"""Tiny data sets in the Hub's form, written by code."""
+
+import io
+import resource
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pytest
+from datasets import ClassLabel, Dataset, Features, Value
+from PIL import Image
+
+from lit_cfl.errors import InputError
+
+SHARED = Path(__file__).parents[3] / "shared" / "data"
+DIGITS = [str(digit) for digit in range(10)]
+
+
+def fresh_caches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Empty caches for one test, and no LITCFL_DATA."""
+    monkeypatch.setenv("LITCFL_CACHE", str(folder / "cache"))
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", folder / "hf")  # the variable is read at import
+    monkeypatch.delenv("LITCFL_DATA", raising=False)
+
+
+@contextmanager
+def skipped_without_data() -> Iterator[None]:
+    """Skips a test whose data are not on this machine."""
+    try:
+        yield
+    except InputError as error:
+        if "LITCFL_DATA" not in str(error):
+            raise
+        pytest.skip(str(error))
+
+
+@contextmanager
+def files_up_to(size: int) -> Iterator[None]:
+    """No file can grow beyond this many bytes: the error of a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def write(folder: Path, features: Mapping[str, Any], **parts: Mapping[str, Sequence[Any]]) -> Path:
+    """Writes `<split>-00000-of-00001.parquet` for each part."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for split, columns in parts.items():
+        part = Dataset.from_dict(dict(columns), features=Features(dict(features)))
+        part.to_parquet(folder / f"{split}-00000-of-00001.parquet")
+    return folder
+
+
+def picture(pixels: np.ndarray, format: str = "PNG") -> dict[str, Any]:
+    """An encoded image as the Hub stores it: `pixels` uint8 `[height, width]` or `[height, width, 3]`."""
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, format)
+    return {"bytes": file.getvalue(), "path": None}
+
+
+def pixels(count: int, *shape: int, seed: int = 0) -> np.ndarray:
+    """Random images uint8 `[count, *shape]`."""
+    return np.random.default_rng(seed).integers(0, 256, (count, *shape), dtype=np.uint8)
+
+
+def write_images(
+    folder: Path,
+    train: int = 30,
+    test: int = 12,
+    shape: Sequence[int] = (28, 28),
+    column: str = "image",
+    labels: Any = ClassLabel(names=DIGITS),
+    values: Sequence[int] | None = None,
+) -> Path:
+    """Random images, those of `pixels(train + test, *shape)`, with these labels, or all labels in turn."""
+    images = pixels(train + test, *shape)
+    count = labels.num_classes if isinstance(labels, ClassLabel) else 10
+    values = [row % count for row in range(len(images))] if values is None else values
+    rows = [{column: picture(image), "label": label} for image, label in zip(images, values, strict=True)]
+    parts = {"train": rows[:train], "test": rows[train:]}
+    features = {column: datasets.Image(), "label": labels}
+    return write(folder, features, **{name: _columns(part, features) for name, part in parts.items() if part})
+
+
+def write_writers(folder: Path, characters: Sequence[str], writers: Sequence[str], names: Sequence[str]) -> Path:
+    """FEMNIST's form: a `train` split alone; one image for each character and its writer."""
+    images = [picture(image) for image in pixels(len(characters), 28, 28)]
+    features = {
+        "image": datasets.Image(),
+        "writer_id": Value("string"),
+        "hsf_id": Value("int64"),
+        "character": ClassLabel(names=list(names)),
+    }
+    columns = {"image": images, "writer_id": list(writers), "hsf_id": [0] * len(images), "character": list(characters)}
+    return write(folder, features, train=columns)
+
+
+def first_rows(name: str, folder: Path, train: int, test: int) -> Path:
+    """The first rows of a real data set; skips the test where there is none."""
+    from pyarrow import parquet
+
+    for split, rows in {"train": train, "test": test}.items():
+        file = f"{split}-00000-of-00001.parquet"
+        if not (SHARED / name / file).exists():
+            pytest.skip(f"{SHARED / name} holds no copy of this data set")
+        folder.mkdir(parents=True, exist_ok=True)
+        parquet.write_table(parquet.read_table(SHARED / name / file).slice(0, rows), folder / file)
+    return folder
+
+
+def _columns(rows: Sequence[Mapping[str, Any]], features: Mapping[str, Any]) -> dict[str, list[Any]]:
+    return {name: [row[name] for row in rows] for name in features}

@@ -1,0 +1,96 @@
+"""Small studies on digits for the tests of `tune/`."""
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+BASE: dict[str, Any] = {
+    "name": "tiny",
+    "seeds": [0],
+    "rounds": 4,
+    "cohort_size": 5,
+    "selection": "round_robin_first",
+    "data": {
+        "class_path": "Digits",
+        "init_args": {"num_clients": 12, "rotations": [0, 180], "test": 0.2, "validation": 0.25},
+    },
+    "task": {
+        "class_path": "Classification",
+        "init_args": {
+            "net": {"class_path": "MCLR"},
+            "optimizer": {"class_path": "torch.optim.SGD", "init_args": {"lr": 0.1}},
+        },
+    },
+    "local": {"epochs": 1, "batch_size": 10},
+    "pictures": {"formats": []},  # they would take two seconds a run
+    "algorithm": {"class_path": "FedGroup", "init_args": {"num_clusters": 2, "pretrain_scale": 3}},
+}
+STUDY: dict[str, Any] = {
+    "name": "tiny-study",
+    "base": BASE,
+    "space": {"algorithm.eta_g": {"uniform": [0.0, 0.3]}, "algorithm.num_clusters": {"randint": [2, 4]}},
+    "limits": {"trials": 3},
+    "num_repeats": 0,
+}
+SLOW = {"class_path": "own_slow.Slow", "init_args": {"rate": 0.0, "pause": 0.0}}
+ALGORITHMS = {
+    "choice": [
+        {"class_path": "IFCA", "space": {"num_clusters": {"randint": [2, 4]}}},
+        {
+            "class_path": "FedGroup",
+            "init_args": {"pretrain": {"length": 2, "unit": "epochs"}},
+            "space": {"num_clusters": {"choice": [2, 3]}, "eta_g": {"loguniform": [0.001, 0.1]}},
+        },
+    ]
+}
+
+
+def study_file(folder: Path, **changes: Any) -> Path:
+    """A study's file, with some of its options changed."""
+    path = folder / "study-to-run.yaml"
+    path.write_text(yaml.safe_dump(STUDY | changes))
+    return path
+
+
+def base(**changes: Any) -> dict[str, Any]:
+    return BASE | changes
+
+
+def tune_command(*words: str) -> list[str]:
+    return [sys.executable, "-m", "lit_cfl", "tune", *words]
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[None]:
+    """Ray with two cores and one GPU that is none, for all tests of `tune/`. A fixture of `conftest.py`."""
+    import ray
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(
+            "PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep
+        )  # workers import trainables from here
+        ray.init(
+            "local", num_cpus=2, num_gpus=1, include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR
+        )
+    yield
+    ray.shutdown()
+
+
+@pytest.fixture
+def plain_studies() -> Iterator[pytest.MonkeyPatch]:
+    """Studies draw no pictures, which take two seconds each. A fixture of `conftest.py`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("lit_cfl.tune.study_result.draw", lambda *_: True)
+        yield patch
+
+
+@pytest.fixture
+def drawn_studies(plain_studies: pytest.MonkeyPatch) -> None:
+    """A test of a file with `plain_studies` looks at the pictures all the same."""
+    plain_studies.undo()
