@@ -1,7 +1,7 @@
 """Whole runs of every algorithm against the number of clients: what a round, an evaluation and the memory grow with.
 
     python benchmarks/scale_runs.py [--algorithms FedAvg Ditto ...] [--clients 10000 100000] [--evaluate all]
-                                    [--cohort 100] [--largest 1000000] [--out FILE.json]
+                                    [--cohort 100] [--largest 1000000] [--limit 3600] [--out FILE.json]
 
 Every row is a process of its own with one thread, forked after the imports, and makes a run directory:
 two rounds of 100 clients, both evaluated.
@@ -12,16 +12,19 @@ longest by its options. CFL, AdaCFL and LayerCFL train everyone in each round.
 
 Round and evaluation are those of the second round, in seconds of the process's CPU time, as the whole run is; wall
 seconds of the run are a column of their own. `growth` is the CPU time of the whole run over that of the row before, of
-the same algorithm. `--largest` adds a run of FedAvg with so many clients; 0 = none.
+the same algorithm. `--largest` adds a run of FedAvg with so many clients; 0 = none. A run that is refused, or takes
+longer than `--limit` seconds, has a row that says so. Rows that `--out` holds already are not run again, so that a long
+table can be made piece by piece. `load` is the machine's, over the last minute of a row.
 """
 
 import argparse
 import json
+import os
 import tempfile
 from collections.abc import Iterator
-from concurrent.futures import ProcessPoolExecutor
+from datetime import date
 from functools import partial
-from multiprocessing import get_context
+from multiprocessing import TimeoutError, get_context
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
@@ -34,6 +37,7 @@ from lit_cfl import algorithms
 from lit_cfl.config import catalogue
 from lit_cfl.datamodules import Synthetic
 from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.errors import InputError
 from lit_cfl.experiment import EvaluationPlan, Experiment
 from lit_cfl.local_work import Budget
 from lit_cfl.metric_names import Row
@@ -43,7 +47,21 @@ from lit_cfl.runs.run import run
 from lit_cfl.tasks import Classification
 from lit_cfl.tracking import Tracking
 
-COLUMNS = ("algorithm", "clients", "round s", "evaluation s", "run s", "wall s", "growth", "peak MiB", "files")
+COLUMNS = (
+    *(
+        "algorithm",
+        "clients",
+        "round s",
+        "evaluation s",
+        "run s",
+        "wall s",
+        "growth",
+        "peak MiB",
+        "files",
+        "load",
+        "note",
+    ),
+)
 
 
 def whole_run(algorithm: str, clients: int, cohort: int, evaluated: str) -> Row:
@@ -66,8 +84,6 @@ def whole_run(algorithm: str, clients: int, cohort: int, evaluated: str) -> Row:
         files = sum(file.is_file() for file in Path(folder).rglob("*"))
     (_, first), (trained, second) = times
     return {
-        "algorithm": algorithm,
-        "clients": clients,
         "round s": trained - first,
         "evaluation s": second - trained,
         "run s": process_time() - begun,
@@ -92,19 +108,38 @@ def evaluation_times() -> list[tuple[float, float]]:
     return times
 
 
-def rows(names: list[str], sizes: list[int], cohort: int, evaluated: str, largest: int) -> Iterator[Row]:
-    for algorithm in names:
-        before: Row | None = None
-        for clients in [*sizes, *([largest] if largest and algorithm == "FedAvg" else [])]:
-            row = fresh(algorithm, clients, cohort, evaluated)
-            yield row | ({} if before is None else {"growth": float(row["run s"]) / float(before["run s"])})
-            before = row
+def rows(cells: list[Row], known: list[Row], limit: float) -> Iterator[Row]:
+    """Yields the row of each cell, from `known` if it is there; with `growth` over that of the algorithm before."""
+    before: Row = {}
+    for cell in cells:
+        same = (row for row in known if row.items() >= cell.items())
+        row = next(same, None) or cell | fresh(cell, limit)
+        if before.get("algorithm") == row["algorithm"] and "run s" in row and "run s" in before:
+            row = row | {"growth": float(row["run s"]) / float(before["run s"])}
+        yield row
+        before = row
 
 
-def fresh(algorithm: str, clients: int, cohort: int, evaluated: str) -> Row:
+def fresh(cell: Row, limit: float) -> Row:
     """A run in a process of its own."""
-    with ProcessPoolExecutor(1, get_context("fork")) as pool:
-        return pool.submit(whole_run, algorithm, clients, cohort, evaluated).result()
+    with get_context("fork").Pool(1) as pool:  # which ends with the block
+        try:
+            found = pool.apply_async(whole_run, tuple(cell.values())).get(limit)
+        except InputError as error:
+            found = {"note": f"refused: {error}"}
+        except TimeoutError:
+            found = {"note": f"not over after {limit:.0f} s"}
+    return found | {"load": os.getloadavg()[0], "day": date.today().isoformat()}
+
+
+def cells(options: argparse.Namespace) -> list[Row]:
+    pairs = [(name, clients) for name in options.algorithms for clients in options.clients]
+    if options.largest and "FedAvg" in options.algorithms:
+        pairs.insert(1 + max(at for at, pair in enumerate(pairs) if pair[0] == "FedAvg"), ("FedAvg", options.largest))
+    return [
+        {"algorithm": name, "clients": clients, "cohort": options.cohort, "evaluated": options.evaluate}
+        for name, clients in pairs
+    ]
 
 
 def main() -> None:
@@ -115,15 +150,17 @@ def main() -> None:
     parser.add_argument("--cohort", type=int, default=100)
     parser.add_argument("--evaluate", default="all", help="all, assigned, or a number of clients")
     parser.add_argument("--largest", type=int, default=1_000_000)
+    parser.add_argument("--limit", type=float, default=3600.0, help="seconds of a run")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
-    found = []
+    known = json.loads(options.out.read_text()) if options.out and options.out.exists() else []
     print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}", flush=True)
-    for row in rows(options.algorithms, options.clients, options.cohort, options.evaluate, options.largest):
-        found.append(row)
+    for row in rows(cells(options), known, options.limit):
         print(f"| {' | '.join(shown(row.get(column, '')) for column in COLUMNS)} |", flush=True)
+        if row not in known:
+            known.append(row)
         if options.out:
-            options.out.write_text(json.dumps(found, indent=1) + "\n")
+            options.out.write_text(json.dumps(known, indent=1) + "\n")
 
 
 if __name__ == "__main__":

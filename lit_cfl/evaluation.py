@@ -11,7 +11,7 @@ from torch import Tensor
 from lit_cfl.algorithms.base import Algorithm, Assignment, State
 from lit_cfl.algorithms.check_answers import checked_assignment
 from lit_cfl.clustering.cluster_scores import agreement, churn
-from lit_cfl.data import FederatedData, Split
+from lit_cfl.data import ClientIndex, FederatedData, Split
 from lit_cfl.data.index import distinct_values
 from lit_cfl.engines.base import Engine
 from lit_cfl.errors import InputError, Notice, join_ids
@@ -114,13 +114,8 @@ def score_clients(
         index: the model of each client, int64 `[n]`, none negative.
         clients: ids int64 `[n]`.
     """
-    mine = data.split(split).select(clients)
-    stretches, stretch_of = mine.distinct()  # clients of one model may share a list, too
-    pairs, list_of = distinct_values(index * len(stretches) + stretch_of)
-    held = stretches.select(pairs % len(stretches))
-    views = len(data.examples) * len(data.examples.views)
-    asked = (pairs // len(stretches))[held.owners] * views + held.entries
-    asked, where = distinct_values(asked)
+    mine, views = data.split(split).select(clients), len(data.examples) * len(data.examples.views)
+    held, list_of, (asked, where) = _scored_once(mine, index, views)
 
     def named(number: int) -> str:
         return f"model {number} of the clients {join_ids(clients[index == number].tolist())} on {split} data"
@@ -139,6 +134,24 @@ def score_clients(
 
     sums, weights = (torch.stack([*map(per_client, part)]) for part in (values * found.weights, found.weights))
     return SplitScores(engine.scores, mine.sizes, per_client(found.losses), sums, weights)
+
+
+def _scored_once(mine: ClientIndex, index: Tensor, views: int) -> tuple[ClientIndex, Tensor, tuple[Tensor, Tensor]]:
+    """Finds which examples are scored under which model, each once, and who has them.
+
+    Args:
+        mine: the examples of each client.
+        index: the model of each client, int64 `[n]`.
+        views: indices of examples are below it.
+
+    Returns:
+        The different lists that clients of one model have; the list of each client `[n]`; and model * views + example
+        of what is scored, ascending, with the place of each entry of the lists there.
+    """
+    stretches, stretch_of = mine.distinct()  # clients of one model may share a list, too
+    pairs, list_of = distinct_values(index * len(stretches) + stretch_of)
+    held = stretches.select(pairs % len(stretches))
+    return held, list_of, distinct_values((pairs // len(stretches))[held.owners] * views + held.entries)
 
 
 def _note_not_finite(example: int, client: int, split: Split, losses: Tensor, where: Tensor) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -12,12 +12,15 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from lit_cfl.algorithms import Assignment, Ditto, FedAvg, Info
+from lit_cfl.algorithms import Assignment, Ditto, FedAvg, Info, stocfl_clusters
+from lit_cfl.algorithms.stocfl_clusters import StoCFLState, nearest_cluster
 from lit_cfl.clustering import cluster_scores, merge_by_threshold, merging, products
 from lit_cfl.clustering.cluster_scores import churn
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.datamodules import Digits
 from lit_cfl.datamodules.shift import SwapAll
+from lit_cfl.engines import check_task, client_work
+from lit_cfl.engines.client_work import ClientWork
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import Evaluation, EvaluationPlan, SplitScores, evaluate
 from lit_cfl.parameters import ParameterLayout
@@ -172,6 +175,67 @@ def test_more_pairs_than_the_memory_holds_are_refused(monkeypatch: pytest.Monkey
     assert products.gram(torch.eye(20)).shape == (20, 20)
     with pytest.raises(InputError, match=r"to compare 21 clients with each other takes .*; use fewer clients, or an"):
         products.gram(torch.eye(21))
+
+
+def test_clients_are_compared_with_as_many_clusters_some_at_a_time(monkeypatch: pytest.MonkeyPatch):
+    draws = torch.Generator().manual_seed(2)
+    psi, sums = torch.randn(300, 3, generator=draws), torch.randn(200, 3, generator=draws)
+    counts = torch.ones(200, dtype=torch.int64)
+    counts[ids(0, 7)] = 0  # free numbers
+    nothing = torch.empty(0)
+    state = StoCFLState(nothing, nothing, nothing, sums, counts, nothing, {}, 0)
+    cosines = torch.nn.functional.normalize(psi) @ torch.nn.functional.normalize(sums).T
+    cosines[:, ids(0, 7)] = -torch.inf
+    monkeypatch.setattr(stocfl_clusters, "_AT_ONCE", 64 * 201)
+    monkeypatch.setattr(stocfl_clusters, "_MOST_KEPT", 300 * 200 - 1)
+    with Computed() as computed:
+        best, nearest, closeness = nearest_cluster(state, psi, keep=True)
+    assert computed.largest <= 64 * 201
+    assert closeness is None  # nobody reads so many numbers
+    assert torch.equal(nearest, cosines.argmax(1))
+    torch.testing.assert_close(best, cosines.max(1).values)
+    monkeypatch.setattr(stocfl_clusters, "_MOST_KEPT", 300 * 200)
+    torch.testing.assert_close(nearest_cluster(state, psi, keep=True)[2], cosines)
+    nobody = StoCFLState(nothing, nothing, nothing, sums[:0], counts[:0], nothing, {}, 0)
+    assert nearest_cluster(nobody, psi)[1].tolist() == [-1] * 300
+    assert nearest_cluster(state, psi[:0])[1].tolist() == []
+
+
+def test_losses_of_many_models_are_added_up_in_parts_of_whole_batches(monkeypatch: pytest.MonkeyPatch):
+    class Losses:
+        """The loss of example e under model m is e + 1000 m."""
+
+        asked: ClassVar[list[list[int]]] = []
+
+        def report(self, activity):
+            pass
+
+        def losses_of_all(self, models, index, data):
+            self.asked.append(index.tolist())
+            return index.double() + 1000 * models
+
+    sizes = ids(5, 0, 9, 3)
+    lists = ClientIndex.from_sizes(torch.arange(17), sizes)
+    pool = Examples(torch.zeros(17, 1), torch.zeros(17, dtype=torch.int64), 2)
+    data = FederatedData(pool, lists, ClientIndex.empty(4), lists, ids(-1, -1, -1, -1))
+    work = ClientWork(Losses(), 0, data)
+    monkeypatch.setattr(client_work, "EVALUATION_BATCH", 4)
+    for at_once, parts in ((24, [8, 8, 1]), (1, [4, 4, 4, 4, 1]), (2**20, [17])):
+        Losses.asked.clear()
+        monkeypatch.setattr(client_work, "_LOSSES_AT_ONCE", at_once)
+        found = work.losses(torch.arange(3.0)[:, None], ids(2, 1, 0, 3))
+        assert [len(part) for part in Losses.asked] == parts
+        assert found[ids(0, 2, 3)].tolist() == [[mean + 1000 * m for m in range(3)] for mean in (9.0, 2.0, 15.0)]
+        assert found[1].isnan().all()  # no data
+
+
+def test_the_first_example_of_each_label_is_found_some_at_a_time(monkeypatch: pytest.MonkeyPatch):
+    labels = ids(2, 2, 0, 4, 0, 1, 4)
+    train = ClientIndex.from_lists([ids(6, 3), ids(1, 2, 0, 4), ids(5)])  # labels 4 4, 2 0 2 0, 1; nobody has 3
+    data = FederatedData(Examples(torch.zeros(7, 1), labels, 5), train, train, train, ids(-1, -1, -1))
+    for block in (1, 3, 100):
+        monkeypatch.setattr(check_task, "_BLOCK", block)
+        assert check_task._one_of_each_label(data).tolist() == [2, 5, 1, 6]
 
 
 # Rounds and evaluations

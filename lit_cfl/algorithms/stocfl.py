@@ -141,16 +141,16 @@ class StoCFL(Algorithm):
     ) -> tuple[StoCFLState, Info]:
         """Infers clusters (Section 3.3): Psi goes to the server, which compares it with all clusters."""
         found, psi = self._represented(state, clients.sort().values, work)
-        closeness, best, nearest = nearest_cluster(state, psi)  # step 1
+        best, nearest, closeness = nearest_cluster(state, psi, keep=True)  # step 1
         joins = (best >= self.tau) & (self.tau < 1)  # step 2
         state = joined(state, found[joins], psi[joins], nearest[joins], keep=self._keeps)
         if not joins.all():
             alone, own = found[~joins], psi[~joins]
             groups = merge_by_threshold(own, self.tau)
-            _, _, start = nearest_cluster(state, mean_by_cluster(own, groups))
+            _, start, _ = nearest_cluster(state, mean_by_cluster(own, groups))
             state, numbers = founded(state, torch.cat([state.models, state.omega[None]])[start])  # -1: omega
             state = joined(state, alone, own, numbers[groups], keep=self._keeps)
-        told = for_clients(closeness, found, clients)
+        told = None if closeness is None else for_clients(closeness, found, clients)
         return state, Info(down=len(clients), up=len(found), skipped=len(clients) - len(found), closeness=told)
 
     def serve(self, state: StoCFLState, clients: Tensor) -> Assignment:

@@ -12,10 +12,12 @@ from torch import Tensor
 
 from lit_cfl.aggregation import mean_by_cluster
 from lit_cfl.clustering import assign, cosine_similarity, direction_cosines
-from lit_cfl.clustering.products import Rows
+from lit_cfl.clustering.products import ROWS_AT_ONCE, Rows
 
 MergedModel = Literal["larger", "average"]
 _BINS = 40  # of the histogram of cosines
+_AT_ONCE = 2**22  # cosines of clients with clusters
+_MOST_KEPT = 2**24  # of these cosines, for people: who would read more?
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,12 +96,25 @@ def _largest(sizes: Tensor, groups: Tensor) -> Tensor:
     return (rank == _lowest(rank, groups)[groups]).double()
 
 
-def nearest_cluster(state: StoCFLState, psi: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Compares Psi `[n, s]` with clusters: cosines `[n, C]` (-inf: free), the best `[n]`, its number or -1 `[n]`."""
-    cosines = direction_cosines(psi, state.sums).masked_fill(state.counts == 0, -torch.inf)
-    nobody = cosines.new_full((len(psi), 1), -torch.inf)
-    best, nearest = torch.cat([nobody, cosines], dim=1).max(1)  # ties: the lowest number
-    return cosines, best, nearest - 1
+def nearest_cluster(state: StoCFLState, psi: Tensor, *, keep: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Compares Psi `[n, s]` with clusters, some clients at a time: there may be as many clusters as clients.
+
+    Args:
+        keep: return the cosines, too, unless they are more than 16 million.
+
+    Returns:
+        The largest cosine of each client `[n]`, the number of that cluster or -1 `[n]`, ties: the lowest, and the
+        cosines `[n, C]` (-inf: a number that is free) or None.
+    """
+    free, keep = state.counts == 0, keep and len(psi) * len(state.counts) <= _MOST_KEPT
+    kept, found = [], []
+    for some in psi.split(ROWS_AT_ONCE * max(1, _AT_ONCE // (ROWS_AT_ONCE * (1 + len(free))))):
+        cosines = direction_cosines(some, state.sums).masked_fill_(free, -torch.inf)
+        nobody = cosines.new_full((len(some), 1), -torch.inf)
+        found.append(torch.cat([nobody, cosines], dim=1).max(1))
+        kept += [cosines] if keep else []
+    best, nearest = (torch.cat(part) for part in zip(*found, strict=True))
+    return best, nearest - 1, torch.cat(kept) if keep else None
 
 
 def for_clients(rows: Tensor, found: Tensor, clients: Tensor) -> Tensor:

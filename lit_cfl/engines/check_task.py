@@ -28,7 +28,7 @@ _REMEDIES = {
     "numbers": "give classes as integers from 0, or take the task Regression, or one with labels = ('numbers',)",
     "none": "give labels, or take a task that needs none, with labels = ('none',), such as NextToken",
 }
-_SOME = 8  # examples
+_SOME, _BLOCK = 8, 2**16  # examples
 
 
 def require_trainable(engine: Engine, data: FederatedData) -> None:
@@ -136,10 +136,15 @@ def _require_labels(engine: Engine, examples: Examples) -> None:
 def _one_of_each_label(data: FederatedData) -> Tensor:
     if data.examples.label_kind != "classes":
         return data.train.entries[:_SOME]
-    labels = data.examples.targets(data.train.entries)
-    order = labels.argsort(stable=True)
-    first = torch.cat([torch.ones(1, dtype=torch.bool), labels[order].diff() > 0])
-    return data.train.entries[order[first].cpu()]
+    found: dict[int, Tensor] = {}  # the first example of each label
+    for some in data.train.entries.split(_BLOCK):
+        labels = data.examples.targets(some).cpu()
+        first = torch.full((data.examples.num_labels,), len(some)).scatter_reduce(
+            0, labels, torch.arange(len(some)), "amin"
+        )
+        new = [label for label in (first < len(some)).nonzero().flatten().tolist() if label not in found]
+        found |= {label: some[first[label]] for label in new}
+    return torch.stack([found[label] for label in sorted(found)])
 
 
 def _in_words(examples: Examples) -> str:

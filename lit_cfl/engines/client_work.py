@@ -1,6 +1,6 @@
 """Implements what an algorithm may ask of clients, with an engine."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -8,12 +8,14 @@ import torch
 from torch import Tensor
 
 from lit_cfl.activity import Activity, Report
-from lit_cfl.data import FederatedData
+from lit_cfl.data import ClientIndex, FederatedData
 from lit_cfl.engines.local_training import FitRequest, LocalTraining
+from lit_cfl.engines.scorer import EVALUATION_BATCH
 from lit_cfl.errors import join_ids, note_on_error
 from lit_cfl.local_work import Budget, Fitted, Sketch, per_client
 from lit_cfl.parameters import ParameterLayout
 
+_LOSSES_AT_ONCE = 2**22  # losses of examples under models
 PositionedRows = tuple[Tensor, Tensor]  # positions of clients int64 [m], and a row of each [m, d], on the CPU
 
 
@@ -117,8 +119,17 @@ class ClientWork:
     def losses(self, models: Tensor, clients: Tensor, *, penalised: bool = False) -> Tensor:
         self.engine.report(Activity(f"losses of {len(models)} models on {len(clients)} clients", self.round))
         index = self.data.train.select(clients)
+        sums = torch.zeros(len(clients), len(models), dtype=torch.float64)
         with note_on_error(lambda: f"in round {self.round + 1}, in losses on the clients {join_ids(clients.tolist())}"):
-            losses = self.engine.losses_of_all(models, index.entries, self.data)
-        sums = torch.zeros(len(clients), len(models), dtype=torch.float64).index_add_(0, index.owners, losses.T)
+            for owners, entries in zip(*self._parts(index, len(models)), strict=True):
+                sums.index_add_(0, owners, self.engine.losses_of_all(models, entries, self.data).T)
         means = sums / index.sizes[:, None]  # 0 / 0 is nan: no data
         return means + self.engine.penalties(models) if penalised else means
+
+    def _parts(self, index: ClientIndex, models: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
+        """Cuts examples into parts whose losses under all models are held at once: owners, and entries of each part.
+
+        They are whole batches of evaluation, so that no loss depends on the parts.
+        """
+        size = EVALUATION_BATCH * max(1, _LOSSES_AT_ONCE // (EVALUATION_BATCH * max(1, models)))
+        return index.owners.split(size), index.entries.split(size)

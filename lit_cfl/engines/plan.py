@@ -125,3 +125,9 @@ def keep_freed_memory() -> None:
         # glibc up to 2.30 refuses more than 32 MiB; either call ends what it would choose itself, so both or none
         if libc.mallopt(_MMAP_THRESHOLD, 128 * 2**20) or libc.mallopt(_MMAP_THRESHOLD, 32 * 2**20):
             libc.mallopt(_TRIM_THRESHOLD, 512 * 2**20)
+
+
+def release_freed_memory() -> None:
+    """Gives the kernel all that `keep_freed_memory` has kept: for between two parts of a run that need other blocks."""
+    with suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

@@ -194,7 +194,7 @@ def _saved_memberships(path: Path) -> dict[str, np.ndarray] | None:
     if not kept:
         return None  # no round was evaluated yet
     partition = read_npz(path / "partition.npz", ["true_clusters"])
-    cluster = torch.stack(list(kept.values())).numpy()
+    cluster = torch.stack([clusters.int() for clusters in kept.values()]).numpy()
     unknown = np.full(cluster.shape[1], -1)
     return {"rounds": np.array(list(kept)), "cluster": cluster, "true_cluster": partition.get("true_clusters", unknown)}
 

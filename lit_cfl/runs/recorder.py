@@ -122,6 +122,7 @@ class Recorder:
 
     def _evaluate(self, r: Round) -> Row:
         """Evaluates a round; returns its row but for the clocks."""
+        self._latest = None  # frees the scores of all clients of the round before
         evaluation = self._evaluation_of(r)
         self._set_latest(r, evaluation)
         self._totals.take(r, evaluation, self.experiment.tracking.snapshots_every)

@@ -28,7 +28,7 @@ def members(evaluation: Evaluation, num_clients: int) -> Tensor:
 def membership_arrays(memberships: Mapping[int, Tensor], data: FederatedData) -> dict[str, np.ndarray]:
     return {
         "rounds": np.array(list(memberships)),
-        "cluster": torch.stack(list(memberships.values())).numpy().astype(np.int32),
+        "cluster": torch.stack([clusters.int() for clusters in memberships.values()]).numpy(),
         "true_cluster": data.true_clusters.numpy().astype(np.int32),
     }
 

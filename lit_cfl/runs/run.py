@@ -10,6 +10,7 @@ from statistics import fmean
 from typing import Any, Literal
 
 from lit_cfl.activity import Activity, Report, unreported
+from lit_cfl.engines.plan import release_freed_memory
 from lit_cfl.errors import InputError, Notice, SaveError
 from lit_cfl.experiment import Experiment
 from lit_cfl.metric_names import Row
@@ -232,7 +233,9 @@ def _record(recorder: Recorder, callbacks: RunCallbacks) -> Row:
     algorithm, rounds = recorder.experiment.algorithm, recorder.experiment.rounds
     callbacks.started(type(algorithm).__name__, recorder.completed, rounds, recorder.prepared.seed)
     try:
+        release_freed_memory()  # what the data were made with
         reason = recorder.run(lambda row: trackers.log(row, recorder.round_view()), callbacks.row)
+        release_freed_memory()
         summary = recorder.finish(reason)
         trackers.conclude(summary, recorder.round_view(), recorder.models)
         status = "success"

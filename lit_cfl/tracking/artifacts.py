@@ -2,12 +2,11 @@
 
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from lightning import LightningModule
 from torch import Tensor
 
 from lit_cfl.algorithms.base import Algorithm, State
@@ -33,11 +32,22 @@ def cluster_models(algorithm: Algorithm, state: State, engine: Engine, clients: 
     if mib > MAX_MIB:
         warnings.warn(Notice(f"W&B gets no models, they are {mib:,.0f} MiB; checkpoint.pt has them"), stacklevel=2)
         return {}
-    return {name: _state_dict(engine.module(row)) for name, row in rows.items()}
+    return dict(_state_dicts(engine, rows)) if rows else {}
 
 
-def _state_dict(module: LightningModule) -> dict[str, Tensor]:
-    return {name: value.cpu() for name, value in module.state_dict().items()}
+def _state_dicts(engine: Engine, rows: Mapping[str, Tensor]) -> Iterator[tuple[str, dict[str, Tensor]]]:
+    """Yields the state dict of each row by its name; what no row holds, such as frozen layers, is shared by all."""
+    module = engine.module(next(iter(rows.values()))).cpu()
+    named = dict(module.named_parameters()) | dict(module.named_buffers())
+    trained = [named[slot.name] for slot in engine.layout.slots]
+    for name, row in rows.items():
+        engine.layout.write(row, module)
+        own = {_place(tensor): tensor.detach().clone() for tensor in trained}  # a tensor may have several names
+        yield name, {key: own.get(_place(value), value) for key, value in module.state_dict().items()}
+
+
+def _place(tensor: Tensor) -> tuple[int, torch.Size]:
+    return tensor.data_ptr(), tensor.shape
 
 
 def gathered(run: Path, folder: Path, models: Models) -> dict[str, Path]:
