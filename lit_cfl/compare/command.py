@@ -109,7 +109,7 @@ def _plan(comparison: Comparison) -> Plan:
 
 
 def write_picture(path: Path, results: Results, formats: Sequence[Format]) -> bool:
-    """Draws `pictures/curve.png` and `.pdf`. Returns whether they could be drawn.
+    """Draws `pictures/curve` in the formats asked for. Returns whether they could be drawn.
 
     Raises:
         SaveError: they could not be written.

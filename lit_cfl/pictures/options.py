@@ -13,10 +13,10 @@ class Pictures:
     """Chooses the files of a run's pictures; `docs/results.md` names them.
 
     Args:
-        formats: of each picture, `png` and `pdf`; an empty list draws nothing. W&B shows the PNG.
+        formats: of each picture, `png`, `pdf` or both; an empty list draws nothing. W&B shows the PNG.
     """
 
-    formats: list[Format] = field(default_factory=lambda: list(get_args(Format)))
+    formats: list[Format] = field(default_factory=lambda: ["png"])
 
     def __post_init__(self) -> None:
         unknown = [name for name in self.formats if name not in get_args(Format)]

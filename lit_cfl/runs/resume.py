@@ -123,7 +123,7 @@ def disagreements(stored: Mapping[str, Any], now: Mapping[str, Any], ignored: Se
         ignored: options that may differ.
         new_plan: whether the plan may.
     """
-    free = {*ignored, "code", "data_commit", *(_PLAN_OPTIONS if new_plan else ())}
+    free = {*ignored, "code", "data_commit", "pictures", *(_PLAN_OPTIONS if new_plan else ())}
     return [
         line
         for line in differences(stored, now)

@@ -1,5 +1,7 @@
 """The command line: what it prints, and what it says of bad input (exit code 2, no traceback)."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -218,3 +220,34 @@ def test_plan_beside_resume_is_honoured_with_new_plan_and_else_refused(capsys: p
     now = yaml.safe_load(Path("run/config.yaml").read_text())["plan"]
     assert now["rows_mib"] == 7
     assert now["lanes"] != 3  # what is not asked for is chosen by rule
+
+
+AT_THE_END = """
+import atexit
+import sys
+from lit_cfl.cli import main
+
+def later(words):
+    import torch
+    atexit.register(lambda: print("handlers of libraries are called"))
+    if words:
+        raise ValueError("a traceback")
+    print("not flushed", end=" ")
+    return 7
+
+main.COMMANDS["doctor"] = main.Command("__main__", "later", "")
+sys.exit(main.main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "out"),
+    [([], 7, "not flushed handlers of libraries are called\n"), (["x"], 1, "handlers of libraries are called\n")],
+)
+def test_process_ends_with_the_commands_code_after_the_handlers_of_libraries(words: list[str], code: int, out: str):
+    ended = subprocess.run(
+        [sys.executable, "-c", AT_THE_END, "doctor", *words], capture_output=True, text=True, check=False
+    )
+    assert (ended.returncode, ended.stdout) == (code, out)
+    assert ("ValueError: a traceback" in ended.stderr) == bool(words)
+    assert "leaked" not in ended.stderr  # as nanobind reports of objects that are never collected
