@@ -31,6 +31,7 @@ PAGE = ROOT / "docs" / "testing.md"
 BEGIN, END = "<!-- written by benchmarks/mutants.py -->", "<!-- until here -->"
 HEADER = "| name | file | bug | caught by |\n|---|---|---|---|\n"
 SECONDS = 1800  # for the tests of one bug
+_LANES = "not ray and not browser and not slow and not cluster"  # bugs are caught by quick tests, or those marked full
 _NO_SUCH_TEST = 4  # pytest's exit code
 _FAILED = re.compile(r"^FAILED (.+?)(?: - .*)?$", flags=re.MULTILINE)
 
@@ -115,7 +116,8 @@ def copy_of(root: Path, stack: ExitStack) -> Path:
 
 def run_tests(tree: Path, tests: Sequence[str], *options: str) -> subprocess.CompletedProcess[str]:
     """One pytest process on one core, in which the tree is what is imported."""
-    command = [sys.executable, "-m", "pytest", "-q", "--tb=no", "-rfE", "-p", "no:cacheprovider", *options, *tests]
+    command = [sys.executable, "-m", "pytest", "-q", "--tb=no", "-rfE", "-p", "no:cacheprovider", "-m", _LANES]
+    command += [*options, *tests]
     alone = os.environ | {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1"}
     return subprocess.run(command, cwd=tree, env=alone, capture_output=True, text=True, check=False, timeout=SECONDS)
 

@@ -10,6 +10,8 @@ import pytest
 import torch
 from pretended_gpu import PretendedGPU, pretended
 
+pytestmark = pytest.mark.full  # a pretended GPU
+
 GPU = "cuda:0"
 
 gpu = pytest.fixture(pretended)

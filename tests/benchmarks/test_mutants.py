@@ -170,10 +170,13 @@ def test_test_that_fails_without_the_bug_catches_nothing(tree: Path, monkeypatch
     ]
 
 
-def test_pytest_in_a_process_of_its_own_names_the_test_that_failed(tree: Path, monkeypatch: pytest.MonkeyPatch):
+def test_pytest_in_a_process_of_its_own_names_the_test_that_failed_also_one_marked_full(tree: Path, monkeypatch: pytest.MonkeyPatch):
     import mutants
 
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # no plugin is needed, and some are slow to import
+    (tree / "pytest.ini").write_text("[pytest]\naddopts = -m 'not full'\nmarkers = full\n")
+    file = tree / "tests" / "test_thing.py"
+    file.write_text("import pytest\n" + file.read_text().replace("def test_four", "@pytest.mark.full\ndef test_four"))
     (tree / "thing.py").write_text("def double(x):\n    return 3 * x\n")
     done = mutants.run_tests(tree, ["tests/test_thing.py"], "-x")
     assert (done.returncode, mutants._FAILED.findall(done.stdout)) == (1, ["tests/test_thing.py::test_four"])

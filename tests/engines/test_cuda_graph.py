@@ -22,6 +22,8 @@ from lit_cfl.engines.steps import Steps
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.nets import MLP
 
+pytestmark = pytest.mark.full  # a pretended GPU
+
 ADAM = partial(torch.optim.Adam, lr=0.01)
 WIDE = Plan("stack", lanes=4)
 

@@ -24,6 +24,8 @@ from lit_cfl.engines.steps import Steps
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.local_work import Budget
 
+pytestmark = pytest.mark.full  # a pretended GPU
+
 gpu = pytest.fixture(pretended)
 
 

@@ -26,6 +26,8 @@ from lit_cfl.engines.stacked import stack
 from lit_cfl.nets import MCLR, MLP, MNISTCNN, VGG16
 from lit_cfl.tasks import Classification
 
+pytestmark = pytest.mark.full  # a pretended GPU
+
 
 class Recurrent(nn.Module):
     """Reads an image row by row."""

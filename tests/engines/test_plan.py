@@ -1,75 +1,25 @@
-"""The rule that chooses a plan, and what it sets for the whole process."""
+"""The rule that chooses a plan, restated: it runs in `.ci/full`. What is refused: `test_plan_refusals.py`."""
 
 import os
-import platform
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
-from lightning import LightningModule
-from torch import nn
+from workloads import one_gpu, traits, work
 
 from lit_cfl.cores import count_cores
 from lit_cfl.engines import choose_plan as rule
 from lit_cfl.engines.choose_plan import choose_plan
 from lit_cfl.engines.cohort_fit import Cost
 from lit_cfl.engines.local_training import LocalTraining
-from lit_cfl.engines.plan import Plan, PlanOptions, set_up_torch
+from lit_cfl.engines.plan import Plan, PlanOptions
 from lit_cfl.engines.stacked.stack import StackLoop
-from lit_cfl.engines.task_traits import TaskTraits
 from lit_cfl.engines.ways import WAYS
-from lit_cfl.engines.workload import RayRoom, Workload
+from lit_cfl.engines.workload import RayRoom
 from lit_cfl.errors import InputError
-from lit_cfl.parameters import ParameterLayout
-from lit_cfl.tasks import Classification
 
-
-class Branching(nn.Module):
-    """A net that is no chain of layers, of so many parameters."""
-
-    def __init__(self, parameters: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.zeros(parameters))
-
-    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
-        return inputs + self.weight.mean()
-
-
-class Hooked(Classification):
-    def on_train_start(self) -> None: ...
-
-
-def traits(parameters: int = 7_850, multiply_adds: int = 0, kind: type[Classification] = Classification) -> TaskTraits:
-    """A task of so many parameters, whose loss takes so many multiply-adds an example."""
-    module: LightningModule = kind(Branching(parameters))
-    found = TaskTraits(module, ParameterLayout.of(module), (torch.zeros(8, 3), torch.zeros(8, dtype=torch.int64)), 100)
-    found.__dict__["multiply_adds"] = multiply_adds
-    return found
-
-
-def work(parameters: int = 7_850, multiply_adds: int = 0, **options: Any) -> Workload:
-    return Workload(traits(parameters, multiply_adds), LocalTraining(1, 10), **options)
-
-
-@pytest.fixture
-def as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What is set for the process is put back."""
-    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "put back in the end")
-    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
-    threads, cudnn = torch.get_num_threads(), torch.backends.cudnn
-    before = torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision()
-    flags, filled = (cudnn.allow_tf32, cudnn.benchmark), torch.utils.deterministic.fill_uninitialized_memory
-    yield
-    torch.utils.deterministic.fill_uninitialized_memory = filled
-    torch.set_num_threads(threads)
-    torch.use_deterministic_algorithms(before[0])
-    torch.set_float32_matmul_precision(before[1])
-    cudnn.allow_tf32, cudnn.benchmark = flags
+pytestmark = pytest.mark.full
 
 
 @pytest.fixture(autouse=True)
@@ -94,24 +44,6 @@ def test_each_way_is_the_first_that_can(monkeypatch: pytest.MonkeyPatch):
             reason = "none of its business" if other in WAYS[:number] else None
             monkeypatch.setattr(other, "reason_against", classmethod(lambda *_, reason=reason: reason))
         assert choose_plan("auto", "cpu", "32-true", work()).engine == way.name
-
-
-def test_a_way_that_cannot_is_refused_with_its_reason():
-    load = Workload(traits(kind=Hooked), LocalTraining(1, 10))
-    assert choose_plan("auto", "cpu", "32-true", load).engine == "trainer"
-    with pytest.raises(InputError, match="engine is 'loop', but hook on_train_start; use --engine auto"):
-        choose_plan("loop", "cpu", "32-true", load)
-    with pytest.raises(InputError, match="engine is 'stack', but a stack is slower than a loop on a CPU"):
-        choose_plan("stack", "cpu", "32-true", work())
-    with pytest.raises(InputError, match=r"engine is .loop., but plan\.engine says .trainer."):
-        choose_plan("loop", "cpu", "32-true", work(), PlanOptions(engine="trainer"))
-    with pytest.raises(InputError, match=r"engine is .ray., but plan\.workers says 0"):
-        choose_plan("ray", "cpu", "32-true", work(), PlanOptions(workers=0))
-
-
-def test_a_recorded_plan_is_chosen_again():
-    for plan in (Plan("loop", threads=3), Plan("trainer", rows_mib=7), Plan("loop", workers=2)):
-        assert choose_plan("auto", "cpu", "32-true", work(), PlanOptions(**vars(plan))) == plan
 
 
 @pytest.mark.parametrize(("parameters", "threads"), [(49_999, 1), (999_999, 1), (1_000_000, 16)])
@@ -192,22 +124,6 @@ def test_omp_num_threads_bounds_the_threads(asked: str, large: int, monkeypatch:
     assert [choose_plan("auto", "cpu", "32-true", work(n)).threads for n in (1_000_000, 100_000)] == [large, 1]
     by_hand = choose_plan("auto", "cpu", "32-true", work(2_000_000), PlanOptions(threads=2))
     assert by_hand.threads == 2  # what is set by hand stays
-
-
-def test_parts_of_the_plan_set_by_hand_stay():
-    by_hand = PlanOptions(lanes=8, threads=2, rows_mib=3, workers=1)
-    assert choose_plan("auto", "cpu", "32-true", work(), by_hand) == Plan(
-        "loop", threads=2, rows_mib=3, lanes=8, workers=1
-    )
-    with pytest.raises(InputError, match=r"plan\.lanes is 0; it must be 1 or more"):
-        choose_plan("auto", "cpu", "32-true", work(), PlanOptions(lanes=0))
-
-
-def one_gpu(monkeypatch: pytest.MonkeyPatch, total: float = 79.1) -> None:
-    """Pretends that there is a GPU of so many GiB."""
-    card = SimpleNamespace(total_memory=int(total * 2**30))
-    for name, answer in (("is_available", True), ("device_count", 1), ("get_device_properties", card)):
-        monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
 
 
 def lanes_of(mib: float, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -294,70 +210,3 @@ def test_workers_of_ray_are_counted_where_they_are():
     assert places == [1, 1, 24, 40]  # no more than clients of a round
     by_hand = choose_plan("ray", "cpu", "32-true", load, PlanOptions(workers=64), RayRoom(24))
     assert by_hand.workers == 64
-
-
-def test_gpu_of_this_machine_is_none_of_ray(monkeypatch: pytest.MonkeyPatch):
-    one_gpu(monkeypatch)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    assert choose_plan("trainer", "cuda:1", "32-true", work(10)).device == "cuda:1"
-    assert choose_plan("ray", "auto", "32-true", work(10)).device == "cpu"
-    with pytest.raises(InputError, match="device 'cuda:0' was asked for, but Ray has no GPU; use --device cpu or a"):
-        choose_plan("ray", "cuda", "32-true", work(10))
-    with pytest.raises(InputError, match="with engine ray there is no GPU 1: use --device cuda"):
-        choose_plan("ray", "cuda:1", "32-true", work(10), room=RayRoom(gpus=4))
-
-
-@pytest.mark.usefixtures("as_it_was")
-@pytest.mark.parametrize("deterministic", [True, False])
-def test_deterministic_sets_what_a_gpu_needs_for_the_same_bits(deterministic: bool):
-    torch.backends.cudnn.benchmark = True
-    set_up_torch(Plan("loop", "cuda:1", threads=1), deterministic)
-    assert torch.are_deterministic_algorithms_enabled() == deterministic
-    assert not torch.backends.cudnn.benchmark  # captured steps switch it on
-    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"  # cuBLAS reads it once: the next run may need it
-    del os.environ["CUBLAS_WORKSPACE_CONFIG"]
-    set_up_torch(Plan("loop"), deterministic)
-    assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
-    assert not torch.are_deterministic_algorithms_enabled()  # a CPU needs none of it
-
-
-FAULTS = """
-import resource, torch
-from lit_cfl.engines.plan import Plan, set_up_torch
-
-def faults():
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-    torch.ones(16 * 2**20)
-    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
-
-set_up_torch(Plan("loop"), False)
-print(min(faults() for _ in range(10)))
-"""
-
-
-@pytest.mark.slow  # a process of its own, whose memory no other test has touched
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such option")
-def test_freed_memory_is_kept_for_the_next_tensor():
-    """Else the kernel clears each page of 64 MiB anew: 16,384 faults."""
-    done = subprocess.run([sys.executable, "-c", FAULTS], check=True, capture_output=True, text=True)
-    assert int(done.stdout) < 100  # the first ones make room
-
-
-@pytest.mark.usefixtures("as_it_was")
-def test_tf32_shortens_factors_on_a_gpu():
-    set_up_torch(Plan("loop", "cuda:0", "tf32"), True)
-    assert torch.get_float32_matmul_precision() == "high"
-    assert torch.backends.cudnn.allow_tf32
-    assert not torch.utils.deterministic.fill_uninitialized_memory
-    assert Plan("loop", "cuda:0", "tf32").dtype == torch.float32
-    set_up_torch(Plan("loop", precision="tf32"), True)
-    assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == ("highest", False)
-
-
-@pytest.mark.usefixtures("as_it_was")
-def test_single_precision_is_not_rounded_to_tf32():
-    torch.set_float32_matmul_precision("medium")
-    torch.backends.cudnn.allow_tf32 = True
-    set_up_torch(Plan("loop", "cuda:0"), False)
-    assert torch.get_float32_matmul_precision() == "highest"
-    assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == (False, False)
