@@ -1,0 +1,55 @@
+"""What a plan may not be, and what is set explicitly: it stays."""
+
+import pytest
+import torch
+from workloads import Hooked, one_gpu, traits, work
+
+from lit_cfl.engines.choose_plan import choose_plan
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.plan import Plan, PlanOptions
+from lit_cfl.engines.workload import RayRoom, Workload
+from lit_cfl.errors import InputError
+
+
+@pytest.fixture(autouse=True)
+def _own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("OMP_NUM_THREADS", "RAY_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_a_way_that_cannot_is_refused_with_its_reason():
+    load = Workload(traits(kind=Hooked), LocalTraining(1, 10))
+    assert choose_plan("auto", "cpu", "32-true", load).engine == "trainer"
+    with pytest.raises(InputError, match="engine is 'loop', but hook on_train_start; use --engine auto"):
+        choose_plan("loop", "cpu", "32-true", load)
+    with pytest.raises(InputError, match="engine is 'stack', but a stack is slower than a loop on a CPU"):
+        choose_plan("stack", "cpu", "32-true", work())
+    with pytest.raises(InputError, match=r"engine is .loop., but plan\.engine says .trainer."):
+        choose_plan("loop", "cpu", "32-true", work(), PlanOptions(engine="trainer"))
+    with pytest.raises(InputError, match=r"engine is .ray., but plan\.workers says 0"):
+        choose_plan("ray", "cpu", "32-true", work(), PlanOptions(workers=0))
+
+
+def test_a_recorded_plan_is_chosen_again():
+    for plan in (Plan("loop", threads=3), Plan("trainer", rows_mib=7), Plan("loop", workers=2)):
+        assert choose_plan("auto", "cpu", "32-true", work(), PlanOptions(**vars(plan))) == plan
+
+
+def test_parts_of_the_plan_set_by_hand_stay():
+    by_hand = PlanOptions(lanes=8, threads=2, rows_mib=3, workers=1)
+    assert choose_plan("auto", "cpu", "32-true", work(), by_hand) == Plan(
+        "loop", threads=2, rows_mib=3, lanes=8, workers=1
+    )
+    with pytest.raises(InputError, match=r"plan\.lanes is 0; it must be 1 or more"):
+        choose_plan("auto", "cpu", "32-true", work(), PlanOptions(lanes=0))
+
+
+def test_gpu_of_this_machine_is_none_of_ray(monkeypatch: pytest.MonkeyPatch):
+    one_gpu(monkeypatch)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert choose_plan("trainer", "cuda:1", "32-true", work(10)).device == "cuda:1"
+    assert choose_plan("ray", "auto", "32-true", work(10)).device == "cpu"
+    with pytest.raises(InputError, match="device 'cuda:0' was asked for, but Ray has no GPU; use --device cpu or a"):
+        choose_plan("ray", "cuda", "32-true", work(10))
+    with pytest.raises(InputError, match="with engine ray there is no GPU 1: use --device cuda"):
+        choose_plan("ray", "cuda:1", "32-true", work(10), room=RayRoom(gpus=4))

@@ -1,0 +1,84 @@
+"""What a plan sets for the whole process."""
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from lit_cfl.engines.plan import Plan, set_up_torch
+
+
+@pytest.fixture
+def as_it_was(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What is set for the process is put back."""
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "put back in the end")
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
+    threads, cudnn = torch.get_num_threads(), torch.backends.cudnn
+    before = torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision()
+    flags, filled = (cudnn.allow_tf32, cudnn.benchmark), torch.utils.deterministic.fill_uninitialized_memory
+    yield
+    torch.utils.deterministic.fill_uninitialized_memory = filled
+    torch.set_num_threads(threads)
+    torch.use_deterministic_algorithms(before[0])
+    torch.set_float32_matmul_precision(before[1])
+    cudnn.allow_tf32, cudnn.benchmark = flags
+
+
+@pytest.mark.usefixtures("as_it_was")
+@pytest.mark.parametrize("deterministic", [True, False])
+def test_deterministic_sets_what_a_gpu_needs_for_the_same_bits(deterministic: bool):
+    torch.backends.cudnn.benchmark = True
+    set_up_torch(Plan("loop", "cuda:1", threads=1), deterministic)
+    assert torch.are_deterministic_algorithms_enabled() == deterministic
+    assert not torch.backends.cudnn.benchmark  # captured steps switch it on
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"  # cuBLAS reads it once: the next run may need it
+    del os.environ["CUBLAS_WORKSPACE_CONFIG"]
+    set_up_torch(Plan("loop"), deterministic)
+    assert "CUBLAS_WORKSPACE_CONFIG" not in os.environ
+    assert not torch.are_deterministic_algorithms_enabled()  # a CPU needs none of it
+
+
+FAULTS = """
+import resource, torch
+from lit_cfl.engines.plan import Plan, set_up_torch
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    torch.ones(16 * 2**20)
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+set_up_torch(Plan("loop"), False)
+print(min(faults() for _ in range(10)))
+"""
+
+
+@pytest.mark.slow  # a process of its own, whose memory no other test has touched
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such option")
+def test_freed_memory_is_kept_for_the_next_tensor():
+    """Else the kernel clears each page of 64 MiB anew: 16,384 faults."""
+    done = subprocess.run([sys.executable, "-c", FAULTS], check=True, capture_output=True, text=True)
+    assert int(done.stdout) < 100  # the first ones make room
+
+
+@pytest.mark.usefixtures("as_it_was")
+def test_tf32_shortens_factors_on_a_gpu():
+    set_up_torch(Plan("loop", "cuda:0", "tf32"), True)
+    assert torch.get_float32_matmul_precision() == "high"
+    assert torch.backends.cudnn.allow_tf32
+    assert not torch.utils.deterministic.fill_uninitialized_memory
+    assert Plan("loop", "cuda:0", "tf32").dtype == torch.float32
+    set_up_torch(Plan("loop", precision="tf32"), True)
+    assert (torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32) == ("highest", False)
+
+
+@pytest.mark.usefixtures("as_it_was")
+def test_single_precision_is_not_rounded_to_tf32():
+    torch.set_float32_matmul_precision("medium")
+    torch.backends.cudnn.allow_tf32 = True
+    set_up_torch(Plan("loop", "cuda:0"), False)
+    assert torch.get_float32_matmul_precision() == "highest"
+    assert (torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32) == (False, False)

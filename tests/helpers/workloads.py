@@ -1,0 +1,49 @@
+"""Workloads for the rule that chooses a plan: tasks of any size, and a GPU that is none."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from lightning import LightningModule
+from torch import nn
+
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.task_traits import TaskTraits
+from lit_cfl.engines.workload import Workload
+from lit_cfl.parameters import ParameterLayout
+from lit_cfl.tasks import Classification
+
+
+class Branching(nn.Module):
+    """A net that is no chain of layers, of so many parameters."""
+
+    def __init__(self, parameters: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(parameters))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return inputs + self.weight.mean()
+
+
+class Hooked(Classification):
+    def on_train_start(self) -> None: ...
+
+
+def traits(parameters: int = 7_850, multiply_adds: int = 0, kind: type[Classification] = Classification) -> TaskTraits:
+    """A task of so many parameters, whose loss takes so many multiply-adds an example."""
+    module: LightningModule = kind(Branching(parameters))
+    found = TaskTraits(module, ParameterLayout.of(module), (torch.zeros(8, 3), torch.zeros(8, dtype=torch.int64)), 100)
+    found.__dict__["multiply_adds"] = multiply_adds
+    return found
+
+
+def work(parameters: int = 7_850, multiply_adds: int = 0, **options: Any) -> Workload:
+    return Workload(traits(parameters, multiply_adds), LocalTraining(1, 10), **options)
+
+
+def one_gpu(monkeypatch: pytest.MonkeyPatch, total: float = 79.1) -> None:
+    """Pretends that there is a GPU of so many GiB."""
+    card = SimpleNamespace(total_memory=int(total * 2**30))
+    for name, answer in (("is_available", True), ("device_count", 1), ("get_device_properties", card)):
+        monkeypatch.setattr(torch.cuda, name, lambda *_, answer=answer: answer)
