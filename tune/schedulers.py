@@ -80,6 +80,7 @@ class SchedulerPerAlgorithm(TrialScheduler):
         super().__init__()  # type: ignore[no-untyped-call]  # Ray's
         self.of_algorithm = dict(of_algorithm)
         self._free = FIFOScheduler()  # type: ignore[no-untyped-call]  # Ray's
+        self._judged_by: str | None = None
 
     @property
     def _all(self) -> list[TrialScheduler]:
@@ -97,8 +98,12 @@ class SchedulerPerAlgorithm(TrialScheduler):
     def supports_buffered_results(self) -> bool:
         return all(one.supports_buffered_results for one in self._all)
 
+    @property
+    def metric(self) -> str | None:
+        return self._judged_by
+
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        self._metric = metric
+        self._judged_by = metric
         done = [one.set_search_properties(metric, mode, **spec) for one in self._all]
         return all(done)
 

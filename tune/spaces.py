@@ -8,7 +8,7 @@ from math import prod
 from typing import Any
 
 from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
-from optuna.trial import Trial
+from optuna.trial import Trial, create_trial
 
 _MANY_CORNERS = 8  # above it, corners are visited one parameter at a time
 
@@ -44,9 +44,10 @@ def decimal(value: float, distribution: FloatDistribution) -> float:
 def contains(distribution: Distribution, value: Any) -> bool:
     """Says whether a value could have been drawn."""
     try:
-        return bool(distribution._contains(distribution.to_internal_repr(value)))
+        create_trial(value=0.0, params={"value": value}, distributions={"value": distribution})
     except ValueError:
         return False
+    return True
 
 
 @dataclass(frozen=True)

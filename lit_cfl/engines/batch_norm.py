@@ -4,9 +4,14 @@ from typing import cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 PRESENT = "present"  # name of the buffer
+BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
+
+
+def has_batch_norm(module: nn.Module) -> bool:
+    """Says whether a layer of a module normalises by its batch."""
+    return any(isinstance(layer, BatchNorm) for layer in module.modules())
 
 
 class StackedBatchNorm(nn.Module):
@@ -22,7 +27,7 @@ class StackedBatchNorm(nn.Module):
     present: Tensor
     updated: tuple[Tensor, Tensor] | None
 
-    def __init__(self, layer: _BatchNorm) -> None:
+    def __init__(self, layer: BatchNorm) -> None:
         super().__init__()
         self.eps, self.momentum = layer.eps, cast(float, layer.momentum)
         self.weight, self.bias = layer.weight, layer.bias

@@ -4,12 +4,13 @@ import copy
 from collections.abc import Mapping
 
 from lightning import LightningModule
-from torch import Tensor, nn
+from torch import nn
 from torch.jit import ScriptModule
 from torch.nn.parameter import is_lazy
 from torch.optim.lr_scheduler import LRScheduler
 
 from lit_cfl.engines.task_protocol import require_losses
+from lit_cfl.engines.torch_internals import has_gradient_hooks
 from lit_cfl.errors import InputError, in_short
 from lit_cfl.parameters import copy_sharing_frozen
 
@@ -26,7 +27,7 @@ def require_module(module: LightningModule) -> None:
     require_losses(module)
     _require_plain_layers(module)
     for name, parameter in module.named_parameters():
-        if parameter.requires_grad and _has_hooks(parameter):
+        if parameter.requires_grad and has_gradient_hooks(parameter):
             raise InputError(
                 f"the parameter {name} has a hook on its gradient (register_hook), which no copy of it has, and "
                 f"{_COPIES}; change the gradient in the LightningModule's on_before_optimizer_step, or detach in "
@@ -86,8 +87,3 @@ def _first_uncopied(module: nn.Module) -> tuple[str, nn.Module]:
 def _owner_of(tensor: str, module: nn.Module) -> str:
     layer = tensor.rpartition(".")[0]
     return f"{layer or 'the module'} ({type(module.get_submodule(layer)).__name__})"
-
-
-def _has_hooks(parameter: Tensor) -> bool:
-    # PyTorch has no other way to ask
-    return bool(parameter._backward_hooks) or bool(getattr(parameter, "_post_accumulate_grad_hooks", None))

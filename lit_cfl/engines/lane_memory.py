@@ -9,14 +9,12 @@ from weakref import finalize
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from lit_cfl.engines.optimizers import FunctionalOptimizer
 from lit_cfl.engines.plan import Precision, compute_dtype, row_dtype
 from lit_cfl.engines.steps import Lanes, LaneWork, Steps
 from lit_cfl.engines.task_protocol import Batch
+from lit_cfl.engines.torch_internals import FakeTensorMode, TorchDispatchMode, tree_leaves
 from lit_cfl.parameters import ParameterLayout
 
 _LANES = 2  # of the step: each takes the same
@@ -91,11 +89,11 @@ class _Living(TorchDispatchMode):
             if not isinstance(leaf, Tensor):
                 continue
             storage = leaf.untyped_storage()
-            if storage._cdata not in self._known:
+            if id(storage) not in self._known:
                 size = storage.nbytes() if made else 0
-                self._known.add(storage._cdata)
+                self._known.add(id(storage))
                 self._now += size
-                finalize(storage, self._freed, storage._cdata, size)
+                finalize(storage, self._freed, id(storage), size)
         self.most = max(self.most, self._now)
 
     def _freed(self, number: int, size: int) -> None:

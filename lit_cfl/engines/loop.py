@@ -6,8 +6,8 @@ from math import ceil
 import torch
 from lightning import LightningModule
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
+from lit_cfl.engines.batch_norm import has_batch_norm
 from lit_cfl.engines.cohort_fit import ClientLoop, CohortFit, Ended
 from lit_cfl.engines.dropout import key_names, set_key
 from lit_cfl.engines.local_training import LocalTraining
@@ -37,7 +37,7 @@ class PlainLoop(ClientLoop):
         kinds = {nn.GRU} if plan.device == "cpu" else set()
         self._module = with_plain_cells(self.copied(plan.compute_dtype), kinds)
         self._keyed = bool(key_names(module))
-        self._whole = self._keyed or any(isinstance(layer, _BatchNorm) for layer in module.modules())
+        self._whole = self._keyed or has_batch_norm(module)
         self._on_cpu = plan.device == "cpu"
         named = dict(self._module.named_parameters())
         self._trained = [slot for slot in layout.slots if not slot.is_buffer]

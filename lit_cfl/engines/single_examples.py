@@ -9,9 +9,9 @@ import copy
 import torch
 from lightning import LightningModule
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from lit_cfl.data import Examples
+from lit_cfl.engines.batch_norm import has_batch_norm
 from lit_cfl.engines.batches import BatchSize, LastBatch, steps_of_epoch
 from lit_cfl.engines.task_protocol import losses_of
 from lit_cfl.errors import InputError
@@ -22,7 +22,7 @@ _NAMED = 5
 
 def refuses_single(module: LightningModule, examples: Examples) -> bool:
     """Says whether a BatchNorm layer of the module cannot train on a batch of one example; tries it on a copy."""
-    if not any(isinstance(layer, _BatchNorm) for layer in module.modules()):
+    if not has_batch_norm(module):
         return False
     copied = copy.deepcopy(module).cpu().double()
     try:

@@ -6,13 +6,15 @@ from typing import Literal, cast
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
-from torch.nn.modules.conv import _ConvNd
 from torch.optim import Optimizer
 
 from lit_cfl.errors import InputError
 from lit_cfl.nets.base import Net
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.tasks.base import Batch, Task, most_likely
+
+_Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
+_WithKernel = nn.Linear | _Convolution
 
 
 class Classification(Task):
@@ -39,7 +41,7 @@ class Classification(Task):
         super().__init__(net, optimizer)
         if starting_weights == "pytorch":
             for layer in net.modules():
-                if isinstance(layer, nn.Linear | _ConvNd):
+                if isinstance(layer, _WithKernel):
                     layer.reset_parameters()
         if not 0 <= kernel_l2 < float("inf"):
             raise InputError(f"kernel_l2 {kernel_l2} must be 0 or more")
@@ -78,7 +80,7 @@ def _kernels(net: nn.Module, patterns: str | list[str]) -> list[str]:
         for slot in layout.slots
         if chosen[slot.start]
         and slot.name.rpartition(".")[2] == "weight"
-        and isinstance(net.get_submodule(slot.layer), nn.Linear | _ConvNd)
+        and isinstance(net.get_submodule(slot.layer), _WithKernel)
     ]
     if not found:
         raise InputError(

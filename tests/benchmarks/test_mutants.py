@@ -170,7 +170,9 @@ def test_test_that_fails_without_the_bug_catches_nothing(tree: Path, monkeypatch
     ]
 
 
-def test_pytest_in_a_process_of_its_own_names_the_test_that_failed_also_one_marked_full(tree: Path, monkeypatch: pytest.MonkeyPatch):
+def test_pytest_in_a_process_of_its_own_names_the_test_that_failed_also_one_marked_full(
+    tree: Path, monkeypatch: pytest.MonkeyPatch
+):
     import mutants
 
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # no plugin is needed, and some are slow to import

@@ -2,9 +2,9 @@
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 
 from lit_cfl.devices import sent
+from lit_cfl.engines.batch_norm import has_batch_norm
 from lit_cfl.engines.cohort_fit import CohortFit
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.scorer import EVALUATION_BATCH
@@ -26,7 +26,7 @@ def order_for_stacks(sizes: Tensor, clients: Tensor, lanes: int, module: nn.Modu
         lanes: of a stack; 1 = none is stacked.
         module: the LightningModule as the user's task gives it; under BatchNorm large clients are cut into batches.
     """
-    normalised = any(isinstance(layer, _BatchNorm) for layer in module.modules())
+    normalised = has_batch_norm(module)
     alone = sizes > (-1 if lanes == 1 else EVALUATION_BATCH if normalised else LARGEST)
     large, others = alone.nonzero().flatten(), (~alone).nonzero().flatten()
     others = others[clients[others].argsort(stable=True)]

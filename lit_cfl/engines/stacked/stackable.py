@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import torch
 from lightning import LightningModule
 from torch import Tensor
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.optim import Optimizer
 
+from lit_cfl.engines.batch_norm import BatchNorm, has_batch_norm
 from lit_cfl.engines.dropout import set_key
 from lit_cfl.engines.optimizers import FunctionalOptimizer, unsupported
 from lit_cfl.engines.stacked.hooks import has_own_step, loss_of_step, needs_trainer, other_training_step
@@ -65,7 +65,7 @@ def _compare_with_trainer(module: LightningModule, batch: Batch, layout: Paramet
             return [f"the parameter {slot.name} takes no part in the losses"]
         if not torch.equal(gradient.nan_to_num(), other.nan_to_num()):
             return ["it draws random numbers, other than by nn.Dropout"]
-    normalised = tuple(f"{name}." for name, layer in module.named_modules() if isinstance(layer, _BatchNorm))
+    normalised = tuple(f"{name}." for name, layer in module.named_modules() if isinstance(layer, BatchNorm))
     changed = [name for name, tensor in after.items() if not torch.equal(tensor, module.get_buffer(name))]
     found = [name for name in changed if not name.startswith(normalised)]
     return [f"the buffer {name} changes in training" for name in found[:1]] or _coupled(module, batch)
@@ -76,7 +76,7 @@ def reasons_for_no_stack(module: LightningModule, layout: ParameterLayout, batch
     found = [f"{why} ({name})" for name, layer in module.named_modules() if (why := why_not_stacked(layer))]
     if found:
         return found
-    normalised = any(isinstance(layer, _BatchNorm) for layer in module.modules())
+    normalised = has_batch_norm(module)
     count = 8 if normalised else 2  # the gradients of a normalised batch of two are nearly 0, and mostly rounding
     with torch.random.fork_rng(devices=[]):
         return _compare_with_plain_loop(module, layout, (batch[0][:count], batch[1][:count]))
@@ -90,7 +90,7 @@ def _in_double(module: LightningModule, batch: Batch) -> tuple[LightningModule, 
 
 def _coupled(module: LightningModule, batch: Batch) -> list[str]:
     """Says whether the loss of an example depends on the others of its mini-batch, other than by BatchNorm."""
-    if len(batch[1]) < 2 or any(isinstance(layer, _BatchNorm) for layer in module.modules()):
+    if len(batch[1]) < 2 or has_batch_norm(module):
         return []
     module = copy.deepcopy(module)
     set_key(module, 0)

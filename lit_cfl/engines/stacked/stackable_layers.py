@@ -13,9 +13,9 @@ import torch
 from lightning import LightningModule
 from torch import Tensor, nn
 from torch.nn.functional import embedding
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from lit_cfl.engines.batch_norm import StackedBatchNorm
+from lit_cfl.engines.batch_norm import BatchNorm, StackedBatchNorm
+from lit_cfl.engines.torch_internals import has_forward_hooks
 from lit_cfl.errors import InputError
 from lit_cfl.parameters import replace_layers
 
@@ -188,7 +188,7 @@ def why_not_stacked(layer: nn.Module) -> str:
         return ""
     if type(layer) not in _PLAIN:
         return f"{kind}, which has no form for a stack"
-    if layer._forward_hooks or layer._forward_pre_hooks:
+    if has_forward_hooks(layer):
         return f"{kind} with hooks"
     if isinstance(layer, nn.RNNBase) and layer.proj_size:
         return f"{kind} with proj_size {layer.proj_size}"
@@ -199,11 +199,11 @@ def why_not_stacked(layer: nn.Module) -> str:
 
 def keeps_count(layer: nn.Module) -> str:
     """Says what a layer carries from client to client where one module trains them all; empty if nothing."""
-    if isinstance(layer, _BatchNorm) and layer.momentum is None:
+    if isinstance(layer, BatchNorm) and layer.momentum is None:
         return f"{type(layer).__name__} with momentum None, which counts batches"
     return ""
 
 
 def _needs_plain(layer: nn.Module) -> bool:
     padded = isinstance(layer, nn.Embedding) and layer.padding_idx is not None
-    return padded or isinstance(layer, (nn.RNNBase, _BatchNorm))
+    return padded or isinstance(layer, nn.RNNBase | BatchNorm)

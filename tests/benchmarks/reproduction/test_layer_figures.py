@@ -301,6 +301,7 @@ def test_matrices_are_drawn_and_missed_where_they_should_be(tmp_path: Path):
     assert colours[like] == pytest.approx(colours[unlike], rel=0.1)  # 50 of 100 places each, with a client itself
 
 
+@pytest.mark.full
 def test_committed_verdicts_and_page_follow_from_the_committed_gaps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("benchmarks.reproduction.layercfl.write_picture", lambda *_: None)  # they take seconds
     shutil.copytree(COMMITTED / "gaps", tmp_path / "gaps")
@@ -309,6 +310,7 @@ def test_committed_verdicts_and_page_follow_from_the_committed_gaps(tmp_path: Pa
         assert (tmp_path / name).read_text() == (COMMITTED / name).read_text()
 
 
+@pytest.mark.full
 def test_net_for_a_gpu_has_its_time_on_the_page_until_something_is_measured(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

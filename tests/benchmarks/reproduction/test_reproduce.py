@@ -81,6 +81,7 @@ def settings_of(name: str) -> Iterator[Setting]:
         yield from table.settings(cell)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", table_names())
 def test_every_option_of_a_table_parses_with_each_of_its_files(name: str):
     met: set[tuple[str, str]] = set()
@@ -95,6 +96,7 @@ def test_every_option_of_a_table_parses_with_each_of_its_files(name: str):
         assert list(parse_run(words[2:]).experiment.seeds) == [seed]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", table_names())
 def test_longest_command_of_a_table_runs_tiny(name: str, tmp_path: Path):
     longest = max(settings_of(name), key=lambda setting: len(setting.command(0)))
@@ -139,6 +141,7 @@ def test_defaults_of_options_that_came_later_leave_a_key_as_it_was():
     assert result_key(earlier) == result_key(config)
 
 
+@pytest.mark.full
 def test_population_of_synthetic_is_drawn_anew_for_each_seed():
     table = load_table("flexcfl-3")
     (cell,) = chosen_cells(table, ["flexcfl-t3-synthetic_1_1-mclr-flexcfl-*"])
@@ -167,6 +170,7 @@ def tiny(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("tiny")
 def test_table_is_filled_run_by_run_and_goes_on(capsys: pytest.CaptureFixture[str]):
     assert main(["t", "--dry-run"]) == 0
@@ -216,6 +220,7 @@ def test_time_of_a_run_is_that_of_the_recorded_ones_most_like_it(tmp_path: Path)
     assert expected_seconds(run("--rounds 20 --cohort_size 99", 0.5), ledger) == 1800
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("tiny")
 def test_run_that_ended_before_it_was_recorded_is_recorded_without_running_again():
     assert main(["t", "--seeds", "1", "--only", "t-two", "--jobs", "1"]) == 0
@@ -228,6 +233,7 @@ def test_run_that_ended_before_it_was_recorded_is_recorded_without_running_again
     assert summary.stat().st_mtime_ns == written
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("tiny")
 def test_killed_command_goes_on_and_runs_nothing_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CHILD_OUTPUT", str(tmp_path / "output"))
@@ -243,6 +249,7 @@ def test_killed_command_goes_on_and_runs_nothing_twice(tmp_path: Path, monkeypat
     assert {key: after[key] for key in before} == before  # their seconds, too
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("tiny")
 def test_run_of_an_algorithm_whose_results_changed_is_stale(monkeypatch: pytest.MonkeyPatch):
     assert main(["t", "--seeds", "1", "--only", "t-two", "--jobs", "1"]) == 0
@@ -274,6 +281,7 @@ def test_ledger_after_a_run_is_what_its_file_holds(tmp_path: Path):
     assert (ledger.rows["a"]["plan"], ledger.rows["a"]["commit"]) == ('{"compile": true}', "123456e00012")
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("tiny")
 @pytest.mark.parametrize(
     ("words", "gpus", "device"), [([], 1, "cuda:0"), (["--device", "cpu"], 1, "cpu"), ([], 0, "cpu")]
@@ -293,6 +301,7 @@ def test_runs_at_once_are_as_many_as_their_device_has_room_for(
     assert found == [device]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("words", "told"),
     [
@@ -377,6 +386,7 @@ def test_page_lists_every_option_of_a_cell(default: float, tmp_path: Path):
     ]
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("tiny")
 def test_option_that_the_experiment_has_anyway_is_not_listed_as_tried():
     file = Path("tables/t.yaml")
@@ -396,6 +406,7 @@ def test_seed_outside_of_the_tables_is_refused(capsys: pytest.CaptureFixture[str
     assert "--seeds 7 is none of this table's: (1, 2)" in capsys.readouterr().err
 
 
+@pytest.mark.full
 def test_committed_numbers_of_the_text_follow_from_the_committed_runs(tmp_path: Path):
     write_rows(tmp_path / "numbers.csv", numbers.COLUMNS, numbers.numbers(COMMITTED), digits=3)
     assert (tmp_path / "numbers.csv").read_text() == (COMMITTED / "numbers.csv").read_text()
@@ -403,6 +414,7 @@ def test_committed_numbers_of_the_text_follow_from_the_committed_runs(tmp_path: 
     assert f"({first['value']:.1f} ± {first['margin']:.1f} points" in (COMMITTED / "README.md").read_text()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", table_names())
 def test_committed_verdicts_follow_from_the_committed_runs(name: str):
     page = COMMITTED / f"{name}.csv"

@@ -75,6 +75,7 @@ def test_trials_are_the_default_and_others_of_the_grid(system: str):
     assert trials == PROTOCOL.drawn(system)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("data", PROTOCOL.data)
 def test_every_trial_parses_and_its_default_is_the_system_s_own(data: str):
     base = base_config(PROTOCOL.data[data]["config"])
@@ -108,6 +109,7 @@ def test_committed_runs_are_those_of_todays_configurations(data: str):
     assert row["run"] == result_key(first.configs([0])[0])
 
 
+@pytest.mark.full
 def test_committed_page_and_results_follow_from_the_committed_runs(tmp_path: Path):
     out = tmp_path / COMMITTED.name
     out.mkdir()
@@ -147,6 +149,7 @@ def attempts(monkeypatch: pytest.MonkeyPatch) -> list[PlannedRun]:
     return asked
 
 
+@pytest.mark.full
 def test_data_sets_after_one_whose_trials_fail_run_all_the_same(
     tmp_path: Path, attempts: list[PlannedRun], capsys: pytest.CaptureFixture[str]
 ):
@@ -159,6 +162,7 @@ def test_data_sets_after_one_whose_trials_fail_run_all_the_same(
     assert (tmp_path / "answer-0.1.md").exists()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("words", "command"),
     [

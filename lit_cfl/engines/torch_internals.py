@@ -1,0 +1,38 @@
+"""The parts of PyTorch that have no public name, each with the reason why no public one does; no other file uses any.
+
+* Fake tensors and the dispatch mode: memory is estimated by a step without numbers that sees every operation, also
+  those of the backward pass (`lane_memory.py`). `torch.device("meta")` does not take modules that hold plain tensors,
+  and `TorchFunctionMode` does not see the backward pass.
+* Hooks: PyTorch adds and removes them, but does not say whether there are any.
+"""
+
+import torch
+from torch import Tensor, nn
+
+_TRIED = "Lit-CFL needs it; install a version of PyTorch from 2.11 to 2.15, which have it"
+
+try:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.utils._python_dispatch import TorchDispatchMode
+    from torch.utils._pytree import tree_leaves
+except ImportError as error:
+    raise ImportError(f"PyTorch {torch.__version__}: {error}. {_TRIED}") from error
+
+__all__ = ["FakeTensorMode", "TorchDispatchMode", "has_forward_hooks", "has_gradient_hooks", "tree_leaves"]
+
+
+def has_forward_hooks(layer: nn.Module) -> bool:
+    """Says whether something else is called before or after a layer's `forward`."""
+    return _any(layer, "_forward_hooks", "_forward_pre_hooks")
+
+
+def has_gradient_hooks(parameter: Tensor) -> bool:
+    """Says whether something is called with a parameter's gradient."""
+    return _any(parameter, "_backward_hooks", "_post_accumulate_grad_hooks")
+
+
+def _any(owner: nn.Module | Tensor, *names: str) -> bool:
+    for name in names:
+        if not hasattr(owner, name):
+            raise AttributeError(f"PyTorch {torch.__version__} has no {type(owner).__name__}.{name}. {_TRIED}")
+    return any(getattr(owner, name) for name in names)
