@@ -1,11 +1,14 @@
 """Draws the mini-batches of a cohort: the same in every way of training, and in any company."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import torch
 from torch import Tensor
 
+from lit_cfl.devices import sent
+from lit_cfl.engines.permutations import Permutations
 from lit_cfl.local_work import Budget
 
 BatchSize = int | Literal["full"]
@@ -42,44 +45,83 @@ def count_steps(
     return lengths * (in_epoch if budget.unit == "epochs" else in_epoch.clamp(max=1))
 
 
-def draw_batches(
-    seeds: Sequence[int], sizes: Tensor, steps: Tensor, batch_size: BatchSize, last: LastBatch = "keep"
-) -> Tensor:
-    """Draws the mini-batches of all clients as one table, each epoch of a client in a new order.
+@dataclass(frozen=True, eq=False)
+class MiniBatches:
+    """The mini-batches of a cohort, client by client. Each is a stretch of a list of examples.
+
+    Args:
+        drawn: positions within a client's own examples, int64 `[M]`.
+        begins: where each mini-batch begins there, int64 `[S]`, on the CPU.
+        counts: examples of each, 1 or more, int64 `[S]`, on the CPU.
+    """
+
+    drawn: Tensor
+    begins: Tensor
+    counts: Tensor
+
+    def __len__(self) -> int:
+        return len(self.begins)
+
+    def lists(self, which: slice) -> list[Tensor]:
+        """Returns some mini-batches, the positions of each, int64."""
+        begins, counts = self.begins[which].tolist(), self.counts[which].tolist()
+        return [self.drawn[begin : begin + count] for begin, count in zip(begins, counts, strict=True)]
+
+    def table(self, which: Tensor, width: int) -> tuple[Tensor, Tensor]:
+        """Lays out mini-batches in a table.
+
+        Args:
+            which: their numbers, int64 `[...]`, on the CPU.
+            width: places of each, at least as many as it has examples.
+
+        Returns:
+            the positions `[..., width]`, and in which places there is an example, bool; the others repeat the first.
+        """
+        device = self.drawn.device
+        begins, counts = (sent(part[which], device)[..., None] for part in (self.begins, self.counts))
+        places = torch.arange(width, device=device)
+        present = places < counts
+        return self.drawn[begins + places * present], present
+
+
+@dataclass(frozen=True, eq=False)
+class BatchPlan:
+    """Mini-batches whose examples are not drawn yet, or not on the device: see `MiniBatches`."""
+
+    permutations: Permutations
+    begins: Tensor
+    counts: Tensor
+
+    def on(self, device: torch.device | str) -> MiniBatches:
+        """Draws the examples."""
+        return MiniBatches(self.permutations.drawn(device), self.begins, self.counts)
+
+
+def plan_batches(
+    seeds: Sequence[int],
+    sizes: Tensor,
+    steps: Tensor,
+    batch_size: BatchSize,
+    last: LastBatch = "keep",
+    together: bool = False,
+) -> BatchPlan:
+    """Plans the mini-batches of all clients, each epoch of a client in a new order.
 
     Args:
         seeds: of each client's own stream `[n]`.
         sizes: examples of each client, int64 `[n]`, 1 or more.
         steps: mini-batches of each client, int64 `[n]`.
         batch_size, last: see `steps_of_epoch`.
-
-    Returns:
-        positions within the client's own examples, int64 `[sum of steps, widest mini-batch]`, client by client; -1 = no
-        example, these come last.
+        together: see `Permutations`.
     """
     in_epoch = steps_of_epoch(sizes, batch_size, last)
     epochs = -(-steps // in_epoch)
-    drawn = _draw_orders(seeds, sizes, epochs)
     owners = torch.arange(len(steps)).repeat_interleave(steps)
     numbers = torch.arange(len(owners)) - (steps.cumsum(0) - steps)[owners]  # of the step, within its client
     size, of_epoch = sizes[owners], in_epoch[owners]
     full = size if batch_size == "full" else size.clamp(max=batch_size)
     first = numbers % of_epoch * full
     ends_epoch = (numbers % of_epoch == of_epoch - 1) & (last != "drop")
-    length = torch.where(ends_epoch, size - first, full)
-    begin = ((epochs * sizes).cumsum(0) - epochs * sizes)[owners] + numbers // of_epoch * size + first
-    columns = torch.arange(int(length.max()) if len(length) else 0)
-    table = drawn[(begin[:, None] + columns).clamp_(max=max(0, len(drawn) - 1))]
-    return table.masked_fill_(columns >= length[:, None], -1)
-
-
-def _draw_orders(seeds: Sequence[int], sizes: Tensor, epochs: Tensor) -> Tensor:
-    """Draws the order of the examples in each epoch of each client, one after the other, int64 `[sum]`."""
-    drawn = torch.empty(int((epochs * sizes).sum()), dtype=torch.int64)
-    rng, start = torch.Generator(), 0
-    for seed, size, count in zip(seeds, sizes.tolist(), epochs.tolist(), strict=True):
-        rng.manual_seed(seed)
-        for _ in range(count):
-            torch.randperm(size, generator=rng, out=drawn[start : start + size])
-            start += size
-    return drawn
+    begins = ((epochs * sizes).cumsum(0) - epochs * sizes)[owners] + numbers // of_epoch * size + first
+    counts = torch.where(ends_epoch, size - first, full)
+    return BatchPlan(Permutations(seeds, sizes, epochs, together), begins, counts)

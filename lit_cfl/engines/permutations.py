@@ -1,0 +1,139 @@
+"""Draws the permutations of `torch.randperm` for many clients: one by one on a CPU, all at once on a GPU.
+
+`torch.randperm` shuffles after Fisher and Yates: for i from 0 it exchanges the numbers at i and at i + r % (n - i), where
+r is the generator's next 32 bits. The steps depend on each other, the clients do not. So each client's generator gives
+its bits in one call, and a GPU shuffles all permutations of about one length together, a step of all of them at a time: for
+1,024 clients of 60 examples and 10 epochs the CPU has a tenth of the work. Few permutations of one length are drawn one
+by one, and all of them where this PyTorch shuffles in another way. On a CPU to shuffle together is no faster.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+_TOGETHER = 64  # permutations: with fewer, a step's calls take longer than to draw them one by one
+_ANY_64_BITS = -(2**63)
+
+
+@dataclass(frozen=True, eq=False)
+class _Shuffle:
+    """Permutations of about one length, before they are shuffled.
+
+    Args:
+        clients: whose they are, int64 `[k]`.
+        bits: that each client's generator gave, int64 `[sum of its 32-bit numbers]`, client by client, an even number
+            of each.
+    """
+
+    clients: Tensor
+    bits: Tensor
+
+
+class Permutations:
+    """Permutations of clients' examples, several for each client.
+
+    Args:
+        seeds: of each client's generator `[n]`.
+        sizes: numbers that are permuted, int64 `[n]`, 1 or more.
+        counts: permutations, int64 `[n]`.
+        together: shuffle them together where there are many.
+    """
+
+    def __init__(self, seeds: Sequence[int], sizes: Tensor, counts: Tensor, together: bool = False) -> None:
+        self._sizes, self._counts = sizes, counts
+        ends = (sizes * counts).cumsum(0)
+        self._starts, total = ends - sizes * counts, int(ends[-1]) if len(ends) else 0
+        self._drawn = torch.empty(total, dtype=torch.int64)
+        self._shuffles: list[_Shuffle] = []
+        rng = torch.Generator()
+        if not (together and _shuffles_as_expected()):
+            self._draw_each(seeds, torch.arange(len(sizes)), rng)
+            return
+        for clients in _alike(sizes, counts):
+            if int(counts[clients].sum()) >= _TOGETHER:
+                self._shuffles.append(_Shuffle(clients, self._bits(seeds, clients, rng)))
+            else:
+                self._draw_each(seeds, clients, rng)
+
+    def _draw_each(self, seeds: Sequence[int], clients: Tensor, rng: torch.Generator) -> None:
+        each = (part[clients].tolist() for part in (self._sizes, self._counts, self._starts))
+        for client, size, count, start in zip(clients.tolist(), *each, strict=True):
+            rng.manual_seed(seeds[client])
+            for place in range(start, start + count * size, size):
+                torch.randperm(size, generator=rng, out=self._drawn[place : place + size])
+
+    def _bits(self, seeds: Sequence[int], clients: Tensor, rng: torch.Generator) -> Tensor:
+        """Draws two 32-bit numbers, the first one above, as each int64."""
+        numbers = self._pairs(clients)
+        bits = torch.empty(int(numbers.sum()), dtype=torch.int64)
+        for client, own in zip(clients.tolist(), bits.split(numbers.tolist()), strict=True):
+            rng.manual_seed(seeds[client])
+            own.random_(_ANY_64_BITS, None, generator=rng)
+        return bits
+
+    def _pairs(self, clients: Tensor) -> Tensor:
+        return (self._counts[clients] * (self._sizes[clients] - 1) + 1) // 2
+
+    def drawn(self, device: torch.device | str) -> Tensor:
+        """Returns the permutations of the clients one behind the other, int64 `[sum]`."""
+        drawn = self._drawn.to(device)
+        for one in self._shuffles:
+            sizes, counts = self._sizes[one.clients], self._counts[one.clients]
+            rows = torch.arange(len(one.clients)).repeat_interleave(counts)  # of each permutation, its client
+            numbers = torch.arange(len(rows)) - (counts.cumsum(0) - counts)[rows]
+            pairs = self._pairs(one.clients)
+            firsts = 2 * (pairs.cumsum(0) - pairs)[rows] + numbers * (sizes[rows] - 1)
+            places = self._starts[one.clients][rows] + numbers * sizes[rows]
+            table = torch.stack([sizes[rows], firsts, places]).to(device)
+            _shuffle(one.bits.to(device), *table, drawn)
+        return drawn
+
+
+def _alike(sizes: Tensor, counts: Tensor) -> Iterator[Tensor]:
+    """Yields the clients whose sizes have the same power of two, int64 `[k]`; those of one example apart."""
+    exponents = torch.frexp((sizes - 1).double()).exponent
+    for exponent in exponents.unique().tolist():
+        yield ((exponents == exponent) & (counts > 0)).nonzero().flatten()
+
+
+def _shuffle(bits: Tensor, sizes: Tensor, firsts: Tensor, places: Tensor, drawn: Tensor) -> None:
+    """Shuffles permutations, and writes them.
+
+    Args:
+        bits: see `_Shuffle`.
+        sizes: numbers of each permutation, int64 `[p]`.
+        firsts: its first 32-bit number.
+        places: where it is written.
+        drawn: all permutations.
+    """
+    longest, device = int(sizes.max()), bits.device
+    steps = torch.arange(longest - 1, device=device)[:, None]
+    at = (firsts + steps).clamp_(max=2 * len(bits) - 1)
+    found = (bits[at >> 1] >> (32 * (1 - (at & 1)))) & 0xFFFFFFFF
+    columns = torch.arange(len(sizes), device=device)
+    others = (steps + found % (sizes - steps).clamp_(min=1)).mul_(len(sizes)).add_(columns)  # behind the end: itself
+    order = torch.arange(longest, device=device)[:, None].repeat(1, len(sizes))
+    flat = order.view(-1)
+    for mine, other in zip(order, others, strict=False):
+        moved = flat.index_select(0, other)
+        flat.scatter_(0, other, mine.clone())
+        mine.copy_(moved)
+    numbers = torch.arange(longest, device=device)[:, None]
+    within = numbers < sizes
+    drawn[(places + numbers)[within]] = order[within]
+
+
+@cache
+def _shuffles_as_expected() -> bool:
+    """Says whether this PyTorch shuffles as described above."""
+    size, count = 5, 3
+    rng = torch.Generator().manual_seed(0)
+    expected = torch.cat([torch.randperm(size, generator=rng) for _ in range(count)])
+    bits = torch.empty(count * (size - 1) // 2, dtype=torch.int64)
+    bits.random_(_ANY_64_BITS, None, generator=rng.manual_seed(0))
+    drawn, numbers = torch.empty(count * size, dtype=torch.int64), torch.arange(count)
+    _shuffle(bits, torch.full((count,), size), numbers * (size - 1), numbers * size, drawn)
+    return torch.equal(drawn, expected)
