@@ -72,7 +72,8 @@ class Engine:
         require_module(self.template)
         self.layout = ParameterLayout.of(self.template)
         way = way_named(plan.engine)
-        self._describer = FitDescriber(seed, local, bool(key_names(self.template)), way.seeds_global_generators)
+        masked, on_gpu = bool(key_names(self.template)), plan.device != "cpu"
+        self._describer = FitDescriber(seed, local, masked, way.seeds_global_generators, on_gpu)
         self._loop: ClientLoop | None = None
         self._resident: tuple[Examples, Examples] | None = None
         self._single: bool | None = None  # whether the net cannot train on one example, once it is known
@@ -363,7 +364,8 @@ class Engine:
             gathered = self.examples(data).batch(entries, self.plan.compute_dtype, device)
         inputs, labels = (sent(part, device) for part in gathered)
         models, start = rows_on(device, dtype, work.models, work.start)
-        work = replace(work, inputs=inputs, labels=labels, models=models, start=start)
+        batches = work.batches.on(device)
+        work = replace(work, inputs=inputs, labels=labels, models=models, start=start, batches=batches)
         if not work.prox:
             return work
         if work.centers is None:

@@ -1,7 +1,8 @@
 """Draws the mini-batches of a cohort: the same in every way of training, and in any company."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -50,20 +51,31 @@ class MiniBatches:
     """The mini-batches of a cohort, client by client. Each is a stretch of a list of examples.
 
     Args:
-        drawn: positions within a client's own examples, int64 `[M]`.
+        draw: makes that list on a device: positions within a client's own examples, int64 `[M]`.
         begins: where each mini-batch begins there, int64 `[S]`, on the CPU.
         counts: examples of each, 1 or more, int64 `[S]`, on the CPU.
+        device: where the list is made.
     """
 
-    drawn: Tensor
+    draw: Callable[[torch.device | str], Tensor]
     begins: Tensor
     counts: Tensor
+    device: torch.device | str = "cpu"
 
     def __len__(self) -> int:
         return len(self.begins)
 
-    def lists(self, which: slice) -> list[Tensor]:
-        """Returns some mini-batches, the positions of each, int64."""
+    def on(self, device: torch.device | str) -> "MiniBatches":
+        """Returns the same mini-batches on a device."""
+        return replace(self, device=device)
+
+    @cached_property
+    def drawn(self) -> Tensor:
+        """The list, int64 `[M]`."""
+        return self.draw(self.device)
+
+    def lists(self, which: slice = slice(None)) -> list[Tensor]:
+        """Returns some mini-batches: the positions of each, int64."""
         begins, counts = self.begins[which].tolist(), self.counts[which].tolist()
         return [self.drawn[begin : begin + count] for begin, count in zip(begins, counts, strict=True)]
 
@@ -72,40 +84,26 @@ class MiniBatches:
 
         Args:
             which: their numbers, int64 `[...]`, on the CPU.
-            width: places of each, at least as many as it has examples.
+            width: places of each, no fewer than it has examples.
 
         Returns:
             the positions `[..., width]`, and in which places there is an example, bool; the others repeat the first.
         """
-        device = self.drawn.device
-        begins, counts = (sent(part[which], device)[..., None] for part in (self.begins, self.counts))
-        places = torch.arange(width, device=device)
+        begins, counts = sent(torch.stack([self.begins[which], self.counts[which]]), self.device)[..., None]
+        places = torch.arange(width, device=self.device)
         present = places < counts
         return self.drawn[begins + places * present], present
 
 
-@dataclass(frozen=True, eq=False)
-class BatchPlan:
-    """Mini-batches whose examples are not drawn yet, or not on the device: see `MiniBatches`."""
-
-    permutations: Permutations
-    begins: Tensor
-    counts: Tensor
-
-    def on(self, device: torch.device | str) -> MiniBatches:
-        """Draws the examples."""
-        return MiniBatches(self.permutations.drawn(device), self.begins, self.counts)
-
-
-def plan_batches(
+def draw_batches(
     seeds: Sequence[int],
     sizes: Tensor,
     steps: Tensor,
     batch_size: BatchSize,
     last: LastBatch = "keep",
     together: bool = False,
-) -> BatchPlan:
-    """Plans the mini-batches of all clients, each epoch of a client in a new order.
+) -> MiniBatches:
+    """Draws the mini-batches of all clients, each epoch of a client in a new order.
 
     Args:
         seeds: of each client's own stream `[n]`.
@@ -124,4 +122,4 @@ def plan_batches(
     ends_epoch = (numbers % of_epoch == of_epoch - 1) & (last != "drop")
     begins = ((epochs * sizes).cumsum(0) - epochs * sizes)[owners] + numbers // of_epoch * size + first
     counts = torch.where(ends_epoch, size - first, full)
-    return BatchPlan(Permutations(seeds, sizes, epochs, together), begins, counts)
+    return MiniBatches(Permutations(seeds, sizes, epochs, together).drawn, begins, counts)

@@ -12,6 +12,7 @@ import torch
 from lightning import LightningModule
 from torch import Tensor
 
+from lit_cfl.engines.batches import MiniBatches
 from lit_cfl.engines.dropout import set_key
 from lit_cfl.engines.global_generators import seeded_globally
 from lit_cfl.engines.local_training import LocalTraining
@@ -42,8 +43,7 @@ class CohortFit:
         sizes: examples of each client, int64 `[n]`, on the CPU; their sum is N.
         steps: mini-batches that each client trains on, int64 `[n]`, on the CPU.
         epoch_steps: mini-batches of one epoch of each client, int64 `[n]`, on the CPU.
-        batches: positions within the client's own examples, int64 `[sum of steps, B]`, on the CPU, client by client;
-            -1 = no example, these come last. How wide the table is depends on the other clients; results must not.
+        batches: of all clients, one for each of their steps.
         keys: of the dropout masks, int64 `[sum of steps]`, on the CPU; None where the module draws none.
         seeds: of the global generators, for what a module itself draws, one for each client; None where a way has no
             such modules (`ClientLoop.seeds_global_generators`).
@@ -60,7 +60,7 @@ class CohortFit:
     sizes: Tensor
     steps: Tensor
     epoch_steps: Tensor
-    batches: Tensor
+    batches: MiniBatches
     keys: Tensor | None
     seeds: list[int] | None = None
 
@@ -96,7 +96,7 @@ class CohortFit:
     @property
     def num_seen(self) -> Tensor:
         """Examples that each client sees in all its mini-batches, repeats counted, int64 `[n]`."""
-        counts = torch.cat([torch.zeros(1, dtype=torch.int64), (self.batches >= 0).sum(1).cumsum(0)])
+        counts = torch.cat([torch.zeros(1, dtype=torch.int64), self.batches.counts.cumsum(0)])
         ends = self.steps.cumsum(0)
         return counts[ends] - counts[ends - self.steps]
 

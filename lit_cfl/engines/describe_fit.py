@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.data import FederatedData
-from lit_cfl.engines.batches import BatchSize, count_steps, draw_batches, steps_of_epoch
+from lit_cfl.engines.batches import BatchSize, MiniBatches, count_steps, draw_batches, steps_of_epoch
 from lit_cfl.engines.cohort_fit import CohortFit
 from lit_cfl.engines.dropout import keys_of_steps
 from lit_cfl.engines.local_training import FitRequest, LocalTraining
@@ -15,6 +15,7 @@ from lit_cfl.local_work import Budget
 from lit_cfl.seeds import derive_each
 
 _NONE = torch.empty(0, dtype=torch.int64)
+_NO_BATCHES = MiniBatches(_NONE.to, _NONE, _NONE)
 
 
 @dataclass(frozen=True)
@@ -26,12 +27,14 @@ class FitDescriber:
         local: the run's.
         draws_masks: whether the module drops units by keys.
         seeds_generators: whether the module may draw from the global generators.
+        draws_together: see `Permutations`.
     """
 
     seed: int
     local: LocalTraining
     draws_masks: bool
     seeds_generators: bool
+    draws_together: bool = False
 
     def batch_size(self, budget: Budget) -> BatchSize:
         """Returns the batch size of a fit."""
@@ -52,7 +55,7 @@ class FitDescriber:
         sizes, batch_size = data.num_examples[clients], self.batch_size(request.budget)
         steps = self.steps(request.budget, request.lengths[positions], sizes)
         ids, last = clients.tolist(), self.local.last_batch
-        keys = None
+        seeds, keys = derive_each(self.seed, request.purpose, round, ids=ids), None
         if self.draws_masks:
             of_clients = derive_each(self.seed, f"{request.purpose}/dropout", round, ids=ids)
             keys = keys_of_steps(torch.tensor(of_clients), steps)
@@ -68,7 +71,7 @@ class FitDescriber:
             sizes,
             steps,
             steps_of_epoch(sizes, batch_size, last),
-            draw_batches(derive_each(self.seed, request.purpose, round, ids=ids), sizes, steps, batch_size, last),
+            draw_batches(seeds, sizes, steps, batch_size, last, self.draws_together),
             keys,
             derive_each(self.seed, f"{request.purpose}/module", round, ids=ids) if self.seeds_generators else None,
         )
@@ -82,7 +85,7 @@ class FitDescriber:
         seeds = derive_each(self.seed, "gradient", round, ids=ids) if self.seeds_generators else None
         none = torch.zeros_like(clients)
         return CohortFit(
-            clients, _NONE, none, 0.0, None, none, _NONE, _NONE, sizes, none, none, _NONE.view(0, 0), keys, seeds
+            clients, _NONE, none, 0.0, None, none, _NONE, _NONE, sizes, none, none, _NO_BATCHES, keys, seeds
         )
 
 

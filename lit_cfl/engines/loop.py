@@ -54,8 +54,6 @@ class PlainLoop(ClientLoop):
     def fit(self, work: CohortFit, ended: Ended) -> tuple[Tensor, Tensor]:
         rows = work.models.new_empty(len(work), self.layout.num_columns)
         losses = torch.empty(len(work), dtype=torch.float64)
-        batches = work.batches.to(self.plan.device)
-        counts = (work.batches >= 0).sum(1).tolist()
         for client, (start, first, steps) in enumerate(
             zip(work.starts, work.first_steps, work.steps.tolist(), strict=True)
         ):
@@ -63,34 +61,26 @@ class PlainLoop(ClientLoop):
             self.layout.write(work.models[work.start[client]], self._module)
             center = None if work.centers is None else work.centers[work.center[client]]
             mine = slice(first, first + steps)
+            batches = work.batches.lists(mine)
             keys = None if work.keys is None else work.keys[mine].tolist()
-            loss = self._train(
-                (work.inputs[own], work.labels[own]), batches[mine], counts[mine], keys, work.prox, center
-            )
-            losses[client] = float(loss) / sum(counts[mine])
+            loss = self._train((work.inputs[own], work.labels[own]), batches, keys, work.prox, center)
+            losses[client] = float(loss) / sum(map(len, batches))
             rows[client] = self.layout.read(self._module, rows.dtype, rows.device)
             ended(client + 1)
         return rows, losses
 
     def _train(
-        self,
-        examples: Batch,
-        batches: Tensor,
-        counts: list[int],
-        keys: list[int] | None,
-        prox: float,
-        center: Tensor | None,
+        self, examples: Batch, batches: list[Tensor], keys: list[int] | None, prox: float, center: Tensor | None
     ) -> Tensor:
         """Trains one client, whose model is in the module before and after. Returns the sum of its losses."""
         stacked = tuple(p.detach()[None] for p in self._parameters)  # views: what is written there, the module has
         centers = None if center is None else self._pieces(center)
         state = self._optimizer.start(stacked)
-        device = batches.device
-        corrections = self._optimizer.corrections(torch.arange(1, len(counts) + 1)[:, None]).to(device).unbind(1)
+        device = self.plan.device
+        corrections = self._optimizer.corrections(torch.arange(1, len(batches) + 1)[:, None]).to(device).unbind(1)
         first = torch.ones(1, dtype=torch.bool, device=device)
         total = torch.zeros((), dtype=torch.float64, device=device)
-        for step, count in enumerate(counts):
-            chosen = batches[step, :count]
+        for step, chosen in enumerate(batches):
             if keys is not None:
                 set_key(self._module, keys[step])
             gradients, loss = self._gradients(examples[0][chosen], examples[1][chosen])
@@ -101,7 +91,7 @@ class PlainLoop(ClientLoop):
             self._optimizer.step_(stacked, gradients, state, corrections[step], first)
             if step == 0:
                 first = torch.zeros_like(first)
-            total += loss.double() * count
+            total += loss.double() * len(chosen)
         return total
 
     def _gradients(self, inputs: Tensor, labels: Tensor) -> tuple[Tensors, Tensor]:

@@ -1,10 +1,10 @@
 """Draws the permutations of `torch.randperm` for many clients: one by one on a CPU, all at once on a GPU.
 
-`torch.randperm` shuffles after Fisher and Yates: for i from 0 it exchanges the numbers at i and at i + r % (n - i), where
-r is the generator's next 32 bits. The steps depend on each other, the clients do not. So each client's generator gives
-its bits in one call, and a GPU shuffles all permutations of about one length together, a step of all of them at a time: for
-1,024 clients of 60 examples and 10 epochs the CPU has a tenth of the work. Few permutations of one length are drawn one
-by one, and all of them where this PyTorch shuffles in another way. On a CPU to shuffle together is no faster.
+`torch.randperm` shuffles after Fisher and Yates: for i from 0 it exchanges the numbers at i and i + r % (n - i), where r
+is the generator's next 32 bits. The steps depend on each other, the clients do not. So each client's generator gives its
+bits in one call, and a GPU shuffles all permutations of about one length together, a step of all of them at a time: for
+1,024 clients of 60 examples and 10 epochs the CPU is left a tenth of the work. Few permutations of one length are drawn
+one by one, and all of them where this PyTorch shuffles in another way. On a CPU to shuffle together is no faster.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,6 +13,8 @@ from functools import cache
 
 import torch
 from torch import Tensor
+
+from lit_cfl.devices import sent
 
 _TOGETHER = 64  # permutations: with fewer, a step's calls take longer than to draw them one by one
 _ANY_64_BITS = -(2**63)
@@ -46,7 +48,7 @@ class Permutations:
         self._sizes, self._counts = sizes, counts
         ends = (sizes * counts).cumsum(0)
         self._starts, total = ends - sizes * counts, int(ends[-1]) if len(ends) else 0
-        self._drawn = torch.empty(total, dtype=torch.int64)
+        self._drawn = torch.empty(total + 1, dtype=torch.int64)  # one more, for what is written nowhere
         self._shuffles: list[_Shuffle] = []
         rng = torch.Generator()
         if not (together and _shuffles_as_expected()):
@@ -79,7 +81,7 @@ class Permutations:
 
     def drawn(self, device: torch.device | str) -> Tensor:
         """Returns the permutations of the clients one behind the other, int64 `[sum]`."""
-        drawn = self._drawn.to(device)
+        drawn = sent(self._drawn, device)
         for one in self._shuffles:
             sizes, counts = self._sizes[one.clients], self._counts[one.clients]
             rows = torch.arange(len(one.clients)).repeat_interleave(counts)  # of each permutation, its client
@@ -87,9 +89,9 @@ class Permutations:
             pairs = self._pairs(one.clients)
             firsts = 2 * (pairs.cumsum(0) - pairs)[rows] + numbers * (sizes[rows] - 1)
             places = self._starts[one.clients][rows] + numbers * sizes[rows]
-            table = torch.stack([sizes[rows], firsts, places]).to(device)
-            _shuffle(one.bits.to(device), *table, drawn)
-        return drawn
+            table = sent(torch.stack([sizes[rows], firsts, places]), device)
+            _shuffle(sent(one.bits, device), int(sizes.max()), *table, drawn)
+        return drawn[:-1]
 
 
 def _alike(sizes: Tensor, counts: Tensor) -> Iterator[Tensor]:
@@ -99,17 +101,18 @@ def _alike(sizes: Tensor, counts: Tensor) -> Iterator[Tensor]:
         yield ((exponents == exponent) & (counts > 0)).nonzero().flatten()
 
 
-def _shuffle(bits: Tensor, sizes: Tensor, firsts: Tensor, places: Tensor, drawn: Tensor) -> None:
+def _shuffle(bits: Tensor, longest: int, sizes: Tensor, firsts: Tensor, places: Tensor, drawn: Tensor) -> None:
     """Shuffles permutations, and writes them.
 
     Args:
         bits: see `_Shuffle`.
+        longest: the largest of the sizes.
         sizes: numbers of each permutation, int64 `[p]`.
         firsts: its first 32-bit number.
         places: where it is written.
-        drawn: all permutations.
+        drawn: all permutations, and one more number.
     """
-    longest, device = int(sizes.max()), bits.device
+    device = bits.device
     steps = torch.arange(longest - 1, device=device)[:, None]
     at = (firsts + steps).clamp_(max=2 * len(bits) - 1)
     found = (bits[at >> 1] >> (32 * (1 - (at & 1)))) & 0xFFFFFFFF
@@ -122,8 +125,8 @@ def _shuffle(bits: Tensor, sizes: Tensor, firsts: Tensor, places: Tensor, drawn:
         flat.scatter_(0, other, mine.clone())
         mine.copy_(moved)
     numbers = torch.arange(longest, device=device)[:, None]
-    within = numbers < sizes
-    drawn[(places + numbers)[within]] = order[within]
+    written = torch.where(numbers < sizes, places + numbers, len(drawn) - 1)
+    drawn.scatter_(0, written.flatten(), order.flatten())
 
 
 @cache
@@ -134,6 +137,6 @@ def _shuffles_as_expected() -> bool:
     expected = torch.cat([torch.randperm(size, generator=rng) for _ in range(count)])
     bits = torch.empty(count * (size - 1) // 2, dtype=torch.int64)
     bits.random_(_ANY_64_BITS, None, generator=rng.manual_seed(0))
-    drawn, numbers = torch.empty(count * size, dtype=torch.int64), torch.arange(count)
-    _shuffle(bits, torch.full((count,), size), numbers * (size - 1), numbers * size, drawn)
-    return torch.equal(drawn, expected)
+    drawn, numbers = torch.empty(count * size + 1, dtype=torch.int64), torch.arange(count)
+    _shuffle(bits, size, torch.full((count,), size), numbers * (size - 1), numbers * size, drawn)
+    return torch.equal(drawn[:-1], expected)

@@ -62,7 +62,7 @@ class TrainerLoop(ClientLoop):
         if work.centers is not None:
             callbacks.append(_Proximal(work.prox, self._module(work.centers[work.center[client]])))
         own = slice(start, start + int(work.sizes[client]))
-        batches = _Epochs(work.batches[first : first + steps], int(work.epoch_steps[client]))
+        batches = _Epochs(work.batches.lists(slice(first, first + steps)), int(work.epoch_steps[client]))
         loader = DataLoader(TensorDataset(work.inputs[own], work.labels[own]), sampler=batches, batch_size=None)
         trainer = Trainer(
             **self._options, max_epochs=batches.num_epochs, max_steps=batches.max_steps, callbacks=callbacks
@@ -105,13 +105,12 @@ class _Epochs:
     """Mini-batches of a client, epoch by epoch; the last epoch may end early.
 
     Args:
-        table: of all its mini-batches, int64 `[steps, B]`, -1 = no example.
+        batches: all of them.
         epoch_steps: mini-batches of an epoch.
     """
 
-    def __init__(self, table: Tensor, epoch_steps: int) -> None:
-        counts = (table >= 0).sum(1).tolist()
-        self._batches = [row[:count] for row, count in zip(table, counts, strict=True)]
+    def __init__(self, batches: list[Tensor], epoch_steps: int) -> None:
+        self._batches = batches
         self._epoch_steps, self._taken = epoch_steps, 0
 
     def __len__(self) -> int:

@@ -2,9 +2,8 @@
 
 import pytest
 import torch
-from torch import Tensor
 
-from lit_cfl.engines.batches import BatchSize, LastBatch, count_steps, draw_batches, steps_of_epoch
+from lit_cfl.engines.batches import BatchSize, LastBatch, MiniBatches, count_steps, draw_batches, steps_of_epoch
 from lit_cfl.local_work import Budget
 from lit_cfl.seeds import derive
 
@@ -29,9 +28,8 @@ def one_by_one(seed: int, size: int, steps: int, batch_size: BatchSize, last: La
     return found[:steps]
 
 
-def lists_of(table: Tensor) -> list[list[int]]:
-    assert bool(((table >= 0).long().diff(dim=1) <= 0).all())  # places without an example come last
-    return [[place for place in row if place >= 0] for row in table.tolist()]
+def lists_of(batches: MiniBatches) -> list[list[int]]:
+    return [one.tolist() for one in batches.lists()]
 
 
 @pytest.mark.parametrize("last", ["keep", "drop", "join"])
@@ -68,9 +66,15 @@ def test_a_budget_counts_epochs_or_steps_and_leaves_out_who_has_no_example():
     assert count_steps(Budget(2), lengths, sizes, 4, "join").tolist() == [0, 4, 0]
 
 
-def test_the_widest_mini_batch_is_as_wide_as_join_makes_it():
-    table = draw_batches(seeds(1), torch.tensor([7]), torch.tensor([2]), 4, "join")
-    assert table.shape == (2, 7)
-    assert [sorted(row) for row in table.tolist()] == [list(range(7))] * 2
-    kept = draw_batches(seeds(1), torch.tensor([7]), torch.tensor([2]), 4, "drop")
-    assert kept.shape == (2, 4)
+def test_join_puts_the_rest_into_the_mini_batch_before_and_drop_leaves_it_out():
+    joined = lists_of(draw_batches(seeds(1), torch.tensor([7]), torch.tensor([2]), 4, "join"))
+    assert [sorted(batch) for batch in joined] == [list(range(7))] * 2
+    kept = lists_of(draw_batches(seeds(1), torch.tensor([7]), torch.tensor([2]), 4, "drop"))
+    assert [len(batch) for batch in kept] == [4, 4]
+
+
+def test_a_table_repeats_the_first_example_of_a_mini_batch_where_there_is_none():
+    batches = MiniBatches(torch.tensor([4, 2, 9, 5, 7]).to, torch.tensor([0, 3]), torch.tensor([3, 2]))
+    positions, present = batches.table(torch.tensor([[1, 0]]), 4)
+    assert positions.tolist() == [[[5, 7, 5, 5], [4, 2, 9, 4]]]
+    assert present.tolist() == [[[True, True, False, False], [True, True, True, False]]]

@@ -7,7 +7,7 @@ import torch
 from lightning import LightningModule
 from torch import Tensor, nn
 
-from lit_cfl.engines.batches import count_steps, draw_batches, steps_of_epoch
+from lit_cfl.engines.batches import MiniBatches, count_steps, draw_batches, steps_of_epoch
 from lit_cfl.engines.cohort_fit import CohortFit
 from lit_cfl.engines.dropout import set_key, with_keyed_dropout
 from lit_cfl.engines.local_training import LocalTraining
@@ -72,7 +72,10 @@ def chosen(work: CohortFit, clients: Sequence[int]) -> CohortFit:
     def parts(table: Tensor, at: Sequence[int], counts: Tensor) -> Tensor:
         return torch.cat([table[at[k] : at[k] + int(counts[k])] for k in clients])
 
-    picked, batches = torch.tensor(clients), parts(work.batches, first, work.steps)
+    picked = torch.tensor(clients)
+    lists = [one for k in clients for one in work.batches.lists(slice(first[k], first[k] + int(work.steps[k])))]
+    counts = torch.tensor([len(one) for one in lists])
+    batches = MiniBatches(torch.cat(lists).to, counts.cumsum(0) - counts, counts)
     return replace(
         work,
         clients=work.clients[picked],
@@ -83,7 +86,7 @@ def chosen(work: CohortFit, clients: Sequence[int]) -> CohortFit:
         sizes=work.sizes[picked],
         steps=work.steps[picked],
         epoch_steps=work.epoch_steps[picked],
-        batches=batches[:, : int((batches >= 0).sum(1).max())],
+        batches=batches,
         keys=None if work.keys is None else parts(work.keys, first, work.steps),
     )
 
@@ -93,15 +96,14 @@ def plain_fit(
 ) -> tuple[Tensor, Tensor]:
     """Trains the clients with the optimizer that the module configures: rows `[n, d]`, mean losses `[n]`."""
     module.to(work.models.dtype)
-    rows, losses = [], []
+    rows, losses, batches = [], [], work.batches.lists()
     for k, (start, first) in enumerate(zip(work.starts, work.first_steps, strict=True)):
         layout.write(work.models[work.start[k]], module)
         optimizer = module.configure_optimizers()
         named = [(slot, module.get_parameter(slot.name)) for slot in layout.slots]
         total = torch.zeros((), dtype=torch.float64)
         for step in range(first, first + int(work.steps[k])):
-            index = work.batches[step]
-            index = index[index >= 0] + start
+            index = batches[step] + start
             if work.keys is not None:
                 set_key(module, int(work.keys[step]))
             optimizer.zero_grad()

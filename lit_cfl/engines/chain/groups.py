@@ -68,8 +68,8 @@ def pad(sizes: Tensor, rungs: int) -> Tensor:
 
 def pad_widths(work: CohortFit, batch_size: int | str) -> Tensor:
     """Pads the widest mini-batch of each client, int64 `[n]`: not beyond the run's batch size where it is no wider."""
-    counts, owners = (work.batches >= 0).sum(1), torch.arange(len(work)).repeat_interleave(work.steps)
-    widths = torch.zeros(len(work), dtype=torch.int64).scatter_reduce_(0, owners, counts, "amax")
+    owners = torch.arange(len(work)).repeat_interleave(work.steps)
+    widths = torch.zeros(len(work), dtype=torch.int64).scatter_reduce_(0, owners, work.batches.counts, "amax")
     fine = pad(widths, 8)
     if not isinstance(batch_size, int):
         return fine

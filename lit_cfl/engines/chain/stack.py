@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from lit_cfl.devices import sent
 from lit_cfl.engines.chain.groups import LEAST, ClientGroup
 from lit_cfl.engines.chain.inputs import DualBias, DualLayer
 from lit_cfl.engines.chain.losses import losses_and_slopes
@@ -50,13 +51,10 @@ class StepTables:
     def of(cls, work: CohortFit, group: ClientGroup, masked: bool) -> "StepTables":
         firsts, steps = (work.steps.cumsum(0) - work.steps)[group.clients], work.steps[group.clients]
         at = firsts + torch.arange(max(group.steps))[:, None].minimum(steps - 1)
-        own = work.batches[:, : group.width][at]
-        if own.shape[2] < group.width:
-            own = torch.nn.functional.pad(own, (0, group.width - own.shape[2]), value=-1)
-        present, device = own >= 0, work.inputs.device
+        own, present = work.batches.table(at, group.width)
         shares = present.to(work.models.dtype) / present.sum(-1, keepdim=True)
-        keys = work.keys[at].to(device) if masked and work.keys is not None else None
-        return cls(torch.where(present, own, own[..., :1]).to(device), shares.to(device)[..., None], keys)
+        keys = sent(work.keys[at], own.device) if masked and work.keys is not None else None
+        return cls(own, shares[..., None], keys)
 
 
 class Stack:

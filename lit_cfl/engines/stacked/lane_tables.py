@@ -21,7 +21,7 @@ class LaneTables:
 
     Args:
         slots: of the clients, in their order.
-        index: positions in the fit's examples, int64 `[steps, lanes, B]`, -1 = no example.
+        index: positions in the fit's examples, int64 `[steps, lanes, B]`, on the device, -1 = no example.
         keys: of the dropout masks, int64 `[steps, lanes]`.
         numbers: of a client's step, from 1, int64 `[steps, lanes]`; 1 where a lane is idle.
         owners: the client of each row of the fit's table of mini-batches, int64.
@@ -73,9 +73,12 @@ def make_tables(work: CohortFit, widths: Sequence[int], call_cost: float, batch_
     rows = torch.tensor([slot.start for slot in slots])[owners] + numbers
     lanes = torch.tensor([slot.lane for slot in slots])[owners]
     shape = max(slot.stop for slot in slots), widths[0]
-    index = torch.full((*shape, batch_size), -1)
-    offsets = (work.sizes.cumsum(0) - work.sizes)[owners, None]
-    index[rows, lanes, : work.batches.shape[1]] = torch.where(work.batches < 0, -1, work.batches + offsets)
+    device = work.inputs.device
+    index = torch.full((*shape, batch_size), -1, device=device)
+    offsets = (work.sizes.cumsum(0) - work.sizes)[owners]
+    *places, offsets = sent(torch.stack([rows, lanes, offsets]), device)
+    positions, present = work.batches.table(torch.arange(len(owners)), batch_size)
+    index[tuple(places)] = torch.where(present, positions + offsets[:, None], -1)
     keys, at = torch.zeros(shape, dtype=torch.int64), torch.ones(shape, dtype=torch.int64)
     at[rows, lanes] = numbers + 1
     if work.keys is not None:

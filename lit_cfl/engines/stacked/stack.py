@@ -102,7 +102,7 @@ class StackLoop(ClientLoop):
         Both follow from the run's batch size, whatever the clients of this fit have. Larger mini-batches, such as full
         ones, have room for the next power of two, and few lanes: a step has no more examples than a stack of gradients.
         """
-        size, widest = self.local.batch_size, work.batches.shape[1]
+        size, widest = self.local.batch_size, int(work.batches.counts.max())
         usual = 0 if size == "full" else 2 * size - 1 if self.local.last_batch == "join" else size
         if widest <= usual:
             return self.plan.lanes, usual
