@@ -44,7 +44,7 @@ from torch.nn.functional import conv2d, cross_entropy, unfold
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.local_training import FitRequest, LocalTraining
-from lit_cfl.engines.plan import Plan, Precision, set_up_torch
+from lit_cfl.engines.plan import Plan, set_up_torch
 from lit_cfl.engines.stacked.stack import StackLoop
 from lit_cfl.engines.task_traits import TaskTraits
 from lit_cfl.nets import MCLR, MLP, VGG16, Sent140LSTM
@@ -106,7 +106,7 @@ class Case:
     def steps(self) -> int:
         return self.epochs * -(-self.images // BATCH)
 
-    def engine(self, way: str, device: str, precision: Precision = "32-true", lanes: int | None = None) -> Engine:
+    def engine(self, way: str, device: str, precision: str = "32-true", lanes: int | None = None) -> Engine:
         plan = Plan(way, device, precision, rows_mib=8192, lanes=lanes or self.clients)  # type: ignore[arg-type]  # ways and precisions are plain words here
         return Engine(self.task, plan, 0, LocalTraining(self.epochs, BATCH, on_divergence="skip"))
 
@@ -150,25 +150,31 @@ class Bench:
 
     def fit(self, case: Case, engine: Engine, clients: int) -> Callable[[], object]:
         data, start, everyone = case.data(clients), engine.initial(0)[None], torch.arange(clients)
-        return lambda: engine.at(1, data).fit(start, everyone)
+
+        def fit() -> None:
+            for _ in engine.at(1, data).fit(start, everyone).on_device():
+                pass
+
+        return fit
 
     def parity(self) -> Iterator[Row]:
-        for name, case in self.cases.items():
-            few = replace(case, clients=6, epochs=1)
-            data, clients = few.data(6), torch.tensor([4, 0, 5, 2, 1])
-            expected = few.engine("loop", "cpu")
+        clients = torch.tensor([4, 0, 5, 2, 1])
+        for precision, (name, case) in product(("32-true", "64-true"), self.cases.items()):
+            few = replace(case, clients=6, epochs=1, images=25)  # a short last mini-batch
+            data, expected = few.data(6), few.engine("loop", "cpu", precision)
             start = expected.initial(0)
             wanted = expected.at(1, data).fit(start[None], clients).rows
             for way in case.ways:
-                engine = few.engine(way, self.device, lanes=4)
+                engine = few.engine(way, self.device, precision, lanes=4)
                 rows = engine.at(1, data).fit(start[None], clients).rows
-                yield row(name, way, differ(rows, wanted, start), "of the change")
+                yield row(name, f"{way}, {precision}", differ(rows, wanted, start), "of the change")
             losses = [one.losses_of_all(start[None], data.train[0], data) for one in (engine, expected)]
-            yield row(name, "losses", float((losses[0] - losses[1]).abs().max()), "nats")
+            largest = float((losses[0] - losses[1]).abs().max())
+            yield row(name, f"losses, {precision}", largest, "nats")
             for way in case.ways[:-2]:
-                both = few.engine(way, self.device), expected
+                both = few.engine(way, self.device, precision), expected
                 slopes = differ(*(one.at(1, data).gradients(start, clients) for one in both), torch.zeros_like(start))
-                yield row(name, f"gradients, {way}", slopes, "of all")
+                yield row(name, f"gradients, {way}, {precision}", slopes, "of all")
 
     def chain(self) -> Iterator[Row]:
         for precision in ("32-true", "tf32"):
@@ -271,14 +277,17 @@ class Bench:
     def short(self) -> Iterator[Row]:
         whole = torch.cuda.get_device_properties(self.device).total_memory if self.on_gpu else 0
         for gib in (8, 3) if self.on_gpu else ():
+            gc.collect()
             torch.cuda.empty_cache()
             torch.cuda.set_per_process_memory_fraction(gib * 2**30 / whole)
-            case = replace(self.cases["VGG16"], clients=48)
-            engine = case.engine("stack", self.device)
-            self.fit(case, engine, 8)()
+            try:
+                case = replace(self.cases["VGG16"], clients=48)
+                engine = case.engine("stack", self.device)
+                self.fit(case, engine, 8)()
+            finally:
+                torch.cuda.set_per_process_memory_fraction(1.0)
             yield {"net": "VGG16", "what": f"48 lanes in {gib} GiB", "note": f"{engine.plan.lanes} lanes trained"}
-        if self.on_gpu:
-            torch.cuda.set_per_process_memory_fraction(1.0)
+            del engine
 
 
 PARTS = (

@@ -1,10 +1,10 @@
 """Draws the permutations of `torch.randperm` for many clients: one by one on a CPU, all at once on a GPU.
 
-`torch.randperm` shuffles after Fisher and Yates: for i from 0 it exchanges the numbers at i and i + r % (n - i), where r
-is the generator's next 32 bits. The steps depend on each other, the clients do not. So each client's generator gives its
-bits in one call, and a GPU shuffles all permutations of about one length together, a step of all of them at a time: for
-1,024 clients of 60 examples and 10 epochs the CPU is left a tenth of the work. Few permutations of one length are drawn
-one by one, and all of them where this PyTorch shuffles in another way. On a CPU to shuffle together is no faster.
+`torch.randperm` shuffles after Fisher and Yates: for i from 0 it exchanges the numbers at i and i + r % (n - i), where
+r is the generator's next 32 bits. The steps depend on each other, the clients do not. So each client's generator gives
+its bits in one call, and a GPU shuffles all permutations of about one length together, a step of all of them at a time:
+for 1,024 clients of 60 examples and 10 epochs the CPU is left a tenth of the work. Few permutations of one length are
+drawn one by one, and all of them where this PyTorch shuffles in another way. A CPU takes as long in either way.
 """
 
 from collections.abc import Iterator, Sequence
