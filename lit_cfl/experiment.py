@@ -154,6 +154,7 @@ class Experiment:
         set_up_torch(plan, self.deterministic)
         engine = build_engine(self.task, plan, seed, self.local, work.task.module if work.task else None)
         engine.report = report
+        engine.rates(self.rounds - 1)  # refuses a schedule that has no rates for them
         cohorts = Cohorts(self.cohort_size, self.selection, self.dropout, self.selection_seed)
         cohorts.at(0, data.population, seed)  # refuses a cohort that cannot be drawn
         for algorithm in (self.algorithm, self.baseline):

@@ -11,6 +11,8 @@ _MEANS = ("weighted", "mean", "std", "worst10")  # of a score over clients
 _BEFORE = ("weighted_", "mean_", "worst10_", "global_", "newcomers_", "max_weighted_", "min_weighted_")
 _LOWER = ("loss", "discrepancy")
 
+RATE = "train/lr"  # a column of runs with a schedule
+
 SHIFTS = ("round", "shift", "client", "partner", "examples", "cluster_before", "cluster_after")
 
 

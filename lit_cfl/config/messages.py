@@ -10,6 +10,7 @@ from typing import Any
 
 import lightning.pytorch.loggers
 import torch
+from torch.optim import lr_scheduler
 
 from lit_cfl.config import catalogue
 from lit_cfl.config.option_tree import KIND_OF_KEY, OptionTree, UnknownOption, describe, unknown_class
@@ -44,7 +45,8 @@ def explain(message: str, tree: OptionTree) -> str:
     keys = re.findall(r'Parser key "([^"]+)"', message)
     classes = re.findall(r"class_path '([^']+)'", message)
     explained = (
-        _missing(message, classes)
+        _missing(message, classes or re.findall(r"class_path='([^']+)'", message))
+        or _no_scheduler(message, keys)
         or _unknown_member(message, classes)
         or _unknown_module(message)
         or _lone_word(message)
@@ -210,12 +212,21 @@ def _unknown_class(message: str, keys: Sequence[str]) -> str | None:
     return unknown_class(key, name, kind)
 
 
+def _no_scheduler(message: str, keys: Sequence[str]) -> str | None:
+    value = _first(message, r"^\s*Given value: ([\w.]+)$")
+    if value is None or not keys or not keys[0].endswith("lr_schedule"):
+        return None
+    known = [n for n, found in vars(lr_scheduler).items() if inspect.isclass(found) and n.endswith("LR")]
+    near = nearest(value.rpartition(".")[2], known)
+    return f"{keys[0]}: {value!r} is no scheduler{near}. Write for example CosineAnnealingLR"
+
+
 def _wrong_value(message: str, keys: Sequence[str]) -> str | None:
     expected = re.search(r"Expected a (?:typing\.)?(<class '[^']+'>|Literal\[[^]]+\]|\S+)", message)
     value = _first(
         message,
         r"Given value type: <class 'str'>\n\s*Given value: (\w+)$",
-        r"Got value: (?!NestedArg|Namespace)(.+)",
+        r"Got value: (?!NestedArg|Namespace)(.+?)(?:\. Got value: .*)?$",
         r"Given value: (?!NestedArg|Namespace)(.+?)(?:\. Got value: .*)?$",
         r"val='([^']*)'",
     )
@@ -253,7 +264,9 @@ def _in_words(type_name: str) -> str:
 
 
 def _arguments_of(class_path: str) -> list[str]:
-    return [name for name in _annotations_of(class_path) if name not in ("self", "params")]
+    annotations = _annotations_of(class_path).items()
+    given = [name for name, annotation in annotations if getattr(annotation, "__name__", annotation) == "Optimizer"]
+    return [name for name, _ in annotations if name not in ("self", "params", *given)]
 
 
 def _annotations_of(class_path: str) -> dict[str, Any]:

@@ -92,7 +92,7 @@ _CHANGED_VALUES = {
     "give drawn_first for that",
 }  # values that meant something else in an earlier version
 _FIRST = ("algorithm", "task", "local", "data")  # where an option is looked for that several parts have
-_HIDDEN = ("params",)  # arguments that no configuration gives
+_HIDDEN, _GIVEN = ("params",), "Optimizer"  # arguments that no configuration gives, and the type of another one
 _PARTS = re.compile(r"[^.]+")
 
 
@@ -179,7 +179,8 @@ class OptionTree:
             found = None if name is None else class_of(name, kind)
             if found is None:
                 return None
-            return found.name, {k: v for k, v in found.options.items() if k not in _HIDDEN}
+            hidden = [k for k, v in found.options.items() if k in _HIDDEN or v.annotation == _GIVEN]
+            return found.name, {k: v for k, v in found.options.items() if k not in hidden}
         for name in option.names:
             group = find_class(option.module, name)
             if group is not None and group.is_dataclass:
@@ -199,10 +200,10 @@ class OptionTree:
 
 
 def class_of(name: str, kind: str | None) -> IndexedClass | None:
-    """Finds a class by its name alone, among those of a kind, or by its whole path."""
+    """Finds a class by its name alone, among those of a kind (None = schedulers), or by its whole path."""
     if "." in name:
         return find_path(name)
-    return None if kind is None else find_class(_MODULES[kind], name)
+    return find_class("torch.optim.lr_scheduler" if kind is None else _MODULES[kind], name)
 
 
 def experiment_tree(contents: Sequence[Any], words: Sequence[str], own: Sequence[str] = OF_RUN) -> OptionTree:
@@ -256,7 +257,7 @@ def _named(content: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _names_class(option: str) -> bool:
-    return option.rpartition(".")[2] in (*KIND_OF_KEY, "optimizer")
+    return option.rpartition(".")[2] in (*KIND_OF_KEY, "optimizer", "lr_schedule")
 
 
 def given_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -26,7 +26,8 @@ from lit_cfl.engines.divergence import explain_divergence
 from lit_cfl.engines.dropout import key_names
 from lit_cfl.engines.global_generators import seed_global_generators, seeded_globally
 from lit_cfl.engines.initial_models import InitialModels
-from lit_cfl.engines.local_training import CHECK, FitRequest, LocalTraining, TaskFactory, note_client
+from lit_cfl.engines.local_training import CHECK, FitRequest, LocalTraining, Rates, TaskFactory, note_client
+from lit_cfl.engines.lr_schedule import RoundRates
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.scorer import ModelName, Outcomes, Scorer
 from lit_cfl.engines.single_examples import refuses_single, require_no_single
@@ -80,6 +81,24 @@ class Engine:
         self._was_short = False  # of memory
         self._starts = InitialModels()
         self.noted_not_finite = False  # whether a loss that is not finite was noted in an evaluation
+
+    def rates(self, round: int) -> Rates | None:
+        """Returns the learning rates of a round, one for each group of the optimizer; None without a schedule.
+
+        Raises:
+            InputError: the schedule cannot be made, or has no rates for this round.
+        """
+        return None if self._round_rates is None else self._round_rates.at(round)
+
+    @property
+    def schedule_lengths(self) -> set[int]:
+        """Numbers of rounds after which the schedule of learning rates ends; empty without one."""
+        return set() if self._round_rates is None else self._round_rates.lengths
+
+    @cached_property
+    def _round_rates(self) -> RoundRates | None:
+        schedule = self.local.lr_schedule
+        return None if schedule is None else RoundRates(schedule, self.template)
 
     @property
     def device(self) -> str:
@@ -401,7 +420,8 @@ class Engine:
         client = int(work.clients[position])
         mine, start = data.train[client], work.models[work.start[position]]
         before = self.losses_of_all(start[None].cpu(), mine, data)[0]
-        return explain_divergence(client, round, loss, _rate(self.template), mine % len(data.examples), before)
+        rate = work.rates[0] if work.rates else _rate(self.template)
+        return explain_divergence(client, round, loss, rate, mine % len(data.examples), before)
 
     def _starts_of(self, request: FitRequest, chunk: slice) -> Tensor:
         """Returns the models from which the clients of a chunk start `[c, d]`, on the device."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lit_cfl.activity import Activity, Report
 from lit_cfl.data import ClientIndex, FederatedData
-from lit_cfl.engines.local_training import FitRequest, LocalTraining
+from lit_cfl.engines.local_training import FitRequest, LocalTraining, Rates
 from lit_cfl.engines.scorer import EVALUATION_BATCH
 from lit_cfl.errors import join_ids, note_on_error
 from lit_cfl.local_work import Budget, Fitted, Sketch, per_client
@@ -27,6 +27,8 @@ class ClientEngine(Protocol):
     report: Report
 
     def initial(self, number: int) -> Tensor: ...
+
+    def rates(self, round: int) -> Rates | None: ...
 
     def fit(self, request: FitRequest, round: int, data: FederatedData) -> Fitted: ...
 
@@ -99,6 +101,7 @@ class ClientWork:
             per_client(center, clients),
             budget,
             per_client(budget.length, clients),
+            self.engine.rates(self.round),
         )
         return self.engine.fit(request, self.round, self.data)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from lit_cfl.engines.batches import MiniBatches
 from lit_cfl.engines.dropout import set_key
 from lit_cfl.engines.global_generators import seeded_globally
-from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.local_training import LocalTraining, Rates
 from lit_cfl.engines.plan import Plan, Precision
 from lit_cfl.engines.scorer import EVALUATION_BATCH, Scorer
 from lit_cfl.engines.task_protocol import losses_of
@@ -47,6 +47,7 @@ class CohortFit:
         keys: of the dropout masks, int64 `[sum of steps]`, on the CPU; None where the module draws none.
         seeds: of the global generators, for what a module itself draws, one for each client; None where a way has no
             such modules (`ClientLoop.seeds_global_generators`).
+        rates: learning rates of the optimizer's parameter groups; None = the optimizer's own.
     """
 
     clients: Tensor
@@ -63,6 +64,7 @@ class CohortFit:
     batches: MiniBatches
     keys: Tensor | None
     seeds: list[int] | None = None
+    rates: Rates | None = None
 
     def __len__(self) -> int:
         return len(self.clients)

@@ -74,6 +74,7 @@ class FitDescriber:
             draw_batches(seeds, sizes, steps, batch_size, last, self.draws_together),
             keys,
             derive_each(self.seed, f"{request.purpose}/module", round, ids=ids) if self.seeds_generators else None,
+            request.rates,
         )
 
     def gradients(self, clients: Tensor, round: int, data: FederatedData) -> CohortFit:

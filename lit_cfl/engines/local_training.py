@@ -7,12 +7,15 @@ from typing import Literal
 
 from lightning import LightningModule
 from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
 
 from lit_cfl.engines.batches import LastBatch
 from lit_cfl.errors import InputError, join_ids, note_on_error
 from lit_cfl.local_work import Budget
 
 TaskFactory = Callable[[], LightningModule]
+Rates = tuple[float, ...]  # learning rates of the optimizer's parameter groups, in their order
 CHECK = "check"  # purpose of the fit that only shows whether clients can be trained
 
 
@@ -28,6 +31,9 @@ class LocalTraining:
             client of fewer than B examples has one mini-batch all the same.
         gradient_clip: clip each client's gradient to this norm; None = never.
         on_divergence: what a NaN or infinite loss does: `stop` the run, or `skip` the client and count it.
+        lr_schedule: learning rates over rounds: any scheduler of `torch.optim.lr_scheduler` that needs no metric, with
+            its options but for the optimizer. It counts rounds and starts from the optimizer's rates. None = every
+            round has the optimizer's rates.
     """
 
     epochs: int = 1
@@ -35,6 +41,7 @@ class LocalTraining:
     last_batch: LastBatch = "keep"
     gradient_clip: float | None = None
     on_divergence: Literal["stop", "skip"] = "stop"
+    lr_schedule: Callable[[Optimizer], LRScheduler] | None = None
 
     def __post_init__(self) -> None:
         if self.gradient_clip is not None and not self.gradient_clip > 0:
@@ -77,3 +84,4 @@ class FitRequest:
     center: Tensor  # [n]
     budget: Budget
     lengths: Tensor  # [n], of the budget
+    rates: Rates | None = None  # learning rates of the round; None = the optimizer's

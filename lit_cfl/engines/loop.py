@@ -54,6 +54,7 @@ class PlainLoop(ClientLoop):
     def fit(self, work: CohortFit, ended: Ended) -> tuple[Tensor, Tensor]:
         rows = work.models.new_empty(len(work), self.layout.num_columns)
         losses = torch.empty(len(work), dtype=torch.float64)
+        optimizer = self._optimizer.with_rates(work.rates)
         for client, (start, first, steps) in enumerate(
             zip(work.starts, work.first_steps, work.steps.tolist(), strict=True)
         ):
@@ -63,21 +64,28 @@ class PlainLoop(ClientLoop):
             mine = slice(first, first + steps)
             batches = work.batches.lists(mine)
             keys = None if work.keys is None else work.keys[mine].tolist()
-            loss = self._train((work.inputs[own], work.labels[own]), batches, keys, work.prox, center)
+            examples = work.inputs[own], work.labels[own]
+            loss = self._train(optimizer, examples, batches, keys, work.prox, center)
             losses[client] = float(loss) / sum(map(len, batches))
             rows[client] = self.layout.read(self._module, rows.dtype, rows.device)
             ended(client + 1)
         return rows, losses
 
     def _train(
-        self, examples: Batch, batches: list[Tensor], keys: list[int] | None, prox: float, center: Tensor | None
+        self,
+        optimizer: FunctionalOptimizer,
+        examples: Batch,
+        batches: list[Tensor],
+        keys: list[int] | None,
+        prox: float,
+        center: Tensor | None,
     ) -> Tensor:
         """Trains one client, whose model is in the module before and after. Returns the sum of its losses."""
         stacked = tuple(p.detach()[None] for p in self._parameters)  # views: what is written there, the module has
         centers = None if center is None else self._pieces(center)
-        state = self._optimizer.start(stacked)
+        state = optimizer.start(stacked)
         device = self.plan.device
-        corrections = self._optimizer.corrections(torch.arange(1, len(batches) + 1)[:, None]).to(device).unbind(1)
+        corrections = optimizer.corrections(torch.arange(1, len(batches) + 1)[:, None]).to(device).unbind(1)
         first = torch.ones(1, dtype=torch.bool, device=device)
         total = torch.zeros((), dtype=torch.float64, device=device)
         for step, chosen in enumerate(batches):
@@ -88,7 +96,7 @@ class PlainLoop(ClientLoop):
                 gradients = pulled_to(centers, prox, gradients, stacked)
             if self.local.gradient_clip is not None:
                 gradients = clipped(gradients, self.local.gradient_clip)
-            self._optimizer.step_(stacked, gradients, state, corrections[step], first)
+            optimizer.step_(stacked, gradients, state, corrections[step], first)
             if step == 0:
                 first = torch.zeros_like(first)
             total += loss.double() * len(chosen)

@@ -5,7 +5,7 @@ decays. It is torch's own. Parameters and state change in place, which reads and
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -23,18 +23,21 @@ class FunctionalOptimizer:
     Args:
         kind: `sgd`, `adam` or `adamw`.
         options: of each parameter, in the order of the module's trainable parameters.
+        groups: number of each parameter's group, in the same order.
     """
 
     kind: str
     options: tuple[dict[str, Any], ...]
+    groups: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, optimizer: Optimizer, parameters: Sequence[nn.Parameter]) -> "FunctionalOptimizer":
         """Reads an optimizer of these parameters, each in one of its groups."""
-        group_of = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+        number_of = {id(p): number for number, group in enumerate(optimizer.param_groups) for p in group["params"]}
         kind = {SGD: "sgd", Adam: "adam", AdamW: "adamw"}[type(optimizer)]
-        options = tuple({k: v for k, v in group_of[id(p)].items() if k != "params"} for p in parameters)
-        return cls(kind, options)
+        numbers = tuple(number_of[id(p)] for p in parameters)
+        groups = [{k: v for k, v in group.items() if k != "params"} for group in optimizer.param_groups]
+        return cls(kind, tuple(groups[number] for number in numbers), numbers)
 
     @classmethod
     def configured(cls, module: LightningModule, parameters: Sequence[nn.Parameter]) -> "FunctionalOptimizer":
@@ -43,6 +46,19 @@ class FunctionalOptimizer:
         if not isinstance(optimizer, Optimizer):
             raise TypeError("a module that `needs_trainer` refuses")
         return cls.of(optimizer, parameters)
+
+    def with_rates(self, rates: Sequence[float | Tensor] | None) -> "FunctionalOptimizer":
+        """Returns the optimizer with these learning rates of its groups; itself for None.
+
+        Args:
+            rates: numbers; or float64 tensors without axes, which a captured CUDA graph reads again in every step.
+        """
+        if rates is None:
+            return self
+        options = tuple(
+            option | {"lr": rates[group]} for option, group in zip(self.options, self.groups, strict=True)
+        )
+        return replace(self, options=options)
 
     @property
     def slots(self) -> int:
@@ -103,7 +119,11 @@ def _sgd_(p: Tensor, g: Tensor, state: list[Tensor], option: dict[str, Any], fir
         else:
             buffer.mul_(momentum).add_(g)
         g = g.add(buffer, alpha=momentum) if option["nesterov"] else buffer
-    p.add_(g, alpha=-option["lr"])
+    rate = option["lr"]
+    if isinstance(rate, Tensor):
+        p.addcmul_(g, rate.to(p.dtype), value=-1)
+    else:
+        p.add_(g, alpha=-rate)
 
 
 def _adam_(p: Tensor, g: Tensor, state: list[Tensor], option: dict[str, Any], corrections: Tensor) -> None:

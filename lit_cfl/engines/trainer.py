@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from lit_cfl.engines.cohort_fit import ClientLoop, CohortFit, Ended
 from lit_cfl.engines.dropout import set_key
 from lit_cfl.engines.global_generators import seeded_globally
-from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.local_training import LocalTraining, Rates
 from lit_cfl.engines.plan import Precision
 from lit_cfl.engines.task_traits import TaskTraits
 
@@ -61,6 +61,8 @@ class TrainerLoop(ClientLoop):
             callbacks.append(_Keys(work.keys[first : first + steps].tolist()))
         if work.centers is not None:
             callbacks.append(_Proximal(work.prox, self._module(work.centers[work.center[client]])))
+        if work.rates is not None:
+            callbacks.append(_RoundRates(work.rates))
         own = slice(start, start + int(work.sizes[client]))
         batches = _Epochs(work.batches.lists(slice(first, first + steps)), int(work.epoch_steps[client]))
         loader = DataLoader(TensorDataset(work.inputs[own], work.labels[own]), sampler=batches, batch_size=None)
@@ -159,6 +161,18 @@ class _Keys(Callback):
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         set_key(pl_module, next(self._keys))
+
+
+class _RoundRates(Callback):
+    """Sets the learning rates of the optimizer's groups before the first step."""
+
+    def __init__(self, rates: Rates) -> None:
+        self._rates = rates
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        (optimizer,) = trainer.optimizers
+        for group, rate in zip(optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate
 
 
 class _Proximal(Callback):

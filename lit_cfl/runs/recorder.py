@@ -16,7 +16,7 @@ from lit_cfl.data.lists import lists_of, with_lists
 from lit_cfl.errors import Interrupted, Notice, note_on_error
 from lit_cfl.evaluation import Evaluation, evaluate
 from lit_cfl.experiment import PreparedRun
-from lit_cfl.metric_names import Row
+from lit_cfl.metric_names import RATE, Row
 from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.rounds import Round, Traffic
 from lit_cfl.runs.final_files import write_end
@@ -129,6 +129,8 @@ class Recorder:
         self.directory.clusters.append(self._clusters)
         mib = self.engine.layout.num_columns * self.engine.plan.dtype.itemsize / 2**20
         row: Row = {"round": r.number, "train/loss": r.info.loss} | evaluation.metrics | r.info.scores
+        rates = self.engine.rates(r.index)
+        row |= {} if rates is None else {RATE: rates[0]}
         return row | traffic_row(r, mib) | self._totals.row(self.shifting)
 
     def _set_latest(self, r: Round, evaluation: Evaluation) -> None:

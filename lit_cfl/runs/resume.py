@@ -17,7 +17,7 @@ from lit_cfl.storage.digests import damaged, digest_of
 from lit_cfl.storage.given_paths import expanded
 
 _PLAN_OPTIONS = ("engine", "device", "precision", "deterministic", "plan")
-_ADDED_OPTIONS = {"local.last_batch": "keep"}  # since 0.3, and how earlier runs trained
+_ADDED_OPTIONS = {"local.last_batch": "keep", "local.lr_schedule": None}  # since 0.3, and how earlier runs trained
 _CHANGES_NOTHING = "plan.rows_mib:"  # it only says how much is computed at once
 
 
@@ -113,6 +113,21 @@ def require_agreement(path: Path, stored: Mapping[str, Any], now: Mapping[str, A
     if now["rounds"] < stored.get("rounds", 0):
         raise InputError(
             f"{path} was begun with {stored['rounds']} rounds, {now['rounds']} are fewer; give as many or more"
+        )
+
+
+def require_longer_schedule(path: Path, stored: Mapping[str, Any], prepared: PreparedRun) -> None:
+    """Refuses more rounds for a run whose learning rates were to end with those it had.
+
+    Raises:
+        InputError: the schedule is as long as the run was.
+    """
+    before, now = stored.get("rounds", 0), prepared.experiment.rounds
+    if now > before and before in prepared.engine.schedule_lengths:
+        raise InputError(
+            f"{path} was begun with {before} rounds, and its local.lr_schedule ends after {before}: the rates of "
+            f"rounds {before + 1} to {now} would not be those of a run of {now} rounds; start a new run with "
+            "--run_dir, with a schedule of its length"
         )
 
 

@@ -13,12 +13,13 @@ from lit_cfl.activity import Activity, Report, unreported
 from lit_cfl.engines.plan import release_freed_memory
 from lit_cfl.errors import InputError, Notice, SaveError
 from lit_cfl.experiment import Experiment
-from lit_cfl.metric_names import Row
+from lit_cfl.metric_names import RATE, Row
 from lit_cfl.pictures.folder import draw_both
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.runs.recorder import Recorder
 from lit_cfl.runs.resume import (
     require_agreement,
+    require_longer_schedule,
     undamaged_summary,
     with_own_partition,
     with_stored_code,
@@ -204,6 +205,7 @@ def _restored(
     if mode == "resume":  # a kill between both files leaves a new plan in config.yaml beside a checkpoint under the old
         experiment = with_stored_plan(experiment, path, stored if saved is None else json.loads(saved["config"]))
     recorder = _recorder(with_own_partition(experiment, path, saved), path, callbacks, checkpoint)
+    require_longer_schedule(path, stored, recorder.prepared)
     if saved is not None:
         recorder.restore(saved, new_plan=mode == "new_plan")
     recorder.directory.reopen(recorder.prepared.config(), recorder.prepared.data, saved)
@@ -219,7 +221,8 @@ def _recorder(
     """Loads the data and builds the engine. Writes nothing."""
     prepared = experiment.prepare(experiment.seeds[0], callbacks.activity)
     algorithm, shifting = experiment.algorithm, bool(experiment.data.shift)
-    directory = RunDirectory(path, algorithm.score_columns, algorithm.tables, shifting, prepared.engine.scores)
+    columns = (*algorithm.score_columns, *((RATE,) if experiment.local.lr_schedule else ()))
+    directory = RunDirectory(path, columns, algorithm.tables, shifting, prepared.engine.scores)
     return Recorder(prepared, directory, checkpoint or Checkpoint(path))
 
 

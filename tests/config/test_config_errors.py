@@ -137,3 +137,38 @@ def test_a_text_that_looks_like_a_number_is_a_text_again(name: str):
 def test_a_tiny_run_has_the_views_of_its_drift_once():
     words = ["--config", "quickstart", "--data.shift", "LabelDrift", "--tiny"]
     assert parse_run(words).experiment.prepare(0).data.num_clients == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        (("CosineAnneaingLR",), "local.lr_schedule: 'CosineAnneaingLR' is no scheduler (did you mean CosineAnnealingLR?)"),
+        (("torch.optim.SGD",), "local.lr_schedule: 'torch.optim.SGD' is no scheduler. Write for example CosineAnnealingLR"),
+        (("0.9",), "local.lr_schedule: '0.9' is no scheduler. Write for example CosineAnnealingLR"),
+        (("CosineAnnealingLR",), "torch.optim.lr_scheduler.CosineAnnealingLR needs T_max; give it under init_args"),
+        (
+            ("CosineAnnealingLR", "--local.lr_schedule.T_mx", "4"),
+            "CosineAnnealingLR has no option 'T_mx' (did you mean T_max?). Its options: T_max, eta_min, last_epoch",
+        ),
+        (
+            ("CosineAnnealingLR", "--local.lr_schedule.T_max", "ten"),
+            "local.lr_schedule.T_max: 'ten' is not a whole number",
+        ),
+    ],
+)
+def test_schedule_that_cannot_be_read_is_refused_with_its_remedy(words: tuple[str, ...], expected: str):
+    with pytest.raises(InputError) as error:
+        parse_run(["--config", "fedavg/digits", "--local.lr_schedule", *words])
+    assert str(error.value).startswith(expected)
+
+
+def test_options_of_a_schedule_can_be_given_one_by_one_and_schedules_can_follow_each_other():
+    words = ["--config", "fedavg/digits", "--local.lr_schedule", "ExponentialLR", "--local.lr_schedule.gamma", "0.9"]
+    request = parse_run(words)
+    described = request.experiment.described()["local"]["lr_schedule"]
+    assert described["class_path"] == "torch.optim.lr_scheduler.ExponentialLR"
+    assert described["init_args"]["gamma"] == 0.9
+    parts = "{class_path: LinearLR, init_args: {total_iters: 2}}, {class_path: ExponentialLR, init_args: {gamma: 0.5}}"
+    both = f"{{class_path: SequentialSchedule, init_args: {{milestones: [2], schedulers: [{parts}]}}}}"
+    engine = parse_run([*words[:3], both]).experiment.prepare(0).engine
+    assert [engine.rates(round) for round in (0, 2, 4)] == [(pytest.approx(0.1 / 3),), (0.1,), (0.025,)]

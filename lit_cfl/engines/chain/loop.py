@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -67,6 +68,8 @@ class ChainLoop(ClientLoop):
     @torch.no_grad()
     def fit(self, work: CohortFit, ended: Ended) -> tuple[Tensor, Tensor]:
         training = self._training_of(work)
+        if work.rates is not None:
+            training = replace(training, optimizer=training.optimizer.with_rates(work.rates))
         examples = self._examples(training, work)
         rows = work.models.new_empty(len(work), self.layout.num_columns)
         losses, done = torch.empty(len(work), dtype=torch.float64), 0

@@ -39,7 +39,9 @@ class StackLoop(ClientLoop):
 
     def __init__(self, module: LightningModule, layout: ParameterLayout, plan: Plan, local: LocalTraining) -> None:
         super().__init__(module, layout, plan, local)
-        self._optimizer, self._steps = _steps_of(self.copied(plan.compute_dtype), layout, local, plan.autocast)
+        self._optimizer, self._steps, self._rates = _steps_of(
+            self.copied(plan.compute_dtype), layout, local, plan.autocast, plan.device
+        )
         self._captured = CapturedSteps(self._steps, plan.device) if plan.device != "cpu" else None
         self._num_trained = sum(not slot.is_buffer for slot in layout.slots)
         self._lanes = Lanes((), ())  # made with the first fit
@@ -62,7 +64,7 @@ class StackLoop(ClientLoop):
         multiply_adds, dtype = task.multiply_adds * batch_size, compute_dtype(precision)
         module = task.copied().to(dtype)
         try:
-            update, steps = _steps_of(module, task.layout, LocalTraining())
+            update, steps, _ = _steps_of(module, task.layout, LocalTraining())
             inputs, labels = task.batch
             example = inputs.to(dtype) if inputs.is_floating_point() else inputs, labels
             return Cost(multiply_adds, lane_bytes(steps, task.layout, update, precision, example, batch_size))
@@ -152,6 +154,9 @@ class StackLoop(ClientLoop):
         for mine, new in zip(held.tables, given, strict=True):
             mine[:steps].copy_(sent(new, self.plan.device))
         held.at.zero_()
+        if self._rates is not None and work.rates is not None:
+            rates = torch.tensor(work.rates[: len(self._rates)], dtype=torch.float64)  # of frozen groups nobody asks
+            self._rates.copy_(sent(rates, self.plan.device))
         if held.prox is not None:
             held.prox.fill_(work.prox)
         return held if work.prox else replace(held, prox=None, centers=None)
@@ -204,12 +209,24 @@ class StackLoop(ClientLoop):
 
 
 def _steps_of(
-    module: LightningModule, layout: ParameterLayout, local: LocalTraining, autocast: torch.dtype | None = None
-) -> tuple[FunctionalOptimizer, Steps]:
-    """Makes the steps of a module that nobody else has."""
-    named = dict(module.named_parameters())
+    module: LightningModule,
+    layout: ParameterLayout,
+    local: LocalTraining,
+    autocast: torch.dtype | None = None,
+    device: str = "cpu",
+) -> tuple[FunctionalOptimizer, Steps, Tensor | None]:
+    """Makes the steps of a module that nobody else has.
+
+    Returns:
+        the optimizer, the steps, and the learning rates of the optimizer's groups, float64 `[groups]`, which they read
+        at every step; None where rates are the same in all rounds.
+    """
+    named, rates = dict(module.named_parameters()), None
     update = FunctionalOptimizer.configured(module, [named[slot.name] for slot in layout.slots if not slot.is_buffer])
-    return update, Steps(with_plain_cells(module), layout, update, local.gradient_clip, autocast)
+    if local.lr_schedule is not None:
+        rates = torch.zeros(1 + max(update.groups), dtype=torch.float64, device=device)
+        update = update.with_rates(rates.unbind())
+    return update, Steps(with_plain_cells(module), layout, update, local.gradient_clip, autocast), rates
 
 
 def _has_room(held: LaneWork, work: CohortFit, tables: LaneTables) -> bool:

@@ -1,0 +1,163 @@
+"""Learning rates over rounds: a scheduler of PyTorch's that takes a step in each round.
+
+Clients make their optimizers again in every round, so that a scheduler in the module starts again, too. The rates of a
+round are therefore computed here, from the schedule, the optimizer's rates and the number of the round alone: they are
+the same in every engine and after a resume.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from lightning import LightningModule
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ChainedScheduler, LRScheduler, ReduceLROnPlateau, SequentialLR
+
+from lit_cfl.engines.check_module import schedulers_in
+from lit_cfl.engines.local_training import Rates
+from lit_cfl.errors import InputError, in_short
+
+__all__ = ["ChainedSchedule", "SequentialSchedule"]
+
+_LENGTHS = ("T_max", "total_iters", "total_steps")  # PyTorch's names of the number of steps after which it ends
+
+
+class SequentialSchedule(SequentialLR):
+    """Schedulers one after the other, such as a warm-up and a cosine: PyTorch's `SequentialLR` for a configuration.
+
+    Args:
+        optimizer: given by the run.
+        schedulers: in their order, each by class_path and init_args.
+        milestones: numbers of rounds after which the next one takes over, one fewer than schedulers.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, schedulers: list[Callable[[Optimizer], LRScheduler]], milestones: list[int]
+    ) -> None:
+        super().__init__(optimizer, [make(optimizer) for make in schedulers], milestones)
+
+
+class ChainedSchedule(ChainedScheduler):
+    """Schedulers at the same time, whose factors multiply: PyTorch's `ChainedScheduler` for a configuration.
+
+    Args:
+        optimizer: given by the run.
+        schedulers: each by class_path and init_args.
+    """
+
+    def __init__(self, optimizer: Optimizer, schedulers: list[Callable[[Optimizer], LRScheduler]]) -> None:
+        super().__init__([make(optimizer) for make in schedulers])
+
+
+class RoundRates:
+    """The learning rates of each round.
+
+    Args:
+        schedule: makes a scheduler.
+        module: configures the optimizer whose rates the schedule starts from. It is not trained.
+
+    Raises:
+        InputError: the module configures something else than one optimizer, or the scheduler cannot be made.
+    """
+
+    def __init__(self, schedule: Callable[[Optimizer], LRScheduler], module: LightningModule) -> None:
+        self._optimizer = _only_optimizer(module)
+        self._fixed = [_other_options(group) for group in self._optimizer.param_groups]
+        try:
+            self._scheduler = schedule(self._optimizer)
+        except Exception as error:  # whatever a scheduler raises, perhaps the user's own
+            raise InputError(f"local.lr_schedule cannot be made: {in_short(error)}; change its init_args") from error
+        if isinstance(self._scheduler, ReduceLROnPlateau):
+            raise InputError(
+                "local.lr_schedule is ReduceLROnPlateau, which needs a metric; give a scheduler that counts rounds "
+                "alone, such as ExponentialLR"
+            )
+        self._name = type(self._scheduler).__name__
+        self._found: list[Rates] = []
+        self._record()
+
+    def at(self, round: int) -> Rates:
+        """Returns the rates of a round, given by the number of rounds completed before it.
+
+        Raises:
+            InputError: the schedule has no rate for this round, or changes more than rates.
+        """
+        while len(self._found) <= round:
+            try:
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")  # that the optimizer takes no step
+                    self._scheduler.step()
+            except Exception as error:  # whatever a scheduler raises, perhaps the user's own
+                raise InputError(
+                    f"local.lr_schedule: {self._name} gives no rate for round {len(self._found) + 1}: "
+                    f"{in_short(error)}; change its init_args, or run fewer rounds"
+                ) from error
+            self._record()
+        return self._found[round]
+
+    @property
+    def lengths(self) -> set[int]:
+        """Numbers of rounds after which the schedule ends, as its options say."""
+        return set(_lengths_in(self._scheduler.state_dict()))
+
+    def _record(self) -> None:
+        groups, round = self._optimizer.param_groups, len(self._found) + 1
+        rates = tuple(float(group["lr"]) for group in groups)
+        if not all(0 <= rate < float("inf") for rate in rates):
+            raise InputError(
+                f"local.lr_schedule: {self._name} gives the learning rate {min(rates)} in round {round}; rates must be "
+                "0 or more: change its init_args"
+            )
+        for group, fixed in zip(groups, self._fixed, strict=True):
+            changed = [name for name in fixed if group[name] != fixed[name]]
+            if changed:
+                raise InputError(
+                    f"local.lr_schedule: {self._name} changes {changed[0]}, too, but only learning rates can follow a "
+                    "schedule; set its option cycle_momentum to false, or give another scheduler"
+                )
+        self._found.append(rates)
+
+
+def _only_optimizer(module: LightningModule) -> Optimizer:
+    """Returns the optimizer that a module configures. Raises InputError for none, several, or one with a scheduler."""
+    name = type(module).__name__
+    try:
+        configured = module.configure_optimizers()
+    except InputError:
+        raise
+    except Exception as error:  # such as a read of self.trainer, which is not there
+        raise InputError(
+            f"local.lr_schedule needs the optimizer's learning rates, but configure_optimizers of {name} raises "
+            f"{in_short(error)} without a Trainer; make the optimizer from the module alone"
+        ) from error
+    if schedulers := schedulers_in(configured):
+        raise InputError(
+            f"local.lr_schedule is given, but configure_optimizers of {name} has the scheduler "
+            f"{type(schedulers[0]).__name__}; return the optimizer alone, or leave out local.lr_schedule"
+        )
+    found = configured.get("optimizer") if isinstance(configured, Mapping) else configured
+    found = found[0] if isinstance(found, (list, tuple)) and len(found) == 1 else found
+    if not isinstance(found, Optimizer):
+        raise InputError(
+            f"local.lr_schedule needs one optimizer, but configure_optimizers of {name} returns no single one; "
+            "return one, or leave out local.lr_schedule"
+        )
+    return found
+
+
+def _other_options(group: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options of a parameter group that no schedule may change."""
+    return {k: v for k, v in group.items() if k not in ("params", "lr", "initial_lr") and not isinstance(v, Tensor)}
+
+
+def _lengths_in(state: Mapping[str, Any], before: int = 0) -> Iterator[int]:
+    """Finds lengths in the state of a scheduler, of those that follow each other the last one's.
+
+    Args:
+        before: rounds before it starts.
+    """
+    yield from (before + state[name] for name in _LENGTHS if isinstance(state.get(name), int))
+    parts, milestones = state.get("_schedulers", []), state.get("_milestones", [])
+    for part in parts[-1:] if milestones else parts:
+        yield from _lengths_in(part, before + (milestones[-1] if milestones else 0))

@@ -1,0 +1,207 @@
+"""Learning rates over rounds: PyTorch's own numbers, the same in every engine, after a resume, and in a search."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+import torch
+from digits_experiment import digits
+from ragged import LOCAL, PLANS, SHAPE, fitted, in_groups, ragged_data, rows_of, task
+from torch import nn
+from torch.optim import SGD, Adam, Optimizer
+from torch.optim import lr_scheduler as pytorch
+from torch.testing import assert_close
+
+import lit_cfl
+from lit_cfl.engines.factory import build_engine
+from lit_cfl.engines.local_training import LocalTraining
+from lit_cfl.engines.lr_schedule import ChainedSchedule, RoundRates, SequentialSchedule
+from lit_cfl.engines.plan import Plan
+from lit_cfl.errors import InputError
+from lit_cfl.nets import MLP
+from lit_cfl.runs.run_directory import read_table
+from lit_cfl.tasks import Classification
+
+Make = Callable[[Optimizer], pytorch.LRScheduler]
+WARM_UP: Make = partial(pytorch.LinearLR, start_factor=0.25, total_iters=4)
+COSINE: Make = partial(pytorch.CosineAnnealingLR, T_max=8, eta_min=0.01)
+SCHEDULES: dict[str, tuple[Make, Make]] = {  # ours, and PyTorch's
+    name: (make, make)
+    for name, make in {
+        "warm-up": WARM_UP,
+        "step": partial(pytorch.StepLR, step_size=3, gamma=0.5),
+        "exponential": partial(pytorch.ExponentialLR, gamma=0.9),
+        "cosine": COSINE,
+        "several steps": partial(pytorch.MultiStepLR, milestones=[2, 5], gamma=0.1),
+    }.items()
+} | {
+    "warm-up, then cosine": (
+        partial(SequentialSchedule, schedulers=[WARM_UP, COSINE], milestones=[4]),
+        lambda optimizer: pytorch.SequentialLR(optimizer, [WARM_UP(optimizer), COSINE(optimizer)], [4]),
+    ),
+    "warm-up and cosine": (
+        partial(ChainedSchedule, schedulers=[WARM_UP, COSINE]),
+        lambda optimizer: pytorch.ChainedScheduler([WARM_UP(optimizer), COSINE(optimizer)]),
+    ),
+}
+HALVED = partial(pytorch.ExponentialLR, gamma=0.5)
+MLP12 = task(lambda: MLP(12, SHAPE, 10), in_groups)
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_rates_are_those_of_pytorchs_scheduler_group_by_group(name: str):
+    ours, theirs = SCHEDULES[name]
+    rates, module = RoundRates(ours, MLP12()), MLP12()
+    optimizer = in_groups(module.parameters())
+    scheduler, expected = theirs(optimizer), []
+    for _ in range(10):
+        expected.append(tuple(group["lr"] for group in optimizer.param_groups))
+        optimizer.step()
+        scheduler.step()
+    assert [rates.at(round) for round in range(10)] == expected
+    assert RoundRates(ours, MLP12()).at(9) == expected[9]  # as after a resume
+
+
+def test_rates_by_hand():
+    def first(make: Make, *rounds: int) -> list[float]:
+        rates = RoundRates(make, MLP12())
+        return [rates.at(round)[0] for round in rounds]
+
+    assert first(WARM_UP, 0, 2, 4, 9) == pytest.approx([0.025, 0.0625, 0.1, 0.1])
+    assert first(SCHEDULES["step"][0], 0, 2, 3, 6) == pytest.approx([0.1, 0.1, 0.05, 0.025])
+    assert first(SCHEDULES["exponential"][0], 0, 1, 5) == pytest.approx([0.1, 0.09, 0.1 * 0.9**5])
+    assert first(COSINE, 0, 4, 8) == pytest.approx([0.1, 0.055, 0.01])
+    assert first(SCHEDULES["warm-up, then cosine"][0], 0, 4, 8, 12) == pytest.approx([0.025, 0.1, 0.055, 0.01])
+
+
+@pytest.mark.parametrize("plan", [*PLANS, "chain"])
+@pytest.mark.parametrize(
+    ("optimizer", "at_quarter"),
+    [
+        (in_groups, lambda p: _with_rates(in_groups(p), 0.025, 0.075)),
+        (partial(SGD, lr=0.1, momentum=0.9, weight_decay=0.01), partial(SGD, lr=0.025, momentum=0.9, weight_decay=0.01)),
+        (partial(Adam, lr=0.04, weight_decay=0.01), partial(Adam, lr=0.01, weight_decay=0.01)),
+    ],
+    ids=["sgd in groups", "momentum", "adam"],
+)
+def test_every_engine_trains_with_the_rates_of_the_round(optimizer: Callable, at_quarter: Callable, plan: str):
+    """After two of three rounds half of half is left of the rates: the same as an optimizer with a quarter of them."""
+    net = lambda: MLP(12, SHAPE, 10)  # noqa: E731
+    how = replace(PLANS.get(plan, Plan("chain")), precision="64-true")
+    local = replace(LOCAL, lr_schedule=HALVED, gradient_clip=0.5)
+    found, _ = fitted(task(net, optimizer), how, local=local, prox=0.3)
+    expected, _ = fitted(task(net, at_quarter), how, local=replace(local, lr_schedule=None), prox=0.3)
+    exact = how.engine != "stack"  # there the rate is a tensor, which rounds in another order
+    assert_close(rows_of(found), rows_of(expected), rtol=0, atol=0 if exact else 1e-13)
+    assert_close(found.losses, expected.losses, rtol=0, atol=0 if exact else 1e-13, equal_nan=True)
+
+
+def _with_rates(optimizer: Optimizer, *rates: float) -> Optimizer:
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+    return optimizer
+
+
+@pytest.mark.parametrize("plan", ["chain", "4 lanes"])
+def test_rates_change_from_round_to_round_in_one_engine(plan: str):
+    how = replace(PLANS.get(plan, Plan("chain")), precision="64-true")
+    local, data, clients = replace(LOCAL, lr_schedule=HALVED), ragged_data(), torch.arange(6)
+    engine, reference = build_engine(MLP12, how, 5, local), build_engine(MLP12, Plan("trainer", precision="64-true"), 5, local)
+    models = engine.initial(0)[None]
+    for round in (0, 3, 1):
+        expected = reference.at(round, data).fit(models, clients)
+        assert_close(rows_of(engine.at(round, data).fit(models, clients)), rows_of(expected), rtol=0, atol=1e-12)
+
+
+def test_plain_sgd_in_dual_form_has_the_rates_too():
+    """Clients of few examples and many steps train their first layer in dual form."""
+    local = LocalTraining(40, 2, lr_schedule=HALVED)
+    found, _ = fitted(MLP12, Plan("chain", precision="64-true"), local=local)
+    expected, _ = fitted(MLP12, Plan("loop", precision="64-true"), local=local)
+    assert_close(rows_of(found), rows_of(expected), rtol=0, atol=1e-11)
+
+
+@pytest.mark.ray
+def test_workers_have_the_rates_of_the_round(cluster: None):
+    local = replace(LOCAL, lr_schedule=lambda optimizer: pytorch.ExponentialLR(optimizer, 0.5))
+    alone, _ = fitted(MLP12, Plan("loop"), local=local)
+    work, engine = fitted(MLP12, Plan("loop", workers=2), local=local)
+    try:
+        assert torch.equal(rows_of(work), rows_of(alone))
+    finally:
+        engine.close()
+
+
+class OwnScheduler(Classification):
+    def configure_optimizers(self):
+        optimizer = super().configure_optimizers()
+        return {"optimizer": optimizer, "lr_scheduler": pytorch.StepLR(optimizer, 1)}
+
+
+class TwoOptimizers(Classification):
+    def configure_optimizers(self):
+        return [super().configure_optimizers(), super().configure_optimizers()]
+
+
+def net() -> nn.Module:
+    return MLP(12, SHAPE, 10)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "module", "expected"),
+    [
+        (pytorch.ReduceLROnPlateau, MLP12, "ReduceLROnPlateau, which needs a metric; give a scheduler that counts"),
+        (pytorch.CosineAnnealingLR, MLP12, "cannot be made: TypeError: .*T_max.*; change its init_args"),
+        (partial(pytorch.OneCycleLR, max_lr=1, total_steps=3), MLP12, "OneCycleLR changes momentum, too.*cycle_momentum"),
+        (partial(pytorch.LambdaLR, lr_lambda=lambda round: 1 - round), MLP12, r"rate -0\.\d+ in round 3; .* 0 or more"),
+        (
+            partial(pytorch.OneCycleLR, max_lr=1, total_steps=3, cycle_momentum=False),
+            MLP12,
+            "OneCycleLR gives no rate for round 5: ValueError: Tried to step 4 times.*run fewer rounds",
+        ),
+        (HALVED, lambda: OwnScheduler(net(), in_groups), "OwnScheduler has the scheduler StepLR; return the optimizer"),
+        (HALVED, lambda: TwoOptimizers(net(), in_groups), "needs one optimizer, but .* of TwoOptimizers returns no single"),
+    ],
+)
+def test_what_has_no_rates_is_refused_in_one_line(schedule: Make, module: Callable, expected: str):
+    with pytest.raises(InputError, match=expected):
+        RoundRates(schedule, module()).at(5)
+
+
+def test_run_logs_its_rates_and_resumes_to_the_bit(tmp_path: Path):
+    def experiment(rounds: int) -> lit_cfl.Experiment:
+        return digits(rounds=rounds, local=LocalTraining(1, 20, lr_schedule=HALVED))
+
+    whole = lit_cfl.run(experiment(4), tmp_path / "whole")
+    lit_cfl.run(experiment(2), tmp_path / "parts")
+    parts = lit_cfl.run(experiment(4), tmp_path / "parts", mode="resume")
+    rows = [read_table(finished.path / "metrics.csv") for finished in (whole, parts)]
+    without_clocks = [
+        [{k: v for k, v in row.items() if not k.startswith("time/")} for row in table] for table in rows
+    ]
+    assert without_clocks[0] == without_clocks[1]
+    assert [row["train/lr"] for row in rows[0]] == [0.1, 0.05, 0.025, 0.0125]
+    constant = lit_cfl.run(digits(), tmp_path / "constant")
+    assert "train/lr" not in read_table(constant.path / "metrics.csv")[0]
+
+
+@pytest.mark.parametrize(
+    ("schedule", "ends"),
+    [
+        (partial(pytorch.CosineAnnealingLR, T_max=2), True),
+        (partial(pytorch.LinearLR, total_iters=2), True),
+        (partial(SequentialSchedule, schedulers=[HALVED, partial(pytorch.CosineAnnealingLR, T_max=1)], milestones=[1]), True),
+        (partial(SequentialSchedule, schedulers=[partial(pytorch.LinearLR, total_iters=2), HALVED], milestones=[2]), False),
+        (partial(pytorch.CosineAnnealingLR, T_max=4), False),
+    ],
+)
+def test_more_rounds_are_refused_if_the_schedule_ends_with_those_before(schedule: Make, ends: bool, tmp_path: Path):
+    local = LocalTraining(1, 20, lr_schedule=schedule)
+    lit_cfl.run(digits(rounds=2, local=local), tmp_path)
+    if not ends:
+        assert lit_cfl.run(digits(rounds=4, local=local), tmp_path, mode="resume").summary["round"] == 4
+        return
+    with pytest.raises(InputError, match=r"with 2 rounds, and its local\.lr_schedule ends after 2.*--run_dir"):
+        lit_cfl.run(digits(rounds=4, local=local), tmp_path, mode="resume")
