@@ -55,9 +55,7 @@ class FunctionalOptimizer:
         """
         if rates is None:
             return self
-        options = tuple(
-            option | {"lr": rates[group]} for option, group in zip(self.options, self.groups, strict=True)
-        )
+        options = tuple(option | {"lr": rates[group]} for option, group in zip(self.options, self.groups, strict=True))
         return replace(self, options=options)
 
     @property

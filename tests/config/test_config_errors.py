@@ -142,8 +142,14 @@ def test_a_tiny_run_has_the_views_of_its_drift_once():
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
-        (("CosineAnneaingLR",), "local.lr_schedule: 'CosineAnneaingLR' is no scheduler (did you mean CosineAnnealingLR?)"),
-        (("torch.optim.SGD",), "local.lr_schedule: 'torch.optim.SGD' is no scheduler. Write for example CosineAnnealingLR"),
+        (
+            ("CosineAnneaingLR",),
+            "local.lr_schedule: 'CosineAnneaingLR' is no scheduler (did you mean CosineAnnealingLR?)",
+        ),
+        (
+            ("torch.optim.SGD",),
+            "local.lr_schedule: 'torch.optim.SGD' is no scheduler. Write for example CosineAnnealingLR",
+        ),
         (("0.9",), "local.lr_schedule: '0.9' is no scheduler. Write for example CosineAnnealingLR"),
         (("CosineAnnealingLR",), "torch.optim.lr_scheduler.CosineAnnealingLR needs T_max; give it under init_args"),
         (

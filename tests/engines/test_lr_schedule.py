@@ -81,7 +81,10 @@ def test_rates_by_hand():
     ("optimizer", "at_quarter"),
     [
         (in_groups, lambda p: _with_rates(in_groups(p), 0.025, 0.075)),
-        (partial(SGD, lr=0.1, momentum=0.9, weight_decay=0.01), partial(SGD, lr=0.025, momentum=0.9, weight_decay=0.01)),
+        (
+            partial(SGD, lr=0.1, momentum=0.9, weight_decay=0.01),
+            partial(SGD, lr=0.025, momentum=0.9, weight_decay=0.01),
+        ),
         (partial(Adam, lr=0.04, weight_decay=0.01), partial(Adam, lr=0.01, weight_decay=0.01)),
     ],
     ids=["sgd in groups", "momentum", "adam"],
@@ -108,7 +111,10 @@ def _with_rates(optimizer: Optimizer, *rates: float) -> Optimizer:
 def test_rates_change_from_round_to_round_in_one_engine(plan: str):
     how = replace(PLANS.get(plan, Plan("chain")), precision="64-true")
     local, data, clients = replace(LOCAL, lr_schedule=HALVED), ragged_data(), torch.arange(6)
-    engine, reference = build_engine(MLP12, how, 5, local), build_engine(MLP12, Plan("trainer", precision="64-true"), 5, local)
+    engine, reference = (
+        build_engine(MLP12, how, 5, local),
+        build_engine(MLP12, Plan("trainer", precision="64-true"), 5, local),
+    )
     models = engine.initial(0)[None]
     for round in (0, 3, 1):
         expected = reference.at(round, data).fit(models, clients)
@@ -154,7 +160,11 @@ def net() -> nn.Module:
     [
         (pytorch.ReduceLROnPlateau, MLP12, "ReduceLROnPlateau, which needs a metric; give a scheduler that counts"),
         (pytorch.CosineAnnealingLR, MLP12, "cannot be made: TypeError: .*T_max.*; change its init_args"),
-        (partial(pytorch.OneCycleLR, max_lr=1, total_steps=3), MLP12, "OneCycleLR changes momentum, too.*cycle_momentum"),
+        (
+            partial(pytorch.OneCycleLR, max_lr=1, total_steps=3),
+            MLP12,
+            "OneCycleLR changes momentum, too.*cycle_momentum",
+        ),
         (partial(pytorch.LambdaLR, lr_lambda=lambda round: 1 - round), MLP12, r"rate -0\.\d+ in round 3; .* 0 or more"),
         (
             partial(pytorch.OneCycleLR, max_lr=1, total_steps=3, cycle_momentum=False),
@@ -162,7 +172,11 @@ def net() -> nn.Module:
             "OneCycleLR gives no rate for round 5: ValueError: Tried to step 4 times.*run fewer rounds",
         ),
         (HALVED, lambda: OwnScheduler(net(), in_groups), "OwnScheduler has the scheduler StepLR; return the optimizer"),
-        (HALVED, lambda: TwoOptimizers(net(), in_groups), "needs one optimizer, but .* of TwoOptimizers returns no single"),
+        (
+            HALVED,
+            lambda: TwoOptimizers(net(), in_groups),
+            "needs one optimizer, but .* of TwoOptimizers returns no single",
+        ),
     ],
 )
 def test_what_has_no_rates_is_refused_in_one_line(schedule: Make, module: Callable, expected: str):
@@ -178,9 +192,7 @@ def test_run_logs_its_rates_and_resumes_to_the_bit(tmp_path: Path):
     lit_cfl.run(experiment(2), tmp_path / "parts")
     parts = lit_cfl.run(experiment(4), tmp_path / "parts", mode="resume")
     rows = [read_table(finished.path / "metrics.csv") for finished in (whole, parts)]
-    without_clocks = [
-        [{k: v for k, v in row.items() if not k.startswith("time/")} for row in table] for table in rows
-    ]
+    without_clocks = [[{k: v for k, v in row.items() if not k.startswith("time/")} for row in table] for table in rows]
     assert without_clocks[0] == without_clocks[1]
     assert [row["train/lr"] for row in rows[0]] == [0.1, 0.05, 0.025, 0.0125]
     constant = lit_cfl.run(digits(), tmp_path / "constant")
@@ -192,8 +204,16 @@ def test_run_logs_its_rates_and_resumes_to_the_bit(tmp_path: Path):
     [
         (partial(pytorch.CosineAnnealingLR, T_max=2), True),
         (partial(pytorch.LinearLR, total_iters=2), True),
-        (partial(SequentialSchedule, schedulers=[HALVED, partial(pytorch.CosineAnnealingLR, T_max=1)], milestones=[1]), True),
-        (partial(SequentialSchedule, schedulers=[partial(pytorch.LinearLR, total_iters=2), HALVED], milestones=[2]), False),
+        (
+            partial(
+                SequentialSchedule, schedulers=[HALVED, partial(pytorch.CosineAnnealingLR, T_max=1)], milestones=[1]
+            ),
+            True,
+        ),
+        (
+            partial(SequentialSchedule, schedulers=[partial(pytorch.LinearLR, total_iters=2), HALVED], milestones=[2]),
+            False,
+        ),
         (partial(pytorch.CosineAnnealingLR, T_max=4), False),
     ],
 )
