@@ -181,6 +181,10 @@ class LocalWork(Protocol):
         """Training examples of each label, int64 `[clients, labels]`."""
 
     @property
+    def true_clusters(self) -> Tensor:
+        """The true cluster of each client, int64 `[clients]`, -1 = unknown: for algorithms with `sees_truth` alone."""
+
+    @property
     def budget(self) -> Budget:
         """The run's: how long clients train where a fit names no other."""
 

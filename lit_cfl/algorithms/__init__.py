@@ -13,6 +13,8 @@ from lit_cfl.algorithms.flexcfl import FlexCFL
 from lit_cfl.algorithms.flhc import FLHC
 from lit_cfl.algorithms.ifca import IFCA
 from lit_cfl.algorithms.layercfl import LayerCFL
+from lit_cfl.algorithms.local import Local
+from lit_cfl.algorithms.oracle import Oracle
 from lit_cfl.algorithms.stocfl import StoCFL
 
 __all__ = [
@@ -31,6 +33,8 @@ __all__ = [
     "FlexCFL",
     "Info",
     "LayerCFL",
+    "Local",
+    "Oracle",
     "Similarity",
     "StoCFL",
 ]

@@ -108,6 +108,7 @@ class Algorithm(ABC):
     score_columns: ClassVar[tuple[str, ...]] = ()  # names in Info.scores beside train/discrepancy
     tables: ClassVar[Mapping[str, tuple[str, ...]]] = {}  # columns after `round` of a run's `<name>.csv`, by name
     closeness: ClassVar[str] = "the algorithm's own measure"  # what Info.closeness is, for a reader of its numbers
+    sees_truth: ClassVar[bool] = False  # whether it reads `LocalWork.true_clusters`, as an upper bound may
     caveat: ClassVar[str] = ""  # a sentence printed beside its results
 
     def check(self, work: LocalWork) -> None:  # noqa: B027  # most have nothing to check

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info, require_not_negative
+from lit_cfl.algorithms.personal_models import personal_starts, served_models, with_trained, without_model
 from lit_cfl.local_work import Budget, Fitted, LocalWork
-from lit_cfl.memmap_rows import kept, stacked
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,35 +73,23 @@ class Ditto(Algorithm):
         self, state: DittoState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[DittoState, Info]:
         """Trains a personal model for clients without one, from the global model and towards it."""
-        new = clients[torch.tensor([client not in state.personal for client in clients.tolist()], dtype=torch.bool)]
+        new = without_model(state.personal, clients)
         own, personal = self._personalise(replace(state, initial=state.models[0]), new, work)
         return replace(state, personal=personal), Info(own.loss, down=len(new), skipped=own.skipped)
 
     def _personalise(self, state: DittoState, clients: Tensor, work: LocalWork) -> tuple[Fitted, dict[int, Tensor]]:
-        asked = clients.tolist()
-        own = [state.personal[client] for client in asked if client in state.personal]
-        trained_before = torch.tensor([client in state.personal for client in asked], dtype=torch.bool)
+        models, start = personal_starts(state.personal, clients, state.initial)
         fitted = work.fit(
-            torch.stack([state.initial, *own]),
+            models,
             clients,
-            trained_before * trained_before.cumsum(0),
+            start,
             purpose="personal",
             prox=self.lambda_,
             centers=state.models,
             budget=self.personal,
         )
-        trained: dict[int, Tensor] = {}
-        for chunk in fitted.chunks():
-            ids = clients[chunk.start : chunk.start + len(chunk.models)][chunk.trained]
-            trained |= {
-                client: kept(row, of=len(work.num_examples))
-                for client, row in zip(ids.tolist(), chunk.models[chunk.trained], strict=True)
-            }
-        return fitted, state.personal | trained
+        return fitted, with_trained(state.personal, fitted, clients, len(work.num_examples))
 
     def serve(self, state: DittoState, clients: Tensor) -> Assignment:
-        known = torch.tensor(sorted(state.personal), dtype=torch.int64)
-        models = stacked([state.personal[client] for client in known.tolist()]) if len(known) else state.models
-        position = torch.searchsorted(known, clients).clamp(max=max(len(known) - 1, 0))
-        found = known[position] == clients if len(known) else torch.zeros(len(clients), dtype=torch.bool)
-        return Assignment(models, torch.where(found, position, -1), {"global": state.models[0]})
+        models, index = served_models(state.personal, clients, state.models)
+        return Assignment(models, index, {"global": state.models[0]})

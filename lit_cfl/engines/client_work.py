@@ -68,6 +68,10 @@ class ClientWork:
         return self.data.label_counts
 
     @property
+    def true_clusters(self) -> Tensor:
+        return self.data.true_clusters
+
+    @property
     def budget(self) -> Budget:
         return self.engine.local.budget
 

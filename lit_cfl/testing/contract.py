@@ -31,6 +31,7 @@ def check_algorithm(algorithm: Algorithm) -> None:
     * `round`, `place` and `serve` never change their arguments;
     * the same seed gives the same run, and one that is saved and loaded after any round goes on the same;
     * the order of the clients in a cohort does not matter;
+    * it reads no true clusters, unless it says so (`sees_truth`);
     * `serve` gives each client that it is asked for a model or -1, in their order; `place` serves every client that
       has data, also one that was never seen (an id beyond those that `init` knew, so beyond the length of a client
       map in the state), alike in any order and every time;
@@ -57,8 +58,8 @@ def check_algorithm(algorithm: Algorithm) -> None:
         check(algorithm)
 
 
-def _work(clients: int = _CLIENTS, **options: Any) -> QuadraticWork:
-    """Makes clients around two opposite points, of unequal sizes."""
+def _work(algorithm: Algorithm, clients: int = _CLIENTS, **options: Any) -> QuadraticWork:
+    """Makes clients around two opposite points, of unequal sizes; who sees the truth is shown the two."""
     rng = torch.Generator().manual_seed(7)
     side = 1.0 - 2.0 * (torch.arange(clients) % 2).double()
     centers = torch.randn(clients, _COLUMNS, generator=rng, dtype=torch.float64)
@@ -66,6 +67,7 @@ def _work(clients: int = _CLIENTS, **options: Any) -> QuadraticWork:
     labels = torch.randint(1, 9, (clients, 4), generator=rng)
     sizes = labels.sum(1)
     settings: dict[str, Any] = {"label_counts": labels, "steps": 3} | options
+    settings["true_clusters"] = torch.arange(clients) % 2 if algorithm.sees_truth else None
     return QuadraticWork(centers, sizes, 0.2, **settings)
 
 
@@ -123,7 +125,7 @@ def _is_plain(algorithm: Algorithm) -> None:
     assert not bare, _say(algorithm, f"its fields {bare} have no default")
     named = is_dataclass(getattr(kind, "state_type", None))
     assert named, _say(algorithm, "names no state_type, or one that is no dataclass")
-    for state in _states(algorithm, _work()):
+    for state in _states(algorithm, _work(algorithm)):
         with _as_broken_rule():
             require_savable(algorithm, state)
 
@@ -133,7 +135,7 @@ def _tensors(work: QuadraticWork) -> dict[str, Any]:
 
 
 def _keeps_arguments(algorithm: Algorithm) -> None:
-    work, before = _work(), repr(algorithm)
+    work, before = _work(algorithm), repr(algorithm)
     state, _ = algorithm.init(work, generator(3, "init"))
     everyone = torch.arange(_CLIENTS)
     calls: dict[str, Callable[[State, Tensor], object]] = {
@@ -155,17 +157,17 @@ def _keeps_arguments(algorithm: Algorithm) -> None:
 
 def _repeats(algorithm: Algorithm) -> None:
     torch.manual_seed(1)
-    first = list(_states(algorithm, _work()))
+    first = list(_states(algorithm, _work(algorithm)))
     torch.manual_seed(2)  # the global generator must not matter
-    for round, (a, b) in enumerate(zip(first, _states(algorithm, _work()), strict=True)):
+    for round, (a, b) in enumerate(zip(first, _states(algorithm, _work(algorithm)), strict=True)):
         assert _difference(state_to_dict(a), state_to_dict(b)) == 0, _say(
             algorithm, f"the same seed gives another state after {_after(round)}"
         )
 
 
 def _resumes(algorithm: Algorithm) -> None:
-    whole = list(_states(algorithm, _work()))
-    saved = list(_states(algorithm, _work(), between=lambda state: _loaded(algorithm, state)))
+    whole = list(_states(algorithm, _work(algorithm)))
+    saved = list(_states(algorithm, _work(algorithm), between=lambda state: _loaded(algorithm, state)))
     for round, (a, b) in enumerate(zip(whole, saved, strict=True)):
         assert _difference(state_to_dict(a), state_to_dict(b)) == 0, _say(
             algorithm, f"a run that is saved and loaded after each round differs after {_after(round)}"
@@ -180,8 +182,8 @@ def _loaded(algorithm: Algorithm, state: State) -> State:
 
 
 def _ignores_order(algorithm: Algorithm) -> None:
-    ascending = list(_states(algorithm, _work()))
-    reverse = list(_states(algorithm, _work(), reorder=lambda cohort: cohort.sort(descending=True).values))
+    ascending = list(_states(algorithm, _work(algorithm)))
+    reverse = list(_states(algorithm, _work(algorithm), reorder=lambda cohort: cohort.sort(descending=True).values))
     for round, (a, b) in enumerate(zip(ascending, reverse, strict=True)):
         found = _difference(state_to_dict(a), state_to_dict(b))
         assert found <= _TOLERANCE, _say(
@@ -190,7 +192,7 @@ def _ignores_order(algorithm: Algorithm) -> None:
 
 
 def _serves(algorithm: Algorithm) -> None:
-    for state in _states(algorithm, _work()):
+    for state in _states(algorithm, _work(algorithm)):
         served = algorithm.serve(state, torch.arange(_CLIENTS))
         some = torch.tensor([7, 2, 9])
         with _in_words(algorithm, f"serve for the clients {some.tolist()}"):
@@ -209,8 +211,8 @@ def _serves(algorithm: Algorithm) -> None:
 
 
 def _places(algorithm: Algorithm) -> None:
-    more = _work(_CLIENTS + 3)
-    for state in _states(algorithm, _work()):
+    more = _work(algorithm, _CLIENTS + 3)
+    for state in _states(algorithm, _work(algorithm)):
         with _in_words(algorithm, "place of nobody"):
             algorithm.place(state, torch.empty(0, dtype=torch.int64), more.at(_ROUNDS), generator(3, "place"))
         for clients in (torch.arange(_CLIENTS), torch.tensor([_CLIENTS + 2, _CLIENTS])):
@@ -234,7 +236,7 @@ def _places(algorithm: Algorithm) -> None:
 def _bears_emptiness(algorithm: Algorithm) -> None:
     if algorithm.needs_all(0):
         return  # it never meets such a round
-    work = _work()
+    work = _work(algorithm)
     work.num_examples = work.num_examples.clone()
     work.num_examples[[2, 7]] = 0
     state, _ = algorithm.init(work, generator(3, "init"))
@@ -247,8 +249,8 @@ def _bears_emptiness(algorithm: Algorithm) -> None:
 
 
 def _reads_chunks(algorithm: Algorithm) -> None:
-    chunked = list(_states(algorithm, _work(chunk_size=2)))
-    for round, (a, b) in enumerate(zip(_states(algorithm, _work()), chunked, strict=True)):
+    chunked = list(_states(algorithm, _work(algorithm, chunk_size=2)))
+    for round, (a, b) in enumerate(zip(_states(algorithm, _work(algorithm)), chunked, strict=True)):
         found = _difference(state_to_dict(a), state_to_dict(b))
         assert found <= _TOLERANCE, _say(
             algorithm, f"reading a fit in chunks matters by {found:.1e} in {_after(round)}"

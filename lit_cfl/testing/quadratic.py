@@ -6,6 +6,7 @@ from copy import copy
 import torch
 from torch import Tensor
 
+from lit_cfl.errors import InputError
 from lit_cfl.local_work import Budget, Chunk, Fitted, Sketch, per_client
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.seeds import generator
@@ -26,6 +27,7 @@ class QuadraticWork:
         steps: E of the run's budget.
         chunk_size: read a larger fit in chunks of so many clients, which are not held; None = held.
         kernel_l2: penalised losses are F_i(w) + kernel_l2 * |w|^2; training does not know of it.
+        true_clusters: int64 `[clients]`, -1 = unknown; None = an algorithm that asks for them is refused.
 
     Example:
         >>> work = QuadraticWork(torch.tensor([[0.0, 0.0], [2.0, 0.0]]), torch.tensor([1, 3]), learning_rate=0.5)
@@ -46,6 +48,7 @@ class QuadraticWork:
         skew: str = "other",
         seed: int = 0,
         kernel_l2: float = 0.0,
+        true_clusters: Tensor | None = None,
     ) -> None:
         d = centers.shape[1]
         self.centers, self.num_examples, self.learning_rate = centers, num_examples, learning_rate
@@ -53,7 +56,7 @@ class QuadraticWork:
         sizes = layers or {"conv1": d // 2, "fc1": d - d // 2}
         self.layout = ParameterLayout.of_layers({layer: size for layer, size in sizes.items() if size})
         self.steps, self.chunk_size, self.skew, self.seed = steps, chunk_size, skew, seed
-        self.kernel_l2, self.round = kernel_l2, 0
+        self.kernel_l2, self.round, self._true_clusters = kernel_l2, 0, true_clusters
         self.population = torch.arange(len(centers))
 
     def at(self, round: int, data: object = None) -> "QuadraticWork":
@@ -61,6 +64,12 @@ class QuadraticWork:
         view = copy(self)
         view.round = round
         return view
+
+    @property
+    def true_clusters(self) -> Tensor:
+        if self._true_clusters is None:
+            raise InputError("true_clusters are shown to no algorithm but an upper bound, with sees_truth = True")
+        return self._true_clusters
 
     @property
     def budget(self) -> Budget:

@@ -25,10 +25,16 @@ def test_algorithm_keeps_the_contract(kind: type[Algorithm]):
     check_algorithm(kind())
 
 
-def test_all_thirteen_systems_are_there():
+def test_all_thirteen_systems_and_two_baselines_are_there():
     wanted = "FedAvg, FedProx, Ditto, IFCA, FeSEM, CFL, FLHC, FedGroup, FedGrouProx, FlexCFL, StoCFL, AdaCFL, LayerCFL"
+    wanted += ", Local, Oracle"
     assert all(hasattr(lit_cfl.algorithms, name) for name in wanted.split(", "))
     assert {kind.__name__ for kind in ALL} == set(wanted.split(", "))
+
+
+def nine_clients(kind: type[Algorithm], clients: type[QuadraticWork] = QuadraticWork) -> QuadraticWork:
+    truth = torch.arange(9) % 3 if kind.sees_truth else None
+    return clients(torch.eye(9, dtype=torch.float64), torch.arange(1, 10), 0.5, true_clusters=truth)
 
 
 @pytest.mark.parametrize("kind", ALL)
@@ -42,7 +48,7 @@ def test_nobody_trains_twice_on_the_same_batches_of_a_round(kind: type[Algorithm
             trained.extend((self.round, purpose, client) for client in clients.tolist())
             return super().fit(models, clients, *arguments, purpose=purpose, **options)
 
-    work, algorithm = Listening(torch.eye(9, dtype=torch.float64), torch.arange(1, 10), 0.5), kind()
+    work, algorithm = nine_clients(kind, Listening), kind()
     state, _ = algorithm.init(work.at(-1), generator(3, "init"))
     for round in range(3):
         state, _ = algorithm.round(state, torch.arange(9), work.at(round), generator(3, "round", round))
@@ -52,7 +58,7 @@ def test_nobody_trains_twice_on_the_same_batches_of_a_round(kind: type[Algorithm
 
 @pytest.mark.parametrize("kind", ALL)
 def test_measure_of_closeness_is_named_where_newcomers_are_compared_with_clusters(kind: type[Algorithm]):
-    work, algorithm = QuadraticWork(torch.eye(9, dtype=torch.float64), torch.arange(1, 10), 0.5), kind()
+    work, algorithm = nine_clients(kind), kind()
     work.population = torch.arange(8)
     state, _ = algorithm.init(work, generator(3, "init"))
     for round in (0, algorithm.first_clustering_round()):
@@ -67,6 +73,17 @@ def test_ours_cite_their_paper(kind: type[Algorithm]):
     for text in (kind.paper, docstring):
         assert re.search(r"arXiv:\d{4}\.\d{4,5}|Cybersecurity 6, 2023", text)
     assert "Where this differs from the paper" in docstring
+
+
+def test_no_algorithm_but_the_oracle_is_shown_the_true_clusters():
+    assert [kind.__name__ for kind in ALL if kind.sees_truth] == ["Oracle"]  # all others pass without, as above
+    with pytest.raises(AssertionError, match="PeeksAtTheTruth: round 0 .* true_clusters are shown to no algorithm but"):
+        check_algorithm(PeeksAtTheTruth())
+
+
+class PeeksAtTheTruth(FedAvg):
+    def round(self, state, cohort, work, rng):
+        return super().round(state, cohort[work.true_clusters[cohort] == 0], work, rng)
 
 
 class ChangesItsArguments(FedAvg):

@@ -1,0 +1,56 @@
+"""Local: each client trains a model of its own, and nobody communicates.
+
+The baseline "Local" of arXiv:2108.10252, Section 4.
+
+Where this differs from the paper:
+* a client trains in the rounds that draw it, as with all other algorithms, so that each does as much local work; the
+  paper's clients train in all rounds.
+* a newcomer trains once from w_0, for as long as clients train in a round; the paper has none.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from lit_cfl.algorithms.base import Algorithm, Assignment, Info
+from lit_cfl.algorithms.personal_models import personal_starts, served_models, with_trained, without_model
+from lit_cfl.local_work import LocalWork
+
+
+@dataclass(frozen=True, eq=False)
+class LocalState:
+    initial: Tensor  # w_0 [d], which every model starts from
+    personal: dict[int, Tensor]  # [d] by client
+
+
+@dataclass(frozen=True)
+class Local(Algorithm):
+    """Local training alone: the baseline without any communication."""
+
+    paper: ClassVar[str] = (
+        "Marfoq, Neglia, Bellet, Kameni, Vidal. Federated Multi-Task Learning under a Mixture of Distributions. "
+        "NeurIPS 2021. arXiv:2108.10252"
+    )
+    state_type = LocalState
+
+    def init(self, work: LocalWork, rng: torch.Generator) -> tuple[LocalState, Info]:
+        return LocalState(work.initial(0), {}), Info()
+
+    def round(
+        self, state: LocalState, cohort: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[LocalState, Info]:
+        models, start = personal_starts(state.personal, cohort, state.initial)
+        fitted = work.fit(models, cohort, start)
+        personal = with_trained(state.personal, fitted, cohort, len(work.num_examples))
+        return replace(state, personal=personal), Info(fitted.loss, skipped=fitted.skipped)
+
+    def place(
+        self, state: LocalState, clients: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[LocalState, Info]:
+        """Trains a model for clients without one."""
+        return self.round(state, without_model(state.personal, clients), work, rng)
+
+    def serve(self, state: LocalState, clients: Tensor) -> Assignment:
+        return Assignment(*served_models(state.personal, clients, state.initial[None]))

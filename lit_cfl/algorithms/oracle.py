@@ -1,0 +1,99 @@
+"""Oracle: FedAvg inside the true clusters, an upper bound for what clustering can give.
+
+The baseline "Oracle" of arXiv:2206.00799, Section 5.
+
+Where this differs from the paper:
+* clusters are those in which the data were made (`true_clusters`), one for each client; the paper's change over time.
+* a true cluster of which no client takes part in training has the model w_0.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
+from lit_cfl.algorithms.base import Algorithm, Assignment, Info
+from lit_cfl.clustering import assign, clusters_of
+from lit_cfl.errors import InputError
+from lit_cfl.local_work import LocalWork
+
+
+@dataclass(frozen=True, eq=False)
+class OracleState:
+    models: Tensor  # [K, d], one for each true cluster
+    clusters: Tensor  # its number, int64 [K]
+    initial: Tensor  # w_0 [d]
+    index: Tensor  # row of each client's model [clients], -1 = nobody has asked for it
+
+
+@dataclass(frozen=True)
+class Oracle(Algorithm):
+    """FedAvg inside the true clusters: an upper bound, not a method.
+
+    Args:
+        weights: of the clients in a cluster's mean: their number of `examples`, or `equal`.
+    """
+
+    paper: ClassVar[str] = (
+        "Jothimurugesan, Hsieh, Wang, Joshi, Gibbons. Federated Learning under Distributed Concept Drift. "
+        "AISTATS 2023. arXiv:2206.00799"
+    )
+    weights: Weights = "examples"
+    state_type = OracleState
+    sees_truth = True
+    caveat = "Oracle is shown the true clusters, which no method knows: an upper bound"
+
+    def check(self, work: LocalWork) -> None:
+        _true_clusters(work, work.population)
+
+    def init(self, work: LocalWork, rng: torch.Generator) -> tuple[OracleState, Info]:
+        w0, none = work.initial(0), torch.empty(0, dtype=torch.int64)
+        state = OracleState(w0[None][:0], none, w0, torch.full((len(work.num_examples),), -1))
+        return _placed(state, work.population, work), Info()
+
+    def round(
+        self, state: OracleState, cohort: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[OracleState, Info]:
+        state = _placed(state, work.population, work)  # again: data shift may have changed the truth
+        labels = clusters_of(state.index, cohort)
+        fitted = work.fit(state.models, cohort, labels)
+        weights = client_weights(work.num_examples[cohort], self.weights)
+        models = mean_by_cluster(fitted, labels, weights, into=state.models)
+        scores = {"train/discrepancy": discrepancy(fitted, models, labels, work.layout.num_parameters)}
+        info = Info(fitted.loss, len(cohort), int(fitted.trained.sum()), fitted.skipped, scores)
+        return replace(state, models=models), info
+
+    def place(
+        self, state: OracleState, clients: Tensor, work: LocalWork, rng: torch.Generator
+    ) -> tuple[OracleState, Info]:
+        return _placed(state, clients, work), Info(down=len(clients))
+
+    def serve(self, state: OracleState, clients: Tensor) -> Assignment:
+        return Assignment(state.models, clusters_of(state.index, clients))
+
+
+def _placed(state: OracleState, clients: Tensor, work: LocalWork) -> OracleState:
+    """Gives clients the models of their true clusters; a cluster that is new has w_0."""
+    truth = _true_clusters(work, clients)
+    new = truth.unique()
+    new = new[~torch.isin(new, state.clusters)]
+    models = torch.cat([state.models, state.initial.expand(len(new), -1)])
+    clusters = torch.cat([state.clusters, new])
+    order = clusters.argsort()
+    rows = order[torch.searchsorted(clusters[order], truth)]
+    return replace(state, models=models, clusters=clusters, index=assign(state.index, clients, rows))
+
+
+def _true_clusters(work: LocalWork, clients: Tensor) -> Tensor:
+    """Returns the true clusters of these clients, int64 `[n]`. Raises InputError where one is not known."""
+    truth = work.true_clusters[clients]
+    unknown = clients[truth < 0]
+    if len(unknown):
+        raise InputError(
+            f"Oracle trains inside the true clusters, but that of client {int(unknown[0])} is not known "
+            f"({len(unknown)} of {len(clients)} clients); give data with true clusters, such as rotations or a column "
+            "`cluster`, or leave out Oracle"
+        )
+    return truth

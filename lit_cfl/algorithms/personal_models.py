@@ -1,0 +1,67 @@
+"""A model for each client, by its id: what Ditto and Local keep."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from lit_cfl.local_work import Fitted
+from lit_cfl.memmap_rows import kept, stacked
+
+PersonalModels = Mapping[int, Tensor]  # rows [d] by client; in files if all of them were more than half of the memory
+
+
+def personal_starts(personal: PersonalModels, clients: Tensor, initial: Tensor) -> tuple[Tensor, Tensor]:
+    """Lists the models from which clients start: their own, or the initial one if they have none.
+
+    Args:
+        clients: ids int64 `[n]`.
+        initial: `[d]`.
+
+    Returns:
+        models `[K, d]`, the initial one first, and which of them each client starts from, int64 `[n]`.
+    """
+    asked = clients.tolist()
+    own = [personal[client] for client in asked if client in personal]
+    trained_before = torch.tensor([client in personal for client in asked], dtype=torch.bool)
+    return torch.stack([initial, *own]), trained_before * trained_before.cumsum(0)
+
+
+def with_trained(personal: PersonalModels, fitted: Fitted, clients: Tensor, num_clients: int) -> dict[int, Tensor]:
+    """Replaces the models of the clients that trained; reads the fit.
+
+    Args:
+        clients: ids of the fit, int64 `[n]`.
+        num_clients: of all clients there are.
+    """
+    trained: dict[int, Tensor] = {}
+    for chunk in fitted.chunks():
+        ids = clients[chunk.start : chunk.start + len(chunk.models)][chunk.trained]
+        trained |= {
+            client: kept(row, of=num_clients)
+            for client, row in zip(ids.tolist(), chunk.models[chunk.trained], strict=True)
+        }
+    return dict(personal) | trained
+
+
+def without_model(personal: PersonalModels, clients: Tensor) -> Tensor:
+    """Lists the clients that have no model of their own, int64 `[m]`."""
+    return clients[torch.tensor([client not in personal for client in clients.tolist()], dtype=torch.bool)]
+
+
+def served_models(personal: PersonalModels, clients: Tensor, fallback: Tensor) -> tuple[Tensor, Tensor]:
+    """Looks up the models of clients.
+
+    Args:
+        clients: ids int64 `[n]`.
+        fallback: models `[1, d]` that stand for all where no client has one; nobody is served them.
+
+    Returns:
+        all models `[K, d]`, and which of them each client has, int64 `[n]`, -1 = none.
+    """
+    if not personal:
+        return fallback, torch.full((len(clients),), -1)
+    known = torch.tensor(sorted(personal), dtype=torch.int64)
+    position = torch.searchsorted(known, clients).clamp(max=len(known) - 1)
+    models = stacked([personal[client] for client in known.tolist()])
+    return models, torch.where(known[position] == clients, position, -1)

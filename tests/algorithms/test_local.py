@@ -1,0 +1,60 @@
+"""Local training alone against closed forms: what FedAvg with one client does, for each client."""
+
+import pytest
+import torch
+from quadratic import ids, quadratic_clients, rng
+from torch.testing import assert_close
+
+from lit_cfl.algorithms import Ditto, Local
+from lit_cfl.algorithms.local import LocalState
+from lit_cfl.testing import QuadraticWork
+
+COHORTS = [ids(0, 3), ids(3, 2, 1), ids(3), ids(1, 0)]
+
+
+def trained(work: QuadraticWork) -> LocalState:
+    state, _ = Local().init(work, rng())
+    for number, cohort in enumerate(COHORTS):
+        state, _ = Local().round(state, cohort, work.at(number), rng(number))
+    return state
+
+
+def test_each_client_takes_its_own_steps_from_the_common_start_and_no_others():
+    work = quadratic_clients(5)  # eta .25, E 3
+    personal = trained(work).personal
+    start = work.initial(0)
+    for client, rounds in {0: 2, 1: 2, 2: 1, 3: 3}.items():
+        assert_close(personal[client], work.centers[client] + 0.75 ** (3 * rounds) * (start - work.centers[client]))
+    assert set(personal) == {0, 1, 2, 3}  # client 4 was never drawn
+
+
+def test_it_is_ditto_without_a_pull():
+    work = quadratic_clients(5)
+    state, _ = Ditto(lambda_=0).init(work, rng())
+    for number, cohort in enumerate(COHORTS):
+        state, _ = Ditto(lambda_=0).round(state, cohort, work.at(number), rng(number))
+    found = trained(work).personal
+    assert found.keys() == state.personal.keys()
+    assert all(torch.equal(found[client], state.personal[client]) for client in found)
+
+
+def test_nobody_communicates_and_a_client_without_data_is_skipped():
+    work = quadratic_clients(5)
+    work.num_examples = work.num_examples.index_fill(0, ids(2), 0)
+    state, _ = Local().init(work, rng())
+    state, info = Local().round(state, ids(2, 3), work, rng())
+    assert (info.down, info.up, info.skipped) == (0, 0, 1)
+    assert set(state.personal) == {3}
+    assert info.loss == pytest.approx(0.5 * float((work.initial(0) - work.centers[3]).square().sum()))
+
+
+def test_newcomers_train_once_and_others_keep_their_models():
+    work = quadratic_clients(5)
+    before = trained(work)
+    placed, info = Local().place(before, ids(4, 3), work, rng())
+    assert_close(placed.personal[4], work.centers[4] + 0.75**3 * (work.initial(0) - work.centers[4]))
+    assert torch.equal(placed.personal[3], before.personal[3])
+    assert (info.down, info.up) == (0, 0)
+    served = Local().serve(placed, ids(4, 0))
+    assert torch.equal(served.models[served.index], torch.stack([placed.personal[4], placed.personal[0]]))
+    assert Local().serve(before, ids(4)).index.tolist() == [-1]
