@@ -77,7 +77,9 @@ def test_ours_cite_their_paper(kind: type[Algorithm]):
 
 def test_no_algorithm_but_the_oracle_is_shown_the_true_clusters():
     assert [kind.__name__ for kind in ALL if kind.sees_truth] == ["Oracle"]  # all others pass without, as above
-    with pytest.raises(AssertionError, match="PeeksAtTheTruth: round 0 .* true_clusters are shown to no algorithm but"):
+    with pytest.raises(
+        AssertionError, match=r"PeeksAtTheTruth: round 0 .* true_clusters are shown to no algorithm but"
+    ):
         check_algorithm(PeeksAtTheTruth())
 
 

@@ -37,7 +37,7 @@ def test_each_true_cluster_trains_as_fedavg_on_its_clients_alone(weights):
         alone, _ = FedAvg(weights).init(work, rng())
         for number, cohort in enumerate(cohorts):
             alone, _ = FedAvg(weights).round(alone, cohort[TRUTH[cohort] == cluster], work.at(number), rng(number))
-        for client in (TRUTH == cluster).nonzero().flatten().tolist():
+        for client in (cluster == TRUTH).nonzero().flatten().tolist():
             assert torch.equal(served(state, client), alone.models[0])
 
 
@@ -60,7 +60,7 @@ def test_clusters_converge_to_the_weighted_means_of_their_centres():
     work = quadratic_clients(6, true_clusters=TRUTH)
     state = trained(work, [torch.arange(6)] * 60)
     for cluster in (7, 2):
-        mine = TRUTH == cluster
+        mine = cluster == TRUTH
         weights = work.num_examples[mine].double() / work.num_examples[mine].sum()
         assert_close(served(state, int(mine.nonzero()[0])), weights @ work.centers[mine])
 
