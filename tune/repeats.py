@@ -1,17 +1,17 @@
 """The best trial and the default setting on new seeds: the only place where a study looks at test figures."""
 
 import json
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 from pathlib import Path
 from typing import Any
 
-import ray
+from ray.exceptions import RayError
 
 from lit_cfl.config.own_code import no_code_from
 from lit_cfl.config.variants import Config, build
+from lit_cfl.engines.ray.tasks import run_tasks
 from lit_cfl.errors import SaveError
 from lit_cfl.metric_names import Row
 from lit_cfl.runs.run import RunCallbacks, run
@@ -27,7 +27,7 @@ from lit_cfl.tune.trial_job import TrialJob
 
 BEST = "best"
 REPEATS = "repeats"  # folder of a study directory
-_POLL_SECONDS = 0.5
+_WORKER_DEATHS = 3  # of one run, that are survived
 
 
 @dataclass(frozen=True)
@@ -81,26 +81,22 @@ def _trained(
 ) -> tuple[dict[str, dict[int, Mapping[str, Any]]], list[str]]:
     """Trains all settings, as many at a time as trials; returns their summaries by seed, and what failed."""
     resources, most = prepared.study.resources, prepared.study.limits.concurrent or inf
-    task = ray.remote(num_cpus=resources.cpus, num_gpus=resources.gpus, max_retries=3)(_summary)
-    names = [(setting, seed) for setting in configs for seed in seeds]
-    waiting = deque(names)
-    running: dict[ray.ObjectRef[Any], tuple[str, int]] = {}
+    arguments = {
+        (setting, seed): (config, setting, seed, path, prepared.job)
+        for setting, config in configs.items()
+        for seed in seeds
+    }
     summaries: dict[tuple[str, int], Mapping[str, Any]] = {}
     failed: dict[tuple[str, int], str] = {}
-    while waiting or running:
-        while waiting and len(running) < most:
-            setting, seed = waiting.popleft()
-            running[task.remote(configs[setting], setting, seed, path, prepared.job)] = setting, seed
-        for reference in ray.wait(list(running), timeout=_POLL_SECONDS)[0]:
-            name = running.pop(reference)
-            try:
-                summaries[name] = ray.get(reference)
-            except ray.exceptions.RayError as error:
-                cause: Exception = getattr(error, "cause", error)  # what the run raised
-                if is_full_disk(cause):
-                    raise SaveError(str(cause)) from error
-                failed[name] = str(error).strip().splitlines()[-1]
-        stop_if_asked()
+    share = {"CPU": resources.cpus, "GPU": resources.gpus}
+    for name, result in run_tasks(_summary, arguments, share, _WORKER_DEATHS, stop_if_asked, most):
+        if isinstance(result, RayError):
+            cause: Exception = getattr(result, "cause", result)  # what the run raised
+            if is_full_disk(cause):
+                raise SaveError(str(cause)) from result
+            failed[name] = str(result).strip().splitlines()[-1]
+        else:
+            summaries[name] = result
     path.mkdir(exist_ok=True)  # it is there unless all failed
     found = {
         setting: {seed: summaries[setting, seed] for seed in seeds if (setting, seed) in summaries}

@@ -10,19 +10,20 @@ from shlex import quote
 from tempfile import TemporaryDirectory
 from time import monotonic
 
-import ray
+from ray.exceptions import RayError
 
 from lit_cfl.activity import Activity
 from lit_cfl.compare.jobs import CompareJob, run_job
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray import cluster as ray_cluster
+from lit_cfl.engines.ray.tasks import run_tasks
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.metric_names import Row
 from lit_cfl.progress import Display
 from lit_cfl.runs.run import RunCallbacks
 from lit_cfl.storage.csv_log import read_table
 
-_POLL_SECONDS = 0.5
+_NOTE_SECONDS = 0.5  # between two notes of a worker
 _WORKER_DEATHS = 2  # of one run, that are survived
 JobResult = tuple[str | None, list[str]]  # why a run failed, and its notices
 
@@ -49,23 +50,24 @@ def side_by_side(
     notes = TemporaryDirectory(prefix="lit-cfl-compare-", ignore_cleanup_errors=True)
     note_of = {job: Path(notes.name) / f"{number}.json" for number, job in enumerate(jobs)}
     try:
-        remote = ray.remote(num_cpus=share["CPU"], num_gpus=share.get("GPU", 0), max_retries=_WORKER_DEATHS)
-        task, waiting = remote(in_worker), list(jobs)
-        running: dict[ray.ObjectRef[JobResult], CompareJob] = {}
-        while waiting or running:
-            while waiting and len(running) < at_once:
-                job = waiting.pop(0)
-                display.started(str(job), 0, rounds[job.name])
-                running[task.remote(job, note_of[job])] = job
-            over, _ = ray.wait(list(running), timeout=_POLL_SECONDS)
+        running: set[CompareJob] = set()
+
+        def begun(job: CompareJob) -> None:
+            running.add(job)
+            display.started(str(job), 0, rounds[job.name])
+
+        def between() -> None:
             check()
-            for job in running.values():
+            for job in running:
                 _show(job, note_of[job], display)
-            for reference in over:
-                error, notices = _outcome(reference)
-                for notice in notices:
-                    warnings.warn(Notice(notice), stacklevel=2)  # Python shows each text once
-                yield running.pop(reference), error
+
+        arguments = {job: (job, note) for job, note in note_of.items()}
+        for job, result in run_tasks(in_worker, arguments, share, _WORKER_DEATHS, between, at_once, begun):
+            running.remove(job)
+            error, notices = _outcome(result)
+            for notice in notices:
+                warnings.warn(Notice(notice), stacklevel=2)  # Python shows each text once
+            yield job, error
     finally:
         ray_cluster.disconnect()
         notes.cleanup()
@@ -91,7 +93,7 @@ class ActivityFile:
 
     def write(self, activity: Activity) -> None:
         """Writes an activity, but the number of its clients no more often than it is read."""
-        if activity.what == self.last and monotonic() - self.written < _POLL_SECONDS:
+        if activity.what == self.last and monotonic() - self.written < _NOTE_SECONDS:
             return
         self.last, self.written = activity.what, monotonic()
         with suppress(OSError):  # on another machine there is no such folder
@@ -110,12 +112,10 @@ def in_worker(job: CompareJob, note: Path) -> JobResult:
     return error, [str(one.message) for one in given if one.category is Notice]
 
 
-def _outcome(reference: "ray.ObjectRef[JobResult]") -> JobResult:
-    try:
-        outcome: JobResult = ray.get(reference)
-    except ray.exceptions.RayError as failure:
-        return f"its process died ({type(failure).__name__}); where memory is short, give a smaller --num_cpus", []
-    return outcome
+def _outcome(result: JobResult | RayError) -> JobResult:
+    if isinstance(result, RayError):
+        return f"its process died ({type(result).__name__}); where memory is short, give a smaller --num_cpus", []
+    return result
 
 
 def _show(job: CompareJob, note: Path, display: Display) -> None:

@@ -188,6 +188,7 @@ def test_an_experiment_without_clients_in_a_round_is_refused(capsys: pytest.Capt
         assert f"cohort_size is {size}; give 1 or more" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_command_reads_and_writes_utf8_under_an_ascii_locale(tmp_path: Path):
     (tmp_path / "probe.yaml").write_text(yaml.safe_dump(QUICK | {"name": "pröbe"}, allow_unicode=True), "utf-8")
     environment = os.environ | {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "PYTHONPATH": str(ROOT)}

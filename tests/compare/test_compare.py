@@ -1,6 +1,9 @@
 """Comparisons from the command line: paired runs, one table, and mistakes that are said before anything runs."""
 
+import contextlib
+import io
 import re
+import shutil
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
@@ -58,6 +61,22 @@ class Needs(FedAvg):
 @pytest.fixture(autouse=True)
 def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A comparison of FedAvg and Ditto that has ended, and what it printed. Not to be changed."""
+    path, out = tmp_path_factory.mktemp("finished") / "c", io.StringIO()
+    words = ("--algorithms", "FedAvg", "Ditto", "--pictures.formats", "[]", "--compare_dir", str(path), "--quiet")
+    with contextlib.redirect_stdout(out):
+        assert main([*SMALL, *words]) == 0
+    return path, out.getvalue()
+
+
+@pytest.fixture
+def copied(finished: tuple[Path, str]) -> None:
+    """The same comparison, as `c` in the test's folder."""
+    shutil.copytree(finished[0], "c")
 
 
 def table(path: str) -> list[dict[str, Any]]:
@@ -176,9 +195,9 @@ def test_a_failed_run_does_not_lose_the_others(capsys: pytest.CaptureFixture[str
     assert table("c/results.csv")[1]["test_mean"] == table("c/results.csv")[0]["test_mean"]  # it is FedAvg otherwise
 
 
-def test_a_finished_comparison_is_not_run_again(capsys: pytest.CaptureFixture[str]):
-    assert main([*SMALL, "--algorithms", "FedAvg", "Ditto", "--compare_dir", "c", "--quiet"]) == 0
-    assert capsys.readouterr().out == f"{Path('c').absolute()}\n"
+@pytest.mark.usefixtures("copied")
+def test_a_finished_comparison_is_not_run_again(finished: tuple[Path, str], capsys: pytest.CaptureFixture[str]):
+    assert finished[1] == f"{finished[0]}\n"
     before = {file: file.stat().st_mtime_ns for file in Path("c").rglob("seed-*/*")}
     tables = [Path("c", name).read_bytes() for name in ("results.csv", "results.md", "results.tex", "runs.csv")]
     assert main(["compare", "--resume", "c"]) == 0
@@ -224,8 +243,8 @@ def test_a_comparison_is_neither_begun_twice_nor_resumed_when_damaged(capsys: py
     assert "compare.yaml does not end with its digest" in capsys.readouterr().err
 
 
+@pytest.mark.usefixtures("copied")
 def test_other_clients_under_one_seed_are_said(capsys: pytest.CaptureFixture[str]):
-    assert main([*SMALL, "--algorithms", "FedAvg", "Ditto", "--compare_dir", "c"]) == 0
     saved = torch.load("c/Ditto/seed-0/checkpoint.pt", weights_only=True)
     saved["fingerprint"]["partition"] = "another"
     torch.save(saved, "c/Ditto/seed-0/checkpoint.pt")
@@ -234,8 +253,8 @@ def test_other_clients_under_one_seed_are_said(capsys: pytest.CaptureFixture[str
     assert "Warning: under seed 0 the runs do not share one partition: nothing is paired." in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("copied")
 def test_runs_from_before_frozen_parts_were_recorded_are_paired_with_later_ones(capsys: pytest.CaptureFixture[str]):
-    assert main([*SMALL, "--algorithms", "FedAvg", "Ditto", "--compare_dir", "c"]) == 0
     saved = torch.load("c/Ditto/seed-0/checkpoint.pt", weights_only=True)
     del saved["fingerprint"]["frozen part of the module"]
     torch.save(saved, "c/Ditto/seed-0/checkpoint.pt")
@@ -244,8 +263,8 @@ def test_runs_from_before_frozen_parts_were_recorded_are_paired_with_later_ones(
     assert "nothing is paired" not in capsys.readouterr().out
 
 
+@pytest.mark.usefixtures("copied")
 def test_lost_files_of_a_finished_run_are_said_or_made_again(capsys: pytest.CaptureFixture[str]):
-    assert main([*SMALL, "--algorithms", "FedAvg", "Ditto", "--compare_dir", "c"]) == 0
     tables = [Path("c", name).read_bytes() for name in ("results.csv", "runs.csv")]
     Path("c/Ditto/seed-0/clients.csv").unlink()
     assert main(["compare", "--resume", "c"]) == 0

@@ -10,7 +10,11 @@ from lit_cfl.config.parser import parse_run
 from lit_cfl.runs.run import run
 
 CONFIGS = catalogue.configs()
-RUNS = [name for name in CONFIGS if not name.startswith("tune/")]  # test_tune_study.py looks at the studies
+RUNS = [  # test_tune_study.py looks at the studies; of the papers' files most load a whole image set
+    pytest.param(name, marks=[] if name.endswith(("digits", "quickstart")) else pytest.mark.full)
+    for name in CONFIGS
+    if not name.startswith("tune/")
+]
 
 
 def test_every_file_of_the_folder_is_found():

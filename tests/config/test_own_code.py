@@ -137,6 +137,7 @@ def test_own_run_is_resumed_from_another_folder(empty_folder: Path, monkeypatch:
     assert Path(sys.modules["probes"].__file__).parent == folder
 
 
+@pytest.mark.slow
 def test_users_files_never_hide_installed_packages(empty_folder: Path):
     for name in ("datasets.py", "rich.py", "torch.py"):
         (empty_folder / name).write_text("raise RuntimeError('the wrong file')")

@@ -9,6 +9,7 @@ import pytest
 import ray
 from studies import base, study_file
 
+from lit_cfl.engines.ray import tasks
 from lit_cfl.tune import repeats
 from lit_cfl.tune.check import prepare
 from lit_cfl.tune.options import parse_study
@@ -51,7 +52,7 @@ def test_no_more_runs_go_on_than_trials_may_and_their_files_are_in_the_study(
     limits = {"trials": 9, "concurrent": concurrent}
     study = parse_study(["--config", str(study_file(tmp_path, limits=limits, num_repeats=3))]).study
     runs = Runs()
-    monkeypatch.setattr(repeats, "ray", runs)
+    monkeypatch.setattr(tasks, "ray", runs)
     Path("mine").mkdir()
     Path("mine/best.yaml").write_text(str(base()))
     best = {"origin": "search", "trial_id": "0004"}

@@ -27,7 +27,8 @@ from lit_cfl.engines.module_state import digest_of_constants
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray.pool import ShareTask, WorkerPool
 from lit_cfl.engines.ray.shares import FitShare, GradientShare, HeldClients, LossShare, ScoreShare, runs_of
-from lit_cfl.engines.ray.worker import EngineSpec, Ref, Share, parts_of
+from lit_cfl.engines.ray.tasks import Ref
+from lit_cfl.engines.ray.worker import EngineSpec, Share, parts_of
 from lit_cfl.engines.scorer import EVALUATION_BATCH, ModelName, Outcomes, batches_by_model
 from lit_cfl.engines.stacked.schedule import schedule_lanes
 from lit_cfl.local_work import Chunk

@@ -22,7 +22,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray import cluster as ray_cluster
-from lit_cfl.engines.ray.worker import EngineSpec, Ref, Share, Worker
+from lit_cfl.engines.ray.tasks import Ref, ended_tasks
+from lit_cfl.engines.ray.worker import EngineSpec, Share, Worker
 from lit_cfl.errors import InputError, WorkersLostError
 
 MAX_RETRIES = 3  # times that a share is done again after the worker it was on died
@@ -88,28 +89,35 @@ class WorkerPool:
         """
         for number in range(len(self._workers)):
             self._start(number)
-        waiting, running, deaths = deque(range(len(tasks))), dict[Ref, tuple[int, int]](), Counter[int]()
+        waiting, busy, deaths = deque(range(len(tasks))), dict[int, int](), Counter[int]()
+
+        def begin(task: int) -> Ref | None:
+            if not self._idle:
+                return None
+            busy[task] = self._idle.pop()
+            return self._send(busy[task], tasks[task])
+
+        def after_wait(ended: Collection[Ref]) -> None:
+            between()
+            self._take_up(ended, working=bool(busy))
+
         try:
-            while waiting or running:
-                while waiting and self._idle:
-                    task, number = waiting.popleft(), self._idle.pop()
-                    running[self._send(number, tasks[task])] = task, number
-                for ref in self._ended(running, between):
-                    task, number = running.pop(ref)
-                    self._idle.append(number)
-                    try:
-                        done = _result(ref)
-                    except _LOST as error:
-                        deaths[task] += 1
-                        self._kill(number)
-                        if deaths[task] > MAX_RETRIES:
-                            raise _lost(tasks[task].share, deaths[task], error) from error
-                        self._start(number)
-                        waiting.append(task)
-                    else:
-                        yield task, done
+            for task, ref in ended_tasks(waiting, begin, after_wait, lambda: self._starting, _POLL_SECONDS):
+                number = busy.pop(task)
+                self._idle.append(number)
+                try:
+                    done = _result(ref)
+                except _LOST as error:
+                    deaths[task] += 1
+                    self._kill(number)
+                    if deaths[task] > MAX_RETRIES:
+                        raise _lost(tasks[task].share, deaths[task], error) from error
+                    self._start(number)
+                    waiting.append(task)
+                else:
+                    yield task, done
         finally:
-            for _, number in running.values():  # what is left when it is given up
+            for number in busy.values():  # what is left when it is given up
                 self._kill(number)
 
     def close(self) -> None:
@@ -129,17 +137,14 @@ class WorkerPool:
             self._starting[self._workers[number].ready.remote()] = number
             self._asked = monotonic()
 
-    def _ended(self, running: Collection[Ref], between: Callable[[], None]) -> list[Ref]:
-        """Waits a moment. Returns those of these fits that ended; workers that have started are idle from now on."""
-        ended = ray.wait([*running, *self._starting], timeout=_POLL_SECONDS)[0]
-        between()
+    def _take_up(self, ended: Collection[Ref], working: bool) -> None:
+        """Counts workers that have started as idle. Raises InputError if none has for minutes."""
         self._idle += [self._starting.pop(ref) for ref in ended if ref in self._starting]
-        if not running and not self._idle and monotonic() - self._asked > _START_SECONDS:
+        if not working and not self._idle and monotonic() - self._asked > _START_SECONDS:
             raise InputError(
                 f"none of {len(self._workers)} Ray workers started in {_START_SECONDS:.0f} s: others hold the "
                 "cluster's cores or GPUs; wait for them, or use --engine auto"
             )
-        return [ref for ref in ended if ref in running]
 
     def _send(self, number: int, task: ShareTask) -> Ref:
         ref: Ref = self._workers[number].run.remote(task.share, [task.examples], *task.rows)

@@ -10,7 +10,6 @@ from typing import Any, Protocol
 import numpy as np
 import ray
 import torch
-from ray import ObjectRef
 from torch import Tensor
 
 from lit_cfl.data import Examples
@@ -19,9 +18,9 @@ from lit_cfl.engines.base import Engine
 from lit_cfl.engines.local_training import LocalTraining, TaskFactory
 from lit_cfl.engines.module_state import CONSTANTS, digest_of_constants
 from lit_cfl.engines.plan import Plan, set_up_torch
+from lit_cfl.engines.ray.tasks import Ref
 from lit_cfl.errors import InputError
 
-Ref = ObjectRef[Any]  # to what is in Ray's object store
 Parts = dict[str, Any]  # of Examples, each tensor as an array: those Ray hands out without a copy
 
 

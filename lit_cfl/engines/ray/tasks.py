@@ -1,0 +1,80 @@
+"""Many tasks in Ray, as many at a time as there is room for: workers of a run, runs of a comparison or of a study."""
+
+from collections import deque
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from math import inf
+from typing import Any, TypeVar
+
+import ray
+from ray import ObjectRef
+
+T = TypeVar("T")
+Ref = ObjectRef[Any]  # to what is in Ray's object store
+_POLL_SECONDS = 0.5
+
+
+def ended_tasks(
+    waiting: deque[T],
+    begin: Callable[[T], Ref | None],
+    between: Callable[[Collection[Ref]], None],
+    others: Callable[[], Collection[Ref]] = tuple,
+    seconds: float = _POLL_SECONDS,
+) -> Iterator[tuple[T, Ref]]:
+    """Begins tasks in order, each as soon as there is room, and yields each with its reference once it has ended.
+
+    Args:
+        waiting: The tasks; one that is added meanwhile is begun, too.
+        begin: Begins a task; returns None if there is no room for it now.
+        between: Called after each wait with what has ended; may raise to give up.
+        others: References that are waited for, too.
+        seconds: That a wait takes at most.
+    """
+    running: dict[Ref, T] = {}
+    while waiting or running:
+        while waiting and (ref := begin(waiting[0])) is not None:
+            running[ref] = waiting.popleft()
+        ended = ray.wait([*running, *others()], timeout=seconds)[0]
+        between(ended)
+        for ref in ended:
+            if ref in running:
+                yield running.pop(ref), ref
+
+
+def run_tasks(
+    function: Callable[..., Any],
+    arguments: Mapping[T, Sequence[Any]],
+    resources: Mapping[str, float],
+    deaths: int,
+    between: Callable[[], None],
+    at_once: float = inf,
+    begun: Callable[[T], None] = lambda task: None,
+) -> Iterator[tuple[T, Any]]:
+    """Calls a function in processes of Ray's, and yields each task with its result, or the RayError in its place.
+
+    Args:
+        function: To call.
+        arguments: Of each task, in the order in which they begin.
+        resources: That each call holds, `CPU` and `GPU`.
+        deaths: Of a call's process that are survived.
+        between: Called twice a second; may raise to give up.
+        at_once: How many calls run at the same time.
+        begun: Called with each task that begins.
+    """
+    remote = ray.remote(num_cpus=resources["CPU"], num_gpus=resources.get("GPU", 0), max_retries=deaths)(function)
+    running: set[T] = set()
+
+    def begin(task: T) -> Ref | None:
+        if len(running) >= at_once:
+            return None
+        running.add(task)
+        begun(task)
+        ref: Ref = remote.remote(*arguments[task])
+        return ref
+
+    for task, ref in ended_tasks(deque(arguments), begin, lambda ended: between()):
+        running.remove(task)
+        try:
+            result = ray.get(ref)
+        except ray.exceptions.RayError as error:
+            result = error
+        yield task, result
