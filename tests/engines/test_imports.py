@@ -3,9 +3,13 @@
 import subprocess
 import sys
 
+import pytest
+
 OPTIONAL = ("ray", "wandb", "datasets", "jsonargparse", "docstring_parser", "optuna")
 TRAINING = """
 import sys
+
+import pytest
 for name in {blocked}:
     sys.modules[name] = None  # importing it fails
 import lit_cfl, torch
@@ -25,12 +29,14 @@ assert "lit_cfl.progress" not in sys.modules  # it alone needs rich, which Light
 """
 
 
+@pytest.mark.slow
 def test_training_needs_none_of_the_packages_around_it(tmp_path):
     code = TRAINING.format(blocked=OPTIONAL)
     subprocess.run([sys.executable, "-c", code, tmp_path / "run"], check=True)
     assert (tmp_path / "run" / "summary.json").exists()
 
 
+@pytest.mark.slow
 def test_help_and_the_opening_of_a_run_import_nothing_that_only_others_need():
     """Pandas is for whoever asks for a table of an opened run."""
     code = (

@@ -126,6 +126,7 @@ def slow_study(folder: Path, pause: float, rounds: int = 4, **changes: Any) -> P
     return study_file(folder, base=base(algorithm=algorithm, rounds=rounds), **(own | changes))
 
 
+@pytest.mark.full
 @pytest.mark.ray
 @pytest.mark.usefixtures("cluster")
 def test_trials_that_run_when_the_time_is_up_are_stopped(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
@@ -235,6 +236,7 @@ def test_a_bad_trial_is_stopped_early_and_wandb_keeps_each_trial_and_the_study(
     assert set(record["digests"]) == {"config.yaml", "metrics.csv"}  # though it was the last trial, and stopped
 
 
+@pytest.mark.full
 @pytest.mark.ray
 @pytest.mark.usefixtures("cluster", "drawn_studies")
 def test_each_experiment_of_the_front_of_two_objectives_can_be_run_again(tmp_path: Path):
@@ -299,6 +301,7 @@ def test_data_that_cannot_travel_are_loaded_by_each_trial():
         assert share(experiment) is None
 
 
+@pytest.mark.full
 @pytest.mark.ray
 @pytest.mark.usefixtures("cluster")
 def test_the_notebook_prints_what_it_says(

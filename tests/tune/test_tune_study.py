@@ -188,6 +188,7 @@ def test_a_killed_study_that_loses_a_worker_has_the_trials_of_one_that_nobody_di
     assert left(command.mark) == []
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("cluster")
 def test_an_interrupted_study_of_several_algorithms_goes_on_with_optuna_and_is_extended(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -256,6 +257,7 @@ def test_trials_that_fail_or_hang_are_listed_and_the_others_go_on(tmp_path: Path
     assert "own_slow.py" in (hung / "too_long.txt").read_text()
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("cluster", "drawn_studies")
 def test_a_study_over_several_algorithms_and_a_common_option_ends_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
