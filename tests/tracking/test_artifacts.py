@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from conftest import ids
+from quadratic import ids
 from ragged import SGD
 from torch import Tensor, nn
 
