@@ -9,7 +9,8 @@ from lit_cfl.engines.chain.groups import pad
 from lit_cfl.engines.chain.losses import losses_and_slopes
 from lit_cfl.engines.chain.parts import ChainLayer
 from lit_cfl.engines.chain.passes import run_backward, run_forward
-from lit_cfl.engines.chain.stack import CohortExamples, as_matrix, least_lanes
+from lit_cfl.engines.chain.stack import as_matrix, least_lanes
+from lit_cfl.engines.chain.tables import CohortExamples
 from lit_cfl.engines.chain.updates import Training
 from lit_cfl.engines.cohort_fit import CohortFit
 from lit_cfl.parameters import Slot

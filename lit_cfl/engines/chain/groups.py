@@ -29,6 +29,21 @@ class Shapes:
     size: Tensor
 
 
+@dataclass(frozen=True)
+class Span:
+    """Steps in which the same clients of a group train.
+
+    Args:
+        steps: their numbers.
+        busy: how many of the first clients train in them.
+        following: how many of these go on behind.
+    """
+
+    steps: range
+    busy: int
+    following: int
+
+
 @dataclass(frozen=True, eq=False)
 class ClientGroup:
     """Clients that train in one stack.
@@ -44,15 +59,26 @@ class ClientGroup:
     width: int
     size: int
 
-    def spans(self) -> Iterator[tuple[range, int, int]]:
-        """Yields spans of steps, how many of the first clients train in them, and how many of these go on behind."""
+    def spans(self) -> Iterator[Span]:
+        """Yields the spans of steps between which clients end."""
         start, busy = 0, len(self.steps)
         while busy:
             stop, following = self.steps[busy - 1], busy - 1
             while following and self.steps[following - 1] == stop:
                 following -= 1
-            yield range(start, stop), busy, following
+            yield Span(range(start, stop), busy, following)
             start, busy = stop, following
+
+    def stretches(self, long: bool) -> Iterator[list[Span]]:
+        """Yields spans with one number of lanes: one by one, or `long`, until half of the clients have ended."""
+        found: list[Span] = []
+        for span in self.spans():
+            if found and not (long and 2 * span.busy > found[0].busy):
+                yield found
+                found = []
+            found.append(span)
+        if found:
+            yield found
 
 
 def pad(sizes: Tensor, rungs: int) -> Tensor:

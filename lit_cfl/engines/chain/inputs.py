@@ -89,19 +89,34 @@ class DualLayer:
         self._flat_sums = self._sums.flatten(0, 1)
         self._left, self._pulled = _shares(rule, steps)
 
-    def outputs(self, step: int, rows: Tensor, bias: Tensor | None, count: int) -> Tensor:
+    def shares(self) -> tuple[Sequence[float] | Tensor, Sequence[float] | Tensor]:
+        """Returns what is left of the first weights, and put in of the centre, before each step.
+
+        They are numbers on a CPU, where a step reads these faster, and tensors on a GPU, where a captured step must.
+        """
+        left, pulled = self._left[:-1], self._pulled[:-1]
+        device, dtype = self._gram.device, self._gram.dtype
+        if device.type == "cpu":
+            return left, pulled
+        return torch.tensor(left, dtype=dtype).to(device), torch.tensor(pulled, dtype=dtype).to(device)
+
+    def outputs(
+        self, rows: Tensor, left: float | Tensor, pulled: float | Tensor, bias: Tensor | None, count: int
+    ) -> Tensor:
         """Computes the layer's outputs for the mini-batches of the first clients `[count, B, h]`.
 
         Args:
             rows: of the mini-batches' examples, int64 `[count * B]`, counted over the clients' n each.
+            left, pulled: see `shares`, of this step.
             bias: `[count, 1, h]`.
         """
         gram = self._gram.index_select(0, rows).view(count, -1, self._gram.shape[1])
         products = self._products.index_select(0, rows)
-        if self._left[step] != 1:
-            products.mul_(self._left[step])
+        if self._rule.shrink != 1:
+            products.mul_(left)
         if self._pulls is not None:
-            products.add_(self._pulls.index_select(0, rows), alpha=self._pulled[step])
+            pulls = self._pulls.index_select(0, rows)
+            products.addcmul_(pulls, pulled) if isinstance(pulled, Tensor) else products.add_(pulls, alpha=pulled)
         outputs = products.view(count, -1, products.shape[1]).baddbmm_(gram, self._sums[:count], alpha=-1)
         return outputs if bias is None else outputs.add_(bias)
 

@@ -1,60 +1,22 @@
 """Trains a group of clients in one stack."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 
 import torch
 from torch import Tensor
 
-from lit_cfl.devices import sent
-from lit_cfl.engines.chain.groups import LEAST, ClientGroup
+from lit_cfl.engines.chain.groups import LEAST, ClientGroup, Span
 from lit_cfl.engines.chain.inputs import DualBias, DualLayer
 from lit_cfl.engines.chain.losses import losses_and_slopes
 from lit_cfl.engines.chain.parts import ChainLayer
 from lit_cfl.engines.chain.passes import run_backward, run_forward
+from lit_cfl.engines.chain.repeat import FEWEST, Repeated, Repeater
+from lit_cfl.engines.chain.tables import CohortExamples, Step, StepTables, lay_out
 from lit_cfl.engines.chain.updates import OptimizerUpdate, PlainUpdate, Training, Update
 from lit_cfl.engines.cohort_fit import CohortFit
 from lit_cfl.parameters import Slot
-
-
-@dataclass(frozen=True, eq=False)
-class CohortExamples:
-    """What the clients of a cohort train on, in the form that stacks read.
-
-    Args:
-        inputs: `[N, d]`.
-        targets: see `targets_of`, `[N, k]`.
-        fixed: the frozen parameters by name, `[1, ...]`.
-    """
-
-    inputs: Tensor
-    targets: Tensor
-    fixed: Mapping[str, Tensor]
-
-
-@dataclass(frozen=True, eq=False)
-class StepTables:
-    """What differs from step to step, on the device.
-
-    Args:
-        rows: positions of the mini-batches' examples within each client's own, int64 `[steps, clients, B]`; if there is
-            no example, the first one of the mini-batch.
-        shares: weight of each example in the mean over its mini-batch `[steps, clients, B, 1]`; 0 = there is none.
-        keys: of the dropout masks, int64 `[steps, clients]`; None without dropout.
-    """
-
-    rows: Tensor
-    shares: Tensor
-    keys: Tensor | None
-
-    @classmethod
-    def of(cls, work: CohortFit, group: ClientGroup, masked: bool) -> "StepTables":
-        firsts, steps = (work.steps.cumsum(0) - work.steps)[group.clients], work.steps[group.clients]
-        at = firsts + torch.arange(max(group.steps))[:, None].minimum(steps - 1)
-        own, present = work.batches.table(at, group.width)
-        shares = present.to(work.models.dtype) / present.sum(-1, keepdim=True)
-        keys = sent(work.keys[at], own.device) if masked and work.keys is not None else None
-        return cls(own, shares[..., None], keys)
 
 
 class Stack:
@@ -66,6 +28,7 @@ class Stack:
         work: of the cohort.
         examples: of the cohort.
         group: the clients.
+        repeater: captures steps on a GPU; None on a CPU.
     """
 
     def __init__(
@@ -75,8 +38,9 @@ class Stack:
         work: CohortFit,
         examples: CohortExamples,
         group: ClientGroup,
+        repeater: Repeater | None = None,
     ) -> None:
-        self._training, self._slots, self._group = training, slots, group
+        self._training, self._slots, self._group, self._repeater = training, slots, group, repeater
         self._least = least_lanes(training.chain.layers)
         if len(group.steps) < self._least:
             group = ClientGroup(group.clients.repeat(self._least), group.steps * self._least, group.width, group.size)
@@ -90,18 +54,22 @@ class Stack:
         self._centers = None if work.centers is None else self._pieces(work.centers, work.center[clients])
         fixed = {name: tensor.expand(len(clients), -1, -1) for name, tensor in examples.fixed.items()}
         self._tensors, self._prox = self._trained | fixed, work.prox
-        self._tables = StepTables.of(work, group, training.chain.draws_masks)
         starts = (work.sizes.cumsum(0) - work.sizes)[clients].to(device)
-        positions = self._tables.rows + starts[:, None]
-        self._rows, self._inputs = positions.flatten(1), examples.inputs
-        self._targets = examples.targets.index_select(0, positions.flatten()).view(*positions.shape, -1)
-        self._sums = torch.zeros(len(clients), dtype=torch.float64, device=device)
-        self._dual = None
+        whole = lay_out(work, group, examples, starts, training.chain.draws_masks)
+        self._inputs, self._dual, steps = examples.inputs, None, len(whole.rows)
         if in_dual:
-            self._dual = self._in_dual_form(in_dual, starts, work.sizes[clients].to(device))
+            self._dual = self._in_dual_form(in_dual, starts, work.sizes[clients].to(device), steps)
+            left, pulled = self._dual.shares()
+            whole = whole._replace(left=left, pulled=pulled)
+        if not training.is_plain:
+            numbers = torch.arange(1, steps + 1)
+            corrections = training.optimizer.corrections(numbers).T.contiguous()
+            whole = whole._replace(corrections=corrections.to(device), first=(numbers == 1).to(device))
+        self._tables = StepTables(whole, group.width)
+        self._ends = torch.tensor(group.steps, device=device)
+        self._sums = torch.zeros(len(clients), dtype=torch.float64, device=device)
         parameters = tuple(self._trained[name] for name in training.names if name not in in_dual)
         self._state = () if training.is_plain else training.optimizer.start(parameters)
-        self._corrections = training.optimizer.corrections(torch.arange(1, len(positions) + 1)).to(device)
 
     def _pieces(self, table: Tensor, which: Tensor) -> dict[str, Tensor]:
         """Cuts the models of a table `[K, d]` that the clients have into tensors; biases are `[clients, 1, h]`."""
@@ -116,17 +84,16 @@ class Stack:
         alike = bias is not None and weight.rate > 0 and (bias.shrink, bias.pull) == (weight.shrink, weight.pull)
         return [layer.weight, layer.bias] if alike and layer.bias is not None else [layer.weight]
 
-    def _in_dual_form(self, names: list[str], starts: Tensor, sizes: Tensor) -> DualLayer:
-        """Puts the first layer into dual form, and counts the mini-batches' examples over the padded clients."""
+    def _in_dual_form(self, names: list[str], starts: Tensor, sizes: Tensor, steps: int) -> DualLayer:
+        """Puts the first layer into dual form."""
         padded, device = self._group.size, starts.device
         own = torch.arange(padded, device=device).minimum(sizes[:, None] - 1) + starts[:, None]
         examples = self._inputs.index_select(0, own.flatten()).view(len(starts), padded, -1)
-        self._rows = (self._tables.rows + torch.arange(len(starts), device=device)[:, None] * padded).flatten(1)
         rules, centers = [self._rules[name] for name in names], self._centers or {}
         bias = None
         if len(names) == 2:
             bias = DualBias(self._starts[names[1]], centers.get(names[1]), rules[1].rate / rules[0].rate)
-        weight, steps = names[0], len(self._rows)
+        weight = names[0]
         return DualLayer(rules[0], examples, self._starts[weight], centers.get(weight), steps, bias)
 
     def train(self, rows: Tensor, losses: Tensor, ended: Callable[[int], None]) -> None:
@@ -137,33 +104,56 @@ class Stack:
             losses: sums of each client's losses, float64 `[n]`, in the same way.
             ended: called with how many of them have ended, whenever some have.
         """
-        for steps, busy, following in self._group.spans():
-            self._train_span(steps, busy)
-            self._save(rows, steps.stop, slice(following, busy))
-            ended(busy - following)
+        for spans in self._group.stretches(self._repeater is not None):
+            self._train_stretch(spans, rows, ended)
         losses.index_copy_(0, self._group.clients, self._sums[: len(self._group.clients)].cpu())
 
-    def _train_span(self, steps: range, busy: int) -> None:
-        """Takes steps of the first clients.
+    def _train_stretch(self, spans: list[Span], rows: Tensor, ended: Callable[[int], None]) -> None:
+        """Takes steps of the first clients, with one number of lanes.
 
-        Args:
-            busy: how many clients have these steps. Lanes beyond have ended, and nobody reads their numbers.
+        Lanes of clients that have ended go on, and nobody reads their numbers.
         """
-        lanes, span, width = max(busy, self._least), slice(steps.start, steps.stop), self._group.width
+        steps, busy = range(spans[0].steps.start, spans[-1].steps.stop), spans[0].busy
+        lanes = max(busy, self._least)
         tensors = {name: tensor[:lanes] for name, tensor in self._tensors.items()}
-        update, shares = self._update(lanes), self._tables.shares[span, :lanes]
-        keys = self._tables.keys
-        per_step = zip(
-            steps,
-            self._rows[span, : lanes * width].unbind(0),
-            self._targets[span, :lanes].unbind(0),
-            shares.unbind(0),
-            [None] * len(steps) if keys is None else keys[span, :lanes].unbind(0),
-            strict=True,
-        )
-        found = torch.stack([self._step(*one, lanes, tensors, update) for one in per_step])
-        each = torch.where(shares[:, :busy] > 0, found[:, :busy], 0.0).squeeze(-1).double().sum(-1)
-        self._sums[:busy] = torch.cat([self._sums[None, :busy], each]).cumsum(0)[-1]  # in the order of the steps
+        take = partial(self._step, lanes=lanes, tensors=tensors, update=self._update(lanes))
+        losses = self._tables.whole.shares.new_empty(len(steps), lanes, self._group.width, 1)
+        advance = self._captured(take, steps, losses) if self._captures(steps) else self._launched(take, steps, losses)
+        for span in spans:
+            advance(len(span.steps))
+            self._save(rows, span.steps.stop, slice(span.following, span.busy))
+            ended(span.busy - span.following)
+        self._add(losses[:, :busy], steps)
+
+    def _captures(self, steps: range) -> bool:
+        return self._repeater is not None and len(steps) >= FEWEST
+
+    def _launched(self, take: Callable[[Step], Tensor], steps: range, losses: Tensor) -> Callable[[int], None]:
+        each = zip(losses, self._tables.of(steps, losses.shape[1]), strict=True)
+
+        def advance(times: int) -> None:
+            for into, step in islice(each, times):
+                into.copy_(take(step))
+
+        return advance
+
+    def _captured(self, take: Callable[[Step], Tensor], steps: range, losses: Tensor) -> Callable[[int], None]:
+        number = torch.full((1,), steps.start, device=losses.device)
+
+        def step() -> None:
+            found = take(self._tables.at(number, losses.shape[1]))
+            losses.index_copy_(0, number - steps.start, found[None])
+            number.add_(1)
+
+        return Repeated(step, self._repeater)
+
+    def _add(self, losses: Tensor, steps: range) -> None:
+        """Adds the losses of these steps `[steps, clients, B, 1]` to the clients' sums, in the order of the steps."""
+        busy, device = losses.shape[1], losses.device
+        trains = torch.arange(steps.start, steps.stop, device=device)[:, None] < self._ends[:busy]
+        present = self._tables.whole.shares[steps.start : steps.stop, :busy] > 0
+        each = torch.where(present & trains[..., None, None], losses, 0.0).squeeze(-1).double().sum(-1)
+        self._sums[:busy] = torch.cat([self._sums[None, :busy], each]).cumsum(0)[-1]
 
     def _update(self, lanes: int) -> Update:
         trained = {name: tensor[:lanes] for name, tensor in self._trained.items()}
@@ -171,28 +161,19 @@ class Stack:
         if self._training.is_plain:
             return PlainUpdate(self._training, trained, centers, self._prox)
         state = tuple(tuple(tensor[:lanes] for tensor in slot) for slot in self._state)
-        return OptimizerUpdate(self._training, trained, centers, self._prox, state, self._corrections)
+        return OptimizerUpdate(self._training, trained, centers, self._prox, state)
 
-    def _step(
-        self,
-        step: int,
-        rows: Tensor,
-        targets: Tensor,
-        shares: Tensor,
-        keys: Tensor | None,
-        lanes: int,
-        tensors: Mapping[str, Tensor],
-        update: Update,
-    ) -> Tensor:
+    def _step(self, step: Step, lanes: int, tensors: Mapping[str, Tensor], update: Update) -> Tensor:
         """Takes a step. Returns the losses before it `[lanes, B, 1]`."""
-        chain, arithmetic, dual = self._training.chain, self._training.arithmetic, self._dual
+        chain, arithmetic, dual, keys = self._training.chain, self._training.arithmetic, self._dual, step.keys
         first = chain.layers[0]
         if dual is None:
-            parts, values = chain.parts, self._inputs.index_select(0, rows).view(lanes, -1, self._inputs.shape[1])
+            parts, values = chain.parts, self._inputs.index_select(0, step.rows).view(lanes, -1, self._inputs.shape[1])
         else:
-            parts, values = chain.parts[1:], dual.outputs(step, rows, tensors.get(first.bias or ""), lanes)
+            bias = tensors.get(first.bias or "")
+            parts, values = chain.parts[1:], dual.outputs(step.rows, step.left, step.pulled, bias, lanes)
         outputs, kept = run_forward(parts, tensors, values, keys, arithmetic)
-        losses, slopes = losses_and_slopes(chain.loss, outputs, targets, shares)
+        losses, slopes = losses_and_slopes(chain.loss, outputs, step.targets, step.shares)
         for layer in chain.layers:
             if layer.penalty:
                 flat = tensors[layer.weight].flatten(1)
@@ -200,8 +181,8 @@ class Stack:
         below = run_backward(parts, tensors, kept, slopes, keys, arithmetic, update.take, below=dual is not None)
         if dual is not None and below is not None and isinstance(update, PlainUpdate):
             update.take_bias(first, below)
-            dual.take(rows, below)
-        update.finish(step)
+            dual.take(step.rows, below)
+        update.finish(step.corrections, step.first)
         return losses
 
     def _save(self, rows: Tensor, steps: int, ending: slice) -> None:

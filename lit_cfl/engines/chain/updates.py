@@ -8,7 +8,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from lit_cfl.engines.chain.parts import Chain, ChainLayer
@@ -88,8 +87,13 @@ class Update(ABC):
     def take(self, layer: ChainLayer, slopes: Tensor, inputs: Tensor) -> None:
         """Takes the gradient of a layer: by its outputs `[clients, B, h]`; and its inputs `[clients, B, d]`."""
 
-    def finish(self, step: int) -> None:  # noqa: B027  # plain SGD has nothing left to do
-        """Ends a step, counted from 0; all layers have their gradients."""
+    def finish(self, corrections: Tensor | None, first: Tensor | None) -> None:  # noqa: B027  # plain SGD has nothing left to do
+        """Ends a step; all layers have their gradients.
+
+        Args:
+            corrections: of this step, see `FunctionalOptimizer.corrections`, `[2]`.
+            first: whether it is the first one, bool, 0-d.
+        """
 
 
 class PlainUpdate(Update):
@@ -124,7 +128,6 @@ class OptimizerUpdate(Update):
 
     Args:
         state: of the optimizer, see `FunctionalOptimizer.start`.
-        corrections: of all steps, see `FunctionalOptimizer.corrections`, `[2, steps]`.
     """
 
     def __init__(
@@ -134,10 +137,9 @@ class OptimizerUpdate(Update):
         centers: Tensors | None,
         prox: float,
         state: tuple[tuple[Tensor, ...], ...],
-        corrections: Tensor,
     ) -> None:
         super().__init__(training, trained, centers, prox)
-        self._state, self._corrections = state, corrections
+        self._state = state
         self._gradients: dict[str, Tensor] = {}
 
     def take(self, layer: ChainLayer, slopes: Tensor, inputs: Tensor) -> None:
@@ -150,7 +152,9 @@ class OptimizerUpdate(Update):
         if layer.bias is not None and layer.bias in self.trained:
             self._gradients[layer.bias] = slopes.sum(1, keepdim=True)
 
-    def finish(self, step: int) -> None:
+    def finish(self, corrections: Tensor | None, first: Tensor | None) -> None:
+        if corrections is None or first is None:
+            raise TypeError("an optimizer's step needs its corrections")
         names, trained = self.training.names, self.trained
         if self.centers is not None:
             for name in names:
@@ -159,7 +163,6 @@ class OptimizerUpdate(Update):
         if self.training.clip is not None:
             gradients = clipped(gradients, self.training.clip)
         parameters = tuple(trained[name] for name in names)
-        lanes, device = len(parameters[0]), parameters[0].device
-        corrections = self._corrections[:, step, None].expand(2, lanes)
-        first = torch.full((lanes,), step == 0, device=device)
-        self.training.optimizer.step_(parameters, gradients, self._state, corrections, first)
+        lanes = len(parameters[0])
+        of_lanes = corrections[:, None].expand(2, lanes), first.expand(lanes)
+        self.training.optimizer.step_(parameters, gradients, self._state, *of_lanes)
