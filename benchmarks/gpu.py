@@ -12,8 +12,6 @@ runs on one core. The parts, the most important first:
 * evaluation: losses of four models; memory: of a client, and how many times what `lane_memory.py` says;
 * refused: a loss that no graph can hold, and a capture after it; deterministic: whether two fits have the same bits;
 * host: what the CPU takes to draw mini-batches, and beside the steps of a stack, which do nothing here;
-* convolutions: a layer forward and backward, as one grouped convolution for all clients, as one product of unfolded
-  images, and for one client alone;
 * short: whether a run that has too little memory continues with fewer lanes.
 
 Work: random images, batches of 10, SGD in float32, medians of up to five rounds after a first one, which captures.
@@ -39,7 +37,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))  # Lit-CFL need not be instal
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import conv2d, cross_entropy, unfold
+from torch.nn.functional import cross_entropy
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.engines.base import Engine
@@ -160,7 +158,7 @@ class Bench:
     def parity(self) -> Iterator[Row]:
         clients = torch.tensor([4, 0, 5, 2, 1])
         for precision, (name, case) in product(("32-true", "64-true"), self.cases.items()):
-            few = replace(case, clients=6, epochs=1, images=25)  # a short last mini-batch
+            few = replace(case, clients=6, epochs=4 if case.is_chain else 1, images=25)  # a short last mini-batch
             data, expected = few.data(6), few.engine("loop", "cpu", precision)
             start = expected.initial(0)
             wanted = expected.at(1, data).fit(start[None], clients).rows
@@ -237,11 +235,12 @@ class Bench:
     def deterministic(self) -> Iterator[Row]:
         set_up_torch(Plan("stack", self.device), True)
         for name, case in self.cases.items():
-            few, found = replace(case, clients=4, epochs=1), []
-            for _ in range(2):
-                engine = few.engine("stack", self.device)
-                found.append(engine.at(1, few.data(4)).fit(engine.initial(0)[None], torch.arange(4)).rows)
-            yield {"net": name, "what": "stack", "note": "the same bits" if torch.equal(*found) else "OTHER bits"}
+            for way in case.ways[:-2]:
+                few, found = replace(case, clients=4, epochs=2), []
+                for _ in range(2):
+                    engine = few.engine(way, self.device)
+                    found.append(engine.at(1, few.data(4)).fit(engine.initial(0)[None], torch.arange(4)).rows)
+                yield {"net": name, "what": way, "note": "the same bits" if torch.equal(*found) else "OTHER bits"}
         set_up_torch(Plan("stack", self.device), False)
 
     def host(self) -> Iterator[Row]:
@@ -262,17 +261,6 @@ class Bench:
             start, everyone, zeros, "train", 0.0, None, zeros, engine.local.budget, zeros + case.epochs
         )
         return 1e6 * self.seconds(lambda: engine._describer.fit(request, everyone, 1, data)) / case.clients
-
-    def convolutions(self) -> Iterator[Row]:
-        layers = {"CNN, first": (1, 32, 5, 28), "CNN, second": (32, 64, 5, 14), "VGG16, ninth": (512, 512, 3, 4)}
-        for precision, (name, (before, after, size, side)) in product(("32-true", "tf32"), layers.items()):
-            set_up_torch(Plan("stack", self.device, precision), False)  # type: ignore[arg-type]  # as above
-            lanes = 64 if self.on_gpu else 2
-            images = torch.randn(lanes, BATCH, before, side, side, device=self.device, requires_grad=True)
-            kernels = torch.randn(lanes, after, before, size, size, device=self.device, requires_grad=True)
-            for way, count in ((grouped, lanes), (unfolded, lanes), (alone, 1)):
-                work = partial(both_ways, way, images, kernels, size // 2)
-                yield row(name, f"{way.__name__}, {precision}", 1e6 * self.seconds(work) / count, "us a client")
 
     def short(self) -> Iterator[Row]:
         whole = torch.cuda.get_device_properties(self.device).total_memory if self.on_gpu else 0
@@ -300,7 +288,6 @@ PARTS = (
     "refused",
     "deterministic",
     "host",
-    "convolutions",
     "short",
 )
 
@@ -308,27 +295,6 @@ PARTS = (
 def differ(found: Tensor, wanted: Tensor, start: Tensor) -> float:
     """Returns the largest difference, as a share of the largest change."""
     return float((found - wanted).abs().max() / (wanted - start).abs().max())
-
-
-def grouped(images: Tensor, kernels: Tensor, padding: int) -> Tensor:
-    lanes, batch, channels, side, _ = images.shape
-    together = images.transpose(0, 1).reshape(batch, lanes * channels, side, side)
-    return conv2d(together, kernels.flatten(0, 1), padding=padding, groups=lanes)
-
-
-def unfolded(images: Tensor, kernels: Tensor, padding: int) -> Tensor:
-    lanes, batch, _, side, _ = images.shape
-    columns = unfold(images.flatten(0, 1), kernels.shape[-1], padding=padding).view(lanes, batch, -1, side * side)
-    return kernels.flatten(2) @ columns.transpose(1, 2).flatten(2)
-
-
-def alone(images: Tensor, kernels: Tensor, padding: int) -> Tensor:
-    return conv2d(images[0], kernels[0], padding=padding)
-
-
-def both_ways(way: Callable[[Tensor, Tensor, int], Tensor], images: Tensor, kernels: Tensor, padding: int) -> None:
-    outputs = way(images, kernels, padding)
-    torch.autograd.grad(outputs, (images, kernels), torch.ones_like(outputs))
 
 
 def measured(bench: Bench, parts: tuple[str, ...]) -> Iterator[Row]:

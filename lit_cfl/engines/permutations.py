@@ -118,12 +118,12 @@ def _shuffle(bits: Tensor, longest: int, sizes: Tensor, firsts: Tensor, places: 
     found = (bits[at >> 1] >> (32 * (1 - (at & 1)))) & 0xFFFFFFFF
     columns = torch.arange(len(sizes), device=device)
     others = (steps + found % (sizes - steps).clamp_(min=1)).mul_(len(sizes)).add_(columns)  # behind the end: itself
-    order = torch.arange(longest, device=device)[:, None].repeat(1, len(sizes))
-    flat = order.view(-1)
-    for mine, other in zip(order, others, strict=False):
-        moved = flat.index_select(0, other)
+    left = torch.arange(longest, device=device)[:, None].repeat(1, len(sizes))
+    order, flat = left.clone(), left.view(-1)
+    for mine, other, into in zip(left, others, order, strict=False):
+        torch.index_select(flat, 0, other, out=into)
         flat.scatter_(0, other, mine.clone())
-        mine.copy_(moved)
+    order[-1] = left[-1]
     numbers = torch.arange(longest, device=device)[:, None]
     written = torch.where(numbers < sizes, places + numbers, len(drawn) - 1)
     drawn.scatter_(0, written.flatten(), order.flatten())

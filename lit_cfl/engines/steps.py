@@ -15,6 +15,7 @@ from torch.func import functional_call, grad, vmap
 from lit_cfl.engines.batch_norm import PRESENT, stacked_norms
 from lit_cfl.engines.dropout import key_names
 from lit_cfl.engines.optimizers import FunctionalOptimizer, Tensors
+from lit_cfl.engines.stacked.convolutions import UnfoldedConvolutions
 from lit_cfl.engines.task_protocol import Batch
 from lit_cfl.parameters import ParameterLayout
 
@@ -155,7 +156,8 @@ class Steps:
         """Computes the losses of one client's batch `[B]`, and its buffers afterwards where there are BatchNorms."""
         tensors = dict(zip(self._names, rows, strict=True)) | dict.fromkeys(self._keys, key)
         given = dict.fromkeys((f"{name}.{PRESENT}" for name in self._norms), present)
-        with torch.autocast(inputs.device.type, self._autocast, enabled=self._autocast is not None):
+        autocast = torch.autocast(inputs.device.type, self._autocast, enabled=self._autocast is not None)
+        with autocast, UnfoldedConvolutions():
             losses: Tensor = functional_call(self._losses, tensors | given, ((inputs, labels),))
         for name, layer in self._norms.items():
             if layer.updated is not None:

@@ -12,7 +12,7 @@ from lit_cfl.nets.base import Net, glorot, image_sizes
 
 
 class Conv2dPooled(nn.Conv2d):
-    """A convolution, then ReLU, then the largest of each 2 x 2 numbers. An engine may compute the three in one go."""
+    """A convolution, then ReLU, then the largest of each 2 x 2 numbers."""
 
     def forward(self, input: Tensor) -> Tensor:
         return max_pool2d(relu(super().forward(input)), 2)

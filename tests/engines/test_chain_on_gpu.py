@@ -36,10 +36,16 @@ def trained(net: str, optimizer: str, prox: float, device: str, epochs: int = 6)
     return engine.at(2, data).fit(models, clients, clients % 2, prox=prox, centers=models, center=2).rows
 
 
-@pytest.mark.parametrize(
-    ("net", "optimizer", "prox"),
-    [("linear", "sgd", 0.0), ("linear", "sgd", 0.3), ("mlp", "adam", 0.3), ("mlp", "sgd", 0.0), ("dropout", "sgd", 0.3)],
-)
+CASES = [
+    ("linear", "sgd", 0.0),
+    ("linear", "sgd", 0.3),
+    ("mlp", "adam", 0.3),
+    ("mlp", "sgd", 0.0),
+    ("dropout", "sgd", 0.3),
+]
+
+
+@pytest.mark.parametrize(("net", "optimizer", "prox"), CASES)
 def test_captured_steps_have_the_cpus_numbers(net: str, optimizer: str, prox: float, gpu: PretendedGPU):
     with gpu.counting() as counts:
         found = trained(net, optimizer, prox, "cuda:0")

@@ -1,0 +1,49 @@
+"""Computes the convolutions of a stack of clients as products.
+
+PyTorch stacks 2-d convolutions as one convolution with a group for each client, which cuDNN computes group by group. A
+product of each client's kernels with its unfolded images is one operation for all of them.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+from torch.overrides import TorchFunctionMode
+
+
+class UnfoldedConvolutions(TorchFunctionMode):
+    """Takes the place of `conv2d` while it is entered, wherever a module calls it, but for dilation and groups."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        return (_conv2d if func is torch.conv2d else func)(*args, **kwargs or {})
+
+
+def _conv2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: int | Sequence[int] = 1,
+    padding: int | str | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    groups: int = 1,
+) -> Tensor:
+    """Computes what `torch.conv2d` does: images `[B, C, H, W]`, kernels `[O, C, h, w]`."""
+    if input.dim() != 4 or groups != 1 or _pair(dilation) != (1, 1) or isinstance(padding, str):
+        return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
+    (above, beside), (down, right) = _pair(padding), _pair(stride)
+    padded = pad(input, (beside, beside, above, above)) if above or beside else input
+    patches = padded.unfold(2, weight.shape[2], down).unfold(3, weight.shape[3], right)
+    images, _, height, width = patches.shape[:4]
+    columns = patches.permute(1, 4, 5, 0, 2, 3).reshape(weight[0].numel(), -1)
+    outputs = weight.flatten(1) @ columns
+    outputs = outputs if bias is None else outputs + bias[:, None]
+    return outputs.unflatten(1, (images, height, width)).transpose(0, 1)
+
+
+def _pair(number: int | Sequence[int]) -> tuple[int, int]:
+    first, *others = (number,) if isinstance(number, int) else number
+    return first, others[0] if others else first
