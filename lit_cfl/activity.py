@@ -38,6 +38,7 @@ _OF_PURPOSE = {
     "place": "placing",
     "omega": "global training of",
     "personal": "personal training of",
+    "fine-tune": "fine-tuning of",
 }
 
 

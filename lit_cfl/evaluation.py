@@ -1,6 +1,7 @@
 """Scores of the models, for each client and over all of them."""
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import nan
 from typing import Literal
@@ -15,6 +16,7 @@ from lit_cfl.data import ClientIndex, FederatedData, Split
 from lit_cfl.data.index import distinct_values
 from lit_cfl.engines.base import Engine
 from lit_cfl.errors import InputError, Notice, join_ids
+from lit_cfl.local_work import Budget
 from lit_cfl.scores import CLASSIFIER, Scores
 from lit_cfl.seeds import generator
 
@@ -27,10 +29,13 @@ class EvaluationPlan:
         every: rounds between two evaluations, 1 or more; the last round is always evaluated.
         clients: `assigned`: those that have a model; `all`: the others are placed for scoring only, and what that
             changes and costs is dropped; a number: the assigned ones of a fixed sample of so many clients.
+        fine_tune: also score each client after it has trained its model for so long on its own examples, which is then
+            dropped (`test/tuned_accuracy`); takes that training in each evaluation. None = never.
     """
 
     every: int = 1
     clients: Literal["assigned", "all"] | int = "assigned"
+    fine_tune: Budget | None = None
 
     def __post_init__(self) -> None:
         if self.every < 1:
@@ -227,6 +232,8 @@ def evaluate(
             row, everyone = served.extra["global"][None], torch.zeros_like(index)
             shared = score_clients(engine, row, everyone, clients, data, split)
             metrics |= {f"{name}/global_{score}": value for score, value in shared.weighted().items()}
+    if plan.fine_tune is not None and scores:
+        metrics |= _tuned_metrics(engine, served.models, index, clients, data, round, plan.fine_tune, list(scores))
     metrics |= {
         "clusters/count": len(index.unique()),
         "clusters/assigned": assigned,
@@ -239,6 +246,48 @@ def evaluate(
     if before is not None:
         metrics["clusters/churn"] = churn(before[clients], index)
     return Evaluation(clients, index, scores, metrics, len(clients) == len(data.population))
+
+
+def _tuned_metrics(
+    engine: Engine,
+    models: Tensor,
+    index: Tensor,
+    clients: Tensor,
+    data: FederatedData,
+    round: int,
+    budget: Budget,
+    splits: Sequence[Split],
+) -> dict[str, float]:
+    """Fine-tunes each client's model on its training examples, and scores the client with it, which is then dropped.
+
+    A client without training examples keeps its model. Memory holds the models of one chunk at a time.
+
+    Args:
+        models: `[K, d]`.
+        index: the model of each client, int64 `[n]`, none negative.
+        clients: ids int64 `[n]`.
+    """
+    fitted = engine.at(round, data).fit(models, clients, index, purpose="fine-tune", budget=budget)
+    parts: dict[Split, list[SplitScores]] = {split: [] for split in splits}
+    for chunk in fitted.chunks():
+        mine, own = clients[chunk.start : chunk.start + len(chunk.models)], torch.arange(len(chunk.models))
+        for split, found in parts.items():
+            found.append(score_clients(engine, chunk.models, own, mine, data, split))
+    metrics: dict[str, float] = {}
+    for split, found in parts.items():
+        of_split = _joined(found).metrics("")
+        for score in engine.scores:
+            named = {"weighted": "tuned", "worst10": "worst10_tuned"}
+            known = {new: of_split.get(f"/{old}_{score.name}") for old, new in named.items()}
+            metrics |= {f"{NAMES[split]}/{new}_{score.name}": v for new, v in known.items() if v is not None}
+    return metrics
+
+
+def _joined(parts: Sequence[SplitScores]) -> SplitScores:
+    """Joins the results of clients on one split."""
+    count, loss = (torch.cat([getattr(part, name) for part in parts]) for name in ("count", "loss"))
+    sums, weights = (torch.cat([getattr(part, name) for part in parts], dim=1) for name in ("sums", "weights"))
+    return SplitScores(parts[0].scores, count, loss, sums, weights)
 
 
 NAMES: dict[Split, str] = {"validation": "val", "test": "test"}

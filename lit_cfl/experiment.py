@@ -25,6 +25,7 @@ from lit_cfl.engines.token_inputs import with_tokens_for
 from lit_cfl.engines.workload import Workload, measure_workload
 from lit_cfl.errors import InputError
 from lit_cfl.evaluation import EvaluationPlan
+from lit_cfl.local_work import per_client
 from lit_cfl.pictures.options import Pictures
 from lit_cfl.rounds import Cohorts, Round, rounds, say_what_is_unheeded
 from lit_cfl.selection import SelectionRule
@@ -162,6 +163,8 @@ class Experiment:
                 algorithm.check(engine.at(0, data))
                 say_what_is_unheeded(algorithm, self.data.shift, cohorts, num_rounds=self.rounds)
         require_trainable(engine, data)
+        if (tuned := self.evaluation.fine_tune) is not None:
+            engine.require_variance(data.population, tuned, per_client(tuned.length, data.population), data)
         if self.stop is not None:
             metric = self.stop.metric_of(engine.scores)
             if metric.startswith("val/") and not data.validation.sizes.any():

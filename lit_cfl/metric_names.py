@@ -8,10 +8,20 @@ from lit_cfl.scores import CLASSIFIER, Scores
 Row = dict[str, Any]  # of a table of a run: values by the names of its columns, None = blank
 
 _MEANS = ("weighted", "mean", "std", "worst10")  # of a score over clients
-_BEFORE = ("weighted_", "mean_", "worst10_", "global_", "newcomers_", "max_weighted_", "min_weighted_")
+_TUNED = ("tuned", "worst10_tuned")  # of a score, after fine-tuning
+_BEFORE = (
+    "weighted_",
+    "mean_",
+    "worst10_",
+    "global_",
+    "newcomers_",
+    "max_weighted_",
+    "min_weighted_",
+    *(f"{of}_" for of in _TUNED),
+)
 _LOWER = ("loss", "discrepancy")
 
-RATE = "train/lr"  # a column of runs with a schedule
+RATE = "train/lr"  # a column of runs with a schedule of learning rates
 
 SHIFTS = ("round", "shift", "client", "partner", "examples", "cluster_before", "cluster_after")
 
@@ -48,6 +58,11 @@ def metric_columns(scores: Scores) -> tuple[str, ...]:
         "time/evaluation_seconds",
         "time/elapsed_seconds",
     )
+
+
+def tuned_columns(scores: Scores) -> tuple[str, ...]:
+    """Lists the columns of runs that fine-tune clients for their evaluation."""
+    return tuple(f"{split}/{of}_{score.name}" for split in ("val", "test") for score in scores for of in _TUNED)
 
 
 def cluster_columns(scores: Scores) -> tuple[str, ...]:

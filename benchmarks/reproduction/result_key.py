@@ -20,7 +20,7 @@ _DECIDES = (
     "seeds",
 )
 # Defaults of options that recorded runs do not know, and how these trained: they leave a key as it was.
-_ADDED = {"starting_weights": "net", "last_batch": "keep", "lr_schedule": None}
+_ADDED = {"starting_weights": "net", "last_batch": "keep", "lr_schedule": None, "fine_tune": None}
 _RECORDED_AS = {
     ("weights", "drawn_first"): "first",
     ("global_update", "sequential_by_draw"): "sequential",

@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, floor
 from pathlib import Path
+from statistics import fmean
 
 from lit_cfl.compare.comparison import Comparison
 from lit_cfl.compare.jobs import CompareJob, summary_of
@@ -32,11 +33,14 @@ COLUMNS = (
     "test_sd",
     "val_mean",
     "val_sd",
+    "tuned_mean",
+    "tuned_sd",
     "pairs",
     "pairs_over_shared_clients",
     "difference",
     "difference_low",
     "difference_high",
+    "gap_closed",
     "ari_mean",
     "ari_sd",
     "target",
@@ -56,7 +60,8 @@ def run_columns(score: Score) -> tuple[str, ...]:
 
 def _figures(score: Score) -> dict[str, str]:
     """Lists what a row of `runs.csv` takes from a run's summary."""
-    return {f"{split}_{score.name}": main_column((score,), split) for split in ("test", "val")} | _RUNS
+    found = {f"{split}_{score.name}": main_column((score,), split) for split in ("test", "val")}
+    return found | {f"tuned_{score.name}": f"test/tuned_{score.name}"} | _RUNS
 
 
 @dataclass(frozen=True)
@@ -99,6 +104,8 @@ def collect(comparison: Comparison, path: Path, errors: Mapping[CompareJob, str]
     rows = [_row(comparison, name, runs, target, score) for name in comparison.names]
     for row in rows[1:]:
         row |= _difference(done, row["algorithm"], comparison.names[0], score)
+    gaps = gaps_closed(rows, runs, score)
+    rows = [row | {"gap_closed": gaps.get(row["algorithm"])} for row in rows]
     curves = {
         name: _curve((rows for job, rows in metrics.items() if job.name == name), column) for name in comparison.names
     }
@@ -115,18 +122,19 @@ def _run_row(
     rounds, mib = cost or (None, None)
     row |= {"status": "finished", "rounds": summary["round"], "rounds_to_target": rounds, "mib_to_target": mib}
     row["not_scored"] = 0 if scores_everyone(summary) else summary["clusters/unobserved"]
-    return row | {column: summary[name] for column, name in _figures(score).items()}
+    return row | {column: summary.get(name) for column, name in _figures(score).items()}
 
 
 def _row(comparison: Comparison, name: str, runs: Sequence[Row], target: float | None, score: Score) -> Row:
     mine = [run for run in runs if run["algorithm"] == name]
     done = [run for run in mine if run["status"] == "finished"]
-    keys = (f"test_{score.name}", f"val_{score.name}", "ari")
-    test, val, ari = (spread([run[key] for run in done]) for key in keys)
+    keys = (f"test_{score.name}", f"val_{score.name}", f"tuned_{score.name}", "ari")
+    test, val, tuned, ari = (spread([run[key] for run in done]) for key in keys)
     reached = [run for run in done if run["rounds_to_target"] is not None]
     row: Row = {"algorithm": name, "class": type(comparison.experiments[name].algorithm).__name__, "runs": len(done)}
     row |= {"failed": len(mine) - len(done), "test_mean": test.mean, "test_sd": test.deviation}
     row |= {"val_mean": val.mean, "val_sd": val.deviation, "ari_mean": ari.mean, "ari_sd": ari.deviation}
+    row |= {"tuned_mean": tuned.mean, "tuned_sd": tuned.deviation}
     row |= {"target": target, "reached": len(reached), "rounds_with_all_clients": comparison.rounds_with_all(name)}
     whole = reached if len(reached) == len(done) else []
     row |= {key: spread([run[key] for run in whole]).mean for key in ("rounds_to_target", "mib_to_target")}
@@ -182,6 +190,35 @@ def _difference(done: Mapping[CompareJob, Row], name: str, first: str, score: Sc
     return row | {"difference": gain.mean, "difference_low": gain.low, "difference_high": gain.high}
 
 
+def gaps_closed(rows: Sequence[Row], runs: Sequence[Row], score: Score) -> dict[str, float]:
+    """Computes which share of the gap between FedAvg and Oracle each algorithm closes, by name.
+
+    It is that of the means over the seeds under which all three have finished and score every client; there is none
+    where Oracle is not better than FedAvg.
+
+    Args:
+        rows: a row an algorithm; of those with one class the first counts.
+        runs: rows of `runs.csv`.
+    """
+    named = {row["class"]: row["algorithm"] for row in reversed(rows)}
+    if not {"FedAvg", "Oracle"} <= named.keys():
+        return {}
+    figures: dict[str, dict[int, float]] = {row["algorithm"]: {} for row in rows}
+    for run in runs:
+        value = run.get(f"test_{score.name}")
+        if value is not None and not run["not_scored"]:
+            figures[run["algorithm"]][run["seed"]] = value
+    found = {}
+    for name, mine in figures.items():
+        base, best = figures[named["FedAvg"]], figures[named["Oracle"]]
+        shared = sorted(mine.keys() & base.keys() & best.keys())
+        if shared:
+            low, high, own = (fmean(one[seed] for seed in shared) for one in (base, best, mine))
+            if score.better(high, low):
+                found[name] = (own - low) / (high - low)
+    return found
+
+
 def _curve(tables: Iterable[Sequence[Row]], column: str) -> dict[int, list[float]]:
     known = [{row["round"]: row[column] for row in rows if row[column] is not None} for rows in tables]
     shared = set.intersection(*(set(one) for one in known)) if known else set()
@@ -218,6 +255,13 @@ def _notes(
         notes = [f"{what}. One seed: no deviation and no interval."]
     elif len(rows) > 1:
         notes.append(f"Difference to {first}: mean over paired seeds [95 % interval by Student's t].")
+    if any(row["gap_closed"] is not None for row in rows):
+        notes.append(
+            f"Gap closed: share of the difference in test {name} between FedAvg and Oracle, which is FedAvg inside the "
+            "true clusters, that an algorithm reaches; of means over seeds."
+        )
+    if any(row["tuned_mean"] is not None for row in rows):
+        notes.append(f"Tuned {name}: test {name} of clients that fine-tuned their models (evaluation.fine_tune).")
     if target is not None:
         worst = "lowest" if score.higher_is_better else "highest"
         said = f"the {worst} {name} that a run ends with" if comparison.target is None else "as asked"

@@ -44,15 +44,19 @@ def cells(results: Results) -> list[list[str]]:
         "seeds": lambda row: str(row["runs"]),
         f"test {score}": lambda row: _spread(row, "test"),
         f"val {score}": lambda row: _spread(row, "val"),
+        f"tuned {score}": lambda row: _spread(row, "tuned"),
         f"difference to {rows[0]['algorithm']}": lambda row: "" if row is rows[0] else _difference(row),
+        "gap closed": lambda row: _number(row["gap_closed"], 2),
         "ARI": lambda row: _spread(row, "ari", 2),
         f"rounds to {at}": lambda row: _cost(row, "rounds_to_target"),
         f"MiB to {at}": lambda row: _cost(row, "mib_to_target"),
         "traffic MiB": lambda row: _number(row["mib"], 1),
         "time s": lambda row: _number(row["seconds"], 1),
     }
-    if all(row["val_mean"] is None for row in rows):
-        del columns[f"val {score}"]
+    optional = {f"val {score}": "val_mean", f"tuned {score}": "tuned_mean", "gap closed": "gap_closed"}
+    for heading, name in optional.items():
+        if all(row[name] is None for row in rows):
+            del columns[heading]
     return [list(columns), *([text(row) for text in columns.values()] for row in rows)]
 
 

@@ -17,7 +17,11 @@ from lit_cfl.storage.digests import damaged, digest_of
 from lit_cfl.storage.given_paths import expanded
 
 _PLAN_OPTIONS = ("engine", "device", "precision", "deterministic", "plan")
-_ADDED_OPTIONS = {"local.last_batch": "keep", "local.lr_schedule": None}  # since 0.3, and how earlier runs trained
+_ADDED_OPTIONS = {
+    "local.last_batch": "keep",
+    "local.lr_schedule": None,
+    "evaluation.fine_tune": None,
+}  # since 0.3, and how earlier runs trained
 _CHANGES_NOTHING = "plan.rows_mib:"  # it only says how much is computed at once
 
 

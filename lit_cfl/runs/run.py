@@ -13,7 +13,7 @@ from lit_cfl.activity import Activity, Report, unreported
 from lit_cfl.engines.plan import release_freed_memory
 from lit_cfl.errors import InputError, Notice, SaveError
 from lit_cfl.experiment import Experiment
-from lit_cfl.metric_names import RATE, Row
+from lit_cfl.metric_names import RATE, Row, tuned_columns
 from lit_cfl.pictures.folder import draw_both
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.runs.recorder import Recorder
@@ -221,8 +221,10 @@ def _recorder(
     """Loads the data and builds the engine. Writes nothing."""
     prepared = experiment.prepare(experiment.seeds[0], callbacks.activity)
     algorithm, shifting = experiment.algorithm, bool(experiment.data.shift)
+    scores = prepared.engine.scores
     columns = (*algorithm.score_columns, *((RATE,) if experiment.local.lr_schedule else ()))
-    directory = RunDirectory(path, columns, algorithm.tables, shifting, prepared.engine.scores)
+    columns += tuned_columns(scores) if experiment.evaluation.fine_tune else ()
+    directory = RunDirectory(path, columns, algorithm.tables, shifting, scores)
     return Recorder(prepared, directory, checkpoint or Checkpoint(path))
 
 
