@@ -93,7 +93,6 @@ class Experiment:
         tracking: where the metrics go.
         pictures: which files its pictures are.
         plan: parts of the plan set by hand, or recorded by an earlier run; None = all by rule.
-        config: what `config.yaml` says of the arguments; None = described from their values, as far as possible.
     """
 
     data: FederatedDataModule
@@ -118,7 +117,6 @@ class Experiment:
     tracking: Tracking = Tracking()
     pictures: Pictures = Pictures()
     plan: PlanOptions | None = None
-    config: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if not self.seeds or len(set(self.seeds)) < len(self.seeds):
@@ -182,27 +180,36 @@ class Experiment:
         warn_of_slowness(self.engine, plan, work)
         return plan
 
+    def changed(self, **options: Any) -> "Experiment":
+        """Returns the same experiment with some options changed.
+
+        Args:
+            options: their new values; of a group of options, such as `plan`, a mapping of those that change.
+        """
+        groups = {"plan": self.plan or PlanOptions()}
+        new = {
+            k: replace(groups.get(k, getattr(self, k)), **v) if isinstance(v, Mapping) else v
+            for k, v in options.items()
+        }
+        return replace(self, **new)
+
     def for_baseline(self) -> "Experiment":
         """Returns the same experiment with the baseline as its algorithm."""
         if self.baseline is None:
             raise InputError("this experiment has no baseline")
-        name, config = f"{self.name}-baseline", None
-        if self.config is not None:
-            config = dict(self.config) | {"name": name, "algorithm": self.config["baseline"], "baseline": None}
-        return replace(self, name=name, algorithm=self.baseline, baseline=None, config=config)
+        return self.changed(name=f"{self.name}-baseline", algorithm=self._described_baseline(), baseline=None)
+
+    def _described_baseline(self) -> Any:
+        """Returns the baseline as `changed` takes it."""
+        return self.baseline
 
     def for_seed(self, seed: int) -> "Experiment":
         """Returns the same experiment for one of its seeds."""
-        name = self.name if len(self.seeds) == 1 else f"{self.name}-seed-{seed}"
-        config = None if self.config is None else dict(self.config) | {"name": name, "seeds": [seed]}
-        return replace(self, name=name, seeds=[seed], config=config)
+        return self.changed(name=self.name if len(self.seeds) == 1 else f"{self.name}-seed-{seed}", seeds=[seed])
 
     def described(self) -> dict[str, Any]:
-        """Returns the configuration as plain values, for `config.yaml`."""
-        if self.config is not None:
-            return dict(self.config)
-        described = {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "config"}
-        return described | {"made_in_python": True}  # data and task are described by their class alone
+        """Returns the options as plain values, for `config.yaml`: of data and task the classes alone."""
+        return {f.name: _plain(getattr(self, f.name)) for f in fields(self)} | {"made_in_python": True}
 
 
 @dataclass(frozen=True, eq=False)

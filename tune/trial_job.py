@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -107,16 +107,17 @@ class TrialJob:
         """Builds the experiment at one point of the space; trackers know it by the study and this name."""
         experiment = build(self.base, self.space.words(values))
         told = ", ".join(f"{key} = {value}" for key, value in values.items())
-        return self.of_trial(replace(experiment, tracking=replace(experiment.tracking, notes=told)), name)
+        return self.of_trial(experiment.changed(tracking={"notes": told}), name)
 
     def of_trial(self, experiment: Experiment, name: str) -> Experiment:
         """Gives an experiment the seeds and the threads of a trial, and the study's data."""
-        plan, before = experiment.plan or PlanOptions(), experiment.described()
-        plan = replace(plan, threads=plan.threads or self.threads, device=plan.device or self._device(experiment, plan))
-        tracking = replace(experiment.tracking, group=experiment.tracking.group or self.study)
-        changed: dict[str, Any] = {"name": f"{self.study}-{name}", "seeds": list(self.seeds)}
-        config = before | changed | {"plan": vars(plan)}
-        config["tracking"] = before["tracking"] | {"group": tracking.group, "notes": tracking.notes}
         if self.data is not None:
             self.data.give_to(experiment)
-        return replace(experiment, **changed, plan=plan, tracking=tracking, config=config)
+        plan = experiment.plan or PlanOptions()
+        device = plan.device or self._device(experiment, plan)
+        return experiment.changed(
+            name=f"{self.study}-{name}",
+            seeds=list(self.seeds),
+            plan={"threads": plan.threads or self.threads, "device": device},
+            tracking={"group": experiment.tracking.group or self.study},
+        )

@@ -2,18 +2,15 @@
 
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from shlex import quote
 
 from lit_cfl import progress
 from lit_cfl.cli import data_summary
-from lit_cfl.config.files import with_absolute_paths
 from lit_cfl.config.parser import RunRequest, parse_data, parse_run
 from lit_cfl.data import FederatedData
 from lit_cfl.errors import InputError, Interrupted, LineParser, SaveError
 from lit_cfl.evaluation import NAMES, score_clients
-from lit_cfl.experiment import Experiment
 from lit_cfl.progress import dry_run
 from lit_cfl.progress.console import new_console
 from lit_cfl.runs.load_run import SavedRun, load_run
@@ -26,7 +23,7 @@ from lit_cfl.storage.given_paths import given_directory
 def run_experiment(arguments: Sequence[str]) -> int:
     """Runs an experiment and its baseline: `lit-cfl run`."""
     request = parse_run(arguments)
-    options, experiment = request.options, _found_from_anywhere(request.experiment)
+    options, experiment = request.options, request.experiment
     screen = progress.Screen(options.quiet, options.json)
     for notice in request.notices:
         screen.say(f"Note: {notice}.")
@@ -47,12 +44,6 @@ def run_experiment(arguments: Sequence[str]) -> int:
         raise SaveError(f"{error}. Nothing was trained yet: make room, then give the same command again") from error
     screen.close(finished)
     return 0
-
-
-def _found_from_anywhere(experiment: Experiment) -> Experiment:
-    """Makes the paths of an experiment's configuration absolute: the run may be resumed from another folder."""
-    config = experiment.described()
-    return replace(experiment, config=config | {"data": with_absolute_paths(config["data"])})
 
 
 def _where(request: RunRequest) -> tuple[Path, ResumeMode]:

@@ -16,6 +16,7 @@ from importlib.metadata import version
 from typing import NamedTuple
 
 from lit_cfl.cli import early_checks
+from lit_cfl.cli.kept_help import is_help, show_help
 from lit_cfl.config import catalogue
 from lit_cfl.config.named_configs import config_files, config_path, with_piped_configs
 from lit_cfl.errors import InputError, LineParser, Notice, nearest
@@ -43,7 +44,7 @@ start here:
 @contextmanager
 def loading(arguments: Sequence[str]) -> Iterator[None]:
     """Says on standard error, while PyTorch is imported, that this takes a while. Says nothing to programs."""
-    if "torch" in sys.modules or {"--help", "-h", "--quiet", "--json"}.intersection(arguments):
+    if "torch" in sys.modules or is_help(arguments) or {"--quiet", "--json"}.intersection(arguments):
         yield
         return
     from rich.console import Console
@@ -97,6 +98,10 @@ class Command(NamedTuple):
         if self.check is not None:
             refuse: Callable[[Sequence[str]], None] = getattr(early_checks, self.check)
             refuse(words)
+        return show_help(self.function, words, lambda: self._call(words)) if is_help(words) else self._call(words)
+
+    def _call(self, words: Sequence[str]) -> int:
+        """Imports the command's module, and calls its function."""
         with loading(words) if self.announced else nullcontext(), _no_collection():
             function: Callable[[Sequence[str]], int] = getattr(import_module(self.module), self.function)
         return function(words)

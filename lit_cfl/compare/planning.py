@@ -9,7 +9,7 @@ from lit_cfl.compare.comparison import Comparison
 from lit_cfl.compare.entries import ComparedAlgorithm, read_entries, require_names, section, with_options
 from lit_cfl.compare.options import CompareArguments
 from lit_cfl.config.files import valid_anywhere
-from lit_cfl.config.parser import experiment_parser
+from lit_cfl.config.option_tree import experiment_tree
 from lit_cfl.config.variants import base_config, build
 from lit_cfl.devices import release_gpu_memory
 from lit_cfl.engines.choose_device import require_first_gpu
@@ -26,7 +26,7 @@ def plan_comparison(given: CompareArguments) -> tuple[Comparison, list[str]]:
     base = base_config(given.config)
     own = section(base["algorithm"], given.config) if base.get("algorithm") else None
     entries, rest = with_options(read_entries(given.algorithms, own), given.rest)
-    _require_known(entries, rest)
+    require_names(entries, rest, [*experiment_tree([], []).names()])
     if given.seeds:
         base["seeds"] = given.seeds
     base["code"] = list(dict.fromkeys([*base["code"], *(folder for entry in entries for folder in entry.code)]))
@@ -47,11 +47,6 @@ def _plain(base: Mapping[str, Any], rest: Sequence[str], name: str) -> Experimen
     except InputError as error:
         own = f"Those of an algorithm begin with its name (--{name}.OPTION), all others are in lit-cfl run --help"
         raise InputError(str(error).replace("See lit-cfl run --help", own)) from error
-
-
-def _require_known(entries: Sequence[ComparedAlgorithm], rest: Sequence[str]) -> None:
-    options = experiment_parser("lit-cfl compare")._option_string_actions
-    require_names(entries, rest, [option.removeprefix("--") for option in options if option[:2] == "--"])
 
 
 def _experiment(
@@ -90,10 +85,8 @@ def _number_of_clusters(entry: ComparedAlgorithm, own: Mapping[str, Any] | None)
 def _of_comparison(experiment: Experiment, name: str) -> Experiment:
     """Names the experiment after the algorithm, makes its paths absolute, and gives it one thread unless asked."""
     plan = experiment.plan or PlanOptions()
-    plan = replace(plan, threads=plan.threads or 1)
-    config = valid_anywhere(experiment.described())
-    config |= {"name": f"{experiment.name}-{name}", "plan": vars(plan)}
-    return replace(experiment, name=str(config["name"]), plan=plan, config=config)
+    own = {"name": f"{experiment.name}-{name}", "plan": {"threads": plan.threads or 1}}
+    return experiment.changed(**(valid_anywhere(experiment.described()) | own))
 
 
 def _require_first_gpu(name: str, experiment: Experiment) -> None:
@@ -120,14 +113,10 @@ def _checked(comparison: Comparison) -> Comparison:
         prepared.engine.close()
         del prepared
         release_gpu_memory()  # the runs are in other processes
-    return replace(comparison, experiments={k: _under(e, plan or {}) for k, e in comparison.experiments.items()})
+    return replace(comparison, experiments={k: e.changed(plan=plan) for k, e in comparison.experiments.items()})
 
 
 def require_target(target: float | None, score: Score) -> None:
     """Raises InputError if the target is an accuracy that no run can have."""
     if target is not None and score == ACCURACY and not 0 < target <= 1:
         raise InputError(f"--target is {target:g}; it is a test accuracy, so give a number above 0, 1 at most")
-
-
-def _under(experiment: Experiment, plan: Mapping[str, Any]) -> Experiment:
-    return replace(experiment, plan=PlanOptions(**plan), config=dict(experiment.described()) | {"plan": dict(plan)})

@@ -1,7 +1,6 @@
 """Runs many experiments: side by side in Ray if there are cores for it, else one after the other."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 from lit_cfl.compare.jobs import CompareJob, one_by_one, processes
@@ -59,8 +58,7 @@ def run_many(
 def _planned(experiment: Experiment) -> Experiment:
     """Gives an experiment one thread unless it says otherwise."""
     plan = experiment.plan or PlanOptions()
-    plan = replace(plan, threads=plan.threads or 1)
-    return replace(experiment, plan=plan, config=dict(experiment.described()) | {"plan": vars(plan)})
+    return experiment.changed(plan={"threads": plan.threads or 1})
 
 
 def _found(experiment: Experiment) -> Plan:

@@ -124,7 +124,7 @@ class OptionTree:
 
     def __init__(self, root: IndexedClass, own: Sequence[str], chosen: Mapping[str, str]) -> None:
         self._own, self.chosen = own, chosen
-        self._root = {name: option for name, option in root.options.items() if name != "config"}
+        self._root = root.options
 
     def look_up(self, option: str) -> IndexedOption | UnknownOption | None:
         """Finds an option by its dotted name; None where the source does not say what there is."""

@@ -1,25 +1,16 @@
 """Builds an Experiment from a YAML file and command-line options."""
 
 from argparse import SUPPRESS
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from functools import cache
-from importlib import import_module
-from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any
 
 from jsonargparse import ArgumentError, ArgumentParser, Namespace, set_parsing_settings
 from lightning import LightningModule
 
-import lit_cfl.algorithms
-import lit_cfl.datamodules
-import lit_cfl.datamodules.partition
-import lit_cfl.datamodules.shift
-import lit_cfl.datamodules.skew
-import lit_cfl.nets
-import lit_cfl.tasks
-from lit_cfl.config import tiny
+from lit_cfl.config.build import ConfiguredExperiment, build_experiment, instantiated
 from lit_cfl.config.current_plans import current_plans
 from lit_cfl.config.files import (
     LOGGER_PATHS,
@@ -36,23 +27,13 @@ from lit_cfl.config.option_tree import COMMAND_ONLY, experiment_tree, require_un
 from lit_cfl.config.own_code import announce_own_code, no_code_from, require_own_modules
 from lit_cfl.config.typed_words import with_lists
 from lit_cfl.config.untyped import read_untyped
-from lit_cfl.data import Examples
 from lit_cfl.datamodules.federated import FederatedDataModule
-from lit_cfl.errors import InputError, in_line
+from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
 from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.given_paths import expanded, given_directory
 from lit_cfl.storage.yaml_files import parse_yaml
 
-SHORT_NAMES = (
-    lit_cfl.algorithms,
-    lit_cfl.datamodules,
-    lit_cfl.datamodules.partition,
-    lit_cfl.datamodules.shift,
-    lit_cfl.datamodules.skew,
-    lit_cfl.nets,
-    lit_cfl.tasks,
-)  # imported, so that their classes are found by name
 _GROUPS = ("local", "evaluation", "checkpoint", "tracking", "pictures")  # options that are groups of options
 
 
@@ -66,7 +47,7 @@ class RunRequest:
         notices: what the user should know before it starts.
     """
 
-    experiment: Experiment
+    experiment: ConfiguredExperiment
     options: Namespace
     notices: list[str]
 
@@ -125,28 +106,18 @@ def _new_parser(prog: str, ignored: Sequence[str] = ()) -> ArgumentParser:
     parser.add_argument(
         "--json", action="store_true", help="Print a JSON object for each evaluated round and each summary, no more."
     )
-    parser.add_class_arguments(Experiment, skip={"task", "config", *ignored})
+    parser.add_class_arguments(Experiment, skip={"task", *ignored})
     for name in ignored:
         parser.add_argument(f"--{name}", type=Any, help="Not looked at here.")
     if "task" not in ignored:
-        parser.add_subclass_arguments(LightningModule, "task", required=True)
-    _describe_groups(parser)
+        parser.add_argument_group("the LightningModule that each client trains").add_subclass_arguments(
+            LightningModule,
+            "task",
+            as_group=False,
+            metavar="NAME",
+            help="its class, such as Classification; --task.<option> VALUE sets an option of it",
+        )
     return parser
-
-
-def _describe_groups(parser: ArgumentParser) -> None:
-    """Describes in words what the parser shows as a class, and groups of options that it describes as files alone."""
-    for action in parser._actions:
-        if action.dest in _GROUPS and not action.option_strings[0].endswith(".help"):
-            action.metavar, action.help = "FILE", f"a YAML file with options of {action.dest}"
-        elif action.dest == "task":
-            action.metavar, action.help = (
-                "NAME",
-                "its class, such as Classification; --task.<option> VALUE sets an option of it",
-            )
-    for group in parser._action_groups:
-        if group.title == str(LightningModule):
-            group.title = "the LightningModule that each client trains"
 
 
 def parse_run(arguments: Sequence[str], prog: str = "lit-cfl run", opened: Path | None = None) -> RunRequest:
@@ -186,8 +157,7 @@ def _request(prog: str, arguments: Sequence[str], code: list[str], recorded: Pat
         raise InputError(f"no {missing[0]} is given; start from a file: {prog} --config quickstart")
     if read.seed is not None:
         read.seeds = [read.seed]
-    experiment = _build(parser, read, code)
-    return RunRequest(tiny.shrink(experiment) if read.tiny else experiment, read, _dropped_arguments(read))
+    return RunRequest(build_experiment(_configuration(parser, read, code)), read, _dropped_arguments(read))
 
 
 def parse_data(arguments: Sequence[str]) -> DataRequest:
@@ -203,7 +173,7 @@ def parse_data(arguments: Sequence[str]) -> DataRequest:
         raise InputError(f"--{foreign[0]} is an option of lit-cfl run; lit-cfl data trains nothing, leave it out")
     only_data = ArgumentParser(exit_on_error=False)
     only_data.add_subclass_arguments(FederatedDataModule, "data", required=True)
-    module = _instantiated(only_data, Namespace(data=read.data)).data
+    module = instantiated(only_data, Namespace(data=read.data)).data
     return DataRequest(module, read.name, read.seeds[0] if read.seed is None else read.seed, read.out)
 
 
@@ -299,80 +269,12 @@ def _require_values(parser: ArgumentParser, read: Namespace) -> None:
         set_parsing_settings(unset_sentinel=False)
 
 
-def _build(parser: ArgumentParser, read: Namespace, code: list[str]) -> Experiment:
+def _configuration(parser: ArgumentParser, read: Namespace, code: list[str]) -> dict[str, Any]:
+    """Returns the experiment's options as plain values, those of the command left out."""
     config = parse_yaml(parser.dump(read, skip_unset=False, skip_validation=True))  # `_read` has validated it
-    for name in COMMAND_ONLY:
-        config.pop(name, None)
-    if read.tiny:
-        config["tiny"] = True  # a resumed run has to be as tiny
-    config["code"] = code  # and to find the same files
-    parts = read.clone()
-    task = parts.pop("task")
-    for name in COMMAND_ONLY:
-        parts.pop(name, None)
-    built = _instantiated(parser, parts)
-    given = {name: getattr(built, name) for name in vars(built)}
-    return Experiment(task=task_factory(task, lambda: built.data.examples), config=config, **given)
-
-
-def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[[], LightningModule]:
-    """Returns a function that builds the configured LightningModule. Nets of ours get the shape of the data."""
-    parser = ArgumentParser(exit_on_error=False)
-    parser.add_subclass_arguments(LightningModule, "task", required=True)
-
-    def build() -> LightningModule:
-        filled = task.clone()
-        net = filled.get("init_args.net")
-        if isinstance(net, Namespace) and "init_args" in net:
-            for name, value in _shape(examples()).items():
-                zero_is_unsaid = name == "vocabulary" or _default_of(net.class_path, name) == 0
-                unsaid = (None, 0) if zero_is_unsaid else (None,)
-                if value is not None and name in net.init_args and net.init_args[name] in unsaid:
-                    net.init_args[name] = value
-        module: LightningModule = _instantiated(parser, Namespace(task=filled)).task
-        return module
-
-    return build
-
-
-def _default_of(class_path: str, name: str) -> Any:
-    """Returns the default of an argument of a class that the parser has imported; None where there is none."""
-    module, _, kind = class_path.rpartition(".")
-    argument = signature(getattr(import_module(module), kind)).parameters.get(name)
-    return None if argument is None or argument.default is Parameter.empty else argument.default
-
-
-def _shape(examples: Examples) -> dict[str, object]:
-    """Returns what a net of ours may need to know of the data."""
-    vocabulary = examples.num_tokens if examples.embeddings is None else 0  # with embeddings, nets never see an id
-    shape: dict[str, object] = {"input_shape": list(examples.input_shape), "num_labels": examples.num_outputs or None}
-    return shape | {"vocabulary": vocabulary}
-
-
-def _instantiated(parser: ArgumentParser, read: Namespace) -> Namespace:
-    """Builds the objects of a configuration. Raises InputError with the message of a class of ours, or the user's.
-
-    For an option that takes several types the parser's own error names only why the first of them was refused.
-    """
-    raised: list[tuple[type, Exception]] = []
-
-    def construct(kind: type, /, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return kind(*args, **kwargs)
-        except Exception as error:
-            raised.append((kind, error))
-            raise
-
-    try:
-        built: Namespace = parser.instantiate(read, instantiators=[(construct, object, True)])
-    except Exception as error:
-        if not raised:
-            raise InputError(str(error)) from error
-        kind, cause = raised[-1]
-        if isinstance(cause, InputError):
-            raise cause from error
-        raise InputError(f"{kind.__name__} raised {type(cause).__name__}: {cause}{in_line(cause)}") from cause
-    return built
+    options: dict[str, Any] = {name: value for name, value in config.items() if name not in COMMAND_ONLY}
+    marked = {"tiny": True} if read.tiny else {}  # a resumed run has to be as tiny
+    return options | marked | {"code": code}  # and to find the same files
 
 
 def _dropped_arguments(read: Namespace) -> list[str]:

@@ -2,7 +2,7 @@
 
 from dataclasses import fields, replace
 from functools import cached_property
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
@@ -13,15 +13,17 @@ from lit_cfl.datamodules.federated import FederatedDataModule
 from lit_cfl.experiment import Experiment
 from lit_cfl.local_work import Budget
 
+E = TypeVar("E", bound=Experiment)
 _CLIENTS, _SAMPLES, _STEPS = 4, 20, 2
 
 
-def shrink(experiment: Experiment) -> Experiment:
+def shrink(experiment: E) -> E:
     """Shrinks an experiment to 4 clients (or one for each cluster asked for), 20 samples each, 2 steps and 1 round."""
     asked = [getattr(algorithm, "num_clusters", 0) for algorithm in (experiment.algorithm, experiment.baseline)]
+    data = experiment.data  # of an experiment that was shrunk and changed, the clients are chosen
     return replace(
         experiment,
-        data=_FirstClients(experiment.data, max(_CLIENTS, *asked)),
+        data=data if isinstance(data, _FirstClients) else _FirstClients(data, max(_CLIENTS, *asked)),
         algorithm=_shorter(experiment.algorithm),
         baseline=None if experiment.baseline is None else _shorter(experiment.baseline),
         rounds=1,

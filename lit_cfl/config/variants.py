@@ -3,21 +3,20 @@
 import sys
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from lit_cfl.config.build import ConfiguredExperiment
 from lit_cfl.config.files import append_to_path, read_config, valid_anywhere
 from lit_cfl.config.named_configs import config_path
 from lit_cfl.config.parser import parse_run
-from lit_cfl.experiment import Experiment
 from lit_cfl.storage.config_file import as_yaml
 
 Config = Mapping[str, Any]  # content of an experiment's file
 
 
-def load_experiment(config: str | Config, words: Sequence[str] = ()) -> Experiment:
+def load_experiment(config: str | Config, words: Sequence[str] = ()) -> ConfiguredExperiment:
     """Builds the experiment of `lit-cfl run --config CONFIG WORDS`, without a baseline.
 
     Args:
@@ -52,7 +51,7 @@ def base_config(base: str | Mapping[str, Any], beside: Path | None = None) -> di
     return valid_anywhere(content) | {"baseline": None}
 
 
-def build(config: Config, words: Sequence[str] = ()) -> Experiment:
+def build(config: Config, words: Sequence[str] = ()) -> ConfiguredExperiment:
     """Builds the experiment of a configuration with some options changed. Raises InputError for what cannot be used.
 
     Its `code` is the configuration's: the current folder of a worker is Ray's, another one in each session.
@@ -64,4 +63,4 @@ def build(config: Config, words: Sequence[str] = ()) -> Experiment:
             experiment = parse_run(["--config", str(file), *words]).experiment
         finally:  # the parser expects classes of the user's own beside the file
             sys.path[:] = [path for path in sys.path if path != str(Path(folder).resolve())]
-    return replace(experiment, config=experiment.described() | {"code": list(config.get("code") or [])})
+    return experiment.changed(code=list(config.get("code") or []))

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from io import BytesIO
 from pathlib import Path
@@ -255,7 +255,7 @@ def load_run(path: Path | str, experiment: Experiment | None = None) -> SavedRun
     try:
         experiment = with_stored_plan(experiment, path, config)
     except InputError:  # another machine or version than the one that trained: any plan can predict
-        experiment = replace(experiment, plan=None, device="auto")
+        experiment = experiment.changed(plan=None, device="auto")
     require_agreement(path, json.loads(content["config"]), config, new_plan=True)
     state = state_from_dict(experiment.algorithm.state_type, content["state"])
     saved = SavedRun(

@@ -9,7 +9,6 @@ from typing import Any
 
 from lit_cfl.engines.earlier_plans import refuse_earlier_run
 from lit_cfl.engines.module_state import CONSTANTS
-from lit_cfl.engines.plan import PlanOptions
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.storage.config_file import recorded_run_id, stored_config
@@ -73,9 +72,7 @@ def with_own_partition(experiment: Experiment, path: Path, saved: Mapping[str, A
 
 def with_stored_code(experiment: Experiment, stored: Mapping[str, Any]) -> Experiment:
     """Replaces the folders of the user's own classes by those that the run recorded."""
-    if "code" not in stored:
-        return experiment
-    return replace(experiment, config=experiment.described() | {"code": stored["code"]})
+    return experiment.changed(code=stored["code"]) if "code" in stored else experiment
 
 
 def with_stored_plan(experiment: Experiment, path: Path, stored: Mapping[str, Any]) -> Experiment:
@@ -92,7 +89,7 @@ def with_stored_plan(experiment: Experiment, path: Path, stored: Mapping[str, An
         return experiment
     refuse_earlier_run(path, stored)
     try:
-        recorded = replace(experiment, plan=PlanOptions(**stored["plan"]))
+        recorded = experiment.changed(plan=stored["plan"])
         recorded.chosen_plan()
     except (InputError, TypeError) as error:
         raise InputError(

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lit_cfl.config.files import read_config, with_absolute_paths
+from lit_cfl.config.files import read_config
 from lit_cfl.config.named_configs import config_files, config_path
 from lit_cfl.config.parser import parse_run
 from lit_cfl.errors import InputError
@@ -159,9 +159,7 @@ def _experiment(words: Sequence[str]) -> LaunchRequest:
     request = parse_run(words, prog="lit-cfl launch")
     for name in _HERE_ONLY:
         _refuse(name, request.options[name])
-    config = dict(request.experiment.described())
-    config["data"] = with_absolute_paths(config["data"])
-    return LaunchRequest("run", request.experiment.name, config, {}, [], request.notices)
+    return LaunchRequest("run", request.experiment.name, request.experiment.described(), {}, [], request.notices)
 
 
 def _study(words: Sequence[str]) -> LaunchRequest:

@@ -1,0 +1,169 @@
+"""Builds an experiment from its configuration, plain values as in `config.yaml`, which alone says what it is."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cache
+from importlib import import_module
+from inspect import Parameter, signature
+from typing import Any
+
+from jsonargparse import ArgumentParser, Namespace
+from lightning import LightningModule
+
+import lit_cfl.algorithms
+import lit_cfl.datamodules
+import lit_cfl.datamodules.partition
+import lit_cfl.datamodules.shift
+import lit_cfl.datamodules.skew
+import lit_cfl.nets
+import lit_cfl.tasks
+from lit_cfl.config import tiny
+from lit_cfl.config.files import with_absolute_paths
+from lit_cfl.data import Examples
+from lit_cfl.errors import InputError, in_line
+from lit_cfl.experiment import Experiment
+from lit_cfl.storage.yaml_files import parse_yaml
+
+SHORT_NAMES = (
+    lit_cfl.algorithms,
+    lit_cfl.datamodules,
+    lit_cfl.datamodules.partition,
+    lit_cfl.datamodules.shift,
+    lit_cfl.datamodules.skew,
+    lit_cfl.nets,
+    lit_cfl.tasks,
+)  # imported, so that their classes are found by name
+OPTIONS = tuple(option.name for option in fields(Experiment))
+_ORDER = (*(name for name in OPTIONS if name != "task"), "task")  # as `config.yaml` has them
+
+
+@dataclass(frozen=True)
+class ConfiguredExperiment(Experiment):
+    """An experiment that was built from its configuration.
+
+    Args:
+        config: All options, with `code` (folders of the user's own classes) and perhaps `tiny`.
+    """
+
+    config: Mapping[str, Any] = field(default_factory=dict)
+
+    def changed(self, **options: Any) -> "ConfiguredExperiment":
+        """Changes the configuration and builds the experiment again; what did not change is not built again.
+
+        Args:
+            options: Plain values, as in `config.yaml`; of a group of options those that change.
+        """
+        groups = {k: v for k, v in options.items() if isinstance(v, Mapping) and "class_path" not in v}
+        merged = {name: {**(self.config[name] or {}), **given} for name, given in groups.items()}
+        return _built({**self.config, **options, **merged}, self)
+
+    def described(self) -> dict[str, Any]:
+        """Returns a copy of the configuration, for `config.yaml`."""
+        return dict(self.config)
+
+    def _described_baseline(self) -> Any:
+        return self.config["baseline"]
+
+
+def build_experiment(config: Mapping[str, Any]) -> ConfiguredExperiment:
+    """Builds an experiment. The one place that makes objects of a configuration.
+
+    Args:
+        config: Its options, with `code` and `tiny` as in `ConfiguredExperiment`. What is left out has its default.
+
+    Raises:
+        InputError: an object cannot be made.
+    """
+    return _built(config, None)
+
+
+def _built(config: Mapping[str, Any], like: ConfiguredExperiment | None) -> ConfiguredExperiment:
+    """Builds an experiment; takes the objects of another one where both have the same options."""
+    config = dict(config) | {"data": with_absolute_paths(config["data"])}
+    kept = {} if like is None else {k: vars(like)[k] for k in OPTIONS if k in config and config[k] == like.config[k]}
+    if "data" not in kept:
+        kept.pop("task", None)  # which asks its data module for examples
+    parser = option_parser(frozenset(kept))
+    read = parser.parse_object({name: config[name] for name in OPTIONS if name in config and name not in kept})
+    config |= parse_yaml(parser.dump(read, skip_unset=False, skip_validation=True))
+    task = read.pop("task", None)
+    made = {**kept, **vars(instantiated(parser, read))}
+    if task is not None:
+        made["task"] = task_factory(task, lambda: made["data"].examples)
+    ordered = {name: config[name] for name in (*_ORDER, *(name for name in config if name not in _ORDER))}
+    experiment = ConfiguredExperiment(**made, config=ordered)
+    return tiny.shrink(experiment) if config.get("tiny") else experiment
+
+
+@cache
+def option_parser(without: frozenset[str]) -> ArgumentParser:
+    """Returns a parser of an experiment's options.
+
+    Args:
+        without: Options that it does not know.
+    """
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_class_arguments(Experiment, skip={"task", *without})
+    if "task" not in without:
+        parser.add_subclass_arguments(LightningModule, "task", required=True)
+    return parser
+
+
+def task_factory(task: Namespace, examples: Callable[[], Examples]) -> Callable[[], LightningModule]:
+    """Returns a function that builds the configured LightningModule. Nets of ours get the shape of the data."""
+    parser = ArgumentParser(exit_on_error=False)
+    parser.add_subclass_arguments(LightningModule, "task", required=True)
+
+    def build() -> LightningModule:
+        filled = task.clone()
+        net = filled.get("init_args.net")
+        if isinstance(net, Namespace) and "init_args" in net:
+            for name, value in _shape(examples()).items():
+                zero_is_unsaid = name == "vocabulary" or _default_of(net.class_path, name) == 0
+                unsaid = (None, 0) if zero_is_unsaid else (None,)
+                if value is not None and name in net.init_args and net.init_args[name] in unsaid:
+                    net.init_args[name] = value
+        module: LightningModule = instantiated(parser, Namespace(task=filled)).task
+        return module
+
+    return build
+
+
+def _default_of(class_path: str, name: str) -> Any:
+    """Returns the default of an argument of a class that the parser has imported; None where there is none."""
+    module, _, kind = class_path.rpartition(".")
+    argument = signature(getattr(import_module(module), kind)).parameters.get(name)
+    return None if argument is None or argument.default is Parameter.empty else argument.default
+
+
+def _shape(examples: Examples) -> dict[str, object]:
+    """Returns what a net of ours may need to know of the data."""
+    vocabulary = examples.num_tokens if examples.embeddings is None else 0  # with embeddings, nets never see an id
+    shape: dict[str, object] = {"input_shape": list(examples.input_shape), "num_labels": examples.num_outputs or None}
+    return shape | {"vocabulary": vocabulary}
+
+
+def instantiated(parser: ArgumentParser, read: Namespace) -> Namespace:
+    """Builds the objects of a configuration. Raises InputError with the message of a class of ours, or the user's.
+
+    For an option that takes several types the parser's own error names only why the first of them was refused.
+    """
+    raised: list[tuple[type, Exception]] = []
+
+    def construct(kind: type, /, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return kind(*args, **kwargs)
+        except Exception as error:
+            raised.append((kind, error))
+            raise
+
+    try:
+        built: Namespace = parser.instantiate(read, instantiators=[(construct, object, True)])
+    except Exception as error:
+        if not raised:
+            raise InputError(str(error)) from error
+        kind, cause = raised[-1]
+        if isinstance(cause, InputError):
+            raise cause from error
+        raise InputError(f"{kind.__name__} raised {type(cause).__name__}: {cause}{in_line(cause)}") from cause
+    return built

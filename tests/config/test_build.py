@@ -1,0 +1,100 @@
+"""An experiment is built from its configuration alone; a changed one is built again from the changed configuration."""
+
+from dataclasses import fields
+
+import pytest
+
+from lit_cfl.algorithms import FedAvg
+from lit_cfl.config.build import OPTIONS, ConfiguredExperiment, build_experiment
+from lit_cfl.config.parser import parse_run
+from lit_cfl.config.variants import build
+from lit_cfl.datamodules import Digits
+from lit_cfl.engines.plan import PlanOptions
+from lit_cfl.errors import InputError
+from lit_cfl.experiment import Experiment
+
+WORDS = ["--config", "quickstart", "--data.num_clients", "6", "--cohort_size", "3"]
+
+
+@pytest.fixture(scope="module")
+def configured() -> ConfiguredExperiment:
+    return parse_run(WORDS).experiment
+
+
+def objects(experiment: Experiment) -> dict[str, object]:
+    return {name: getattr(experiment, name) for name in OPTIONS}
+
+
+def test_the_same_configuration_gives_the_same_experiment(configured: ConfiguredExperiment):
+    again = build_experiment(configured.described())
+    assert again.described() == configured.described() == build(configured.described()).described()
+    alike = [name for name in OPTIONS if name not in ("data", "task")]  # which have no equality
+    assert [repr(getattr(again, name)) for name in alike] == [repr(getattr(configured, name)) for name in alike]
+    assert {name for name in configured.described() if name in OPTIONS} == set(OPTIONS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"rounds": 7, "name": "1e-3"}, {"rounds": 7, "name": "1e-3"}),
+        ({"plan": {"threads": 2}}, {"plan": PlanOptions(threads=2)}),
+        ({"algorithm": "FedAvg"}, {"algorithm": FedAvg()}),
+        ({"baseline": None}, {"baseline": None}),
+        ({}, {}),
+    ],
+)
+def test_a_change_is_in_the_configuration_and_in_the_object(
+    configured: ConfiguredExperiment, changes: dict[str, object], expected: dict[str, object]
+):
+    changed = configured.changed(**changes)
+    before, after = objects(configured), objects(changed)
+    assert {name: after[name] for name in after if after[name] != before[name]} == expected
+    whole = build_experiment(changed.described())
+    assert whole.described() == changed.described()
+    assert {name: getattr(whole, name) for name in expected} == expected
+    assert changed.data is configured.data  # with the examples that it has loaded
+    assert changed.task is configured.task
+
+
+def test_of_a_group_only_what_is_given_changes(configured: ConfiguredExperiment):
+    once = configured.changed(tracking={"notes": "a"}, plan={"lanes": 3})
+    twice = once.changed(tracking={"group": "g"}, plan={"threads": 2})
+    assert (twice.tracking.notes, twice.tracking.group) == ("a", "g")
+    assert twice.plan == PlanOptions(lanes=3, threads=2)
+    assert twice.described()["plan"] == vars(twice.plan)
+
+
+def test_other_data_go_with_a_task_that_asks_them_for_their_shape(configured: ConfiguredExperiment):
+    changed = configured.changed(data={"class_path": "Digits", "init_args": {"num_clients": 4}})
+    assert changed.data.federated(0).num_clients == 4
+    assert changed.task is not configured.task
+    with pytest.raises(InputError, match="rounds is 0"):
+        configured.changed(rounds=0)
+
+
+def test_seeds_and_baseline_of_a_configured_experiment_and_of_one_made_in_python_are_named_alike(
+    configured: ConfiguredExperiment,
+):
+    made = Experiment(Digits(6), configured.task, configured.algorithm, name="quickstart", baseline=configured.baseline)
+    for experiment in (configured, made):
+        several = experiment.changed(seeds=[3, 4], plan={"threads": 1})
+        assert [several.for_seed(seed).name for seed in (3, 4)] == ["quickstart-seed-3", "quickstart-seed-4"]
+        assert several.for_seed(4).seeds == [4]
+        assert several.plan == PlanOptions(threads=1)
+        baseline = several.for_baseline()
+        assert (type(baseline.algorithm).__name__, baseline.baseline) == ("FedAvg", None)
+        assert baseline.described()["name"] == baseline.name == "quickstart-baseline"
+        assert baseline.described()["algorithm"]["class_path"].endswith("FedAvg")
+
+
+def test_a_tiny_experiment_stays_as_tiny_whatever_changes():
+    tiny = parse_run([*WORDS, "--tiny"]).experiment
+    for changed in (tiny.for_seed(0), tiny.for_baseline(), tiny.changed(tracking={"notes": "x"})):
+        assert changed.prepare(0).data.num_clients == 4
+        assert changed.rounds == 1
+        assert changed.tracking.wandb == "disabled"
+        assert changed.described()["rounds"] == 20  # the whole experiment, and that it was shrunk
+
+
+def test_a_configured_experiment_has_no_other_field_than_its_configuration():
+    assert {field.name for field in fields(ConfiguredExperiment)} - set(OPTIONS) == {"config"}
