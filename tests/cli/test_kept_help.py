@@ -39,9 +39,7 @@ def answers(
     return printed, count
 
 
-@pytest.mark.parametrize(
-    "words", ["--help", "-h", "--algorithm.help FedGroup", "--task.net.help=torch.nn.Linear"]
-)
+@pytest.mark.parametrize("words", ["--help", "-h", "--algorithm.help FedGroup", "--task.net.help=torch.nn.Linear"])
 def test_a_help_text_is_made_once(words: str, capsys: pytest.CaptureFixture[str]):
     assert answers(words, capsys) == ([f"text of {words}\n"] * 3, 1)
     assert answers("--data.help", capsys)[1] == 1  # each question has its own text
