@@ -262,6 +262,7 @@ def test_quiet_prints_the_run_directory_alone(capsys: pytest.CaptureFixture[str]
     assert "2 are fewer" in captured.err
 
 
+@pytest.mark.slow
 def test_a_reader_that_leaves_ends_the_run_without_a_traceback(tmp_path: Path):
     process = subprocess.Popen(
         [sys.executable, "-m", "lit_cfl", *FAST, "--rounds", "400", "--json", "--run_dir", "here"],

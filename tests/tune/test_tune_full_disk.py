@@ -106,7 +106,7 @@ def test_a_repeat_that_cannot_write_ends_the_study(tmp_path: Path, monkeypatch: 
     def get(_: object) -> None:
         raise ray.exceptions.RayTaskError("_summary", "a traceback", cause).as_instanceof_cause()
 
-    task = SimpleNamespace(remote=lambda *_: None)
+    task = SimpleNamespace(remote=lambda *_: object())
     monkeypatch.setattr(ray, "remote", lambda **_: lambda function: task)
     monkeypatch.setattr(ray, "wait", lambda references, timeout: (references, []))
     monkeypatch.setattr(ray, "get", get)
