@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from math import isfinite
 from typing import Any
 
 from lit_cfl.errors import InputError
@@ -54,7 +55,7 @@ class StopRule:
         """
         metric = self.metric_of(scores)
         loss = f"{metric.partition('/')[0]}/loss"  # blank in rounds in which nobody trained, or was there to be scored
-        first = next((row for row in rows if row.get(loss) is not None), None)
+        first = next((row for row in rows if row.get(loss) is not None and isfinite(row[loss])), None)
         if first is not None and first.get(metric) is None:
             raise InputError(f"stop.metric is {metric!r}, which this algorithm and data do not report")
         sign = 1.0 if higher_is_better(metric, scores) else -1.0

@@ -13,6 +13,7 @@ from lit_cfl.data import FederatedData
 from lit_cfl.data.partition_file import partition_hash
 from lit_cfl.datamodules.federated import FederatedDataModule
 from lit_cfl.datamodules.partition.base import rounds_to_none
+from lit_cfl.devices import count_gpus
 from lit_cfl.early_stopping import StopRule
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.check_task import require_trainable
@@ -148,7 +149,7 @@ class Experiment:
         report(Activity("checking that the clients can be trained"))
         _require_training_data(data)
         self.evaluation.require_clients(len(data.population))
-        work = measure_workload(self.task, seed, self.local, data, self.rounds, self.cohort_size)
+        work = self._workload(seed, data)
         plan = self.chosen_plan(work)
         set_up_torch(plan, self.deterministic)
         engine = build_engine(self.task, plan, seed, self.local, work.task.module if work.task else None)
@@ -172,6 +173,32 @@ class Experiment:
                     why = f"data.validation is {own}, {rounds_to_none(data.train.sizes)}"
                 raise InputError(f"stop.metric is {metric!r}, but the data have no validation part; {why}")
         return PreparedRun(self, seed, data, engine, cohorts)
+
+    def try_out(self, seed: int) -> tuple["PreparedRun", Plan]:
+        """Prepares a run that other processes are to make, to see whether it can begin. Returns the run's plan, too.
+
+        Where that is for a GPU, the run is tried out on the CPU all the same: the context of a GPU, some hundred MiB,
+        would stay with this process. Only what the CPU refuses is tried on the GPU, which a module may need.
+
+        Raises:
+            InputError: as `prepare`.
+        """
+        if not count_gpus():
+            prepared = self.prepare(seed)
+            return prepared, prepared.engine.plan
+        try:
+            prepared = self._on_cpu().prepare(seed)
+        except InputError:
+            prepared = self.prepare(seed)
+        return prepared, self.chosen_plan(self._workload(seed, prepared.data))
+
+    def _on_cpu(self) -> "Experiment":
+        engine: EngineOption = "trainer" if self.engine == "trainer" else "auto"
+        precision: Precision = "32-true" if self.precision == "16-mixed" else self.precision  # a CPU has no 16-mixed
+        return replace(self, engine=engine, device="cpu", precision=precision, plan=None)
+
+    def _workload(self, seed: int, data: FederatedData) -> Workload:
+        return measure_workload(self.task, seed, self.local, data, self.rounds, self.cohort_size)
 
     def chosen_plan(self, work: Workload = Workload()) -> Plan:
         """Chooses the plan on this machine: what is set by hand, the rest by rule, which looks at the work."""

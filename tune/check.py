@@ -90,7 +90,7 @@ def check_on_clients(study: Study, default: Experiment, corners: Sequence[Experi
         InputError: it could not, or its data have no validation part.
     """
     seeds = study.seeds or default.seeds
-    base = replace(default, seeds=seeds).prepare(seeds[0])
+    base, _ = replace(default, seeds=seeds).try_out(seeds[0])
     require_validation(base)
     for point, experiment in zip(_points(study, study.searched()), corners, strict=True):
         try:
@@ -133,7 +133,7 @@ def _require_possible(experiment: Experiment, base: PreparedRun) -> None:
         return
     if asked["data"] == bases["data"]:
         vars(experiment.data).update(vars(base.experiment.data))  # they are loaded
-    prepared = experiment.prepare(base.seed)
+    prepared, _ = experiment.try_out(base.seed)
     require_validation(prepared)
     prepared.engine.close()
 

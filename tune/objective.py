@@ -67,6 +67,11 @@ class Objective:
         return _FAR if self.mode == "min" else -_FAR
 
     @property
+    def is_global(self) -> bool:
+        """Whether it is of a global model, which only some algorithms have."""
+        return self.metric in {f"val/global_{score.name}" for score in self.scores}
+
+    @property
     def usual(self) -> str:
         """The validation figure that every trial of the task reports."""
         return main_column(self.scores)

@@ -22,7 +22,7 @@ from lit_cfl.storage.atomic_writes import is_full_disk
 from lit_cfl.storage.error_file import write_error
 from lit_cfl.storage.lock import wait_until_free
 from lit_cfl.tracking.service import FINISH_SECONDS
-from lit_cfl.tune.objective import TRAFFIC
+from lit_cfl.tune.objective import TRAFFIC, Objective
 from lit_cfl.tune.record import ERROR, FINISHED, FULL_DISK, NUMBER, ROUNDS, SECONDS, TOO_LONG, ended_by_limit, trial_id
 from lit_cfl.tune.trial_job import TrialJob
 
@@ -93,9 +93,10 @@ class TrialReport:
         self._first_seed = self._seeds_begun == 1
 
     def row(self, row: Mapping[str, Any]) -> None:
-        """Reports a round. Raises InputError where it cannot give the metric."""
-        if row.get(self.job.objective.metric) is None and row.get(self.job.objective.usual) is not None:
-            raise self._never_reported()
+        """Reports a round. Raises InputError where no round of this trial can give the metric."""
+        objective = self.job.objective
+        if objective.is_global and row.get(objective.metric) is None and row.get(objective.usual) is not None:
+            raise why_blank(objective, row)
         if not self._first_seed or row["round"] >= self._rounds or row.get(self.job.objective.metric) is None:
             return
         self._last = _reported(row) | {ROUNDS: row["round"], SECONDS: row["time/elapsed_seconds"]}
@@ -109,7 +110,7 @@ class TrialReport:
         parts = [part.summary for part in finished.seeds or [finished]]
         mean = finished.summary.get(metric)  # over the seeds; None where one has none
         if mean is None:
-            raise self._never_reported()
+            raise why_blank(self.job.objective, next(part for part in parts if part.get(metric) is None))
         each = {f"seed {part['seed']}": part[metric] for part in parts}
         whole = {
             metric: mean,
@@ -118,10 +119,6 @@ class TrialReport:
             SECONDS: sum(part["time/elapsed_seconds"] for part in parts),
         }
         ray_tune.report(_reported(parts[0]) | each | whole | {FINISHED: True})
-
-    def _never_reported(self) -> InputError:
-        metric, usual = self.job.objective.metric, self.job.objective.usual
-        return InputError(f"{metric} was never reported: this algorithm and these data do not give it; use {usual}")
 
     def failed(self, error: Exception) -> None:
         """Reports an error, and writes its traceback into `error.txt`."""
@@ -134,6 +131,28 @@ class TrialReport:
     def _without_result(self) -> dict[str, Any]:
         objective = self.job.objective
         return {ROUNDS: 0} | self._last | {objective.metric: objective.worst, FINISHED: False}
+
+
+def why_blank(objective: Objective, row: Mapping[str, Any]) -> InputError:
+    """Says why a round lacks the metric.
+
+    Args:
+        row: of `metrics.csv`, or a summary.
+    """
+    metric, usual = objective.metric, objective.usual
+    if row.get(usual) is not None and objective.is_global:
+        return InputError(f"{metric} was never reported: this algorithm and these data do not give it; use {usual}")
+    of_seed = f" (seed {row['seed']})" if "seed" in row else ""
+    blank = f"{metric} is blank in round {row['round']}{of_seed}: "
+    if row.get(usual) is not None:
+        return InputError(
+            f"{blank}the loss of a validation example is not finite, as after training that diverged; lower the "
+            f"learning rate, or use {usual}, in which such an example counts as wrong"
+        )
+    return InputError(
+        f"{blank}no client that was scored has validation examples, or no figure of them is finite; give more clients "
+        "validation data (data.validation), set evaluation.clients to all, or lower the learning rate"
+    )
 
 
 def _reported(row: Mapping[str, Any]) -> dict[str, Any]:

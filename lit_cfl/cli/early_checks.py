@@ -20,6 +20,7 @@ from lit_cfl.config.option_tree import (
     experiment_tree,
     given_options,
     option_names,
+    require_known_class,
     require_known_classes,
     require_known_options,
     study_tree,
@@ -38,12 +39,16 @@ def check_run(words: Sequence[str]) -> None:
         contents = {file: read_config(file) for file in config_files(with_paths(arguments))}
         found, _ = current_plans(contents, words, resumed, "--new_plan" not in words)
         _check_experiment(words, list(found.values()), "lit-cfl run", OF_RUN)
+    else:
+        _check_help(words)
 
 
 def check_data(words: Sequence[str]) -> None:
     """Checks the words of `lit-cfl data`. Raises InputError."""
     if not _asks_for_help(words):
         _check_experiment(words, _contents(words), "lit-cfl data", (*OF_RUN, *OF_DATA))
+    else:
+        _check_help(words)
 
 
 def check_tune(words: Sequence[str]) -> None:
@@ -123,6 +128,20 @@ def _check_experiment(words: Sequence[str], contents: Sequence[Any], command: st
     require_known_options(tree, [option for option, _ in given_options(words)], command)
     require_known_classes(tree)
     _require_no_lone_word(words, tree)
+
+
+def _check_help(words: Sequence[str]) -> None:
+    """Refuses the help of a class of ours that is not there, or of an option of a class that nothing names."""
+    asked = [
+        (option.removesuffix(".help"), value) for option, value in given_options(words) if option.endswith(".help")
+    ]
+    tree = experiment_tree(_contents(words), [word for word in words if ".help" not in word])
+    for path, name in asked:
+        owner, _, key = path.rpartition(".")
+        if owner and owner not in tree.chosen:
+            raise InputError(f"nothing names the class of {owner}; give it first: --{owner} NAME --{path}.help {name}")
+        if name:
+            require_known_class(tree, path, key, name)
 
 
 def _require_no_lone_word(words: Sequence[str], tree: OptionTree) -> None:

@@ -93,23 +93,40 @@ def merge_by_threshold(representations: Rows, tau: float) -> Tensor:
 
 
 def _merged_in_tiles(rows: Tensor, tau: float) -> Tensor:
-    """Finds the same clusters of many rows `[n, d]`: some are compared with all after them, then the next ones."""
+    """Finds the same clusters of many rows `[n, d]`: some of a cluster are compared with all that are not in it yet."""
     from scipy.sparse import coo_array
 
     n, norms = len(rows), squared_norms(rows).sqrt()
     require_finite(norms, "representation")
-    labels = torch.arange(n)
-    for start in range(0, n if tau < 1 else 0, ROWS_AT_ONCE):
-        tile = slice(start, start + ROWS_AT_ONCE)
-        left, some = torch.arange(start, n), rows[tile].double()
-        near = []
-        for part in left.split(TILE):
+    labels, waiting = torch.arange(n), torch.ones(n, dtype=torch.bool)
+    while tau < 1 and waiting.any():
+        left = waiting.nonzero().flatten()
+        tile = _next_tile(labels[left], left)
+        waiting[tile] = False
+        own = labels[tile]
+        others = left[labels[left] != own[0]] if (own == own[0]).all() else left
+        if not len(others):
+            break  # all that are left are in this cluster
+        some, near = rows[tile].double(), []
+        for part in others.split(TILE):
             lengths = norms[tile, None] * norms[part]
             near.append(divided(some @ rows[part].double().T, lengths) >= tau)
         one, other = torch.cat(near, dim=1).nonzero().T
-        pairs = labels[tile][one].numpy(), labels[left][other].numpy()
-        labels = components(coo_array((np.ones(len(one), dtype=np.int8), pairs), shape=(n, n)))[labels]
+        if len(one):
+            pairs = own[one].numpy(), labels[others[other]].numpy()
+            size = int(labels.max()) + 1
+            labels = components(coo_array((np.ones(len(one), dtype=np.int8), pairs), shape=(size, size)))[labels]
     return labels
+
+
+def _next_tile(labels: Tensor, left: Tensor) -> Tensor:
+    """Chooses a few of the rows that are left, int64 `[t]`: of the largest cluster, or of any if it has but a few.
+
+    Args:
+        labels: their clusters, int64 `[left]`.
+    """
+    sizes = labels.bincount()
+    return left[labels == sizes.argmax()][:ROWS_AT_ONCE] if sizes.max() >= ROWS_AT_ONCE else left[:ROWS_AT_ONCE]
 
 
 def merge_tree(distances: Tensor, linkage: Linkage) -> np.ndarray:

@@ -100,13 +100,13 @@ def _checked(comparison: Comparison) -> Comparison:
     """Prepares all runs and fills in their plan. Raises InputError if one of them could not begin."""
     plan = None
     for seed in comparison.seeds:
-        prepared = comparison.first.for_seed(seed).prepare(seed)
-        plan = plan or asdict(prepared.engine.plan)
+        prepared, chosen = comparison.first.for_seed(seed).try_out(seed)
+        plan = plan or asdict(chosen)
         require_target(comparison.target, prepared.engine.scores[0])
         for name, experiment in comparison.experiments.items():
             try:
                 if experiment.described().get("tiny"):  # its data depend on the number of clusters
-                    experiment.prepare(seed).engine.close()
+                    experiment.try_out(seed)[0].engine.close()
                 experiment.algorithm.check(prepared.engine.at(0, prepared.data))
             except InputError as error:
                 raise InputError(f"{name}, seed {seed}: {error}") from error

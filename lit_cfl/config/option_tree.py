@@ -35,6 +35,7 @@ OF_RUN = (*COMMAND_ONLY, "dry-run", "made_in_python")  # as they are typed, and 
 OF_DATA = ("out", "check-hub", "check_hub")
 OF_TUNE = ("config", "study_dir", "resume", "ray", "dry-run", "dry_run")
 FLAGS = ("new_plan", "tiny", "dry-run", "quiet", "json", "check-hub")  # options without a value
+_OURS = ("lit_cfl.", "torch.", "lightning.")
 KIND_OF_KEY = {
     "algorithm": "algorithms",
     "baseline": "algorithms",
@@ -297,13 +298,17 @@ def require_known_classes(tree: OptionTree, called: Mapping[str, str] | None = N
     Raises:
         InputError: it names the nearest class.
     """
-    if any("." in name and not name.startswith(("lit_cfl.", "torch.", "lightning.")) for name in tree.chosen.values()):
-        return  # code of the user's own may add names
     for path, name in tree.chosen.items():
-        key = path.rpartition(".")[2]
-        kind = KIND_OF_KEY.get(key)
-        if kind is not None and "." not in name and class_of(name, kind) is None:
-            raise InputError(unknown_class((called or {}).get(path, key), name, kind))
+        require_known_class(tree, path, (called or {}).get(path, path.rpartition(".")[2]), name)
+
+
+def require_known_class(tree: OptionTree, path: str, called: str, name: str) -> None:
+    """Refuses the name of a class of ours for one option; see `require_known_classes`."""
+    if any("." in chosen and not chosen.startswith(_OURS) for chosen in tree.chosen.values()):
+        return  # code of the user's own may add names
+    kind = KIND_OF_KEY.get(path.rpartition(".")[2])
+    if kind is not None and "." not in name and class_of(name, kind) is None:
+        raise InputError(unknown_class(called, name, kind))
 
 
 def unknown_class(key: str, name: str, kind: str) -> str:

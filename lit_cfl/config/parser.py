@@ -1,5 +1,6 @@
 """Builds an Experiment from a YAML file and command-line options."""
 
+import re
 from argparse import SUPPRESS
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
@@ -69,6 +70,27 @@ class DataRequest:
     out: str | None
 
 
+class CommandParser(ArgumentParser):
+    """Parses a command's options.
+
+    For the help of a class (`--data.help ArrayData`) it makes a parser of its own kind, whose usage then names the
+    command and the class.
+    """
+
+    _command = "lit-cfl run"  # whose options were parsed last
+
+    def __init__(self, *positional: Any, prog: str | None = None, description: str | None = None, **options: Any):
+        of = re.fullmatch(r"Help for (--\w+)\.help=(?:.*\.)?(\w+)", description or "")
+        if prog is None and of is not None:
+            prog = f"{CommandParser._command} {of[1]} {of[2]}"
+        super().__init__(*positional, prog=prog, description=description, **options)
+
+    def parse_args(self, *positional: Any, **options: Any) -> Namespace:  # type: ignore[override]  # passed on
+        if self.prog.startswith("lit-cfl "):  # and not within such a help
+            CommandParser._command = self.prog
+        return super().parse_args(*positional, **options)
+
+
 @cache
 def experiment_parser(prog: str) -> ArgumentParser:
     """Returns the parser of all options of an experiment; to build it takes a quarter of the time of a parse."""
@@ -82,7 +104,7 @@ def _new_parser(prog: str, ignored: Sequence[str] = ()) -> ArgumentParser:
         prog: the command.
         ignored: of `task`, `algorithm` and `baseline`, those that may be anything, or missing.
     """
-    parser = ArgumentParser(
+    parser = CommandParser(
         prog=prog,
         exit_on_error=False,
         allow_abbrev=False,

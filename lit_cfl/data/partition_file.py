@@ -18,7 +18,9 @@ from lit_cfl.data.npz import read_npz
 from lit_cfl.errors import InputError
 from lit_cfl.storage.atomic_writes import write_atomically
 
-FORMAT = 1
+FORMAT = 2
+_READ = (1, FORMAT)  # formats; the first has the true clusters under the name of the run's lists
+TRUTH, _LISTED_TRUTH = "true_cluster", "true_clusters"  # as in all files of a run, and in its lists
 
 
 def partition_hash(data: FederatedData) -> str:
@@ -43,6 +45,7 @@ def save_partition(path: Path, data: FederatedData) -> None:
         "labels": list(data.examples.label_names),
     }
     arrays: dict[str, Any] = {"about": np.array(json.dumps(about)), **_arrays(data)}
+    arrays[TRUTH] = arrays.pop(_LISTED_TRUTH)
     write_atomically(path, lambda file: np.savez_compressed(file, **arrays))
 
 
@@ -69,16 +72,27 @@ def load_partition(path: Path, examples: Examples) -> FederatedData:
     return data
 
 
+def true_clusters_in(path: Path) -> np.ndarray | None:
+    """Reads the true cluster of each client alone, int64 `[clients]`, -1 = unknown; None if the file has none.
+
+    Raises:
+        FileNotFoundError, InputError: as `read_npz`.
+    """
+    return next(iter(read_npz(path, (TRUTH, _LISTED_TRUTH)).values()), None)
+
+
 def _read(path: Path) -> dict[str, np.ndarray]:
     try:
-        return read_npz(path, ("about", "names", "newcomers", *LIST_ARRAYS), no_others=True)
+        arrays = read_npz(path, ("about", "names", "newcomers", TRUTH, *LIST_ARRAYS), no_others=True)
     except InputError as error:
         raise InputError(f"{error}: no partition file, or a damaged one; give one as a run saves it") from error
+    return arrays if TRUTH not in arrays else arrays | {_LISTED_TRUTH: arrays.pop(TRUTH)}
 
 
 def _require_made_for(path: Path, about: Mapping[str, Any], examples: Examples) -> None:
-    if about["format"] != FORMAT:
-        raise InputError(f"{path} has format {about['format']}, this version reads {FORMAT}; make the partition again")
+    if about["format"] not in _READ:
+        read = " and ".join(map(str, _READ))
+        raise InputError(f"{path} has format {about['format']}, this version reads {read}; make the partition again")
     if about["data"] != examples.fingerprint:
         raise InputError(
             f"{path} was made for other data (fingerprint {about['data']}, these have {examples.fingerprint}); "

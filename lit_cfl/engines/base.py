@@ -31,7 +31,7 @@ from lit_cfl.engines.lr_schedule import RoundRates
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.scorer import ModelName, Outcomes, Scorer
 from lit_cfl.engines.single_examples import refuses_single, require_no_single
-from lit_cfl.engines.task_protocol import Batch
+from lit_cfl.engines.task_protocol import Batch, asked_for_gradients
 from lit_cfl.engines.ways import way_named
 from lit_cfl.errors import DivergedError, InputError, Notice
 from lit_cfl.local_work import Budget, Chunk, Fitted
@@ -280,7 +280,7 @@ class Engine:
             through = count
             report(count)
 
-        with note_client(round, lambda: own[through:].tolist(), self.loop.is_collective):
+        with note_client(round, lambda: own[through:].tolist(), self.loop.is_collective), asked_for_gradients(round):
             found = self.loop.gradients(model.to(device, dtype), work, ended)
         return found if len(held) == len(clients) else rows.index_copy_(0, sent(held, device), found)
 

@@ -23,6 +23,7 @@ _TOKENS = (
     "; the inputs are token ids: choose a net with an embedding (Sent140GRU, Sent140LSTM, FedGroupLSTM), or give the "
     "data word vectors (Sent140's option embeddings)"
 )
+_NO_TRAINER = "; scores are computed without a Trainer: read what it holds in training_step alone"
 _REMEDIES = {
     "classes": "give numbers as floats, or take the task Classification",
     "numbers": "give classes as integers from 0, or take the task Regression, or one with labels = ('numbers',)",
@@ -51,7 +52,7 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
         if not _is_users(error, RuntimeError, IndexError, ValueError):  # torch's own for shapes that do not fit
             raise
         tokens = data.examples.vocabulary and data.examples.embeddings is None and not takes_tokens(engine.template)
-        remedy = _TOKENS if tokens else ""
+        remedy = _TOKENS if tokens else _NO_TRAINER if "not attached to a `Trainer`" in str(error) else ""
         raised = f"{in_short(error)}{in_line(error)}"
         raise InputError(f"the net cannot take the data: {shapes} ({raised}){remedy}") from error
     require_faithful_copy(engine, data.examples.batch(_one_of_each_label(data), torch.float32, "cpu"))

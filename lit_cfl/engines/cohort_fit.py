@@ -18,7 +18,7 @@ from lit_cfl.engines.global_generators import seeded_globally
 from lit_cfl.engines.local_training import LocalTraining, Rates
 from lit_cfl.engines.plan import Plan, Precision
 from lit_cfl.engines.scorer import EVALUATION_BATCH, Scorer
-from lit_cfl.engines.task_protocol import losses_of
+from lit_cfl.engines.task_protocol import differentiable_losses_of
 from lit_cfl.engines.task_traits import TaskTraits
 from lit_cfl.parameters import ParameterLayout, copy_sharing_frozen
 
@@ -208,7 +208,7 @@ class ClientLoop(ABC):
         count = ceil(len(labels) / EVALUATION_BATCH)
         for batch in zip(inputs.tensor_split(count), labels.tensor_split(count), strict=True):
             with torch.enable_grad():
-                loss = losses_of(module, batch).sum() / len(labels)
+                loss = differentiable_losses_of(module, batch).sum() / len(labels)
                 found = torch.autograd.grad(loss, [parameters[slot.name] for slot in trained], allow_unused=True)
             for slot, gradient in zip(trained, found, strict=True):
                 if gradient is not None:

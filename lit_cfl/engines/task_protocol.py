@@ -1,6 +1,7 @@
 """Asks a LightningModule for the loss and the scores of each example, and checks what it returns."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from math import nan
 from typing import Any, cast
 
@@ -8,7 +9,8 @@ import torch
 from lightning import LightningModule
 from torch import Tensor
 
-from lit_cfl.errors import InputError
+from lit_cfl.devices import is_out_of_memory
+from lit_cfl.errors import InputError, in_line, in_short
 from lit_cfl.scores import ACCURACY, CLASSIFIER, Score, scores_of
 
 Batch = tuple[Tensor, Tensor]
@@ -33,6 +35,38 @@ def losses_of(module: LightningModule, batch: Batch) -> Tensor:
     losses = cast(Callable[[Batch], Tensor], module.losses)(batch)
     _require_one_each(module, losses, len(batch[1]))
     return losses
+
+
+def differentiable_losses_of(module: LightningModule, batch: Batch) -> Tensor:
+    """Computes what `losses_of` does. Raises InputError where no gradient can be taken of it."""
+    losses = losses_of(module, batch)
+    if not losses.requires_grad:
+        raise InputError(
+            f"{type(module).__name__}.losses is detached from the parameters, so that it has no gradient; leave out "
+            "detach() and no_grad() in it"
+        )
+    return losses
+
+
+@contextmanager
+def asked_for_gradients(round: int) -> Iterator[None]:
+    """Says in one line why a user's module has no gradients, for which it is asked outside of a Trainer's fit.
+
+    Args:
+        round: rounds completed before.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:  # whatever a user's module raises; ours goes on
+        if is_out_of_memory(error) or not in_line(error):
+            raise
+        raise InputError(
+            f"no gradient can be taken in round {round + 1}: {in_short(error)}{in_line(error)}; gradients are those of "
+            "`losses`, which is asked for them without a Trainer and its hooks: leave out of it what only a fit sets, "
+            "or choose what needs no gradients (StoCFL: psi: update)"
+        ) from error
 
 
 def penalty_of(module: LightningModule) -> float:

@@ -14,6 +14,7 @@ import torch
 import yaml
 
 from lit_cfl.data.npz import read_npz
+from lit_cfl.data.partition_file import true_clusters_in
 from lit_cfl.metric_names import Row, main_score
 from lit_cfl.scores import ACCURACY, Score, recorded_scores
 from lit_cfl.storage.config_file import stored_config
@@ -193,10 +194,14 @@ def _saved_memberships(path: Path) -> dict[str, np.ndarray] | None:
     kept = content["memberships"]
     if not kept:
         return None  # no round was evaluated yet
-    partition = read_npz(path / "partition.npz", ["true_clusters"])
+    partition = true_clusters_in(path / "partition.npz")
     cluster = torch.stack([clusters.int() for clusters in kept.values()]).numpy()
     unknown = np.full(cluster.shape[1], -1)
-    return {"rounds": np.array(list(kept)), "cluster": cluster, "true_cluster": partition.get("true_clusters", unknown)}
+    return {
+        "rounds": np.array(list(kept)),
+        "cluster": cluster,
+        "true_cluster": unknown if partition is None else partition,
+    }
 
 
 def known(value: object) -> float | None:

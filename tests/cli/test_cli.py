@@ -118,6 +118,37 @@ def test_help_of_an_algorithm_lists_no_subclasses_of_tensor(algorithm: str, caps
     assert "number of epochs or steps, 1 or more" in " ".join(out.split())
 
 
+@pytest.mark.parametrize(
+    ("words", "usage"),
+    [
+        (["run", "--data.help", "ArrayData"], "usage: lit-cfl run --data ArrayData [--data.x X]"),
+        (["data", "--data.help=Digits"], "usage: lit-cfl data --data Digits [--data.num_clients"),
+        (["run", "--algorithm.help", "IFCA"], "usage: lit-cfl run --algorithm IFCA "),
+    ],
+)
+def test_help_of_a_class_begins_with_the_command_that_takes_it(
+    words: list[str], usage: str, capsys: pytest.CaptureFixture[str]
+):
+    with pytest.raises(SystemExit):
+        main(words)
+    assert " ".join(capsys.readouterr().out.split()).startswith(usage)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "--data.help", "Digitz"], "data: 'Digitz' is not known (did you mean Digits?). Known: ArrayData,"),
+        (["data", "--data.help", "Digitz"], "data: 'Digitz' is not known (did you mean Digits?)"),
+        (["run", "--config", "quickstart", "--data.partition.help", "IDD"], "partition: 'IDD' is not known (did you"),
+        (["run", "--data.partition.help", "IID"], "give it first: --data NAME --data.partition.help IID"),
+        (["run", "--task.net.help", "MLP"], "nothing names the class of task; give it first: --task NAME --task.net."),
+    ],
+)
+def test_help_of_what_is_not_there_is_refused(words: list[str], said: str, capsys: pytest.CaptureFixture[str]):
+    assert main(words) == 2
+    assert said in capsys.readouterr().err
+
+
 def test_help_shows_no_option_that_only_runs_write(capsys: pytest.CaptureFixture[str]):
     assert main(["run", "--help"]) == 0
     out = capsys.readouterr().out

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
-from lit_cfl.data.partition_file import load_partition, partition_hash, save_partition
+from lit_cfl.data.partition_file import load_partition, partition_hash, save_partition, true_clusters_in
 from lit_cfl.datamodules import ArrayData, Digits
 from lit_cfl.datamodules.partition import IID
 from lit_cfl.datamodules.skew import LabelShifts, NoiseLevels
@@ -148,9 +148,25 @@ def changed(path: Path, **arrays: np.ndarray) -> None:
 
 def test_changed_file_does_not_match_its_hash(tmp_path: Path):
     data = saved(tmp_path / "p.npz")
-    changed(tmp_path / "p.npz", true_clusters=data.true_clusters.flip(0).numpy())
+    changed(tmp_path / "p.npz", true_cluster=data.true_clusters.flip(0).numpy())
     with pytest.raises(InputError, match="does not match its own hash"):
         load_partition(tmp_path / "p.npz", MODULE.examples)
+
+
+def test_true_clusters_have_one_name_in_all_files_and_their_old_one_is_read(tmp_path: Path):
+    data = saved(tmp_path / "p.npz")
+    with np.load(tmp_path / "p.npz") as file:
+        content = dict(file)
+    assert content["true_cluster"].tolist() == data.true_clusters.tolist()
+    assert "true_clusters" not in content
+    about = json.loads(str(content["about"]))
+    content |= {"true_clusters": content.pop("true_cluster"), "about": np.array(json.dumps(about | {"format": 1}))}
+    np.savez(tmp_path / "old.npz", **content)
+    again = load_partition(tmp_path / "old.npz", MODULE.examples)
+    assert torch.equal(again.true_clusters, data.true_clusters)
+    assert partition_hash(again) == partition_hash(data) == about["hash"]
+    for name in ("p", "old"):
+        assert true_clusters_in(tmp_path / f"{name}.npz").tolist() == data.true_clusters.tolist()
 
 
 def test_file_of_another_format_is_refused(tmp_path: Path):

@@ -4,6 +4,7 @@ import itertools
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 import pytest
 import torch
@@ -19,6 +20,7 @@ from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.stacked import progress
 from lit_cfl.engines.task_protocol import Batch
+from lit_cfl.errors import InputError
 from lit_cfl.nets import MCLR
 from lit_cfl.tasks import Classification
 
@@ -413,3 +415,65 @@ def test_progress_of_a_trainer_starts_at_0_in_every_fit():
         seen.clear()
         engine.at(round, ragged_data()).fit(engine.initial(0)[None], torch.tensor([2, 5]))
         assert seen == one_fit + one_fit
+
+
+# Gradients, for which a module is asked outside of a fit
+
+
+class AsksItsTrainer(Plain):
+    """Its scores need no Trainer, its losses do."""
+
+    def factor(self, batch):
+        return 1 / (1 + self.trainer.current_epoch)
+
+
+class NeedsItsHook(Plain):
+    def on_train_start(self):
+        self.scale = 2.0
+
+    def factor(self, batch):
+        return self.scale
+
+
+class Detached(Plain):
+    def factor(self, batch):
+        return 0.5
+
+    def losses(self, batch):
+        return super().losses(batch).detach()
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        (
+            AsksItsTrainer,
+            r"in round 4: RuntimeError: AsksItsTrainer is not attached to a `Trainer`.* \(in .*, line \d+\);",
+        ),
+        (
+            NeedsItsHook,
+            r"in round 4: AttributeError: 'NeedsItsHook' object has no attribute 'scale' \(in .*psi: update",
+        ),
+        (Detached, "Detached.losses is detached from the parameters"),
+    ],
+)
+@pytest.mark.parametrize("way", ["trainer", "loop"])
+def test_a_module_without_gradients_outside_of_a_fit_is_told_so(
+    module: Callable[[], LightningModule], said: str, way: Literal["trainer", "loop"]
+):
+    engine = Engine(module, Plan(way), 0, LocalTraining())
+    with pytest.raises(InputError, match=said) as raised:
+        engine.at(3, ragged_data()).gradients(engine.initial(0), torch.tensor([2, 5]))
+    assert "\n" not in str(raised.value)
+
+
+def test_an_error_of_ours_in_gradients_is_not_blamed_on_the_module(monkeypatch: pytest.MonkeyPatch):
+    engine = Engine(Plain, Plan("loop"), 0, LocalTraining())
+
+    def broken(*given):
+        raise KeyError("ours")
+
+    broken.__code__ = broken.__code__.replace(co_filename=progress.__file__)
+    monkeypatch.setattr(type(engine.loop), "_gradient", broken)
+    with pytest.raises(KeyError):
+        engine.at(0, ragged_data()).gradients(engine.initial(0), torch.tensor([2]))

@@ -4,6 +4,7 @@ import json
 import shutil
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,10 @@ from test_page import HACK
 from test_report_study import made_study
 from test_sources import page_of
 
+from lit_cfl.report import overview
+from lit_cfl.report.blocks import Table
 from lit_cfl.report.page import as_html
+from lit_cfl.scores import ACCURACY
 
 pytestmark = [
     pytest.mark.browser,
@@ -209,3 +213,26 @@ def test_without_javascript_the_text_is_there(driver: Any, pages: dict[str, Path
         driver.execute_cdp_cmd("Emulation.setScriptExecutionDisabled", {"value": False})
     assert "The figures need JavaScript" in text
     assert "Scatter plot of 11 trials" in text
+
+
+def test_a_comparison_over_seeds_fits_a_page_of_1200_pixels(driver: Any, tmp_path: Path):
+    page = page_of(made_run(tmp_path / "run"))
+    head = ["algorithm", "seeds", *overview._columns(ACCURACY)]
+    cells = {
+        "seeds": 5,
+        "traffic, MiB": "1024.5 ± 100.3",
+        "time, s": "3512.5 ± 210.7",
+        "clusters": "4.67 ± 2.08",
+        "round": "30",
+    }
+    row = ["FedGroup, with a long name (2)", *(cells.get(name, "0.428 ± 0.017") for name in head[1:])]
+    (first, *others) = page.sections
+    page = replace(page, sections=[replace(first, blocks=[Table("Results", head, [row] * 3)]), *others])
+    (tmp_path / "page.html").write_bytes(as_html(page))
+    cut = "const box = document.querySelector('.scroll'); return [box.scrollWidth > box.clientWidth, box.clientWidth]"
+    show(driver, tmp_path / "page.html", 1200)
+    assert driver.execute_script(cut)[0] is False
+    lines = "return document.querySelector('td.spread').textContent"
+    assert driver.execute_script(lines) == "0.428 ±\u00a00.017"
+    show(driver, tmp_path / "page.html", 390)
+    assert driver.execute_script(cut)[0] is True  # it is scrolled there

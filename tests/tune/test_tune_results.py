@@ -111,6 +111,39 @@ def test_a_trial_of_several_seeds_reports_means_of_score_and_traffic_and_the_tim
     assert not [key for key in whole if key.startswith("test/")]
 
 
+LOSS, GLOBAL = "val/loss", "val/global_accuracy"
+
+
+@pytest.mark.parametrize(
+    ("metric", "found", "said"),
+    [
+        (GLOBAL, {METRIC: 0.5, LOSS: 1.0}, "val/global_accuracy was never reported: .*; use val/weighted_accuracy"),
+        (LOSS, {METRIC: 0.1}, "val/loss is blank in round 5 .seed 2.: the loss of a validation example is not finite"),
+        ("val/std_accuracy", {METRIC: 0.1, LOSS: 2.0}, r"val/std_accuracy is blank in round 5 .* use val/weighted_acc"),
+        (METRIC, {}, "val/weighted_accuracy is blank in round 5 .seed 2.: no client that was scored has validation"),
+        (LOSS, {}, "val/loss is blank in round 5 .seed 2.: no client that was scored has validation examples"),
+    ],
+)
+def test_a_trial_without_its_metric_says_why(
+    metric: str, found: dict[str, float], said: str, job: TrialJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    sent: list[dict[str, Any]] = []
+    monkeypatch.setattr(trial.ray_tune, "report", sent.append)
+    report = trial.TrialReport(replace(job, objective=Objective(metric)), tmp_path, _rounds=9)
+    row = {"round": 1, "time/elapsed_seconds": 1.0} | found
+    if metric == GLOBAL:  # no round has it: the others need not run
+        with pytest.raises(InputError, match="was never reported"):
+            report.row(row)
+    else:
+        report.row(row)
+        report.row(row | {"round": 2, metric: 0.25})  # a later round may have it
+        assert [line[metric] for line in sent] == [0.25]
+    known = {"seed": 4, "round": 5, TRAFFIC: 1.0, "time/elapsed_seconds": 1.0, metric: 0.5}
+    seeds = [FinishedRun(tmp_path, known), FinishedRun(tmp_path, {"seed": 2, "round": 5} | found)]
+    with pytest.raises(InputError, match=said):
+        report.end(FinishedRun(tmp_path, {metric: None}, seeds=seeds))
+
+
 def test_each_trial_has_a_row_by_number(job: TrialJob, tmp_path: Path):
     ifca, group = {"algorithm": "IFCA", "IFCA.num_clusters": 2}, {"algorithm": "FedGroup", "FedGroup.eta_g": 0.1}
     settings = [group, ifca, {**ifca, "IFCA.num_clusters": 3}, {**group, "FedGroup.eta_g": 0.2}]

@@ -1,0 +1,71 @@
+"""A run that other processes are to make is tried out on the CPU: no context of a GPU stays with this process."""
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from studies import base
+
+from lit_cfl import devices, experiment
+from lit_cfl.compare.comparison import Comparison
+from lit_cfl.compare.planning import _checked
+from lit_cfl.config.variants import build
+from lit_cfl.engines import choose_device
+from lit_cfl.errors import InputError
+from lit_cfl.experiment import Experiment
+from lit_cfl.tune.check import check_on_clients, check_study
+from lit_cfl.tune.study import Resources, Study
+
+
+@pytest.fixture
+def tried(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """A machine that says it has a GPU, on which nothing can be done; the devices on which runs are prepared."""
+    for module in (devices, experiment, choose_device):
+        monkeypatch.setattr(module, "count_gpus", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(total_memory=2**34))
+    found: list[str] = []
+    prepare = Experiment.prepare
+    monkeypatch.setattr(Experiment, "prepare", lambda self, *given: found.append(self.device) or prepare(self, *given))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("options", "engine", "precision"),
+    [
+        ({}, "chain", "32-true"),
+        ({"engine": "trainer"}, "trainer", "32-true"),
+        ({"precision": "16-mixed"}, "trainer", "16-mixed"),
+    ],
+)
+def test_a_run_on_a_gpu_is_tried_out_on_the_cpu(options: dict[str, str], engine: str, precision: str, tried: list[str]):
+    asked = build(base(device="cuda", **options))
+    prepared, plan = asked.try_out(0)
+    assert tried == ["cpu"]
+    assert (plan.device, plan.engine, plan.precision) == ("cuda:0", engine, precision)
+    assert prepared.engine.plan.device == "cpu"
+    assert prepared.experiment.described() == asked.described()
+
+
+def test_a_module_that_the_cpu_refuses_is_tried_on_the_gpu(tried: list[str], monkeypatch: pytest.MonkeyPatch):
+    prepare = Experiment.prepare
+
+    def refused(self: Experiment, seed: int) -> object:
+        if self.device == "cpu":
+            raise InputError("only on a GPU")
+        return SimpleNamespace(data=prepare(self.__class__(**(vars(self) | {"device": "cpu"})), seed).data)
+
+    monkeypatch.setattr(Experiment, "prepare", refused)
+    _, plan = build(base(device="cuda")).try_out(0)
+    assert plan.device == "cuda:0"
+
+
+def test_comparisons_and_studies_are_checked_without_a_gpu(tried: list[str]):
+    asked = build(base(device="cuda"))
+    checked = _checked(Comparison("c", {"FedAvg": asked}, [0, 1], None))
+    assert checked.first.plan.device == "cuda:0"
+    assert tried == ["cpu"] * 2
+    space = {"task.optimizer.lr": {"uniform": [0.1, 0.2]}}
+    study, (default, *corners) = check_study(Study(base(device="cuda"), space, resources=Resources(gpus=1)))
+    check_on_clients(study, default, corners)
+    assert tried == ["cpu"] * len(tried)
+    assert len(tried) > 3  # the base, and corners that change more than the algorithm's options
