@@ -89,8 +89,8 @@ class Permutations:
             pairs = self._pairs(one.clients)
             firsts = 2 * (pairs.cumsum(0) - pairs)[rows] + numbers * (sizes[rows] - 1)
             places = self._starts[one.clients][rows] + numbers * sizes[rows]
-            table = sent(torch.stack([sizes[rows], firsts, places]), device)
-            _shuffle(sent(one.bits, device), int(sizes.max()), *table, drawn)
+            each, firsts, places = sent(torch.stack([sizes[rows], firsts, places]), device)
+            _shuffle(sent(one.bits, device), int(sizes.max()), each, firsts, places, drawn)
         return drawn[:-1]
 
 

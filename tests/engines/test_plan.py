@@ -6,13 +6,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from workloads import one_gpu, traits, work
+from workloads import one_gpu, work
 
 from lit_cfl.cores import count_cores
 from lit_cfl.engines import choose_plan as rule
 from lit_cfl.engines.choose_plan import choose_plan
 from lit_cfl.engines.cohort_fit import Cost
-from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.plan import Plan, PlanOptions
 from lit_cfl.engines.stacked.stack import StackLoop
 from lit_cfl.engines.ways import WAYS
@@ -175,14 +174,6 @@ def test_stack_of_a_trial_is_as_wide_as_its_share_of_the_gpu_allows(monkeypatch:
         monkeypatch.setattr(torch.cuda, "get_per_process_memory_fraction", lambda device, share=share: share)
         lanes.append(choose_plan("stack", "auto", "32-true", work(cohort=300)).lanes)
     assert lanes == [248, 64]  # of 80 MiB in 19.75 GiB: 252, in 5: 64
-
-
-def test_deep_nets_are_not_stacked_where_one_client_fills_the_gpu():
-    local = LocalTraining(1, 10)
-    for adds, reason in ((99_999_999, None), (100_000_000, "a mini-batch of one client fills the GPU")):
-        task = traits(multiply_adds=adds)
-        task.__dict__.update(trainer_reasons=[], stack_reasons=[])
-        assert StackLoop.reason_against(task, "cuda:0", "32-true", local) == reason
 
 
 @pytest.mark.parametrize(("gpus", "lanes"), [(1, 64), (2, 32), (3, 24)])

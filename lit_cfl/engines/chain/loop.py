@@ -17,7 +17,7 @@ from lit_cfl.engines.chain.losses import targets_of
 from lit_cfl.engines.chain.parts import Chain
 from lit_cfl.engines.chain.passes import Arithmetic
 from lit_cfl.engines.chain.recognise import NotAChainError, recognise_chain, tensors_of
-from lit_cfl.engines.chain.repeat import Repeater
+from lit_cfl.engines.chain.replay import StepCapture
 from lit_cfl.engines.chain.scorer import ChainScorer
 from lit_cfl.engines.chain.stack import Stack, least_lanes
 from lit_cfl.engines.chain.tables import CohortExamples
@@ -54,7 +54,7 @@ class ChainLoop(ClientLoop):
         self._optimizer = FunctionalOptimizer.configured(module, trained)
         self._fixed: dict[str, Tensor] = {}
         self._training: Training | None = None
-        self._repeater = None if plan.device == "cpu" else Repeater(plan.device)
+        self._capture = None if plan.device == "cpu" else StepCapture(plan.device)
 
     @classmethod
     def reason_against(cls, task: TaskTraits, device: str, precision: Precision, local: LocalTraining) -> str | None:
@@ -84,7 +84,7 @@ class ChainLoop(ClientLoop):
 
         @torch.no_grad()
         def train(group: ClientGroup, ended: Ended = lambda more: None) -> None:
-            Stack(training, self.layout.slots, work, examples, group, self._repeater).train(rows, losses, ended)
+            Stack(training, self.layout.slots, work, examples, group, self._capture).train(rows, losses, ended)
 
         groups = list(make_groups(work, self._shapes(training, work), self._most(training, len(work))))
         with one_thread(self.plan.device):

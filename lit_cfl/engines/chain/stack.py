@@ -12,7 +12,7 @@ from lit_cfl.engines.chain.inputs import DualBias, DualLayer
 from lit_cfl.engines.chain.losses import losses_and_slopes
 from lit_cfl.engines.chain.parts import ChainLayer
 from lit_cfl.engines.chain.passes import run_backward, run_forward
-from lit_cfl.engines.chain.repeat import FEWEST, Repeated, Repeater
+from lit_cfl.engines.chain.replay import FEWEST, ReplayedStep, StepCapture
 from lit_cfl.engines.chain.tables import CohortExamples, Step, StepTables, lay_out
 from lit_cfl.engines.chain.updates import OptimizerUpdate, PlainUpdate, Training, Update
 from lit_cfl.engines.cohort_fit import CohortFit
@@ -28,7 +28,7 @@ class Stack:
         work: of the cohort.
         examples: of the cohort.
         group: the clients.
-        repeater: captures steps on a GPU; None on a CPU.
+        capture: captures steps on a GPU; None on a CPU.
     """
 
     def __init__(
@@ -38,9 +38,9 @@ class Stack:
         work: CohortFit,
         examples: CohortExamples,
         group: ClientGroup,
-        repeater: Repeater | None = None,
+        capture: StepCapture | None = None,
     ) -> None:
-        self._training, self._slots, self._group, self._repeater = training, slots, group, repeater
+        self._training, self._slots, self._group, self._capture = training, slots, group, capture
         self._least = least_lanes(training.chain.layers)
         if len(group.steps) < self._least:
             group = ClientGroup(group.clients.repeat(self._least), group.steps * self._least, group.width, group.size)
@@ -104,7 +104,7 @@ class Stack:
             losses: sums of each client's losses, float64 `[n]`, in the same way.
             ended: called with how many of them have ended, whenever some have.
         """
-        for spans in self._group.stretches(self._repeater is not None):
+        for spans in self._group.stretches(self._capture is not None):
             self._train_stretch(spans, rows, ended)
         losses.index_copy_(0, self._group.clients, self._sums[: len(self._group.clients)].cpu())
 
@@ -118,15 +118,15 @@ class Stack:
         tensors = {name: tensor[:lanes] for name, tensor in self._tensors.items()}
         take = partial(self._step, lanes=lanes, tensors=tensors, update=self._update(lanes))
         losses = self._tables.whole.shares.new_empty(len(steps), lanes, self._group.width, 1)
-        advance = self._captured(take, steps, losses) if self._captures(steps) else self._launched(take, steps, losses)
+        capture = self._capture if len(steps) >= FEWEST else None
+        advance = (
+            self._launched(take, steps, losses) if capture is None else self._replayed(capture, take, steps, losses)
+        )
         for span in spans:
             advance(len(span.steps))
             self._save(rows, span.steps.stop, slice(span.following, span.busy))
             ended(span.busy - span.following)
         self._add(losses[:, :busy], steps)
-
-    def _captures(self, steps: range) -> bool:
-        return self._repeater is not None and len(steps) >= FEWEST
 
     def _launched(self, take: Callable[[Step], Tensor], steps: range, losses: Tensor) -> Callable[[int], None]:
         each = zip(losses, self._tables.of(steps, losses.shape[1]), strict=True)
@@ -137,7 +137,9 @@ class Stack:
 
         return advance
 
-    def _captured(self, take: Callable[[Step], Tensor], steps: range, losses: Tensor) -> Callable[[int], None]:
+    def _replayed(
+        self, capture: StepCapture, take: Callable[[Step], Tensor], steps: range, losses: Tensor
+    ) -> ReplayedStep:
         number = torch.full((1,), steps.start, device=losses.device)
 
         def step() -> None:
@@ -145,7 +147,7 @@ class Stack:
             losses.index_copy_(0, number - steps.start, found[None])
             number.add_(1)
 
-        return Repeated(step, self._repeater)
+        return ReplayedStep(step, capture)
 
     def _add(self, losses: Tensor, steps: range) -> None:
         """Adds the losses of these steps `[steps, clients, B, 1]` to the clients' sums, in the order of the steps."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import starmap
 from typing import Any, NamedTuple
 
 import torch
@@ -68,11 +69,12 @@ class StepTables:
         """Yields steps of the first clients."""
         span, none = slice(steps.start, steps.stop), [None] * len(steps)
         parts = [none if part is None else part[span] for part in self._first(lanes)]
-        return map(Step._make, zip(*(p.unbind(0) if isinstance(p, Tensor) else p for p in parts), strict=True))
+        return starmap(Step, zip(*(p.unbind(0) if isinstance(p, Tensor) else p for p in parts), strict=True))
 
     def at(self, number: Tensor, lanes: int) -> Step:
         """Selects a step of the first clients by its number, int64 `[1]` on the device."""
-        return Step._make(None if part is None else part.index_select(0, number)[0] for part in self._first(lanes))
+        parts: list[Any] = [part if part is None else part.index_select(0, number)[0] for part in self._first(lanes)]
+        return Step(*parts)
 
     def _first(self, lanes: int) -> Step:
         whole, keys = self.whole, self.whole.keys

@@ -1,7 +1,8 @@
 """Computes the convolutions of a stack of clients as products.
 
 PyTorch stacks 2-d convolutions as one convolution with a group for each client, which cuDNN computes group by group. A
-product of each client's kernels with its unfolded images is one operation for all of them.
+product of each client's kernels with its unfolded images is one operation for all of them: on an H200 that takes 0.75
+to 0.9 of the time for mini-batches of 10 images, and 0.95 to 1.25 times the time for 50 and more.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,9 +13,14 @@ from torch import Tensor
 from torch.nn.functional import pad
 from torch.overrides import TorchFunctionMode
 
+_MOST = 16  # images
+
 
 class UnfoldedConvolutions(TorchFunctionMode):
-    """Takes the place of `conv2d` while it is entered, wherever a module calls it, but for dilation and groups."""
+    """Takes the place of `conv2d` while it is entered, wherever a module calls it.
+
+    It leaves more than 16 images, dilation and groups to PyTorch.
+    """
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
@@ -32,7 +38,7 @@ def _conv2d(
     groups: int = 1,
 ) -> Tensor:
     """Computes what `torch.conv2d` does: images `[B, C, H, W]`, kernels `[O, C, h, w]`."""
-    if input.dim() != 4 or groups != 1 or _pair(dilation) != (1, 1) or isinstance(padding, str):
+    if input.dim() != 4 or len(input) > _MOST or groups != 1 or _pair(dilation) != (1, 1) or isinstance(padding, str):
         return torch.conv2d(input, weight, bias, stride, padding, dilation, groups)
     (above, beside), (down, right) = _pair(padding), _pair(stride)
     padded = pad(input, (beside, beside, above, above)) if above or beside else input
@@ -41,7 +47,7 @@ def _conv2d(
     columns = patches.permute(1, 4, 5, 0, 2, 3).reshape(weight[0].numel(), -1)
     outputs = weight.flatten(1) @ columns
     outputs = outputs if bias is None else outputs + bias[:, None]
-    return outputs.unflatten(1, (images, height, width)).transpose(0, 1)
+    return outputs.view(-1, images, height, width).transpose(0, 1)
 
 
 def _pair(number: int | Sequence[int]) -> tuple[int, int]:

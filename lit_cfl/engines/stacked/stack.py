@@ -25,7 +25,6 @@ from lit_cfl.errors import Notice
 from lit_cfl.parameters import ParameterLayout
 
 _CALL_PARAMETERS = 8e6  # of a model; a GPU takes about as long to launch a step as to update one: an estimate
-_FILLS_A_GPU = 1e9  # multiply-adds of a mini-batch's losses: an estimate
 
 
 class StackLoop(ClientLoop):
@@ -53,11 +52,7 @@ class StackLoop(ClientLoop):
             return "a stack is slower than a loop on a CPU"
         if precision == "16-mixed":
             return "precision 16-mixed needs a gradient scaler"
-        if reasons := task.trainer_reasons or task.stack_reasons:
-            return "; ".join(reasons)
-        if task.multiply_adds * task.batch_size(local) >= _FILLS_A_GPU:
-            return "a mini-batch of one client fills the GPU"
-        return None
+        return "; ".join(task.trainer_reasons or task.stack_reasons) or None
 
     @classmethod
     def cost(cls, task: TaskTraits, precision: Precision, batch_size: int) -> Cost:

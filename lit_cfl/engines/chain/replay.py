@@ -8,7 +8,7 @@ FEWEST = 8  # steps of which a graph is made: to capture one takes as long as to
 _LAUNCHED = 2  # steps that are taken before the capture, so that libraries have made what they need
 
 
-class Repeater:
+class StepCapture:
     """Makes the graphs of a run, one after the other: each goes on with the memory of the one before.
 
     Args:
@@ -24,12 +24,12 @@ class Repeater:
         """Captures a step, which takes none of its effects. It must neither wait for the GPU nor make host memory."""
         with torch.cuda.device(self._device):
             self._stream = stream = self._stream or torch.cuda.Stream()
-            pool = () if self._latest is None else (self._latest.pool(),)
+            pool = None if self._latest is None else self._latest.pool()
             graph = torch.cuda.CUDAGraph()
             stream.wait_stream(torch.cuda.current_stream())
             # `torch.cuda.graph` would give back all cached memory first. Another thread may pin memory meanwhile.
             with torch.cuda.stream(stream):
-                graph.capture_begin(*pool, capture_error_mode="thread_local")
+                graph.capture_begin(pool, capture_error_mode="thread_local")
                 try:
                     step()
                 finally:
@@ -39,23 +39,23 @@ class Repeater:
         return graph
 
 
-class Repeated:
+class ReplayedStep:
     """A step that is taken many times.
 
     Args:
         step: reads and changes the same tensors each time.
-        repeater: makes its graph.
+        capture: makes its graph.
     """
 
-    def __init__(self, step: Callable[[], None], repeater: Repeater) -> None:
-        self._step, self._repeater, self._taken = step, repeater, 0
+    def __init__(self, step: Callable[[], None], capture: StepCapture) -> None:
+        self._step, self._capture, self._taken = step, capture, 0
         self._graph: torch.cuda.CUDAGraph | None = None
 
     def __call__(self, times: int) -> None:
         """Takes the step so many times more."""
         for _ in range(times):
             if self._taken >= _LAUNCHED:
-                self._graph = self._graph or self._repeater.capture(self._step)
+                self._graph = self._graph or self._capture.capture(self._step)
                 self._graph.replay()
             else:
                 self._step()
