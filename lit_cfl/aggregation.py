@@ -74,7 +74,8 @@ def mean_by_cluster(
             not train (no data, or left out after diverging) count nothing.
         labels: cluster of each row, int64 `[n]`, 0 or more.
         weights: of each row `[n]`, not negative; None = equal.
-        into: `[clusters, d]`: what a cluster without members (or without weight) keeps.
+        into: `[clusters, d]`: what a cluster without members (or without weight) keeps; and what a server optimizer
+            starts from, if the run has one.
 
     Returns:
         `[clusters, d]` in the dtype of the models, on the CPU.
@@ -96,7 +97,11 @@ def mean_by_cluster(
         raise InputError(f"cluster {int(empty.nonzero()[0])} has no members; pass `into` to keep a model for it")
     sums.div_(totals.clamp(min=torch.finfo(torch.float64).tiny)[:, None].to(sums.device))
     means = sums.to(dtype).cpu()
-    return means if into is None else torch.where(empty[:, None], into, means)
+    if into is None:
+        return means
+    means = torch.where(empty[:, None], into, means)
+    server = models.server if isinstance(models, Fitted) else None
+    return means if server is None else server(into, means, ~empty)
 
 
 def _sums_by_cluster(

@@ -1,14 +1,18 @@
 """Describes an experiment: data, task, algorithm, and how it is run. Builds the engine and iterates over rounds."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+from torch.optim import Optimizer
+
 from lit_cfl.activity import Activity, Report, unreported
 from lit_cfl.algorithms.base import Algorithm
+from lit_cfl.algorithms.server_optimizer import with_server
 from lit_cfl.data import FederatedData
 from lit_cfl.data.partition_file import partition_hash
 from lit_cfl.datamodules.federated import FederatedDataModule
@@ -85,6 +89,8 @@ class Experiment:
         local: how a client trains in a round.
         evaluation: when to evaluate, and whom.
         stop: early stopping; None = never.
+        server: optimizer of the server inside clusters, any `torch.optim` class with its options: its gradient is a
+            cluster's model less the mean of what its clients trained. None = the mean.
         baseline: an algorithm run on the same clients, split, cohorts and initial weights, into RUN_DIR/baseline/.
         checkpoint: how often to save.
         engine: `auto` chooses by the rule of `lit_cfl.engines.choose_plan`.
@@ -109,6 +115,7 @@ class Experiment:
     local: LocalTraining = LocalTraining()
     evaluation: EvaluationPlan = EvaluationPlan()
     stop: StopRule | None = None
+    server: Callable[[Iterable[nn.Parameter]], Optimizer] | None = None
     baseline: Algorithm | None = None
     checkpoint: CheckpointPlan = CheckpointPlan()
     engine: EngineOption = "auto"
@@ -129,6 +136,9 @@ class Experiment:
         if self.cohort_size < 1:
             raise InputError(f"cohort_size is {self.cohort_size}; give 1 or more, up to the number of clients")
         require_folder_name(self.name, "name")
+        object.__setattr__(self, "algorithm", with_server(self.algorithm, self.server))
+        if self.baseline is not None:
+            object.__setattr__(self, "baseline", with_server(self.baseline, self.server))
 
     def __iter__(self) -> Iterator[Round]:
         return self.prepare(self.seeds[0]).rounds()
@@ -288,7 +298,8 @@ def _require_training_data(data: FederatedData) -> None:
 def _plain(value: Any) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         content = {f.name: _plain(getattr(value, f.name)) for f in fields(value)}
-        return {"class_path": _path(type(value)), "init_args": content} if isinstance(value, Algorithm) else content
+        kind = getattr(value, "plain_kind", type(value))  # an algorithm's own, without the server's optimizer
+        return {"class_path": _path(kind), "init_args": content} if isinstance(value, Algorithm) else content
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     if isinstance(value, (list, tuple)):

@@ -14,6 +14,8 @@ from lit_cfl.parameters import ParameterLayout
 __all__ = ["Budget", "Chunk", "Fitted", "LocalWork"]
 
 Sketch = Callable[[Tensor], Tensor]  # rows [n, d] -> [n, smaller]
+# models before [K, d], their clients' means [K, d], which clusters have any bool [K] -> models after [K, d]
+ServerStep = Callable[[Tensor, Tensor, Tensor], Tensor]
 
 
 if TYPE_CHECKING:
@@ -72,6 +74,9 @@ class Fitted:
     """The local models of a fit: all rows at once while they are held, else chunks that are read once.
 
     What an algorithm reads is on the CPU. Means and distances are computed where the models are (`on_device`).
+
+    Attributes:
+        server: takes the place of the plain mean in `mean_by_cluster`; None = the mean it is.
     """
 
     def __init__(self, chunks: Iterable[Chunk], num_examples: Tensor, *, held: bool) -> None:
@@ -82,6 +87,7 @@ class Fitted:
             held: keep all rows.
         """
         self.held = held
+        self.server: ServerStep | None = None
         self._num_examples = num_examples
         self._losses: list[Tensor] = []
         self._trained: list[Tensor] = []

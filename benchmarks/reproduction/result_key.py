@@ -19,6 +19,7 @@ _DECIDES = (
     "dropout",
     "seeds",
 )
+_SINCE = ("server",)  # decides, too, but recorded runs do not know it: it counts where it is given
 # Defaults of options that recorded runs do not know, and how these trained: they leave a key as it was.
 _ADDED = {"starting_weights": "net", "last_batch": "keep", "lr_schedule": None, "fine_tune": None}
 _RECORDED_AS = {
@@ -36,6 +37,7 @@ def result_key(config: Mapping[str, Any]) -> str:
     rate, can make points of it (docs/reproduction/README.md, "What another machine gives").
     """
     decides = {name: _by_names(config.get(name)) for name in _DECIDES}
+    decides |= {name: _by_names(config[name]) for name in _SINCE if config.get(name) is not None}
     return "r" + hashlib.sha256(json.dumps(decides, sort_keys=True).encode()).hexdigest()[:_LENGTH]
 
 

@@ -130,6 +130,11 @@ class Algorithm(ABC):
     def serve(self, state: State, clients: Tensor) -> Assignment:
         """Looks up the model of each client, int64 `[n]`; does no work."""
 
+    @property
+    def reason_against_server(self) -> str | None:
+        """Says in one line why no server optimizer can take the place of its means; None = it can."""
+        return None
+
     def needs_all(self, round: int) -> bool:
         """Says whether every client takes part in this round, whatever the cohort size."""
         return False

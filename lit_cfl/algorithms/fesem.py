@@ -169,7 +169,9 @@ class FeSEM(MigrationOptions, Algorithm):
                         last[client] = kept(row[columns], of=len(work.num_examples))
                 yield chunk
 
-        return Fitted(chunks(), work.num_examples[clients], held=fitted.held)
+        noted = Fitted(chunks(), work.num_examples[clients], held=fitted.held)
+        noted.server = fitted.server
+        return noted
 
     def place(
         self, state: FeSEMState, clients: Tensor, work: LocalWork, rng: torch.Generator

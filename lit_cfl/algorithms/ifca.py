@@ -84,6 +84,10 @@ class IFCA(MigrationOptions, Algorithm):
                 "weights 'drawn_first' repeats a mistake in averaging models; with gradients give equal or examples"
             )
 
+    @property
+    def reason_against_server(self) -> str | None:
+        return "averaging gradients is a step of the server already" if self.averaging == "gradients" else None
+
     def check(self, work: LocalWork) -> None:
         require_clients(self.num_clusters, len(clients_with_data(work)))
 

@@ -35,6 +35,10 @@ class Local(Algorithm):
     )
     state_type = LocalState
 
+    @property
+    def reason_against_server(self) -> str:
+        return "nobody communicates, so that there is no mean"
+
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[LocalState, Info]:
         return LocalState(work.initial(0), {}), Info()
 

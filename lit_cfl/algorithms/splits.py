@@ -101,6 +101,10 @@ class SplittingAlgorithm(Algorithm, ABC):
             raise InputError(f"eps1 is {self.eps1}; no norm is below that: give a number above 0")
         require_not_negative(eps2=self.eps2, warmup_rounds=self.warmup_rounds)
 
+    @property
+    def reason_against_server(self) -> str:
+        return "its clusters split when their mean update is small, which has to be what moves them"
+
     def needs_all(self, round: int) -> bool:
         return True
 

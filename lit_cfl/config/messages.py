@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from importlib import import_module
+from types import ModuleType
 from typing import Any
 
 import lightning.pytorch.loggers
@@ -24,6 +25,10 @@ _BASES = {
     "Module": "torch.nn.Module",
 }
 _OF_A_STUDY = ("base", "space")
+_FUNCTIONS: dict[str, tuple[ModuleType, type, str, str]] = {
+    "lr_schedule": (lr_scheduler, lr_scheduler.LRScheduler, "scheduler", "CosineAnnealingLR"),
+    "server": (torch.optim, torch.optim.Optimizer, "optimizer", "torch.optim.SGD"),
+}
 
 _WORDS = {
     "int": "a whole number",
@@ -46,7 +51,7 @@ def explain(message: str, tree: OptionTree) -> str:
     classes = re.findall(r"class_path '([^']+)'", message)
     explained = (
         _missing(message, classes or re.findall(r"class_path='([^']+)'", message))
-        or _no_scheduler(message, keys)
+        or _no_function(message, keys)
         or _unknown_member(message, classes)
         or _unknown_module(message)
         or _lone_word(message)
@@ -212,13 +217,16 @@ def _unknown_class(message: str, keys: Sequence[str]) -> str | None:
     return unknown_class(key, name, kind)
 
 
-def _no_scheduler(message: str, keys: Sequence[str]) -> str | None:
+def _no_function(message: str, keys: Sequence[str]) -> str | None:
+    """Explains what is given for a scheduler or the server's optimizer and is none."""
     value = _first(message, r"^\s*Given value: ([\w.]+)$")
-    if value is None or not keys or not keys[0].endswith("lr_schedule"):
+    named = keys[0].rpartition(".")[2] if keys else ""
+    if value is None or named not in _FUNCTIONS:
         return None
-    known = [n for n, found in vars(lr_scheduler).items() if inspect.isclass(found) and n.endswith("LR")]
-    near = nearest(value.rpartition(".")[2], known)
-    return f"{keys[0]}: {value!r} is no scheduler{near}. Write for example CosineAnnealingLR"
+    module, base, what, example = _FUNCTIONS[named]
+    known = [n for n, found in vars(module).items() if inspect.isclass(found) and issubclass(found, base)]
+    near = nearest(value.rpartition(".")[2], [name for name in known if name != base.__name__])
+    return f"{keys[0]}: {value!r} is no {what}{near}. Write for example {example}"
 
 
 def _wrong_value(message: str, keys: Sequence[str]) -> str | None:

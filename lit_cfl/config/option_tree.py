@@ -258,7 +258,7 @@ def _named(content: Any, path: str = "") -> Iterator[tuple[str, str]]:
 
 
 def _names_class(option: str) -> bool:
-    return option.rpartition(".")[2] in (*KIND_OF_KEY, "optimizer", "lr_schedule")
+    return option.rpartition(".")[2] in (*KIND_OF_KEY, "optimizer", "lr_schedule", "server")
 
 
 def given_options(words: Sequence[str]) -> Iterator[tuple[str, str]]:

@@ -15,6 +15,7 @@ from lit_cfl.local_work import Budget
 
 E = TypeVar("E", bound=Experiment)
 _CLIENTS, _SAMPLES, _STEPS = 4, 20, 2
+_BUDGET = Budget(_STEPS, "steps", _SAMPLES // _STEPS)
 
 
 def shrink(experiment: E) -> E:
@@ -29,7 +30,11 @@ def shrink(experiment: E) -> E:
         rounds=1,
         seeds=experiment.seeds[:1],
         cohort_size=min(_CLIENTS, experiment.cohort_size),
-        evaluation=replace(experiment.evaluation, clients=_at_most(experiment.evaluation.clients)),
+        evaluation=replace(
+            experiment.evaluation,
+            clients=_at_most(experiment.evaluation.clients),
+            fine_tune=experiment.evaluation.fine_tune and _BUDGET,
+        ),
         local=replace(experiment.local, epochs=1, batch_size=_SAMPLES // _STEPS),
         tracking=replace(experiment.tracking, wandb="disabled"),  # it is not worth keeping
     )
@@ -42,7 +47,7 @@ def _at_most(clients: Literal["assigned", "all"] | int) -> Literal["assigned", "
 def _shorter(algorithm: Algorithm) -> Algorithm:
     """Cuts every budget of an algorithm to 2 steps."""
     budgets = {f.name for f in fields(algorithm) if isinstance(getattr(algorithm, f.name), Budget)}
-    return replace(algorithm, **{name: Budget(_STEPS, "steps", _SAMPLES // _STEPS) for name in budgets})
+    return replace(algorithm, **dict.fromkeys(budgets, _BUDGET))
 
 
 class _FirstClients(FederatedDataModule):

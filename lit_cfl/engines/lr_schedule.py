@@ -136,7 +136,7 @@ def _only_optimizer(module: LightningModule) -> Optimizer:
             f"local.lr_schedule is given, but configure_optimizers of {name} has the scheduler "
             f"{type(schedulers[0]).__name__}; return the optimizer alone, or leave out local.lr_schedule"
         )
-    found = configured.get("optimizer") if isinstance(configured, Mapping) else configured
+    found: Any = configured.get("optimizer") if isinstance(configured, Mapping) else configured
     found = found[0] if isinstance(found, (list, tuple)) and len(found) == 1 else found
     if not isinstance(found, Optimizer):
         raise InputError(

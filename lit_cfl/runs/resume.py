@@ -20,6 +20,7 @@ _ADDED_OPTIONS = {
     "local.last_batch": "keep",
     "local.lr_schedule": None,
     "evaluation.fine_tune": None,
+    "server": None,
 }  # since 0.3, and how earlier runs trained
 _CHANGES_NOTHING = "plan.rows_mib:"  # it only says how much is computed at once
 

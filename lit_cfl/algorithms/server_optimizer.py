@@ -1,0 +1,194 @@
+"""Server optimizers inside clusters: FedAvgM, FedAdam and FedAdagrad, for every algorithm that averages in clusters.
+
+arXiv:2003.00295, Algorithm 2: the server takes a step of an optimizer along what the plain mean would change,
+Delta = mean - model. Here the optimizer is one of PyTorch's and its gradient is -Delta.
+
+The state of the optimizer (momentum, sums of squares, number of steps) belongs to a cluster's model:
+* a cluster that nobody trained takes no step, and its state stays as it is;
+* clients that migrate change no state;
+* a cluster that goes on from another one's model (a part after a split, the larger of merged clusters) goes on with the
+  state of that one;
+* a cluster whose model is new (a mean of merged clusters, a newcomer's) starts without one.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import field, fields, make_dataclass
+from typing import Any, ClassVar, cast
+
+import torch
+from torch import Tensor, nn
+from torch.optim import SGD, Optimizer
+
+from lit_cfl.algorithms.base import Algorithm, Info, State
+from lit_cfl.errors import InputError, in_short
+from lit_cfl.local_work import Fitted, LocalWork
+
+OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
+ServerState = dict[str, Tensor]  # what the optimizer keeps, by its names, float64 [K, ...]
+
+
+def with_server(algorithm: Algorithm, make: OptimizerFactory | None) -> Algorithm:
+    """Returns the algorithm with this server optimizer. Its state has further fields: `server` and `server_known`.
+
+    Args:
+        algorithm: may have another server optimizer.
+        make: makes the optimizer of parameters, such as `functools.partial(torch.optim.SGD, lr=1.0, momentum=0.9)`;
+            None = the algorithm without one.
+
+    Raises:
+        InputError: the algorithm does not average models in clusters, or the optimizer cannot be used.
+    """
+    kind: type[Algorithm] = getattr(algorithm, "plain_kind", type(algorithm))
+    options = {f.name: getattr(algorithm, f.name) for f in fields(kind)}
+    if make is None:
+        return algorithm if kind is type(algorithm) else kind(**options)
+    if reason := algorithm.reason_against_server:
+        raise InputError(f"server is given, but {kind.__name__} cannot have one: {reason}; leave out server")
+    _require_usable(make)
+    own = [("server", ServerState, field(kw_only=True)), ("server_known", Tensor, field(kw_only=True))]
+    state = make_dataclass(kind.state_type.__name__, own, bases=(kind.state_type,), frozen=True, eq=False)
+    content = {"state_type": state, "plain_kind": kind, "make_optimizer": staticmethod(make)}
+    # a local class, which no parser of configurations takes for one that can be chosen
+    named = {"__module__": __name__, "__qualname__": f"with_server.<locals>.{kind.__name__}", "__doc__": kind.__doc__}
+    served = type(kind.__name__, (_Served, kind), content | named)
+    return cast(Algorithm, served(**options))
+
+
+def _require_usable(make: OptimizerFactory) -> None:
+    """Raises InputError for an optimizer that cannot be made, or takes no step from gradients alone."""
+    parameter = nn.Parameter(torch.zeros(1, dtype=torch.float64))
+    try:
+        optimizer = make([parameter])
+        parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+    except Exception as error:  # whatever an optimizer raises, perhaps the user's own
+        raise InputError(
+            f"server cannot be used: {in_short(error)}; give an optimizer such as torch.optim.SGD with lr and momentum"
+        ) from error
+    odd = [name for name, value in optimizer.state[parameter].items() if not isinstance(value, Tensor | None)]
+    if odd:
+        raise InputError(f"server: {type(optimizer).__name__} keeps {odd[0]!r}, which is no tensor; give another one")
+
+
+class _Served(Algorithm):
+    """Takes the server's step wherever the algorithm averages what clients trained in a round."""
+
+    plain_kind: ClassVar[type[Algorithm]]  # the algorithm without a server optimizer
+
+    def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
+        raise NotImplementedError("each class that `with_server` makes has its own")
+
+    def init(self, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
+        state, info = super().init(work, rng)  # type: ignore[safe-super]  # the algorithm's, which comes next
+        return self._state(state, {}, torch.zeros(len(state.models), dtype=torch.bool)), info
+
+    def round(self, state: State, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
+        step = _ServerStep(self.make_optimizer, state, work.layout.num_parameters)
+        after, info = super().round(state, cohort, _ServedWork(work, step), rng)  # type: ignore[safe-super]
+        if info.up and not (step.taken or step.known.any() or self.needs_all(work.round)):
+            raise InputError(
+                f"server is given, but {type(self).__name__} does not average the fits of a round by mean_by_cluster, "
+                "where the server takes its step; leave out server"
+            )
+        if len(after.models) != len(step.models):  # otherwise they keep their numbers, also where they were mixed
+            step.align(after.models, step.models)
+        return self._state(after, step.state, step.known), info
+
+    def place(self, state: State, clients: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
+        step = _ServerStep(self.make_optimizer, state, work.layout.num_parameters)
+        after, info = super().place(state, clients, work, rng)  # type: ignore[safe-super]
+        step.align(after.models, state.models)
+        return self._state(after, step.state, step.known), info
+
+    def _state(self, state: State, server: ServerState, known: Tensor) -> State:
+        plain = {f.name: getattr(state, f.name) for f in fields(self.plain_kind.state_type)}
+        return self.state_type(**plain, server=server, server_known=known)
+
+
+class _ServerStep:
+    """The step of a round.
+
+    Args:
+        make: makes the optimizer.
+        state: of the algorithm before the round.
+        num_parameters: columns that the optimizer changes; the buffers after them are averaged.
+    """
+
+    def __init__(self, make: OptimizerFactory, state: State, num_parameters: int) -> None:
+        self._make, self._num_parameters = make, num_parameters
+        self.state: ServerState = state.server
+        self.known: Tensor = state.server_known  # which clusters have a state, bool [K]
+        self.models: Tensor = state.models  # that the state belongs to [K, d]
+        self.taken = False
+
+    def __call__(self, before: Tensor, means: Tensor, heard: Tensor) -> Tensor:
+        """Moves models `[K, d]` towards the means `[K, d]` of the clusters that were heard, bool `[K]`."""
+        self.align(before, self.models)
+        self.taken, self.models = True, means
+        if _is_plain(self._make):
+            return means
+        clusters, own = heard.nonzero().flatten().tolist(), slice(self._num_parameters)
+        rows = {k: nn.Parameter(before[k, own].to(torch.float64, copy=True)) for k in clusters}
+        if not rows:
+            return means
+        optimizer = self._make(list(rows.values()))
+        for k, row in rows.items():
+            row.grad = row.detach() - means[k, own].double()
+            if self.known[k]:
+                optimizer.state[row] = {name: kept[k].clone() for name, kept in self.state.items()}
+        optimizer.step()
+        moved = means.clone()
+        for k, row in rows.items():
+            moved[k, own] = row.detach().to(moved.dtype)
+            self._keep(k, optimizer.state[row])
+        self.known = self.known | heard
+        self.models = moved
+        return moved
+
+    def _keep(self, cluster: int, found: dict[str, Tensor | None]) -> None:
+        for name, value in found.items():
+            if value is not None:
+                kept = self.state.get(name)
+                if kept is None:
+                    kept = value.new_zeros(len(self.known), *value.shape)
+                self.state = self.state | {name: kept.index_copy(0, torch.tensor([cluster]), value.detach()[None])}
+
+    def align(self, now: Tensor, before: Tensor) -> None:
+        """Gives each model `[K, d]` the state of the one before that it equals, of its own number where it can."""
+        if now is before or (now.shape == before.shape and torch.equal(now, before)):
+            return
+        numbers = {row.numpy().tobytes(): k for k, row in reversed(list(enumerate(before)))}
+        same = [k < len(before) and torch.equal(row, before[k]) for k, row in enumerate(now)]
+        found = [k if same[k] else numbers.get(row.numpy().tobytes(), -1) for k, row in enumerate(now)]
+        source = torch.tensor(found, dtype=torch.int64)
+        self.known, *kept = (_with_none(rows)[source] for rows in (self.known, *self.state.values()))
+        self.state = dict(zip(self.state, kept, strict=True))
+
+
+def _with_none(rows: Tensor) -> Tensor:
+    """Appends a row of zeros, which the number -1 stands for."""
+    return torch.cat([rows, rows.new_zeros(1, *rows.shape[1:])])
+
+
+class _ServedWork:
+    """The clients, whose fits in a round are averaged by the server's step."""
+
+    def __init__(self, work: LocalWork, step: _ServerStep) -> None:
+        self._work, self._step = work, step
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._work, name)
+
+    def fit(self, *arguments: Any, purpose: str = "train", **options: Any) -> Fitted:
+        fitted = self._work.fit(*arguments, purpose=purpose, **options)
+        if purpose == "train":
+            fitted.server = self._step
+        return fitted
+
+
+def _is_plain(make: OptimizerFactory) -> bool:
+    """Says whether a step is the plain mean: SGD with lr 1 and nothing else."""
+    optimizer = make([nn.Parameter(torch.zeros(1))])
+    group = optimizer.param_groups[0]
+    others = any(group.get(name) for name in ("momentum", "weight_decay", "maximize"))
+    return type(optimizer) is SGD and group["lr"] == 1 and not others
