@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.engines.chain.groups import pad
-from lit_cfl.engines.chain.losses import losses_and_slopes
+from lit_cfl.engines.chain.losses import compute_slopes
 from lit_cfl.engines.chain.parts import ChainLayer
 from lit_cfl.engines.chain.passes import run_backward, run_forward
 from lit_cfl.engines.chain.stack import as_matrix, least_lanes
@@ -72,7 +72,7 @@ def _stack_gradients(
     inputs = examples.inputs.index_select(0, own.flatten()).view(*own.shape, -1)
     targets = examples.targets.index_select(0, own.flatten()).view(*own.shape, -1)
     outputs, kept = run_forward(chain.parts, tensors, inputs, None, arithmetic)
-    _, slopes = losses_and_slopes(chain.loss, outputs, targets, shares[..., None])
+    slopes = compute_slopes(chain.loss, outputs, targets, shares[..., None])
 
     def take(layer: ChainLayer, slopes: Tensor, inputs: Tensor) -> None:
         if layer.weight in training.names:

@@ -13,31 +13,27 @@ def targets_of(loss: Loss, labels: Tensor, dtype: torch.dtype) -> Tensor:
     return flat if loss.kind == "cross-entropy" else flat.to(dtype)
 
 
-def losses_and_slopes(loss: Loss, outputs: Tensor, targets: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
-    """Computes the losses `[..., B, 1]`, and the gradient by the outputs of their weighted sum `[..., B, outputs]`.
+def compute_losses(loss: Loss, outputs: Tensor, targets: Tensor) -> Tensor:
+    """Computes the losses `[..., B, 1]` of outputs `[..., B, outputs]`; for targets see `targets_of`."""
+    if loss.kind == "cross-entropy":
+        losses = outputs.log_softmax(-1).gather(-1, targets).neg_()
+    elif loss.kind == "squared error":
+        losses = (outputs - targets).square_().sum(-1, keepdim=True)
+    else:
+        losses = binary_cross_entropy_with_logits(outputs, targets, reduction="none").sum(-1, keepdim=True)
+    return losses if loss.factor == 1 else losses * loss.factor
+
+
+def compute_slopes(loss: Loss, outputs: Tensor, targets: Tensor, shares: Tensor) -> Tensor:
+    """Computes the gradient by the outputs of a weighted sum of the losses, `[..., B, outputs]`.
 
     Args:
-        outputs: `[..., B, outputs]`; they may be overwritten.
-        targets: see `targets_of`, `[..., B, 1]` or `[..., B, outputs]`.
+        outputs, targets: see `compute_losses`.
         shares: weight of each example in the sum `[..., B, 1]`.
     """
     shares = shares if loss.factor == 1 else shares * loss.factor
     if loss.kind == "cross-entropy":
-        losses, slopes = _cross_entropy(outputs, targets, shares)
-    elif loss.kind == "squared error":
-        errors = outputs - targets
-        losses, slopes = errors.square().sum(-1, keepdim=True), errors.mul_(2 * shares)
-    else:
-        losses = binary_cross_entropy_with_logits(outputs, targets, reduction="none").sum(-1, keepdim=True)
-        slopes = (sigmoid(outputs) - targets).mul_(shares)
-    return losses if loss.factor == 1 else losses * loss.factor, slopes
-
-
-def _cross_entropy(outputs: Tensor, targets: Tensor, shares: Tensor) -> tuple[Tensor, Tensor]:
-    """PyTorch's own takes twice as long on a CPU for few labels."""
-    outputs = outputs - outputs.amax(-1, keepdim=True)
-    right = outputs.gather(-1, targets)
-    shifted = outputs.exp_()
-    totals = shifted.sum(-1, keepdim=True)
-    slopes = shifted.mul_(shares / totals).scatter_add_(-1, targets, -shares)
-    return totals.log_().sub_(right), slopes
+        return outputs.softmax(-1).mul_(shares).scatter_add_(-1, targets, -shares)
+    if loss.kind == "squared error":
+        return (outputs - targets).mul_(2 * shares)
+    return (sigmoid(outputs) - targets).mul_(shares)

@@ -69,7 +69,8 @@ def run_forward(
             values = arithmetic.transform(values, tensors[part.weight], tensors.get(part.bias or ""))
             kept.append((before, values))
         elif isinstance(part, Activation):
-            values = part.compute(values)
+            own = bool(kept) and isinstance(parts[len(kept) - 1], ChainLayer)  # nobody else reads a layer's outputs
+            values = values.relu_() if own and part.name == "relu" else part.compute(values)
             kept.append((before, values))
         else:
             share = None if keys is None else kept_share(keys, part.p, part.layer, values.shape[1:], values.dtype)

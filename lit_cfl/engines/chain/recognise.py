@@ -13,7 +13,7 @@ import torch
 from lightning import LightningModule
 from torch import Tensor
 
-from lit_cfl.engines.chain.losses import losses_and_slopes, targets_of
+from lit_cfl.engines.chain.losses import compute_losses, compute_slopes, targets_of
 from lit_cfl.engines.chain.parts import Chain, ChainLayer, Loss
 from lit_cfl.engines.chain.passes import Arithmetic, run_backward, run_forward
 from lit_cfl.engines.chain.trace import NotAChainError, Parts, find_parts
@@ -155,7 +155,7 @@ class _Check:
         """Computes the losses `[n]`, and the gradient of their mean by the outputs `[1, n, outputs]`."""
         shares = torch.full((1, len(labels), 1), 1 / len(labels), dtype=torch.float64)
         targets = targets_of(loss, labels, torch.float64)[None]
-        losses, slopes = losses_and_slopes(loss, outputs.clone(), targets, shares)
+        losses, slopes = compute_losses(loss, outputs, targets), compute_slopes(loss, outputs, targets, shares)
         tensors = self._tensors()
         layers = [part for part in self._parts if isinstance(part, ChainLayer)]
         return losses[0, :, 0] + sum(part.penalty * tensors[part.weight].square().sum() for part in layers), slopes

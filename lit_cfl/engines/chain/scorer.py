@@ -9,7 +9,7 @@ from lightning import LightningModule
 from torch import Tensor
 
 from lit_cfl.data import Examples
-from lit_cfl.engines.chain.losses import losses_and_slopes, targets_of
+from lit_cfl.engines.chain.losses import compute_losses, targets_of
 from lit_cfl.engines.chain.parts import Chain
 from lit_cfl.engines.chain.passes import Arithmetic, run_forward
 from lit_cfl.engines.chain.recognise import NotAChainError, is_close, recognise_chain, tensors_of, trials
@@ -53,8 +53,7 @@ class ChainScorer(Scorer):
         inputs, labels = examples.batch(index, self._dtype, self._device)
         outputs = self._outputs(chain, models, inputs.flatten(1))
         targets = targets_of(chain.loss, labels, self._dtype).expand(len(models), -1, -1)
-        shares = torch.ones((), dtype=self._dtype, device=self._device).expand(len(models), len(labels), 1)
-        return losses_and_slopes(chain.loss, outputs, targets, shares)[0].squeeze(-1).double()
+        return compute_losses(chain.loss, outputs, targets).squeeze(-1).double()
 
     def _outcomes(self, row: Tensor, batch: Batch, first: int) -> Tensor:
         chain = self._chain(batch)
@@ -122,7 +121,6 @@ def _outcomes_of_outputs(chain: Chain, outputs: Tensor, labels: Tensor, module: 
     targets = targets_of(chain.loss, labels, outputs.dtype)[None]
     if values is None:
         values = (outputs - targets).abs()[0].mean(-1)
-    shares = torch.ones_like(outputs[..., :1])
-    losses = losses_and_slopes(chain.loss, outputs, targets, shares)[0][0, :, 0].double()
+    losses = compute_losses(chain.loss, outputs, targets)[0, :, 0].double()
     worst = 0.0 if values.dtype == torch.bool else nan if score.worst is None else score.worst
     return torch.stack([losses, values.double().where(losses.isfinite(), worst), torch.ones_like(losses)])

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lit_cfl.engines.chain.groups import LEAST, ClientGroup, Span
 from lit_cfl.engines.chain.inputs import DualBias, DualLayer
-from lit_cfl.engines.chain.losses import losses_and_slopes
+from lit_cfl.engines.chain.losses import compute_losses, compute_slopes
 from lit_cfl.engines.chain.parts import ChainLayer
 from lit_cfl.engines.chain.passes import run_backward, run_forward
 from lit_cfl.engines.chain.replay import FEWEST, ReplayedStep, StepCapture
@@ -17,6 +17,10 @@ from lit_cfl.engines.chain.tables import CohortExamples, Step, StepTables, lay_o
 from lit_cfl.engines.chain.updates import OptimizerUpdate, PlainUpdate, Training, Update
 from lit_cfl.engines.cohort_fit import CohortFit
 from lit_cfl.parameters import Slot
+
+_KEPT = 32  # steps whose outputs are kept until their losses are computed
+Taken = tuple[Tensor, Tensor | None]  # outputs `[lanes, B, outputs]`, and penalties `[lanes]`
+TakeStep = Callable[[Step], Taken]
 
 
 class Stack:
@@ -128,26 +132,34 @@ class Stack:
             ended(span.busy - span.following)
         self._add(losses[:, :busy], steps)
 
-    def _launched(self, take: Callable[[Step], Tensor], steps: range, losses: Tensor) -> Callable[[int], None]:
-        each = zip(losses, self._tables.of(steps, losses.shape[1]), strict=True)
+    def _launched(self, take: TakeStep, steps: range, losses: Tensor) -> Callable[[int], None]:
+        each, start = self._tables.of(steps, losses.shape[1]), 0
 
         def advance(times: int) -> None:
-            for into, step in islice(each, times):
-                into.copy_(take(step))
+            nonlocal start
+            for stop in (*range(start + _KEPT, start + times, _KEPT), start + times):
+                found = [take(step) for step in islice(each, stop - start)]
+                targets = self._tables.whole.targets[steps.start + start : steps.start + stop, : losses.shape[1]]
+                losses[start:stop] = self._losses(found, targets)
+                start = stop
 
         return advance
 
-    def _replayed(
-        self, capture: StepCapture, take: Callable[[Step], Tensor], steps: range, losses: Tensor
-    ) -> ReplayedStep:
+    def _replayed(self, capture: StepCapture, take: TakeStep, steps: range, losses: Tensor) -> ReplayedStep:
         number = torch.full((1,), steps.start, device=losses.device)
 
         def step() -> None:
-            found = take(self._tables.at(number, losses.shape[1]))
-            losses.index_copy_(0, number - steps.start, found[None])
+            own = self._tables.at(number, losses.shape[1])
+            losses.index_copy_(0, number - steps.start, self._losses([take(own)], own.targets[None]))
             number.add_(1)
 
         return ReplayedStep(step, capture)
+
+    def _losses(self, found: list[Taken], targets: Tensor) -> Tensor:
+        """Computes the losses before some steps `[steps, lanes, B, 1]`, for all of them at once."""
+        losses = compute_losses(self._training.chain.loss, torch.stack([outputs for outputs, _ in found]), targets)
+        penalties = [penalty for _, penalty in found if penalty is not None]
+        return losses + torch.stack(penalties)[..., None, None] if penalties else losses
 
     def _add(self, losses: Tensor, steps: range) -> None:
         """Adds the losses of these steps `[steps, clients, B, 1]` to the clients' sums, in the order of the steps."""
@@ -165,8 +177,8 @@ class Stack:
         state = tuple(tuple(tensor[:lanes] for tensor in slot) for slot in self._state)
         return OptimizerUpdate(self._training, trained, centers, self._prox, state)
 
-    def _step(self, step: Step, lanes: int, tensors: Mapping[str, Tensor], update: Update) -> Tensor:
-        """Takes a step. Returns the losses before it `[lanes, B, 1]`."""
+    def _step(self, step: Step, lanes: int, tensors: Mapping[str, Tensor], update: Update) -> Taken:
+        """Takes a step. Returns the outputs before it, and the penalties."""
         chain, arithmetic, dual, keys = self._training.chain, self._training.arithmetic, self._dual, step.keys
         first = chain.layers[0]
         if dual is None:
@@ -175,17 +187,14 @@ class Stack:
             bias = tensors.get(first.bias or "")
             parts, values = chain.parts[1:], dual.outputs(step.rows, step.left, step.pulled, bias, lanes)
         outputs, kept = run_forward(parts, tensors, values, keys, arithmetic)
-        losses, slopes = losses_and_slopes(chain.loss, outputs, step.targets, step.shares)
-        for layer in chain.layers:
-            if layer.penalty:
-                flat = tensors[layer.weight].flatten(1)
-                losses = losses + (layer.penalty * torch.linalg.vecdot(flat, flat))[:, None, None]
+        slopes = compute_slopes(chain.loss, outputs, step.targets, step.shares)
+        penalty = _penalty(chain.layers, tensors)
         below = run_backward(parts, tensors, kept, slopes, keys, arithmetic, update.take, below=dual is not None)
         if dual is not None and below is not None and isinstance(update, PlainUpdate):
             update.take_bias(first, below)
             dual.take(step.rows, below)
         update.finish(step.corrections, step.first)
-        return losses
+        return outputs, penalty
 
     def _save(self, rows: Tensor, steps: int, ending: slice) -> None:
         """Writes the models of clients that end into their rows."""
@@ -203,6 +212,17 @@ class Stack:
                 after(steps, ending, found)
             if not in_order:
                 columns.index_copy_(0, clients.to(rows.device), whole)
+
+
+def _penalty(layers: list[ChainLayer], tensors: Mapping[str, Tensor]) -> Tensor | None:
+    """Computes the penalties of the weights `[lanes]`; None where there are none."""
+    found: Tensor | None = None
+    for layer in layers:
+        if layer.penalty:
+            flat = tensors[layer.weight].flatten(1)
+            one = layer.penalty * torch.linalg.vecdot(flat, flat)
+            found = one if found is None else found + one
+    return found
 
 
 def least_lanes(layers: list[ChainLayer]) -> int:
