@@ -6,6 +6,7 @@ stack: functions that PyTorch computes in another way in the last places of a te
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from math import pi, sqrt
 from typing import Literal
 
@@ -87,7 +88,7 @@ class Chain:
     parts: tuple[ChainLayer | Activation | Drop, ...]
     loss: Loss
 
-    @property
+    @cached_property
     def layers(self) -> list[ChainLayer]:
         return [part for part in self.parts if isinstance(part, ChainLayer)]
 

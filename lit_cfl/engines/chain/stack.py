@@ -46,6 +46,7 @@ class Stack:
     ) -> None:
         self._training, self._slots, self._group, self._capture = training, slots, group, capture
         self._least = least_lanes(training.chain.layers)
+        self._penalised = [layer for layer in training.chain.layers if layer.penalty]
         if len(group.steps) < self._least:
             group = ClientGroup(group.clients.repeat(self._least), group.steps * self._least, group.width, group.size)
         clients, device = group.clients, examples.inputs.device
@@ -188,7 +189,7 @@ class Stack:
             parts, values = chain.parts[1:], dual.outputs(step.rows, step.left, step.pulled, bias, lanes)
         outputs, kept = run_forward(parts, tensors, values, keys, arithmetic)
         slopes = compute_slopes(chain.loss, outputs, step.targets, step.shares)
-        penalty = _penalty(chain.layers, tensors)
+        penalty = _penalty(self._penalised, tensors) if self._penalised else None
         below = run_backward(parts, tensors, kept, slopes, keys, arithmetic, update.take, below=dual is not None)
         if dual is not None and below is not None and isinstance(update, PlainUpdate):
             update.take_bias(first, below)
@@ -214,15 +215,13 @@ class Stack:
                 columns.index_copy_(0, clients.to(rows.device), whole)
 
 
-def _penalty(layers: list[ChainLayer], tensors: Mapping[str, Tensor]) -> Tensor | None:
-    """Computes the penalties of the weights `[lanes]`; None where there are none."""
-    found: Tensor | None = None
-    for layer in layers:
-        if layer.penalty:
-            flat = tensors[layer.weight].flatten(1)
-            one = layer.penalty * torch.linalg.vecdot(flat, flat)
-            found = one if found is None else found + one
-    return found
+def _penalty(layers: list[ChainLayer], tensors: Mapping[str, Tensor]) -> Tensor:
+    """Computes the penalties of these layers' weights `[lanes]`."""
+    weights = [tensors[layer.weight].flatten(1) for layer in layers]
+    return sum(
+        (layer.penalty * torch.linalg.vecdot(w, w) for layer, w in zip(layers, weights, strict=True)),
+        torch.zeros((), device=weights[0].device),
+    )
 
 
 def least_lanes(layers: list[ChainLayer]) -> int:

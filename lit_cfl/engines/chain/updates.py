@@ -107,7 +107,8 @@ class PlainUpdate(Update):
         weight, rule = self.trained.get(layer.weight), self._rules.get(layer.weight)
         if weight is not None and rule is not None:
             self.training.arithmetic.add_product_(weight, slopes.mT, inputs, rule.shrink, -rule.rate)
-            self.pull_(layer.weight, rule)
+            if self.centers is not None:
+                weight.add_(self.centers[layer.weight], alpha=rule.pull)
         self.take_bias(layer, slopes)
 
     def take_bias(self, layer: ChainLayer, slopes: Tensor) -> None:
@@ -116,11 +117,8 @@ class PlainUpdate(Update):
             if rule.shrink != 1:
                 bias.mul_(rule.shrink)
             bias.sub_(slopes.sum(1, keepdim=True), alpha=rule.rate)
-            self.pull_(layer.bias, rule)
-
-    def pull_(self, name: str, rule: Rule) -> None:
-        if self.centers is not None:
-            self.trained[name].add_(self.centers[name], alpha=rule.pull)
+            if self.centers is not None:
+                bias.add_(self.centers[layer.bias], alpha=rule.pull)
 
 
 class OptimizerUpdate(Update):
