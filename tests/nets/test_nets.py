@@ -11,7 +11,7 @@ from quadratic import ids
 from torch import Tensor, nn
 
 from lit_cfl.config import catalogue
-from lit_cfl.config.parser import task_factory
+from lit_cfl.config.build import task_factory
 from lit_cfl.data import Examples
 from lit_cfl.engines.base import Engine
 from lit_cfl.engines.local_training import LocalTraining

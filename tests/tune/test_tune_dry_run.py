@@ -1,5 +1,6 @@
 """`lit-cfl tune --dry-run`: what it says, and that it starts and writes nothing."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,8 @@ from studies import ALGORITHMS, study_file
 from lit_cfl.cli.main import main
 from lit_cfl.progress import dry_run
 from lit_cfl.tune import cluster
+from lit_cfl.tune.check import PreparedStudy, prepare
+from lit_cfl.tune.options import parse_study
 
 STUDY = {"seeds": [3, 4], "num_repeats": 5}
 
@@ -32,6 +35,12 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, **changes: object) -> 
     return {line[:18].strip(): line[19:] for line in capsys.readouterr().out.splitlines()}
 
 
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedStudy:
+    path = tmp_path_factory.mktemp("prepared")
+    return prepare(parse_study(["--config", str(study_file(path, **STUDY))]).study, path)
+
+
 @pytest.mark.usefixtures("half_a_minute")
 @pytest.mark.parametrize(
     ("words", "at_a_time", "time"),
@@ -47,8 +56,18 @@ def said(capsys: pytest.CaptureFixture[str], *words: str, **changes: object) -> 
     ],
 )
 def test_time_is_that_of_all_trials_and_repeats_divided_by_those_at_a_time(
-    capsys: pytest.CaptureFixture[str], words: str, at_a_time: str, time: str
+    prepared: PreparedStudy,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    words: str,
+    at_a_time: str,
+    time: str,
 ):
+    """The study is checked once for all of them."""
+    monkeypatch.setattr(
+        "lit_cfl.tune.dry_run.prepare", lambda study, path: replace(prepared, study=study, limit=study.num_trials)
+    )
+    monkeypatch.setattr("lit_cfl.tune.options.base_config", lambda base, folder: prepared.study.base)
     lines = said(capsys, *words.split())
     assert lines["at a time"] == at_a_time
     assert lines["whole study"].startswith(f"about {time} of local training")

@@ -1,6 +1,7 @@
 """The runs on new seeds, without Ray: how many there are at a time, where their files go, and what is left of each."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,9 +12,10 @@ from studies import base, study_file
 
 from lit_cfl.engines.ray import tasks
 from lit_cfl.tune import repeats
-from lit_cfl.tune.check import prepare
+from lit_cfl.tune.check import PreparedStudy, prepare
 from lit_cfl.tune.options import parse_study
 from lit_cfl.tune.record import DEFAULT
+from lit_cfl.tune.study import Limits
 
 pytestmark = pytest.mark.usefixtures("plain_studies")
 
@@ -44,19 +46,24 @@ class Runs:
         return {"val/weighted_accuracy": 0.5 + better, "test/weighted_accuracy": 0.1 * run[1] + better}
 
 
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> PreparedStudy:
+    path = tmp_path_factory.mktemp("prepared")
+    return prepare(parse_study(["--config", str(study_file(path, num_repeats=3))]).study, path)
+
+
 @pytest.mark.parametrize(("concurrent", "most"), [(None, 6), (2, 2), (9, 6)])
 def test_no_more_runs_go_on_than_trials_may_and_their_files_are_in_the_study(
-    concurrent: int | None, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    prepared: PreparedStudy, concurrent: int | None, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.chdir(tmp_path)
-    limits = {"trials": 9, "concurrent": concurrent}
-    study = parse_study(["--config", str(study_file(tmp_path, limits=limits, num_repeats=3))]).study
+    study = replace(prepared.study, limits=Limits(9, concurrent=concurrent))
     runs = Runs()
     monkeypatch.setattr(tasks, "ray", runs)
     Path("mine").mkdir()
     Path("mine/best.yaml").write_text(str(base()))
     best = {"origin": "search", "trial_id": "0004"}
-    found = repeats.repeat(prepare(study, Path("mine")), best, Path("mine"), say=lambda line: None)
+    found = repeats.repeat(replace(prepared, study=study), best, Path("mine"), say=lambda line: None)
     assert runs.most == most
     assert runs.folders == {tmp_path / "mine" / "repeats"}  # a worker has another current folder
     assert found is not None
