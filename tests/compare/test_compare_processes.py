@@ -63,6 +63,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path / "c"
 
 
+@pytest.mark.full
 def test_killed_in_the_middle_and_resumed_it_gives_the_same_table(whole: Path, output: Path):
     child = in_child([*start("FedAvg", "IFCA"), "--num_cpus", "1"])
     half = Path("c/IFCA/seed-1/metrics.csv")
@@ -79,6 +80,7 @@ def test_killed_in_the_middle_and_resumed_it_gives_the_same_table(whole: Path, o
     assert Path("c/IFCA/seed-1/environment.json").read_text() == before  # it went on, and did not begin again
 
 
+@pytest.mark.full
 def test_interrupted_it_says_how_to_go_on(whole: Path, output: Path):
     child = in_child([*start("FedAvg", "IFCA"), "--num_cpus", "1", "--checkpoint.every_seconds", "60"])
     wait_for(Path("c/IFCA/seed-1/metrics.csv"), "\n3,")

@@ -90,6 +90,7 @@ def test_round_trains_the_embedding_of_the_words_that_clients_have(tmp_path: Pat
     assert not after[0].any()
 
 
+@pytest.mark.full
 @needs_real_tweets
 @pytest.mark.parametrize("net", [net for net in NETS if net != "none"])
 def test_round_on_real_tweets_trains_every_client_of_the_cohort(net: str, tmp_path: Path):
@@ -105,6 +106,7 @@ def test_round_on_real_tweets_trains_every_client_of_the_cohort(net: str, tmp_pa
     assert losses.isfinite().all()
 
 
+@pytest.mark.full
 @needs_real_tweets
 def test_real_tweets_are_those_of_849_users_with_at_least_8():
     module = Sent140(str(SHARED / "sentiment140"), partition=Natural(min_examples=8))
