@@ -211,7 +211,7 @@ def test_run_logs_its_rates_and_resumes_to_the_bit(tmp_path: Path):
             True,
         ),
         (
-            partial(SequentialSchedule, schedulers=[partial(pytorch.LinearLR, total_iters=2), HALVED], milestones=[2]),
+            partial(SequentialSchedule, schedulers=[partial(pytorch.LinearLR, total_iters=1), HALVED], milestones=[1]),
             False,
         ),
         (partial(pytorch.CosineAnnealingLR, T_max=4), False),
