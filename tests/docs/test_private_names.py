@@ -56,7 +56,7 @@ def test_no_private_name_of_another_package_is_used_but_where_it_is_explained():
     trees = {str(file.relative_to(ROOT)): ast.parse(file.read_text("utf-8")) for file in files}
     own = {name for tree in trees.values() for name in names_of(tree)}
     for file, tree in trees.items():
-        assert set(private_names(tree, own)) <= ALLOWED.get(file, set()), file
+        assert set(private_names(tree, own)) == ALLOWED.get(file, set()), file
 
 
 @pytest.mark.parametrize(

@@ -231,6 +231,7 @@ def test_an_interrupted_study_of_several_algorithms_goes_on_with_optuna_and_is_e
     assert main(["tune", "--resume", str(study)]) == 2  # a finished trial was edited: noticed before anything starts
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("cluster")
 def test_trials_that_fail_or_hang_are_listed_and_the_others_go_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     """The grid gives the number of trials; the limits need not."""
