@@ -3,11 +3,12 @@
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Literal
 
 from lit_cfl.errors import InputError
+
+if TYPE_CHECKING:  # names of scores are read where nothing is computed
+    from torch import Tensor
 
 __all__ = ["Score"]
 
@@ -75,7 +76,7 @@ class Score:
         found = _BEST.fullmatch(column)
         return cls(found[2], found[1] == "max") if found else None
 
-    def of(self, sums: Tensor, weights: Tensor) -> Tensor:
+    def of(self, sums: "Tensor", weights: "Tensor") -> "Tensor":
         """Computes the score of sets of examples.
 
         Args:

@@ -10,7 +10,7 @@ from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from jsonargparse.typing import register_type
 
 from lit_cfl.config.files import read_config, recorded_folders
-from lit_cfl.config.messages import explain
+from lit_cfl.config.mistakes import Option, explain, options_of
 from lit_cfl.config.named_configs import config_files, config_path, with_paths
 from lit_cfl.config.option_tree import study_tree
 from lit_cfl.config.own_code import announce_classes, inside
@@ -172,7 +172,9 @@ def _read(parser: ArgumentParser, words: Sequence[str]) -> Namespace:
     try:
         return parser.parse_args(with_lists(words, tree.look_up))
     except ArgumentError as error:
-        message = explain(str(error), tree)
+        contents = [read_config(file) for file in config_files(words)]
+        options = options_of(Study) | {name: Option(Any, name in ("base", "space")) for name in _AS_WRITTEN}
+        message = explain(error, contents, with_lists(words, tree.look_up), tree, options)
         message = message.replace("--config quickstart", "--config tune/quickstart").replace(
             "lit-cfl run", "lit-cfl tune"
         )

@@ -1,6 +1,6 @@
-"""Summarises a configuration's data as a table and as pictures, for `lit-cfl data`."""
+"""Implements `lit-cfl data`: a table of a configuration's data, and pictures."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,14 +9,32 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from lit_cfl.config.parser import parse_data
 from lit_cfl.data import Examples, FederatedData
 from lit_cfl.data.partition_file import partition_hash, save_partition
 from lit_cfl.data.shift import Shift
 from lit_cfl.errors import InputError, join_ids
 from lit_cfl.pictures import example_images, label_distribution, size_histogram
 from lit_cfl.pictures.guard import DrawingGuard
+from lit_cfl.progress.console import new_console
+from lit_cfl.storage.given_paths import given_directory
 
 _AT_ONCE = 20_000  # clients whose labels are counted at a time
+
+
+def show_data(arguments: Sequence[str]) -> int:
+    """Shows how the data are divided among clients, before anything is trained: `lit-cfl data`."""
+    if "--check-hub" in arguments:
+        from lit_cfl.datamodules.hub import check_hub
+
+        return check_hub()
+    given, console = parse_data(arguments), new_console()
+    folder = Path("runs") / f"{given.name}-data" if given.out is None else given_directory(given.out, "--out")
+    data = given.module.federated(given.seed)
+    show(console, type(given.module).__name__, data, given.module.shift)
+    for path in write(folder, data):
+        console.print(f"{'written':<18} {path}", soft_wrap=True)
+    return 0
 
 
 def show(console: Console, name: str, data: FederatedData, shifts: tuple[Shift, ...]) -> None:

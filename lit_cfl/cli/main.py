@@ -108,7 +108,9 @@ class Command(NamedTuple):
 
 
 COMMANDS = {
-    "run": Command("lit_cfl.cli.commands", "run_experiment", "run an experiment and its baseline", True, "check_run"),
+    "run": Command(
+        "lit_cfl.cli.run_command", "run_experiment", "run an experiment and its baseline", True, "check_run"
+    ),
     "compare": Command(
         "lit_cfl.compare.command",
         "compare",
@@ -127,16 +129,16 @@ COMMANDS = {
         "lit_cfl.tracking.dashboard", "dashboard", "make a W&B workspace with a panel for every metric"
     ),
     "evaluate": Command(
-        "lit_cfl.cli.commands",
+        "lit_cfl.cli.saved_runs",
         "evaluate_run",
         "score a run's models on its own clients, or on others",
         check="check_saved_run",
     ),
     "assign": Command(
-        "lit_cfl.cli.commands", "assign_newcomers", "find a cluster for new clients", check="check_saved_run"
+        "lit_cfl.cli.saved_runs", "assign_newcomers", "find a cluster for new clients", check="check_saved_run"
     ),
     "data": Command(
-        "lit_cfl.cli.commands",
+        "lit_cfl.cli.data_summary",
         "show_data",
         "show how a configuration divides its data: a table and pictures",
         check="check_data",

@@ -22,7 +22,8 @@ from lit_cfl.config.files import (
     require_present_path,
     with_recorded_config,
 )
-from lit_cfl.config.messages import explain, raised_in_import
+from lit_cfl.config.messages import raised_in_import
+from lit_cfl.config.mistakes import Option, explain, options_of
 from lit_cfl.config.named_configs import config_files, with_paths
 from lit_cfl.config.option_tree import COMMAND_ONLY, experiment_tree, require_unchanged_values
 from lit_cfl.config.own_code import announce_own_code, no_code_from, require_own_modules
@@ -184,12 +185,13 @@ def _request(prog: str, arguments: Sequence[str], code: list[str], recorded: Pat
 
 def parse_data(arguments: Sequence[str]) -> DataRequest:
     """Reads the command line of `lit-cfl data`, which needs no task and no algorithm."""
-    parser = _new_parser("lit-cfl data", ignored=("task", "algorithm", "baseline"))
+    ignored = ("task", "algorithm", "baseline")
+    parser = _new_parser("lit-cfl data", ignored)
     parser.description = "Shows how the data are divided: a table, and pictures and the partition file in a folder."
     parser.add_argument("--out", metavar="DIR", help="Where the files go (default: runs/<name>-data).")
     parser.add_argument("--check-hub", action="store_true", help="Does the Hugging Face Hub hold what we expect there?")
     append_to_path(arguments)
-    read = _read(parser, arguments)
+    read = _read(parser, arguments, ignored=ignored)
     foreign = [name for name in ("resume", "run_dir", "new_plan", "tiny", "dry_run", "quiet", "json") if read[name]]
     if foreign:
         raise InputError(f"--{foreign[0]} is an option of lit-cfl run; lit-cfl data trains nothing, leave it out")
@@ -200,7 +202,11 @@ def parse_data(arguments: Sequence[str]) -> DataRequest:
 
 
 def _read(
-    parser: ArgumentParser, arguments: Sequence[str], recorded: Path | None = None, own_plan: bool = True
+    parser: ArgumentParser,
+    arguments: Sequence[str],
+    recorded: Path | None = None,
+    own_plan: bool = True,
+    ignored: Sequence[str] = (),
 ) -> Namespace:
     words = with_paths(arguments)
     files = {file: read_config(file) for file in config_files(words)}
@@ -225,7 +231,8 @@ def _read(
     except (ArgumentError, TypeError) as error:
         if isinstance(error, TypeError) and not str(error).startswith("Parser key"):
             raise
-        raise InputError(explain(str(error), tree)) from error
+        options = {k: v for k, v in options_of(Experiment).items() if k not in ignored} | {"seed": Option(int | None)}
+        raise InputError(explain(error, list(contents.values()), words, tree, options)) from error
     except Exception as error:
         found = raised_in_import(error)
         if found is None:

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-from lit_cfl.compare.results import Results
-from lit_cfl.compare.tables import cells, recorded_notes
 from lit_cfl.report.blocks import Table
 from lit_cfl.report.run_files import attempt
 from lit_cfl.scores import Score
@@ -23,6 +21,9 @@ def read_comparison(path: Path, score: Score) -> tuple[list[Table], list[str]]:
 
 
 def _table(path: Path, score: Score) -> Table:
+    from lit_cfl.compare.results import Results  # import Lightning
+    from lit_cfl.compare.tables import cells, recorded_notes
+
     rows = read_table(path / "results.csv")
     for row in rows:
         row["algorithm"] = str(row["algorithm"])

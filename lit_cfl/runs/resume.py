@@ -5,15 +5,16 @@ from collections.abc import Mapping, Set
 from copy import copy
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lit_cfl.engines.earlier_plans import refuse_earlier_run
-from lit_cfl.engines.module_state import CONSTANTS
 from lit_cfl.errors import InputError
-from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.storage.config_file import recorded_run_id, stored_config
 from lit_cfl.storage.digests import damaged, digest_of
 from lit_cfl.storage.given_paths import expanded
+
+if TYPE_CHECKING:  # Lightning is not loaded for a page that only compares configurations
+    from lit_cfl.experiment import Experiment, PreparedRun
 
 _PLAN_OPTIONS = ("engine", "device", "precision", "deterministic", "plan")
 _ADDED_OPTIONS = {
@@ -48,7 +49,7 @@ def undamaged_summary(path: Path, rounds: int) -> dict[str, Any] | None:
     return summary if summary is not None and damaged(path) == [] else None
 
 
-def with_own_partition(experiment: Experiment, path: Path, saved: Mapping[str, Any] | None) -> Experiment:
+def with_own_partition(experiment: "Experiment", path: Path, saved: Mapping[str, Any] | None) -> "Experiment":
     """Replaces a partition file, which may be gone by now, by the run's own copy of the partition.
 
     Args:
@@ -71,12 +72,12 @@ def with_own_partition(experiment: Experiment, path: Path, saved: Mapping[str, A
     return replace(experiment, data=data)
 
 
-def with_stored_code(experiment: Experiment, stored: Mapping[str, Any]) -> Experiment:
+def with_stored_code(experiment: "Experiment", stored: Mapping[str, Any]) -> "Experiment":
     """Replaces the folders of the user's own classes by those that the run recorded."""
     return experiment.changed(code=stored["code"]) if "code" in stored else experiment
 
 
-def with_stored_plan(experiment: Experiment, path: Path, stored: Mapping[str, Any]) -> Experiment:
+def with_stored_plan(experiment: "Experiment", path: Path, stored: Mapping[str, Any]) -> "Experiment":
     """Replaces the plan by the one that a run recorded.
 
     Args:
@@ -118,7 +119,7 @@ def require_agreement(path: Path, stored: Mapping[str, Any], now: Mapping[str, A
         )
 
 
-def require_longer_schedule(path: Path, stored: Mapping[str, Any], prepared: PreparedRun) -> None:
+def require_longer_schedule(path: Path, stored: Mapping[str, Any], prepared: "PreparedRun") -> None:
     """Refuses more rounds for a run whose learning rates were to end with those it had.
 
     Raises:
@@ -158,12 +159,14 @@ def require_same_run(path: Path, saved: Mapping[str, Any]) -> None:
         )
 
 
-def require_same_data(path: Path, saved: Mapping[str, Any], prepared: PreparedRun) -> None:
+def require_same_data(path: Path, saved: Mapping[str, Any], prepared: "PreparedRun") -> None:
     """Checks that data, initial model and frozen weights are the checkpoint's; a configuration need not show it.
 
     Raises:
         InputError: naming what differs, with both digests.
     """
+    from lit_cfl.engines.module_state import CONSTANTS  # imports Lightning
+
     recorded = saved["fingerprint"]
     for what, now in prepared.fingerprint.items():
         then = recorded.get(what)

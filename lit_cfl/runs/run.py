@@ -33,6 +33,7 @@ from lit_cfl.storage.digests import renew_sums
 from lit_cfl.storage.lock import locked
 from lit_cfl.tracking import Trackers
 from lit_cfl.tracking.offline import sync_line
+from lit_cfl.tracking.service import load_early
 
 SAME_START = (
     "The runs of all seeds started from one initial model: the module sets a seed itself, or starts from constants or "
@@ -219,6 +220,7 @@ def _recorder(
     experiment: Experiment, path: Path, callbacks: RunCallbacks, checkpoint: Checkpoint | None = None
 ) -> Recorder:
     """Loads the data and builds the engine. Writes nothing."""
+    load_early(experiment.tracking.asked)
     prepared = experiment.prepare(experiment.seeds[0], callbacks.activity)
     algorithm, shifting = experiment.algorithm, bool(experiment.data.shift)
     scores = prepared.engine.scores

@@ -4,10 +4,11 @@ import os
 import ssl
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 _REACH_SECONDS = 3.0  # to see whether the server answers at all
@@ -21,6 +22,32 @@ def noted_mode() -> str:
     import wandb
 
     return str(wandb.setup(wandb.Settings(silent=True)).settings.mode)
+
+
+_loading: list[Thread] = []  # that may still load wandb
+
+
+def load_early(asked: Callable[[], str | None]) -> None:
+    """Loads wandb and starts its process in a thread: both are there when a run has its data.
+
+    Args:
+        asked: Returns the mode of W&B that is asked for; if it raises, nothing is loaded.
+    """
+
+    def load() -> None:
+        with suppress(Exception):  # whoever needs wandb later meets the same error, and says so
+            if asked() != "disabled":
+                os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it sends tracebacks, which name folders
+                noted_mode()
+
+    _loading.append(Thread(target=load, name="wandb", daemon=True))
+    _loading[-1].start()
+
+
+def wait_until_loaded() -> None:
+    """Waits for what `load_early` started."""
+    while _loading:
+        _loading.pop().join()
 
 
 def end_service() -> None:

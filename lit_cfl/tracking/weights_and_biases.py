@@ -16,7 +16,7 @@ from lit_cfl.tracking.artifacts import Models, gathered, log_artifact
 from lit_cfl.tracking.media import media
 from lit_cfl.tracking.offline import mark_complete, rounds_kept, set_offline_aside
 from lit_cfl.tracking.options import Mode, Tracking
-from lit_cfl.tracking.service import answers, end_service, noted_mode, settings, staged_in
+from lit_cfl.tracking.service import answers, end_service, noted_mode, settings, staged_in, wait_until_loaded
 
 _LEAST_FREE = 2**20  # bytes on the disk
 
@@ -42,6 +42,7 @@ class WandbRun:
         config: Mapping[str, Any],
         run_id: str | None,
     ) -> None:
+        wait_until_loaded()
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it sends tracebacks, which name folders
         import wandb
 

@@ -50,3 +50,15 @@ def test_help_and_the_opening_of_a_run_import_nothing_that_only_others_need():
     )
     without_kept_help = os.environ | {"LITCFL_CACHE": "off"}
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, env=without_kept_help)
+
+
+@pytest.mark.slow
+def test_what_only_reads_files_or_asks_the_machine_needs_no_lightning():
+    """A page of a finished run, without its data, and `lit-cfl doctor`."""
+    code = (
+        "import sys, lit_cfl.report.assemble, lit_cfl.report.page, lit_cfl.progress.console\n"
+        "from lit_cfl.cli.main import main\n"
+        "assert main(['doctor']) == 0\n"
+        "sys.exit(str(found) if (found := {'lightning', 'jsonargparse', 'sklearn', 'ray'} & set(sys.modules)) else 0)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)

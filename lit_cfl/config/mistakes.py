@@ -1,0 +1,277 @@
+"""Finds what is wrong with a configuration: compares values with the fields and arguments of the classes it names."""
+
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import MISSING, fields, is_dataclass
+from importlib import import_module
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import yaml
+
+from lit_cfl.config.messages import (
+    describe_failed_import,
+    describe_null,
+    describe_other_class,
+    describe_unknown_class,
+    describe_wrong_value,
+)
+from lit_cfl.config.option_tree import FLAGS, OptionTree, UnknownOption, describe, given_options, option_names
+from lit_cfl.config.typed_words import describe_lone_word, lone_words
+from lit_cfl.errors import InputError, nearest
+from lit_cfl.storage.yaml_files import parse_yaml
+
+_OF_A_STUDY = ("base", "space")
+
+
+class Typed(str):
+    """A value on a command line: a text, or what YAML reads in it."""
+
+
+class Option:
+    """An option of a class.
+
+    Args:
+        kind: Its type; `Any` if none is written.
+        required: Whether it has no default.
+        typed: Whether a type is written.
+    """
+
+    def __init__(self, kind: Any, required: bool = False, typed: bool = True) -> None:
+        self.kind, self.required, self.typed = kind, required, typed
+
+
+Options = Mapping[str, Option]
+
+
+def explain(
+    error: Exception, contents: Sequence[Mapping[str, Any]], words: Sequence[str], tree: OptionTree, options: Options
+) -> str:
+    """Says in one line why a parser refuses a command line.
+
+    Args:
+        error: The parser's own error, which is quoted where nothing else is found.
+        contents: Of the files, in order.
+        words: Of the command line, with lists as YAML writes them.
+        tree: The options that there are, as far as source files say.
+        options: Those of the command, by their names.
+    """
+    for word in lone_words(words, FLAGS):
+        return describe_lone_word(word)
+    for option in (*(name for content in contents for name in option_names(content)), *dict(given_options(words))):
+        if isinstance(unknown := tree.look_up(option), UnknownOption):
+            study = f"{option!r} is an option of a study: a study's file goes to lit-cfl tune, or to lit-cfl launch"
+            return study if option.partition(".")[0] in _OF_A_STUDY else describe(tree, unknown, "lit-cfl run")
+    found = None
+    with suppress(Exception):  # whatever a class of the user's raises when it is looked at
+        found = find_mistake(merged(contents, words), options)
+    return found or " ".join(str(error).split())
+
+
+def merged(contents: Sequence[Mapping[str, Any]], words: Sequence[str]) -> dict[str, Any]:
+    """Joins the contents of files, in order, and the options of a command line, which count more."""
+    whole: dict[str, Any] = {}
+    for content in contents:
+        for name, value in content.items():
+            _put(whole, name.split("."), value)
+    for option, value in given_options(words):
+        path = [part for part in option.removesuffix("+").split(".") if part not in ("init_args", "class_path")]
+        if path[0] not in (*FLAGS, "config"):
+            _put(whole, path, Typed(value))
+    return whole
+
+
+def _put(node: dict[str, Any], path: Sequence[str], value: Any) -> None:
+    """Sets an option. Another class has none of the options of the one before."""
+    *above, last = path
+    for part in above:
+        below = node.get(part)
+        node[part] = below = {"class_path": below} if isinstance(below, str) else dict(below or {})
+        if "class_path" in below:
+            below["init_args"] = dict(below.get("init_args") or {})
+        node = below["init_args"] if "class_path" in below else below
+    before = node.get(last)
+    value = _content(value)
+    if isinstance(before, Mapping) and (isinstance(value, Mapping) or before.get("class_path") == value):
+        named = value.get("class_path") if isinstance(value, Mapping) else str(value)
+        if named in (None, before.get("class_path")):
+            given = value if isinstance(value, Mapping) else {}
+            arguments = {**(before.get("init_args") or {}), **(given.get("init_args") or {})}
+            value = {**before, **given, **({"init_args": arguments} if arguments else {})}
+    node[last] = value
+
+
+def _content(value: Any) -> Any:
+    """Reads options that are typed as YAML, or that a file holds."""
+    if isinstance(value, Typed):
+        with suppress(yaml.YAMLError, OSError, ValueError):
+            text = Path(value).read_text("utf-8") if value and Path(value).is_file() else str(value)
+            found = parse_yaml(text)
+            return found if isinstance(found, (dict, list)) else value
+    return value
+
+
+def find_mistake(given: Mapping[str, Any], options: Options) -> str | None:
+    """Returns what is wrong with the first option that does not fit, in one line; None if all do."""
+    missing = [name for name, option in options.items() if option.required and given.get(name) is None]
+    if missing:
+        return f"nothing says what to run (no {', '.join(missing)}); start from a file, such as --config quickstart"
+    found = (_mistake(name, value, options[name].kind) for name, value in given.items() if name in options)
+    return next(filter(None, found), None)
+
+
+def options_of(kind: Any, placed: int = 0) -> dict[str, Option]:
+    """Lists the options of a class or a function.
+
+    Args:
+        placed: How many of the first ones the caller gives, such as the parameters of an optimizer.
+    """
+    if is_dataclass(kind):
+        hints = get_type_hints(kind)
+        return {
+            one.name: Option(hints[one.name], one.default is MISSING and one.default_factory is MISSING)
+            for one in fields(kind)
+            if one.init
+        }
+    is_class, found = inspect.isclass(kind), dict[str, Option]()
+    for function in [part.__init__ for part in kind.__mro__] if is_class else [kind]:
+        parameters = list(inspect.signature(function).parameters.values())[is_class:]
+        inherited, hints = bool(found), dict[str, Any]()
+        with suppress(Exception):  # names in annotations that are not there when the program runs
+            hints = get_type_hints(function)
+        for one in parameters:
+            if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD):
+                typed = one.annotation is not one.empty
+                wanted = hints.get(one.name, Any) if typed else Any
+                wanted = wanted | None if one.default is None and wanted is not Any else wanted
+                required = one.default is one.empty and not inherited  # a class may give its base what that needs
+                found.setdefault(one.name, Option(wanted, required, typed))
+        if not any(one.kind == one.VAR_KEYWORD for one in parameters):
+            break
+    return dict(list(found.items())[placed:])
+
+
+def _mistake(path: str, value: Any, wanted: Any) -> str | None:
+    kinds = list(_members(wanted))
+    if Any in kinds:
+        return None
+    shown = str(value)
+    if isinstance(value, Typed):
+        with suppress(yaml.YAMLError):
+            value = shown if shown in _literals(kinds) else parse_yaml(shown)
+    if value is None:
+        return None if NoneType in kinds else describe_null(path, kinds)
+    whole = isinstance(value, (dict, list))
+    found = [_why_not(path, value, shown, kind) for kind in kinds if kind is not NoneType]
+    if None in found or (str in kinds and not whole):
+        return None
+    if whole or not any(kind in (int, float, bool) or get_origin(kind) is Literal for kind in kinds):
+        for why in filter(None, found):
+            return why
+    return describe_wrong_value(path, shown, kinds)
+
+
+def _why_not(path: str, value: Any, shown: str, kind: Any) -> str | None:
+    """Returns None if a value is of a type, a text that says what is wrong within it, or an empty one."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin is Literal:
+        return None if value in inner else ""
+    if origin in (list, Sequence, tuple):
+        wrong = [_mistake(path, one, inner[0]) for one in value] if isinstance(value, list) and inner else []
+        return next(filter(None, wrong), None) if isinstance(value, list) else ""
+    if origin is Callable or inspect.isabstract(kind) or _is_chosen(kind):
+        base, placed = (inner[1], len(inner[0])) if origin is Callable else (kind, 0)
+        return (
+            ""
+            if isinstance(value, list)
+            else _mistake_in_class(path, value if isinstance(value, dict) else shown, base, placed)
+        )
+    if is_dataclass(kind):
+        return _mistake_in_options(path, value, path, options_of(kind)) if isinstance(value, dict) else ""
+    return None if _is_plain(value, origin or kind) else ""
+
+
+def _is_plain(value: Any, kind: Any) -> bool:
+    if kind is float:
+        with suppress(TypeError, ValueError):
+            return not isinstance(value, bool) and float(value) is not None
+        return False
+    return type(value) is kind if kind in (int, bool) else isinstance(value, kind if kind is not Path else str)
+
+
+def _is_chosen(kind: Any) -> bool:
+    """Says whether a type is one whose classes are chosen by name, such as a net."""
+    return (
+        inspect.isclass(kind)
+        and not is_dataclass(kind)
+        and kind.__module__.split(".")[0] not in ("builtins", "pathlib")
+    )
+
+
+def _mistake_in_class(path: str, value: str | Mapping[str, Any], base: Any, placed: int) -> str | None:
+    name = value if isinstance(value, str) else value.get("class_path")
+    if not isinstance(name, str):
+        return f"{path} names no class; write {path}: {{class_path: NAME, init_args: {{...}}}}"
+    try:
+        kind = _class(path, name, base)
+        given = {} if isinstance(value, str) else value.get("init_args") or {}
+        return _mistake_in_options(
+            path, given, kind.__name__, options_of(kind, placed), f"{kind.__module__}.{kind.__name__}"
+        )
+    except InputError as error:
+        return str(error)
+
+
+def _mistake_in_options(path: str, given: Mapping[str, Any], owner: str, known: Options, whole: str = "") -> str | None:
+    for name, option in known.items():
+        if not option.typed and option.required:
+            return f"{whole}: its option {name!r} has no type; write one, such as {name}: float"
+    for name, value in given.items():
+        if name not in known:
+            return f"{owner} has no option {name!r}{nearest(name, known)}. Its options: {', '.join(known)}"
+        if (found := _mistake(f"{path}.{name}", value, known[name].kind)) is not None:
+            return found
+    missing = [name for name, option in known.items() if option.required and name not in given]
+    return f"{whole or path} needs {', '.join(missing)}; give it under init_args" if missing else None
+
+
+def _class(path: str, name: str, base: Any) -> Any:
+    """Finds the class of a name. Raises InputError if there is none, or if it is none of the base's."""
+    module, _, last = name.rpartition(".")
+    if not module:
+        known = {kind.__name__: kind for kind in _below(base)}
+        if name in known:
+            return known[name]
+    if not module or not name.replace(".", "").isidentifier():
+        raise InputError(describe_unknown_class(path, name))
+    try:
+        found = getattr(import_module(module), last, None)
+    except Exception as error:  # whatever a module of the user's raises
+        raise InputError(describe_failed_import(module, error)) from error
+    if found is None and not name.startswith("torch.optim."):
+        classes = [one for one, part in vars(import_module(module)).items() if inspect.isclass(part)]
+        raise InputError(f"{name!r} is not there: {module} has no class {last!r}{nearest(last, classes)}")
+    if found is None or (inspect.isclass(found) and not issubclass(found, base)):
+        raise InputError(describe_other_class(path, name, base))
+    return found
+
+
+def _below(base: Any) -> Iterator[Any]:
+    yield base
+    for kind in base.__subclasses__():
+        yield from _below(kind)
+
+
+def _members(wanted: Any) -> Iterator[Any]:
+    """Yields the types that a type is a union of; of classes that derive from each other the most general."""
+    parts = get_args(wanted) if get_origin(wanted) in (Union, UnionType) else (wanted,)
+    classes = [part for part in parts if inspect.isclass(part) and get_origin(part) is None]
+    for part in parts:
+        if part not in classes or not any(issubclass(part, other) for other in classes if other is not part):
+            yield part
+
+
+def _literals(kinds: Sequence[Any]) -> set[Any]:
+    return {value for kind in kinds if get_origin(kind) is Literal for value in get_args(kind)}
