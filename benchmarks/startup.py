@@ -1,45 +1,83 @@
-"""How long the command line takes to answer, beside the imports that it cannot avoid.
+"""How long commands take beside `import lightning`, which most of them cannot avoid.
 
-    python benchmarks/startup.py [--runs 5]
+    python benchmarks/startup.py [--runs 5] [--only run]
 
-Prints the median wall time of each command and, for `run --help`, its ratio to `import torch, lightning`,
-measured in turn.
+Each command is timed right after an import in a process of its own; the table has the median of each, and of their
+ratios, which other programs on the machine disturb less. CPU seconds are those of the command and its children.
 """
 
 import argparse
+import os
+import resource
 import subprocess
 import sys
+from pathlib import Path
+from shutil import rmtree
 from statistics import median
+from tempfile import TemporaryDirectory
 from time import perf_counter
 
-IMPORTS = [sys.executable, "-c", "import torch, lightning"]
+IMPORT = [sys.executable, "-c", "import lightning"]
 COMMANDS = {
-    "lit-cfl --help": ["-m", "lit_cfl", "--help"],
-    "lit-cfl list": ["-m", "lit_cfl", "list"],
-    "lit-cfl run --help": ["-m", "lit_cfl", "run", "--help"],
-}
+    "run --config quickstart --run_dir run": "a whole run and its baseline, W&B offline",
+    "run --config quickstart --tiny --run_dir tiny": "",
+    "run --help": "from the second time on",
+    "run --algorithm.help FedGroup": "from the second time on",
+    "run --config quickstart --lr 0.1": "an option that is not there",
+    "list": "",
+    "doctor": "",
+    "report run --out page.html": "",
+    "evaluate run": "",
+}  # in order: the first makes the run that others open
+MADE = ("tiny", "page.html")
 
 
-def seconds(command: list[str]) -> float:
-    begun = perf_counter()
-    subprocess.run(command, check=True, capture_output=True)
-    return perf_counter() - begun
+def seconds(command: list[str]) -> tuple[float, float]:
+    """Returns wall and CPU seconds."""
+    before, begun = resource.getrusage(resource.RUSAGE_CHILDREN), perf_counter()
+    ended = subprocess.run(command, check=False, capture_output=True, text=True)
+    after, wall = resource.getrusage(resource.RUSAGE_CHILDREN), perf_counter() - begun
+    if ended.returncode not in (0, 2):
+        raise SystemExit(f"{' '.join(command)} ended with {ended.returncode}:\n{ended.stderr}")
+    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+def measured(words: str, runs: int) -> list[tuple[float, float, float, float]]:
+    """Returns wall and CPU seconds of a command and of the import before it, several times."""
+    found = []
+    for number in range(runs):
+        for name in (*MADE, *(["run"] if words.startswith("run --config quickstart --run_dir") else [])):
+            rmtree(name, ignore_errors=True)
+            Path(name).unlink(missing_ok=True)
+        command = [sys.executable, "-m", "lit_cfl", *words.split()]
+        if number == 0:
+            seconds(command)  # what is cached is cached
+            rmtree("run" if "--run_dir run" in words else "tiny", ignore_errors=True)
+        found.append((*seconds(IMPORT), *seconds(command)))
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runs", type=int, default=5)
-    runs = parser.parse_args().runs
-    seconds(IMPORTS)  # once, so that the disk cache is warm for all
-    times: dict[str, list[float]] = {"import torch, lightning": [], **{name: [] for name in COMMANDS}}
-    for _ in range(runs):
-        times["import torch, lightning"].append(seconds(IMPORTS))
-        for name, words in COMMANDS.items():
-            times[name].append(seconds([sys.executable, *words]))
-    print("| command | median s | of the imports |\n|---|---|---|")
-    for name, found in times.items():
-        ratios = [one / imports for one, imports in zip(found, times["import torch, lightning"], strict=True)]
-        print(f"| {name} | {median(found):.2f} | {median(ratios):.2f} |")
+    parser.add_argument("--only", default="", help="commands that begin so")
+    given = parser.parse_args()
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    os.environ |= {"WANDB_MODE": "offline"}
+    print("| command | seconds | CPU seconds | of `import lightning` | in CPU seconds |\n|---|---|---|---|---|")
+    with TemporaryDirectory() as folder:
+        os.chdir(folder)
+        os.environ["LITCFL_CACHE"] = str(Path(folder, "cache"))
+        for words, note in COMMANDS.items():
+            if given.only and not words.startswith((given.only, "run --config quickstart --run_dir")):
+                continue
+            rows = measured(words, given.runs)
+            ratios = [(wall / imported, cpu / of_import) for imported, of_import, wall, cpu in rows]
+            figures = [median(row[2] for row in rows), median(row[3] for row in rows)]
+            figures += [median(ratio[part] for ratio in ratios) for part in (0, 1)]
+            title = f"`lit-cfl {words}`{f', {note}' if note else ''}"
+            print(f"| {title} | {' | '.join(f'{figure:.2f}' for figure in figures)} |", flush=True)
+        os.chdir("/")
 
 
 if __name__ == "__main__":
