@@ -35,7 +35,7 @@ from lit_cfl.pictures.options import Pictures
 from lit_cfl.rounds import Cohorts, Round, rounds, say_what_is_unheeded
 from lit_cfl.selection import SelectionRule
 from lit_cfl.storage.given_paths import require_folder_name
-from lit_cfl.tracking import Tracking
+from lit_cfl.tracking.options import Tracking
 
 __all__ = [
     "CheckpointPlan",

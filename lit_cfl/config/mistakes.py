@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, fields, is_dataclass
+from dataclasses import MISSING, dataclass, fields, is_dataclass
 from importlib import import_module
 from pathlib import Path
 from types import NoneType, UnionType
@@ -30,6 +30,7 @@ class Typed(str):
     """A value on a command line: a text, or what YAML reads in it."""
 
 
+@dataclass(frozen=True)
 class Option:
     """An option of a class.
 
@@ -39,8 +40,9 @@ class Option:
         typed: Whether a type is written.
     """
 
-    def __init__(self, kind: Any, required: bool = False, typed: bool = True) -> None:
-        self.kind, self.required, self.typed = kind, required, typed
+    kind: Any
+    required: bool = False
+    typed: bool = True
 
 
 Options = Mapping[str, Option]
@@ -181,13 +183,10 @@ def _why_not(path: str, value: Any, shown: str, kind: Any) -> str | None:
     if origin in (list, Sequence, tuple):
         wrong = [_mistake(path, one, inner[0]) for one in value] if isinstance(value, list) and inner else []
         return next(filter(None, wrong), None) if isinstance(value, list) else ""
-    if origin is Callable or inspect.isabstract(kind) or _is_chosen(kind):
+    if origin is Callable or _is_chosen(kind):
         base, placed = (inner[1], len(inner[0])) if origin is Callable else (kind, 0)
-        return (
-            ""
-            if isinstance(value, list)
-            else _mistake_in_class(path, value if isinstance(value, dict) else shown, base, placed)
-        )
+        named = value if isinstance(value, dict) else shown
+        return "" if isinstance(value, list) else _mistake_in_class(path, named, base, placed)
     if is_dataclass(kind):
         return _mistake_in_options(path, value, path, options_of(kind)) if isinstance(value, dict) else ""
     return None if _is_plain(value, origin or kind) else ""
@@ -203,11 +202,9 @@ def _is_plain(value: Any, kind: Any) -> bool:
 
 def _is_chosen(kind: Any) -> bool:
     """Says whether a type is one whose classes are chosen by name, such as a net."""
-    return (
-        inspect.isclass(kind)
-        and not is_dataclass(kind)
-        and kind.__module__.split(".")[0] not in ("builtins", "pathlib")
-    )
+    if is_dataclass(kind):
+        return inspect.isabstract(kind)  # others are groups of options
+    return inspect.isclass(kind) and kind.__module__.split(".")[0] not in ("builtins", "pathlib")
 
 
 def _mistake_in_class(path: str, value: str | Mapping[str, Any], base: Any, placed: int) -> str | None:
