@@ -41,8 +41,8 @@ class Info:
         skipped: clients that were asked to train and did not (no data, or diverged and left out).
         scores: further columns of `metrics.csv`.
         similarity: where the algorithm compared clients.
-        closeness: of `place`, where it compared clients with clusters: `[clients, clusters]`, larger is closer; None
-            also where these are too many to be read.
+        closeness: Similarities that `place` compared, `[clients, clusters]`, larger is closer; None if it compared
+            none, or too many to read.
         clusters: columns of `clusters.csv` for the models that `serve` gives now `[K]`: `parent` (int64, -1 = none),
             `u`, `v` (nan = none).
         tables: rows of the algorithm's own tables, by name; see `Algorithm.tables`.

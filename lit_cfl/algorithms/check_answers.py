@@ -24,7 +24,7 @@ def checked_answer(
 
     Args:
         call: name of the method.
-        answer: what it returned.
+        answer: Value that it returned.
         served: counts the models that `serve` gives for a state; called only for an Info with `clusters`.
 
     Raises:
@@ -94,7 +94,7 @@ def checked_assignment(algorithm: Algorithm, served: object, clients: Tensor, co
     """Returns what `serve` gave for these clients.
 
     Args:
-        served: what it returned.
+        served: Value that it returned.
         clients: ids int64 `[n]`.
         columns: length d of a model.
 

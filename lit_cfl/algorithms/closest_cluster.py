@@ -17,8 +17,8 @@ def closest_by_update(
     Args:
         fitted: clients that trained from `start`; read here, chunk by chunk.
         start: `[d]`.
-        marks: what an update is compared with, one row a cluster `[K, parameters]`.
-        closeness: of updates `[c, parameters]` and marks: `[c, K]`, larger is closer.
+        marks: Vectors that an update is compared with, one row per cluster `[K, parameters]`.
+        closeness: Similarity of updates `[c, parameters]` and marks: `[c, K]`, larger is closer.
 
     Returns:
         Labels int64 `[n]`, ties: the lowest; -1 for a client that did not train. And the Info of the fit, with the

@@ -36,7 +36,7 @@ class Ditto(Algorithm):
 
     Args:
         lambda_: adds lambda/2 * |v - w_t|^2 to each client's personal loss, 0 or more; 0 is local training alone.
-        weights: of the clients in the global mean: their number of `examples`, or `equal` (published code).
+        weights: Weights of the clients in the global mean: their number of `examples`, or `equal` (published code).
         personal: budget of the personal model in a round; none = the run's.
     """
 

@@ -29,7 +29,7 @@ class FedAvg(Algorithm):
     """Federated averaging: the baseline without clusters.
 
     Args:
-        weights: of the clients in the mean: their number of `examples` (paper), or `equal`.
+        weights: Weights of the clients in the mean: their number of `examples` (paper), or `equal`.
     """
 
     paper: ClassVar[str] = (

@@ -84,7 +84,8 @@ class FedGroup(Algorithm):
         pretrain: budget of the pre-training.
         eta_g: rate of the inter-cluster mix, 0 or more; 0 = none, as in the paper's tables.
         mix: `normalised` (code) or `sum` (paper).
-        weights: of clients in a cluster's mean: `examples` (paper), `equal`, or `drawn_first` (one client: C1).
+        weights: Weights of the clients in a cluster's mean: `examples` (paper), `equal`, or `drawn_first` (one client:
+            C1).
     """
 
     paper: ClassVar[str] = (

@@ -26,7 +26,7 @@ class FedProx(FedAvg):
     """FedAvg with a proximal term against client drift.
 
     Args:
-        weights: of the clients in the mean: their number of `examples`, or `equal`.
+        weights: Weights of the clients in the mean: their number of `examples`, or `equal`.
         mu: adds mu/2 * |w - w_t|^2 to each client's loss; 0 is FedAvg. The papers use 1 (Sent140: 0.01).
         stragglers: share of each cohort that cannot do all its work, 0 to 1; the paper tries 0, 0.5 and 0.9.
         straggler_work: a straggler does a `partial` number of epochs (FedProx), or the server `drop`s it (the paper's

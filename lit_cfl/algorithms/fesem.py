@@ -60,8 +60,8 @@ class FeSEM(MigrationOptions, Algorithm):
         num_clusters: K, 1 or more.
         cluster_on: distances over `all` trainable parameters (paper), or over the kernel of the `last_layer` (FeSEM's
             code) (C15): the first tensor of the last layer that has parameters.
-        weights: of the clients in a cluster's mean: `equal` (paper), their number of `examples` (FeSEM's code), or
-            `drawn_first`: only one drawn member counts (FlexCFL's code, a mistake; only to test C1).
+        weights: Weights of the clients in a cluster's mean: `equal` (paper), their number of `examples` (FeSEM's code),
+            or `drawn_first`: only one drawn member counts (FlexCFL's code, a mistake; only to test C1).
         migrate: before training, clients whose labels drifted join their nearest cluster again (FeSEM-MIG).
         shift_threshold: share of the data that may change before a client migrates, 0 or more.
         shift_metric: how the change is measured: `total_variation`, `sorted_counts` (FlexCFL's code), `l1_counts`

@@ -42,7 +42,7 @@ class FlexCFL(FedGroup, MigrationOptions):
 
     Args:
         pretrain: budget of the pre-training: 50 mini-batches of 10 (code), where FedGroup takes one epoch.
-        migrate: whether clients are tested for a shift; without, models are FedGroup's.
+        migrate: Test clients for a shift, and move those that shifted; if not, models are FedGroup's.
         shift_threshold: 0 or more; clients whose distance is above it migrate. For the metrics of counts it is
             a share of n_i / labels (paper: 0.2 n_i / LabelSize, n_i of the start).
         shift_metric: distance of a client's labels from those that it was last placed with: `total_variation` of

@@ -59,11 +59,11 @@ class FLHC(Algorithm):
 
     Args:
         warmup_rounds: rounds of FedAvg before the round that clusters, in which every client takes part; 0 or more.
-        distance: of two updates: `l1`, `l2` or `cosine`.
+        distance: Distance of two updates: `l1`, `l2` or `cosine`.
         linkage: distance of two clusters: `single`, `complete`, `average`, or `ward` (with `l2` only).
         num_clusters: cut the tree at so many clusters, 1 or more; none with `threshold`.
         threshold: cut it at this distance instead, 0 or more: clusters at or above it stay apart.
-        weights: of the clients in a cluster's mean: their number of `examples`, or `equal`.
+        weights: Weights of the clients in a cluster's mean: their number of `examples`, or `equal`.
     """
 
     paper: ClassVar[str] = (

@@ -49,10 +49,10 @@ class IFCA(MigrationOptions, Algorithm):
 
     Args:
         num_clusters: k, 1 or more.
-        weights: of the clients in a cluster's mean: `equal` (paper), their number of `examples` (FedGroup's code), or
-            `drawn_first`: only one drawn member counts (FlexCFL's code, a mistake; only to test C1).
-        averaging: of `models` within each cluster (paper, option II), or of `gradients` (option I): a cluster moves by
-            the sum of its members' weighted updates over the weight of everyone who trained in the round.
+        weights: Weights of the clients in a cluster's mean: `equal` (paper), their number of `examples` (FedGroup's
+            code), or `drawn_first`: only one drawn member counts (FlexCFL's code, a mistake; only to test C1).
+        averaging: Averaging of `models` within each cluster (paper, option II), or of `gradients` (option I): a cluster
+            moves by the sum of its members' weighted updates over the weight of everyone who trained in the round.
         reassign_at_evaluation: at the end of each round every client in training chooses again, so that evaluation
             finds it with the model that fits best now (paper's code); costs k models down each. Without, a client
             keeps what it chose when it last took part (FlexCFL's tables) (C13).

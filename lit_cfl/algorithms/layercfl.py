@@ -58,11 +58,11 @@ class LayerCFL(CFL):
         layers: `by_skew` (paper): a convolution for feature skew, a fully connected layer for label skew, otherwise
             all; `auto`: the layer that separates the clients best, anew at each split; or patterns of layers, such as
             `["conv4"]`, `["fc*"]`, `["*"]` (= CFL).
-        distance: of two clients: `cos` or `l2` of their weights in these layers, `delta_cos` or `delta_l2` of their
-            updates.
+        distance: Distance of two clients: `cos` or `l2` of their weights in these layers, `delta_cos` or `delta_l2` of
+            their updates.
         eps2_on: compare eps2 with the norm of the `whole` update, or of the selected `layer` (paper) (C33).
-        layer_score: what `auto` goes by: the mean `silhouette` of the bipartition, or its `gap` (Equation 21: least
-            similarity within minus greatest across).
+        layer_score: Score by which `auto` chooses: the mean `silhouette` of the bipartition, or its `gap` (Equation 21:
+            least similarity within minus greatest across).
     """
 
     paper: ClassVar[str] = (
@@ -111,8 +111,8 @@ class LayerCFL(CFL):
         """Chooses the layers that are compared.
 
         Args:
-            skew: of the data, such as `feature` or `label`; decides `by_skew`.
-            scores: of each layer, see `score_layers`; decide `auto`.
+            skew: Skew of the data, such as `feature` or `label`; decides `by_skew`.
+            scores: Scores of each layer, see `score_layers`; decide `auto`.
         """
         if isinstance(self.layers, list):
             return self.layers

@@ -33,7 +33,7 @@ class Oracle(Algorithm):
     """FedAvg inside the true clusters: an upper bound, not a method.
 
     Args:
-        weights: of the clients in a cluster's mean: their number of `examples`, or `equal`.
+        weights: Weights of the clients in a cluster's mean: their number of `examples`, or `equal`.
     """
 
     paper: ClassVar[str] = (

@@ -32,7 +32,7 @@ def with_trained(personal: PersonalModels, fitted: Fitted, clients: Tensor, num_
 
     Args:
         clients: ids of the fit, int64 `[n]`.
-        num_clients: of all clients there are.
+        num_clients: Number of all clients.
     """
     trained: dict[int, Tensor] = {}
     for chunk in fitted.chunks():

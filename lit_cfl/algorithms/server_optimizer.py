@@ -110,7 +110,7 @@ class _ServerStep:
 
     Args:
         make: makes the optimizer.
-        state: of the algorithm before the round.
+        state: State of the algorithm before the round.
         num_parameters: columns that the optimizer changes; the buffers after them are averaged.
     """
 

@@ -39,7 +39,7 @@ class SplitCandidate:
     """A stationary cluster, which may be split.
 
     Args:
-        number: of the cluster.
+        number: Number of the cluster.
         clients: ids of those that trained int64 `[n]`, ascending; 3 or more.
         updates: theirs `[n, parameters]`.
         start: the model that they trained from `[d]`.
@@ -58,10 +58,10 @@ class ClientComparison:
     """The pairwise similarities of the clients of a candidate.
 
     Args:
-        features: what was compared, in all layers `[n, parameters]`.
+        features: Compared features, of all layers `[n, parameters]`.
         layers: those that were compared.
         similarity: `[n, n]` in [-1, 1], larger is more alike.
-        scores: of each layer, where layers were chosen by them: names to numbers.
+        scores: Score of each layer by name, if layers were chosen by score.
     """
 
     features: Tensor
@@ -85,7 +85,7 @@ class SplittingAlgorithm(Algorithm, ABC):
         eps1: above 0.
         eps2: 0 or more.
         warmup_rounds: no split before so many rounds, 0 or more.
-        weights: of the clients in a cluster's mean: their number of `examples` (paper), or `equal` (code).
+        weights: Weights of the clients in a cluster's mean: their number of `examples` (paper), or `equal` (code).
         criterion_weights: the same for u (C32).
     """
 
@@ -203,9 +203,10 @@ def place_by_splits(
 
     Args:
         clients: ids int64 `[n]`.
-        features: what is compared, of updates `[n, parameters]` of clients that trained from a model `[d]`:
-            `[n, parameters]`.
-        closeness: of features `[n, columns]` and the parts' means `[P, columns]`: `[n, P]`, larger is closer.
+        features: Features to compare, computed from updates `[n, parameters]` of clients that trained from a model
+            `[d]`: `[n, parameters]`.
+        closeness: Similarity of features `[n, columns]` and the parts' means `[P, columns]`: `[n, P]`, larger is
+            closer.
     """
     at = torch.zeros(len(clients), dtype=torch.int64)
     down = up = 0
@@ -246,7 +247,7 @@ def divided(state: SplitState, candidate: SplitCandidate, found: ClientCompariso
         state: with the models after this round.
         candidate: the cluster.
         found: how its clients were compared.
-        parts: of each of them, int64 `[n]`, numbered from 0 by lowest member.
+        parts: Part of each client, int64 `[n]`, numbered from 0 by lowest member.
     """
     more, cluster = int(parts.max()), candidate.number
     numbers = torch.cat([torch.tensor([cluster]), len(state.models) + torch.arange(more)])

@@ -51,14 +51,14 @@ class StoCFL(Algorithm):
     Args:
         tau: clusters whose representations have a cosine of tau or more merge, -1 to 1; 1 = never.
         lambda_: pull of a cluster's model towards the global model omega, 0 or more.
-        psi: what represents a client: the `gradient` of its loss at the anchor (paper), or the `update`, anchor minus
+        psi: Representation of a client: the `gradient` of its loss at the anchor (paper), or the `update`, anchor minus
             weights, after `psi_budget` (published code).
         psi_budget: how long a client trains for its `update`.
-        representation: of a cluster: mean over all members `observed` so far (paper), or over those `sampled` in the
-            round (published code), which keeps Psi of every client (C21).
-        merged_model: of merged clusters: that of the `larger` (published code), or the `average` weighted by their
-            numbers of clients (C24).
-        weights: of the clients in all means: `equal` (paper), or their number of `examples`.
+        representation: Representation of a cluster: the mean over all members `observed` so far (paper), or over those
+            `sampled` in the round (published code), which keeps Psi of every client (C21).
+        merged_model: Model of merged clusters: that of the `larger` (published code), or the `average` weighted by
+            their numbers of clients (C24).
+        weights: Weights of the clients in all means: `equal` (paper), or their number of `examples`.
         sketch_dim: compare random projections of Psi to so many columns, the same for everyone; None = Psi itself.
         global_update: clients train omega in `parallel` (paper), or one after another, each going on where the one
             before ended, before the mean is taken: `sequential_by_id`, in the order of their ids (a mistake in the

@@ -71,8 +71,8 @@ def merge_by_threshold(representations: Rows, tau: float) -> Tensor:
     """Joins clusters whose cosine is tau or more, transitively: StoCFL's merge (Algorithm 1, lines 13-15).
 
     Args:
-        representations: of the clusters `[n, d]`, or its chunks; a scale common to all does not matter.
-        tau: in [-1, 1]. 1 never merges (C23: so that StoCFL becomes Ditto), -1 always does.
+        representations: Representations of the clusters `[n, d]`, or its chunks; a scale common to all does not matter.
+        tau: Threshold in [-1, 1]. 1 never merges (C23: so that StoCFL becomes Ditto), -1 always does.
 
     Returns:
         labels int64 `[n]`. A zero representation merges with nobody where tau is above 0.

@@ -14,8 +14,8 @@ class CountSketch:
     """A projection of rows `[n, d]` -> `[n, sketch_dim]`: each column is added, with a random sign, to one bucket.
 
     Args:
-        buckets: of the columns, int64 `[d]`, as equal in size as can be.
-        signs: of the columns, int8 `[d]`.
+        buckets: Bucket of each column, int64 `[d]`, as equal in size as can be.
+        signs: Sign of each column, int8 `[d]`.
         sketch_dim: number of buckets.
     """
 

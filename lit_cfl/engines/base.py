@@ -210,7 +210,7 @@ class Engine:
             models: `[K, d]`.
             which: the model of each example, int64 `[n]`, ascending.
             index: the examples, int64 `[n]`.
-            named: what a model is called in a note on an error, by its row.
+            named: Name of a model in an error's note, by its row.
         """
         self.report(Activity("evaluating"))
         with self.own_stream("evaluation"):
@@ -288,7 +288,7 @@ class Engine:
         """Raises InputError where a client has a mini-batch of one example that BatchNorm cannot train on.
 
         Args:
-            lengths: of the budget, for each client, int64 `[n]`.
+            lengths: The budget's length for each client, int64 `[n]`.
         """
         if self._refuses_single(data):
             sizes, last = data.num_examples[clients], self.local.last_batch

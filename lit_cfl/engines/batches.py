@@ -22,7 +22,7 @@ def steps_of_epoch(sizes: Tensor, batch_size: BatchSize, last: LastBatch = "keep
     Args:
         sizes: examples of each client, int64 `[n]`, 0 or more.
         batch_size: B, or `full`.
-        last: what becomes of the examples that do not fill a last mini-batch: `keep` makes a short one of them, `drop`
+        last: Treatment of the examples that do not fill a last mini-batch: `keep` makes a short one of them, `drop`
             leaves them out until the next epoch, `join` puts them into the mini-batch before. A client of fewer than B
             examples has one mini-batch all the same.
     """
@@ -38,8 +38,8 @@ def count_steps(
     """Counts the mini-batches that each client trains on, int64 `[n]`.
 
     Args:
-        budget: its unit counts.
-        lengths: of the budget, for each client, int64 `[n]`.
+        budget: Budget of the fit; only its unit is read.
+        lengths: The budget's length for each client, int64 `[n]`.
         sizes, batch_size, last: see `steps_of_epoch`.
     """
     in_epoch = steps_of_epoch(sizes, batch_size, last)
@@ -106,7 +106,7 @@ def draw_batches(
     """Draws the mini-batches of all clients, each epoch of a client in a new order.
 
     Args:
-        seeds: of each client's own stream `[n]`.
+        seeds: Seed of each client's own stream `[n]`.
         sizes: examples of each client, int64 `[n]`, 1 or more.
         steps: mini-batches of each client, int64 `[n]`.
         batch_size, last: see `steps_of_epoch`.

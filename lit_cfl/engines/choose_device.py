@@ -15,7 +15,7 @@ def found_device(asked: str, multiply_adds: float = 0) -> str:
 
     Args:
         asked: `auto`, `cpu`, `cuda` or `cuda:<i>`.
-        multiply_adds: of the run, 0 = unknown.
+        multiply_adds: Multiply-adds of the run, 0 = unknown.
 
     Raises:
         InputError: a device that is not there.

@@ -36,17 +36,17 @@ class CohortFit:
         models: the models that clients start from `[K, d]`, in the plan's dtype, on the device.
         start: client i starts from `models[start[i]]`, int64 `[n]`, on the CPU.
         prox: strength of the proximal term, 0 = none.
-        centers: of the proximal term `[C, d]`, on the device; None without one.
+        centers: Proximal centres `[C, d]`, on the device; None without one.
         center: client i is drawn to `centers[center[i]]`, int64 `[n]`, on the CPU.
         inputs, labels: the clients' examples, client by client, `[N, ...]`, on the device; inputs that are floats have
             the plan's compute dtype.
         sizes: examples of each client, int64 `[n]`, on the CPU; their sum is N.
         steps: mini-batches that each client trains on, int64 `[n]`, on the CPU.
         epoch_steps: mini-batches of one epoch of each client, int64 `[n]`, on the CPU.
-        batches: of all clients, one for each of their steps.
-        keys: of the dropout masks, int64 `[sum of steps]`, on the CPU; None where the module draws none.
-        seeds: of the global generators, for what a module itself draws, one for each client; None where a way has no
-            such modules (`ClientLoop.seeds_global_generators`).
+        batches: Mini-batches of all clients, one per step.
+        keys: Keys of the dropout masks, int64 `[sum of steps]`, on the CPU; None if the module has no dropout.
+        seeds: Seed of the global generators for each client, for modules that draw random numbers; None if the way
+            trains no such modules (`ClientLoop.seeds_global_generators`).
         rates: learning rates of the optimizer's parameter groups; None = the optimizer's own.
     """
 
@@ -108,8 +108,8 @@ class Cost:
     """What a client costs.
 
     Args:
-        multiply_adds: of the losses of one mini-batch, in products and convolutions.
-        num_bytes: of the device's memory that a client takes while it trains.
+        multiply_adds: Multiply-adds of the losses of one mini-batch, in products and convolutions.
+        num_bytes: Device memory that a client takes while it trains, bytes.
     """
 
     multiply_adds: float
@@ -139,9 +139,9 @@ class ClientLoop(ABC):
 
     Args:
         module: as the user's task builds it; copies of it are trained.
-        layout: of its rows.
+        layout: Layout of the module's rows.
         plan: device, precision, lanes.
-        local: what all clients' training has in common.
+        local: Options of local training, common to all clients.
     """
 
     name: ClassVar[str]

@@ -23,10 +23,10 @@ class FitDescriber:
     """Describes fits of a run, all on the CPU: it may work in a thread while a GPU trains.
 
     Args:
-        seed: of the run.
+        seed: The run's seed.
         local: the run's.
-        draws_masks: whether the module drops units by keys.
-        seeds_generators: whether the module may draw from the global generators.
+        draws_masks: True if the module has keyed dropout.
+        seeds_generators: True if the module may draw from the global generators.
         draws_together: see `Permutations`.
     """
 
@@ -44,7 +44,7 @@ class FitDescriber:
         """Counts the mini-batches that each client trains on, int64 `[n]`; 0 where it has no data.
 
         Args:
-            lengths: of the budget, for each client, int64 `[n]`.
+            lengths: The budget's length for each client, int64 `[n]`.
             sizes: examples of each client, int64 `[n]`.
         """
         return count_steps(budget, lengths, sizes, self.batch_size(budget), self.local.last_batch)

@@ -12,8 +12,8 @@ def explain_divergence(
 
     Args:
         round: rounds completed before.
-        loss: its training loss, None if it reported none.
-        rate: its learning rate.
+        loss: Training loss of the client, None if none was reported.
+        rate: Learning rate of the client.
         examples: numbers of its training examples, int64 `[n]`.
         before: their losses under the model from which it started `[n]`.
     """

@@ -44,9 +44,9 @@ def kept_share(keys: Tensor, p: float, layer: int, shape: Sequence[int], dtype: 
     """Computes the factors of a dropout's units: 0 where a unit is dropped, else 1 / (1 - p).
 
     Args:
-        keys: of the masks, int64 `[...]`.
+        keys: Keys of the masks, int64 `[...]`.
         p, layer: see `KeyedDropout`.
-        shape: of the units under one key. A mask is the beginning of that of more units.
+        shape: Shape of the units under one key. The mask of fewer units is the beginning of the mask of more.
 
     Returns:
         `[..., *shape]`.
@@ -85,7 +85,7 @@ def keys_of_steps(client_keys: Tensor, steps: Tensor) -> Tensor:
 
     Args:
         client_keys: int64 `[n]`.
-        steps: of each client, int64 `[n]`.
+        steps: Steps of each client, int64 `[n]`.
     """
     numbers = torch.arange(int(steps.sum())) - (steps.cumsum(0) - steps).repeat_interleave(steps)
     return hashed(hashed(client_keys).repeat_interleave(steps) + numbers * 0x85EBCA6B)

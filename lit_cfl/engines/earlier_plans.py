@@ -45,8 +45,8 @@ def refuse_earlier_run(path: Path, config: Mapping[str, Any]) -> None:
     """Raises InputError where a run was trained by a version before 0.3: it cannot continue to the bit.
 
     Args:
-        path: of the run.
-        config: that it recorded.
+        path: Folder of the run.
+        config: Recorded configuration of the run.
     """
     if is_earlier(config):
         file = path / "environment.json"

@@ -30,7 +30,7 @@ def seeded_globally(derived: int | None, device: str) -> Iterator[None]:
 
     Args:
         derived: a seed of `derive`; None = leave them alone.
-        device: of the modules that draw.
+        device: Device of the modules that draw.
     """
     if derived is None:
         yield

@@ -34,10 +34,10 @@ def lane_bytes(
     model, and what a step with a proximal term holds at most beside them: batch, activations, gradients.
 
     Args:
-        steps: of the stack.
-        layout: of its rows.
+        steps: Steps of the stack.
+        layout: Layout of the module's rows.
         update: the optimizer's rule.
-        precision: of the plan.
+        precision: The plan's precision.
         example: one, as the stack gets it.
         batch_size: examples of a batch.
     """

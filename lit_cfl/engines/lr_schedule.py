@@ -28,7 +28,7 @@ class SequentialSchedule(SequentialLR):
 
     Args:
         optimizer: given by the run.
-        schedulers: in their order, each by class_path and init_args.
+        schedulers: Schedulers in order, each by class_path and init_args.
         milestones: numbers of rounds after which the next one takes over, one fewer than schedulers.
     """
 

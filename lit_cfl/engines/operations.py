@@ -13,7 +13,7 @@ def count_multiply_adds(module: LightningModule, batch: Batch) -> int:
     """Counts the multiply-adds of products and convolutions in the loss of one example; nothing is computed.
 
     Args:
-        batch: of at least one example; the first is taken.
+        batch: Batch of at least one example; only the first is used.
 
     Returns:
         0 where the module cannot tell without numbers, or cannot take the example: what trains it says why.

@@ -22,7 +22,7 @@ class FunctionalOptimizer:
 
     Args:
         kind: `sgd`, `adam` or `adamw`.
-        options: of each parameter, in the order of the module's trainable parameters.
+        options: Options of each parameter, in the order of the module's trainable parameters.
         groups: number of each parameter's group, in the same order.
     """
 
@@ -85,8 +85,8 @@ class FunctionalOptimizer:
         Args:
             parameters, gradients: `[lanes, ...]` each.
             state: as `start` gives it; zero at a client's first step.
-            corrections: of this step `[2, lanes]`.
-            first: whether this is a client's first step, bool `[lanes]`.
+            corrections: Bias corrections of this step `[2, lanes]`.
+            first: True for a client's first step, bool `[lanes]`.
         """
         for number, (p, g) in enumerate(zip(parameters, gradients, strict=True)):
             mine = [slot[number] for slot in state]

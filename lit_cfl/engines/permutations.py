@@ -26,8 +26,7 @@ class _Shuffle:
 
     Args:
         clients: whose they are, int64 `[k]`.
-        bits: that each client's generator gave, int64 `[sum of its 32-bit numbers]`, client by client, an even number
-            of each.
+        bits: Random bits, client by client: two 32-bit numbers in each int64; a client's begin a new one.
     """
 
     clients: Tensor
@@ -38,7 +37,7 @@ class Permutations:
     """Permutations of clients' examples, several for each client.
 
     Args:
-        seeds: of each client's generator `[n]`.
+        seeds: Seed of each client's generator `[n]`.
         sizes: numbers that are permuted, int64 `[n]`, 1 or more.
         counts: permutations, int64 `[n]`.
         together: shuffle them together where there are many.
@@ -108,7 +107,7 @@ def _shuffle(bits: Tensor, longest: int, sizes: Tensor, firsts: Tensor, places: 
         bits: see `_Shuffle`.
         longest: the largest of the sizes.
         sizes: numbers of each permutation, int64 `[p]`.
-        firsts: its first 32-bit number.
+        firsts: Position of each permutation's first 32-bit number.
         places: where it is written.
         drawn: all permutations, and one more number.
     """

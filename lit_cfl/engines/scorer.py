@@ -26,7 +26,7 @@ class Outcomes:
 
     Args:
         losses: float64 `[n]`.
-        values, weights: of each score, float64 `[scores, n]`; a right answer is 1, a wrong one 0.
+        values, weights: Values and weights of each score, float64 `[scores, n]`; a right answer is 1, a wrong one 0.
     """
 
     losses: Tensor
@@ -38,9 +38,9 @@ class Scorer:
     """Scores models with one module, which it writes them into.
 
     Args:
-        module: in evaluation mode; its device is where it computes.
-        layout: of the models' rows.
-        dtype: of inputs that are floats.
+        module: Module in evaluation mode, on the device that computes.
+        layout: Layout of the models' rows.
+        dtype: Type of floating-point inputs.
         seed: seeds what the module itself draws, by the number of the first of the examples that are scored together.
     """
 

@@ -28,7 +28,7 @@ class Lanes:
 
     Args:
         rows: each tensor of the model, `[lanes, *shape]`, in the order of the layout.
-        state: of the optimizer, see `FunctionalOptimizer.start`.
+        state: State of the optimizer, see `FunctionalOptimizer.start`.
     """
 
     rows: Tensors
@@ -51,13 +51,13 @@ class LaneWork:
     Args:
         inputs, labels: the pool of examples, `[N, ...]` and `[N]`.
         index: positions in the pool `[steps, lanes, B]`, -1 = no example.
-        keys: of the dropout masks, int64 `[steps, lanes]`.
+        keys: Keys of the dropout masks, int64 `[steps, lanes]`.
         corrections: see `FunctionalOptimizer.corrections`, `[steps, 2, lanes]`.
-        first: whether it is a client's first step, bool `[steps, lanes]`.
+        first: True for a client's first step, bool `[steps, lanes]`.
         at: number of the next step, int64 `[1]`; a step counts it up.
         losses: where the sums of the losses over each batch are kept `[steps, lanes]`.
         prox: 0-d tensor; None = no proximal term.
-        centers: of the proximal term, each tensor of a model `[lanes, *shape]`.
+        centers: Proximal centres, each tensor of a model `[lanes, *shape]`.
     """
 
     inputs: Tensor
@@ -95,7 +95,7 @@ class Steps:
 
     Args:
         module: the LightningModule, in training mode.
-        layout: of its rows.
+        layout: Layout of the module's rows.
         update: the optimizer's rule.
         clip: largest norm of a lane's gradient; None = any.
         autocast: compute losses in this dtype; None = in the rows' own.

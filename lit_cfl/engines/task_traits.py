@@ -23,7 +23,7 @@ class TaskTraits:
 
     Args:
         module: as the user's task builds it, with keyed dropout, on the CPU; it must not be changed.
-        layout: of its rows.
+        layout: Layout of the module's rows.
         batch: a few of the run's examples (8, or all where there are fewer), inputs that are floats in float32.
         mean_size: examples of a mean client in training.
     """

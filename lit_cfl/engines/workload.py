@@ -16,10 +16,10 @@ class Workload:
     """What the rule depends on beside options and hardware.
 
     Args:
-        task: what clients train; None = unknown, so that the plan must name the engine.
+        task: Task that clients train; None = unknown, so the plan must name the engine.
         local: how they train.
         client_steps: expected mini-batches in the run.
-        rounds: of the run.
+        rounds: Rounds of the run.
         cohort: clients of a round.
     """
 
@@ -43,7 +43,7 @@ class RayRoom:
 
     Args:
         places: workers for whose threads their machines have cores; None = as many as this one has cores.
-        gpus: of their machines.
+        gpus: GPUs of their machines.
     """
 
     places: int | None = None
@@ -56,8 +56,8 @@ def measure_workload(
     """Measures the workload from which the plan is chosen. The task's module is built once, and is in `Workload.task`.
 
     Args:
-        seed: of the run.
-        rounds: of the run.
+        seed: The run's seed.
+        rounds: Rounds of the run.
         cohort: clients of a round.
     """
     module = build_module(task, seed)

@@ -30,11 +30,11 @@ def compute_gradients(
     """Computes the gradient of each client's mean loss into its row `[n, d]`.
 
     Args:
-        training: what all clients' training has in common; there are no dropouts.
-        slots: of the trained parameters.
+        training: Chain and optimizer that all clients share; the chain has no dropout.
+        slots: Slots of the trained parameters.
         model: `[d]`.
-        work: of the clients; see `ClientLoop.gradients`.
-        examples: of the clients.
+        work: Gradients to compute, see `ClientLoop.gradients`.
+        examples: The clients' examples.
         ended: called with how many clients have ended.
     """
     padded, done, least = pad(work.sizes, 4), 0, least_lanes(training.chain.layers)

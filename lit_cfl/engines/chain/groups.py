@@ -50,7 +50,7 @@ class ClientGroup:
 
     Args:
         clients: their positions in the cohort, int64 `[c]`, those with the most steps first.
-        steps: of each, `[c]`.
+        steps: Steps of each client `[c]`.
         width, size: see `Shapes`; size 0 = the first layer is not in dual form.
     """
 
@@ -126,9 +126,9 @@ class Most:
     Args:
         upper: numbers of a client's parameters and optimizer state, those of the first weight apart.
         first: numbers of the first weight and its state.
-        inputs: of an example.
+        inputs: Inputs of an example.
         hidden: outputs of the first layer.
-        numbers: that a stack may have.
+        numbers: Most numbers that a stack may hold.
         lanes: clients that it may have at most; None = any number.
     """
 

@@ -44,9 +44,9 @@ class DualBias:
     """A bias that decays as its weight, and so is one more column of it, for one more number in all examples.
 
     Args:
-        start: of each client `[clients, 1, h]`.
-        center: of the proximal term, the same; None without one.
-        ratio: of its learning rate to the weight's, which that number stands for in the Gram matrix.
+        start: Initial bias of each client `[clients, 1, h]`.
+        center: Proximal centre of each client, of the same shape; None without one.
+        ratio: The bias's learning rate over the weight's: the constant column's share of the Gram matrix.
     """
 
     start: Tensor
@@ -58,10 +58,10 @@ class DualLayer:
     """The first layer of the clients of a stack, whose weights are in dual form.
 
     Args:
-        rule: of its weight.
+        rule: Update rule of the layer's weight.
         examples: X of each client, padded, `[clients, n, d]`.
         weight: W_0 of each client `[clients, h, d]`.
-        center: of the proximal term `[clients, h, d]`; None without one.
+        center: Proximal centre of each client `[clients, h, d]`; None without one.
         steps: mini-batches, of the client with the most.
         bias: see `DualBias`; None = the layer has none, or it is trained apart.
     """
@@ -106,7 +106,7 @@ class DualLayer:
         """Computes the layer's outputs for the mini-batches of the first clients `[count, B, h]`.
 
         Args:
-            rows: of the mini-batches' examples, int64 `[count * B]`, counted over the clients' n each.
+            rows: Positions of the mini-batches' examples among the clients' padded examples, int64 `[count * B]`.
             left, pulled: see `shares`, of this step.
             bias: `[count, 1, h]`.
         """

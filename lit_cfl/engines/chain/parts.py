@@ -23,7 +23,7 @@ class ChainLayer:
 
     Args:
         weight, bias: full names of its parameters; bias None = it has none.
-        inputs, outputs: its widths.
+        inputs, outputs: Widths of the layer.
         penalty: `kernel_l2` of its weight.
     """
 
@@ -67,9 +67,9 @@ class Loss:
     """The loss of an example.
 
     Args:
-        kind: of labels that are classes: `cross-entropy`; of labels that are numbers, one for each output: the other
-            two. `binary cross-entropy` takes logits.
-        factor: of the sum over an example's outputs.
+        kind: `cross-entropy` for labels that are classes, the other two for labels that are numbers, one per output.
+            `binary cross-entropy` takes logits.
+        factor: Factor of the sum over an example's outputs.
     """
 
     kind: LossKind
@@ -81,8 +81,8 @@ class Chain:
     """A chain of fully connected layers.
 
     Args:
-        parts: in the order of the forward pass; the first layer may have a dropout or an activation before it.
-        loss: of an example, beside the penalties.
+        parts: Layers, activations and dropouts in the order of the forward pass; one of the latter may come first.
+        loss: Loss of an example, without the penalties.
     """
 
     parts: tuple[ChainLayer | Activation | Drop, ...]

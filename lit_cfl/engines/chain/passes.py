@@ -60,7 +60,7 @@ def run_forward(
     Args:
         tensors: the parameters by name: weights `[clients, h, d]`, biases `[clients, 1, h]`.
         values: inputs `[clients, B, d]`.
-        keys: of the dropout masks, int64 `[clients]`; None = nothing is dropped.
+        keys: Keys of the dropout masks, int64 `[clients]`; None = nothing is dropped.
     """
     kept: Kept = []
     for part in parts:
@@ -93,7 +93,7 @@ def run_backward(
 
     Args:
         slopes: gradient by the outputs; it is overwritten.
-        below: whether the gradient by the inputs is needed; where not, it ends at the first layer.
+        below: True if the gradient by the inputs is needed; otherwise the pass ends at the first layer.
 
     Returns:
         the gradient by the inputs, or None.

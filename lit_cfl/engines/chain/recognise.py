@@ -35,7 +35,7 @@ def recognise_chain(module: LightningModule, layout: ParameterLayout, batch: Bat
 
     Args:
         module: on the CPU; it is not changed.
-        layout: of its rows.
+        layout: Layout of the module's rows.
         batch: some of its examples, on the CPU, at least one.
 
     Raises:
@@ -96,7 +96,7 @@ class _Check:
     Args:
         parts: found by tracing.
         module: the user's.
-        layout: of its rows.
+        layout: Layout of the module's rows.
     """
 
     def __init__(self, parts: Parts, module: LightningModule, layout: ParameterLayout) -> None:

@@ -27,10 +27,10 @@ class Stack:
     """The clients of a group, their parameters and their mini-batches.
 
     Args:
-        training: what all clients' training has in common.
-        slots: of the trained parameters.
-        work: of the cohort.
-        examples: of the cohort.
+        training: Chain and optimizer that all clients share.
+        slots: Slots of the trained parameters.
+        work: Local training of the cohort.
+        examples: The cohort's examples.
         group: the clients.
         capture: captures steps on a GPU; None on a CPU.
     """

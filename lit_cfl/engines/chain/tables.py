@@ -34,9 +34,9 @@ class Step(NamedTuple):
     Args:
         rows: positions of the mini-batches' examples, int64 `[lanes * B]`: among those of the cohort, or in dual form
             among the padded ones of the stack. Where there is no example, the first one of the mini-batch.
-        targets: of these examples, see `targets_of`, `[lanes, B, k]`.
+        targets: Targets of these examples, see `targets_of`, `[lanes, B, k]`.
         shares: weight of each in the mean over its mini-batch `[lanes, B, 1]`; 0 = there is none.
-        keys: of the dropout masks, int64 `[lanes]`; None without dropout.
+        keys: Keys of the dropout masks, int64 `[lanes]`; None without dropout.
         left, pulled: see `DualLayer.shares`; None where no layer is in dual form.
         corrections, first: see `Update.finish`; None under plain SGD.
     """
@@ -91,7 +91,7 @@ def lay_out(work: CohortFit, group: ClientGroup, examples: CohortExamples, start
 
     Args:
         starts: position of each client's first example in the cohort's, int64 `[clients]`, on the device.
-        masked: whether the chain has dropout.
+        masked: True if the chain has dropout.
     """
     firsts, steps = (work.steps.cumsum(0) - work.steps)[group.clients], work.steps[group.clients]
     at = firsts + torch.arange(max(group.steps))[:, None].minimum(steps - 1)  # behind its end a client repeats a step

@@ -24,7 +24,7 @@ class Rule:
 
     Args:
         rate: the learning rate.
-        shrink: what a step leaves of the parameter under its weight decay, its penalty and the proximal term.
+        shrink: Share of the parameter that a step keeps under its weight decay, its penalty and the proximal term.
         pull: the rate times the strength of the proximal term.
     """
 
@@ -43,9 +43,9 @@ class Training:
     """What the training of all clients has in common.
 
     Args:
-        chain: that they train.
-        names: of the trained parameters, in the order of the layout.
-        optimizer: its options are of the parameters in this order.
+        chain: Chain that the clients train.
+        names: Names of the trained parameters, in the order of the layout.
+        optimizer: Optimizer, with options for the parameters in this order.
         clip: largest norm of a client's gradient; None = any.
         arithmetic: how matrices are multiplied.
     """
@@ -76,8 +76,8 @@ class Update(ABC):
     Args:
         training: see `Training`.
         trained: the trained parameters by name, `[clients, ...]`; they change in place.
-        centers: of the proximal term, by name, `[clients, ...]` or `[1, ...]`; None without one.
-        prox: its strength.
+        centers: Proximal centres by name, `[clients, ...]` or `[1, ...]`; None without one.
+        prox: Strength of the proximal term.
     """
 
     def __init__(self, training: Training, trained: Tensors, centers: Tensors | None, prox: float) -> None:
@@ -91,8 +91,8 @@ class Update(ABC):
         """Ends a step; all layers have their gradients.
 
         Args:
-            corrections: of this step, see `FunctionalOptimizer.corrections`, `[2]`.
-            first: whether it is the first one, bool, 0-d.
+            corrections: Bias corrections of this step, see `FunctionalOptimizer.corrections`, `[2]`.
+            first: True in the first step, bool, 0-d.
         """
 
 
@@ -125,7 +125,7 @@ class OptimizerUpdate(Update):
     """Any optimizer, with clipping: all gradients first, then one step for all parameters.
 
     Args:
-        state: of the optimizer, see `FunctionalOptimizer.start`.
+        state: State of the optimizer, see `FunctionalOptimizer.start`.
     """
 
     def __init__(

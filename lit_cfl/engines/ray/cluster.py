@@ -49,7 +49,7 @@ def count_room(threads: int = 1) -> RayRoom:
     """Counts what workers find: in the cluster that is there, else on this machine, on which Ray starts.
 
     Args:
-        threads: of a worker.
+        threads: Threads of a worker.
 
     Raises:
         InputError: the cluster does not answer.
@@ -97,7 +97,7 @@ def share_of_each(plan: Plan, room: Sequence[Resources]) -> Resources:
     """Computes the share of a cluster that each worker of the plan holds.
 
     Args:
-        room: what each node has.
+        room: Cores and GPUs of each node.
 
     Raises:
         InputError: they will never all find a place.

@@ -45,8 +45,8 @@ class WorkerPool:
     """Workers of a run.
 
     Args:
-        spec: of the workers' engines.
-        plan: of the run.
+        spec: Specification of the workers' engines.
+        plan: The run's plan.
 
     Raises:
         InputError: no cluster, no room in it, or a task that cannot be sent.

@@ -21,7 +21,7 @@ class HeldClients:
     """The clients of a run as a worker knows them: only some of them have their training examples there.
 
     Args:
-        num_clients: of the run.
+        num_clients: Clients of the run.
         holders: ids of those that have, int64 `[h]`, ascending.
         lists: their training examples `[h]`.
     """
@@ -60,7 +60,7 @@ class FitShare:
     """Clients of a fit that train on one worker.
 
     Args:
-        request: of these clients; its models and centres are the rows that are sent along.
+        request: Fit of these clients, whose models and centres are the rows sent along.
         round: the round.
         held: their data.
     """
@@ -135,8 +135,8 @@ class ScoreShare:
     Args:
         index: the examples, int64 `[n]`.
         which: the row of each, int64 `[n]`, ascending.
-        numbers: of the models of these rows in the driver, int64.
-        named: what a model of that number is called.
+        numbers: Number of each row's model in the driver, int64.
+        named: Name of the model of a number.
     """
 
     index: Tensor
@@ -162,7 +162,7 @@ def runs_of(sizes: Sequence[int], parts: int) -> list[slice]:
     """Cuts units of work into runs of about the same size, as many as there are parts or fewer; none is empty.
 
     Args:
-        sizes: of each unit, 1 or more.
+        sizes: Size of each unit, 1 or more.
         parts: 1 or more.
     """
     ends = np.cumsum(sizes)

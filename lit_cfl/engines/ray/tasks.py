@@ -27,7 +27,7 @@ def ended_tasks(
         begin: Begins a task; returns None if there is no room for it now.
         between: Called after each wait with what has ended; may raise to give up.
         others: References that are waited for, too.
-        seconds: That a wait takes at most.
+        seconds: Longest wait, seconds.
     """
     running: dict[Ref, T] = {}
     while waiting or running:
@@ -52,10 +52,10 @@ def run_tasks(
     """Calls a function in processes of Ray's, and yields each task with its result, or the RayError in its place.
 
     Args:
-        function: To call.
-        arguments: Of each task, in the order in which they begin.
-        resources: That each call holds, `CPU` and `GPU`.
-        deaths: Of a call's process that are survived.
+        function: Function to call.
+        arguments: Arguments of each task, in starting order.
+        resources: Resources held by each call, `CPU` and `GPU`.
+        deaths: Deaths of a call's process that are survived.
         between: Called twice a second; may raise to give up.
         at_once: How many calls run at the same time.
         begun: Called with each task that begins.

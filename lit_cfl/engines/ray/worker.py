@@ -30,7 +30,7 @@ class EngineSpec:
 
     Args:
         task, seed, local: the run's, see `Engine`.
-        plan: of the worker's own engine, which has no workers.
+        plan: Plan of the worker's own engine, which has no workers.
         deterministic: only deterministic operations on a GPU, as in the driver.
         constants: digest of what is in no model's row, such as frozen layers, in the driver.
     """
@@ -64,7 +64,7 @@ class Worker:
     """Does shares of work with an engine of its own. A Ray actor.
 
     Args:
-        spec: of its engine, a reference in a list: it is read only once the paths are known.
+        spec: Reference to the engine's specification, inside a list: read only once the paths are known.
         paths: where the driver finds Python code, the user's own among it.
     """
 

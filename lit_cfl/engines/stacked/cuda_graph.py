@@ -33,7 +33,7 @@ class CapturedSteps:
     again; other tables or another pool of examples drop all graphs.
 
     Args:
-        steps: to capture; no operation in them may wait for the GPU or draw random numbers.
+        steps: Steps to capture; no operation in them may wait for the GPU or draw random numbers.
         device: `cuda:<i>`.
     """
 

@@ -23,7 +23,7 @@ def order_for_stacks(sizes: Tensor, clients: Tensor, lanes: int, module: nn.Modu
     Args:
         sizes: examples of each client, int64 `[n]`.
         clients: ids, int64 `[n]`.
-        lanes: of a stack; 1 = none is stacked.
+        lanes: Lanes of a stack; 1 = no stacking.
         module: the LightningModule as the user's task gives it; under BatchNorm large clients are cut into batches.
     """
     normalised = has_batch_norm(module)

@@ -20,10 +20,10 @@ class LaneTables:
     """Where each client of a fit trains, and on what.
 
     Args:
-        slots: of the clients, in their order.
+        slots: Lane and steps of each client, in the clients' order.
         index: positions in the fit's examples, int64 `[steps, lanes, B]`, on the device, -1 = no example.
-        keys: of the dropout masks, int64 `[steps, lanes]`.
-        numbers: of a client's step, from 1, int64 `[steps, lanes]`; 1 where a lane is idle.
+        keys: Keys of the dropout masks, int64 `[steps, lanes]`.
+        numbers: Number of the client's step, from 1, int64 `[steps, lanes]`; 1 where a lane is idle.
         owners: the client of each row of the fit's table of mini-batches, int64.
         rows: the step of the stack in which it is done, int64.
         lanes: the lane in which it is done, int64.

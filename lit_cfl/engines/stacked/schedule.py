@@ -29,7 +29,7 @@ def schedule_lanes(calls: Tensor, lanes: int) -> list[LaneSlot]:
     Lanes are numbered by how long they are busy, the longest first.
 
     Args:
-        calls: of each fit, int64 `[fits]`, 1 or more.
+        calls: Calls of each fit, int64 `[fits]`, 1 or more.
         lanes: L, 1 or more.
     """
     free = [(0, lane) for lane in range(lanes)]
@@ -59,9 +59,9 @@ def schedule_by_cost(calls: Tensor, widths: Sequence[int], call_cost: float) -> 
     """Schedules fits in the stack that costs least: a call costs as much as its lanes, idle ones too, and `call_cost`.
 
     Args:
-        calls: of each fit, int64 `[fits]`, 1 or more.
-        widths: that the stack can have, the widest first.
-        call_cost: of each call, in lanes; infinite = always the widest stack, which needs the fewest calls.
+        calls: Calls of each fit, int64 `[fits]`, 1 or more.
+        widths: Possible widths of the stack, the widest first.
+        call_cost: Cost of a call, in lanes; infinite = always the widest stack, which needs the fewest calls.
     """
     found = schedule_lanes(calls, widths[0])
     if call_cost == float("inf"):

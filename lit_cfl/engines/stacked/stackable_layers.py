@@ -93,9 +93,9 @@ class _PlainCells(nn.Module):
 
         Args:
             projected: inputs of the gates `[directions, T, B, gates * H]`.
-            states: to start from.
+            states: Initial states.
             weight: from h to the gates `[directions, H, gates * H]`.
-            bias: of that product `[directions, 1, gates * H]`.
+            bias: Bias of that product `[directions, 1, gates * H]`.
         """
 
 
@@ -169,7 +169,7 @@ def with_plain_cells(module: LightningModule, kinds: Collection[type[nn.Module]]
 
     Args:
         module: changed in place; its parameters stay the same objects.
-        kinds: of `nn.LSTM`, `nn.GRU`, `nn.Embedding` and the BatchNorms.
+        kinds: Layer classes to replace, among `nn.LSTM`, `nn.GRU`, `nn.Embedding` and the BatchNorms.
     """
 
     def plain(layer: nn.Module) -> nn.Module | None:
