@@ -47,11 +47,11 @@ class ArrayData(PooledDataModule):
         scale: factor of the inputs, above 0; null = 1/255 for uint8, 1 for others.
         channels: the axis of four-dimensional x that holds the channels, `first` or `last`; null = the one of the two
             that has 1 or 3.
-        skew_kind: what you know to make clusters of clients differ: `feature`, `label`, or `other`.
+        skew_kind: Known difference between clusters of clients: `feature`, `label`, or `other`.
         test: share of each client's examples kept for testing, 0 to below 1.
         partition: who has which examples, in place of the natural clients and of `test`.
         skew: how clusters of clients are made to differ (more), as in `PooledDataModule`.
-        options: of `PooledDataModule`.
+        options: Options of `PooledDataModule`.
     """
 
     def __init__(
@@ -215,7 +215,7 @@ def clusters_of(cluster: Any, owner: np.ndarray, names: Sequence[object] | np.nd
 
     Args:
         owner: client of each example, int64 `[N]`.
-        names: of the clients.
+        names: Names of the clients.
     """
     values = labels_of(_column("cluster", cluster, len(owner), len(names)), "cluster")[0]
     if values.min() < 0:
@@ -230,8 +230,8 @@ def one_each(clusters: Tensor, owners: Tensor, names: Sequence[object] | np.ndar
     """Finds the true cluster of each client, int64 `[clients]`; -1 for one without examples.
 
     Args:
-        clusters, owners: of each example, int64 `[n]`.
-        names: of the clients.
+        clusters, owners: Cluster and owner of each example, int64 `[n]`.
+        names: Names of the clients.
 
     Raises:
         InputError: a client has examples of several clusters.

@@ -16,7 +16,7 @@ def labels_of(values: Any, what: str, remedy: str = "number them") -> tuple[np.n
 
     Args:
         values: as of `scalars`.
-        what: its name, for errors.
+        what: Name of the column, for errors.
         remedy: for numbers that are not whole.
 
     Returns:
@@ -119,7 +119,7 @@ def scalars(values: Any, what: str) -> np.ndarray:
 
     Args:
         values: an array or tensor, a column of pandas, or a list; bytes are words in UTF-8.
-        what: its name, for errors.
+        what: Name of the column, for errors.
 
     Raises:
         InputError: a value is missing, or is none of these, or the column mixes them.

@@ -24,7 +24,7 @@ class Digits(PooledDataModule):
         test: share of each client's images kept for testing, 0 to below 1. null = 0.2.
         partition: who has which images, instead of `num_clients` and `test`: an error together with one of them.
         skew: how clusters differ, instead of `rotations`: an error together with them.
-        options: of `PooledDataModule`.
+        options: Options of `PooledDataModule`.
     """
 
     def __init__(

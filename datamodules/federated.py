@@ -29,17 +29,17 @@ class FederatedDataModule(LightningDataModule, ABC):
     is what a centralised baseline trains on.
 
     Args:
-        shift: what changes the clients' data over the rounds, in this order.
+        shift: Changes of the clients' data over the rounds, in this order.
         validation: share of each client's training part set aside for validation, 0 to below 1.
         newcomers: share of the clients held out of training, 0 to below 1; they join after it.
-        partition_seed: of the partition, the validation part and the newcomers; None = the run's seed. Shifts are drawn
-            from the run's seed alone.
+        partition_seed: Seed of the partition, the validation part and the newcomers; None = the run's seed. Shifts are
+            drawn from the run's seed alone.
         partition_file: take the partition that a run saved instead of making one: a run directory, or the file
             `partition.npz` in it. Clients, validation part and newcomers are then those of the file, whatever the other
             options say.
         allow_unseen_labels: train even where some test or validation data have a label nobody trains on; an error
             otherwise.
-        batch_size: of the centralised loaders.
+        batch_size: Batch size of the centralised loaders.
     """
 
     commit: str | None = None  # of the Hub's data set, once it is loaded

@@ -28,7 +28,7 @@ class FEMNIST(ImageSet):
         labels: `all`: 62 (0-9, A-Z, a-z); `a-j`: lower-case a to j alone, labels 0 to 9 (FlexCFL); `a-j_26`: the same
             images for a model of 26 outputs (FedGroup, whose text says 62 classes).
         partition: who has which images.
-        options: of `ImageSet`.
+        options: Options of `ImageSet`.
     """
 
     paper: ClassVar[str] = "Caldas et al. LEAF: A Benchmark for Federated Settings. 2018. arXiv:1812.01097"

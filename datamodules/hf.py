@@ -77,21 +77,21 @@ class HFDataset(PooledDataModule):
 
     Args:
         source: a Hub id, or a local folder in the same form; LITCFL_DATA=DIR maps every id to DIR/<name>.
-        input_column: of images, texts, numbers or lists of numbers; several scalar columns as a list.
-        label_column: of class labels, integers from 0, or strings (numbered in sorted order); or of numbers; null:
-            there are no labels. The task must take such.
+        input_column: Column of images, texts, numbers or lists of numbers; several scalar columns as a list.
+        label_column: Column of class labels, integers from 0, or strings (numbered in sorted order); or of numbers;
+            null: there are no labels. The task must take such.
         client_column: whose values name the natural clients, or null.
-        kind: what the input column has to hold; null: whatever its feature type says (bytes are images).
+        kind: Required content of the input column; null: as its feature type says (bytes are images).
         num_labels: size of the label space; null: the number of class labels, or else the highest label + 1. 0: the
             labels are numbers, as `Regression` needs them.
         splits: name of the training split, and of the test split where there is one; null: `train`, and `test` if
             the source has it.
         revision: branch, tag or commit of the Hub copy.
-        subset: its name, where the data set has several.
+        subset: Name of the subset, if the data set has several.
         images: how images are read.
         text: how texts are read.
         partition: who has which examples; null: `Natural` with a client column, else `IID` with 100 clients.
-        options: of `PooledDataModule`.
+        options: Options of `PooledDataModule`.
     """
 
     def __init__(

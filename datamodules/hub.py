@@ -18,9 +18,9 @@ class Expected:
     """A data set on the Hub.
 
     Args:
-        source: its id.
-        columns: that we read.
-        rows: of each split.
+        source: Id of the data set.
+        columns: Columns to read.
+        rows: Rows of each split.
         revision: branch that we read where the main one holds a script.
     """
 
@@ -88,7 +88,7 @@ def compare(expected: Expected, columns: Mapping[str, Any], rows: Mapping[str, i
 
     Args:
         columns: features of the Hub copy by name; empty where the Hub does not say.
-        rows: of each split; empty where the Hub does not say.
+        rows: Rows of each split; empty if the Hub does not say.
     """
     missing = [name for name in expected.columns if columns and name not in columns]
     found = [f"no column {name!r} (it has {', '.join(columns)})" for name in missing]

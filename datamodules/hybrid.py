@@ -31,7 +31,7 @@ class Hybrid(FederatedDataModule):
     Args:
         parts: data modules with inputs of one shape and dtype, scaled alike, and with as many labels. The options that
             all data modules have (validation, newcomers, shift, ...) are set on the Hybrid, not on its parts.
-        options: of `FederatedDataModule`.
+        options: Options of `FederatedDataModule`.
     """
 
     def __init__(self, parts: list[FederatedDataModule], **options: Any) -> None:
@@ -71,7 +71,7 @@ def numbered(clusters: Sequence[Tensor]) -> Tensor:
     """Numbers the true clusters of all parts from 0 without gaps, one part behind the other.
 
     Args:
-        clusters: of each part, int64 `[clients]`; -1 = unknown, and stays so unless a part has no others.
+        clusters: Clusters of each part, int64 `[clients]`; -1 = unknown, and stays so unless a part has no others.
     """
     numbers, count = [], 0
     for part in clusters:
@@ -88,9 +88,9 @@ def _renumbered(
     """Converts a part's indices to those in the pool of the whole.
 
     Args:
-        pool: of the part; `before` it there are so many examples.
-        views: of the whole.
-        num_examples: of the whole.
+        pool: Examples of the part, preceded by `before` others.
+        views: Views of the whole.
+        num_examples: Number of examples of the whole.
     """
     places = torch.tensor([views.index(view) for view in pool.views])
     view, example = index.values // len(pool), index.values % len(pool)

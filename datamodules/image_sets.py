@@ -32,7 +32,7 @@ class ImageSet(PooledDataModule, ABC):
             images (FedProx's MNIST).
         pad: pixels of background added on each side, 0 or more (2 makes 28 x 28 images 32 x 32, as VGG16 needs).
         partition: who has which images.
-        options: of `PooledDataModule`.
+        options: Options of `PooledDataModule`.
     """
 
     image_column: ClassVar[str] = "image"
@@ -60,7 +60,7 @@ class ImageSet(PooledDataModule, ABC):
 
         Args:
             labels: as the source has them, int64 `[N]`.
-            names: of the source's class labels, where it has any.
+            names: Names of the source's class labels, where it has any.
 
         Returns:
             int64 `[N]`, 0 to `num_labels - 1`; -1 leaves the image out.
@@ -132,7 +132,7 @@ class MNIST(ImageSet):
 
     Args:
         source: a Hub id, or a local folder in the same form.
-        options: of `ImageSet`.
+        options: Options of `ImageSet`.
     """
 
     def __init__(self, source: str = "ylecun/mnist", **options: Any) -> None:
@@ -144,7 +144,7 @@ class FashionMNIST(ImageSet):
 
     Args:
         source: a Hub id, or a local folder in the same form.
-        options: of `ImageSet`.
+        options: Options of `ImageSet`.
     """
 
     def __init__(self, source: str = "zalandoresearch/fashion_mnist", **options: Any) -> None:
@@ -156,7 +156,7 @@ class CIFAR10(ImageSet):
 
     Args:
         source: a Hub id, or a local folder in the same form.
-        options: of `ImageSet`.
+        options: Options of `ImageSet`.
     """
 
     image_column: ClassVar[str] = "img"
@@ -173,7 +173,7 @@ class EMNISTLetters(ImageSet):
 
     Args:
         source: a Hub id, or a local folder in the same form.
-        options: of `ImageSet`.
+        options: Options of `ImageSet`.
     """
 
     num_labels = 26

@@ -39,9 +39,9 @@ def load(
 
     Args:
         place: a local folder, or an id on the Hub.
-        subset: its name, where there are several.
-        revision: of the Hub copy.
-        fetch: what to do where the Hub cannot be reached.
+        subset: Name of the subset, if there are several.
+        revision: Revision of the Hub copy.
+        fetch: Action if the Hub cannot be reached.
         content: hash of a local folder, whose rows are kept apart by it: `datasets` knows a folder with a README by its
             name and its patterns of files alone.
 

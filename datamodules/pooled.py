@@ -29,7 +29,7 @@ class PooledDataModule(FederatedDataModule, ABC):
         skew: how clusters of clients differ; several give the product of their clusters.
         copies: each cluster of the skew divides the whole pool among clients of its own, instead of sharing one pool:
             the partition's clients are then those of one cluster (StoCFL's rotated MNIST).
-        options: of `FederatedDataModule`.
+        options: Options of `FederatedDataModule`.
     """
 
     def __init__(

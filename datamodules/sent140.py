@@ -38,7 +38,7 @@ class Sent140(PooledDataModule):
             get token ids, and train an embedding.
         max_words: without `embeddings`: words in the vocabulary, the most frequent of all users' tweets, 1 or more.
         partition: who has which tweets.
-        options: of `PooledDataModule`.
+        options: Options of `PooledDataModule`.
     """
 
     paper: ClassVar[str] = "Go, Bhayani, Huang. Twitter Sentiment Classification using Distant Supervision. 2009"

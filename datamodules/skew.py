@@ -32,7 +32,7 @@ class Rotations(Skew):
     """Each cluster sees its images rotated.
 
     Args:
-        degrees: of each cluster, multiples of 90, counter-clockwise.
+        degrees: Rotation of each cluster in degrees, multiples of 90, counter-clockwise.
     """
 
     degrees: Sequence[int] = (0, 90, 180, 270)
@@ -74,7 +74,7 @@ class LabelPermutations(Skew):
 
     Args:
         num_clusters: 1 or more.
-        seed: of the permutations.
+        seed: Seed of the permutations.
     """
 
     num_clusters: int = 4
@@ -161,7 +161,7 @@ def under_views(division: Division, views: Tensor, num_views: int, num_examples:
     """Puts each client's examples under its view; its true cluster is the pair of its cluster and its view.
 
     Args:
-        views: of each client, int64 `[clients]`.
+        views: View of each client, int64 `[clients]`.
         num_views: V.
         num_examples: N, size of the pool.
     """

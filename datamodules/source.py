@@ -38,7 +38,7 @@ def find(
             set, every id stands for the folder `DIR/<name>`.
         revision: branch, tag or commit of the Hub copy; a local folder has none.
         script_revision: taken in place of `revision` where the Hub copy is a script.
-        subset: its name, where the data set has several.
+        subset: Name of the subset, if the data set has several.
 
     Raises:
         InputError: there is no such folder, and it is no id.
@@ -63,7 +63,7 @@ class Source:
     """A data set, made by `find`.
 
     Args:
-        name: what the user gave.
+        name: Name given by the user.
         folder: where it lies, or None: on the Hub.
         revision, script_revision, subset: as in `find`.
     """
@@ -162,7 +162,7 @@ class Source:
         """Yields the encoded images of several splits, one behind the other; a thousand are in memory at a time.
 
         Args:
-            column: of images, or of bytes.
+            column: Column of images or bytes.
             splits: their names.
             rows: which ones, ascending, counted over all splits; None = all.
 

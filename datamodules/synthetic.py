@@ -34,7 +34,7 @@ class Population:
     Args:
         sizes: examples of each client, int64 `[clients]`, 1 or more.
         num_clusters: client i has the model of cluster i mod num_clusters; None = one of its own.
-        seed: of models and examples.
+        seed: Seed of models and examples.
     """
 
     sizes: np.ndarray
@@ -146,15 +146,15 @@ class Synthetic(FederatedDataModule):
         alpha: how much models differ among clients, 0 or more.
         beta: how much inputs differ among clients, 0 or more.
         num_clients: 1 or more.
-        dimensions: of an input, 1 or more.
+        dimensions: Dimensions of an input, 1 or more.
         num_labels: 2 or more.
         mean_log_size: a client has min_size + int(exp(N(mean_log_size, log_size_deviation))) examples.
         log_size_deviation: see there; 0 or more.
         min_size: see there; the least size, 1 or more.
         num_clusters: clients i, i + num_clusters, ... have one model, which is their true cluster; null = one for each.
         test: share of a client's examples for testing, 0 to below 1; int((1 - test) n), at least 1, are for training.
-        population_seed: of models, sizes and examples; the run's seed only draws which examples are for testing.
-        options: of `FederatedDataModule`.
+        population_seed: Seed of models, sizes and examples; the run's seed only draws which examples are for testing.
+        options: Options of `FederatedDataModule`.
     """
 
     paper: ClassVar[str] = (

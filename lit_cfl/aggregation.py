@@ -58,8 +58,8 @@ def drawn_order(clients: Tensor, num_clients: int, rng: torch.Generator) -> Tens
 
     Args:
         clients: their ids, int64 `[n]`.
-        num_clients: of all clients there are.
-        rng: of the round.
+        num_clients: Number of all clients.
+        rng: Generator of the round.
     """
     return torch.rand(num_clients, generator=rng, dtype=torch.float64)[clients]
 
@@ -73,7 +73,7 @@ def mean_by_cluster(
         models: rows `[n, d]`, or what a fit returned: it is read once, chunk by chunk, and clients that did
             not train (no data, or left out after diverging) count nothing.
         labels: cluster of each row, int64 `[n]`, 0 or more.
-        weights: of each row `[n]`, not negative; None = equal.
+        weights: Weight of each row `[n]`, not negative; None = equal.
         into: `[clusters, d]`: what a cluster without members (or without weight) keeps; and what a server optimizer
             starts from, if the run has one.
 
@@ -178,7 +178,7 @@ def discrepancy(fitted: Fitted, models: Tensor, labels: Tensor, num_parameters: 
     """Computes the mean distance of local models from their cluster's new model (FedGroup, Section II-C).
 
     Args:
-        fitted: what the clients returned; nan where its rows are not held any more.
+        fitted: Results of the clients' training; nan if its rows are no longer held.
         models: `[clusters, d]` after the aggregation and the inter-cluster mix.
         labels: cluster of each client in the fit, int64 `[n]`.
         num_parameters: the first columns, over which distances are taken, buffers come after them; None = all.

@@ -46,9 +46,9 @@ class StopRule:
         """Says why to stop now, or None.
 
         Args:
-            rows: of `metrics.csv`, up to now.
+            rows: Rows of `metrics.csv` so far.
             seconds: since the start of the run.
-            scores: of the task.
+            scores: Scores of the task.
 
         Raises:
             InputError: the run does not report the metric.

@@ -31,8 +31,8 @@ def diverged(client: int, round: int, loss: float | None, rate: float) -> Diverg
 
     Args:
         round: rounds completed before.
-        loss: its training loss, None if it reported none.
-        rate: its learning rate.
+        loss: Training loss of the client, None if none was reported.
+        rate: Learning rate of the client.
     """
     return DivergedError(
         f"client {client} diverged in round {round + 1}: training loss {loss}, learning rate {rate:g}; "

@@ -64,10 +64,10 @@ class SplitScores:
     """Results on one split.
 
     Args:
-        scores: of the task.
+        scores: Scores of the task.
         count: examples of each client, int64 `[n]`.
         loss: sum of the losses of each client, float64 `[n]`.
-        sums: of value times weight, for each score and client, float64 `[scores, n]`; right answers of an accuracy.
+        sums: Sum of value times weight for each score and client, float64 `[scores, n]`; right answers of an accuracy.
         weights: their sums, float64 `[scores, n]`.
     """
 
@@ -163,7 +163,7 @@ def _note_not_finite(example: int, client: int, split: Split, losses: Tensor, wh
     """Notes the first example whose loss is not finite, and how many there are.
 
     Args:
-        losses: of the examples that were run.
+        losses: Losses of the evaluated examples.
         where: the loss of each client's example, int64 `[entries]`.
     """
     wrong = losses[where][~losses[where].isfinite()]
@@ -182,9 +182,9 @@ class Evaluation:
     Args:
         clients: ids scored, int64 `[n]`, ascending.
         index: their cluster, int64 `[n]`.
-        scores: by split (`validation`, `test`).
+        scores: Scores by split (`validation`, `test`).
         metrics: columns of `metrics.csv`.
-        full_coverage: whether every client in training was scored; only such rounds count for the best figure.
+        full_coverage: True if every training client was scored; only such rounds count for the best figure.
     """
 
     clients: Tensor

@@ -78,14 +78,14 @@ class Experiment:
     Args:
         data: divides a data set among clients.
         task: builds the LightningModule that each client trains.
-        algorithm: what to run.
-        name: of the run, and of its directory.
+        algorithm: Algorithm to run.
+        name: Name of the run and of its directory.
         seeds: one run a seed.
         rounds: T, 1 or more.
         cohort_size: K, clients a round.
         selection: `uniform`, or `round_robin_first`: every client once, in turn, then uniform.
         dropout: probability that a selected client does not answer, 0 to below 1.
-        selection_seed: of the cohorts; None = made from the run's seed (the papers' code: 2077).
+        selection_seed: Seed of the cohorts; None = made from the run's seed (the papers' code: 2077).
         local: how a client trains in a round.
         evaluation: when to evaluate, and whom.
         stop: early stopping; None = never.

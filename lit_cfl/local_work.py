@@ -82,7 +82,7 @@ class Fitted:
     def __init__(self, chunks: Iterable[Chunk], num_examples: Tensor, *, held: bool) -> None:
         """
         Args:
-            chunks: in order; consumed at once if `held`, else while `chunks()` is read.
+            chunks: Chunks in order; consumed at once if `held`, else while `chunks()` is read.
             num_examples: n_i of the clients asked for `[n]`, the weights of `loss`.
             held: keep all rows.
         """

@@ -17,7 +17,7 @@ def kept(row: Tensor, of: int) -> Tensor:
     """Copies a row `[d]` to keep it, as `stored` does if so many would take more than half of the machine's memory.
 
     Args:
-        row: what is copied.
+        row: Row to copy.
         of: how many rows are kept in all.
 
     Raises:

@@ -96,8 +96,8 @@ def higher_is_better(column: str, scores: Scores) -> bool:
     """Gives a column's direction: a score's own, lower for losses, discrepancy and deviations, higher for the rest.
 
     Args:
-        column: of any file of a run, with or without its split.
-        scores: of the task.
+        column: Column of any file of a run, with or without its split.
+        scores: Scores of the task.
     """
     metric = column.rpartition("/")[2]
     for score in scores:

@@ -32,7 +32,7 @@ class Cohorts:
         rule: see `selection.select`.
         dropout: probability that a selected client does not answer, 0 to below 1. It does not apply to rounds for which
             an algorithm needs every client.
-        seed: of the draws; None = made from the run's seed.
+        seed: Seed of the draws; None = made from the run's seed.
     """
 
     size: int
@@ -64,11 +64,11 @@ class Round:
     Args:
         index: how many rounds were completed before it, 0 in the first. It is the key inside: of random streams, of
             `LocalWork` and `evaluate`, of an algorithm's and a shift's schedule. People see `number`.
-        state: of the algorithm, after the round.
-        info: of the round; the first one's includes `init`.
+        state: State of the algorithm after the round.
+        info: Info of the round; the first one's includes `init`.
         data: as it was in the round.
         traffic: up to and with this round.
-        moves: what shifted before the clients trained.
+        moves: Clients whose data shifted before they trained.
     """
 
     index: int
@@ -127,13 +127,13 @@ def rounds(
     """Runs an algorithm round by round.
 
     Args:
-        algorithm: what to run.
+        algorithm: Algorithm to run.
         clients: an engine.
         data: who has what, before any shift; `after` brings its own.
         cohorts: who takes part.
         seed: the run's seed; with the arguments it fixes everything.
         num_rounds: T.
-        shifts: what changes the data before each round, in this order.
+        shifts: Changes of the data before each round, in this order.
         after: go on after this round; None = from the start.
     """
     if num_rounds < 1:

@@ -39,9 +39,9 @@ class Score:
     weight, and then the transform of that mean.
 
     Args:
-        name: of its columns, such as `test/weighted_<name>`: lower-case letters, digits and underscores.
-        higher_is_better: its direction, for everything that chooses or compares.
-        transform: of the mean; `exp` makes a perplexity of a cross-entropy.
+        name: Name in the score's columns, such as `test/weighted_<name>`: lower-case letters, digits and underscores.
+        higher_is_better: Direction of the score, for everything that chooses or compares.
+        transform: Transformation of the mean; `exp` makes a perplexity of a cross-entropy.
         worst: value of an example whose loss is not finite, such as 0 for a share; None = nan, which leaves the score
             blank. Values that are bool are wrong then, whatever it is.
     """
@@ -80,7 +80,7 @@ class Score:
         """Computes the score of sets of examples.
 
         Args:
-            sums: of value times weight, float64 `[...]`.
+            sums: Sum of value times weight, float64 `[...]`.
             weights: their sums `[...]`.
 
         Returns:

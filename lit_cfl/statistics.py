@@ -32,7 +32,7 @@ class Interval:
     Args:
         mean: None where no seed has the figure.
         margin: half the interval; None with fewer than two seeds.
-        count: of the seeds.
+        count: Number of seeds.
     """
 
     mean: float | None = None

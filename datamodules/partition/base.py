@@ -24,7 +24,7 @@ class Pool:
         examples: all of them, those of the source's training part first.
         num_train: how many belong to the training part; the rest is the source's own test part, which may be empty.
         owner: natural client of each example, int64 `[N]` from 0, or None where the source names none.
-        names: of the natural clients, by their number; empty = they have none.
+        names: Names of the natural clients, by number; empty = none.
     """
 
     examples: Examples
@@ -139,9 +139,9 @@ def split_each(
     """Parts a share of each client's examples, at random. Notes a share that rounds to no example of any client.
 
     Args:
-        index: of each client.
+        index: Index of each client.
         share: 0 to below 1; the part has round(share * n) of n examples, but never all of them.
-        name: of the option that sets the share.
+        name: Name of the option that sets the share.
 
     Returns:
         what stays, and the part taken, for each client.
@@ -181,7 +181,7 @@ def in_proportion(counts: Tensor, labels: Tensor, rng: np.random.Generator) -> C
 
     Args:
         counts: examples of each label that a client has, int64 `[clients, labels]`.
-        labels: of the examples to share out, int64 `[n]`. Those of a label that no client has go to nobody.
+        labels: Labels of the examples to distribute, int64 `[n]`. Those of a label that no client has go to nobody.
     """
     owners = torch.full((len(labels),), -1)
     for label in labels.unique().tolist():
@@ -215,7 +215,7 @@ def with_same_labels(counts: Tensor, clusters: Tensor, labels: Tensor) -> Client
     Args:
         counts: examples of each label that a client has, int64 `[clients, labels]`.
         clusters: int64 `[clients]`, -1 = none.
-        labels: of the examples, int64 `[n]`.
+        labels: Labels of the examples, int64 `[n]`.
     """
     has = counts > 0
     for cluster in clusters[clusters >= 0].unique():

@@ -67,9 +67,9 @@ def require_labels(rule: str, labels: Tensor, num_labels: int, least: int) -> Te
     """Counts the examples of each label, int64 `[num_labels]`; raises InputError unless a rule can do with them.
 
     Args:
-        rule: its name.
+        rule: Name of the rule.
         labels: int64 `[n]`.
-        num_labels: of the rule: labels must be 0 to `num_labels - 1`.
+        num_labels: Number of labels of the rule: labels must be 0 to `num_labels - 1`.
         least: examples that each label must have.
     """
     counts = torch.bincount(labels, minlength=num_labels)

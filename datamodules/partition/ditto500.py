@@ -29,7 +29,7 @@ class Ditto500(Partition):
     twice. The true cluster is u mod 10.
 
     Args:
-        seed: of the sizes, 0 to 2^32 - 1; the released code has 233. No other seed changes anything.
+        seed: Seed of the sizes, 0 to 2^32 - 1; the released code has 233. No other seed changes anything.
     """
 
     paper: ClassVar[str] = (
@@ -69,7 +69,7 @@ def read_round(labels: Tensor, which: Tensor, sizes: Tensor) -> ClientIndex:
     """Gives out the examples of each label in their order, and from the first one again where too few are left.
 
     Args:
-        labels: of the examples, int64 `[n]`.
+        labels: Labels of the examples, int64 `[n]`.
         which: the labels of each client, int64 `[clients, k]`.
         sizes: how many of each it gets, int64 `[clients, k]`.
 

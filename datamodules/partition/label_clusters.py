@@ -113,7 +113,7 @@ def dominated(
     which of them is drawn at random.
 
     Args:
-        clusters: of each client, int64 `[clients]`, from 0; the label of a cluster has the same number.
+        clusters: Cluster of each client, int64 `[clients]`, from 0; the label of a cluster has the same number.
 
     Raises:
         InputError: there are too few examples, of all labels or of a cluster's.

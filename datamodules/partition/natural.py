@@ -65,7 +65,7 @@ def by_owner(owner: Tensor, num_train: int) -> tuple[ClientIndex, ClientIndex]:
     """Lists the examples of each owner, those before `num_train` and those from there on.
 
     Args:
-        owner: of each example, int64 `[N]`, -1 = nobody.
+        owner: Owner of each example, int64 `[N]`, -1 = nobody.
     """
     num_owners = int(owner.max()) + 1
     test = ClientIndex.from_owners(owner[num_train:], num_owners)

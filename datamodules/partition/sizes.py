@@ -107,7 +107,7 @@ def at_random(sizes: Tensor, rng: np.random.Generator) -> ClientIndex:
     """Gives the numbers 0 to sum(sizes) - 1 to one client each, at random; sizes int64 `[clients]`.
 
     Args:
-        sizes: of each client, int64 `[clients]`.
+        sizes: Size of each client, int64 `[clients]`.
     """
     return ClientIndex.from_sizes(torch.from_numpy(rng.permutation(int(sizes.sum()))), sizes)
 

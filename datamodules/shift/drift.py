@@ -28,7 +28,7 @@ class LabelDrift(Shift):
     trains on their data.
 
     Args:
-        share: of all clients that drift, 0 to 1.
+        share: Share of all clients that drift, 0 to 1.
         labels: how far labels move; not a multiple of C.
         start: completed rounds before the drift begins; 0 = from the first round on.
         duration: rounds over which more and more of the examples drift, the last of them all; 0 or 1 = all at once.
@@ -132,7 +132,7 @@ def drifted(
     """Puts a share of these clients' examples under the new labels, all others under the old ones.
 
     Args:
-        index: of all clients.
+        index: Index of all clients.
         clients: ids int64 `[n]`.
         num_examples: N, size of the pool.
         degree: the share, 0 to 1; as it grows, examples that have drifted stay so.
@@ -157,7 +157,7 @@ def with_concept(clusters: Tensor, weight: int, new: bool) -> Tensor:
 
     Args:
         clusters: int64 `[n]`.
-        weight: what the new labels count in a cluster's number.
+        weight: Factor of the new labels in a cluster's number.
     """
     return clusters.where(clusters < 0, clusters + (int(new) - clusters // weight % 2) * weight)
 

@@ -26,7 +26,7 @@ class Incremental(Shift):
     Args:
         rounds: completed rounds before each release, ascending; 0 = before the first round. Before the first release
             all data are there.
-        shares: of each client's training examples that are there from each release on, ascending, above 0 to 1.
+        shares: Share of each client's training examples that is available after each release, ascending, above 0 to 1.
         release: `nominal` shares of all training examples (the paper), or `shrinking` ones, of those present (the
             published code: 25, 50, 75, 100 % leave 25, 12.5, 9.4, 9.4 %).
         participants: `all` clients in training, or the `warm` ones only, those that have a model (the papers' tables).

@@ -21,7 +21,7 @@ class SwapAll(Shift):
     with about that probability in a round.
 
     Args:
-        probability: of each pair in each round, 0 to 1.
+        probability: Probability of each pair in each round, 0 to 1.
         participants: `all` clients in training, or the `warm` ones only, those that have a model (the papers' tables).
     """
 
@@ -43,9 +43,9 @@ class SwapPart(Shift):
     training and in its test data, while the other one does not.
 
     Args:
-        probability: of each pair in each round, 0 to 1.
-        part_abort: what ends where a pair has no such labels: this `pair`'s swap, or all swaps of the `round` from this
-            pair on (the published code).
+        probability: Probability of each pair in each round, 0 to 1.
+        part_abort: Scope of the abort if a pair has no such labels: this `pair`'s swap, or all swaps of the `round`
+            from this pair on (the published code).
         participants: `all` clients in training, or the `warm` ones only, those that have a model (the papers' tables).
     """
 
@@ -120,7 +120,7 @@ def swap_part(
 
     Args:
         pairs: int64 `[pairs, 2]`, each client at most once.
-        labels: that each client gives, int64 `[pairs, 2]`.
+        labels: Labels that each client gives, int64 `[pairs, 2]`.
         rng: shuffles the new lists.
     """
     clients, given = pairs.flatten(), labels.flatten()

@@ -77,10 +77,10 @@ class Command(NamedTuple):
     """A command, and where it is implemented: its module is imported when the command is given.
 
     Args:
-        module: its module.
+        module: Module that implements the command.
         function: takes the words after the command, and returns the exit code.
-        help: what it does.
-        announced: whether to say that the import takes a while; see `loading`.
+        help: Description of the command.
+        announced: Announce that the import takes a while; see `loading`.
         check: a function of `lit_cfl.cli.early_checks` that is called before the import; None = nothing.
     """
 

@@ -21,7 +21,7 @@ def require_examples(examples: object, who: str) -> None:
     """Checks a pool of examples: its inputs, labels, token ids and views.
 
     Args:
-        examples: what `load` returned.
+        examples: Examples that `load` returned.
         who: the data module, for errors.
 
     Raises:
@@ -104,7 +104,7 @@ def require_division(division: object, examples: Examples, who: str) -> None:
     """Checks a division: its lists, true clusters and names. Notes repeats, and examples that train and test a client.
 
     Args:
-        division: what `divide` returned.
+        division: Division that `divide` returned.
         examples: the pool.
         who: the data module, for errors.
 
@@ -147,7 +147,7 @@ class _Lists:
     """The lists of all clients, each that several share once.
 
     Args:
-        index: of the lists.
+        index: Index of the lists.
         which: the list of each client, int64 `[clients]`.
     """
 
@@ -198,7 +198,7 @@ def _listed(index: ClientIndex, examples: Examples, what: str, ids: Tensor | Non
     """Collects the lists. Raises InputError if one is outside of the index, or has what is not in the pool.
 
     Args:
-        ids: of the clients; None = 0, 1, ...
+        ids: Ids of the clients; None = 0, 1, ...
     """
     for part in (index.values, index.starts, index.sizes):
         if part.dtype != torch.int64:

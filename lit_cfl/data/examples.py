@@ -61,7 +61,7 @@ class Examples:
             int64 zeros `[N]` where there are none.
         num_labels: size of the label space.
         scale: a factor (1/255 for uint8 images), or one for each position of an input.
-        offset: what is taken off before, in the input's own units; a number, or one for each position of an input.
+        offset: Offset to subtract first, in the input's own units: a number, or one per position of an input.
         views: the views that indices may refer to.
         embeddings: a fixed vector `[vocabulary, width]` in place of each token id, or None.
         vocabulary: number of token ids if inputs are tokens, else 0; int32 or int64 inputs with 0 become tokens if the

@@ -23,9 +23,9 @@ class Division:
         train: index lists of each client.
         test: the same, of test examples.
         true_clusters: int64 `[clients]`, -1 = unknown.
-        skew: what makes true clusters differ (or the clients, where there are none): `feature`, `label`, or `other`
-            for both, for nothing at all, and for what is not known.
-        names: of the clients as the source has them; empty = it has none.
+        skew: Difference between true clusters (between clients if there are none): `feature`, `label`, or `other` for
+            both, for nothing at all, and for what is not known.
+        names: Names of the clients in the source; empty = none.
     """
 
     train: ClientIndex
@@ -45,11 +45,12 @@ class FederatedData:
         validation: the same, of validation examples; may be empty.
         test: the same, of test examples.
         true_clusters: int64 `[clients]`, -1 = unknown. For scoring only; no algorithm sees it.
-        skew: what the data module was told to make, before any shift: `feature`, `label` or `other`; see `Division`.
+        skew: Skew that the data module was configured to make, before any shift: `feature`, `label` or `other`; see
+            `Division`.
         newcomers: bool `[clients]`: clients that never take part in training and join after it.
         withheld: training examples that a shift has not released yet; None = there are none.
-        partition_seed: that the partition was drawn under; None = not known.
-        names: of the clients as the source has them (writers, users), for people to read; empty = it has none.
+        partition_seed: Seed of the partition; None = unknown.
+        names: Names of the clients in the source (writers, users), for display; empty = none.
     """
 
     examples: Examples

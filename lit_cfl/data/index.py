@@ -17,7 +17,7 @@ class ClientIndex:
 
     Args:
         values: int64 `[M]`.
-        starts: of each client's stretch, int64 `[clients]`.
+        starts: Start of each client's stretch, int64 `[clients]`.
         sizes: the same.
     """
 
@@ -116,7 +116,7 @@ class ClientIndex:
 
         Args:
             clients: ids int64 `[n]`, each once.
-            lists: of these clients, in their order.
+            lists: Lists of these clients, in their order.
         """
         new = lists.compact()
         starts = self.starts.index_copy(0, clients, new.starts + len(self.values))

@@ -16,8 +16,8 @@ def read_npz(
     """Reads arrays of a file .npz.
 
     Args:
-        path: of the file.
-        names: of the arrays to read, those that are there; None = all.
+        path: Path of the file.
+        names: Names of the arrays to read; absent ones are skipped; None = all.
         required: names that must be there.
         no_others: refuse arrays with other names than `names`.
 

@@ -45,10 +45,10 @@ class ShiftContext:
 
     Args:
         round: rounds completed before, 0 in the first.
-        seed: of this shift in this run.
+        seed: Seed of this shift in this run.
         participants: ids int64 `[n]`, ascending.
         stride: number of views before this shift added its own.
-        weight: what its concept counts in the number of a true cluster.
+        weight: Factor of its concept in the number of a true cluster.
     """
 
     round: int
@@ -101,9 +101,9 @@ def shifted(
     """Applies one round's shifts, in order.
 
     Args:
-        data: of the round before; in the first round the unshifted ones.
+        data: Data of the previous round; unshifted in the first round.
         round: rounds completed before.
-        seed: of the run.
+        seed: The run's seed.
         warm: ids of the clients in training that have a model, ascending.
     """
     moves = []

@@ -11,7 +11,7 @@ class MCLR(Net):
     """Multi-class logistic regression, the papers' convex model (784 -> 10: 7,850 parameters).
 
     Args:
-        input_shape: of one input, flattened; None = the data's.
+        input_shape: Shape of one input, flattened; None = the data's.
         num_labels: outputs; None = the data's.
     """
 

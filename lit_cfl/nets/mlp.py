@@ -14,7 +14,7 @@ class MLP(Net):
 
     Args:
         hidden: width of the hidden layer, 1 or more: 128 for the papers' MNIST, 512 for FEMNIST, 2048 for StoCFL.
-        input_shape: of one input, flattened; None = the data's.
+        input_shape: Shape of one input, flattened; None = the data's.
         num_labels: outputs; None = the data's.
     """
 

@@ -23,7 +23,7 @@ class _Bidirectional(Net):
         input_shape: words, and the width of a vector where the data have vectors; None = the data's.
         num_labels: outputs; None = the data's.
         vocabulary: number of token ids; None = the data's, where they are token ids.
-        embedding_width: of the trained embedding of token ids, 1 or more.
+        embedding_width: Width of the trained embedding of token ids, 1 or more.
     """
 
     cell: ClassVar[type[Recurrent]]
@@ -74,7 +74,7 @@ class FedGroupLSTM(Net):
         input_shape: words, and the width of a vector where the data have vectors; None = the data's.
         num_labels: must be 2; None = the data's.
         vocabulary: number of token ids; None = the data's, where they are token ids.
-        embedding_width: of the trained embedding of token ids, 1 or more.
+        embedding_width: Width of the trained embedding of token ids, 1 or more.
     """
 
     def __init__(

@@ -76,7 +76,7 @@ class Timing:
 
     Args:
         steps: mini-batches of all its clients together.
-        seconds: that they take while nobody else uses the machine, as far as that can be told.
+        seconds: Estimated seconds on an otherwise idle machine.
         slowdown: how many times as long they took now; None where other processes or threads or a GPU do the work.
     """
 

@@ -49,10 +49,10 @@ class RunProgress:
 
     Args:
         since: when it began, in seconds.
-        rounds: of the whole run; 0 = not known yet.
+        rounds: Rounds of the whole run; 0 = not known yet.
         completed: rounds before it began.
-        activity: what it does now; None = nothing since its latest row.
-        row: its latest of `metrics.csv`.
+        activity: Current activity; None = none since its latest row.
+        row: Latest row of `metrics.csv`.
     """
 
     since: float
@@ -125,9 +125,9 @@ class Display:
         """A run is over.
 
         Args:
-            title: of the run.
+            title: Title of the run.
             outcome: a line about it, None = there is nothing to say.
-            failed: whether it ended with an error.
+            failed: True if the run ended with an error.
         """
 
     def _count(self, title: str, outcome: str | None, failed: bool) -> str:

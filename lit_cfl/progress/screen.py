@@ -42,7 +42,7 @@ class Screen:
 
         Args:
             between_clients: see `RunCallbacks`.
-            several_seeds: whether the titles of runs name the seed.
+            several_seeds: Name the seed in the runs' titles.
         """
         if self.json:
             lines = JsonLines(self.out.file)

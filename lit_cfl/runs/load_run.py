@@ -49,11 +49,11 @@ class PlacedNewcomers:
 
     Args:
         assignment: models `[K, d]` and the cluster of each newcomer `[n]`, -1 = could not be placed (no data).
-        new: whether that cluster's model was made for newcomers, bool `[n]`; the run has none of that number then.
+        new: True if the cluster was created for newcomers, bool `[n]`; the run then has no cluster of that number.
         closeness: with the run's clusters `[n, clusters]`, larger is closer; None if the algorithm compares nothing.
         test: scores on the newcomers' test data, those that were placed; None if there are none.
-        agreement: of their clusters with the true ones, by metric; empty where these are not known.
-        names: of the newcomers as their source has them; empty = it has none.
+        agreement: Agreement of their clusters with the true ones, by metric; empty if these are unknown.
+        names: Names of the newcomers in their source; empty = none.
         engine: makes modules of models.
     """
 
@@ -88,7 +88,7 @@ class SavedRun:
         config: `config.yaml`.
         experiment: built from it.
         round: the last round that was saved, 1 to T.
-        state: of the algorithm, then.
+        state: State of the algorithm at that round.
         lists: the examples of each client then; None where no data shift.
         mark: where `metrics.csv` ended then.
     """
@@ -224,8 +224,8 @@ def load_run(path: Path | str, experiment: Experiment | None = None) -> SavedRun
     """Loads a run directory.
 
     Args:
-        path: of the run (with several seeds, of one seed).
-        experiment: that it ran, of whatever seed; needed where the run was made in Python, so that its configuration
+        path: Folder of the run (of one seed if there are several).
+        experiment: Experiment that was run, with any seed; needed if the run was made in Python, whose configuration
             names no classes.
 
     Raises:

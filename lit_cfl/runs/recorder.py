@@ -33,7 +33,7 @@ class Recorder:
     """Runs a prepared experiment into its directory.
 
     Args:
-        prepared: what to run.
+        prepared: Prepared experiment.
         directory: where its files go.
         checkpoint: where its state goes.
     """

@@ -81,8 +81,8 @@ def with_stored_plan(experiment: "Experiment", path: Path, stored: Mapping[str, 
     """Replaces the plan by the one that a run recorded.
 
     Args:
-        path: of the run.
-        stored: its configuration.
+        path: Folder of the run.
+        stored: Recorded configuration.
 
     Raises:
         InputError: this machine or this version cannot run the recorded plan, or it is none.
@@ -139,7 +139,7 @@ def disagreements(stored: Mapping[str, Any], now: Mapping[str, Any], ignored: Se
 
     Args:
         ignored: options that may differ.
-        new_plan: whether the plan may.
+        new_plan: Allow another plan.
     """
     free = {*ignored, "code", "data_commit", "pictures", *(_PLAN_OPTIONS if new_plan else ())}
     return [

@@ -47,7 +47,7 @@ class FinishedRun:
     """The directory and the summary of a run that is over.
 
     Args:
-        path: its directory.
+        path: Directory of the run.
         summary: content of `summary.json`.
         baseline: the baseline's, if there was one.
         seeds: with several seeds, each one's.
@@ -92,7 +92,7 @@ def run(
     the means of their figures.
 
     Args:
-        path: of the directory to make or to resume; None = runs/<name>-<time>.
+        path: Directory to create or to resume; None = runs/<name>-<time>.
         callbacks: are called while the runs go on.
         mode: `new`: the directory must hold no run; `resume`: what is there is resumed, under the recorded plan;
             `new_plan`: the same under a plan for this machine, with the parts that the experiment's `plan` sets.

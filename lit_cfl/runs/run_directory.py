@@ -62,8 +62,8 @@ class RunDirectory:
         path: a directory that this process holds.
         score_columns: further columns of `metrics.csv`, the algorithm's own.
         tables: columns after `round` of the algorithm's own tables, by name.
-        shifting: whether the run logs shifts, too.
-        scores: of the task.
+        shifting: True if the run logs shifts.
+        scores: Scores of the task.
     """
 
     def __init__(

@@ -24,7 +24,7 @@ class RunTotals:
         best: test figure of each score by its name, among evaluations that cover every client.
         silhouette, skipped, shifted: not in a row yet; `shifted` are clients and examples.
         compared: number of the round of the last snapshot.
-        trained: whether anybody trained in a round.
+        trained: True if any client trained in the round.
     """
 
     members: Tensor | None = None
@@ -89,6 +89,6 @@ def is_due(number: int, last: int | None, every: int) -> bool:
     """Says whether a new stretch of `every` rounds has begun since the last time.
 
     Args:
-        number, last: of two rounds, from 1: with 10, stretches are 1 to 10, 11 to 20, and so on.
+        number, last: Numbers of two rounds, from 1: with 10, stretches are 1 to 10, 11 to 20, and so on.
     """
     return last is None or (number - 1) // every > (last - 1) // every

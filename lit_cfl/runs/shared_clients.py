@@ -17,8 +17,8 @@ class ScoredClients:
 
     Args:
         sizes: test examples of each client.
-        values: its score.
-        by_size: whether a client weighs as much as it has examples; not where tokens weigh, or a mean is transformed.
+        values: Score of each client.
+        by_size: Weight clients by their number of examples; False if tokens are the weight or a mean is transformed.
     """
 
     sizes: Mapping[int, int]

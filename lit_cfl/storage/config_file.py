@@ -61,9 +61,9 @@ def write_config(path: Path, config: Mapping[str, Any], run_id: str | None = Non
     """Writes `config.yaml`: the format of the run directory first, and last a digest of it all.
 
     Args:
-        path: of the directory.
-        config: what to write.
-        run_id: of the run, where the directory is one.
+        path: Path of the directory.
+        config: Configuration to write.
+        run_id: Id of the run, if the directory is one.
     """
     write_sealed(path / "config.yaml", as_yaml({"format": FORMAT, **config}), run_id)
 

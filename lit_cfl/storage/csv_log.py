@@ -21,8 +21,8 @@ class CsvLog:
     """A CSV file with a fixed header.
 
     Args:
-        path: of the file.
-        columns: its header.
+        path: Path of the file.
+        columns: Columns of the header.
     """
 
     def __init__(self, path: Path, columns: Sequence[str]) -> None:
@@ -109,7 +109,7 @@ def read_table(path: Path, size: int | None = None, text: Collection[str] = ()) 
     """Reads the rows of one of our CSV files: numbers as numbers, blanks as None.
 
     Args:
-        path: of the file; one that ends in `.xz` is compressed.
+        path: Path of the file; `.xz` files are compressed.
         size: bytes that count of a table that may still grow, up to the end of a row; None = all.
         text: columns that hold text, even where it looks like a number.
     """

@@ -30,9 +30,9 @@ def write_sealed(path: Path, text: str, run_id: str | None = None) -> None:
     """Writes text with a last line that `read_sealed` checks: a comment, to YAML as to `sha256sum`.
 
     Args:
-        path: of the file.
+        path: Path of the file.
         text: ends with a line feed.
-        run_id: of the run that the file belongs to, eight hexadecimal digits.
+        run_id: Id of the run that the file belongs to, eight hexadecimal digits.
     """
     of_run = f"run {run_id}, " if run_id else ""
     data = f"{text}# {of_run}SHA-256 of all before the digest: ".encode()

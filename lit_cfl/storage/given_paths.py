@@ -20,7 +20,7 @@ def given_directory(path: str, option: str) -> Path:
 
     Args:
         path: as given.
-        option: its name, for the message.
+        option: Name of the option, for the message.
 
     Raises:
         InputError: it is empty, or no file system can have it.
@@ -38,7 +38,7 @@ def require_folder_name(name: str, what: str) -> None:
     """Checks that a folder can have a name, with the time of a run behind it.
 
     Args:
-        name: to check.
+        name: Name to check.
         what: whose name it is, for the message.
 
     Raises:

@@ -20,8 +20,8 @@ def locked(path: Path, option: str = "--run_dir") -> Iterator[None]:
     """Makes the directory and holds it for this process until the block ends, or the process does.
 
     Args:
-        path: of the directory.
-        option: by which the user chose it.
+        path: Path of the directory.
+        option: Option by which the user chose it.
 
     Raises:
         InputError: another process holds it, or it cannot be written.
@@ -54,7 +54,7 @@ def wait_until_free(path: Path, seconds: float = _WAIT_SECONDS) -> bool:
     """Waits while another process holds a directory: one that was killed may be about to end.
 
     Args:
-        path: of the directory.
+        path: Path of the directory.
         seconds: at most.
 
     Returns:

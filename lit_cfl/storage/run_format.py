@@ -12,7 +12,7 @@ def require_format(path: Path, found: object) -> None:
     """Checks that a run has the format of this version.
 
     Args:
-        path: of the file that holds the number.
+        path: Path of the file that holds the number.
         found: the number in it; None = none, as in `config.yaml` before 0.2.0.
 
     Raises:

@@ -56,7 +56,7 @@ def gathered(run: Path, folder: Path, models: Models) -> dict[str, Path]:
     Args:
         run: the run directory.
         folder: where the copies go.
-        models: what `cluster_models` gives.
+        models: Models that `cluster_models` returns.
     """
     folder.mkdir()
     for name in ("memberships.npz", "partition.npz"):

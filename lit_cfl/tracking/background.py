@@ -66,9 +66,9 @@ class BackgroundTrackers:
     """Draws pictures and feeds W&B, one after the other, while the run goes on.
 
     Args:
-        folder: of the pictures.
+        folder: Folder of the pictures.
         begin_wandb: begins the W&B run; None = without one.
-        rows: of `metrics.csv` before this process begins; W&B is given those that it lacks.
+        rows: Rows of `metrics.csv` from before this process started; W&B receives the ones it lacks.
     """
 
     def __init__(self, folder: PictureFolder, begin_wandb: Callable[[], WandbRun] | None, rows: Sequence[Row]) -> None:

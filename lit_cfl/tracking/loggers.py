@@ -42,9 +42,9 @@ class Loggers:
 
     Args:
         builds: one for each logger.
-        folder: of the run's TensorBoard files, in the logger's own; None = the logger numbers it.
+        folder: Folder of the run's TensorBoard files, inside the logger's own; None = numbered by the logger.
         options: logged as hyper-parameters.
-        rows: of `metrics.csv` before this process begins, without blanks.
+        rows: Rows of `metrics.csv` from before this process started, without blanks.
         logged: the last round that an earlier process wrote a row of, 0 = none.
 
     Raises:
@@ -94,7 +94,7 @@ def _in_folder(folder: str | None, first: int | None, given: Mapping[str, Any]) 
 
     Args:
         first: the round from which on it hides what the folder has; None = the folder is new.
-        given: by the user.
+        given: Options set by the user.
     """
     version = given.get("version")
     options: dict[str, Any] = {"version": folder if version is None else version}

@@ -17,9 +17,9 @@ def media(view: RoundView, pictures: Mapping[str, Path], with_tables: bool) -> d
     """Makes the objects of wandb that `docs/tracking.md` lists, by name.
 
     Args:
-        view: of the run.
+        view: View of the run.
         pictures: drawn now.
-        with_tables: whether the server, if any, can be asked about them.
+        with_tables: True if the server, if any, can be asked about tables.
     """
     import wandb
 

@@ -17,7 +17,7 @@ def folders_of(wandb: Path, run_id: str | None) -> list[Path]:
 
     Args:
         wandb: the folder `wandb` of a run directory.
-        run_id: of the W&B run.
+        run_id: Id of the W&B run.
     """
     return sorted(wandb.glob(f"*run-*-{run_id}"), key=lambda path: path.name.removeprefix("offline-"))
 
@@ -38,7 +38,7 @@ def rounds_kept(wandb: Path, run_id: str | None) -> int:
 
     Args:
         wandb: the folder `wandb` of a run directory.
-        run_id: of the W&B run.
+        run_id: Id of the W&B run.
     """
     folders = folders_of(wandb, run_id)
     _set_aside(folder for folder in folders if not (folder / _COMPLETE).exists())

@@ -27,11 +27,11 @@ class Tracking:
     Args:
         wandb: Weights & Biases: `online`, `offline` (sync later) or `disabled`. None = as the variable WANDB_MODE says,
             else online where a key is set (`wandb login`, WANDB_API_KEY), else offline; disabled if not installed.
-        project: of the W&B run.
+        project: Project of the W&B run.
         entity: user or team of the W&B run; None = the account's own.
-        group: of the W&B run.
-        tags: of the W&B run.
-        notes: of the W&B run.
+        group: Group of the W&B run.
+        tags: Tags of the W&B run.
+        notes: Notes of the W&B run.
         loggers: any further Lightning loggers by `class_path`; each run (seed, baseline) builds its own.
         snapshots_every: rounds between two entries of `memberships.npz` and `snapshots/`, and between two sets of
             pictures, 1 or more.

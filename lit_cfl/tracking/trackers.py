@@ -20,14 +20,14 @@ class Trackers:
     """Feeds the pictures, W&B and the loggers of one run.
 
     Args:
-        tracking: what to track where.
-        name: of the run.
+        tracking: Tracking options.
+        name: Name of the run.
         path: the run directory: pictures and W&B keep their files there.
         config: logged as hyper-parameters, folders left out.
-        run_id: of the W&B run, and of the folder of TensorBoard's files; a resumed run goes on under it.
-        rows: of `metrics.csv` before this process begins; W&B and TensorBoard are given those that they lack.
+        run_id: Id of the W&B run and of the folder of TensorBoard's files; a resumed run keeps it.
+        rows: Rows of `metrics.csv` from before this process started; W&B and TensorBoard receive the ones they lack.
         logged: the last round that an earlier process wrote a row of, 0 = none.
-        formats: of the pictures; empty = none are drawn.
+        formats: Formats of the pictures; empty = no pictures.
 
     Raises:
         InputError: a logger cannot be built, or wandb is asked for and not installed.
@@ -56,7 +56,7 @@ class Trackers:
         """Logs a row of `metrics.csv`; blanks are left out.
 
         Args:
-            row: of a round.
+            row: Row of a round.
             view: where pictures and tables are due; they wait for the end where those before have cost too much.
         """
         numbers = _known(row)

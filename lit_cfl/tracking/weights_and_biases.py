@@ -25,12 +25,12 @@ class WandbRun:
     """Logs one run. A resumed run goes on under its id; a run ends before the next begins.
 
     Args:
-        tracking: its options.
+        tracking: W&B's options.
         mode: as asked for; None = online where a key is set, else offline.
-        name: of the run.
+        name: Name of the run.
         path: the run directory: files go into `wandb/` there.
         config: logged as the run's configuration.
-        run_id: of the run.
+        run_id: Id of the run.
     """
 
     def __init__(
