@@ -24,7 +24,7 @@ from matplotlib.figure import Figure
 
 from lit_cfl import load_run
 from lit_cfl.cli.main import main as lit_cfl
-from lit_cfl.pictures.colours import colours_of, matched, matched_colours
+from lit_cfl.pictures.colours import colours_of, hex_of, matched
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 RUNS = {  # configuration: the pictures of its run
@@ -74,7 +74,7 @@ def draw_map(figure: Any, file: Path) -> None:
     axes = figure.subplots()
     for number, cluster in enumerate(np.unique(found)):
         mine = found == cluster
-        look = {"color": matched_colours(cluster, match), "marker": MARKERS[number], "edgecolors": "white"}
+        look = {"color": hex_of(match.get(int(cluster), -1)), "marker": MARKERS[number], "edgecolors": "white"}
         axes.scatter(*points[mine].astype(float).T, s=55, linewidths=0.4, **look)
     axes.set(xticks=[], yticks=[], xlabel="first principal coordinate", ylabel="second principal coordinate")
     axes.set_title(f"Clusters found by {len(found)} first updates", fontsize=10)

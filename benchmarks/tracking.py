@@ -31,7 +31,8 @@ from lit_cfl.datamodules import MNIST, MNIST1000
 from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.experiment import Experiment
 from lit_cfl.nets import MCLR
-from lit_cfl.pictures import similarity
+from lit_cfl.pictures.files import write_figure
+from lit_cfl.pictures.similar_clients import similarity
 from lit_cfl.runs.recorder import Recorder
 from lit_cfl.runs.rows import snapshot
 from lit_cfl.tasks import Classification
@@ -94,7 +95,7 @@ def picture(clients: int) -> str:
     alike = Similarity(torch.arange(clients), directions @ directions.T)
     arrays = snapshot(SimpleNamespace(data=SimpleNamespace(true_clusters=true)), alike, true)
     with tempfile.TemporaryDirectory() as folder:
-        similarity(arrays, 0).savefig(Path(folder) / "similarity.png", dpi=100)
+        write_figure(similarity({0: arrays}), Path(folder) / "similarity", ["png"])
     return f"{clients:,} | {perf_counter() - begun:.2f} | {before:,.0f} | {peak_mib():,.0f}"
 
 

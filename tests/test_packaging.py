@@ -114,7 +114,7 @@ def test_a_wheel_holds_each_module_once_and_nothing_beside_lit_cfl(built: Path):
     assert {name.split("/")[0].partition("-")[0] for name in found} == {"lit_cfl"}
     assert {name for name in found if name.endswith(".py")} == modules()
     assert "lit_cfl/py.typed" in found  # or a user's type checker takes all of it for Any; see tests/typed
-    page = {"page.html", "page.css", "page.js", "plotly-cartesian.min.js", "plotly-cartesian.LICENSE"}
+    page = {"page.html", "page.css", "page.js"}
     assert page <= {name.removeprefix("lit_cfl/report/") for name in found}
     configs = {f"lit_cfl/configs/{file.relative_to(ROOT / 'configs')}" for file in (ROOT / "configs").rglob("*.yaml")}
     assert {name for name in found if name.endswith(".yaml")} == configs

@@ -52,12 +52,15 @@ def _row(trials: Trials, record: TrialRecord, job: TrialJob) -> Row:
 
 def columns(job: TrialJob) -> list[str]:
     """Lists the columns of `trials.csv`."""
-    several = ["algorithm"] if job.space.algorithms else []
-    parameters = [p.key for p in job.space.parameters]
     seeds = [f"seed {seed}" for seed in job.seeds]
     first = ["trial_id", "status", "origin", "repeats", "rounds", "seeds", "seconds", TRAFFIC]
     front = ["front"] if job.objective.second else []
-    return [*first, *several, *parameters, *seeds, job.objective.metric, *front, ERROR]
+    return [*first, *parameters_of(job), *seeds, job.objective.metric, *front, ERROR]
+
+
+def parameters_of(job: TrialJob) -> list[str]:
+    """Lists the values that a trial may have, by their columns."""
+    return [*(["algorithm"] if job.space.algorithms else []), *(p.key for p in job.space.parameters)]
 
 
 def write_trials(path: Path, rows: Sequence[Row], job: TrialJob, front: Sequence[str] = ()) -> None:
@@ -171,7 +174,7 @@ class StudyFiles:
         return StudyResult(self.path, rows, best, shares, None, objective=objective)
 
     def _draw(self, rows: Sequence[Row], shares: dict[str, float]) -> None:
-        begun = monotonic()
-        draw(self.path / PICTURES, rows, self.prepared.space, self.prepared.job.objective, shares, self._guard)
+        begun, job = monotonic(), self.prepared.job
+        draw(self.path / PICTURES, rows, parameters_of(job), job.objective, shares, self._guard)
         self._drawn = monotonic()
         self._took = self._drawn - begun

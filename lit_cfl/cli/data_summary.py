@@ -14,7 +14,7 @@ from lit_cfl.data import Examples, FederatedData
 from lit_cfl.data.partition_file import partition_hash, save_partition
 from lit_cfl.data.shift import Shift
 from lit_cfl.errors import InputError, join_ids
-from lit_cfl.pictures import example_images, label_distribution, size_histogram
+from lit_cfl.pictures.data import example_images, label_distribution, size_histogram
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.progress.console import new_console
 from lit_cfl.storage.given_paths import given_directory

@@ -1,50 +1,34 @@
 """Colours of clusters: each has that of the true cluster that it matches best."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
-from matplotlib.patches import Patch
 from scipy.optimize import linear_sum_assignment
+
+from lit_cfl.pictures.panels import Style
 
 # The first seven are Okabe and Ito's, the others were searched for: any two of the twenty differ by more than 10 in
 # CIEDE2000, also as people without red, green or blue cones see them (tests/pictures/test_colours.py).
-_COLOURS = np.array(
-    [
-        to_rgb(name)
-        for name in (
-            "#0072B2",
-            "#E69F00",
-            "#009E73",
-            "#D55E00",
-            "#56B4E9",
-            "#CC79A7",
-            "#F0E442",
-            "#892727",
-            "#C4EBC4",
-            "#3B4E62",
-            "#C4A5A5",
-            "#3B00EB",
-            "#8976FF",
-            "#76EBFF",
-            "#624E4E",
-            "#627676",
-            "#C40000",
-            "#89624E",
-            "#B1C476",
-            "#4E3B89",
-        )
-    ]
-)
-MAX_COLOURS = len(_COLOURS)
-_NONE = to_rgb("#dddddd")  # of clients without a cluster
+CLUSTER_COLOURS = (
+    "#0072B2", "#E69F00", "#009E73", "#D55E00", "#56B4E9", "#CC79A7", "#F0E442", "#892727", "#C4EBC4", "#3B4E62",
+    "#C4A5A5", "#3B00EB", "#8976FF", "#76EBFF", "#624E4E", "#627676", "#C40000", "#89624E", "#B1C476", "#4E3B89",
+)  # fmt: skip
+MAX_COLOURS = len(CLUSTER_COLOURS)
+NOT_ASSIGNED = "not assigned"
+_NONE = "#dddddd"  # of clients without a cluster
+_MARKERS = ("o", "^", "s", "D", "v", "P", "X")
+
+
+def hex_of(cluster: int) -> str:
+    """Returns the colour of a cluster's number as #rrggbb; grey for -1; they repeat every 20 clusters."""
+    return _NONE if cluster < 0 else CLUSTER_COLOURS[cluster % MAX_COLOURS]
 
 
 def colours_of(clusters: np.ndarray) -> np.ndarray:
-    """Looks up the RGB in [0, 1] of clusters of any shape, `[..., 3]`: grey for -1; they repeat every 20 clusters."""
-    colours: np.ndarray = np.where((clusters < 0)[..., None], _NONE, _COLOURS[clusters % MAX_COLOURS])
-    return colours
+    """Looks up the RGB in [0, 1] of clusters of any shape, `[..., 3]`."""
+    palette = np.array([to_rgb(colour) for colour in (*CLUSTER_COLOURS, _NONE)])
+    return palette[np.where(clusters < 0, MAX_COLOURS, clusters % MAX_COLOURS)]
 
 
 def matched(found: np.ndarray, true: np.ndarray) -> dict[int, int]:
@@ -73,37 +57,39 @@ def matched(found: np.ndarray, true: np.ndarray) -> dict[int, int]:
     return taken | {number: int(true.max()) + 1 + k for k, number in enumerate(others)}
 
 
-def matched_colours(clusters: np.ndarray, match: Mapping[int, int]) -> np.ndarray:
-    """Looks up the RGB in [0, 1] of clusters of any shape, `[..., 3]`: that of the number each is matched with."""
-    taken = np.full(max(match, default=-1) + 2, -1)  # the last place is that of -1
-    taken[list(match)] = list(match.values())
-    return colours_of(taken[clusters])
+def name_of(cluster: object) -> str:
+    """Names a cluster by its number; anything else than a number of 0 or more is not assigned."""
+    return f"cluster {cluster:g}" if isinstance(cluster, int | float | np.integer) and cluster >= 0 else NOT_ASSIGNED
 
 
-def name_clusters(axes: Axes, clusters: np.ndarray, unknown: str, match: Mapping[int, int]) -> None:
-    """Draws a legend beside the axes; for more than 20 clusters, a line that says how many there are.
+def true_name_of(cluster: int) -> str:
+    """Names a true cluster by its number."""
+    return "unknown" if cluster < 0 else f"true cluster {cluster}"
+
+
+def cluster_styles(
+    found: Iterable[int], match: Mapping[int, int], true: Iterable[int] = (), size: float = 4.2
+) -> dict[str, Style]:
+    """Returns the looks of clusters by their names, in the order of their numbers, "not assigned" last.
+
+    Above 20 clusters no cluster is in the legend, for colours repeat. A true cluster is in it if no found one has its
+    colour.
 
     Args:
-        clusters: numbers that are drawn, any shape.
-        unknown: what -1 means.
-        match: the numbers whose colours they take.
+        found: numbers of found clusters; -1 = not assigned.
+        match: the number whose colour each takes; see `matched`. One that is not in it keeps its own.
+        true: numbers of true clusters; -1 = unknown.
+        size: of markers.
     """
-    numbers = np.unique(clusters)
-    named = numbers[numbers >= 0]
-    without = [Patch(facecolor=_NONE, label=unknown)] if (numbers < 0).any() else []
-    few = len(named) <= MAX_COLOURS
-    shown = named if few else named[:0]
-    colours = matched_colours(shown, match)
-    handles = [*(Patch(facecolor=c, label=f"cluster {k}") for k, c in zip(shown, colours, strict=True)), *without]
-    title = None if few else f"{len(named)} clusters:\ncolours repeat\nevery {MAX_COLOURS}"
-    axes.legend(
-        handles=handles,
-        title=title,
-        loc="upper left",
-        bbox_to_anchor=(1.01, 1.0),
-        borderaxespad=0.0,
-        frameon=False,
-        fontsize=8,
-        title_fontsize=8,
-        handlelength=1.2,
-    )
+    numbers = sorted({int(number) for number in found}, key=lambda number: (number < 0, number))
+    taken = {number: match.get(number, number) for number in numbers}
+    few = sum(number >= 0 for number in numbers) <= MAX_COLOURS
+    styles = {name_of(number): _style(taken[number], few or number < 0, size) for number in numbers}
+    for number in sorted({int(number) for number in true}, key=lambda number: (number < 0, number)):
+        styles[true_name_of(number)] = _style(number, number < 0 or (few and number not in taken.values()), size)
+    return styles
+
+
+def _style(number: int, named: bool, size: float) -> Style:
+    marker = "o" if number < 0 else _MARKERS[number % len(_MARKERS)]
+    return Style(hex_of(number), marker=marker, size=size, named=named)

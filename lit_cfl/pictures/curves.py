@@ -1,105 +1,206 @@
-"""Learning curves: the main score over the rounds, of a run or of the algorithms of a comparison."""
+"""Curves over the rounds and over the traffic: of a run, and of groups of runs with a band over their seeds."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import inf
+from statistics import fmean, stdev
 from typing import Any
 
-import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-
-from lit_cfl.pictures.panels import BLUE, LINE_COLOURS
+from lit_cfl.metric_names import higher_is_better
+from lit_cfl.pictures.figure import Figure, known, short, thin
+from lit_cfl.pictures.panels import BLACK, LINE_COLOURS, Curve, Panel, Style
 from lit_cfl.scores import ACCURACY, Score
 
-_COLOURS = (BLUE, "#7f7f7f")  # of the run, of its baseline
-_LINES = {  # column before the score's name: style, title
+_MOST_POINTS = 500  # of a curve
+_LINES: tuple[object, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 1.5, 1, 1.5)))
+_SPLITS = {  # column before the score's name: its line, what it is
     "test/weighted": ("-", "test"),
     "test/worst10": (":", "test, worst tenth of the clients"),
     "val/weighted": ("--", "validation"),
 }
-_STYLES = ("-", "--", ":", "-.")  # of algorithms that share a colour
-_MOST_TICKS = 10
+
+
+@dataclass(frozen=True)
+class Means:
+    """A metric of a group of runs over the rounds.
+
+    Args:
+        rounds: that every run of the group has.
+        mean: over the seeds.
+        deviation: over the seeds; empty with one.
+    """
+
+    rounds: Sequence[int]
+    mean: Sequence[float]
+    deviation: Sequence[float] = ()
+
+    @classmethod
+    def of(cls, runs: Sequence[Sequence[Mapping[str, Any]]], column: str) -> "Means":
+        """Computes the means of a column over runs, in the rounds in which all know it.
+
+        Args:
+            runs: rows of `metrics.csv` of each.
+            column: of these rows.
+        """
+        found = [{int(row["round"]): known(row.get(column)) for row in rows} for rows in runs]
+        rounds = sorted(set.intersection(*map(set, found))) if found else []
+        return cls.over_seeds({k: values for k in rounds if None not in (values := [one[k] for one in found])})
+
+    @classmethod
+    def over_seeds(cls, values: Mapping[int, Sequence[Any]]) -> "Means":
+        """Computes means and deviations of the values of each round, one for each seed."""
+        several = any(len(own) > 1 for own in values.values())
+        means = [fmean(own) for own in values.values()]
+        return cls(list(values), means, [stdev(own) for own in values.values()] if several else [])
+
+
+def line_styles(names: Sequence[str]) -> dict[str, Style]:
+    """Chooses a colour and a line for each name; the first seven differ in colour, all in one of them."""
+    size = len(LINE_COLOURS)
+    return {name: Style(LINE_COLOURS[k % size], _LINES[k // size % len(_LINES)]) for k, name in enumerate(names)}
+
+
+def limits_of(column: str, score: Score) -> tuple[float, float]:
+    """Returns the least and the greatest value that a metric can have: a band ends there."""
+    if column.startswith(("clusters/ari", "clusters/churn")):
+        return (-0.5, 1.0) if column.endswith("ari") else (0.0, 1.0)
+    if score == ACCURACY and column.endswith(ACCURACY.name):
+        return 0.0, 1.0
+    return (0.0, inf) if column in ("clusters/count", "train/discrepancy") else (-inf, inf)
+
+
+def over_rounds(
+    column: str, title: str, axis: str, meaning: str, groups: Mapping[str, Means], score: Score
+) -> Figure | None:
+    """Draws a metric of groups over the rounds; None if no group knows it in two rounds.
+
+    Args:
+        column: its name in `metrics.csv`.
+        title: the heading.
+        axis: name of the vertical axis.
+        meaning: a sentence for the caption.
+        groups: by name.
+        score: the task's main one.
+    """
+    drawn = {name: one for name, one in groups.items() if one.rounds}
+    if max((len(one.rounds) for one in drawn.values()), default=0) < 2:
+        return None
+    if column.startswith("clusters/") and len({value for one in drawn.values() for value in one.mean}) == 1:
+        return None  # one flat line
+    better = "" if column.startswith("clusters/") or higher_is_better(column, (score,)) else " Lower is better."
+    missing = ", ".join(name for name in groups if name not in drawn)
+    digits = 1 if column == "clusters/count" else 4
+    figure = _lines(title, axis, drawn, limits_of(column, score), line_styles(list(groups)), digits)
+    caption = f"{meaning}{better}{figure.caption}{f' Not known for {missing}.' if missing else ''}"
+    return replace(figure, name=column.replace("/", "-"), caption=caption)
+
+
+def _lines(
+    title: str,
+    axis: str,
+    groups: Mapping[str, Means],
+    limits: tuple[float, float],
+    styles: Mapping[str, Style],
+    digits: int = 4,
+) -> Figure:
+    """Draws means over the rounds in their bands; the caption says what the bands are."""
+    rounds = sorted({number for one in groups.values() for number in one.rounds})
+    told = "; ".join(f"{name} {short(one.mean[0])} to {short(one.mean[-1])}" for name, one in groups.items())
+    banded = any(one.deviation for one in groups.values())
+    return Figure(
+        "curve",
+        title,
+        [[Panel("", "round", axis, [_curve(name, one, limits, digits) for name, one in groups.items()])]],
+        " Lines are means over the seeds, bands one standard deviation." if banded else "",
+        f"Line chart. {title}, from round {rounds[0]} to {rounds[-1]}: {told}." if rounds else "No round was scored.",
+        styles,
+        total=len(rounds),
+    )
+
+
+def _curve(name: str, one: Means, limits: tuple[float, float], digits: int) -> Curve:
+    kept = thin(len(one.rounds), _MOST_POINTS)
+    rounds, mean = [one.rounds[k] for k in kept], [one.mean[k] for k in kept]
+    if not one.deviation:
+        return Curve(name, rounds, mean)
+    deviation, (least, most) = [one.deviation[k] for k in kept], limits
+    pairs = list(zip(mean, deviation, strict=True))
+    low, high = [max(least, m - d) for m, d in pairs], [min(most, m + d) for m, d in pairs]
+    return Curve(name, rounds, mean, low, high, [f"{m:.{digits}f} ± {d:.{digits}f}" for m, d in pairs])
+
+
+def over_traffic(groups: Mapping[str, tuple[Means, Means]], score: Score) -> Figure | None:
+    """Draws the main test score against all that was sent until then; None if nothing was sent or known.
+
+    Args:
+        groups: score and traffic in MiB, by name.
+        score: the task's main one.
+    """
+    curves, total = [], 0
+    for name, (scored, traffic) in groups.items():
+        sent = dict(zip(traffic.rounds, traffic.mean, strict=True))
+        pairs = [(sent[k], value) for k, value in zip(scored.rounds, scored.mean, strict=True) if k in sent]
+        kept = [pairs[k] for k in thin(len(pairs), _MOST_POINTS)]
+        total += len(pairs)
+        curves += [Curve(name, [x for x, _ in kept], [y for _, y in kept])] if kept else []
+    if max((len(curve.x) for curve in curves), default=0) < 2 or not any(curve.x[-1] > 0 for curve in curves):
+        return None
+    title = f"{score.title.capitalize()} against traffic"
+    ends = "; ".join(f"{curve.name} {short(curve.y[-1])} after {short(curve.x[-1])} MiB" for curve in curves)
+    return Figure(
+        "traffic",
+        title,
+        [[Panel("", "models sent to and by clients, MiB", score.title, curves)]],
+        f"Weighted test {score.title} against all that was sent until then; means over the seeds.",
+        f"Line chart. {title}: {ends}.",
+        line_styles(list(groups)),
+        total=total,
+    )
 
 
 def learning_curve(runs: Mapping[str, Sequence[Mapping[str, Any]]], score: Score) -> Figure:
-    """Draws the main score of a run over the rounds, and its baseline's.
+    """Draws the main score of a run over the rounds, and its baseline's: test, worst tenth, validation.
 
     Args:
         runs: rows of `metrics.csv` by the name of the algorithm: the run's, then its baseline's if there is one.
         score: the task's main one.
     """
-    figure = Figure(figsize=(8, 4.2), layout="constrained")
-    axes = figure.subplots()
-    shown = set()
-    for (name, rows), colour in zip(runs.items(), _COLOURS, strict=False):
-        axes.plot([], [], color=colour, label=name.replace("$", r"\$"))
-        for column, (style, _) in _LINES.items():
-            points = [(row["round"], row[f"{column}_{score.name}"]) for row in rows]
-            known = [(number, value) for number, value in points if value is not None]
-            if known:
-                shown.add(column)
-                axes.plot(*zip(*known, strict=True), style, color=colour, marker="o" if len(known) == 1 else None)
-    name_rounds(axes, max((row["round"] for rows in runs.values() for row in rows), default=1))
-    name_score(axes, score)
-    if score == ACCURACY:
-        axes.set_ylim(0, 1)
-    for column, (style, title) in _LINES.items():
-        if column in shown:
-            axes.plot([], [], style, color="black", label=title)
-    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5))
-    axes.set_title(" and ".join(runs).replace("$", r"\$"), fontsize=11)
-    return figure
+    groups, styles = {}, {}
+    for (run, rows), colour in zip(runs.items(), (LINE_COLOURS[0], "#7f7f7f"), strict=False):
+        for column, (line, split) in _SPLITS.items():
+            one = Means.of([rows], f"{column}_{score.name}")
+            if one.rounds:
+                groups[f"{run}, {split}"], styles[f"{run}, {split}"] = one, Style(colour, line)
+    figure = _lines(" and ".join(runs), _with_direction(score), groups, (-inf, inf), styles)
+    limits = (0.0, 1.0) if score == ACCURACY else None
+    return replace(figure, rows=[[replace(figure.drawing, limits=limits)]])
 
 
 def mean_curves(
     curves: Mapping[str, Mapping[int, Sequence[float]]], target: float | None, score: Score = ACCURACY
 ) -> Figure:
-    """Draws means over the seeds, with a band of one standard deviation where there are two seeds or more.
+    """Draws the main test score of algorithms: means over the seeds, in a band of one standard deviation.
 
     Args:
         curves: for each algorithm the test figures of its runs by round.
         target: drawn as a thin line.
         score: what the figures are.
     """
-    figure = Figure(figsize=(8, 4.8), layout="constrained")
-    axes = figure.subplots()
-    for number, (name, curve) in enumerate(curves.items()):
-        if not curve:
-            continue
-        rounds, values = np.array(list(curve)), np.array(list(curve.values()))
-        mean, colour = values.mean(1), LINE_COLOURS[number % len(LINE_COLOURS)]
-        mark = "o" if len(rounds) == 1 else None
-        style = _STYLES[number // len(LINE_COLOURS) % len(_STYLES)]
-        axes.plot(rounds, mean, style, color=colour, marker=mark, label=name.replace("$", r"\$"))
-        if values.shape[1] > 1:
-            deviation = values.std(1, ddof=1)
-            low, high = (0.0, 1.0) if score == ACCURACY else (-np.inf, np.inf)
-            band = (mean - deviation).clip(min=low), (mean + deviation).clip(max=high)
-            axes.fill_between(rounds, *band, color=colour, alpha=0.15, linewidth=0)
+    groups = {name: Means.over_seeds(curve) for name, curve in curves.items() if curve}
+    styles = line_styles(list(curves))
     if target is not None:
-        axes.axhline(target, color="grey", linewidth=0.8, linestyle=":", zorder=0, label=f"target {target:g}")
-    axes.set_title("Mean over seeds, band: one standard deviation")
-    name_rounds(axes, max((max(curve) for curve in curves.values() if curve), default=1))
-    name_score(axes, score, "weighted test ")
-    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1.01, 0.5))
-    return figure
+        rounds = [number for one in groups.values() for number in one.rounds]
+        groups[f"target {target:g}"] = Means([min(rounds), max(rounds)], [target, target])
+        styles[f"target {target:g}"] = Style(BLACK, ":")
+    limits = limits_of(f"test/weighted_{score.name}", score)
+    return _lines(
+        "Mean over seeds, band: one standard deviation",
+        f"weighted test {_with_direction(score)}",
+        groups,
+        limits,
+        styles,
+    )
 
 
-def name_rounds(axes: Axes, last: int) -> None:
-    """Names the axis of the rounds 1 to `last`, which has a tick."""
-    axes.set_xlabel("round")
-    axes.set_xticks(round_ticks(last))
-    axes.grid(alpha=0.25)
-
-
-def round_ticks(last: int) -> list[int]:
-    """Chooses at most 11 numbers of rounds: 1, multiples of a plain step, and the last round."""
-    steps = (digit * 10**power for power in range(12) for digit in (1, 2, 5))
-    step = next(step for step in steps if last <= step * _MOST_TICKS)
-    inner = [number for number in range(step, last, step) if last - number > step / 2 and number > 1 + step / 2]
-    return sorted({1, *inner, last})
-
-
-def name_score(axes: Axes, score: Score, what: str = "") -> None:
-    """Names the axis of a score, with its direction where lower is better; `what` goes before the name."""
-    lower = "" if score.higher_is_better else " (lower is better)"
-    axes.set_ylabel(f"{what}{score.title}{lower}")
+def _with_direction(score: Score) -> str:
+    return score.title if score.higher_is_better else f"{score.title} (lower is better)"

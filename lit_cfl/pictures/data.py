@@ -7,6 +7,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from lit_cfl.data import FederatedData
+from lit_cfl.pictures.panels import BLUE, VERMILLION
 
 _MAX_CLIENTS = 500
 _MAX_CLUSTERS = 16
@@ -52,15 +53,15 @@ def size_histogram(data: FederatedData) -> Figure:
     axes = figure.subplots()
     low, high = max(1, int(sizes.min())), max(1, int(sizes.max()))
     if high > 20 * low:
-        axes.hist(sizes.numpy(), bins=np.geomspace(low, high + 1, 31).tolist(), color="#3b6ea8")
+        axes.hist(sizes.numpy(), bins=np.geomspace(low, high + 1, 31).tolist(), color=BLUE)
         axes.set_xscale("log")
     else:
         step = max(1, -(-(high - low + 1) // 30))
         edges = np.arange(low, high + step + 1, step) - 0.5
-        axes.hist(sizes.numpy(), bins=edges.tolist(), color="#3b6ea8")
+        axes.hist(sizes.numpy(), bins=edges.tolist(), color=BLUE)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     middle = float(np.median(sizes.numpy()))
-    axes.axvline(middle, color="#c44e52", linestyle="--", label=f"median {middle:g}")
+    axes.axvline(middle, color=VERMILLION, linestyle="--", label=f"median {middle:g}")
     axes.set(xlabel="training examples of a client", ylabel="clients", title="Sizes of the clients")
     axes.legend(frameon=False)
     return figure

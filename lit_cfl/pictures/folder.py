@@ -1,24 +1,24 @@
 """The folder of a run's pictures, which are drawn anew where they changed."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
-from matplotlib.figure import Figure
-
 from lit_cfl.metric_names import Row
+from lit_cfl.pictures.clusters import histogram, memberships
+from lit_cfl.pictures.colours import matched
 from lit_cfl.pictures.curves import learning_curve
+from lit_cfl.pictures.events import layers
+from lit_cfl.pictures.figure import Figure
 from lit_cfl.pictures.files import write_figure
 from lit_cfl.pictures.guard import DrawingGuard
-from lit_cfl.pictures.layers import layer_scores
 from lit_cfl.pictures.options import Format
 from lit_cfl.pictures.round_view import RoundView
-from lit_cfl.pictures.run import client_map, histogram, memberships, similarity
+from lit_cfl.pictures.similar_clients import client_map, similarity
 from lit_cfl.scores import recorded_scores
 from lit_cfl.storage.csv_log import read_table
 
 PICTURES = "pictures"  # the folder in a run directory
-_LAYERS = {"layer", "cluster", "silhouette", "gap", "chosen"}
 
 
 class PictureFolder:
@@ -40,7 +40,7 @@ class PictureFolder:
         """Draws the pictures that changed, and those that failed before; those of the end are drawn once.
 
         Returns:
-            their PNGs by name, without a picture that cannot be drawn.
+            their PNGs by name, without a picture that cannot be drawn or would be empty.
         """
         if self.ended:
             return {}
@@ -54,24 +54,30 @@ class PictureFolder:
         self.ended = whole and view.last
         return {name: file for name, files in drawn.items() for file in files or () if file.suffix == ".png"}
 
-    def _write(self, name: str, figure: Callable[[], Figure]) -> list[Path]:
-        return write_figure(figure(), self.path / name, self.formats)
+    def _write(self, name: str, make: Callable[[], Figure | None]) -> list[Path]:
+        figure = make()
+        return [] if figure is None else write_figure(figure, self.path / name, self.formats)
 
-    def _due(self, view: RoundView) -> dict[str, Callable[[], Figure]]:
-        due: dict[str, Callable[[], Figure]] = {
+    def _due(self, view: RoundView) -> dict[str, Callable[[], Figure | None]]:
+        known = cache(view.memberships)
+        match = cache(lambda: matched(known()["cluster"], known()["true_cluster"]))
+        due: dict[str, Callable[[], Figure | None]] = {
             "curve": lambda: learning_curve({view.algorithm: view.rows()}, view.score)
         }
-        if view.compared is not None and view.compared != self._compared:
-            self._compared = view.compared
-            due["similarity"] = lambda: similarity(view.snapshot(), view.compared or 0)
-            due["clients"] = lambda: client_map(view.snapshot(), view.compared or 0)
-        due["memberships"] = lambda: memberships(**view.memberships())
-        rows, size = _layer_rows(view), view.tables["layers"][1] if "layers" in view.tables else 0
+        compared = view.compared
+        if compared is not None and compared != self._compared:
+            self._compared = compared
+            due["similarity"] = lambda: similarity({compared: view.snapshot()})
+            due["clients"] = lambda: client_map(compared, view.snapshot(), match())
+        due["memberships"] = lambda: memberships(
+            known()["rounds"], known()["cluster"], known()["true_cluster"], match()
+        )
+        rows, size = view.table("layers"), view.tables["layers"][1] if "layers" in view.tables else 0
         if rows and size > self._layers:  # in bytes: only the end of a long table is drawn
             self._layers = size
-            due["layers"] = lambda: layer_scores(rows)
+            due["layers"] = lambda: layers(rows)
         if view.last and len(view.values):
-            due["histogram"] = lambda: histogram(view.values, view.cluster, view.true_cluster, view.score, view.round)
+            due["histogram"] = lambda: histogram(view.values, view.cluster, match(), view.score)
         return due
 
 
@@ -93,8 +99,3 @@ def draw_both(path: Path, baseline_path: Path, summary: Row, baseline: Row, form
     }
     drawn = write_figure(learning_curve(runs, recorded_scores(summary)[0]), path / PICTURES / "curve", formats)
     return [str(file.relative_to(path)) for file in drawn]
-
-
-def _layer_rows(view: RoundView) -> list[dict[str, object]]:
-    rows = view.table("layers")
-    return rows if rows and set(rows[0]) >= _LAYERS else []

@@ -2,12 +2,14 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from itertools import pairwise
+from typing import Any, TypeVar
 
 import numpy as np
 from matplotlib import rc_context
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
@@ -24,6 +26,7 @@ __all__ = [
     "VERMILLION",
     "YELLOW",
     "Bars",
+    "Cells",
     "Curve",
     "HeatMap",
     "Panel",
@@ -52,8 +55,7 @@ PURPLE = "#CC79A7"
 COLUMN = 3.5  # inches
 PAGE = 7.16
 """Width of a page of a paper, in inches."""
-DPI = 180
-LOOK: Any = {
+_LOOK: Any = {
     "font.size": 8,
     "axes.titlesize": 8,
     "axes.labelsize": 8,
@@ -69,9 +71,17 @@ LOOK: Any = {
     "lines.linewidth": 0.9,
 }
 _HEIGHT = 1.55  # of a panel
+_T = TypeVar("_T")
+_MOST_NOTES = 60  # of a curve, about
+_MOST_GROUPS = 20  # at the side of a matrix
+_LONG = 40  # letters of the names on a horizontal axis, above which they are turned
+_THIN = 0.045  # share of the rows that a mark beside them needs
 LINE_COLOURS = (BLUE, ORANGE, GREEN, VERMILLION, SKY, PURPLE, YELLOW)  # of lines, in this order: everywhere the same
 _LEGEND = 0.22  # of a line of the legend
 _LETTER, _HANDLE = 4.0, 45  # of the legend, in points
+
+
+Note = Mapping[str, str | int | float | None]
 
 
 @dataclass(frozen=True)
@@ -83,6 +93,7 @@ class Style:
         line: of lines.
         marker, size, alpha: of points.
         label: in the legend; empty = the name.
+        named: whether it is in the legend.
     """
 
     colour: str
@@ -91,6 +102,7 @@ class Style:
     size: float = 3.0
     alpha: float = 0.85
     label: str = ""
+    named: bool = True
 
 
 @dataclass(frozen=True)
@@ -101,6 +113,7 @@ class Curve:
         name: that its style and the legend go by.
         x, y: its points.
         low, high: edges of the band; empty = none.
+        notes: the value of each point in words, for a page and its table; empty = the numbers.
     """
 
     name: str
@@ -108,6 +121,12 @@ class Curve:
     y: Sequence[float]
     low: Sequence[float] = ()
     high: Sequence[float] = ()
+    notes: Sequence[str] = ()
+
+    @property
+    def step(self) -> int:
+        """A page has a note at each `step`th point."""
+        return max(1, len(self.x) // _MOST_NOTES)
 
 
 @dataclass(frozen=True)
@@ -118,14 +137,14 @@ class Points:
         name: that its style and the legend go by.
         x, y: their places.
         labels: beside them; empty = none.
-        notes: about each of them, which only a page shows; empty = none.
+        notes: what is known of each, by name, for a page and its table; None = not known; empty = nothing.
     """
 
     name: str
     x: Sequence[float]
     y: Sequence[float]
     labels: Sequence[str] = ()
-    notes: Sequence[str] = ()
+    notes: Sequence[Note] = ()
 
 
 @dataclass(frozen=True)
@@ -149,18 +168,49 @@ class Bars:
 
 @dataclass(frozen=True)
 class HeatMap:
-    """A square of colours.
+    """Square of coloured values.
 
     Args:
-        values: its rows, the first above; nan = white.
+        values: its rows, the first above; nan = no colour.
         low, high: the range of the colours.
         label: of the colours.
+        groups: of the rows and columns, equal ones side by side: lines divide them, and they are named at the side.
     """
 
     values: np.ndarray
     low: float
     high: float
     label: str
+    groups: Sequence[str] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """Rows of cells over an axis, each of which has one of a few names, such as clients and their clusters.
+
+    Args:
+        places: int `[rows, columns]`, places in `names`.
+        names: that styles and the legend go by.
+        edges: of the columns on the axis, `[columns + 1]`.
+        marks: of the names, in short; they stand beside long stretches of the last column.
+        side: int `[rows]`, places of a narrow column on the left; None = there is none.
+        side_name: below the narrow column.
+    """
+
+    places: np.ndarray
+    names: Sequence[str]
+    edges: Sequence[float]
+    marks: Sequence[str] = ()
+    side: np.ndarray | None = None
+    side_name: str = ""
+
+    @property
+    def ends(self) -> list[tuple[float, str]]:
+        """Lists the middles of long stretches of equal cells in the last column, and their marks."""
+        edges, places = stretches(self.places[:, -1].tolist())
+        thin = len(self.places) * _THIN
+        found = zip(pairwise(edges), places, strict=True)
+        return [((a + b - 1) / 2, self.marks[place]) for (a, b), place in found if b - a >= thin]
 
 
 @dataclass(frozen=True)
@@ -174,8 +224,10 @@ class Panel:
         limits: of the vertical axis; None = as drawn.
         diagonal: half the width of a band around equal values, drawn with its middle; None = none.
         logarithmic: both axes.
+        log_x: the horizontal axis alone.
         x_ticks, y_ticks: names of places on the axes; empty = numbers.
         matrix: in place of curves, points and bars; the matrices of a row share one bar of colours.
+        cells: in place of curves, points and bars.
         bare: neither numbers nor a grid: the axes of a map mean nothing.
     """
 
@@ -187,17 +239,19 @@ class Panel:
     limits: tuple[float, float] | None = None
     diagonal: float | None = None
     logarithmic: bool = False
+    log_x: bool = False
     bars: Sequence[Bars] = ()
     x_ticks: Mapping[float, str] = field(default_factory=dict)
     y_ticks: Mapping[float, str] = field(default_factory=dict)
     matrix: HeatMap | None = None
+    cells: Cells | None = None
     bare: bool = False
 
     @property
     def names(self) -> list[str]:
         """Lists the names of what it shows, each once."""
         parts: list[Curve | Points | Bars] = [*self.curves, *self.points, *self.bars]
-        return list(dict.fromkeys(part.name for part in parts))
+        return list(dict.fromkeys([*(part.name for part in parts), *(self.cells.names if self.cells else ())]))
 
 
 def draw_panels(
@@ -215,11 +269,11 @@ def draw_panels(
     """
     panels = [panel for row in grid for panel in row if panel is not None]
     names = {name for panel in panels for name in panel.names}
-    known = [name for name in styles if name in names]
+    known = [name for name in styles if name in names and styles[name].named]
     longest = max((len(styles[name].label.replace("$", "") or name) for name in known), default=0)
     per_line = max(1, int(72 * width / (_LETTER * longest + _HANDLE)))
     legend = _LEGEND * -(-len(known) // per_line)
-    with rc_context(LOOK):
+    with rc_context(_LOOK):
         figure = Figure(figsize=(width, height * len(grid) + legend + 0.1), layout="constrained")
         axes = figure.subplots(len(grid), len(grid[0]), squeeze=False)
         for number, (row, places) in enumerate(zip(grid, axes, strict=True)):
@@ -231,62 +285,70 @@ def draw_panels(
                     continue
                 _draw(place, panel, styles)
                 place.set_title("" if over is not None and over.title == panel.title else panel.title)
-                place.set_xlabel("" if under is not None and under.x == panel.x else panel.x)
+                shared = under is not None and under.x == panel.x
+                place.set_xlabel("" if shared else panel.x)
+                if shared and panel.x_ticks:
+                    place.tick_params(labelbottom=False)
                 place.set_ylabel("" if left is not None and left.y == panel.y else panel.y)
             _add_colour_bar(figure, row, places)
         figure.align_ylabels()
         if known and len(styles) > 1:
             handles = [_handle(panels, name, styles[name]) for name in known]
+            for handle, name in zip(handles, known, strict=True):
+                handle.set_gid(f"legend-{list(styles).index(name)}")
             add_legend(figure, handles, min(per_line, len(known)))
     return figure
+
+
+def stretches(groups: Sequence[_T]) -> tuple[list[int], list[_T]]:
+    """Finds where stretches of equal groups begin and end, and their names."""
+    starts = [k for k, name in enumerate(groups) if k == 0 or name != groups[k - 1]]
+    return [*starts, len(groups)], [groups[k] for k in starts]
+
+
+def plain(text: str) -> str:
+    """Protects text from being read as a formula."""
+    return text.replace("$", r"\$")
 
 
 def add_legend(figure: Figure, handles: Sequence[Artist], per_line: int) -> None:
     """Adds a legend below a figure that reads line by line; matplotlib's own reads column by column."""
     by_column = [handle for column in range(per_line) for handle in handles[column::per_line]]
-    figure.legend(handles=by_column, loc="outside lower center", ncols=per_line, frameon=False)
+    legend = figure.legend(handles=by_column, loc="outside lower center", ncols=per_line, frameon=False)
+    for handle, text in zip(by_column, legend.get_texts(), strict=True):
+        text.set_gid(handle.get_gid())
 
 
 def _draw(axes: Axes, panel: Panel, styles: Mapping[str, Style]) -> None:
-    for curve in panel.curves:
+    for k, curve in enumerate(panel.curves):
         style = styles[curve.name]
         if len(curve.low):
-            axes.fill_between(curve.x, curve.low, curve.high, color=style.colour, alpha=0.15, linewidth=0)
-        axes.plot(curve.x, curve.y, linestyle=style.line, color=style.colour)
-    for bars in panel.bars:
+            look: Any = {"color": style.colour, "alpha": 0.15, "linewidth": 0, "gid": f"band-{k}"}
+            axes.fill_between(curve.x, curve.low, curve.high, **look)
+        marker: Any = {"marker": "o", "markersize": 3} if len(curve.x) == 1 else {}
+        marker |= {"markevery": curve.step, "gid": f"curve-{k}"}
+        axes.plot(curve.x, curve.y, linestyle=style.line, color=style.colour, **marker)
+    for k, bars in enumerate(panel.bars):
         colour, base = styles[bars.name].colour, bars.base or 0
         axes.set_axisbelow(True)
-        axes.bar(bars.x, bars.height, bars.width, base, align="edge", color=colour, edgecolor="white", linewidth=0.3)
-    for points in panel.points:
-        style = styles[points.name]
-        axes.plot(
-            points.x,
-            points.y,
-            style.marker,
-            color=style.colour,
-            markersize=style.size,
-            markeredgewidth=0.6,
-            alpha=style.alpha,
-            zorder=1.5,
+        drawn = axes.bar(
+            bars.x, bars.height, bars.width, base, align="edge", color=colour, edgecolor="white", linewidth=0.3
         )
-        for x, y, label in zip(points.x, points.y, points.labels, strict=False):
-            axes.annotate(label, (x, y), (3, 3), textcoords="offset points", fontsize=7, color=style.colour)
+        for bar in drawn:
+            bar.set_gid(f"bars-{k}")
+    for k, points in enumerate(panel.points):
+        _draw_points(axes, points, styles[points.name], f"points-{k}")
     if panel.logarithmic:
         axes.set(xscale="log", yscale="log")
+    if panel.log_x:
+        axes.set_xscale("log")
     if panel.limits is not None:
         axes.set_ylim(*panel.limits)
-    if not panel.logarithmic:
-        for axis in (axes.xaxis, axes.yaxis):
-            axis.set_major_locator(MaxNLocator(4, steps=[1, 2, 5, 10]))
-    for axis, ticks in ((axes.xaxis, panel.x_ticks), (axes.yaxis, panel.y_ticks)):
-        if ticks:
-            axis.set_ticks(list(ticks), [name.replace("$", r"\$") for name in ticks.values()])
-    if panel.bare:
-        axes.grid(visible=False)
-        axes.tick_params(length=0, labelbottom=False, labelleft=False)
+    _set_ticks(axes, panel)
     if panel.matrix is not None:
-        axes.grid(visible=False)
-        axes.imshow(panel.matrix.values, cmap="viridis", vmin=panel.matrix.low, vmax=panel.matrix.high)
+        _draw_matrix(axes, panel.matrix)
+    if panel.cells is not None:
+        _draw_cells(axes, panel.cells, styles)
     if panel.diagonal is not None:
         _draw_diagonal(axes, panel.diagonal)
     if panel.logarithmic:
@@ -294,6 +356,69 @@ def _draw(axes: Axes, panel: Panel, styles: Mapping[str, Style]) -> None:
         powers = 10.0 ** np.arange(np.ceil(low), np.floor(high) + 1)
         axes.set(xticks=powers, yticks=powers)
         axes.minorticks_off()
+
+
+def _draw_points(axes: Axes, points: Points, style: Style, gid: str) -> None:
+    look: Any = {"color": style.colour, "markersize": style.size, "alpha": style.alpha, "markeredgewidth": 0.6}
+    look |= {"markerfacecolor": style.colour, "markeredgecolor": style.colour}
+    axes.plot(points.x, points.y, style.marker, zorder=1.5, gid=gid, **look)
+    for x, y, label in zip(points.x, points.y, points.labels, strict=False):
+        axes.annotate(label, (x, y), (3, 3), textcoords="offset points", fontsize=7, color=style.colour)
+
+
+def _set_ticks(axes: Axes, panel: Panel) -> None:
+    parts: list[Curve | Points] = [*panel.curves, *panel.points]
+    across = [value for part in parts for value in part.x]
+    up = [value for part in parts for value in part.y] + [height for bars in panel.bars for height in bars.height]
+    if not panel.logarithmic:
+        for axis, values in ((axes.yaxis, up), (axes.xaxis, across))[: 1 if panel.log_x else 2]:
+            axis.set_major_locator(MaxNLocator(5, steps=[1, 2, 5, 10], integer=_are_whole(values)))
+    for axis, ticks in ((axes.xaxis, panel.x_ticks), (axes.yaxis, panel.y_ticks)):
+        if ticks:
+            axis.set_ticks(list(ticks), list(map(plain, ticks.values())))
+    if sum(map(len, panel.x_ticks.values())) > _LONG:
+        axes.tick_params(axis="x", rotation=45)
+        for label in axes.get_xticklabels():
+            label.set_horizontalalignment("right")
+    if panel.bare:
+        axes.grid(visible=False)
+        axes.tick_params(length=0, labelbottom=False, labelleft=False)
+
+
+def _are_whole(values: Sequence[float]) -> bool:
+    return len(values) > 0 and all(float(value).is_integer() for value in values)
+
+
+def _draw_matrix(axes: Axes, matrix: HeatMap) -> None:
+    axes.grid(visible=False)
+    axes.imshow(matrix.values, cmap="viridis", vmin=matrix.low, vmax=matrix.high, interpolation="none")
+    edges, names = stretches(matrix.groups)
+    if names:
+        axes.set(xticks=[], yticks=[])
+    if 0 < len(names) <= _MOST_GROUPS:
+        for edge in edges[1:-1]:
+            axes.axhline(edge - 0.5, color="white", linewidth=0.7)
+            axes.axvline(edge - 0.5, color="white", linewidth=0.7)
+        axes.set_yticks([(a + b - 1) / 2 for a, b in pairwise(edges)], names)
+
+
+def _draw_cells(axes: Axes, cells: Cells, styles: Mapping[str, Style]) -> None:
+    rows = np.arange(len(cells.places) + 1) - 0.5
+    look: Any = {"cmap": ListedColormap([styles[name].colour for name in cells.names]), "rasterized": True}
+    look |= {"vmin": -0.5, "vmax": len(cells.names) - 0.5}
+    axes.pcolormesh(cells.edges, rows, cells.places, **look)
+    axes.set(yticks=[], ylim=(rows[-1], rows[0]))
+    axes.grid(visible=False)
+    if cells.side is not None:
+        side = axes.inset_axes((-0.085, 0, 0.05, 1), sharey=axes)
+        side.pcolormesh([0, 1], rows, cells.side[:, None], **look)
+        side.set(xticks=[0.5], xticklabels=[cells.side_name])
+        side.tick_params(length=0)
+        side.grid(visible=False)
+        axes.yaxis.labelpad = 22  # beyond the narrow column
+    for middle, mark in cells.ends if cells.marks else ():
+        place: Any = axes.get_yaxis_transform()
+        axes.annotate(mark, (1, middle), (2, 0), place, "offset points", va="center", fontsize=6.5)
 
 
 def _add_colour_bar(figure: Figure, row: Sequence[Panel | None], places: Sequence[Axes]) -> None:
@@ -319,10 +444,14 @@ def _draw_diagonal(axes: Axes, half_width: float) -> None:
 
 
 def _handle(panels: Sequence[Panel], name: str, style: Style) -> Any:
-    if any(bars.name == name for panel in panels for bars in panel.bars):
-        return Patch(facecolor=style.colour, label=style.label or name)
+    label = style.label or plain(name)
+    if any(bars.name == name for panel in panels for bars in panel.bars) or any(
+        name in panel.cells.names for panel in panels if panel.cells is not None
+    ):
+        return Patch(facecolor=style.colour, label=label)
     if any(curve.name == name for panel in panels for curve in panel.curves):
-        return Line2D([], [], color=style.colour, linestyle=style.line, label=style.label or name)
+        return Line2D([], [], color=style.colour, linestyle=style.line, label=label)
+    look: Any = {"linestyle": "", "marker": style.marker, "markersize": 4}
     return Line2D(
-        [], [], color=style.colour, linestyle="", marker=style.marker, markersize=4, label=style.label or name
+        [], [], color=style.colour, markerfacecolor=style.colour, markeredgecolor=style.colour, label=label, **look
     )

@@ -1,12 +1,11 @@
 """What a page is made of: sections of paragraphs, tables, figures and images, without a word of HTML."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from lit_cfl.pictures.cells import CellGrid, Matrix
-from lit_cfl.pictures.panels import Panel, Style
+from lit_cfl.pictures.figure import Figure, Table
 
-Cell = str | int | float | None
+__all__ = ["Block", "Code", "Figure", "Page", "Section", "Table", "Text"]
 
 
 @dataclass(frozen=True)
@@ -14,7 +13,7 @@ class Text:
     """A paragraph.
 
     Args:
-        text: of it.
+        text: of the paragraph.
     """
 
     text: str
@@ -25,7 +24,7 @@ class Code:
     """Lines to copy, such as a command.
 
     Args:
-        text: of them.
+        text: the lines.
         title: what they are.
         folded: whether they are shown on demand.
     """
@@ -35,79 +34,7 @@ class Code:
     folded: bool = False
 
 
-@dataclass(frozen=True)
-class Table:
-    """A table.
-
-    Args:
-        title: above it.
-        head: names of its columns.
-        rows: with a cell for each column; None = blank.
-        folded: whether it is shown on demand.
-        note: below it.
-    """
-
-    title: str
-    head: Sequence[str]
-    rows: Sequence[Sequence[Cell]]
-    folded: bool = False
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A figure.
-
-    Args:
-        name: of its file, and its anchor on the page.
-        title: above it.
-        drawing: what it shows.
-        caption: below it.
-        alt: what can be seen on it, for those who cannot.
-        styles: of the names in a panel.
-        table: what a hover shows; None = the values of the panel.
-        height: on the page, in pixels.
-    """
-
-    name: str
-    title: str
-    drawing: Panel | Matrix | CellGrid
-    caption: str
-    alt: str
-    styles: Mapping[str, Style] = field(default_factory=dict)
-    table: Table | None = None
-    height: int = 340
-
-
-@dataclass(frozen=True)
-class Image:
-    """A small image.
-
-    Args:
-        alt: what it is.
-        png: its file's content.
-    """
-
-    alt: str
-    png: bytes
-
-
-@dataclass(frozen=True)
-class Images:
-    """Images in rows.
-
-    Args:
-        title: above them.
-        rows: by the name of the row.
-        caption: below them.
-    """
-
-    title: str
-    rows: Mapping[str, Sequence[Image]]
-    caption: str
-
-
-Block = Text | Code | Table | Figure | Images
+Block = Text | Code | Table | Figure
 
 
 @dataclass(frozen=True)
@@ -136,18 +63,16 @@ class Page:
     """A whole page.
 
     Args:
-        title: of it.
+        title: its heading.
         lines: that sum it up, below the title.
         problems: what is missing, damaged or not over, in sentences.
         sections: in order.
-        live: whether what it shows goes on.
     """
 
     title: str
     lines: Sequence[str]
     problems: Sequence[str]
     sections: Sequence[Section]
-    live: bool = False
 
     @property
     def figures(self) -> list[Figure]:

@@ -6,16 +6,14 @@ from pathlib import Path
 
 from lit_cfl.errors import InputError, LineParser
 
-SECONDS = 5  # between two looks of --watch
 _EPILOG = """\
 DIR is the directory of a run, a comparison (lit-cfl compare) or a study (lit-cfl tune). Several are
-shown on one page; their runs must have the same data. Labels and images of the clients come from the run's data, where
-they are on this machine; loading them loads the classes that its config.yaml names (docs/results.md).
+shown on one page; their runs must have the same data.
 """
 
 
 def read_arguments(arguments: Sequence[str]) -> Namespace:
-    """Reads the command line. Raises InputError, also for a directory that is not there, unless it is waited for."""
+    """Reads the command line. Raises InputError, also for a directory that is not there."""
     parser = LineParser(
         prog="lit-cfl report",
         description="Shows runs, comparisons and studies on one page, a file that needs no network.",
@@ -25,17 +23,11 @@ def read_arguments(arguments: Sequence[str]) -> Namespace:
     parser.add_argument("directories", nargs="+", metavar="DIR", help="that run, compare or tune wrote")
     parser.add_argument("--out", default="report.html", metavar="FILE", help="the page (default: report.html)")
     parser.add_argument("--figures", metavar="DIR", help="also draw each figure as PNG and PDF, for a paper")
-    parser.add_argument(
-        "--watch", action="store_true", help=f"write the page anew every {SECONDS} seconds while a run goes on"
-    )
-    parser.add_argument("--no-data", action="store_true", help="do not load the clients' data (labels and images)")
     given = parser.parse_args(list(arguments))
     out = Path(given.out)
     if out.is_dir():
         raise InputError(f"--out {out} is a directory; name a file, such as {out / 'report.html'}")
-    if given.watch and given.figures is not None:
-        raise InputError("--watch writes the page alone; leave out --figures, and draw them when the run is over")
-    for path in [] if given.watch else given.directories:
+    for path in given.directories:
         require_directory(Path(path))
     return given
 

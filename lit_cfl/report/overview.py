@@ -3,8 +3,9 @@
 from collections.abc import Callable, Sequence
 from statistics import fmean, stdev
 
+from lit_cfl.pictures.figure import known
 from lit_cfl.report.blocks import Section, Table
-from lit_cfl.report.run_files import RunFiles, known
+from lit_cfl.report.run_files import RunFiles
 from lit_cfl.report.sources import Group
 from lit_cfl.scores import Score
 
@@ -49,9 +50,9 @@ def _columns(score: Score) -> dict[str, Callable[[Group], str | None]]:
         "best round": lambda group: _of_summary(group, score.best_column),
         "loss": lambda group: _last(group, "test/loss", 3),
         "newcomers": lambda group: _of_summary(group, f"test/newcomers_{name}"),
-        "clusters": lambda group: _last(group, "clusters/count", 2, plain=True),
+        "clusters": lambda group: _last(group, "clusters/count", 1, plain=True),
         "ARI": lambda group: _last(group, "clusters/ari", 2),
-        "without a model": lambda group: _last(group, "clusters/unobserved", 2, plain=True, zero=False),
+        "without a model": lambda group: _last(group, "clusters/unobserved", 1, plain=True, zero=False),
         "traffic, MiB": lambda group: _last(group, "traffic/mib", 1),
         "time, s": lambda group: _last(group, "time/elapsed_seconds", 1),
         "round": lambda group: _last(group, "round", 1, plain=True),

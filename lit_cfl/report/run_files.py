@@ -4,8 +4,6 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from math import isfinite
-from numbers import Real
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,6 +14,7 @@ import yaml
 from lit_cfl.data.npz import read_npz
 from lit_cfl.data.partition_file import true_clusters_in
 from lit_cfl.metric_names import Row, main_score
+from lit_cfl.pictures.colours import matched
 from lit_cfl.scores import ACCURACY, Score, recorded_scores
 from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.csv_log import read_table
@@ -113,6 +112,15 @@ class RunFiles:
             return None
         return attempt(self.problems, saved, lambda: _saved_memberships(self.path))
 
+    @cached_property
+    def match(self) -> dict[int, int]:
+        """The number whose colour each cluster takes in all of the run's figures."""
+        known = self.memberships
+        if known is not None:
+            return matched(known["cluster"], known["true_cluster"])
+        last = next((one for number in reversed(self.snapshots) if (one := self.snapshot(number)) is not None), None)
+        return {} if last is None else matched(last["cluster"], last["true_cluster"])
+
     def table(self, name: str) -> Sequence[Row]:
         """Returns the rows of a table; empty where there is none."""
         return self.tables.get(name, ())
@@ -202,10 +210,3 @@ def _saved_memberships(path: Path) -> dict[str, np.ndarray] | None:
         "cluster": cluster,
         "true_cluster": unknown if partition is None else partition,
     }
-
-
-def known(value: object) -> float | None:
-    """Returns a finite number as a float, and None for all else."""
-    if isinstance(value, bool) or not isinstance(value, Real) or not isfinite(value):
-        return None
-    return float(value)

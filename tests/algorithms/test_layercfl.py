@@ -14,7 +14,7 @@ from torch.testing import assert_close
 from lit_cfl.algorithms import CFL, LayerCFL
 from lit_cfl.clustering import distances, separation_gap
 from lit_cfl.errors import InputError
-from lit_cfl.pictures import layer_scores
+from lit_cfl.pictures.events import layers
 from lit_cfl.runs.run import run
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.testing import QuadraticWork, check_algorithm
@@ -260,9 +260,8 @@ def test_picture_has_a_line_a_look_and_marks_what_was_chosen():
         for r in range(3)
         for k in (1, 2)
     ]
-    top, bottom = layer_scores(rows).axes
-    lines = [line for line in top.lines if line.get_label().startswith("round")]
-    assert [line.get_label() for line in lines] == ["round 0, cluster 0", "round 1, cluster 0", "round 2, cluster 0"]
-    assert [line.get_ydata().tolist() for line in lines] == [[0.1, 0.2]] * 3
-    assert [tick.get_text() for tick in bottom.get_xticklabels()] == ["conv1", "conv2"]
-    assert [line.get_xdata() for line in top.lines if line.get_markersize() == 9] == [[1]] * 3
+    (top,), (bottom,) = layers(rows).rows
+    assert [curve.name for curve in top.curves] == ["round 0, cluster 0", "round 1, cluster 0", "round 2, cluster 0"]
+    assert [list(curve.y) for curve in top.curves] == [[0.1, 0.2]] * 3
+    assert bottom.x_ticks == {0.0: "conv1", 1.0: "conv2"}
+    assert [list(dots.x) for dots in top.points] == [[1]] * 3

@@ -1,6 +1,8 @@
 """What is drawn is what the data say: heights, bases, both edges of bands, each line under its own name."""
 
+import re
 from typing import Any
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -10,11 +12,12 @@ from matplotlib.colors import to_rgb
 from quadratic import ids
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
-from lit_cfl.pictures import example_images, histogram, label_distribution, layer_scores, learning_curve, size_histogram
-from lit_cfl.pictures.cells import CellGrid, Frame, Matrix, draw_grid, draw_matrix, in_8_bits
-from lit_cfl.pictures.panels import Bars, Curve, Panel, Points, Style, draw_panels
-from lit_cfl.report.blocks import Figure
-from lit_cfl.report.interactive import described
+from lit_cfl.pictures.clusters import histogram
+from lit_cfl.pictures.curves import learning_curve
+from lit_cfl.pictures.data import example_images, label_distribution, size_histogram
+from lit_cfl.pictures.figure import Figure, draw
+from lit_cfl.pictures.panels import Bars, Cells, Curve, HeatMap, Panel, Points, Style, draw_panels
+from lit_cfl.pictures.svg import as_svg
 from lit_cfl.scores import ACCURACY
 
 STYLES = {"a": Style("#112233", "--"), "b": Style("#445566", marker="s"), "c": Style("#778899")}
@@ -23,7 +26,7 @@ PANEL = Panel(
     "round",
     "score",
     curves=[Curve("a", [1, 2, 4], [0.5, 0.25, 0.75], [0.25, 0.125, 0.5], [0.625, 0.5, 0.875])],
-    points=[Points("b", [1.5, 3.0], [0.375, 0.0625], ["left", "right"], ["one\n<1>", "two"])],
+    points=[Points("b", [1.5, 3.0], [0.375, 0.0625], ["left", "right"], [{"one": "<1>"}, {"one": None, "two": 2}])],
     bars=[Bars("c", [0.5, 1.5], 1.0, [3.0, 2.0], [1.0, 4.0])],
 )
 
@@ -46,42 +49,65 @@ def test_a_panel_draws_curves_in_their_bands_bars_on_their_bases_and_points_with
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("round", "score")
 
 
-def test_the_page_gets_the_same_numbers_as_the_picture():
-    low, high, line, bars, points = described(Figure("x", "x", PANEL, "", "", STYLES))["traces"]
-    assert (low["y"], high["y"], line["y"]) == ([0.25, 0.125, 0.5], [0.625, 0.5, 0.875], [0.5, 0.25, 0.75])
-    assert low["x"] == high["x"] == line["x"] == [1, 2, 4]
-    assert high["fill"] == "tonexty"  # the trace before it
-    assert (bars["x"], bars["y"], bars["base"], bars["width"]) == ([0.5, 1.5], [3.0, 2.0], [1.0, 4.0], 1.0)
-    assert bars["customdata"] == ["0.5 to 1.5", "1.5 to 2.5"]
-    assert (points["x"], points["y"], points["text"]) == ([1.5, 3.0], [0.375, 0.0625], ["left", "right"])
-    assert points["customdata"] == ["one<br>&lt;1&gt;", "two"]
-    colours = [line["line"]["color"], bars["marker"]["color"], points["marker"]["color"]]
-    assert colours == ["#112233", "#778899", "#445566"]
+def marks(svg: str) -> dict[str, list[str]]:
+    """What the marks of a page's figure say, by the name of their group."""
+    root, found = ElementTree.fromstring(svg), {}  # noqa: S314  # our own
+    for group in root.iter("{http://www.w3.org/2000/svg}g"):
+        if "data-name" in group.attrib:
+            notes = [mark.get("data-note") for mark in group.iter() if "data-note" in mark.attrib]
+            found.setdefault(group.get("data-name"), []).extend(notes)
+    return found
 
 
-def test_a_matrix_and_a_grid_are_drawn_cell_by_cell():
+def test_marks_of_the_page_say_the_numbers_that_are_drawn():
+    svg = as_svg(Figure("x", "x", [[PANEL]], "", "", STYLES))
+    assert marks(svg) == {
+        "a": ["a\nround 1\nscore 0.5", "a\nround 2\nscore 0.25", "a\nround 4\nscore 0.75"],
+        "b": ["one <1>", "two 2"],
+        "c": ["c\n0.5 to 1.5: 3", "c\n1.5 to 2.5: 2"],
+    }
+    assert (
+        "style" not in re.search('<g [^>]*data-name="a"[^>]*>', svg)[0]
+    )  # its line would be as invisible as its marks
+    names = re.findall('data-legend="(.)"', svg)
+    assert names == ["a", "b", "c"]
+    assert all(f"#{colour}" in svg for colour in ("112233", "445566", "778899"))
+    assert "#000000" not in svg  # text and axes have the page's colour, which is light on dark
+
+
+def test_a_long_curve_has_a_mark_at_every_few_points_that_says_its_own_round():
+    curve = Curve("a", range(1, 500), [k / 500 for k in range(1, 500)], notes=[f"{k} ± 0" for k in range(1, 500)])
+    notes = marks(as_svg(Figure("x", "x", [[Panel("", "round", "score", [curve])]], "", "", STYLES)))["a"]
+    assert len(notes) == 63
+    assert notes[:2] == ["a\nround 1\nscore 1 ± 0", "a\nround 9\nscore 9 ± 0"]
+
+
+def test_a_matrix_and_cells_are_drawn_one_by_one():
     values = np.array([[1.0, 0.5, -0.25], [0.5, 1.0, np.nan], [-0.25, np.nan, 1.0]], dtype=np.float32)
-    frame = Frame("round 2", in_8_bits(values, -0.25, 1.0), ["x", "y", "z"], ["0", "0", "1"])
-    figure = draw_matrix(Matrix([frame, frame], -0.25, 1.0, (0.0, 0.75), "cosine", "clients"))
-    drawn = figure.axes[0].images[0]
-    assert np.ma.filled(drawn.get_array(), np.nan) == pytest.approx(values, abs=0.005, nan_ok=True)
+    panel = Panel("round 2", "clients", "cluster", matrix=HeatMap(values, 0.0, 0.75, "cosine", ["0", "0", "1"]))
+    axes = draw(Figure("x", "x", [[panel]], "", "")).axes[0]
+    drawn = axes.images[0]
+    assert np.ma.filled(drawn.get_array(), np.nan) == pytest.approx(values, nan_ok=True)
     assert drawn.get_clim() == (0.0, 0.75)
-    assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["0", "1"]
-    assert list(figure.axes[0].get_yticks()) == [0.5, 2.0]  # the middles of their stretches
-    cells, side = np.array([[0, 1], [1, 1], [1, 0]], dtype=np.uint8), np.array([2, 2, 1], dtype=np.uint8)
-    colours = ["#ff0000", "#00ff00", "#0000ff"]
-    grid = CellGrid(cells, side, ["a", "b", "c"], colours, ["0", "1", "2"], ["r"] * 3, ["1", "9"], "round", "clients")
-    true, found = draw_grid(grid).axes
-    rgb = np.array([to_rgb(colour) for colour in colours])
-    assert np.array_equal(found.images[0].get_array(), rgb[cells])
-    assert np.array_equal(true.images[0].get_array()[:, 0], rgb[side])
-    assert [tick.get_text() for tick in found.get_xticklabels()] == ["1", "9"]
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["0", "1"]
+    assert list(axes.get_yticks()) == [0.5, 2.0]  # the middles of their stretches
+    places, side = np.array([[0, 1], [1, 1], [1, 0]]), np.array([2, 2, 1])
+    cells = Cells(places, ["a", "b", "c"], [0.5, 1.5, 9.5], ["0", "1", "2"], side, "true")
+    found = draw(Figure("x", "x", [[Panel("", "round", "clients", cells=cells)]], "", "", STYLES)).axes[0]
+    (true,) = found.child_axes
+    rgb = np.array([to_rgb(STYLES[name].colour) for name in "abc"])
+    for axes, expected in ((found, places), (true, side[:, None])):
+        (mesh,) = axes.collections
+        mesh.update_scalarmappable()
+        assert np.allclose(mesh.get_facecolors()[:, :3], rgb[expected.ravel()])
+    assert found.collections[0].get_coordinates()[0, :, 0].tolist() == [0.5, 1.5, 9.5]  # a true axis of time
     assert [text.get_text() for text in found.texts] == ["1", "0"]  # the last column's stretches
+    assert found.get_ylim() == (2.5, -0.5)  # the first row is above
 
 
 def test_a_histogram_stacks_clusters_from_the_bottom_up():
     values, cluster = np.array([0.0, 0.1, 0.9, 1.0, 0.05, 0.95]), np.array([0, 0, 0, 0, 1, 1])
-    axes = histogram(values, cluster, np.full(6, -1), ACCURACY, 3).axes[0]
+    axes = draw(histogram(values, cluster, {}, ACCURACY)).axes[0]
     half = len(axes.patches) // 2
     below, above = corners(axes)[:half], corners(axes)[half:]
     assert {base for _, base, _ in below} == {0}
@@ -94,30 +120,13 @@ def test_each_line_of_a_learning_curve_is_its_own_column():
         {"round": k, "test/weighted_accuracy": k / 4, "test/worst10_accuracy": k / 8, "val/weighted_accuracy": k / 16}
         for k in (1, 2, 3)
     ]
-    axes = learning_curve({"IFCA": rows}, ACCURACY).axes[0]
-    found = {line.get_linestyle(): list(line.get_ydata()) for line in axes.lines if len(line.get_ydata())}
-    assert found == {"-": [0.25, 0.5, 0.75], ":": [0.125, 0.25, 0.375], "--": [0.0625, 0.125, 0.1875]}
-    legend = {text.get_text(): line.get_linestyle() for text, line in zip(
-        axes.get_legend().get_texts(), axes.get_legend().get_lines(), strict=True
-    )}  # fmt: skip
-    assert legend == {"IFCA": "-", "test": "-", "test, worst tenth of the clients": ":", "validation": "--"}
-
-
-def test_layers_have_a_panel_for_the_silhouette_and_one_for_the_gap_and_large_dots_where_chosen():
-    columns = ("round", "cluster", "layer", "silhouette", "gap", "chosen")
-    rows = [(2, 0, "conv", 0.25, 0.5, 0), (2, 0, "fc", 0.75, None, 1), (4, 1, "conv", 0.375, 0.125, 1)]
-    above, below = layer_scores([dict(zip(columns, row, strict=True)) for row in rows]).axes
-    for axes, (first, second), chosen in (
-        (above, ([0.25, 0.75], [0.375]), ([0.75], [0.375])),
-        (below, ([0.5, np.nan], [0.125]), ([np.nan], [0.125])),
-    ):
-        lines = [line for line in axes.lines if line.get_marker() == "o"]
-        small, large = ([line for line in lines if line.get_markersize() == size] for size in (3, 9))
-        assert [list(line.get_ydata()) for line in small] == [pytest.approx(y, nan_ok=True) for y in (first, second)]
-        assert [list(line.get_ydata()) for line in large] == [pytest.approx(y, nan_ok=True) for y in chosen]
-        assert [list(line.get_xdata()) for line in large] == [[1], [0]]
-    assert (above.get_ylabel(), below.get_ylabel()) == ("silhouette", "gap")
-    assert [tick.get_text() for tick in below.get_xticklabels()] == ["conv", "fc"]
+    figure = learning_curve({"IFCA": rows}, ACCURACY)
+    assert {curve.name: list(curve.y) for curve in figure.drawing.curves} == {
+        "IFCA, test": [0.25, 0.5, 0.75],
+        "IFCA, test, worst tenth of the clients": [0.125, 0.25, 0.375],
+        "IFCA, validation": [0.0625, 0.125, 0.1875],
+    }
+    assert [style.line for style in figure.styles.values()] == ["-", ":", "--"]
 
 
 def held(*labels: tuple[int, ...], **more: Any) -> FederatedData:

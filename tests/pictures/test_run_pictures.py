@@ -7,23 +7,25 @@ import numpy as np
 import pytest
 import torch
 from digits_experiment import digits
-from matplotlib.figure import Figure
+from matplotlib.figure import Figure as Drawn
 from matplotlib.patches import Patch
 
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.algorithms.base import Similarity
 from lit_cfl.errors import InputError, Notice
-from lit_cfl.pictures import client_map, histogram, layer_scores, learning_curve, memberships, similarity
-from lit_cfl.pictures.colours import MAX_COLOURS, colours_of, matched, matched_colours
-from lit_cfl.pictures.curves import mean_curves, round_ticks
+from lit_cfl.pictures.clusters import histogram, memberships
+from lit_cfl.pictures.colours import MAX_COLOURS, hex_of, matched
+from lit_cfl.pictures.curves import learning_curve, mean_curves
+from lit_cfl.pictures.events import layers
+from lit_cfl.pictures.figure import Figure, draw
+from lit_cfl.pictures.files import write_figure
 from lit_cfl.pictures.options import Pictures
 from lit_cfl.pictures.panels import add_legend
+from lit_cfl.pictures.similar_clients import client_map, similarity
 from lit_cfl.runs.rows import snapshot
 from lit_cfl.runs.run import run
 from lit_cfl.scores import ACCURACY, Score
 from lit_cfl.tracking import Tracking, background
-
-GREY = (0xDD / 255,) * 3
 
 
 def compared(found: list[int], true: list[int], matrix: np.ndarray | None = None) -> dict[str, np.ndarray]:
@@ -39,50 +41,54 @@ def compared(found: list[int], true: list[int], matrix: np.ndarray | None = None
     }
 
 
-def legend(axes) -> list[str]:
-    return [text.get_text() for text in axes.get_legend().get_texts()]
+def legend(figure: Figure) -> list[str]:
+    """The names in the legend, in the order of the styles, by which it reads (see below)."""
+    return sorted((text.get_text() for text in draw(figure).legends[0].get_texts()), key=list(figure.styles).index)
 
 
 def test_similarity_is_ordered_by_found_and_then_by_true_cluster():
     matrix = np.arange(16.0).reshape(4, 4)
-    figure = similarity(compared([1, 0, 1, 0], [0, 1, 1, 0], matrix), 7)
-    drawn = figure.axes[0].images[0].get_array()
+    figure = similarity({7: compared([1, 0, 1, 0], [0, 1, 1, 0], matrix)})
     order = [3, 1, 0, 2]
-    assert drawn.tolist() == matrix[np.ix_(order, order)].tolist()
-    assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == ["0", "1"]
-    assert figure.axes[0].get_title() == "How alike clients were in round 7 (4 clients)"
+    assert figure.drawing.matrix.values.tolist() == matrix[np.ix_(order, order)].tolist()
+    assert list(figure.drawing.matrix.groups) == ["0", "0", "1", "1"]
+    assert figure.drawing.title == "round 7"
 
 
 def test_range_of_similarities_leaves_each_client_with_itself_out():
     matrix = np.where(np.eye(20, dtype=bool), 1.0, np.where(np.arange(20) % 2, 0.2, 0.3))
-    image = similarity(compared([0] * 20, [0] * 20, matrix), 0).axes[0].images[0]
-    assert image.get_clim() == pytest.approx((0.2, 0.3), abs=1e-3)
+    drawn = similarity({0: compared([0] * 20, [0] * 20, matrix)}).drawing.matrix
+    assert (drawn.low, drawn.high) == pytest.approx((0.2, 0.3), abs=1e-3)
 
 
-def test_sample_of_clients_is_stated_on_the_figure():
+def test_sample_of_clients_is_stated_with_the_figure():
     shown = compared([0, 1], [0, 1]) | {"compared": np.array(5)}
-    for figure in (similarity(shown, 0), client_map(shown, 0)):
-        words = [text.get_text() for text in [figure.axes[0].title, *figure.texts]]
-        assert any("(2 of 5 clients, 1 in 3)" in text for text in words)
+    for figure in (similarity({0: shown}), client_map(0, shown, {})):
+        assert "2 of 5 clients, drawn from each cluster by its size." in figure.caption
 
 
 def test_map_of_a_perfect_result_looks_alike_on_both_sides_whatever_the_numbers():
     found, true = [2, 0, 0, 1, 2, 1], [0, 1, 1, 2, 0, 2]
-    figure = client_map(compared(found, true), 1)
-    left, right = (axes.collections[0] for axes in figure.axes)
-    assert left.get_offsets().tolist() == right.get_offsets().tolist()
-    assert np.array_equal(left.get_facecolors(), right.get_facecolors())
-    assert np.allclose(right.get_facecolors()[:, :3], colours_of(np.array(true)))
-    assert legend(figure.axes[0]) == legend(figure.axes[1]) == ["cluster 0", "cluster 1", "cluster 2"]
-    patches = [axes.get_legend().get_patches() for axes in figure.axes]
-    assert [p.get_facecolor() for p in patches[0]] == [patches[1][k].get_facecolor() for k in (1, 2, 0)]
-    assert [axes.get_xlabel() for axes in figure.axes] == ["first principal coordinate"] * 2
+    figure = client_map(1, compared(found, true), matched(np.array(found), np.array(true)))
+    ((left, right),) = figure.rows
+    looks = [
+        {(*place, figure.styles[dots.name].colour, figure.styles[dots.name].marker)
+         for dots in panel.points for place in zip(dots.x, dots.y, strict=True)}
+        for panel in (left, right)
+    ]  # fmt: skip
+    assert looks[0] == looks[1]
+    assert len(looks[0]) == 6
+    assert [figure.styles[f"true cluster {k}"].colour for k in range(3)] == [hex_of(k) for k in range(3)]
+    assert legend(figure) == ["cluster 0", "cluster 1", "cluster 2"]
+    assert (left.title, right.title) == ("found clusters", "true clusters")
 
 
 def test_map_of_clients_whose_true_clusters_nobody_knows_has_one_side():
-    (axes,) = client_map(compared([1, 0, -1], [-1, -1, -1]), 1).axes
-    assert np.allclose(axes.collections[0].get_facecolors()[:, :3], colours_of(np.array([1, 0, -1])))
-    assert legend(axes) == ["cluster 0", "cluster 1", "not assigned"]
+    figure = client_map(1, compared([1, 0, -1], [-1, -1, -1]), {})
+    ((panel,),) = figure.rows
+    colours = {dots.name: figure.styles[dots.name].colour for dots in panel.points}
+    assert colours == {"cluster 0": hex_of(0), "cluster 1": hex_of(1), "not assigned": "#dddddd"}
+    assert legend(figure) == ["cluster 0", "cluster 1", "not assigned"]
 
 
 @pytest.mark.parametrize(
@@ -111,46 +117,49 @@ def test_clusters_are_matched_over_all_rounds():
 
 
 def test_memberships_are_ordered_by_true_and_then_by_last_cluster():
-    cluster = np.array([[-1, -1, 0, 0, 1], [1, 0, 0, 1, 0]])
-    figure = memberships(np.array([1, 11]), cluster, np.array([0, 1, 1, 0, 0]))
-    truth, axes = figure.axes
-    order = [4, 0, 3, 1, 2]
-    assert np.allclose(axes.images[0].get_array(), matched_colours(cluster[:, order].T, {0: 1, 1: 0}))
-    assert np.allclose(truth.images[0].get_array()[:, 0], colours_of(np.array([0, 0, 0, 1, 1])))
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "11"]
-    assert [tick.get_text() for tick in truth.get_yticklabels()] == ["0", "1"]
-    assert legend(axes) == ["cluster 0", "cluster 1", "not assigned"]
+    cluster, true = np.array([[-1, -1, 0, 0, 1], [1, 0, 0, 1, 0]]), np.array([0, 1, 1, 0, 0])
+    figure = memberships(np.array([1, 11]), cluster, true, matched(cluster, true))
+    cells, order = figure.drawing.cells, [4, 0, 3, 1, 2]
+    names = {-1: "not assigned", 0: "cluster 0", 1: "cluster 1"}
+    assert [[cells.names[place] for place in row] for row in cells.places] == [
+        [names[k] for k in cluster[:, client]] for client in order
+    ]
+    assert [cells.names[place] for place in cells.side] == [f"true cluster {k}" for k in (0, 0, 0, 1, 1)]
+    assert list(cells.edges) == [-4, 6, 16]
+    assert figure.styles["cluster 0"].colour == figure.styles["true cluster 1"].colour == hex_of(1)
+    assert legend(figure) == ["cluster 0", "cluster 1", "not assigned"]
 
 
 def test_memberships_of_many_clients_are_a_sample():
     many = np.arange(2500) % 2
-    figure = memberships(np.array([0]), many[None], np.full(2500, -1))
-    assert figure.axes[0].images[0].get_array().shape == (834, 1, 3)
-    assert figure.axes[0].get_title() == "Cluster of each client (834 of 2,500 clients, 1 in 3)"
-    assert [axes.get_ylabel() for axes in figure.axes] == ["clients"]
+    figure = memberships(np.array([0]), many[None], np.full(2500, -1), {})
+    assert figure.drawing.cells.places.shape == (500, 1)
+    assert figure.drawing.cells.side is None
+    assert "500 of 2,500 clients" in figure.caption
+    assert figure.drawing.y == "clients"
+
+
+@pytest.mark.parametrize("cluster", [np.zeros((2, 3), int), np.full((2, 3), -1), np.empty((0, 3), int)])
+def test_one_model_for_all_and_nobody_with_a_model_have_no_memberships(cluster: np.ndarray):
+    assert memberships(np.arange(len(cluster)), cluster, np.array([0, 1, 1]), {}) is None
 
 
 def test_histogram_counts_each_tested_client_once_in_the_colour_of_its_cluster():
-    values, cluster, true = (
-        np.array([0.25, 0.75, 0.5, 1.0, np.nan]),
-        np.array([0, 0, 1, 1, 1]),
-        np.array([1, 1, 0, 0, 0]),
-    )
-    axes = histogram(values, cluster, true, ACCURACY, 3).axes[0]
-    heights: dict[tuple[float, ...], float] = {}
-    for bar in axes.patches:
-        colour = bar.get_facecolor()[:3]
-        heights[colour] = heights.get(colour, 0) + bar.get_height()
-    assert heights == {tuple(colours_of(np.array(0))): 2, tuple(colours_of(np.array(1))): 2}
-    assert axes.get_xlim() == (0.25, 1.0)
-    assert axes.get_title() == "Test accuracy of 4 clients after round 3"
-    assert (axes.get_xlabel(), axes.get_ylabel()) == ("test accuracy of a client", "clients")
+    values, cluster = np.array([0.25, 0.75, 0.5, 1.0, np.nan]), np.array([0, 0, 1, 1, 1])
+    figure = histogram(values, cluster, {0: 1, 1: 0}, ACCURACY)
+    heights = {figure.styles[bars.name].colour: sum(bars.height) for bars in figure.drawing.bars}
+    assert heights == {hex_of(0): 2, hex_of(1): 2}
+    assert figure.drawing.bars[0].x[0] == 0  # an accuracy is from 0 to 1
+    assert figure.drawing.bars[0].x[-1] + figure.drawing.bars[0].width == pytest.approx(1)
+    assert (figure.drawing.x, figure.drawing.y) == ("test accuracy of a client", "clients")
+    assert "of 4 clients" in figure.alt
 
 
 def test_histogram_of_an_error_has_its_own_range():
-    axes = histogram(np.array([3.5, 120.0, 7.0]), *np.zeros((2, 3), int), Score("squared_error", False), 3).axes[0]
-    assert axes.get_xlim() == (3.5, 120.0)
-    assert axes.get_xlabel() == "test squared error of a client"
+    figure = histogram(np.array([3.5, 120.0, 7.0]), np.zeros(3, int), {}, Score("squared_error", False))
+    (bars,) = figure.drawing.bars
+    assert (bars.x[0], bars.x[-1] + bars.width) == (3.5, pytest.approx(120.0))
+    assert figure.drawing.x == "test squared error of a client"
 
 
 def metrics(*figures: float | None, name: str = "accuracy") -> list[dict[str, object]]:
@@ -166,51 +175,40 @@ def metrics(*figures: float | None, name: str = "accuracy") -> list[dict[str, ob
 
 
 def test_learning_curve_has_a_line_for_run_and_baseline_and_reaches_the_last_round():
-    axes = learning_curve(
-        {"IFCA": metrics(0.5, None, 0.75), "FedAvg (baseline)": metrics(0.25, 0.5, 0.5)}, ACCURACY
-    ).axes[0]
-    lines = [line.get_xydata().tolist() for line in axes.lines if len(line.get_xdata())]
-    assert lines == [[[2, 0.5], [6, 0.75]], [[2, 0.25], [4, 0.5], [6, 0.5]]]
-    assert legend(axes) == ["IFCA", "FedAvg (baseline)", "test"]
-    assert axes.get_xticks()[-1] == 6
-    assert (axes.get_xlabel(), axes.get_ylabel(), axes.get_ylim()) == ("round", "accuracy", (0, 1))
+    figure = learning_curve({"IFCA": metrics(0.5, None, 0.75), "FedAvg (baseline)": metrics(0.25, 0.5, 0.5)}, ACCURACY)
+    lines = [list(zip(curve.x, curve.y, strict=True)) for curve in figure.drawing.curves]
+    assert lines == [[(2, 0.5), (6, 0.75)], [(2, 0.25), (4, 0.5), (6, 0.5)]]
+    assert legend(figure) == ["IFCA, test", "FedAvg (baseline), test"]
+    assert (figure.drawing.x, figure.drawing.y, figure.drawing.limits) == ("round", "accuracy", (0, 1))
+    assert figure.title == "IFCA and FedAvg (baseline)"
 
 
 def test_learning_curve_says_where_lower_is_better():
-    axes = learning_curve({"IFCA": metrics(9.0, 3.0, name="squared_error")}, Score("squared_error", False)).axes[0]
-    assert axes.get_ylabel() == "squared error (lower is better)"
-    assert axes.get_ylim()[1] > 9
+    figure = learning_curve({"IFCA": metrics(9.0, 3.0, name="squared_error")}, Score("squared_error", False))
+    assert figure.drawing.y == "squared error (lower is better)"
+    assert figure.drawing.limits is None
 
 
-@pytest.mark.parametrize(
-    ("last", "ticks"),
-    [
-        (1, [1]),
-        (2, [1, 2]),
-        (10, [*range(1, 11)]),
-        (20, [1, *range(4, 21, 2)]),
-        (119, [1, *range(20, 101, 20), 119]),
-        (300, [1, *range(50, 301, 50)]),
-    ],
-)
-def test_ticks_are_plain_numbers_and_the_last_round(last: int, ticks: list[int]):
-    assert round_ticks(last) == ticks
+def test_rounds_have_whole_numbers_and_so_have_counts():
+    axes = draw(learning_curve({"IFCA": metrics(0.5, 0.75)}, ACCURACY)).axes[0]
+    assert [tick for tick in axes.get_xticks() if tick % 1] == []
+    assert [tick for tick in axes.get_yticks() if tick % 1] != []
 
 
-def test_many_clusters_have_no_legend_of_them_all():
+def test_many_clusters_are_not_named_for_their_colours_repeat():
     numbers = np.arange(MAX_COLOURS + 1)
-    axes = client_map(compared(numbers.tolist(), numbers.tolist()), 0).axes[0]
-    assert axes.get_legend().get_title().get_text() == "21 clusters:\ncolours repeat\nevery 20"
-    assert histogram(numbers / 20, numbers, numbers, ACCURACY, 1).axes[0].get_legend() is None
+    assert draw(client_map(0, compared(numbers.tolist(), numbers.tolist()), {})).legends == []
+    assert [bars.name for bars in histogram(numbers / 20, numbers, {}, ACCURACY).drawing.bars] == ["clients"]
 
 
 def test_one_client_and_names_with_dollars_can_be_drawn(tmp_path: Path):
     one = compared([-1], [-1])
-    figures = [similarity(one, 1), client_map(one, 1), learning_curve({"$_$": metrics(0.5)}, ACCURACY)]
-    for figure in [*figures, histogram(np.array([0.5]), *np.zeros((2, 1), int), ACCURACY, 1)]:
-        figure.savefig(tmp_path / "one.png")
+    assert similarity({1: one}) is None  # there is no pair
     rows = [{"round": 0, "cluster": 0, "layer": "a$_$b<i>, $c", "silhouette": 0.5, "gap": None, "chosen": 1}]
-    layer_scores(rows).savefig(tmp_path / "layers.png")
+    figures = [client_map(1, one, {}), learning_curve({"$_$": metrics(0.5)}, ACCURACY), layers(rows)]
+    for figure in [*figures, histogram(np.array([0.5]), np.zeros(1, int), {}, ACCURACY)]:
+        write_figure(figure, tmp_path / figure.name, ["png", "pdf"])
+    assert len(list(tmp_path.iterdir())) == 8
 
 
 def of_clients(n: int) -> SimpleNamespace:
@@ -252,7 +250,7 @@ COMPARING = ["clients", "curve", "histogram", "memberships", "similarity"]
 def test_run_draws_its_pictures_at_the_end_without_wandb_too(pictures: None, tmp_path: Path):
     run(digits(baseline=FedAvg()), tmp_path / "run")
     assert (drawn_in(tmp_path / "run"), drawn_in(tmp_path / "run", ".pdf")) == (COMPARING, [])  # PDFs only if asked for
-    assert drawn_in(tmp_path / "run" / "baseline") == ["curve", "histogram", "memberships"]  # it compares nobody
+    assert drawn_in(tmp_path / "run" / "baseline") == ["curve", "histogram"]  # it compares nobody, and has one model
     assert (tmp_path / "run" / "pictures" / "curve.png").read_bytes().startswith(b"\x89PNG")
     names = {file.name for file in (tmp_path / "run").iterdir()}
     run(digits(baseline=FedAvg(), pictures=Pictures([])), tmp_path / "without")
@@ -330,7 +328,7 @@ def test_failing_to_draw_stops_nothing(pictures: None, tmp_path: Path):
 
 
 def test_a_legend_below_a_figure_reads_line_by_line():
-    figure = Figure(layout="constrained")
+    figure = Drawn(layout="constrained")
     figure.subplots()
     names = ["not assigned", "cluster 0", "cluster 1", "cluster 2", "cluster 3"]
     add_legend(figure, [Patch(label=name) for name in names], 3)
@@ -343,7 +341,5 @@ def test_a_legend_below_a_figure_reads_line_by_line():
 
 
 def test_bands_of_an_accuracy_end_with_the_scale():
-    figure = mean_curves({"A": {1: [0.0, 0.9], 2: [0.9, 1.0]}}, None)
-    (band,) = figure.axes[0].collections
-    heights = band.get_paths()[0].vertices[:, 1]
-    assert (heights.min(), heights.max()) == (0.0, 1.0)  # 0.45 - 0.64 and 0.95 + 0.07
+    (curve,) = mean_curves({"A": {1: [0.0, 0.9], 2: [0.9, 1.0]}}, None).drawing.curves
+    assert (min(curve.low), max(curve.high)) == (0.0, 1.0)  # 0.45 - 0.64 and 0.95 + 0.07

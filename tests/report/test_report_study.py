@@ -7,7 +7,8 @@ import pytest
 from studies import STUDY
 from test_sources import page_of
 
-from lit_cfl.report.blocks import Figure, Table, Text
+from lit_cfl.pictures.figure import Figure
+from lit_cfl.report.blocks import Table, Text
 from lit_cfl.report.page import as_html
 from lit_cfl.report.study import read_study
 from lit_cfl.storage.lock import locked
@@ -38,14 +39,14 @@ def made_study(path: Path) -> Path:
 def test_history_importance_and_front_of_a_study(tmp_path: Path):
     page = page_of(made_study(tmp_path / "study"))
     figures = {figure.name.removeprefix("study-1-"): figure for figure in page.figures}
-    assert set(figures) == {"history", "importance", "pareto", "slice-0", "slice-1"}
+    assert set(figures) == {"history", "importance", "pareto", "slices"}
     history = figures["history"].drawing
-    assert {points.name: len(points.x) for points in history.points} == {"finished": 10, "stopped": 1}
+    assert {points.name: len(points.x) for points in history.points} == {"finished": 10, "stopped": 1, "failed": 1}
     assert set(history.curves[0].y) == {0.9}
-    shares = [float(row[1]) for row in figures["importance"].table.rows]
-    assert figures["importance"].table.rows[0][0] == "algorithm.eta_g"
+    shares = [float(row[1]) for row in figures["importance"].values.rows]
+    assert figures["importance"].values.rows[-1][0] == "algorithm.eta_g"
     assert sum(shares) == pytest.approx(1.0, abs=0.002)
-    front = figures["pareto"].table.rows
+    front = figures["pareto"].values.rows
     assert [row[0] for row in front] == [f"{number:04d}" for number in range(9, -1, -1)]  # each costs less
     assert page.lines[0].startswith(f"12 trials, 10 of them finished. The best, 0000, has {METRIC} 0.9000: ")
 
@@ -149,11 +150,13 @@ def test_the_best_so_far_is_that_of_the_trials_that_ran_to_their_end(uneven: Pat
     ]
     assert history.alt == "Scatter plot of 4 trials; the best so far goes from 0.5 to 0.75."
     shown = {dots.name: list(zip(dots.x, dots.y, strict=True)) for dots in history.drawing.points}
-    assert shown == {"finished": [(0, 0.5), (2, 0.75), (4, 0.625)], "stopped": [(1, 0.9)]}
+    finished = [(0, 0.5), (2, 0.75), (4, 0.625)]
+    assert shown == {"finished": finished, "stopped": [(1, 0.9)], "failed": [(3, 0.5)]}  # at the lower edge
     (stopped,) = [dots for dots in history.drawing.points if dots.name == "stopped"]
-    assert list(stopped.notes) == [
-        f"trial 0001, 1 rounds\n{METRIC} 0.9000\nalgorithm.eta_g 0.2\nalgorithm.num_clusters 3"
-    ]
+    values = {"algorithm.eta_g": "0.2", "algorithm.num_clusters": "3"}
+    told = {"trial": "0001", "status": "stopped", "rounds": "1", "traffic/mib": "0.25", METRIC: "0.9"}
+    assert list(stopped.notes) == [told | values]
+    assert {row[0]: row[1] for row in history.values.rows}["0003"] == "failed"
 
 
 def test_the_front_is_of_finished_trials_with_traffic_before_the_figure(uneven: Path):
@@ -164,20 +167,27 @@ def test_the_front_is_of_finished_trials_with_traffic_before_the_figure(uneven: 
         "finished": ([3.0], [0.5]),
         "Pareto front": ([1.0, 2.0], [0.625, 0.75]),
     }
-    assert [list(row) for row in front.table.rows] == [
-        ["0004", "1", "0.6250", "algorithm.eta_g = 0.15, algorithm.num_clusters = 2"],
-        ["0002", "2", "0.7500", "algorithm.eta_g = 0.1, algorithm.num_clusters = 3"],
+    assert list(front.values.head) == [
+        "trial", "status", "rounds", "traffic/mib", METRIC, "algorithm.eta_g", "algorithm.num_clusters"
+    ]  # fmt: skip
+    assert [list(row) for row in front.values.rows] == [
+        ["0004", "finished", "6", "1", "0.625", "0.15", "2"],
+        ["0002", "finished", "5", "2", "0.75", "0.1", "3"],
+        ["0000", "finished", "4", "3", "0.5", "0.05", "2"],
     ]
     assert front.alt == f"Scatter plot of 3 trials by traffic and {METRIC}; on the front: 0004, 0002."
 
 
 def test_a_slice_places_trials_by_their_value_of_the_parameter(uneven: Path):
-    by_eta = drawn(uneven)["slice-0"]
-    assert {dots.name: list(zip(dots.x, dots.y, strict=True)) for dots in by_eta.drawing.points} == {
+    slices = drawn(uneven)["slices"]
+    ((by_eta, by_clusters),) = slices.rows
+    assert {dots.name: list(zip(dots.x, dots.y, strict=True)) for dots in by_eta.points} == {
         "finished": [(0.05, 0.5), (0.1, 0.75), (0.15, 0.625)],
         "stopped": [(0.2, 0.9)],
     }
-    assert by_eta.alt == f"Scatter plot of 4 trials by algorithm.eta_g and {METRIC}."
+    assert {dots.name: list(dots.x) for dots in by_clusters.points} == {"finished": [2, 3, 2], "stopped": [3]}
+    assert (by_eta.x, by_clusters.x) == ("algorithm.eta_g", "algorithm.num_clusters")
+    assert slices.alt == f"Scatter plots of 4 trials by algorithm.eta_g, algorithm.num_clusters and {METRIC}."
 
 
 def test_the_counts_and_the_table_of_the_trials_are_of_those_that_were_trained(uneven: Path):
@@ -225,7 +235,7 @@ def test_figures_on_new_seeds_stand_in_their_own_columns_and_the_gain_is_of_test
 
 def test_importance_is_drawn_and_told_by_its_share(tmp_path: Path):
     found = drawn(made_study(tmp_path / "study"))["importance"]
-    shares = {row[0]: float(row[1]) for row in found.table.rows}
+    shares = {row[0]: float(row[1]) for row in reversed(found.values.rows)}
     assert shares["algorithm.eta_g"] > shares["algorithm.num_clusters"]
     ticks = found.drawing.y_ticks
     for line in found.drawing.curves:

@@ -12,7 +12,7 @@ from lit_cfl.cli.main import main
 from lit_cfl.errors import InputError
 from lit_cfl.metric_names import METRICS
 from lit_cfl.report import overview
-from lit_cfl.report.assemble import Maker
+from lit_cfl.report.assemble import make_page
 from lit_cfl.report.blocks import Page, Table, Text
 from lit_cfl.report.over_rounds import means
 from lit_cfl.report.run_files import read_run
@@ -23,7 +23,7 @@ from lit_cfl.storage.digests import write_sealed, write_sums
 
 
 def page_of(*paths: Path) -> Page:
-    return Maker(paths, ["lit-cfl", "report"], with_data=False).make()
+    return make_page(paths, ["lit-cfl", "report"])
 
 
 def results(page: Page) -> Table:
@@ -114,7 +114,6 @@ def test_a_run_that_another_process_holds_is_shown_as_running(tmp_path: Path):
     run = made_run(tmp_path / "run", over=False)
     with FileLock(run / ".lock"):
         assert read_run(run).status == "running, round 4 of 4"
-        assert page_of(run).live
     assert read_run(run).status == "interrupted, round 4 of 4"
 
 
@@ -206,7 +205,6 @@ def test_one_round_only(tmp_path: Path):
         "clusters-count",
         "cfl-memberships",
         "cfl-splits",
-        "cfl-sizes",
     }.isdisjoint(names(page))
 
 

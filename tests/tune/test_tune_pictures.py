@@ -7,16 +7,16 @@ from random import Random
 from typing import Any
 
 import pytest
-from matplotlib import pyplot
 from rich.console import Console
 from studies import ALGORITHMS, STUDY
 
+from lit_cfl.pictures.figure import Figure
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.statistics import interval
 from lit_cfl.tune.command import closing_table
 from lit_cfl.tune.importance import FEWEST_TRIALS, finished_study, importance
 from lit_cfl.tune.objective import Objective
-from lit_cfl.tune.pictures import draw, history, of_algorithm, pareto_front, short_labels, with_short_choices
+from lit_cfl.tune.pictures import draw, makers, pareto_front, short_labels
 from lit_cfl.tune.repeats import Repeated
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.spaces import Space
@@ -32,6 +32,7 @@ PLAIN = parse_space(
     }
 )
 SEVERAL = parse_space({"algorithm": ALGORITHMS})
+PARAMETERS = list(PLAIN.distributions())
 STRICT = DrawingGuard(passed=(Exception,))  # whatever cannot be drawn fails the test
 
 
@@ -104,75 +105,41 @@ def test_nothing_is_said_of_importance_with_few_trials_or_equal_figures():
 @pytest.mark.parametrize(
     ("space", "rows", "drawn"),
     [
-        (PLAIN, [*plain_rows(9), row(9, None, status="failed")], "history importance parallel pareto slices"),
-        (PLAIN, plain_rows(1), "history parallel slices"),
-        (SEVERAL, several_rows(9), "history importance parallel-FedGroup parallel-IFCA pareto slices"),
-        (SEVERAL, [row | {"status": "stopped"} for row in several_rows(2)], "history"),
+        (PLAIN, [*plain_rows(9), row(9, None, status="failed")], "history importance pareto slices"),
+        (PLAIN, plain_rows(1), "history"),
+        (SEVERAL, several_rows(9), "history importance pareto slices"),
+        (SEVERAL, [row | {"status": "stopped"} for row in several_rows(2)], "history slices"),
         (PLAIN, [row(0, None, status="failed")], ""),
         (PLAIN, [row(0, 0.5, **{"algorithm.num_clusters": 9})], "history"),
     ],
 )
 def test_pictures_are_drawn_of_what_there_is(space: Space, rows: list[dict[str, Any]], drawn: str, tmp_path: Path):
     path = tmp_path / "pictures"
-    draw(path, rows, space, Objective(), importance(rows, space, Objective()), STRICT)
+    parameters = [*(["algorithm"] if space.algorithms else []), *(p.key for p in space.parameters)]
+    draw(path, rows, parameters, Objective(), importance(rows, space, Objective()), STRICT)
     files = sorted(path.glob("*.png"))
     assert [file.stem for file in files] == drawn.split()
     assert all(file.read_bytes().startswith(b"\x89PNG") for file in files)
 
 
-SHARED = parse_space(
-    {
-        "algorithm": {
-            "choice": [
-                {"class_path": "IFCA", "space": {"num_clusters": {"randint": [2, 7]}}},
-                {"class_path": "own_arrays.AnAlgorithmWithALongName", "space": {"rate": {"uniform": [0, 1]}}},
-            ]
-        },
-        "task.optimizer.lr": {"loguniform": [0.01, 0.5]},
-    }
-)
-
-
-def test_each_algorithm_has_a_picture_of_its_own_finished_trials_and_of_the_options_of_all(tmp_path: Path):
-    """An option of all algorithms is in the trials of each; one of them has none that finished at first."""
-    long = "own_arrays.AnAlgorithmWithALongName"
-    assert short_labels([long]) != [long]  # longer than a label: trials are found by their whole names
-    rows = [
-        row(k, 0.1 * k, algorithm=long, **{f"{long}.rate": 0.2 + 0.1 * k, "task.optimizer.lr": 0.1}) for k in (1, 2)
-    ]
-    draw(tmp_path, rows, SHARED, Objective(), {}, STRICT)
-    assert [file.stem for file in sorted(tmp_path.glob("parallel*"))] == [f"parallel-{long}"]
-    rows.append(row(3, 0.5, algorithm="IFCA", **{"IFCA.num_clusters": 3, "task.optimizer.lr": 0.2}))
-    study = finished_study(rows, SHARED, Objective())
-    assert [t.params["task.optimizer.lr"] for t in of_algorithm(study, "IFCA").trials] == [0.2]
-    assert [t.values for t in of_algorithm(study, long).trials] == [[0.1], [0.2]]
-    draw(tmp_path, rows, SHARED, Objective(), {}, STRICT)
-    assert len(list(tmp_path.glob("parallel*"))) == 2
-
-
-@pytest.mark.parametrize("broken", ["history", "_slices", "_parallel", "_importance", "_pareto"])
+@pytest.mark.parametrize("broken", ["history", "slices", "importance", "pareto"])
 def test_a_picture_that_cannot_be_drawn_leaves_the_others(broken: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     def fails(*_: object) -> None:
-        pyplot.figure()
         raise ZeroDivisionError("planted\nmore")
 
     monkeypatch.setattr(f"lit_cfl.tune.pictures.{broken}", fails)
-    rows, said, figures = plain_rows(9), list[str](), pyplot.get_fignums()
+    rows, said = plain_rows(9), list[str]()
     guard, shares = DrawingGuard(said.append), importance(rows, PLAIN, Objective())
     for _ in range(2):  # a study draws again and again
-        draw(tmp_path, rows, PLAIN, Objective(), shares, guard)
-    name = broken.strip("_")
-    assert said == [f"pictures/{name} cannot be drawn and is left out (ZeroDivisionError: planted)"]
-    assert {file.stem for file in tmp_path.glob("*.png")} == {
-        "history", "slices", "parallel", "importance", "pareto"
-    } - {name}  # fmt: skip
-    assert pyplot.get_fignums() == figures or broken == "history"
+        draw(tmp_path, rows, PARAMETERS, Objective(), shares, guard)
+    assert said == [f"pictures/{broken} cannot be drawn and is left out (ZeroDivisionError: planted)"]
+    assert {file.stem for file in tmp_path.glob("*.png")} == {"history", "slices", "importance", "pareto"} - {broken}
 
 
 def test_a_folder_that_cannot_be_made_is_said_once(tmp_path: Path):
     (tmp_path / "file").write_text("in the way")
     said: list[str] = []
-    draw(tmp_path / "file", plain_rows(2), PLAIN, Objective(), {}, DrawingGuard(said.append))
+    draw(tmp_path / "file", plain_rows(2), PARAMETERS, Objective(), {}, DrawingGuard(said.append))
     assert len(said) == 1
     assert said[0].startswith("pictures cannot be drawn and is left out (FileExistsError")
 
@@ -180,7 +147,7 @@ def test_a_folder_that_cannot_be_made_is_said_once(tmp_path: Path):
 def test_a_picture_of_before_does_not_stay(tmp_path: Path):
     for count in (12, 3):
         rows = plain_rows(count)
-        draw(tmp_path, rows, PLAIN, Objective(), importance(rows, PLAIN, Objective()), STRICT)
+        draw(tmp_path, rows, PARAMETERS, Objective(), importance(rows, PLAIN, Objective()), STRICT)
         assert (tmp_path / "importance.png").exists() == (count == 12)
 
 
@@ -194,13 +161,38 @@ def test_the_front_holds_what_none_beats_in_both():
 def test_the_history_numbers_trials_as_the_tables_do():
     """Settings that had been tried before have no mark, but their numbers stay theirs."""
     rows = [row(0, 0.5), row(3, 0.7), row(4, None, status="failed"), row(6, 0.9, status="stopped"), row(7, 0.6)]
-    (axes,) = history(rows, Objective()).axes
-    marks = {str(dots.get_label()): dots.get_offsets().tolist() for dots in axes.collections}
-    assert marks["finished"] == [[0, 0.5], [3, 0.7], [7, 0.6]]
-    assert marks["stopped"] == [[6, 0.9]]  # the best figure, of an early round
+    panel = made(rows, "history").drawing
+    marks = {dots.name: list(zip(dots.x, dots.y, strict=True)) for dots in panel.points}
+    assert marks["finished"] == [(0, 0.5), (3, 0.7), (7, 0.6)]
+    assert marks["stopped"] == [(6, 0.9)]  # the best figure, of an early round
     assert [x for x, _ in marks["failed"]] == [4]
-    (best,) = axes.lines
-    assert best.get_xydata().tolist() == [[0, 0.5], [3, 0.7], [4, 0.7], [6, 0.7], [7, 0.7]]
+    (best,) = panel.curves
+    steps = list(zip(best.x, best.y, strict=True))
+    assert steps == [
+        (0, 0.5), (3, 0.5), (3, 0.7), (4, 0.7), (4, 0.7), (6, 0.7), (6, 0.7), (7, 0.7), (7, 0.7)
+    ]  # fmt: skip
+
+
+def made(rows: list[dict[str, Any]], name: str, parameters: list[str] = PARAMETERS) -> Figure:
+    figure = makers(rows, parameters, Objective(), {})[name]()
+    assert figure is not None
+    return figure
+
+
+def test_each_parameter_has_a_panel_of_the_trials_that_have_it():
+    rows = several_rows(8)
+    keys = ["algorithm", "IFCA.num_clusters", "FedGroup.num_clusters", "FedGroup.eta_g"]
+    panels = [panel for line in made(rows, "slices", keys).rows for panel in line]
+    assert [panel and panel.x for panel in panels] == [*keys[:3], None]  # eta_g does not vary
+    assert panels[0].x_ticks == {0.0: "FedGroup", 1.0: "IFCA"}
+    assert [sum(len(dots.x) for dots in panel.points) for panel in panels[:3]] == [8, 4, 4]
+    assert set(panels[0].points[0].x) == {0, 1}
+
+
+def test_an_axis_of_values_over_decades_is_logarithmic():
+    rows = [row(k, 0.5 + k / 10, **{"algorithm.eta_g": 10.0**-k, "algorithm.num_clusters": 2 + k}) for k in range(3)]
+    ((decades, plain),) = made(rows, "slices").rows
+    assert (decades.x, decades.log_x, plain.log_x) == ("algorithm.eta_g", True, False)
 
 
 def test_optuna_gets_finished_trials_under_their_numbers_and_with_their_values():
@@ -209,8 +201,6 @@ def test_optuna_gets_finished_trials_under_their_numbers_and_with_their_values()
     assert [trial.number for trial in study.trials if trial.state.name == "COMPLETE"] == [0, 1, 3, 4]
     assert study.trials[4].params == {key: rows[4][key] for key in PLAIN.distributions()}
     assert study.trials[4].value == rows[4][METRIC]
-    short = with_short_choices(study)
-    assert [trial.params for trial in short.trials] == [trial.params for trial in study.trials]  # all of them fit
 
 
 def test_labels_of_choices_are_short_and_distinct():
@@ -221,14 +211,6 @@ def test_labels_of_choices_are_short_and_distinct():
     assert short_labels(["conv", "null", 0.5]) == ["conv", "null", "0.5"]
     long = [f"{'x' * 30}{k}" for k in range(2)]
     assert short_labels(long) == [f"{k}: {'x' * 17}…" for k in (1, 2)]
-
-
-def test_drawing_leaves_the_users_style_and_figures_as_they_are(tmp_path: Path):
-    style, figures = pyplot.rcParams.copy(), pyplot.get_fignums()
-    rows = plain_rows(9)
-    draw(tmp_path, rows, PLAIN, Objective(), importance(rows, PLAIN, Objective()), STRICT)
-    assert pyplot.rcParams == style
-    assert pyplot.get_fignums() == figures
 
 
 def printed(result: StudyResult) -> str:

@@ -94,7 +94,7 @@ def test_a_ready_study_can_be_run_and_runs_with_two_tiny_trials(
 ):
     """The trials one after another in this process, in place of Ray."""
     if name not in DRAWN:
-        monkeypatch.setattr("lit_cfl.tune.pictures._save_optuna", lambda *_: None)
+        monkeypatch.setattr("lit_cfl.tune.pictures._write", lambda *_: None)
     as_it_is = prepare(parse_study(["--config", name]).study, tmp_path / "as-it-is")
     assert as_it_is.first_clustering_round < as_it_is.rounds / 2
     config = shortened(name, as_it_is.first_clustering_round, tmp_path)

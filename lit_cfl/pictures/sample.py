@@ -8,16 +8,15 @@ from lit_cfl.seeds import generator
 MOST_CLIENTS = 500
 
 
-def sample(clusters: np.ndarray, seed: int, most: int = MOST_CLIENTS) -> np.ndarray:
-    """Draws clients so that each cluster has its share, at least one client.
+def sample(clusters: np.ndarray, most: int = MOST_CLIENTS) -> np.ndarray:
+    """Draws clients so that each cluster has its share, at least one client; the same ones in each figure.
 
     Args:
         clusters: of the clients, int `[n]`.
-        seed: of the draw.
-        most: clients that are drawn; all where there are no more.
+        most: clients that are drawn; all if there are no more.
 
     Returns:
-        places in `clusters`, ascending; more than `most` only where there are more clusters.
+        places in `clusters`, ascending; more than `most` only if there are more clusters.
     """
     if len(clusters) <= most:
         return np.arange(len(clusters))
@@ -26,7 +25,7 @@ def sample(clusters: np.ndarray, seed: int, most: int = MOST_CLIENTS) -> np.ndar
     rest = most - int(shares.sum())
     largest = np.argsort(-(sizes * most / len(clusters) - shares), kind="stable")
     shares[largest[: max(0, rest)]] += 1
-    rng = generator(seed, "report")
+    rng = generator(0, "report")
     drawn = []
     for name, share in zip(names, shares, strict=True):
         members = np.flatnonzero(clusters == name)
@@ -34,8 +33,6 @@ def sample(clusters: np.ndarray, seed: int, most: int = MOST_CLIENTS) -> np.ndar
     return np.sort(np.concatenate(drawn))
 
 
-def said(shown: int, total: int) -> str:
-    """Says how many clients are shown, where those are not all."""
-    if shown == total:
-        return ""
-    return f" {shown:,} of {total:,} clients, drawn by the run's seed from each cluster by its size."
+def shown_of(shown: int, total: int) -> str:
+    """Says how many clients are shown, if those are not all."""
+    return "" if shown == total else f" {shown:,} of {total:,} clients, drawn from each cluster by its size."

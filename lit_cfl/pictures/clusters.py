@@ -1,0 +1,114 @@
+"""Figures of clusters: memberships over the rounds, and scores of their clients."""
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from lit_cfl.pictures.colours import MAX_COLOURS, cluster_styles, name_of, true_name_of
+from lit_cfl.pictures.figure import Figure, Table, thin
+from lit_cfl.pictures.panels import BLUE, Bars, Cells, Panel, Style
+from lit_cfl.pictures.sample import sample, shown_of
+from lit_cfl.scores import ACCURACY, Score
+
+MOST_ROUNDS = 400  # in a figure of memberships
+_MOST_CLUSTERS = 250
+_MOST_BINS = 30
+
+
+def memberships(
+    rounds: np.ndarray,
+    cluster: np.ndarray,
+    true_cluster: np.ndarray,
+    match: Mapping[int, int],
+    most_rounds: int = MOST_ROUNDS,
+) -> Figure | None:
+    """Draws the cluster of each client over the rounds, beside its true cluster; None if there are no clusters to see.
+
+    Args:
+        rounds: int `[R]`, ascending.
+        cluster: int `[R, clients]`, -1 = none.
+        true_cluster: int `[clients]`, -1 = unknown.
+        match: the number whose colour each cluster takes.
+        most_rounds: that are drawn.
+    """
+    numbers, truths = np.unique(cluster), np.unique(true_cluster) if (true_cluster >= 0).any() else np.empty(0, int)
+    if not cluster.size or not 1 < len(numbers) <= _MOST_CLUSTERS:
+        return None  # nobody has a model, all have one, or each has its own
+    shown = sample(true_cluster if len(truths) else cluster[-1])
+    order = shown[np.lexsort((cluster[-1, shown], true_cluster[shown]))]
+    kept = thin(len(rounds), most_rounds)
+    cells = Cells(
+        np.searchsorted(numbers, cluster[kept][:, order].T),
+        [*map(name_of, numbers), *map(true_name_of, truths)],
+        _edges(rounds[kept]),
+        ["-" if number < 0 else str(number) for number in (*numbers, *truths)],
+        np.searchsorted(truths, true_cluster[order]) + len(numbers) if len(truths) else None,
+        "true",
+    )
+    fewer = f" {len(kept)} of {len(rounds)} rounds." if len(kept) < len(rounds) else ""
+    beside = " The narrow column shows the true clusters." if len(truths) else ""
+    changed = (cluster[1:] != cluster[:-1]) & (cluster[1:] >= 0) & (cluster[:-1] >= 0)
+    return Figure(
+        "memberships",
+        "Clusters of the clients over the rounds",
+        [[Panel("", "round", f"clients{', by true cluster' if len(truths) else ''}", cells=cells)]],
+        f"A row is a client, a colour a cluster: that of the true cluster it matches best.{beside} On the right: the "
+        f"numbers of the clusters at the end.{shown_of(len(order), len(true_cluster))}{fewer}",
+        f"Coloured cells, a row a client and a column a round, {rounds[0]} to {rounds[-1]}: {len(true_cluster)} "
+        f"clients in {len(np.unique(cluster[-1][cluster[-1] >= 0]))} clusters at the end; "
+        f"{int(changed.any(0).sum())} changed cluster on the way.",
+        cluster_styles(numbers, match, truths),
+        _moves(cluster, rounds, true_cluster, order),
+        height=2.6,
+    )
+
+
+def _edges(rounds: np.ndarray) -> list[float]:
+    """Returns the edges of columns around rounds: a round that is further from its neighbours has a wider column."""
+    middles = (rounds[1:] + rounds[:-1]) / 2
+    first, last = (middles[0], middles[-1]) if len(middles) else (rounds[0] + 0.5, rounds[0] - 0.5)
+    return [float(edge) for edge in (2 * rounds[0] - first, *middles, 2 * rounds[-1] - last)]
+
+
+def _moves(cluster: np.ndarray, rounds: np.ndarray, true: np.ndarray, order: np.ndarray) -> Table:
+    rows = []
+    for client in order:
+        own = cluster[:, client]
+        changes = [0, *(np.flatnonzero(own[1:] != own[:-1]) + 1)]
+        path = ", ".join(f"{'-' if own[k] < 0 else own[k]} from round {rounds[k]}" for k in changes)
+        rows.append([int(client), None if true[client] < 0 else int(true[client]), path])
+    return Table("Clusters over the rounds: values", ["client", "true cluster", "found cluster"], rows, folded=True)
+
+
+def histogram(values: np.ndarray, cluster: np.ndarray, match: Mapping[int, int], score: Score) -> Figure | None:
+    """Draws how many clients have which score at the end, stacked by cluster if there are few; None without a score.
+
+    Args:
+        values: the score of each client, float `[n]`, nan without test data.
+        cluster: int `[n]`, -1 = none.
+        match: the number whose colour each cluster takes.
+        score: that the values are of.
+    """
+    values, cluster = values[np.isfinite(values)], cluster[np.isfinite(values)]
+    if not len(values):
+        return None
+    numbers = np.unique(cluster)
+    few = len(numbers) <= MAX_COLOURS
+    stacks = {name_of(number): cluster == number for number in numbers} if few else {"clients": cluster == cluster}
+    low, high = (0.0, 1.0) if score == ACCURACY else (float(values.min()), float(values.max()) + 1e-9)
+    edges = np.linspace(low, high, min(_MOST_BINS, max(10, len(values) // 4)) + 1)
+    base, bars = np.zeros(len(edges) - 1, dtype=int), []
+    for label, members in stacks.items():
+        height = np.histogram(values[members], edges)[0]
+        bars.append(Bars(label, edges[:-1].tolist(), float(edges[1] - low), height.tolist(), base.tolist()))
+        base = base + height
+    return Figure(
+        "histogram",
+        f"Test {score.title} of the clients",
+        [[Panel("", f"test {score.title} of a client", "clients", bars=bars)]],
+        f"How many clients have which test {score.title} after the last round"
+        f"{', stacked by cluster' if len(bars) > 1 else ''}.",
+        f"Histogram of the test {score.title} of {len(values)} clients: from {values.min():.3f} to "
+        f"{values.max():.3f}, median {np.median(values):.3f}.",
+        cluster_styles(numbers, match) if few else {"clients": Style(BLUE)},
+    )

@@ -1,0 +1,135 @@
+"""A figure as data: panels, how they look, and what is said of them. Files, pages and trackers draw it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from math import isfinite
+from numbers import Real
+
+import numpy as np
+from matplotlib.figure import Figure as Drawn
+
+from lit_cfl.pictures.panels import COLUMN, Panel, Style, draw_panels, plain
+
+Cell = str | int | float | None
+HEIGHT = 2.1  # of a panel in inches
+_WHOLE = 1e9  # below it whole numbers are written out
+MOST_ROWS = 60  # of a table over the rounds
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table.
+
+    Args:
+        title: its caption.
+        head: names of its columns.
+        rows: with a cell for each column; None = blank.
+        folded: whether it is shown on demand.
+        note: a sentence below it.
+    """
+
+    title: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[Cell]]
+    folded: bool = False
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A figure.
+
+    Args:
+        name: of its file, and its anchor on a page.
+        title: its heading.
+        rows: rows of panels; None = an empty place.
+        caption: the text below it.
+        alt: what can be seen on it, for those who cannot.
+        styles: looks of the names in its panels; the legend has their order.
+        table: its values; None = they are read off the panels.
+        height: of a panel in inches.
+        frames: states of its only panel by their names, of which `rows` has the last; empty = it has one state.
+        total: the rounds that there are; None = the panels show all.
+    """
+
+    name: str
+    title: str
+    rows: Sequence[Sequence[Panel | None]]
+    caption: str
+    alt: str
+    styles: Mapping[str, Style] = field(default_factory=dict)
+    table: Table | None = None
+    height: float = HEIGHT
+    frames: Mapping[str, Panel] = field(default_factory=dict)
+    total: int | None = None
+
+    @property
+    def drawing(self) -> Panel:
+        """The first panel."""
+        return next(panel for row in self.rows for panel in row if panel is not None)
+
+    @property
+    def values(self) -> Table:
+        """The table of what it shows."""
+        return _values_of(self) if self.table is None else self.table
+
+
+def draw(figure: Figure, titled: bool = False) -> Drawn:
+    """Draws a figure in the width of a paper's column.
+
+    Args:
+        figure: that is drawn, in its last state.
+        titled: whether its heading stands above it.
+    """
+    drawn = draw_panels(figure.rows, figure.styles, COLUMN, figure.height)
+    if titled:
+        drawn.suptitle(plain(figure.title), fontsize=9)
+    return drawn
+
+
+def _values_of(figure: Figure) -> Table:
+    """Lists what the panels show: the notes of points if there are any, else curves and bars, a row for each place."""
+    panels, title = [panel for row in figure.rows for panel in row if panel is not None], f"{figure.title}: values"
+    parts = [dots for panel in panels for dots in panel.points]
+    notes = [dict(note) for note in dict.fromkeys(tuple(note.items()) for dots in parts for note in dots.notes)]
+    if notes:
+        heads = [key for key in notes[0] if any(note[key] is not None for note in notes)]
+        return Table(title, heads, [[note[key] for key in heads] for note in notes], folded=True)
+    columns: dict[str, dict[float, str]] = {}
+    panels = [panel for panel in panels if panel.x == panels[0].x]
+    for panel in panels:
+        after = f", {panel.y}" if len(panels) > 1 else ""
+        for one in panel.curves:
+            columns[f"{one.name}{after}"] = dict(zip(one.x, one.notes or map(short, one.y), strict=True))
+        for bars in panel.bars:
+            middles = [round(x + bars.width / 2, 0 if panel.x == "round" else 9) for x in bars.x]
+            columns[f"{bars.name}{after}"] = dict(zip(middles, map(short, bars.height), strict=True))
+    places = sorted({x for column in columns.values() for x in column})
+    kept = [places[k] for k in thin(len(places), MOST_ROWS)]
+    rows = [[panels[0].x_ticks.get(x, short(x)), *(own.get(x) for own in columns.values())] for x in kept]
+    note = cut_note(len(kept), figure.total or len(places), "rounds" if panels[0].x == "round" else "rows")
+    return Table(title, [panels[0].x, *columns], rows, folded=True, note=note)
+
+
+def known(value: object) -> float | None:
+    """Returns a finite number as a float, and None for all else."""
+    if isinstance(value, bool) or not isinstance(value, Real) or not isfinite(value):
+        return None
+    return float(value)
+
+
+def short(value: object) -> str:
+    """Formats a float with four digits that count, and anything else as it is."""
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:.0f}" if value.is_integer() and abs(value) < _WHOLE else f"{value:.4g}"
+
+
+def thin(count: int, most: int) -> list[int]:
+    """Chooses at most `most` of `count` places, the first and the last among them."""
+    return sorted(set(np.linspace(0, count - 1, min(count, most)).round().astype(int).tolist())) if count else []
+
+
+def cut_note(shown: int, total: int, what: str) -> str:
+    """Says how many rows a table has, if those are not all."""
+    return "" if shown == total else f"{shown:,} of {total:,} {what}."

@@ -1,0 +1,179 @@
+"""Figures of a search: its history, importance of parameters, Pareto front, and one parameter at a time."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from lit_cfl.metric_names import Row
+from lit_cfl.pictures.figure import HEIGHT, Figure, known, short
+from lit_cfl.pictures.panels import BLUE, ORANGE, SKY, VERMILLION, Curve, Panel, Points, Style, plain
+
+_MOST_SLICES = 12
+_ACROSS = 2  # panels side by side in a figure of slices
+_WIDE = 50  # ratio of values above which their axis is logarithmic
+_BAR = 0.22  # inches of a parameter in the figure of importance
+_FRONT, _BEST = "Pareto front", "best so far"
+TRIAL_STYLES = {
+    "finished": Style(BLUE, marker="o", size=4),
+    "stopped": Style(SKY, marker="v", size=4),
+    "running": Style("#999999", marker="D", size=4),
+    "interrupted": Style("#999999", marker="D", size=4),
+    "failed": Style(VERMILLION, marker="X", size=4),
+    _BEST: Style(ORANGE),
+    _FRONT: Style(ORANGE, marker="s", size=5),
+}  # by the status of a trial
+
+
+@dataclass(frozen=True)
+class Search:
+    """Trials of a search.
+
+    Args:
+        rows: of the trials that were trained, by number: `trial_id`, `status`, values by parameter, metrics.
+        metric: that trials are judged by.
+        parameters: names of the values that a trial may have.
+        best: finds the best of some rows, or None.
+        traffic: the column of MiB.
+    """
+
+    rows: Sequence[Row]
+    metric: str
+    parameters: Sequence[str]
+    best: Callable[[Sequence[Row]], Row | None]
+    traffic: str
+
+    @property
+    def known(self) -> list[Row]:
+        """The rows that have the metric."""
+        return [row for row in self.rows if known(row.get(self.metric)) is not None]
+
+    def of(self, status: str) -> list[Row]:
+        """The rows of a status that have the metric."""
+        return [row for row in self.known if row["status"] == status]
+
+    def points(self, name: str, rows: Sequence[Row], column: str, y: float | None = None) -> list[Points]:
+        """Places trials at the values of a column and of the metric, or at `y`; an empty list if there are none."""
+        x = [float(row[column]) for row in rows]
+        heights = [float(row[self.metric] if y is None else y) for row in rows]
+        return [Points(name, x, heights, notes=list(map(self._note, rows)))] if rows else []
+
+    def by_status(self, column: str) -> list[Points]:
+        """Places the trials that have the metric at the values of a column, by their status."""
+        return [dots for status in TRIAL_STYLES for dots in self.points(status, self.of(status), column)]
+
+    def _note(self, row: Row) -> dict[str, str | None]:
+        columns = ("rounds", self.traffic, self.metric, *self.parameters)
+        told = {key: None if row.get(key) is None else short(row[key]) for key in columns}
+        return {"trial": str(row["trial_id"]), "status": row["status"]} | told
+
+
+def history(search: Search) -> Figure | None:
+    """Draws each trial's metric at its number, and the best so far of those that finished; None without a metric."""
+    if not search.known:
+        return None
+    x: list[float] = []
+    y: list[float] = []
+    for k, row in enumerate(search.rows):
+        best = search.best([one for one in search.rows[: k + 1] if one["status"] == "finished"])
+        if best is not None:  # a step: the best so far holds until the next trial
+            x += [int(row["trial_id"])] * (2 if y else 1)
+            y += [*y[-1:], float(best[search.metric])]
+    failed = [row for row in search.rows if row["status"] == "failed"]
+    lowest = min(float(row[search.metric]) for row in search.known)
+    points = [*search.by_status("trial_id"), *search.points("failed", failed, "trial_id", lowest)]
+    return Figure(
+        "history",
+        "History of the search",
+        [[Panel("", "trial", search.metric, [Curve(_BEST, x, y)] if x else [], points)]],
+        f"Each trial's last {search.metric}; those that were stopped early ran fewer rounds. A cross stands at the "
+        "number of a trial that failed.",
+        f"Scatter plot of {len(search.known)} trials"
+        + (f"; the best so far goes from {y[0]:.4g} to {y[-1]:.4g}." if y else "."),
+        TRIAL_STYLES,
+    )
+
+
+def importance(shares: Mapping[str, float], method: str) -> Figure | None:
+    """Draws the importance of parameters, the highest above; None if it is not known.
+
+    Args:
+        shares: of each parameter.
+        method: how they were found.
+    """
+    if not shares:
+        return None
+    order = sorted(shares, key=shares.__getitem__)
+    told = ", ".join(f"{key} {shares[key]:.2f}" for key in reversed(order))
+    lines = [Curve("importance", [0.0, shares[key]], [k, k]) for k, key in enumerate(order)]
+    notes = [{"parameter": key, "share": f"{shares[key]:.3f}"} for key in order]
+    dots = Points("importance", [shares[key] for key in order], range(len(order)), notes=notes)
+    ticks = {float(k): key for k, key in enumerate(order)}
+    return Figure(
+        "importance",
+        "Importance of the parameters",
+        [[Panel("", f"share ({method})", "", lines, [dots], y_ticks=ticks)]],
+        "Each parameter's share in what makes the best quarter of the finished trials the best; rough with few trials.",
+        f"Dot plot of importance: {told}.",
+        {"importance": Style(BLUE, size=4)},
+        height=max(HEIGHT, 0.6 + _BAR * len(order)),
+    )
+
+
+def pareto(search: Search, front: Sequence[Row]) -> Figure | None:
+    """Draws finished trials by traffic and metric; None if their traffic does not differ.
+
+    Args:
+        search: the trials.
+        front: rows that no other beats in both, the cheapest first.
+    """
+    rows = [row for row in search.of("finished") if known(row.get(search.traffic)) is not None]
+    if len({row[search.traffic] for row in rows}) < 2:
+        return None
+    dots = search.points(_FRONT, front, search.traffic)
+    line = Curve(_FRONT, dots[0].x, dots[0].y)
+    dots += search.points("finished", [row for row in rows if row not in front], search.traffic)
+    return Figure(
+        "pareto",
+        "What it costs: Pareto front",
+        [[Panel("", "traffic, MiB", search.metric, [line], dots)]],
+        "Finished trials by traffic; no other one is at least as good in both than those on the front.",
+        f"Scatter plot of {len(rows)} trials by traffic and {search.metric}; on the front: "
+        f"{', '.join(str(row['trial_id']) for row in front)}.",
+        TRIAL_STYLES,
+    )
+
+
+def slices(search: Search, short_labels: Callable[[Sequence[str]], Sequence[str]]) -> Figure | None:
+    """Draws trials by their value of each parameter, two panels side by side; None if no parameter varies.
+
+    Args:
+        search: the trials.
+        short_labels: shortens choices, so that they fit on an axis and differ.
+    """
+    panels: list[Panel | None] = []
+    shown = []
+    for key in search.parameters:
+        rows = [row for row in search.known if row.get(key) is not None]
+        values = [row[key] for row in rows]
+        if len(set(map(str, values))) < 2 or len(panels) == _MOST_SLICES:
+            continue
+        numbers = all(known(value) is not None for value in values)
+        words = [] if numbers else sorted(set(map(str, values)))
+        rows = [row | {"at": row[key] if numbers else words.index(str(row[key]))} for row in rows]
+        points = replace(search, rows=rows).by_status("at")
+        ticks = {float(k): word for k, word in enumerate(short_labels(words))}
+        wide = numbers and min(values) > 0 and max(values) > _WIDE * min(values)
+        panels.append(Panel("", plain(key), search.metric, points=points, x_ticks=ticks, log_x=wide))
+        shown.append(key)
+    if not panels:
+        return None
+    across = min(_ACROSS, len(panels))
+    panels += [None] * (-len(panels) % across)
+    return Figure(
+        "slices",
+        "One parameter at a time",
+        [panels[k : k + across] for k in range(0, len(panels), across)],
+        "Trials by their value of each parameter that varies.",
+        f"Scatter plots of {len(search.known)} trials by {', '.join(shown)} and {search.metric}.",
+        TRIAL_STYLES,
+        height=1.6,
+    )

@@ -1,0 +1,84 @@
+"""Figures as SVG inside a page: text stays text, colours follow the page, marks carry their values for its script."""
+
+from collections.abc import Iterator
+from io import StringIO
+from typing import Any
+from xml.etree import ElementTree
+
+from matplotlib import rc_context
+
+from lit_cfl.pictures.figure import Figure, draw, short
+from lit_cfl.pictures.panels import Bars, Curve, Panel, Points
+
+Part = Curve | Points | Bars
+_NAMESPACE = "{http://www.w3.org/2000/svg}"
+_DPI = 150  # of cells
+_LOOK: Any = {  # each point of a curve has a mark that cannot be seen, for its note
+    "svg.fonttype": "none",
+    "lines.marker": "o",
+    "lines.markersize": 4,
+    "lines.markerfacecolor": "none",
+    "lines.markeredgecolor": "none",
+}
+
+
+def as_svg(figure: Figure) -> str:
+    """Draws a figure as an SVG element of a page.
+
+    Groups of the marks of a name have it as `data-name`, its entry in the legend as `data-legend`, and marks say what
+    they show in `data-note`.
+    """
+    with rc_context({**_LOOK, "svg.hashsalt": figure.name}):
+        file, drawn = StringIO(), draw(figure)
+        metadata = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+        drawn.savefig(file, format="svg", transparent=True, dpi=_DPI, metadata=metadata)
+    ElementTree.register_namespace("", _NAMESPACE[1:-1])
+    ElementTree.register_namespace("xlink", "http://www.w3.org/1999/xlink")
+    root = ElementTree.fromstring(file.getvalue())  # noqa: S314  # our own
+    for size in ("width", "height"):
+        del root.attrib[size]  # the page's styles give it
+    panels = [panel for row in figure.rows for panel in row]
+    for number, panel in enumerate(panels, 1):
+        axes = root.find(f".//{_NAMESPACE}g[@id='axes_{number}']")
+        if panel is not None and axes is not None:
+            _annotate(axes, panel)
+    for group in root.iter(f"{_NAMESPACE}g"):
+        kind, _, place = group.attrib.pop("id", "").partition("-")  # equal in all figures of a page
+        if kind == "legend":
+            group.attrib |= {"data-legend": list(figure.styles)[int(place)], "role": "button", "tabindex": "0"}
+    return ElementTree.tostring(root, "unicode").replace("#000000", "currentColor")
+
+
+def _annotate(axes: ElementTree.Element, panel: Panel) -> None:
+    """Names the groups of an axes' marks, and gives notes to the marks."""
+    parts: dict[str, Part] = {f"curve-{k}": part for k, part in enumerate(panel.curves)}
+    parts |= {f"band-{k}": part for k, part in enumerate(panel.curves)}
+    parts |= {f"points-{k}": part for k, part in enumerate(panel.points)}
+    parts |= {f"bars-{k}": part for k, part in enumerate(panel.bars)}
+    notes = {gid: _notes(part, panel) for gid, part in parts.items()}  # each bar is a group of its own
+    for group in axes.iter(f"{_NAMESPACE}g"):
+        gid = group.get("id", "")
+        if gid in parts:
+            group.set("data-name", parts[gid].name)
+            if gid.startswith("bars"):
+                group.set("data-note", next(notes[gid]))
+            for mark in [] if gid.startswith("band") else group.iter(f"{_NAMESPACE}use"):
+                mark.set("data-note", next(notes[gid]))
+                if gid.startswith("points"):
+                    group.set("style", mark.attrib.pop("style"))  # once for all marks
+
+
+def _notes(part: Part, panel: Panel) -> Iterator[str]:
+    """Says what each mark shows."""
+    if isinstance(part, Bars):
+        for x, height in zip(part.x, part.height, strict=True):
+            yield f"{part.name}\n{short(float(x))} to {short(x + part.width)}: {short(height)}"
+    elif isinstance(part, Points) and part.notes:
+        for note in part.notes:
+            yield "\n".join(f"{key} {value}" for key, value in note.items() if value is not None)
+    else:
+        step = part.step if isinstance(part, Curve) else 1
+        words = part.notes if isinstance(part, Curve) and part.notes else list(map(short, part.y))
+        for x, y, word in zip(part.x[::step], part.y[::step], words[::step], strict=True):
+            place, value = panel.x_ticks.get(x, short(x)), panel.y_ticks.get(y, word)
+            yield f"{part.name}\n{panel.x} {place}\n{panel.y} {value}"

@@ -1,0 +1,90 @@
+"""Makes the figures of a run from its files."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from lit_cfl.metric_names import Row
+from lit_cfl.pictures.clusters import MOST_ROUNDS, histogram, memberships
+from lit_cfl.pictures.events import layers, shifts, splits
+from lit_cfl.pictures.figure import Figure, known, thin
+from lit_cfl.pictures.guard import DrawingGuard
+from lit_cfl.pictures.panels import Note
+from lit_cfl.pictures.sample import MOST_CLIENTS
+from lit_cfl.pictures.similar_clients import MOST_COMPARED, client_map, similarity
+from lit_cfl.report.run_files import RunFiles
+from lit_cfl.scores import Score
+
+_MOST_FRAMES = 8  # matrices, all runs of a page together; one at least of each
+_CLIENTS, _FEWEST = 1500, 60  # clients in matrices and in maps, all runs of a page together; so many at least of each
+
+
+def figures_of(run: RunFiles, name: str, score: Score, runs: int) -> list[Figure]:
+    """Makes all figures that the files of a run allow. What damaged tables make impossible is noted and left out.
+
+    Args:
+        run: the files.
+        name: of the run, that names of figures begin with.
+        score: the main one.
+        runs: that share the page.
+    """
+    moved, found = _rows_of(run, "shift"), _rows_of(run, "migrations")
+    last = int(run.rows[-1]["round"]) if run.rows else 0
+    makers: dict[str, Callable[[], Figure | None]] = {
+        "memberships": lambda: _memberships(run, max(40, MOST_ROUNDS // runs)),
+        "similarity": lambda: _similarity(run, runs),
+        "map": lambda: _client_map(run, score, max(_FEWEST, min(MOST_CLIENTS, _CLIENTS // runs))),
+        "scores of the clients": lambda: _histogram(run, score),
+        "splits": lambda: splits(run.table("clusters"), run.match),
+        "layers": lambda: layers(run.table("layers")),
+        "shifts": lambda: shifts(moved, found, last),
+    }
+    guard = DrawingGuard(lambda line: run.problems.append(f"{run.path}: {line}."))  # tables may hold anything
+    figures = [guard(what, make) for what, make in makers.items()]
+    return [replace(figure, name=f"{name}-{figure.name}") for figure in figures if figure is not None]
+
+
+def _rows_of(run: RunFiles, table: str) -> Sequence[Row]:
+    """Returns the rows of a table that are of a client."""
+    return [row for row in run.table(table) if known(row.get("client")) is not None]
+
+
+def _memberships(run: RunFiles, most_rounds: int) -> Figure | None:
+    found = run.memberships
+    if found is None:
+        return None
+    return memberships(found["rounds"], found["cluster"], found["true_cluster"], run.match, most_rounds)
+
+
+def _similarity(run: RunFiles, runs: int) -> Figure | None:
+    numbers = run.snapshots
+    kept = [numbers[k] for k in thin(len(numbers), max(1, _MOST_FRAMES // runs))]
+    snapshots = {number: found for number in kept if (found := run.snapshot(number)) is not None}
+    most_clients = max(_FEWEST, min(MOST_COMPARED, _CLIENTS // runs))
+    return similarity(snapshots, len(numbers) - len(kept), most_clients) if snapshots else None
+
+
+def _client_map(run: RunFiles, score: Score, most_clients: int) -> Figure | None:
+    rows = {int(row["client"]): row for row in _rows_of(run, "clients")}
+
+    def about(client: int) -> Note:
+        row = rows.get(client, {})
+        value, examples = known(row.get(score.name)), known(row.get("n_train"))
+        return {
+            "training examples": None if examples is None else int(examples),
+            score.title: None if value is None else f"{value:.3f}",
+        }
+
+    for number in reversed(run.snapshots):
+        snapshot = run.snapshot(number)
+        if snapshot is not None:
+            return client_map(number, snapshot, run.match, about, most_clients)
+    return None
+
+
+def _histogram(run: RunFiles, score: Score) -> Figure | None:
+    rows = [(known(row.get(score.name)), known(row.get("cluster"))) for row in run.table("clients")]
+    values = np.array([np.nan if value is None else value for value, _ in rows])
+    cluster = np.array([-1 if own is None else int(own) for _, own in rows], dtype=int)
+    return histogram(values, cluster, run.match, score)
