@@ -1,8 +1,8 @@
 """The requests that an algorithm may make of clients. How an engine computes them changes no result."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -11,11 +11,13 @@ from lit_cfl.errors import InputError
 from lit_cfl.memmap_rows import stored
 from lit_cfl.parameters import ParameterLayout
 
-__all__ = ["Budget", "Chunk", "Fitted", "LocalWork"]
+__all__ = ["Budget", "Chunk", "ClientFunction", "Fitted", "LocalWork", "Statistic"]
 
 Sketch = Callable[[Tensor], Tensor]  # rows [n, d] -> [n, smaller]
 # models before [K, d], their clients' means [K, d], which clusters have any bool [K] -> models after [K, d]
 ServerStep = Callable[[Tensor, Tensor, Tensor], Tensor]
+Statistic = Tensor | tuple[Tensor, ...] | dict[str, Tensor]  # what a client sends of its data
+ClientFunction = Callable[..., Statistic]  # of inputs [n, ...], labels [n], and a module where a model is sent along
 
 
 if TYPE_CHECKING:
@@ -198,6 +200,10 @@ class LocalWork(Protocol):
     def skew(self) -> str:
         """What the data module was told to make: `feature`, `label` or `other`."""
 
+    @property
+    def bytes_up(self) -> int:
+        """Bytes that clients have sent in answers of `map` so far; the round loop counts them as traffic."""
+
     def initial(self, number: int) -> Tensor:
         """Returns the run's initial model of that number `[d]`: 0 is w_0, further ones start further clusters."""
 
@@ -236,6 +242,67 @@ class LocalWork(Protocol):
             clients: ids int64 `[n]`.
             penalised: add to each model's losses what the task adds in training, such as `kernel_l2`.
         """
+
+    def map(self, function: ClientFunction, clients: Tensor, model: Tensor | None = None) -> list[Statistic | None]:
+        """Runs a function on each client's training examples, and returns what each client sends.
+
+        The size of the answers is counted as traffic. The model, if one is given, is counted by who sends it, as in
+        `fit`: in `Info.down`.
+
+        Args:
+            function: `function(inputs, labels)` or, with a model, `function(inputs, labels, module)`. It returns a
+                tensor, or a tuple or dict of tensors, and changes nothing else. Inputs `[n_i, ...]` are as in training.
+                It may run in another process.
+            clients: ids int64 `[n]`.
+            model: a row `[d]`; the function gets the task's module with it, in evaluation mode and without gradients.
+
+        Returns:
+            for each client its answer, on the CPU; None for a client without training examples.
+
+        Raises:
+            InputError: the function returns something else; the message names the client.
+        """
+
+
+def kept_statistic(found: Any, client: int) -> Statistic:
+    """Copies the tensors that a client sends to the CPU, so that they hold no other memory.
+
+    Raises:
+        InputError: they are something else than a tensor, or a tuple or dict of tensors.
+    """
+    if isinstance(found, Tensor):
+        return _copied(found)
+    if type(found) is tuple and all(isinstance(part, Tensor) for part in found):
+        return tuple(map(_copied, found))
+    if type(found) is dict and all(isinstance(k, str) and isinstance(part, Tensor) for k, part in found.items()):
+        return {name: _copied(part) for name, part in found.items()}
+    raise InputError(
+        f"client {client}: the function of work.map returns a {type(found).__name__}{_held_in(found)}; return a tensor, "
+        "or a tuple or dict (with names as keys) of tensors"
+    )
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True, memory_format=torch.contiguous_format)
+
+
+def _held_in(found: Any) -> str:
+    parts = found.values() if isinstance(found, dict) else found if isinstance(found, (tuple, list)) else ()
+    kinds = sorted({type(part).__name__ for part in parts})
+    return f" of {', '.join(kinds)}" if kinds else ""
+
+
+def count_bytes(statistics: Sequence[Statistic | None]) -> int:
+    """Counts the bytes of what clients send."""
+    return sum(tensor.nbytes for statistic in statistics for tensor in _tensors_of(statistic))
+
+
+def _tensors_of(statistic: Statistic | None) -> Iterable[Tensor]:
+    if statistic is None:
+        return ()
+    if isinstance(statistic, Tensor):
+        return (statistic,)
+    return statistic.values() if isinstance(statistic, dict) else statistic
 
 
 def per_client(which: Tensor | int, clients: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from torch import Tensor
@@ -48,13 +48,14 @@ class Cohorts:
 
 @dataclass(frozen=True, eq=False)
 class Traffic:
-    """Models sent since the start of the run (w_0 is not counted, as in the papers)."""
+    """Models, and bytes beside them, sent since the start of the run (w_0 is not counted, as in the papers)."""
 
     down: int = 0
     up: int = 0
+    bytes_up: int = 0
 
     def plus(self, info: Info) -> "Traffic":
-        return Traffic(self.down + info.down, self.up + info.up)
+        return Traffic(self.down + info.down, self.up + info.up, self.bytes_up + info.bytes_up)
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,8 +144,10 @@ def rounds(
         return len(algorithm.serve(state, data.population).models)
 
     if after is None:
-        answer = algorithm.init(clients.at(0, data), generator(seed, "init", 0))
+        work = clients.at(0, data)
+        answer = algorithm.init(work, generator(seed, "init", 0))
         state, begun = checked_answer(algorithm, "init", answer, num_models)
+        begun = replace(begun, bytes_up=begun.bytes_up + work.bytes_up)
         require_savable(algorithm, state)
         traffic, first = Traffic(), 0
         del answer  # the next round frees its state, which may be much of the memory
@@ -159,6 +162,7 @@ def rounds(
         work = clients.at(index, data)
         answer = algorithm.round(state, cohort, work, generator(seed, "round", index))
         state, info = checked_answer(algorithm, "round", answer, num_models)
+        info = replace(info, bytes_up=info.bytes_up + work.bytes_up)
         del answer  # the next round frees its state
         if index == first:
             require_savable(algorithm, state)

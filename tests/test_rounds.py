@@ -11,6 +11,7 @@ from lit_cfl.algorithms import Algorithm, FedAvg, FedGroup
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.errors import InputError
 from lit_cfl.rounds import Cohorts, Round, rounds
+from lit_cfl.runs.rows import traffic_row
 
 
 def empty_data(clients: int, newcomers: Tensor | None = None) -> FederatedData:
@@ -104,3 +105,27 @@ def test_cohort_that_drops_out_whole_leaves_the_state():
     last = run(FedAvg(), 3, Cohorts(1, dropout=0.999), 3)[-1]
     assert last.traffic.down == 0
     assert torch.equal(last.state.models[0], quadratic_clients(3).initial(0))
+
+
+class Asks(FedAvg):
+    """Asks clients for the mean of their inputs: all before the first round, and each cohort."""
+
+    def init(self, work, rng):
+        work.map(lambda inputs, labels: inputs.mean(0), work.population)
+        return super().init(work, rng)
+
+    def round(self, state, cohort, work, rng):
+        work.map(lambda inputs, labels: (inputs.mean(0), labels[:1]), cohort)
+        return super().round(state, cohort, work, rng)
+
+
+def test_statistics_of_clients_are_traffic_and_those_of_init_belong_to_the_first_round():
+    found = run(Asks(), 12, Cohorts(5), 2)
+    d = quadratic_clients(12).centers.shape[1] * 8  # bytes of a mean
+    assert [r.info.bytes_up for r in found] == [12 * d + 5 * (d + 8), 5 * (d + 8)]
+    assert [r.traffic.bytes_up for r in found] == [12 * d + 5 * (d + 8), 12 * d + 10 * (d + 8)]
+    assert found[0].info.up == 5
+    row = traffic_row(found[1], 3.0)
+    assert row["traffic/mib"] == 3.0 * 20 + (12 * d + 10 * (d + 8)) / 2**20
+    assert row["traffic/round_mib"] == 3.0 * 10 + 5 * (d + 8) / 2**20
+    assert run(Asks(), 12, Cohorts(5), 2, after=found[0])[0].traffic.bytes_up == found[1].traffic.bytes_up

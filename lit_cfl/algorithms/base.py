@@ -38,6 +38,7 @@ class Info:
         loss: mean training loss, weighted by examples; nan where nobody trained.
         down: models sent to clients, counted where they are sent.
         up: models sent by clients.
+        bytes_up: bytes sent by clients beside models. The round loop adds those of `LocalWork.map`.
         skipped: clients that were asked to train and did not (no data, or diverged and left out).
         scores: further columns of `metrics.csv`.
         similarity: where the algorithm compared clients.
@@ -57,6 +58,7 @@ class Info:
     closeness: Tensor | None = None
     clusters: dict[str, Tensor] = field(default_factory=dict)
     tables: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    bytes_up: int = 0
 
     def plus(self, earlier: "Info") -> "Info":
         """Adds what an earlier step of the same round, such as a cold start, cost and found.
@@ -70,6 +72,7 @@ class Info:
             self,
             down=self.down + earlier.down,
             up=self.up + earlier.up,
+            bytes_up=self.bytes_up + earlier.bytes_up,
             skipped=self.skipped + earlier.skipped,
             scores=earlier.scores | self.scores,
             similarity=self.similarity or earlier.similarity,

@@ -59,7 +59,12 @@ def checked_answer(
 
 
 def _require_numbers(algorithm: Algorithm, call: str, info: Info) -> None:
-    counts: dict[str, Any] = {"down": info.down, "up": info.up, "skipped": info.skipped}
+    counts: dict[str, Any] = {
+        "down": info.down,
+        "up": info.up,
+        "bytes_up": info.bytes_up,
+        "skipped": info.skipped,
+    }
     for name, count in counts.items():
         if not isinstance(count, Integral):
             raise _broken(algorithm, f"{call} gives Info.{name} as a {type(count).__name__}; give int(...)")

@@ -19,6 +19,7 @@ from lit_cfl.data import Examples, FederatedData
 from lit_cfl.devices import fits_on, is_out_of_memory, prepared_ahead, rows_on, sent
 from lit_cfl.engines.build_module import build_module
 from lit_cfl.engines.check_module import require_module
+from lit_cfl.engines.client_statistics import statistics_of
 from lit_cfl.engines.client_work import ClientWork, PositionedRows
 from lit_cfl.engines.cohort_fit import ClientLoop, CohortFit, Effort, Ended
 from lit_cfl.engines.describe_fit import FitDescriber, parts_of
@@ -34,7 +35,7 @@ from lit_cfl.engines.single_examples import refuses_single, require_no_single
 from lit_cfl.engines.task_protocol import Batch, asked_for_gradients
 from lit_cfl.engines.ways import way_named
 from lit_cfl.errors import DivergedError, InputError, Notice
-from lit_cfl.local_work import Budget, Chunk, Fitted
+from lit_cfl.local_work import Budget, Chunk, ClientFunction, Fitted, Statistic
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.scores import Scores, scores_of
 from lit_cfl.seeds import derive
@@ -283,6 +284,24 @@ class Engine:
         with note_client(round, lambda: own[through:].tolist(), self.loop.is_collective), asked_for_gradients(round):
             found = self.loop.gradients(model.to(device, dtype), work, ended)
         return found if len(held) == len(clients) else rows.index_copy_(0, sent(held, device), found)
+
+    def statistics(
+        self, function: ClientFunction, clients: Tensor, model: Tensor | None, round: int, data: FederatedData
+    ) -> list[Statistic | None]:
+        """Runs a function on each client's training examples; see `LocalWork.map`. Between two clients a run may end."""
+        module = None if model is None else self.module(model)
+        place: dict[str, Any] = {"dtype": self.plan.dtype, "device": self.device, "seed": self.seed, "round": round}
+        found = []
+        self.between_clients()
+        for answer in statistics_of(function, clients, data, self.examples(data), module, **place):
+            found.append(answer)
+            self.report_statistics(round, len(found), len(clients))
+            self.between_clients()
+        return found
+
+    def report_statistics(self, round: int, done: int, total: int) -> None:
+        """Reports how many clients have answered."""
+        self.report(Activity("statistics of", round, done, total))
 
     def require_variance(self, clients: Tensor, budget: Budget, lengths: Tensor, data: FederatedData) -> None:
         """Raises InputError where a client has a mini-batch of one example that BatchNorm cannot train on.

@@ -1,7 +1,7 @@
 """Implements what an algorithm may ask of clients, with an engine."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -12,7 +12,7 @@ from lit_cfl.data import ClientIndex, FederatedData
 from lit_cfl.engines.local_training import FitRequest, LocalTraining, Rates
 from lit_cfl.engines.scorer import EVALUATION_BATCH
 from lit_cfl.errors import join_ids, note_on_error
-from lit_cfl.local_work import Budget, Fitted, Sketch, per_client
+from lit_cfl.local_work import Budget, ClientFunction, Fitted, Sketch, Statistic, count_bytes, per_client
 from lit_cfl.parameters import ParameterLayout
 
 _LOSSES_AT_ONCE = 2**22  # losses of examples under models
@@ -40,6 +40,10 @@ class ClientEngine(Protocol):
 
     def losses_of_all(self, models: Tensor, index: Tensor, data: FederatedData) -> Tensor: ...
 
+    def statistics(
+        self, function: ClientFunction, clients: Tensor, model: Tensor | None, round: int, data: FederatedData
+    ) -> list[Statistic | None]: ...
+
     def penalties(self, models: Tensor) -> Tensor: ...
 
 
@@ -50,6 +54,7 @@ class ClientWork:
     engine: ClientEngine
     round: int
     data: FederatedData
+    _sent: list[int] = field(default_factory=list)  # bytes of each `map`
 
     @property
     def layout(self) -> ParameterLayout:
@@ -78,6 +83,10 @@ class ClientWork:
     @property
     def skew(self) -> str:
         return self.data.skew
+
+    @property
+    def bytes_up(self) -> int:
+        return sum(self._sent)
 
     def initial(self, number: int) -> Tensor:
         return self.engine.initial(number)
@@ -132,6 +141,11 @@ class ClientWork:
                 sums.index_add_(0, owners, self.engine.losses_of_all(models, entries, self.data).T)
         means = sums / index.sizes[:, None]  # 0 / 0 is nan: no data
         return means + self.engine.penalties(models) if penalised else means
+
+    def map(self, function: ClientFunction, clients: Tensor, model: Tensor | None = None) -> list[Statistic | None]:
+        found = self.engine.statistics(function, clients, model, self.round, self.data)
+        self._sent.append(count_bytes(found))
+        return found
 
     def _parts(self, index: ClientIndex, models: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:
         """Cuts examples into parts whose losses under all models are held at once: owners, and entries of each part.

@@ -172,7 +172,7 @@ class Recorder:
             "version": version("lit-cfl"),
             "config": json.dumps(self.prepared.config()),
             "round": r.number,
-            "traffic": [r.traffic.down, r.traffic.up],
+            "traffic": [r.traffic.down, r.traffic.up, r.traffic.bytes_up],
             "fingerprint": self.prepared.fingerprint,
             "run_id": self.directory.run_id,
             "environment": self.directory.environment,

@@ -79,7 +79,7 @@ def _members_by_cluster(index: Tensor) -> Iterator[tuple[int, Tensor]]:
 
 
 def traffic_row(r: Round, mib: float) -> Row:
-    """Counts the models sent, since the start and in this round.
+    """Counts the models sent, and the MiB with what was sent beside them, since the start and in this round.
 
     Args:
         mib: size of a model.
@@ -87,10 +87,10 @@ def traffic_row(r: Round, mib: float) -> Row:
     return {
         "traffic/models_down": r.traffic.down,
         "traffic/models_up": r.traffic.up,
-        "traffic/mib": (r.traffic.down + r.traffic.up) * mib,
+        "traffic/mib": (r.traffic.down + r.traffic.up) * mib + r.traffic.bytes_up / 2**20,
         "traffic/round_models_down": r.info.down,
         "traffic/round_models_up": r.info.up,
-        "traffic/round_mib": (r.info.down + r.info.up) * mib,
+        "traffic/round_mib": (r.info.down + r.info.up) * mib + r.info.bytes_up / 2**20,
     }
 
 

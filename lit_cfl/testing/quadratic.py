@@ -4,10 +4,20 @@ from collections.abc import Iterator
 from copy import copy
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from lit_cfl.errors import InputError
-from lit_cfl.local_work import Budget, Chunk, Fitted, Sketch, per_client
+from lit_cfl.local_work import (
+    Budget,
+    Chunk,
+    ClientFunction,
+    Fitted,
+    Sketch,
+    Statistic,
+    count_bytes,
+    kept_statistic,
+    per_client,
+)
 from lit_cfl.parameters import ParameterLayout
 from lit_cfl.seeds import generator
 
@@ -17,6 +27,9 @@ class QuadraticWork:
 
     One step of size eta with the proximal term mu/2 |w - z|^2 moves w to w - eta (w - c_i + mu (w - z)), so E steps
     lead to p + (1 - eta (1 + mu))^E (w - p) with p = (c_i + mu z) / (1 + mu). An epoch is one step.
+
+    To `map`, the examples of a client are c_i, as often as it has labels, with `label_counts` of them; the module of a
+    model w returns `inputs - w`.
 
     Args:
         centers: c_i, float64 `[clients, d]`.
@@ -58,11 +71,12 @@ class QuadraticWork:
         self.steps, self.chunk_size, self.skew, self.seed = steps, chunk_size, skew, seed
         self.kernel_l2, self.round, self._true_clusters = kernel_l2, 0, true_clusters
         self.population = torch.arange(len(centers))
+        self.bytes_up = 0
 
     def at(self, round: int, data: object = None) -> "QuadraticWork":
         """Returns the same clients in another round."""
         view = copy(self)
-        view.round = round
+        view.round, view.bytes_up = round, 0
         return view
 
     @property
@@ -118,6 +132,33 @@ class QuadraticWork:
         plain = torch.stack([self._loss(model, self.centers[clients]) for model in models], dim=1)
         return plain + self.kernel_l2 * models.square().sum(1) if penalised else plain
 
+    def map(self, function: ClientFunction, clients: Tensor, model: Tensor | None = None) -> list[Statistic | None]:
+        more = () if model is None else (_Difference(model),)
+        found = [self._statistic(function, client, more) for client in clients.tolist()]
+        self.bytes_up += count_bytes(found)
+        return found
+
+    def _statistic(self, function: ClientFunction, client: int, more: tuple[nn.Module, ...]) -> Statistic | None:
+        if not self.num_examples[client]:
+            return None
+        counts = self.label_counts[client]
+        labels = torch.arange(len(counts)).repeat_interleave(counts)
+        inputs = self.centers[client].repeat(len(labels), 1)
+        with torch.no_grad():
+            return kept_statistic(function(inputs, labels, *more), client)
+
     @staticmethod
     def _loss(models: Tensor, centers: Tensor) -> Tensor:
         return 0.5 * (models - centers).square().sum(-1)
+
+
+class _Difference(nn.Module):
+    """Returns inputs minus a model."""
+
+    def __init__(self, model: Tensor) -> None:
+        super().__init__()
+        self.model = nn.Parameter(model.clone(), requires_grad=False)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        difference: Tensor = inputs - self.model
+        return difference

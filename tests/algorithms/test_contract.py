@@ -12,6 +12,7 @@ from torch import Tensor
 import lit_cfl.algorithms
 from lit_cfl.algorithms import Algorithm, FedAvg, FedGroup, Info
 from lit_cfl.algorithms.fedavg import FedAvgState
+from lit_cfl.clustering import assign
 from lit_cfl.config import catalogue
 from lit_cfl.local_work import Fitted
 from lit_cfl.seeds import generator
@@ -168,6 +169,22 @@ class PlacesByTheGlobalGenerator(FedGroup):
         index = state.index.clone()
         index[clients] = torch.randint(3, (len(clients),))
         return replace(state, index=index), info
+
+
+@dataclass(frozen=True)
+class ClustersByData(FedGroup):
+    """Places each client by the side on which the mean of its inputs is."""
+
+    num_clusters: int = 2
+
+    def place(self, state, clients, work, rng):
+        means = work.map(lambda inputs, labels: inputs.mean(0), clients)
+        side = torch.tensor([0 if mean is None else int(mean[0] > 0) for mean in means], dtype=torch.int64)
+        return replace(state, index=assign(state.index, clients, side)), Info()
+
+
+def test_algorithm_that_maps_a_function_keeps_the_contract():
+    check_algorithm(ClustersByData())
 
 
 @dataclass(frozen=True, eq=False)

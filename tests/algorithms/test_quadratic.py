@@ -32,3 +32,17 @@ def test_client_in_another_round_is_the_same_and_of_the_same_kind():
     later = work.at(3)
     assert (later.round, work.round, type(later)) == (3, 0, Named)
     assert later.centers is work.centers
+
+
+def test_map_shows_the_centre_once_for_each_label():
+    counts = torch.tensor([[1, 2], [0, 0], [0, 1]])
+    work = QuadraticWork(torch.tensor([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]]), counts.sum(1), 0.5, label_counts=counts)
+    first, none, last = work.map(lambda inputs, labels: {"sum": inputs.sum(0), "labels": labels}, ids(0, 1, 2))
+    assert none is None
+    assert first["sum"].tolist() == [3, 6]
+    assert first["labels"].tolist() == [0, 1, 1]
+    assert last["sum"].tolist() == [5, 6]
+    assert work.bytes_up == 2 * 8 + 4 * 8  # two sums of two floats, four labels
+    assert work.at(1).bytes_up == 0
+    (moved,) = work.map(lambda inputs, labels, module: module(inputs)[0], ids(2), torch.tensor([1.0, 1.0]))
+    assert moved.tolist() == [4, 5]

@@ -201,6 +201,32 @@ def test_tasks_with_other_labels_and_scores_have_the_result_of_one_engine_alone(
 
 
 @pytest.mark.ray
+def test_functions_run_on_clients_in_the_workers(two_workers: Engine, task: TaskFactory):
+    alone, data, driver = engine_of(task, workers=0), made_data(), os.getpid()
+    row, clients = alone.initial(1), ids(3, 0, 2, 4, 1)
+
+    def features(inputs: Tensor, labels: Tensor, module: nn.Module) -> dict[str, Tensor]:
+        return {"features": module(inputs).mean(0), "noise": torch.rand(2), "here": torch.tensor(os.getpid() == driver)}
+
+    work = two_workers.at(4, data)
+    found, expected = work.map(features, clients, row), alone.at(4, data).map(features, clients, row)
+    for mine, theirs in zip(found, expected, strict=True):
+        assert (mine is None) == (theirs is None)
+        if mine is not None:
+            assert torch.equal(mine["features"], theirs["features"])
+            assert torch.equal(mine["noise"], theirs["noise"])
+            assert bool(theirs["here"])
+            assert not bool(mine["here"])
+    assert work.bytes_up == 4 * (3 * 8 + 2 * 4 + 1)
+    assert work.map(lambda inputs, labels: labels, ids()) == []
+    with pytest.raises(InputError, match="client 2: the function of work.map returns a int"):
+        work.map(lambda inputs, labels: len(labels), ids(2))
+    with pytest.raises(ZeroDivisionError) as caught:
+        work.map(lambda inputs, labels: inputs * (1 // 0), ids(4))
+    assert "on client 4" in caught.value.__notes__[0]
+
+
+@pytest.mark.ray
 def test_chunks_and_order_change_no_bit(two_workers: Engine, monkeypatch: pytest.MonkeyPatch):
     work, start = two_workers.at(4, made_data()), two_workers.initial(0)[None]
     whole = work.fit(start, ids(1, 2, 3, 4)).rows

@@ -26,12 +26,12 @@ from lit_cfl.engines.local_training import FitRequest, LocalTraining, TaskFactor
 from lit_cfl.engines.module_state import digest_of_constants
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray.pool import ShareTask, WorkerPool
-from lit_cfl.engines.ray.shares import FitShare, GradientShare, HeldClients, LossShare, ScoreShare, runs_of
+from lit_cfl.engines.ray.shares import FitShare, GradientShare, HeldClients, LossShare, ScoreShare, StatisticShare, runs_of
 from lit_cfl.engines.ray.tasks import Ref
 from lit_cfl.engines.ray.worker import EngineSpec, Share, parts_of
 from lit_cfl.engines.scorer import EVALUATION_BATCH, ModelName, Outcomes, batches_by_model
 from lit_cfl.engines.stacked.schedule import schedule_lanes
-from lit_cfl.local_work import Chunk
+from lit_cfl.local_work import Chunk, ClientFunction, Statistic
 
 # Work that is worth the 5 ms of a hand-over on CPUs: 5,000 examples, fewer where the model has over 200,000 parameters.
 _HAND_OVER_PAYS, _SMALL_MODEL = 1_000_000_000, 200_000  # parameters times examples, parameters
@@ -183,6 +183,23 @@ class RayEngine(Engine):
             done += len(parts[number])
             report(done)
         return rows
+
+    def statistics(
+        self, function: ClientFunction, clients: Tensor, model: Tensor | None, round: int, data: FederatedData
+    ) -> list[Statistic | None]:
+        runs = runs_of((data.num_examples[clients] + 1).tolist(), self.plan.workers)
+        shares = [
+            StatisticShare(function, own := clients[run], model is not None, round, HeldClients.of(own, data))
+            for run in runs
+        ]
+        row = torch.empty(1, 0) if model is None else model[None]
+        found: list[Statistic | None] = [None] * len(clients)
+        done = 0
+        for number, answers in self._done(shares, [row], data):
+            found[runs[number]] = answers
+            done += len(answers)
+            self.report_statistics(round, done, len(clients))
+        return found
 
     def _examples_at_once(self, data: FederatedData) -> float:
         return float("inf")  # the actors cut their shares

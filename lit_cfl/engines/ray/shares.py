@@ -14,6 +14,7 @@ from lit_cfl.engines.cohort_fit import Effort
 from lit_cfl.engines.local_training import FitRequest
 from lit_cfl.engines.scorer import ModelName, Outcomes
 from lit_cfl.errors import join_ids
+from lit_cfl.local_work import ClientFunction, Statistic
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +108,33 @@ class GradientShare:
         for part in engine.gradient_parts(self.clients, data):
             found.append(engine.gradient_rows(rows[0], self.clients[part], self.round, data).cpu().numpy())
         return np.concatenate(found)
+
+
+@dataclass(frozen=True, eq=False)
+class StatisticShare:
+    """Clients on whose examples one worker runs a function; the model, if any, is the row that is sent along.
+
+    Args:
+        function: of the user's.
+        clients: ids, int64 `[n]`.
+        with_model: whether the function gets a module.
+        round: the round.
+        held: their data.
+    """
+
+    function: ClientFunction
+    clients: Tensor
+    with_model: bool
+    round: int
+    held: HeldClients
+
+    @property
+    def worker_in_words(self) -> str:
+        return _in_round(self.round, "computes statistics of", self.clients)
+
+    def run(self, engine: Engine, examples: Examples, rows: Tensor) -> list[Statistic | None]:
+        model = rows[0] if self.with_model else None
+        return engine.statistics(self.function, self.clients, model, self.round, self.held.data(examples))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,53 @@
+"""Runs a user's function on the examples of clients, one client after the other."""
+
+from collections.abc import Iterator
+
+import torch
+from lightning import LightningModule
+from torch import Tensor
+
+from lit_cfl.data import Examples, FederatedData
+from lit_cfl.engines.global_generators import seeded_globally
+from lit_cfl.errors import note_on_error
+from lit_cfl.local_work import ClientFunction, Statistic, kept_statistic
+from lit_cfl.seeds import derive
+
+
+def statistics_of(
+    function: ClientFunction,
+    clients: Tensor,
+    data: FederatedData,
+    examples: Examples,
+    module: LightningModule | None,
+    *,
+    dtype: torch.dtype,
+    device: str,
+    seed: int,
+    round: int,
+) -> Iterator[Statistic | None]:
+    """Yields what the function returns for each client, on the CPU; None for a client without training examples.
+
+    Args:
+        function, module: see `LocalWork.map`; the module is shared by all clients.
+        clients: ids int64 `[n]`.
+        examples: the pool, where it is held.
+        dtype, device: of the inputs.
+        seed, round: what a function that draws from the global generators draws belongs to them and to the client.
+
+    Raises:
+        InputError: it returns something else than tensors.
+    """
+    more = () if module is None else (module.eval(),)
+    for client in clients.tolist():
+        entries = data.train[client]
+        if not len(entries):
+            yield None
+            continue
+        batch = examples.batch(entries, dtype, device)
+        with (
+            note_on_error(lambda: f"in round {round + 1}, by the function of work.map on client {client}"),  # noqa: B023
+            seeded_globally(derive(seed, "map", round, client), device),
+            torch.no_grad(),
+        ):
+            found = function(*batch, *more)
+        yield kept_statistic(found, client)
