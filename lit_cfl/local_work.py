@@ -277,8 +277,8 @@ def kept_statistic(found: Any, client: int) -> Statistic:
     if type(found) is dict and all(isinstance(k, str) and isinstance(part, Tensor) for k, part in found.items()):
         return {name: _copied(part) for name, part in found.items()}
     raise InputError(
-        f"client {client}: the function of work.map returns a {type(found).__name__}{_held_in(found)}; return a tensor, "
-        "or a tuple or dict (with names as keys) of tensors"
+        f"client {client}: the function of work.map returns a {type(found).__name__}{_held_in(found)}; return a "
+        "tensor, or a tuple or dict (with names as keys) of tensors"
     )
 
 

@@ -219,7 +219,7 @@ def test_functions_run_on_clients_in_the_workers(two_workers: Engine, task: Task
             assert not bool(mine["here"])
     assert work.bytes_up == 4 * (3 * 8 + 2 * 4 + 1)
     assert work.map(lambda inputs, labels: labels, ids()) == []
-    with pytest.raises(InputError, match="client 2: the function of work.map returns a int"):
+    with pytest.raises(InputError, match=r"client 2: the function of work\.map returns a int"):
         work.map(lambda inputs, labels: len(labels), ids(2))
     with pytest.raises(ZeroDivisionError) as caught:
         work.map(lambda inputs, labels: inputs * (1 // 0), ids(4))

@@ -26,7 +26,15 @@ from lit_cfl.engines.local_training import FitRequest, LocalTraining, TaskFactor
 from lit_cfl.engines.module_state import digest_of_constants
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.ray.pool import ShareTask, WorkerPool
-from lit_cfl.engines.ray.shares import FitShare, GradientShare, HeldClients, LossShare, ScoreShare, StatisticShare, runs_of
+from lit_cfl.engines.ray.shares import (
+    FitShare,
+    GradientShare,
+    HeldClients,
+    LossShare,
+    ScoreShare,
+    StatisticShare,
+    runs_of,
+)
 from lit_cfl.engines.ray.tasks import Ref
 from lit_cfl.engines.ray.worker import EngineSpec, Share, parts_of
 from lit_cfl.engines.scorer import EVALUATION_BATCH, ModelName, Outcomes, batches_by_model
