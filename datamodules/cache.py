@@ -5,6 +5,7 @@ import hashlib
 import json
 import os
 import shutil
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
@@ -13,10 +14,11 @@ from time import time
 
 import numpy as np
 
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 from lit_cfl.storage.cache_folder import cache_folder
 
 Arrays = dict[str, np.ndarray]
+_NOTICES = "notices"  # name of what was said when the arrays were made
 _MAKING = ".making-"  # begins the name of a folder in which an entry is made
 _FRESH_SECONDS = 60.0  # such a folder may not be held yet
 
@@ -40,16 +42,28 @@ def cached(key: Sequence[str], make: Callable[[], Arrays]) -> Arrays:
     entry = folder / hashlib.blake2b(json.dumps(list(key)).encode(), digest_size=16).hexdigest()
     arrays = _read(entry)
     if arrays is not None:
+        for text in arrays.pop(_NOTICES, np.array([], np.str_)).tolist():
+            warnings.warn(text, Notice, stacklevel=2)
         return arrays
     with _errors_named(folder):  # before the work is done: what cannot be kept is said at once
         folder.mkdir(parents=True, exist_ok=True)
     with _making(folder) as temporary:
         with _errors_named(folder), suppress(FileNotFoundError):
             entry.rename(temporary / "damaged")
-        arrays = make()
+        arrays, notices = _noted(make)
         with _errors_named(folder):
-            _write(temporary / "new", entry, arrays)
+            _write(temporary / "new", entry, arrays | ({_NOTICES: np.array(notices)} if notices else {}))
     return arrays
+
+
+def _noted(make: Callable[[], Arrays]) -> tuple[Arrays, list[str]]:
+    """Makes arrays; returns them and the notices given meanwhile, which are for whoever reads the arrays later, too."""
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always", Notice)
+        arrays = make()
+    for one in given:
+        warnings.warn_explicit(one.message, one.category, one.filename, one.lineno)
+    return arrays, [str(one.message) for one in given if one.category is Notice]
 
 
 @contextmanager

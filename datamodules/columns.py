@@ -4,6 +4,7 @@ import warnings
 from collections.abc import Sequence
 from numbers import Number
 from typing import Any
+from unicodedata import normalize
 
 import numpy as np
 from torch import Tensor
@@ -28,6 +29,7 @@ def labels_of(values: Any, what: str, remedy: str = "number them") -> tuple[np.n
     array = scalars(values, what)
     if array.dtype.kind == "U":
         names, labels = numbered(array)
+        say_what_looks_alike(names.tolist(), what)
         return labels, tuple(names.tolist())
     if array.dtype.kind == "M":
         raise InputError(f"{what} holds {array[0]} in row 0; give a column of integers or strings")
@@ -93,7 +95,33 @@ def clients(values: Any, what: str) -> tuple[np.ndarray, np.ndarray]:
         the client of each row, int64 `[N]`, 0 to n - 1 in ascending order of the ids; and their names, str `[n]`.
     """
     names, owner = numbered(scalars(values, what))
+    say_what_looks_alike(names.tolist(), what)
     return owner, names
+
+
+def say_what_looks_alike(names: Sequence[str], what: str) -> None:
+    """Notes names that people cannot tell apart, for they differ by blanks or in Unicode alone, and empty ones.
+
+    Args:
+        names: the different values of a column.
+        what: its name.
+    """
+    plain: dict[str, str] = {}
+    for name in names:
+        seen = " ".join(normalize("NFKC", name).split())
+        if not seen:
+            _note(f"{what} holds the name {name!r}, which is one of its own; drop such rows if it stands for a blank")
+        elif seen in plain:
+            _note(
+                f"{what} holds {plain[seen]!a} and {name!a}, which count as two; make them one if they are the same "
+                "(str.strip, unicodedata.normalize)"
+            )
+            return
+        plain[seen] = name
+
+
+def _note(text: str) -> None:
+    warnings.warn(text, Notice, stacklevel=4)
 
 
 def numbered(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -120,6 +120,18 @@ class HFDataset(PooledDataModule):
             raise InputError(f"data.splits is {splits}; give [TRAIN], or [TRAIN, TEST]")
         if not self.inputs:
             raise InputError("data.input_column is empty; give the name of a column")
+        twice = [column for column in self.inputs if self.inputs.count(column) > 1]
+        if twice:
+            raise InputError(f"data.input_column names {twice[0]!r} twice; leave one out")
+        if label_column in self.inputs:
+            raise InputError(
+                f"{label_column!r} is the label column and in data.input_column, too: the net would read the answer; "
+                "leave it out of the inputs"
+            )
+        if client_column in self.inputs:
+            warnings.warn(
+                f"{client_column!r}, which names the clients, is an input of the net, too", Notice, stacklevel=2
+            )
         if num_labels is not None and num_labels < 0:
             raise InputError(
                 f"data.num_labels is {num_labels}; give 1 or more, 0 for numbers, or null: as the label column says"
@@ -147,7 +159,11 @@ class HFDataset(PooledDataModule):
         num_train = source.size(splits[0])
         kind = self._kind(source, splits[0])
         if kind != "numbers" and len(self.inputs) > 1:
-            raise InputError(f"data.input_column is {self.inputs}; only columns of numbers can be put together")
+            held = "images" if kind == "image" else "texts"
+            raise InputError(
+                f"data.input_column is {self.inputs}, but {self.inputs[0]!r} holds {held}; only columns of numbers can "
+                "be put together"
+            )
         self._say_what_is_not_read(source, splits)
         no_text = {"vocabulary": np.array(0), "words": np.array("")}
         arrays = self._labels(source, splits) | no_text | {"num_train": np.array(num_train)}

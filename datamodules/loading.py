@@ -114,6 +114,8 @@ def _explained(error: BaseException, place: Path | str, fetch: str) -> str:
     if isinstance(error, FileNotFoundError):
         return f"the folder {place} holds no data files; put the Parquet files there, such as train-*.parquet"
     why = _first_line(causes[-1])
+    if re.search("utf-?8", why, re.IGNORECASE):
+        return f"{place} is no text in UTF-8 ({why}); save it so"
     return f"{place} cannot be loaded ({why}); is the copy whole? Put there what is missing, or fetch it again"
 
 

@@ -225,6 +225,9 @@ class Source:
         for column in columns:
             if column not in features:
                 hint = nearest(column, features, 0.7)
+                other = next((mark for mark in (";", "\t", "|") if mark in next(iter(features), "")), None)
+                if other is not None:
+                    hint = f", for its columns are divided by {other!r}: save it with commas"
                 raise InputError(f"{self.name} has no column {column!r}{hint}; it has {', '.join(features)}")
         return features
 

@@ -28,7 +28,8 @@ def select(round: int, population: Tensor, cohort_size: int, seed: int, rule: Se
     """
     clients = len(population)
     if not 1 <= cohort_size <= clients:
-        raise InputError(f"cohort_size is {cohort_size}, but there are {clients} clients; give 1 to {clients}")
+        there = "is 1 client; give 1" if clients == 1 else f"are {clients} clients; give 1 to {clients}"
+        raise InputError(f"cohort_size is {cohort_size}, but there {there}")
     if rule == "round_robin_first" and round < clients / cohort_size:
         first = round * cohort_size
         chosen = [(first + k) % clients for k in range(cohort_size)]

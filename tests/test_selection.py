@@ -62,6 +62,11 @@ def test_cohort_that_cannot_be_drawn_is_refused(size: int):
         select(0, torch.arange(5), size, 0)
 
 
+def test_a_lone_client_is_one_client():
+    with pytest.raises(InputError, match=r"cohort_size is 2, but there is 1 client; give 1$"):
+        select(0, torch.arange(1), 2, 0)
+
+
 def test_runs_with_neighbouring_seeds_share_no_cohort():
     def seen(seed: int) -> set[tuple[int, ...]]:
         return {tuple(Cohorts(10).at(t, torch.arange(100), seed).tolist()) for t in range(50)}

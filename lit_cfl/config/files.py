@@ -39,6 +39,8 @@ def with_recorded_config(arguments: Sequence[str]) -> tuple[Sequence[str], Path 
     resumed = given_directory(given.resume, "--resume")
     recorded = resumed / "config.yaml"
     if given.config is None and not recorded.exists():
+        if resumed.is_file() and (resumed.parent / recorded.name).exists():
+            raise InputError(f"{given.resume} is a file of a run; give its directory: --resume {resumed.parent}")
         raise InputError(
             f"{given.resume} holds no run to resume; give its directory, or --config to start one there "
             f"({recorded} is missing)"
@@ -149,6 +151,7 @@ def read_config(file: str | Path) -> dict[str, Any]:
         text = Path(file).read_text(encoding="utf-8")
         node = yaml.compose(text, LOADER)
         _require_no_circle(file, node)
+        _require_plain_numbers(file, node)
         content = parse_yaml(text)
     except UnicodeDecodeError as error:
         raise InputError(f"{file} is no UTF-8 text: {error}") from error
@@ -172,6 +175,28 @@ def _require_no_circle(file: str | Path, node: yaml.Node | None, around: tuple[i
     for part in node.value:
         for inner in part if isinstance(part, tuple) else (part,):
             _require_no_circle(file, inner, (*around, id(node)))
+
+
+def _require_plain_numbers(file: str | Path, node: yaml.Node | None) -> None:
+    """Refuses whole numbers and fractions that YAML reads to the base of 8 or 60, as 010 and 1:30."""
+    if isinstance(node, yaml.CollectionNode):
+        for part in node.value:
+            for inner in part if isinstance(part, tuple) else (part,):
+                _require_plain_numbers(file, inner)
+    elif isinstance(node, yaml.ScalarNode) and node.tag.endswith((":int", ":float")):
+        why = other_base(node.value)
+        if why is not None:
+            raise InputError(f"{file}, line {node.start_mark.line + 1}: {why}")
+
+
+def other_base(word: str) -> str | None:
+    """Says what YAML would read a word as where that is a number to another base than people write; None elsewhere."""
+    octal = re.fullmatch(r"[-+]?0[0-7_]+", word)
+    if octal is None and not re.fullmatch(r"[-+]?\d[\d_]*(:[0-5]?\d)+(\.[\d_]*)?", word):
+        return None
+    meant, base = parse_yaml(word), 8 if octal else 60
+    plain = f"{int(word)} or {meant}, whichever you mean" if octal and int(word) != meant else str(meant)
+    return f"{word} is {meant} in YAML, which reads it to the base of {base}; write {plain} (a text: '{word}')"
 
 
 def _require_single_keys(file: str | Path, node: yaml.Node | None) -> None:

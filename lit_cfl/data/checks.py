@@ -88,6 +88,13 @@ def _require_labels(examples: Examples, who: str) -> None:
             f"{who}: example {int(wrong[0])} has label {int(labels[wrong[0]])}, but num_labels is {size}: classes are "
             f"0 to {size - 1}; number them anew"
         )
+    if size and bool((labels == labels[0]).all()):
+        warnings.warn(
+            f"{who}: all examples have the label {examples.label_name(int(labels[0]))}: a net that knows no other one "
+            "has an accuracy of 1",
+            Notice,
+            stacklevel=4,
+        )
 
 
 def _is_map(label_map: tuple[int, ...], num_labels: int) -> bool:

@@ -12,6 +12,7 @@ import yaml
 
 from lit_cfl.cli.main import main
 from lit_cfl.config import catalogue
+from lit_cfl.config.files import read_config
 from lit_cfl.datamodules import Digits
 from lit_cfl.rounds import Cohorts
 
@@ -29,6 +30,9 @@ FILES = {
     "open.yaml": "rounds: [1\nname: x\n",
     "latin.yaml": "name: caf\xe9\n",
     "text.npz": "three clients\n",
+    "octal.yaml": "name: x\nseeds: [1, 010]\n",
+    "sixty.yaml": "rounds: 1:30\n",
+    "rate.yaml": "task: {optimizer: {lr: 1:30.5}}\n",
 }
 
 
@@ -106,6 +110,17 @@ RUN = "run --config quickstart --baseline null --rounds 1 "
         ("run --config word.yaml", "word.yaml holds only 'rounds', no options"),
         ("run --config open.yaml", "open.yaml is no YAML file: "),
         ("run --config latin.yaml", "latin.yaml is no UTF-8 text: "),
+        (
+            "run --config octal.yaml",
+            "octal.yaml, line 2: 010 is 8 in YAML, which reads it to the base of 8; write 10 or 8",
+        ),
+        (
+            "run --config sixty.yaml",
+            "sixty.yaml, line 1: 1:30 is 90 in YAML, which reads it to the base of 60; write 90",
+        ),
+        ("run --config rate.yaml", "rate.yaml, line 1: 1:30.5 is 90.5 in YAML"),
+        ("tune --config sixty.yaml", "sixty.yaml, line 1: 1:30 is 90 in YAML"),
+        ("run --resume twice.yaml", "twice.yaml holds no run to resume"),
         ("run --config twice.yaml", "twice.yaml gives 'rounds' twice, in lines "),
         ("run --config within.yaml", "within.yaml gives 'epochs' twice, in lines 1 and 1"),
         ("data --config twice.yaml", "twice.yaml gives 'rounds' twice, in lines "),
@@ -143,6 +158,20 @@ def test_it_is_said_in_one_line(words: str, expected: str, capsys: pytest.Captur
     assert expected in last
     assert last.startswith("lit-cfl: error: ")
     assert not list(Path().rglob("metrics.csv"))
+
+
+@pytest.mark.parametrize("word", ["10", "0", "0x1F", "1_000", "0.5", "1e-3", "'010'", "2024-01-01", "12:30 h", "-0.07"])
+def test_numbers_that_mean_what_they_say_are_read(word: str):
+    Path("plain.yaml").write_text(f"name: {word}\n")
+    assert list(read_config("plain.yaml")) == ["name"]
+
+
+def test_a_file_of_a_run_is_not_taken_for_its_directory(capsys: pytest.CaptureFixture[str]):
+    Path("mine").mkdir()
+    Path("mine/config.yaml").write_text("rounds: 1\n")
+    Path("mine/checkpoint.pt").write_text("")
+    assert main(["run", "--resume", "mine/checkpoint.pt"]) == 2
+    assert "mine/checkpoint.pt is a file of a run; give its directory: --resume mine" in capsys.readouterr().err
 
 
 def test_seed_on_the_command_line_takes_the_place_of_a_files_seeds(capsys: pytest.CaptureFixture[str]):

@@ -11,6 +11,7 @@ import torch
 from quadratic import ids
 
 from lit_cfl.data import ClientIndex, Division, Examples, FederatedData, View
+from lit_cfl.data.checks import require_examples
 from lit_cfl.data.shift import Shift, ShiftContext, ShiftLog, shifted
 from lit_cfl.datamodules import FederatedDataModule
 from lit_cfl.errors import InputError, Notice
@@ -221,3 +222,12 @@ def test_shift_that_fits_is_taken():
 def test_shift_that_does_not_fit_is_refused(shift: Shift, expected: str):
     with pytest.raises(InputError, match=expected):
         shifted(Own().federated(0), [shift], 0, 0, torch.arange(6))
+
+
+def test_labels_that_are_all_one_are_noted():
+    with pytest.warns(Notice, match="Made: all examples have the label 2: a net that knows no other one"):
+        require_examples(pool(labels=torch.full((60,), 2)), "Made")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        require_examples(pool(), "Made")
+        require_examples(pool(labels=torch.zeros(60), num_labels=0), "Made")  # numbers

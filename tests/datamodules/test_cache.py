@@ -12,7 +12,7 @@ import torch
 from hub import files_up_to
 
 from lit_cfl.datamodules.cache import cached
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 
 ARRAYS = {
     "images": np.arange(5000, dtype=np.uint8).reshape(50, 1, 10, 10),
@@ -214,3 +214,18 @@ def test_two_at_once_leave_one_whole_entry(folder: Path):
     again = Maker()
     assert same(cached(["a"], again))
     assert again.calls == 0
+
+
+def test_what_was_noted_when_arrays_were_made_is_noted_when_they_are_read_again():
+    def make() -> dict[str, np.ndarray]:
+        warnings.warn("images of 16 bits are scaled", Notice, stacklevel=1)
+        warnings.warn("of PyTorch's own", UserWarning, stacklevel=1)
+        return {"x": np.arange(3)}
+
+    for times in range(3):
+        with warnings.catch_warnings(record=True) as given:
+            warnings.simplefilter("always")
+            assert list(cached(["noted"], make)) == ["x"]
+        said = [str(one.message) for one in given]
+        assert said == ["images of 16 bits are scaled", *(["of PyTorch's own"] if times == 0 else [])]
+        assert given[0].category is Notice

@@ -1,6 +1,8 @@
 """Columns of labels, clients and clusters in every form in which tables hold them."""
 
 import datetime
+import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -223,3 +225,28 @@ def test_ragged_rows_words_and_missing_numbers_are_named():
         matrix([[np.array([[1.0, 2.0], [3.0, np.nan]])]], "column x")
     with pytest.raises(InputError, match="column x holds NaN, or nothing, in row 2"):
         matrix([[np.array([1.0, 2.0, None], dtype=object)]], "column x")
+
+
+# Names
+
+
+@pytest.mark.parametrize(
+    ("names", "said"),
+    [
+        (["s0", "s1", "s0 "], "'s0' and 's0 ', which count as two"),
+        (["caf\u00e9", "cafe\u0301"], r"'caf\\xe9' and 'cafe\\u0301'|'cafe\\u0301' and 'caf\\xe9'"),
+        (["a b", "a  b"], "'a  b' and 'a b'"),
+        (["", "a"], "holds the name '', which is one of its own"),
+        (["  ", "a"], "holds the name '  '"),
+    ],
+)
+@pytest.mark.parametrize("read", [clients, labels_of])
+def test_names_that_nobody_can_tell_apart_are_noted(names: list[str], said: str, read: Callable[..., object]):
+    with pytest.warns(Notice, match=said):
+        read(names, "site")
+
+
+def test_names_that_differ_to_the_eye_are_not_noted():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert clients(["A", "a", "s1", "s 1", "1", "2"], "site")[0].tolist() == [2, 3, 5, 4, 0, 1]

@@ -207,7 +207,9 @@ def test_missing_column_lists_those_there_are(folder: str):
 
 
 def test_options_that_make_no_sense_are_refused(folder: str):
-    with pytest.raises(InputError, match=r"data.input_column is \['photo', 'text'\]; only columns of numbers"):
+    with pytest.raises(
+        InputError, match=r"data.input_column is \['photo', 'text'\], but 'photo' holds images; only columns of"
+    ):
         HFDataset(folder, ["photo", "text"], "rank").pool()
     with pytest.raises(InputError, match=r"data.input_column is empty"):
         HFDataset(folder, [], "rank")

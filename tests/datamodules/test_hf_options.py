@@ -15,7 +15,7 @@ from lit_cfl.config.parser import parse_data
 from lit_cfl.datamodules import FederatedDataModule
 from lit_cfl.datamodules.hf import HFDataset, ImageOptions, TextOptions
 from lit_cfl.datamodules.partition.natural import Natural
-from lit_cfl.errors import InputError
+from lit_cfl.errors import InputError, Notice
 
 
 @pytest.fixture(autouse=True)
@@ -54,6 +54,29 @@ def test_options_from_the_command_line_are_refused_with_their_names():
     ]:
         with pytest.raises(InputError, match=re.escape(expected)):
             parse_data([*words, f"--data.{option}", value])
+
+
+def test_inputs_that_hold_the_answer_or_a_column_twice_are_refused_and_clients_noted():
+    with pytest.raises(InputError, match=r"'y' is the label column and in data\.input_column, too: the net would read"):
+        HFDataset("any", ["a", "y"], "y")
+    with pytest.raises(InputError, match=r"data\.input_column names 'a' twice"):
+        HFDataset("any", ["a", "b", "a"], "y")
+    with pytest.warns(Notice, match="'who', which names the clients, is an input of the net, too"):
+        HFDataset("any", ["a", "who"], "y", "who")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (b"a;b;y\n1;2;0\n", "has no column 'a', for its columns are divided by ';': save it with commas"),
+        ("a,y,who\n1,0,M\u00fcller\n".encode("latin-1"), "is no text in UTF-8 .*; save it so"),
+        (b"a,b,y\nx,2,0\n", r"data.input_column is \['a', 'b'\], but 'a' holds texts"),
+    ],
+)
+def test_tables_of_other_programs_are_refused_with_the_remedy(text: bytes, said: str, tmp_path: Path):
+    (tmp_path / "train.csv").write_bytes(text)
+    with pytest.raises(InputError, match=said):
+        HFDataset(str(tmp_path), ["a", "b"] if b",b" in text or b";b" in text else "a", "y").federated(0)
 
 
 def test_options_can_be_configured():
