@@ -201,7 +201,7 @@ def main() -> None:
         return
     print(
         processor(),
-        "\n| case | way | CPU µs a client-step | wall µs | CPU by the first way | spread |\n|---|---|---|---|---|---|",
+        "\n| case | way | CPU µs per step | wall µs | CPU by the first way | spread |\n|---|---|---|---|---|---|",
     )
     rows = []
     for case in options.cases:

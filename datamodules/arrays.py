@@ -124,7 +124,7 @@ class _AsTold(Partition):
         division = replace(division, skew=skew_name(division.skew, self.kind))
         if not isinstance(pool, _ToldPool) or pool.clusters is None:
             return division
-        train = division.train  # by its examples, as a partition may leave out clients, or number them anew
+        train = division.train  # by its examples, as a partition may leave out clients, or relabel them
         clusters = one_each(pool.clusters[train.entries], train.owners, range(len(train)))
         return replace(division, true_clusters=clusters)
 
@@ -193,7 +193,7 @@ def _labels(y: Any, count: int, num_labels: int | None) -> tuple[Tensor, int, tu
     wrong = (labels < 0) | (labels >= most)
     if wrong.any():
         row = int(wrong.argmax())
-        remedy = "number them anew" if labels[row] < 0 else f"num_labels is {most}, so none is above {most - 1}"
+        remedy = "relabel them" if labels[row] < 0 else f"num_labels is {most}, so none is above {most - 1}"
         raise InputError(f"y holds the label {labels[row]} in row {row}; labels are integers from 0: {remedy}")
     size = (len(names) or label_space(labels, "y")) if num_labels is None else num_labels
     return torch.from_numpy(labels), size, padded_names(names, size)
@@ -241,7 +241,7 @@ def one_each(clusters: Tensor, owners: Tensor, names: Sequence[object] | np.ndar
     if len(mixed := (low != high).nonzero().flatten()):
         raise InputError(
             f"client {names[int(mixed[0])]} has examples of the true clusters {int(low[mixed[0]])} and "
-            f"{int(high[mixed[0]])} ({len(mixed)} such clients); a client has only one: mend cluster, or leave it out"
+            f"{int(high[mixed[0]])} ({len(mixed)} such clients); a client has only one: fix cluster, or leave it out"
         )
     return low
 

@@ -83,7 +83,7 @@ def in_range(labels: np.ndarray, num_labels: int, column: str) -> np.ndarray:
             wider = ", or leave out a test part without labels, by HFDataset with splits: [train, validation]"
         raise InputError(
             f"label column {column!r} holds {labels[wrong[0]]} in row {wrong[0]} (from 0, test rows after the training "
-            f"rows), but labels are 0 to {num_labels - 1}; mend the data{wider}"
+            f"rows), but labels are 0 to {num_labels - 1}; fix the data{wider}"
         )
     return labels
 
@@ -217,7 +217,7 @@ def _kind(value: Any) -> str:
 
 
 def _missing(what: str, value: Any, row: int) -> InputError:
-    return InputError(f"{what} holds {value} in row {row} (from 0); mend the data or drop the row")
+    return InputError(f"{what} holds {value} in row {row} (from 0); fix the data or drop the row")
 
 
 def matrix(parts: Sequence[Sequence[np.ndarray]], what: str) -> np.ndarray:
@@ -241,5 +241,5 @@ def matrix(parts: Sequence[Sequence[np.ndarray]], what: str) -> np.ndarray:
     array = array[:, None] if array.ndim == 1 else array
     missing = np.flatnonzero(np.isnan(array.reshape(len(array), -1)).any(axis=1))
     if len(missing):
-        raise InputError(f"{what} holds NaN, or nothing, in row {missing[0]}; mend the data or drop the row")
+        raise InputError(f"{what} holds NaN, or nothing, in row {missing[0]}; fix the data or drop the row")
     return array

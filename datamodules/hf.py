@@ -245,7 +245,7 @@ def token_ids(texts: Sequence[str | None], num_train: int, options: TextOptions,
     """
     known = [text for text in texts if text is not None]
     if len(known) < len(texts):
-        raise InputError(f"{what} holds no text in row {texts.index(None)} (from 0); mend the data or drop the row")
+        raise InputError(f"{what} holds no text in row {texts.index(None)} (from 0); fix the data or drop the row")
     vocabulary = Vocabulary.of(known[:num_train], options.max_words)
     tokens = vocabulary.encode(known, options.length, options.padding)
     return vocabulary.arrays | {"inputs": tokens}

@@ -160,13 +160,13 @@ def _loaded(row: int, data: bytes | None) -> "Image":
     from PIL import Image, ImageOps
 
     if data is None:
-        raise InputError(f"there is no image in row {row} (from 0); mend the data or drop the row")
+        raise InputError(f"there is no image in row {row} (from 0); fix the data or drop the row")
     try:
         image: Image.Image = Image.open(BytesIO(data))
         image.load()
         ImageOps.exif_transpose(image, in_place=True)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise InputError(f"image {row} cannot be decoded ({error}); mend the data or drop the row") from error
+        raise InputError(f"image {row} cannot be decoded ({error}); fix the data or drop the row") from error
     return image
 
 

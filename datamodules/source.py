@@ -264,5 +264,5 @@ def _hash_of_files(folder: Path) -> str:
             with path.open("rb") as file:
                 digest.update(name.as_posix().encode() + b"\0" + file_digest(file, blake2b).digest())
         except OSError as error:
-            raise InputError(f"{path} cannot be read ({error.strerror}); mend it, or give another source") from error
+            raise InputError(f"{path} cannot be read ({error.strerror}); fix it, or give another source") from error
     return digest.hexdigest()

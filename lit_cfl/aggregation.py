@@ -131,7 +131,7 @@ def _require_fitting(models: Tensor | Fitted, labels: Tensor, weights: Tensor, n
         raise InputError(f"a weight of {float(weights.min())} in a mean; give 0 or more")
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_clusters:
         wrong = int(labels.min()) if labels.min() < 0 else int(labels.max())
-        raise InputError(f"label {wrong} is none of the {num_clusters} clusters; place every client first")
+        raise InputError(f"label {wrong} is not one of the {num_clusters} clusters; place every client first")
 
 
 def _chunks(models: Tensor | Fitted) -> Iterable[Chunk] | Iterator[Chunk]:

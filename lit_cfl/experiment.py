@@ -80,7 +80,7 @@ class Experiment:
         task: builds the LightningModule that each client trains.
         algorithm: Algorithm to run.
         name: Name of the run and of its directory.
-        seeds: one run a seed.
+        seeds: one run per seed.
         rounds: T, 1 or more.
         cohort_size: K, clients a round.
         selection: `uniform`, or `round_robin_first`: every client once, in turn, then uniform.
@@ -99,7 +99,7 @@ class Experiment:
         deterministic: only operations that give the same bits in every run; a GPU needs it for that, a CPU does not.
         tracking: where the metrics go.
         pictures: which files its pictures are.
-        plan: parts of the plan set by hand, or recorded by an earlier run; None = all by rule.
+        plan: parts of the plan that are set explicitly, or recorded by an earlier run; None = all by rule.
     """
 
     data: FederatedDataModule

@@ -106,9 +106,9 @@ def test_bad_weights_are_refused():
 def test_labels_that_do_not_fit_are_refused():
     with pytest.raises(InputError, match="2 labels do not fit 3 models"):
         mean_by_cluster(ROWS, ids(0, 0))
-    with pytest.raises(InputError, match="label -1 is none of the 1 clusters"):
+    with pytest.raises(InputError, match="label -1 is not one of the 1 clusters"):
         mean_by_cluster(ROWS, ids(0, -1, 0))
-    with pytest.raises(InputError, match="label 3 is none of the 2 clusters"):
+    with pytest.raises(InputError, match="label 3 is not one of the 2 clusters"):
         mean_by_cluster(ROWS, ids(0, 3, 0), into=ROWS[:2])
 
 

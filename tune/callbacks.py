@@ -130,7 +130,7 @@ class StudyCallback(Callback):
 
     def on_trial_recover(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         rounds = _rounds(trial.last_result)
-        self._say(f"{_name(trial)}: its worker died after {counted(rounds, 'round')}; it goes on from its last save")
+        self._say(f"{_name(trial)}: its worker died after {counted(rounds, 'round')}; it continues from its last save")
 
     def on_trial_error(self, iteration: int, trials: list[Trial], trial: Trial, **info: Any) -> None:
         self._tell(trials, trial, failed=True)

@@ -37,7 +37,7 @@ def closing_table(console: Console, study: Study, result: StudyResult) -> None:
         f"{count[FAILED_STATUS]} failed{known}",
     )
     if result.best is None:
-        _say(console, "No trial ran to its end, so there is no best: raise limits.minutes, or mend what failed.")
+        _say(console, "No trial ran to its end, so there is no best: raise limits.minutes, or fix what failed.")
     else:
         parameters = {k: result.best[k] for k in ("algorithm", *_keys(study)) if result.best.get(k) is not None}
         default = " (the base's own setting)" if result.best["origin"] == DEFAULT else ""

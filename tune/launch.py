@@ -158,7 +158,7 @@ def _stop(jobs: Jobs, job: str) -> int:
 
 def _say_how(job: str, address: str, folder: str | None) -> None:
     where = "" if folder is None else f" --run_dir {folder}"
-    print(f"{job} goes on on the cluster.")
+    print(f"{job} continues on the cluster.")
     print(f"follow it, and fetch its results: lit-cfl launch --follow {job} --address {address}{where}")
     print(f"stop it:                          lit-cfl launch --stop {job} --address {address}")
 

@@ -160,7 +160,7 @@ def _with_recorded_study(arguments: Sequence[str]) -> list[str]:
     others = [name for name in names if name not in free]
     if others:
         raise InputError(
-            f"--resume goes on with the study as it is; leave out {others[0]} (only --ray.address and --limits.* are "
+            f"--resume continues the study unchanged; leave out {others[0]} (only --ray.address and --limits.* are "
             "free)"
         )
     require_intact(path)

@@ -119,7 +119,7 @@ def digests_of(path: Path) -> dict[str, str]:
 
 
 def _of_runs(path: Path, name: str) -> list[Path]:
-    """Finds the files of this name of a trial's runs, which are one a seed where there are several."""
+    """Finds the files of this name of a trial's runs, one per seed if there are several."""
     return sorted([*path.glob(name), *path.glob(f"seed-*/{name}")])
 
 

@@ -6,7 +6,7 @@
 Each framework runs in its own environment, as the docstring of its script says; one that is not given is left out. The
 work is that of `engines.py`: 20 clients of 60 images, batches of 10, 10 epochs. Every turn runs each one in a fresh
 process of some rounds and takes the median of the rounds after the first two; the table shows the median of the turns
-in ms a client-step, and in brackets how many times as long as ours that is, turn by turn, the median again.
+in ms per client-step, and in brackets how many times as long as ours that is, turn by turn, the median again.
 
 Ours computes on one core (`fused`), the CNN in two threads.
 """
@@ -55,7 +55,7 @@ def of_peer(name: str, python: str, model: str, rounds: int) -> float:
 def of_ours(model: str, rounds: int) -> float:
     """Milliseconds a client-step."""
     case = [str(HERE.parent / "engines.py"), "--case", model, "by rule", "even", "--repeats", str(rounds)]
-    return float(json.loads(output([sys.executable, *case]).splitlines()[-1])["ms a client-step"])
+    return float(json.loads(output([sys.executable, *case]).splitlines()[-1])["ms per client-step"])
 
 
 def output(command: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""FlexCFL: FedGroup whose clients test their own data for a shift, and then find their cluster anew.
+"""FlexCFL: FedGroup whose clients test their own data for a shift, and then find their cluster again.
 
 arXiv:2108.09749, Algorithms 2 and 3, Equations 8, 9 and 20.
 

@@ -1,7 +1,7 @@
-"""Client migration: clients whose labels have drifted are placed anew before they train; a table lists them.
+"""Client migration: clients whose labels have drifted are placed again before they train; a table lists them.
 
 FlexCFL (arXiv:2108.09749, Algorithm 2, lines 4 to 7, and Section 4.3) places them by its cold start, its baselines by
-their own rules: IFCA-MIG by the least loss, FeSEM-MIG by the nearest model. So the rule is handed in.
+their own rules: IFCA-MIG by the lowest loss, FeSEM-MIG by the nearest model. So the rule is handed in.
 """
 
 from collections.abc import Callable, Mapping
@@ -86,7 +86,7 @@ def migrate(
 
     Returns:
         The new state, and the Info of `find` with the scores `shift/detected` (clients whose trigger fired) and
-        `shift/migrated` (those whose cluster changed), and a row of `migrations` for each client placed anew.
+        `shift/migrated` (those whose cluster changed), and a row of `migrations` for each client that was placed again.
     """
     counts, known = work.label_counts, len(state.sizes)
     reference = torch.cat([state.reference, counts[known:]])

@@ -153,7 +153,7 @@ def _require_free(arguments: Sequence[str], rest: Sequence[str]) -> None:
         name = word.partition("=")[0]
         if (name.startswith("--") and name not in _FREE) or word in rest:
             raise InputError(
-                f"--resume goes on with the comparison as it was begun; leave out {name} "
+                f"--resume continues the comparison as it was started; leave out {name} "
                 f"(free are {', '.join(_FREE[1:])}), or start another one with --compare_dir"
             )
 

@@ -86,7 +86,7 @@ def _require_labels(examples: Examples, who: str) -> None:
     if len(wrong):
         raise InputError(
             f"{who}: example {int(wrong[0])} has label {int(labels[wrong[0]])}, but num_labels is {size}: classes are "
-            f"0 to {size - 1}; number them anew"
+            f"0 to {size - 1}; relabel them"
         )
     if size and bool((labels == labels[0]).all()):
         warnings.warn(

@@ -5,7 +5,7 @@ or the memory that is free:
 * engine: the first of `chain`, `stack`, `loop` and `trainer` (`ways.py`) that has no reason against it on that device;
 * workers: 0 (this process trains), or Ray's: with `engine: ray`, and on a CPU for long runs whose rounds are long, too
   (5,000 billion multiply-adds, 10 billion a round: about five minutes, and a second a round, of one core) where no part
-  of the plan is set by hand. One a core, or one a GPU, but no more than clients of a cohort;
+  of the plan is set by hand. One per core, or one per GPU, but no more than clients of a cohort;
 * lanes: clients that train together, where they do. On a GPU as many as a cohort has, in multiples of 8, but no more
   than fit a quarter of its memory (in whole GiB; 16 where only Ray's workers see one), nor than 256, or than have 64
   million parameters together, up to 4,096. On a CPU as many as take 64 MiB;

@@ -21,7 +21,7 @@ def sizes(input_shape: Sequence[int] | None, num_labels: int | None) -> tuple[in
     """Counts the numbers in one input, and the outputs. Raises InputError where either is not known."""
     if not input_shape or not num_labels:
         raise InputError(
-            f"input_shape is {input_shape} and num_labels {num_labels}: a net built by hand needs both, "
+            f"input_shape is {input_shape} and num_labels {num_labels}: a net built in Python needs both, "
             "for example input_shape=[1, 28, 28], num_labels=10 (a configuration takes them from the data)"
         )
     return prod(input_shape), num_labels

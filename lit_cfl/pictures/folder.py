@@ -1,4 +1,4 @@
-"""The folder of a run's pictures, which are drawn anew where they changed."""
+"""The folder of a run's pictures, which are drawn again when they have changed."""
 
 from collections.abc import Callable, Sequence
 from functools import cache, partial

@@ -24,7 +24,7 @@ _MAY_DIFFER = ("partition_seed", "partition_file", "batch_size")  # of data that
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Runs of one setting, one a seed.
+    """Runs of one setting, one per seed.
 
     Args:
         name: for people; differs from all other groups on the page.

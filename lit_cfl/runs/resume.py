@@ -96,7 +96,7 @@ def with_stored_plan(experiment: "Experiment", path: Path, stored: Mapping[str, 
     except (InputError, TypeError) as error:
         raise InputError(
             f"the run was begun under plan {_in_words(stored['plan'])}, which this machine cannot run: {error}. "
-            "With --new_plan it goes on under a plan for this machine, and no more to the bit (docs/results.md)"
+            "With --new_plan it continues under a plan for this machine, and no more to the bit (docs/results.md)"
         ) from error
     return recorded
 
@@ -111,7 +111,7 @@ def require_agreement(path: Path, stored: Mapping[str, Any], now: Mapping[str, A
     if found:
         raise InputError(
             f"{path} was begun with another configuration: {'; '.join(found)}. Leave these as they were, "
-            "or start a new run with --run_dir (where only the plan differs, --new_plan goes on)"
+            "or start a new run with --run_dir (where only the plan differs, --new_plan continues it)"
         )
     if now["rounds"] < stored.get("rounds", 0):
         raise InputError(

@@ -152,7 +152,7 @@ class Checkpoint:
             except InputError:
                 if self._written_at() == written:
                     raise  # else another process has saved meanwhile, and removed rows that it replaced
-        raise InputError(f"{self.path} was saved anew each time it was read; wait until its run has ended")
+        raise InputError(f"{self.path} was saved again each time it was read; wait until its run has ended")
 
     def _written_at(self) -> tuple[int, int]:
         found = self.path.stat()

@@ -50,7 +50,7 @@ class Task(LightningModule, ABC):
         try:
             return self.optimizer(self.parameters())
         except (ValueError, TypeError) as error:
-            raise InputError(f"task.optimizer cannot be made: {error}; mend its options") from error
+            raise InputError(f"task.optimizer cannot be made: {error}; change its options") from error
 
 
 def most_likely(outputs: Tensor) -> Tensor:

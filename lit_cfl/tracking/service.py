@@ -51,7 +51,7 @@ def wait_until_loaded() -> None:
 
 
 def end_service() -> None:
-    """Ends the process of wandb, which the next run starts anew."""
+    """Ends the process of wandb, which the next run starts again."""
     import wandb
 
     with suppress(Exception, SystemExit):

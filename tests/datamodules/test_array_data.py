@@ -163,8 +163,8 @@ def test_label_space_is_as_large_as_the_labels_say():
 @pytest.mark.parametrize(
     ("label", "num_labels", "expected"),
     [
-        (-2, None, "y holds the label -2 in row 8; labels are integers from 0: number them anew"),
-        (-1, 3, "y holds the label -1 in row 8; labels are integers from 0: number them anew"),
+        (-2, None, "y holds the label -2 in row 8; labels are integers from 0: relabel them"),
+        (-1, 3, "y holds the label -1 in row 8; labels are integers from 0: relabel them"),
         (7, 3, "y holds the label 7 in row 8; labels are integers from 0: num_labels is 3, so none is above 2"),
         (3, 3, "y holds the label 3 in row 8"),
     ],
@@ -211,7 +211,7 @@ def test_labels_that_are_no_integers_are_refused():
         ({"client": np.arange(5)}, "client has 5 entries; give 12"),
         ({"client": np.zeros((12, 1), int)}, "client has shape (12, 1); give one number or word in each row"),
         ({"client": [[1, 2]] * 12}, "client holds [1, 2] in row 0; give one number or word in each row"),
-        ({"client": np.array(["a", None] * 6)}, "client holds None in row 1 (from 0); mend the data or drop the row"),
+        ({"client": np.array(["a", None] * 6)}, "client holds None in row 1 (from 0); fix the data or drop the row"),
         (
             {"client": ["a", 1] * 6},
             "client holds words in row 0 and numbers in row 1; make them all the one or the other",

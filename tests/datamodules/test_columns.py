@@ -178,7 +178,7 @@ def test_labels_are_whole_numbers(values: list[Any], labels: list[int], names: t
 @pytest.mark.parametrize(
     ("values", "expected"),
     [
-        ([0, None, 1], r"y holds None in row 1 \(from 0\); mend the data or drop the row"),
+        ([0, None, 1], r"y holds None in row 1 \(from 0\); fix the data or drop the row"),
         ([1.0, 0.5], "y holds 0.5 in row 1: no whole number; number them"),
         ([[1, 2], [3, 4]], r"y holds \[1, 2\] in row 0; give one number or word in each row"),
     ],
@@ -191,11 +191,11 @@ def test_label_that_is_missing_or_no_label_is_named(values: list[Any], expected:
 @pytest.mark.parametrize(
     ("labels", "wrong", "remedy"),
     [
-        ([0, 1, 3, 4], "3 in row 2", "mend the data, or read them by HFDataset with num_labels: 5"),
+        ([0, 1, 3, 4], "3 in row 2", "fix the data, or read them by HFDataset with num_labels: 5"),
         (
             [0, -1],
             "-1 in row 1",
-            "mend the data, or leave out a test part without labels, by HFDataset with splits: .*",
+            "fix the data, or leave out a test part without labels, by HFDataset with splits: .*",
         ),
     ],
 )

@@ -71,7 +71,7 @@ def test_checkpoint_that_is_saved_while_it_is_read_is_read_again(tmp_path: Path,
     assert saved is not None
     assert (saved["round"], saved["state"]["models"][2][0]) == (1, 3.0)
     last = 100
-    with pytest.raises(InputError, match="was saved anew each time it was read; wait until its run has ended"):
+    with pytest.raises(InputError, match="was saved again each time it was read; wait until its run has ended"):
         reader.load()
 
 

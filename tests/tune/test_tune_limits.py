@@ -82,7 +82,7 @@ def test_a_trial_that_is_begun_again_is_said_in_one_line():
     space = parse_space({"algorithm.eta_g": {"uniform": [0, 1]}})
     call = StudyCallback(space, "val/weighted_accuracy", 0, 4, said.append, after_step=lambda: None)
     call.on_trial_recover(1, [trial], trial)
-    assert said == ["0003: its worker died after 2 rounds; it goes on from its last save"]
+    assert said == ["0003: its worker died after 2 rounds; it continues from its last save"]
 
 
 def test_ray_records_a_study_as_often_as_it_sees_fit_and_prints_no_tracebacks(monkeypatch: pytest.MonkeyPatch):

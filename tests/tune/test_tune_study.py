@@ -242,7 +242,7 @@ def test_trials_that_fail_or_hang_are_listed_and_the_others_go_on(tmp_path: Path
     output = capsys.readouterr().out
     assert "4 trials: 2 finished, 0 stopped early, 2 failed" in output
     assert "RuntimeError: rate 0.5 fails" in output
-    assert output.count("its worker died after 0 rounds; it goes on from its last save") == 1
+    assert output.count("its worker died after 0 rounds; it continues from its last save") == 1
     assert "Traceback" not in output
     rows = {row["algorithm.rate"]: row for row in rows_of(study)}
     assert {rate: row["status"] for rate, row in rows.items()} == {

@@ -59,7 +59,7 @@ class ChainLoop(ClientLoop):
     @classmethod
     def reason_against(cls, task: TaskTraits, device: str, precision: Precision, local: LocalTraining) -> str | None:
         if precision not in _PRECISIONS:
-            return f"precision {precision} is none of {', '.join(_PRECISIONS)}"
+            return f"precision {precision} is not one of {', '.join(_PRECISIONS)}"
         if task.trainer_reasons:
             return "; ".join(task.trainer_reasons)
         try:
