@@ -11,7 +11,7 @@ The state of the optimizer (momentum, sums of squares, number of steps) belongs 
 * a cluster whose model is new (a mean of merged clusters, a newcomer's) starts without one.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, fields, make_dataclass
 from typing import Any, ClassVar, cast
 
@@ -140,18 +140,17 @@ class _ServerStep:
         moved = means.clone()
         for k, row in rows.items():
             moved[k, own] = row.detach().to(moved.dtype)
-            self._keep(k, optimizer.state[row])
+        self._keep(torch.tensor(clusters), [optimizer.state[row] for row in rows.values()])
         self.known = self.known | heard
         self.models = moved
         return moved
 
-    def _keep(self, cluster: int, found: dict[str, Tensor | None]) -> None:
-        for name, value in found.items():
-            if value is not None:
-                kept = self.state.get(name)
-                if kept is None:
-                    kept = value.new_zeros(len(self.known), *value.shape)
-                self.state = self.state | {name: kept.index_copy(0, torch.tensor([cluster]), value.detach()[None])}
+    def _keep(self, clusters: Tensor, found: Sequence[Mapping[str, Tensor | None]]) -> None:
+        """Keeps what the optimizer knows of these clusters `[n]`; the state before is not changed."""
+        for name in [name for name, value in found[0].items() if value is not None]:
+            values = torch.stack([cast(Tensor, of_cluster[name]).detach() for of_cluster in found])
+            kept = self.state.get(name, values.new_zeros(len(self.known), *values.shape[1:]))
+            self.state = self.state | {name: kept.index_copy(0, clusters, values)}
 
     def align(self, now: Tensor, before: Tensor) -> None:
         """Gives each model `[K, d]` the state of the one before that it equals, of its own number where it can."""
