@@ -1,0 +1,41 @@
+"""Every recipe of `docs/recipes.md` runs, and does what its page says."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from lit_cfl.cli.main import main
+from lit_cfl.config.variants import base_config, load_experiment
+from lit_cfl.storage import read_table
+from lit_cfl.storage.yaml_files import parse_yaml
+from lit_cfl.tune.space_file import parse_space
+
+PAGE = (Path(__file__).parents[2] / "docs" / "recipes.md").read_text()
+BLOCKS = [parse_yaml(block) for block in re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL)]
+RECIPES = [block for block in BLOCKS if "space" not in block]
+(STUDY,) = [block for block in BLOCKS if "space" in block]
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=lambda recipe: "-".join(recipe))
+def test_recipe_over_the_quickstart_runs(recipe: dict[str, Any], tmp_path: Path):
+    block = next(
+        block for block in re.findall(r"```yaml\n(.*?)```", PAGE, flags=re.DOTALL) if parse_yaml(block) == recipe
+    )
+    (tmp_path / "recipe.yaml").write_text(block)
+    words = ["--config", "quickstart", "--config", str(tmp_path / "recipe.yaml"), "--baseline", "null", "--tiny"]
+    assert main(["run", *words, "--run_dir", str(tmp_path / "run"), "--quiet"]) == 0
+    (row,) = read_table(tmp_path / "run" / "metrics.csv")
+    assert ("train/lr" in row) == ("lr_schedule" in recipe.get("local", {}))
+    assert ("test/tuned_accuracy" in row) == ("fine_tune" in recipe.get("evaluation", {}))
+
+
+def test_options_of_schedules_and_server_optimizers_can_be_searched():
+    base = base_config("quickstart")
+    for name, part in RECIPES[-1].items():
+        base[name] = {**base[name], **part} if name == "local" else part
+    values = {"local.lr_schedule.gamma": 0.9, "server.lr": 0.5}
+    described = load_experiment(base, parse_space(STUDY["space"]).words(values)).described()
+    assert described["local"]["lr_schedule"]["init_args"]["gamma"] == 0.9
+    assert described["server"]["init_args"] | {"lr": 0.5, "momentum": 0.9} == described["server"]["init_args"]
