@@ -11,7 +11,7 @@ from lit_cfl.errors import InputError
 from lit_cfl.memmap_rows import stored
 from lit_cfl.parameters import ParameterLayout
 
-__all__ = ["Budget", "Chunk", "ClientFunction", "Fitted", "LocalWork", "Statistic"]
+__all__ = ["Budget", "Chunk", "ClientFunction", "Fitted", "LocalCosts", "LocalWork", "Statistic"]
 
 Sketch = Callable[[Tensor], Tensor]  # rows [n, d] -> [n, smaller]
 # models before [K, d], their clients' means [K, d], which clusters have any bool [K] -> models after [K, d]
@@ -165,8 +165,32 @@ class Fitted:
             raise RuntimeError("read the chunks of this fit first (mean_by_cluster does): losses come with them")
 
 
+@dataclass
+class LocalCosts:
+    """Counts what clients compute for an algorithm. Evaluations are not counted.
+
+    Args:
+        steps: Mini-batches that clients trained on; a gradient of all examples of a client counts as one.
+        examples: Examples in these mini-batches, each as often as it was there.
+        scored: Examples on which nothing was trained: of which the loss was computed, once for each model, such as
+            IFCA's choice among k models, or a statistic (`map`).
+    """
+
+    steps: int = 0
+    examples: int = 0
+    scored: int = 0
+
+    def plus(self, more: "LocalCosts") -> "LocalCosts":
+        """Returns the sum of both."""
+        return LocalCosts(self.steps + more.steps, self.examples + more.examples, self.scored + more.scored)
+
+
 class LocalWork(Protocol):
     """The clients, bound to one round and its data."""
+
+    @property
+    def costs(self) -> LocalCosts:
+        """What clients have computed through this view so far."""
 
     @property
     def round(self) -> int:

@@ -23,6 +23,8 @@ _LOWER = ("loss", "discrepancy")
 
 RATE = "train/lr"  # a column of runs with a schedule of learning rates
 
+LOCAL = ("local/steps", "local/examples", "local/scored_examples")  # columns that runs of before 0.3 lack
+
 SHIFTS = ("round", "shift", "client", "partner", "examples", "cluster_before", "cluster_after")
 
 
@@ -50,6 +52,7 @@ def metric_columns(scores: Scores) -> tuple[str, ...]:
         "traffic/round_models_down",
         "traffic/round_models_up",
         "traffic/round_mib",
+        *LOCAL,
         "clients/evaluated",
         "clients/skipped",
         "shift/clients",

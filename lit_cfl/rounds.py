@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from torch import Tensor
@@ -12,7 +12,7 @@ from lit_cfl.algorithms.check_answers import checked_answer, require_savable
 from lit_cfl.data import FederatedData
 from lit_cfl.data.shift import Shift, ShiftLog, shifted
 from lit_cfl.errors import InputError, Notice, join_ids
-from lit_cfl.local_work import LocalWork
+from lit_cfl.local_work import LocalCosts, LocalWork
 from lit_cfl.seeds import generator
 from lit_cfl.selection import SelectionRule, drop_out, select, selection_seed
 
@@ -70,6 +70,7 @@ class Round:
         data: as it was in the round.
         traffic: up to and with this round.
         moves: Clients whose data shifted before they trained.
+        costs: Local work of clients up to and with this round.
     """
 
     index: int
@@ -78,6 +79,7 @@ class Round:
     data: FederatedData
     traffic: Traffic
     moves: tuple[ShiftLog, ...] = ()
+    costs: LocalCosts = field(default_factory=LocalCosts)
 
     @property
     def number(self) -> int:
@@ -149,10 +151,10 @@ def rounds(
         state, begun = checked_answer(algorithm, "init", answer, num_models)
         begun = replace(begun, bytes_up=begun.bytes_up + work.bytes_up)
         require_savable(algorithm, state)
-        traffic, first = Traffic(), 0
+        traffic, costs, first = Traffic(), work.costs, 0
         del answer  # the next round frees its state, which may be much of the memory
     else:
-        state, begun, traffic, first = after.state, Info(), after.traffic, after.number
+        state, begun, traffic, costs, first = after.state, Info(), after.traffic, after.costs, after.number
         data, after = after.data, None  # the next round frees its state, which may be much of the memory
     for index in range(first, num_rounds):
         cohort = data.population if algorithm.needs_all(index) else cohorts.at(index, data.population, seed)
@@ -168,8 +170,8 @@ def rounds(
             require_savable(algorithm, state)
         if index == 0:
             info = info.plus(begun)
-        traffic = traffic.plus(info)
-        yield Round(index, state, info, data, traffic, moves)
+        traffic, costs = traffic.plus(info), costs.plus(work.costs)
+        yield Round(index, state, info, data, traffic, moves, costs)
 
 
 def _warm(algorithm: Algorithm, state: State, data: FederatedData, shifts: Sequence[Shift]) -> Tensor:

@@ -7,7 +7,7 @@ import torch
 from quadratic import ids, quadratic_clients
 from torch import Tensor
 
-from lit_cfl.algorithms import Algorithm, FedAvg, FedGroup
+from lit_cfl.algorithms import IFCA, Algorithm, FedAvg, FedGroup
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.errors import InputError
 from lit_cfl.rounds import Cohorts, Round, rounds
@@ -50,6 +50,30 @@ def test_traffic_of_pretraining_is_in_the_first_round():
     assert second.info.similarity is None
 
 
+def test_local_work_counts_pretraining_cold_starts_and_every_epoch():
+    work = quadratic_clients(1000)
+    sizes = work.num_examples
+    algorithm = FedGroup(num_clusters=3, pretrain_scale=20)
+    found = run(algorithm, 1000, Cohorts(20, "round_robin_first"), 3)
+    founders, cohorts = found[0].state.founders, [torch.arange(20 * k, 20 * k + 20) for k in range(3)]
+    joined = [cohort[~torch.isin(cohort, founders)] for cohort in cohorts]
+    steps = [3 * 20 + len(new) for new in joined]  # a round trains for three steps, pre-training for one
+    steps[0] += 60
+    examples = [int(3 * sizes[cohort].sum() + sizes[new].sum()) for cohort, new in zip(cohorts, joined, strict=True)]
+    examples[0] += int(sizes[founders].sum())
+    assert [r.costs.steps for r in found] == torch.tensor(steps).cumsum(0).tolist()
+    assert [r.costs.examples for r in found] == torch.tensor(examples).cumsum(0).tolist()
+    assert found[-1].costs.scored == 0
+
+
+def test_ifca_scores_each_of_its_models_on_all_examples_of_a_client():
+    sizes, cohorts = quadratic_clients(40).num_examples, Cohorts(7)
+    first, second = run(IFCA(num_clusters=3), 40, cohorts, 2)
+    drawn = [int(sizes[cohorts.at(index, torch.arange(40), 5)].sum()) for index in (0, 1)]
+    assert (first.costs.steps, first.costs.examples, first.costs.scored) == (21, 3 * drawn[0], 3 * drawn[0])
+    assert (second.costs.steps, second.costs.scored) == (42, 3 * sum(drawn))
+
+
 def test_going_on_after_a_round_equals_never_having_stopped():
     algorithm, cohorts = FedGroup(num_clusters=2, pretrain_scale=3), Cohorts(4, dropout=0.3)
     whole = run(algorithm, 20, cohorts, 9)
@@ -58,6 +82,7 @@ def test_going_on_after_a_round_equals_never_having_stopped():
         assert [r.number for r in rest] == list(range(stop + 1, 10))
         assert torch.equal(rest[-1].state.models, whole[-1].state.models)
         assert rest[-1].traffic.up == whole[-1].traffic.up
+        assert rest[-1].costs == whole[-1].costs
 
 
 def test_an_algorithm_draws_other_numbers_in_every_round_and_the_same_in_every_run(monkeypatch: pytest.MonkeyPatch):

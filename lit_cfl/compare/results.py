@@ -21,9 +21,14 @@ _RUNS = {
     "ari": "clusters/ari",
     "unplaced": "clusters/unobserved",
     "mib": "traffic/mib",
+    "local_steps": "local/steps",
+    "local_examples": "local/examples",
+    "local_scored_examples": "local/scored_examples",
     "seconds": "time/elapsed_seconds",
     "stopped": "stopped",
 }
+_COSTS = ("mib", "local_steps", "local_examples")
+_TO_TARGET = ("rounds_to_target", *(f"{cost}_to_target" for cost in _COSTS))
 COLUMNS = (
     "algorithm",
     "class",
@@ -47,7 +52,12 @@ COLUMNS = (
     "reached",
     "rounds_to_target",
     "mib_to_target",
+    "local_steps_to_target",
+    "local_examples_to_target",
     "mib",
+    "local_steps",
+    "local_examples",
+    "local_scored_examples",
     "seconds",
     "rounds_with_all_clients",
 )
@@ -55,7 +65,7 @@ COLUMNS = (
 
 def run_columns(score: Score) -> tuple[str, ...]:
     """Lists the columns of `runs.csv`."""
-    return ("algorithm", "seed", "status", "rounds", *_figures(score), "rounds_to_target", "mib_to_target", "error")
+    return ("algorithm", "seed", "status", "rounds", *_figures(score), *_TO_TARGET, "error")
 
 
 def _figures(score: Score) -> dict[str, str]:
@@ -114,13 +124,12 @@ def collect(comparison: Comparison, path: Path, errors: Mapping[CompareJob, str]
 
 
 def _run_row(
-    job: CompareJob, summary: Row | None, cost: tuple[int, float] | None, error: str | None, score: Score
+    job: CompareJob, summary: Row | None, cost: Row | None, error: str | None, score: Score
 ) -> Row:
     row: Row = {"algorithm": job.name, "seed": job.seed}
     if summary is None:
         return row | {"status": "failed" if error else "missing", "error": error}
-    rounds, mib = cost or (None, None)
-    row |= {"status": "finished", "rounds": summary["round"], "rounds_to_target": rounds, "mib_to_target": mib}
+    row |= {"status": "finished", "rounds": summary["round"]} | (cost or dict.fromkeys(_TO_TARGET))
     row["not_scored"] = 0 if scores_everyone(summary) else summary["clusters/unobserved"]
     return row | {column: summary.get(name) for column, name in _figures(score).items()}
 
@@ -137,8 +146,9 @@ def _row(comparison: Comparison, name: str, runs: Sequence[Row], target: float |
     row |= {"tuned_mean": tuned.mean, "tuned_sd": tuned.deviation}
     row |= {"target": target, "reached": len(reached), "rounds_with_all_clients": comparison.rounds_with_all(name)}
     whole = reached if len(reached) == len(done) else []
-    row |= {key: spread([run[key] for run in whole]).mean for key in ("rounds_to_target", "mib_to_target")}
-    return row | {key: spread([run[key] for run in done]).mean for key in ("mib", "seconds")}
+    row |= {key: spread([run[key] for run in whole]).mean for key in _TO_TARGET}
+    costs = (*_COSTS, "local_scored_examples", "seconds")
+    return row | {key: spread([run[key] for run in done]).mean for key in costs}
 
 
 def common_target(finals: Sequence[float | None], score: Score = CLASSIFIER[0]) -> float | None:
@@ -149,8 +159,8 @@ def common_target(finals: Sequence[float | None], score: Score = CLASSIFIER[0]) 
     return floor(min(known) * 1000) / 1000 if score.higher_is_better else ceil(max(known) * 1000) / 1000
 
 
-def cost_of(rows: Sequence[Row], target: float | None, scores: Scores = CLASSIFIER) -> tuple[int, float] | None:
-    """Counts rounds and MiB until the first score on test data first reaches a target; None if it never does.
+def cost_of(rows: Sequence[Row], target: float | None, scores: Scores = CLASSIFIER) -> Row | None:
+    """Counts rounds, MiB and local work until the first score on test data reaches a target; None if it never does.
 
     Rounds in which clients without a model are not scored do not count.
 
@@ -165,7 +175,7 @@ def cost_of(rows: Sequence[Row], target: float | None, scores: Scores = CLASSIFI
         if value is None or target is None or (row["clusters/unobserved"] and not scores_everyone(row)):
             continue
         if value == target or scores[0].better(value, target):
-            return int(row["round"]), float(row["traffic/mib"])
+            return {"rounds_to_target": row["round"]} | {f"{cost}_to_target": row.get(_RUNS[cost]) for cost in _COSTS}
     return None
 
 
@@ -266,7 +276,7 @@ def _notes(
         worst = "lowest" if score.higher_is_better else "highest"
         said = f"the {worst} {name} that a run ends with" if comparison.target is None else "as asked"
         notes.append(
-            f"Rounds and MiB: until the test {name} is {target:g} ({said}); test data only report, "
+            f"Rounds, MiB and local steps: until the test {name} is {target:g} ({said}); test data only report, "
             "and rounds in which clients without a model are not scored do not count."
         )
     for row in rows:

@@ -50,7 +50,9 @@ def cells(results: Results) -> list[list[str]]:
         "ARI": lambda row: _spread(row, "ari", 2),
         f"rounds to {at}": lambda row: _cost(row, "rounds_to_target"),
         f"MiB to {at}": lambda row: _cost(row, "mib_to_target"),
+        f"local steps to {at}": lambda row: _cost(row, "local_steps_to_target", 0),
         "traffic MiB": lambda row: _number(row["mib"], 1),
+        "local steps": lambda row: _number(row["local_steps"], 0),
         "time s": lambda row: _number(row["seconds"], 1),
     }
     optional = {f"val {score}": "val_mean", f"tuned {score}": "tuned_mean", "gap closed": "gap_closed"}
@@ -76,9 +78,9 @@ def _difference(row: Row) -> str:
     return f"{mean:+.3f}" + ("" if low is None else f" [{low:+.3f}, {high:+.3f}]")
 
 
-def _cost(row: Row, name: str) -> str:
+def _cost(row: Row, name: str, digits: int = 1) -> str:
     if row[name] is not None or row["target"] is None or not row["runs"]:
-        return _number(row[name], 1)
+        return _number(row[name], digits)
     return f"{row['reached']} of {row['runs']} runs"
 
 
@@ -86,7 +88,7 @@ def show_table(console: Console, results: Results) -> None:
     """Prints the table; a narrow terminal gets fewer columns, a file or pipe all of them."""
     lines = cells(results)
     if console.is_terminal and console.width < _WIDE:
-        dropped = ("seeds", f"val {results.score.title}", "traffic MiB", "time s")
+        dropped = ("seeds", f"val {results.score.title}", "traffic MiB", "local steps", "time s")
         kept = [k for k, heading in enumerate(lines[0]) if heading not in dropped]
         lines = [[line[k] for k in kept] for line in lines]
     table = new_table(*(heading.replace(" to ", " to\n") for heading in lines[0]))

@@ -46,6 +46,20 @@ def count_steps(
     return lengths * (in_epoch if budget.unit == "epochs" else in_epoch.clamp(max=1))
 
 
+def count_examples(steps: Tensor, sizes: Tensor, batch_size: BatchSize, last: LastBatch = "keep") -> Tensor:
+    """Counts the examples of so many mini-batches of each client, each as often as it is there, int64 `[n]`.
+
+    Args:
+        steps: mini-batches of each client, int64 `[n]`.
+        sizes, batch_size, last: see `steps_of_epoch`.
+    """
+    in_epoch = steps_of_epoch(sizes, batch_size, last)
+    full = sizes if batch_size == "full" else sizes.clamp(max=batch_size)
+    of_epoch = in_epoch * full if last == "drop" else sizes
+    epochs = steps // in_epoch.clamp(min=1)
+    return epochs * of_epoch + (steps - epochs * in_epoch) * full
+
+
 @dataclass(frozen=True, eq=False)
 class MiniBatches:
     """The mini-batches of a cohort, client by client. Each is a stretch of a list of examples.

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from lit_cfl.activity import Activity, Report
 from lit_cfl.data import ClientIndex, FederatedData
+from lit_cfl.engines.batches import count_examples, count_steps
 from lit_cfl.engines.local_training import FitRequest, LocalTraining, Rates
 from lit_cfl.engines.scorer import EVALUATION_BATCH
 from lit_cfl.errors import join_ids, note_on_error
-from lit_cfl.local_work import Budget, ClientFunction, Fitted, Sketch, Statistic, count_bytes, per_client
+from lit_cfl.local_work import Budget, ClientFunction, Fitted, LocalCosts, Sketch, Statistic, count_bytes, per_client
 from lit_cfl.parameters import ParameterLayout
 
 _LOSSES_AT_ONCE = 2**22  # losses of examples under models
@@ -54,6 +55,7 @@ class ClientWork:
     engine: ClientEngine
     round: int
     data: FederatedData
+    costs: LocalCosts = field(default_factory=LocalCosts)
     _sent: list[int] = field(default_factory=list)  # bytes of each `map`
 
     @property
@@ -116,11 +118,21 @@ class ClientWork:
             per_client(budget.length, clients),
             self.engine.rates(self.round),
         )
+        self._count(budget, request.lengths, clients)
         return self.engine.fit(request, self.round, self.data)
+
+    def _count(self, budget: Budget, lengths: Tensor, clients: Tensor) -> None:
+        sizes, local = self.data.num_examples[clients], self.engine.local
+        batch_size = budget.batch_size or local.batch_size
+        steps = count_steps(budget, lengths, sizes, batch_size, local.last_batch)
+        self.costs.steps += int(steps.sum())
+        self.costs.examples += int(count_examples(steps, sizes, batch_size, local.last_batch).sum())
 
     def gradients(self, model: Tensor, clients: Tensor, sketch: Sketch | None = None) -> Tensor:
         whole = Budget(1, "epochs", "full")
-        self.engine.require_variance(clients, whole, torch.ones_like(clients), self.data)
+        once = torch.ones_like(clients)
+        self.engine.require_variance(clients, whole, once, self.data)
+        self._count(whole, once, clients)
         found, done = model.new_empty(0), 0
         for positions, rows in self.engine.gradients(model, clients, self.round, self.data):
             rows = rows if sketch is None else torch.cat([sketch(row[None]) for row in rows])
@@ -135,6 +147,7 @@ class ClientWork:
     def losses(self, models: Tensor, clients: Tensor, *, penalised: bool = False) -> Tensor:
         self.engine.report(Activity(f"losses of {len(models)} models on {len(clients)} clients", self.round))
         index = self.data.train.select(clients)
+        self.costs.scored += int(index.sizes.sum()) * len(models)
         sums = torch.zeros(len(clients), len(models), dtype=torch.float64)
         with note_on_error(lambda: f"in round {self.round + 1}, in losses on the clients {join_ids(clients.tolist())}"):
             for owners, entries in zip(*self._parts(index, len(models)), strict=True):
@@ -145,6 +158,7 @@ class ClientWork:
     def map(self, function: ClientFunction, clients: Tensor, model: Tensor | None = None) -> list[Statistic | None]:
         found = self.engine.statistics(function, clients, model, self.round, self.data)
         self._sent.append(count_bytes(found))
+        self.costs.scored += int(self.data.num_examples[clients].sum())
         return found
 
     def _parts(self, index: ClientIndex, models: int) -> tuple[Sequence[Tensor], Sequence[Tensor]]:

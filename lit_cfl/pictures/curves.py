@@ -129,29 +129,61 @@ def _curve(name: str, one: Means, limits: tuple[float, float], digits: int) -> C
     return Curve(name, rounds, mean, low, high, [f"{m:.{digits}f} ± {d:.{digits}f}" for m, d in pairs])
 
 
-def over_traffic(groups: Mapping[str, tuple[Means, Means]], score: Score) -> Figure | None:
-    """Draws the main test score against all that was sent until then; None if nothing was sent or known.
+@dataclass(frozen=True)
+class Cost:
+    """A cost that scores are drawn against.
 
     Args:
-        groups: score and traffic in MiB, by name.
-        score: the task's main one.
+        column: Column of `metrics.csv`.
+        name: Name in the title.
+        axis: Label of the axis.
+        unit: Unit of the values.
+        meaning: Meaning of the x-axis, for the caption.
+    """
+
+    column: str
+    name: str
+    axis: str
+    unit: str
+    meaning: str
+
+
+COSTS = (
+    Cost("traffic/mib", "traffic", "models sent to and by clients, MiB", "MiB", "all that was sent until then"),
+    Cost(
+        "local/examples",
+        "local work",
+        "examples that clients trained on",
+        "examples",
+        "the examples that clients had trained on until then, in pre-training, too",
+    ),
+)
+
+
+def over_cost(cost: Cost, groups: Mapping[str, tuple[Means, Means]], score: Score) -> Figure | None:
+    """Draws the main test score against a cost; None if there was none, or it is not known.
+
+    Args:
+        cost: The cost.
+        groups: Score and cost by name.
+        score: The task's main score.
     """
     curves, total = [], 0
-    for name, (scored, traffic) in groups.items():
-        sent = dict(zip(traffic.rounds, traffic.mean, strict=True))
-        pairs = [(sent[k], value) for k, value in zip(scored.rounds, scored.mean, strict=True) if k in sent]
+    for name, (scored, spent) in groups.items():
+        until = dict(zip(spent.rounds, spent.mean, strict=True))
+        pairs = [(until[k], value) for k, value in zip(scored.rounds, scored.mean, strict=True) if k in until]
         kept = [pairs[k] for k in thin(len(pairs), _MOST_POINTS)]
         total += len(pairs)
         curves += [Curve(name, [x for x, _ in kept], [y for _, y in kept])] if kept else []
     if max((len(curve.x) for curve in curves), default=0) < 2 or not any(curve.x[-1] > 0 for curve in curves):
         return None
-    title = f"{score.title.capitalize()} against traffic"
-    ends = "; ".join(f"{curve.name} {short(curve.y[-1])} after {short(curve.x[-1])} MiB" for curve in curves)
+    title = f"{score.title.capitalize()} against {cost.name}"
+    ends = "; ".join(f"{curve.name} {short(curve.y[-1])} after {short(curve.x[-1])} {cost.unit}" for curve in curves)
     return Figure(
-        "traffic",
+        cost.name.replace(" ", "-"),
         title,
-        [[Panel("", "models sent to and by clients, MiB", score.title, curves)]],
-        f"Weighted test {score.title} against all that was sent until then; means over the seeds.",
+        [[Panel("", cost.axis, score.title, curves)]],
+        f"Weighted test {score.title} against {cost.meaning}; means over the seeds.",
         f"Line chart. {title}: {ends}.",
         line_styles(list(groups)),
         total=total,

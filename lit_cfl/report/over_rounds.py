@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
-from lit_cfl.pictures.curves import Means, over_rounds, over_traffic
+from lit_cfl.pictures.curves import COSTS, Means, over_cost, over_rounds
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.report.blocks import Block, Section, Text
 from lit_cfl.report.sources import Group
@@ -38,8 +38,9 @@ def section(groups: Sequence[Group], score: Score, guard: DrawingGuard) -> Secti
     for column, heading, axis, meaning in shown:
         found = {group.name: means(group, column) for group in groups}
         figures.append(guard(heading, partial(over_rounds, column, heading, axis, meaning, found, score)))
-    traffic = {group.name: (means(group, main), means(group, "traffic/mib")) for group in groups}
-    figures.append(guard("traffic", partial(over_traffic, traffic, score)))
+    for cost in COSTS:
+        spent = {group.name: (means(group, main), means(group, cost.column)) for group in groups}
+        figures.append(guard(cost.name, partial(over_cost, cost, spent, score)))
     blocks: list[Block] = [figure for figure in figures if figure is not None]
     scored = sorted({int(row["round"]) for group in groups for run in group.runs for row in run.rows})
     if not blocks and len(scored) == 1:

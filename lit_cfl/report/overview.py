@@ -54,6 +54,7 @@ def _columns(score: Score) -> dict[str, Callable[[Group], str | None]]:
         "ARI": lambda group: _last(group, "clusters/ari", 2),
         "without a model": lambda group: _last(group, "clusters/unobserved", 1, plain=True, zero=False),
         "traffic, MiB": lambda group: _last(group, "traffic/mib", 1),
+        "local steps": lambda group: _last(group, "local/steps", 1, plain=True),
         "time, s": lambda group: _last(group, "time/elapsed_seconds", 1),
         "round": lambda group: _last(group, "round", 1, plain=True),
     }

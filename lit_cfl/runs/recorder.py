@@ -16,12 +16,13 @@ from lit_cfl.data.lists import lists_of, with_lists
 from lit_cfl.errors import Interrupted, Notice, note_on_error
 from lit_cfl.evaluation import Evaluation, evaluate
 from lit_cfl.experiment import PreparedRun
+from lit_cfl.local_work import LocalCosts
 from lit_cfl.metric_names import RATE, Row
 from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.rounds import Round, Traffic
 from lit_cfl.runs.final_files import write_end
 from lit_cfl.runs.resume import require_agreement, require_same_data, require_same_run
-from lit_cfl.runs.rows import cluster_rows, membership_arrays, shift_rows, snapshot, traffic_row
+from lit_cfl.runs.rows import cluster_rows, costs_row, membership_arrays, shift_rows, snapshot, traffic_row
 from lit_cfl.runs.run_directory import RunDirectory
 from lit_cfl.runs.run_totals import RunTotals, is_due
 from lit_cfl.storage.checkpoint import Checkpoint, state_from_dict, state_to_dict
@@ -70,7 +71,8 @@ class Recorder:
         self._seconds_before = saved["seconds"]
         state = state_from_dict(self.experiment.algorithm.state_type, saved["state"])
         data = with_lists(self.prepared.data, saved["lists"]) if saved["lists"] else self.prepared.data
-        self._after = Round(saved["round"] - 1, state, Info(), data, Traffic(*saved["traffic"]))
+        costs = LocalCosts(*saved.get("local", ()))  # runs of before 0.3 did not count them
+        self._after = Round(saved["round"] - 1, state, Info(), data, Traffic(*saved["traffic"]), costs=costs)
 
     def run(self, *watchers: Callable[[Row], None]) -> str | None:
         """Runs the rounds that are left; each row goes to the watchers. Returns why the run stopped early, or None."""
@@ -131,7 +133,7 @@ class Recorder:
         row: Row = {"round": r.number, "train/loss": r.info.loss} | evaluation.metrics | r.info.scores
         rates = self.engine.rates(r.index)
         row |= {} if rates is None else {RATE: rates[0]}
-        return row | traffic_row(r, mib) | self._totals.row(self.shifting)
+        return row | traffic_row(r, mib) | costs_row(r) | self._totals.row(self.shifting)
 
     def _set_latest(self, r: Round, evaluation: Evaluation) -> None:
         self._latest = r, evaluation
@@ -173,6 +175,7 @@ class Recorder:
             "config": json.dumps(self.prepared.config()),
             "round": r.number,
             "traffic": [r.traffic.down, r.traffic.up, r.traffic.bytes_up],
+            "local": [r.costs.steps, r.costs.examples, r.costs.scored],
             "fingerprint": self.prepared.fingerprint,
             "run_id": self.directory.run_id,
             "environment": self.directory.environment,

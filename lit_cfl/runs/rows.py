@@ -11,7 +11,7 @@ from lit_cfl.algorithms.base import Similarity
 from lit_cfl.data import FederatedData
 from lit_cfl.data.shift import ShiftLog
 from lit_cfl.evaluation import Evaluation
-from lit_cfl.metric_names import Row
+from lit_cfl.metric_names import LOCAL, Row
 from lit_cfl.rounds import Round
 
 _MAX_SNAPSHOT_CLIENTS = 2000
@@ -92,6 +92,11 @@ def traffic_row(r: Round, mib: float) -> Row:
         "traffic/round_models_up": r.info.up,
         "traffic/round_mib": (r.info.down + r.info.up) * mib + r.info.bytes_up / 2**20,
     }
+
+
+def costs_row(r: Round) -> Row:
+    """Counts what clients have computed since the start."""
+    return dict(zip(LOCAL, (r.costs.steps, r.costs.examples, r.costs.scored), strict=True))
 
 
 def shift_rows(round: int, moves: Sequence[ShiftLog]) -> Iterator[Row]:

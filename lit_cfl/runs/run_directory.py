@@ -21,7 +21,7 @@ import torch
 from lit_cfl.data import FederatedData
 from lit_cfl.data.partition_file import save_partition
 from lit_cfl.errors import InputError
-from lit_cfl.metric_names import SHIFTS, client_columns, cluster_columns, metric_columns
+from lit_cfl.metric_names import LOCAL, SHIFTS, client_columns, cluster_columns, metric_columns
 from lit_cfl.scores import CLASSIFIER, Scores
 from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically, write_json
 from lit_cfl.storage.config_file import recorded_run_id, require_unused, write_config
@@ -123,6 +123,7 @@ class RunDirectory:
         self.run_id = recorded_run_id(self.path)
         self.rounds_logged = self._last_round_written()
         if saved is not None:
+            self._keep_earlier_header()
             self._require_unchanged(saved)
         else:
             self._require_own_config()
@@ -138,6 +139,12 @@ class RunDirectory:
     def _last_round_written(self) -> int:
         written = self.metrics.path.read_bytes() if self.metrics.path.exists() else b""
         return max(map(int, re.findall(rb"^(\d+),", written, flags=re.MULTILINE)), default=0)
+
+    def _keep_earlier_header(self) -> None:
+        """Leaves out the columns that a run of an earlier version does not have."""
+        earlier = tuple(column for column in self.metrics.columns if column not in LOCAL)
+        if self.metrics.path.exists() and self.metrics.path.read_bytes().startswith(as_csv([earlier])):
+            self.metrics.columns = earlier
 
     def _require_unchanged(self, saved: Mapping[str, Any]) -> None:
         """Checks that files that cannot be made again are as the checkpoint says. Raises InputError."""
@@ -246,7 +253,7 @@ class RunDirectory:
 
     def add_row(self, row: Mapping[str, Any]) -> dict[str, Any]:
         """Appends a row to `metrics.csv`; nan and missing values are left blank. Returns the row as written."""
-        unknown = row.keys() - set(self.metrics.columns)
+        unknown = row.keys() - {*self.metrics.columns, *LOCAL}
         if unknown:
             raise KeyError(f"{sorted(unknown)} are no columns of metrics.csv; name them in score_columns")
         whole = {column: blank_nan(row.get(column)) for column in self.metrics.columns}

@@ -12,6 +12,7 @@ from lit_cfl.local_work import (
     Chunk,
     ClientFunction,
     Fitted,
+    LocalCosts,
     Sketch,
     Statistic,
     count_bytes,
@@ -26,7 +27,8 @@ class QuadraticWork:
     """Clients whose loss is F_i(w) = 1/2 |w - c_i|^2, trained by exact gradient steps. A `LocalWork`.
 
     One step of size eta with the proximal term mu/2 |w - z|^2 moves w to w - eta (w - c_i + mu (w - z)), so E steps
-    lead to p + (1 - eta (1 + mu))^E (w - p) with p = (c_i + mu z) / (1 + mu). An epoch is one step.
+    lead to p + (1 - eta (1 + mu))^E (w - p) with p = (c_i + mu z) / (1 + mu). An epoch is one step, on all
+    of a client's examples.
 
     To `map`, the examples of a client are c_i, as often as it has labels, with `label_counts` of them; the module of a
     model w returns `inputs - w`.
@@ -70,13 +72,13 @@ class QuadraticWork:
         self.layout = ParameterLayout.of_layers({layer: size for layer, size in sizes.items() if size})
         self.steps, self.chunk_size, self.skew, self.seed = steps, chunk_size, skew, seed
         self.kernel_l2, self.round, self._true_clusters = kernel_l2, 0, true_clusters
-        self.population = torch.arange(len(centers))
+        self.population, self.costs = torch.arange(len(centers)), LocalCosts()
         self.bytes_up = 0
 
     def at(self, round: int, data: object = None) -> "QuadraticWork":
         """Returns the same clients in another round."""
         view = copy(self)
-        view.round, view.bytes_up = round, 0
+        view.round, view.bytes_up, view.costs = round, 0, LocalCosts()
         return view
 
     @property
@@ -113,6 +115,7 @@ class QuadraticWork:
         end = resting + (1 - self.learning_rate * (1 + prox)) ** steps.to(own.dtype) * (begin - resting)
         trained = (self.num_examples[clients] > 0) & (steps[:, 0] > 0)
         end = torch.where(trained[:, None], end, begin)
+        self._count(steps[:, 0], clients)
         losses = torch.where(trained, self._loss(begin, own), float("nan"))
 
         def chunks() -> Iterator[Chunk]:
@@ -126,9 +129,11 @@ class QuadraticWork:
 
     def gradients(self, model: Tensor, clients: Tensor, sketch: Sketch | None = None) -> Tensor:
         rows = model - self.centers[clients]
+        self._count(torch.ones_like(clients), clients)
         return rows if sketch is None else sketch(rows)
 
     def losses(self, models: Tensor, clients: Tensor, *, penalised: bool = False) -> Tensor:
+        self.costs.scored += int(self.num_examples[clients].sum()) * len(models)
         plain = torch.stack([self._loss(model, self.centers[clients]) for model in models], dim=1)
         return plain + self.kernel_l2 * models.square().sum(1) if penalised else plain
 
@@ -136,6 +141,7 @@ class QuadraticWork:
         more = () if model is None else (_Difference(model),)
         found = [self._statistic(function, client, more) for client in clients.tolist()]
         self.bytes_up += count_bytes(found)
+        self.costs.scored += int(self.num_examples[clients].sum())
         return found
 
     def _statistic(self, function: ClientFunction, client: int, more: tuple[nn.Module, ...]) -> Statistic | None:
@@ -146,6 +152,11 @@ class QuadraticWork:
         inputs = self.centers[client].repeat(len(labels), 1)
         with torch.no_grad():
             return kept_statistic(function(inputs, labels, *more), client)
+
+    def _count(self, steps: Tensor, clients: Tensor) -> None:
+        sizes = self.num_examples[clients]
+        self.costs.steps += int((steps * sizes.clamp(max=1)).sum())
+        self.costs.examples += int((steps * sizes).sum())
 
     @staticmethod
     def _loss(models: Tensor, centers: Tensor) -> Tensor:

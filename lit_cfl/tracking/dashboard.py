@@ -7,20 +7,21 @@ from pathlib import Path
 from typing import Any
 
 from lit_cfl.errors import InputError, LineParser
-from lit_cfl.metric_names import metric_columns
+from lit_cfl.metric_names import RATE, metric_columns, tuned_columns
 from lit_cfl.scores import CLASSIFIER, Scores, recorded_scores
 
 
 def sections(scores: Scores) -> dict[str, tuple[str, ...]]:
     """Lists the metrics of a task with these scores by section: all but the round, which is the x-axis."""
-    metrics = metric_columns(scores)
-    losses = tuple(name for name in metrics if name.endswith(("/loss", "/discrepancy")))
+    metrics = (*metric_columns(scores), *tuned_columns(scores), RATE)
+    losses = tuple(name for name in metrics if name.endswith(("/loss", "/discrepancy", "/lr")))
     of_scores = (name for name in metrics if name.startswith(("val/", "test/")) and name not in losses)
     return {
         "Accuracy" if scores == CLASSIFIER else "Scores": tuple(of_scores),
         "Loss": losses,
         "Clusters": tuple(name for name in metrics if name.startswith(("clusters/", "clients/"))),
         "Traffic": tuple(name for name in metrics if name.startswith("traffic/")),
+        "Local work": tuple(name for name in metrics if name.startswith("local/")),
         "Time": tuple(name for name in metrics if name.startswith("time/")),
         "Shift": tuple(name for name in metrics if name.startswith("shift/")),
         "Of single algorithms": ("clusters/inertia", "clusters/objective", "shift/detected", "shift/migrated"),

@@ -28,9 +28,14 @@ def rows(*accuracies: float | None, unplaced: dict[int, int] | None = None) -> l
     ]
 
 
+def reached(rounds: int, mib: float) -> dict[str, Any]:
+    unknown = {"local_steps_to_target": None, "local_examples_to_target": None}  # a run of before 0.3
+    return {"rounds_to_target": rounds, "mib_to_target": mib} | unknown
+
+
 def test_cost_is_of_the_first_round_that_reaches_the_target():
-    assert cost_of(rows(0.1, 0.5, 0.4, 0.6), 0.5) == (3, 1.5)  # rounds 1, 3, 5, 7
-    assert cost_of(rows(0.1, None, 0.4, 0.6), 0.45) == (7, 3.5)
+    assert cost_of(rows(0.1, 0.5, 0.4, 0.6), 0.5) == reached(3, 1.5)  # rounds 1, 3, 5, 7
+    assert cost_of(rows(0.1, None, 0.4, 0.6), 0.45) == reached(7, 3.5)
     assert cost_of(rows(0.1, 0.5), 0.6) is None
     assert cost_of(rows(0.1, 0.5), None) is None
     assert cost_of([], 0.5) is None
@@ -38,8 +43,8 @@ def test_cost_is_of_the_first_round_that_reaches_the_target():
 
 def test_a_round_in_which_clients_have_no_model_does_not_count():
     table = rows(0.9, 0.9, 0.8, unplaced={0: 30, 1: 1})
-    assert cost_of(table, 0.5) == (5, 2.5)
-    assert cost_of([row | {"clients/evaluated": 40} for row in table], 0.5) == (1, 0.5)  # `evaluation.clients: all`
+    assert cost_of(table, 0.5) == reached(5, 2.5)
+    assert cost_of([row | {"clients/evaluated": 40} for row in table], 0.5) == reached(1, 0.5)  # `evaluation.clients: all`
 
 
 def test_the_common_target_is_below_every_end_by_less_than_a_thousandth():
@@ -51,7 +56,7 @@ def test_a_target_for_which_lower_is_better_is_reached_from_above_and_the_common
     error = Score("mae", higher_is_better=False)
     assert common_target([0.8, 0.7001, None, 0.8003], error) == 0.801
     table = [row | {"test/weighted_mae": row["test/weighted_accuracy"]} for row in rows(0.9, 0.6, 0.5, 0.4)]
-    assert cost_of(table, 0.5, (error,)) == (5, 2.5)
+    assert cost_of(table, 0.5, (error,)) == reached(5, 2.5)
     assert cost_of(table, 0.3, (error,)) is None
 
 
@@ -82,18 +87,18 @@ def test_latex_prints_names_as_they_are():
         r"\textbar{}\textless{}\textgreater{}"
     )
     text = as_latex(results("A_1", "[B]", rounds_with_all_clients=3))
-    assert r"A\_1 & 2 & 0.750 &  & -- & 0 of 2 runs & 0 of 2 runs & -- & -- \\" in text
+    assert r"A\_1 & 2 & 0.750 &  & -- & 0 of 2 runs & 0 of 2 runs & 0 of 2 runs & -- & -- & -- \\" in text
     assert r"{}[B]$^\dagger$ & 2 & 0.750 $\pm$ 0.013 & +0.250 [$-$0.125, +0.500] & -- & 1 of 2 runs" in text
     assert "% 50 % of | them_" in text
     body = [line for line in text.splitlines() if line.endswith(r"\\")]
-    assert {line.count(" & ") for line in body} == {8}
-    assert r"\begin{tabular}{lrrrrrrrr}" in text
+    assert {line.count(" & ") for line in body} == {10}
+    assert r"\begin{tabular}{lrrrrrrrrrr}" in text
 
 
 def test_markdown_keeps_its_columns_whatever_names_hold():
     text = as_markdown(results("a|b", "<i>*c*\nd", rounds_to_target=4.0, mib_to_target=1.0), "x_y", "p.png")
     table = [line for line in text.splitlines() if line.startswith("|")]
-    assert [len(line.replace(r"\|", "").split("|")) for line in table] == [11] * 4
+    assert [len(line.replace(r"\|", "").split("|")) for line in table] == [13] * 4
     assert table[2].startswith(r"| a\|b | 2 | 0.750 |  | - |")
     assert table[3].startswith(r"| \<i\>\*c\* d | 2 | 0.750 ± 0.013 | +0.250 \[-0.125, +0.500\] | - | 4.0 | 1.0 |")
     assert text.startswith("# x\\_y\n")

@@ -41,6 +41,8 @@ def made(path: Path, name: str, seed: int) -> None:
         dict.fromkeys(METRICS)
         | everyone
         | {"round": number, "test/weighted_accuracy": accuracy, "traffic/mib": mib * number, "traffic/round_mib": mib}
+        | {"local/steps": round(100 * mib * number), "local/examples": round(900 * mib * number)}
+        | {"local/scored_examples": round(70 * mib)}
         for number, accuracy in enumerate(accuracies, 1)
     ]
     rows[-1] |= {"val/weighted_accuracy": validation, "clusters/ari": ari, "clusters/count": clusters}
@@ -73,6 +75,19 @@ def test_a_run_has_its_last_figures_and_what_the_target_cost_it(results: Results
     ]
 
 
+def test_local_work_is_that_of_the_whole_run_and_of_the_rounds_to_the_target(results: Results):
+    columns = ("local_steps", "local_examples", "local_scored_examples")
+    columns += ("local_steps_to_target", "local_examples_to_target")
+    assert [tuple(row[column] for column in columns) for row in results.runs[2:5]] == [
+        (750, 6750, 175, 750, 6750),
+        (1200, 10800, 280, 800, 7200),
+        (1500, 13500, 350, None, None),
+    ]
+    first, second = ([row[column] for column in columns] for row in results.rows)
+    assert first == pytest.approx([400, 3600, 280 / 3, 1000 / 3, 3000])
+    assert second == pytest.approx([1800, 16200, 420, None, None])
+
+
 def test_a_row_has_means_deviations_and_the_cost_only_where_every_run_reached_the_target(results: Results):
     first, second = results.rows
     gain = 0.0625  # of 0.25, -0.25 and 0.1875
@@ -101,20 +116,25 @@ def test_the_table_shows_each_of_them_in_its_column(results: Results):
         "ARI",
         "rounds to 0.5",
         "MiB to 0.5",
+        "local steps to 0.5",
         "traffic MiB",
+        "local steps",
         "time s",
     ]
-    assert first == ["A", "3", "0.625 ± 0.125", "0.500 ± 0.250", "", "0.25 ± 0.25", "2.0", "3.3", "4.0", "30.0"]
+    assert first == ["A", "3", "0.625 ± 0.125", "0.500 ± 0.250", "", "0.25 ± 0.25"] + [
+        "2.0", "3.3", "333", "4.0", "400", "30.0",
+    ]  # fmt: skip
     difference, reached = "+0.062 [-0.614, +0.739]", "2 of 3 runs"
     assert second == [
-        "B", "3", "0.688 ± 0.286", "0.250 ± 0.125", difference, "0.75 ± 0.12", reached, reached, "18.0", "300.0",
+        "B", "3", "0.688 ± 0.286", "0.250 ± 0.125", difference, "0.75 ± 0.12", reached, reached, reached,
+        "18.0", "1800", "300.0",
     ]  # fmt: skip
 
 
 def test_notes_count_the_runs_that_stopped_early_and_the_target_as_asked(results: Results):
     assert "B: 1 of 3 runs stopped early; their last round counts." in results.notes
     assert not [note for note in results.notes if note.startswith("A: ")]
-    (costs,) = [note for note in results.notes if note.startswith("Rounds and MiB")]
+    (costs,) = [note for note in results.notes if note.startswith("Rounds, MiB and local steps")]
     assert "until the test accuracy is 0.5 (as asked)" in costs
     assert "stopped early" in as_markdown(results, "x", None)
 

@@ -3,7 +3,15 @@
 import pytest
 import torch
 
-from lit_cfl.engines.batches import BatchSize, LastBatch, MiniBatches, count_steps, draw_batches, steps_of_epoch
+from lit_cfl.engines.batches import (
+    BatchSize,
+    LastBatch,
+    MiniBatches,
+    count_examples,
+    count_steps,
+    draw_batches,
+    steps_of_epoch,
+)
 from lit_cfl.local_work import Budget
 from lit_cfl.seeds import derive
 
@@ -41,6 +49,12 @@ def test_a_cohorts_mini_batches_are_those_of_each_clients_own_generator(batch_si
     assert lists_of(table) == [
         batch for seed, size, count in clients for batch in one_by_one(seed, size, count, batch_size, last)
     ]
+    of_each = [int(part.sum()) for part in table.counts.split(steps.tolist())]
+    assert count_examples(steps, SIZES, batch_size, last).tolist() == of_each
+
+
+def test_a_client_without_data_or_left_out_has_no_examples_in_its_mini_batches():
+    assert count_examples(torch.tensor([0, 0, 2]), torch.tensor([0, 9, 9]), 4).tolist() == [0, 0, 8]
 
 
 def test_a_clients_mini_batches_do_not_depend_on_the_others():

@@ -147,7 +147,7 @@ def test_a_figure_whose_table_cannot_be_made_is_left_out(tmp_path: Path, monkeyp
     ("module", "maker"),
     [
         (over_rounds, "over_rounds"),
-        (over_rounds, "over_traffic"),
+        (over_rounds, "over_cost"),
         *((run_figures, name) for name in ("memberships", "histogram", "splits", "similarity", "client_map")),
     ],
 )

@@ -182,6 +182,7 @@ def groups(tmp_path: Path) -> list[Group]:
                 known = {f"{split}/weighted_accuracy": scores.get(number) for split in ("test", "val")}
                 known |= {"val/weighted_accuracy": None} if name == "B" else {}
                 mib = {"traffic/mib": MIB[name][seed] * number, "traffic/round_mib": MIB[name][seed]}
+                mib |= {"local/steps": 8 * number, "local/examples": 100 * MIB[name][seed] * number}
                 rows.append(metric_row(number, **known, **mib, **{"test/loss": 4.0 - number / 2 - seed}))
             made_run(tmp_path / name / f"seed-{seed}", rows, snapshots=0, over=seed < 2, seeds=[seed])
         runs = [read_run(tmp_path / name / f"seed-{seed}") for seed in range(len(seeds))]
@@ -235,6 +236,13 @@ def test_a_score_stands_at_what_was_sent_until_its_own_round(groups: list[Group]
     assert list(found.values.head) == ["models sent to and by clients, MiB", "A", "B"]
     assert table(found)[:3] == [["4.5", "0.375", None], ["6", None, "0.125"], ["6.75", "0.5", None]]
     assert table(found)[-1] == ["12", None, "0.375"]
+
+
+def test_a_score_stands_at_the_examples_that_clients_had_trained_on_by_its_round(groups: list[Group]):
+    found = over_the_rounds(groups, "local-work")
+    assert [list(curve.x) for curve in found.drawing.curves] == [[450, 675, 900], [600, 800, 1000, 1200]]
+    assert found.alt == "Line chart. Accuracy against local work: A 0.5 after 900 examples; B 0.375 after 1200 examples."
+    assert table(found)[-1] == ["1200", None, "0.375"]
 
 
 # Clusters and clients
@@ -386,6 +394,8 @@ RESULTS = {  # of the last rounds of two seeds: all of them differ
     "clusters/purity": (0.85, 0.95),
     "traffic/mib": (10.0, 20.5),
     "traffic/round_mib": (2.5, 3.5),
+    "local/steps": (120, 160),
+    "local/examples": (1100, 1500),
     "time/training_seconds": (7.0, 8.0),
     "time/elapsed_seconds": (100.0, 130.0),
 }
@@ -427,6 +437,7 @@ def test_every_column_of_the_results_is_the_mean_and_the_deviation_of_its_own_me
         "ARI": "0.50 ± 0.35",
         "without a model": "1.5 ± 0.7",
         "traffic, MiB": "15.2 ± 7.4",
+        "local steps": "140.0 ± 28.3",
         "time, s": "115.0 ± 21.2",
         "round": "5.0 ± 1.4",
     }

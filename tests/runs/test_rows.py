@@ -10,8 +10,9 @@ from quadratic import ids
 from lit_cfl.algorithms.base import Info, Similarity
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.evaluation import Evaluation, SplitScores
+from lit_cfl.local_work import LocalCosts
 from lit_cfl.rounds import Round, Traffic
-from lit_cfl.runs.rows import client_rows, cluster_rows, members, membership_arrays, snapshot, traffic_row
+from lit_cfl.runs.rows import client_rows, cluster_rows, costs_row, members, membership_arrays, snapshot, traffic_row
 from lit_cfl.scores import CLASSIFIER
 
 CLIENTS, INDEX = ids(1, 2, 4), ids(0, 0, 2)
@@ -50,6 +51,12 @@ def test_traffic_of_a_round_stands_beside_that_of_all_rounds():
         "traffic/round_models_up": 2,
         "traffic/round_mib": 2.5,
     }
+
+
+def test_local_work_is_that_of_all_rounds():
+    nothing: Any = None
+    third = Round(2, nothing, Info(), nothing, Traffic(), costs=LocalCosts(5, 40, 7))
+    assert costs_row(third) == {"local/steps": 5, "local/examples": 40, "local/scored_examples": 7}
 
 
 @pytest.fixture

@@ -116,7 +116,7 @@ def test_others_are_placed_for_scoring_only(tmp_path: Path):
     assigned = run(digits(rounds=1), tmp_path / "assigned").summary
     everyone = run(digits(rounds=1, evaluation=EvaluationPlan(clients="all")), tmp_path / "all").summary
     assert everyone["clients/evaluated"] == 12 > assigned["clients/evaluated"]
-    for column in ("traffic/models_up", "clusters/unobserved", "train/loss"):
+    for column in ("traffic/models_up", "clusters/unobserved", "train/loss", "local/steps", "local/examples"):
         assert everyone[column] == assigned[column]
 
 

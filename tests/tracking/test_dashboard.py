@@ -14,6 +14,8 @@ from lit_cfl.tracking.dashboard import SECTIONS, dashboard, workspace
 DOCS = Path(__file__).parents[2] / "docs"
 RUNS = {
     "flexcfl": ["--config", "flexcfl/digits", "--rounds", "4"],
+    "tuned": ["--config", "fedavg/digits", "--rounds", "1", "--evaluation.fine_tune.length", "1"]
+    + ["--local.lr_schedule", "ExponentialLR", "--local.lr_schedule.gamma", "0.9"],
     "stocfl": ["--config", "stocfl/digits", "--rounds", "2"],
 }
 
@@ -61,7 +63,7 @@ def test_panels_are_of_the_scores_of_a_run(tmp_path: Path, capsys: pytest.Captur
     assert dashboard(["--list", "--run", str(tmp_path)]) == 0
     shown = capsys.readouterr().out
     assert shown.startswith("Scores: val/weighted_mae, val/mean_mae, val/std_mae, val/worst10_mae, val/weighted_r, ")
-    assert "test/global_r\nLoss: val/loss, test/loss, train/loss, train/discrepancy\n" in shown
+    assert "test/worst10_tuned_r\nLoss: val/loss, test/loss, train/loss, train/discrepancy, train/lr\n" in shown
     assert "/weighted_accuracy" not in shown
     with pytest.raises(InputError, match=r"nowhere is no finished run: its summary\.json cannot be read"):
         dashboard(["--list", "--run", "nowhere"])
