@@ -123,9 +123,7 @@ def collect(comparison: Comparison, path: Path, errors: Mapping[CompareJob, str]
     return Results(runs, rows, notes, curves, score)
 
 
-def _run_row(
-    job: CompareJob, summary: Row | None, cost: Row | None, error: str | None, score: Score
-) -> Row:
+def _run_row(job: CompareJob, summary: Row | None, cost: Row | None, error: str | None, score: Score) -> Row:
     row: Row = {"algorithm": job.name, "seed": job.seed}
     if summary is None:
         return row | {"status": "failed" if error else "missing", "error": error}

@@ -44,7 +44,9 @@ def test_cost_is_of_the_first_round_that_reaches_the_target():
 def test_a_round_in_which_clients_have_no_model_does_not_count():
     table = rows(0.9, 0.9, 0.8, unplaced={0: 30, 1: 1})
     assert cost_of(table, 0.5) == reached(5, 2.5)
-    assert cost_of([row | {"clients/evaluated": 40} for row in table], 0.5) == reached(1, 0.5)  # `evaluation.clients: all`
+    assert cost_of([row | {"clients/evaluated": 40} for row in table], 0.5) == reached(
+        1, 0.5
+    )  # `evaluation.clients: all`
 
 
 def test_the_common_target_is_below_every_end_by_less_than_a_thousandth():

@@ -241,7 +241,9 @@ def test_a_score_stands_at_what_was_sent_until_its_own_round(groups: list[Group]
 def test_a_score_stands_at_the_examples_that_clients_had_trained_on_by_its_round(groups: list[Group]):
     found = over_the_rounds(groups, "local-work")
     assert [list(curve.x) for curve in found.drawing.curves] == [[450, 675, 900], [600, 800, 1000, 1200]]
-    assert found.alt == "Line chart. Accuracy against local work: A 0.5 after 900 examples; B 0.375 after 1200 examples."
+    assert (
+        found.alt == "Line chart. Accuracy against local work: A 0.5 after 900 examples; B 0.375 after 1200 examples."
+    )
     assert table(found)[-1] == ["1200", None, "0.375"]
 
 

@@ -15,9 +15,9 @@ import torch
 import yaml
 from torch import Tensor
 
+from lit_cfl.datamodules import Digits
 from lit_cfl.errors import InputError
 from lit_cfl.metric_names import CLIENTS, CLUSTERS, METRICS
-from lit_cfl.datamodules import Digits
 from lit_cfl.runs.run_directory import RunDirectory, default_run_directory
 from lit_cfl.storage import checkpoint
 from lit_cfl.storage.atomic_writes import write_json

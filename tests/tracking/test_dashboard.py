@@ -14,8 +14,10 @@ from lit_cfl.tracking.dashboard import SECTIONS, dashboard, workspace
 DOCS = Path(__file__).parents[2] / "docs"
 RUNS = {
     "flexcfl": ["--config", "flexcfl/digits", "--rounds", "4"],
-    "tuned": ["--config", "fedavg/digits", "--rounds", "1", "--evaluation.fine_tune.length", "1"]
-    + ["--local.lr_schedule", "ExponentialLR", "--local.lr_schedule.gamma", "0.9"],
+    "tuned": [
+        *("--config", "fedavg/digits", "--rounds", "1", "--evaluation.fine_tune.length", "1"),
+        *("--local.lr_schedule", "ExponentialLR", "--local.lr_schedule.gamma", "0.9"),
+    ],
     "stocfl": ["--config", "stocfl/digits", "--rounds", "2"],
 }
 
