@@ -150,7 +150,7 @@ def scalars(values: Any, what: str) -> np.ndarray:
         what: Name of the column, for errors.
 
     Raises:
-        InputError: a value is missing, or is none of these, or the column mixes them.
+        InputError: a value is missing or of another kind, or the column mixes them.
     """
     # NumPy would make words of ["a", 1]
     array = np.fromiter(values, object, len(values)) if isinstance(values, list | tuple) else as_array(values, what)

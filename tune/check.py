@@ -204,7 +204,7 @@ def prepare(study: Study, path: Path) -> PreparedStudy:
 
 
 def _limit(study: Study, space: Space, first: list[GivenSetting]) -> int:
-    """Counts the trials to train: of a grid all of its points, and the default where it is none of them."""
+    """Counts the trials to train: all points of a grid, and the default if it is not among them."""
     if space.grid:
         return space.size + sum(not setting.inside for setting in first)
     different = len({(setting.inside, repr(sorted(setting.values.items()))) for setting in first})

@@ -68,7 +68,7 @@ class Trials:
     why_over: str | None = None
     _live: dict[int, dict[str, Any]] = field(default_factory=dict)  # what each reported last
     _exhausted: bool = False
-    _known: int = 0  # records when the study was resumed: a searcher that begins anew asks for all of them again
+    _known: int = 0  # records when the study was resumed: a restarted searcher asks for all of them again
 
     def load(self, minutes: float | None = None) -> None:
         """Takes up the trials of a study that is resumed. One that a smaller limit of its time ended goes on.

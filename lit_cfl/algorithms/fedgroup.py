@@ -78,7 +78,7 @@ class FedGroup(Algorithm):
         measure: `edc` (K-means++ on decomposed cosines) or `madc` (complete linkage).
         centers: `clustered` (paper), or `random`: one random client founds each cluster (ablation RCC).
         cold_start: a cold client joins the `nearest` direction (paper), or a random cluster (ablation RAC):
-            `random_each_round` anew whenever it is selected (FedGroup's code), `random_once` (FlexCFL's) (C19).
+            `random_each_round` again whenever it is selected (FedGroup's code), `random_once` (FlexCFL's) (C19).
         cold_start_at: place cold clients at their first `selection`, or all at the `start`.
         group_start: clusters start from the `cluster_mean` of pre-trained models (code) or from `w0` (paper).
         pretrain: budget of the pre-training.

@@ -56,7 +56,7 @@ class LayerCFL(CFL):
 
     Args:
         layers: `by_skew` (paper): a convolution for feature skew, a fully connected layer for label skew, otherwise
-            all; `auto`: the layer that separates the clients best, anew at each split; or patterns of layers, such as
+            all; `auto`: the layer that separates the clients best, chosen at each split; or patterns of layers, such as
             `["conv4"]`, `["fc*"]`, `["*"]` (= CFL).
         distance: Distance of two clients: `cos` or `l2` of their weights in these layers, `delta_cos` or `delta_l2` of
             their updates.

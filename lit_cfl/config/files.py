@@ -222,7 +222,7 @@ def _texts(content: Any) -> Iterator[str]:
 def require_present_path(word: str, where: str = "") -> None:
     """Refuses a class of ours by its path up to version 0.1, `datamodules.X` or `tune.X`, and names today's.
 
-    A folder `datamodules` or `tune` of the user's own is none of ours.
+    A user's own folder `datamodules` or `tune` is not ours.
     """
     path = word.rpartition("=")[2]
     if not re.fullmatch(r"(datamodules|tune)(\.\w+)*\.[A-Z]\w*", path):

@@ -235,7 +235,7 @@ def _mistake_in_options(path: str, given: Mapping[str, Any], owner: str, known: 
 
 
 def _class(path: str, name: str, base: Any) -> Any:
-    """Finds the class of a name. Raises InputError if there is none, or if it is none of the base's."""
+    """Finds the class of a name. Raises InputError if there is none, or if it does not derive from the base."""
     module, _, last = name.rpartition(".")
     if not module:
         known = {kind.__name__: kind for kind in _below(base)}

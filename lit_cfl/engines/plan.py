@@ -117,7 +117,7 @@ _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of <malloc.h>
 def keep_freed_memory() -> None:
     """Lets the C library keep blocks up to 128 MiB that are freed, 512 MiB in all, for the next tensors of their size.
 
-    It would give each back to the kernel, which clears it anew: a third of the time of a run in which all clients
+    It would give each back to the kernel, which clears it again: a third of the time of a run in which all clients
     train. Where the C library is not glibc, nothing changes.
     """
     with suppress(OSError, AttributeError):

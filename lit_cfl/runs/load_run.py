@@ -194,7 +194,7 @@ class SavedRun:
         models = self.served().models
         new = torch.ones(len(found.models), dtype=torch.bool)
         both = min(len(models), len(found.models))
-        new[:both] = (found.models[:both] != models[:both]).any(1)  # a free number may be given anew
+        new[:both] = (found.models[:both] != models[:both]).any(1)  # a free number may be assigned again
         return (found.index >= 0) & new[found.index]
 
 

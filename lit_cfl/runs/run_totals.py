@@ -53,7 +53,7 @@ class RunTotals:
             self.shifted = [self.shifted[0] + len(moved.clients), self.shifted[1] + int(moved.examples.sum())]
 
     def row(self, shifting: bool) -> Row:
-        """Returns what the rounds since the last row add to the next one, and starts to count anew."""
+        """Returns what the rounds since the last row add to the next one, and resets the counts."""
         row: Row = {"clients/skipped": self.skipped, "clusters/silhouette": self.silhouette}
         if shifting:
             row |= {"shift/clients": self.shifted[0], "shift/examples": self.shifted[1]}

@@ -66,7 +66,7 @@ def write_sums(directory: Path, names: Iterable[str], run_id: str) -> None:
 
 
 def renew_sums(directory: Path, names: Iterable[str]) -> None:
-    """Replaces the digests of files of a run that is over, where they were made anew."""
+    """Replaces the digests of a finished run's files that were made again."""
     sums, now = recorded_sums(directory), {name: digest_of(directory / name) for name in names}
     if sums is not None and sums != sums | now:
         _write(directory, sums | now, read_sealed(directory / "config.yaml")[1])

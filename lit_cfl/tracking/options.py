@@ -54,7 +54,7 @@ class Tracking:
         """Returns the mode of W&B that the option or else WANDB_MODE names; None = whichever is possible.
 
         Raises:
-            InputError: WANDB_MODE is none of them, or wandb is asked for and not installed.
+            InputError: WANDB_MODE is not a mode, or wandb is requested but not installed.
         """
         named = os.environ.get("WANDB_MODE")
         if self.wandb is None and named and named not in _MODES:
