@@ -3,7 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import dataclass, is_dataclass
 from importlib import import_module
 from pathlib import Path
 from types import NoneType, UnionType
@@ -130,13 +130,6 @@ def options_of(kind: Any, placed: int = 0) -> dict[str, Option]:
     Args:
         placed: How many of the first ones the caller gives, such as the parameters of an optimizer.
     """
-    if is_dataclass(kind):
-        hints = get_type_hints(kind)
-        return {
-            one.name: Option(hints[one.name], one.default is MISSING and one.default_factory is MISSING)
-            for one in fields(kind)
-            if one.init
-        }
     is_class, found = inspect.isclass(kind), dict[str, Option]()
     for function in [part.__init__ for part in kind.__mro__] if is_class else [kind]:
         parameters = list(inspect.signature(function).parameters.values())[is_class:]

@@ -3,8 +3,7 @@
 The parser takes them for texts there: `null` would be the word 'None', and `3` the word '3'.
 """
 
-import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 import yaml
 from jsonargparse import Namespace
 
+from lit_cfl.config.mistakes import options_of
 from lit_cfl.config.option_tree import given_options
 from lit_cfl.storage.yaml_files import parse_yaml
 
@@ -44,13 +44,5 @@ def _owner(read: Namespace, option: str) -> tuple[str, Namespace, str] | None:
 
 def _is_untyped(class_path: str, option: str) -> bool:
     module, _, name = class_path.rpartition(".")
-    kind = getattr(import_module(module), name)  # the parser has imported it
-    found = next((parameter for parameter in _parameters(kind) if parameter.name == option), None)
-    return found is not None and found.annotation is inspect.Parameter.empty
-
-
-def _parameters(kind: Any) -> Iterator[inspect.Parameter]:
-    """Yields the arguments of a class or a function, then those of its bases."""
-    for one in kind.__mro__ if inspect.isclass(kind) else [kind]:
-        with suppress(TypeError, ValueError):
-            yield from inspect.signature(one).parameters.values()
+    found = options_of(getattr(import_module(module), name)).get(option)  # the parser has imported it
+    return found is not None and not found.typed

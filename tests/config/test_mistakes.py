@@ -27,6 +27,16 @@ class Own(Above):
         super().__init__(3, **more)
 
 
+@dataclass
+class Kept:
+    depth: int = 1
+
+
+class Changed(Kept):  # no dataclass itself
+    def __init__(self, strength: float) -> None:
+        super().__init__(int(strength))
+
+
 class Untyped:
     def __init__(self, x): ...  # type: ignore[no-untyped-def]
 
@@ -34,6 +44,7 @@ class Untyped:
 OPTIONS = {
     "own": Option(Own),
     "untyped": Option(Untyped),
+    "changed": Option(Callable[[], Kept]),
     "net": Option(Net),
     "group": Option(Group | None),
     "names": Option(list[str]),
@@ -69,6 +80,7 @@ def own(**more: Any) -> dict[str, Any]:
         ),
         ({"own": {"width": 3}}, "own names no class; write own: {class_path: NAME, init_args: {...}}"),
         ({"untyped": "Untyped"}, f"{__name__}.Untyped: its option 'x' has no type; write one, such as x: float"),
+        ({"changed": f"{__name__}.Changed"}, f"{__name__}.Changed needs strength; give it under init_args"),
         ({"net": "MLP"}, None),
         ({"net": {"class_path": "MLP", "init_args": {"hidden": "wide"}}}, "net.hidden: 'wide' is not a whole number"),
         ({"net": "torch.nn.Linear"}, "net: 'torch.nn.Linear' is no Net; derive it from lit_cfl.nets.base.Net, or name"),
