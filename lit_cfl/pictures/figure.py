@@ -14,6 +14,7 @@ Cell = str | int | float | None
 HEIGHT = 2.1  # of a panel in inches
 _WHOLE = 1e9  # below it whole numbers are written out
 MOST_ROWS = 60  # of a table over the rounds
+_MOST_NOTED = 500  # rows of a table of clients or trials
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,8 @@ def _values_of(figure: Figure) -> Table:
     notes = [dict(note) for note in dict.fromkeys(tuple(note.items()) for dots in parts for note in dots.notes)]
     if notes:
         heads = [key for key in notes[0] if any(note[key] is not None for note in notes)]
-        return Table(title, heads, [[note[key] for key in heads] for note in notes], folded=True)
+        rows = [[notes[k][key] for key in heads] for k in thin(len(notes), _MOST_NOTED)]
+        return Table(title, heads, rows, folded=True, note=cut_note(len(rows), len(notes), "rows"))
     columns: dict[str, dict[float, str]] = {}
     panels = [panel for panel in panels if panel.x == panels[0].x]
     for panel in panels:

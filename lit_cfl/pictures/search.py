@@ -61,9 +61,9 @@ class Search:
         return [dots for status in TRIAL_STYLES for dots in self.points(status, self.of(status), column)]
 
     def _note(self, row: Row) -> dict[str, str | None]:
-        columns = ("rounds", self.traffic, self.metric, *self.parameters)
+        columns = ("status", "origin", "rounds", self.traffic, self.metric, *self.parameters, "error")
         told = {key: None if row.get(key) is None else short(row[key]) for key in columns}
-        return {"trial": str(row["trial_id"]), "status": row["status"]} | told
+        return {"trial": str(row["trial_id"])} | told
 
 
 def history(search: Search) -> Figure | None:

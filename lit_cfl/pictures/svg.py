@@ -13,6 +13,7 @@ from lit_cfl.pictures.panels import Bars, Curve, Panel, Points
 Part = Curve | Points | Bars
 _NAMESPACE = "{http://www.w3.org/2000/svg}"
 _DPI = 150  # of cells
+_MOST_NOTED = 1000  # points of a figure; more have no notes, for the page should stay small
 _LOOK: Any = {  # each point of a curve has a mark that cannot be seen, for its note
     "svg.fonttype": "none",
     "lines.marker": "o",
@@ -38,10 +39,11 @@ def as_svg(figure: Figure) -> str:
     for size in ("width", "height"):
         del root.attrib[size]  # the page's styles give it
     panels = [panel for row in figure.rows for panel in row]
+    noted = sum(len(dots.x) for panel in panels if panel is not None for dots in panel.points) <= _MOST_NOTED
     for number, panel in enumerate(panels, 1):
         axes = root.find(f".//{_NAMESPACE}g[@id='axes_{number}']")
         if panel is not None and axes is not None:
-            _annotate(axes, panel)
+            _annotate(axes, panel, noted)
     for group in root.iter(f"{_NAMESPACE}g"):
         kind, _, place = group.attrib.pop("id", "").partition("-")  # equal in all figures of a page
         if kind == "legend":
@@ -49,7 +51,7 @@ def as_svg(figure: Figure) -> str:
     return ElementTree.tostring(root, "unicode").replace("#000000", "currentColor")
 
 
-def _annotate(axes: ElementTree.Element, panel: Panel) -> None:
+def _annotate(axes: ElementTree.Element, panel: Panel, noted: bool) -> None:
     """Names the groups of an axes' marks, and gives notes to the marks."""
     parts: dict[str, Part] = {f"curve-{k}": part for k, part in enumerate(panel.curves)}
     parts |= {f"band-{k}": part for k, part in enumerate(panel.curves)}
@@ -63,7 +65,8 @@ def _annotate(axes: ElementTree.Element, panel: Panel) -> None:
             if gid.startswith("bars"):
                 group.set("data-note", next(notes[gid]))
             for mark in [] if gid.startswith("band") else group.iter(f"{_NAMESPACE}use"):
-                mark.set("data-note", next(notes[gid]))
+                if noted:
+                    mark.set("data-note", next(notes[gid]))
                 if gid.startswith("points"):
                     group.set("style", mark.attrib.pop("style"))  # once for all marks
 

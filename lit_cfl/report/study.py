@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from lit_cfl.metric_names import Row
-from lit_cfl.pictures.figure import Table, cut_note, known, short, thin
+from lit_cfl.pictures.figure import Table, known
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.search import TRIAL_STYLES
 from lit_cfl.report.blocks import Block, Code, Section, Text
@@ -21,15 +21,15 @@ from lit_cfl.storage.digests import read_sealed
 from lit_cfl.storage.lock import is_held
 from lit_cfl.storage.yaml_files import parse_yaml
 from lit_cfl.tune.importance import importance
-from lit_cfl.tune.objective import TRAFFIC, Objective
+from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.pictures import makers
-from lit_cfl.tune.record import FINISHED_STATUS, ROUNDS, RUNNING, read_record
+from lit_cfl.tune.record import FINISHED_STATUS, RUNNING, read_record
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.spaces import Space, in_words
 from lit_cfl.tune.study import recorded_id
 from lit_cfl.tune.study_directory import STUDY
 
-_MOST_TRIALS = 500
+_MOST_ERRORS = 5
 _INTERRUPTED = "interrupted"  # a trial that began, in a study that no process works on
 
 
@@ -114,8 +114,6 @@ def section(study: SavedStudy, name: str, guard: DrawingGuard) -> Section:
     repeated = _repeated(study)
     if repeated is not None:
         blocks.insert(len(_summary(study)), repeated)
-    if trained:
-        blocks.append(_trials(study))
     best = study.path / "best.yaml"
     if best.exists():
         blocks.append(Code(best.read_text("utf-8"), "The best trial's experiment (best.yaml)", folded=True))
@@ -156,25 +154,11 @@ def _summary(study: SavedStudy) -> list[Block]:
     told = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     again = len(study.rows) - len(study.trained)
     more = f"; {again} settings had been tried before" if again else ""
-    return [Text(f"{len(study.trained)} trials: {told or 'none'}{more}. Judged by {study.objective.metric}.")]
-
-
-def _trials(study: SavedStudy, title: str = "Trials") -> Table:
-    keys, metric = study.parameters, study.objective.metric
-    rows = [
-        [row["trial_id"], row["status"], row["origin"], *(_cell(row["values"].get(key)) for key in keys),
-         _cell(row.get(ROUNDS)), _cell(row.get(TRAFFIC)), _cell(_value(row, study)), row.get("error")]
-        for row in study.trained
-    ]  # fmt: skip
-    head = ["trial", "status", "origin", *keys, "rounds", "MiB", metric, "error"]
-    kept = [k for k in range(len(head)) if k < 3 or any(row[k] is not None for row in rows)]
-    shown = [[rows[n][k] for k in kept] for n in thin(len(rows), _MOST_TRIALS)]
-    note = cut_note(len(shown), len(rows), "trials")
-    return Table(title, [head[k] for k in kept], shown, folded=True, note=note)
-
-
-def _cell(value: object) -> str | None:
-    return None if value is None else short(value)
+    failed = [f"{row['trial_id']}: {row['error']}" for row in study.trained if row["error"]][:_MOST_ERRORS]
+    return [
+        Text(f"{len(study.trained)} trials: {told or 'none'}{more}. Judged by {study.objective.metric}."),
+        *([Text(f"Failed: {'; '.join(failed)}.")] if failed else []),
+    ]
 
 
 def _repeated(study: SavedStudy) -> Table | None:

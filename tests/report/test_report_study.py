@@ -65,9 +65,11 @@ def test_a_trial_that_began_runs_only_while_a_process_works_on_its_study(tmp_pat
 
 def test_trials_are_listed_with_their_errors_escaped(tmp_path: Path):
     page = page_of(made_study(tmp_path / "study"))
-    (trials,) = [b for s in page.sections for b in s.blocks if isinstance(b, Table) and b.title == "Trials"]
+    trials = next(figure for figure in page.figures if figure.name.endswith("history")).values
     assert len(trials.rows) == 12
     assert trials.rows[-1][-1] == "<script>hacked = 1</script>"
+    texts = [block.text for section in page.sections for block in section.blocks if isinstance(block, Text)]
+    assert texts[1] == "Failed: 0011: <script>hacked = 1</script>."
     assert "<script>hacked" not in as_html(page).decode()
 
 
@@ -154,8 +156,15 @@ def test_the_best_so_far_is_that_of_the_trials_that_ran_to_their_end(uneven: Pat
     assert shown == {"finished": finished, "stopped": [(1, 0.9)], "failed": [(3, 0.5)]}  # at the lower edge
     (stopped,) = [dots for dots in history.drawing.points if dots.name == "stopped"]
     values = {"algorithm.eta_g": "0.2", "algorithm.num_clusters": "3"}
-    told = {"trial": "0001", "status": "stopped", "rounds": "1", "traffic/mib": "0.25", METRIC: "0.9"}
-    assert list(stopped.notes) == [told | values]
+    told = {
+        "trial": "0001",
+        "status": "stopped",
+        "origin": "search",
+        "rounds": "1",
+        "traffic/mib": "0.25",
+        METRIC: "0.9",
+    }
+    assert list(stopped.notes) == [told | values | {"error": None}]
     assert {row[0]: row[1] for row in history.values.rows}["0003"] == "failed"
 
 
@@ -168,12 +177,12 @@ def test_the_front_is_of_finished_trials_with_traffic_before_the_figure(uneven: 
         "Pareto front": ([1.0, 2.0], [0.625, 0.75]),
     }
     assert list(front.values.head) == [
-        "trial", "status", "rounds", "traffic/mib", METRIC, "algorithm.eta_g", "algorithm.num_clusters"
+        "trial", "status", "origin", "rounds", "traffic/mib", METRIC, "algorithm.eta_g", "algorithm.num_clusters"
     ]  # fmt: skip
     assert [list(row) for row in front.values.rows] == [
-        ["0004", "finished", "6", "1", "0.625", "0.15", "2"],
-        ["0002", "finished", "5", "2", "0.75", "0.1", "3"],
-        ["0000", "finished", "4", "3", "0.5", "0.05", "2"],
+        ["0004", "finished", "search", "6", "1", "0.625", "0.15", "2"],
+        ["0002", "finished", "search", "5", "2", "0.75", "0.1", "3"],
+        ["0000", "finished", "search", "4", "3", "0.5", "0.05", "2"],
     ]
     assert front.alt == f"Scatter plot of 3 trials by traffic and {METRIC}; on the front: 0004, 0002."
 
@@ -200,17 +209,17 @@ def test_the_counts_and_the_table_of_the_trials_are_of_those_that_were_trained(u
         f"5 trials, 3 of them finished. The best, 0002, has {METRIC} 0.7500: "
         "algorithm.eta_g = 0.1, algorithm.num_clusters = 3."
     )
-    (trials,) = [block for block in blocks if isinstance(block, Table) and block.title == "Trials"]
+    trials = drawn(uneven)["history"].values
     (row,) = [row for row in trials.rows if row[0] == "0002"]
     assert dict(zip(trials.head, row, strict=True)) == {
         "trial": "0002",
         "status": "finished",
         "origin": "search",
+        "rounds": "5",
+        "traffic/mib": "2",
+        METRIC: "0.75",
         "algorithm.eta_g": "0.1",
         "algorithm.num_clusters": "3",
-        "rounds": "5",
-        "MiB": "2",
-        METRIC: "0.75",
         "error": None,
     }
 
