@@ -47,13 +47,14 @@ def memberships(
     )
     fewer = f" {len(kept)} of {len(rounds)} rounds." if len(kept) < len(rounds) else ""
     beside = " The narrow column shows the true clusters." if len(truths) else ""
+    many = f" Colours repeat every {MAX_COLOURS} clusters." if (numbers >= 0).sum() > MAX_COLOURS else ""
     changed = (cluster[1:] != cluster[:-1]) & (cluster[1:] >= 0) & (cluster[:-1] >= 0)
     return Figure(
         "memberships",
         "Clusters of the clients over the rounds",
         [[Panel("", "round", f"clients{', by true cluster' if len(truths) else ''}", cells=cells)]],
         f"A row is a client, a colour a cluster: that of the true cluster it matches best.{beside} On the right: the "
-        f"numbers of the clusters at the end.{shown_of(len(order), len(true_cluster))}{fewer}",
+        f"numbers of the clusters at the end.{many}{shown_of(len(order), len(true_cluster))}{fewer}",
         f"Coloured cells, a row a client and a column a round, {rounds[0]} to {rounds[-1]}: {len(true_cluster)} "
         f"clients in {len(np.unique(cluster[-1][cluster[-1] >= 0]))} clusters at the end; "
         f"{int(changed.any(0).sum())} changed cluster on the way.",
@@ -64,10 +65,9 @@ def memberships(
 
 
 def _edges(rounds: np.ndarray) -> list[float]:
-    """Returns the edges of columns around rounds: a round that is further from its neighbours has a wider column."""
+    """Returns the edges of columns: between two rounds the middle, so that the axis is true to the rounds between."""
     middles = (rounds[1:] + rounds[:-1]) / 2
-    first, last = (middles[0], middles[-1]) if len(middles) else (rounds[0] + 0.5, rounds[0] - 0.5)
-    return [float(edge) for edge in (2 * rounds[0] - first, *middles, 2 * rounds[-1] - last)]
+    return [float(edge) for edge in (rounds[0] - 0.5, *middles, rounds[-1] + 0.5)]
 
 
 def _moves(cluster: np.ndarray, rounds: np.ndarray, true: np.ndarray, order: np.ndarray) -> Table:

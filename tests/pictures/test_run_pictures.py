@@ -125,7 +125,7 @@ def test_memberships_are_ordered_by_true_and_then_by_last_cluster():
         [names[k] for k in cluster[:, client]] for client in order
     ]
     assert [cells.names[place] for place in cells.side] == [f"true cluster {k}" for k in (0, 0, 0, 1, 1)]
-    assert list(cells.edges) == [-4, 6, 16]
+    assert list(cells.edges) == [0.5, 6, 11.5]
     assert figure.styles["cluster 0"].colour == figure.styles["true cluster 1"].colour == hex_of(1)
     assert legend(figure) == ["cluster 0", "cluster 1", "not assigned"]
 
@@ -198,6 +198,8 @@ def test_rounds_have_whole_numbers_and_so_have_counts():
 def test_many_clusters_are_not_named_for_their_colours_repeat():
     numbers = np.arange(MAX_COLOURS + 1)
     assert draw(client_map(0, compared(numbers.tolist(), numbers.tolist()), {})).legends == []
+    everyone = memberships(np.array([1]), numbers[None], numbers, {})
+    assert "Colours repeat every 20 clusters." in everyone.caption
     assert [bars.name for bars in histogram(numbers / 20, numbers, {}, ACCURACY).drawing.bars] == ["clients"]
 
 

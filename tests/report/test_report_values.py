@@ -274,7 +274,7 @@ def test_memberships_count_clients_that_moved_and_clusters_that_are_left(tmp_pat
         [names[k] for k in cluster[:, client]] for client in order
     ]
     assert [cells.names[cell] for cell in cells.side] == ["unknown", *(f"true cluster {k}" for k in (0, 0, 1, 1, 2))]
-    assert list(cells.edges) == [0, 2, 5, 9]  # rounds 1, 3 and 7 are as far apart as they were
+    assert list(cells.edges) == [0.5, 2, 5, 7.5]  # rounds 1, 3 and 7 are as far apart as they were
     colours = {name: found.styles[name].colour for name in cells.names}
     assert colours["cluster 1"] == colours["true cluster 1"] != colours["cluster 0"] == colours["true cluster 0"]
     assert [name for name in found.styles if found.styles[name].named] == [
