@@ -103,7 +103,7 @@ class SplittingAlgorithm(Algorithm, ABC):
 
     @property
     def reason_against_server(self) -> str:
-        return "its clusters split when their mean update is small, which has to be what moves them"
+        return "a cluster is split when its mean update is small, so that mean has to be what moves its model"
 
     def needs_all(self, round: int) -> bool:
         return True

@@ -211,9 +211,9 @@ def test_running_statistics_are_averaged_and_take_no_step():
 @pytest.mark.parametrize(
     ("algorithm", "why"),
     [
-        (CFL(), "its clusters split when their mean update is small"),
-        (LayerCFL(), "its clusters split"),
-        (AdaCFL(), "its clusters split"),
+        (CFL(), "a cluster is split when its mean update is small"),
+        (LayerCFL(), "a cluster is split"),
+        (AdaCFL(), "a cluster is split"),
         (Local(), "nobody communicates, so that there is no mean"),
         (IFCA(averaging="gradients"), "averaging gradients is a step of the server already"),
     ],
