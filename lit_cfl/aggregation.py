@@ -100,8 +100,8 @@ def mean_by_cluster(
     if into is None:
         return means
     means = torch.where(empty[:, None], into, means)
-    server = models.server if isinstance(models, Fitted) else None
-    return means if server is None else server(into, means, ~empty)
+    hook = models.hook if isinstance(models, Fitted) else None
+    return means if hook is None else hook(into, means, totals)
 
 
 def _sums_by_cluster(

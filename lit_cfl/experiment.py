@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 from lit_cfl.activity import Activity, Report, unreported
 from lit_cfl.algorithms.base import Algorithm
 from lit_cfl.algorithms.server_optimizer import with_server
+from lit_cfl.algorithms.shared_layers import with_shared_layers
 from lit_cfl.data import FederatedData
 from lit_cfl.data.partition_file import partition_hash
 from lit_cfl.datamodules.federated import FederatedDataModule
@@ -91,6 +92,8 @@ class Experiment:
         stop: early stopping; None = never.
         server: optimizer of the server inside clusters, any `torch.optim` class with its options: its gradient is a
             cluster's model less the mean of what its clients trained. None = the mean.
+        shared: Layers that all clusters share, such as [conv*], by name or kind: averaged over all clients of a round,
+            while the others stay per cluster. None = none.
         baseline: an algorithm run on the same clients, split, cohorts and initial weights, into RUN_DIR/baseline/.
         checkpoint: how often to save.
         engine: `auto` chooses by the rule of `lit_cfl.engines.choose_plan`.
@@ -116,6 +119,7 @@ class Experiment:
     evaluation: EvaluationPlan = EvaluationPlan()
     stop: StopRule | None = None
     server: Callable[[Iterable[nn.Parameter]], Optimizer] | None = None
+    shared: list[str] | None = None
     baseline: Algorithm | None = None
     checkpoint: CheckpointPlan = CheckpointPlan()
     engine: EngineOption = "auto"
@@ -136,9 +140,17 @@ class Experiment:
         if self.cohort_size < 1:
             raise InputError(f"cohort_size is {self.cohort_size}; give 1 or more, up to the number of clients")
         require_folder_name(self.name, "name")
-        object.__setattr__(self, "algorithm", with_server(self.algorithm, self.server))
-        if self.baseline is not None:
-            object.__setattr__(self, "baseline", with_server(self.baseline, self.server))
+        if self.server is not None and self.shared is not None:
+            raise InputError(
+                "server and shared are both given: a step of the server in each cluster would part the shared layers; "
+                "leave out one"
+            )
+        for name in ("algorithm", "baseline"):
+            if (algorithm := getattr(self, name)) is not None:
+                served = with_server(algorithm, self.server)
+                object.__setattr__(
+                    self, name, served if self.shared is None else with_shared_layers(served, self.shared)
+                )
 
     def __iter__(self) -> Iterator[Round]:
         return self.prepare(self.seeds[0]).rounds()

@@ -14,8 +14,8 @@ from lit_cfl.parameters import ParameterLayout
 __all__ = ["Budget", "Chunk", "ClientFunction", "Fitted", "LocalCosts", "LocalWork", "Statistic"]
 
 Sketch = Callable[[Tensor], Tensor]  # rows [n, d] -> [n, smaller]
-# models before [K, d], their clients' means [K, d], which clusters have any bool [K] -> models after [K, d]
-ServerStep = Callable[[Tensor, Tensor, Tensor], Tensor]
+# models before [K, d], the means of their clients [K, d], whose weights are [K] in all -> models after [K, d]
+MeanHook = Callable[[Tensor, Tensor, Tensor], Tensor]
 Statistic = Tensor | tuple[Tensor, ...] | dict[str, Tensor]  # what a client sends of its data
 ClientFunction = Callable[..., Statistic]  # of inputs [n, ...], labels [n], and a module where a model is sent along
 
@@ -78,7 +78,7 @@ class Fitted:
     What an algorithm reads is on the CPU. Means and distances are computed where the models are (`on_device`).
 
     Attributes:
-        server: takes the place of the plain mean in `mean_by_cluster`; None = the mean it is.
+        hook: Takes the place of the plain mean in `mean_by_cluster`; None = the mean it is.
     """
 
     def __init__(self, chunks: Iterable[Chunk], num_examples: Tensor, *, held: bool) -> None:
@@ -89,7 +89,7 @@ class Fitted:
             held: keep all rows.
         """
         self.held = held
-        self.server: ServerStep | None = None
+        self.hook: MeanHook | None = None
         self._num_examples = num_examples
         self._losses: list[Tensor] = []
         self._trained: list[Tensor] = []

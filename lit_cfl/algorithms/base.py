@@ -134,8 +134,8 @@ class Algorithm(ABC):
         """Looks up the model of each client, int64 `[n]`; does no work."""
 
     @property
-    def reason_against_server(self) -> str | None:
-        """Says in one line why no server optimizer can take the place of its means; None = it can."""
+    def reason_without_means(self) -> str | None:
+        """Says in one line why it takes no mean of models in clusters, for a server optimizer; None = it does."""
         return None
 
     def needs_all(self, round: int) -> bool:

@@ -170,7 +170,7 @@ class FeSEM(MigrationOptions, Algorithm):
                 yield chunk
 
         noted = Fitted(chunks(), work.num_examples[clients], held=fitted.held)
-        noted.server = fitted.server
+        noted.hook = fitted.hook
         return noted
 
     def place(

@@ -85,8 +85,8 @@ class IFCA(MigrationOptions, Algorithm):
             )
 
     @property
-    def reason_against_server(self) -> str | None:
-        return "averaging gradients is a step of the server already" if self.averaging == "gradients" else None
+    def reason_without_means(self) -> str | None:
+        return "it averages gradients, not models" if self.averaging == "gradients" else None
 
     def check(self, work: LocalWork) -> None:
         require_clients(self.num_clusters, len(clients_with_data(work)))

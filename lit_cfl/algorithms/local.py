@@ -36,7 +36,7 @@ class Local(Algorithm):
     state_type = LocalState
 
     @property
-    def reason_against_server(self) -> str:
+    def reason_without_means(self) -> str:
         return "nobody communicates, so that there is no mean"
 
     def init(self, work: LocalWork, rng: torch.Generator) -> tuple[LocalState, Info]:

@@ -13,15 +13,16 @@ The state of the optimizer (momentum, sums of squares, number of steps) belongs 
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field, fields, make_dataclass
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
 from lit_cfl.algorithms.base import Algorithm, Info, State
+from lit_cfl.algorithms.hooked import HookedWork, derived, plain, require_means, require_taken
 from lit_cfl.errors import InputError, in_short
-from lit_cfl.local_work import Fitted, LocalWork
+from lit_cfl.local_work import LocalWork
 
 OptimizerFactory = Callable[[Iterable[nn.Parameter]], Optimizer]
 ServerState = dict[str, Tensor]  # what the optimizer keeps, by its names, float64 [K, ...]
@@ -38,20 +39,15 @@ def with_server(algorithm: Algorithm, make: OptimizerFactory | None) -> Algorith
     Raises:
         InputError: the algorithm does not average models in clusters, or the optimizer cannot be used.
     """
-    kind: type[Algorithm] = getattr(algorithm, "plain_kind", type(algorithm))
-    options = {f.name: getattr(algorithm, f.name) for f in fields(kind)}
+    algorithm = plain(algorithm)
     if make is None:
-        return algorithm if kind is type(algorithm) else kind(**options)
-    if reason := algorithm.reason_against_server:
-        raise InputError(f"server is given, but {kind.__name__} cannot have one: {reason}; leave out server")
+        return algorithm
+    require_means(algorithm, "server")
     _require_usable(make)
     own = [("server", ServerState, field(kw_only=True)), ("server_known", Tensor, field(kw_only=True))]
-    state = make_dataclass(kind.state_type.__name__, own, bases=(kind.state_type,), frozen=True, eq=False)
-    content = {"state_type": state, "plain_kind": kind, "make_optimizer": staticmethod(make)}
-    # a local class, which no parser of configurations takes for one that can be chosen
-    named = {"__module__": __name__, "__qualname__": f"with_server.<locals>.{kind.__name__}", "__doc__": kind.__doc__}
-    served = type(kind.__name__, (_Served, kind), content | named)
-    return cast(Algorithm, served(**options))
+    kind = type(algorithm).state_type
+    state = make_dataclass(kind.__name__, own, bases=(kind,), frozen=True, eq=False)
+    return derived(algorithm, _Served, {"state_type": state, "make_optimizer": staticmethod(make)})
 
 
 def _require_usable(make: OptimizerFactory) -> None:
@@ -84,12 +80,9 @@ class _Served(Algorithm):
 
     def round(self, state: State, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
         step = _ServerStep(self.make_optimizer, state, work.layout.num_parameters)
-        after, info = super().round(state, cohort, _ServedWork(work, step), rng)  # type: ignore[safe-super]
-        if info.up and not (step.taken or step.known.any() or self.needs_all(work.round)):
-            raise InputError(
-                f"server is given, but {type(self).__name__} does not average the fits of a round by mean_by_cluster, "
-                "where the server takes its step; leave out server"
-            )
+        hooked = HookedWork(work, step)
+        after, info = super().round(state, cohort, hooked, rng)  # type: ignore[safe-super]
+        require_taken(self, "server", hooked, step.taken)
         if len(after.models) != len(step.models):  # otherwise they keep their numbers, also where they were mixed
             step.align(after.models, step.models)
         return self._state(after, step.state, step.known), info
@@ -121,8 +114,9 @@ class _ServerStep:
         self.models: Tensor = state.models  # that the state belongs to [K, d]
         self.taken = False
 
-    def __call__(self, before: Tensor, means: Tensor, heard: Tensor) -> Tensor:
-        """Moves models `[K, d]` towards the means `[K, d]` of the clusters that were heard, bool `[K]`."""
+    def __call__(self, before: Tensor, means: Tensor, weights: Tensor) -> Tensor:
+        """Moves models `[K, d]` towards the means `[K, d]` of the clusters that have a weight `[K]`."""
+        heard = weights > 0
         self.align(before, self.models)
         self.taken, self.models = True, means
         if _is_plain(self._make):
@@ -167,22 +161,6 @@ class _ServerStep:
 def _with_none(rows: Tensor) -> Tensor:
     """Appends a row of zeros, which the number -1 stands for."""
     return torch.cat([rows, rows.new_zeros(1, *rows.shape[1:])])
-
-
-class _ServedWork:
-    """The clients, whose fits in a round are averaged by the server's step."""
-
-    def __init__(self, work: LocalWork, step: _ServerStep) -> None:
-        self._work, self._step = work, step
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._work, name)
-
-    def fit(self, *arguments: Any, purpose: str = "train", **options: Any) -> Fitted:
-        fitted = self._work.fit(*arguments, purpose=purpose, **options)
-        if purpose == "train":
-            fitted.server = self._step
-        return fitted
 
 
 def _is_plain(make: OptimizerFactory) -> bool:

@@ -102,7 +102,7 @@ class SplittingAlgorithm(Algorithm, ABC):
         require_not_negative(eps2=self.eps2, warmup_rounds=self.warmup_rounds)
 
     @property
-    def reason_against_server(self) -> str:
+    def reason_without_means(self) -> str:
         return "a cluster is split when its mean update is small, so that mean has to be what moves its model"
 
     def needs_all(self, round: int) -> bool:

@@ -22,6 +22,7 @@ _ADDED_OPTIONS = {
     "local.lr_schedule": None,
     "evaluation.fine_tune": None,
     "server": None,
+    "shared": None,
 }  # since 0.3, and how earlier runs trained
 _CHANGES_NOTHING = "plan.rows_mib:"  # it only says how much is computed at once
 

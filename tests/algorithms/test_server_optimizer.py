@@ -1,13 +1,13 @@
 """Server optimizers inside clusters: hand arithmetic, PyTorch's own steps, and whose state a cluster goes on with."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from averaging import AVERAGING, COHORTS, states
 from digits_experiment import digits
 from quadratic import ids, quadratic_clients, rng
 from torch import Tensor, nn
@@ -24,10 +24,6 @@ from lit_cfl.algorithms import (
     Ditto,
     FedAvg,
     FedGroup,
-    FedGrouProx,
-    FedProx,
-    FeSEM,
-    FlexCFL,
     Info,
     LayerCFL,
     Local,
@@ -43,16 +39,6 @@ from lit_cfl.tasks import Classification
 from lit_cfl.testing import QuadraticWork, check_algorithm
 
 MOMENTUM = partial(SGD, lr=1.0, momentum=0.9)
-AVERAGING = [FedAvg, FedProx, Ditto, IFCA, FeSEM, FLHC, FedGroup, FedGrouProx, FlexCFL, StoCFL, Oracle]
-COHORTS = [ids(0, 1, 5), ids(2, 6, 3, 7), ids(4, 1), ids(0, 2, 3), ids(5, 6, 7, 1, 0)]
-
-
-def states(algorithm: Algorithm, work: QuadraticWork, cohorts: list[Tensor] = COHORTS) -> Iterator[Any]:
-    state, _ = algorithm.init(work, rng())
-    for number, cohort in enumerate(cohorts):
-        everyone = torch.arange(len(work.centers)) if algorithm.needs_all(number) else cohort
-        state, _ = algorithm.round(state, everyone, work.at(number), rng(number))
-        yield state
 
 
 def scalar(algorithm: Algorithm, rounds: int) -> list[float]:
@@ -215,12 +201,12 @@ def test_running_statistics_are_averaged_and_take_no_step():
         (LayerCFL(), "a cluster is split"),
         (AdaCFL(), "a cluster is split"),
         (Local(), "nobody communicates, so that there is no mean"),
-        (IFCA(averaging="gradients"), "averaging gradients is a step of the server already"),
+        (IFCA(averaging="gradients"), "it averages gradients, not models"),
     ],
 )
 def test_algorithms_without_a_mean_in_clusters_are_refused(algorithm: Algorithm, why: str):
     name = type(algorithm).__name__
-    with pytest.raises(InputError, match=f"server is given, but {name} cannot have one: {why}.*; leave out server"):
+    with pytest.raises(InputError, match=f"server is given, but {name} cannot have it: {why}.*; leave out server"):
         digits(algorithm=algorithm, server=MOMENTUM)
 
 

@@ -1,0 +1,74 @@
+"""Derives from an algorithm one that takes something else than the plain mean over the fits of a round."""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any, cast
+
+from torch import Tensor
+
+from lit_cfl.algorithms.base import Algorithm
+from lit_cfl.errors import InputError
+from lit_cfl.local_work import Fitted, LocalWork, MeanHook
+
+
+def plain(algorithm: Algorithm) -> Algorithm:
+    """Returns the algorithm from which one was derived; itself if it was not."""
+    kind = getattr(algorithm, "plain_kind", type(algorithm))
+    return algorithm if kind is type(algorithm) else cast(Algorithm, kind(**_options(algorithm)))
+
+
+def derived(algorithm: Algorithm, base: type[Algorithm], content: Mapping[str, Any]) -> Algorithm:
+    """Returns the algorithm with the methods of another base before its own. It keeps its name and its options.
+
+    Args:
+        base: Class whose methods call those of the algorithm by `super()`.
+        content: Attributes of the new class.
+    """
+    kind = type(algorithm)
+    # a local class, which no parser of configurations takes for one that can be chosen
+    named = {"__module__": __name__, "__qualname__": f"derived.<locals>.{kind.__name__}", "__doc__": kind.__doc__}
+    return cast(
+        Algorithm, type(kind.__name__, (base, kind), {"plain_kind": kind, **content, **named})(**_options(algorithm))
+    )
+
+
+def require_means(algorithm: Algorithm, option: str) -> None:
+    """Raises InputError for an algorithm that takes no mean of models in each cluster."""
+    if reason := algorithm.reason_without_means:
+        name = type(algorithm).__name__
+        raise InputError(f"{option} is given, but {name} cannot have it: {reason}; leave out {option}")
+
+
+def require_taken(algorithm: Algorithm, option: str, work: "HookedWork", taken: bool) -> None:
+    """Raises InputError where clients were asked to train in a round and no mean over their fit was taken."""
+    if work.asked and not (taken or algorithm.needs_all(work.round)):
+        raise InputError(
+            f"{option} is given, but {type(algorithm).__name__} does not average the fits of a round by "
+            f"mean_by_cluster(fitted, ..., into=models), where it would count; leave out {option}"
+        )
+
+
+class HookedWork:
+    """The clients, whose fits in a round are averaged by a hook.
+
+    Args:
+        work: Clients, bound to the round.
+        hook: Takes the place of the plain mean.
+    """
+
+    def __init__(self, work: LocalWork, hook: MeanHook) -> None:
+        self._work, self._hook = work, hook
+        self.asked = False  # whether anybody was asked to train
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._work, name)
+
+    def fit(self, models: Tensor, clients: Tensor, *arguments: Any, purpose: str = "train", **options: Any) -> Fitted:
+        fitted = self._work.fit(models, clients, *arguments, purpose=purpose, **options)
+        if purpose == "train":
+            fitted.hook, self.asked = self._hook, self.asked or len(clients) > 0
+        return fitted
+
+
+def _options(algorithm: Algorithm) -> dict[str, Any]:
+    return {f.name: getattr(algorithm, f.name) for f in fields(algorithm)}

@@ -1,0 +1,126 @@
+"""Layers that all clusters share: averaged over all clients of a round, while the others stay per cluster.
+
+The weight sharing of IFCA (arXiv:2006.04088, Section 5), for every algorithm that averages in clusters.
+
+* The mean over all clients has the weights that the algorithm gives them inside clusters.
+* Clusters that nobody trained have the shared layers, too, and so have new ones, from their first fit on.
+* A mix of clusters (`eta_g`) leaves the shared layers as they are.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from lit_cfl.algorithms.base import Algorithm, Info, State
+from lit_cfl.algorithms.hooked import HookedWork, derived, plain, require_means, require_taken
+from lit_cfl.errors import InputError
+from lit_cfl.local_work import Fitted, LocalWork
+from lit_cfl.parameters import ParameterLayout
+
+
+def with_shared_layers(algorithm: Algorithm, patterns: Sequence[str] | None) -> Algorithm:
+    """Returns the algorithm with these layers shared by all clusters.
+
+    Args:
+        algorithm: Algorithm that may share other layers.
+        patterns: Names of layers, see `ParameterLayout.columns`; None = the algorithm without shared layers.
+
+    Raises:
+        InputError: the algorithm does not average models in clusters.
+    """
+    algorithm = plain(algorithm)
+    if patterns is None:
+        return algorithm
+    if not patterns:
+        raise InputError("shared is []; name layers, such as [conv*], or leave it out")
+    require_means(algorithm, "shared")
+    return derived(algorithm, _Sharing, {"patterns": tuple(patterns)})
+
+
+class _Sharing(Algorithm):
+    """Averages some columns of the models over all clusters wherever the algorithm averages in clusters."""
+
+    plain_kind: ClassVar[type[Algorithm]]
+    patterns: ClassVar[tuple[str, ...]]
+
+    def check(self, work: LocalWork) -> None:
+        super().check(work)
+        shared_columns(work.layout, self.patterns)
+
+    def init(self, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
+        state, info = super().init(work, rng)  # type: ignore[safe-super]  # the algorithm's, which comes next
+        return self._with_common(state, state.models, work), info
+
+    def round(self, state: State, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
+        shared = _SharedMean(shared_columns(work.layout, self.patterns), state.models)
+        hooked = _SharingWork(work, shared)
+        after, info = super().round(state, cohort, hooked, rng)  # type: ignore[safe-super]
+        require_taken(self, "shared", hooked, shared.taken)
+        return replace(after, models=shared.written(after.models)), info
+
+    def place(self, state: State, clients: Tensor, work: LocalWork, rng: torch.Generator) -> tuple[State, Info]:
+        after, info = super().place(state, clients, work, rng)  # type: ignore[safe-super]
+        return self._with_common(after, state.models, work), info
+
+    def _with_common(self, state: State, models: Tensor, work: LocalWork) -> State:
+        """Gives all clusters of a state the shared layers of the first of these models `[K, d]`."""
+        shared = _SharedMean(shared_columns(work.layout, self.patterns), models)
+        return replace(state, models=shared.written(state.models))
+
+
+class _SharedMean:
+    """The shared layers in a round.
+
+    Args:
+        columns: Columns of the shared layers, ascending int64 `[s]`.
+        models: Models before the round `[K, d]`, which share them already.
+    """
+
+    def __init__(self, columns: Tensor, models: Tensor) -> None:
+        self._columns, self.taken = columns, False
+        self._common: Tensor | None = models[0, columns] if len(models) else None
+
+    def __call__(self, before: Tensor, means: Tensor, weights: Tensor) -> Tensor:
+        """Puts the mean over all clients into the means of clusters `[K, d]`, which have these weights `[K]`."""
+        self.taken = True
+        if weights.any():
+            columns = means[:, self._columns].double()
+            self._common = ((weights @ columns) / weights.sum()).to(means.dtype)
+        return self.written(means)
+
+    def written(self, models: Tensor) -> Tensor:
+        """Returns models `[K, d]` with the shared layers."""
+        if self._common is None or not len(models):
+            return models
+        return models.index_copy(1, self._columns, self._common.expand(len(models), -1))
+
+
+class _SharingWork(HookedWork):
+    """The clients, who start a round from models with the shared layers, and whose fits are averaged with them."""
+
+    def __init__(self, work: LocalWork, shared: _SharedMean) -> None:
+        super().__init__(work, shared)
+        self._shared = shared
+
+    def fit(self, models: Tensor, clients: Tensor, *arguments: Any, purpose: str = "train", **options: Any) -> Fitted:
+        if purpose == "train":
+            models = self._shared.written(models)
+        return super().fit(models, clients, *arguments, purpose=purpose, **options)
+
+
+def shared_columns(layout: ParameterLayout, patterns: Sequence[str]) -> Tensor:
+    """Finds the columns of these layers, with their buffers such as running statistics, ascending int64.
+
+    Raises:
+        InputError: a pattern that matches nothing.
+    """
+    chosen = torch.zeros(layout.num_columns, dtype=torch.bool)
+    chosen[layout.columns(patterns)] = True
+    layers = {slot.layer for slot in layout.slots if not slot.is_buffer and chosen[slot.start : slot.stop].any()}
+    for slot in layout.slots:
+        if slot.is_buffer and slot.layer in layers:
+            chosen[slot.start : slot.stop] = True
+    return chosen.nonzero().flatten()
