@@ -17,7 +17,7 @@ def plain(algorithm: Algorithm) -> Algorithm:
     return algorithm if kind is type(algorithm) else cast(Algorithm, kind(**_options(algorithm)))
 
 
-def derived(algorithm: Algorithm, base: type[Algorithm], content: Mapping[str, Any]) -> Algorithm:
+def derived(algorithm: Algorithm, base: type, content: Mapping[str, Any]) -> Algorithm:
     """Returns the algorithm with the methods of another base before its own. It keeps its name and its options.
 
     Args:
