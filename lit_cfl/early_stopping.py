@@ -8,7 +8,7 @@ from typing import Any
 
 from lit_cfl.errors import InputError
 from lit_cfl.metric_names import choosable_columns, higher_is_better, main_column
-from lit_cfl.scores import CLASSIFIER, Scores
+from lit_cfl.scores import ACCURACY, CLASSIFIER, Scores
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class StopRule:
         """Finds the metric for a task with these scores. Raises InputError where the task does not report it."""
         metric = main_column(scores) if self.metric is None else self.metric
         require_choosable(metric, scores)
+        require_possible_target(metric, self.target, scores, "stop.target")
         return metric
 
     def reason(self, rows: Sequence[dict[str, Any]], seconds: float, scores: Scores = CLASSIFIER) -> str | None:
@@ -68,6 +69,17 @@ class StopRule:
         if self.max_minutes is not None and seconds >= 60 * self.max_minutes:
             return f"{self.max_minutes} minutes are over"
         return None
+
+
+def require_possible_target(metric: str, target: float | None, scores: Scores, option: str) -> None:
+    """Raises InputError for a target that no accuracy reaches, such as 90 for 90 %.
+
+    Args:
+        option: that gives the target, for the message.
+    """
+    of_accuracy = any(metric == f"val/{mean}_{ACCURACY.name}" for mean in ("weighted", "mean", "worst10", "global"))
+    if target is not None and ACCURACY in scores and of_accuracy and not 0 < target <= 1:
+        raise InputError(f"{option} is {target:g}, but {metric} is a share; give a number above 0, 1 at most")
 
 
 def require_choosable(metric: str, scores: Scores = CLASSIFIER) -> None:

@@ -1,6 +1,7 @@
 """Defines errors whose message is for the user: it quotes the value and names the remedy, in one line."""
 
 import argparse
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -104,6 +105,9 @@ class LineParser(argparse.ArgumentParser):
     """Reports what is wrong with a command line in one line, as our own errors do, and not with the whole usage."""
 
     def error(self, message: str) -> NoReturn:
+        choice = re.search(r"invalid choice: '([^']*)' \(choose from (.*)\)", message)
+        if choice is not None:
+            message += nearest(choice[1], re.findall(r"[\w-]+", choice[2]))
         raise InputError(f"{message}; see {self.prog} --help")
 
 

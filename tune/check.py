@@ -7,6 +7,7 @@ from typing import Any
 
 from lit_cfl.config.variants import Config, build
 from lit_cfl.devices import release_gpu_memory
+from lit_cfl.early_stopping import require_possible_target
 from lit_cfl.engines.choose_device import found_device, require_first_gpu
 from lit_cfl.engines.plan import PlanOptions
 from lit_cfl.errors import InputError, counted
@@ -183,6 +184,7 @@ def prepare(study: Study, path: Path) -> PreparedStudy:
     study, (default, *corners) = check_study(study)
     scores = check_on_clients(study, default, corners)
     objective = Objective.of(study.metric, scores, study.second_metric)
+    require_possible_target(objective.metric, study.limits.target, scores, "limits.target")
     study = replace(study, metric=objective.metric)
     space = study.searched()
     job = TrialJob(

@@ -187,6 +187,8 @@ def _why_not(path: str, value: Any, shown: str, kind: Any) -> str | None:
 
 def _is_plain(value: Any, kind: Any) -> bool:
     if kind is float:
+        if str(value).lstrip("+-").lower() in ("nan", "inf", "infinity") and isinstance(value, str):
+            return False  # a number in Python, and a word in YAML
         with suppress(TypeError, ValueError):
             return not isinstance(value, bool) and float(value) is not None
         return False

@@ -60,6 +60,8 @@ def config_path(name: str) -> str:
     """
     if Path(name).is_file():
         return name
+    if not name.strip():
+        raise InputError("--config is empty; give a file, or the name of a configuration, such as quickstart")
     if Path(name).is_dir():
         raise InputError(f"{name!r} is a folder; name a file in it, such as {Path(name) / 'experiment.yaml'}")
     packaged = catalogue.configs()

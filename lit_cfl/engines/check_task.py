@@ -2,11 +2,13 @@
 
 import warnings
 from contextlib import suppress
+from math import isfinite
 
 import torch
 from lightning import LightningModule
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from torch import Tensor
+from torch.optim import Optimizer
 
 from lit_cfl.data import Examples, FederatedData
 from lit_cfl.engines.base import Engine
@@ -58,6 +60,7 @@ def require_trainable(engine: Engine, data: FederatedData) -> None:
     require_faithful_copy(engine, data.examples.batch(_one_of_each_label(data), torch.float32, "cpu"))
     _require_fixed_constants(engine, engine.module(model), batch)
     local = engine.local
+    _require_finite_rates(engine.module(model))
     _note_schedulers(engine.module(model), local)
     engine.require_variance(data.population, local.budget, per_client(local.epochs, data.population), data)
     largest = data.population[data.num_examples[data.population].argmax()][None]
@@ -104,6 +107,16 @@ def _require_fixed_constants(engine: Engine, module: LightningModule, batch: Bat
                 f"the buffer {name} starts with a value that is not finite, and training changes it; no mean over "
                 "clients can start from that: give it a finite value, such as 0, in __init__"
             )
+
+
+def _require_finite_rates(module: LightningModule) -> None:
+    """Raises InputError where a learning rate is NaN or infinite: clients would be said to diverge."""
+    optimizer = None
+    with suppress(Exception):  # who fits the module says what is wrong
+        optimizer = module.configure_optimizers()
+    for group in optimizer.param_groups if isinstance(optimizer, Optimizer) else ():
+        if not isfinite(rate := float(group.get("lr", 0.0))):
+            raise InputError(f"the learning rate is {rate}; give a number of 0 or more")
 
 
 def _note_schedulers(module: LightningModule, local: LocalTraining) -> None:

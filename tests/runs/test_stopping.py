@@ -96,6 +96,19 @@ def test_target_of_a_loss_is_reached_from_above():
     assert stops_at(StopRule("val/loss", target=0.5), history(0.9, 0.6, 0.4, metric="val/loss")) == 3
 
 
+@pytest.mark.parametrize("metric", [None, "val/mean_accuracy", "val/global_accuracy"])
+@pytest.mark.parametrize("target", [90.0, 0.0, -1.0])
+def test_a_target_that_no_accuracy_reaches_is_refused(metric: str | None, target: float):
+    with pytest.raises(InputError, match=rf"stop\.target is {target:g}, but val/\w+_accuracy is a share"):
+        StopRule(metric, target=target).metric_of(CLASSIFIER)
+
+
+def test_a_spread_a_loss_and_an_error_have_other_targets():
+    assert StopRule("val/std_accuracy", target=0.0).metric_of(CLASSIFIER) == "val/std_accuracy"
+    assert StopRule("val/loss", target=90.0).metric_of(CLASSIFIER) == "val/loss"
+    assert StopRule(target=90.0).metric_of((Score("mae", higher_is_better=False),)) == "val/weighted_mae"
+
+
 def test_target_of_zero_is_a_target():
     assert stops_at(StopRule("train/loss", target=0.0), history(0.1, 0.0, metric="train/loss")) == 2
 
