@@ -239,6 +239,7 @@ def test_ragged_rows_words_and_missing_numbers_are_named():
         (["", "a"], "holds the name '', which is one of its own"),
         (["  ", "a"], "holds the name '  '"),
     ],
+    ids=["a blank", "Unicode", "blanks within", "empty", "blanks alone"],
 )
 @pytest.mark.parametrize("read", [clients, labels_of])
 def test_names_that_nobody_can_tell_apart_are_noted(names: list[str], said: str, read: Callable[..., object]):
