@@ -1,7 +1,8 @@
 """Lit-CFL: clustered federated learning on PyTorch Lightning.
 
 `Experiment` describes one and iterates over its rounds, `load_experiment` reads one from a configuration, `run` makes
-a run directory, `load_run` opens one, `run_many` makes many side by side.
+a run directory, `load_run` opens one, `run_many` makes many side by side, `compare` and `tune` are the commands of
+these names, with their results as pandas tables.
 `docs/api.md` lists all that is public.
 """
 
@@ -10,11 +11,13 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from lit_cfl.compare.from_python import compare as compare
     from lit_cfl.compare.run_many import run_many as run_many
     from lit_cfl.config.variants import load_experiment as load_experiment
     from lit_cfl.experiment import Experiment as Experiment
     from lit_cfl.runs.load_run import load_run as load_run
     from lit_cfl.runs.run import run as run
+    from lit_cfl.tune.from_python import tune as tune
 
     __version__: str
 
@@ -25,12 +28,15 @@ _HOMES = {
     "run": "lit_cfl.runs.run",
     "run_many": "lit_cfl.compare.run_many",
 }
-__all__ = ["Experiment", "__version__", "load_experiment", "load_run", "run", "run_many"]
+_CALLABLE = ("compare", "tune")  # packages
+__all__ = ["Experiment", "__version__", "compare", "load_experiment", "load_run", "run", "run_many", "tune"]
 
 
 def __getattr__(name: str) -> Any:  # PyTorch loads with the first name that needs it: `lit-cfl --help` is instant
     if name == "__version__":
         return version("lit-cfl")
+    if name in _CALLABLE:
+        return import_module(f"lit_cfl.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'lit_cfl' has no attribute {name!r}")
     return getattr(import_module(_HOMES[name]), name)

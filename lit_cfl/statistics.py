@@ -1,13 +1,31 @@
-"""Figures of several seeds: means, deviations, and 95 % intervals by Student's t, which hold with three seeds, too."""
+"""Figures of several seeds and of several data sets.
+
+Over seeds: means, deviations, and 95 % intervals by Student's t, which hold with three seeds, too. Over data sets:
+Friedman's test and Nemenyi's critical difference.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
+from itertools import pairwise
+from math import isfinite, sqrt
 from statistics import fmean, stdev
 
+import numpy as np
+from scipy.stats import friedmanchisquare, rankdata, studentized_range
 from scipy.stats import t as student
 
-__all__ = ["Interval", "Spread", "interval", "paired_difference", "spread"]
+from lit_cfl.errors import InputError
+
+__all__ = [
+    "Interval",
+    "Ranking",
+    "Spread",
+    "critical_difference",
+    "friedman",
+    "interval",
+    "paired_difference",
+    "spread",
+]
 
 LEVEL = 0.95
 
@@ -78,3 +96,76 @@ def paired_difference(mine: Mapping[int, float | None], first: Mapping[int, floa
     """
     pairs = ((mine[seed], first[seed]) for seed in sorted(mine.keys() & first.keys()))
     return interval([a - b for a, b in pairs if a is not None and b is not None])
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Methods by their mean rank over data sets, and which of them the data sets tell apart.
+
+    Args:
+        mean_ranks: of each method, 1 = best on every data set; the best method first. Methods that tie share the mean
+            of their ranks.
+        data_sets: how many there are.
+        statistic: Friedman's chi-square with k - 1 degrees of freedom, corrected for ties.
+        p_value: of the hypothesis that all methods are alike.
+        critical_difference: Nemenyi's at 5 %: two methods whose mean ranks differ by more are told apart.
+    """
+
+    mean_ranks: Mapping[str, float]
+    data_sets: int
+    statistic: float
+    p_value: float
+    critical_difference: float
+
+    def told_apart(self, one: str, other: str) -> bool:
+        """Says whether Nemenyi's test tells two methods apart. It is meant to be asked if `p_value` is below 0.05."""
+        return abs(self.mean_ranks[one] - self.mean_ranks[other]) > self.critical_difference
+
+    @property
+    def groups(self) -> list[tuple[str, ...]]:
+        """The largest groups of two or more methods of which no two are told apart: the bars of the diagram."""
+        names = list(self.mean_ranks)
+        ends = [sum(not self.told_apart(first, other) for other in names[i:]) + i for i, first in enumerate(names)]
+        starts = [0, *(i for i, (before, end) in enumerate(pairwise(ends), 1) if end > before)]
+        return [tuple(names[i : ends[i]]) for i in starts if ends[i] > i + 1]
+
+
+def critical_difference(methods: int, data_sets: int) -> float:
+    """Computes Nemenyi's critical difference of mean ranks at 5 % (Demsar. JMLR 7, 2006, Section 3.2.2)."""
+    quantile = studentized_range.ppf(LEVEL, methods, np.inf) / sqrt(2)
+    return float(quantile * sqrt(methods * (methods + 1) / (6 * data_sets)))
+
+
+def friedman(scores: Mapping[str, Mapping[str, float]], higher_is_better: bool = True) -> Ranking:
+    """Ranks methods over data sets by Friedman's test, as Demsar (JMLR 7, 2006) recommends.
+
+    A score is one figure of a method on a data set, such as the mean over seeds: seeds of one data set are not
+    independent and are no further data sets.
+
+    Args:
+        scores: of each method, by data set: `scores[data_set][method]`.
+        higher_is_better: False for losses and errors.
+
+    Raises:
+        InputError: fewer than three methods, or a method without a score on a data set.
+    """
+    tables = {data: dict(row) for data, row in scores.items()}
+    names = list(dict.fromkeys(name for row in tables.values() for name in row))
+    if len(names) < 3:
+        raise InputError(
+            f"friedman got the methods {', '.join(names) or 'of no data set'}; give three or more (for two: "
+            "paired_difference)"
+        )
+    for data, row in tables.items():
+        for name in names:
+            value = row.get(name)
+            if value is None or not isfinite(value):
+                raise InputError(f"{name} has the score {value} on {data}; friedman needs a number for each")
+    sign = -1 if higher_is_better else 1
+    values = np.array([[sign * float(row[name]) for name in names] for row in tables.values()])
+    ranks = rankdata(values, axis=1).mean(0)
+    alike = bool((values == values[:, :1]).all())  # scipy divides by 0 then
+    test = (0.0, 1.0) if alike else friedmanchisquare(*values.T)
+    ordered = sorted(zip(names, ranks.tolist(), strict=True), key=lambda pair: pair[1])
+    difference = critical_difference(len(names), len(tables))
+    return Ranking(dict(ordered), len(tables), float(test[0]), float(test[1]), difference)

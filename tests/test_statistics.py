@@ -6,7 +6,17 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_rel
 
-from lit_cfl.statistics import Interval, Spread, interval, paired_difference, spread
+from lit_cfl.errors import InputError
+from lit_cfl.statistics import (
+    Interval,
+    Ranking,
+    Spread,
+    critical_difference,
+    friedman,
+    interval,
+    paired_difference,
+    spread,
+)
 
 
 def test_the_interval_is_students():
@@ -53,3 +63,71 @@ def test_spread_is_of_a_sample_and_unknown_where_a_run_does_not_know():
     assert spread([1.0, 2.0, 4.0]) == Spread(pytest.approx(7 / 3), pytest.approx(sqrt((16 + 1 + 25) / 9 / 2)))
     assert spread([0.5]) == Spread(0.5, None)
     assert spread([0.5, None]) == spread([]) == Spread()
+
+
+# Ranks of Demsar (JMLR 7, 2006), Table 6: C4.5 without and with tuned m and cf on 14 data sets; AUC, ties share ranks.
+METHODS = ("C4.5", "C4.5+m", "C4.5+cf", "C4.5+m+cf")
+RANKS = """4 3 2 1|1 2 3 4|4 1 2 3|4 1 3 2|4 2 3 1|1 2.5 4 2.5|3 2 4 1|2.5 2.5 4 1|4 3 2 1|2.5 2.5 2.5 2.5|4 2.5 1 2.5|
+3 2 4 1|4 1 2 3|3 1 4 2"""
+DEMSAR = {
+    f"data set {number}": dict(zip(METHODS, map(float, line.split()), strict=True))
+    for number, line in enumerate(RANKS.split("|"))
+}
+
+
+def test_friedman_and_nemenyi_are_those_of_the_published_example():
+    found = friedman(DEMSAR, higher_is_better=False)
+    assert found.data_sets == 14
+    assert list(found.mean_ranks) == ["C4.5+m+cf", "C4.5+m", "C4.5+cf", "C4.5"]
+    assert [round(rank, 3) for rank in found.mean_ranks.values()] == [1.964, 2.0, 2.893, 3.143]  # as printed there
+    # 9.28 as printed there, without the correction for ties: 78 of 14 (4^3 - 4), from three pairs and one four
+    assert found.statistic * (1 - 78 / (14 * 60)) == pytest.approx(9.28, abs=0.02)
+    assert found.p_value == pytest.approx(0.0167, abs=1e-4)  # chi-square of 10.24 with 3 degrees of freedom
+    assert found.critical_difference == pytest.approx(2.569 * sqrt(4 * 5 / (6 * 14)), abs=1e-3)
+    assert round(found.critical_difference, 2) == 1.25
+    assert not found.told_apart("C4.5", "C4.5+m+cf")  # 1.179 apart
+    assert found.groups == [tuple(found.mean_ranks)]
+
+
+def test_higher_scores_have_lower_ranks_unless_lower_is_better():
+    negated = {data: {name: -value for name, value in row.items()} for data, row in DEMSAR.items()}
+    assert friedman(negated) == friedman(DEMSAR, higher_is_better=False)
+
+
+def test_critical_difference_is_nemenyi_s():
+    # Demsar (2006), Table 5: q is 2.343 for 3 and 3.164 for 10 methods at 0.05
+    assert critical_difference(3, 10) == pytest.approx(2.343 * sqrt(3 * 4 / 60), abs=1e-3)
+    assert critical_difference(10, 8) == pytest.approx(3.164 * sqrt(10 * 11 / 48), abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "groups"),
+    [
+        ({"a": 1.0, "b": 1.5, "c": 2.5, "d": 4.0}, [("a", "b"), ("b", "c")]),
+        ({"a": 1.0, "b": 1.5, "c": 2.0, "d": 4.0}, [("a", "b", "c")]),  # (b, c) is a part of it
+        ({"a": 1.0, "b": 3.0, "c": 3.2}, [("b", "c")]),
+        ({"a": 1.0, "b": 2.0}, [("a", "b")]),  # exactly the critical difference is not more
+        ({"a": 1.0, "b": 2.5, "c": 4.0}, []),
+    ],
+)
+def test_groups_are_the_largest_ones_that_are_not_told_apart(ranks: dict[str, float], groups: list[tuple[str, ...]]):
+    assert Ranking(ranks, 10, 9.0, 0.01, 1.0).groups == groups
+
+
+def test_methods_that_are_alike_everywhere_are_alike():
+    found = friedman({"one": dict.fromkeys("abc", 0.5), "other": dict.fromkeys("abc", 0.7)})
+    assert found.mean_ranks == {"a": 2.0, "b": 2.0, "c": 2.0}
+    assert (found.statistic, found.p_value) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("scores", "expected"),
+    [
+        ({"one": {"a": 1.0, "b": 2.0}}, "friedman got the methods a, b; give three or more"),
+        ({"one": {"a": 1.0, "b": 2.0, "c": 3.0}, "two": {"a": 1.0, "b": 2.0}}, "c has the score None on two"),
+        ({"one": {"a": 1.0, "b": float("nan"), "c": 3.0}}, "b has the score nan on one"),
+    ],
+)
+def test_scores_that_are_not_complete_are_refused(scores: dict[str, dict[str, float]], expected: str):
+    with pytest.raises(InputError, match=expected):
+        friedman(scores)

@@ -1,1 +1,17 @@
-"""Searches hyper-parameters with Ray Tune: the commands `lit-cfl tune` and `lit-cfl launch`."""
+"""Searches hyper-parameters with Ray Tune: `lit-cfl tune`, in Python `lit_cfl.tune(...)`, and `lit-cfl launch`."""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+
+class _Tune(ModuleType):
+    """The package itself, which can be called; see `lit_cfl.tune.from_python.tune`."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        from lit_cfl.tune.from_python import tune  # imports Ray
+
+        return tune(*arguments, **options)
+
+
+sys.modules[__name__].__class__ = _Tune

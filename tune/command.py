@@ -1,7 +1,8 @@
 """The command `lit-cfl tune`, and the table that ends it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from shlex import quote
 
 from rich.console import Console
@@ -90,22 +91,26 @@ def search(arguments: Sequence[str]) -> int:
         return _search(parse_study(arguments))
 
 
-def _search(request: StudyRequest) -> int:
-    console = new_console()
+def directory_of(request: StudyRequest) -> Path:
+    """Returns where a study's files are, or go."""
     where = request.study_dir if request.resume is None else request.resume
-    path = default_run_directory(request.study.name) if where is None else given_directory(where, "--study_dir")
+    return default_run_directory(request.study.name) if where is None else given_directory(where, "--study_dir")
+
+
+def run_request(request: StudyRequest, say: Callable[[str], None], path: Path | None = None) -> StudyResult:
+    """Runs a study, or what is left of it; see `run_study`."""
+    path = directory_of(request) if path is None else path
+    return run_study(request.study, path, request.resume is not None, request.address, say)
+
+
+def _search(request: StudyRequest) -> int:
+    console, path = new_console(), directory_of(request)
     if request.dry_run:
         require_unused(path)
         dry_run.show(console, request.study, path, request.address)
         return 0
     try:
-        result = run_study(
-            request.study,
-            path,
-            request.resume is not None,
-            request.address,
-            say=partial(_say, console),
-        )
+        result = run_request(request, partial(_say, console), path)
     except Interrupted as stop:
         _say(console, f"Interrupted. Go on with: lit-cfl tune --resume {quote(str(path))}")
         return 128 + stop.signum

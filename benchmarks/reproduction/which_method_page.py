@@ -16,10 +16,8 @@ from benchmarks.reproduction.which_method_results import (
     SCORE,
     Entry,
     complete_data,
-    critical_difference,
     entries,
-    friedman,
-    mean_ranks,
+    ranking,
 )
 from lit_cfl.statistics import Interval
 from lit_cfl.storage import write_rows, write_text
@@ -193,13 +191,13 @@ def _cells(entry: Entry, base: Entry, best: Entry) -> list[str]:
 
 
 def _across(groups: Mapping[str, Sequence[Entry]]) -> Iterator[str]:
-    ranks = mean_ranks(groups)
-    least = critical_difference(len(ranks), len(groups))
+    found = ranking(groups)
+    ranks, least = found.mean_ranks, found.critical_difference
     pairs = list(combinations(ranks, 2))
-    apart = [f"{one} and {other}" for one, other in pairs if abs(ranks[one] - ranks[other]) > least]
+    apart = [f"{one} and {other}" for one, other in pairs if found.told_apart(one, other)]
     yield from ["## Across the data sets", ""]
     yield (
-        f"Friedman's test that all systems are alike: p = {friedman(groups):.2g} over {len(groups)} data sets. By "
+        f"Friedman's test that all systems are alike: p = {found.p_value:.2g} over {len(groups)} data sets. By "
         f"Nemenyi's test two systems differ where their mean ranks do by more than {least:.2f} of {len(ranks)}: "
         f"{len(pairs) - len(apart)} of {len(pairs)} pairs of systems cannot be told apart."
         + (f" The others: {', '.join(apart)}." if apart else "")
@@ -249,7 +247,7 @@ def _matrix(
 
 def _draw(out: Path, groups: Mapping[str, Sequence[Entry]]) -> None:
     """Draws `systems.png`: accuracies on the colour of their difference to FedAvg."""
-    systems, data_sets = list(mean_ranks(groups)), list(groups)
+    systems, data_sets = list(ranking(groups).mean_ranks), list(groups)
     means = {(data, entry.system): entry.accuracy for data, group in groups.items() for entry in group}
     accuracy = np.array([[means[data, system] for data in data_sets] for system in systems])
     gain = accuracy - accuracy[systems.index(BASELINE)]

@@ -3,19 +3,14 @@
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import sqrt
 from typing import Any
-
-import numpy as np
-from scipy.stats import friedmanchisquare, rankdata, studentized_range
 
 from benchmarks.reproduction.files import Row
 from benchmarks.reproduction.ledger import Ledger
 from benchmarks.reproduction.which_method import BEST, Protocol, recorded
-from lit_cfl.statistics import Interval, paired_difference, spread
+from lit_cfl.statistics import Interval, Ranking, friedman, paired_difference, spread
 
 SCORE = "test_accuracy"
-_LEVEL = 0.05  # of the tests
 
 
 @dataclass(frozen=True)
@@ -83,24 +78,11 @@ def complete_data(protocol: Protocol, found: Sequence[Entry]) -> dict[str, list[
     }
 
 
-def mean_ranks(groups: Mapping[str, Sequence[Entry]]) -> dict[str, float]:
-    """Returns each system's mean rank over the data sets, 1 = the most accurate, the best system first."""
-    systems = sorted({entry.system for group in groups.values() for entry in group})
-    by_system = [{entry.system: entry.accuracy for entry in group} for group in groups.values()]
-    ranks = np.mean([rankdata([-values[system] for system in systems]) for values in by_system], axis=0)
-    return dict(sorted(zip(systems, ranks.tolist(), strict=True), key=lambda pair: pair[1]))
-
-
-def critical_difference(systems: int, data_sets: int) -> float:
-    """Returns Nemenyi's critical difference of mean ranks at 5 % (Demsar 2006, Section 3.2.2)."""
-    quantile = studentized_range.ppf(1 - _LEVEL, systems, np.inf) / sqrt(2)
-    return float(quantile * sqrt(systems * (systems + 1) / (6 * data_sets)))
-
-
-def friedman(groups: Mapping[str, Sequence[Entry]]) -> float:
-    """Returns the p-value of Friedman's test that all systems are alike."""
-    by_system: dict[str, list[float]] = {}
-    for group in groups.values():
-        for entry in group:
-            by_system.setdefault(entry.system, []).append(entry.accuracy)
-    return float(friedmanchisquare(*by_system.values()).pvalue)
+def ranking(groups: Mapping[str, Sequence[Entry]]) -> Ranking:
+    """Ranks the systems over the data sets by their accuracy."""
+    return friedman(
+        {
+            data: {entry.system: entry.accuracy for entry in sorted(group, key=lambda entry: entry.system)}
+            for data, group in groups.items()
+        }
+    )

@@ -1,1 +1,17 @@
-"""Several algorithms on the same clients over several seeds: `lit-cfl compare`."""
+"""Several algorithms on the same clients over several seeds: `lit-cfl compare`, in Python `lit_cfl.compare(...)`."""
+
+import sys
+from types import ModuleType
+from typing import Any
+
+
+class _Compare(ModuleType):
+    """The package itself, which can be called; see `lit_cfl.compare.from_python.compare`."""
+
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        from lit_cfl.compare.from_python import compare  # imports PyTorch
+
+        return compare(*arguments, **options)
+
+
+sys.modules[__name__].__class__ = _Compare

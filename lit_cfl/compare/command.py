@@ -31,17 +31,12 @@ def compare(arguments: Sequence[str]) -> int:
     """Runs a comparison. Returns 1 where a run failed, 128 + the signal where one ended it."""
     given = read_arguments(arguments)
     screen = Screen(given.quiet)
-    comparison, path = _asked_for(given, screen)
+    comparison, path = asked_for(given, screen)
     if given.dry_run:
         _show_plan(screen.aside, comparison, given.num_cpus)
         return 0
     try:
-        with locked(path, "--compare_dir"), interruptible() as check:
-            if given.resume is None:
-                require_unused(path)
-                comparison.write(path)
-            results = _run(comparison, path, given, screen, check)
-            trouble = _write(comparison, path, results)
+        results, trouble = run_comparison(comparison, path, given, screen)
     except Interrupted as stop:
         screen.say(f"Interrupted; finished runs stay. Go on with: lit-cfl compare --resume {quote(str(path))}")
         return 128 + stop.signum
@@ -52,7 +47,8 @@ def compare(arguments: Sequence[str]) -> int:
     return 1 if results.failed else 0
 
 
-def _asked_for(given: CompareArguments, screen: Screen) -> tuple[Comparison, Path]:
+def asked_for(given: CompareArguments, screen: Screen) -> tuple[Comparison, Path]:
+    """Returns the comparison that the arguments describe, and its directory. Raises InputError."""
     if given.resume is not None:
         path = directory(given.resume)
         return _resumed(path, given.target), path
@@ -63,6 +59,26 @@ def _asked_for(given: CompareArguments, screen: Screen) -> tuple[Comparison, Pat
         screen.say(f"Note: {notice}.")
     default = default_run_directory(f"{comparison.name}-compare")
     return comparison, directory(given.compare_dir or str(default))
+
+
+def run_comparison(
+    comparison: Comparison, path: Path, given: CompareArguments, screen: Screen
+) -> tuple[Results, SaveError | None]:
+    """Runs what is left of a comparison, and writes its tables.
+
+    Returns:
+        the results, and what kept a table from being written.
+
+    Raises:
+        InputError: the directory is in use.
+        Interrupted: SIGINT or SIGTERM arrived; finished runs stay.
+    """
+    with locked(path, "--compare_dir"), interruptible() as check:
+        if given.resume is None:
+            require_unused(path)
+            comparison.write(path)
+        results = _run(comparison, path, given, screen, check)
+        return results, _write(comparison, path, results)
 
 
 def _resumed(path: Path, target: float | None) -> Comparison:

@@ -2,10 +2,11 @@
 
 import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
+from typing import Any
 
 from lit_cfl.config.typed_words import split_list
 from lit_cfl.errors import InputError, LineParser
@@ -46,6 +47,7 @@ class CompareArguments:
         num_cpus: cores to use, or None for all.
         quiet, dry_run: as for `lit-cfl run`.
         rest: options of the experiment and of single algorithms.
+        content: Content of the experiment's file, in its place; None = read it.
     """
 
     config: str
@@ -58,6 +60,7 @@ class CompareArguments:
     quiet: bool
     dry_run: bool
     rest: list[str]
+    content: Mapping[str, Any] | None = None
 
 
 def read_arguments(arguments: Sequence[str]) -> CompareArguments:

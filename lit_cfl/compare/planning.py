@@ -23,7 +23,7 @@ _CLUSTERS = "num_clusters"
 
 def plan_comparison(given: CompareArguments) -> tuple[Comparison, list[str]]:
     """Makes the comparison that a command line asks for, and notices for the user. Raises InputError."""
-    base = base_config(given.config)
+    base = base_config(given.content or given.config)
     own = section(base["algorithm"], given.config) if base.get("algorithm") else None
     entries, rest = with_options(read_entries(given.algorithms, own), given.rest)
     require_names(entries, rest, [*experiment_tree([], []).names()])

@@ -2,9 +2,10 @@
 
 from typing import assert_type
 
-from lit_cfl import load_run
+from lit_cfl import compare, load_run
 from lit_cfl.algorithms import FedGroup
 
 algorithm = FedGroup(num_clusters="four")  # type: ignore[arg-type]  # the mistake: mypy says where none is found
 assert_type(algorithm.num_clusters, int)  # each of them is an error where types are Any
 assert_type(load_run("runs/mine").round, int)
+assert_type(compare("quickstart", ["FedAvg"]).notes, list[str])

@@ -17,7 +17,7 @@ from benchmarks.reproduction.recorder import LedgerRecorder
 from benchmarks.reproduction.result_key import result_key
 from benchmarks.reproduction.which_method import Protocol, recorded
 from benchmarks.reproduction.which_method_page import write_page
-from benchmarks.reproduction.which_method_results import complete_data, critical_difference, entries, mean_ranks
+from benchmarks.reproduction.which_method_results import complete_data, entries, ranking
 from lit_cfl.config.variants import base_config, build
 from lit_cfl.experiment import Experiment
 from lit_cfl.statistics import interval
@@ -210,9 +210,9 @@ def test_page_has_means_paired_intervals_and_ranks(tmp_path: Path):
     assert "* **Hybrid MNIST**: FedAvg (70.0 %)" in page
     assert (tmp_path / "which_method" / "systems.png").stat().st_size > 5000
     groups = complete_data(SMALL, entries(SMALL, ledger))
-    assert mean_ranks(groups) == {"FedAvg": 2.0, "IFCA": 2.0, "StoCFL": 2.0}
+    assert ranking(groups).mean_ranks == {"FedAvg": 2.0, "IFCA": 2.0, "StoCFL": 2.0}
     alone = {"Rotated MNIST": groups["Rotated MNIST"]}  # 81, 80.5 and 61
-    assert mean_ranks(alone) == {"StoCFL": 1.0, "IFCA": 2.0, "FedAvg": 3.0}
+    assert ranking(alone).mean_ranks == {"StoCFL": 1.0, "IFCA": 2.0, "FedAvg": 3.0}
 
 
 def test_picture_colours_only_what_is_told_apart_from_the_baseline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -235,9 +235,3 @@ def test_page_names_the_data_whose_seconds_are_of_compiled_stacks(tmp_path: Path
         rows = {name: row | ({"plan": json.dumps(plan)} if name == key else {}) for name, row in ledger.rows.items()}
         write_page(tmp_path / "which_method", SMALL, Ledger(ledger.folder, rows))
         assert ("Some runs on Hybrid MNIST\n" in (tmp_path / "which_method.md").read_text()) == named
-
-
-def test_critical_difference_is_nemenyi_s():
-    # Demsar (2006), Table 5: q is 2.343 for 3 and 3.164 for 10 systems at 0.05
-    assert critical_difference(3, 10) == pytest.approx(2.343 * np.sqrt(3 * 4 / 60), abs=1e-3)
-    assert critical_difference(10, 8) == pytest.approx(3.164 * np.sqrt(10 * 11 / 48), abs=1e-3)

@@ -1,0 +1,120 @@
+"""`lit_cfl.compare(...)`: a comparison from Python, with the results as pandas tables."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from lit_cfl.compare.command import asked_for, run_comparison
+from lit_cfl.compare.options import read_arguments
+from lit_cfl.compare.tables import recorded_notes
+from lit_cfl.errors import InputError
+from lit_cfl.progress import Screen
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+@dataclass(frozen=True)
+class ComparisonTables:
+    """The results of a comparison, read from its files.
+
+    Args:
+        path: The comparison's directory; `path / NAME / "seed-0"` is a run directory.
+    """
+
+    path: Path
+
+    @cached_property
+    def results(self) -> "DataFrame":
+        """A row for each algorithm, with the columns of `results.csv`; NaN = not known."""
+        return _frame(self.path / "results.csv")
+
+    @cached_property
+    def runs(self) -> "DataFrame":
+        """A row for each algorithm and seed, with the columns of `runs.csv`."""
+        return _frame(self.path / "runs.csv")
+
+    @cached_property
+    def rounds(self) -> "DataFrame":
+        """A row for each evaluated round of each finished run: `algorithm`, `seed`, and those of `metrics.csv`."""
+        from pandas import concat
+
+        finished = self.runs[self.runs["status"] == "finished"]
+        tables = []
+        for name, seed in zip(finished["algorithm"], finished["seed"], strict=True):
+            table = _frame(self.path / str(name) / f"seed-{seed}" / "metrics.csv")
+            table.insert(0, "algorithm", name)
+            table.insert(1, "seed", seed)
+            tables.append(table)
+        return concat(tables, ignore_index=True) if tables else _empty("algorithm", "seed", "round")
+
+    @property
+    def notes(self) -> list[str]:
+        """The notes below the table of `results.md`: limits of the comparison."""
+        return recorded_notes(self.path)
+
+
+def compare(
+    config: str | Mapping[str, Any] | None = None,
+    algorithms: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    words: Sequence[str] = (),
+    *,
+    compare_dir: str | Path | None = None,
+    resume: str | Path | None = None,
+    target: float | None = None,
+    num_cpus: int | None = None,
+) -> ComparisonTables:
+    """Runs `lit-cfl compare` and returns its tables.
+
+    Args:
+        config: An experiment's file, the name of a packaged configuration, or its content.
+        algorithms: What to compare, `[NAME=]WHAT` each, as after `--algorithms`; differences are to the first.
+        seeds: In place of the experiment's.
+        words: Further options, such as `["--rounds", "50", "--IFCA.num_clusters", "4"]`.
+        compare_dir: Where the files go; None = runs/<name>-compare-<time>.
+        resume: Directory of a comparison to continue, in place of `config`, `algorithms`, `seeds` and `words`.
+        target: Test figure for the columns of rounds and MiB; None = one that all runs reach.
+        num_cpus: Cores to use; None = all.
+
+    Returns:
+        The tables. A run that failed is a row of `runs` with `status` "failed", and does not end the others.
+
+    Raises:
+        InputError: An option cannot be used; nothing was run then.
+        SaveError: The tables could not be written.
+        Interrupted: SIGINT or SIGTERM arrived; `resume` continues.
+    """
+    options = {"--compare_dir": compare_dir, "--resume": resume, "--target": target, "--num_cpus": num_cpus}
+    whole = [f"{name}={value}" for name, value in options.items() if value is not None]
+    if config is not None:
+        whole += ["--config", config if isinstance(config, str) else "the configuration"]
+    if algorithms:
+        whole += ["--algorithms", *algorithms]
+    if seeds:
+        whole += ["--seeds", *map(str, seeds)]
+    given = read_arguments([*whole, *words])
+    if given.dry_run:
+        raise InputError("--dry-run is for the command lit-cfl compare; leave it out here")
+    if config is not None and not isinstance(config, str):
+        given = replace(given, content=config)
+    screen = Screen(given.quiet)
+    comparison, path = asked_for(given, screen)
+    _, trouble = run_comparison(comparison, path, given, screen)
+    if trouble is not None:
+        raise trouble
+    return ComparisonTables(path)
+
+
+def _frame(table: Path) -> "DataFrame":
+    from pandas import read_csv  # takes most of a second
+
+    return read_csv(table, dtype={"algorithm": str})
+
+
+def _empty(*columns: str) -> "DataFrame":
+    from pandas import DataFrame
+
+    return DataFrame(columns=list(columns))

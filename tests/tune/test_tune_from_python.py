@@ -1,0 +1,58 @@
+"""`lit_cfl.tune(...)` in Python: what the command does, and its files as pandas tables."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from studies import STUDY
+
+import lit_cfl
+from lit_cfl.errors import InputError
+from lit_cfl.storage.digests import read_sealed
+from lit_cfl.storage.yaml_files import parse_yaml
+
+pytestmark = pytest.mark.usefixtures("plain_studies")
+
+
+@pytest.fixture(autouse=True)
+def in_empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.ray
+@pytest.mark.usefixtures("cluster")
+def test_content_of_a_study_is_searched_and_its_tables_come_back():
+    lines: list[str] = []
+    found = lit_cfl.tune(STUDY | {"num_repeats": 2}, ["--limits.trials", "2"], study_dir="study", say=lines.append)
+    assert found.path == Path("study")
+    assert list(found.trials["trial_id"]) == ["0000", "0001"]
+    assert found.trials["status"].eq("finished").any()
+    pd.testing.assert_frame_equal(
+        found.trials, pd.read_csv("study/trials.csv", dtype={"trial_id": str, "repeats": str})
+    )
+    assert found.best is not None
+    assert found.best["val/weighted_accuracy"] == found.trials["val/weighted_accuracy"].max()
+    assert list(found.repeats["setting"]) == ["best", "best", "default", "default"]
+    assert list(found.repeats["metric"]) == ["val/weighted_accuracy", "test/weighted_accuracy"] * 2
+    assert list(found.repeats["seeds"]) == [2] * 4
+    assert found.gain is not None
+    assert any("2 trials of 4 rounds" in line for line in lines)
+    recorded = parse_yaml(read_sealed(Path("study/study.yaml"))[0])
+    assert [folder for folder in recorded["base"]["code"] if "lit-cfl-" in folder] == []
+    again = lit_cfl.tune(resume="study", say=lines.append)
+    pd.testing.assert_frame_equal(again.trials, found.trials)
+
+
+@pytest.mark.parametrize(
+    ("study", "words", "expected"),
+    [
+        (STUDY, ["--dry-run"], "--dry-run is for the command"),
+        (STUDY | {"space": {"algorithm.etag": {"uniform": [0, 1]}}}, [], "etag"),
+        (STUDY | {"metric": "test/weighted_accuracy"}, [], "test/weighted_accuracy"),
+        ("quickstart", [], "is an experiment, not a study"),
+        (None, ["--resume", "nothere"], "nothere"),
+    ],
+)
+def test_what_the_command_refuses_is_refused(study, words: list[str], expected: str):
+    with pytest.raises(InputError, match=expected):
+        lit_cfl.tune(study, words)

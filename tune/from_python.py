@@ -1,0 +1,115 @@
+"""`lit_cfl.tune(...)`: a study from Python, with the results as pandas tables."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
+
+from lit_cfl.config.own_code import no_code_from
+from lit_cfl.errors import InputError
+from lit_cfl.metric_names import Row
+from lit_cfl.statistics import Interval
+from lit_cfl.storage.config_file import as_yaml
+from lit_cfl.tune.command import run_request
+from lit_cfl.tune.options import StudyRequest, parse_study
+from lit_cfl.tune.study_directory import opened_directory
+from lit_cfl.tune.study_result import StudyResult
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+@dataclass(frozen=True)
+class StudyTables:
+    """The results of a study.
+
+    Args:
+        path: The study's directory, with `best.yaml`, `trials/` and `pictures/`.
+        best: The row of the best trial, or None where no trial ran to its end.
+        importance: Of each parameter, highest first; empty with few trials.
+        gain: Of the best over the default setting on test data, over the new seeds; None where none were run.
+    """
+
+    path: Path
+    best: Row | None
+    importance: dict[str, float]
+    gain: Interval | None
+    _repeated: Sequence[Row]
+
+    @cached_property
+    def trials(self) -> "DataFrame":
+        """A row for each trial, with the columns of `trials.csv`; NaN = not known."""
+        from pandas import read_csv  # takes most of a second
+
+        return read_csv(self.path / "trials.csv", dtype={"trial_id": str, "repeats": str})
+
+    @cached_property
+    def repeats(self) -> "DataFrame":
+        """Figures of the best and the default setting on new seeds: a row for each setting and metric."""
+        from pandas import DataFrame
+
+        columns = ["setting", "metric", "mean", "low", "high", "seeds"]
+        return DataFrame(list(self._repeated), columns=columns)
+
+
+def tune(
+    study: str | Mapping[str, Any] | None = None,
+    words: Sequence[str] = (),
+    *,
+    study_dir: str | Path | None = None,
+    resume: str | Path | None = None,
+    address: str | None = None,
+    say: Callable[[str], None] = print,
+) -> StudyTables:
+    """Runs `lit-cfl tune` and returns its tables.
+
+    Args:
+        study: A study's file, the name of a packaged one, or its content.
+        words: Further options, such as `["--limits.trials", "5"]`.
+        study_dir: Where the files go; None = runs/<name>-<time>.
+        resume: Directory of a study to continue, in place of `study`.
+        address: Of a Ray cluster; None = this machine.
+        say: Called with each line that the command would print while the study runs.
+
+    Raises:
+        InputError: The study cannot be run.
+        Interrupted: SIGINT or SIGTERM arrived; `resume` continues.
+    """
+    options = {"--study_dir": study_dir, "--resume": resume, "--ray.address": address}
+    whole = [*(f"{name}={value}" for name, value in options.items() if value is not None), *words]
+    with no_code_from(opened_directory(whole)):
+        request = _request(study, whole)
+        if request.dry_run:
+            raise InputError("--dry-run is for the command lit-cfl tune; leave it out here")
+        result = run_request(request, say)
+    return _tables(result)
+
+
+def _request(study: str | Mapping[str, Any] | None, words: Sequence[str]) -> StudyRequest:
+    """Parses a study as the command does; one that is given as content is no file of the user's."""
+    if study is None:
+        return parse_study(words)
+    if isinstance(study, str):
+        return parse_study(["--config", study, *words])
+    with TemporaryDirectory(prefix="lit-cfl-") as folder:
+        file = Path(folder) / "study.yaml"
+        file.write_text(as_yaml(dict(study)), encoding="utf-8")
+        request = parse_study(["--config", str(file), *words])
+        made = str(file.parent.resolve())
+        sys.path[:] = [path for path in sys.path if path != made]
+    base = request.study.whole_base
+    code = [place for place in base["code"] if place != made]
+    return replace(request, study=replace(request.study, base=base | {"code": code}))
+
+
+def _tables(result: StudyResult) -> StudyTables:
+    repeated = result.repeated
+    rows: list[Row] = [
+        {"setting": setting, "metric": metric, "mean": one.mean, "low": one.low, "high": one.high, "seeds": one.count}
+        for setting, figures in (repeated.figures.items() if repeated else ())
+        for metric, one in figures.items()
+    ]
+    return StudyTables(result.path, result.best, result.importance, repeated.gain if repeated else None, rows)
