@@ -130,7 +130,7 @@ def _curve(name: str, one: Means, limits: tuple[float, float], digits: int) -> C
 
 
 @dataclass(frozen=True)
-class Cost:
+class CostAxis:
     """A cost that scores are drawn against.
 
     Args:
@@ -149,8 +149,8 @@ class Cost:
 
 
 COSTS = (
-    Cost("traffic/mib", "traffic", "models sent to and by clients, MiB", "MiB", "all that was sent until then"),
-    Cost(
+    CostAxis("traffic/mib", "traffic", "models sent to and by clients, MiB", "MiB", "all that was sent until then"),
+    CostAxis(
         "local/examples",
         "local work",
         "examples that clients trained on",
@@ -160,7 +160,7 @@ COSTS = (
 )
 
 
-def over_cost(cost: Cost, groups: Mapping[str, tuple[Means, Means]], score: Score) -> Figure | None:
+def over_cost(cost: CostAxis, groups: Mapping[str, tuple[Means, Means]], score: Score) -> Figure | None:
     """Draws the main test score against a cost; None if there was none, or it is not known.
 
     Args:

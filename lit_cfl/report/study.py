@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from lit_cfl.errors import counted
 from lit_cfl.metric_names import Row
 from lit_cfl.pictures.figure import Table, known
 from lit_cfl.pictures.guard import DrawingGuard
@@ -143,20 +144,20 @@ def headline(study: SavedStudy) -> str:
     """Says in a sentence what came out."""
     finished = [row for row in study.trained if row["status"] == FINISHED_STATUS]
     best, metric = study.objective.best(finished), study.objective.metric
-    counted = f"{len(study.trained)} trials, {len(finished)} of them finished"
+    trials = f"{counted(len(study.trained), 'trial')}, {len(finished)} of them finished"
     if best is None:
-        return f"{counted}; none has a {metric} yet."
-    return f"{counted}. The best, {best['trial_id']}, has {metric} {best[metric]:.4f}: {in_words(best['values'])}."
+        return f"{trials}; none has a {metric} yet."
+    return f"{trials}. The best, {best['trial_id']}, has {metric} {best[metric]:.4f}: {in_words(best['values'])}."
 
 
 def _summary(study: SavedStudy) -> list[Block]:
     counts = {status: sum(row["status"] == status for row in study.trained) for status in TRIAL_STYLES}
     told = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
     again = len(study.rows) - len(study.trained)
-    more = f"; {again} settings had been tried before" if again else ""
+    more = f"; {counted(again, 'setting')} had been tried before" if again else ""
     failed = [f"{row['trial_id']}: {row['error']}" for row in study.trained if row["error"]][:_MOST_ERRORS]
     return [
-        Text(f"{len(study.trained)} trials: {told or 'none'}{more}. Judged by {study.objective.metric}."),
+        Text(f"{counted(len(study.trained), 'trial')}: {told or 'none'}{more}. Judged by {study.objective.metric}."),
         *([Text(f"Failed: {'; '.join(failed)}.")] if failed else []),
     ]
 

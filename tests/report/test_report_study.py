@@ -203,7 +203,7 @@ def test_the_counts_and_the_table_of_the_trials_are_of_those_that_were_trained(u
     page = page_of(uneven)
     blocks = [block for section in page.sections for block in section.blocks]
     assert next(block.text for block in blocks if isinstance(block, Text)) == (
-        f"5 trials: 3 finished, 1 stopped, 1 failed; 1 settings had been tried before. Judged by {METRIC}."
+        f"5 trials: 3 finished, 1 stopped, 1 failed; 1 setting had been tried before. Judged by {METRIC}."
     )
     assert page.lines[0] == (
         f"5 trials, 3 of them finished. The best, 0002, has {METRIC} 0.7500: "
