@@ -17,8 +17,9 @@ from lit_cfl.data.index import distinct_values
 from lit_cfl.engines.base import Engine
 from lit_cfl.errors import InputError, Notice, join_ids
 from lit_cfl.local_work import Budget
-from lit_cfl.scores import CLASSIFIER, Scores
+from lit_cfl.scores import CLASSIFIER, Score, Scores, SetScore
 from lit_cfl.seeds import generator
+from lit_cfl.set_predictions import SetPredictions
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,9 @@ class SplitScores:
         count: examples of each client, int64 `[n]`.
         loss: sum of the losses of each client, float64 `[n]`.
         sums: Sum of value times weight for each score and client, float64 `[scores, n]`; right answers of an accuracy.
-        weights: their sums, float64 `[scores, n]`.
+        weights: Sums of the weights, float64 `[scores, n]`. Of a score of sets, `sums` are the clients' own values, 0
+            where they are undefined, and `weights` whether they are defined.
+        predictions: Outputs and labels of the clients; None if no score is of sets.
     """
 
     scores: Scores
@@ -76,16 +79,20 @@ class SplitScores:
     loss: Tensor
     sums: Tensor
     weights: Tensor
+    predictions: SetPredictions | None = None
 
     def of_clients(self, number: int = 0) -> Tensor:
         """Returns one of the scores for each client, float64 `[n]`; nan without examples."""
         return self.scores[number].of(self.sums[number], self.weights[number])
 
     def weighted(self, clients: Tensor | None = None) -> dict[str, float]:
-        """Averages each score over all examples of these clients (None = all), by name; nan without examples."""
+        """Computes each score over all examples of these clients (None = all), by name; nan without examples."""
         chosen = slice(None) if clients is None else clients
         sums, weights = self.sums[:, chosen].sum(1), self.weights[:, chosen].sum(1)
-        return {s.name: float(s.of(sums[k], weights[k])) for k, s in enumerate(self.scores)}
+        found = {s.name: float(s.of(sums[k], weights[k])) for k, s in enumerate(self.scores)}
+        if self.predictions is not None:
+            found |= {s.name: self.predictions.together(s, clients) for s in self.scores if isinstance(s, SetScore)}
+        return found
 
     def metrics(self, split: str) -> dict[str, float]:
         """Computes means and spread over the clients that have examples, named `split/...`; empty if none has.
@@ -97,6 +104,8 @@ class SplitScores:
         found = {f"{split}/weighted_{name}": value for name, value in self.weighted().items()}
         for number, score in enumerate(self.scores):
             known = self.of_clients(number)[self.weights[number] > 0]
+            if isinstance(score, SetScore):
+                found[f"{split}/undefined_{score.name}"] = int((self.count > 0).sum()) - len(known)
             if not len(known):
                 continue  # no example has any weight
             badness = -known if score.higher_is_better else known
@@ -137,8 +146,23 @@ def score_clients(
     def per_client(values: Tensor) -> Tensor:
         return torch.zeros(len(held), dtype=values.dtype).index_add_(0, held.owners, values[where])[list_of]
 
-    sums, weights = (torch.stack([*map(per_client, part)]) for part in (values * found.weights, found.weights))
-    return SplitScores(engine.scores, mine.sizes, per_client(found.losses), sums, weights)
+    means = [*zip(map(per_client, values * found.weights), map(per_client, found.weights), strict=True)]
+    predictions = None
+    if found.outputs is not None:
+        labels = data.examples.targets(asked % views).cpu()
+        predictions = SetPredictions(found.outputs, labels, where.split(held.sizes.tolist()), list_of)
+    both = [_sums_of(score, means, predictions) for score in engine.scores]
+    sums, weights = (torch.stack(parts) for parts in zip(*both, strict=True))
+    return SplitScores(engine.scores, mine.sizes, per_client(found.losses), sums, weights, predictions)
+
+
+def _sums_of(
+    score: Score, means: list[tuple[Tensor, Tensor]], predictions: SetPredictions | None
+) -> tuple[Tensor, Tensor]:
+    """Returns sums and weights of a score for each client, see `SplitScores`; those of a mean are the next `means`."""
+    if not isinstance(score, SetScore) or predictions is None:
+        return means.pop(0)
+    return predictions.of_clients(score)
 
 
 def _scored_once(mine: ClientIndex, index: Tensor, views: int) -> tuple[ClientIndex, Tensor, tuple[Tensor, Tensor]]:
@@ -287,7 +311,8 @@ def _joined(parts: Sequence[SplitScores]) -> SplitScores:
     """Joins the results of clients on one split."""
     count, loss = (torch.cat([getattr(part, name) for part in parts]) for name in ("count", "loss"))
     sums, weights = (torch.cat([getattr(part, name) for part in parts], dim=1) for name in ("sums", "weights"))
-    return SplitScores(parts[0].scores, count, loss, sums, weights)
+    known = [part.predictions for part in parts if part.predictions is not None]
+    return SplitScores(parts[0].scores, count, loss, sums, weights, SetPredictions.joined(known) if known else None)
 
 
 NAMES: dict[Split, str] = {"validation": "val", "test": "test"}

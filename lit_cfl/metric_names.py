@@ -3,11 +3,12 @@
 from collections.abc import Iterable
 from typing import Any
 
-from lit_cfl.scores import CLASSIFIER, Scores
+from lit_cfl.scores import CLASSIFIER, Scores, SetScore
 
 Row = dict[str, Any]  # of a table of a run: values by the names of its columns, None = blank
 
 _MEANS = ("weighted", "mean", "std", "worst10")  # of a score over clients
+_UNDEFINED = "undefined"  # clients without a score of sets
 _TUNED = ("tuned", "worst10_tuned")  # of a score, after fine-tuning
 _BEFORE = (
     "weighted_",
@@ -30,7 +31,11 @@ SHIFTS = ("round", "shift", "client", "partner", "examples", "cluster_before", "
 
 def metric_columns(scores: Scores) -> tuple[str, ...]:
     """Lists the columns of `metrics.csv` for a task with these scores, the algorithm's own apart."""
-    of_split = [f"{mean}_{score.name}" for score in scores for mean in _MEANS]
+    of_split = [
+        f"{mean}_{score.name}"
+        for score in scores
+        for mean in (*_MEANS, *([_UNDEFINED] if isinstance(score, SetScore) else []))
+    ]
     of_split += ["loss", *(f"global_{score.name}" for score in scores)]
     return (
         "round",
@@ -81,7 +86,8 @@ def client_columns(scores: Scores) -> tuple[str, ...]:
 
 def choosable_columns(scores: Scores) -> tuple[str, ...]:
     """Lists the metrics that may choose something: test data only report."""
-    return tuple(name for name in metric_columns(scores) if name.startswith(("val/", "train/")))
+    known = (name for name in metric_columns(scores) if name.startswith(("val/", "train/")))
+    return tuple(name for name in known if not name.startswith(f"val/{_UNDEFINED}_"))
 
 
 def main_column(scores: Scores, split: str = "val") -> str:
@@ -106,7 +112,7 @@ def higher_is_better(column: str, scores: Scores) -> bool:
     for score in scores:
         if metric in (score.name, *(before + score.name for before in _BEFORE)):
             return score.higher_is_better
-        if metric == f"std_{score.name}":
+        if metric in (f"std_{score.name}", f"{_UNDEFINED}_{score.name}"):
             return False
     return metric not in _LOWER
 

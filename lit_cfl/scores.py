@@ -1,8 +1,9 @@
 """The scores that a task is measured by, beside its loss."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import nan
 from typing import TYPE_CHECKING, Any, Literal
 
 from lit_cfl.errors import InputError
@@ -10,7 +11,9 @@ from lit_cfl.errors import InputError
 if TYPE_CHECKING:  # names of scores are read where nothing is computed
     from torch import Tensor
 
-__all__ = ["Score"]
+    SetFunction = Callable[[Tensor, Tensor], Tensor | float]  # outputs [n, o], labels [n] -> a number, nan = undefined
+
+__all__ = ["Score", "SetScore"]
 
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 _BEST = re.compile(r"test/(max|min)_weighted_(.+)")
@@ -94,9 +97,54 @@ class Score:
         return one > other if self.higher_is_better else one < other
 
 
+@dataclass(frozen=True)
+class SetScore(Score):
+    """A figure of a set of examples that is no mean over them, such as an AUROC.
+
+    It is computed from all outputs and labels of a client; for a cluster, and over all clients, from those of all of
+    them together. A client for which it is undefined is left out of means over clients, and counted.
+
+    Args:
+        name: See `Score`.
+        higher_is_better: See `Score`.
+        function: Takes the module's outputs `[n, ...]` (flattened to `[n, o]`, float64) and the labels `[n]`, both on
+            the CPU, and returns a number; nan if it is undefined for these labels.
+    """
+
+    function: "SetFunction | None" = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not callable(self.function):
+            raise InputError(
+                f"the score {self.name!r} has the function {self.function!r}; give a function of all outputs and labels"
+            )
+
+    def of_set(self, outputs: "Tensor", labels: "Tensor") -> float:
+        """Computes the score of a set; nan without examples, or where it is undefined.
+
+        Raises:
+            InputError: The function returned no number.
+        """
+        if self.function is None or not len(labels):
+            return nan
+        found = self.function(outputs, labels)
+        try:
+            return float(found)
+        except (TypeError, ValueError, RuntimeError) as error:
+            shape = getattr(found, "shape", None)
+            form = repr(found) if shape is None else f"a tensor of shape {tuple(shape)}"
+            raise InputError(f"the function of the score {self.name!r} returned {form}; return one number") from error
+
+
 ACCURACY = Score("accuracy")  # of a task that names no scores: a share of right answers, always counted
 Scores = tuple[Score, ...]  # of a task; the first is the main one
 CLASSIFIER: Scores = (ACCURACY,)
+
+
+def per_example(scores: Scores) -> Scores:
+    """Returns the scores that are means over examples."""
+    return tuple(score for score in scores if not isinstance(score, SetScore))
 
 
 def recorded_scores(summary: Mapping[str, Any]) -> Scores:

@@ -1,7 +1,7 @@
 """Computes losses and scores of many models on many examples in few passes."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -13,7 +13,7 @@ from lit_cfl.devices import is_out_of_memory, sent
 from lit_cfl.engines.task_protocol import Batch, outcomes_of, penalty_of
 from lit_cfl.errors import InputError, note_on_error
 from lit_cfl.parameters import ParameterLayout
-from lit_cfl.scores import scores_of
+from lit_cfl.scores import Scores, per_example, scores_of
 
 EVALUATION_BATCH = 1024  # fixed: sums of float32 losses must not depend on the machine; larger ones leave the caches
 ModelName = Callable[[int], str]
@@ -26,12 +26,22 @@ class Outcomes:
 
     Args:
         losses: float64 `[n]`.
-        values, weights: Values and weights of each score, float64 `[scores, n]`; a right answer is 1, a wrong one 0.
+        values, weights: Values and weights of each score that is a mean over examples, float64 `[scores, n]`; a right
+            answer is 1, a wrong one 0.
+        outputs: Outputs of the module, float64 `[n, o]`; None if no score is of sets.
     """
 
     losses: Tensor
     values: Tensor
     weights: Tensor
+    outputs: Tensor | None = None
+
+    @classmethod
+    def of_rows(cls, rows: Tensor, scores: Scores) -> "Outcomes":
+        """Takes apart what `outcomes_of` returns `[..., n]`."""
+        last = 1 + 2 * len(per_example(scores))
+        outputs = rows[last:].T if len(rows) > last else None
+        return cls(rows[0], rows[1:last:2], rows[2:last:2], outputs)
 
 
 class Scorer:
@@ -79,12 +89,15 @@ class Scorer:
         self, models: Tensor, which: Tensor, index: Tensor, examples: Examples, named: ModelName = "model {}".format
     ) -> Outcomes:
         """Computes losses and scores of each example under a model of its own: `[n]`, see `Engine`."""
-        columns = 1 + 2 * len(scores_of(self._module))
-        rows = torch.empty(columns, len(index), dtype=torch.float64, device=self._device)
+        scores, rows = scores_of(self._module), None
         for parts in batches_by_model(which):
-            rows[:, parts[0][1].start : parts[-1][1].stop] = self._scored(models, parts, index, examples, named)
+            found = self._scored(models, parts, index, examples, named)
+            rows = found.new_empty(len(found), len(index)) if rows is None else rows
+            rows[:, parts[0][1].start : parts[-1][1].stop] = found
+        if rows is None:  # nobody is scored
+            rows = torch.empty(1 + 2 * len(per_example(scores)), 0, dtype=torch.float64)
         rows = rows.cpu()  # at the end: a GPU need not wait in between
-        return self._checked(Outcomes(rows[0], rows[1::2], rows[2::2]), index % len(examples))
+        return self._checked(Outcomes.of_rows(rows, scores), index % len(examples))
 
     def _scored(
         self, models: Tensor, parts: Sequence[Part], index: Tensor, examples: Examples, named: ModelName
@@ -124,13 +137,13 @@ class Scorer:
         for what, given, wrong in (("weight", found.weights, no_weight), ("value", values, no_value)):
             if wrong.any():
                 score, place = (int(at[0]) for at in wrong.nonzero(as_tuple=True))
-                task, name = type(self._module).__name__, scores_of(self._module)[score].name
+                task, name = type(self._module).__name__, per_example(scores_of(self._module))[score].name
                 raise InputError(
                     f"{task}.outcomes returned the {what} {float(given[score, place]):g} for the score {name!r} "
                     f"of example {int(numbers[place])}, whose loss is {float(found.losses[place]):g}; "
                     "weights must be 0 or more, and values finite unless the loss is not"
                 )
-        return Outcomes(found.losses, values, found.weights)
+        return replace(found, values=values)
 
     @torch.no_grad()
     def penalties(self, models: Tensor) -> Tensor:

@@ -11,19 +11,19 @@ from torch import Tensor
 
 from lit_cfl.devices import is_out_of_memory
 from lit_cfl.errors import InputError, in_line, in_short
-from lit_cfl.scores import ACCURACY, CLASSIFIER, Score, scores_of
+from lit_cfl.scores import ACCURACY, CLASSIFIER, Score, per_example, scores_of
 
 Batch = tuple[Tensor, Tensor]
 
 
 def require_losses(module: LightningModule) -> None:
     """Raises InputError where the module lacks what evaluation needs."""
-    name, scores = type(module).__name__, scores_of(module)
+    name, scores = type(module).__name__, per_example(scores_of(module))
     if not hasattr(module, "losses"):
         raise InputError(
             f"{name} has no `losses(batch) -> [batch]`, one number per example; add it (see docs/own_model.md)"
         )
-    if scores != CLASSIFIER and not hasattr(module, "outcomes"):
+    if scores not in (CLASSIFIER, ()) and not hasattr(module, "outcomes"):
         raise InputError(
             f"{name} names the scores {', '.join(score.name for score in scores)}, but has no `outcomes(batch)` that "
             "returns them; add it (see docs/own_model.md)"
@@ -82,18 +82,21 @@ def outcomes_of(module: LightningModule, batch: Batch) -> Tensor:
 
     A module's `outcomes(batch)` returns the losses `[n]` and, for each of its scores, the values `[n]` or a pair
     (values, weights). Without it, the score is whether the argmax of the output is the label. An example whose loss is
-    not finite has no prediction: it counts as wrong, see `Score`.
+    not finite has no prediction: it counts as wrong, see `Score`. A module with a `SetScore` returns its outputs
+    `[n, ...]` last.
 
     Returns:
-        float64 `[1 + 2 scores, n]`: the loss, then value and weight of each score.
+        float64 `[1 + 2 scores, n]`: the loss, then value and weight of each score that is a mean over examples; below
+        them, for a `SetScore`, the outputs `[o, n]`.
 
     Raises:
         InputError: it returned something else.
     """
     losses, *found = _returned(module, batch)
-    scores, name = scores_of(module), type(module).__name__
-    size = (len(batch[1]),)
+    scores, name = per_example(scores_of(module)), type(module).__name__
+    size, of_sets = (len(batch[1]),), len(scores) < len(scores_of(module))
     _require_one_each(module, losses, size[0])
+    outputs = _outputs_in(found, name, size[0], len(scores)) if of_sets else None
     if len(found) != len(scores):
         raise InputError(f"{name}.outcomes returned {len(found)} scores beside the losses; it names {len(scores)}")
     rows = [losses]
@@ -102,7 +105,19 @@ def outcomes_of(module: LightningModule, batch: Batch) -> Tensor:
         _require_kind(name, score, values, weights, size)
         worst = 0.0 if values.dtype == torch.bool else nan if score.worst is None else score.worst
         rows += [values.double().where(losses.isfinite(), worst), weights]
-    return torch.stack([row.double() for row in rows])
+    whole = torch.stack([row.double() for row in rows])
+    return whole if outputs is None else torch.cat([whole, outputs.flatten(1).T.double()])
+
+
+def _outputs_in(found: list[Any], name: str, size: int, scores: int) -> Tensor:
+    """Takes the outputs from the end of what `outcomes` returned after the losses."""
+    outputs = found.pop() if len(found) > scores else None
+    if not isinstance(outputs, Tensor) or outputs.ndim < 2 or len(outputs) != size:
+        raise InputError(
+            f"{name} names a score of sets, so its outcomes must return the outputs [n, ...] last, after the losses "
+            f"and {scores} other score(s); it returned {_form(outputs)} there"
+        )
+    return outputs
 
 
 def _returned(module: LightningModule, batch: Batch) -> Sequence[Any]:
@@ -119,7 +134,10 @@ def _returned(module: LightningModule, batch: Batch) -> Sequence[Any]:
             f"{type(module).__name__} returned {_form(outputs)}; let forward return a tensor, such as output.logits, "
             "or add `outcomes(batch)` (see docs/own_model.md)"
         )
-    return losses_of(module, batch), (outputs.argmax(-1) == batch[1]) & ~outputs.isnan().any(-1)
+    scores = per_example(scores_of(module))
+    right = [(outputs.argmax(-1) == batch[1]) & ~outputs.isnan().any(-1)] if scores else []
+    of_sets = [outputs] if len(scores) < len(scores_of(module)) else []
+    return losses_of(module, batch), *right, *of_sets
 
 
 def _require_one_each(module: LightningModule, losses: Any, count: int) -> None:

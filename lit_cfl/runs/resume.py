@@ -23,6 +23,7 @@ _ADDED_OPTIONS = {
     "evaluation.fine_tune": None,
     "server": None,
     "shared": None,
+    "task.init_args.scores": None,
 }  # since 0.3, and how earlier runs trained
 _CHANGES_NOTHING = "plan.rows_mib:"  # it only says how much is computed at once
 

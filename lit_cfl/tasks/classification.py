@@ -11,7 +11,9 @@ from torch.optim import Optimizer
 from lit_cfl.errors import InputError
 from lit_cfl.nets.base import Net
 from lit_cfl.parameters import ParameterLayout
+from lit_cfl.scores import ACCURACY, per_example, scores_of
 from lit_cfl.tasks.base import Batch, Task, most_likely
+from lit_cfl.tasks.named_scores import ScoreNames, named_scores
 
 _Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.ConvTranspose1d | nn.ConvTranspose2d | nn.ConvTranspose3d
 _WithKernel = nn.Linear | _Convolution
@@ -28,6 +30,9 @@ class Classification(Task):
         kernel_l2_layers: layers whose kernels that are, as patterns; `fc*` in FlexCFL's FEMNISTCNN.
         starting_weights: those of the net, or `pytorch`: fully connected and convolutional layers start as PyTorch's
             do, which StoCFL's published code leaves to LeNet and to its MLP.
+        scores: Scores, the main one first: `accuracy`, `f1` (macro), `f1_<class>`, `auroc` (each class against the
+            rest), `balanced_accuracy`, `calibration_error` (15 bins), or one's own by its path, such as
+            `my_scores.kappa`: a function of all outputs `[n, labels]` and labels `[n]` of a client. None = accuracy.
     """
 
     def __init__(
@@ -37,8 +42,11 @@ class Classification(Task):
         kernel_l2: float = 0.0,
         kernel_l2_layers: str | list[str] = "*",
         starting_weights: Literal["net", "pytorch"] = "net",
+        scores: ScoreNames | None = None,
     ) -> None:
         super().__init__(net, optimizer)
+        if scores is not None:
+            self.scores = named_scores(scores)
         if starting_weights == "pytorch":
             for layer in net.modules():
                 if isinstance(layer, _WithKernel):
@@ -60,10 +68,15 @@ class Classification(Task):
             return torch.zeros(())
         return self.kernel_l2 * torch.stack([weight.square().sum() for weight in weights]).sum()
 
-    def outcomes(self, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Computes the cross-entropy `[n]`, and whether the largest output is the label `[n]`, in one pass."""
-        outputs = self(batch[0])
-        return cross_entropy(outputs, batch[1], reduction="none"), outputs.argmax(-1) == batch[1]
+    def outcomes(self, batch: Batch) -> tuple[Tensor, ...]:
+        """Computes the cross-entropy `[n]`, and whether the largest output is the label `[n]`, in one pass.
+
+        The outputs follow where a score is of sets; the second is left out where accuracy is none of the scores then.
+        """
+        outputs, scores = self(batch[0]), scores_of(self)
+        of_sets = len(per_example(scores)) < len(scores)
+        right = [outputs.argmax(-1) == batch[1]] if ACCURACY in scores or not of_sets else []
+        return cross_entropy(outputs, batch[1], reduction="none"), *right, *([outputs] if of_sets else [])
 
     def predict_step(self, batch: Batch | Tensor, batch_idx: int = 0) -> Tensor:
         """Predicts labels int64 `[n]`; -1 where an output is nan."""

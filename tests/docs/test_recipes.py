@@ -28,6 +28,7 @@ def test_recipe_over_the_quickstart_runs(recipe: dict[str, Any], tmp_path: Path)
     assert main(["run", *words, "--run_dir", str(tmp_path / "run"), "--quiet"]) == 0
     (row,) = read_table(tmp_path / "run" / "metrics.csv")
     assert ("train/lr" in row) == ("lr_schedule" in recipe.get("local", {}))
+    assert ("test/undefined_auroc" in row) == ("auroc" in recipe.get("task", {}).get("init_args", {}).get("scores", []))
     assert ("test/tuned_accuracy" in row) == ("fine_tune" in recipe.get("evaluation", {}))
 
 

@@ -395,6 +395,25 @@ def test_losses_gradients_and_scores_from_two_workers_have_the_bits_of_one_engin
     assert sent == {"ScoreShare": 4, "LossShare": 2, "GradientShare": 2}
 
 
+def test_outputs_for_scores_of_sets_are_those_of_this_process(cluster: None, monkeypatch: pytest.MonkeyPatch):
+    def make() -> Classification:
+        return Classification(MCLR([5], 3), partial(torch.optim.SGD, lr=0.1), scores=["accuracy", "auroc"])
+
+    data, found = made_data((0, 3, 2600, 36, 1500, 8, 1100, 20)), []
+    monkeypatch.setattr(ray_engine, "_HAND_OVER_PAYS", 0)
+    index = torch.randperm(5267, generator=torch.Generator().manual_seed(1))
+    for workers in (2, 0):
+        engine = build_engine(make, Plan("chain", workers=workers), 11, LocalTraining(1, 4))
+        models = torch.stack([engine.initial(number) for number in range(5)])
+        which = torch.arange(5).repeat_interleave(ids(10, 2500, 3, 700, 2054))
+        scores = engine.outcomes_of_each(models, which, index, data)
+        assert scores.outputs is not None
+        found.append([scores.losses, scores.values, scores.weights, scores.outputs])
+        engine.close()
+    assert all(torch.equal(mine, alone) for mine, alone in zip(*found, strict=True))
+    assert found[0][3].shape == (5267, 3)
+
+
 @pytest.mark.parametrize(("hidden", "least"), [(1, 5_000), (100_000, 1_112)])  # parameters: 900,003
 def test_few_examples_are_not_handed_over(hidden: int, least: int):
     def make() -> Classification:

@@ -16,7 +16,7 @@ from lit_cfl.engines.chain.recognise import NotAChainError, is_close, recognise_
 from lit_cfl.engines.scorer import Scorer
 from lit_cfl.engines.task_protocol import Batch, outcomes_of
 from lit_cfl.parameters import ParameterLayout
-from lit_cfl.scores import CLASSIFIER, scores_of
+from lit_cfl.scores import CLASSIFIER, per_example, scores_of
 
 _CHECKED = 8  # examples that a chain is checked with
 
@@ -98,7 +98,7 @@ def _scored_chain(module: LightningModule, layout: ParameterLayout, batch: Batch
         chain = recognise_chain(module, layout, batch)
     except NotAChainError:
         return None
-    if len(scores_of(module)) != 1:
+    if len(per_example(scores_of(module))) != 1:
         return None
     exact = copy.deepcopy(module).double().eval()
     for inputs, labels in trials(batch, chain):
@@ -115,12 +115,14 @@ def _scored_chain(module: LightningModule, layout: ParameterLayout, batch: Batch
 
 
 def _outcomes_of_outputs(chain: Chain, outputs: Tensor, labels: Tensor, module: LightningModule) -> Tensor:
-    """Computes what `outcomes_of` does, float64 `[3, n]`, from the outputs of one model `[1, n, outputs]`."""
-    (score,) = scores_of(module)
-    values = outputs[0].argmax(-1) == labels if scores_of(module) == CLASSIFIER else None
+    """Computes what `outcomes_of` does, float64 `[..., n]`, from the outputs of one model `[1, n, outputs]`."""
+    scores = scores_of(module)
+    (score,) = per_example(scores)
+    values = outputs[0].argmax(-1) == labels if (score,) == CLASSIFIER else None
     targets = targets_of(chain.loss, labels, outputs.dtype)[None]
     if values is None:
         values = (outputs - targets).abs()[0].mean(-1)
     losses = compute_losses(chain.loss, outputs, targets)[0, :, 0].double()
     worst = 0.0 if values.dtype == torch.bool else nan if score.worst is None else score.worst
-    return torch.stack([losses, values.double().where(losses.isfinite(), worst), torch.ones_like(losses)])
+    rows = torch.stack([losses, values.double().where(losses.isfinite(), worst), torch.ones_like(losses)])
+    return rows if len(scores) == 1 else torch.cat([rows, outputs[0].T.double()])

@@ -158,11 +158,14 @@ class RayEngine(Engine):
             numbers, rows = which[part].unique(return_inverse=True)
             shares.append(ScoreShare(index[part], rows, numbers, named))
             tables.append(models[numbers])
-        found = torch.empty(1 + 2 * len(self.scores), len(index), dtype=torch.float64)
+        found: list[Tensor] = []
         for number, outcomes in self._done(shares, tables, data):
-            for rows, values in zip((found[:1], found[1::2], found[2::2]), outcomes, strict=True):
-                rows[:, parts[number]] = torch.from_numpy(np.array(values))
-        return Outcomes(found[0], found[1::2], found[2::2])
+            arrays = [torch.from_numpy(np.array(values)) for values in outcomes]
+            found = found or [array.new_empty(*array.shape[:-1], len(index)) for array in arrays]
+            for rows, values in zip(found, arrays, strict=True):
+                rows[..., parts[number]] = values
+        losses, values, weights, *outputs = found
+        return Outcomes(losses, values, weights, outputs[0].T if outputs else None)
 
     def losses_of_all(self, models: Tensor, index: Tensor, data: FederatedData) -> Tensor:
         if not self._pays(len(models) * len(index)):

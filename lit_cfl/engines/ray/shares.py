@@ -177,13 +177,14 @@ class ScoreShare:
         return _of_scores(self.index)
 
     def run(self, engine: Engine, examples: Examples, rows: Tensor) -> Sequence[np.ndarray]:
-        """Returns the parts of `Outcomes`."""
+        """Returns the parts of `Outcomes`, each `[..., n]`."""
 
         def named(row: int) -> str:
             return self.named(int(self.numbers[row]))
 
         found: Outcomes = engine.outcomes_of_each(rows, self.which, self.index, _nobodys(examples), named)
-        return [found.losses.numpy(), found.values.numpy(), found.weights.numpy()]
+        outputs = [] if found.outputs is None else [found.outputs.T]
+        return [part.numpy() for part in (found.losses, found.values, found.weights, *outputs)]
 
 
 def runs_of(sizes: Sequence[int], parts: int) -> list[slice]:

@@ -1,0 +1,58 @@
+"""Outputs and labels of clients, of which scores of sets are computed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import nan
+
+import torch
+from torch import Tensor
+
+from lit_cfl.scores import SetScore
+
+
+@dataclass(frozen=True, eq=False)
+class SetPredictions:
+    """Outputs and labels of the examples that clients were scored on.
+
+    Args:
+        outputs: Outputs of the clients' models, float64 `[m, o]`.
+        labels: Labels `[m]`.
+        lists: Positions of the examples of each list, int64; clients of one model may share a list.
+        list_of: List of each client, int64 `[n]`.
+    """
+
+    outputs: Tensor
+    labels: Tensor
+    lists: Sequence[Tensor]
+    list_of: Tensor
+
+    def of_clients(self, score: SetScore) -> tuple[Tensor, Tensor]:
+        """Computes a score for each client, float64 `[n]`, 0 where it is undefined; and where it is defined, `[n]`.
+
+        It is defined, and nan, where an output is not finite: a model that diverged is no client without a score.
+        """
+        found = torch.tensor([self._of(score, places) for places in self.lists], dtype=torch.float64)
+        finite = torch.tensor([bool(self.outputs[places].isfinite().all()) for places in self.lists])
+        known = ~found.isnan() | ~finite
+        return found.where(known, 0)[self.list_of], known.double()[self.list_of]
+
+    def together(self, score: SetScore, clients: Tensor | None = None) -> float:
+        """Computes a score of all examples of some clients together (None = all); nan where it is undefined."""
+        chosen = (self.list_of if clients is None else self.list_of[clients]).tolist()
+        return self._of(score, torch.cat([self.lists[k] for k in chosen])) if chosen else nan
+
+    def _of(self, score: SetScore, places: Tensor) -> float:
+        outputs = self.outputs[places]
+        return score.of_set(outputs, self.labels[places]) if outputs.isfinite().all() else nan
+
+    @classmethod
+    def joined(cls, parts: Sequence["SetPredictions"]) -> "SetPredictions":
+        """Joins the predictions of clients on one split."""
+        lists: list[Tensor] = []
+        list_of, before = [], 0
+        for part in parts:
+            list_of.append(part.list_of + len(lists))
+            lists += [places + before for places in part.lists]
+            before += len(part.labels)
+        outputs, labels = (torch.cat([getattr(part, name) for part in parts]) for name in ("outputs", "labels"))
+        return cls(outputs, labels, lists, torch.cat(list_of))

@@ -1,0 +1,222 @@
+"""Scores of sets by hand: of clients, clusters and all; undefined ones; the same in every engine."""
+
+from functools import partial
+from itertools import product
+from math import isnan, nan
+from pathlib import Path
+
+import pytest
+import torch
+from digits_experiment import digits
+from quadratic import ids
+from torch import Tensor
+
+from lit_cfl import Experiment, run
+from lit_cfl.algorithms import FedAvg
+from lit_cfl.datamodules import Digits
+from lit_cfl.early_stopping import StopRule
+from lit_cfl.engines.task_protocol import outcomes_of
+from lit_cfl.errors import InputError
+from lit_cfl.evaluation import EvaluationPlan, SplitScores
+from lit_cfl.local_work import Budget
+from lit_cfl.metric_names import choosable_columns, higher_is_better, metric_columns
+from lit_cfl.nets import MCLR
+from lit_cfl.scores import ACCURACY, Score, SetScore
+from lit_cfl.set_predictions import SetPredictions
+from lit_cfl.storage import read_table
+from lit_cfl.tasks import Classification
+from lit_cfl.tasks.named_scores import named_scores
+
+NAMES = ["accuracy", "f1", "auroc", "balanced_accuracy", "calibration_error", "f1_3"]
+OUTPUTS = torch.tensor(
+    [[2.0, 0.0, 1.0], [0.0, 3.0, 1.0], [1.0, 0.5, 0.0], [0.0, 1.0, 0.5], [0.3, 0.2, 0.1]], dtype=torch.float64
+)
+LABELS = ids(0, 1, 1, 1, 0)
+FEW = Digits(num_clients=40, validation=0.1)  # nine test examples each: some clients have no 3
+
+
+def score(name: str) -> SetScore:
+    (found,) = named_scores([name])
+    assert isinstance(found, SetScore)
+    return found
+
+
+def of(name: str, outputs: Tensor = OUTPUTS, labels: Tensor = LABELS) -> float:
+    return score(name).of_set(outputs, labels)
+
+
+def pairs(shares: Tensor, positive: Tensor) -> float:
+    """The share of pairs of a positive and a negative example that are in the right order."""
+    order = [(a > b) + (a == b) / 2 for a, b in product(shares[positive].tolist(), shares[~positive].tolist())]
+    return sum(order) / len(order)
+
+
+def test_named_scores_by_hand():
+    shares = OUTPUTS.softmax(1)
+    assert of("auroc") == pytest.approx((pairs(shares[:, 0], LABELS == 0) + pairs(shares[:, 1], LABELS == 1)) / 2)
+    assert of("f1") == pytest.approx((2 * 2 / (3 + 2) + 2 * 2 / (2 + 3)) / 2)  # predicted: 0 1 0 1 0
+    assert of("f1_1") == pytest.approx(4 / 5)
+    assert of("balanced_accuracy") == pytest.approx((1 + 2 / 3) / 2)
+    assert of("balanced_accuracy", OUTPUTS, ids(2, 1, 1, 1, 2)) == pytest.approx((0 + 2 / 3) / 2)  # 0 is no label
+    sure = torch.tensor([[0.9, 0.1], [0.9, 0.1], [0.35, 0.65], [0.2, 0.8]], dtype=torch.float64).log()
+    gap = (abs(0.5 - 0.9) * 2 + abs(1 - 0.65) + abs(0 - 0.8)) / 4  # one bin has two examples
+    assert of("calibration_error", sure, ids(0, 1, 1, 0)) == pytest.approx(gap, rel=1e-5)
+
+
+def test_a_score_is_undefined_where_no_example_can_decide_it():
+    assert isnan(of("auroc", OUTPUTS, ids(1, 1, 1, 1, 1)))
+    assert isnan(of("f1_2"))
+    assert isnan(of("f1", OUTPUTS[:0], LABELS[:0]))
+    assert of("f1_0", OUTPUTS[1:2], LABELS[1:2] * 0) == 0.0  # a label, never predicted
+
+
+def results(outputs: Tensor, labels: Tensor, lists: list[Tensor], list_of: Tensor) -> SplitScores:
+    """One score, an AUROC, of clients with these lists of examples."""
+    predictions = SetPredictions(outputs, labels, lists, list_of)
+    sums, weights = predictions.of_clients(score("auroc"))
+    count = torch.tensor([len(lists[k]) for k in list_of.tolist()])
+    loss = torch.zeros(len(list_of), dtype=torch.float64)
+    return SplitScores((score("auroc"),), count, loss, sums[None], weights[None], predictions)
+
+
+def test_a_set_is_that_of_a_client_of_a_cluster_or_of_all():
+    lists = [ids(0, 1), ids(2, 4), ids(1, 3)]  # the third has one class alone
+    found = results(OUTPUTS, LABELS, lists, ids(1, 0, 2, 1))
+    assert found.of_clients().tolist()[:2] == [
+        of("auroc", OUTPUTS[part], LABELS[part]) for part in (lists[1], lists[0])
+    ]
+    assert isnan(found.of_clients()[2])
+    together = torch.cat([lists[0], lists[2]])
+    assert found.weighted(ids(1, 2)) == {"auroc": of("auroc", OUTPUTS[together], LABELS[together])}
+    whole = torch.cat([lists[1], lists[0], lists[2], lists[1]])
+    metrics = found.metrics("test")
+    assert metrics["test/weighted_auroc"] == of("auroc", OUTPUTS[whole], LABELS[whole])
+    assert metrics["test/undefined_auroc"] == 1
+    known = [float(found.of_clients()[k]) for k in (0, 1, 3)]
+    assert metrics["test/mean_auroc"] == pytest.approx(sum(known) / 3)
+    assert metrics["test/worst10_auroc"] == min(known)
+
+
+def test_a_model_that_diverged_has_no_score_rather_than_none_to_count():
+    outputs = OUTPUTS.clone()
+    outputs[1, 2] = nan
+    metrics = results(outputs, LABELS, [ids(0, 1), ids(2, 4)], ids(0, 1)).metrics("test")
+    assert isnan(metrics["test/mean_auroc"])
+    assert metrics["test/undefined_auroc"] == 0
+
+
+def test_parts_of_clients_join():
+    one = SetPredictions(OUTPUTS[:3], LABELS[:3], [ids(0, 1), ids(2)], ids(1, 0))
+    other = SetPredictions(OUTPUTS[3:], LABELS[3:], [ids(1, 0)], ids(0))
+    both = SetPredictions.joined([one, other])
+    assert [part.tolist() for part in both.lists] == [[0, 1], [2], [4, 3]]
+    assert both.list_of.tolist() == [1, 0, 2]
+
+
+def experiment(engine: str = "auto", names: list[str] | None = None, **changes: object) -> Experiment:
+    task = lambda: Classification(MCLR([1, 8, 8], 10), partial(torch.optim.SGD, lr=0.1), scores=names or NAMES)  # noqa: E731
+    return digits(task=task, engine=engine, data=FEW, **changes)
+
+
+def test_scores_are_the_same_in_every_engine_and_change_nothing_else(tmp_path: Path):
+    last = {}
+    for engine in ("chain", "loop", "trainer"):
+        rows = read_table(run(experiment(engine), tmp_path / engine).path / "metrics.csv")
+        last[engine] = {k: v for k, v in rows[-1].items() if not k.startswith("time/") and v is not None}
+        assert 0.5 < rows[-1]["test/weighted_auroc"] <= 1
+        assert last[engine]["test/undefined_f1_3"] > 0
+    for engine in ("loop", "trainer"):
+        assert last[engine] == pytest.approx(last["chain"], rel=1e-5)
+    plain = read_table(run(digits(engine="loop", data=FEW), tmp_path / "plain").path / "metrics.csv")[-1]
+    shared = {k: v for k, v in plain.items() if not k.startswith("time/") and v is not None}
+    assert {k: last["loop"][k] for k in shared} == shared
+
+
+def test_files_hold_the_score_of_each_client_and_cluster_and_a_run_can_stop_by_it(tmp_path: Path):
+    stop = StopRule(metric="val/weighted_f1", target=0.01)
+    tuned = EvaluationPlan(fine_tune=Budget(1))
+    path = run(experiment(names=["f1", "f1_3"], stop=stop, evaluation=tuned), tmp_path).path
+    (row,) = read_table(path / "metrics.csv")
+    clients = [one for one in read_table(path / "clients.csv") if one["cluster"] is not None]
+    known = [one["f1_3"] for one in clients if one["f1_3"] is not None]
+    assert row["test/mean_f1_3"] == pytest.approx(sum(known) / len(known))
+    assert row["test/undefined_f1_3"] == len(clients) - len(known) > 0
+    assert row["test/mean_f1"] == pytest.approx(sum(one["f1"] for one in clients) / len(clients))
+    assert all(one["f1"] is not None for one in read_table(path / "clusters.csv"))
+    assert row["test/tuned_f1"] > 0
+
+
+def test_columns_and_directions():
+    scores = named_scores(["calibration_error", "accuracy"])
+    assert "val/undefined_calibration_error" in metric_columns(scores)
+    assert "val/undefined_accuracy" not in metric_columns(scores)
+    assert "val/undefined_calibration_error" not in choosable_columns(scores)
+    assert not higher_is_better("val/weighted_calibration_error", scores)
+    assert not higher_is_better("val/undefined_calibration_error", scores)
+
+
+def most(outputs: Tensor, labels: Tensor) -> Tensor:
+    return outputs.max()
+
+
+def two(outputs: Tensor, labels: Tensor) -> Tensor:
+    return outputs[0]
+
+
+OWN = SetScore("least", higher_is_better=False, function=lambda outputs, labels: outputs.min())
+
+
+def test_own_scores_are_functions_by_their_path_or_objects():
+    first, second, third = named_scores([f"{__name__}.most", f"{__name__}.OWN", SetScore("m", function=most)])
+    assert [(one.name, one.higher_is_better) for one in (first, second, third)] == [
+        ("most", True),
+        ("least", False),
+        ("m", True),
+    ]
+    assert isinstance(first, SetScore)
+    assert first.of_set(OUTPUTS, LABELS) == 3.0
+
+
+@pytest.mark.parametrize(
+    ("names", "message"),
+    [
+        (["f2"], r"'f2', which is no score \(did you mean f1\?\)"),
+        (["nowhere.kappa"], "'nowhere.kappa', which cannot be imported: ModuleNotFoundError"),
+        (["math.pi"], r"'math\.pi', which is 3\.14.*; give a function or a SetScore"),
+        (["f1", "accuracy", "f1"], "names f1, accuracy, f1; give each once"),
+        ([], r"give a list of scores, such as \[accuracy, f1\]"),
+        ([Score("mae")], "'mae', a mean over examples; add it in a task of your own"),
+    ],
+)
+def test_wrong_names_are_refused_with_what_there_is(names: list[str], message: str):
+    with pytest.raises(InputError, match=message):
+        named_scores(names)
+
+
+def test_wrong_functions_are_refused_in_a_line():
+    with pytest.raises(InputError, match="the function of the score 'two' returned a tensor of shape"):
+        SetScore("two", function=two).of_set(OUTPUTS, LABELS)
+    with pytest.raises(InputError, match="the score 'x' has the function None"):
+        SetScore("x")
+    with pytest.raises(InputError, match="'f1_30' is of class 30, but classes are 0 to 2"):
+        of("f1_30")
+
+
+class NoOutputs(Classification):
+    scores = (ACCURACY, OWN)
+
+    def outcomes(self, batch: tuple[Tensor, Tensor]) -> tuple[Tensor, ...]:
+        return super().outcomes(batch)[:2]
+
+
+def test_outcomes_without_the_outputs_are_refused():
+    module = NoOutputs(MCLR([1, 8, 8], 10))
+    with pytest.raises(InputError, match=r"must return the outputs \[n, \.\.\.\] last, after the losses and 1 other"):
+        outcomes_of(module, (torch.zeros(2, 1, 8, 8), ids(0, 1)))
+
+
+def test_all_clients_count_in_a_run_of_one_model(tmp_path: Path):
+    path = run(experiment(names=["auroc"], algorithm=FedAvg()), tmp_path).path
+    last = read_table(path / "metrics.csv")[-1]
+    assert last["clients/evaluated"] == 40
+    assert last["test/weighted_auroc"] == read_table(path / "clusters.csv")[-1]["auroc"]
