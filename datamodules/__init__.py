@@ -16,6 +16,7 @@ from lit_cfl.datamodules.partition import (
     Ditto500,
     DominantClass,
     FedProxFEMNIST,
+    InnerDirichlet,
     LabelGroups,
     LogNormalSizes,
     Natural,
@@ -25,7 +26,17 @@ from lit_cfl.datamodules.partition import (
 from lit_cfl.datamodules.pooled import PooledDataModule
 from lit_cfl.datamodules.sent140 import Sent140
 from lit_cfl.datamodules.shift import Incremental, LabelDrift, SwapAll, SwapPart
-from lit_cfl.datamodules.skew import LabelPermutations, LabelShifts, NoiseLevels, Rotations
+from lit_cfl.datamodules.skew import (
+    Blurs,
+    Brightnesses,
+    Colours,
+    FreeRotations,
+    LabelPermutations,
+    LabelShifts,
+    LabelSwaps,
+    NoiseLevels,
+    Rotations,
+)
 from lit_cfl.datamodules.synthetic import Synthetic
 
 __all__ = [
@@ -35,7 +46,10 @@ __all__ = [
     "MNIST",
     "MNIST1000",
     "ArrayData",
+    "Blurs",
+    "Brightnesses",
     "ClassesPerClient",
+    "Colours",
     "Digits",
     "Dirichlet",
     "DirichletSizes",
@@ -45,14 +59,17 @@ __all__ = [
     "FashionMNIST",
     "FedProxFEMNIST",
     "FederatedDataModule",
+    "FreeRotations",
     "HFDataset",
     "Hybrid",
     "ImageSet",
     "Incremental",
+    "InnerDirichlet",
     "LabelDrift",
     "LabelGroups",
     "LabelPermutations",
     "LabelShifts",
+    "LabelSwaps",
     "LogNormalSizes",
     "Natural",
     "NoiseLevels",

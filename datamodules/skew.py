@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import product
+from math import isfinite
 from numbers import Integral, Real
 from typing import ClassVar
 
@@ -42,7 +43,9 @@ class Rotations(Skew):
         _require_list("rotations", self.degrees, Integral, "[0, 90]")
         for angle in self.degrees:
             if angle % 90:
-                raise InputError(f"a rotation by {angle} degrees would blur the images; give multiples of 90")
+                raise InputError(
+                    f"a rotation by {angle} degrees would blur the images; give multiples of 90, or take FreeRotations"
+                )
         _require_different("rotations", [angle % 360 for angle in self.degrees])
 
     def views(self, num_labels: int) -> tuple[View, ...]:
@@ -122,6 +125,122 @@ class NoiseLevels(Skew):
         return tuple(View(noise=level) for level in self.levels)
 
 
+@dataclass(frozen=True)
+class LabelSwaps(Skew):
+    """Some labels change their names in each cluster, the others keep theirs: concept shift of some labels.
+
+    Args:
+        labels: For each cluster the labels that change: each takes the name of the next one, the last that of the
+            first. `[[], [0, 1]]` swaps 0 and 1 in the second of two clusters, and nothing in the first.
+    """
+
+    labels: Sequence[Sequence[int]] = ((), (0, 1))
+    kind: ClassVar[str] = "label"
+
+    def __post_init__(self) -> None:
+        for swapped in self.labels:
+            if not isinstance(swapped, Sequence) or not all(isinstance(label, Integral) for label in swapped):
+                raise InputError(f"labels to swap are {swapped!r}; give a list of labels, such as [0, 1]")
+            if len(set(swapped)) < len(swapped) or len(swapped) == 1:
+                raise InputError(f"labels to swap are {list(swapped)}; give two or more different ones, or none")
+
+    def views(self, num_labels: int) -> tuple[View, ...]:
+        found = []
+        for swapped in self.labels:
+            if any(not 0 <= label < num_labels for label in swapped):
+                raise InputError(f"labels to swap are {list(swapped)}, but labels are 0 to {num_labels - 1}")
+            names = list(range(num_labels))
+            for label, name in zip(swapped, [*swapped[1:], *swapped[:1]], strict=True):
+                names[label] = name
+            found.append(View(label_map=tuple(names) if swapped else None))
+        if not found or len(set(found)) < len(found):
+            raise InputError(f"labels to swap are {self.labels}; give a list a cluster, all with other results")
+        return tuple(found)
+
+
+@dataclass(frozen=True)
+class FreeRotations(Skew):
+    """Each cluster sees its images rotated by any angle, with bilinear interpolation; what comes from outside is 0.
+
+    Args:
+        degrees: Rotation of each cluster in degrees, counter-clockwise. Multiples of 90 are exact, as in Rotations.
+    """
+
+    degrees: Sequence[float] = (0.0, 15.0, 30.0, 45.0)
+    kind: ClassVar[str] = "feature"
+
+    def __post_init__(self) -> None:
+        _require_list("rotations", self.degrees, Real, "[0, 30]")
+        _require_finite("rotation", self.degrees)
+        _require_different("rotations", [angle % 360 for angle in self.degrees])
+
+    def views(self, num_labels: int) -> tuple[View, ...]:
+        return tuple(View(quarter_turns=int(angle // 90) % 4, angle=float(angle % 90)) for angle in self.degrees)
+
+
+@dataclass(frozen=True)
+class Blurs(Skew):
+    """Each cluster sees its images with a Gaussian blur of its own strength.
+
+    Args:
+        sigmas: Standard deviations in pixels, 0 (no blur) or more.
+    """
+
+    sigmas: Sequence[float] = (0.0, 1.0)
+    kind: ClassVar[str] = "feature"
+
+    def __post_init__(self) -> None:
+        _require_list("blurs", self.sigmas, Real, "[0, 1]")
+        _require_finite("blur", self.sigmas, least=0.0)
+        _require_different("blurs", list(self.sigmas))
+
+    def views(self, num_labels: int) -> tuple[View, ...]:
+        return tuple(View(blur=float(sigma)) for sigma in self.sigmas)
+
+
+@dataclass(frozen=True)
+class Brightnesses(Skew):
+    """Each cluster sees its scaled inputs multiplied by a factor of its own.
+
+    Args:
+        factors: One for each cluster, 0 or more; 1 = no change.
+    """
+
+    factors: Sequence[float] = (1.0, 0.5)
+    kind: ClassVar[str] = "feature"
+
+    def __post_init__(self) -> None:
+        _require_list("brightnesses", self.factors, Real, "[1, 0.5]")
+        _require_finite("brightness", self.factors, least=0.0)
+        _require_different("brightnesses", list(self.factors))
+
+    def views(self, num_labels: int) -> tuple[View, ...]:
+        return tuple(View(brightness=float(factor)) for factor in self.factors)
+
+
+@dataclass(frozen=True)
+class Colours(Skew):
+    """Each cluster sees its images in a colour of its own: every channel is multiplied by a factor.
+
+    Args:
+        factors: Of each cluster, one factor for each channel, 0 or more: `[[1, 0, 0], [0, 1, 0]]` shows red and green.
+    """
+
+    factors: Sequence[Sequence[float]] = ((1.0, 0.0, 0.0), (0.0, 1.0, 0.0), (0.0, 0.0, 1.0))
+    kind: ClassVar[str] = "feature"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.factors, Sequence) or not self.factors:
+            raise InputError(f"colours are {self.factors!r}; give a list a cluster, such as [[1, 0, 0], [0, 1, 0]]")
+        for colour in self.factors:
+            _require_list("a colour", colour, Real, "[1, 0, 0]", "channel")
+            _require_finite("factor of a colour", colour, least=0.0)
+        _require_different("colours", [tuple(colour) for colour in self.factors])
+
+    def views(self, num_labels: int) -> tuple[View, ...]:
+        return tuple(View(colour=tuple(map(float, colour))) for colour in self.factors)
+
+
 def shifted_labels(num_labels: int, shift: int) -> tuple[int, ...]:
     """Computes (y + shift) mod C for each label y."""
     return tuple((label + shift) % num_labels for label in range(num_labels))
@@ -186,15 +305,22 @@ def seen_as(index: ClientIndex, views: Tensor, num_examples: int) -> ClientIndex
     return ClientIndex.from_sizes(entries, seen.sizes).select(seen_of)
 
 
-def _require_list(what: str, values: object, kind: type, example: str) -> None:
+def _require_finite(what: str, values: Sequence[float], least: float = float("-inf")) -> None:
+    for value in values:
+        if not (isfinite(value) and value >= least):
+            wanted = "a number" if least < 0 else f"{least:g} or more"
+            raise InputError(f"a {what} is {value}; give {wanted}")
+
+
+def _require_list(what: str, values: object, kind: type, example: str, each: str = "cluster") -> None:
     """Raises InputError unless these are numbers of a kind (Integral or Real) in a list, at least one."""
     wanted = "whole numbers" if kind is Integral else "numbers"
     if not isinstance(values, Sequence) or not all(isinstance(value, kind) for value in values):
-        raise InputError(f"{what} is {values!r}; give a list of {wanted}, one a cluster, such as {example}")
+        raise InputError(f"{what} is {values!r}; give a list of {wanted}, one a {each}, such as {example}")
     if not values:
         raise InputError(f"{what} is empty; give at least one, [0] for no change")
 
 
-def _require_different(what: str, values: list[float] | list[int]) -> None:
+def _require_different(what: str, values: Sequence[object]) -> None:
     if len(set(values)) < len(values):
         raise InputError(f"{what} {values} holds one twice: those clusters would be the same")

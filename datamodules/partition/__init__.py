@@ -4,7 +4,7 @@ from lit_cfl.datamodules.partition.base import Partition, Pool, SharedOut, split
 from lit_cfl.datamodules.partition.ditto500 import Ditto500
 from lit_cfl.datamodules.partition.fedprox_femnist import FedProxFEMNIST
 from lit_cfl.datamodules.partition.label_clusters import DominantClass, LabelGroups
-from lit_cfl.datamodules.partition.labels import ClassesPerClient, Dirichlet, Shards
+from lit_cfl.datamodules.partition.labels import ClassesPerClient, Dirichlet, InnerDirichlet, Shards
 from lit_cfl.datamodules.partition.mnist1000 import MNIST1000
 from lit_cfl.datamodules.partition.natural import Natural
 from lit_cfl.datamodules.partition.sizes import IID, DirichletSizes, LogNormalSizes, PowerLawSizes
@@ -18,6 +18,7 @@ __all__ = [
     "Ditto500",
     "DominantClass",
     "FedProxFEMNIST",
+    "InnerDirichlet",
     "LabelGroups",
     "LogNormalSizes",
     "Natural",

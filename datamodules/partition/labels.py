@@ -1,5 +1,6 @@
 """Partitions in which clients have different labels: label distribution skew."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -8,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.data import ClientIndex
-from lit_cfl.datamodules.partition.base import SharedOut, apportioned, in_proportion
+from lit_cfl.datamodules.partition.base import SharedOut, apportioned, in_proportion, shuffled
 from lit_cfl.datamodules.partition.checks import require_enough
 from lit_cfl.datamodules.partition.sizes import dirichlet_weights
 from lit_cfl.errors import InputError
@@ -36,6 +37,40 @@ class Dirichlet(SharedOut):
 
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
         return dirichlet(labels, num_labels, self.num_clients, self.alpha, self.min_size, self.max_tries, rng)
+
+
+@dataclass(frozen=True)
+class InnerDirichlet(SharedOut):
+    """Clients of given sizes, each with label proportions drawn from a symmetric Dirichlet. No true clusters.
+
+    Acar, Zhao, Matas, Mattina, Whatmough, Saligrama. Federated Learning Based on Dynamic Regularization. ICLR 2021,
+    arXiv:2111.04263. Where clients want more of a label than there is, each gets the same share of what it wants, and
+    the rest from the labels that are left.
+
+    Args:
+        sizes: Examples of each client, training and test together if `test` is a share; None = equal shares of all.
+        alpha: Concentration, above 0: the smaller, the fewer labels a client has.
+    """
+
+    skew: ClassVar[str] = "label"
+    sizes: Sequence[int] | None = None
+    alpha: float = 0.5
+
+    def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
+        if self.sizes is None:
+            require_enough(len(labels), self.num_clients)
+            sizes = apportioned(torch.ones(self.num_clients, dtype=torch.float64), len(labels))
+        else:
+            sizes = self._given_sizes(len(labels))
+        return inner_dirichlet(labels, num_labels, sizes, self.alpha, rng)
+
+    def _given_sizes(self, num_examples: int) -> Tensor:
+        given = list(self.sizes or [])
+        if len(given) != self.num_clients or any(size < 1 for size in given):
+            raise InputError(f"sizes is {given}; give 1 or more for each of the {self.num_clients} clients")
+        if sum(given) > num_examples:
+            raise InputError(f"sizes are {sum(given)} examples in all, but there are {num_examples}; give fewer")
+        return torch.tensor(given)
 
 
 @dataclass(frozen=True)
@@ -108,6 +143,48 @@ def dirichlet(
         f"{short} of them in the last draw of at most {max_tries}; take a larger alpha, fewer clients or a "
         "smaller min_size"
     )
+
+
+def inner_dirichlet(
+    labels: Tensor, num_labels: int, sizes: Tensor, alpha: float, rng: np.random.Generator
+) -> ClientIndex:
+    """Gives each client examples in label proportions from Dirichlet(alpha), as many as its size.
+
+    Args:
+        sizes: Examples of each client, int64 `[clients]`, in all no more than there are.
+    """
+    wishes = torch.stack([dirichlet_weights(num_labels, alpha, rng) for _ in range(len(sizes))])
+    counts = granted(wishes, sizes, torch.bincount(labels, minlength=num_labels))
+    which = torch.arange(num_labels).expand(len(sizes), -1)
+    of_label = shuffled(ClientIndex.from_owners(labels, num_labels), rng)
+    return shuffled(pieces(of_label, which, counts.cumsum(0) - counts, counts), rng)
+
+
+def granted(wishes: Tensor, sizes: Tensor, there: Tensor) -> Tensor:
+    """Computes how many examples of each label each client gets, int64 `[clients, labels]`.
+
+    Args:
+        wishes: Proportions of the labels, float64 `[clients, labels]`.
+        sizes: Examples of each client, int64 `[clients]`.
+        there: Examples of each label, int64 `[labels]`.
+    """
+    counts = torch.zeros(wishes.shape, dtype=torch.int64)
+    while True:
+        need, left = sizes - counts.sum(1), there - counts.sum(0)
+        weights = wishes * (left > 0)
+        weights = torch.where(weights.sum(1, keepdim=True) > 0, weights, left.double())  # what it wants is used up
+        wanted = weights / weights.sum(1, keepdim=True).clamp(min=1e-300) * need[:, None]
+        more = (wanted * (left / wanted.sum(0).clamp(min=1e-300)).clamp(max=1)).floor().long()
+        if not more.any():
+            break
+        counts += more
+    for client in need.nonzero().flatten().tolist():  # what rounding down left over: the most wanted first
+        for _ in range(int(need[client])):
+            label = int(wanted[client].where(left > 0, -torch.inf).argmax())
+            counts[client, label] += 1
+            wanted[client, label] -= 1
+            left[label] -= 1
+    return counts
 
 
 def cyclic_classes(

@@ -13,6 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from lit_cfl.data.looks import blurred, turned
 from lit_cfl.devices import sent
 from lit_cfl.errors import InputError
 from lit_cfl.keyed_random import keyed_normal
@@ -29,19 +30,44 @@ class View:
         label_map: the label that stands in place of each label, or None for the labels as they are.
         noise: standard deviation of the Gaussian noise on the input, in units of the scaled input; an example
             always has the same noise.
+        angle: Further counter-clockwise rotation in degrees, above 0 and below 360 and no multiple of 90; bilinear, 0
+            outside of the image.
+        blur: Standard deviation of a Gaussian blur, in pixels.
+        brightness: Factor on the scaled input.
+        colour: Factor on each channel of the scaled image; empty = 1.
+
+    An image is rotated, then blurred, then brighter and coloured, then noisy.
     """
 
     quarter_turns: int = 0
     label_map: tuple[int, ...] | None = None
     noise: float = 0.0
+    angle: float = 0.0
+    blur: float = 0.0
+    brightness: float = 1.0
+    colour: tuple[float, ...] = ()
 
     def then(self, other: "View") -> "View":
         """Combines this view with another one behind it; labels that end where they began are None."""
         maps = self.label_map, other.label_map
         both = tuple(maps[1][label] for label in maps[0]) if maps[0] and maps[1] else maps[0] or maps[1]
         both = None if both and list(both) == sorted(both) else both
-        noise = (self.noise**2 + other.noise**2) ** 0.5
-        return View((self.quarter_turns + other.quarter_turns) % 4, both, noise)
+        turns, angle = divmod(90 * (self.quarter_turns + other.quarter_turns) + self.angle + other.angle, 90)
+        colours = self.colour or (1.0,) * len(other.colour), other.colour or (1.0,) * len(self.colour)
+        return View(
+            int(turns) % 4,
+            both,
+            (self.noise**2 + other.noise**2) ** 0.5,
+            angle,
+            (self.blur**2 + other.blur**2) ** 0.5,
+            self.brightness * other.brightness,
+            tuple(one * more for one, more in zip(*colours, strict=True)),
+        )
+
+    @property
+    def of_images(self) -> bool:
+        """Whether it changes images alone."""
+        return bool(self.quarter_turns or self.angle or self.blur or self.colour)
 
 
 _LONG_RUN = 32  # indices
@@ -94,6 +120,19 @@ class Examples:
             )
         if any(view.quarter_turns for view in self.views) and len(shape) != 4:
             raise InputError(f"inputs of shape {tuple(shape[1:])} are no images; only images can be rotated")
+        if any(view.of_images for view in self.views) and (len(shape) != 4 or self.vocabulary):
+            raise InputError(
+                f"inputs of shape {tuple(shape[1:])} are no images [channels, height, width]; only images can be "
+                "turned, blurred or coloured"
+            )
+        for view in self.views:
+            if view.colour and len(view.colour) != shape[1]:
+                raise InputError(
+                    f"a colour has {len(view.colour)} factors, but images of shape {tuple(shape[1:])} have {shape[1]} "
+                    "channel(s); give one for each channel (grey images can be repeated into three channels)"
+                )
+        if any(view.brightness != 1 for view in self.views) and self.vocabulary and self.embeddings is None:
+            raise InputError("token ids cannot be brighter; give embeddings, or leave out the brightness")
         if any(view.quarter_turns % 2 for view in self.views) and shape[-1] != shape[-2]:
             raise InputError(f"images of {tuple(shape[1:])} are not square; rotate them by 0 and 180 only")
         if any(view.noise for view in self.views) and self.vocabulary and self.embeddings is None:
@@ -201,6 +240,13 @@ class Examples:
         for view, those in seen:
             if view.quarter_turns:
                 inputs[those] = inputs[those].rot90(view.quarter_turns, (-2, -1))
+            if view.angle:
+                inputs[those] = turned(inputs[those], view.angle)
+            if view.blur:
+                inputs[those] = blurred(inputs[those], view.blur)
+            if view.brightness != 1 or view.colour:
+                factors = inputs.new_tensor(view.colour or (1.0,)) * view.brightness
+                inputs[those] = inputs[those] * (factors[:, None, None] if view.colour else factors)
             if view.noise:
                 noise = keyed_normal(index[those] % len(self), inputs.shape[1:].numel()).to(inputs.dtype)
                 inputs[those] += view.noise * noise.view_as(inputs[those])

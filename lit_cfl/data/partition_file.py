@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from lit_cfl.data.examples import Examples
+from lit_cfl.data.examples import Examples, View
 from lit_cfl.data.federated import FederatedData
 from lit_cfl.data.index import ClientIndex
 from lit_cfl.data.lists import LIST_ARRAYS, lists_of, with_lists
@@ -122,4 +122,13 @@ def _arrays(data: FederatedData) -> dict[str, np.ndarray]:
 
 
 def _views(examples: Examples) -> list[list[Any]]:
-    return [[view.quarter_turns, view.label_map and list(view.label_map), view.noise] for view in examples.views]
+    return [
+        [view.quarter_turns, view.label_map and list(view.label_map), view.noise, *_further(view)]
+        for view in examples.views
+    ]
+
+
+def _further(view: View) -> list[Any]:
+    """Lists what views of version 0.2 did not have; nothing where a view has none of it."""
+    further = [view.angle, view.blur, view.brightness, list(view.colour)]
+    return [] if further == [0.0, 0.0, 1.0, []] else further

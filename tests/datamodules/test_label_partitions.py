@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from partition_cases import counts_in, divided, few, held, labels_of, pool_of, seeds, some_counts
 
-from lit_cfl.datamodules.partition import ClassesPerClient, Dirichlet, Shards, SharedOut
+from lit_cfl.datamodules.partition import ClassesPerClient, Dirichlet, InnerDirichlet, Shards, SharedOut
 from lit_cfl.datamodules.partition.base import label_counts
+from lit_cfl.datamodules.partition.labels import granted
 from lit_cfl.errors import InputError
 
 
@@ -100,6 +101,10 @@ def test_clients_are_tested_on_the_labels_of_their_type():
         (Shards(4, 0.0, 0), "shards_per_client is 0; give 1 or more"),
         (Shards(4, 0.0, 11), "4 clients cannot share 43 examples with 11 or more each"),
         (Dirichlet(2, 0.0, alpha=-0.1), "alpha of the Dirichlet distribution is -0.1"),
+        (InnerDirichlet(2, 0.0, alpha=0.0), "alpha of the Dirichlet distribution is 0.0"),
+        (InnerDirichlet(2, 0.0, sizes=[5]), r"sizes is \[5\]; give 1 or more for each of the 2 clients"),
+        (InnerDirichlet(2, 0.0, sizes=[5, 0]), r"sizes is \[5, 0\]; give 1 or more"),
+        (InnerDirichlet(2, 0.0, sizes=[40, 4]), "sizes are 44 examples in all, but there are 43; give fewer"),
         (Dirichlet(2, 0.0, max_tries=0), "max_tries is 0; give 1 or more"),
     ],
 )
@@ -136,3 +141,36 @@ def test_shards_are_dealt_at_random():
     pool = pool_of(torch.arange(5).repeat_interleave(4))
     firsts = {tuple(divided(Shards(5, 0.0, 1), pool, seed).train[0].tolist()) for seed in range(40)}
     assert firsts == {tuple(range(4 * k, 4 * k + 4)) for k in range(5)}
+
+
+@few
+@given(some_counts, st.sampled_from([0.01, 0.3, 100.0]), seeds)
+def test_inner_dirichlet_keeps_the_sizes(counts: list[int], alpha: float, seed: int):
+    total = sum(counts)
+    sizes = [total // 2, 3, total // 4, 1]
+    division = divided(InnerDirichlet(4, 0.0, sizes=sizes, alpha=alpha), pool_of(labels_of(counts)), seed)
+    assert division.train.sizes.tolist() == sizes
+    assert len(set(held(division))) == sum(sizes)
+    assert division.true_clusters.tolist() == [-1] * 4
+    whole = divided(InnerDirichlet(4, 0.0, alpha=alpha), pool_of(labels_of(counts)), seed)
+    assert held(whole) == list(range(total))
+
+
+def test_inner_dirichlet_draws_the_labels_of_each_client_by_its_law():
+    n, labels, alpha = 400, 5, 0.5
+    pool = pool_of(labels_of([100_000] * labels))
+    division = divided(InnerDirichlet(n, 0.0, sizes=[100] * n, alpha=alpha), pool)
+    counts = label_counts(division.train, pool.labels, labels)
+    shares = counts.double() / 100
+    mean = 1 / labels
+    assert shares.mean(0).tolist() == pytest.approx([mean] * labels, abs=0.05)
+    assert shares.var(0).tolist() == pytest.approx([mean * (1 - mean) / (labels * alpha + 1)] * labels, rel=0.25)
+
+
+def test_of_a_label_that_is_short_each_gets_the_same_share_of_what_it_wants():
+    wishes = torch.tensor([[1.0, 0.0, 0.0], [0.5, 0.5, 0.0]], dtype=torch.float64)
+    counts = granted(wishes, torch.tensor([40, 40]), torch.tensor([30, 30, 40]))
+    assert counts[:, 0].tolist() == [20, 10]  # 40 and 20 are wanted, and half of it is there
+    # Then the first takes 20 of what is left, 10 and 40, as it is there: 4 and 16; the second wants 10 of label 1. Of
+    # these 14 there are 10: 2 and 7 (rounded down), and so on; the second ends with two of label 2.
+    assert counts.tolist() == [[20, 2, 18], [10, 28, 2]]

@@ -9,9 +9,15 @@ from hypothesis import strategies as st
 from quadratic import ids
 
 from lit_cfl.data import Examples, View
+from lit_cfl.data.looks import blurred, turned
 from lit_cfl.datamodules.skew import (
+    Blurs,
+    Brightnesses,
+    Colours,
+    FreeRotations,
     LabelPermutations,
     LabelShifts,
+    LabelSwaps,
     NoiseLevels,
     Rotations,
     Skew,
@@ -93,6 +99,18 @@ def test_noise_has_a_level_for_each_cluster():
         (lambda: LabelShifts([0, 1.5]), r"label shifts is \[0, 1.5\]; give a list of whole numbers"),
         (lambda: NoiseLevels(0.5), r"noise levels is 0.5; give a list of numbers, .* such as \[0, 0.5\]"),
         (lambda: NoiseLevels([0.0, "much"]), "noise levels is .*; give a list of numbers"),
+        (lambda: FreeRotations([0, float("nan")]), "a rotation is nan; give a number"),
+        (lambda: FreeRotations([30, 390]), r"rotations \[30, 30\] holds one twice"),
+        (lambda: Blurs([-1.0]), "a blur is -1.0; give 0 or more"),
+        (lambda: Brightnesses([1.0, float("inf")]), "a brightness is inf; give 0 or more"),
+        (lambda: Colours([]), r"colours are \[\]; give a list a cluster"),
+        (lambda: Colours([[1, 0, -1]]), "a factor of a colour is -1; give 0 or more"),
+        (lambda: Colours([[1, 0], [1, 0]]), "holds one twice"),
+        (lambda: LabelSwaps([[], [1]]), r"labels to swap are \[1\]; give two or more different ones"),
+        (lambda: LabelSwaps([[], [1, 1]]), r"labels to swap are \[1, 1\]; give two or more different ones"),
+        (lambda: LabelSwaps([0, 1]), r"labels to swap are 0; give a list of labels, such as \[0, 1\]"),
+        (lambda: LabelSwaps([[], [0, 9]]).views(3), r"labels to swap are \[0, 9\], but labels are 0 to 2"),
+        (lambda: LabelSwaps([[0, 1], [1, 0]]).views(3), "give a list a cluster, all with other results"),
         (lambda: LabelShifts((1, 11)).views(10), r"label shifts \[1, 1\] holds one twice"),
     ],
 )
@@ -107,8 +125,88 @@ def test_skews_that_do_not_fit_the_inputs_are_refused():
         Examples(tokens, labels, 2, views=Rotations().views(2), vocabulary=9)
     with pytest.raises(InputError, match="token ids cannot be made noisy"):
         Examples(tokens, labels, 2, views=NoiseLevels().views(2), vocabulary=9)
+    for skew in (FreeRotations(), Blurs(), Colours()):
+        with pytest.raises(InputError, match="only images can be turned, blurred or coloured"):
+            Examples(torch.zeros(2, 5), labels, 2, views=skew.views(2))
+    with pytest.raises(InputError, match="token ids cannot be brighter"):
+        Examples(tokens, labels, 2, views=Brightnesses().views(2), vocabulary=9)
+    with pytest.raises(InputError, match=r"a colour has 3 factors, but images of shape \(1, 3, 4\) have 1 channel"):
+        Examples(torch.zeros(2, 1, 3, 4), labels, 2, views=Colours().views(2))
     with pytest.raises(InputError, match="not square; rotate them by 0 and 180 only"):
         Examples(torch.zeros(2, 1, 3, 4), labels, 2, views=Rotations((0, 90)).views(2))
+
+
+def seen(inputs: torch.Tensor, view: View) -> torch.Tensor:
+    examples = Examples(inputs, torch.zeros(len(inputs), dtype=torch.int64), 1, views=(view,))
+    return examples.batch(torch.arange(len(inputs)))[0]
+
+
+def test_labels_that_are_swapped_take_the_name_of_the_next_one_and_the_others_stay():
+    assert LabelSwaps(([], [0, 1], [3, 1, 2])).views(4) == (
+        View(),
+        View(label_map=(1, 0, 2, 3)),
+        View(label_map=(0, 2, 3, 1)),
+    )
+
+
+def test_free_rotations_have_quarter_turns_exactly_and_the_rest_as_an_angle():
+    assert FreeRotations((0, 30, 90, 200.5, -10)).views(9) == (
+        View(),
+        View(angle=30.0),
+        View(1),
+        View(2, angle=20.5),
+        View(3, angle=80.0),
+    )
+
+
+@pytest.mark.parametrize("size", [4, 5])
+def test_a_free_rotation_by_a_quarter_is_the_quarter_turn(size: int):
+    images = torch.rand(3, 2, size, size, dtype=torch.float64)
+    for turns in range(4):
+        assert torch.allclose(turned(images, 90.0 * turns), images.rot90(turns, (-2, -1)), atol=1e-12)
+
+
+def test_a_rotation_by_45_degrees_of_a_cross_is_known():
+    image = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 0.0], [0.0, 0.0, 0.0]], dtype=torch.float64)[None, None]
+    found = turned(image, 45.0)[0, 0]  # the top pixel moves to (row, column) offsets (-0.71, -0.71): to the left
+    near, far = 2**0.5 / 2, 1 - 2**0.5 / 2
+    # the centre is its own place; each pixel at offset (a, b) comes from the one at 45 degrees clockwise
+    assert found[1, 1] == 0
+    assert found[0, 1].item() == pytest.approx(near * far)  # from (-0.71, 0.71): shares 0.71 up, 0.29 in the middle
+    assert found[1, 0].item() == pytest.approx(near * far)
+    assert found[0, 0].item() == pytest.approx(1 - (2**0.5 - 1))  # from (-1.41, 0): half outside, 0.59 of the row
+
+
+def test_a_blur_keeps_the_sum_of_an_image_and_a_constant_one():
+    image = torch.zeros(1, 1, 15, 15, dtype=torch.float64)
+    image[0, 0, 7, 7] = 1.0
+    found = blurred(image, 1.0)
+    taps = torch.exp(-0.5 * torch.arange(-3, 4, dtype=torch.float64) ** 2)
+    taps /= taps.sum()
+    assert torch.allclose(found[0, 0, 4:11, 4:11], taps[:, None] * taps[None], atol=1e-15)
+    assert found.sum().item() == pytest.approx(1.0)
+    flat = torch.full((1, 1, 3, 5), 0.25, dtype=torch.float64)
+    assert torch.allclose(blurred(flat, 2.0), flat)
+
+
+def test_brightness_and_colour_are_factors_and_noise_comes_last():
+    images = torch.rand(4, 3, 2, 2)
+    assert torch.equal(seen(images, Brightnesses((0.5,)).views(1)[0]), images * 0.5)
+    red = seen(images, Colours(((1, 0, 0.5),)).views(1)[0])
+    assert torch.equal(red, images * torch.tensor([1.0, 0.0, 0.5])[:, None, None])
+    noise = seen(images, View(noise=0.3)) - images
+    both = seen(images, View(noise=0.3, brightness=0.5))
+    assert torch.allclose(both, images * 0.5 + noise, atol=1e-6)
+
+
+def test_looks_of_an_image_do_not_depend_on_its_company():
+    images = torch.rand(9, 3, 8, 8)
+    view = View(1, None, 0.2, 20.0, 0.8, 0.7, (1.0, 0.5, 2.0))
+    whole = seen(images, view)
+    examples = Examples(images, torch.arange(9) % 2, 2, views=(View(), view))
+    some = examples.batch(ids(9 + 4, 0, 9 + 7))[0]
+    assert torch.equal(some[[0, 2]], whole[[4, 7]])
+    assert torch.equal(some[1], images[0])
 
 
 # Products
@@ -118,6 +216,9 @@ def test_views_add_up():
     one, other = View(3, (1, 2, 0), 0.3), View(2, (0, 2, 1), 0.4)
     assert one.then(other) == View(1, (2, 1, 0), 0.5)
     assert View().then(one) == one.then(View()) == one
+    tilted = View(1, None, 0.0, 60.0, 3.0, 0.5, (1.0, 2.0))
+    assert tilted.then(View(2, None, 0.0, 50.0, 4.0, 0.5)) == View(0, None, 0.0, 20.0, 5.0, 0.25, (1.0, 2.0))
+    assert View(angle=40.0).then(View(angle=50.0)) == View(1)
     assert View(0, (1, 2, 0)).then(View(0, (2, 0, 1))) == View().then(View(0, (0, 1, 2))) == View()
 
 
