@@ -35,7 +35,7 @@ import yaml
 from kills import in_child
 from same_files import content, differences
 
-from lit_cfl.datamodules.cache import cached
+from lit_cfl.datamodules.cache import read_or_make
 from lit_cfl.errors import InputError
 from lit_cfl.pictures import files
 from lit_cfl.runs.run_directory import RunDirectory
@@ -187,7 +187,7 @@ class Cache:
     def _read(self, place: Path, key: str) -> dict[str, np.ndarray]:
         os.environ["LITCFL_CACHE"] = str(place)
         try:
-            arrays = cached([key], lambda: _arrays(key))
+            arrays = read_or_make([key], lambda: _arrays(key))
         finally:
             del os.environ["LITCFL_CACHE"]
         new = sorted(path.name for path in place.iterdir() if path.name not in self._names)

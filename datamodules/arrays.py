@@ -12,13 +12,13 @@ from torch import Tensor
 
 from lit_cfl.data import Division, Examples
 from lit_cfl.data.npz import read_npz
-from lit_cfl.datamodules.columns import as_array, clients, label_space, labels_of, padded_names, scalars
+from lit_cfl.datamodules.columns import as_array, clients, label_space, labels_of, pad_names, scalars
 from lit_cfl.datamodules.partition import IID, Partition, Pool
 from lit_cfl.datamodules.partition.natural import Natural
 from lit_cfl.datamodules.pooled import PooledDataModule
 from lit_cfl.datamodules.skew import Skew, skew_name
 from lit_cfl.errors import InputError, Notice
-from lit_cfl.storage.given_paths import expanded
+from lit_cfl.storage.given_paths import expand_home
 
 KEYS = ("x", "y", "client", "cluster")
 _LARGEST = np.iinfo(np.int64).max
@@ -90,7 +90,7 @@ class ArrayData(PooledDataModule):
         self.vocabulary = vocabulary
 
     def pool(self) -> Pool:
-        arrays = self.arrays if self.source is None else read_source(expanded(self.source))
+        arrays = self.arrays if self.source is None else read_source(expand_home(self.source))
         examples = examples_of(
             arrays["x"], arrays.get("y"), self.num_labels, self.vocabulary, self.scale, self.channels
         )
@@ -196,7 +196,7 @@ def _labels(y: Any, count: int, num_labels: int | None) -> tuple[Tensor, int, tu
         remedy = "relabel them" if labels[row] < 0 else f"num_labels is {most}, so none is above {most - 1}"
         raise InputError(f"y holds the label {labels[row]} in row {row}; labels are integers from 0: {remedy}")
     size = (len(names) or label_space(labels, "y")) if num_labels is None else num_labels
-    return torch.from_numpy(labels), size, padded_names(names, size)
+    return torch.from_numpy(labels), size, pad_names(names, size)
 
 
 def _images(x: Tensor, channels: str | None) -> Tensor:

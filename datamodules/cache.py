@@ -23,7 +23,7 @@ _MAKING = ".making-"  # begins the name of a folder in which an entry is made
 _FRESH_SECONDS = 60.0  # such a folder may not be held yet
 
 
-def cached(key: Sequence[str], make: Callable[[], Arrays]) -> Arrays:
+def read_or_make(key: Sequence[str], make: Callable[[], Arrays]) -> Arrays:
     """Reads arrays from the cache, or makes them now and keeps them there.
 
     The cache is the folder LITCFL_CACHE (`~/.cache/lit-cfl` where it is not set; `off`: there is none). Its entries

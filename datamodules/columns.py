@@ -68,7 +68,7 @@ def label_space(labels: np.ndarray, what: str) -> int:
     return size
 
 
-def padded_names(names: Sequence[str], size: int) -> tuple[str, ...]:
+def pad_names(names: Sequence[str], size: int) -> tuple[str, ...]:
     """Fits names of labels to a label space: labels beyond them are named by their number."""
     return (*names, *map(str, range(len(names), size)))[:size] if names else ()
 

@@ -19,7 +19,7 @@ from lit_cfl.data.shift import Shift, with_concepts
 from lit_cfl.datamodules.partition import split_each
 from lit_cfl.errors import InputError
 from lit_cfl.seeds import derive
-from lit_cfl.storage.given_paths import expanded
+from lit_cfl.storage.given_paths import expand_home
 
 
 class FederatedDataModule(LightningDataModule, ABC):
@@ -87,7 +87,7 @@ class FederatedDataModule(LightningDataModule, ABC):
     def federated(self, seed: int) -> FederatedData:
         """Returns the data of a run under this seed (unless `partition_seed` is set), before any shift."""
         if self.partition_file is not None:
-            given = expanded(self.partition_file)
+            given = expand_home(self.partition_file)
             return load_partition(given / "partition.npz" if given.is_dir() else given, self.examples)
         seed = seed if self.partition_seed is None else self.partition_seed
         division = self.divide(self.examples, _rng(seed, "partition"))

@@ -14,7 +14,7 @@ import numpy as np
 
 from lit_cfl.datamodules.tokens import Vocabulary
 from lit_cfl.errors import InputError
-from lit_cfl.storage.given_paths import expanded
+from lit_cfl.storage.given_paths import expand_home
 
 _HEADER = re.compile(r"\d+ \d+\s*")  # the first line of word2vec's and fastText's files
 _REMEDY = "give a text file with a word and its numbers on each line, such as glove.6B.300d.txt"
@@ -23,7 +23,7 @@ _REMEDY = "give a text file with a word and its numbers on each line, such as gl
 def locate(path: Path) -> Path:
     """Returns where a file of vectors lies: as given, or else in `glove/` of the folder that LITCFL_DATA names."""
     local = os.environ.get("LITCFL_DATA")
-    other = expanded(local) / "glove" / path if local else path
+    other = expand_home(local) / "glove" / path if local else path
     return other if other.is_file() and not path.is_file() else path
 
 

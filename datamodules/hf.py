@@ -9,8 +9,8 @@ import numpy as np
 import torch
 
 from lit_cfl.data import Examples
-from lit_cfl.datamodules.cache import Arrays, cached
-from lit_cfl.datamodules.columns import clients, in_range, label_space, labels_of, matrix, padded_names
+from lit_cfl.datamodules.cache import Arrays, read_or_make
+from lit_cfl.datamodules.columns import clients, in_range, label_space, labels_of, matrix, pad_names
 from lit_cfl.datamodules.image_sets import image_pool, pool_of
 from lit_cfl.datamodules.images import Mode, Pixels, decode
 from lit_cfl.datamodules.partition import IID, Partition, Pool
@@ -144,7 +144,7 @@ class HFDataset(PooledDataModule):
         images = self.images
         read = (images.mode, images.size, images.pad, images.background, self.text)
         key = ["hf 4", source.fingerprint, repr((columns, self.subset, self.splits, read))]
-        arrays = cached(key, lambda: self._read(source))
+        arrays = read_or_make(key, lambda: self._read(source))
         num_labels = int(arrays["num_labels"])
         if "images" in arrays:
             return image_pool(arrays, num_labels, self.images.pixels)
@@ -227,7 +227,7 @@ class HFDataset(PooledDataModule):
         return {
             "labels": in_range(labels, known, column),
             "num_labels": np.array(known),
-            "label_names": np.array(padded_names(names, known), np.str_),
+            "label_names": np.array(pad_names(names, known), np.str_),
         }
 
 

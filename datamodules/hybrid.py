@@ -57,7 +57,7 @@ class Hybrid(FederatedDataModule):
         for part, pool, own_rng in zip(self.parts, pools, rng.spawn(len(pools)), strict=True):
             division = part.divide(pool, own_rng)
             train, test = (
-                _renumbered(index, pool, before, views, len(examples)) for index in (division.train, division.test)
+                _renumber(index, pool, before, views, len(examples)) for index in (division.train, division.test)
             )
             divisions.append(replace(division, train=train, test=test))
             before += len(pool)
@@ -82,9 +82,7 @@ def numbered(clusters: Sequence[Tensor]) -> Tensor:
     return torch.cat(numbers)
 
 
-def _renumbered(
-    index: ClientIndex, pool: Examples, before: int, views: Sequence[View], num_examples: int
-) -> ClientIndex:
+def _renumber(index: ClientIndex, pool: Examples, before: int, views: Sequence[View], num_examples: int) -> ClientIndex:
     """Converts a part's indices to those in the pool of the whole.
 
     Args:

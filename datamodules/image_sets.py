@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from lit_cfl.data import Examples
-from lit_cfl.datamodules.cache import Arrays, cached
+from lit_cfl.datamodules.cache import Arrays, read_or_make
 from lit_cfl.datamodules.columns import clients, in_range, labels_of
 from lit_cfl.datamodules.images import Pixels, decode, scaling
 from lit_cfl.datamodules.partition import IID, Partition, Pool
@@ -74,7 +74,7 @@ class ImageSet(PooledDataModule, ABC):
         columns = (self.image_column, self.label_column, self.client_column, self.num_labels, self.background)
         key = ["images 3", source.fingerprint, kind.__module__, kind.__qualname__, str(self.pad), *map(str, columns)]
         key += [*_own_source(kind), *self.variant]
-        return image_pool(cached(key, lambda: self._read(source)), self.num_labels, self.pixels)
+        return image_pool(read_or_make(key, lambda: self._read(source)), self.num_labels, self.pixels)
 
     @property
     def variant(self) -> tuple[str, ...]:

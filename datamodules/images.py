@@ -149,7 +149,7 @@ def _opened(row: int, data: bytes | None, mode: Mode | None, size: Sequence[int]
             f"image {row} has the mode {image.mode}; convert it in the source, or read it by HFDataset with "
             "images.mode: L (grey) or RGB (colour)"
         )
-    image = _composited(row, image, background) if image.has_transparency_data else image
+    image = _composite(row, image, background) if image.has_transparency_data else image
     image = image if mode is None else image.convert(mode)
     image = image if size is None else image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
     return np.asarray(image)
@@ -188,7 +188,7 @@ def _deep(row: int, image: "Image", size: Sequence[int] | None) -> np.ndarray:
     return pixels.astype(np.uint16)
 
 
-def _composited(row: int, image: "Image", background: int) -> "Image":
+def _composite(row: int, image: "Image", background: int) -> "Image":
     """Puts an image with transparent pixels on the background: grey `L` if it was grey, else `RGB`."""
     from PIL import Image
 

@@ -60,21 +60,21 @@ class PooledDataModule(FederatedDataModule, ABC):
 
     def divide(self, examples: Examples, rng: np.random.Generator) -> Division:
         if not self.skew:
-            return self._partitioned(rng)
+            return self._partition(rng)
         num_views = len(all_views(self.skew, examples.num_labels))
         if self.copies:
-            divisions = [self._partitioned(rng) for _ in range(num_views)]
+            divisions = [self._partition(rng) for _ in range(num_views)]
             division = side_by_side(divisions)
             views = torch.arange(num_views).repeat_interleave(len(divisions[0].train))
         else:
-            division = self._partitioned(rng)
+            division = self._partition(rng)
             views = dealt(division.true_clusters, num_views)
             _say_if_too_few(division.true_clusters, num_views)
         kinds = [skew.kind for skew in self.skew if len(skew.views(examples.num_labels)) > 1]
         name = skew_name(division.skew, *kinds)
         return under_views(replace(division, skew=name), views, num_views, len(examples))
 
-    def _partitioned(self, rng: np.random.Generator) -> Division:
+    def _partition(self, rng: np.random.Generator) -> Division:
         with labels_by_name(self._pool.examples.label_names):
             return self.partition.divide(self._pool, rng)
 

@@ -8,7 +8,7 @@ import torch
 
 from lit_cfl.data import Examples
 from lit_cfl.datamodules import glove
-from lit_cfl.datamodules.cache import Arrays, cached
+from lit_cfl.datamodules.cache import Arrays, read_or_make
 from lit_cfl.datamodules.columns import clients, labels_of
 from lit_cfl.datamodules.image_sets import pool_of
 from lit_cfl.datamodules.partition import Natural, Partition, Pool
@@ -16,7 +16,7 @@ from lit_cfl.datamodules.pooled import PooledDataModule
 from lit_cfl.datamodules.source import Source, find
 from lit_cfl.datamodules.tokens import Padding, Vocabulary
 from lit_cfl.errors import InputError
-from lit_cfl.storage.given_paths import expanded
+from lit_cfl.storage.given_paths import expand_home
 
 NEGATIVE, NEUTRAL, POSITIVE = 0, 2, 4  # polarity, in the column `sentiment`
 
@@ -59,7 +59,7 @@ class Sent140(PooledDataModule):
             if value < 1:
                 raise InputError(f"data.{name} is {value}; it must be 1 or more")
         self.source, self.revision, self.length, self.padding = source, revision, length, padding
-        self.embeddings, self.max_words = None if embeddings is None else expanded(embeddings), max_words
+        self.embeddings, self.max_words = None if embeddings is None else expand_home(embeddings), max_words
 
     def pool(self) -> Pool:
         source = find(self.source, self.revision, script_revision="refs/convert/parquet")
@@ -67,7 +67,7 @@ class Sent140(PooledDataModule):
         embeddings = None if self.embeddings is None else glove.locate(self.embeddings)
         known = str(self.max_words) if embeddings is None else glove.fingerprint(embeddings)
         key = ["sent140 3", source.fingerprint, str(self.length), self.padding, known]
-        arrays = cached(key, lambda: self._read(source, embeddings))
+        arrays = read_or_make(key, lambda: self._read(source, embeddings))
         tokens, labels = torch.from_numpy(arrays["tokens"]), torch.from_numpy(arrays["labels"])
         vectors = torch.from_numpy(arrays["embeddings"]) if "embeddings" in arrays else None
         vocabulary, words = int(arrays["vocabulary"]), str(arrays["words"])

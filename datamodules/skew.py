@@ -68,7 +68,7 @@ class LabelShifts(Skew):
 
     def views(self, num_labels: int) -> tuple[View, ...]:
         _require_different("label shifts", [s % num_labels for s in self.shifts])
-        return tuple(View(label_map=shifted_labels(num_labels, s) if s % num_labels else None) for s in self.shifts)
+        return tuple(View(label_map=shift_labels(num_labels, s) if s % num_labels else None) for s in self.shifts)
 
 
 @dataclass(frozen=True)
@@ -241,7 +241,7 @@ class Colours(Skew):
         return tuple(View(colour=tuple(map(float, colour))) for colour in self.factors)
 
 
-def shifted_labels(num_labels: int, shift: int) -> tuple[int, ...]:
+def shift_labels(num_labels: int, shift: int) -> tuple[int, ...]:
     """Computes (y + shift) mod C for each label y."""
     return tuple((label + shift) % num_labels for label in range(num_labels))
 

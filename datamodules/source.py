@@ -18,7 +18,7 @@ import numpy as np
 from lit_cfl.datamodules.images import files_in
 from lit_cfl.datamodules.loading import ScriptError, how_to_fetch, load
 from lit_cfl.errors import InputError, nearest
-from lit_cfl.storage.given_paths import expanded
+from lit_cfl.storage.given_paths import expand_home
 
 if TYPE_CHECKING:
     from datasets import Dataset, DatasetDict
@@ -44,14 +44,14 @@ def find(
         InputError: there is no such folder, and it is no id.
     """
     source = str(source)
-    if source and expanded(source).is_dir():
-        return Source(source, expanded(source), revision, script_revision, subset)
+    if source and expand_home(source).is_dir():
+        return Source(source, expand_home(source), revision, script_revision, subset)
     if not _HUB_ID.fullmatch(source) or Path(source).is_file():
         raise InputError(f"source {source!r} is no folder and no id of the Hugging Face Hub, such as ylecun/mnist")
     local = os.environ.get("LITCFL_DATA")
     if not local:
         return Source(source, None, revision, script_revision, subset)
-    folder = expanded(local) / source.rpartition("/")[2]
+    folder = expand_home(local) / source.rpartition("/")[2]
     if not folder.is_dir():
         fetch = how_to_fetch(source, revision or script_revision)
         raise InputError(f"LITCFL_DATA is {local}, but there is no folder {folder} for {source}; {fetch}")

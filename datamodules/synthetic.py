@@ -18,7 +18,7 @@ import torch
 
 from lit_cfl.data import ClientIndex, Division, Examples
 from lit_cfl.datamodules.federated import FederatedDataModule
-from lit_cfl.datamodules.partition.base import shuffled
+from lit_cfl.datamodules.partition.base import shuffle_lists
 from lit_cfl.datamodules.partition.checks import require_share
 from lit_cfl.errors import InputError
 from lit_cfl.seeds import derive
@@ -195,7 +195,7 @@ class Synthetic(FederatedDataModule):
 
     def divide(self, examples: Examples, rng: np.random.Generator) -> Division:
         sizes, number = torch.from_numpy(self.population.sizes), self.population.num_clusters
-        mixed = shuffled(ClientIndex.from_sizes(torch.arange(len(examples)), sizes), rng)
+        mixed = shuffle_lists(ClientIndex.from_sizes(torch.arange(len(examples)), sizes), rng)
         test = sizes - ((1 - self.test) * sizes.double()).long().clamp(min=1)
         clients = torch.arange(len(sizes))
         clusters = torch.full_like(clients, -1) if number is None else clients % number

@@ -9,7 +9,7 @@ from torch import Tensor
 from lit_cfl.errors import InputError
 from lit_cfl.local_work import Chunk, Fitted
 
-__all__ = ["client_weights", "discrepancy", "drawn_order", "mean_by_cluster", "mix_clusters"]
+__all__ = ["client_weights", "discrepancy", "draw_order", "mean_by_cluster", "mix_clusters"]
 
 Weights = Literal["examples", "equal"]
 ClusterWeights = Literal[Weights, "drawn_first"]
@@ -29,7 +29,7 @@ def client_weights(
             unsorted draw (times K / (K + 1e-5), left out here) (C1).
         labels: cluster of each client, int64 `[n]`; wanted for `drawn_first`.
         order: a drawn number of each client, different from all others `[n]`; wanted for `drawn_first`; see
-            `drawn_order`.
+            `draw_order`.
 
     Returns:
         float64 `[n]`.
@@ -53,7 +53,7 @@ def client_weights(
     return (order == earliest[cluster]).double()
 
 
-def drawn_order(clients: Tensor, num_clients: int, rng: torch.Generator) -> Tensor:
+def draw_order(clients: Tensor, num_clients: int, rng: torch.Generator) -> Tensor:
     """Draws a random order of clients: numbers, float64 `[n]`, the same for a client in any cohort.
 
     Args:

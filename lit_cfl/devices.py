@@ -92,7 +92,7 @@ def _bytes_of_gpu(device: torch.device | str) -> float:
     return share * torch.cuda.get_device_properties(device).total_memory
 
 
-def prepared_ahead(prepare: Callable[[Item], Prepared], items: Iterable[Item]) -> Iterator[Prepared]:
+def prepare_ahead(prepare: Callable[[Item], Prepared], items: Iterable[Item]) -> Iterator[Prepared]:
     """Yields what is made of items, each prepared in a thread while what was made of the one before is in use."""
     with ThreadPoolExecutor(1) as thread:
         before: Future[Prepared] | None = None

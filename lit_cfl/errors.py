@@ -27,7 +27,7 @@ class DivergedError(InputError):
     """A client's training loss or model became NaN or infinite."""
 
 
-def diverged(client: int, round: int, loss: float | None, rate: float) -> DivergedError:
+def explain_divergence_of(client: int, round: int, loss: float | None, rate: float) -> DivergedError:
     """Builds the error that names the client that diverged, and the round.
 
     Args:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.algorithms.base import Algorithm, Assignment, State
-from lit_cfl.algorithms.check_answers import checked_assignment
+from lit_cfl.algorithms.check_answers import check_assignment
 from lit_cfl.clustering.cluster_scores import agreement, churn
 from lit_cfl.data import ClientIndex, FederatedData, Split
 from lit_cfl.data.index import distinct_values
@@ -129,7 +129,7 @@ def score_clients(
         clients: ids int64 `[n]`.
     """
     mine, views = data.split(split).select(clients), len(data.examples) * len(data.examples.views)
-    held, list_of, (asked, where) = _scored_once(mine, index, views)
+    held, list_of, (asked, where) = _score_once(mine, index, views)
 
     def named(number: int) -> str:
         return f"model {number} of the clients {join_ids(clients[index == number].tolist())} on {split} data"
@@ -165,7 +165,7 @@ def _sums_of(
     return predictions.of_clients(score)
 
 
-def _scored_once(mine: ClientIndex, index: Tensor, views: int) -> tuple[ClientIndex, Tensor, tuple[Tensor, Tensor]]:
+def _score_once(mine: ClientIndex, index: Tensor, views: int) -> tuple[ClientIndex, Tensor, tuple[Tensor, Tensor]]:
     """Finds which examples are scored under which model, each once, and who has them.
 
     Args:
@@ -235,7 +235,7 @@ def evaluate(
     """
     candidates = plan.candidates(data.population, engine.seed)
     served = algorithm.serve(state, data.population)  # once: a model for each client may be much of the memory
-    served = checked_assignment(algorithm, served, data.population, engine.layout.num_columns)
+    served = check_assignment(algorithm, served, data.population, engine.layout.num_columns)
     unassigned = data.population[served.index < 0]
     assigned = len(data.population) - len(unassigned)
     if plan.clients == "all" and len(unassigned):
@@ -337,4 +337,4 @@ def place_for_scoring(
         unassigned = clients[algorithm.serve(state, clients).index < 0]
     rng = generator(engine.seed, "place for scoring", round)
     placed = algorithm.place(state, unassigned, engine.at(round, data), rng)[0]
-    return checked_assignment(algorithm, algorithm.serve(placed, clients), clients, engine.layout.num_columns)
+    return check_assignment(algorithm, algorithm.serve(placed, clients), clients, engine.layout.num_columns)

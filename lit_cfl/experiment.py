@@ -172,7 +172,7 @@ class Experiment:
         _require_training_data(data)
         self.evaluation.require_clients(len(data.population))
         work = self._workload(seed, data)
-        plan = self.chosen_plan(work)
+        plan = self.choose_own_plan(work)
         set_up_torch(plan, self.deterministic)
         engine = build_engine(self.task, plan, seed, self.local, work.task.module if work.task else None)
         engine.report = report
@@ -212,7 +212,7 @@ class Experiment:
             prepared = self._on_cpu().prepare(seed)
         except InputError:
             prepared = self.prepare(seed)
-        return prepared, self.chosen_plan(self._workload(seed, prepared.data))
+        return prepared, self.choose_own_plan(self._workload(seed, prepared.data))
 
     def _on_cpu(self) -> "Experiment":
         engine: EngineOption = "trainer" if self.engine == "trainer" else "auto"
@@ -222,7 +222,7 @@ class Experiment:
     def _workload(self, seed: int, data: FederatedData) -> Workload:
         return measure_workload(self.task, seed, self.local, data, self.rounds, self.cohort_size)
 
-    def chosen_plan(self, work: Workload = Workload()) -> Plan:
+    def choose_own_plan(self, work: Workload = Workload()) -> Plan:
         """Chooses the plan on this machine: what is set by hand, the rest by rule, which looks at the work."""
         room = room_of_ray(self.engine, self.device, self.plan)
         plan = choose_plan(self.engine, self.device, self.precision, work, self.plan, room)

@@ -9,7 +9,7 @@ _MASK = 0xFFFFFFFF
 _NOT_ZERO = 0x27D4EB2F  # 0 is hashed to 0, which would be an outlier
 
 
-def hashed(keys: Tensor) -> Tensor:
+def hash_keys(keys: Tensor) -> Tensor:
     """Mixes 32-bit keys: int64 of any shape to int64 in [0, 2^32), the finaliser of MurmurHash3 (Appleby, 2011)."""
     mixed = keys & _MASK
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
@@ -17,20 +17,20 @@ def hashed(keys: Tensor) -> Tensor:
     return mixed ^ (mixed >> 16)
 
 
-def keyed_uniform(keys: Tensor, size: int) -> Tensor:
+def draw_keyed_uniform(keys: Tensor, size: int) -> Tensor:
     """Draws uniform numbers in (0, 1), `size` for each key: float64 `[n, size]`.
 
     Args:
         keys: int64 `[n]`; all of their 64 bits count.
         size: numbers a key.
     """
-    rows = hashed(hashed(keys ^ _NOT_ZERO) + 0x9E3779B9 * hashed(keys >> 32))
+    rows = hash_keys(hash_keys(keys ^ _NOT_ZERO) + 0x9E3779B9 * hash_keys(keys >> 32))
     positions = torch.arange(size, device=keys.device) * 0x9E3779B9
-    return (hashed(rows[:, None] + positions).double() + 0.5) / 2**32
+    return (hash_keys(rows[:, None] + positions).double() + 0.5) / 2**32
 
 
-def keyed_normal(keys: Tensor, size: int) -> Tensor:
+def draw_keyed_normal(keys: Tensor, size: int) -> Tensor:
     """Draws standard normal numbers, `size` for each key: float64 `[n, size]` (Box and Muller, 1958)."""
-    uniform = keyed_uniform(keys, 2 * size)
+    uniform = draw_keyed_uniform(keys, 2 * size)
     normal: Tensor = (-2 * uniform[:, :size].log()).sqrt() * (2 * pi * uniform[:, size:]).cos()
     return normal

@@ -288,7 +288,7 @@ class LocalWork(Protocol):
         """
 
 
-def kept_statistic(found: Any, client: int) -> Statistic:
+def keep_statistic(found: Any, client: int) -> Statistic:
     """Copies the tensors that a client sends to the CPU, so that they hold no other memory.
 
     Raises:

@@ -8,7 +8,7 @@ from typing import Protocol
 from torch import Tensor
 
 from lit_cfl.algorithms.base import Algorithm, Info, State
-from lit_cfl.algorithms.check_answers import checked_answer, require_savable
+from lit_cfl.algorithms.check_answers import check_answer, require_savable
 from lit_cfl.data import FederatedData
 from lit_cfl.data.shift import Shift, ShiftLog, shifted
 from lit_cfl.errors import InputError, Notice, join_ids
@@ -148,7 +148,7 @@ def rounds(
     if after is None:
         work = clients.at(0, data)
         answer = algorithm.init(work, generator(seed, "init", 0))
-        state, begun = checked_answer(algorithm, "init", answer, num_models)
+        state, begun = check_answer(algorithm, "init", answer, num_models)
         begun = replace(begun, bytes_up=begun.bytes_up + work.bytes_up)
         require_savable(algorithm, state)
         traffic, costs, first = Traffic(), work.costs, 0
@@ -163,7 +163,7 @@ def rounds(
             data, moves = shifted(data, shifts, index, seed, _warm(algorithm, state, data, shifts))
         work = clients.at(index, data)
         answer = algorithm.round(state, cohort, work, generator(seed, "round", index))
-        state, info = checked_answer(algorithm, "round", answer, num_models)
+        state, info = check_answer(algorithm, "round", answer, num_models)
         info = replace(info, bytes_up=info.bytes_up + work.bytes_up)
         del answer  # the next round frees its state
         if index == first:

@@ -147,7 +147,7 @@ def per_example(scores: Scores) -> Scores:
     return tuple(score for score in scores if not isinstance(score, SetScore))
 
 
-def recorded_scores(summary: Mapping[str, Any]) -> Scores:
+def read_scores(summary: Mapping[str, Any]) -> Scores:
     """Reads the scores of a run from its `summary.json`, the main one first: all but transforms."""
     return tuple(score for key in summary if (score := Score.of_best_column(key))) or CLASSIFIER
 

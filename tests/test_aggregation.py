@@ -3,7 +3,7 @@ import torch
 from quadratic import ids, quadratic_clients
 from torch.testing import assert_close
 
-from lit_cfl.aggregation import Mix, client_weights, discrepancy, drawn_order, mean_by_cluster, mix_clusters
+from lit_cfl.aggregation import Mix, client_weights, discrepancy, draw_order, mean_by_cluster, mix_clusters
 from lit_cfl.errors import InputError
 from lit_cfl.testing import QuadraticWork
 
@@ -77,7 +77,7 @@ def test_first_counts_the_first_drawn_with_data_of_each_cluster_whatever_the_ord
 
 def test_drawn_order_is_a_clients_own_and_anyone_may_come_first():
     def drawn(seed: int, *clients: int) -> torch.Tensor:
-        return drawn_order(ids(*clients), 5, torch.Generator().manual_seed(seed))
+        return draw_order(ids(*clients), 5, torch.Generator().manual_seed(seed))
 
     assert torch.equal(drawn(1, 4, 0, 2), drawn(1, 0, 1, 2, 3, 4)[[4, 0, 2]])
     assert {int(drawn(seed, 0, 1, 2, 3, 4).argmin()) for seed in range(40)} == {0, 1, 2, 3, 4}

@@ -14,7 +14,7 @@ from lit_cfl.data import Examples
 from lit_cfl.datamodules.skew import (
     NoiseLevels,
 )
-from lit_cfl.keyed_random import hashed, keyed_normal, keyed_uniform
+from lit_cfl.keyed_random import draw_keyed_normal, draw_keyed_uniform, hash_keys
 
 few = settings(deadline=None, derandomize=True, max_examples=50)
 
@@ -42,13 +42,13 @@ def test_noise_has_the_strength_asked_for():
 def test_noise_is_added_to_the_scaled_input():
     plain = Examples(torch.full((3, 2), 100, dtype=torch.uint8), ids(0, 0, 0), 1, scale=0.01)
     images, _ = Examples(plain.inputs, plain.labels, 1, 0.01, NoiseLevels((0.5,)).views(1)).batch(ids(0, 1, 2))
-    assert torch.allclose(images - 1, 0.5 * keyed_normal(torch.arange(3), 2).float())
+    assert torch.allclose(images - 1, 0.5 * draw_keyed_normal(torch.arange(3), 2).float())
 
 
 def test_hash_is_the_finaliser_of_murmurhash3():
     keys = [0, 1, 2, 12345, 2**31, 2**32 - 1, 2**32 + 1]
-    assert hashed(ids(*keys)).tolist() == [finaliser(key) for key in keys]
-    assert hashed(ids(1)).tolist() == [0x514E28B7]
+    assert hash_keys(ids(*keys)).tolist() == [finaliser(key) for key in keys]
+    assert hash_keys(ids(1)).tolist() == [0x514E28B7]
 
 
 def finaliser(key: int) -> int:
@@ -65,9 +65,9 @@ KEYS = torch.arange(20_000)
 @few
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=10), st.integers(1, 9))
 def test_keyed_numbers_depend_on_their_key_alone(keys: list[int], size: int):
-    together = keyed_uniform(ids(*keys), size)
-    assert torch.equal(together, torch.cat([keyed_uniform(ids(key), size) for key in keys]))
-    assert torch.equal(together.flip(0), keyed_uniform(ids(*keys).flip(0), size))
+    together = draw_keyed_uniform(ids(*keys), size)
+    assert torch.equal(together, torch.cat([draw_keyed_uniform(ids(key), size) for key in keys]))
+    assert torch.equal(together.flip(0), draw_keyed_uniform(ids(*keys).flip(0), size))
     assert ((together > 0) & (together < 1)).all()
 
 
@@ -75,13 +75,13 @@ def test_keyed_numbers_depend_on_their_key_alone(keys: list[int], size: int):
     "keys", [KEYS, KEYS << 32, KEYS ^ 0x1234567890ABCDEF, -KEYS], ids=["low", "high", "xor", "minus"]
 )
 def test_keyed_uniform_numbers_are_uniform(keys: Tensor):
-    tenths = (keyed_uniform(keys, 5).flatten() * 10).long().bincount()
+    tenths = (draw_keyed_uniform(keys, 5).flatten() * 10).long().bincount()
     assert len(tenths) == 10
     assert float(((tenths - 10_000) ** 2 / 10_000).sum()) < 33.7  # chi-squared, 9 degrees of freedom, 1 in 10,000
 
 
 def test_keyed_normal_numbers_are_normal():
-    numbers = keyed_normal(KEYS, 8).flatten()
+    numbers = draw_keyed_normal(KEYS, 8).flatten()
     bound = 4 / sqrt(len(numbers))
     assert abs(float(numbers.mean())) < bound
     assert abs(float(numbers.std()) - 1) < bound / sqrt(2)
@@ -93,7 +93,7 @@ def test_keyed_normal_numbers_are_normal():
 
 @pytest.mark.parametrize("apart", [1, 2, 28 * 28, 50_000, 2**32])
 def test_neighbouring_keys_are_not_correlated(apart: int):
-    one, other = keyed_normal(KEYS, 4), keyed_normal(KEYS + apart, 4)
+    one, other = draw_keyed_normal(KEYS, 4), draw_keyed_normal(KEYS + apart, 4)
     shared = len(set(KEYS.tolist()) & set((KEYS + apart).tolist()))
     assert shared == max(0, len(KEYS) - apart)
     for k in range(4):  # each position with each position of the other key
@@ -102,7 +102,7 @@ def test_neighbouring_keys_are_not_correlated(apart: int):
 
 
 def test_positions_of_a_key_are_not_correlated():
-    numbers = keyed_normal(KEYS, 6)
+    numbers = draw_keyed_normal(KEYS, 6)
     for k in range(6):
         for j in range(k):
             assert abs(correlation(numbers[:, k], numbers[:, j])) < 4.5 / sqrt(len(KEYS))

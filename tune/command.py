@@ -13,7 +13,7 @@ from lit_cfl.errors import Interrupted
 from lit_cfl.progress import page_line
 from lit_cfl.progress.console import new_console
 from lit_cfl.runs.run_directory import default_run_directory
-from lit_cfl.storage.given_paths import given_directory
+from lit_cfl.storage.given_paths import resolve_directory
 from lit_cfl.tune import dry_run
 from lit_cfl.tune.importance import METHOD
 from lit_cfl.tune.options import StudyRequest, parse_study
@@ -22,7 +22,7 @@ from lit_cfl.tune.repeats import BEST
 from lit_cfl.tune.search import require_unused, run_study
 from lit_cfl.tune.spaces import in_words
 from lit_cfl.tune.study import Study
-from lit_cfl.tune.study_directory import opened_directory
+from lit_cfl.tune.study_directory import find_resumed_directory
 from lit_cfl.tune.study_result import StudyResult
 
 
@@ -87,14 +87,14 @@ def _say(console: Console, line: str) -> None:
 
 def search(arguments: Sequence[str]) -> int:
     """Runs a study. Returns 1 if every trial failed, 128 + the signal where one ended the study."""
-    with no_code_from(opened_directory(arguments)):
+    with no_code_from(find_resumed_directory(arguments)):
         return _search(parse_study(arguments))
 
 
 def directory_of(request: StudyRequest) -> Path:
     """Returns where a study's files are, or go."""
     where = request.study_dir if request.resume is None else request.resume
-    return default_run_directory(request.study.name) if where is None else given_directory(where, "--study_dir")
+    return default_run_directory(request.study.name) if where is None else resolve_directory(where, "--study_dir")
 
 
 def run_request(request: StudyRequest, say: Callable[[str], None], path: Path | None = None) -> StudyResult:

@@ -15,7 +15,7 @@ from lit_cfl.statistics import Interval
 from lit_cfl.storage.config_file import as_yaml
 from lit_cfl.tune.command import run_request
 from lit_cfl.tune.options import StudyRequest, parse_study
-from lit_cfl.tune.study_directory import opened_directory
+from lit_cfl.tune.study_directory import find_resumed_directory
 from lit_cfl.tune.study_result import StudyResult
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def tune(
     """
     options = {"--study_dir": study_dir, "--resume": resume, "--ray.address": address}
     whole = [*(f"{name}={value}" for name, value in options.items() if value is not None), *words]
-    with no_code_from(opened_directory(whole)):
+    with no_code_from(find_resumed_directory(whole)):
         request = _request(study, whole)
         if request.dry_run:
             raise InputError("--dry-run is for the command lit-cfl tune; leave it out here")

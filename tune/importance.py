@@ -32,7 +32,7 @@ def importance(rows: Sequence[Mapping[str, Any]], space: Space, objective: Objec
     Returns:
         nothing with fewer than eight trials, or where nothing mattered.
     """
-    study = finished_study(rows, space, objective)
+    study = build_study(rows, space, objective)
     if len(study.get_trials(states=(TrialState.COMPLETE,))) < FEWEST_TRIALS:
         return {}
     with warnings.catch_warnings():
@@ -42,7 +42,7 @@ def importance(rows: Sequence[Mapping[str, Any]], space: Space, objective: Objec
     return {key: float(value / total) for key, value in found.items()} if total > 0 else {}
 
 
-def finished_study(rows: Sequence[Mapping[str, Any]], space: Space, objective: Objective) -> optuna.Study:
+def build_study(rows: Sequence[Mapping[str, Any]], space: Space, objective: Objective) -> optuna.Study:
     """Makes a study of Optuna's of the trials that ran to their end and lie in the space, under their own numbers.
 
     Args:

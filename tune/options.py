@@ -9,7 +9,7 @@ import docstring_parser
 from jsonargparse import ArgumentError, ArgumentParser, Namespace
 from jsonargparse.typing import register_type
 
-from lit_cfl.config.files import read_config, recorded_folders
+from lit_cfl.config.files import read_config, read_folders
 from lit_cfl.config.mistakes import Option, explain, options_of
 from lit_cfl.config.named_configs import config_files, config_path, with_paths
 from lit_cfl.config.option_tree import study_tree
@@ -20,7 +20,7 @@ from lit_cfl.errors import InputError
 from lit_cfl.storage.digests import read_sealed
 from lit_cfl.storage.yaml_files import parse_yaml
 from lit_cfl.tune.study import Limits, Resources, Study
-from lit_cfl.tune.study_directory import STUDY, opened_directory, require_study_file
+from lit_cfl.tune.study_directory import STUDY, find_resumed_directory, require_study_file
 
 
 def require_intact(path: Path) -> None:
@@ -31,7 +31,7 @@ def require_intact(path: Path) -> None:
     """
     file = require_study_file(path)
     study = parse_yaml(read_sealed(file)[0])
-    folders = [*recorded_folders(file, study["base"]), str(Path().resolve())]
+    folders = [*read_folders(file, study["base"]), str(Path().resolve())]
     announce_classes(path, [study], [folder for folder in folders if not inside(folder, path)])
 
 
@@ -152,7 +152,7 @@ def _refuse_experiments(files: Sequence[str]) -> None:
 
 
 def _with_recorded_study(arguments: Sequence[str]) -> list[str]:
-    words, path = list(arguments), opened_directory(arguments)
+    words, path = list(arguments), find_resumed_directory(arguments)
     if path is None:
         return words
     names = [word.partition("=")[0] for word in words if word.startswith("--")]

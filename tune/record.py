@@ -57,7 +57,7 @@ def trial_id(number: int) -> str:
     return f"{number:04d}"
 
 
-def ended_by_limit(path: Path) -> float | None:
+def read_limit(path: Path) -> float | None:
     """Returns the limit, in minutes, that ended the process of a run; None where none did.
 
     Args:
@@ -98,9 +98,9 @@ def read_record(path: Path, study_id: str) -> TrialRecord:
         intact, theirs = seal == _sealed(content), content.pop("study")
         record = TrialRecord(**content)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _damaged(path / RECORD, path) from error
+        raise _damage_error(path / RECORD, path) from error
     if not intact or record.trial_id != path.name:
-        raise _damaged(path / RECORD, path)
+        raise _damage_error(path / RECORD, path)
     if theirs != study_id:
         raise InputError(
             f"{path / RECORD} and {path.parents[1] / STUDY} are of two studies; put back the one that was replaced"
@@ -127,13 +127,13 @@ def _require_unchanged(path: Path, record: TrialRecord) -> None:
     found = digests_of(path) if record.digests else {}
     changed = [name for name, digest in record.digests.items() if found.get(name) != digest]
     if changed:
-        raise _damaged(path / changed[0], path)
+        raise _damage_error(path / changed[0], path)
     if not record.digests:  # the study was killed while the trial ran: its tables are checked when it goes on
         for config in _of_runs(path, "config.yaml"):
             read_sealed(config)
 
 
-def _damaged(file: Path, trial: Path) -> InputError:
+def _damage_error(file: Path, trial: Path) -> InputError:
     return InputError(
         f"{file} is gone or is not what the study wrote; put the original back, or delete {trial}, and the trial is "
         "trained again"

@@ -22,7 +22,7 @@ from lit_cfl.tune.progress_lines import ProgressLines
 from lit_cfl.tune.record import ROUNDS
 from lit_cfl.tune.repeats import REPEATS, repeat
 from lit_cfl.tune.searchers import searcher
-from lit_cfl.tune.study import Study, recorded_id
+from lit_cfl.tune.study import Study, read_study_id
 from lit_cfl.tune.study_directory import STUDY
 from lit_cfl.tune.study_result import FRONT, PICTURES, StudyFiles, StudyResult
 from lit_cfl.tune.trial import run_trial
@@ -57,7 +57,7 @@ def run_study(
         if resume:
             for config in islice((path / TRIALS).glob("*/config.yaml"), 1):
                 stored_config(config.parent)  # refuses a study of another format
-        study_id = recorded_id(path) if resume else token_hex(4)
+        study_id = read_study_id(path) if resume else token_hex(4)
         prepared = prepare(study, path)
         trials = _trials(prepared, path, study_id)
         if resume:

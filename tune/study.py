@@ -141,7 +141,7 @@ class Study:
         write_sealed(path, as_yaml(asdict(self)), study_id)
 
 
-def recorded_id(path: Path) -> str:
+def read_study_id(path: Path) -> str:
     """Reads the id of the study in a directory. Raises InputError where its file is damaged, or is of no study."""
     study_id = read_sealed(path / STUDY)[1]
     if study_id is None:

@@ -4,18 +4,18 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lit_cfl.errors import InputError
-from lit_cfl.storage.given_paths import given_directory
+from lit_cfl.storage.given_paths import resolve_directory
 
 STUDY = "study.yaml"  # in the directory of a study
 
 
-def opened_directory(arguments: Sequence[str]) -> Path | None:
+def find_resumed_directory(arguments: Sequence[str]) -> Path | None:
     """Finds the directory after `--resume`; None where a new study is begun."""
     words = list(arguments)
     at = next((i for i, word in enumerate(words) if word.partition("=")[0] == "--resume"), None)
     if at is None:
         return None
-    return given_directory(words[at].partition("=")[2] or "".join(words[at + 1 : at + 2]), "--resume")
+    return resolve_directory(words[at].partition("=")[2] or "".join(words[at + 1 : at + 2]), "--resume")
 
 
 def require_study_file(path: Path) -> Path:

@@ -16,14 +16,14 @@ from lit_cfl.config.own_code import no_code_from
 from lit_cfl.config.variants import build
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
-from lit_cfl.runs.resume import finished_summary
+from lit_cfl.runs.resume import read_finished_summary
 from lit_cfl.runs.run import FinishedRun, RunCallbacks, run
 from lit_cfl.storage.atomic_writes import is_full_disk
 from lit_cfl.storage.error_file import write_error
 from lit_cfl.storage.lock import wait_until_free
 from lit_cfl.tracking.service import FINISH_SECONDS
 from lit_cfl.tune.objective import TRAFFIC, Objective
-from lit_cfl.tune.record import ERROR, FINISHED, FULL_DISK, NUMBER, ROUNDS, SECONDS, TOO_LONG, ended_by_limit, trial_id
+from lit_cfl.tune.record import ERROR, FINISHED, FULL_DISK, NUMBER, ROUNDS, SECONDS, TOO_LONG, read_limit, trial_id
 from lit_cfl.tune.trial_job import TrialJob
 
 
@@ -45,7 +45,7 @@ def limited(path: Path, minutes: float | None) -> Iterator[None]:
         yield
         return
     path.mkdir(parents=True, exist_ok=True)
-    file, before = path / TOO_LONG, ended_by_limit(path)
+    file, before = path / TOO_LONG, read_limit(path)
     if before is not None and minutes <= before:
         raise InputError(
             f"it took longer than limits.trial_minutes allow ({minutes:g}), and {file} says where it was; a larger "
@@ -85,7 +85,7 @@ class TrialReport:
         self._rounds = experiment.rounds
         several = len(self.job.seeds) > 1
         first = self.path / f"seed-{self.job.seeds[0]}" if several else self.path
-        done = first.exists() and finished_summary(first, experiment.rounds) is not None
+        done = first.exists() and read_finished_summary(first, experiment.rounds) is not None
         self._seeds_begun = 1 if done else 0
 
     def started(self, title: str, first: int, rounds: int, seed: int) -> None:

@@ -19,7 +19,7 @@ from lit_cfl.tune.record import (
     STOPPED_STATUS,
     TrialRecord,
     digests_of,
-    ended_by_limit,
+    read_limit,
     read_records,
     write_record,
 )
@@ -93,7 +93,7 @@ class Trials:
             self._tell(record)
 
     def _has_more_time(self, record: TrialRecord, minutes: float | None) -> bool:
-        before = ended_by_limit(self.folder / record.trial_id)
+        before = read_limit(self.folder / record.trial_id)
         return before is not None and (minutes is None or minutes > before)
 
     def _is_repeat(self, record: TrialRecord) -> bool:

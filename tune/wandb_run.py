@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from lit_cfl.errors import Notice
-from lit_cfl.storage.config_file import recorded_run_id
+from lit_cfl.storage.config_file import read_run_id
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.storage.lock import wait_until_free
 from lit_cfl.storage.yaml_files import parse_yaml
@@ -41,7 +41,7 @@ def _runs(trial: Path) -> Iterator[Path]:
 
 
 def _complete(path: Path) -> None:
-    rows, run_id = read_table(path / "metrics.csv"), recorded_run_id(path)
+    rows, run_id = read_table(path / "metrics.csv"), read_run_id(path)
     if not rows or rounds_kept(path / "wandb", run_id) >= rows[-1]["round"]:
         return
     config = parse_yaml((path / "config.yaml").read_text("utf-8"))

@@ -101,12 +101,12 @@ class SharedOut(Partition):
         if pool.examples.label_kind != "classes":
             labels, num_labels = torch.zeros(len(labels), dtype=torch.int64), 1  # all are of one kind
         if isinstance(test, float | int):
-            whole = self._checked_shares(labels[: pool.num_train] if self.only_train else labels, num_labels, rng)
+            whole = self._check_shares(labels[: pool.num_train] if self.only_train else labels, num_labels, rng)
             train, own = split_each(whole, float(test), rng)
             return self._division(train, own, self.clusters(whole, num_labels))
         of_train, of_test = labels[: pool.num_train], labels[pool.num_train :]
         require_trained(of_train, of_test)
-        train = self._checked_shares(of_train, num_labels, rng)
+        train = self._check_shares(of_train, num_labels, rng)
         clusters = self.clusters(train, num_labels)
         found = _from_test_part(test, label_counts(train, labels, num_labels), clusters, of_test, rng)
         return self._division(train, replace(found, values=found.values + pool.num_train), clusters)
@@ -115,7 +115,7 @@ class SharedOut(Partition):
         alike = bool((clusters == 0).all())  # one true cluster for everyone: nothing makes clients differ
         return Division(train, test, clusters, "other" if alike else self.skew)
 
-    def _checked_shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
+    def _check_shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
         shares = self.shares(labels, num_labels, rng)
         require_partition(shares, len(labels))
         return shares
@@ -149,7 +149,7 @@ def split_each(
     require_share("the share of each client's examples", share)
     if share == 0:
         return index, ClientIndex.empty(len(index))
-    mixed = shuffled(index, rng)
+    mixed = shuffle_lists(index, rng)
     taken = (share * mixed.sizes.double()).round().long().minimum(mixed.sizes - 1).clamp(min=0)
     if not taken.any():
         warnings.warn(f"{name} is {share}, {rounds_to_none(mixed.sizes)}", Notice, stacklevel=3)
@@ -163,7 +163,7 @@ def rounds_to_none(sizes: Tensor) -> str:
     return f"which rounds to no example of any client, as the largest has {most}; {remedy}"
 
 
-def shuffled(index: ClientIndex, rng: np.random.Generator) -> ClientIndex:
+def shuffle_lists(index: ClientIndex, rng: np.random.Generator) -> ClientIndex:
     """Shuffles each list."""
     draws = torch.from_numpy(rng.permutation(len(index.entries)))
     order = draws[index.owners[draws].argsort(stable=True)]
@@ -189,11 +189,11 @@ def in_proportion(counts: Tensor, labels: Tensor, rng: np.random.Generator) -> C
         if not weights.any():
             continue
         where = torch.from_numpy(rng.permutation((labels == label).nonzero().flatten().numpy()))
-        owners[where] = torch.repeat_interleave(torch.arange(len(counts)), apportioned(weights, len(where)))
+        owners[where] = torch.repeat_interleave(torch.arange(len(counts)), apportion(weights, len(where)))
     return ClientIndex.from_owners(owners, len(counts))
 
 
-def apportioned(weights: Tensor, total: int) -> Tensor:
+def apportion(weights: Tensor, total: int) -> Tensor:
     """Shares `total` out as whole numbers in proportion to the weights: largest remainders first, ties to the first.
 
     Args:

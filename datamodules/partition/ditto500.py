@@ -49,14 +49,14 @@ class Ditto500(Partition):
             raise InputError(
                 "Ditto500 tests on the source's test part, and this source has none; take another partition"
             )
-        which, wanted = cyclic_labels(NUM_CLIENTS, CLASSES, NUM_LABELS), wanted_images(self.seed)
+        which, wanted = cyclic_labels(NUM_CLIENTS, CLASSES, NUM_LABELS), draw_wanted_images(self.seed)
         train = read_round(pool.labels[: pool.num_train], which, wanted.long() + 1)
         test = read_round(pool.labels[pool.num_train :], which, (wanted / 6).long() + 1)
         after = ClientIndex(test.values + pool.num_train, test.starts, test.sizes)
         return Division(train, after, which[:, 0], self.skew)
 
 
-def wanted_images(seed: int) -> Tensor:
+def draw_wanted_images(seed: int) -> Tensor:
     """Draws how many training images of its labels a client should get, before rounding, float64 `[500, 5]`."""
     rng = np.random.RandomState(seed)  # the legacy generator, whose numbers never change
     sizes = rng.lognormal(3, 1, NUM_CLIENTS) + 10

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from lit_cfl.data import ClientIndex, Division
-from lit_cfl.datamodules.partition.base import Partition, Pool, shuffled
+from lit_cfl.datamodules.partition.base import Partition, Pool, shuffle_lists
 from lit_cfl.datamodules.partition.checks import require_labels
 from lit_cfl.datamodules.partition.labels import cyclic_labels, in_turn, pieces
 from lit_cfl.errors import InputError, Notice
@@ -61,7 +61,7 @@ class FedProxFEMNIST(Partition):
         which = cyclic_labels(self.num_clients, CLASSES, NUM_LABELS)
         numbers = ((rng.lognormal(4, 1, self.num_clients) + 5) / CLASSES).astype(np.int64).clip(min=2)
         sizes = torch.from_numpy(numbers)[:, None].expand_as(which)
-        of_label = shuffled(ClientIndex.from_owners(pool.labels, NUM_LABELS), rng).first(self.images_per_label)
+        of_label = shuffle_lists(ClientIndex.from_owners(pool.labels, NUM_LABELS), rng).first(self.images_per_label)
         there = of_label.sizes[which]
         short = int((sizes > there).any(1).sum())
         if self.sharing and short:
@@ -77,7 +77,7 @@ class FedProxFEMNIST(Partition):
                 f"{of_label.sizes.tolist()} of the labels 0 to 9; give {int(fits.long().argmin())} clients at most, "
                 "or sharing: true"
             )
-        whole = shuffled(pieces(of_label, which, starts, sizes), rng)
+        whole = shuffle_lists(pieces(of_label, which, starts, sizes), rng)
         train = whole.sizes * 9 // 10
         return Division(whole.first(train).packed(), whole.after(train).packed(), which[:, 0], self.skew)
 

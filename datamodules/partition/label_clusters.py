@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.data import ClientIndex
-from lit_cfl.datamodules.partition.base import SharedOut, apportioned, shuffled
+from lit_cfl.datamodules.partition.base import SharedOut, apportion, shuffle_lists
 from lit_cfl.datamodules.partition.labels import in_turn, pieces
 from lit_cfl.datamodules.partition.sizes import iid
 from lit_cfl.errors import InputError
@@ -36,7 +36,7 @@ class LabelGroups(SharedOut):
         object.__setattr__(self, "num_clients", len(self.groups) * self.clients_per_group)
 
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
-        return grouped(labels, num_labels, self.groups, self.clients_per_group, rng)
+        return share_by_groups(labels, num_labels, self.groups, self.clients_per_group, rng)
 
     def clusters(self, shares: ClientIndex, num_labels: int) -> Tensor:
         return torch.arange(len(shares)) // self.clients_per_group
@@ -69,13 +69,13 @@ class DominantClass(SharedOut):
                 f"{self.num_clients} clients and {num_labels} labels"
             )
         clusters = torch.arange(self.num_clients) % self.num_clusters
-        return dominated(labels, num_labels, clusters, self.beta, self.examples_per_client, rng)
+        return draw_dominated(labels, num_labels, clusters, self.beta, self.examples_per_client, rng)
 
     def clusters(self, shares: ClientIndex, num_labels: int) -> Tensor:
         return torch.arange(len(shares)) % self.num_clusters
 
 
-def grouped(
+def share_by_groups(
     labels: Tensor, num_labels: int, groups: Sequence[Sequence[int]], clients_per_group: int, rng: np.random.Generator
 ) -> ClientIndex:
     """Shares out the examples of each group's labels equally among clients of its own, the first group's first.
@@ -99,7 +99,7 @@ def grouped(
     return ClientIndex.from_sizes(torch.cat([one.values for one in lists]), torch.cat([one.sizes for one in lists]))
 
 
-def dominated(
+def draw_dominated(
     labels: Tensor,
     num_labels: int,
     clusters: Tensor,
@@ -139,19 +139,19 @@ def dominated(
             f"a share of {beta} of {size} examples with their cluster's label is none; give more examples_per_client, "
             "fewer clients or a larger beta"
         )
-    own, others = taken_by_clusters(there, members, beta, size)
-    of_label = shuffled(ClientIndex.from_owners(labels, num_labels), rng)
+    own, others = count_taken(there, members, beta, size)
+    of_label = shuffle_lists(ClientIndex.from_owners(labels, num_labels), rng)
     which = torch.arange(num_labels).expand(len(members), -1)
     starts = in_turn(which, own + others, num_labels)
     first = pieces(of_label, which, starts, own)  # of each cluster
-    second = shuffled(pieces(of_label, which, starts, others), rng)
+    second = shuffle_lists(pieces(of_label, which, starts, others), rng)
     number = torch.full_like(clusters, round(beta * size))
     parts = ClientIndex.from_sizes(first.entries, number), ClientIndex.from_sizes(second.entries, size - number)
     ranks = clusters.argsort(stable=True).argsort()  # of each client where one cluster comes after the other
     return parts[0].plus(parts[1]).select(ranks).packed()
 
 
-def taken_by_clusters(there: Tensor, members: Tensor, beta: float, size: int) -> tuple[Tensor, Tensor]:
+def count_taken(there: Tensor, members: Tensor, beta: float, size: int) -> tuple[Tensor, Tensor]:
     """Counts how many of its own label, and of the others, a cluster takes: int64 `[clusters, labels]` each.
 
     Args:
@@ -164,12 +164,12 @@ def taken_by_clusters(there: Tensor, members: Tensor, beta: float, size: int) ->
     own = torch.zeros(len(members), len(there), dtype=torch.int64)
     own.fill_diagonal_(1)
     weights = there * (1 - own)
-    rest = [apportioned(w.double(), int(n) * (size - dominant)) for w, n in zip(weights, members, strict=True)]
+    rest = [apportion(w.double(), int(n) * (size - dominant)) for w, n in zip(weights, members, strict=True)]
     return own * members[:, None] * dominant, torch.stack(rest)
 
 
 def most_for_everyone(there: Tensor, members: Tensor, beta: float) -> int:
-    """Finds the most examples that each client can have, 0 if not even 1; arguments as of `taken_by_clusters`."""
+    """Finds the most examples that each client can have, 0 if not even 1; arguments as of `count_taken`."""
     low, high = 0, int(there.sum()) // int(members.sum()) + 1
     while high - low > 1:
         middle = (low + high) // 2
@@ -178,6 +178,6 @@ def most_for_everyone(there: Tensor, members: Tensor, beta: float) -> int:
 
 
 def fits(there: Tensor, members: Tensor, beta: float, size: int) -> bool:
-    """Says whether there are so many examples; for the arguments see `taken_by_clusters`."""
-    own, others = taken_by_clusters(there, members, beta, size)
+    """Says whether there are so many examples; for the arguments see `count_taken`."""
+    own, others = count_taken(there, members, beta, size)
     return bool(((own + others).sum(0) <= there).all())

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.data import ClientIndex
-from lit_cfl.datamodules.partition.base import SharedOut, apportioned, in_proportion, shuffled
+from lit_cfl.datamodules.partition.base import SharedOut, apportion, in_proportion, shuffle_lists
 from lit_cfl.datamodules.partition.checks import require_enough
 from lit_cfl.datamodules.partition.sizes import dirichlet_weights
 from lit_cfl.errors import InputError
@@ -59,7 +59,7 @@ class InnerDirichlet(SharedOut):
     def shares(self, labels: Tensor, num_labels: int, rng: np.random.Generator) -> ClientIndex:
         if self.sizes is None:
             require_enough(len(labels), self.num_clients)
-            sizes = apportioned(torch.ones(self.num_clients, dtype=torch.float64), len(labels))
+            sizes = apportion(torch.ones(self.num_clients, dtype=torch.float64), len(labels))
         else:
             sizes = self._given_sizes(len(labels))
         return inner_dirichlet(labels, num_labels, sizes, self.alpha, rng)
@@ -131,7 +131,7 @@ def dirichlet(
         raise InputError(f"max_tries is {max_tries}; give 1 or more")
     totals = torch.bincount(labels, minlength=num_labels).tolist()
     for _ in range(max_tries):
-        drawn = [apportioned(dirichlet_weights(num_clients, alpha, rng), total) for total in totals]
+        drawn = [apportion(dirichlet_weights(num_clients, alpha, rng), total) for total in totals]
         counts = torch.stack(drawn, 1)  # [clients, labels]
         short = int((counts.sum(1) < min_size).sum())
         if not short:
@@ -156,8 +156,8 @@ def inner_dirichlet(
     wishes = torch.stack([dirichlet_weights(num_labels, alpha, rng) for _ in range(len(sizes))])
     counts = granted(wishes, sizes, torch.bincount(labels, minlength=num_labels))
     which = torch.arange(num_labels).expand(len(sizes), -1)
-    of_label = shuffled(ClientIndex.from_owners(labels, num_labels), rng)
-    return shuffled(pieces(of_label, which, counts.cumsum(0) - counts, counts), rng)
+    of_label = shuffle_lists(ClientIndex.from_owners(labels, num_labels), rng)
+    return shuffle_lists(pieces(of_label, which, counts.cumsum(0) - counts, counts), rng)
 
 
 def granted(wishes: Tensor, sizes: Tensor, there: Tensor) -> Tensor:
@@ -219,7 +219,7 @@ def shards(labels: Tensor, num_clients: int, shards_per_client: int, rng: np.ran
         raise InputError(f"shards_per_client is {shards_per_client}; give 1 or more")
     require_enough(len(labels), num_clients, shards_per_client, "shards_per_client")
     number = num_clients * shards_per_client
-    cut = ClientIndex.from_sizes(labels.argsort(stable=True), apportioned(torch.ones(number).double(), len(labels)))
+    cut = ClientIndex.from_sizes(labels.argsort(stable=True), apportion(torch.ones(number).double(), len(labels)))
     dealt = cut.select(torch.from_numpy(rng.permutation(number)))
     return ClientIndex.from_sizes(dealt.entries, dealt.sizes.view(num_clients, shards_per_client).sum(1))
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.data import ClientIndex, Division
-from lit_cfl.datamodules.partition.base import Partition, Pool, shuffled
+from lit_cfl.datamodules.partition.base import Partition, Pool, shuffle_lists
 from lit_cfl.datamodules.partition.checks import require_labels
 from lit_cfl.datamodules.partition.labels import cyclic_labels, in_turn, pieces
 from lit_cfl.errors import InputError
@@ -54,15 +54,15 @@ class MNIST1000(Partition):
         pool.examples.require_classes("MNIST1000")
         there = require_labels("MNIST1000", pool.labels, NUM_LABELS, NUM_CLIENTS * FIRST // NUM_LABELS)
         which = cyclic_labels(NUM_CLIENTS, self.classes, NUM_LABELS)
-        sizes = drawn_sizes(there, which, rng)
+        sizes = draw_sizes(there, which, rng)
         of_label = ClientIndex.from_owners(pool.labels, NUM_LABELS)
-        whole = shuffled(pieces(of_label, which, in_turn(which, sizes, NUM_LABELS), sizes), rng)
+        whole = shuffle_lists(pieces(of_label, which, in_turn(which, sizes, NUM_LABELS), sizes), rng)
         train = whole.sizes * 9 // 10
         clusters = which[:, 0] if self.classes < NUM_LABELS else torch.zeros_like(train)
         return Division(whole.first(train).packed(), whole.after(train).packed(), clusters, self.skew)
 
 
-def drawn_sizes(there: Tensor, which: Tensor, rng: np.random.Generator) -> Tensor:
+def draw_sizes(there: Tensor, which: Tensor, rng: np.random.Generator) -> Tensor:
     """Draws how many images of each of its labels a client gets, int64 `[1000, classes]`.
 
     Args:

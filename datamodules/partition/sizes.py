@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.data import ClientIndex
-from lit_cfl.datamodules.partition.base import SharedOut, apportioned
+from lit_cfl.datamodules.partition.base import SharedOut, apportion
 from lit_cfl.datamodules.partition.checks import require_enough
 from lit_cfl.errors import InputError
 
@@ -100,7 +100,7 @@ def iid(num_examples: int, num_clients: int, rng: np.random.Generator) -> Client
         num_clients: 1 to N.
     """
     require_enough(num_examples, num_clients)
-    return at_random(apportioned(torch.ones(num_clients, dtype=torch.float64), num_examples), rng)
+    return at_random(apportion(torch.ones(num_clients, dtype=torch.float64), num_examples), rng)
 
 
 def at_random(sizes: Tensor, rng: np.random.Generator) -> ClientIndex:
@@ -151,4 +151,4 @@ def dirichlet_weights(num_clients: int, alpha: float, rng: np.random.Generator) 
 
 def at_least(min_size: int, weights: Tensor, num_examples: int) -> Tensor:
     """Shares out min_size and the rest in proportion to the weights, int64 `[clients]`, in all `num_examples`."""
-    return min_size + apportioned(weights, num_examples - min_size * len(weights))
+    return min_size + apportion(weights, num_examples - min_size * len(weights))

@@ -11,9 +11,9 @@ from torch import Tensor
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData, View
 from lit_cfl.data.shift import Shift, ShiftContext, ShiftLog
-from lit_cfl.datamodules.skew import shifted_labels
+from lit_cfl.datamodules.skew import shift_labels
 from lit_cfl.errors import InputError, Notice
-from lit_cfl.keyed_random import keyed_uniform
+from lit_cfl.keyed_random import draw_keyed_uniform
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class LabelDrift(Shift):
                 f"a drift by {self.labels} of {examples.num_labels} labels changes none; "
                 f"give 1 to {examples.num_labels - 1}"
             )
-        drift = View(label_map=shifted_labels(examples.num_labels, self.labels))
+        drift = View(label_map=shift_labels(examples.num_labels, self.labels))
         drifted = tuple(view.then(drift) for view in examples.views)
         if set(drifted) & set(examples.views):
             raise InputError(
@@ -166,4 +166,4 @@ def _drifts(examples: Tensor, degree: float, seed: int) -> Tensor:
     """Marks the examples that drift with 1, the others with 0, int64 `[n]`."""
     if degree in (0, 1):  # spares the draws
         return torch.full_like(examples, int(degree))
-    return (keyed_uniform(examples ^ seed, 1).flatten() < degree).long()
+    return (draw_keyed_uniform(examples ^ seed, 1).flatten() < degree).long()

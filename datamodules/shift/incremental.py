@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lit_cfl.data import ClientIndex, FederatedData
 from lit_cfl.data.shift import Shift, ShiftContext, ShiftLog
-from lit_cfl.datamodules.partition.base import shuffled
+from lit_cfl.datamodules.partition.base import shuffle_lists
 from lit_cfl.errors import InputError, Notice
 
 
@@ -63,7 +63,7 @@ class Incremental(Shift):
                 stacklevel=2,
             )
         if number == 0:
-            present = shuffled(present, at.rng("order"))
+            present = shuffle_lists(present, at.rng("order"))
         else:
             taking_part = withheld.sizes[clients] > 0
             clients, present = clients[taking_part], present.select(taking_part.nonzero().flatten())

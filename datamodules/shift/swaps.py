@@ -9,7 +9,7 @@ from torch import Tensor
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.data.shift import Shift, ShiftContext, ShiftLog
-from lit_cfl.datamodules.partition.base import shuffled
+from lit_cfl.datamodules.partition.base import shuffle_lists
 from lit_cfl.errors import InputError
 
 
@@ -31,7 +31,7 @@ class SwapAll(Shift):
         _require_probability(self.probability)
 
     def step(self, data: FederatedData, at: ShiftContext) -> tuple[FederatedData, ShiftLog | None]:
-        pairs = drawn_pairs(at.participants, self.probability, at.rng("pairs"))
+        pairs = draw_pairs(at.participants, self.probability, at.rng("pairs"))
         return swap_all(data, pairs) if len(pairs) else (data, None)
 
 
@@ -60,7 +60,7 @@ class SwapPart(Shift):
         return examples
 
     def step(self, data: FederatedData, at: ShiftContext) -> tuple[FederatedData, ShiftLog | None]:
-        pairs = drawn_pairs(at.participants, self.probability, at.rng("pairs"))
+        pairs = draw_pairs(at.participants, self.probability, at.rng("pairs"))
         labels = unique_labels(data, pairs, at.rng("labels"))
         able = (labels >= 0).all(1)
         if self.part_abort == "round":
@@ -68,7 +68,7 @@ class SwapPart(Shift):
         return swap_part(data, pairs[able], labels[able], at.rng("order")) if able.any() else (data, None)
 
 
-def drawn_pairs(clients: Tensor, probability: float, rng: np.random.Generator) -> Tensor:
+def draw_pairs(clients: Tensor, probability: float, rng: np.random.Generator) -> Tensor:
     """Pairs the clients at random and draws each pair with the probability.
 
     Args:
@@ -125,13 +125,13 @@ def swap_part(
     """
     clients, given = pairs.flatten(), labels.flatten()
 
-    def exchanged(index: ClientIndex) -> ClientIndex:
+    def exchange(index: ClientIndex) -> ClientIndex:
         mine = index.select(clients)
         owners = mine.owners ^ _leaves(mine, given, data.examples).long()  # the two of a pair stand side by side
         lists = ClientIndex.from_owners(owners, len(clients))
-        return index.replaced(clients, shuffled(replace(lists, values=mine.entries[lists.values]), rng))
+        return index.replaced(clients, shuffle_lists(replace(lists, values=mine.entries[lists.values]), rng))
 
-    swapped = replace(data.of_lists(exchanged), true_clusters=data.true_clusters.index_fill(0, clients, -1))
+    swapped = replace(data.of_lists(exchange), true_clusters=data.true_clusters.index_fill(0, clients, -1))
     came = torch.zeros_like(pairs)
     for index in (data.train, data.validation, data.test):
         mine = index.select(clients)

@@ -24,7 +24,7 @@ from lit_cfl.algorithms.splits import (
     SplitState,
     SplittingAlgorithm,
     place_by_splits,
-    scaled_similarity,
+    scale_to_similarity,
     split_round,
     with_columns,
 )
@@ -83,7 +83,7 @@ class AdaCFL(SplittingAlgorithm):
             return None
         features, layers = _weights(candidate.updates, candidate.start), self._layers(work)
         rows = with_columns(features, work.layout.columns(layers))
-        return ClientComparison(features, layers, scaled_similarity(distances(rows, "l2")))
+        return ClientComparison(features, layers, scale_to_similarity(distances(rows, "l2")))
 
 
 def cut_at_largest_gap(similarity: Tensor) -> Tensor | None:

@@ -71,7 +71,7 @@ class CFL(SplittingAlgorithm):
     ) -> tuple[SplitState, Info]:
         """Runs FedAvg in every cluster (Algorithm 2), then the splits (Algorithm 3)."""
         state, info, _ = split_round(
-            state, cohort, work, options=self, compare=self._compare, divide=self.allowed_bipartition
+            state, cohort, work, options=self, compare=self._compare, divide=self.find_bipartition
         )
         return state, info
 
@@ -80,7 +80,7 @@ class CFL(SplittingAlgorithm):
             return None
         return ClientComparison(candidate.updates, ["*"], cosine_similarity(candidate.updates))
 
-    def allowed_bipartition(self, similarity: Tensor) -> Tensor | None:
+    def find_bipartition(self, similarity: Tensor) -> Tensor | None:
         """Finds the bipartition of clients by their similarity `[n, n]`.
 
         Returns:

@@ -17,9 +17,7 @@ from lit_cfl.errors import InputError
 _CLUSTER_COLUMNS = ("parent", "u", "v")
 
 
-def checked_answer(
-    algorithm: Algorithm, call: str, answer: object, served: Callable[[State], int]
-) -> tuple[State, Info]:
+def check_answer(algorithm: Algorithm, call: str, answer: object, served: Callable[[State], int]) -> tuple[State, Info]:
     """Returns state and Info as `init`, `round` or `place` gave them.
 
     Args:
@@ -95,7 +93,7 @@ def _may_be_saved(value: Any) -> bool:
     return value is None or type(value) in (Tensor, int, float, bool, str)
 
 
-def checked_assignment(algorithm: Algorithm, served: object, clients: Tensor, columns: int) -> Assignment:
+def check_assignment(algorithm: Algorithm, served: object, clients: Tensor, columns: int) -> Assignment:
     """Returns what `serve` gave for these clients.
 
     Args:

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from lit_cfl.aggregation import Weights, client_weights, discrepancy, mean_by_cluster
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info, require_not_negative
-from lit_cfl.algorithms.personal_models import personal_starts, served_models, with_trained, without_model
+from lit_cfl.algorithms.personal_models import look_up_models, personal_starts, with_trained, without_model
 from lit_cfl.local_work import Budget, Fitted, LocalWork
 
 
@@ -91,5 +91,5 @@ class Ditto(Algorithm):
         return fitted, with_trained(state.personal, fitted, clients, len(work.num_examples))
 
     def serve(self, state: DittoState, clients: Tensor) -> Assignment:
-        models, index = served_models(state.personal, clients, state.models)
+        models, index = look_up_models(state.personal, clients, state.models)
         return Assignment(models, index, {"global": state.models[0]})

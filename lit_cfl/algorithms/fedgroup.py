@@ -27,7 +27,7 @@ from lit_cfl.aggregation import (
     Mix,
     client_weights,
     discrepancy,
-    drawn_order,
+    draw_order,
     mean_by_cluster,
     mix_clusters,
 )
@@ -191,7 +191,7 @@ class FedGroup(Algorithm):
         cohort, labels = cohort[labels >= 0], labels[labels >= 0]  # a client without data stays cold
         fitted = work.fit(state.models, cohort, labels, prox=self.prox, centers=state.models, center=labels)  # line 7
         first = self.weights == "drawn_first"
-        order = drawn_order(cohort, len(work.num_examples), rng) if first else None
+        order = draw_order(cohort, len(work.num_examples), rng) if first else None
         weights = client_weights(work.num_examples[cohort], self.weights, labels, order)
         models = mean_by_cluster(fitted, labels, weights, into=state.models)  # line 13
         used = state.index[state.index >= 0].unique()

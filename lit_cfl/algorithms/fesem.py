@@ -26,7 +26,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lit_cfl.aggregation import ClusterWeights, client_weights, discrepancy, drawn_order, mean_by_cluster
+from lit_cfl.aggregation import ClusterWeights, client_weights, discrepancy, draw_order, mean_by_cluster
 from lit_cfl.algorithms.base import (
     Algorithm,
     Assignment,
@@ -110,7 +110,7 @@ class FeSEM(MigrationOptions, Algorithm):
         last = dict(state.last)
         fitted = self._noted(work.fit(state.models, cohort, labels), cohort, last, work)  # W_i from C_k
         first = self.weights == "drawn_first"
-        order = drawn_order(cohort, len(work.num_examples), rng) if first else None
+        order = draw_order(cohort, len(work.num_examples), rng) if first else None
         weights = client_weights(work.num_examples[cohort], self.weights, labels, order)
         models = mean_by_cluster(fitted, labels, weights, into=state.models)  # M-step
         trained = int(fitted.trained.sum())

@@ -20,7 +20,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lit_cfl.aggregation import ClusterWeights, client_weights, discrepancy, drawn_order, mean_by_cluster
+from lit_cfl.aggregation import ClusterWeights, client_weights, discrepancy, draw_order, mean_by_cluster
 from lit_cfl.algorithms.base import (
     Algorithm,
     Assignment,
@@ -120,7 +120,7 @@ class IFCA(MigrationOptions, Algorithm):
         rng: torch.Generator,
     ) -> Tensor:
         first = self.weights == "drawn_first"
-        order = drawn_order(clients, len(work.num_examples), rng) if first else None
+        order = draw_order(clients, len(work.num_examples), rng) if first else None
         weights = client_weights(work.num_examples[clients], self.weights, labels, order)
         means = mean_by_cluster(fitted, labels, weights, into=models)
         if self.averaging == "models":

@@ -28,7 +28,7 @@ from lit_cfl.algorithms.splits import (
     SplitCandidate,
     SplitState,
     place_by_splits,
-    scaled_similarity,
+    scale_to_similarity,
     split_round,
     with_columns,
 )
@@ -92,7 +92,7 @@ class LayerCFL(CFL):
             return self._compare_layers(candidate, work)
 
         state, info, compared = split_round(
-            state, cohort, work, options=self, compare=compare, divide=self.allowed_bipartition
+            state, cohort, work, options=self, compare=compare, divide=self.find_bipartition
         )
         return state, replace(info, tables={"layers": _score_rows(compared)})
 
@@ -147,7 +147,7 @@ class LayerCFL(CFL):
 
     def _similarity(self, rows: Tensor) -> Tensor:
         near = self.distance.endswith("cos")
-        return cosine_similarity(rows) if near else scaled_similarity(distances(rows, "l2"))
+        return cosine_similarity(rows) if near else scale_to_similarity(distances(rows, "l2"))
 
     def _closeness(self, features: Tensor, means: Tensor) -> Tensor:
         near = self.distance.endswith("cos")

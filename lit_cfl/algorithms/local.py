@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info
-from lit_cfl.algorithms.personal_models import personal_starts, served_models, with_trained, without_model
+from lit_cfl.algorithms.personal_models import look_up_models, personal_starts, with_trained, without_model
 from lit_cfl.local_work import LocalWork
 
 
@@ -57,4 +57,4 @@ class Local(Algorithm):
         return self.round(state, without_model(state.personal, clients), work, rng)
 
     def serve(self, state: LocalState, clients: Tensor) -> Assignment:
-        return Assignment(*served_models(state.personal, clients, state.initial[None]))
+        return Assignment(*look_up_models(state.personal, clients, state.initial[None]))

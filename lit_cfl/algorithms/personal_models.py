@@ -49,7 +49,7 @@ def without_model(personal: PersonalModels, clients: Tensor) -> Tensor:
     return clients[torch.tensor([client not in personal for client in clients.tolist()], dtype=torch.bool)]
 
 
-def served_models(personal: PersonalModels, clients: Tensor, fallback: Tensor) -> tuple[Tensor, Tensor]:
+def look_up_models(personal: PersonalModels, clients: Tensor, fallback: Tensor) -> tuple[Tensor, Tensor]:
     """Looks up the models of clients.
 
     Args:

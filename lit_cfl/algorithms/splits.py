@@ -300,6 +300,6 @@ def with_columns(rows: Tensor, columns: Tensor) -> Tensor:
     return rows[:, first:end] if end - first == len(columns) else rows[:, columns]
 
 
-def scaled_similarity(distances: Tensor) -> Tensor:
+def scale_to_similarity(distances: Tensor) -> Tensor:
     """Scales distances `[n, n]` to similarities in [-1, 1]: 1 - 2 * distance / the largest one."""
     return 1 - 2 * distances / distances.max().clamp(min=torch.finfo(distances.dtype).tiny)

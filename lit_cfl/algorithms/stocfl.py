@@ -23,18 +23,18 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
-from lit_cfl.aggregation import Weights, client_weights, discrepancy, drawn_order, mean_by_cluster
+from lit_cfl.aggregation import Weights, client_weights, discrepancy, draw_order, mean_by_cluster
 from lit_cfl.algorithms.base import Algorithm, Assignment, Info, Similarity, require_not_negative, require_positive
 from lit_cfl.algorithms.stocfl_clusters import (
     MergedModel,
     StoCFLState,
     cosine_histogram,
     for_clients,
-    founded,
+    found_clusters,
     joined,
+    merge_clusters,
     nearest_cluster,
     objective,
-    united,
 )
 from lit_cfl.clustering import clusters_of, cosine_similarity, merge_by_threshold, random_projection
 from lit_cfl.clustering.equal_updates import say_if_equal
@@ -111,7 +111,7 @@ class StoCFL(Algorithm):
         """Runs Algorithm 1, lines 4 to 25."""
         cohort = cohort.sort().values  # clusters are numbered in the order of ids
         asked = cohort[clusters_of(state.index, cohort) < 0]
-        fresh, psi = self._represented(state, asked, work)  # lines 5-8
+        fresh, psi = self._ask_for_psi(state, asked, work)  # lines 5-8
         state, compared = self._merged(state, cohort, fresh, psi)  # lines 9-17
         labels = clusters_of(state.index, cohort)
         cohort, labels = cohort[labels >= 0], labels[labels >= 0]  # a client without data stays unobserved
@@ -140,7 +140,7 @@ class StoCFL(Algorithm):
         self, state: StoCFLState, clients: Tensor, work: LocalWork, rng: torch.Generator
     ) -> tuple[StoCFLState, Info]:
         """Infers clusters (Section 3.3): Psi goes to the server, which compares it with all clusters."""
-        found, psi = self._represented(state, clients.sort().values, work)
+        found, psi = self._ask_for_psi(state, clients.sort().values, work)
         best, nearest, closeness = nearest_cluster(state, psi, keep=True)  # step 1
         joins = (best >= self.tau) & (self.tau < 1)  # step 2
         state = joined(state, found[joins], psi[joins], nearest[joins], keep=self._keeps)
@@ -148,7 +148,7 @@ class StoCFL(Algorithm):
             alone, own = found[~joins], psi[~joins]
             groups = merge_by_threshold(own, self.tau)
             _, start, _ = nearest_cluster(state, mean_by_cluster(own, groups))
-            state, numbers = founded(state, torch.cat([state.models, state.omega[None]])[start])  # -1: omega
+            state, numbers = found_clusters(state, torch.cat([state.models, state.omega[None]])[start])  # -1: omega
             state = joined(state, alone, own, numbers[groups], keep=self._keeps)
         told = None if closeness is None else for_clients(closeness, found, clients)
         return state, Info(down=len(clients), up=len(found), skipped=len(clients) - len(found), closeness=told)
@@ -165,7 +165,7 @@ class StoCFL(Algorithm):
         project = random_projection(columns, self.sketch_dim, seed) if self.sketch_dim else Tensor.contiguous
         return lambda rows: project(rows[:, :columns])
 
-    def _represented(self, state: StoCFLState, clients: Tensor, work: LocalWork) -> tuple[Tensor, Tensor]:
+    def _ask_for_psi(self, state: StoCFLState, clients: Tensor, work: LocalWork) -> tuple[Tensor, Tensor]:
         """Asks for Psi at the anchor (line 6): the clients that have one, in their order, and their rows `[n, s]`."""
         clients, sketch = clients[work.num_examples[clients] > 0], self._sketch(work, state.sketch_seed)
         if not len(clients):
@@ -192,15 +192,15 @@ class StoCFL(Algorithm):
             return state, [rows, psi]
         groups = merge_by_threshold([rows, psi], self.tau)  # lines 12-17; groups with a known cluster come first
         before, after = groups[: len(touched)], groups[len(touched) :]
-        state, lived = united(state, touched, before, self.merged_model)
-        state, new = founded(state, state.omega.expand(int(groups.max()) + 1 - len(lived), -1))
+        state, lived = merge_clusters(state, touched, before, self.merged_model)
+        state, new = found_clusters(state, state.omega.expand(int(groups.max()) + 1 - len(lived), -1))
         state = joined(state, fresh, psi, torch.cat([lived, new])[after], keep=self._keeps)
         return state, [rows, psi]
 
     def _turns(self, cohort: Tensor, work: LocalWork, rng: torch.Generator) -> Tensor:
         """Computes the order in which clients train omega: positions in the sorted cohort, int64 `[n]`."""
         if self.global_update == "sequential_by_draw":
-            return drawn_order(cohort, len(work.num_examples), rng).argsort()
+            return draw_order(cohort, len(work.num_examples), rng).argsort()
         return torch.arange(len(cohort))
 
     def _omegas(self, omega: Tensor, cohort: Tensor, work: LocalWork) -> Fitted:

@@ -36,7 +36,7 @@ class StoCFLState:
         return torch.stack([self.psi[client] for client in clients.tolist()])
 
 
-def founded(state: StoCFLState, models: Tensor) -> tuple[StoCFLState, Tensor]:
+def found_clusters(state: StoCFLState, models: Tensor) -> tuple[StoCFLState, Tensor]:
     """Founds clusters with these thetas `[n, d]`, still without clients; returns their numbers `[n]`, ascending."""
     size, free = len(state.counts), (state.counts == 0).nonzero().flatten()
     numbers = torch.cat([free, size + torch.arange(len(models))])[: len(models)]
@@ -60,7 +60,7 @@ def joined(state: StoCFLState, clients: Tensor, psi: Tensor, clusters: Tensor, *
     )
 
 
-def united(
+def merge_clusters(
     state: StoCFLState, clusters: Tensor, groups: Tensor, merged_model: MergedModel
 ) -> tuple[StoCFLState, Tensor]:
     """Merges clusters `[n]` by group `[n]`; returns each group's number, the lowest of its clusters.

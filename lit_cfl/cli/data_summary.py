@@ -17,7 +17,7 @@ from lit_cfl.errors import InputError, join_ids
 from lit_cfl.pictures.data import example_images, label_distribution, size_histogram
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.progress.console import new_console
-from lit_cfl.storage.given_paths import given_directory
+from lit_cfl.storage.given_paths import resolve_directory
 
 _AT_ONCE = 20_000  # clients whose labels are counted at a time
 
@@ -29,7 +29,7 @@ def show_data(arguments: Sequence[str]) -> int:
 
         return check_hub()
     given, console = parse_data(arguments), new_console()
-    folder = Path("runs") / f"{given.name}-data" if given.out is None else given_directory(given.out, "--out")
+    folder = Path("runs") / f"{given.name}-data" if given.out is None else resolve_directory(given.out, "--out")
     data = given.module.federated(given.seed)
     show(console, type(given.module).__name__, data, given.module.shift)
     for path in write(folder, data):

@@ -27,7 +27,7 @@ from lit_cfl.config.option_tree import (
 )
 from lit_cfl.config.typed_words import describe_lone_word, lone_words, with_lists
 from lit_cfl.errors import InputError
-from lit_cfl.storage.config_file import required_config
+from lit_cfl.storage.config_file import require_config
 
 _HELP = ("-h", "--help", "--print_config")
 
@@ -53,11 +53,11 @@ def check_data(words: Sequence[str]) -> None:
 
 def check_tune(words: Sequence[str]) -> None:
     """Checks the words of `lit-cfl tune`, and the options of a base that stands in the study's file."""
-    from lit_cfl.tune.study_directory import opened_directory, require_study_file
+    from lit_cfl.tune.study_directory import find_resumed_directory, require_study_file
 
     if _asks_for_help(words):
         return
-    opened = opened_directory(words)
+    opened = find_resumed_directory(words)
     if opened is not None:
         require_study_file(opened)
     contents, tree = _contents(words), study_tree()
@@ -115,7 +115,7 @@ def check_report(words: Sequence[str]) -> None:
 def check_saved_run(words: Sequence[str]) -> None:
     """Checks the words of `lit-cfl evaluate` and `lit-cfl assign`: the run is there. Raises InputError."""
     if words and not words[0].startswith("-"):
-        required_config(Path(words[0]))
+        require_config(Path(words[0]))
 
 
 def _check_experiment(words: Sequence[str], contents: Sequence[Any], command: str, own: Sequence[str]) -> None:

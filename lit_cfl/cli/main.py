@@ -20,7 +20,7 @@ from lit_cfl.cli.kept_help import is_help, show_help
 from lit_cfl.config import catalogue
 from lit_cfl.config.named_configs import config_files, config_path, with_piped_configs
 from lit_cfl.errors import InputError, LineParser, Notice, nearest
-from lit_cfl.storage.given_paths import expanded
+from lit_cfl.storage.given_paths import expand_home
 
 _OF_A_PATH = (  # errors of the system that a path of the user's causes
     errno.EACCES,
@@ -216,7 +216,7 @@ def _run(words: list[str]) -> int:
 def _with_home(word: str) -> str:
     """Replaces `~/` in `--option=~/x`, which a shell leaves as it is; a `~` alone is YAML's null."""
     option, joined, value = word.partition("=")
-    return f"{option}={expanded(value)}" if option.startswith("--") and joined and value.startswith("~/") else word
+    return f"{option}={expand_home(value)}" if option.startswith("--") and joined and value.startswith("~/") else word
 
 
 def _read_and_write_utf8() -> None:

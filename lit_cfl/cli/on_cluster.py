@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from lit_cfl.cli.main import main
-from lit_cfl.storage.given_paths import expanded
+from lit_cfl.storage.given_paths import expand_home
 from lit_cfl.tune.launching.job_package import JOB
 from lit_cfl.tune.launching.results import store
 
@@ -13,7 +13,7 @@ from lit_cfl.tune.launching.results import store
 def run_job() -> int:
     """Runs the command, and stores what it has written even if it failed. Returns its exit code."""
     job = json.loads(Path(JOB).read_text("utf-8"))
-    folder = expanded(job["folder"])
+    folder = expand_home(job["folder"])
     try:
         return main([*job["words"], str(folder)])
     finally:

@@ -11,7 +11,7 @@ from lit_cfl.progress import dry_run
 from lit_cfl.runs.run import ResumeMode, run
 from lit_cfl.runs.run_directory import default_run_directory
 from lit_cfl.runs.signals import interruptible
-from lit_cfl.storage.given_paths import given_directory
+from lit_cfl.storage.given_paths import resolve_directory
 
 
 def run_experiment(arguments: Sequence[str]) -> int:
@@ -45,5 +45,5 @@ def _where(request: RunRequest) -> tuple[Path, ResumeMode]:
     if options.resume is None:
         if options.run_dir is None:
             return default_run_directory(request.experiment.name), "new"
-        return given_directory(options.run_dir, "--run_dir"), "new"
-    return given_directory(options.resume, "--resume"), "new_plan" if options.new_plan else "resume"
+        return resolve_directory(options.run_dir, "--run_dir"), "new"
+    return resolve_directory(options.resume, "--resume"), "new_plan" if options.new_plan else "resume"

@@ -42,7 +42,7 @@ def _agreement(found: Tensor, truth: Tensor) -> dict[str, float]:
         "clusters/ari": float(adjusted_rand_score(truth.numpy(), found.numpy())),
         "clusters/ami": float(adjusted_mutual_info_score(truth.numpy(), found.numpy())),
         "clusters/purity": _in_majority(overlaps) / len(found),
-        "clusters/matched_accuracy": _matched(overlaps) / len(found),
+        "clusters/matched_accuracy": _count_matched(overlaps) / len(found),
     }
 
 
@@ -55,7 +55,7 @@ def churn(before: Tensor, now: Tensor) -> float:
     both = (before >= 0) & (now >= 0)
     if not both.any():
         return float("nan")
-    return 1 - _matched(_Overlaps.of(before[both], now[both])) / int(both.sum())
+    return 1 - _count_matched(_Overlaps.of(before[both], now[both])) / int(both.sum())
 
 
 def silhouette(similarity: Tensor, labels: Tensor) -> float:
@@ -118,7 +118,7 @@ def _largest(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
     return largest
 
 
-def _matched(overlaps: _Overlaps) -> int:
+def _count_matched(overlaps: _Overlaps) -> int:
     """Counts the clients that agree under the best one-to-one matching of the clusters.
 
     Clusters that are connected by no pairs are matched apart: where each client is a cluster of its own, a matrix of

@@ -84,7 +84,7 @@ def merge_by_threshold(representations: Rows, tau: float) -> Tensor:
         raise InputError(f"tau {tau} is no cosine; give a number in [-1, 1]")
     number = sum(map(len, chunks_of(representations)))
     if number > _ALL_PAIRS:
-        return _merged_in_tiles(torch.cat(chunks_of(representations)), tau)
+        return _merge_in_tiles(torch.cat(chunks_of(representations)), tau)
     products = gram(representations)
     require_finite(products.diagonal(), "representation")
     if tau >= 1:
@@ -92,7 +92,7 @@ def merge_by_threshold(representations: Rows, tau: float) -> Tensor:
     return components((cosines(products) >= tau).numpy())
 
 
-def _merged_in_tiles(rows: Tensor, tau: float) -> Tensor:
+def _merge_in_tiles(rows: Tensor, tau: float) -> Tensor:
     """Finds the same clusters of many rows `[n, d]`: some of a cluster are compared with all that are not in it yet."""
     from scipy.sparse import coo_array
 

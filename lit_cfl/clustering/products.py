@@ -51,7 +51,7 @@ def gram(rows: Rows) -> Tensor:
     products = zeros_of_pairs(sum(map(len, chunks_of(rows))))
     for block in column_blocks(rows):
         add_gram(products, block)
-    return mirrored(products)
+    return mirror(products)
 
 
 def squared_norms(rows: Tensor) -> Tensor:
@@ -81,6 +81,6 @@ def add_gram(products: Tensor, block: Tensor) -> None:
         products[start : start + TILE, start:].addmm_(block[start : start + TILE], block[start:].T)
 
 
-def mirrored(upper: Tensor) -> Tensor:
+def mirror(upper: Tensor) -> Tensor:
     """Mirrors an upper half `[n, n]` into the symmetric matrix."""
     return upper.triu() + upper.triu(1).T

@@ -12,7 +12,7 @@ from lit_cfl.clustering.products import (
     chunks_of,
     column_blocks,
     gram,
-    mirrored,
+    mirror,
     require_finite,
     row_tiles,
     zeros_of_pairs,
@@ -137,7 +137,7 @@ def _manhattan(rows: Rows) -> Tensor:
     for block in column_blocks(rows):
         for start in range(0, len(total), TILE):
             total[start : start + TILE, start:] += _pairwise(block[start : start + TILE], block[start:], 1)
-    return mirrored(total)
+    return mirror(total)
 
 
 def _euclidean(rows: Rows) -> Tensor:
@@ -146,7 +146,7 @@ def _euclidean(rows: Rows) -> Tensor:
         add_gram(products, block - block.mean(0))  # centred: models that lie close together keep their digits
     squares = products.diagonal()
     lengths = squares[:, None] + squares
-    squared = lengths - 2 * mirrored(products)
+    squared = lengths - 2 * mirror(products)
     return torch.where(squared > _SAME * lengths, squared, 0.0).sqrt()
 
 

@@ -20,7 +20,7 @@ from lit_cfl.pictures.options import Format
 from lit_cfl.progress import Screen, describe, dry_run, page_line
 from lit_cfl.runs.run_directory import default_run_directory
 from lit_cfl.runs.signals import interruptible
-from lit_cfl.scores import recorded_scores
+from lit_cfl.scores import read_scores
 from lit_cfl.storage.lock import locked
 from lit_cfl.tracking.offline import sync_line
 
@@ -85,7 +85,7 @@ def _resumed(path: Path, target: float | None) -> Comparison:
     """Reads the comparison; a target must suit the scores of the runs that have ended, if any."""
     comparison = read_comparison(path).with_target(target)
     summaries = (summary_of(job, comparison) for job in jobs_of(comparison, path))
-    for score, *_ in map(recorded_scores, filter(None, summaries)):
+    for score, *_ in map(read_scores, filter(None, summaries)):
         require_target(target, score)
     return comparison
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lit_cfl.compare.command import asked_for, run_comparison
 from lit_cfl.compare.options import read_arguments
-from lit_cfl.compare.tables import recorded_notes
+from lit_cfl.compare.tables import read_notes
 from lit_cfl.errors import InputError
 from lit_cfl.progress import Screen
 
@@ -53,7 +53,7 @@ class ComparisonTables:
     @property
     def notes(self) -> list[str]:
         """The notes below the table of `results.md`: limits of the comparison."""
-        return recorded_notes(self.path)
+        return read_notes(self.path)
 
 
 def compare(

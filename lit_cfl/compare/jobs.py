@@ -12,7 +12,7 @@ from lit_cfl.compare.comparison import Comparison, recorded
 from lit_cfl.engines.plan import Plan
 from lit_cfl.metric_names import Row
 from lit_cfl.progress import Display
-from lit_cfl.runs.resume import finished_summary
+from lit_cfl.runs.resume import read_finished_summary
 from lit_cfl.runs.run import RunCallbacks, run
 from lit_cfl.storage.digests import damaged
 from lit_cfl.storage.error_file import ERROR_FILE, write_error
@@ -50,7 +50,7 @@ def unfinished(comparison: Comparison, path: Path) -> list[CompareJob]:
 
 def summary_of(job: CompareJob, comparison: Comparison) -> Row | None:
     """Reads `summary.json` of a run that is over; None if it is not."""
-    return finished_summary(job.folder, comparison.experiments[job.name].rounds)
+    return read_finished_summary(job.folder, comparison.experiments[job.name].rounds)
 
 
 def processes(plan: Plan, num_cpus: int | None, jobs: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 
 from lit_cfl.config.typed_words import split_list
 from lit_cfl.errors import InputError, LineParser
-from lit_cfl.storage.given_paths import expanded, given_directory
+from lit_cfl.storage.given_paths import expand_home, resolve_directory
 
 RECORD = "compare.yaml"  # in the directory of a comparison
 _EPILOG = """\
@@ -163,10 +163,10 @@ def _require_free(arguments: Sequence[str], rest: Sequence[str]) -> None:
 
 def require_comparison(path: str | Path) -> None:
     """Checks that a directory holds a comparison. Raises InputError."""
-    if not (expanded(path) / RECORD).is_file():
+    if not (expand_home(path) / RECORD).is_file():
         raise InputError(f"{path} holds no comparison to resume (no {RECORD}); give the directory of one")
 
 
 def directory(given: str) -> Path:
     """Makes a path absolute: workers may run elsewhere."""
-    return given_directory(given, "--compare_dir").absolute()
+    return resolve_directory(given, "--compare_dir").absolute()

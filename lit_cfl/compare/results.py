@@ -11,9 +11,9 @@ from lit_cfl.compare.jobs import CompareJob, summary_of
 from lit_cfl.metric_names import Row, main_column
 from lit_cfl.runs.run import SAME_START
 from lit_cfl.runs.shared_clients import over_shared, read_scored, scores_everyone
-from lit_cfl.scores import CLASSIFIER, Score, Scores, recorded_scores
+from lit_cfl.scores import CLASSIFIER, Score, Scores, read_scores
 from lit_cfl.statistics import paired_difference, spread
-from lit_cfl.storage.checkpoint import recorded_fingerprint, share_initial_model
+from lit_cfl.storage.checkpoint import read_fingerprint, share_initial_model
 from lit_cfl.storage.csv_log import read_table
 
 _RUNS = {
@@ -104,7 +104,7 @@ def collect(comparison: Comparison, path: Path, errors: Mapping[CompareJob, str]
     summaries = {job: summary_of(job, comparison) for job in jobs}
     done = {job: summary for job, summary in summaries.items() if summary is not None and job not in errors}
     metrics = {job: read_table(job.folder / "metrics.csv") for job in done}
-    scores = next(map(recorded_scores, done.values()), CLASSIFIER)
+    scores = next(map(read_scores, done.values()), CLASSIFIER)
     score, column = scores[0], main_column(scores, "test")
     target = comparison.target
     if target is None:
@@ -239,7 +239,7 @@ def _mismatches(comparison: Comparison, done: Sequence[CompareJob]) -> list[str]
         return ["Tiny runs: good for seeing whether they run, and not paired."]
     notes = []
     for seed in comparison.seeds:
-        found = {job.name: recorded_fingerprint(job.folder) for job in done if job.seed == seed}
+        found = {job.name: read_fingerprint(job.folder) for job in done if job.seed == seed}
         if lost := [name for name, one in found.items() if not one]:
             notes.append(f"Under seed {seed} nothing says whether {', '.join(lost)} are paired: no checkpoint.pt.")
         prints = {name: one for name, one in found.items() if one}

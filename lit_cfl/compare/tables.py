@@ -110,7 +110,7 @@ def as_markdown(results: Results, title: str, picture: str | None) -> str:
     return "\n".join([f"# {_markdown(title)}", "", *table, "", *notes, *shown]) + "\n"
 
 
-def recorded_notes(path: Path) -> list[str]:
+def read_notes(path: Path) -> list[str]:
     """Reads the notes of `results.md` of a comparison; empty without that file."""
     file = path / "results.md"
     lines = file.read_text("utf-8").splitlines() if file.exists() else []

@@ -13,7 +13,7 @@ from lit_cfl.config.named_configs import config_files, is_piped
 from lit_cfl.config.own_code import inside
 from lit_cfl.errors import InputError, LineParser
 from lit_cfl.storage.config_file import stored_config
-from lit_cfl.storage.given_paths import expanded, given_directory
+from lit_cfl.storage.given_paths import expand_home, resolve_directory
 from lit_cfl.storage.yaml_files import LOADER, parse_yaml
 
 _PATHS = ("source", "partition_file", "embeddings")  # options of data modules
@@ -36,7 +36,7 @@ def with_recorded_config(arguments: Sequence[str]) -> tuple[Sequence[str], Path 
         return arguments, None
     if given.run_dir is not None:
         raise InputError(f"--resume {given.resume} says where the run is; leave out --run_dir {given.run_dir}")
-    resumed = given_directory(given.resume, "--resume")
+    resumed = resolve_directory(given.resume, "--resume")
     recorded = resumed / "config.yaml"
     if given.config is None and not recorded.exists():
         if resumed.is_file() and (resumed.parent / recorded.name).exists():
@@ -67,7 +67,7 @@ def code_folders(arguments: Sequence[str], opened: Path | None = None) -> list[s
         InputError: a file records a relative folder, which would be another one in each place.
     """
     files = config_files(arguments)
-    recorded = [folder for file in files for folder in _recorded_code(file)]
+    recorded = [folder for file in files for folder in _read_code_folders(file)]
     beside = [str(Path(file).parent.resolve()) for file in files if Path(file).is_file() and not is_piped(file)]
     folders = dict.fromkeys([*recorded, *beside, str(Path().resolve())])
     return [folder for folder in folders if opened is None or not inside(folder, opened)]
@@ -80,16 +80,16 @@ def append_to_path(arguments: Sequence[str], opened: Path | None = None) -> list
     return folders
 
 
-def _recorded_code(file: str) -> list[str]:
+def _read_code_folders(file: str) -> list[str]:
     """Reads from a file where the run that wrote it found the user's classes."""
     try:
         content = parse_yaml(Path(file).read_text("utf-8"))
     except (OSError, yaml.YAMLError, UnicodeDecodeError):
         return []  # what is wrong with the file is reported when it is parsed
-    return recorded_folders(file, content) if isinstance(content, dict) else []
+    return read_folders(file, content) if isinstance(content, dict) else []
 
 
-def recorded_folders(file: str | Path, content: Mapping[str, Any]) -> list[str]:
+def read_folders(file: str | Path, content: Mapping[str, Any]) -> list[str]:
     """Returns the folders of the user's own classes that a configuration names.
 
     Raises:
@@ -135,7 +135,7 @@ def with_absolute_paths(options: Any, names: Sequence[str] = _PATHS) -> Any:
 
 
 def _absolute(name: str, value: str) -> str:
-    path = expanded(value)
+    path = expand_home(value)
     stays = not value or "://" in value or (name in ("source", "embeddings") and not path.exists())
     return value if stays else str(path.absolute())
 

@@ -79,7 +79,7 @@ def describe_other_class(path: str, name: str, base: type) -> str:
 
 def describe_failed_import(module: str, error: Exception) -> str:
     """Says why a module of the user's cannot be imported."""
-    place = raised_in_import(error)
+    place = describe_import_error(error)
     if not isinstance(error, ModuleNotFoundError):
         return place or f"{module} cannot be imported: {type(error).__name__}: {error}"
     if place is not None:
@@ -87,7 +87,7 @@ def describe_failed_import(module: str, error: Exception) -> str:
     return f"there is no module {error.name!r}: put {error.name}.py beside the YAML file or into the current folder"
 
 
-def raised_in_import(error: BaseException) -> str | None:
+def describe_import_error(error: BaseException) -> str | None:
     """Describes what a module of the user's raised in its import, with file and line; None if none of them did."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}: {type(error).__name__}: {error.msg}"

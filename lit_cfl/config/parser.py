@@ -22,7 +22,7 @@ from lit_cfl.config.files import (
     require_present_path,
     with_recorded_config,
 )
-from lit_cfl.config.messages import raised_in_import
+from lit_cfl.config.messages import describe_import_error
 from lit_cfl.config.mistakes import Option, explain, options_of
 from lit_cfl.config.named_configs import config_files, with_paths
 from lit_cfl.config.option_tree import COMMAND_ONLY, experiment_tree, require_unchanged_values
@@ -33,7 +33,7 @@ from lit_cfl.datamodules.federated import FederatedDataModule
 from lit_cfl.errors import InputError
 from lit_cfl.experiment import Experiment
 from lit_cfl.storage.config_file import stored_config
-from lit_cfl.storage.given_paths import expanded, given_directory
+from lit_cfl.storage.given_paths import expand_home, resolve_directory
 from lit_cfl.storage.yaml_files import parse_yaml
 
 _GROUPS = ("local", "evaluation", "checkpoint", "tracking", "pictures")  # options that are groups of options
@@ -180,7 +180,7 @@ def _request(prog: str, arguments: Sequence[str], code: list[str], recorded: Pat
         raise InputError(f"no {missing[0]} is given; start from a file: {prog} --config quickstart")
     if read.seed is not None:
         read.seeds = [read.seed]
-    return RunRequest(build_experiment(_configuration(parser, read, code)), read, _dropped_arguments(read))
+    return RunRequest(build_experiment(_configuration(parser, read, code)), read, _find_dropped(read))
 
 
 def parse_data(arguments: Sequence[str]) -> DataRequest:
@@ -234,7 +234,7 @@ def _read(
         options = {k: v for k, v in options_of(Experiment).items() if k not in ignored} | {"seed": Option(int | None)}
         raise InputError(explain(error, list(contents.values()), words, tree, options)) from error
     except Exception as error:
-        found = raised_in_import(error)
+        found = describe_import_error(error)
         if found is None:
             raise
         raise InputError(found) from error
@@ -248,7 +248,7 @@ def _put_home_into_loggers(read: Namespace) -> None:
         given = logger.get("init_args") if isinstance(logger, Namespace) else None
         for name in LOGGER_PATHS:
             if isinstance(given, Namespace) and str(given.get(name)).startswith("~"):
-                given[name] = str(expanded(given[name]))
+                given[name] = str(expand_home(given[name]))
 
 
 def _require_recorded_plan(read: Namespace, words: Sequence[str]) -> None:
@@ -256,7 +256,7 @@ def _require_recorded_plan(read: Namespace, words: Sequence[str]) -> None:
     if read.resume is None or read.new_plan:
         return
     asked = _asked_of_the_plan(words)
-    path = given_directory(read.resume, "--resume")
+    path = resolve_directory(read.resume, "--resume")
     plans = [(stored_config(part) or {}).get("plan") for part in (path, *sorted(path.glob("seed-*")))]
     recorded: dict[str, Any] = next(filter(None, plans), {})
     if read.plan is None and asked.keys() & recorded.keys():
@@ -306,7 +306,7 @@ def _configuration(parser: ArgumentParser, read: Namespace, code: list[str]) -> 
     return options | marked | {"code": code}  # and to find the same files
 
 
-def _dropped_arguments(read: Namespace) -> list[str]:
+def _find_dropped(read: Namespace) -> list[str]:
     """Lists the options that the parser silently drops when the command line names another class than the file."""
     notices = []
     for path in filter(None, read.config or []):  # None = a text in place of a file

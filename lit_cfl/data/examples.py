@@ -16,7 +16,7 @@ from torch import Tensor
 from lit_cfl.data.looks import blurred, turned
 from lit_cfl.devices import sent
 from lit_cfl.errors import InputError
-from lit_cfl.keyed_random import keyed_normal
+from lit_cfl.keyed_random import draw_keyed_normal
 
 LabelKind = Literal["classes", "numbers", "none"]
 
@@ -222,10 +222,10 @@ class Examples:
         Args:
             device: where to; None = where the examples are.
         """
-        inputs, labels = self._gathered(index, dtype)
+        inputs, labels = self._gather(index, dtype)
         return (inputs, labels) if device is None else (sent(inputs, device), sent(labels, device))
 
-    def _gathered(self, index: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    def _gather(self, index: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         seen = self._seen(index)
         index = sent(index, self.inputs.device)
         inputs = self.inputs.index_select(0, index % len(self))  # a copy, made 20 times as fast as by inputs[...]
@@ -248,7 +248,7 @@ class Examples:
                 factors = inputs.new_tensor(view.colour or (1.0,)) * view.brightness
                 inputs[those] = inputs[those] * (factors[:, None, None] if view.colour else factors)
             if view.noise:
-                noise = keyed_normal(index[those] % len(self), inputs.shape[1:].numel()).to(inputs.dtype)
+                noise = draw_keyed_normal(index[those] % len(self), inputs.shape[1:].numel()).to(inputs.dtype)
                 inputs[those] += view.noise * noise.view_as(inputs[those])
         return inputs.to(dtype), self._targets(index, seen, dtype)
 

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from lit_cfl.activity import Activity, Report, fit_activity, unreported
 from lit_cfl.data import Examples, FederatedData
-from lit_cfl.devices import fits_on, is_out_of_memory, prepared_ahead, rows_on, sent
+from lit_cfl.devices import fits_on, is_out_of_memory, prepare_ahead, rows_on, sent
 from lit_cfl.engines.build_module import build_module
 from lit_cfl.engines.check_module import require_module
 from lit_cfl.engines.client_statistics import statistics_of
@@ -25,14 +25,14 @@ from lit_cfl.engines.cohort_fit import ClientLoop, CohortFit, Effort, Ended
 from lit_cfl.engines.describe_fit import FitDescriber, parts_of
 from lit_cfl.engines.divergence import explain_divergence
 from lit_cfl.engines.dropout import key_names
-from lit_cfl.engines.global_generators import seed_global_generators, seeded_globally
+from lit_cfl.engines.global_generators import seed_global_generators, seed_globally
 from lit_cfl.engines.initial_models import InitialModels
 from lit_cfl.engines.local_training import CHECK, FitRequest, LocalTraining, Rates, TaskFactory, note_client
 from lit_cfl.engines.lr_schedule import RoundRates
 from lit_cfl.engines.plan import Plan
 from lit_cfl.engines.scorer import ModelName, Outcomes, Scorer
 from lit_cfl.engines.single_examples import refuses_single, require_no_single
-from lit_cfl.engines.task_protocol import Batch, asked_for_gradients
+from lit_cfl.engines.task_protocol import Batch, explain_missing_gradients
 from lit_cfl.engines.ways import way_named
 from lit_cfl.errors import DivergedError, InputError, Notice
 from lit_cfl.local_work import Budget, Chunk, ClientFunction, Fitted, Statistic
@@ -219,7 +219,7 @@ class Engine:
 
     def own_stream(self, purpose: str, *ids: int) -> AbstractContextManager[None]:
         """Seeds the global generators, for what a module itself draws, and restores them afterwards."""
-        return seeded_globally(derive(self.seed, purpose, *ids), self.device)
+        return seed_globally(derive(self.seed, purpose, *ids), self.device)
 
     def penalties(self, models: Tensor) -> Tensor:
         """Computes what the task adds to every example's loss in training: float64 `[K]`, 0 where it adds nothing."""
@@ -281,7 +281,10 @@ class Engine:
             through = count
             report(count)
 
-        with note_client(round, lambda: own[through:].tolist(), self.loop.is_collective), asked_for_gradients(round):
+        with (
+            note_client(round, lambda: own[through:].tolist(), self.loop.is_collective),
+            explain_missing_gradients(round),
+        ):
             found = self.loop.gradients(model.to(device, dtype), work, ended)
         return found if len(held) == len(clients) else rows.index_copy_(0, sent(held, device), found)
 
@@ -363,7 +366,7 @@ class Engine:
         away = self.device != "cpu" and self.examples(data).inputs.device.type == "cpu"
         parts = [list(self._training(request, chunk, data)) for chunk in chunks]
         describe = partial(self._described, request, round, data, away)
-        works = (map if self.device == "cpu" else prepared_ahead)(describe, chain.from_iterable(parts))
+        works = (map if self.device == "cpu" else prepare_ahead)(describe, chain.from_iterable(parts))
         for chunk, own in zip(chunks, parts, strict=True):
             yield self._fit_chunk(request, chunk, islice(works, len(own)), round, data)
 
@@ -382,7 +385,7 @@ class Engine:
     def _described(
         self, request: FitRequest, round: int, data: FederatedData, gathers: bool, positions: Tensor
     ) -> Planned:
-        """Describes the training of the clients at these positions, as far as a thread can; see `prepared_ahead`.
+        """Describes the training of the clients at these positions, as far as a thread can; see `prepare_ahead`.
 
         Args:
             gathers: collect the examples, too: they lie on the CPU, and a GPU trains.

@@ -66,6 +66,6 @@ class StackedBatchNorm(nn.Module):
         return mean, var
 
 
-def stacked_norms(module: nn.Module) -> dict[str, StackedBatchNorm]:
+def find_stacked_norms(module: nn.Module) -> dict[str, StackedBatchNorm]:
     """Returns the stacked BatchNorm layers of a module, by their full names."""
     return {name: layer for name, layer in module.named_modules() if isinstance(layer, StackedBatchNorm)}

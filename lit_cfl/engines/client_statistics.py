@@ -7,9 +7,9 @@ from lightning import LightningModule
 from torch import Tensor
 
 from lit_cfl.data import Examples, FederatedData
-from lit_cfl.engines.global_generators import seeded_globally
+from lit_cfl.engines.global_generators import seed_globally
 from lit_cfl.errors import note_on_error
-from lit_cfl.local_work import ClientFunction, Statistic, kept_statistic
+from lit_cfl.local_work import ClientFunction, Statistic, keep_statistic
 from lit_cfl.seeds import derive
 
 
@@ -46,8 +46,8 @@ def statistics_of(
         batch = examples.batch(entries, dtype, device)
         with (
             note_on_error(lambda: f"in round {round + 1}, by the function of work.map on client {client}"),  # noqa: B023
-            seeded_globally(derive(seed, "map", round, client), device),
+            seed_globally(derive(seed, "map", round, client), device),
             torch.no_grad(),
         ):
             found = function(*batch, *more)
-        yield kept_statistic(found, client)
+        yield keep_statistic(found, client)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from lit_cfl.engines.batches import MiniBatches
 from lit_cfl.engines.dropout import set_key
-from lit_cfl.engines.global_generators import seeded_globally
+from lit_cfl.engines.global_generators import seed_globally
 from lit_cfl.engines.local_training import LocalTraining, Rates
 from lit_cfl.engines.plan import Plan, Precision
 from lit_cfl.engines.scorer import EVALUATION_BATCH, Scorer
@@ -192,7 +192,7 @@ class ClientLoop(ABC):
         for client, size in enumerate(work.sizes.tolist()):
             own = slice(starts[client], starts[client] + size)
             key = None if work.keys is None else int(work.keys[client])
-            with seeded_globally(None if work.seeds is None else work.seeds[client], self.plan.device):
+            with seed_globally(None if work.seeds is None else work.seeds[client], self.plan.device):
                 self._gradient(model, work.inputs[own], work.labels[own], key, rows[client])
             ended(client + 1)
         return rows

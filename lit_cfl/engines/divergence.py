@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from lit_cfl.errors import DivergedError, diverged
+from lit_cfl.errors import DivergedError, explain_divergence_of
 
 
 def explain_divergence(
@@ -19,7 +19,7 @@ def explain_divergence(
     """
     wrong = (~before.isfinite()).nonzero().flatten()
     if not len(wrong):
-        return diverged(client, round, loss, rate)
+        return explain_divergence_of(client, round, loss, rate)
     example = int(examples[wrong[0]])
     return DivergedError(
         f"client {client} diverged in round {round + 1} before it trained: the loss of its example {example} is "

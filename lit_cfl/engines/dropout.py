@@ -11,7 +11,7 @@ import torch
 from lightning import LightningModule
 from torch import Tensor, nn
 
-from lit_cfl.keyed_random import hashed
+from lit_cfl.keyed_random import hash_keys
 
 KEY = "key"  # name of the buffer
 
@@ -34,13 +34,13 @@ class KeyedDropout(nn.Module):
     def forward(self, inputs: Tensor) -> Tensor:
         if not self.training or self.p == 0:
             return inputs
-        return inputs * kept_share(self.key, self.p, self.layer, inputs.shape, inputs.dtype)
+        return inputs * compute_kept_share(self.key, self.p, self.layer, inputs.shape, inputs.dtype)
 
     def extra_repr(self) -> str:
         return f"p={self.p}"
 
 
-def kept_share(keys: Tensor, p: float, layer: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+def compute_kept_share(keys: Tensor, p: float, layer: int, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """Computes the factors of a dropout's units: 0 where a unit is dropped, else 1 / (1 - p).
 
     Args:
@@ -51,9 +51,9 @@ def kept_share(keys: Tensor, p: float, layer: int, shape: Sequence[int], dtype: 
     Returns:
         `[..., *shape]`.
     """
-    rows = hashed(keys + 0x9E3779B9 * (layer + 1))
+    rows = hash_keys(keys + 0x9E3779B9 * (layer + 1))
     positions = torch.arange(prod(shape), device=keys.device) * 0x9E3779B9
-    kept = hashed(rows[..., None] + positions).view(*keys.shape, *shape) >= int(p * 2**32)
+    kept = hash_keys(rows[..., None] + positions).view(*keys.shape, *shape) >= int(p * 2**32)
     return kept.to(dtype) * (0.0 if p == 1 else 1 / (1 - p))
 
 
@@ -88,4 +88,4 @@ def keys_of_steps(client_keys: Tensor, steps: Tensor) -> Tensor:
         steps: Steps of each client, int64 `[n]`.
     """
     numbers = torch.arange(int(steps.sum())) - (steps.cumsum(0) - steps).repeat_interleave(steps)
-    return hashed(hashed(client_keys).repeat_interleave(steps) + numbers * 0x85EBCA6B)
+    return hash_keys(hash_keys(client_keys).repeat_interleave(steps) + numbers * 0x85EBCA6B)

@@ -25,7 +25,7 @@ def _seed(derived: int) -> None:
 
 
 @contextmanager
-def seeded_globally(derived: int | None, device: str) -> Iterator[None]:
+def seed_globally(derived: int | None, device: str) -> Iterator[None]:
     """Seeds these generators in the block, and restores them afterwards.
 
     Args:

@@ -12,7 +12,7 @@ from lightning import LightningModule
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
-from lit_cfl.engines.batch_norm import PRESENT, stacked_norms
+from lit_cfl.engines.batch_norm import PRESENT, find_stacked_norms
 from lit_cfl.engines.dropout import key_names
 from lit_cfl.engines.optimizers import FunctionalOptimizer, Tensors
 from lit_cfl.engines.stacked.convolutions import UnfoldedConvolutions
@@ -113,7 +113,7 @@ class Steps:
         self._names = [f"module.{slot.name}" for slot in layout.slots]
         self._trained = sum(not slot.is_buffer for slot in layout.slots)  # they come first
         self._keys = [f"module.{name}" for name in key_names(module)]
-        self._norms = stacked_norms(self._losses)
+        self._norms = find_stacked_norms(self._losses)
         self._optimizer, self._clip, self._autocast = update, clip, autocast
 
     def __call__(self, lanes: Lanes, work: LaneWork) -> None:

@@ -49,7 +49,7 @@ def differentiable_losses_of(module: LightningModule, batch: Batch) -> Tensor:
 
 
 @contextmanager
-def asked_for_gradients(round: int) -> Iterator[None]:
+def explain_missing_gradients(round: int) -> Iterator[None]:
     """Says in one line why a user's module has no gradients, for which it is asked outside of a Trainer's fit.
 
     Args:

@@ -21,7 +21,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from lit_cfl.engines.cohort_fit import ClientLoop, CohortFit, Ended
 from lit_cfl.engines.dropout import set_key
-from lit_cfl.engines.global_generators import seeded_globally
+from lit_cfl.engines.global_generators import seed_globally
 from lit_cfl.engines.local_training import LocalTraining, Rates
 from lit_cfl.engines.plan import Precision
 from lit_cfl.engines.task_traits import TaskTraits
@@ -69,7 +69,7 @@ class TrainerLoop(ClientLoop):
         trainer = Trainer(
             **self._options, max_epochs=batches.num_epochs, max_steps=batches.max_steps, callbacks=callbacks
         )
-        with seeded_globally(None if work.seeds is None else work.seeds[client], self.plan.device):
+        with seed_globally(None if work.seeds is None else work.seeds[client], self.plan.device):
             trainer.fit(module, loader)
         return self.layout.read(module, self.plan.dtype, self.plan.device), record.mean
 

@@ -65,9 +65,9 @@ class FEMNISTCNN(Net):
 
     def forward(self, inputs: Tensor) -> Tensor:
         hidden = relu(self.conv2(relu(self.conv1(inputs))))
-        hidden = self.dropout1(relu(self.conv3(_padded(hidden))))
+        hidden = self.dropout1(relu(self.conv3(_pad(hidden))))
         hidden = relu(self.conv5(relu(self.conv4(hidden))))
-        hidden = self.dropout2(relu(self.conv6(_padded(hidden))))
+        hidden = self.dropout2(relu(self.conv6(_pad(hidden))))
         outputs: Tensor = self.fc2(self.dropout3(relu(self.fc1(hidden.flatten(1)))))
         return outputs
 
@@ -162,6 +162,6 @@ class SattlerCNN(Net):
         return outputs
 
 
-def _padded(inputs: Tensor) -> Tensor:
+def _pad(inputs: Tensor) -> Tensor:
     """Pads as TensorFlow's "same" does for a 5 x 5 kernel with stride 2 on even sizes: one in front, two behind."""
     return pad(inputs, (1, 2, 1, 2))

@@ -7,7 +7,7 @@ import numpy as np
 from lit_cfl.pictures.colours import MAX_COLOURS, cluster_styles, name_of, true_name_of
 from lit_cfl.pictures.figure import Figure, Table, thin
 from lit_cfl.pictures.panels import BLUE, Bars, Cells, Panel, Style
-from lit_cfl.pictures.sample import sample, shown_of
+from lit_cfl.pictures.sample import describe_sample, sample
 from lit_cfl.scores import ACCURACY, Score
 
 MOST_ROUNDS = 400  # in a figure of memberships
@@ -54,7 +54,7 @@ def memberships(
         "Clusters of the clients over the rounds",
         [[Panel("", "round", f"clients{', by true cluster' if len(truths) else ''}", cells=cells)]],
         f"A row is a client, a colour a cluster: that of the true cluster it matches best.{beside} On the right: the "
-        f"numbers of the clusters at the end.{many}{shown_of(len(order), len(true_cluster))}{fewer}",
+        f"numbers of the clusters at the end.{many}{describe_sample(len(order), len(true_cluster))}{fewer}",
         f"Coloured cells, a row a client and a column a round, {rounds[0]} to {rounds[-1]}: {len(true_cluster)} "
         f"clients in {len(np.unique(cluster[-1][cluster[-1] >= 0]))} clusters at the end; "
         f"{int(changed.any(0).sum())} changed cluster on the way.",

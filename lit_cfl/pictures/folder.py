@@ -15,7 +15,7 @@ from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.options import Format
 from lit_cfl.pictures.round_view import RoundView
 from lit_cfl.pictures.similar_clients import client_map, similarity
-from lit_cfl.scores import recorded_scores
+from lit_cfl.scores import read_scores
 from lit_cfl.storage.csv_log import read_table
 
 PICTURES = "pictures"  # the folder in a run directory
@@ -97,5 +97,5 @@ def draw_both(path: Path, baseline_path: Path, summary: Row, baseline: Row, form
         summary["algorithm"]: read_table(path / "metrics.csv"),
         f"{baseline['algorithm']} (baseline)": read_table(baseline_path / "metrics.csv"),
     }
-    drawn = write_figure(learning_curve(runs, recorded_scores(summary)[0]), path / PICTURES / "curve", formats)
+    drawn = write_figure(learning_curve(runs, read_scores(summary)[0]), path / PICTURES / "curve", formats)
     return [str(file.relative_to(path)) for file in drawn]

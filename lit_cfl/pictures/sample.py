@@ -33,6 +33,6 @@ def sample(clusters: np.ndarray, most: int = MOST_CLIENTS) -> np.ndarray:
     return np.sort(np.concatenate(drawn))
 
 
-def shown_of(shown: int, total: int) -> str:
+def describe_sample(shown: int, total: int) -> str:
     """Says how many clients are shown, if those are not all."""
     return "" if shown == total else f" {shown:,} of {total:,} clients, drawn from each cluster by its size."

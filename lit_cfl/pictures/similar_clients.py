@@ -7,7 +7,7 @@ import numpy as np
 from lit_cfl.pictures.colours import cluster_styles, name_of, true_name_of
 from lit_cfl.pictures.figure import Figure, Table, cut_note
 from lit_cfl.pictures.panels import HeatMap, Note, Panel, Points
-from lit_cfl.pictures.sample import MOST_CLIENTS, sample, shown_of
+from lit_cfl.pictures.sample import MOST_CLIENTS, describe_sample, sample
 
 Snapshot = Mapping[str, np.ndarray]  # content of `snapshots/<round>.npz`
 MOST_COMPARED = 200  # clients in a matrix
@@ -33,7 +33,7 @@ def similarity(snapshots: Mapping[int, Snapshot], skipped: int = 0, most_clients
         f"round {k}": _panel(f"round {k}", one, chosen[k], values[k], (low, high)) for k, one in snapshots.items()
     }
     counts = sorted({(len(chosen[number]), int(one["compared"])) for number, one in snapshots.items()})
-    some = next((shown_of(few, all_) for few, all_ in reversed(counts) if few < all_), "")
+    some = next((describe_sample(few, all_) for few, all_ in reversed(counts) if few < all_), "")
     fewer = f" {len(snapshots)} of {len(snapshots) + skipped} rounds." if skipped else ""
     rounds = f"round{'' if len(snapshots) == 1 else 's'} {', '.join(map(str, snapshots))}"
     within, between = _means(snapshots)
@@ -122,7 +122,7 @@ def client_map(
         f"Map of the clients in round {round}",
         [panels],
         f"Clients that are alike are close (classical scaling of the similarity in round {round}); colours and "
-        f"markers are the clusters.{shown_of(len(shown), int(snapshot['compared']))}",
+        f"markers are the clusters.{describe_sample(len(shown), int(snapshot['compared']))}",
         f"Scatter plot of {len(shown)} clients in {len(set(cluster))} clusters by their similarity in round {round}.",
         cluster_styles(cluster, match, true, 4.2 if len(shown) < 200 else 2.5),
         height=2.1 if len(panels) > 1 else 2.8,

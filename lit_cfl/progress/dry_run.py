@@ -102,7 +102,7 @@ def time_cohort(prepared: PreparedRun) -> Timing:
         trials.append((int(taken.sum()), own if computes else wall))
         if wall >= _ENOUGH and len(trials) > 1:
             break
-    return Timing(int(lengths.sum()), inferred(trials, int(lengths.sum())), wall / own if computes else None)
+    return Timing(int(lengths.sum()), extrapolate(trials, int(lengths.sum())), wall / own if computes else None)
 
 
 def _lengths(prepared: PreparedRun, cohort: Tensor) -> Tensor:
@@ -120,7 +120,7 @@ def _growing(lengths: Tensor) -> Iterator[Tensor]:
     yield lengths
 
 
-def inferred(trials: list[tuple[int, float]], steps: int) -> float:
+def extrapolate(trials: list[tuple[int, float]], steps: int) -> float:
     """Extrapolates the seconds of so many steps from steps and seconds of some trials, ascending."""
     done, seconds = trials[-1]
     if done == steps or len(trials) == 1:

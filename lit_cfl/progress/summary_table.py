@@ -13,7 +13,7 @@ from lit_cfl.metric_names import Row
 from lit_cfl.progress.tables import new_table, number
 from lit_cfl.runs.run import FinishedRun
 from lit_cfl.runs.shared_clients import ScoredClients, SharedClients, over_shared, read_scored, scores_everyone
-from lit_cfl.scores import Score, recorded_scores
+from lit_cfl.scores import Score, read_scores
 from lit_cfl.storage.csv_log import read_columns
 
 _MOST_SIZES = 50  # of clusters that are listed
@@ -23,7 +23,7 @@ _MANY = 0.25  # share of clients that lose, from which clustering is in doubt
 def closing_table(console: Console, finished: FinishedRun) -> None:
     """Prints the figures of a run and its baseline, with notes and advice."""
     parts = [part for part in (finished, finished.baseline) if part is not None]
-    score = recorded_scores(finished.summary)[0]
+    score = read_scores(finished.summary)[0]
     table = new_table("", f"weighted {score.name}", "mean", "worst 10 %", "ARI", "traffic MiB", "time s")
     shared = None if finished.baseline is None else over_shared(_scored(finished, finished.baseline, score), score)
     instead = ({}, {}) if shared is None else (shared.mine, shared.others)

@@ -9,7 +9,7 @@ from lit_cfl.report import over_rounds, overview, settings
 from lit_cfl.report.blocks import Page, Section
 from lit_cfl.report.comparison import read_comparison
 from lit_cfl.report.run_figures import figures_of
-from lit_cfl.report.sources import Group, ReportSource, main_score_of, named_apart, read_source, require_comparable
+from lit_cfl.report.sources import Group, ReportSource, list_groups, main_score_of, read_source, require_comparable
 from lit_cfl.scores import Score
 
 
@@ -24,7 +24,7 @@ def make_page(paths: Sequence[Path], command: Sequence[str]) -> Page:
         InputError: a directory holds nothing of ours, or runs cannot be compared.
     """
     sources = [read_source(path) for path in dict.fromkeys(paths)]
-    groups = named_apart(sources)
+    groups = list_groups(sources)
     require_comparable(groups)
     score = main_score_of(groups)
     problems = [problem for source in sources for problem in source.problems]

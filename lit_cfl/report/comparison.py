@@ -22,10 +22,10 @@ def read_comparison(path: Path, score: Score) -> tuple[list[Table], list[str]]:
 
 def _table(path: Path, score: Score) -> Table:
     from lit_cfl.compare.results import Results  # import Lightning
-    from lit_cfl.compare.tables import cells, recorded_notes
+    from lit_cfl.compare.tables import cells, read_notes
 
     rows = read_table(path / "results.csv")
     for row in rows:
         row["algorithm"] = str(row["algorithm"])
     head, *lines = cells(Results([], rows, [], {}, score))
-    return Table("Compared seed by seed", head, lines, note=" ".join(recorded_notes(path)))
+    return Table("Compared seed by seed", head, lines, note=" ".join(read_notes(path)))

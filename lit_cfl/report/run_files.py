@@ -15,10 +15,10 @@ from lit_cfl.data.npz import read_npz
 from lit_cfl.data.partition_file import true_clusters_in
 from lit_cfl.metric_names import Row, main_score
 from lit_cfl.pictures.colours import matched
-from lit_cfl.scores import ACCURACY, Score, recorded_scores
+from lit_cfl.scores import ACCURACY, Score, read_scores
 from lit_cfl.storage.config_file import stored_config
 from lit_cfl.storage.csv_log import read_table
-from lit_cfl.storage.digests import SUMS, damaged, recorded_sums
+from lit_cfl.storage.digests import SUMS, damaged, read_digests
 from lit_cfl.storage.lock import is_held
 from lit_cfl.storage.yaml_files import parse_yaml
 
@@ -71,7 +71,7 @@ class RunFiles:
     def score(self) -> Score:
         """The task's main score."""
         if self.summary:
-            return recorded_scores(self.summary)[0]
+            return read_scores(self.summary)[0]
         name = main_score(self.rows[0]) if self.rows else ACCURACY.name
         return ACCURACY if name == ACCURACY.name else Score(name, higher_is_better=True)
 
@@ -110,7 +110,7 @@ class RunFiles:
         saved = self.path / "checkpoint.pt"
         if self.over or not saved.exists():
             return None
-        return attempt(self.problems, saved, lambda: _saved_memberships(self.path))
+        return attempt(self.problems, saved, lambda: _read_memberships(self.path))
 
     @cached_property
     def match(self) -> dict[int, int]:
@@ -148,11 +148,11 @@ def read_run(path: Path) -> RunFiles:
     if not (path / "config.yaml").exists():
         problems.append(f"{path / 'config.yaml'} is missing.")
     elif not config:  # it was changed or cut off; it may still say what ran
-        config = _changed_config(path / "config.yaml")
+        config = _read_config(path / "config.yaml")
     files = ["metrics.csv", *sorted(file.name for file in path.glob("*.csv") if file.name != "metrics.csv")]
     tables = {name[:-4]: _whole_rows(problems, path / name) for name in files if (path / name).is_file()}
     summary = _json(problems, path / "summary.json")
-    sums = recorded_sums(path)
+    sums = read_digests(path)
     over = sums is not None or (summary is not None and not (path / SUMS).exists())
     for name in damaged(path, [name for name in sums or () if name.endswith(_READ) and name != "partition.npz"]) or []:
         problems.append(f"{path / name} was changed, damaged or lost since the run ended.")
@@ -164,7 +164,7 @@ def read_run(path: Path) -> RunFiles:
     return RunFiles(path, config, summary, rows, tables, environment, running, over, problems)
 
 
-def _changed_config(file: Path) -> dict[str, Any]:
+def _read_config(file: Path) -> dict[str, Any]:
     try:
         found = parse_yaml(file.read_text("utf-8"))
     except (OSError, ValueError, yaml.YAMLError):
@@ -197,7 +197,7 @@ def _is_whole(row: Row, file: str) -> bool:
     return file not in _NUMBERS or not any(isinstance(value, str) for value in row.values())
 
 
-def _saved_memberships(path: Path) -> dict[str, np.ndarray] | None:
+def _read_memberships(path: Path) -> dict[str, np.ndarray] | None:
     content = torch.load(path / "checkpoint.pt", weights_only=True, map_location="cpu", mmap=True)
     kept = content["memberships"]
     if not kept:

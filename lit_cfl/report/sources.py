@@ -153,7 +153,7 @@ def _comparison(path: Path) -> ReportSource:
     return ReportSource(path, "comparison", groups, problems)
 
 
-def named_apart(sources: Sequence[ReportSource]) -> list[Group]:
+def list_groups(sources: Sequence[ReportSource]) -> list[Group]:
     """Lists the groups of all sources; equal names are followed by their directories."""
     all_groups = [(source, group) for source in sources for group in source.groups]
     names = [group.name for _, group in all_groups]

@@ -16,7 +16,7 @@ from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.pictures.search import TRIAL_STYLES
 from lit_cfl.report.blocks import Block, Code, Section, Text
 from lit_cfl.report.run_files import attempt
-from lit_cfl.scores import CLASSIFIER, recorded_scores
+from lit_cfl.scores import CLASSIFIER, read_scores
 from lit_cfl.statistics import interval, paired_difference
 from lit_cfl.storage.digests import read_sealed
 from lit_cfl.storage.lock import is_held
@@ -27,7 +27,7 @@ from lit_cfl.tune.pictures import makers
 from lit_cfl.tune.record import FINISHED_STATUS, RUNNING, read_record
 from lit_cfl.tune.space_file import parse_space
 from lit_cfl.tune.spaces import Space, in_words
-from lit_cfl.tune.study import recorded_id
+from lit_cfl.tune.study import read_study_id
 from lit_cfl.tune.study_directory import STUDY
 
 _MOST_ERRORS = 5
@@ -70,7 +70,7 @@ def read_study(path: Path) -> SavedStudy:
     problems: list[str] = []
     file = path / STUDY
     content = attempt(problems, file, lambda: dict(parse_yaml(read_sealed(file)[0]))) or {}
-    study_id = attempt(problems, file, lambda: recorded_id(path)) if content else None
+    study_id = attempt(problems, file, lambda: read_study_id(path)) if content else None
     trials = sorted(part for part in path.glob("trials/*/") if (part / "trial.json").exists())
     running = RUNNING if is_held(path) else _INTERRUPTED
     rows = [_row(problems, trial, study_id, running) for trial in trials]
@@ -100,7 +100,7 @@ def _row(problems: list[str], trial: Path, study_id: str | None, running: str) -
 
 def _scores(trial: Path) -> Any:
     try:
-        return recorded_scores(json.loads(next(trial.rglob("summary.json")).read_text("utf-8")))
+        return read_scores(json.loads(next(trial.rglob("summary.json")).read_text("utf-8")))
     except (StopIteration, OSError, ValueError):
         return None
 

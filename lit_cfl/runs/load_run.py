@@ -35,7 +35,7 @@ from lit_cfl.runs.resume import (
 )
 from lit_cfl.seeds import generator
 from lit_cfl.storage.checkpoint import Checkpoint, state_from_dict
-from lit_cfl.storage.config_file import required_config
+from lit_cfl.storage.config_file import require_config
 from lit_cfl.storage.csv_log import Mark, read_up_to_mark
 from lit_cfl.storage.digests import require_undamaged
 
@@ -232,7 +232,7 @@ def load_run(path: Path | str, experiment: Experiment | None = None) -> SavedRun
         InputError: no run, none that was saved yet, or one of another experiment.
     """
     path = Path(path)
-    config = required_config(path)
+    config = require_config(path)
     if experiment is None:
         if config.get("made_in_python"):
             raise InputError(

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 from lit_cfl.engines.earlier_plans import refuse_earlier_run
 from lit_cfl.errors import InputError
-from lit_cfl.storage.config_file import recorded_run_id, stored_config
+from lit_cfl.storage.config_file import read_run_id, stored_config
 from lit_cfl.storage.digests import damaged, digest_of
-from lit_cfl.storage.given_paths import expanded
+from lit_cfl.storage.given_paths import expand_home
 
 if TYPE_CHECKING:  # Lightning is not loaded for a page that only compares configurations
     from lit_cfl.experiment import Experiment, PreparedRun
@@ -28,7 +28,7 @@ _ADDED_OPTIONS = {
 _CHANGES_NOTHING = "plan.rows_mib:"  # it only says how much is computed at once
 
 
-def finished_summary(path: Path, rounds: int) -> dict[str, Any] | None:
+def read_finished_summary(path: Path, rounds: int) -> dict[str, Any] | None:
     """Reads `summary.json` of a run that has no round left; None where there is none, or it has to be made again.
 
     Raises:
@@ -45,9 +45,9 @@ def finished_summary(path: Path, rounds: int) -> dict[str, Any] | None:
     return summary if over else None
 
 
-def undamaged_summary(path: Path, rounds: int) -> dict[str, Any] | None:
-    """Returns `finished_summary` of a run whose other files are as they were written, too; else None."""
-    summary = finished_summary(path, rounds)
+def read_undamaged_summary(path: Path, rounds: int) -> dict[str, Any] | None:
+    """Returns `read_finished_summary` of a run whose other files are as they were written, too; else None."""
+    summary = read_finished_summary(path, rounds)
     return summary if summary is not None and damaged(path) == [] else None
 
 
@@ -64,7 +64,7 @@ def with_own_partition(experiment: "Experiment", path: Path, saved: Mapping[str,
     if given is None:
         return experiment
     if saved is None:
-        intact = own.exists() and not expanded(given).exists()
+        intact = own.exists() and not expand_home(given).exists()
     else:
         intact = digest_of(own) == saved["digests"]["partition.npz"]
     if not intact:
@@ -94,7 +94,7 @@ def with_stored_plan(experiment: "Experiment", path: Path, stored: Mapping[str, 
     refuse_earlier_run(path, stored)
     try:
         recorded = experiment.changed(plan=stored["plan"])
-        recorded.chosen_plan()
+        recorded.choose_own_plan()
     except (InputError, TypeError) as error:
         raise InputError(
             f"the run was begun under plan {_in_words(stored['plan'])}, which this machine cannot run: {error}. "
@@ -153,7 +153,7 @@ def disagreements(stored: Mapping[str, Any], now: Mapping[str, Any], ignored: Se
 
 def require_same_run(path: Path, saved: Mapping[str, Any]) -> None:
     """Checks that checkpoint and configuration are of one run. Raises InputError that names both files."""
-    run_id = recorded_run_id(path)
+    run_id = read_run_id(path)
     if saved["run_id"] != run_id:
         raise InputError(
             f"{path / 'checkpoint.pt'} is of run {saved['run_id']}, {path / 'config.yaml'} of run {run_id}: "

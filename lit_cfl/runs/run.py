@@ -18,9 +18,9 @@ from lit_cfl.pictures.folder import draw_both
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.runs.recorder import Recorder
 from lit_cfl.runs.resume import (
+    read_undamaged_summary,
     require_agreement,
     require_longer_schedule,
-    undamaged_summary,
     with_own_partition,
     with_stored_code,
     with_stored_plan,
@@ -173,7 +173,7 @@ def _run_one(experiment: Experiment, path: Path, callbacks: RunCallbacks, mode: 
             return _start(experiment, path, callbacks)
         require_agreement(path, stored, experiment.described() | {"plan": stored.get("plan")}, mode == "new_plan")
         experiment = with_stored_code(experiment, stored)
-        return undamaged_summary(path, experiment.rounds) or _resume(experiment, path, stored, callbacks, mode)
+        return read_undamaged_summary(path, experiment.rounds) or _resume(experiment, path, stored, callbacks, mode)
 
 
 def _start(experiment: Experiment, path: Path, callbacks: RunCallbacks) -> Row:

@@ -24,7 +24,7 @@ from lit_cfl.errors import InputError
 from lit_cfl.metric_names import LOCAL, SHIFTS, client_columns, cluster_columns, metric_columns
 from lit_cfl.scores import CLASSIFIER, Scores
 from lit_cfl.storage.atomic_writes import name_write_errors, write_atomically, write_json
-from lit_cfl.storage.config_file import recorded_run_id, require_unused, write_config
+from lit_cfl.storage.config_file import read_run_id, require_unused, write_config
 from lit_cfl.storage.csv_log import CsvLog, Mark, as_csv, blank_nan, read_table, read_up_to_mark
 from lit_cfl.storage.digests import SUMS, digest_of, write_sums
 
@@ -120,7 +120,7 @@ class RunDirectory:
         Raises:
             InputError: a file that cannot be made again is not as it was written.
         """
-        self.run_id = recorded_run_id(self.path)
+        self.run_id = read_run_id(self.path)
         self.rounds_logged = self._last_round_written()
         if saved is not None:
             self._keep_earlier_header()

@@ -5,7 +5,7 @@ import warnings
 from pathlib import Path
 
 from lit_cfl.errors import Notice
-from lit_cfl.storage.given_paths import expanded
+from lit_cfl.storage.given_paths import expand_home
 
 _NO_HOME = "this user has no home folder, so nothing is kept for later runs; set LITCFL_CACHE to a folder for it"
 
@@ -23,7 +23,7 @@ def cache_folder() -> Path | None:
     if place == "off":
         return None
     if place:
-        return expanded(place)
+        return expand_home(place)
     try:
         return Path("~/.cache/lit-cfl").expanduser()
     except RuntimeError:

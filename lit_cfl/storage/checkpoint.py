@@ -52,7 +52,7 @@ def state_from_dict(state_type: type, values: dict[str, Any]) -> State:
     return state_type(**values)
 
 
-def recorded_fingerprint(directory: Path) -> dict[str, str]:
+def read_fingerprint(directory: Path) -> dict[str, str]:
     """Reads `PreparedRun.fingerprint` as a run recorded it; {} if there is no checkpoint."""
     if not (directory / "checkpoint.pt").exists():
         return {}
@@ -62,7 +62,7 @@ def recorded_fingerprint(directory: Path) -> dict[str, str]:
 
 def share_initial_model(directories: Sequence[Path]) -> bool:
     """Says whether several runs, of different seeds, started from one initial model."""
-    found = [recorded_fingerprint(directory).get("initial model") for directory in directories]
+    found = [read_fingerprint(directory).get("initial model") for directory in directories]
     return len(found) > 1 and None not in found and len(set(found)) == 1
 
 

@@ -31,7 +31,7 @@ def stored_config(path: Path) -> dict[str, Any] | None:
     return config
 
 
-def required_config(path: Path) -> dict[str, Any]:
+def require_config(path: Path) -> dict[str, Any]:
     """Reads `config.yaml` of a run directory. Raises InputError where there is none, and as `stored_config`."""
     config = stored_config(path)
     if config is None:
@@ -82,7 +82,7 @@ def as_yaml(content: Mapping[str, Any]) -> str:
     return yaml.dump(dict(content), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
-def recorded_run_id(path: Path) -> str:
+def read_run_id(path: Path) -> str:
     """Reads the id of the run in a directory from `config.yaml`. Raises InputError where that is of no run."""
     run_id = read_sealed(path / "config.yaml")[1]
     if run_id is None:

@@ -67,7 +67,7 @@ def write_sums(directory: Path, names: Iterable[str], run_id: str) -> None:
 
 def renew_sums(directory: Path, names: Iterable[str]) -> None:
     """Replaces the digests of a finished run's files that were made again."""
-    sums, now = recorded_sums(directory), {name: digest_of(directory / name) for name in names}
+    sums, now = read_digests(directory), {name: digest_of(directory / name) for name in names}
     if sums is not None and sums != sums | now:
         _write(directory, sums | now, read_sealed(directory / "config.yaml")[1])
 
@@ -77,7 +77,7 @@ def _write(directory: Path, sums: Mapping[str, str | None], run_id: str | None) 
     write_sealed(directory / SUMS, "".join(lines), run_id)
 
 
-def recorded_sums(directory: Path) -> dict[str, str] | None:
+def read_digests(directory: Path) -> dict[str, str] | None:
     """Reads the digests of a run that is over; None where `SHA256SUMS` is missing, damaged, or of another run."""
     try:
         text, run_id = read_sealed(directory / SUMS)
@@ -94,7 +94,7 @@ def damaged(directory: Path, names: Iterable[str] | None = None) -> list[str] | 
     Args:
         names: those to look at; None = all.
     """
-    sums = recorded_sums(directory)
+    sums = read_digests(directory)
     if sums is None:
         return None
     return [name for name in (sums if names is None else names) if digest_of(directory / name) != sums.get(name)]

@@ -7,7 +7,7 @@ from lit_cfl.errors import InputError
 _MOST_BYTES = 180  # of a name: the time of a run and endings of files follow, and file systems take 255
 
 
-def expanded(path: str | Path) -> Path:
+def expand_home(path: str | Path) -> Path:
     """Replaces `~` by the home folder. Raises InputError where this user has none."""
     try:
         return Path(path).expanduser()
@@ -15,7 +15,7 @@ def expanded(path: str | Path) -> Path:
         raise InputError(f"{str(path)!r} begins with ~, but this user has no home folder; give a whole path") from error
 
 
-def given_directory(path: str, option: str) -> Path:
+def resolve_directory(path: str, option: str) -> Path:
     """Makes a path of what an option says.
 
     Args:
@@ -27,7 +27,7 @@ def given_directory(path: str, option: str) -> Path:
     """
     if not path.strip() or "\0" in path:
         raise InputError(f"{option} is {path!r}; give a folder, or leave it out")
-    found = expanded(path)
+    found = expand_home(path)
     for part in found.parts:
         if len(_bytes(part)) > 255:
             raise InputError(f"{option} has a name of {len(_bytes(part))} bytes ({part[:20]}...); give 255 or fewer")

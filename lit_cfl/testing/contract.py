@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.algorithms.base import Algorithm, State
-from lit_cfl.algorithms.check_answers import checked_answer, checked_assignment, require_savable
+from lit_cfl.algorithms.check_answers import check_answer, check_assignment, require_savable
 from lit_cfl.errors import InputError
 from lit_cfl.seeds import generator
 from lit_cfl.storage.checkpoint import state_from_dict, state_to_dict
@@ -88,7 +88,7 @@ def _states(
     with _in_words(algorithm, "init"):
         answer = algorithm.init(work.at(0), generator(3, "init"))
     with _as_broken_rule():
-        state, _ = checked_answer(algorithm, "init", answer, partial(_num_models, algorithm))
+        state, _ = check_answer(algorithm, "init", answer, partial(_num_models, algorithm))
     yield state
     for round in range(_ROUNDS):
         algorithm = replace(algorithm)
@@ -97,7 +97,7 @@ def _states(
         with _in_words(algorithm, f"round {round} with the cohort {cohort.tolist()}"):
             answer = algorithm.round(before, cohort, work.at(round), generator(3, "round", round))
         with _as_broken_rule():
-            state, _ = checked_answer(algorithm, "round", answer, partial(_num_models, algorithm))
+            state, _ = check_answer(algorithm, "round", answer, partial(_num_models, algorithm))
         with _in_words(algorithm, "serve"):
             algorithm.serve(state, torch.arange(_CLIENTS))
         yield state
@@ -205,7 +205,7 @@ def _serves(algorithm: Algorithm) -> None:
             "alike in every call",
         )
         with _as_broken_rule():
-            checked_assignment(algorithm, served, torch.arange(_CLIENTS), _COLUMNS)
+            check_assignment(algorithm, served, torch.arange(_CLIENTS), _COLUMNS)
         for row in (*served.models, *served.extra.values()):
             assert row.isfinite().all(), _say(algorithm, "serve gives a model that is not finite")
 
@@ -222,7 +222,7 @@ def _places(algorithm: Algorithm) -> None:
             with _in_words(algorithm, f"place of {who}, the ids {ids},"):
                 answer = algorithm.place(state, clients, more.at(_ROUNDS), generator(3, "place"))
             with _as_broken_rule():
-                placed, _ = checked_answer(algorithm, "place", answer, partial(_num_models, algorithm))
+                placed, _ = check_answer(algorithm, "place", answer, partial(_num_models, algorithm))
             with _in_words(algorithm, f"serve for {who}, the ids {ids},"):
                 index = algorithm.serve(placed, clients).index
             assert (index >= 0).all(), _say(algorithm, f"after place, serve gives {who} no model")

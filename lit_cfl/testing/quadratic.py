@@ -16,7 +16,7 @@ from lit_cfl.local_work import (
     Sketch,
     Statistic,
     count_bytes,
-    kept_statistic,
+    keep_statistic,
     per_client,
 )
 from lit_cfl.parameters import ParameterLayout
@@ -151,7 +151,7 @@ class QuadraticWork:
         labels = torch.arange(len(counts)).repeat_interleave(counts)
         inputs = self.centers[client].repeat(len(labels), 1)
         with torch.no_grad():
-            return kept_statistic(function(inputs, labels, *more), client)
+            return keep_statistic(function(inputs, labels, *more), client)
 
     def _count(self, steps: Tensor, clients: Tensor) -> None:
         sizes = self.num_examples[clients]

@@ -8,7 +8,7 @@ from typing import Any
 
 from lit_cfl.errors import InputError, LineParser
 from lit_cfl.metric_names import RATE, metric_columns, tuned_columns
-from lit_cfl.scores import CLASSIFIER, Scores, recorded_scores
+from lit_cfl.scores import CLASSIFIER, Scores, read_scores
 
 
 def sections(scores: Scores) -> dict[str, tuple[str, ...]]:
@@ -57,7 +57,7 @@ def dashboard(arguments: Sequence[str]) -> int:
 
 def _scores_of(path: Path) -> Scores:
     try:
-        return recorded_scores(json.loads((path / "summary.json").read_text("utf-8")))
+        return read_scores(json.loads((path / "summary.json").read_text("utf-8")))
     except (OSError, ValueError) as error:
         raise InputError(f"--run {path} is no finished run: its summary.json cannot be read ({error})") from error
 

@@ -54,7 +54,7 @@ def set_offline_aside(wandb: Path, run_id: str | None) -> None:
 def _set_aside(folders: Iterable[Path]) -> None:
     for folder in folders:
         for file in folder.glob("*.wandb"):
-            _synced(file).touch()
+            _marker_of(file).touch()
 
 
 def sync_line(runs: Iterable[Path]) -> str | None:
@@ -76,9 +76,9 @@ def sync_line(runs: Iterable[Path]) -> str | None:
 
 
 def _waits(file: Path) -> bool:
-    return not _synced(file).exists()
+    return not _marker_of(file).exists()
 
 
-def _synced(file: Path) -> Path:
+def _marker_of(file: Path) -> Path:
     """Names the file with which W&B notes that another one was uploaded."""
     return file.with_suffix(".wandb.synced")

@@ -17,7 +17,7 @@ FINISH_SECONDS = 60.0  # for what is left to upload at the end
 
 
 @cache
-def noted_mode() -> str:
+def read_noted_mode() -> str:
     """Reads the mode that `wandb offline` or `wandb disabled` noted in W&B's own settings, before ours are added."""
     import wandb
 
@@ -38,7 +38,7 @@ def load_early(asked: Callable[[], str | None]) -> None:
         with suppress(Exception):  # whoever needs wandb later meets the same error, and says so
             if asked() != "disabled":
                 os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # it sends tracebacks, which name folders
-                noted_mode()
+                read_noted_mode()
 
     _loading.append(Thread(target=load, name="wandb", daemon=True))
     _loading[-1].start()
@@ -59,7 +59,7 @@ def end_service() -> None:
 
 
 @contextmanager
-def staged_in(folder: Path) -> Iterator[None]:
+def stage_files_in(folder: Path) -> Iterator[None]:
     """Makes wandb keep the files of tables in a folder until they are uploaded, not in the user's home."""
     own = "WANDB_DATA_DIR" not in os.environ
     if own:

@@ -16,7 +16,7 @@ from lit_cfl.tracking.artifacts import Models, gathered, log_artifact
 from lit_cfl.tracking.media import media
 from lit_cfl.tracking.offline import mark_complete, rounds_kept, set_offline_aside
 from lit_cfl.tracking.options import Mode, Tracking
-from lit_cfl.tracking.service import answers, end_service, noted_mode, settings, staged_in, wait_until_loaded
+from lit_cfl.tracking.service import answers, end_service, read_noted_mode, settings, stage_files_in, wait_until_loaded
 
 _LEAST_FREE = 2**20  # bytes on the disk
 
@@ -48,7 +48,7 @@ class WandbRun:
 
         self._path, self._kept = path, rounds_kept(path / "wandb", run_id)
         (path / "wandb").mkdir(exist_ok=True)  # where wandb cannot make it, it takes a temporary folder
-        offline = mode == "offline" or (mode is None and noted_mode() != "online")
+        offline = mode == "offline" or (mode is None and read_noted_mode() != "online")
         wandb.setup(wandb.Settings(silent=True, mode="online"))  # so that the key is looked for
         self._options: dict[str, Any] = {
             "id": run_id,
@@ -104,7 +104,7 @@ class WandbRun:
         if row["round"] <= self._kept:
             return
         shown = {} if view is None else media(view, pictures, with_tables=self._takes_artifacts())
-        with staged_in(self._path / "wandb"):
+        with stage_files_in(self._path / "wandb"):
             self.run.log(dict(row) | shown)
         self._last_round = row["round"]
 

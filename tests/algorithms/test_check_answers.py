@@ -12,7 +12,7 @@ from torch import Tensor
 
 from lit_cfl.algorithms import FedAvg
 from lit_cfl.algorithms.base import Assignment, Info, Similarity
-from lit_cfl.algorithms.check_answers import checked_assignment
+from lit_cfl.algorithms.check_answers import check_assignment
 from lit_cfl.data import ClientIndex, Examples, FederatedData
 from lit_cfl.datamodules import ArrayData
 from lit_cfl.errors import InputError
@@ -125,14 +125,14 @@ SERVED = [
 @pytest.mark.parametrize(("served", "expected"), SERVED)
 def test_assignment_that_does_not_fit_is_refused(served: Any, expected: str):
     with pytest.raises(InputError, match=f"FedAvg: .*{expected}"):
-        checked_assignment(FedAvg(), served, torch.arange(3), 15)
+        check_assignment(FedAvg(), served, torch.arange(3), 15)
 
 
 def test_assignment_that_fits_is_returned():
     served = Assignment(MODELS, THREE, {"global": MODELS[0]})
-    assert checked_assignment(FedAvg(), served, torch.arange(3), 15) is served
+    assert check_assignment(FedAvg(), served, torch.arange(3), 15) is served
     nobody = Assignment(torch.empty(0, 0), torch.tensor([-1, -1, -1]))
-    assert checked_assignment(FedAvg(), nobody, torch.arange(3), 15) is nobody
+    assert check_assignment(FedAvg(), nobody, torch.arange(3), 15) is nobody
 
 
 def test_run_evaluates_no_assignment_that_does_not_fit():

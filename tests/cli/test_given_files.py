@@ -22,7 +22,7 @@ from lit_cfl.config.option_tree import require_unchanged_values
 from lit_cfl.config.parser import parse_run
 from lit_cfl.errors import InputError, Notice
 from lit_cfl.storage.cache_folder import cache_folder
-from lit_cfl.storage.given_paths import expanded, given_directory, require_folder_name
+from lit_cfl.storage.given_paths import expand_home, require_folder_name, resolve_directory
 
 ROOT = Path(__file__).parents[2]
 QUICK = yaml.safe_load(catalogue.configs()["quickstart"].read_text("utf-8"))
@@ -81,7 +81,7 @@ def test_files_go_into_the_home_folder_and_not_into_one_named_so(tmp_path: Path,
     assert main([*DATA, "--out=~/d"]) == 0
     assert (tmp_path / "home" / "d" / "partition.npz").exists()
     assert not Path("~").exists()
-    assert given_directory("~/r", "--run_dir") == tmp_path / "home" / "r" == expanded("~/r")
+    assert resolve_directory("~/r", "--run_dir") == tmp_path / "home" / "r" == expand_home("~/r")
 
 
 def test_home_is_put_into_the_folders_of_loggers(monkeypatch: pytest.MonkeyPatch):
@@ -111,7 +111,7 @@ def test_home_is_put_into_the_folders_of_loggers(monkeypatch: pytest.MonkeyPatch
 )
 def test_a_directory_that_cannot_be_is_refused(path: str, said: str):
     with pytest.raises(InputError, match=said):
-        given_directory(path, "--run_dir")
+        resolve_directory(path, "--run_dir")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from lit_cfl.compare.results import COLUMNS, Results, common_target, cost_of, run_columns
-from lit_cfl.compare.tables import as_latex, as_markdown, cells, latex, recorded_notes, show_table, write_tables
+from lit_cfl.compare.tables import as_latex, as_markdown, cells, latex, read_notes, show_table, write_tables
 from lit_cfl.scores import ACCURACY, Score
 
 
@@ -110,10 +110,10 @@ def test_markdown_keeps_its_columns_whatever_names_hold():
 
 
 def test_notes_are_read_from_markdown_as_they_were(tmp_path: Path):
-    assert recorded_notes(tmp_path) == []
+    assert read_notes(tmp_path) == []
     found = results("A", "B")
     write_tables(tmp_path, found, "x", None)
-    assert recorded_notes(tmp_path) == found.notes == ["50 % of | them_"]
+    assert read_notes(tmp_path) == found.notes == ["50 % of | them_"]
 
 
 def test_csv_quotes_and_leaves_blank_what_is_not_known(tmp_path: Path):

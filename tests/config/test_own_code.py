@@ -17,8 +17,8 @@ from lit_cfl.cli.main import main
 from lit_cfl.config.own_code import require_own_modules
 from lit_cfl.config.parser import parse_run
 from lit_cfl.errors import InputError, Notice
-from lit_cfl.scores import ACCURACY, recorded_scores
-from lit_cfl.storage.config_file import recorded_run_id, write_config
+from lit_cfl.scores import ACCURACY, read_scores
+from lit_cfl.storage.config_file import read_run_id, write_config
 from lit_cfl.storage.csv_log import read_table
 from lit_cfl.tune.options import parse_study
 from lit_cfl.tune.study_directory import STUDY
@@ -53,7 +53,7 @@ def test_commands_of_the_page_run(page: str, capsys: pytest.CaptureFixture[str])
     for number, command in enumerate(commands):
         shorter = ["--rounds", "6", "--baseline", "null"] if "quickstart" in command else []
         assert main([*shlex.split(command)[1:], *shorter, "--run_dir", f"run{number}"]) == 0
-        score = recorded_scores(json.loads(Path(f"run{number}/summary.json").read_text()))[0]
+        score = read_scores(json.loads(Path(f"run{number}/summary.json").read_text()))[0]
         assert f"weighted {score.name}" in capsys.readouterr().out
         first, *_, last = (row[f"test/weighted_{score.name}"] for row in read_table(Path(f"run{number}/metrics.csv")))
         if score == ACCURACY:
@@ -178,7 +178,7 @@ def poisoned(run: Path, name: str) -> None:
     """Makes the run one of a class in its own directory."""
     config = yaml.safe_load((run / "config.yaml").read_text())
     config["algorithm"]["class_path"] = name
-    write_config(run, config, recorded_run_id(run))
+    write_config(run, config, read_run_id(run))
     (run / "evil_code.py").write_text(EVIL)
 
 
@@ -204,7 +204,7 @@ def test_no_code_is_loaded_from_the_directory_that_is_opened(
 def test_relative_folder_of_code_is_refused(capsys: pytest.CaptureFixture[str]):
     assert main(["run", "--config", "quickstart", "--baseline", "null", "--tiny", "--run_dir", "run"]) == 0
     config = yaml.safe_load(Path("run/config.yaml").read_text())
-    write_config(Path("run"), config | {"code": ["run"]}, recorded_run_id(Path("run")))
+    write_config(Path("run"), config | {"code": ["run"]}, read_run_id(Path("run")))
     capsys.readouterr()
     assert main(["run", "--resume", "run"]) == 2
     assert "code names 'run', which is no absolute folder" in capsys.readouterr().err

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from lit_cfl.data import ClientIndex, Examples, FederatedData, View
 from lit_cfl.datamodules import Digits
-from lit_cfl.datamodules.partition.base import apportioned, in_proportion, split_each, with_same_labels
+from lit_cfl.datamodules.partition.base import apportion, in_proportion, split_each, with_same_labels
 from lit_cfl.errors import InputError, Notice
 
 NUM_DIGITS = 1797
@@ -247,8 +247,8 @@ def test_test_data_of_a_label_that_nobody_trains_on_go_to_nobody():
 
 
 def test_apportioned_numbers_sum_to_the_total_by_largest_remainders():
-    assert apportioned(torch.tensor([1.0, 1.0, 1.0]), 5).tolist() == [2, 2, 1]  # remainders equal: the first ones
-    assert apportioned(torch.tensor([0.0, 3.0, 1.0]), 3).tolist() == [0, 2, 1]
+    assert apportion(torch.tensor([1.0, 1.0, 1.0]), 5).tolist() == [2, 2, 1]  # remainders equal: the first ones
+    assert apportion(torch.tensor([0.0, 3.0, 1.0]), 3).tolist() == [0, 2, 1]
 
 
 def test_shared_test_data_hold_the_labels_of_the_cluster():

@@ -11,7 +11,7 @@ import pytest
 import torch
 from hub import files_up_to
 
-from lit_cfl.datamodules.cache import cached
+from lit_cfl.datamodules.cache import read_or_make
 from lit_cfl.errors import InputError, Notice
 
 ARRAYS = {
@@ -46,23 +46,23 @@ def same(arrays: dict[str, np.ndarray]) -> bool:
 
 def test_arrays_are_made_once_and_read_back_equal():
     make = Maker()
-    assert all(same(cached(["a", "b"], make)) for _ in range(3))
+    assert all(same(read_or_make(["a", "b"], make)) for _ in range(3))
     assert make.calls == 1
 
 
 def test_keys_are_told_apart_by_their_parts():
     make = Maker()
     for key in (["a", "b"], ["ab"], ["b", "a"], ["a", "b", ""]):
-        cached(key, make)
+        read_or_make(key, make)
     assert make.calls == 4
 
 
 def test_arrays_read_back_belong_to_torch_without_a_warning():
-    cached(["a"], Maker())
+    read_or_make(["a"], Maker())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        torch.from_numpy(cached(["a"], Maker())["images"])[0] = 7
-    assert same(cached(["a"], Maker()))  # what a run does to its arrays is not written back
+        torch.from_numpy(read_or_make(["a"], Maker())["images"])[0] = 7
+    assert same(read_or_make(["a"], Maker()))  # what a run does to its arrays is not written back
 
 
 def test_off_keeps_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
@@ -70,8 +70,8 @@ def test_off_keeps_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     make = Maker()
-    assert same(cached(["a"], make))
-    assert same(cached(["a"], make))
+    assert same(read_or_make(["a"], make))
+    assert same(read_or_make(["a"], make))
     assert make.calls == 2
     assert list(tmp_path.iterdir()) == []
 
@@ -79,7 +79,7 @@ def test_off_keeps_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch, tmp_pa
 def test_home_is_where_the_cache_is_without_the_variable(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.delenv("LITCFL_CACHE")
     monkeypatch.setenv("HOME", str(tmp_path))
-    cached(["a"], Maker())
+    read_or_make(["a"], Maker())
     assert len(list((tmp_path / ".cache" / "lit-cfl").iterdir())) == 1
 
 
@@ -105,24 +105,24 @@ def flip_a_byte(path: Path) -> None:
 )
 def test_damaged_entry_is_made_again(damage: Callable[[Path], object], folder: Path):
     make = Maker()
-    cached(["a"], make)
+    read_or_make(["a"], make)
     (entry,) = folder.iterdir()
     damage(entry)
-    assert same(cached(["a"], make))
-    assert same(cached(["a"], make))
+    assert same(read_or_make(["a"], make))
+    assert same(read_or_make(["a"], make))
     assert make.calls == 2
     assert list(folder.iterdir()) == [entry]
 
 
 def test_header_that_declares_more_than_memory_holds_is_damage(folder: Path):
-    cached(["a"], Maker())
+    read_or_make(["a"], Maker())
     (entry,) = folder.iterdir()
     content = (entry / "images.npy").read_bytes()
     huge = content.replace(b"(50, 1, 10, 10), }" + 12 * b" ", b"(50000000000, 1, 1000, 10), } ")
     assert len(huge) == len(content)
     (entry / "images.npy").write_bytes(huge)
     assert (entry / "images.npy").read_bytes() != content
-    assert same(cached(["a"], Maker()))
+    assert same(read_or_make(["a"], Maker()))
 
 
 def test_folder_that_a_killed_process_left_is_removed_and_one_in_use_is_not(folder: Path):
@@ -133,22 +133,22 @@ def test_folder_that_a_killed_process_left_is_removed_and_one_in_use_is_not(fold
     def make() -> dict[str, np.ndarray]:
         (own,) = set(folder.iterdir()) - {folder / ".making-fresh"}
         os.utime(own, (0, 0))  # this one takes long, and others come meanwhile
-        cached(["b"], Maker())
+        read_or_make(["b"], Maker())
         assert own.is_dir()
         return Maker()()
 
-    assert same(cached(["a"], make))
+    assert same(read_or_make(["a"], make))
     assert [path.name for path in folder.glob(".*")] == [".making-fresh"]
 
 
 def test_pickled_objects_are_neither_written_nor_read(folder: Path):
     with pytest.raises(ValueError, match="Object arrays"):
-        cached(["a"], lambda: {"names": np.array(["a", None], dtype=object)})
+        read_or_make(["a"], lambda: {"names": np.array(["a", None], dtype=object)})
     assert list(folder.iterdir()) == []
-    cached(["a"], Maker())
+    read_or_make(["a"], Maker())
     (entry,) = folder.iterdir()
     np.save(entry / "names.npy", np.array(["a", None], dtype=object), allow_pickle=True)
-    assert same(cached(["a"], Maker()))
+    assert same(read_or_make(["a"], Maker()))
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, ZeroDivisionError])
@@ -157,17 +157,17 @@ def test_nothing_is_left_where_making_fails(error: type[BaseException], folder: 
         raise error
 
     with pytest.raises(error):
-        cached(["a"], fail)
+        read_or_make(["a"], fail)
     assert list(folder.iterdir()) == []
 
 
 def test_full_folder_is_a_clear_error_and_holds_nothing_half_written(folder: Path):
-    cached(["small"], lambda: {"images": np.arange(4)})
+    read_or_make(["small"], lambda: {"images": np.arange(4)})
     before = sorted(folder.rglob("*"))
     with files_up_to(3000), pytest.raises(InputError, match=f"{folder} cannot be written .* set LITCFL_CACHE"):
-        cached(["a"], Maker())
+        read_or_make(["a"], Maker())
     assert sorted(folder.rglob("*")) == before
-    assert same(cached(["a"], Maker()))
+    assert same(read_or_make(["a"], Maker()))
 
 
 def test_folder_that_cannot_be_written_is_said_before_the_work_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
@@ -175,24 +175,24 @@ def test_folder_that_cannot_be_written_is_said_before_the_work_is_done(tmp_path:
     monkeypatch.setenv("LITCFL_CACHE", str(tmp_path / "file" / "cache"))
     make = Maker()
     with pytest.raises(InputError, match=r"file/cache cannot be written \(Not a directory\).* or to off"):
-        cached(["a"], make)
+        read_or_make(["a"], make)
     assert make.calls == 0
 
 
 def test_entry_that_is_there_is_read_from_a_folder_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch):
-    cached(["a"], Maker())
+    read_or_make(["a"], Maker())
     monkeypatch.setattr(Path, "mkdir", lambda *args, **kwargs: (_ for _ in ()).throw(PermissionError(13, "denied")))
-    assert same(cached(["a"], Maker()))
+    assert same(read_or_make(["a"], Maker()))
 
 
 def test_entry_of_a_faster_process_is_kept(folder: Path):
     def make() -> dict[str, np.ndarray]:
-        cached(["a"], Maker())  # the other process, while this one is at work
+        read_or_make(["a"], Maker())  # the other process, while this one is at work
         return Maker()()
 
-    assert same(cached(["a"], make))
+    assert same(read_or_make(["a"], make))
     again = Maker()
-    assert same(cached(["a"], again))
+    assert same(read_or_make(["a"], again))
     assert again.calls == 0
     assert len(list(folder.iterdir())) == 1
 
@@ -204,7 +204,7 @@ def test_two_at_once_leave_one_whole_entry(folder: Path):
         both_making.wait(10)
         return Maker()()
 
-    threads = [Thread(target=lambda: results.append(cached(["a"], make))) for _ in range(2)]
+    threads = [Thread(target=lambda: results.append(read_or_make(["a"], make))) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -212,7 +212,7 @@ def test_two_at_once_leave_one_whole_entry(folder: Path):
     assert [same(result) for result in results] == [True, True]
     assert len(list(folder.iterdir())) == 1
     again = Maker()
-    assert same(cached(["a"], again))
+    assert same(read_or_make(["a"], again))
     assert again.calls == 0
 
 
@@ -225,7 +225,7 @@ def test_what_was_noted_when_arrays_were_made_is_noted_when_they_are_read_again(
     for times in range(3):
         with warnings.catch_warnings(record=True) as given:
             warnings.simplefilter("always")
-            assert list(cached(["noted"], make)) == ["x"]
+            assert list(read_or_make(["noted"], make)) == ["x"]
         said = [str(one.message) for one in given]
         assert said == ["images of 16 bits are scaled", *(["of PyTorch's own"] if times == 0 else [])]
         assert given[0].category is Notice

@@ -18,7 +18,7 @@ from lit_cfl.datamodules.columns import (
     labels_of,
     matrix,
     numbered,
-    padded_names,
+    pad_names,
     scalars,
 )
 from lit_cfl.errors import InputError, Notice
@@ -152,9 +152,9 @@ def test_label_space_that_the_user_counts_may_have_gaps(recwarn: pytest.Warnings
 
 
 def test_names_reach_as_far_as_the_label_space():
-    assert padded_names(["cat", "dog"], 4) == ("cat", "dog", "2", "3")
-    assert padded_names(["cat", "dog", "owl"], 2) == ("cat", "dog")
-    assert padded_names([], 3) == ()
+    assert pad_names(["cat", "dog"], 4) == ("cat", "dog", "2", "3")
+    assert pad_names(["cat", "dog", "owl"], 2) == ("cat", "dog")
+    assert pad_names([], 3) == ()
 
 
 # Labels

@@ -7,7 +7,7 @@ from paper_cases import balanced, divided, labels_by_client, pool_of, real
 
 from lit_cfl.datamodules.partition import Ditto500
 from lit_cfl.datamodules.partition.base import label_counts
-from lit_cfl.datamodules.partition.ditto500 import read_round, wanted_images
+from lit_cfl.datamodules.partition.ditto500 import draw_wanted_images, read_round
 
 
 def test_ditto_gives_exactly_the_released_totals():
@@ -53,7 +53,7 @@ def test_ditto_depends_on_its_own_seed_alone():
 
 
 def test_ditto_shares_out_sixty_thousand_before_rounding():
-    assert wanted_images(233).sum().item() == pytest.approx(60_000)
+    assert draw_wanted_images(233).sum().item() == pytest.approx(60_000)
 
 
 def test_reading_round_begins_again_where_too_few_are_left():

@@ -10,7 +10,7 @@ from paper_cases import all_of, balanced, divided, labels_by_client, pool_of, re
 from lit_cfl.datamodules.partition import MNIST1000
 from lit_cfl.datamodules.partition.base import label_counts
 from lit_cfl.datamodules.partition.labels import cyclic_labels
-from lit_cfl.datamodules.partition.mnist1000 import drawn_sizes, that_fit
+from lit_cfl.datamodules.partition.mnist1000 import draw_sizes, that_fit
 
 
 @pytest.mark.parametrize("classes", [1, 2, 3, 5, 10])
@@ -44,7 +44,7 @@ def test_smallest_mnist_clients_have_ten_images_split_evenly(classes: int, first
 
 
 def test_mnist_sizes_are_log_normal():
-    sizes = drawn_sizes(torch.full((10,), 10**8), cyclic_labels(1000, 1, 10), np.random.default_rng(0))
+    sizes = draw_sizes(torch.full((10,), 10**8), cyclic_labels(1000, 1, 10), np.random.default_rng(0))
     of_type = (sizes - 10).double().log().view(100, 10)  # each digit is shared out by itself
     assert of_type.var(0).mean().sqrt().item() == pytest.approx(2.0, rel=0.07)
 

@@ -22,7 +22,7 @@ from lit_cfl.datamodules.skew import (
     Rotations,
     Skew,
     all_views,
-    shifted_labels,
+    shift_labels,
     skew_name,
 )
 from lit_cfl.errors import InputError
@@ -40,8 +40,8 @@ def test_angles_become_quarter_turns():
 
 
 def test_labels_are_shifted_round():
-    assert shifted_labels(10, 3) == (3, 4, 5, 6, 7, 8, 9, 0, 1, 2)
-    assert shifted_labels(4, -1) == (3, 0, 1, 2)
+    assert shift_labels(10, 3) == (3, 4, 5, 6, 7, 8, 9, 0, 1, 2)
+    assert shift_labels(4, -1) == (3, 0, 1, 2)
     views = LabelShifts().views(10)  # StoCFL's 0, 3, 6, 9
     examples = Examples(torch.zeros(10, 1), torch.arange(10), 10, views=views)
     for number, by in enumerate((0, 3, 6, 9)):

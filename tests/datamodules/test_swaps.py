@@ -15,7 +15,7 @@ from shift_cases import ALL, VISIBLE, after, data_at, few, lists, made, rows, se
 from lit_cfl.data import ClientIndex, Examples, FederatedData, View
 from lit_cfl.data.shift import Shift, ShiftContext, shifted
 from lit_cfl.datamodules.shift import Incremental, SwapAll, SwapPart
-from lit_cfl.datamodules.shift.swaps import drawn_pairs, swap_part, unique_labels
+from lit_cfl.datamodules.shift.swaps import draw_pairs, swap_part, unique_labels
 from lit_cfl.errors import InputError
 
 # Swap all
@@ -61,13 +61,13 @@ def test_probability_1_swaps_every_pair(clients: int, moved: int):
 
 def test_number_of_exchanges_is_binomial():
     clients, rounds, p = 1001, 60, 0.05
-    counts = [len(drawn_pairs(torch.arange(clients), p, np.random.default_rng(r))) for r in range(rounds)]
+    counts = [len(draw_pairs(torch.arange(clients), p, np.random.default_rng(r))) for r in range(rounds)]
     assert abs(np.mean(counts) - 500 * p) < 4 * sqrt(500 * p * (1 - p) / rounds)
     assert 0.5 < np.var(counts) / (500 * p * (1 - p)) < 1.7  # 4 standard deviations of a variance of 60 draws
 
 
 def test_every_partner_is_as_likely():
-    draws = [drawn_pairs(ids(3, 5, 6, 9), 1.0, np.random.default_rng(r)) for r in range(3000)]
+    draws = [draw_pairs(ids(3, 5, 6, 9), 1.0, np.random.default_rng(r)) for r in range(3000)]
     partners = Counter(int(pairs[(pairs == 3).any(1)].sum()) - 3 for pairs in draws)
     assert set(partners) == {5, 6, 9}
     assert all(abs(count - 1000) < 4 * sqrt(3000 * 2 / 9) for count in partners.values())
@@ -153,7 +153,7 @@ def test_first_pair_without_labels_ends_the_round_if_asked_for():
     held, ended_early = data.examples.labels[:10], 0
     for seed in range(20):
         at = ShiftContext(0, seed, data.population)
-        pairs = drawn_pairs(at.participants, 1.0, at.rng("pairs"))  # in the order in which they swap
+        pairs = draw_pairs(at.participants, 1.0, at.rng("pairs"))  # in the order in which they swap
         able = held[pairs[:, 0]] != held[pairs[:, 1]]
         for rule, swap in (("pair", able), ("round", able.cumprod(0).bool())):
             _, moves = SwapPart(1.0, rule).step(data, at)

@@ -393,8 +393,8 @@ def test_a_class_that_watches_is_not_taken_for_the_one_that_it_watches(monkeypat
     """It lives until it is collected, and configurations name classes without their modules."""
     from lit_cfl.tasks import Classification
 
-    kept, watched = [], progress._watched_class
-    monkeypatch.setattr(progress, "_watched_class", lambda *args: kept.append(watched(*args)) or kept[-1])
+    kept, watched = [], progress._make_watched_class
+    monkeypatch.setattr(progress, "_make_watched_class", lambda *args: kept.append(watched(*args)) or kept[-1])
     build(base()).prepare(0)
     assert {kind.__name__ for kind in kept} == {"Classification"}
     assert type(build(base()).prepare(0).engine.template) is Classification

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from lit_cfl.cli.main import main
 from lit_cfl.storage.checkpoint import Checkpoint
-from lit_cfl.storage.config_file import recorded_run_id, write_config
+from lit_cfl.storage.config_file import read_run_id, write_config
 from lit_cfl.storage.csv_log import read_table
 
 ROUNDS = 8
@@ -160,6 +160,6 @@ def replace_text(path: Path, old: str, new: str) -> None:
 
 def replace_in_config(path: Path, old: str, new: str) -> None:
     """As another run, or another machine, would have written it."""
-    run_id = recorded_run_id(path)
+    run_id = read_run_id(path)
     replace_text(path / "config.yaml", old, new)
     write_config(path, yaml.safe_load((path / "config.yaml").read_text()), run_id)

@@ -12,7 +12,7 @@ from lit_cfl.config.parser import parse_run
 from lit_cfl.engines.plan import Plan
 from lit_cfl.experiment import Experiment, PreparedRun
 from lit_cfl.progress import dry_run
-from lit_cfl.progress.dry_run import inferred, time_cohort
+from lit_cfl.progress.dry_run import extrapolate, time_cohort
 
 Costs = Callable[[Tensor], tuple[float, float]]  # steps of each client -> wall time and own CPU time
 
@@ -41,10 +41,10 @@ def costing(monkeypatch: pytest.MonkeyPatch, costs: Costs) -> list[Tensor]:
 
 
 def test_what_was_not_timed_is_inferred_from_the_steps_that_were():
-    assert inferred([(10, 0.7)], 10) == 0.7
-    assert inferred([(10, 0.7), (40, 1.0)], 40) == 1.0  # timed whole
-    assert inferred([(5, 0.3), (10, 0.7), (20, 1.2)], 100) == pytest.approx(1.2 + 80 * 0.05)
-    assert inferred([(10, 0.7), (20, 0.6)], 100) == 0.6  # noise makes no time
+    assert extrapolate([(10, 0.7)], 10) == 0.7
+    assert extrapolate([(10, 0.7), (40, 1.0)], 40) == 1.0  # timed whole
+    assert extrapolate([(5, 0.3), (10, 0.7), (20, 1.2)], 100) == pytest.approx(1.2 + 80 * 0.05)
+    assert extrapolate([(10, 0.7), (20, 0.6)], 100) == 0.6  # noise makes no time
 
 
 def test_a_cohort_is_timed_for_about_a_second_and_its_overhead_is_counted_once(

@@ -13,7 +13,7 @@ from lit_cfl.pictures.curves import Means, line_styles, over_rounds
 from lit_cfl.pictures.events import delays_of
 from lit_cfl.pictures.figure import Figure, thin
 from lit_cfl.pictures.panels import stretches
-from lit_cfl.pictures.sample import sample, shown_of
+from lit_cfl.pictures.sample import describe_sample, sample
 from lit_cfl.report.over_rounds import means
 from lit_cfl.report.run_figures import figures_of
 from lit_cfl.report.run_files import read_run
@@ -79,8 +79,8 @@ def test_a_sample_has_each_cluster_by_its_size_and_is_always_the_same(sizes: tup
 
 def test_all_are_shown_where_they_are_few_and_a_caption_says_where_they_are_not():
     assert sample(np.zeros(500, int)).tolist() == list(range(500))
-    assert shown_of(500, 500) == ""
-    assert shown_of(500, 2000) == " 500 of 2,000 clients, drawn from each cluster by its size."
+    assert describe_sample(500, 500) == ""
+    assert describe_sample(500, 2000) == " 500 of 2,000 clients, drawn from each cluster by its size."
 
 
 def test_stretches_of_equal_groups_have_their_edges_and_names():

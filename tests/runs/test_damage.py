@@ -31,8 +31,8 @@ from lit_cfl.errors import InputError
 from lit_cfl.pictures import folder
 from lit_cfl.runs.run_directory import RunDirectory
 from lit_cfl.storage.checkpoint import Checkpoint
-from lit_cfl.storage.config_file import recorded_run_id, write_config
-from lit_cfl.storage.digests import SUMS, damaged, recorded_sums, write_sums
+from lit_cfl.storage.config_file import read_run_id, write_config
+from lit_cfl.storage.digests import SUMS, damaged, read_digests, write_sums
 
 pytestmark = pytest.mark.usefixtures("output")
 
@@ -261,7 +261,7 @@ def test_start_of_another_run_is_noticed_before_the_first_checkpoint(name: str, 
     for copy in (path, other):
         shutil.copytree(half, copy, ignore=shutil.ignore_patterns("checkpoint.pt"))
     write_config(other, yaml.safe_load((other / "config.yaml").read_text()) | {"seeds": [7]}, "0a1b2c3d")
-    replace_text(other / "environment.json", recorded_run_id(path), "0a1b2c3d")
+    replace_text(other / "environment.json", read_run_id(path), "0a1b2c3d")
     shutil.copy(other / name, path)
     before = (path / "metrics.csv").read_bytes()
     assert main(resume(path)) == 2
@@ -290,10 +290,10 @@ def test_damaged_digests_are_written_again(whole: Path, tmp_path: Path):
 def test_digests_of_another_run_are_not_believed(whole: Path, tmp_path: Path):
     path = tmp_path / "run"
     shutil.copytree(whole, path)
-    names = recorded_sums(path) or {}
+    names = read_digests(path) or {}
     write_sums(path, names, "0123abcd")
     assert names
-    assert recorded_sums(path) is None
+    assert read_digests(path) is None
 
 
 def test_digests_are_those_of_sha256sum(whole: Path):

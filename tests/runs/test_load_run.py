@@ -305,4 +305,4 @@ def test_plan_of_another_machine_does_not_stop_a_prediction(path: Path, tmp_path
     shutil.copytree(path, tmp_path / "run")
     replace_in_config(tmp_path / "run", "device: cpu", "device: cuda:31")
     assert load_run(tmp_path / "run").prepared.engine.plan.device == "cpu"
-    assert replace(load_run(path).experiment.chosen_plan(), device="cpu").device == "cpu"
+    assert replace(load_run(path).experiment.choose_own_plan(), device="cpu").device == "cpu"

@@ -23,7 +23,7 @@ from lit_cfl.errors import InputError
 from lit_cfl.runs.resume import require_agreement
 from lit_cfl.storage import checkpoint
 from lit_cfl.storage.checkpoint import Checkpoint
-from lit_cfl.storage.config_file import recorded_run_id, stored_config, write_config
+from lit_cfl.storage.config_file import read_run_id, stored_config, write_config
 from lit_cfl.storage.csv_log import read_table
 
 pytestmark = pytest.mark.usefixtures("output")
@@ -218,7 +218,7 @@ def test_run_killed_between_a_new_plan_in_its_config_and_the_checkpoint_goes_on(
     config = stored_config(path)
     assert config is not None
     (path / "SHA256SUMS").unlink()
-    write_config(path, config | {"plan": config["plan"] | {"rows_mib": 1, "threads": 7}}, recorded_run_id(path))
+    write_config(path, config | {"plan": config["plan"] | {"rows_mib": 1, "threads": 7}}, read_run_id(path))
     assert main(resume(path, "--rounds", str(ROUNDS))) == 0
     assert contents(path)["run state"] == contents(whole)["run state"]
     now = stored_config(path)

@@ -136,9 +136,9 @@ def test_a_folder_that_the_configuration_names_is_named_in_the_job(project: Path
     (project / "hub" / "deep").mkdir(parents=True)
     (project / "hub" / "deep" / "data.csv").write_text("1")
     config = {"data": {"source": str(project / "hub"), "other": [str(project / "hub" / "deep")]}, "name": "hub"}
-    from lit_cfl.tune.launching.launch_request import as_in_the_job, included
+    from lit_cfl.tune.launching.launch_request import as_in_the_job, find_files
 
-    assert as_in_the_job(config, included(["hub"])) == {
+    assert as_in_the_job(config, find_files(["hub"])) == {
         "data": {"source": "hub", "other": ["hub/deep"]},
         "name": "hub",
     }

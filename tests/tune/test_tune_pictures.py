@@ -14,7 +14,7 @@ from lit_cfl.pictures.figure import Figure
 from lit_cfl.pictures.guard import DrawingGuard
 from lit_cfl.statistics import interval
 from lit_cfl.tune.command import closing_table
-from lit_cfl.tune.importance import FEWEST_TRIALS, finished_study, importance
+from lit_cfl.tune.importance import FEWEST_TRIALS, build_study, importance
 from lit_cfl.tune.objective import Objective
 from lit_cfl.tune.pictures import draw, makers, pareto_front, short_labels
 from lit_cfl.tune.repeats import Repeated
@@ -197,7 +197,7 @@ def test_an_axis_of_values_over_decades_is_logarithmic():
 
 def test_optuna_gets_finished_trials_under_their_numbers_and_with_their_values():
     rows = [*plain_rows(5)[:2], row(2, None, status="failed"), *plain_rows(5)[3:]]
-    study = finished_study(rows, PLAIN, Objective())
+    study = build_study(rows, PLAIN, Objective())
     assert [trial.number for trial in study.trials if trial.state.name == "COMPLETE"] == [0, 1, 3, 4]
     assert study.trials[4].params == {key: rows[4][key] for key in PLAIN.distributions()}
     assert study.trials[4].value == rows[4][METRIC]

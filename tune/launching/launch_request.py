@@ -10,7 +10,7 @@ from lit_cfl.config.files import read_config
 from lit_cfl.config.named_configs import config_files, config_path
 from lit_cfl.config.parser import parse_run
 from lit_cfl.errors import InputError
-from lit_cfl.storage.given_paths import expanded
+from lit_cfl.storage.given_paths import expand_home
 from lit_cfl.tune.check import check_study
 from lit_cfl.tune.options import parse_study
 
@@ -37,7 +37,7 @@ def _places(name: str) -> set[str]:
     return {str(Path(place).resolve()) for place in ([file] if file else []) + list(getattr(module, "__path__", []))}
 
 
-def included(paths: Sequence[str]) -> SentFiles:
+def find_files(paths: Sequence[str]) -> SentFiles:
     """Finds the files that the user names: one by its name, those of a folder below the folder's name.
 
     Raises:
@@ -45,7 +45,7 @@ def included(paths: Sequence[str]) -> SentFiles:
     """
     found: SentFiles = {}
     for given in paths:
-        path = expanded(given).resolve()
+        path = expand_home(given).resolve()
         if not path.exists():
             raise InputError(f"--include {given}: there is no such file or folder")
         found |= {file.relative_to(path.parent).as_posix(): file for file in _files(path)}
@@ -85,14 +85,14 @@ def _replaced(value: Any, moved: Mapping[str, str]) -> Any:
     return moved.get(value, value) if isinstance(value, str) else value
 
 
-def left_here(value: Any, name: str = "") -> Iterator[str]:
+def list_local_files(value: Any, name: str = "") -> Iterator[str]:
     """Yields a line for each file of this machine that a configuration names."""
     if isinstance(value, dict):
         for key, part in value.items():
-            yield from left_here(part, key)
+            yield from list_local_files(part, key)
     elif isinstance(value, list):
         for part in value:
-            yield from left_here(part, name)
+            yield from list_local_files(part, name)
     elif isinstance(value, str) and Path(value).is_absolute() and Path(value).exists():
         yield f"{name} is {value}: it must be there on the cluster, too; or send it with --include {value}"
 
@@ -137,7 +137,7 @@ def read_launch_request(arguments: Sequence[str], include: Sequence[str] = ()) -
     forwarded = [] if any(map(_is_study, files)) else [word for word in arguments if word in _FORWARDED]
     words = [word for word in arguments if word not in forwarded]
     order = _study(words) if any(map(_is_study, files)) else _experiment(words)
-    code, sent = order.config.pop("code", []), included(include)
+    code, sent = order.config.pop("code", []), find_files(include)
     if order.command == "tune":
         code = order.config["base"].pop("code", [])
     config = as_in_the_job(order.config, sent)
@@ -147,7 +147,7 @@ def read_launch_request(arguments: Sequence[str], include: Sequence[str] = ()) -
         config,
         own_code(code) | sent,
         forwarded,
-        [*order.notices, *left_here(config)],
+        [*order.notices, *list_local_files(config)],
     )
 
 

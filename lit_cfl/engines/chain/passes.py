@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from lit_cfl.engines.chain.parts import Activation, ChainLayer, Drop
-from lit_cfl.engines.dropout import kept_share
+from lit_cfl.engines.dropout import compute_kept_share
 
 Kept = list[tuple[Tensor, Tensor]]  # of each part: what its derivative needs
 TakeGradient = Callable[[ChainLayer, Tensor, Tensor], None]  # a layer, the gradient by its outputs, and its inputs
@@ -73,7 +73,9 @@ def run_forward(
             values = values.relu_() if own and part.name == "relu" else part.compute(values)
             kept.append((before, values))
         else:
-            share = None if keys is None else kept_share(keys, part.p, part.layer, values.shape[1:], values.dtype)
+            share = (
+                None if keys is None else compute_kept_share(keys, part.p, part.layer, values.shape[1:], values.dtype)
+            )
             values = values if share is None else values * share
             kept.append((before, before if share is None else share))
     return values, kept

@@ -44,11 +44,11 @@ def recognise_chain(module: LightningModule, layout: ParameterLayout, batch: Bat
     if not batch[0].is_floating_point():
         raise NotAChainError("its inputs are integers")
     if module not in _KNOWN:
-        _KNOWN[module] = _recognised(module, layout, batch)
+        _KNOWN[module] = _recognise(module, layout, batch)
     return _KNOWN[module]
 
 
-def _recognised(module: LightningModule, layout: ParameterLayout, batch: Batch) -> Chain:
+def _recognise(module: LightningModule, layout: ParameterLayout, batch: Batch) -> Chain:
     parts = _with_penalties(find_parts(module), module)
     _require_parameters(parts, module, layout)
     check = _Check(parts, module, layout)

@@ -84,7 +84,7 @@ class ChainScorer(Scorer):
         """Returns the chain; None where the module's outcomes are others. It is found at the first batch."""
         if self._found is None:
             batch = batch[0][:_CHECKED].float().cpu(), batch[1][:_CHECKED].cpu()
-            self._found = (_scored_chain(self._template, self._layout, batch),)
+            self._found = (_find_scored_chain(self._template, self._layout, batch),)
             if (chain := self._found[0]) is not None:
                 trained = {slot.name for slot in self._layout.slots}
                 tensors = tensors_of(self._template, chain.parts).items()
@@ -92,7 +92,7 @@ class ChainScorer(Scorer):
         return self._found[0]
 
 
-def _scored_chain(module: LightningModule, layout: ParameterLayout, batch: Batch) -> Chain | None:
+def _find_scored_chain(module: LightningModule, layout: ParameterLayout, batch: Batch) -> Chain | None:
     """Returns the chain of a module if its outcomes are those of the chain."""
     try:
         chain = recognise_chain(module, layout, batch)

@@ -125,7 +125,9 @@ class Stack:
         losses = self._tables.whole.shares.new_empty(len(steps), lanes, self._group.width, 1)
         capture = self._capture if len(steps) >= FEWEST else None
         advance = (
-            self._launched(take, steps, losses) if capture is None else self._replayed(capture, take, steps, losses)
+            self._launch_steps(take, steps, losses)
+            if capture is None
+            else self._replay_steps(capture, take, steps, losses)
         )
         for span in spans:
             advance(len(span.steps))
@@ -133,7 +135,7 @@ class Stack:
             ended(span.busy - span.following)
         self._add(losses[:, :busy], steps)
 
-    def _launched(self, take: TakeStep, steps: range, losses: Tensor) -> Callable[[int], None]:
+    def _launch_steps(self, take: TakeStep, steps: range, losses: Tensor) -> Callable[[int], None]:
         each, start = self._tables.of(steps, losses.shape[1]), 0
 
         def advance(times: int) -> None:
@@ -146,7 +148,7 @@ class Stack:
 
         return advance
 
-    def _replayed(self, capture: StepCapture, take: TakeStep, steps: range, losses: Tensor) -> ReplayedStep:
+    def _replay_steps(self, capture: StepCapture, take: TakeStep, steps: range, losses: Tensor) -> ReplayedStep:
         number = torch.full((1,), steps.start, device=losses.device)
 
         def step() -> None:

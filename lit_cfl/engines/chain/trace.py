@@ -71,10 +71,10 @@ def find_parts(module: nn.Module) -> Parts:
         if not _only_reshapes(node, modules):
             found.append(_part(node, root, modules))
         value = node
-    return tuple(_renamed(part, prefix) for part in found)
+    return tuple(_rename(part, prefix) for part in found)
 
 
-def _renamed(part: ChainLayer | Activation | Drop, prefix: str) -> ChainLayer | Activation | Drop:
+def _rename(part: ChainLayer | Activation | Drop, prefix: str) -> ChainLayer | Activation | Drop:
     if not isinstance(part, ChainLayer):
         return part
     return replace(part, weight=prefix + part.weight, bias=None if part.bias is None else prefix + part.bias)

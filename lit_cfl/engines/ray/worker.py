@@ -108,7 +108,7 @@ class Worker:
 
     def _examples(self, reference: Ref) -> Examples:
         if self._examples_read is None or self._examples_read[0] != reference:
-            self._examples_read = (reference, _assembled(ray.get(reference)))
+            self._examples_read = (reference, _assemble(ray.get(reference)))
         return self._examples_read[1]
 
 
@@ -121,7 +121,7 @@ def _array(value: Any) -> Any:
     return value.cpu().numpy() if isinstance(value, Tensor) else value
 
 
-def _assembled(parts: Parts) -> Examples:
+def _assemble(parts: Parts) -> Examples:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the arrays are read-only; nobody writes into examples
         tensors: Parts = {k: torch.from_numpy(part) for k, part in parts.items() if isinstance(part, np.ndarray)}

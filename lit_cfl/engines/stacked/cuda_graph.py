@@ -76,11 +76,11 @@ class CapturedSteps:
         ):  # and back to this one where a capture breaks off, which torch 2.11 forgets
             for number in range(_WARM_UPS):
                 work.at.copy_(before[-1])  # the losses of other steps are known already
-                with _refused_waits() if number else nullcontext():
+                with _refuse_waits() if number else nullcontext():
                     self._steps(lanes, work)
             shared = next((held.graph.pool() for held in self._captured.values()), None)  # they never run at once
             work.at.copy_(before[-1])
-            # Another thread may pin memory for the next examples meanwhile (`prepared_ahead`).
+            # Another thread may pin memory for the next examples meanwhile (`prepare_ahead`).
             try:
                 with torch.cuda.graph(graph, pool=shared, stream=stream, capture_error_mode="thread_local"):
                     self._steps(lanes, work)
@@ -95,7 +95,7 @@ class CapturedSteps:
 
 
 @contextmanager
-def _refused_waits() -> Iterator[None]:
+def _refuse_waits() -> Iterator[None]:
     """Refuses what waits for the GPU before a capture does: one that fails leaves torch 2.11's memory in a capture."""
     before = torch.cuda.get_sync_debug_mode()
     torch.cuda.set_sync_debug_mode("error")

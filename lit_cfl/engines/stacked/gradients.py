@@ -44,7 +44,9 @@ def next_stack(sizes: Tensor, start: int, most: int) -> slice:
     return slice(start, min(len(sizes), start + max(1, min(most, STACK_EXAMPLES // max(1, int(sizes[start]))))))
 
 
-def stacked_gradients(steps: Steps, layout: ParameterLayout, plan: Plan, model: Tensor, work: CohortFit) -> Tensor:
+def compute_stacked_gradients(
+    steps: Steps, layout: ParameterLayout, plan: Plan, model: Tensor, work: CohortFit
+) -> Tensor:
     """Computes gradients `[n, parameters]` of a few clients' mean losses, each over all its examples at once.
 
     Args:

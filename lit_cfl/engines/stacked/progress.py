@@ -43,13 +43,13 @@ def reads_of_progress(module: LightningModule, batch: Batch, compute: Compute, w
     """
     read: dict[str, None] = {}
     losses = []
-    for number in (_watched_number(0, read), _LATER):
+    for number in (_make_watched_number(0, read), _LATER):
         own = copy.deepcopy(module)
         for part in own.modules():
             if isinstance(part, LightningModule):
-                part.__class__ = _watched_class(type(part), read)
+                part.__class__ = _make_watched_class(type(part), read)
         with suppress(Exception):  # without a Trainer a module may raise anything
-            losses.append(_undisturbed(partial(compute, own, batch, number)))
+            losses.append(_compute_undisturbed(partial(compute, own, batch, number)))
     if read:
         return [f"{what} reads {next(iter(read))}"]
     differs = len(losses) == 2 and not same_value(*losses)
@@ -96,7 +96,7 @@ def _steps(
     parameters = [own.get_parameter(slot.name) for slot in layout.slots if not slot.is_buffer]
     for row, batch in steps:
         layout.write(row, own)
-        loss = _undisturbed(partial(compute, own, batch, 0))
+        loss = _compute_undisturbed(partial(compute, own, batch, 0))
         state: dict[str, Any] = {f"{_COMPUTED}loss": loss if loss is None else loss.detach()}
         if loss is not None:
             gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
@@ -105,7 +105,7 @@ def _steps(
     return found
 
 
-def _undisturbed(compute: Callable[[], Tensor | None]) -> Tensor | None:
+def _compute_undisturbed(compute: Callable[[], Tensor | None]) -> Tensor | None:
     """Computes something, each time with the same random numbers, and without warnings (`log` warns)."""
     with warnings.catch_warnings(), isolate_rng(include_cuda=False):
         warnings.simplefilter("ignore")
@@ -113,7 +113,7 @@ def _undisturbed(compute: Callable[[], Tensor | None]) -> Tensor | None:
         return compute()
 
 
-def _watched_class(kind: type[LightningModule], read: dict[str, None]) -> type[LightningModule]:
+def _make_watched_class(kind: type[LightningModule], read: dict[str, None]) -> type[LightningModule]:
     """Derives a class that notes which progress of a Trainer is read."""
 
     def watched(name: str) -> property:
@@ -132,7 +132,7 @@ def _watched_class(kind: type[LightningModule], read: dict[str, None]) -> type[L
     return derived
 
 
-def _watched_number(number: int, read: dict[str, None]) -> int:
+def _make_watched_number(number: int, read: dict[str, None]) -> int:
     """Makes a number that notes when its value is used."""
 
     def watched(name: str) -> Callable[..., object]:

@@ -15,7 +15,7 @@ from lit_cfl.engines.local_training import LocalTraining
 from lit_cfl.engines.optimizers import FunctionalOptimizer, Tensors
 from lit_cfl.engines.plan import Plan, Precision, compute_dtype
 from lit_cfl.engines.stacked.cuda_graph import CapturedSteps, CapturingError
-from lit_cfl.engines.stacked.gradients import STACK_EXAMPLES, next_stack, order_for_stacks, stacked_gradients
+from lit_cfl.engines.stacked.gradients import STACK_EXAMPLES, compute_stacked_gradients, next_stack, order_for_stacks
 from lit_cfl.engines.stacked.lane_tables import LaneTables, make_tables
 from lit_cfl.engines.stacked.schedule import busy_lanes, width_for, widths_of
 from lit_cfl.engines.stacked.stackable_layers import with_plain_cells
@@ -196,7 +196,7 @@ class StackLoop(ClientLoop):
             rows[sent(large, rows.device)] = super().gradients(model, work.select(large), ended)
         through = len(large)
         for own in units:
-            found = stacked_gradients(self._steps, self.layout, self.plan, model, work.select(own))
+            found = compute_stacked_gradients(self._steps, self.layout, self.plan, model, work.select(own))
             rows[sent(own, rows.device), : self.layout.num_parameters] = found
             through += len(own)
             ended(through)

@@ -68,7 +68,7 @@ def _compare_with_trainer(module: LightningModule, batch: Batch, layout: Paramet
     normalised = tuple(f"{name}." for name, layer in module.named_modules() if isinstance(layer, BatchNorm))
     changed = [name for name, tensor in after.items() if not torch.equal(tensor, module.get_buffer(name))]
     found = [name for name in changed if not name.startswith(normalised)]
-    return [f"the buffer {name} changes in training" for name in found[:1]] or _coupled(module, batch)
+    return [f"the buffer {name} changes in training" for name in found[:1]] or _find_coupling(module, batch)
 
 
 def reasons_for_no_stack(module: LightningModule, layout: ParameterLayout, batch: Batch) -> list[str]:
@@ -88,7 +88,7 @@ def _in_double(module: LightningModule, batch: Batch) -> tuple[LightningModule, 
     return copy.deepcopy(module).cpu().double(), (inputs, batch[1])
 
 
-def _coupled(module: LightningModule, batch: Batch) -> list[str]:
+def _find_coupling(module: LightningModule, batch: Batch) -> list[str]:
     """Says whether the loss of an example depends on the others of its mini-batch, other than by BatchNorm."""
     if len(batch[1]) < 2 or has_batch_norm(module):
         return []
@@ -117,7 +117,9 @@ def _compare_with_plain_loop(module: LightningModule, layout: ParameterLayout, b
     try:
         with warnings.catch_warnings(), torch.no_grad():
             warnings.simplefilter("ignore")  # an operation without a rule for stacks is slow, and warns
-            together = _stacked_step(copy.deepcopy(module), layout, (_two_lanes(inputs), _two_lanes(labels)), present)
+            together = _take_stacked_step(
+                copy.deepcopy(module), layout, (_two_lanes(inputs), _two_lanes(labels)), present
+            )
     except Exception as error:  # whatever a user's own module raises when it is stacked
         return [_in_words(error)]
     lanes = [[*gradients, *after.values()] for gradients, after in alone]
@@ -151,7 +153,7 @@ def _gradients(module: LightningModule, layout: ParameterLayout, batch: Batch) -
     return torch.autograd.grad(losses_of(module, batch).mean(), parameters, allow_unused=True)
 
 
-def _stacked_step(module: LightningModule, layout: ParameterLayout, batch: Batch, present: Tensor) -> Tensor:
+def _take_stacked_step(module: LightningModule, layout: ParameterLayout, batch: Batch, present: Tensor) -> Tensor:
     """Computes the gradients of each lane's mean loss, and the buffers afterwards `[2, d]`."""
     trained = [module.get_parameter(slot.name) for slot in layout.slots if not slot.is_buffer]
     constant = [module.get_buffer(slot.name) for slot in layout.slots if slot.is_buffer]
